@@ -1,0 +1,53 @@
+# Each target works on a fresh clone: it makes a private environment in .venv, once per change of pyproject.toml.
+#   make test PYTHON=python3 VENV=0    uses the given python as it is (a GPU machine that can download nothing)
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+
+ifeq ($(VENV),0)
+PY := $(PYTHON)
+RUN_DEPS :=
+DEV_DEPS :=
+else
+PY := $(VENV)/bin/python
+RUN_DEPS := $(VENV)/.ready-run
+DEV_DEPS := $(VENV)/.ready-dev
+endif
+
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test lint bench clean
+.DELETE_ON_ERROR:
+
+demo: $(RUN_DEPS)
+	$(PY) examples/run_all.py $(ARGS)
+
+test: $(DEV_DEPS)
+	$(PY) -m pytest tests $(ARGS)
+
+lint: $(DEV_DEPS)
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m pyright
+
+bench: $(RUN_DEPS)
+	$(PY) benchmarks/cpu.py $(ARGS)
+	@if $(PY) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
+	then $(PY) benchmarks/gpu.py $(ARGS); else echo "no CUDA device with torch here: benchmarks/gpu.py not run"; fi
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	{ echo "tessera needs Python 3.11 or newer; say which: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-run: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet -e '.[demo]'
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet -e '.[dev,nvidia]'
+	@touch $@ $(VENV)/.ready-run
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache

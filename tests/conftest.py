@@ -1,0 +1,203 @@
+"""Devices for the tests: one language test runs on the interpreter, on the CPU and, with `--device cuda`, on a GPU."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera import dtypes
+
+# Tests never read or fill the user's cache. Set before anything reads the configuration.
+_CACHE = tempfile.mkdtemp(prefix="tessera-test-cache-")
+os.environ["TESSERA_CACHE_DIR"] = _CACHE
+atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+
+DEVICES = {
+    "interpreter": ["interpreter"],
+    "cpu": ["cpu"],
+    "cuda": ["cuda"],
+    "all": ["interpreter", "cpu", "cuda"],
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device",
+        choices=list(DEVICES),
+        default=None,
+        help="where language tests run; default: interpreter and cpu",
+    )
+
+
+@cache
+def has_cuda() -> bool:
+    if importlib.util.find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "device" not in metafunc.fixturenames:
+        return
+    chosen = metafunc.config.getoption("--device")
+    names = DEVICES[chosen] if chosen else ["interpreter", "cpu"]
+    if metafunc.definition.get_closest_marker("gpu"):
+        names = ["cuda"]
+    metafunc.parametrize("device", names, indirect=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    skip = pytest.mark.skip(reason="needs torch and a CUDA device")
+    for item in items:
+        if item.get_closest_marker("gpu") and not has_cuda():
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    """Where the test runs: `device.array(...)` makes a kernel argument, `device.numpy(x)` reads it back."""
+    if request.param == "cuda" and not has_cuda():
+        pytest.skip("needs torch and a CUDA device")
+    if request.param == "interpreter":
+        monkeypatch.setenv("TESSERA_INTERPRET", "1")
+    else:
+        monkeypatch.delenv("TESSERA_INTERPRET", raising=False)
+    yield Device(request.param)
+
+
+class Device:
+    """Makes and reads kernel arguments: NumPy arrays on `cpu` and `interpreter`, torch tensors on `cuda`.
+
+    bf16 and fp8 values live as raw bits in NumPy; they are given to a kernel as a typed view of those bits
+    (`tessera.reinterpret`), or as torch tensors of the true type.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Device({self.name})"
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.name == "cuda"
+
+    def array(self, values: Any, dtype: Any = None) -> Any:
+        """A kernel argument holding `values`; `dtype` is a tessera or NumPy dtype or name ("bf16", "i32")."""
+        host = np.asarray(values)
+        kind = as_dtype(dtype) if dtype is not None else None
+        if kind is not None and not is_native(kind):
+            return self._typed_bits(encode(host, kind), kind)
+        if kind is not None:
+            host = host.astype(numpy_name(kind))
+        host = np.ascontiguousarray(host)
+        return self._upload(host) if self.is_cuda else host.copy()
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: Any = "fp32") -> Any:
+        return self.array(np.zeros(shape, np.float32), dtype)
+
+    def full(self, shape: int | tuple[int, ...], value: float, dtype: Any = "fp32") -> Any:
+        return self.array(np.full(shape, value), dtype)
+
+    def numpy(self, x: Any) -> np.ndarray:
+        """The values of a kernel argument on the host; bf16 and fp8 come back as float32."""
+        if self.is_cuda:
+            kind = dtypes.by_array_name(str(x.dtype))
+            if kind is not None and not is_native(kind):
+                return x.float().cpu().numpy()
+            return x.cpu().numpy()
+        if isinstance(x, np.ndarray):
+            return x
+        return decode(x.base, as_dtype(x.dtype))
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            import torch
+
+            torch.cuda.synchronize()
+
+    def _upload(self, host: np.ndarray) -> Any:
+        import torch
+
+        return torch.from_numpy(host).cuda()
+
+    def _typed_bits(self, bits: np.ndarray, kind: dtypes.dtype) -> Any:
+        if self.is_cuda:
+            import torch
+
+            names = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
+            return self._upload(bits).view(getattr(torch, names[kind.name]))
+        from tessera.runtime.tensors import reinterpret
+
+        return reinterpret(bits, kind)
+
+
+def as_dtype(name: Any) -> dtypes.dtype:
+    if isinstance(name, dtypes.dtype):
+        return name
+    found = dtypes.by_array_name(str(np.dtype(name)) if not isinstance(name, str) else name)
+    return found or dtypes.by_short_name(name)
+
+
+def is_native(kind: dtypes.dtype) -> bool:
+    """NumPy has the type itself."""
+    return kind.name != "bf16" and not kind.is_fp8()
+
+
+def numpy_name(kind: dtypes.dtype) -> str:
+    return {"int1": "bool", "fp16": "float16", "fp32": "float32", "fp64": "float64"}.get(
+        kind.name, kind.name
+    )
+
+
+def encode(values: np.ndarray, kind: dtypes.dtype) -> np.ndarray:
+    """Bits of `values` in `kind`, rounded to nearest even; fp8 saturates."""
+    if kind.name == "bf16":
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+        rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
+        nan = np.isnan(np.asarray(values, np.float32))
+        return np.where(nan, 0x7FC0, rounded).astype(np.uint16)
+    table = decode_table(kind)[:128]
+    codes = np.flatnonzero(np.isfinite(table))
+    magnitudes = table[codes]
+    x = np.abs(np.asarray(values, np.float64))
+    above = np.clip(np.searchsorted(magnitudes, x), 1, len(codes) - 1)
+    low, high = magnitudes[above - 1], magnitudes[above]
+    take_high = (x - low > high - x) | ((x - low == high - x) & (above % 2 == 0))
+    code = codes[np.where(take_high | (x >= high), above, above - 1)]
+    return (code | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)
+
+
+def decode(bits: np.ndarray, kind: dtypes.dtype) -> np.ndarray:
+    if kind.name == "bf16":
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return decode_table(kind)[bits.view(np.uint8)].astype(np.float32)
+
+
+@cache
+def decode_table(kind: dtypes.dtype) -> np.ndarray:
+    """The value of each of the 256 codes of an fp8 type (fp8e4nv and fp8e5: the two that GPUs compute with)."""
+    codes = np.arange(256)
+    exponent = (codes & 0x7F) >> kind.mantissa
+    fraction = (codes & ((1 << kind.mantissa) - 1)) / (1 << kind.mantissa)
+    normal = np.ldexp(1.0 + fraction, exponent - kind.bias)
+    value = np.where(exponent == 0, np.ldexp(fraction, 1 - kind.bias), normal)
+    if kind.name == "fp8e4nv":
+        value[codes & 0x7F == 0x7F] = np.nan
+    elif kind.name == "fp8e5":
+        value[codes & 0x7F == 0x7C] = np.inf
+        value[codes & 0x7F > 0x7C] = np.nan
+    else:
+        raise ValueError(f"no table for {kind}")
+    return np.where(codes & 0x80, -value, value)

@@ -1,0 +1,151 @@
+"""The shape of the source tree: import ranks, sizes, docstrings. One `ast` walk over every file."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "tessera"
+TOP = 9  # tessera/__init__.py: may import everything
+
+RANKS = {
+    **dict.fromkeys(("errors", "config", "dtypes", "utilities"), 0),
+    **dict.fromkeys(("ir", "language"), 1),
+    **dict.fromkeys(("ops", "layout"), 2),
+    "analysis": 3,
+    **dict.fromkeys(("passes", "frontend", "interp"), 4),
+    "backends": 5,
+    "compiler": 6,
+    "runtime": 7,
+    **dict.fromkeys(("compat", "graph", "tools", "kernels", "testing", "knobs", "experimental"), 8),
+}
+SHARED_BACKENDS = {"llvm", "gpu", "base", "compiler"}  # a backend may use these and itself only
+MAY_IMPORT_TORCH = {"runtime", "testing", "tools", "compat", "graph", "kernels"}
+MAX_FILE_LINES = 600
+MAX_FUNCTION_LINES = 80
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+every_source = pytest.mark.parametrize("path", SOURCES, ids=name_of)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def module_of(path: Path) -> list[str]:
+    """`tessera/ir/op.py` -> [tessera, ir, op]; `tessera/ir/__init__.py` -> [tessera, ir]."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def imported_modules(node: ast.Import | ast.ImportFrom, path: Path) -> list[list[str]]:
+    """The absolute dotted names that an import statement may load, as lists of parts."""
+    if isinstance(node, ast.Import):
+        return [alias.name.split(".") for alias in node.names]
+    base = (node.module or "").split(".") if node.module else []
+    if node.level:
+        package = module_of(path) if path.name == "__init__.py" else module_of(path)[:-1]
+        base = package[: len(package) - (node.level - 1)] + base
+    return [[*base, alias.name] for alias in node.names]
+
+
+def imports_of(path: Path) -> list[tuple[int, list[str]]]:
+    found: list[tuple[int, list[str]]] = []
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found += [(node.lineno, parts) for parts in imported_modules(node, path)]
+    return found
+
+
+def component(parts: list[str]) -> str:
+    return parts[1] if len(parts) > 1 else ""
+
+
+def rank_of(name: str) -> int:
+    return TOP if not name else RANKS[name]
+
+
+def test_every_part_of_the_package_has_a_rank():
+    present = {p.stem if p.is_file() else p.name for p in PACKAGE.iterdir() if has_code(p)}
+    assert present - {"__init__", "__main__"} <= RANKS.keys()
+
+
+def has_code(path: Path) -> bool:
+    return path.suffix == ".py" if path.is_file() else any(path.rglob("*.py"))
+
+
+@every_source
+def test_imports_go_down(path: Path):
+    own = component(module_of(path))
+    if not own or own == "__main__":
+        return
+    for line, parts in imports_of(path):
+        if parts[0] != "tessera":
+            continue
+        other = component(parts)
+        assert other in RANKS, f"{path}:{line} imports the whole of tessera"
+        lower = RANKS[other] < RANKS[own] or RANKS[own] == RANKS[other] == 0
+        assert other == own or lower, f"{path}:{line} ({own}) imports {'.'.join(parts)}"
+
+
+@every_source
+def test_backends_do_not_know_each_other(path: Path):
+    own = module_of(path)
+    if component(own) != "backends" or len(own) < 3 or own[2] in {"compiler"}:
+        return
+    allowed = SHARED_BACKENDS | {own[2]}
+    for line, parts in imports_of(path):
+        if parts[:2] == ["tessera", "backends"] and len(parts) > 3:
+            assert parts[2] in allowed, f"{path}:{line} ({own[2]}) imports {'.'.join(parts)}"
+
+
+@every_source
+def test_no_late_imports_of_the_package(path: Path):
+    for outer in ast.walk(tree_of(path)):
+        if not isinstance(outer, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        for node in ast.walk(outer):
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                ours = any(parts[0] == "tessera" for parts in imported_modules(node, path))
+                assert not ours, f"{path}:{node.lineno} imports our own package inside a function"
+
+
+@every_source
+def test_torch_is_optional(path: Path):
+    allowed = component(module_of(path)) in MAY_IMPORT_TORCH
+    at_top_level = {id(node) for node in tree_of(path).body}
+    for node in ast.walk(tree_of(path)):
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
+        if any(parts[0] == "torch" for parts in imported_modules(node, path)):
+            assert allowed, f"{path}:{node.lineno} imports torch"
+            assert id(node) not in at_top_level, f"{path}:{node.lineno} needs torch to be imported"
+
+
+@every_source
+def test_sizes(path: Path):
+    lines = path.read_text().count("\n")
+    assert lines <= MAX_FILE_LINES, f"{path} has {lines} lines"
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, (
+                f"{path}:{node.lineno} {node.name}() has {length} lines"
+            )
+
+
+@every_source
+def test_every_module_says_what_it_is(path: Path):
+    if path.read_text().strip():
+        assert ast.get_docstring(tree_of(path)), f"{path} has no docstring"
