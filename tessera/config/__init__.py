@@ -1,0 +1,303 @@
+"""Every switch of tessera with its type, environment names, default and documentation."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import cast
+
+from tessera.config.types import (
+    BoolKnob,
+    CallableKnob,
+    Env,
+    Group,
+    Hook,
+    HookChain,
+    HookKnob,
+    IntKnob,
+    KeyValue,
+    Knob,
+    PathKnob,
+    StrKnob,
+    env,
+    settings,
+)
+
+__all__ = ["Env", "Group", "Hook", "HookChain", "Knob", "Knobs", "env", "knobs", "settings"]
+
+
+class Runtime(Group):
+    __slots__ = ()
+    title = "runtime"
+    interpret = BoolKnob(
+        False, "TESSERA_INTERPRET", "TRITON_INTERPRET", doc="run kernels with the NumPy interpreter"
+    )
+    debug = BoolKnob(
+        False,
+        "TESSERA_DEBUG",
+        "TRITON_DEBUG",
+        doc="device asserts and overflow checks",
+        key=True,
+        once=True,
+    )
+    num_threads = IntKnob(
+        None, "TESSERA_NUM_THREADS", doc="threads of a CPU launch; None: all usable cores"
+    )
+    default_backend = StrKnob(
+        None,
+        "TESSERA_DEFAULT_BACKEND",
+        "TRITON_DEFAULT_BACKEND",
+        doc="cpu or cuda; None: by the arguments",
+    )
+    override_arch = StrKnob(
+        None,
+        "TESSERA_OVERRIDE_ARCH",
+        "TRITON_OVERRIDE_ARCH",
+        doc="compile for this architecture, e.g. sm80",
+        key=True,
+    )
+    launch_enter_hook = HookKnob("called with the launch metadata before each launch")
+    launch_exit_hook = HookKnob(
+        "called with the launch metadata after each launch, last added first", reverse=True
+    )
+    kernel_load_start_hook = HookKnob(
+        "called with (module, function, name, metadata_group, hash) before loading"
+    )
+    kernel_load_end_hook = HookKnob(
+        "called with the same after loading, last added first", reverse=True
+    )
+    kernel_unload_hook = HookKnob("called with the same when a kernel is unloaded")
+    jit_cache_hook = CallableKnob(
+        None, doc="called before a kernel is compiled; a true result skips the compilation"
+    )
+    jit_post_compile_hook = CallableKnob(None, doc="called after a kernel was compiled")
+    add_stages_inspection_hook = CallableKnob(
+        None, doc="called with the pipeline's stages, which it may change"
+    )
+
+
+class Cache(Group):
+    __slots__ = ()
+    title = "cache"
+    home_dir = PathKnob(
+        lambda _: os.path.expanduser("~"), "TESSERA_HOME", "TRITON_HOME", doc="parent of .tessera/"
+    )
+    dir = PathKnob(
+        lambda g: os.path.join(g.home_dir, ".tessera", "cache"),
+        "TESSERA_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+        doc="compiled kernels",
+    )
+    shared_dir = PathKnob(
+        None, "TESSERA_CACHE_SHARED", doc="a read-only cache that is looked into second"
+    )
+    dump_dir = PathKnob(
+        lambda g: os.path.join(g.home_dir, ".tessera", "dump"),
+        "TESSERA_DUMP_DIR",
+        "TRITON_DUMP_DIR",
+        doc="where compilation.dump_ir writes the stages",
+    )
+    override_dir = PathKnob(
+        lambda g: os.path.join(g.home_dir, ".tessera", "override"),
+        "TESSERA_OVERRIDE_DIR",
+        "TRITON_OVERRIDE_DIR",
+        doc="where compilation.override looks for stages",
+    )
+
+
+class Compilation(Group):
+    __slots__ = ()
+    title = "compilation"
+    always_compile = BoolKnob(
+        False,
+        "TESSERA_ALWAYS_COMPILE",
+        "TRITON_ALWAYS_COMPILE",
+        doc="do not read compiled kernels from the cache",
+    )
+    dump_ir = BoolKnob(
+        False,
+        "TESSERA_KERNEL_DUMP",
+        "TRITON_KERNEL_DUMP",
+        doc="write each stage into cache.dump_dir",
+    )
+    override = BoolKnob(
+        False,
+        "TESSERA_KERNEL_OVERRIDE",
+        "TRITON_KERNEL_OVERRIDE",
+        doc="take stages found in cache.override_dir",
+    )
+    verify = BoolKnob(False, "TESSERA_VERIFY", doc="run the IR verifier between passes")
+    time = BoolKnob(False, "TESSERA_TIME", doc="print the time of each stage and pass")
+    print_after = StrKnob(
+        None, "TESSERA_PRINT_AFTER", doc="print the IR after these passes (comma list, or all)"
+    )
+    store_binary_only = BoolKnob(
+        False,
+        "TESSERA_STORE_BINARY_ONLY",
+        "TRITON_STORE_BINARY_ONLY",
+        doc="keep no texts in the cache",
+    )
+    disable_line_info = BoolKnob(
+        False,
+        "TESSERA_DISABLE_LINE_INFO",
+        "TRITON_DISABLE_LINE_INFO",
+        doc="no source lines in code",
+        key=True,
+    )
+    allow_non_constexpr_globals = BoolKnob(
+        False,
+        "TESSERA_ALLOW_NON_CONSTEXPR_GLOBALS",
+        "TRITON_ALLOW_NON_CONSTEXPR_GLOBALS",
+        doc="kernels may read any global",
+        key=True,
+    )
+    front_end_debugging = BoolKnob(
+        False,
+        "TESSERA_FRONT_END_DEBUGGING",
+        "TRITON_FRONT_END_DEBUGGING",
+        doc="let exceptions of the front end through as they are",
+    )
+    instrumentation_mode = StrKnob(
+        "",
+        "TESSERA_INSTRUMENTATION_MODE",
+        "TRITON_INSTRUMENTATION_MODE",
+        doc="instrument kernels",
+        key=True,
+        once=True,
+    )
+    listener = CallableKnob(
+        None, doc="called after each compilation with its source, metadata, times and cache hit"
+    )
+
+
+class Autotuning(Group):
+    __slots__ = ()
+    title = "autotuning"
+    print = BoolKnob(
+        False,
+        "TESSERA_PRINT_AUTOTUNING",
+        "TRITON_PRINT_AUTOTUNING",
+        doc="print the chosen configs and timings",
+    )
+    cache = BoolKnob(
+        True, "TESSERA_CACHE_AUTOTUNING", "TRITON_CACHE_AUTOTUNING", doc="keep results on disk"
+    )
+    listener = CallableKnob(
+        None, doc="called with (fn, key, best_config, configs_timings, duration, cache_hit)"
+    )
+
+
+class Language(Group):
+    __slots__ = ()
+    title = "language"
+    fp32_default = StrKnob(
+        None,
+        "TESSERA_F32_DEFAULT",
+        "TRITON_F32_DEFAULT",
+        doc="input precision of a dot of fp32 that names none",
+        key=True,
+        choices=("ieee", "tf32", "tf32x3"),
+    )
+    default_fp_fusion = BoolKnob(
+        True,
+        "TESSERA_DEFAULT_FP_FUSION",
+        "TRITON_DEFAULT_FP_FUSION",
+        doc="contract a*b+c to fma",
+        key=True,
+    )
+
+
+class Nvidia(Group):
+    __slots__ = ()
+    title = "nvidia"
+    ptxas = PathKnob(
+        None, "TESSERA_PTXAS", "TRITON_PTXAS_PATH", doc="the PTX assembler to use", key=True
+    )
+    cuobjdump = PathKnob(
+        None, "TESSERA_CUOBJDUMP", "TRITON_CUOBJDUMP_PATH", doc="the cubin dumper to use"
+    )
+    nvdisasm = PathKnob(
+        None, "TESSERA_NVDISASM", "TRITON_NVDISASM_PATH", doc="the SASS disassembler to use"
+    )
+    ptxas_options = StrKnob(
+        None, "TESSERA_PTXAS_OPTIONS", "PTXAS_OPTIONS", doc="more ptxas arguments", key=True
+    )
+    disable_ptxas_opt = BoolKnob(
+        False, "TESSERA_DISABLE_PTXAS_OPT", "DISABLE_PTXAS_OPT", doc="assemble with -O0", key=True
+    )
+    dump_ptxas_log = BoolKnob(
+        False, "TESSERA_DUMP_PTXAS_LOG", "TRITON_DUMP_PTXAS_LOG", doc="print the log of ptxas"
+    )
+    libcuda_path = PathKnob(
+        None, "TESSERA_LIBCUDA_PATH", "TRITON_LIBCUDA_PATH", doc="libcuda.so.1 or its folder"
+    )
+
+
+class Cpu(Group):
+    __slots__ = ()
+    title = "cpu"
+    isa = StrKnob(
+        None,
+        "TESSERA_CPU",
+        doc="native, baseline, avx2, avx512 or an LLVM CPU name; None: native",
+        key=True,
+    )
+
+
+class Knobs:
+    """All groups."""
+
+    def __init__(self) -> None:
+        self.runtime = Runtime()
+        self.cache = Cache()
+        self.compilation = Compilation()
+        self.autotuning = Autotuning()
+        self.language = Language()
+        self.nvidia = Nvidia()
+        self.cpu = Cpu()
+
+    def groups(self) -> tuple[Group, ...]:
+        """The groups in order of declaration."""
+        return tuple(cast("dict[str, Group]", vars(self)).values())
+
+    def refresh(self) -> None:
+        """Read the `once` knobs from the environment again."""
+        for group in self.groups():
+            group.refresh()
+
+    @contextmanager
+    def scope(self) -> Generator[Knobs]:
+        """Restore every knob and environment variable on leaving."""
+        scopes = [group.scope() for group in self.groups()]
+        for scope in scopes:
+            scope.__enter__()
+        try:
+            yield self
+        finally:
+            for scope in reversed(scopes):
+                scope.__exit__(*sys.exc_info())
+
+    def cache_key_values(self) -> dict[str, KeyValue]:
+        """`group.knob` -> value of the knobs that change what the compiler makes."""
+        return {
+            f"{group.title}.{name}": cast(KeyValue, getattr(group, name))
+            for group in self.groups()
+            for name, knob in group.descriptors().items()
+            if knob.key
+        }
+
+    def describe(self) -> str:
+        """A table of all knobs: name, environment variables, what it takes, in the cache key or not, documentation."""
+        rows: list[str] = []
+        for group in self.groups():
+            for name, knob in group.descriptors().items():
+                names = ", ".join(knob.names) or "-"
+                rows.append(
+                    f"{group.title}.{name} | {names} | {knob.kind} | {'key' if knob.key else ''} | {knob.doc}"
+                )
+        return "\n".join(rows)
+
+
+knobs = Knobs()

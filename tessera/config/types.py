@@ -1,0 +1,347 @@
+"""How knobs work: descriptors that check types, groups of knobs with scopes, hook chains.
+
+Reading a knob gives the value assigned from Python, else the environment's (consulted on each read), else the default.
+Assigning a knob also writes the environment variable, so that child processes see it (`settings.propagate_env`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
+
+T = TypeVar("T")
+KeyValue = str | int | bool | None
+Hook = Callable[..., Any]
+
+TRUE_TEXTS = frozenset({"1", "y", "on", "yes", "true"})
+
+
+class Env:
+    """The type of `env`: assigning it to a knob drops the Python value, so that the environment counts again."""
+
+    def __repr__(self) -> str:
+        return "env"
+
+
+class Settings:
+    """How the knobs themselves behave."""
+
+    propagate_env: bool = True
+
+
+env = Env()
+settings = Settings()
+_MISSING = object()
+
+
+class HookChain:
+    """Functions called one after the other with the same arguments; `reverse` runs the last added first."""
+
+    __slots__ = ("calls", "reverse")
+
+    def __init__(self, reverse: bool = False, calls: tuple[Hook, ...] = ()) -> None:
+        self.calls: list[Hook] = list(calls)
+        self.reverse = reverse
+
+    def add(self, hook: Hook) -> None:
+        """Append `hook` unless it is already there."""
+        if hook not in self.calls:
+            self.calls.append(hook)
+
+    def remove(self, hook: Hook) -> None:
+        """Take `hook` out; one that is not there is ignored."""
+        if hook in self.calls:
+            self.calls.remove(hook)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        for hook in reversed(self.calls) if self.reverse else tuple(self.calls):
+            hook(*args, **kwargs)
+
+    def __bool__(self) -> bool:
+        return bool(self.calls)
+
+
+class Knob(Generic[T]):
+    """One switch of a group (a descriptor).
+
+    `names` are the environment variables that may set it: the first one set wins, the first one is
+    written on assignment.
+    `key` tells that the value changes what the compiler makes, so it belongs into the cache key. `once` knobs remember
+    the environment's value at their first read (hot paths read them); `refresh()` forgets it.
+    """
+
+    kind: ClassVar[str] = "value"
+
+    def __init__(
+        self,
+        default: T | Callable[[Any], T],
+        *names: str,
+        doc: str,
+        key: bool = False,
+        once: bool = False,
+    ) -> None:
+        self.default = default
+        self.names = names
+        self.__doc__ = self.doc = doc
+        self.key = key
+        self.once = once
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, group: None, owner: type) -> Knob[T]: ...
+    @overload
+    def __get__(self, group: Group, owner: type) -> T: ...
+    def __get__(self, group: Group | None, owner: type) -> T | Knob[T]:
+        if group is None:
+            return self
+        value = group.overrides.get(self.name, _MISSING)
+        if value is not _MISSING:
+            return cast(T, value)
+        if self.once:
+            value = group.remembered.get(self.name, _MISSING)
+            if value is _MISSING:
+                value = group.remembered[self.name] = self.read(group)
+            return cast(T, value)
+        return self.read(group)
+
+    def __set__(self, group: Group, value: T | Env) -> None:
+        if isinstance(value, Env):
+            self.__delete__(group)
+            return
+        checked = self.check(group, value)
+        group.overrides[self.name] = checked
+        if settings.propagate_env and self.names:
+            text = self.unparse(checked)
+            if text is None:
+                os.environ.pop(self.names[0], None)
+            else:
+                os.environ[self.names[0]] = text
+
+    def __delete__(self, group: Group) -> None:
+        group.overrides.pop(self.name, None)
+        group.remembered.pop(self.name, None)
+
+    def read(self, group: Group) -> T:
+        """The environment's value, else the default."""
+        for name in self.names:
+            text = os.environ.get(name)
+            if text is not None:
+                return self.parse(name, text)
+        return self.default_of(group)
+
+    def default_of(self, group: Group) -> T:
+        """The default, computed if it depends on the group's other knobs."""
+        return (
+            cast(Callable[[Any], T], self.default)(group)
+            if callable(self.default)
+            else self.default
+        )
+
+    def parse(self, name: str, text: str) -> T:
+        """The value that the text of environment variable `name` stands for."""
+        return cast(T, text)
+
+    def unparse(self, value: T) -> str | None:
+        """The environment text for `value`; None unsets."""
+        return None if value is None else str(value)
+
+    def check(self, group: Group, value: T) -> T:
+        """`value` if its type is right, else TypeError."""
+        return value
+
+    def wrong_type(self, group: Group, value: object) -> TypeError:
+        return TypeError(
+            f"knob {group.title}.{self.name} takes {self.kind}, not {value!r} ({type(value).__name__})"
+        )
+
+
+class BoolKnob(Knob[bool]):
+    kind = "a bool"
+
+    def parse(self, name: str, text: str) -> bool:
+        return text.strip().lower() in TRUE_TEXTS
+
+    def unparse(self, value: bool) -> str:
+        return "1" if value else "0"
+
+    def check(self, group: Group, value: bool) -> bool:
+        if not isinstance(cast(object, value), (bool, int)):
+            raise self.wrong_type(group, value)
+        return bool(value)
+
+
+class IntKnob(Knob["int | None"]):
+    kind = "an int or None"
+
+    def parse(self, name: str, text: str) -> int:
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(
+                f"environment variable {name} must be an integer, not {text!r}"
+            ) from None
+
+    def check(self, group: Group, value: int | None) -> int | None:
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(cast(object, value), int)
+        ):
+            raise self.wrong_type(group, value)
+        return value
+
+
+class StrKnob(Knob["str | None"]):
+    """A text; `choices` limits it."""
+
+    kind = "a str or None"
+
+    def __init__(
+        self,
+        default: str | None,
+        *names: str,
+        doc: str,
+        key: bool = False,
+        once: bool = False,
+        choices: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(default, *names, doc=doc, key=key, once=once)
+        self.choices = choices
+
+    def parse(self, name: str, text: str) -> str:
+        if self.choices and text not in self.choices:
+            raise ValueError(
+                f"environment variable {name} must be one of {', '.join(self.choices)}, not {text!r}"
+            )
+        return text
+
+    def check(self, group: Group, value: str | None) -> str | None:
+        if value is not None and not isinstance(cast(object, value), str):
+            raise self.wrong_type(group, value)
+        if value is not None and self.choices and value not in self.choices:
+            raise ValueError(
+                f"knob {group.title}.{self.name} must be one of {', '.join(self.choices)}, not {value!r}"
+            )
+        return value
+
+
+class PathKnob(Knob["str | None"]):
+    """A file system path; `~` is expanded."""
+
+    kind = "a path (str, os.PathLike) or None"
+
+    def parse(self, name: str, text: str) -> str | None:
+        return os.path.expanduser(text) if text else None
+
+    def check(self, group: Group, value: str | os.PathLike[str] | None) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(cast(object, value), (str, os.PathLike)):
+            raise self.wrong_type(group, value)
+        return os.path.expanduser(os.fspath(value))
+
+
+class CallableKnob(Knob["Hook | None"]):
+    """A Python function or None; no environment variable can set it."""
+
+    kind = "a callable or None"
+
+    def default_of(self, group: Group) -> None:
+        return None
+
+    def check(self, group: Group, value: Hook | None) -> Hook | None:
+        if value is not None and not callable(value):
+            raise self.wrong_type(group, value)
+        return value
+
+
+class HookKnob(Knob[HookChain]):
+    """A HookChain; assigning a function makes a chain of it, assigning None an empty one."""
+
+    kind = "a HookChain, a callable or None"
+
+    def __init__(self, doc: str, reverse: bool = False) -> None:
+        super().__init__(HookChain(reverse), doc=doc)
+        self.reverse = reverse
+
+    def read(self, group: Group) -> HookChain:
+        chain = group.overrides[self.name] = HookChain(self.reverse)
+        return chain
+
+    def default_of(self, group: Group) -> HookChain:
+        return HookChain(self.reverse)
+
+    def check(self, group: Group, value: HookChain | Hook | None) -> HookChain:
+        if isinstance(value, HookChain):
+            return value
+        if value is not None and not callable(value):
+            raise self.wrong_type(group, value)
+        return HookChain(self.reverse, () if value is None else (value,))
+
+
+class Group:
+    """A named set of knobs; `overrides` holds what was assigned from Python."""
+
+    __slots__ = ("overrides", "remembered")
+    title: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self.overrides: dict[str, object] = {}
+        self.remembered: dict[str, object] = {}
+
+    @classmethod
+    def descriptors(cls) -> dict[str, Knob[Any]]:
+        """Name -> descriptor, in order of declaration."""
+        return {n: k for n, k in vars(cls).items() if isinstance(k, Knob)}
+
+    @property
+    def knob_descriptors(self) -> dict[str, Knob[Any]]:
+        return self.descriptors()
+
+    @property
+    def knobs(self) -> dict[str, Any]:
+        """Name -> present value."""
+        return {n: getattr(self, n) for n in self.descriptors()}
+
+    def copy(self) -> Self:
+        """A group with the same Python values that can be changed apart (hook chains are copied)."""
+        new = type(self)()
+        new.overrides = _copied(self.overrides)
+        return new
+
+    def reset(self) -> Self:
+        """Drop all Python values: environment and defaults count again."""
+        self.overrides.clear()
+        self.remembered.clear()
+        return self
+
+    def refresh(self) -> None:
+        """Read the `once` knobs from the environment again at their next use."""
+        self.remembered.clear()
+
+    @contextmanager
+    def scope(self) -> Generator[Self]:
+        """Restore all values of the group, and its environment variables, on leaving."""
+        saved, remembered = _copied(self.overrides), dict(self.remembered)
+        names = [n for k in self.descriptors().values() for n in k.names]
+        environment = {n: os.environ.get(n) for n in names}
+        try:
+            yield self
+        finally:
+            self.overrides, self.remembered = saved, remembered
+            for name, text in environment.items():
+                if text is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = text
+
+
+def _copied(overrides: dict[str, object]) -> dict[str, object]:
+    """The same values, with hook chains copied: `add` changes a chain in place."""
+    return {
+        n: HookChain(v.reverse, tuple(v.calls)) if isinstance(v, HookChain) else v
+        for n, v in overrides.items()
+    }

@@ -1,0 +1,53 @@
+"""The knobs under the module path of Triton: `tessera.knobs.runtime.interpret = True`."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+from tessera.config import Env, Group, HookChain, Knob, env, settings
+from tessera.config import knobs as _all
+
+__all__ = [
+    "Env",
+    "Group",
+    "HookChain",
+    "Knob",
+    "autotuning",
+    "cache",
+    "compilation",
+    "cpu",
+    "env",
+    "language",
+    "nvidia",
+    "refresh_knobs",
+    "runtime",
+]
+
+runtime = _all.runtime
+cache = _all.cache
+compilation = _all.compilation
+autotuning = _all.autotuning
+language = _all.language
+nvidia = _all.nvidia
+cpu = _all.cpu
+
+
+def refresh_knobs() -> None:
+    """Read again the knobs whose environment variable is read only once (runtime.debug, …)."""
+    _all.refresh()
+
+
+class _KnobsModule(ModuleType):
+    """Makes `tessera.knobs.propagate_env = False` reach the settings."""
+
+    @property
+    def propagate_env(self) -> bool:
+        return settings.propagate_env
+
+    @propagate_env.setter
+    def propagate_env(self, value: bool) -> None:
+        settings.propagate_env = value
+
+
+sys.modules[__name__].__class__ = _KnobsModule
