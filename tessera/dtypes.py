@@ -1,0 +1,319 @@
+"""Scalar, pointer and block types of the language: the one vocabulary that host, front end, IR and back ends share.
+
+A `dtype` carries its signedness, so the IR needs no signed and unsigned variants of an operation: `div` on
+`uint32` operands *is* the unsigned division. Types are interned or frozen: compare them with `==`, hash them freely.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MAX_TILE_ELEMENTS = 1 << 20  # elements of one tile; larger ones are refused by the front end
+
+
+class Kind(enum.IntEnum):
+    """Order of the weak-scalar rule: a number is absorbed by a tensor of the same or a higher kind."""
+
+    BOOL = 0
+    INT = 1
+    FLOAT = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class dtype:
+    """A scalar element type. `bits` is the width of the value, `storage_bits` its width in memory."""
+
+    name: str
+    short: str
+    bits: int
+    kind_: Kind
+    signed: bool = True
+    mantissa: int = 0
+    bias: int = 0
+    _text: str = field(default="", compare=False)
+
+    # --- what it is -------------------------------------------------------------------------------
+    @property
+    def primitive_bitwidth(self) -> int:
+        return self.bits
+
+    @property
+    def int_bitwidth(self) -> int:
+        return self.bits
+
+    @property
+    def storage_bits(self) -> int:
+        return max(self.bits, 8)
+
+    @property
+    def itemsize(self) -> int:
+        return self.bits // 8
+
+    @property
+    def storage_bytes(self) -> int:
+        return self.storage_bits // 8
+
+    @property
+    def scalar(self) -> dtype:
+        return self
+
+    @property
+    def fp_mantissa_width(self) -> int:
+        return self.mantissa
+
+    @property
+    def exponent_bias(self) -> int:
+        return self.bias
+
+    def is_floating(self) -> bool:
+        return self.kind_ is Kind.FLOAT
+
+    def is_standard_floating(self) -> bool:
+        return self.is_floating() and self.bits >= 16
+
+    def is_fp8(self) -> bool:
+        return self.is_floating() and self.bits == 8
+
+    def is_int(self) -> bool:
+        return self.kind_ is not Kind.FLOAT and self.name != "void"
+
+    def is_int_signed(self) -> bool:
+        return self.is_int() and self.signed
+
+    def is_int_unsigned(self) -> bool:
+        return self.is_int() and not self.signed
+
+    def is_bool(self) -> bool:
+        return self.bits == 1
+
+    def is_ptr(self) -> bool:
+        return False
+
+    def is_block(self) -> bool:
+        return False
+
+    def is_const(self) -> bool:
+        return False
+
+    def is_void(self) -> bool:
+        return self.name == "void"
+
+    def kind(self) -> Kind:
+        return self.kind_
+
+    def get_int_max_value(self) -> int:
+        return (1 << (self.bits - (1 if self.signed else 0))) - 1
+
+    def get_int_min_value(self) -> int:
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    def with_element_ty(self, element_ty: dtype) -> dtype:
+        return element_ty
+
+    @property
+    def element_ty(self) -> dtype:
+        return self
+
+    def codegen_name(self) -> str:
+        return self.name
+
+    def mangle(self) -> str:
+        return self.short
+
+    def __eq__(self, other: object) -> bool:
+        return self is getattr(other, "value", other)  # a constexpr holding a dtype compares as the dtype
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return f"tessera.language.{self._text or self.name}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (by_short_name, (self.short,))
+
+    def __getattr__(self, attribute: str) -> Any:
+        # is_fp16(), is_int32(), is_uint8() ...: one test per type name, answered from the name
+        if attribute.startswith("is_"):
+            return lambda: attribute[3:] == self.name
+        raise AttributeError(f"dtype has no attribute {attribute!r}")
+
+
+def _int(bits: int, signed: bool) -> dtype:
+    name = f"{'' if signed else 'u'}int{bits}"
+    return dtype(name, f"{'i' if signed else 'u'}{bits}", bits, Kind.INT, signed)
+
+
+def _float(name: str, text: str, bits: int, mantissa: int, bias: int) -> dtype:
+    return dtype(name, name, bits, Kind.FLOAT, True, mantissa, bias, text)
+
+
+void = dtype("void", "void", 0, Kind.INT)
+int1 = dtype("int1", "i1", 1, Kind.BOOL, False)
+int8, int16, int32, int64 = (_int(b, True) for b in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (_int(b, False) for b in (8, 16, 32, 64))
+float8e4nv = _float("fp8e4nv", "float8e4nv", 8, 3, 7)
+float8e5 = _float("fp8e5", "float8e5", 8, 2, 15)
+float8e4b8 = _float("fp8e4b8", "float8e4b8", 8, 3, 8)
+float8e5b16 = _float("fp8e5b16", "float8e5b16", 8, 2, 16)
+float8e4b15 = _float("fp8e4b15", "float8e4b15", 8, 3, 15)
+float16 = _float("fp16", "float16", 16, 10, 15)
+bfloat16 = _float("bf16", "bfloat16", 16, 7, 127)
+float32 = _float("fp32", "float32", 32, 23, 127)
+float64 = _float("fp64", "float64", 64, 52, 1023)
+
+SIGNED_INTS = (int8, int16, int32, int64)
+UNSIGNED_INTS = (int1, uint8, uint16, uint32, uint64)
+FP8 = (float8e4nv, float8e5, float8e4b8, float8e5b16, float8e4b15)
+FLOATS = (*FP8, float16, bfloat16, float32, float64)
+ALL_DTYPES = (*UNSIGNED_INTS, *SIGNED_INTS, *FLOATS)
+
+_BY_SHORT = {d.short: d for d in (void, *ALL_DTYPES)} | {"u1": int1}
+
+# How array libraries spell their element types; anything not listed is not an element type of ours.
+_BY_ARRAY_NAME = {d.name: d for d in ALL_DTYPES} | {
+    "bool": int1, "bool_": int1, "half": float16, "float16": float16, "bfloat16": bfloat16,
+    "float": float32, "float32": float32, "double": float64, "float64": float64,
+    "float8_e4m3fn": float8e4nv, "float8_e4m3fnuz": float8e4b8,
+    "float8_e5m2": float8e5, "float8_e5m2fnuz": float8e5b16,
+}  # fmt: skip
+
+
+def by_short_name(short: str) -> dtype:
+    """The dtype of a signature name such as "fp16", "i32", "u1". KeyError when there is none."""
+    return _BY_SHORT[short]
+
+
+def by_array_name(name: str) -> dtype | None:
+    """The dtype for `str(array.dtype)` of NumPy, torch, jax...; the part after the last dot counts."""
+    return _BY_ARRAY_NAME.get(name.rsplit(".", 1)[-1])
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class pointer_type:
+    """A pointer to `element_ty` in global memory (address space 1)."""
+
+    element_ty: Any  # dtype, or another pointer_type
+    address_space: int = 1
+    const: bool = False
+
+    bits = 64
+    primitive_bitwidth = 64
+    storage_bits = 64
+    storage_bytes = 8
+    itemsize = 8
+
+    @property
+    def short(self) -> str:
+        return f"*{'k' if self.const else ''}{self.element_ty.short}"
+
+    @property
+    def name(self) -> str:
+        return f"{'const_' if self.const else ''}pointer<{self.element_ty}>"
+
+    @property
+    def scalar(self) -> pointer_type:
+        return self
+
+    def is_ptr(self) -> bool:
+        return True
+
+    def is_const(self) -> bool:
+        return self.const
+
+    def with_element_ty(self, element_ty: Any) -> Any:
+        return element_ty
+
+    def mangle(self) -> str:
+        return "P" + self.element_ty.mangle()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("is_"):
+            return lambda: False
+        raise AttributeError(f"pointer type has no attribute {attribute!r}")
+
+
+def is_power_of_two(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
+
+
+@dataclass(frozen=True, slots=True, repr=False, init=False)
+class block_type:
+    """What `x.type` shows a kernel for a tile: its element type and its shape (ints)."""
+
+    element_ty: Any
+    shape: tuple[int, ...]
+
+    def __init__(self, element_ty: Any, shape: Sequence[int]) -> None:
+        dims = tuple(int(getattr(s, "value", s)) for s in shape)
+        if not dims:
+            raise TypeError("0d block_type is forbidden")
+        object.__setattr__(self, "element_ty", element_ty)
+        object.__setattr__(self, "shape", dims)
+
+    @property
+    def scalar(self) -> Any:
+        return self.element_ty
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for s in self.shape:
+            n *= s
+        return n
+
+    def is_block(self) -> bool:
+        return True
+
+    def is_ptr(self) -> bool:
+        return False
+
+    def get_block_shapes(self) -> tuple[int, ...]:
+        return self.shape
+
+    def with_element_ty(self, element_ty: Any) -> block_type:
+        return block_type(element_ty, self.shape)
+
+    @property
+    def name(self) -> str:
+        return f"<{list(self.shape)}, {self.element_ty}>"
+
+    def mangle(self) -> str:
+        return f"{self.element_ty.mangle()}S{'_'.join(map(str, self.shape))}S"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("is_"):
+            return lambda: False
+        raise AttributeError(f"block type has no attribute {attribute!r}")
+
+
+def parse_scalar_type(text: str) -> Any:
+    """`fp32`, `*fp16`, `*ki8`, `**i32` → dtype or pointer_type. ValueError when it is no such type."""
+    if text.startswith("*"):
+        const = text.startswith("*k")
+        return pointer_type(parse_scalar_type(text[2 if const else 1 :]), const=const)
+    try:
+        return _BY_SHORT[text]
+    except KeyError:
+        raise ValueError(f"{text!r} is not a type of a kernel signature") from None
+
+
+pi32_t = pointer_type(int32)

@@ -1,0 +1,260 @@
+"""Source locations and the catalogue of errors: every mistake a kernel's author can make has one class here.
+
+A class holds the `code` by which the docs list it, a message `template` and a default `help` line. The raising code
+gives the facts (`raise UnknownName(name="offs")`); the location is filled in by the innermost `with loc:` that the
+error passes, so helpers deep in the compiler need not carry it. The text shows the source line with carets for the
+whole chain of inlined calls, outermost first.
+"""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Loc:
+    """A span of kernel source. `line` counts from 1, `col` from 0; `call_site` is where this function was inlined."""
+
+    file: str
+    line: int
+    col: int = 0
+    end_line: int = 0
+    end_col: int = 0
+    function: str = ""
+    first_line: int = 1  # line of the function's `def`: shown as the relative "at LINE:COL"
+    call_site: Loc | None = None
+
+    def __enter__(self) -> Loc:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if isinstance(error, TesseraError) and error.loc is None:
+            error.loc = self
+
+    def chain(self) -> list[Loc]:
+        """This location and its call sites, outermost first."""
+        here: Loc | None = self
+        found: list[Loc] = []
+        while here is not None:
+            found.append(here)
+            here = here.call_site
+        return found[::-1]
+
+    def short(self) -> str:
+        return f"{self.file}:{self.line}:{self.col + 1}"
+
+    def render(self) -> str:
+        """The source line with carets under the span; empty carets line if the source is gone."""
+        source = linecache.getline(self.file, self.line).rstrip("\n")
+        relative = f"at {self.line - self.first_line + 1}:{self.col}:"
+        head = f"  --> {self.short()} in {self.function or '<kernel>'} ({relative})"
+        if not source:
+            return head
+        end = self.end_col if self.end_line in (0, self.line) and self.end_col > self.col else len(source)
+        number = str(self.line)
+        gutter = " " * len(number)
+        # Tabs stay tabs under themselves, so that the carets stand where the terminal puts the text.
+        pad = "".join(c if c == "\t" else " " for c in source[: self.col])
+        carets = "^" * max(1, end - self.col)
+        return f"{head}\n {gutter} |\n {number} | {source}\n {gutter} | {pad}{carets}"
+
+
+class TesseraError(Exception):
+    """Base of everything tessera raises on purpose."""
+
+    code: ClassVar[str] = "error"
+    template: ClassVar[str] = "{message}"
+    help: str = ""
+
+    def __init__(self, message: str | None = None, /, *, loc: Loc | None = None, help: str | None = None, **facts: Any):
+        self.facts = facts
+        self.message = message if message is not None else self.template.format(**facts)
+        self.loc = loc
+        self.notes: list[str] = []
+        if help is not None:
+            self.help = help
+        elif self.help:
+            self.help = self.help.format(**facts) if facts else self.help
+        super().__init__(self.message)
+
+    def note(self, text: str) -> TesseraError:
+        self.notes.append(text)
+        return self
+
+    def __str__(self) -> str:
+        lines = [f"error[{self.code}]: {self.message}"]
+        if self.loc is not None:
+            lines += [place.render() for place in self.loc.chain()]
+        lines += [f"  = note: {note}" for note in self.notes]
+        if self.help:
+            lines.append(f"  = help: {self.help}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process boundaries when kernels are compiled in parallel.
+        return (_rebuild, (type(self), self.__dict__.copy(), self.args))
+
+
+def _rebuild(cls: type[TesseraError], state: dict[str, Any], args: tuple[Any, ...]) -> TesseraError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+# --- mistakes in a kernel -----------------------------------------------------------------------------
+class CompilationError(TesseraError):
+    """A kernel cannot be compiled; the text points at the kernel's own source."""
+
+    code = "compilation"
+
+
+class UnsupportedLanguageConstruct(CompilationError):
+    code = "unsupported-syntax"
+    template = "{what} is not supported in a kernel"
+
+
+class UnknownName(CompilationError):
+    code = "unknown-name"
+    template = "{name} is not defined"
+
+
+class ForbiddenGlobal(CompilationError):
+    code = "forbidden-global"
+    template = "Cannot access global variable {name} from within @jit'ed function."
+    help = (
+        "a kernel sees only globals that cannot change under it: write `{name} = tl.constexpr(...)`, "
+        "or pass the value as a `tl.constexpr` parameter"
+    )
+
+
+class NotConstexpr(CompilationError):
+    code = "not-constexpr"
+    template = "{what} must be known at compile time, got {got}"
+    help = "annotate the parameter `: tl.constexpr`, or compute the value from constexpr values only"
+
+
+class InvalidArgument(CompilationError):
+    """An argument of an operation has the wrong type or value."""
+
+    code = "invalid-argument"
+    template = 'invalid argument "{argument}" of {function}(): {problem}'
+
+
+class TypeMismatch(CompilationError):
+    code = "type-mismatch"
+
+
+class ShapeMismatch(CompilationError):
+    code = "shape-mismatch"
+
+
+class LoopCarriedType(CompilationError):
+    code = "loop-carried-type"
+    template = (
+        "Loop-carried variable {name} has initial type {initial} but is re-assigned to {later} in loop! "
+        "Please make sure that the type stays consistent."
+    )
+    help = "give the initial value the type of the later one, or cast the later one with `.to(...)`"
+
+
+class BranchMismatch(CompilationError):
+    code = "branch-mismatch"
+    template = "Mismatched type for {name} between then block ({then}) and else block ({orelse})"
+    help = "no promotion happens where branches join: cast one side with `.to(...)`"
+
+
+class ReturnMismatch(CompilationError):
+    code = "return-mismatch"
+    template = "Return type mismatch: {first} and {second}"
+
+
+class CompileTimeAssertionFailure(CompilationError):
+    code = "static-assert"
+
+
+class HostOnly(TesseraError, RuntimeError):
+    code = "host-only"
+
+
+class KernelOnly(TesseraError, ValueError):
+    """A `tl.*` operation was called from the host."""
+
+    code = "kernel-only"
+    template = "Did you forget to add @tessera.jit ? (`{name}` can only be called inside a kernel)"
+
+
+class InterpreterError(TesseraError):
+    code = "interpreter"
+
+
+class DeviceAssertionError(TesseraError, AssertionError):
+    code = "device-assert"
+
+
+# --- the compiler's own failures ------------------------------------------------------------------------
+class InternalError(TesseraError):
+    """The compiler broke; not the kernel author's mistake. `reproducer` is a directory with IR and command."""
+
+    code = "internal"
+    help = "this is a bug of tessera: please report it with the reproducer"
+
+
+class IRError(InternalError):
+    """IR that the verifier or the parser refuses."""
+
+    code = "invalid-ir"
+
+
+# --- the machine ----------------------------------------------------------------------------------------
+class OutOfResources(TesseraError):
+    """A kernel needs more of a resource than the device has. `required` and `limit` in the resource's unit."""
+
+    code = "out-of-resources"
+    help = "Reducing block sizes or `num_stages` may help."
+
+    def __init__(self, required: int, limit: int, name: str):
+        self.required, self.limit, self.name = required, limit, name
+        super().__init__(f"out of resource: {name}, Required: {required}, Hardware limit: {limit}.")
+
+
+class PTXASError(TesseraError):
+    code = "ptxas"
+
+
+class ToolNotFound(TesseraError):
+    code = "tool-not-found"
+
+
+class NoDeviceError(TesseraError, RuntimeError):
+    code = "no-device"
+
+
+class LaunchError(TesseraError):
+    """The arguments, the grid or the options of a launch are wrong."""
+
+    code = "launch"
+
+
+class HostPointerError(LaunchError, ValueError):
+    code = "host-pointer"
+    template = "Pointer argument {name} cannot be accessed from the GPU (cpu tensor?)"
+    help = "move the tensor to the device with `.cuda()`, or run the kernel on the CPU backend"
+
+
+class SpecializationError(LaunchError, TypeError):
+    code = "argument-type"
+    template = "failed to specialize argument of type: {type}"
+    help = "pass a tensor, an int, a float, a bool or None; annotate other values `: tl.constexpr`"
+
+
+class AutotunerError(TesseraError):
+    code = "autotuner"
+
+
+TritonError = TesseraError  # the name kernels written for Triton catch

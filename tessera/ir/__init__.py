@@ -1,0 +1,16 @@
+"""The IR framework: values, ops, blocks, types, text, rewriting. It knows no opcode (rank 1)."""
+
+from tessera.ir.builder import Builder
+from tessera.ir.core import Block, Effect, Module, Op, Use, Value, attr, operand, region, require
+from tessera.ir.parse import parse_module
+from tessera.ir.passes import Pass, PassManager, pass_
+from tessera.ir.rewrite import Rewriter, RuleSet, rule
+from tessera.ir.text import print_module, print_op
+from tessera.ir.types import DescriptorType, SharedType, TileType, TokenType, elem_of, scalar_of, shape_of, with_elem
+from tessera.ir.verify import verify
+
+__all__ = [
+    "Block", "Builder", "DescriptorType", "Effect", "Module", "Op", "Pass", "PassManager", "Rewriter", "RuleSet",
+    "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "parse_module", "pass_",
+    "print_module", "print_op", "region", "require", "rule", "scalar_of", "shape_of", "verify", "with_elem",
+]  # fmt: skip

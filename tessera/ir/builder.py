@@ -1,0 +1,72 @@
+"""Creates ops at an insertion point, giving each the current source location."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from tessera.errors import Loc
+from tessera.ir.core import Block, Op, Value
+
+AnyOp = TypeVar("AnyOp", bound=Op)
+
+
+class Builder:
+    """Appends to `block`, or inserts before the op `before` when one is given."""
+
+    __slots__ = ("before", "block", "loc")
+
+    def __init__(self, block: Block | None = None, before: Op | None = None, loc: Loc | None = None):
+        self.block = block if block is not None else (before.parent if before is not None else None)
+        self.before = before
+        self.loc = loc
+
+    @classmethod
+    def before_op(cls, op: Op) -> Builder:
+        return cls(op.parent, op, op.loc)
+
+    @classmethod
+    def after_op(cls, op: Op) -> Builder:
+        return cls(op.parent, op.next, op.loc)
+
+    @classmethod
+    def at_start(cls, block: Block) -> Builder:
+        return cls(block, block.first, block.first.loc if block.first is not None else None)
+
+    def insert(self, op: AnyOp) -> AnyOp:
+        assert self.block is not None
+        if op.loc is None:
+            op.loc = self.loc
+        if self.before is None:
+            self.block.append(op)
+        else:
+            self.block.insert_before(self.before, op)
+        return op
+
+    def emit(self, op: Op) -> Value:
+        """Insert an op that has one result and return it."""
+        return self.insert(op).result
+
+    @contextmanager
+    def at(self, block: Block, before: Op | None = None) -> Iterator[Builder]:
+        """Insert elsewhere for a while."""
+        saved = self.block, self.before
+        self.block, self.before = block, before
+        try:
+            yield self
+        finally:
+            self.block, self.before = saved
+
+    @contextmanager
+    def located(self, loc: Loc | None) -> Iterator[Builder]:
+        """Give new ops another location for a while; errors raised inside are located there too."""
+        saved, self.loc = self.loc, loc
+        try:
+            if loc is None:
+                yield self
+            else:
+                with loc:
+                    yield self
+        finally:
+            self.loc = saved

@@ -1,0 +1,431 @@
+"""Values, ops, blocks and the module: SSA with structured regions and use lists. No opcode is known here.
+
+An op class declares its operands, attributes and regions as fields, in the order of its text form:
+
+    class LoadOp(Op, opcode="load", effects=Effect.READ):
+        ptr: Value = operand()
+        mask: Value | None = operand(optional=True)
+        cache: str = attr(default="")
+        def infer(self): ...        # result types from operands and attributes
+        def verify(self): ...       # raise through `require`
+
+Every region holds exactly one block. An op's operands live in one flat list; optional and variadic fields add a
+tuple of segment lengths. Blocks are doubly linked lists, so that inserting and erasing cost the same anywhere.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Self
+
+from tessera.errors import IRError, Loc
+
+OPCODES: dict[str, type[Op]] = {}
+
+
+class Effect(enum.Flag):
+    """What an op does beside computing its results. Ops without any may be merged, moved and dropped."""
+
+    NONE = 0
+    READ = enum.auto()  # reads memory: may not cross a write or a sync
+    WRITE = enum.auto()  # writes memory, prints, asserts
+    SYNC = enum.auto()  # orders memory between threads
+
+
+Use = tuple["Op", int]
+
+
+class Value:
+    """The result of an op or an argument of a block."""
+
+    __slots__ = ("index", "name", "owner", "type", "uses")
+
+    def __init__(self, type: Any, owner: Op | Block, index: int, name: str = ""):
+        self.type = type
+        self.owner = owner
+        self.index = index
+        self.name = name  # of the Python variable it defines: only for people
+        self.uses: dict[Use, None] = {}
+
+    @property
+    def op(self) -> Op | None:
+        """The op that defines this value; None for a block argument."""
+        return self.owner if isinstance(self.owner, Op) else None
+
+    @property
+    def block(self) -> Block | None:
+        return self.owner.parent if isinstance(self.owner, Op) else self.owner
+
+    def users(self) -> list[Op]:
+        """The ops that use this value, each once."""
+        return list(dict.fromkeys(op for op, _ in self.uses))
+
+    def replace_all_uses(self, new: Value) -> None:
+        if new is self:
+            return
+        for op, index in list(self.uses):
+            op.set_operand(index, new)
+        if self.name and not new.name:
+            new.name = self.name
+
+    def __repr__(self) -> str:
+        return f"<{self.name or 'value'}: {getattr(self.type, 'short', self.type)}>"
+
+
+class _Field:
+    """One declared operand, attribute or region of an op class."""
+
+    __slots__ = ("default", "kind", "name", "optional", "position", "variadic")
+
+    def __init__(self, kind: str, optional: bool = False, variadic: bool = False, default: Any = ...):
+        self.kind, self.optional, self.variadic, self.default = kind, optional, variadic, default
+        self.position, self.name = 0, ""
+
+
+def operand(*, optional: bool = False, variadic: bool = False) -> Any:
+    """Declare an operand: one Value, perhaps None (`optional`), or a tuple of any length (`variadic`)."""
+    return _Field("operand", optional, variadic)
+
+
+def attr(*, default: Any = ...) -> Any:
+    """Declare an attribute: a plain Python value that prints as a literal (or a type, dtype, layout)."""
+    return _Field("attr", default=default)
+
+
+def region() -> Any:
+    """Declare a region; reading the field gives its one Block."""
+    return _Field("region")
+
+
+def _accessor(f: _Field, simple: bool) -> property:
+    position = f.position
+    if f.kind == "attr":
+        name = f.name
+        return property(lambda op: op.attrs[name], lambda op, v: op.attrs.__setitem__(name, v))
+    if f.kind == "region":
+        return property(lambda op: op.regions[position])
+    if simple:
+        return property(lambda op: op.operands[position])
+    if f.variadic:
+        return property(lambda op: tuple(op.operands[op.segment(position)]))
+
+    def optional_or_single(op: Op) -> Value | None:
+        span = op.segment(position)
+        return op.operands[span.start] if span.stop > span.start else None
+
+    return property(optional_or_single)
+
+
+class Op:
+    """Base of all operations. Subclasses register themselves under their opcode."""
+
+    opcode: ClassVar[str] = ""
+    effects: ClassVar[Effect] = Effect.NONE
+    terminator: ClassVar[bool] = False
+    operand_fields: ClassVar[tuple[_Field, ...]] = ()
+    attr_fields: ClassVar[tuple[_Field, ...]] = ()
+    region_fields: ClassVar[tuple[_Field, ...]] = ()
+    _simple: ClassVar[bool] = True
+
+    __slots__ = ("attrs", "loc", "next", "operands", "parent", "prev", "regions", "results", "segments")
+
+    def __init_subclass__(
+        cls, *, opcode: str = "", effects: Effect | None = None, terminator: bool = False, **kwargs: Any
+    ):
+        super().__init_subclass__(**kwargs)
+        if effects is not None:
+            cls.effects = effects
+        cls.terminator = terminator or cls.terminator
+        groups: dict[str, list[_Field]] = {
+            "operand": list(cls.operand_fields), "attr": list(cls.attr_fields), "region": list(cls.region_fields)
+        }  # fmt: skip
+        declared = [(n, f) for n, f in vars(cls).items() if isinstance(f, _Field)]
+        for name, f in declared:
+            f.name, f.position = name, len(groups[f.kind])
+            groups[f.kind].append(f)
+        cls.operand_fields, cls.attr_fields, cls.region_fields = map(tuple, groups.values())
+        cls._simple = not any(f.optional or f.variadic for f in cls.operand_fields)
+        for f in (*cls.operand_fields, *cls.attr_fields, *cls.region_fields):
+            setattr(cls, f.name, _accessor(f, cls._simple))
+        if opcode:
+            if opcode in OPCODES:
+                raise TypeError(f"opcode {opcode!r} is defined twice")
+            cls.opcode = opcode
+            OPCODES[opcode] = cls
+
+    def __init__(
+        self,
+        *args: Value | None | Sequence[Value],
+        results: Sequence[Any] | None = None,
+        regions: Sequence[Block] = (),
+        loc: Loc | None = None,
+        names: Sequence[str] = (),
+        **attrs: Any,
+    ):
+        self.prev: Op | None = None
+        self.next: Op | None = None
+        self.parent: Block | None = None
+        self.loc = loc
+        self.operands: list[Value] = []
+        self.segments: tuple[int, ...] | None = None
+        if self._simple:
+            self.operands.extend(args)  # type: ignore[arg-type]
+        else:
+            self._set_segments(args)
+        for i, v in enumerate(self.operands):
+            v.uses[self, i] = None
+        self.attrs: dict[str, Any] = attrs
+        for f in self.attr_fields:
+            if f.name not in attrs:
+                if f.default is ...:
+                    raise TypeError(f"{self.opcode}: attribute {f.name!r} is missing")
+                attrs[f.name] = f.default
+        self.regions: list[Block] = list(regions) or [Block(parent=self) for _ in self.region_fields]
+        for block in self.regions:
+            block.parent = self
+        types = self.infer() if results is None else results
+        self.results: list[Value] = [
+            Value(t, self, i, names[i] if i < len(names) else "") for i, t in enumerate(types)
+        ]
+
+    def _set_segments(self, args: Sequence[Value | None | Sequence[Value]]) -> None:
+        lengths: list[int] = []
+        padded = [*args, *[None] * (len(self.operand_fields) - len(args))]
+        for f, a in zip(self.operand_fields, padded, strict=True):
+            if f.variadic:
+                values: Sequence[Value] = a or ()  # type: ignore[assignment]
+                self.operands.extend(values)
+                lengths.append(len(values))
+            elif a is None:
+                lengths.append(0)
+            else:
+                self.operands.append(a)  # type: ignore[arg-type]
+                lengths.append(1)
+        self.segments = tuple(lengths)
+
+    # --- to be refined by op classes --------------------------------------------------------------------
+    def infer(self) -> Sequence[Any]:
+        """Result types from operands, attributes and regions; ops without a rule are given `results=`."""
+        return ()
+
+    def verify(self) -> None:
+        """Check what the fields cannot say; raise through `require`."""
+
+    # --- operands ------------------------------------------------------------------------------------------
+    def segment(self, position: int) -> slice:
+        """Where the operands of the field at `position` stand in the flat list."""
+        if self.segments is None:
+            return slice(position, position + 1)
+        start = sum(self.segments[:position])
+        return slice(start, start + self.segments[position])
+
+    def set_operand(self, index: int, value: Value) -> None:
+        old = self.operands[index]
+        if old is not value:
+            del old.uses[self, index]
+            self.operands[index] = value
+            value.uses[self, index] = None
+
+    def set_operands(self, *args: Value | None | Sequence[Value]) -> None:
+        """Replace all operands, given by field as in the constructor."""
+        self.drop_operands()
+        self.operands = []
+        if self._simple:
+            self.operands.extend(args)  # type: ignore[arg-type]
+        else:
+            self._set_segments(args)
+        for i, v in enumerate(self.operands):
+            v.uses[self, i] = None
+
+    def drop_operands(self) -> None:
+        for i, v in enumerate(self.operands):
+            v.uses.pop((self, i), None)
+
+    @property
+    def result(self) -> Value:
+        """The only result."""
+        (r,) = self.results
+        return r
+
+    def replace_by(self, values: Sequence[Value]) -> None:
+        """Let every use of the results use `values`, then erase this op."""
+        for old, new in zip(self.results, values, strict=True):
+            old.replace_all_uses(new)
+        self.erase()
+
+    # --- position -------------------------------------------------------------------------------------------
+    def detach(self) -> None:
+        block = self.parent
+        assert block is not None
+        if self.prev is not None:
+            self.prev.next = self.next
+        else:
+            block.first = self.next
+        if self.next is not None:
+            self.next.prev = self.prev
+        else:
+            block.last = self.prev
+        self.prev = self.next = self.parent = None
+
+    def erase(self) -> None:
+        """Remove the op and all inside it. Its results must have no uses left."""
+        assert not any(r.uses for r in self.results), f"{self.opcode} is still in use"
+        for block in self.regions:
+            for op in reversed(list(block)):
+                for r in op.results:
+                    r.uses.clear()
+                op.erase()
+        self.drop_operands()
+        if self.parent is not None:
+            self.detach()
+
+    def move_before(self, other: Op) -> None:
+        self.detach()
+        assert other.parent is not None
+        other.parent.insert_before(other, self)
+
+    def parent_op(self) -> Op | None:
+        return self.parent.parent if self.parent is not None else None
+
+    def is_inside(self, ancestor: Op) -> bool:
+        """Whether this op lies in a region of `ancestor`, at any depth."""
+        op = self.parent_op()
+        while op is not None and op is not ancestor:
+            op = op.parent_op()
+        return op is ancestor
+
+    # --- everything below it -----------------------------------------------------------------------------------
+    def walk(self) -> Iterator[Op]:
+        """This op and all ops inside it, outer first. Erasing the op just yielded is allowed."""
+        yield self
+        for block in self.regions:
+            yield from block.walk()
+
+    def all_effects(self) -> Effect:
+        """The effects of this op and of all ops inside it."""
+        found = self.effects
+        for block in self.regions:
+            for op in block:
+                found |= op.all_effects()
+        return found
+
+    def clone(self, mapping: dict[Value, Value] | None = None) -> Self:
+        """A detached copy; operands are looked up in `mapping`, which gains the results and block arguments."""
+        mapping = {} if mapping is None else mapping
+        new: Self = object.__new__(type(self))
+        new.prev = new.next = new.parent = None
+        new.loc, new.segments, new.attrs = self.loc, self.segments, dict(self.attrs)
+        new.operands = [mapping.get(v, v) for v in self.operands]
+        for i, v in enumerate(new.operands):
+            v.uses[new, i] = None
+        new.results = [Value(r.type, new, r.index, r.name) for r in self.results]
+        new.regions = [block.clone(mapping, new) for block in self.regions]
+        mapping.update(zip(self.results, new.results, strict=True))
+        return new
+
+    def __repr__(self) -> str:
+        return f"<op {self.opcode}>"
+
+
+class Block:
+    """A list of ops with arguments; the last op is the terminator."""
+
+    __slots__ = ("args", "first", "last", "parent")
+
+    def __init__(self, arg_types: Sequence[Any] = (), parent: Op | None = None, names: Sequence[str] = ()):
+        self.parent = parent
+        self.first: Op | None = None
+        self.last: Op | None = None
+        self.args: list[Value] = [
+            Value(t, self, i, names[i] if i < len(names) else "") for i, t in enumerate(arg_types)
+        ]
+
+    def add_arg(self, type: Any, name: str = "") -> Value:
+        self.args.append(Value(type, self, len(self.args), name))
+        return self.args[-1]
+
+    def erase_arg(self, index: int) -> None:
+        assert not self.args[index].uses
+        del self.args[index]
+        for i, a in enumerate(self.args):
+            a.index = i
+
+    def __iter__(self) -> Iterator[Op]:
+        op = self.first
+        while op is not None:
+            following = op.next  # so that the body of a loop may erase or move `op`
+            yield op
+            op = following
+
+    def __reversed__(self) -> Iterator[Op]:
+        op = self.last
+        while op is not None:
+            before = op.prev
+            yield op
+            op = before
+
+    def walk(self) -> Iterator[Op]:
+        for op in self:
+            yield from op.walk()
+
+    @property
+    def terminator(self) -> Op:
+        assert self.last is not None and self.last.terminator
+        return self.last
+
+    def append(self, op: Op) -> None:
+        op.parent, op.prev, op.next = self, self.last, None
+        if self.last is None:
+            self.first = op
+        else:
+            self.last.next = op
+        self.last = op
+
+    def insert_before(self, other: Op, op: Op) -> None:
+        op.parent, op.prev, op.next = self, other.prev, other
+        if other.prev is None:
+            self.first = op
+        else:
+            other.prev.next = op
+        other.prev = op
+
+    def clone(self, mapping: dict[Value, Value], parent: Op | None = None) -> Block:
+        new = Block([a.type for a in self.args], parent, [a.name for a in self.args])
+        mapping.update(zip(self.args, new.args, strict=True))
+        for op in self:
+            new.append(op.clone(mapping))
+        return new
+
+
+class Module:
+    """A list of functions and the facts that hold for the whole program (`num_warps`, target name, …)."""
+
+    def __init__(self, **attrs: Any):
+        self.body = Block()
+        self.attrs: dict[str, Any] = attrs
+
+    @property
+    def functions(self) -> list[Op]:
+        return list(self.body)
+
+    def function(self, name: str) -> Op:
+        for f in self.body:
+            if f.attrs.get("name") == name:
+                return f
+        raise KeyError(name)
+
+    def walk(self) -> Iterator[Op]:
+        return self.body.walk()
+
+    def clone(self) -> Module:
+        new = Module(**self.attrs)
+        new.body = self.body.clone({})
+        return new
+
+
+def require(condition: object, op: Op, message: str | Callable[[], str]) -> None:
+    """Raise the verifier's error for `op` unless `condition` holds."""
+    if not condition:
+        text = message if isinstance(message, str) else message()
+        raise IRError(f"{op.opcode}: {text}", loc=op.loc)

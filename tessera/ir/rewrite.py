@@ -1,0 +1,139 @@
+"""Rewriting by small rules in tables, driven over a worklist to a fixpoint.
+
+    RULES = RuleSet()
+
+    @rule(RULES, AddOp)
+    def add_zero(op: AddOp, rw: Rewriter) -> Value | None:
+        '''%x + 0  →  %x'''
+        return op.lhs if is_zero(op.rhs) else None
+
+A rule returns None for "no match", a value (or several) to replace the op's results, or the op itself when it was
+changed in place. New ops are made through `rw.emit`, before the op being rewritten. Tables compose with `+`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.ir.builder import Builder
+from tessera.ir.core import Block, Effect, Module, Op, Value
+
+RuleFn = Callable[[Any, "Rewriter"], "Value | Sequence[Value] | Op | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSet:
+    """Rules by op class. `None` as the class means every op."""
+
+    table: dict[type[Op], list[RuleFn]]
+
+    def __init__(self, table: dict[type[Op], list[RuleFn]] | None = None):
+        object.__setattr__(self, "table", {} if table is None else table)
+
+    def __add__(self, other: RuleSet) -> RuleSet:
+        merged = {cls: list(rules) for cls, rules in self.table.items()}
+        for cls, rules in other.table.items():
+            merged.setdefault(cls, []).extend(rules)
+        return RuleSet(merged)
+
+
+def rule(rules: RuleSet, *classes: type[Op]) -> Callable[[RuleFn], RuleFn]:
+    """Register a function as a rule for ops of exactly these classes."""
+
+    def register(fn: RuleFn) -> RuleFn:
+        for cls in classes:
+            rules.table.setdefault(cls, []).append(fn)
+        return fn
+
+    return register
+
+
+class Rewriter:
+    """Applies a rule set to everything below a module; counts matches in `hits` (rule name → count)."""
+
+    def __init__(self, rules: RuleSet):
+        self.rules = rules.table
+        self.builder = Builder()
+        self.work: list[Op] = []
+        self.queued: set[Op] = set()
+        self.hits: dict[str, int] = {}
+
+    def emit(self, op: Op) -> Value:
+        """Insert a new op with one result before the op being rewritten."""
+        self.push(op)
+        return self.builder.emit(op)
+
+    def insert(self, op: Op) -> Op:
+        self.push(op)
+        return self.builder.insert(op)
+
+    def push(self, op: Op) -> None:
+        if op not in self.queued:
+            self.queued.add(op)
+            self.work.append(op)
+
+    def run(self, module: Module) -> bool:
+        """Rewrite until no rule matches; whether anything changed. Unused pure ops go on the way."""
+        for op in reversed(list(module.walk())):
+            self.push(op)
+        changed = False
+        while self.work:
+            op = self.work.pop()
+            self.queued.discard(op)
+            if op.parent is None or not _attached(op, module.body):
+                continue
+            changed |= self._visit(op)
+        return changed
+
+    def _visit(self, op: Op) -> bool:
+        if is_dead(op):
+            self._erase(op)
+            return True
+        for fn in self.rules.get(type(op), ()):
+            self.builder.block, self.builder.before, self.builder.loc = op.parent, op, op.loc
+            new = fn(op, self)
+            if new is None:
+                continue
+            name = fn.__name__
+            self.hits[name] = self.hits.get(name, 0) + 1
+            self._replace(op, new)
+            return True
+        return False
+
+    def _replace(self, op: Op, new: Value | Sequence[Value] | Op) -> None:
+        for r in op.results:
+            for user in r.users():
+                self.push(user)
+        if isinstance(new, Op):
+            self.push(new)
+            return
+        values = [new] if isinstance(new, Value) else list(new)
+        for old, value in zip(op.results, values, strict=True):
+            old.replace_all_uses(value)
+        self._erase(op)
+
+    def _erase(self, op: Op) -> None:
+        operands = list(op.operands)
+        for inner in op.walk():
+            operands += inner.operands
+        op.erase()
+        for v in operands:
+            if v.op is not None:
+                self.push(v.op)
+
+
+def _attached(op: Op, body: Block) -> bool:
+    block = op.parent
+    while block is not None and block is not body:
+        parent = block.parent
+        block = parent.parent if parent is not None else None
+    return block is body
+
+
+def is_dead(op: Op) -> bool:
+    """Whether an op computes nothing that is used and has no effect but reading."""
+    if op.terminator or op.parent_op() is None or any(r.uses for r in op.results):
+        return False
+    return not op.all_effects() & (Effect.WRITE | Effect.SYNC)

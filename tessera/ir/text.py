@@ -1,0 +1,122 @@
+"""Prints IR in the one generic grammar that `parse.py` reads back.
+
+    module {num_warps=4} {
+      func {name="add_kernel"} (%x_ptr: *fp32, %n: i32) {
+        %pid: i32 = program_id {axis=0}
+        %offs: tile<1024xi32> = arange {start=0, end=1024}
+        %x: tile<1024xfp32> = load %p, %mask, _
+        ...
+
+Operands stand in field order: a missing optional one is `_`, a variadic field is bracketed. Regions follow as
+`(args) { ops }`. Names come from the Python variables; equal names get a numeric suffix.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.ir.core import Block, Module, Op, Value
+
+
+def format_attr(value: Any) -> str:
+    """An attribute as a literal: Python literals, `!type` for types, `@layout` for layouts."""
+    if isinstance(value, float):
+        return f"float({value.hex()!r})" if value == value and abs(value) != float("inf") else f"float('{value}')"
+    if value is None or isinstance(value, (bool, int, str)):
+        return repr(value)
+    if isinstance(value, (tuple, list)):
+        inner = ", ".join(format_attr(v) for v in value)  # pyright: ignore[reportUnknownVariableType]
+        return f"[{inner}]"
+    if hasattr(value, "text"):
+        return "@" + value.text()
+    return "!" + value.short
+
+
+class _Printer:
+    def __init__(self, locations: bool = False):
+        self.names: dict[Value, str] = {}
+        self.taken: dict[str, int] = {}
+        self.lines: list[str] = []
+        self.locations = locations
+
+    def name(self, v: Value) -> str:
+        found = self.names.get(v)
+        if found is None:
+            base = v.name or ""
+            if base and base not in self.taken:
+                self.taken[base] = 0
+                found = f"%{base}"
+            else:
+                count = self.taken.get(base, 0)
+                while True:
+                    found = f"%{base}_{count}" if base else f"%{count}"
+                    count += 1
+                    if not base or found[1:] not in self.taken:
+                        break
+                self.taken[base] = count
+                if base:
+                    self.taken[found[1:]] = 0
+            self.names[v] = found
+        return found
+
+    def operands(self, op: Op) -> str:
+        parts: list[str] = []
+        for f in op.operand_fields:
+            values = op.operands[op.segment(f.position)]
+            if f.variadic:
+                parts.append(f"[{', '.join(map(self.name, values))}]")
+            else:
+                parts.append(self.name(values[0]) if values else "_")
+        return ", ".join(parts)
+
+    def op(self, op: Op, indent: str) -> None:
+        defined = ", ".join(f"{self.name(r)}: {r.type.short}" for r in op.results)
+        text = f"{defined} = {op.opcode}" if defined else op.opcode
+        if op.operand_fields:
+            text += " " + self.operands(op)
+        shown = _changed_attrs(op)
+        if shown:
+            text += " {" + ", ".join(f"{k}={format_attr(v)}" for k, v in shown.items()) + "}"
+        place = f"  // {op.loc.short()}" if self.locations and op.loc is not None else ""
+        if not op.regions:
+            self.lines.append(indent + text + place)
+            return
+        for i, block in enumerate(op.regions):
+            args = ", ".join(f"{self.name(a)}: {a.type.short}" for a in block.args)
+            self.lines.append(f"{indent}{text if i == 0 else '}'} ({args}) {{{place if i == 0 else ''}")
+            self.block(block, indent + "  ")
+        self.lines.append(indent + "}")
+
+    def block(self, block: Block, indent: str) -> None:
+        for op in block:
+            self.op(op, indent)
+
+
+def _changed_attrs(op: Op) -> dict[str, Any]:
+    """Attributes that differ from their default: the parser fills in the rest."""
+    defaults = {f.name: f.default for f in op.attr_fields}
+    return {k: v for k, v in op.attrs.items() if not _same(v, defaults.get(k, ...))}
+
+
+def _same(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and value == default
+
+
+def print_module(module: Module, locations: bool = False) -> str:
+    """The module's text; `locations` adds comments with file, line and column."""
+    p = _Printer(locations)
+    attrs = ", ".join(f"{k}={format_attr(v)}" for k, v in module.attrs.items())
+    p.lines.append(f"module {{{attrs}}} {{")
+    for f in module.body:
+        p.names.clear()
+        p.taken.clear()
+        p.op(f, "  ")
+    p.lines.append("}")
+    return "\n".join(p.lines) + "\n"
+
+
+def print_op(op: Op) -> str:
+    """One op, for messages and debugging."""
+    p = _Printer()
+    p.op(op, "")
+    return "\n".join(p.lines)

@@ -1,0 +1,145 @@
+"""Types of IR values. Scalars are `dtype`s, pointers are `pointer_type`s; here stand the composite ones.
+
+Text: `fp32`, `*fp16`, `tile<128x64xfp16>`, `tile<128x*fp32>`, with a layout `tile<128xfp32, LAYOUT>`;
+`shared<3x128x64xfp16, LAYOUT>`, `desc<128x64xfp16>`, `token`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tessera.dtypes import dtype, parse_scalar_type, pointer_type
+
+
+class Layout(Protocol):
+    """How a tile lies in registers or shared memory; the IR only compares and prints it."""
+
+    def text(self) -> str: ...
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+
+ScalarType = dtype | pointer_type
+
+
+def _dims(shape: tuple[int, ...], elem: Any) -> str:
+    return "x".join([*map(str, shape), elem.short])
+
+
+@dataclass(frozen=True, slots=True)
+class TileType:
+    """An n-dimensional tile of scalars or pointers; `layout` appears on the GPU level only."""
+
+    shape: tuple[int, ...]
+    elem: Any
+    layout: Any = None
+
+    @property
+    def numel(self) -> int:
+        n = 1
+        for s in self.shape:
+            n *= s
+        return n
+
+    @property
+    def short(self) -> str:
+        layout = f", {self.layout.text()}" if self.layout is not None else ""
+        return f"tile<{_dims(self.shape, self.elem)}{layout}>"
+
+    def with_layout(self, layout: Any) -> TileType:
+        return TileType(self.shape, self.elem, layout)
+
+    def with_shape(self, shape: tuple[int, ...]) -> TileType:
+        return TileType(shape, self.elem, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedType:
+    """A view of shared memory holding a tile (a leading dimension more than `layout` = that many buffers)."""
+
+    shape: tuple[int, ...]
+    elem: Any
+    layout: Any
+
+    @property
+    def short(self) -> str:
+        return f"shared<{_dims(self.shape, self.elem)}, {self.layout.text()}>"
+
+
+@dataclass(frozen=True, slots=True)
+class DescriptorType:
+    """A tensor descriptor whose loads and stores move tiles of `shape`."""
+
+    shape: tuple[int, ...]
+    elem: Any
+
+    @property
+    def short(self) -> str:
+        return f"desc<{_dims(self.shape, self.elem)}>"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenType:
+    """Orders asynchronous operations; holds no data."""
+
+    @property
+    def short(self) -> str:
+        return "token"
+
+
+def shape_of(t: Any) -> tuple[int, ...]:
+    """The shape of a tile type; () for a scalar."""
+    return t.shape if isinstance(t, TileType) else ()
+
+
+def elem_of(t: Any) -> Any:
+    """The element type of a tile, or the scalar type itself."""
+    return t.elem if isinstance(t, TileType) else t
+
+
+scalar_of = elem_of
+
+
+def with_elem(t: Any, elem: Any) -> Any:
+    """`t` with another element type; shape and layout stay."""
+    return TileType(t.shape, elem, t.layout) if isinstance(t, TileType) else elem
+
+
+# Layout texts are read by whoever defines the layouts: word before the first "<" → parser of the whole text.
+LAYOUT_PARSERS: dict[str, Callable[[str], Any]] = {}
+
+
+def parse_type(text: str) -> Any:
+    """The inverse of `type.short`. ValueError when `text` names no type."""
+    text = text.strip()
+    if text == "token":
+        return TokenType()
+    head, bracket, rest = text.partition("<")
+    if not bracket:
+        return parse_scalar_type(text)
+    inner = rest[: rest.rindex(">")]
+    dims, comma, layout_text = inner.partition(",")
+    *sizes, elem_text = dims.split("x", dims.count("x", 0, _end_of_sizes(dims)))
+    shape, elem = tuple(map(int, sizes)), parse_scalar_type(elem_text)
+    layout = parse_layout_text(layout_text.strip()) if comma else None
+    if head == "tile":
+        return TileType(shape, elem, layout)
+    if head == "shared":
+        return SharedType(shape, elem, layout)
+    if head == "desc":
+        return DescriptorType(shape, elem)
+    raise ValueError(f"{text!r} is not a type")
+
+
+def _end_of_sizes(dims: str) -> int:
+    """Length of the leading `128x64x`: everything up to the first character that is no digit and no x."""
+    return next((i for i, c in enumerate(dims) if not (c.isdigit() or c == "x")), len(dims))
+
+
+def parse_layout_text(text: str) -> Any:
+    word = text.partition("<")[0]
+    if word not in LAYOUT_PARSERS:
+        raise ValueError(f"{text!r} is not a layout")
+    return LAYOUT_PARSERS[word](text)

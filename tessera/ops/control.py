@@ -1,0 +1,126 @@
+"""Structured control flow: every region is one block, values leave it through its terminator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.dtypes import int1
+from tessera.ir import Block, Effect, Op, Value, attr, operand, region, require
+
+
+def _types(values: Sequence[Value]) -> list[Any]:
+    return [v.type for v in values]
+
+
+class FuncOp(Op, opcode="func"):
+    """A function; the kernel is the one with `kernel=True`. Argument facts: `arg_attrs`, one tuple of
+    (name, value) pairs an argument, e.g. (("divisibility", 16),). `returns`: result types, in order."""
+
+    name: str = attr()
+    kernel: bool = attr(default=True)
+    arg_attrs: tuple[tuple[tuple[str, Any], ...], ...] = attr(default=())
+    returns: tuple[Any, ...] = attr(default=())
+    body: Block = region()
+
+    def verify(self) -> None:
+        if self.body.last is not None:
+            require(_types(self.body.last.operands) == list(self.returns), self, "returns have the wrong types")
+
+
+class ReturnOp(Op, opcode="return", terminator=True):
+    """Leave the function with values; only at the end of its block."""
+
+    values: tuple[Value, ...] = operand(variadic=True)
+
+
+class CallOp(Op, opcode="call", effects=Effect.READ | Effect.WRITE):
+    """Call a function of the same module by name; result types given."""
+
+    args: tuple[Value, ...] = operand(variadic=True)
+    callee: str = attr()
+
+
+class YieldOp(Op, opcode="yield", terminator=True):
+    """Hand values to the op around this block."""
+
+    values: tuple[Value, ...] = operand(variadic=True)
+
+
+class IfOp(Op, opcode="if"):
+    """Run one of two blocks; results are what the chosen one yields. Types are those of the yields."""
+
+    condition: Value = operand()
+    then: Block = region()
+    orelse: Block = region()
+
+    def verify(self) -> None:
+        require(self.condition.type == int1, self, "the condition is not int1")
+        want = _types(self.results)
+        for block in self.regions:
+            require(_types(block.terminator.operands) == want, self, "a branch yields other types than the results")
+
+
+class ForOp(Op, opcode="for"):
+    """for i in lb, lb+step, … while i < ub (step > 0, signed comparison), or i > ub for a constant step < 0.
+
+    Body arguments are the induction variable and the carried values; the results are the last carried values.
+    Attributes are performance hints of `tl.range`.
+    """
+
+    lb: Value = operand()
+    ub: Value = operand()
+    step: Value = operand()
+    inits: tuple[Value, ...] = operand(variadic=True)
+    num_stages: int | None = attr(default=None)
+    unroll: int | None = attr(default=None)
+    flatten: bool = attr(default=False)
+    warp_specialize: bool = attr(default=False)
+    disallow_acc_multi_buffer: bool = attr(default=False)
+    disable_licm: bool = attr(default=False)
+    body: Block = region()
+
+    def infer(self) -> Sequence[Any]:
+        return _types(self.inits)
+
+    def verify(self) -> None:
+        want = _types(self.inits)
+        require(self.lb.type == self.ub.type == self.step.type, self, "bounds and step differ in type")
+        require(_types(self.body.args) == [self.lb.type, *want], self, "body arguments have the wrong types")
+        require(_types(self.body.terminator.operands) == want, self, "the body yields other types than it carries")
+
+    @property
+    def induction(self) -> Value:
+        return self.body.args[0]
+
+    @property
+    def carried(self) -> list[Value]:
+        return self.body.args[1:]
+
+
+class WhileOp(Op, opcode="while"):
+    """`before` computes a condition and values; while it holds, `after` runs on the values and yields the next
+    ones. Both blocks take the carried values as arguments; the results are the values when the condition fails."""
+
+    inits: tuple[Value, ...] = operand(variadic=True)
+    disable_licm: bool = attr(default=False)
+    before: Block = region()
+    after: Block = region()
+
+    def infer(self) -> Sequence[Any]:
+        return _types(self.inits)
+
+    def verify(self) -> None:
+        want = _types(self.inits)
+        require(isinstance(self.before.terminator, ConditionOp), self, "`before` must end in a condition")
+        require(_types(self.before.args) == want, self, "`before` has the wrong arguments")
+        require(_types(self.before.terminator.operands[1:]) == want, self, "the condition passes other types")
+        require(_types(self.after.args) == want, self, "`after` has the wrong arguments")
+        require(_types(self.after.terminator.operands) == want, self, "`after` yields other types")
+
+
+class ConditionOp(Op, opcode="condition", terminator=True):
+    """End of a while's `before`: go on with `values` if `condition` (int1), else leave with them."""
+
+    condition: Value = operand()
+    values: tuple[Value, ...] = operand(variadic=True)

@@ -1,0 +1,134 @@
+"""Ops of the GPU level: layouts, shared memory, asynchronous copies and tensor-core instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.dtypes import int1, int32
+from tessera.ir import (
+    Effect, Op, SharedType, TileType, TokenType, Value, attr, elem_of, operand, require, shape_of, with_elem,
+)  # fmt: skip
+
+
+class ConvertLayoutOp(Op, opcode="convert_layout"):
+    """The same tile in the layout of the result type (given)."""
+
+    x: Value = operand()
+
+    def verify(self) -> None:
+        same = shape_of(self.x.type) == shape_of(self.result.type) and elem_of(self.x.type) == elem_of(self.result.type)
+        require(same, self, "shape or element type changes")
+
+
+class LocalAllocOp(Op, opcode="local_alloc"):
+    """Shared memory for a tile (or a ring of buffers: leading dimension), filled with `init` if given.
+
+    `offset` in bytes is set by shared-memory allocation (-1 before). Result type given.
+    """
+
+    init: Value | None = operand(optional=True)
+    offset: int = attr(default=-1)
+
+    def verify(self) -> None:
+        require(isinstance(self.result.type, SharedType), self, "the result is not shared memory")
+
+    @property
+    def bytes(self) -> int:
+        n = self.result.type.elem.storage_bytes
+        for s in self.result.type.shape:
+            n *= s
+        return n
+
+
+class LocalIndexOp(Op, opcode="local_index"):
+    """Buffer `index` (int32 scalar) of a ring."""
+
+    ring: Value = operand()
+    index: Value = operand()
+
+    def infer(self) -> Sequence[Any]:
+        t = self.ring.type
+        return (SharedType(t.shape[1:], t.elem, t.layout),)
+
+    def verify(self) -> None:
+        require(self.index.type == int32, self, "the index is not int32")
+
+
+class LocalTransOp(Op, opcode="local_trans"):
+    """A view with dimensions permuted; the result type (with the permuted layout) is given."""
+
+    x: Value = operand()
+    order: tuple[int, ...] = attr()
+
+
+class LocalLoadOp(Op, opcode="local_load", effects=Effect.READ):
+    """Read a tile from shared memory into the layout of the result type (given); `token`: a finished wait."""
+
+    shared: Value = operand()
+    token: Value | None = operand(optional=True)
+
+
+class LocalStoreOp(Op, opcode="local_store", effects=Effect.WRITE):
+    """Write a tile to shared memory."""
+
+    value: Value = operand()
+    shared: Value = operand()
+
+
+class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
+    """Copy `ptr` (tile of pointers) to shared memory in the background where `mask`; elsewhere `other` or zeros.
+
+    Part of the group that the next `async_commit` closes.
+    """
+
+    ptr: Value = operand()
+    shared: Value = operand()
+    mask: Value | None = operand(optional=True)
+    other: Value | None = operand(optional=True)
+    cache: str = attr(default="")
+    eviction: str = attr(default="")
+
+    def infer(self) -> Sequence[Any]:
+        return (TokenType(),)
+
+    def verify(self) -> None:
+        if self.mask is not None:
+            require(self.mask.type == with_elem(self.ptr.type, int1), self, "the mask must be int1 in the pointer's shape")
+
+
+class AsyncCommitOp(Op, opcode="async_commit", effects=Effect.WRITE):
+    """Close the group of asynchronous copies issued since the last commit."""
+
+    tokens: tuple[Value, ...] = operand(variadic=True)
+
+    def infer(self) -> Sequence[Any]:
+        return (TokenType(),)
+
+
+class AsyncWaitOp(Op, opcode="async_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
+    """Wait until at most `pending` of the latest groups are in flight, then let all threads see their data."""
+
+    tokens: tuple[Value, ...] = operand(variadic=True)
+    pending: int = attr()
+
+    def infer(self) -> Sequence[Any]:
+        return (TokenType(),)
+
+
+class MmaOp(Op, opcode="mma"):
+    """a @ b + acc by tensor-core instruction `instruction` (a row of the target's table), all in registers.
+
+    Operands are in the instruction's operand layouts, `acc` and the result in its accumulator layout.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    instruction: str = attr()
+
+    def infer(self) -> Sequence[Any]:
+        return (self.acc.type,)
+
+    def verify(self) -> None:
+        require(all(isinstance(v.type, TileType) for v in self.operands), self, "operands are not tiles")

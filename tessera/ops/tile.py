@@ -1,0 +1,220 @@
+"""Ops that make tiles, change their shape, reduce and multiply them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.dtypes import int32
+from tessera.ir import Block, Op, TileType, Value, attr, elem_of, operand, region, require, shape_of
+
+
+def result_tile(shape: Sequence[int], elem: Any) -> Any:
+    """Type of a tile, or the scalar itself for rank 0."""
+    return TileType(tuple(shape), elem) if shape else elem
+
+
+class TileOp(Op):
+    """Base of the ops here: `tile_types()` gives shapes and element types, layouts come from the result as built.
+
+    On the GPU level results carry layouts that no rule can know; only shape and element type are checked then.
+    """
+
+    def tile_types(self) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def infer(self) -> Sequence[Any]:
+        types = list(self.tile_types())
+        for i, r in enumerate(getattr(self, "results", ())):
+            if isinstance(types[i], TileType) and isinstance(r.type, TileType):
+                types[i] = types[i].with_layout(r.type.layout)
+        return types
+
+
+class ProgramIdOp(Op, opcode="program_id"):
+    """Index of this program instance along grid axis 0, 1 or 2 (int32)."""
+
+    axis: int = attr()
+
+    def infer(self) -> Sequence[Any]:
+        return (int32,)
+
+
+class NumProgramsOp(Op, opcode="num_programs"):
+    """Extent of the grid along axis 0, 1 or 2 (int32)."""
+
+    axis: int = attr()
+
+    def infer(self) -> Sequence[Any]:
+        return (int32,)
+
+
+class ArangeOp(TileOp, opcode="arange"):
+    """start, start+1, …, end-1 as int32; the length is a power of two."""
+
+    start: int = attr()
+    end: int = attr()
+
+    def tile_types(self) -> Sequence[Any]:
+        return (TileType((self.end - self.start,), int32),)
+
+
+class SplatOp(Op, opcode="splat"):
+    """A tile filled with a scalar; the result type is given."""
+
+    x: Value = operand()
+
+    def verify(self) -> None:
+        require(shape_of(self.x.type) == (), self, "the operand is not a scalar")
+        require(elem_of(self.result.type) == self.x.type, self, "the element type is not the scalar's")
+
+
+class BroadcastOp(Op, opcode="broadcast"):
+    """Repeat along dimensions of extent 1; ranks are equal; the result type is given."""
+
+    x: Value = operand()
+
+    def verify(self) -> None:
+        a, b = shape_of(self.x.type), shape_of(self.result.type)
+        ok = len(a) == len(b) and all(m in (n, 1) for m, n in zip(a, b, strict=True))
+        require(ok, self, lambda: f"{a} does not broadcast to {b}")
+
+
+class ExpandDimsOp(TileOp, opcode="expand_dims"):
+    """Insert a dimension of extent 1 at `axis`."""
+
+    x: Value = operand()
+    axis: int = attr()
+
+    def tile_types(self) -> Sequence[Any]:
+        s = shape_of(self.x.type)
+        return (TileType((*s[: self.axis], 1, *s[self.axis :]), elem_of(self.x.type)),)
+
+
+class ReshapeOp(Op, opcode="reshape"):
+    """The same elements in row-major order under another shape (`reorder`: in any order); result type given."""
+
+    x: Value = operand()
+    reorder: bool = attr(default=False)
+
+    def verify(self) -> None:
+        n = 1
+        for s in shape_of(self.result.type):
+            n *= s
+        m = 1
+        for s in shape_of(self.x.type):
+            m *= s
+        require(n == m, self, "the number of elements changes")
+
+
+class TransOp(TileOp, opcode="trans"):
+    """Permute dimensions: result dimension i is operand dimension `order[i]`."""
+
+    x: Value = operand()
+    order: tuple[int, ...] = attr()
+
+    def tile_types(self) -> Sequence[Any]:
+        s = shape_of(self.x.type)
+        return (TileType(tuple(s[i] for i in self.order), elem_of(self.x.type)),)
+
+    def verify(self) -> None:
+        require(sorted(self.order) == list(range(len(shape_of(self.x.type)))), self, "order is no permutation")
+
+
+class JoinOp(TileOp, opcode="join"):
+    """Stack two tiles (or scalars) along a new last dimension of extent 2."""
+
+    lhs: Value = operand()
+    rhs: Value = operand()
+
+    def tile_types(self) -> Sequence[Any]:
+        return (TileType((*shape_of(self.lhs.type), 2), elem_of(self.lhs.type)),)
+
+
+class SplitOp(TileOp, opcode="split"):
+    """The two halves along a last dimension of extent 2."""
+
+    x: Value = operand()
+
+    def tile_types(self) -> Sequence[Any]:
+        half = result_tile(shape_of(self.x.type)[:-1], elem_of(self.x.type))
+        return (half, half)
+
+
+class GatherOp(TileOp, opcode="gather"):
+    """result[..i..] = x with the coordinate on `axis` replaced by index[..i..]; out of range is undefined."""
+
+    x: Value = operand()
+    index: Value = operand()
+    axis: int = attr()
+
+    def tile_types(self) -> Sequence[Any]:
+        return (TileType(shape_of(self.index.type), elem_of(self.x.type)),)
+
+
+class HistogramOp(TileOp, opcode="histogram"):
+    """Count of each value 0 … bins-1 in a 1-D integer tile (int32); masked-off and other values do not count."""
+
+    x: Value = operand()
+    mask: Value | None = operand(optional=True)
+    bins: int = attr()
+
+    def tile_types(self) -> Sequence[Any]:
+        return (TileType((self.bins,), int32),)
+
+
+class DotOp(TileOp, opcode="dot"):
+    """a[M,K] @ b[K,N] + acc[M,N] (leading batch dimension allowed), accumulated in the type of `acc`.
+
+    `precision` says how fp32 operands are multiplied: "tf32", "tf32x3", "ieee", "bf16x3", "bf16x6".
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    precision: str = attr(default="ieee")
+    max_imprecise: int = attr(default=0)
+
+    def tile_types(self) -> Sequence[Any]:
+        return (TileType(shape_of(self.acc.type), elem_of(self.acc.type)),)
+
+    def verify(self) -> None:
+        a, b, c = (shape_of(v.type) for v in self.operands)
+        ok = a[:-2] == b[:-2] == c[:-2] and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
+        require(ok, self, lambda: f"shapes {a} @ {b} + {c} do not fit")
+
+
+class CombineOp(TileOp):
+    """Base of reduce and scan: n tiles of one shape, and a region (a0…an-1, b0…bn-1) → yield of n scalars."""
+
+    inputs: tuple[Value, ...] = operand(variadic=True)
+    axis: int = attr()
+    combine: Block = region()
+
+    def verify(self) -> None:
+        n = len(self.inputs)
+        require(n > 0, self, "no input")
+        require(len({shape_of(v.type) for v in self.inputs}) == 1, self, "inputs differ in shape")
+        require(0 <= self.axis < len(shape_of(self.inputs[0].type)), self, "axis out of range")
+        want = [elem_of(v.type) for v in self.inputs]
+        require([a.type for a in self.combine.args] == want * 2, self, "combine has the wrong arguments")
+        require([v.type for v in self.combine.terminator.operands] == want, self, "combine yields wrong types")
+
+
+class ReduceOp(CombineOp, opcode="reduce"):
+    """Combine all elements along `axis`, in any order, by an associative and commutative region; axis goes."""
+
+    def tile_types(self) -> Sequence[Any]:
+        s = shape_of(self.inputs[0].type)
+        rest = (*s[: self.axis], *s[self.axis + 1 :])
+        return [result_tile(rest, elem_of(v.type)) for v in self.inputs]
+
+
+class ScanOp(CombineOp, opcode="scan"):
+    """Inclusive prefix combination along `axis`, from the end when `reverse`; an associative region."""
+
+    reverse: bool = attr(default=False)
+
+    def tile_types(self) -> Sequence[Any]:
+        s = shape_of(self.inputs[0].type)
+        return [TileType(s, elem_of(v.type)) for v in self.inputs]
