@@ -1,0 +1,250 @@
+"""Find NVIDIA's command line tools, assemble PTX with ptxas, disassemble cubins.
+
+ptxas is taken from the knob nvidia.ptxas (TESSERA_PTXAS), else from the `nvidia-cuda-nvcc` wheel, else from CUDA_HOME
+or CUDA_PATH, else from PATH. `version()` is part of the cache key: another assembler is another kernel.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tessera.config import knobs
+from tessera.errors import PTXASError, ToolNotFound
+
+# Where wheels put the tools: CUDA 12 wheels one folder per package, CUDA 13 wheels all in one.
+WHEEL_FOLDERS = (
+    "nvidia/cu13/bin",
+    "nvidia/cuda_nvcc/bin",
+    "nvidia/cuda_cuobjdump/bin",
+    "nvidia/cuda_nvdisasm/bin",
+    "triton/backends/nvidia/bin",
+)
+REMEDIES = {
+    "ptxas": "`pip install nvidia-cuda-nvcc`, or set TESSERA_PTXAS=/path/to/ptxas, or set CUDA_HOME to a CUDA toolkit",
+    "nvdisasm": "install a CUDA toolkit and set CUDA_HOME, or set TESSERA_NVDISASM=/path/to/nvdisasm",
+    "cuobjdump": "install a CUDA toolkit and set CUDA_HOME, or set TESSERA_CUOBJDUMP=/path/to/cuobjdump",
+}
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A cubin and what ptxas said of it. Of several entry functions the largest figure counts; sizes in bytes."""
+
+    cubin: bytes
+    log: str
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    stack: int
+    smem: int
+    barriers: int
+    warnings: tuple[str, ...]
+
+
+# --- finding ----------------------------------------------------------------------------------------------
+def find_tool(name: str) -> str:
+    """Path of ptxas, nvdisasm or cuobjdump; ToolNotFound says where it was sought and what to do."""
+    configured = getattr(knobs.nvidia, name)
+    if configured:
+        if os.access(configured, os.X_OK) and os.path.isfile(configured):
+            return configured
+        raise ToolNotFound(
+            f"TESSERA_{name.upper()} names {configured!r}, which is no executable file",
+            help=f"correct or unset TESSERA_{name.upper()} (or TRITON_{name.upper()}_PATH)",
+        )
+    found = _search(name, *_places())
+    if found is None:
+        raise ToolNotFound(
+            f"{name} was not found: not in the nvidia wheels of this Python, CUDA_HOME, CUDA_PATH or PATH",
+            help=REMEDIES[name],
+        )
+    return found
+
+
+def _places() -> tuple[str, str, str]:
+    """What the search depends on besides the file system."""
+    return (
+        os.environ.get("CUDA_HOME", ""),
+        os.environ.get("CUDA_PATH", ""),
+        os.environ.get("PATH", ""),
+    )
+
+
+@lru_cache(maxsize=32)
+def _search(name: str, cuda_home: str, cuda_path: str, path: str) -> str | None:
+    for site in sys.path:
+        if not os.path.isdir(os.path.join(site, "nvidia")) and not os.path.isdir(
+            os.path.join(site, "triton")
+        ):
+            continue
+        found = _in_wheels(Path(site), name)
+        if found is not None:
+            return found
+    for root in (cuda_home, cuda_path):
+        candidate = os.path.join(root, "bin", name)
+        if root and os.access(candidate, os.X_OK):
+            return candidate
+    return shutil.which(name, path=path) or shutil.which(name, path="/usr/local/cuda/bin")
+
+
+def _in_wheels(site: Path, name: str) -> str | None:
+    known = [site / folder / name for folder in WHEEL_FOLDERS]
+    for candidate in [*known, *sorted(site.glob(f"nvidia/*/bin/{name}"), reverse=True)]:
+        if candidate.is_file():
+            return str(_executable(candidate))
+    return None
+
+
+def _executable(path: Path) -> Path:
+    """Wheels unpacked by some installers lose the x bit."""
+    if not os.access(path, os.X_OK):
+        try:
+            path.chmod(path.stat().st_mode | 0o111)
+        except OSError:
+            raise ToolNotFound(f"{path} is not executable", help=f"run: chmod +x {path}") from None
+    return path
+
+
+def version(path: str | None = None) -> str:
+    """The release of ptxas at `path` (default: the one found), like 13.0.88."""
+    path = path or find_tool("ptxas")
+    stat = os.stat(path)
+    return _version(path, stat.st_mtime_ns, stat.st_size)
+
+
+@lru_cache(maxsize=16)
+def _version(path: str, mtime: int, size: int) -> str:
+    result = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", result.stdout)
+    if result.returncode or found is None:
+        raise ToolNotFound(f"{path} --version failed: {(result.stderr or result.stdout).strip()}")
+    return found[1]
+
+
+def newest_ptx(path: str | None = None) -> int:
+    """The newest PTX ISA (major * 10 + minor) that this ptxas reads: CUDA 12.0 reads 8.0, 12.8 reads 8.7, 13.0 9.0."""
+    major, minor = (int(x) for x in version(path).split(".")[:2])
+    if major >= 13:
+        return 90 + 10 * (major - 13) + minor
+    if major == 12:
+        # 12.5 and 12.6 both read 8.5.
+        return 80 + (minor if minor < 6 else minor - 1)
+    return 70 + minor
+
+
+# --- running ----------------------------------------------------------------------------------------------
+def assemble(
+    ptx: str, arch: str, options: Sequence[str] = (), line_info: bool = False
+) -> Assembled:
+    """Assemble `ptx` for `arch` (sm_80, sm_90a, …). `options` go to ptxas before those of the knob ptxas_options.
+
+    Raises PTXASError with ptxas's words, the PTX lines meant and a command to repeat it; ToolNotFound.
+    """
+    tool = find_tool("ptxas")
+    command = [tool, "-v", f"-arch={arch}", *_options(options, line_info)]
+    with tempfile.TemporaryDirectory(prefix="tessera-ptxas-") as folder:
+        source, target = os.path.join(folder, "kernel.ptx"), os.path.join(folder, "kernel.cubin")
+        Path(source).write_text(ptx, encoding="utf-8")
+        result = subprocess.run(
+            [*command, source, "-o", target],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        log = result.stdout + result.stderr
+        if result.returncode != 0 or not os.path.exists(target):
+            raise _failure(command, ptx, log.replace(source, "kernel.ptx"), result.returncode)
+        cubin = Path(target).read_bytes()
+    if knobs.nvidia.dump_ptxas_log:
+        print(log, file=sys.stderr)
+    return _read_log(cubin, log)
+
+
+def _options(options: Sequence[str], line_info: bool) -> list[str]:
+    extra = shlex.split(knobs.nvidia.ptxas_options or "")
+    level = ["-O0"] if knobs.nvidia.disable_ptxas_opt else []
+    return [*options, *(["-lineinfo"] if line_info else []), *level, *extra]
+
+
+def _largest(pattern: str, log: str) -> int:
+    return max((int(n) for n in re.findall(pattern, log)), default=0)
+
+
+def _read_log(cubin: bytes, log: str) -> Assembled:
+    return Assembled(
+        cubin=cubin,
+        log=log,
+        registers=_largest(r"Used (\d+) registers", log),
+        spill_stores=_largest(r"(\d+) bytes spill stores", log),
+        spill_loads=_largest(r"(\d+) bytes spill loads", log),
+        stack=_largest(r"(\d+) bytes stack frame", log),
+        smem=_largest(r"(\d+) bytes smem", log),
+        barriers=_largest(r"used (\d+) barriers", log),
+        warnings=tuple(line.strip() for line in log.splitlines() if is_warning(line)),
+    )
+
+
+def is_warning(line: str) -> bool:
+    """Warnings, and the advice that ptxas prints as `info` although it costs much speed (wgmma serialisation,
+    ignored setmaxnreg)."""
+    return (
+        "warning" in line.lower()
+        or "C75" in line
+        or "Potential Performance Loss" in line
+        or "setmaxnreg" in line
+    )
+
+
+def _failure(command: list[str], ptx: str, log: str, code: int) -> PTXASError:
+    handle, saved = tempfile.mkstemp(prefix="tessera-", suffix=".ptx")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(ptx)
+    output = os.path.splitext(saved)[0] + ".cubin"
+    repeat = shlex.join([*command, saved, "-o", output])
+    what = f"was killed by signal {-code}" if code < 0 else f"failed with code {code}"
+    error = PTXASError("\n".join([f"ptxas {what}", log.strip(), *_lines_meant(ptx, log)]))
+    error.note(f"the PTX is in {saved}")
+    error.note(f"repeat with: {repeat}")
+    return error
+
+
+def _lines_meant(ptx: str, log: str, most: int = 5) -> list[str]:
+    """The PTX lines that the log's `line N` messages speak of."""
+    lines = ptx.splitlines()
+    numbers = dict.fromkeys(int(n) for n in re.findall(r"\bline (\d+)", log))
+    return [f"  {n:5} | {lines[n - 1][:160]}" for n in list(numbers)[:most] if 0 < n <= len(lines)]
+
+
+def disassemble(cubin: bytes, options: Sequence[str] = ()) -> str:
+    """SASS of `cubin`, by nvdisasm, else by cuobjdump. ToolNotFound if neither is there."""
+    try:
+        tool, arguments = find_tool("nvdisasm"), ["-c", *options]
+    except ToolNotFound:
+        try:
+            tool, arguments = find_tool("cuobjdump"), ["-sass", *options]
+        except ToolNotFound:
+            raise ToolNotFound(
+                "neither nvdisasm nor cuobjdump was found", help=REMEDIES["nvdisasm"]
+            ) from None
+    with tempfile.TemporaryDirectory(prefix="tessera-sass-") as folder:
+        path = os.path.join(folder, "kernel.cubin")
+        Path(path).write_bytes(cubin)
+        result = subprocess.run(
+            [tool, *arguments, path], capture_output=True, text=True, check=False
+        )
+    if result.returncode != 0:
+        raise PTXASError(
+            f"{os.path.basename(tool)} failed with code {result.returncode}: {result.stderr.strip()}"
+        )
+    return result.stdout
