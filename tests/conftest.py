@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -65,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
     """Where the test runs: `device.array(...)` makes a kernel argument, `device.numpy(x)` reads it back."""
     if request.param == "cuda" and not has_cuda():
         pytest.skip("needs torch and a CUDA device")
@@ -73,7 +72,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
         monkeypatch.setenv("TESSERA_INTERPRET", "1")
     else:
         monkeypatch.delenv("TESSERA_INTERPRET", raising=False)
-    yield Device(request.param)
+    return Device(request.param)
 
 
 class Device:

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "tessera"
 TOP = 9  # tessera/__init__.py: may import everything
 
 RANKS = {
-    **dict.fromkeys(("errors", "config", "dtypes", "utilities"), 0),
+    **dict.fromkeys(("errors", "config", "knobs", "dtypes", "utilities"), 0),
     **dict.fromkeys(("ir", "language"), 1),
     **dict.fromkeys(("ops", "layout"), 2),
     "analysis": 3,
@@ -21,7 +21,7 @@ RANKS = {
     "backends": 5,
     "compiler": 6,
     "runtime": 7,
-    **dict.fromkeys(("compat", "graph", "tools", "kernels", "testing", "knobs", "experimental"), 8),
+    **dict.fromkeys(("compat", "graph", "tools", "kernels", "testing", "experimental"), 8),
 }
 SHARED_BACKENDS = {"llvm", "gpu", "base", "compiler"}  # a backend may use these and itself only
 MAY_IMPORT_TORCH = {"runtime", "testing", "tools", "compat", "graph", "kernels"}

@@ -1,0 +1,427 @@
+"""Choosing a kernel's meta-parameters: by measurement (`autotune`) or by rule (`heuristics`).
+
+Both wrap anything launchable and stack in any order:
+
+    @tessera.autotune(configs=[Config({"BLOCK": 256}), Config({"BLOCK": 1024}, num_warps=8)], key=["n"])
+    @tessera.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+    @tessera.jit
+    def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr): ...
+
+The first launch for new values of `key` (or new element types) times every config; later launches look the winner up.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from tessera.config import knobs
+from tessera.errors import AutotunerError, CompileTimeAssertionFailure, OutOfResources, PTXASError
+from tessera.runtime import tuning_store
+from tessera.runtime.benchmark import do_bench as default_do_bench
+from tessera.runtime.benchmark import do_bench_cudagraph
+from tessera.runtime.interface import KernelInterface, innermost_function
+from tessera.runtime.tensors import clone, copy_into, fill_zero
+
+QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
+LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
+# A config that cannot be built or does not fit is slow, not wrong.
+UNFIT = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
+FAILED = [float("inf")] * 3
+
+
+class Config:
+    """One choice of meta-parameters: values for constexpr parameters and launch options.
+
+    `pre_hook(args_by_name)` runs before every launch with this config. Options that are None are left to the target.
+    """
+
+    def __init__(
+        self,
+        kwargs: Mapping[str, Any],
+        num_warps: int | None = 4,
+        num_stages: int | None = 3,
+        num_ctas: int | None = 1,
+        maxnreg: int | None = None,
+        pre_hook: Callable[[dict[str, Any]], Any] | None = None,
+        ir_override: str | None = None,
+    ) -> None:
+        self.kwargs: dict[str, Any] = dict(kwargs)
+        self.num_warps = num_warps
+        self.num_stages = num_stages
+        self.num_ctas = num_ctas
+        self.maxnreg = maxnreg
+        self.pre_hook = pre_hook
+        self.ir_override = ir_override
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickles of older versions lack the newer options.
+        self.__init__(state.get("kwargs", {}))
+        self.__dict__.update(state)
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments this config adds to a launch."""
+        options = {name: getattr(self, name) for name in LAUNCH_OPTIONS}
+        return {**self.kwargs, **{name: v for name, v in options.items() if v is not None}}
+
+    def __str__(self) -> str:
+        shown = [f"{name}: {value}" for name, value in self.kwargs.items()]
+        shown += [f"{name}: {getattr(self, name)}" for name in LAUNCH_OPTIONS[:4]]
+        return ", ".join(shown)
+
+    def __repr__(self) -> str:
+        return f"Config({self})"
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (*sorted(self.all_kwargs().items(), key=lambda item: item[0]), self.pre_hook)
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self._identity() == other._identity()
+
+
+class Autotuner(KernelInterface):
+    """A kernel whose meta-parameters are measured; made by `autotune`, whose arguments it keeps as attributes.
+
+    `cache` maps a tuning key to its winner, `best_config` is the last one used, `configs_timings` the times (ms) of the
+    last tuning, `bench_time` how many seconds it took.
+    """
+
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: list[str],
+        configs: Iterable[Config],
+        key: Sequence[str],
+        reset_to_zero: Sequence[str] | None = None,
+        restore_value: Sequence[str] | None = None,
+        pre_hook: Callable[..., Any] | None = None,
+        post_hook: Callable[..., Any] | None = None,
+        prune_configs_by: Mapping[str, Any] | None = None,
+        warmup: float | None = None,
+        rep: float | None = None,
+        use_cuda_graph: bool = False,
+        do_bench: Callable[..., Any] | None = None,
+        cache_results: bool = False,
+    ) -> None:
+        self.fn = fn
+        self.base_fn = innermost_function(fn)
+        self.__name__ = getattr(self.base_fn, "__name__", type(fn).__name__)
+        self.__doc__ = getattr(self.base_fn, "__doc__", None)
+        self.arg_names = list(arg_names)
+        self.configs = list(configs) or [Config({}, num_warps=4, num_stages=3, num_ctas=1)]
+        self.keys = list(key)
+        self.reset_to_zero = list(reset_to_zero or ())
+        self.restore_value = list(restore_value or ())
+        self.user_defined_pre_hook = pre_hook is not None
+        self.user_defined_post_hook = post_hook is not None
+        self.pre_hook: Callable[..., Any] = pre_hook or self._reset_and_save
+        self.post_hook: Callable[..., Any] = post_hook or self._restore
+        prune = prune_configs_by or {}
+        self.early_config_prune: Callable[..., Any] | None = prune.get("early_config_prune")
+        self.perf_model: Callable[..., Any] | None = prune.get("perf_model")
+        self.configs_top_k: Any = prune.get("top_k", 1.0)
+        self.do_bench = do_bench or _deprecated_benchmarker(warmup, rep, use_cuda_graph)
+        self.cache_results = cache_results
+        self.cache: dict[tuple[Any, ...], Config] = {}
+        self.configs_timings: dict[Config, list[float]] = {}
+        self.best_config: Config | None = None
+        self.bench_time = 0.0
+        self.nargs: dict[str, Any] | None = None
+        self.restore_copies: dict[str, Any] = {}
+
+    # --- launching ------------------------------------------------------------------------------------
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch with the best config for these arguments, measuring first where none is known."""
+        if kwargs.get("warmup"):
+            del kwargs["warmup"]
+            return self.warmup(*args, **kwargs)
+        self.nargs = dict(zip(self.arg_names, args))
+        try:
+            config = self._choose(args, kwargs)
+            self.best_config = config
+            if config.pre_hook is not None:
+                config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
+            return self.fn.run(*args, **kwargs, **config.all_kwargs())
+        finally:
+            self.nargs = None
+
+    def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Compile every config that pruning leaves, launching none; returns the compiled kernels."""
+        self.nargs = dict(zip(self.arg_names, args))
+        try:
+            return [
+                self.fn.warmup(*args, **kwargs, **config.all_kwargs())
+                for config in self.prune_configs(kwargs)
+            ]
+        finally:
+            self.nargs = None
+
+    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+        if len(self.configs) == 1:
+            return self.configs[0]
+        key = self._key(kwargs)
+        config = self.cache.get(key)
+        return config if config is not None else self._tune(key, args, kwargs)
+
+    def _key(self, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Values of the `key` parameters that were passed, then the element type of every array argument."""
+        given = {**(self.nargs or {}), **kwargs}
+        values = [given[name] for name in self.keys if name in given]
+        passed = (given[name] for name in self.arg_names if name in given)
+        return (*values, *(str(arg.dtype) for arg in passed if hasattr(arg, "dtype")))
+
+    # --- measuring ------------------------------------------------------------------------------------
+    def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+        configs = self.prune_configs(kwargs)
+        stored = self._stored_timings(key, configs)
+        if stored is None:
+            start = time.perf_counter()
+            timings = {config: self._measure(config, args, kwargs) for config in configs}
+            self.bench_time = time.perf_counter() - start
+            self.pre_hook({**self._named(), **kwargs}, reset_only=True)
+            self._store(key, timings)
+        else:
+            timings, self.bench_time = stored, 0.0
+        # min() keeps the earlier of two equal configs: the same timings always give the same winner.
+        best = min(timings, key=lambda config: timings[config])
+        self.configs_timings = timings
+        self.cache[key] = best
+        self._report(key, timings, best, cache_hit=stored is not None)
+        return best
+
+    def _measure(
+        self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[float]:
+        clashes = sorted(kwargs.keys() & config.kwargs.keys())
+        if clashes:
+            raise ValueError(
+                f"Conflicting meta-parameters: {', '.join(clashes)}. "
+                "A launch must not pass what the autotuner's configs define."
+            )
+        current = {**kwargs, **config.all_kwargs()}
+        named = {**self._named(), **current}
+
+        def call() -> None:
+            if config.pre_hook is not None:
+                config.pre_hook(named)
+            self.pre_hook(named)
+            try:
+                self.fn.run(*args, **current)
+            except Exception as error:
+                self.post_hook(named, exception=error)
+                raise
+            self.post_hook(named, exception=None)
+
+        try:
+            found = self.do_bench(call, quantiles=QUANTILES)
+        except UNFIT as error:
+            if knobs.autotuning.print:
+                print(f"Autotuning {self.__name__}: {config} left out: {error}")
+            return list(FAILED)
+        times = [found] if isinstance(found, (int, float)) else [float(t) for t in found]
+        if knobs.autotuning.print:
+            print(f"Autotuning {self.__name__}: {config}: {times[0]:.4f} ms")
+        return times
+
+    def _named(self) -> dict[str, Any]:
+        return self.nargs or {}
+
+    def _reset_and_save(self, args: dict[str, Any], reset_only: bool = False) -> None:
+        """The default pre_hook."""
+        for name in self.reset_to_zero:
+            if args[name] is not None:
+                fill_zero(args[name])
+        if not reset_only:
+            saved = (name for name in self.restore_value if args[name] is not None)
+            self.restore_copies = {name: clone(args[name]) for name in saved}
+
+    def _restore(self, args: dict[str, Any], exception: BaseException | None = None) -> None:
+        """The default post_hook."""
+        for name, copy in self.restore_copies.items():
+            copy_into(args[name], copy)
+        self.restore_copies = {}
+
+    def _report(
+        self,
+        key: tuple[Any, ...],
+        timings: dict[Config, list[float]],
+        best: Config,
+        cache_hit: bool,
+    ) -> None:
+        if knobs.autotuning.print:
+            where = "from disk" if cache_hit else f"after {self.bench_time:.2f} s"
+            print(f"Autotuning {self.__name__} with key {key} finished {where}, best: {best}")
+        listener = knobs.autotuning.listener
+        if listener is not None:
+            listener(
+                fn=self.base_fn,
+                key=key,
+                best_config=best,
+                configs_timings=timings,
+                duration=self.bench_time,
+                cache_hit=cache_hit,
+            )
+
+    # --- pruning --------------------------------------------------------------------------------------
+    def prune_configs(self, kwargs: Mapping[str, Any]) -> list[Config]:
+        """The configs worth measuring for the current arguments, by `prune_configs_by`."""
+        named = self._named()
+        configs = self.configs
+        if self.early_config_prune is not None:
+            configs = list(self.early_config_prune(configs, named, **kwargs))
+            if not configs:
+                raise AutotunerError(
+                    f"No valid autotuner configs after pruning of {self.__name__}. "
+                    "`early_config_prune` must leave at least one config."
+                )
+        if self.perf_model is None:
+            return configs
+        keep = self._top_k()
+        if len(configs) <= keep:
+            return configs
+        estimate = {c: self.perf_model(**named, **kwargs, **c.all_kwargs()) for c in configs}
+        return sorted(configs, key=lambda config: estimate[config])[:keep]
+
+    def _top_k(self) -> int:
+        top_k = self.configs_top_k
+        if isinstance(top_k, float) and top_k <= 1.0:
+            return int(len(self.configs) * top_k)
+        if not isinstance(top_k, int):
+            raise TypeError(
+                f"top_k must be an int, or a float of at most 1.0 as a share of all configs, got {top_k!r}"
+            )
+        return top_k
+
+    # --- results on disk --------------------------------------------------------------------------------
+    def _store_path(self, key: tuple[Any, ...], configs: Sequence[Config]) -> str | None:
+        """Where timings for this key live; None when they must not be kept or cannot be identified."""
+        wanted = self.cache_results or knobs.autotuning.cache
+        # A hook changes what a config means, and it cannot be written down.
+        if not wanted or knobs.runtime.interpret or any(c.pre_hook for c in self.configs):
+            return None
+        source = tuning_store.source_key(self.fn)
+        if source is None:
+            return None
+        return tuning_store.path_for(self.__name__, source, key, [str(c) for c in configs])
+
+    def _stored_timings(
+        self, key: tuple[Any, ...], configs: list[Config]
+    ) -> dict[Config, list[float]] | None:
+        path = self._store_path(key, configs)
+        times = tuning_store.read(path, [str(c) for c in configs]) if path else None
+        return dict(zip(configs, times)) if times is not None else None
+
+    def _store(self, key: tuple[Any, ...], timings: dict[Config, list[float]]) -> None:
+        path = self._store_path(key, list(timings))
+        if path is not None:
+            tuning_store.write(path, key, {str(c): times for c, times in timings.items()})
+
+
+def _deprecated_benchmarker(
+    warmup: float | None, rep: float | None, use_cuda_graph: bool
+) -> Callable[..., Any]:
+    if warmup is None and rep is None and not use_cuda_graph:
+        return default_do_bench
+    warnings.warn(
+        "warmup, rep and use_cuda_graph of autotune are deprecated: pass do_bench=",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    if use_cuda_graph:
+        return partial(do_bench_cudagraph, rep=100 if rep is None else rep)
+    return partial(
+        default_do_bench, warmup=25 if warmup is None else warmup, rep=100 if rep is None else rep
+    )
+
+
+def autotune(
+    configs: Iterable[Config],
+    key: Sequence[str],
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: float | None = None,
+    rep: float | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = False,
+) -> Callable[[Any], Autotuner]:
+    """Decorator: measure `configs` at the first launch for each set of `key` values and launch the fastest.
+
+    configs: what to try; with one (or none) nothing is ever measured. key: parameter names; a new value, or a new
+    element type of any array argument, tunes again. prune_configs_by: a dict with `early_config_prune(configs,
+    args_by_name, **kwargs)`, and `perf_model(**args)` (estimated time) with `top_k` (a count, or a share of the
+    configs). reset_to_zero: array parameters zeroed before each trial. restore_value: array parameters put back after
+    each trial. pre_hook(args, reset_only=False), post_hook(args, exception=None): replace those two. do_bench(call,
+    quantiles=...): the stopwatch, returning times in ms. cache_results: keep timings on disk.
+    """
+
+    def decorate(fn: Any) -> Autotuner:
+        return Autotuner(
+            fn,
+            fn.arg_names,
+            configs,
+            key,
+            reset_to_zero,
+            restore_value,
+            pre_hook=pre_hook,
+            post_hook=post_hook,
+            prune_configs_by=prune_configs_by,
+            warmup=warmup,
+            rep=rep,
+            use_cuda_graph=use_cuda_graph,
+            do_bench=do_bench,
+            cache_results=cache_results,
+        )
+
+    return decorate
+
+
+class Heuristics(KernelInterface):
+    """A kernel some of whose parameters are computed from the others; made by `heuristics`."""
+
+    def __init__(
+        self, fn: Any, arg_names: list[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]
+    ) -> None:
+        self.fn = fn
+        self.base_fn = innermost_function(fn)
+        self.__name__ = getattr(self.base_fn, "__name__", type(fn).__name__)
+        self.__doc__ = getattr(self.base_fn, "__doc__", None)
+        self.arg_names = list(arg_names)
+        self.values = values
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch with the computed values added; each rule sees the results of the earlier ones."""
+        return self.fn.run(*args, **self._with_values(args, kwargs))
+
+    def warmup(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn.warmup(*args, **self._with_values(args, kwargs))
+
+    def _with_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        named = {**dict(zip(self.arg_names, args)), **kwargs}
+        added = dict(kwargs)
+        for name, rule in self.values.items():
+            added[name] = named[name] = rule(named)
+        return added
+
+
+def heuristics(
+    values: Mapping[str, Callable[[dict[str, Any]], Any]],
+) -> Callable[[Any], Heuristics]:
+    """Decorator: compute parameters from the other arguments.
+
+    values: parameter name → function of a dict of all named arguments (results of earlier entries included).
+    """
+
+    def decorate(fn: Any) -> Heuristics:
+        return Heuristics(fn, fn.arg_names, values)
+
+    return decorate

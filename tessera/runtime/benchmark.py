@@ -1,0 +1,202 @@
+"""Timing of kernel calls: CUDA events where torch drives a GPU, the host's clock otherwise. Times are in milliseconds."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+L2_BYTES = (
+    256 * 1024 * 1024
+)  # written before each timed call on a GPU, so that no call finds its data in L2
+RETURN_MODES = ("min", "max", "mean", "median", "all")
+
+
+def quantile(values: Sequence[float], q: Sequence[float]) -> list[float]:
+    """Quantiles by linear interpolation between the two nearest ranks."""
+    ordered = sorted(values)
+    found: list[float] = []
+    for fraction in q:
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"a quantile lies in [0, 1], got {fraction}")
+        at = fraction * (len(ordered) - 1)
+        low = int(at)
+        high = min(low + 1, len(ordered) - 1)
+        found.append(ordered[low] + (ordered[high] - ordered[low]) * (at - low))
+    return found
+
+
+def summarize(times: Sequence[float], quantiles: Sequence[float] | None, return_mode: str) -> Any:
+    """A list of quantiles (one number if one was asked for), or what `return_mode` names."""
+    if quantiles is not None:
+        found = quantile(times, quantiles)
+        return found[0] if len(found) == 1 else found
+    if return_mode == "all":
+        return list(times)
+    reduce: dict[str, Callable[[Sequence[float]], float]] = {
+        "min": min,
+        "max": max,
+        "mean": statistics.fmean,
+        "median": statistics.median,
+    }
+    return reduce[return_mode](times)
+
+
+def cuda_torch() -> Any | None:
+    """torch, if the program has loaded it and uses CUDA through it; never the cause of its import."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    return torch
+
+
+def device_name() -> str:
+    """The hardware that timings taken now are true for."""
+    torch = cuda_torch()
+    if torch is not None:
+        return str(torch.cuda.get_device_name())
+    try:
+        with open("/proc/cpuinfo") as info:
+            model = next((line for line in info if line.startswith("model name")), "")
+    except OSError:
+        model = ""
+    return model.partition(":")[2].strip() or platform.processor() or platform.machine()
+
+
+def clear_gradients(tensors: Sequence[Any] | None) -> None:
+    for tensor in tensors or ():
+        tensor.grad = None
+
+
+def do_bench(
+    fn: Callable[[], Any],
+    warmup: float = 25,
+    rep: float = 100,
+    grad_to_none: Sequence[Any] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Time `fn()` for about `rep` ms after about `warmup` ms, in ms.
+
+    On a GPU every call is timed by itself, after its L2 was overwritten. On the host caches are left as the last call
+    left them. `quantiles` gives a list of them (a number for one); otherwise `return_mode` is one of min, max, mean,
+    median, all. Gradients of `grad_to_none` are dropped before each call.
+    """
+    assert return_mode in RETURN_MODES, f"return_mode must be one of {RETURN_MODES}"
+    torch = cuda_torch()
+    if torch is None:
+        return summarize(_time_on_host(fn, warmup, rep, grad_to_none), quantiles, return_mode)
+    return summarize(_time_on_gpu(torch, fn, warmup, rep, grad_to_none), quantiles, return_mode)
+
+
+def _time_on_host(
+    fn: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any] | None
+) -> list[float]:
+    def once() -> float:
+        clear_gradients(grad_to_none)
+        start = time.perf_counter_ns()
+        fn()
+        return (time.perf_counter_ns() - start) / 1e6
+
+    fn()
+    # Few calls give the estimate when one call already outlasts the whole budget.
+    first = once()
+    estimate = first if first > rep else statistics.fmean(once() for _ in range(5))
+    estimate = max(estimate, 1e-6)
+    if first <= rep:
+        for _ in range(max(1, int(warmup / estimate))):
+            fn()
+    return [once() for _ in range(max(1, int(rep / estimate)))]
+
+
+def _time_on_gpu(
+    torch: Any, fn: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any] | None
+) -> list[float]:
+    def event() -> Any:
+        return torch.cuda.Event(enable_timing=True)
+
+    fn()
+    torch.cuda.synchronize()
+    cache = torch.empty(L2_BYTES // 4, dtype=torch.int, device="cuda")
+    start, end = event(), event()
+    start.record()
+    for _ in range(5):
+        cache.zero_()
+        fn()
+    end.record()
+    torch.cuda.synchronize()
+    estimate = max(start.elapsed_time(end) / 5, 1e-6)
+    for _ in range(max(1, int(warmup / estimate))):
+        fn()
+    spans = [(event(), event()) for _ in range(max(1, int(rep / estimate)))]
+    for start, end in spans:
+        clear_gradients(grad_to_none)
+        cache.zero_()
+        start.record()
+        fn()
+        end.record()
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) for start, end in spans]
+
+
+def do_bench_cudagraph(
+    fn: Callable[[], Any],
+    rep: float = 20,
+    grad_to_none: Sequence[Any] | None = None,
+    quantiles: Sequence[float] | None = None,
+    return_mode: str = "mean",
+) -> Any:
+    """Time `fn()` in ms without its launch overhead: ten replays of a CUDA graph that holds many calls.
+
+    The graph fills about `rep` ms. Needs torch and a CUDA device (RuntimeError).
+    """
+    assert return_mode in RETURN_MODES, f"return_mode must be one of {RETURN_MODES}"
+    torch = cuda_torch()
+    if torch is None:
+        raise RuntimeError(
+            "do_bench_cudagraph needs torch and tensors on a CUDA device; use do_bench on the CPU"
+        )
+    with torch.cuda.stream(torch.cuda.Stream()):
+        times = _time_graph(torch, fn, rep, grad_to_none)
+    return summarize(times, quantiles, return_mode)
+
+
+def _time_graph(
+    torch: Any, fn: Callable[[], Any], rep: float, grad_to_none: Sequence[Any] | None
+) -> list[float]:
+    fn()
+    for tensor in grad_to_none or ():
+        tensor.detach_()
+        tensor.requires_grad_(True)
+        tensor.grad = None
+    calls = max(1, int(rep / max(_estimate_on_stream(torch, fn), 1e-6)))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            clear_gradients(grad_to_none)
+            fn()
+    torch.cuda.synchronize()
+    times: list[float] = []
+    for _ in range(10):
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) / calls)
+    return times
+
+
+def _estimate_on_stream(torch: Any, fn: Callable[[], Any]) -> float:
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(5):
+        fn()
+    end.record()
+    torch.cuda.synchronize()
+    return start.elapsed_time(end) / 5

@@ -1,0 +1,197 @@
+"""Stand-ins and typed views for kernel arguments, over any array library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tessera import dtypes
+
+
+def element_type(dtype: Any) -> dtypes.dtype | None:
+    """Our dtype for a dtype of NumPy, torch, jax or tessera; None when it is no element type of ours."""
+    return dtype if isinstance(dtype, dtypes.dtype) else dtypes.by_array_name(str(dtype))
+
+
+def address_of(array: Any) -> int:
+    """The address of element 0. TypeError when `array` is no array."""
+    if hasattr(array, "data_ptr"):
+        return array.data_ptr()
+    if isinstance(array, np.ndarray):
+        return array.ctypes.data
+    for protocol in ("__cuda_array_interface__", "__array_interface__"):
+        if hasattr(array, protocol):
+            return getattr(array, protocol)["data"][0]
+    raise TypeError(f"an object of type {type(array).__name__} has no address (no data_ptr())")
+
+
+def strides_of(array: Any) -> tuple[int, ...]:
+    """Strides in elements."""
+    stride = getattr(array, "stride", None)
+    if callable(stride):
+        return tuple(stride())
+    size = array.dtype.itemsize
+    return tuple(s // size for s in array.strides)
+
+
+def itemsize_of(dtype: Any) -> int:
+    kind = element_type(dtype)
+    return kind.storage_bytes if kind is not None else int(dtype.itemsize)
+
+
+class MockTensor:
+    """Stands for a tensor where only its type matters: compiling without data (`kernel.warmup`).
+
+    It looks 16-byte aligned, contiguous and small. `shape` defaults to [1].
+    """
+
+    def __init__(self, dtype: Any, shape: list[int] | tuple[int, ...] | None = None) -> None:
+        self.dtype = dtype
+        self.shape = [1] if shape is None else list(shape)
+
+    @staticmethod
+    def wrap_dtype(arg: Any) -> Any:
+        """A torch.dtype becomes a MockTensor of that type; anything else stays as it is."""
+        kind = type(arg)
+        if kind.__name__ == "dtype" and kind.__module__ == "torch":
+            return MockTensor(arg)
+        return arg
+
+    def stride(self, dim: int | None = None) -> Any:
+        strides = [1]
+        for size in self.shape[:0:-1]:
+            strides.append(strides[-1] * size)
+        strides.reverse()
+        return tuple(strides) if dim is None else strides[dim]
+
+    def element_size(self) -> int:
+        return itemsize_of(self.dtype)
+
+    @staticmethod
+    def data_ptr() -> int:
+        return 0
+
+    @staticmethod
+    def ptr_range() -> int:
+        return 0
+
+
+class TensorWrapper:
+    """The memory of `base` seen as elements of another type; nothing is converted.
+
+    This is how bf16 and fp8 reach a kernel from NumPy, which has no such types: the bits live in a uint16 or
+    uint8 array. `shape` and strides are the base's.
+    """
+
+    def __init__(self, base: Any, dtype: Any) -> None:
+        self.dtype = dtype
+        self.base = base
+        self.shape = base.shape
+        self.device = getattr(base, "device", "cpu")
+
+    @property
+    def data(self) -> Any:
+        return self.base if isinstance(self.base, np.ndarray) else self.base.data
+
+    def data_ptr(self) -> int:
+        return address_of(self.base)
+
+    def stride(self, *args: int) -> Any:
+        strides = strides_of(self.base)
+        return strides[args[0]] if args else strides
+
+    def element_size(self) -> int:
+        return itemsize_of(self.dtype)
+
+    def numel(self) -> int:
+        n = 1
+        for size in self.shape:
+            n *= size
+        return n
+
+    def __str__(self) -> str:
+        return f"TensorWrapper[{self.dtype}]({self.base})"
+
+    __repr__ = __str__
+
+    def cpu(self) -> TensorWrapper:
+        return TensorWrapper(_same(self.base, "cpu"), self.dtype)
+
+    def to(self, device: Any) -> TensorWrapper:
+        return TensorWrapper(_same(self.base, "to", device), self.dtype)
+
+    def copy_(self, other: Any) -> None:
+        copy_into(self.base, getattr(other, "base", other))
+
+    def zero_(self) -> TensorWrapper:
+        fill_zero(self.base)
+        return self
+
+    def clone(self) -> TensorWrapper:
+        return TensorWrapper(clone(self.base), self.dtype)
+
+    def new_empty(self, sizes: Any) -> TensorWrapper:
+        if isinstance(self.base, np.ndarray):
+            return TensorWrapper(np.empty(sizes, self.base.dtype), self.dtype)
+        return TensorWrapper(self.base.new_empty(sizes), self.dtype)
+
+
+def _same(array: Any, method: str, *args: Any) -> Any:
+    """`array.method(*args)`; a NumPy array is on the host already."""
+    return array if isinstance(array, np.ndarray) else getattr(array, method)(*args)
+
+
+def reinterpret(tensor: Any, dtype: Any) -> Any:
+    """`tensor`'s memory as elements of `dtype`. The base itself if it has that type. TypeError for a non-array."""
+    if isinstance(tensor, TensorWrapper):
+        same = element_type(dtype) is element_type(tensor.base.dtype)
+        return tensor.base if same else TensorWrapper(tensor.base, dtype)
+    if hasattr(tensor, "data_ptr") or isinstance(tensor, np.ndarray):
+        return TensorWrapper(tensor, dtype)
+    if hasattr(tensor, "__cuda_array_interface__"):
+        return TensorWrapper(tensor, dtype)
+    raise TypeError(f"Cannot reinterpret a {type(tensor)}.")
+
+
+# --- what tuning and timing need from an array, whichever library made it --------------------------------
+
+
+def fill_zero(array: Any) -> None:
+    if hasattr(array, "zero_"):
+        array.zero_()
+    else:
+        array[...] = 0
+
+
+def clone(array: Any) -> Any:
+    return array.clone() if hasattr(array, "clone") else array.copy()
+
+
+def copy_into(target: Any, source: Any) -> None:
+    if hasattr(target, "copy_"):
+        target.copy_(source)
+    else:
+        target[...] = source
+
+
+def to_numpy(x: Any) -> Any:
+    """Values on the host as a NumPy array; bf16 becomes float32 (exactly), fp8 needs torch."""
+    if isinstance(x, TensorWrapper):
+        if element_type(x.dtype) is dtypes.bfloat16:
+            bits = np.asarray(to_numpy(x.base)).view(np.uint16)
+            return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        if element_type(x.dtype) in dtypes.FP8:
+            raise TypeError(
+                "fp8 values have no NumPy type: use torch, or decode the bits in `.base`"
+            )
+        return np.asarray(to_numpy(x.base)).view(str(x.dtype).rsplit(".", 1)[-1])
+    if hasattr(x, "detach"):
+        x = x.detach().cpu()
+        kind = element_type(x.dtype)
+        if kind is dtypes.bfloat16 or kind in dtypes.FP8:
+            x = x.float()
+        return x.numpy()
+    if hasattr(x, "get") and hasattr(x, "__cuda_array_interface__"):
+        return x.get()
+    return np.asarray(x)

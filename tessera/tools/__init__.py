@@ -1,0 +1,1 @@
+"""Tools around the compiler: host-side descriptors, command line, reports."""
