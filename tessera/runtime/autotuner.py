@@ -224,7 +224,7 @@ class Autotuner(KernelInterface):
             if knobs.autotuning.print:
                 print(f"Autotuning {self.__name__}: {config} left out: {error}")
             return list(FAILED)
-        times = [found] if isinstance(found, (int, float)) else [float(t) for t in found]
+        times = [float(found)] if isinstance(found, (int, float)) else [float(t) for t in found]
         if knobs.autotuning.print:
             print(f"Autotuning {self.__name__}: {config}: {times[0]:.4f} ms")
         return times

@@ -1,4 +1,4 @@
-"""Timing of kernel calls: CUDA events where torch drives a GPU, the host's clock otherwise. Times are in milliseconds."""
+"""Timing of kernel calls, in ms: CUDA events where torch drives a GPU, the host's clock otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The host side of a tensor descriptor: a bounds-checked, strided window onto an array, given to a kernel as one argument."""
+"""The host side of a tensor descriptor: a bounds-checked, strided window onto an array, as one argument."""
 
 from __future__ import annotations
 
@@ -38,9 +38,7 @@ class TensorDescriptor:
         kind = element_type(self.base.dtype)
         assert self.padding in ("zero", "nan"), "padding must be 'zero' or 'nan'"
         if self.padding == "nan":
-            assert kind is not None and kind.is_floating(), (
-                "padding 'nan' needs a floating-point type"
-            )
+            assert kind in dtypes.FLOATS, "padding 'nan' needs a floating-point type"
         if self.round_f32_to_tf32:
             assert kind is dtypes.float32, "round_f32_to_tf32 needs float32 elements"
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tessera import dtypes
+
+
+def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
+    return isinstance(array, np.ndarray)
 
 
 def element_type(dtype: Any) -> dtypes.dtype | None:
@@ -18,7 +23,7 @@ def address_of(array: Any) -> int:
     """The address of element 0. TypeError when `array` is no array."""
     if hasattr(array, "data_ptr"):
         return array.data_ptr()
-    if isinstance(array, np.ndarray):
+    if is_numpy(array):
         return array.ctypes.data
     for protocol in ("__cuda_array_interface__", "__array_interface__"):
         if hasattr(array, protocol):
@@ -28,9 +33,8 @@ def address_of(array: Any) -> int:
 
 def strides_of(array: Any) -> tuple[int, ...]:
     """Strides in elements."""
-    stride = getattr(array, "stride", None)
-    if callable(stride):
-        return tuple(stride())
+    if callable(getattr(array, "stride", None)):
+        return tuple(array.stride())
     size = array.dtype.itemsize
     return tuple(s // size for s in array.strides)
 
@@ -53,7 +57,7 @@ class MockTensor:
     @staticmethod
     def wrap_dtype(arg: Any) -> Any:
         """A torch.dtype becomes a MockTensor of that type; anything else stays as it is."""
-        kind = type(arg)
+        kind: type[Any] = type(arg)
         if kind.__name__ == "dtype" and kind.__module__ == "torch":
             return MockTensor(arg)
         return arg
@@ -92,7 +96,7 @@ class TensorWrapper:
 
     @property
     def data(self) -> Any:
-        return self.base if isinstance(self.base, np.ndarray) else self.base.data
+        return self.base if is_numpy(self.base) else self.base.data
 
     def data_ptr(self) -> int:
         return address_of(self.base)
@@ -132,14 +136,14 @@ class TensorWrapper:
         return TensorWrapper(clone(self.base), self.dtype)
 
     def new_empty(self, sizes: Any) -> TensorWrapper:
-        if isinstance(self.base, np.ndarray):
+        if is_numpy(self.base):
             return TensorWrapper(np.empty(sizes, self.base.dtype), self.dtype)
         return TensorWrapper(self.base.new_empty(sizes), self.dtype)
 
 
 def _same(array: Any, method: str, *args: Any) -> Any:
     """`array.method(*args)`; a NumPy array is on the host already."""
-    return array if isinstance(array, np.ndarray) else getattr(array, method)(*args)
+    return array if is_numpy(array) else getattr(array, method)(*args)
 
 
 def reinterpret(tensor: Any, dtype: Any) -> Any:
@@ -147,7 +151,7 @@ def reinterpret(tensor: Any, dtype: Any) -> Any:
     if isinstance(tensor, TensorWrapper):
         same = element_type(dtype) is element_type(tensor.base.dtype)
         return tensor.base if same else TensorWrapper(tensor.base, dtype)
-    if hasattr(tensor, "data_ptr") or isinstance(tensor, np.ndarray):
+    if hasattr(tensor, "data_ptr") or is_numpy(tensor):
         return TensorWrapper(tensor, dtype)
     if hasattr(tensor, "__cuda_array_interface__"):
         return TensorWrapper(tensor, dtype)
