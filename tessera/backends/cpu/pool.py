@@ -1,0 +1,125 @@
+"""The persistent thread pool that runs compiled CPU kernels over a grid.
+
+A compiled kernel is a C function
+
+    void kernel(void *args, int64_t begin, int64_t end, struct Context *context)
+
+that runs the linear program ids [begin, end), x fastest (id = x + gridx * (y + gridy * z)). `args` points at packed
+8-byte slots, one per run-time parameter, each value in the low bytes. Context is
+
+    { int32 gridx, gridy, gridz, thread_index; void *scratch; int64 scratch_bytes; int32 *status }
+
+`scratch` is 64-byte aligned memory of this thread, at least as large as the launch asked for; it is not cleared.
+A kernel may store a non-zero code into *status (a failed device assert, say); the launch returns it.
+
+Order: the grid is cut into chunks; chunks are claimed in increasing order and a thread runs its chunk's programs one
+after the other. So a program may spin on a lock that a running program holds, or wait for any program with a *lower*
+id: that one is finished or running. It must not wait for a program with a higher id, which may not have started
+(grid-wide barriers need as many threads as programs).
+
+The launching thread takes part, so a short grid never waits for a sleeping worker. Workers spin for at most about 50 µs
+after a launch (longer would take cores from other pools, such as OpenMP's), then sleep. If another thread's launch has
+the pool, the grid runs in the launching thread alone. The Python lock is released throughout.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from functools import cache
+
+from tessera.backends.cpu.pool_ir import OUT_OF_MEMORY, pool_ir, supported
+from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
+from tessera.config import knobs
+
+SPINS = 1000  # looks for work; a pause takes 20-50 ns on the x86 cores at hand
+SYMBOLS = ("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch")
+MOST_THREADS = 1024
+
+
+def default_threads() -> int:
+    """Threads of a launch: runtime.num_threads (TESSERA_NUM_THREADS), else the cores this process may use."""
+    configured = knobs.runtime.num_threads
+    if configured is None:
+        if hasattr(os, "sched_getaffinity"):
+            return len(os.sched_getaffinity(0))
+        return os.cpu_count() or 1
+    return configured
+
+
+@cache
+def pool_code() -> LoadedObject:
+    """The compiled pool; its code stays mapped until the process ends, since workers never leave it."""
+    image = optimise(pool_ir(SPINS), host("native"), "inline,sroa,simplifycfg").to_object()
+    return link_object(image, SYMBOLS).pin()
+
+
+def launch_address() -> int:
+    """Address of `int32 launch(pool, fn, args, int32 gx, gy, gz, int64 scratch_bytes)` for native callers."""
+    return pool_code()["tessera_pool_launch"]
+
+
+class Pool:
+    """Threads that wait for grids. `handle` is the native pool's address; pools live as long as the process."""
+
+    def __init__(self, threads: int) -> None:
+        """Start a pool of `threads`, the launching thread counted. ValueError if not in 1 … 1024."""
+        if not 1 <= threads <= MOST_THREADS:
+            raise ValueError(f"the number of threads must be in 1 … {MOST_THREADS}, got {threads}")
+        if not supported():
+            threads = 1
+        code = pool_code()
+        create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int32)(code["tessera_pool_create"])
+        handle = create(threads)
+        if not handle:
+            raise MemoryError("no memory for the thread pool")
+        self.handle: int = handle
+        count = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)(code["tessera_pool_threads"])
+        self.threads: int = count(handle)  # fewer than asked for where the system starts no more
+        types = [ctypes.c_void_p] * 3 + [ctypes.c_int32] * 3 + [ctypes.c_int64]
+        self._launch = ctypes.CFUNCTYPE(ctypes.c_int32, *types)(code["tessera_pool_launch"])
+
+    def launch(self, fn: int, args: int, grid: tuple[int, int, int], scratch_bytes: int = 0) -> int:
+        """Run the kernel at address `fn` over `grid`; returns its status, 0 for success. MemoryError: no scratch."""
+        status = self._launch(self.handle, fn, args, *grid, scratch_bytes)
+        if status == OUT_OF_MEMORY:
+            raise MemoryError(f"no memory for {self.threads} x {scratch_bytes} bytes of scratch")
+        return status
+
+
+_pools: dict[int, Pool] = {}
+_lock = threading.Lock()
+
+
+def get_pool(threads: int | None = None) -> Pool:
+    """The pool of `threads` (default: default_threads()); started at the first use."""
+    count = default_threads() if threads is None else threads
+    pool = _pools.get(count)
+    if pool is None:
+        with _lock:
+            pool = _pools.get(count)
+            if pool is None:
+                pool = _pools[count] = Pool(count)
+    return pool
+
+
+def launch(
+    fn: int,
+    args: int,
+    grid: tuple[int, int, int],
+    num_threads: int | None = None,
+    scratch_bytes: int = 0,
+) -> int:
+    """Run a compiled kernel; see Pool.launch."""
+    return get_pool(num_threads).launch(fn, args, grid, scratch_bytes)
+
+
+def _forget_pools() -> None:
+    """A forked child has only the thread that forked: start new pools at the next launch."""
+    global _lock
+    _lock = threading.Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_forget_pools)
