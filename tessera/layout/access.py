@@ -1,0 +1,184 @@
+"""How a warp reads or writes a distributed tile in shared memory: vectors, or ldmatrix/stmatrix with or without .trans.
+
+ldmatrix (b16) reads 8x8 matrices whose rows are 16 contiguous bytes at an address given by one lane each; lane l
+gets 32-bit word l & 3 of row l >> 2.  In offsets, with W elements in a word: the registers of one word are the bits
+1..W/2, lane bits 0 and 1 are W and 2W, lane bits 2..4 pick the row and may be anything that is a multiple of 16 bytes.
+With .trans (16-bit elements) lane l gets elements (2(l&3), l>>2) and (2(l&3)+1, l>>2): lane bits 2..4 are the offsets 1,
+2, 4, and the register of a pair together with lane bits 0 and 1 picks the row.  x2 and x4 take one or two more register
+bits; lane l then supplies the address of row l & 7 of matrix l >> 3, again a linear map of the lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+
+from .linear import LinearLayout
+from .matrix_ops import Columns, Echelon, LayoutError, images, log2
+from .shared import OffsetMap, VectorGroup, count_wavefronts, max_vector, offset_map, vector_groups
+
+ROW_BITS = 128
+"""Bits of a row of an 8x8 matrix of ldmatrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixGroup:
+    """One ldmatrix or stmatrix: constant element offset, and the registers in each of its 32-bit words, lowest first."""
+
+    offset: int
+    words: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VectorAccess:
+    """Every thread reads or writes `vec` elements at offset(lane, warp) ^ group.offset."""
+
+    vec: int
+    lane: Columns
+    warp: Columns
+    groups: tuple[VectorGroup, ...]
+    wavefronts: int
+    """Shared-memory passes of one warp for one group."""
+
+    @property
+    def thread_mask(self) -> int:
+        """Offset bits that lanes or warps may set: a group's bits outside of it are an added immediate."""
+        return reduce(or_, self.lane + self.warp, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixAccess:
+    """ldmatrix or stmatrix .x`count`, `.trans` or not; lane and warp columns give the row address of each lane."""
+
+    count: int
+    trans: bool
+    lane: Columns
+    warp: Columns
+    groups: tuple[MatrixGroup, ...]
+    wavefronts: int
+
+    @property
+    def thread_mask(self) -> int:
+        """Offset bits that lanes or warps may set: a group's bits outside of it are an added immediate."""
+        return reduce(or_, self.lane + self.warp, 0)
+
+
+Access = VectorAccess | MatrixAccess
+
+
+def vector_access(offsets: OffsetMap, elem_bits: int, limit_bits: int = 128) -> VectorAccess:
+    """The widest vector access, at most `limit_bits` wide."""
+    vec = max_vector(offsets, elem_bits, limit_bits)
+    passes = count_wavefronts(images(offsets.lane), elem_bits, vec)
+    return VectorAccess(vec, offsets.lane, offsets.warp, vector_groups(offsets, vec), passes)
+
+
+def _fits(
+    offsets: OffsetMap, elem_bits: int, trans: bool, live: Sequence[int]
+) -> tuple[list[int], list[int]] | None:
+    """(register bits of a word, offsets of the 3 row bits) if the map has the shape that the instruction needs."""
+    lane, register = offsets.lane, offsets.register
+    if len(lane) != 5 or elem_bits > 32 or elem_bits < 8 or (trans and elem_bits != 16):
+        return None
+    row = log2(ROW_BITS // elem_bits)
+    word = log2(32 // elem_bits)
+    if trans:
+        if lane[2:] != (1, 2, 4) or not live:
+            return None
+        pair = [live[0]]
+        rows = [register[live[0]], lane[0], lane[1]]
+    else:
+        if lane[:2] != (1 << word, 2 << word):
+            return None
+        pair = [b for k in range(word) for b in live if register[b] == 1 << k]
+        if len(pair) != word:
+            return None
+        rows = list(lane[2:])
+    others = [register[b] for b in live if b not in pair] + rows + list(offsets.warp)
+    if any(c & ((1 << row) - 1) for c in others):
+        return None
+    return pair, rows
+
+
+def matrix_access(
+    offsets: OffsetMap, elem_bits: int, trans: bool, slot_bits: int = 64
+) -> MatrixAccess | None:
+    """The ldmatrix/stmatrix plan of a map (register, lane, warp) -> offset, or None if it does not have that form.
+
+    Offset bits from `slot_bits` up number the rounds of an exchange: one instruction stays within a round.
+    """
+    live = Echelon(offsets.register).independent
+    fit = _fits(offsets, elem_bits, trans, live)
+    if fit is None:
+        return None
+    pair, rows = fit
+    register = offsets.register
+    rest = [b for b in live if b not in pair]
+    picked = [b for b in rest if not register[b] >> slot_bits][:2]
+    repeated = [b for b in rest if b not in picked]
+    address = rows + [register[b] for b in picked] + [0] * (2 - len(picked))
+    within = images([1 << b for b in pair])
+    groups: list[MatrixGroup] = []
+    for base, offset in zip(
+        images([1 << b for b in repeated]), images([register[b] for b in repeated]), strict=True
+    ):
+        matrices = images([1 << b for b in picked])
+        words = tuple([tuple([base ^ m ^ w for w in within]) for m in matrices])
+        groups.append(MatrixGroup(offset, words))
+    count = 1 << len(picked)
+    passes = count * count_wavefronts(images(rows), elem_bits, ROW_BITS // elem_bits)
+    return MatrixAccess(count, trans, tuple(address), offsets.warp, tuple(groups), passes)
+
+
+def ldmatrix_plan(dist: LinearLayout, shared: LinearLayout, elem_bits: int) -> MatrixAccess | None:
+    """How ldmatrix (plain, else .trans) delivers all registers of `dist` from `shared`, or None if it cannot."""
+    offsets = offset_map(dist, shared)
+    return matrix_access(offsets, elem_bits, False) or matrix_access(offsets, elem_bits, True)
+
+
+stmatrix_plan = ldmatrix_plan
+"""stmatrix has the same lane map: how it stores all registers of `dist` to `shared`, or None."""
+
+
+def access_cost(access: Access, elem_bits: int) -> float:
+    """Shared-memory passes plus issue slots of one warp for the whole access (a vector below 4 bytes also packs)."""
+    groups = len(access.groups)
+    issue = 1.0
+    if isinstance(access, VectorAccess) and access.vec * elem_bits < 32:
+        issue = 1.5
+    bases = len({group.offset & access.thread_mask for group in access.groups})
+    return groups * (access.wavefronts + issue) + 0.5 * bases
+
+
+def best_access(offsets: OffsetMap, elem_bits: int, matrix: bool, slot_bits: int = 64) -> Access:
+    """The cheapest way to move all registers; `matrix`: does the target have the matrix form of this direction?"""
+    choices: list[Access] = [vector_access(offsets, elem_bits)]
+    for trans in (False, True) if matrix else ():
+        found = matrix_access(offsets, elem_bits, trans, slot_bits)
+        if found is not None and not (trans and found.lane[0] >> slot_bits):
+            choices.append(found)
+    return min(choices, key=lambda access: access_cost(access, elem_bits))
+
+
+def round_groups(access: Access, slot_bits: int, number: int) -> Access:
+    """The part of an access that belongs to round `number`: bits of the offset from `slot_bits` up select the round."""
+    low = (1 << slot_bits) - 1
+    if any(c & ~low for c in access.lane + access.warp):
+        raise LayoutError("lanes or warps would differ in their round")
+    if isinstance(access, VectorAccess):
+        vectors = tuple(
+            [
+                VectorGroup(g.registers, g.offset & low)
+                for g in access.groups
+                if g.offset >> slot_bits == number
+            ]
+        )
+        return VectorAccess(access.vec, access.lane, access.warp, vectors, access.wavefronts)
+    matrices = tuple(
+        [MatrixGroup(g.offset & low, g.words) for g in access.groups if g.offset >> slot_bits == number]
+    )
+    return MatrixAccess(
+        access.count, access.trans, access.lane, access.warp, matrices, access.wavefronts
+    )

@@ -1,0 +1,169 @@
+"""Derives how a tile changes its layout: nothing, registers renamed, an exchange within warps, or shared memory.
+
+The source map M (src after M = dst) decides: if it keeps lane and warp, registers are renamed; if it keeps the warp, lanes
+exchange by shuffles where these are cheaper than shared memory; otherwise the tile goes through shared memory in a layout
+computed for this pair.  A plan is data: every lane, register and address is there as a linear map.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .access import Access, MatrixAccess, VectorAccess, round_groups
+from .linear import LinearLayout
+from .relate import check_same_holders, register_map
+from .shuffle import WarpShuffle, plan_shuffle
+from .swizzle import Exchange, find_exchange
+
+BARRIER_COST = 24.0
+"""Slots that the barriers of one round through shared memory are worth, so that small exchanges stay in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The layouts are the same map."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterPermute:
+    """Register i of dst is register sources[i] of src in the same thread."""
+
+    sources: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRound:
+    """One pass through the buffer: store, barrier, load (and a barrier before the next store)."""
+
+    store: Access
+    load: Access
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExchange:
+    """Through shared memory, in `rounds` passes of `bytes` each.
+
+    `shared` maps offsets (elements) to coordinates.  A thread stores only if none of its bits in `store_lane_free` and
+    `store_warp_free` is set (others hold copies; storing anyway is harmless).  The loads fill registers
+    `load_registers[i]`, the first holder of each element; register i is then a copy of load_registers[i].
+    """
+
+    shared: LinearLayout
+    rounds: tuple[SharedRound, ...]
+    bytes: int
+    store_lane_free: int
+    store_warp_free: int
+    load_registers: tuple[int, ...]
+    cost: float
+
+    @property
+    def stmatrix(self) -> bool:
+        return isinstance(self.rounds[0].store, MatrixAccess)
+
+    @property
+    def ldmatrix(self) -> bool:
+        return isinstance(self.rounds[0].load, MatrixAccess)
+
+    @property
+    def store_vec(self) -> int:
+        """Elements in one vector store; 0 for stmatrix."""
+        store = self.rounds[0].store
+        return store.vec if isinstance(store, VectorAccess) else 0
+
+    @property
+    def load_vec(self) -> int:
+        """Elements in one vector load; 0 for ldmatrix."""
+        load = self.rounds[0].load
+        return load.vec if isinstance(load, VectorAccess) else 0
+
+
+Plan = Identity | RegisterPermute | WarpShuffle | SharedExchange
+
+
+def _exchange(
+    src: LinearLayout, dst: LinearLayout, elem_bits: int, found: Exchange
+) -> SharedExchange:
+    slot_bits = src.out_bits - found.halvings
+    rounds = tuple(
+        [
+            SharedRound(
+                round_groups(found.store, slot_bits, number),
+                round_groups(found.load, slot_bits, number),
+            )
+            for number in range(1 << found.halvings)
+        ]
+    )
+    free = src.free_masks()
+    return SharedExchange(
+        found.shared,
+        rounds,
+        (elem_bits << slot_bits) // 8,
+        free.get("lane", 0),
+        free.get("warp", 0),
+        dst.register_representatives(),
+        found.cost + BARRIER_COST * len(rounds),
+    )
+
+
+@lru_cache(maxsize=2048)
+def plan_shared(
+    src: LinearLayout,
+    dst: LinearLayout,
+    elem_bits: int,
+    *,
+    ldmatrix: bool = False,
+    stmatrix: bool = False,
+    max_bytes: int | None = None,
+) -> SharedExchange:
+    """The exchange through shared memory.  With `max_bytes` in several rounds as far as the layouts allow: the plan's
+    `bytes` may still be above it when lanes or warps of the two sides leave no bit to split by."""
+    check_same_holders(src, dst)
+    bits = max(8, elem_bits)
+    halvings = 0
+    if max_bytes is not None:
+        while (bits << src.out_bits) >> (3 + halvings) > max_bytes and halvings < src.out_bits:
+            halvings += 1
+    found = find_exchange(
+        src, dst, bits, store_matrix=stmatrix, load_matrix=ldmatrix, halvings=halvings
+    )
+    return _exchange(src, dst, bits, found)
+
+
+@lru_cache(maxsize=2048)
+def plan_conversion(
+    src: LinearLayout,
+    dst: LinearLayout,
+    elem_bits: int,
+    *,
+    ldmatrix: bool = True,
+    stmatrix: bool = True,
+    max_bytes: int | None = None,
+) -> Plan:
+    """The cheapest way from layout src to dst for elements of `elem_bits` (1-bit elements travel as bytes).
+
+    `ldmatrix`, `stmatrix`: does the target have them; `max_bytes`: shared memory to use.
+    Raises LayoutError if the layouts are not of one tile in one set of lanes and warps.
+    """
+    if src == dst:
+        return Identity()
+    sources = register_map(src, dst)
+    if sources is not None:
+        return RegisterPermute(sources)
+    bits = max(8, elem_bits)
+    shuffle = plan_shuffle(src, dst, bits)
+    if shuffle is not None and shuffle.num_shuffles == 0:
+        return shuffle
+    exchange = plan_shared(
+        src, dst, bits, ldmatrix=ldmatrix, stmatrix=stmatrix, max_bytes=max_bytes
+    )
+    if shuffle is not None and shuffle.cost(bits) <= exchange.cost:
+        return shuffle
+    return exchange
+
+
+def plan_cost(plan: Plan) -> float:
+    """Slots of one warp that a plan takes, to compare plans; 8-bit packing as planned, words of 32 bits for shuffles."""
+    if isinstance(plan, WarpShuffle):
+        return plan.cost(32)
+    return plan.cost if isinstance(plan, SharedExchange) else 0.0

@@ -1,0 +1,169 @@
+"""Fragments of tensor-core instructions: which lane and register hold which element of A, B and the accumulator.
+
+In the m16n8kK instructions of mma.sync a group of 4 lanes (t = lane & 3) works on one row (g = lane >> 2).  A register
+of 32 bits holds W = 32/bits elements that are consecutive along K:
+
+    A  [16 x K]: k = W*t + i, row g;  then +8 rows;  then +4W along K   (a0.. in the order of the PTX ISA)
+    B  [K x 8]:  k = W*t + i, column g;  then +4W along K
+    C  [16 x 8]: row g, columns 2t and 2t+1;  then +8 rows
+
+so that K is 16 for 16-bit, 32 for 8-bit and 8 for 32-bit (tf32) elements.  f64 has m8n8k4: A row g, k = t; B k = t, column
+g; C row g, columns 2t, 2t+1.  wgmma's m64 is four such warps below each other, C with n/8 column groups.
+
+A tile is cut in warps_m x warps_n parts of neighbouring rows and columns; within its part a warp repeats the instruction
+in registers: for operands along K first, then along M or N; for accumulators along N, then M.  Warps that differ only in
+the other dim hold the same operand elements (zero bases).  A batched tile has one leading dim more: `warps_b` parts.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .encodings import BasisBuilder
+from .linear import LinearLayout
+from .matrix_ops import LayoutError, log2
+
+
+def _split(shape: tuple[int, ...]) -> tuple[int, int]:
+    """(row dim, column dim) of a [M, N] or [B, M, N] shape."""
+    if len(shape) not in (2, 3):
+        raise LayoutError(f"a matrix fragment needs rank 2 or 3, not shape {list(shape)}")
+    return len(shape) - 2, len(shape) - 1
+
+
+def _place_warps(
+    builder: BasisBuilder, steps: list[tuple[str, int]], warps: dict[int, int], order: list[int]
+) -> None:
+    """Repeat in registers along the dims of `steps`, keeping room for the warps; then place the warps in `order`.
+
+    A dim of -1 in `order` stands for warps that do not index this tile.
+    """
+    for in_dim, dim in steps:
+        builder.take_left(in_dim, dim, log2(warps.get(dim, 1)))
+    for dim in order:
+        count = log2(warps.get(dim, 1))
+        if dim < 0:
+            builder.bases["warp"] += [0] * count
+        else:
+            builder.take("warp", dim, count)
+    for dim in range(len(builder.shape)):
+        builder.take_left("register", dim)
+
+
+@lru_cache(maxsize=512)
+def mma_acc(
+    shape: tuple[int, ...], warps_m: int, warps_n: int, *, instr_m: int = 16, warps_b: int = 1
+) -> LinearLayout:
+    """Accumulators [M, N] or [B, M, N] of mma.sync m16n8 (`instr_m=8`: m8n8 of f64); warp = (b, n, m), m fastest."""
+    rows, cols = _split(shape)
+    builder = BasisBuilder(shape)
+    builder.take("register", cols, 1)
+    builder.take("lane", cols, 2)
+    builder.take("lane", rows, 3)
+    if instr_m == 16:
+        builder.take("register", rows, 1)
+    warps = {rows: warps_m, cols: warps_n}
+    order = [rows, cols]
+    return _finish(builder, [cols, rows], warps, order, warps_b)
+
+
+def _finish(
+    builder: BasisBuilder, steps: list[int], warps: dict[int, int], order: list[int], warps_b: int
+) -> LinearLayout:
+    """Repetitions along `steps`, then along the batch dim if there is one, then the warps."""
+    registers = [("register", dim) for dim in steps]
+    if len(builder.shape) == 3:
+        registers.append(("register", 0))
+        warps = {**warps, 0: warps_b}
+        order = [*order, 0]
+    elif warps_b != 1:
+        raise LayoutError("warps along a batch dim need a tile of rank 3")
+    _place_warps(builder, registers, warps, order)
+    return builder.build()
+
+
+@lru_cache(maxsize=512)
+def mma_operand(
+    shape: tuple[int, ...],
+    operand_index: int,
+    elem_bits: int,
+    warps_m: int,
+    warps_n: int,
+    *,
+    warps_b: int = 1,
+) -> LinearLayout:
+    """Operand 0 (A, [..., M, K]) or 1 (B, [..., K, N]) of mma.sync for 8-, 16-, 32- (tf32) or 64-bit elements.
+
+    Register order is that of the instruction's registers, so consecutive 32-bit groups go in as they are.
+    Raises LayoutError if K is smaller than the instruction's.
+    """
+    first, second = _split(shape)
+    outer, k = (first, second) if operand_index == 0 else (second, first)
+    depth = instruction_depth(elem_bits)
+    if shape[k] < depth:
+        raise LayoutError(f"K = {shape[k]} is below the {depth} of mma.sync with {elem_bits}-bit elements")
+    builder = BasisBuilder(shape)
+    builder.take("register", k, log2(max(32 // elem_bits, 1)))
+    builder.take("lane", k, 2)
+    builder.take("lane", outer, 3)
+    if elem_bits < 64:
+        if operand_index == 0:
+            builder.take("register", outer, 1)
+        builder.take("register", k, 1)
+    mine, other = (warps_m, warps_n) if operand_index == 0 else (warps_n, warps_m)
+    warps = {outer: mine, -1: other}
+    order = [outer, -1] if operand_index == 0 else [-1, outer]
+    return _finish(builder, [k, outer], warps, order, warps_b)
+
+
+def instruction_depth(elem_bits: int) -> int:
+    """K of one mma.sync (or wgmma) instruction: 32 for 8-bit, 16 for 16-bit, 8 for tf32, 4 for f64 elements."""
+    depth = {8: 32, 16: 16, 32: 8, 64: 4}.get(elem_bits)
+    if depth is None:
+        raise LayoutError(f"no mma fragment for elements of {elem_bits} bits")
+    return depth
+
+
+def _warpgroup(builder: BasisBuilder, rows: int) -> None:
+    """The four warps of a warpgroup: 16 rows each."""
+    if builder.shape[rows] < 64:
+        raise LayoutError(f"wgmma needs at least 64 rows, not {builder.shape[rows]}")
+    builder.take("warp", rows, 2)
+
+
+@lru_cache(maxsize=512)
+def wgmma_acc(
+    shape: tuple[int, int], warpgroups_m: int, n_instr: int, *, warpgroups_n: int = 1
+) -> LinearLayout:
+    """Accumulators [M, N] of wgmma m64nN: warp w of a group has rows 16w.., warpgroup = (n, m), m fastest.
+
+    The registers of one m64 x n_instr instruction are consecutive; they repeat along N, then along M.
+    """
+    if n_instr < 8 or shape[1] % (n_instr * warpgroups_n):
+        raise LayoutError(
+            f"N = {shape[1]} over {warpgroups_n} warpgroups is no multiple of the instruction's {n_instr}"
+        )
+    builder = BasisBuilder(shape)
+    builder.take("register", 1, 1)
+    builder.take("lane", 1, 2)
+    builder.take("lane", 0, 3)
+    builder.take("register", 0, 1)
+    _warpgroup(builder, 0)
+    return _finish(builder, [1, 0], {0: warpgroups_m, 1: warpgroups_n}, [0, 1], 1)
+
+
+@lru_cache(maxsize=512)
+def wgmma_operand_a(
+    shape: tuple[int, int], warpgroups_m: int, elem_bits: int, *, warpgroups_n: int = 1
+) -> LinearLayout:
+    """A [M, K] of wgmma held in registers; the accumulators of an earlier wgmma need no exchange to become it."""
+    if shape[1] < instruction_depth(elem_bits) or elem_bits > 32:
+        raise LayoutError(f"K = {shape[1]} with {elem_bits}-bit elements does not fit wgmma")
+    builder = BasisBuilder(shape)
+    builder.take("register", 1, log2(32 // elem_bits))
+    builder.take("lane", 1, 2)
+    builder.take("lane", 0, 3)
+    builder.take("register", 0, 1)
+    builder.take("register", 1, 1)
+    _warpgroup(builder, 0)
+    return _finish(builder, [1, 0], {0: warpgroups_m, -1: warpgroups_n}, [0, -1], 1)

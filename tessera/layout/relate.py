@@ -1,0 +1,116 @@
+"""Relations between two distributed layouts of one tile: where a holder of the second finds its element in the first.
+
+`invert_and_compose(src, dst)` solves src(x) = dst(y) for x, linear in y.  If src holds elements more than once there is a
+choice; it is made so that data stays put: the same warp if possible, then the same lane, then the lowest registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .linear import LinearLayout
+from .matrix_ops import Columns, Echelon, LayoutError, apply, images
+
+HOLDERS = ("register", "lane", "warp")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceMap:
+    """Columns of the map from (register, lane, warp) of dst to those of src, packed with the register lowest.
+
+    Field widths are those of src: `register_bits` and `lane_bits`.
+    """
+
+    register: Columns
+    lane: Columns
+    warp: Columns
+    register_bits: int
+    lane_bits: int
+
+    def register_of(self, packed: int) -> int:
+        return packed & ((1 << self.register_bits) - 1)
+
+    def lane_of(self, packed: int) -> int:
+        return (packed >> self.register_bits) & ((1 << self.lane_bits) - 1)
+
+    def warp_of(self, packed: int) -> int:
+        return packed >> (self.register_bits + self.lane_bits)
+
+    def unpack(self, packed: int) -> tuple[int, int, int]:
+        """(register, lane, warp) of src."""
+        return self.register_of(packed), self.lane_of(packed), self.warp_of(packed)
+
+    def source(self, register: int, lane: int, warp: int) -> tuple[int, int, int]:
+        """Where (register, lane, warp) of dst finds its element: (register, lane, warp) of src."""
+        packed = apply(self.register, register) ^ apply(self.lane, lane) ^ apply(self.warp, warp)
+        return self.unpack(packed)
+
+
+def check_same_holders(src: LinearLayout, dst: LinearLayout) -> None:
+    """Both layouts describe one tile in one set of warps; raises LayoutError otherwise."""
+    if src.shape != dst.shape:
+        raise LayoutError(f"layouts of different shapes: {list(src.shape)} and {list(dst.shape)}")
+    for name in ("lane", "warp"):
+        if src.bits(name) != dst.bits(name):
+            raise LayoutError(f"layouts over {src.size(name)} and {dst.size(name)} {name}s")
+    if src.bits("block") or dst.bits("block"):
+        raise LayoutError("exchange between the blocks of a cluster is not supported")
+
+
+@lru_cache(maxsize=1024)
+def source_map(src: LinearLayout, dst: LinearLayout) -> SourceMap:
+    """The most local linear map from holders of `dst` to holders of `src`; raises LayoutError if src lacks elements."""
+    check_same_holders(src, dst)
+    echelon = Echelon(c for name in HOLDERS for c in src.columns(name))
+    shift = {"register": None, "lane": src.bits("register")}
+    shift["warp"] = src.bits("register") + src.bits("lane")
+    found: dict[str, list[int]] = {}
+    for name in HOLDERS:
+        own = src.columns(name)
+        place = shift[name]
+        columns = found.setdefault(name, [])
+        for i, element in enumerate(dst.columns(name)):
+            # Start from the same lane or warp bit and add only what is missing; the echelon prefers registers.
+            start = 0 if place is None else 1 << (place + i)
+            delta = echelon.solve(element if place is None else element ^ own[i])
+            if delta is None:
+                raise LayoutError(f"{src} does not hold every element of {dst}")
+            columns.append(start ^ delta)
+    return SourceMap(
+        tuple(found["register"]),
+        tuple(found["lane"]),
+        tuple(found["warp"]),
+        src.bits("register"),
+        src.bits("lane"),
+    )
+
+
+def invert_and_compose(src: LinearLayout, dst: LinearLayout) -> LinearLayout:
+    """`source_map` as a layout: in-dims of dst, out shape (src warps, src lanes, src registers)."""
+    found = source_map(src, dst)
+    shape = (src.size("warp"), src.size("lane"), src.size("register"))
+    return LinearLayout.packed(
+        shape, {"register": found.register, "lane": found.lane, "warp": found.warp}
+    )
+
+
+@lru_cache(maxsize=1024)
+def register_map(src: LinearLayout, dst: LinearLayout) -> tuple[int, ...] | None:
+    """If each thread already holds what dst wants of it, the same registers in every thread: for each register of dst the
+    register of src.  Otherwise None."""
+    found = source_map(src, dst)
+    registers = (1 << found.register_bits) - 1
+    if any(c & ~registers for c in found.register):
+        return None
+    moved = (found.register_bits, found.register_bits + found.lane_bits)
+    for columns, place in zip((found.lane, found.warp), moved, strict=True):
+        if any(c != 1 << (place + i) for i, c in enumerate(columns)):
+            return None
+    return tuple(images(found.register))
+
+
+def broadcast_map(src: LinearLayout, dst: LinearLayout) -> tuple[int, ...] | None:
+    """For a broadcast of src (dims of size 1) to dst: for each register of dst the register of src, None if data must
+    move between threads first (convert src to `dst.restrict(src.shape)`)."""
+    return register_map(src, dst.restrict(src.shape))

@@ -1,0 +1,193 @@
+"""Layouts of tiles in shared memory, addresses into them, and the exact count of bank conflicts.
+
+A shared layout maps the bits of an element offset to coordinates.  The hardware swizzle XORs bits 4.. of the byte address
+with bits 7.. (3 bits for 128 B, 2 for 64 B, 1 for 32 B), an involution on offsets; composing it with the plain order
+of boxes gives exactly what TMA writes and what wgmma and ldmatrix read.
+
+Address of an element: inverse(shared) after distributed, a linear map (register, lane, warp) -> offset.  Lanes and warps
+need an XOR of a few masks once; a register adds a constant.  Where the constant has no bit in common with any lane or
+warp contribution the XOR is an addition, and goes in the immediate field of the load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import or_
+
+from .linear import LinearLayout, inverse_columns
+from .matrix_ops import Columns, Echelon, LayoutError, apply, compose, images, log2
+
+BANKS = 32
+BANK_BYTES = 4
+LINE_BITS = BANKS * BANK_BYTES * 8
+"""Bits of one row over all banks."""
+MAX_VECTOR_BITS = 128
+
+
+@lru_cache(maxsize=512)
+def shared_linear(shape: tuple[int, ...], order: tuple[int, ...]) -> LinearLayout:
+    """Plain order in shared memory, dim order[0] fastest, no swizzle."""
+    unit = _unit_columns(shape)
+    return LinearLayout.packed(shape, {"offset": [c for dim in order for c in unit[dim]]})
+
+
+def _unit_columns(shape: tuple[int, ...]) -> list[list[int]]:
+    """For each dim the packed coordinates 1, 2, 4, ... along it."""
+    result: list[list[int]] = []
+    position = 0
+    for size in reversed(shape):
+        bits = log2(size)
+        result.append([1 << (position + i) for i in range(bits)])
+        position += bits
+    return result[::-1]
+
+
+@lru_cache(maxsize=512)
+def shared_swizzled(
+    shape: tuple[int, ...], order: tuple[int, ...], elem_bits: int, swizzle_bytes: int
+) -> LinearLayout:
+    """Boxes of `swizzle_bytes` (128, 64, 32) along dim order[0] times all rows of order[1], with the hardware's XOR.
+
+    16 is wgmma's unswizzled form: boxes of 16 bytes.  0 is plain order in one box.  Boxes follow each other along
+    order[0]; further dims (batch, stage) are slowest.  The tile must start at a multiple of 8 * swizzle_bytes.
+    Raises LayoutError if order[0] is narrower than the box.
+    """
+    if swizzle_bytes == 0:
+        return shared_linear(shape, order)
+    phases = {128: 3, 64: 2, 32: 1, 16: 0}.get(swizzle_bytes)
+    if phases is None:
+        raise LayoutError(f"swizzle of {swizzle_bytes} bytes; known: 128, 64, 32, 16 and 0")
+    if shape[order[0]] * elem_bits < swizzle_bytes * 8:
+        raise LayoutError(
+            f"{shape[order[0]]} elements of {elem_bits} bits are narrower than a swizzle of {swizzle_bytes} bytes"
+        )
+    unit = _unit_columns(shape)
+    inner = unit[order[0]]
+    width = log2(swizzle_bytes * 8 // elem_bits)
+    plain = inner[:width] + (unit[order[1]] if len(order) > 1 else []) + inner[width:]
+    plain += [c for dim in order[2:] for c in unit[dim]]
+    chunk = log2(16 * 8 // elem_bits)
+    swizzled = list(plain)
+    for i in range(phases):
+        if chunk + 3 + i < len(plain):
+            swizzled[chunk + 3 + i] ^= plain[chunk + i]
+    return LinearLayout.packed(shape, {"offset": swizzled})
+
+
+def widest_swizzle(shape: tuple[int, ...], order: tuple[int, ...], elem_bits: int) -> int:
+    """The largest of 128, 64, 32, 16 bytes that dim order[0] fills, 0 if it is narrower than 16 bytes."""
+    row_bytes = shape[order[0]] * elem_bits // 8
+    return next((w for w in (128, 64, 32, 16) if w <= row_bytes), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMap:
+    """Element offset of each holder: XOR of the columns of the set bits of register, lane and warp."""
+
+    register: Columns
+    lane: Columns
+    warp: Columns
+
+    @property
+    def thread_mask(self) -> int:
+        """Offset bits that lanes or warps may set."""
+        return reduce(or_, self.lane + self.warp, 0)
+
+    @property
+    def xor_is_add(self) -> bool:
+        """Do register constants never meet thread bits, so that each address is base + immediate?"""
+        return not self.thread_mask & reduce(or_, self.register, 0)
+
+    def constant(self, register: int) -> int:
+        """The register's contribution to the offset."""
+        return apply(self.register, register)
+
+    def split_constant(self, constant: int) -> tuple[int, int]:
+        """(part to XOR into the thread's base, part to add as an immediate) of a constant offset."""
+        mask = self.thread_mask
+        return constant & mask, constant & ~mask
+
+    def offset(self, register: int, lane: int, warp: int) -> int:
+        return apply(self.register, register) ^ apply(self.lane, lane) ^ apply(self.warp, warp)
+
+
+@lru_cache(maxsize=1024)
+def offset_map(dist: LinearLayout, shared: LinearLayout) -> OffsetMap:
+    """Where in `shared` the elements of `dist` lie; both have the same shape, `shared` is bijective."""
+    if dist.shape != shared.shape:
+        raise LayoutError(f"shapes differ: {list(dist.shape)} and {list(shared.shape)}")
+    if dist.bits("block"):
+        raise LayoutError("a tile spread over the blocks of a cluster has no single shared memory")
+    inverse = inverse_columns(shared)
+    return OffsetMap(
+        compose(inverse, dist.columns("register")),
+        compose(inverse, dist.columns("lane")),
+        compose(inverse, dist.columns("warp")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VectorGroup:
+    """Registers that lie at offset, offset+1, ... of the thread's base (combine `offset` by `split_constant`)."""
+
+    registers: tuple[int, ...]
+    offset: int
+
+
+def max_vector(offsets: OffsetMap, elem_bits: int, limit_bits: int = MAX_VECTOR_BITS) -> int:
+    """Widest vector, in elements, that each thread can read or write at once: registers cover it and it is aligned."""
+    registers = Echelon(c for c in offsets.register)
+    threads = offsets.thread_mask
+    bits = 0
+    while (2 << bits) * elem_bits <= limit_bits and registers.contains(1 << bits):
+        if (threads >> bits) & 1:
+            break
+        bits += 1
+    return 1 << bits
+
+
+def vector_groups(offsets: OffsetMap, vec: int) -> tuple[VectorGroup, ...]:
+    """The accesses of `vec` elements that cover all registers once, copies left out; `vec` from `max_vector`."""
+    slots: dict[int, list[int]] = {}
+    for register, offset in enumerate(images(offsets.register)):
+        group = slots.setdefault(offset & -vec, [-1] * vec)
+        if group[offset & (vec - 1)] < 0:
+            group[offset & (vec - 1)] = register
+    if any(-1 in group for group in slots.values()):
+        raise LayoutError(f"the registers do not fill vectors of {vec} elements")
+    return tuple([VectorGroup(tuple(group), base) for base, group in slots.items()])
+
+
+def count_wavefronts(lane_offsets: list[int], elem_bits: int, vec: int) -> int:
+    """Passes that shared memory needs for one access: element offset of each lane, `vec` elements each.
+
+    16-byte accesses go by quarter warps, 8-byte ones by half warps, narrower ones at once; a pass serves each bank with
+    one 4-byte word, any number of lanes may take the same word.
+    """
+    access_bytes = max(vec * elem_bits // 8, 1)
+    per_pass = BANKS * BANK_BYTES // max(access_bytes, BANK_BYTES)
+    passes = 0
+    for start in range(0, len(lane_offsets), per_pass):
+        words: set[int] = set()
+        for offset in lane_offsets[start : start + per_pass]:
+            first = offset * elem_bits // 8
+            words.update(range(first // BANK_BYTES, (first + access_bytes - 1) // BANK_BYTES + 1))
+        load = [0] * BANKS
+        for word in words:
+            load[word % BANKS] += 1
+        passes += max(load)
+    return passes
+
+
+def wavefronts(offsets: OffsetMap, elem_bits: int, vec: int) -> int:
+    """Passes of one vector access of a warp.  An XOR by the constant of another register or warp permutes the banks, so
+    every access of the plan costs the same."""
+    return count_wavefronts(images(offsets.lane), elem_bits, vec)
+
+
+def bank_conflicts(dist: LinearLayout, shared: LinearLayout, elem_bits: int, vec: int) -> int:
+    """Extra passes per vector access of a warp, 0 when the access is free of bank conflicts."""
+    offsets = offset_map(dist, shared)
+    ideal = max(1, len(images(offsets.lane)) * vec * elem_bits // LINE_BITS)
+    return max(0, wavefronts(offsets, elem_bits, vec) - ideal)
