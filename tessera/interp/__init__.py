@@ -1,0 +1,78 @@
+"""The NumPy interpreter: runs a module over a grid on real memory (rank 4).
+
+`run(module, grid, args)` takes one argument per IR argument of the kernel: arrays (NumPy, or anything with
+`data_ptr()`/`__array_interface__`), raw addresses, None, or Python numbers.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import pointer_type
+from tessera.interp import arith, effects, tile
+from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
+from tessera.interp.memory import Memory
+from tessera.interp.numerics import settle
+from tessera.ir import Module
+
+__all__ = ["EVALUATORS", "Machine", "Memory", "evaluate", "run"]
+
+_REGISTERED = (arith, effects, tile)  # imported for the meanings they register
+
+
+def array_extent(x: Any) -> tuple[int, int] | None:
+    """(first, end) address of the storage behind an array argument; None for raw addresses."""
+    if isinstance(x, np.ndarray):
+        base = x
+        while isinstance(base.base, np.ndarray):
+            base = base.base
+        low, high = np.lib.array_utils.byte_bounds(base)
+        return int(low), int(high)
+    if hasattr(x, "untyped_storage"):
+        s = x.untyped_storage()
+        return s.data_ptr(), s.data_ptr() + s.nbytes()
+    return None
+
+
+def address_of(x: Any) -> int:
+    """The address a pointer argument stands for."""
+    if x is None:
+        return 0
+    if isinstance(x, np.ndarray):
+        return x.ctypes.data
+    return x.data_ptr() if hasattr(x, "data_ptr") else int(x)
+
+
+def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
+    """Execute the module's kernel for every program of the grid (x fastest), one after another."""
+    kernel = kernel_of(module)
+    memory = Memory()
+    values: list[Any] = []
+    for formal, x in zip(kernel.body.args, args, strict=True):
+        if not isinstance(formal.type, pointer_type):
+            values.append(settle(np.asarray(x), formal.type))
+            continue
+        extent = array_extent(x)
+        if extent is None:
+            memory.open |= x is not None
+        else:
+            memory.extents[formal.name] = extent
+        memory.open |= isinstance(formal.type.element_ty, pointer_type)
+        values.append(np.asarray(address_of(x), np.int64))
+    memory.open |= any(_makes_pointers(op) for op in module.walk())
+    gx, gy, gz = (*grid, 1, 1, 1)[:3]
+    machine = Machine(module, memory, (gx, gy, gz))
+    for z in range(gz):
+        for y in range(gy):
+            for x in range(gx):
+                run_program(machine, kernel, values, (x, y, z))
+
+
+def _makes_pointers(op: Any) -> bool:
+    """Whether an op turns integers into pointers, whose storage the launch cannot know."""
+    from_int = op.opcode in ("cast", "bitcast") and not isinstance(getattr(op.x.type, "elem", op.x.type), pointer_type)
+    return from_int and isinstance(getattr(op.result.type, "elem", op.result.type), pointer_type)

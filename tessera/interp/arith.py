@@ -1,0 +1,242 @@
+"""NumPy meaning of the element-wise ops."""
+
+# pyright: basic
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import dtype
+from tessera.interp.machine import Machine, evaluate
+from tessera.interp.numerics import bitcast, bits_type, carrier, convert, settle
+from tessera.ir import Op, elem_of, shape_of
+from tessera.ops import MATH_OPS, arith
+
+
+def _float_elem(op: Op) -> bool:
+    e = elem_of(op.results[0].type)
+    return isinstance(e, dtype) and e.is_floating()
+
+
+@evaluate(arith.ConstOp)
+def const_(m: Machine, op: arith.ConstOp) -> Any:
+    t = op.result.type
+    return np.full(shape_of(t), settle(np.asarray(op.value), elem_of(t)), carrier(elem_of(t)))
+
+
+@evaluate(arith.AddOp)
+def add_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return _wrap(op, np.bitwise_xor(a, b) if a.dtype == np.bool_ else a + b)
+
+
+@evaluate(arith.SubOp)
+def sub_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return _wrap(op, np.bitwise_xor(a, b) if a.dtype == np.bool_ else a - b)
+
+
+@evaluate(arith.MulOp)
+def mul_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return _wrap(op, a & b if a.dtype == np.bool_ else a * b)
+
+
+def _wrap(op: Op, x: Any) -> Any:
+    return settle(x, elem_of(op.results[0].type))
+
+
+@evaluate(arith.DivOp)
+def div_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    if _float_elem(op):
+        return _wrap(op, a / b)
+    return _wrap(op, _quotient(a, b))
+
+
+def _quotient(a: Any, b: Any) -> Any:
+    """Integer quotient toward zero; division by zero gives 0."""
+    if a.dtype == np.bool_:
+        return a & b
+    safe = np.where(b == 0, b.dtype.type(1), b)
+    q = a // safe
+    if np.issubdtype(a.dtype, np.signedinteger):
+        q = q + ((a % safe != 0) & ((a < 0) != (safe < 0)))
+    return np.where(b == 0, a.dtype.type(0), q).astype(a.dtype)
+
+
+@evaluate(arith.RemOp)
+def rem_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    if _float_elem(op):
+        return _wrap(op, np.fmod(a, b))
+    return _wrap(op, a ^ a if a.dtype == np.bool_ else a - _quotient(a, b) * b)
+
+
+@evaluate(arith.AndOp)
+def and_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return a & b
+
+
+@evaluate(arith.OrOp)
+def or_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return a | b
+
+
+@evaluate(arith.XorOp)
+def xor_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return a ^ b
+
+
+@evaluate(arith.ShlOp)
+def shl_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return _wrap(op, a << b)
+
+
+@evaluate(arith.ShrOp)
+def shr_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return _wrap(op, a >> b)
+
+
+@evaluate(arith.MinOp)
+def min_(m: Machine, op: arith.MinOp, a: Any, b: Any) -> Any:
+    return _wrap(op, np.minimum(a, b) if op.propagate_nan or not _float_elem(op) else np.fmin(a, b))
+
+
+@evaluate(arith.MaxOp)
+def max_(m: Machine, op: arith.MaxOp, a: Any, b: Any) -> Any:
+    return _wrap(op, np.maximum(a, b) if op.propagate_nan or not _float_elem(op) else np.fmax(a, b))
+
+
+@evaluate(arith.MulHiOp)
+def mulhi_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    e = elem_of(op.results[0].type)
+    if e.bits < 64:
+        wide = np.int64 if e.signed else np.uint64
+        return ((a.astype(wide) * b.astype(wide)) >> wide(e.bits)).astype(carrier(e))
+    high = _mulhi_u64(a.astype(np.uint64), b.astype(np.uint64))
+    if e.signed:  # the unsigned product counts 2^64·other too much for each negative factor
+        high = high - np.where(a < 0, b.astype(np.uint64), np.uint64(0))
+        high = high - np.where(b < 0, a.astype(np.uint64), np.uint64(0))
+    return high.astype(carrier(e))
+
+
+def _mulhi_u64(a: Any, b: Any) -> Any:
+    half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
+    a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
+    middle = a1 * b0 + ((a0 * b0) >> half)
+    cross = a0 * b1 + (middle & low)
+    return a1 * b1 + (middle >> half) + (cross >> half)
+
+
+@evaluate(arith.PowOp)
+def pow_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return _wrap(op, np.power(a.astype(np.float64), b.astype(np.float64)))
+
+
+@evaluate(arith.Atan2Op)
+def atan2_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return _wrap(op, np.arctan2(a.astype(np.float64), b.astype(np.float64)))
+
+
+@evaluate(arith.CopySignOp)
+def copysign_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+    return _wrap(op, np.copysign(a, b))
+
+
+_COMPARE = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal
+}  # fmt: skip
+
+
+@evaluate(arith.CmpOp)
+def cmp_(m: Machine, op: arith.CmpOp, a: Any, b: Any) -> Any:
+    return np.asarray(_COMPARE[op.predicate](a, b))
+
+
+@evaluate(arith.SelectOp)
+def select_(m: Machine, op: Op, c: Any, a: Any, b: Any) -> Any:
+    return np.where(c, a, b)
+
+
+@evaluate(arith.FmaOp)
+def fma_(m: Machine, op: Op, x: Any, y: Any, z: Any) -> Any:
+    if x.dtype == np.float64:
+        return x * y + z
+    return _wrap(op, (x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)))
+
+
+@evaluate(arith.NegOp)
+def neg_(m: Machine, op: Op, x: Any) -> Any:
+    return x if x.dtype == np.bool_ else _wrap(op, -x)
+
+
+@evaluate(arith.AbsOp)
+def abs_(m: Machine, op: Op, x: Any) -> Any:
+    return x if x.dtype == np.bool_ else _wrap(op, np.abs(x))
+
+
+@np.vectorize
+def _erf(x: float) -> float:
+    return math.erf(x)
+
+
+def _round_away(x: Any) -> Any:
+    return np.where(np.abs(x) < 2.0**52, np.copysign(np.floor(np.abs(x) + 0.5), x), x)
+
+
+_MATH = {
+    "exp": np.exp, "exp2": np.exp2, "exp10": lambda x: np.power(10.0, x), "expm1": np.expm1, "log": np.log,
+    "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
+    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
+    "erf": lambda x: _erf(x) if x.size else x, "sqrt": np.sqrt, "sqrt_rn": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "round": _round_away,
+}  # fmt: skip
+
+
+@evaluate(*MATH_OPS.values())
+def math_(m: Machine, op: Op, x: Any) -> Any:
+    # Computed in fp64 and rounded once: the exact value a backend's error bound is measured against.
+    return _wrap(op, _MATH[op.opcode](np.asarray(x, np.float64)))
+
+
+@evaluate(arith.IsNanOp)
+def isnan_(m: Machine, op: Op, x: Any) -> Any:
+    return np.isnan(x)
+
+
+@evaluate(arith.PopcOp)
+def popc_(m: Machine, op: arith.PopcOp, x: Any) -> Any:
+    return np.bitwise_count(_bits(op, x)).astype(np.int32)
+
+
+@evaluate(arith.ClzOp)
+def clz_(m: Machine, op: arith.ClzOp, x: Any) -> Any:
+    bits, count = _bits(op, x), np.full(np.shape(x), elem_of(op.x.type).bits, np.int32)
+    width = elem_of(op.x.type).bits
+    for i in range(width):
+        count = np.where((bits >> bits.dtype.type(i)) & bits.dtype.type(1), width - 1 - i, count)
+    return count.astype(np.int32)
+
+
+def _bits(op: Any, x: Any) -> Any:
+    return np.asarray(x).astype(bits_type(elem_of(op.x.type)))
+
+
+@evaluate(arith.CastOp)
+def cast_(m: Machine, op: arith.CastOp, x: Any) -> Any:
+    return convert(x, elem_of(op.x.type), elem_of(op.result.type), op.rounding)
+
+
+@evaluate(arith.BitcastOp)
+def bitcast_(m: Machine, op: arith.BitcastOp, x: Any) -> Any:
+    return bitcast(x, elem_of(op.x.type), elem_of(op.result.type))
+
+
+@evaluate(arith.AddPtrOp)
+def addptr_(m: Machine, op: arith.AddPtrOp, ptr: Any, offset: Any) -> Any:
+    return ptr + offset.astype(np.int64) * np.int64(elem_of(op.ptr.type).element_ty.storage_bytes)
+
+
+@evaluate(arith.HintOp)
+def hint_(m: Machine, op: Op, x: Any) -> Any:
+    return x
+
+

@@ -1,0 +1,202 @@
+"""NumPy meaning of the ops that touch memory or the outside world, and of the GPU level's data movement."""
+
+# pyright: basic
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tessera.errors import DeviceAssertionError, InterpreterError
+from tessera.interp.machine import Machine, evaluate
+from tessera.interp.numerics import carrier, settle, storage, to_storage
+from tessera.ir import elem_of
+from tessera.ops import gpu, memory
+
+
+@evaluate(memory.LoadOp)
+def load_(m: Machine, op: memory.LoadOp, ptr: Any, *_: Any) -> Any:
+    elem = elem_of(op.ptr.type).element_ty
+    return np.asarray(m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other")), carrier(elem))
+
+
+@evaluate(memory.StoreOp)
+def store_(m: Machine, op: memory.StoreOp, ptr: Any, value: Any, *_: Any) -> Any:
+    m.memory.store(ptr, value, elem_of(op.ptr.type).element_ty, m.optional(op, "mask"))
+    return ()
+
+
+_ATOMIC = {
+    "add": lambda a, b: a + b, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
+    "xor": lambda a, b: a ^ b, "xchg": lambda a, b: b, "max": np.fmax, "min": np.fmin,
+}  # fmt: skip
+
+
+@evaluate(memory.AtomicRmwOp)
+def atomic_rmw_(m: Machine, op: memory.AtomicRmwOp, ptr: Any, value: Any, *_: Any) -> Any:
+    """Element by element in row-major order: duplicate addresses see one another."""
+    elem, mask = elem_of(op.ptr.type).element_ty, m.optional(op, "mask")
+    old = np.zeros(np.shape(ptr), carrier(elem))
+    combine = _ATOMIC[op.kind]
+    for i in np.ndindex(np.shape(ptr)):
+        if mask is None or mask[i]:
+            old[i] = m.memory.load(ptr[i], elem, None, None)
+            if op.kind in ("and", "or", "xor") and elem.is_floating():
+                bits = np.dtype(f"u{elem.storage_bytes}")
+                new = combine(old[i].view(bits), value[i].view(bits)).view(old.dtype)
+            else:
+                new = settle(combine(old[i], value[i]), elem)
+            m.memory.store(ptr[i], new, elem, None)
+    return old
+
+
+@evaluate(memory.AtomicCasOp)
+def atomic_cas_(m: Machine, op: memory.AtomicCasOp, ptr: Any, expected: Any, value: Any) -> Any:
+    elem = elem_of(op.ptr.type).element_ty
+    old = np.zeros(np.shape(ptr), carrier(elem))
+    for i in np.ndindex(np.shape(ptr)):
+        old[i] = m.memory.load(ptr[i], elem, None, None)
+        if to_storage(old[i], elem).tobytes() == to_storage(expected[i], elem).tobytes():
+            m.memory.store(ptr[i], value[i], elem, None)
+    return old
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    base: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    block: tuple[int, ...]
+    elem: Any
+    padding: str
+
+
+@evaluate(memory.MakeDescriptorOp)
+def make_descriptor_(m: Machine, op: memory.MakeDescriptorOp, base: Any, *_: Any) -> Any:
+    shape, strides = (tuple(int(x) for x in m.many(v)) for v in (op.shape, op.strides))
+    return Descriptor(int(base), shape, strides, op.block_shape, op.result.type.elem, op.padding)
+
+
+def _block(d: Descriptor, offsets: list[Any]) -> tuple[Any, Any]:
+    """Addresses of a descriptor's block and the mask of those inside the array."""
+    address, mask = np.asarray(d.base, np.int64), np.asarray(True)
+    for axis, (start, extent) in enumerate(zip(offsets, d.block, strict=True)):
+        index = int(start) + np.arange(extent, dtype=np.int64)
+        index = index.reshape([-1 if i == axis else 1 for i in range(len(d.block))])
+        address = address + index * d.strides[axis] * d.elem.storage_bytes
+        mask = mask & (index >= 0) & (index < d.shape[axis])
+    return np.broadcast_to(address, d.block), np.broadcast_to(mask, d.block)
+
+
+@evaluate(memory.DescriptorLoadOp)
+def descriptor_load_(m: Machine, op: memory.DescriptorLoadOp, desc: Any, *offsets: Any) -> Any:
+    address, mask = _block(desc, list(offsets))
+    other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
+    return np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
+
+
+@evaluate(memory.DescriptorStoreOp)
+def descriptor_store_(m: Machine, op: memory.DescriptorStoreOp, desc: Any, *rest: Any) -> Any:
+    *offsets, value = rest
+    address, mask = _block(desc, offsets)
+    if op.kind != "store":
+        old = m.memory.load(address, desc.elem, mask, None)
+        value = settle(_ATOMIC[op.kind](old, value), desc.elem)
+    m.memory.store(address, value, desc.elem, mask)
+    return ()
+
+
+@evaluate(memory.AssertOp)
+def assert_(m: Machine, op: memory.AssertOp, condition: Any) -> Any:
+    if not np.all(condition):
+        where = np.unravel_index(int(np.argmin(condition)), np.shape(condition)) if np.ndim(condition) else ()
+        at = f" at element {tuple(int(i) for i in where)}" if where else ""
+        raise DeviceAssertionError(f"assertion failed{at}: {op.message}")
+    return ()
+
+
+@evaluate(memory.PrintOp)
+def print_(m: Machine, op: memory.PrintOp, *args: Any) -> Any:
+    pid = f"pid ({', '.join(map(str, m.program))})"
+    if not args:
+        print(f"{pid}{op.prefix}", file=sys.stdout)
+    for number, x in enumerate(args):
+        label = f"(operand {number}) " if len(args) > 1 else ""
+        for i in np.ndindex(np.shape(x)):
+            shown = hex(int(x[i])) if op.hex else x[i]
+            print(f"{pid} idx ({', '.join(map(str, i))}){op.prefix}{label}{shown}")
+    return ()
+
+
+@evaluate(memory.BarrierOp, memory.AssumeOp)
+def nothing_(m: Machine, op: Any, *_: Any) -> Any:
+    return ()
+
+
+# --- GPU level --------------------------------------------------------------------------------------------
+@evaluate(gpu.ConvertLayoutOp)
+def convert_layout_(m: Machine, op: Any, x: Any) -> Any:
+    return x
+
+
+@evaluate(gpu.LocalAllocOp)
+def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: Any = None) -> Any:
+    t = op.result.type
+    if init is not None:
+        return np.array(np.broadcast_to(init, t.shape))
+    raw = np.full((*t.shape, np.dtype(storage(t.elem)).itemsize), 0xFF, np.uint8)  # poison: NaN, -1
+    return np.zeros(t.shape, carrier(t.elem)) + raw.view(storage(t.elem))[..., 0].astype(carrier(t.elem))
+
+
+@evaluate(gpu.LocalIndexOp)
+def local_index_(m: Machine, op: Any, ring: Any, index: Any) -> Any:
+    i = int(index)
+    if not 0 <= i < ring.shape[0]:
+        raise InterpreterError(f"buffer {i} of a ring of {ring.shape[0]}")
+    return ring[i]
+
+
+@evaluate(gpu.LocalTransOp)
+def local_trans_(m: Machine, op: gpu.LocalTransOp, x: Any) -> Any:
+    return np.transpose(x, op.order)
+
+
+@evaluate(gpu.LocalLoadOp)
+def local_load_(m: Machine, op: gpu.LocalLoadOp, shared: Any, *_: Any) -> Any:
+    return np.array(shared)
+
+
+@evaluate(gpu.LocalStoreOp)
+def local_store_(m: Machine, op: Any, value: Any, shared: Any) -> Any:
+    shared[...] = value
+    return ()
+
+
+@evaluate(gpu.AsyncCopyOp)
+def async_copy_(m: Machine, op: gpu.AsyncCopyOp, ptr: Any, shared: Any, *_: Any) -> Any:
+    """Memory is read now; shared memory changes only at the wait, so that a missing wait shows."""
+    elem = elem_of(op.ptr.type).element_ty
+    value = m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other"))
+
+    def land() -> None:
+        shared[...] = value
+
+    m.open_group.append(land)
+    return None
+
+
+@evaluate(gpu.AsyncCommitOp)
+def async_commit_(m: Machine, op: gpu.AsyncCommitOp, *_: Any) -> Any:
+    m.groups.append(m.open_group)
+    m.open_group = []
+
+
+@evaluate(gpu.AsyncWaitOp)
+def async_wait_(m: Machine, op: gpu.AsyncWaitOp, *_: Any) -> Any:
+    while len(m.groups) > op.pending:
+        for land in m.groups.pop(0):
+            land()
+
+

@@ -1,0 +1,93 @@
+"""The interpreter's view of memory: vectors of addresses read and written through one window on the address space.
+
+Accesses are checked against the storages of the kernel's array arguments. A kernel that was given raw addresses,
+or that loads pointers from memory, may reach other storage: then only null is refused.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tessera.errors import InterpreterError
+from tessera.interp.numerics import from_storage, storage, to_storage
+
+_BASE = 4096  # the first page is never mapped: the window starts behind it
+
+
+class _Window:
+    """All of the address space as one NumPy array of `width`-byte words."""
+
+    def __init__(self, kind: Any):
+        width = np.dtype(kind).itemsize
+        shape = (((1 << 47) - _BASE) // width,)
+        self.__array_interface__ = {
+            "shape": shape, "typestr": np.dtype(kind).str, "data": (_BASE, False), "version": 3
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Memory:
+    """Storages known to the launch: `extents` maps argument names to (first address, end address)."""
+
+    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
+    open: bool = False  # pointers to unknown storage may occur
+    windows: dict[Any, np.ndarray] = field(default_factory=dict)
+
+    def _words(self, address: np.ndarray, kind: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+        width = np.dtype(kind).itemsize
+        address = np.asarray(address, np.int64)
+        if address.size:
+            self._check(address, width, what)
+            if np.any(address % width):
+                raise InterpreterError(f"{what} at an address that is not aligned to its {width} bytes")
+        if kind not in self.windows:
+            self.windows[kind] = np.asarray(_Window(kind))
+        return self.windows[kind], (address - _BASE) // width
+
+    def _check(self, address: np.ndarray, width: int, what: str) -> None:
+        if self.open:
+            bad = address < _BASE
+        else:
+            inside = np.zeros(address.shape, bool)
+            for low, high in self.extents.values():
+                inside |= (address >= low) & (address + width <= high)
+            bad = ~inside
+        if np.any(bad):
+            first = int(np.argmax(bad.reshape(-1)))
+            where = int(address.reshape(-1)[first])
+            raise InterpreterError(
+                f"{what} out of bounds: element {first} has address {where:#x}{self._nearest(where)}",
+                help="guard the access with a mask, or check the strides and the grid of the launch",
+            )
+
+    def _nearest(self, address: int) -> str:
+        if not self.extents:
+            return ""
+        name, (low, high) = min(
+            self.extents.items(), key=lambda e: max(e[1][0] - address, address - e[1][1] + 1, 0)
+        )
+        side = f"{low - address} bytes before" if address < low else f"{address - high} bytes past the end of"
+        return f", {side} argument `{name}` ({high - low} bytes)"
+
+    def load(self, address: np.ndarray, elem: Any, mask: np.ndarray | None, other: np.ndarray | None) -> np.ndarray:
+        """Values of type `elem` at `address` where `mask`; elsewhere `other`, or 0."""
+        kind = storage(elem)
+        if mask is None:
+            words, index = self._words(address, kind, "load")
+            return from_storage(words[index], elem)
+        raw = np.zeros(np.shape(address), kind)
+        words, index = self._words(np.asarray(address)[mask], kind, "load")
+        raw[mask] = words[index]
+        value = from_storage(raw, elem)
+        return value if other is None else np.where(mask, value, other)
+
+    def store(self, address: np.ndarray, value: np.ndarray, elem: Any, mask: np.ndarray | None) -> None:
+        raw = to_storage(value, elem)
+        if mask is not None:
+            address, raw = np.asarray(address)[mask], np.asarray(raw)[mask]
+        words, index = self._words(address, storage(elem), "store")
+        words[index] = raw

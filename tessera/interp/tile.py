@@ -1,0 +1,167 @@
+"""NumPy meaning of the ops that make, reshape, reduce and multiply tiles."""
+
+# pyright: basic
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import float64
+from tessera.interp.machine import Machine, evaluate
+from tessera.interp.numerics import carrier, settle
+from tessera.ir import Op, elem_of, shape_of
+from tessera.ops import control, gpu, tile
+
+
+@evaluate(tile.ProgramIdOp)
+def program_id_(m: Machine, op: tile.ProgramIdOp) -> Any:
+    return np.asarray(m.program[op.axis], np.int32)
+
+
+@evaluate(tile.NumProgramsOp)
+def num_programs_(m: Machine, op: tile.NumProgramsOp) -> Any:
+    return np.asarray(m.grid[op.axis], np.int32)
+
+
+@evaluate(tile.ArangeOp)
+def arange_(m: Machine, op: tile.ArangeOp) -> Any:
+    return np.arange(op.start, op.end, dtype=np.int32)
+
+
+@evaluate(tile.SplatOp, tile.BroadcastOp)
+def broadcast_(m: Machine, op: Op, x: Any) -> Any:
+    return np.broadcast_to(x, shape_of(op.result.type))
+
+
+@evaluate(tile.ExpandDimsOp)
+def expand_dims_(m: Machine, op: tile.ExpandDimsOp, x: Any) -> Any:
+    return np.expand_dims(x, op.axis)
+
+
+@evaluate(tile.ReshapeOp)
+def reshape_(m: Machine, op: tile.ReshapeOp, x: Any) -> Any:
+    return np.reshape(x, shape_of(op.result.type))
+
+
+@evaluate(tile.TransOp)
+def trans_(m: Machine, op: tile.TransOp, x: Any) -> Any:
+    return np.transpose(x, op.order)
+
+
+@evaluate(tile.JoinOp)
+def join_(m: Machine, op: tile.JoinOp, a: Any, b: Any) -> Any:
+    return np.stack([a, b], axis=-1)
+
+
+@evaluate(tile.SplitOp)
+def split_(m: Machine, op: tile.SplitOp, x: Any) -> Any:
+    return x[..., 0], x[..., 1]
+
+
+@evaluate(tile.GatherOp)
+def gather_(m: Machine, op: tile.GatherOp, x: Any, index: Any) -> Any:
+    return np.take_along_axis(x, np.clip(index.astype(np.int64), 0, x.shape[op.axis] - 1), op.axis)
+
+
+@evaluate(tile.HistogramOp)
+def histogram_(m: Machine, op: tile.HistogramOp, x: Any, mask: Any = None) -> Any:
+    counted = x.astype(np.int64) if mask is None else x.astype(np.int64)[mask]
+    counted = counted[(counted >= 0) & (counted < op.bins)]
+    return np.bincount(counted, minlength=op.bins).astype(np.int32)
+
+
+def _tf32(x: Any) -> Any:
+    """Round fp32 to 10 mantissa bits, ties to even."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    return ((bits + np.uint32(0xFFF) + ((bits >> 13) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+@evaluate(tile.DotOp)
+def dot_(m: Machine, op: tile.DotOp, a: Any, b: Any, acc: Any) -> Any:
+    if op.precision == "tf32" and a.dtype == np.float32 and elem_of(op.a.type).name == "fp32":
+        a, b = _tf32(a), _tf32(b)
+    return _multiply(op, a, b, acc)
+
+
+@evaluate(gpu.MmaOp)
+def mma_(m: Machine, op: gpu.MmaOp, a: Any, b: Any, acc: Any) -> Any:
+    if elem_of(op.a.type).name == "fp32":
+        a, b = _tf32(a), _tf32(b)
+    return _multiply(op, a, b, acc)
+
+
+def _multiply(op: Any, a: Any, b: Any, acc: Any) -> Any:
+    e = elem_of(op.acc.type)
+    # One rounding per dot, from fp64 (fp32 products of 16-bit floats are exact there; ints stay ints).
+    wide = np.int64 if e.is_int() else np.longdouble if e is float64 else np.float64
+    return settle(np.matmul(a.astype(wide), b.astype(wide)) + acc.astype(wide), e)
+
+
+def _combine(m: Machine, op: tile.CombineOp, a: list[Any], b: list[Any]) -> list[Any]:
+    """Run the combine region on whole arrays: its ops work element by element."""
+    shape = np.broadcast_shapes(*(np.shape(x) for x in (*a, *b)))
+    out = m.run_block(op.combine, [*a, *b])
+    return [np.broadcast_to(x, shape) for x in out]
+
+
+@evaluate(tile.ReduceOp)
+def reduce_(m: Machine, op: tile.ReduceOp, *inputs: Any) -> Any:
+    """A balanced tree: halves are combined until one element is left (an odd one waits)."""
+    parts = [np.moveaxis(x, op.axis, 0) for x in inputs]
+    n = parts[0].shape[0]
+    while n > 1:
+        half = n // 2
+        joined = _combine(m, op, [x[:half] for x in parts], [x[half : 2 * half] for x in parts])
+        if n % 2:
+            joined = [np.concatenate([j, x[n - 1 :]]) for j, x in zip(joined, parts, strict=True)]
+        parts, n = joined, half + n % 2
+    out = [np.asarray(x[0], carrier(elem_of(v.type))) for x, v in zip(parts, op.inputs, strict=True)]
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+@evaluate(tile.ScanOp)
+def scan_(m: Machine, op: tile.ScanOp, *inputs: Any) -> Any:
+    parts = [np.moveaxis(x, op.axis, 0) for x in inputs]
+    if op.reverse:
+        parts = [x[::-1] for x in parts]
+    out = [np.array(x) for x in parts]
+    for i in range(1, len(parts[0])):
+        for o, new in zip(out, _combine(m, op, [o[i - 1] for o in out], [x[i] for x in parts]), strict=True):
+            o[i] = new
+    if op.reverse:
+        out = [x[::-1] for x in out]
+    moved = [np.moveaxis(x, 0, op.axis) for x in out]
+    return moved[0] if len(moved) == 1 else tuple(moved)
+
+
+# --- control flow ----------------------------------------------------------------------------------------
+@evaluate(control.IfOp)
+def if_(m: Machine, op: control.IfOp, condition: Any) -> Any:
+    out = m.run_block(op.then if condition else op.orelse, [])
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+@evaluate(control.ForOp)
+def for_(m: Machine, op: control.ForOp, lb: Any, ub: Any, step: Any, *inits: Any) -> Any:
+    carried, kind = list(inits), np.asarray(lb).dtype
+    for i in range(int(lb), int(ub), int(step)):
+        carried = m.run_block(op.body, [np.asarray(i, kind), *carried])
+    return carried[0] if len(carried) == 1 else tuple(carried)
+
+
+@evaluate(control.WhileOp)
+def while_(m: Machine, op: control.WhileOp, *inits: Any) -> Any:
+    carried = list(inits)
+    while True:
+        condition, *carried = m.run_block(op.before, carried)
+        if not condition:
+            return carried[0] if len(carried) == 1 else tuple(carried)
+        carried = m.run_block(op.after, carried)
+
+
+@evaluate(control.CallOp)
+def call_(m: Machine, op: control.CallOp, *args: Any) -> Any:
+    callee = m.module.function(op.callee)
+    out = m.run_block(callee.regions[0], args)
+    return out[0] if len(out) == 1 else tuple(out)
