@@ -1,0 +1,181 @@
+"""Compile-time functions, and aggregates: classes whose instances group values of a kernel."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tessera.language.values import BoundMethod, constexpr, unwrap, wrap
+
+FIELDS = "__aggregate_fields__"
+
+
+class ConstexprFunction:
+    """A Python function that runs while a kernel is compiled: constexpr in, constexpr out; plain values on the host."""
+
+    def __init__(self, fn: Callable[..., Any]):
+        self.fn = fn
+        functools.update_wrapper(self, fn, updated=())
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else BoundMethod(instance, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        values = [unwrap(a) for a in args]
+        return unwrap(self.fn(*values, **{k: unwrap(v) for k, v in kwargs.items()}))
+
+    @property
+    def cache_key(self) -> str:
+        try:
+            text = inspect.getsource(self.fn)
+        except (OSError, TypeError):
+            text = self.fn.__code__.co_code.hex() + repr(self.fn.__code__.co_consts)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"constexpr_function({self.fn.__module__}:{self.fn.__qualname__})"
+
+
+def constexpr_function(fn: Callable[..., Any]) -> Any:
+    """Decorator: let kernels call an ordinary function with compile-time arguments."""
+    return ConstexprFunction(fn)
+
+
+def is_aggregate(x: Any) -> bool:
+    """Whether `x` is an aggregate class."""
+    return isinstance(x, type) and FIELDS in x.__dict__
+
+
+def is_aggregate_value(x: Any) -> bool:
+    """Whether `x` is an instance of an aggregate class."""
+    return hasattr(type(x), FIELDS)
+
+
+def aggregate(cls: type) -> Any:
+    """Class decorator: instances group the values of the annotated fields; they are immutable once made.
+
+    Without an own `__init__` one is made that takes the fields in order. Raises TypeError when a base class is not an
+    aggregate.
+    """
+    fields: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[1:-1]):
+        if not is_aggregate(base):
+            raise TypeError(
+                f"aggregate {cls.__name__} inherits from {base.__name__}, which is no aggregate"
+            )
+        fields.update(getattr(base, FIELDS))
+    fields.update(inspect.get_annotations(cls))
+    setattr(cls, FIELDS, fields)
+    own = cls.__dict__.get("__init__")
+    if own is None:
+        own = _make_init(fields, {n: cls.__dict__[n] for n in fields if n in cls.__dict__})
+    if inspect.isfunction(own):
+        cls.__init__ = _closing(own)
+    for name, method in (
+        ("__setattr__", _set),
+        ("__repr__", _show),
+        ("__eq__", _equal),
+        ("__hash__", _hash),
+    ):
+        setattr(cls, name, method)
+    return cls
+
+
+def _make_init(fields: dict[str, Any], defaults: dict[str, Any]) -> Callable[..., None]:
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if len(args) > len(fields):
+            raise TypeError(
+                f"{type(self).__name__} has {len(fields)} fields, {len(args)} values were given"
+            )
+        given = dict(zip(fields, args, strict=False))
+        for name, value in kwargs.items():
+            if name not in fields or name in given:
+                raise TypeError(f"{type(self).__name__}: unexpected argument {name!r}")
+            given[name] = value
+        for name, value in (defaults | given).items():
+            setattr(self, name, wrap(value))
+
+    return init
+
+
+def _closing(init: Callable[..., None]) -> Callable[..., None]:
+    """A plain `__init__` followed by the check that the instance is complete."""
+
+    @functools.wraps(init)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        if "_closed" not in self.__dict__:
+            close(self)
+
+    return wrapper
+
+
+def close(instance: Any) -> None:
+    """Check that every field is set, and forbid changes from now on."""
+    fields = getattr(type(instance), FIELDS)
+    missing = [n for n in fields if n not in instance.__dict__]
+    if missing:
+        raise TypeError(
+            f"aggregate {type(instance).__name__} leaves the field {missing[0]!r} unset"
+        )
+    for name, annotation in fields.items():
+        value = instance.__dict__[name]
+        if (
+            isinstance(annotation, type)
+            and annotation is not constexpr
+            and not isinstance(value, annotation)
+        ):
+            raise TypeError(
+                f"field {name!r} of aggregate {type(instance).__name__} must be {annotation.__name__}, got {value}"
+            )
+    instance.__dict__["_closed"] = True
+
+
+def field_values(instance: Any) -> dict[str, Any]:
+    """The fields of an aggregate in the order of their declaration."""
+    return {n: instance.__dict__[n] for n in getattr(type(instance), FIELDS)}
+
+
+def replace_fields(instance: Any, **changes: Any) -> Any:
+    """A copy of an aggregate with some fields changed. TypeError for an unknown field."""
+    fields = getattr(type(instance), FIELDS)
+    for name in changes:
+        if name not in fields:
+            raise TypeError(f"aggregate {type(instance).__name__} has no field {name!r}")
+    new = object.__new__(type(instance))
+    new.__dict__.update({n: wrap(v) for n, v in (field_values(instance) | changes).items()})
+    new.__dict__["_closed"] = True
+    return new
+
+
+def _set(self: Any, name: str, value: Any) -> None:
+    if "_closed" in self.__dict__:
+        raise AttributeError(
+            f"cannot assign to field {name!r} on immutable aggregate {type(self).__name__}"
+        )
+    fields = getattr(type(self), FIELDS)
+    if name not in fields:
+        raise AttributeError(f"aggregate {type(self).__name__} has no field {name!r}")
+    is_constant = fields[name] is constexpr or "constexpr" in str(fields[name])
+    self.__dict__[name] = (
+        constexpr(value) if is_constant and not isinstance(value, constexpr) else wrap(value)
+    )
+
+
+def _show(self: Any) -> str:
+    inner = ", ".join(f"{n}={self.__dict__.get(n)}" for n in getattr(type(self), FIELDS))
+    return f"{type(self).__name__}({inner})"
+
+
+def _equal(self: Any, other: object) -> bool:
+    if type(self) is not type(other):
+        return False
+    theirs = field_values(other)
+    return all(bool(v == theirs[n]) for n, v in field_values(self).items())
+
+
+def _hash(self: Any) -> int:
+    return hash((type(self), *field_values(self).values()))

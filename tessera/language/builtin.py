@@ -1,0 +1,144 @@
+"""`@builtin`: an operation of the language as a signature and a docstring; the front end holds what it does."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, overload
+
+from tessera.errors import CompilationError, KernelOnly
+from tessera.language.values import METHODS
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_REQUIRED: Any = object()
+
+
+class ArgumentBinder:
+    """Matches call arguments with parameters as Python does; errors name the function and the parameter."""
+
+    __slots__ = ("keyword_only", "name", "names", "defaults", "variadic")
+
+    def __init__(self, name: str, signature: inspect.Signature):
+        self.name = name
+        self.names: list[str] = []
+        self.defaults: list[Any] = []
+        self.keyword_only: dict[str, Any] = {}
+        self.variadic: str | None = None
+        for p in signature.parameters.values():
+            default = _REQUIRED if p.default is p.empty else p.default
+            if p.kind in _POSITIONAL:
+                self.names.append(p.name)
+                self.defaults.append(default)
+            elif p.kind is p.KEYWORD_ONLY:
+                self.keyword_only[p.name] = default
+            elif p.kind is p.VAR_POSITIONAL:
+                self.variadic = p.name
+
+    def bind(
+        self, args: list[Any], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], list[Any], dict[str, Any]]:
+        """(one value a positional parameter, surplus positional values, keyword-only values)."""
+        n = len(self.names)
+        bound, extra = args[:n], args[n:]
+        if extra and self.variadic is None:
+            raise CompilationError(
+                f"{self.name}() takes {n} positional argument{'s' if n != 1 else ''}"
+                f" but {len(args)} were given"
+            )
+        unused = dict(kwargs) if kwargs else {}
+        for i in range(len(bound), n):
+            value = unused.pop(self.names[i], self.defaults[i]) if unused else self.defaults[i]
+            if value is _REQUIRED:
+                raise CompilationError(f"{self.name}() misses the argument {self.names[i]!r}")
+            bound.append(value)
+        only: dict[str, Any] = {}
+        for name, default in self.keyword_only.items():
+            only[name] = unused.pop(name, default)
+            if only[name] is _REQUIRED:
+                raise CompilationError(f"{self.name}() misses the keyword argument {name!r}")
+        if unused:
+            self._refuse(next(iter(unused)))
+        return bound, extra, only
+
+    def _refuse(self, name: str) -> None:
+        if name in self.names:
+            raise CompilationError(f"{self.name}() got two values for the argument {name!r}")
+        known = ", ".join([*self.names, *self.keyword_only])
+        raise CompilationError(
+            f"{self.name}() has no argument {name!r}", help=f"its arguments are: {known}"
+        )
+
+
+class Builtin:
+    """An operation that only a kernel can call. `impl` is set by the front end's registry."""
+
+    def __init__(self, stub: Callable[..., Any]):
+        self.__name__: str = stub.__name__
+        self.__qualname__: str = stub.__qualname__
+        self.__module__ = stub.__module__
+        self.__doc__ = stub.__doc__
+        self.__wrapped__ = stub
+        self.impl: Callable[..., Any] | None = None
+        self.must_use: str | None = None  # why its result must not be dropped
+        self._signature: inspect.Signature | None = None
+        self._binder: ArgumentBinder | None = None
+
+    @property
+    def signature(self) -> inspect.Signature:
+        if self._signature is None:
+            self._signature = inspect.signature(self.__wrapped__)
+        return self._signature
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self.signature
+
+    @property
+    def binder(self) -> ArgumentBinder:
+        if self._binder is None:
+            self._binder = ArgumentBinder(self.__name__, self.signature)
+        return self._binder
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise KernelOnly(name=self.__name__)
+
+    def __repr__(self) -> str:
+        return f"<builtin {self.__name__}>"
+
+
+@overload
+def builtin(stub: Callable[..., Any], /) -> Any: ...
+@overload
+def builtin(*, method: bool) -> Callable[[Callable[..., Any]], Any]: ...
+def builtin(stub: Callable[..., Any] | None = None, /, *, method: bool = False) -> Any:
+    """Make a stub (signature and docstring) an operation; `method`: also a method of tensors under its name."""
+
+    def make(fn: Callable[..., Any]) -> Any:
+        made = Builtin(fn)
+        if method:
+            METHODS[made.__name__] = made
+        return made
+
+    return make if stub is None else make(stub)
+
+
+Function = TypeVar("Function")
+
+
+def tensor_method(function: Function) -> Function:
+    """Make a builtin or a function of the language also a method of tensors under its name."""
+    METHODS[function.__name__] = function  # type: ignore[attr-defined]
+    return function
+
+
+def must_use_result(message: Any) -> Any:
+    """Decorator: a kernel that calls the function and drops its result does not compile; `message` says why."""
+    if isinstance(message, str):
+
+        def mark(fn: Any) -> Any:
+            fn.must_use = message
+            return fn
+
+        return mark
+    message.must_use = ""
+    return message

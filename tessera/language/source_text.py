@@ -1,0 +1,60 @@
+"""Finds the source of a function: its lines, where its `def` stands, and its parsed form with columns of the file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+NO_SOURCE = "@jit functions should be defined in a Python file"
+
+
+class SourceText:
+    """The text of one function. `lines` start at the decorators, `def_line` counts from 1 in `file`."""
+
+    __slots__ = ("_tree", "def_line", "file", "first_line", "indent", "lines", "text")
+
+    def __init__(self, fn: Callable[..., Any]):
+        try:
+            self.lines, first = inspect.getsourcelines(fn)
+        except (OSError, TypeError) as error:
+            raise ValueError(NO_SOURCE) from error
+        self.first_line = max(first, 1)
+        self.file = fn.__code__.co_filename
+        head = re.compile(rf"^(\s*)def\s+{re.escape(fn.__name__)}\b")
+        found = next(((i, m) for i, s in enumerate(self.lines) if (m := head.match(s))), None)
+        if found is None:
+            raise ValueError(f"{NO_SOURCE} with `def`: {fn.__name__} is not one")
+        above, match = found
+        self.indent: str = match.group(1)
+        self.def_line = self.first_line + above
+        self.text = "".join(self.lines[above:])
+        self._tree: ast.FunctionDef | None = None
+
+    @property
+    def dedented(self) -> str:
+        return textwrap.dedent(self.text)
+
+    def replace(self, text: str) -> None:
+        """Take another text as the function's source; its first line is its `def`."""
+        self.text, self.indent, self._tree = text, "", None
+
+    def tree(self) -> ast.FunctionDef:
+        """The function's definition. Line 1 is its `def`; columns are those of the file.
+
+        Indented text is parsed as the body of an `if`, not dedented: taking blanks off each line would change
+        strings that span lines, and the columns would no longer be those that the author sees.
+        """
+        if self._tree is None:
+            if self.indent:
+                outer = ast.parse("if 1:\n" + self.text)
+                node: Any = outer.body[0].body[0]  # type: ignore[attr-defined]
+                ast.increment_lineno(node, -1)
+            else:
+                node = ast.parse(self.text).body[0]
+            assert isinstance(node, ast.FunctionDef)
+            self._tree = node
+        return self._tree
