@@ -1,0 +1,1 @@
+"""Analyses: facts about values that passes and back ends ask for (rank 3)."""
