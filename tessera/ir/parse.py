@@ -165,11 +165,9 @@ class _Parser:
             self.define(name, block.add_arg(type))
             self.accept(",")
         self.expect("{")
-        while True:
-            self.skip()
-            if self.text.startswith("}", self.at):
-                return block
+        while not self.accept("}"):
             block.append(self.op())
+        return block
 
     def op(self) -> Op:
         results: list[tuple[str, Any]] = []
@@ -188,17 +186,12 @@ class _Parser:
         args = self.operands(cls)
         attrs = self.attributes()
         regions: list[Block] = []
-        for _ in range(self.region_count(cls)):
+        for _ in cls.region_fields:
             regions.append(self.block())
-        if regions:
-            self.expect("}")
         op = cls(*args, results=[t for _, t in results], regions=regions, **attrs)
         for (name, _), value in zip(results, op.results, strict=True):
             self.define(name, value)
         return op
-
-    def region_count(self, cls: type[Op]) -> int:
-        return len(cls.region_fields)
 
     def module(self) -> Module:
         self.expect("module")

@@ -1,0 +1,38 @@
+"""Common subexpressions: equal pure ops become one, also with those of the blocks around."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.ir import Block, Effect, Module, Op, Value, pass_
+
+Key = tuple[Any, ...]
+
+
+def _key(op: Op) -> Key:
+    attrs = tuple((k, type(v), v) for k, v in op.attrs.items())
+    return (type(op), tuple(op.operands), attrs, tuple(r.type for r in op.results))
+
+
+def _block(block: Block, known: dict[Key, list[Value]]) -> None:
+    for op in block:
+        if op.regions:
+            for inner in op.regions:
+                _block(inner, dict(known))
+            continue
+        if op.effects is not Effect.NONE or op.terminator or not op.results or op.opcode == "local_alloc":
+            continue
+        key = _key(op)
+        seen = known.get(key)
+        if seen is None:
+            known[key] = op.results
+        else:
+            op.replace_by(seen)
+
+
+@pass_("cse")
+def cse(module: Module) -> None:
+    """Merge pure ops without regions that have equal operands, attributes and types. Loads are left alone."""
+    for f in module.body:
+        for block in f.regions:
+            _block(block, {})
