@@ -142,14 +142,29 @@ stmatrix_plan = ldmatrix_plan
 """stmatrix has the same lane map: how it stores all registers of `dist` to `shared`, or None."""
 
 
+def _gather_cost(access: Access, elem_bits: int) -> float:
+    """Slots to bring the registers of one group in order: wide accesses take consecutive machine registers.
+
+    The first group tells for all, as the others differ from it by an XOR that leaves aligned runs aligned runs.
+    """
+    group = access.groups[0]
+    words = group.words if isinstance(group, MatrixGroup) else (group.registers,)
+    registers = [r for word in words for r in word]
+    if registers == list(range(len(registers))):
+        return 0.0
+    per_word = max(1, 32 // elem_bits)
+    packed = all(
+        registers[i] % per_word == 0 and registers[i : i + per_word][-1] - registers[i] == per_word - 1
+        for i in range(0, len(registers) - per_word + 1, per_word)
+    )
+    return len(registers) * elem_bits / 32 * (0.25 if packed else 1.0)
+
+
 def access_cost(access: Access, elem_bits: int) -> float:
-    """Shared-memory passes plus issue slots of one warp for the whole access (a vector below 4 bytes also packs)."""
-    groups = len(access.groups)
-    issue = 1.0
-    if isinstance(access, VectorAccess) and access.vec * elem_bits < 32:
-        issue = 1.5
+    """Shared-memory passes plus issue slots of one warp for the whole access."""
+    each = access.wavefronts + 1.0 + _gather_cost(access, elem_bits)
     bases = len({group.offset & access.thread_mask for group in access.groups})
-    return groups * (access.wavefronts + issue) + 0.5 * bases
+    return len(access.groups) * each + 0.5 * bases
 
 
 def best_access(offsets: OffsetMap, elem_bits: int, matrix: bool, slot_bits: int = 64) -> Access:
