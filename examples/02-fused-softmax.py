@@ -1,0 +1,98 @@
+"""Softmax over the rows of a matrix, read once and written once.
+
+A row that fits a tile stays in registers between its three steps (max, sum of exponentials, division). A longer row is
+walked twice: the first walk keeps a running maximum and rescales the sum whenever it grows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import common
+import tessera
+import tessera.language as tl
+
+LONGEST_TILE = 16384
+
+
+@tessera.jit
+def softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < cols
+    x = tl.load(x_ptr + row * x_stride + at, mask=inside, other=-float("inf")).to(tl.float32)
+    powers = tl.exp(x - tl.max(x, axis=0))
+    tl.store(out_ptr + row * out_stride + at, powers / tl.sum(powers, axis=0), mask=inside)
+
+
+@tessera.jit
+def long_softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * x_stride
+    out_ptr += row * out_stride
+    at = tl.arange(0, BLOCK)
+    # One running (max, sum) for each position of the tile: the loop has no reduction across elements.
+    peak = tl.full((BLOCK,), -1.0e38, tl.float32)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, cols, BLOCK):
+        x = tl.load(x_ptr + start + at, mask=start + at < cols, other=-float("inf")).to(tl.float32)
+        higher = tl.maximum(peak, x)
+        total = total * tl.exp(peak - higher) + tl.exp(x - higher)
+        peak = higher
+    highest = tl.max(peak, axis=0)
+    scale = 1.0 / tl.sum(total * tl.exp(peak - highest), axis=0)
+    for start in range(0, cols, BLOCK):
+        inside = start + at < cols
+        x = tl.load(x_ptr + start + at, mask=inside, other=-float("inf")).to(tl.float32)
+        tl.store(out_ptr + start + at, tl.exp(x - highest) * scale, mask=inside)
+
+
+def softmax(x: Any, out: Any) -> None:
+    rows, cols = x.shape
+    block = tessera.next_power_of_2(cols)
+    kernel = softmax_kernel if block <= LONGEST_TILE else long_softmax_kernel
+    block = min(block, LONGEST_TILE if kernel is softmax_kernel else 4096)
+    warps = 4 if block <= 2048 else 8
+    kernel[(rows,)](
+        x, out, common.strides(x)[0], common.strides(out)[0], cols, BLOCK=block, num_warps=warps
+    )
+
+
+def specimens() -> list[common.Specimen]:
+    signature = {
+        "x_ptr": "*fp32", "out_ptr": "*fp32", "x_stride": "i32", "out_stride": "i32", "cols": "i32",
+    }  # fmt: skip
+    return [
+        common.Specimen(softmax_kernel, signature, {"BLOCK": 1024}),
+        common.Specimen(long_softmax_kernel, signature, {"BLOCK": 4096}, {"num_warps": 8}),
+    ]
+
+
+def numpy_softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def measure(device: common.Device, rows: int, cols: int) -> common.Row:
+    x, out = device.normal(rows, cols, scale=3.0), device.empty(rows, cols)
+    softmax(x, out)
+    expected = numpy_softmax(device.numpy(x).astype(np.float64))
+    error = common.relative_error(device.numpy(out), expected)
+    reference = device.pick(lambda: numpy_softmax(x), lambda: x.softmax(dim=1))
+    return common.Row(
+        "fused softmax", f"{rows}x{cols} fp32", error, 1e-6, 8.0 * rows * cols, "GB/s",
+        device.time(lambda: softmax(x, out)), device.time(reference),
+    )  # fmt: skip
+
+
+def main(device: common.Device) -> list[common.Row]:
+    shapes = device.pick(
+        [(4096, 1024), (1000, 781), (64, 50000)], [(16384, 1024), (8192, 781), (1024, 50000)]
+    )
+    return [measure(device, rows, cols) for rows, cols in shapes]
+
+
+if __name__ == "__main__":
+    common.run(main)

@@ -1,0 +1,326 @@
+"""Attention that never stores the matrix of scores, forward and backward, causal or not.
+
+Arrays are [heads, length, dim], contiguous. The forward pass walks the keys tile by tile with a running maximum and sum
+for each query, in powers of two, and keeps log2 of the sum; the backward pass makes the probabilities again from that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import common
+import tessera
+import tessera.language as tl
+
+
+@tessera.jit
+def attend(
+    acc, total, peak, q, k_ptr, v_ptr, rows, first, last, length, scale,
+    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """Take the keys from `first` to `last` into the running result. MASKED: some are hidden from some rows."""
+    dims = tl.arange(0, DIM)
+    at = tl.arange(0, BLOCK_N)
+    k_ptrs = k_ptr + (first + at)[None, :] * DIM + dims[:, None]
+    v_ptrs = v_ptr + (first + at)[:, None] * DIM + dims[None, :]
+    for start in range(first, last, BLOCK_N):
+        keys = start + at
+        if MASKED:
+            k = tl.load(k_ptrs, mask=keys[None, :] < length, other=0.0)
+        else:
+            k = tl.load(k_ptrs)
+        scores = tl.dot(q, k)
+        if MASKED:
+            visible = keys[None, :] < length
+            if CAUSAL:
+                visible = visible & (keys[None, :] <= rows[:, None])
+            scores = tl.where(visible, scores, -float("inf"))
+        higher = tl.maximum(peak, tl.max(scores, axis=1) * scale)
+        weights = tl.exp2(scores * scale - higher[:, None])
+        shrink = tl.exp2(peak - higher)
+        total = total * shrink + tl.sum(weights, axis=1)
+        acc = acc * shrink[:, None]
+        if MASKED:
+            v = tl.load(v_ptrs, mask=keys[:, None] < length, other=0.0)
+        else:
+            v = tl.load(v_ptrs)
+        acc = tl.dot(weights.to(v.dtype), v, acc)
+        peak = higher
+        k_ptrs += BLOCK_N * DIM
+        v_ptrs += BLOCK_N * DIM
+    return acc, total, peak
+
+
+@tessera.jit
+def forward_kernel(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, length, scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """One tile of BLOCK_M queries of one head. `scale` includes log2(e)."""
+    first_row = tl.program_id(0) * BLOCK_M
+    head = tl.program_id(1).to(tl.int64)
+    base = head * length * DIM
+    rows = first_row + tl.arange(0, BLOCK_M)
+    tile = rows[:, None] * DIM + tl.arange(0, DIM)[None, :]
+    inside = rows[:, None] < length
+    q = tl.load(q_ptr + base + tile, mask=inside, other=0.0)
+    acc = tl.zeros((BLOCK_M, DIM), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    peak = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    # Keys before `whole` come in full tiles that every row sees; the rest needs masks.
+    if CAUSAL:
+        whole = first_row // BLOCK_N * BLOCK_N
+        last = tl.minimum(first_row + BLOCK_M, length)
+    else:
+        whole = length // BLOCK_N * BLOCK_N
+        last = length
+    acc, total, peak = attend(
+        acc, total, peak, q, k_ptr + base, v_ptr + base, rows, 0, whole, length, scale,
+        False, CAUSAL, BLOCK_N, DIM,
+    )  # fmt: skip
+    acc, total, peak = attend(
+        acc, total, peak, q, k_ptr + base, v_ptr + base, rows, whole, last, length, scale,
+        True, CAUSAL, BLOCK_N, DIM,
+    )  # fmt: skip
+    out = acc / total[:, None]
+    tl.store(out_ptr + base + tile, out.to(out_ptr.dtype.element_ty), mask=inside)
+    tl.store(lse_ptr + head * length + rows, peak + tl.log2(total), mask=rows < length)
+
+
+@tessera.jit
+def delta_kernel(out_ptr, dout_ptr, delta_ptr, count, BLOCK_M: tl.constexpr, DIM: tl.constexpr):
+    """The inner product of each row of the result with its gradient."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    tile = rows[:, None].to(tl.int64) * DIM + tl.arange(0, DIM)[None, :]
+    inside = rows[:, None] < count
+    out = tl.load(out_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    dout = tl.load(dout_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    tl.store(delta_ptr + rows, tl.sum(out * dout, axis=1), mask=rows < count)
+
+
+@tessera.jit
+def key_gradient_kernel(
+    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, length, scale, log2_scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """Gradients of one tile of BLOCK_N keys and values: walks the queries, scores transposed.
+
+    Rows past the end read zeros, which contribute nothing.
+    """
+    first_key = tl.program_id(0) * BLOCK_N
+    head = tl.program_id(1).to(tl.int64)
+    base = head * length * DIM
+    dims = tl.arange(0, DIM)
+    keys = first_key + tl.arange(0, BLOCK_N)
+    tile = keys[:, None] * DIM + dims[None, :]
+    inside = keys[:, None] < length
+    k = tl.load(k_ptr + base + tile, mask=inside, other=0.0)
+    v = tl.load(v_ptr + base + tile, mask=inside, other=0.0)
+    dk = tl.zeros((BLOCK_N, DIM), tl.float32)
+    dv = tl.zeros((BLOCK_N, DIM), tl.float32)
+    first_row = 0
+    if CAUSAL:
+        first_row = first_key // BLOCK_M * BLOCK_M  # earlier rows see none of these keys
+    for start in range(first_row, length, BLOCK_M):
+        rows = start + tl.arange(0, BLOCK_M)
+        row_tile = rows[:, None] * DIM + dims[None, :]
+        q = tl.load(q_ptr + base + row_tile, mask=rows[:, None] < length, other=0.0)
+        dout = tl.load(dout_ptr + base + row_tile, mask=rows[:, None] < length, other=0.0)
+        lse = tl.load(lse_ptr + head * length + rows, mask=rows < length, other=0.0)
+        delta = tl.load(delta_ptr + head * length + rows, mask=rows < length, other=0.0)
+        weights = tl.exp2(tl.dot(k, tl.trans(q)) * log2_scale - lse[None, :])
+        if CAUSAL:
+            weights = tl.where(keys[:, None] <= rows[None, :], weights, 0.0)
+        dv = tl.dot(weights.to(dout.dtype), dout, dv)
+        dscores = weights * (tl.dot(v, tl.trans(dout)) - delta[None, :])
+        dk = tl.dot(dscores.to(q.dtype), q, dk)
+    tl.store(dk_ptr + base + tile, (dk * scale).to(dk_ptr.dtype.element_ty), mask=inside)
+    tl.store(dv_ptr + base + tile, dv.to(dv_ptr.dtype.element_ty), mask=inside)
+
+
+@tessera.jit
+def query_gradient_kernel(
+    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, length, scale, log2_scale,
+    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
+):  # fmt: skip
+    """Gradient of one tile of BLOCK_M queries: walks the keys. Keys past the end read zeros."""
+    first_row = tl.program_id(0) * BLOCK_M
+    head = tl.program_id(1).to(tl.int64)
+    base = head * length * DIM
+    dims = tl.arange(0, DIM)
+    rows = first_row + tl.arange(0, BLOCK_M)
+    tile = rows[:, None] * DIM + dims[None, :]
+    inside = rows[:, None] < length
+    q = tl.load(q_ptr + base + tile, mask=inside, other=0.0)
+    dout = tl.load(dout_ptr + base + tile, mask=inside, other=0.0)
+    lse = tl.load(lse_ptr + head * length + rows, mask=rows < length, other=0.0)
+    delta = tl.load(delta_ptr + head * length + rows, mask=rows < length, other=0.0)
+    dq = tl.zeros((BLOCK_M, DIM), tl.float32)
+    last = length
+    if CAUSAL:
+        last = tl.minimum(first_row + BLOCK_M, length)
+    for start in range(0, last, BLOCK_N):
+        keys = start + tl.arange(0, BLOCK_N)
+        key_tile = keys[:, None] * DIM + dims[None, :]
+        k = tl.load(k_ptr + base + key_tile, mask=keys[:, None] < length, other=0.0)
+        v = tl.load(v_ptr + base + key_tile, mask=keys[:, None] < length, other=0.0)
+        weights = tl.exp2(tl.dot(q, tl.trans(k)) * log2_scale - lse[:, None])
+        if CAUSAL:
+            weights = tl.where(keys[None, :] <= rows[:, None], weights, 0.0)
+        dscores = weights * (tl.dot(dout, tl.trans(v)) - delta[:, None])
+        dq = tl.dot(dscores.to(k.dtype), k, dq)
+    tl.store(dq_ptr + base + tile, (dq * scale).to(dq_ptr.dtype.element_ty), mask=inside)
+
+
+LOG2_E = 1.4426950408889634
+
+
+class Attention:
+    """Buffers and launches for one shape."""
+
+    def __init__(self, device: common.Device, heads: int, length: int, dim: int, causal: bool):
+        self.heads, self.length, self.dim, self.causal = heads, length, dim, causal
+        self.scale = dim**-0.5
+        dtype = device.pick("float32", "float16")
+        shape = (heads, length, dim)
+        self.out = device.empty(*shape, dtype=dtype)
+        self.dq, self.dk, self.dv = (device.empty(*shape, dtype=dtype) for _ in range(3))
+        self.lse, self.delta = device.empty(heads, length), device.empty(heads, length)
+
+    def forward(self, q: Any, k: Any, v: Any) -> None:
+        block_m, block_n = 128, 64
+        forward_kernel[(tessera.cdiv(self.length, block_m), self.heads)](
+            q, k, v, self.out, self.lse, self.length, self.scale * LOG2_E, CAUSAL=self.causal,
+            BLOCK_M=block_m, BLOCK_N=block_n, DIM=self.dim,
+            num_warps=4 if self.dim <= 64 else 8, num_stages=3,
+        )  # fmt: skip
+
+    def backward(self, q: Any, k: Any, v: Any, dout: Any) -> None:
+        count = self.heads * self.length
+        delta_kernel[(tessera.cdiv(count, 64),)](
+            self.out, dout, self.delta, count, BLOCK_M=64, DIM=self.dim
+        )
+        tile = {"CAUSAL": self.causal, "BLOCK_M": 64, "BLOCK_N": 64, "DIM": self.dim}
+        options = {"num_warps": 4 if self.dim <= 64 else 8, "num_stages": 2}
+        grid = (tessera.cdiv(self.length, 64), self.heads)
+        scales = (self.length, self.scale, self.scale * LOG2_E)
+        key_gradient_kernel[grid](
+            q, k, v, dout, self.lse, self.delta, self.dk, self.dv, *scales, **tile, **options
+        )
+        query_gradient_kernel[grid](
+            q, k, v, dout, self.lse, self.delta, self.dq, *scales, **tile, **options
+        )
+
+
+def specimens() -> list[common.Specimen]:
+    def signature(halves: tuple[str, ...], floats: tuple[str, ...], *numbers: str) -> Any:
+        return {
+            **dict.fromkeys(halves, "*fp16"),
+            **dict.fromkeys(floats, "*fp32"),
+            **{name: "i32" if name in ("length", "count") else "fp32" for name in numbers},
+        }
+
+    inputs = ("q_ptr", "k_ptr", "v_ptr")
+    forward = signature((*inputs, "out_ptr"), ("lse_ptr",), "length", "scale")
+    saved = ("lse_ptr", "delta_ptr")
+    numbers = ("length", "scale", "log2_scale")
+    keys = signature((*inputs, "dout_ptr", "dk_ptr", "dv_ptr"), saved, *numbers)
+    queries = signature((*inputs, "dout_ptr", "dq_ptr"), saved, *numbers)
+    delta = signature(("out_ptr", "dout_ptr"), ("delta_ptr",), "count")
+    found = [common.Specimen(delta_kernel, delta, {"BLOCK_M": 64, "DIM": 64})]
+    for causal in (False, True):
+        tile = {"CAUSAL": causal, "BLOCK_M": 128, "BLOCK_N": 64, "DIM": 64}
+        small = {**tile, "BLOCK_M": 64}
+        options = {"num_warps": 4, "num_stages": 2}
+        found.append(common.Specimen(forward_kernel, forward, tile))
+        found.append(common.Specimen(key_gradient_kernel, keys, small, options))
+        found.append(common.Specimen(query_gradient_kernel, queries, small, options))
+    return found
+
+
+def numpy_probabilities(q: np.ndarray, k: np.ndarray, causal: bool) -> np.ndarray:
+    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    if causal:
+        hidden = ~np.tri(q.shape[-2], dtype=bool)
+        scores = np.where(hidden, -np.inf, scores)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True)
+
+
+def numpy_backward(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, causal: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    weights = numpy_probabilities(q, k, causal)
+    dweights = dout @ v.swapaxes(-1, -2)
+    dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
+    dscores *= q.shape[-1] ** -0.5
+    return (
+        dscores @ k,
+        dscores.swapaxes(-1, -2) @ q,
+        weights.swapaxes(-1, -2) @ dout,
+    )
+
+
+def references(device: common.Device, q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Any:
+    if not device.is_gpu:
+        return (
+            lambda: numpy_probabilities(q, k, causal) @ v,
+            lambda: numpy_backward(q, k, v, dout, causal),
+        )
+    import torch
+
+    def forward(*arrays: Any) -> Any:
+        batch = (t[None] for t in arrays)
+        return torch.nn.functional.scaled_dot_product_attention(*batch, is_causal=causal)[0]
+
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    out = forward(*leaves)
+    return (
+        lambda: forward(q, k, v),
+        lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True),
+    )
+
+
+def measure(device: common.Device, heads: int, length: int, dim: int, causal: bool) -> Any:
+    dtype = device.pick("float32", "float16")
+    q, k, v, dout = (device.normal(heads, length, dim, dtype=dtype) for _ in range(4))
+    attention = Attention(device, heads, length, dim, causal)
+    attention.forward(q, k, v)
+    attention.backward(q, k, v, dout)
+
+    checked = [0, heads - 1]  # NumPy would take minutes for all heads of a large problem
+    q64, k64, v64, dout64 = (device.numpy(t[checked]).astype(np.float64) for t in (q, k, v, dout))
+    forward_error = common.relative_error(
+        device.numpy(attention.out[checked]), numpy_probabilities(q64, k64, causal) @ v64
+    )
+    expected = numpy_backward(q64, k64, v64, dout64, causal)
+    backward_error = max(
+        common.relative_error(device.numpy(found[checked]), wanted)
+        for found, wanted in zip((attention.dq, attention.dk, attention.dv), expected)
+    )
+    forward_reference, backward_reference = references(device, q, k, v, dout, causal)
+    kind = "causal attention" if causal else "attention"
+    shape = f"{heads}x{length}x{dim} {dtype}"
+    work = 4.0 * heads * length * length * dim / (2 if causal else 1)
+    tolerance = device.pick(1e-5, 4e-3)
+    return [
+        common.Row(
+            f"{kind} forward", shape, forward_error, tolerance, work, "GFLOP/s",
+            device.time(lambda: attention.forward(q, k, v)), device.time(forward_reference),
+        ),
+        common.Row(
+            f"{kind} backward", shape, backward_error, tolerance, 2.5 * work, "GFLOP/s",
+            device.time(lambda: attention.backward(q, k, v, dout)), device.time(backward_reference),
+        ),
+    ]  # fmt: skip
+
+
+def main(device: common.Device) -> list[common.Row]:
+    heads, length = device.pick((4, 500), (64, 4096))
+    return measure(device, heads, length, 64, False) + measure(device, heads, length, 64, True)
+
+
+if __name__ == "__main__":
+    common.run(main)
