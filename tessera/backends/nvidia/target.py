@@ -1,0 +1,53 @@
+"""NVIDIA GPUs as rows of facts, by compute capability (major * 10 + minor)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tessera.dtypes import (
+    bfloat16, dtype, float8e4nv, float8e5, float16, float32, float64, int8, int32, uint8,
+)  # fmt: skip
+from tessera.passes.facts import GpuFacts, MmaRow
+
+# How PTX spells the element types of mma.sync.
+_PTX = {
+    float16: "f16", bfloat16: "bf16", float32: "f32", float64: "f64", int8: "s8", uint8: "u8", int32: "s32",
+    float8e4nv: "e4m3", float8e5: "e5m2",
+}  # fmt: skip
+
+
+def _row(a: dtype, b: dtype, acc: dtype, rounds_to: str = "") -> MmaRow:
+    m, n, k = (8, 8, 4) if a is float64 else (16, 8, 256 // a.bits)
+    ta, tb, tc = rounds_to or _PTX[a], rounds_to or _PTX[b], _PTX[acc]
+    asm = f"mma.sync.aligned.m{m}n{n}k{k}.row.col.{tc}.{ta}.{tb}.{tc}"
+    return MmaRow(f"mma.m{m}n{n}k{k}.{tc}.{ta}.{tb}", asm, m, n, k, a, b, acc, rounds_to)
+
+
+AMPERE_ROWS = (
+    _row(float16, float16, float32),
+    _row(float16, float16, float16),
+    _row(bfloat16, bfloat16, float32),
+    _row(float32, float32, float32, "tf32"),
+    _row(int8, int8, int32),
+    _row(uint8, uint8, int32),
+    _row(int8, uint8, int32),
+    _row(uint8, int8, int32),
+    _row(float64, float64, float64),
+)
+FP8_ROWS = tuple(_row(a, b, float32) for a in (float8e4nv, float8e5) for b in (float8e4nv, float8e5))
+
+# Largest dynamic shared memory of one block, opted in; the driver keeps 1 KiB of the physical size.
+_SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+
+
+@lru_cache
+def facts_for(capability: int) -> GpuFacts:
+    """Facts of a GPU by its compute capability, e.g. 90; unknown newer ones get those of the nearest below."""
+    known = max((c for c in _SHARED_KIB if c <= capability), default=75)
+    return GpuFacts(
+        max_shared_bytes=_SHARED_KIB[known] * 1024,
+        has_cp_async=capability >= 80,
+        has_ldmatrix=capability >= 75,
+        has_stmatrix=capability >= 90,
+        mma=(AMPERE_ROWS if capability >= 80 else ()) + (FP8_ROWS if capability >= 89 else ()),
+    )

@@ -1,0 +1,75 @@
+"""What the GPU passes know of the machine: frozen rows that a target fills in. No pass asks for an architecture's name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.dtypes import dtype, float32, float64
+
+
+@dataclass(frozen=True, slots=True)
+class MmaRow:
+    """One matrix instruction of a warp: acc[m,n] += a[m,k] @ b[k,n].
+
+    `name` identifies the row in `MmaOp.instruction`; `asm` is how the target spells it. `operand_bits` is the width of an
+    operand's element in the fragment layouts (`layout.mma_operand`). With `rounds_to` set, operands are `a`/`b` elements
+    (fp32) whose low mantissa bits the lowering must round away first ("tf32": `cvt.rna.tf32`).
+    """
+
+    name: str
+    asm: str
+    m: int
+    n: int
+    k: int
+    a: dtype
+    b: dtype
+    acc: dtype
+    rounds_to: str = ""
+
+    def __post_init__(self) -> None:
+        if self.a.bits != self.b.bits:
+            raise ValueError(f"{self.name}: operands of {self.a.bits} and {self.b.bits} bits")
+        if self.k * self.a.bits != 256:
+            raise ValueError(f"{self.name}: a row of A is 256 bits, not {self.k * self.a.bits}")
+        if (self.m, self.n) != ((8, 8) if self.a is float64 else (16, 8)):
+            raise ValueError(f"{self.name}: no fragment layout for {self.m}x{self.n}")
+        if self.rounds_to and self.a is not float32:
+            raise ValueError(f"{self.name}: only fp32 operands are rounded")
+
+    @property
+    def operand_bits(self) -> int:
+        return self.a.bits
+
+    def registers(self, operand: int, threads: int = 32) -> int:
+        """Elements that one thread holds of A (0), B (1) or the accumulator (2)."""
+        return (self.m * self.k, self.k * self.n, self.m * self.n)[operand] // threads
+
+
+@dataclass(frozen=True, slots=True)
+class GpuFacts:
+    """Sizes and features of one GPU. Sizes in bytes, registers in 32-bit words a thread."""
+
+    warp_size: int = 32
+    max_shared_bytes: int = 48 * 1024
+    registers: int = 255
+    max_warps: int = 32
+    max_vector_bytes: int = 16
+    has_cp_async: bool = False
+    has_ldmatrix: bool = False
+    has_stmatrix: bool = False
+    mma: tuple[MmaRow, ...] = ()
+
+    def mma_row(self, name: str) -> MmaRow:
+        """The row of that name. KeyError when the target has none."""
+        for row in self.mma:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def find_mma(self, a: Any, b: Any, acc: Any, k: int, rounds_to: str = "") -> MmaRow | None:
+        """The first row for these element types whose depth divides `k`; None if there is none."""
+        for row in self.mma:
+            if (row.a, row.b, row.acc, row.rounds_to) == (a, b, acc, rounds_to) and k % row.k == 0:
+                return row
+        return None

@@ -1,0 +1,153 @@
+"""The algebra that ties the layouts of an op's operands and results, and the layouts that ops ask for by themselves."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+from tessera.ir import Op, Value, shape_of
+from tessera.layout import LinearLayout, blocked, default_blocked
+from tessera.ops import (
+    ArangeOp, BroadcastOp, ConstOp, ExpandDimsOp, JoinOp, ReshapeOp, SplatOp, SplitOp, TransOp,
+)  # fmt: skip
+from tessera.ops.arith import Elementwise
+
+LEAVES = (ConstOp, ArangeOp, SplatOp)
+VIEWS = (ExpandDimsOp, TransOp, ReshapeOp, JoinOp, SplitOp)
+
+
+def is_pointwise(op: Op) -> bool:
+    """Whether the layout of the operands follows from that of the result, and computing the op again is harmless."""
+    return isinstance(op, (Elementwise, BroadcastOp, *LEAVES, *VIEWS))
+
+
+def operand_layout(op: Op, layout: LinearLayout) -> LinearLayout:
+    """Layout of the tile operands of a pointwise op whose result is in `layout` (one that `producible` gave)."""
+    if isinstance(op, ExpandDimsOp):
+        return layout.drop_dim(op.axis)
+    if isinstance(op, BroadcastOp):
+        return layout.restrict(shape_of(op.x.type))
+    if isinstance(op, TransOp):
+        inverse = [0] * len(op.order)
+        for i, d in enumerate(op.order):
+            inverse[d] = i
+        return layout.trans(inverse)
+    if isinstance(op, ReshapeOp):
+        return layout.reshape(shape_of(op.x.type))
+    if isinstance(op, JoinOp):
+        return layout.split()
+    if isinstance(op, SplitOp):
+        return layout.join()
+    return layout
+
+
+def result_layout(op: Op, layout: LinearLayout) -> LinearLayout:
+    """Home of the result when the operand is at home in `layout`. The op needs the operand in
+    `operand_layout(op, result_layout(op, layout))`, which is `layout` itself but for splits."""
+    if isinstance(op, ExpandDimsOp):
+        return layout.expand_dim(op.axis)
+    if isinstance(op, TransOp):
+        return layout.trans(op.order)
+    if isinstance(op, ReshapeOp):
+        return layout.reshape(shape_of(op.result.type))
+    if isinstance(op, JoinOp):
+        return layout.join()
+    if isinstance(op, SplitOp):
+        return layout.split() if layout.split_bit() == 0 else _halves(layout)
+    return layout
+
+
+def _halves(layout: LinearLayout) -> LinearLayout:
+    return layout.drop_dim(layout.rank - 1).unique_registers()
+
+
+def producible(op: Op, layout: LinearLayout) -> LinearLayout:
+    """The layout nearest to `layout` in which the op can give its result: one without copies among a thread's registers,
+    and for a join one whose lowest register bit chooses the operand. Its conversion to `layout` is in registers."""
+    layout = layout.unique_registers()
+    if isinstance(op, JoinOp) and layout.split_bit() != 0:
+        return _halves(layout).join()
+    return layout
+
+
+def default_layout(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
+    """Where nothing asks for another: last dimension fastest, one element at a time."""
+    return default_blocked(shape, num_warps, 1, None, lanes)
+
+
+# --- combinations along an axis -------------------------------------------------------------------------
+def reduce_input(layout: LinearLayout, axis: int, num_warps: int, lanes: int) -> LinearLayout:
+    """`layout` if a reduction along `axis` can work on it, else the default one."""
+    return layout if layout.is_axis_separable(axis) else default_layout(layout.shape, num_warps, lanes)
+
+
+def reduce_result(layout: LinearLayout, axis: int) -> LinearLayout:
+    """What is left of the input's layout when `axis` is combined."""
+    return layout.drop_dim(axis).unique_registers()
+
+
+def is_scannable(layout: LinearLayout, axis: int) -> bool:
+    """Whether coordinates along `axis` rise with registers, then lanes, then warps, and no bit moves along more axes."""
+    if not layout.is_axis_separable(axis) or layout.unique_registers() != layout:
+        return False
+    along = [c for name in ("register", "lane", "warp") for c in layout.columns(name) if _moves(layout, c, axis)]
+    return along == sorted(along) and len(set(along)) == len(along)
+
+
+def _moves(layout: LinearLayout, column: int, axis: int) -> bool:
+    below = prod(layout.shape[axis + 1 :])
+    return bool(column // below % layout.shape[axis])
+
+
+@lru_cache(maxsize=256)
+def scan_layout(shape: tuple[int, ...], axis: int, num_warps: int, lanes: int) -> LinearLayout:
+    """Each thread has neighbours along `axis`, then lanes, then warps: a scan goes up once through the three."""
+    rank = len(shape)
+    others = [d for d in reversed(range(rank)) if d != axis]
+    per_thread, lane, warp = [1] * rank, [1] * rank, [1] * rank
+    per_thread[axis] = min(shape[axis], max(1, prod(shape) // (lanes * num_warps)))
+    lane[axis] = min(lanes, shape[axis] // per_thread[axis])
+    left = lanes // lane[axis]
+    for d in others:
+        lane[d] = min(left, shape[d])
+        left //= lane[d]
+    lane[others[-1] if others else axis] *= left
+    warp[axis] = min(num_warps, max(1, shape[axis] // (per_thread[axis] * lane[axis])))
+    warp[others[0] if others else axis] *= num_warps // warp[axis]
+    per_thread[axis] = max(per_thread[axis], shape[axis] // (lane[axis] * warp[axis]))
+    return blocked(shape, tuple(per_thread), tuple(lane), tuple(warp), (axis, *others))
+
+
+# --- dots without a matrix instruction --------------------------------------------------------------------
+@lru_cache(maxsize=256)
+def fma_acc(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
+    """Accumulator of an outer-product loop: square blocks of a thread, so that few operands feed many products."""
+    rows, cols = len(shape) - 2, len(shape) - 1
+    each = prod(shape) // (lanes * num_warps)
+    side = 4 if each >= 16 else 2 if each >= 4 else 1
+    per_thread, lane, warp = [1] * len(shape), [1] * len(shape), [1] * len(shape)
+    per_thread[rows], per_thread[cols] = min(side, shape[rows]), min(side, shape[cols])
+    lane[cols] = min(8, lanes, shape[cols] // per_thread[cols])
+    lane[rows] = min(lanes // lane[cols], shape[rows] // per_thread[rows])
+    lane[0 if len(shape) > 2 else cols] *= lanes // (lane[cols] * lane[rows])
+    warp[rows] = min(num_warps, max(1, shape[rows] // (per_thread[rows] * lane[rows])))
+    warp[0 if len(shape) > 2 else cols] *= num_warps // warp[rows]
+    return blocked(shape, tuple(per_thread), tuple(lane), tuple(warp), (cols, rows, *reversed(range(rows))))
+
+
+@lru_cache(maxsize=256)
+def fma_operand(acc: LinearLayout, depth: int, index: int) -> LinearLayout:
+    """Operand 0 (A) or 1 (B) for accumulators in `acc`: each thread has the whole rows or columns it multiplies, the
+    register bits of K lowest."""
+    kept = acc.drop_dim(acc.rank - 1 if index == 0 else acc.rank - 2).unique_registers()
+    at = acc.rank - 1 if index == 0 else acc.rank - 2
+    shape = (*kept.shape[:at], depth, *kept.shape[at:])
+    bases = {n: [(*b[:at], 0, *b[at:]) for b in kept.bases(n)] for n in ("register", "lane", "warp")}
+    along = [tuple(1 << i if d == at else 0 for d in range(acc.rank)) for i in range(depth.bit_length() - 1)]
+    bases["register"] = along + bases["register"]
+    return LinearLayout(shape, bases)
+
+
+def tile_operands(op: Op) -> list[Value]:
+    """The operands that are tiles."""
+    return [v for v in op.operands if shape_of(v.type)]
