@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from tessera.ir.types import LAYOUT_PARSERS
+
 from .linear import LinearLayout
 from .matrix_ops import LayoutError
 
@@ -34,3 +36,6 @@ def parse_layout(text: str) -> LinearLayout:
     if rest[position:].strip():
         raise LayoutError(f"not a layout: {text!r} (near {rest[position:]!r})")
     return LinearLayout(_numbers(match[1]), bases)
+
+
+LAYOUT_PARSERS["ll"] = parse_layout
