@@ -20,8 +20,9 @@ from .convert import (
     plan_cost,
     plan_shared,
 )
-from .encodings import blocked, default_blocked
-from .linear import LinearLayout, identity1d, pack, unpack, zeros1d
+from .coords import pack, unpack
+from .encodings import blocked, default_blocked, identity1d, zeros1d
+from .linear import LinearLayout
 from .matrix_ops import Columns, LayoutError, apply, images, parity
 from .mma import instruction_depth, mma_acc, mma_operand, wgmma_acc, wgmma_operand_a
 from .relate import SourceMap, broadcast_map, invert_and_compose, register_map, source_map

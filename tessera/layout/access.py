@@ -3,20 +3,18 @@
 ldmatrix (b16) reads 8x8 matrices whose rows are 16 contiguous bytes at an address given by one lane each; lane l
 gets 32-bit word l & 3 of row l >> 2.  In offsets, with W elements in a word: the registers of one word are the bits
 1..W/2, lane bits 0 and 1 are W and 2W, lane bits 2..4 pick the row and may be anything that is a multiple of 16 bytes.
-With .trans (16-bit elements) lane l gets elements (2(l&3), l>>2) and (2(l&3)+1, l>>2): lane bits 2..4 are the offsets 1,
-2, 4, and the register of a pair together with lane bits 0 and 1 picks the row.  x2 and x4 take one or two more register
-bits; lane l then supplies the address of row l & 7 of matrix l >> 3, again a linear map of the lane.
+With .trans (16-bit elements) lane l gets elements (2(l&3), l>>2) and (2(l&3)+1, l>>2): lane bits 2..4 are the offsets
+1, 2, 4, and the register of a pair together with lane bits 0 and 1 picks the row.  x2 and x4 take one or two more
+register bits; lane l then supplies the address of row l & 7 of matrix l >> 3, again a linear map of the lane.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 
 from .linear import LinearLayout
-from .matrix_ops import Columns, Echelon, LayoutError, images, log2
+from .matrix_ops import Columns, Echelon, LayoutError, images, log2, union
 from .shared import OffsetMap, VectorGroup, count_wavefronts, max_vector, offset_map, vector_groups
 
 ROW_BITS = 128
@@ -25,7 +23,8 @@ ROW_BITS = 128
 
 @dataclass(frozen=True, slots=True)
 class MatrixGroup:
-    """One ldmatrix or stmatrix: constant element offset, and the registers in each of its 32-bit words, lowest first."""
+    """One ldmatrix or stmatrix: constant element offset, and the registers in each of its 32-bit words, lowest
+    first."""
 
     offset: int
     words: tuple[tuple[int, ...], ...]
@@ -45,7 +44,7 @@ class VectorAccess:
     @property
     def thread_mask(self) -> int:
         """Offset bits that lanes or warps may set: a group's bits outside of it are an added immediate."""
-        return reduce(or_, self.lane + self.warp, 0)
+        return union(self.lane + self.warp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class MatrixAccess:
     @property
     def thread_mask(self) -> int:
         """Offset bits that lanes or warps may set: a group's bits outside of it are an added immediate."""
-        return reduce(or_, self.lane + self.warp, 0)
+        return union(self.lane + self.warp)
 
 
 Access = VectorAccess | MatrixAccess
@@ -154,7 +153,8 @@ def _gather_cost(access: Access, elem_bits: int) -> float:
         return 0.0
     per_word = max(1, 32 // elem_bits)
     packed = all(
-        registers[i] % per_word == 0 and registers[i : i + per_word][-1] - registers[i] == per_word - 1
+        registers[i] % per_word == 0
+        and registers[i : i + per_word][-1] - registers[i] == per_word - 1
         for i in range(0, len(registers) - per_word + 1, per_word)
     )
     return len(registers) * elem_bits / 32 * (0.25 if packed else 1.0)
@@ -163,7 +163,8 @@ def _gather_cost(access: Access, elem_bits: int) -> float:
 def access_cost(access: Access, elem_bits: int) -> float:
     """Shared-memory passes plus issue slots of one warp for the whole access."""
     each = access.wavefronts + 1.0 + _gather_cost(access, elem_bits)
-    bases = len({group.offset & access.thread_mask for group in access.groups})
+    mask = access.thread_mask
+    bases = len({group.offset & mask for group in access.groups})
     return len(access.groups) * each + 0.5 * bases
 
 
@@ -192,7 +193,11 @@ def round_groups(access: Access, slot_bits: int, number: int) -> Access:
         )
         return VectorAccess(access.vec, access.lane, access.warp, vectors, access.wavefronts)
     matrices = tuple(
-        [MatrixGroup(g.offset & low, g.words) for g in access.groups if g.offset >> slot_bits == number]
+        [
+            MatrixGroup(g.offset & low, g.words)
+            for g in access.groups
+            if g.offset >> slot_bits == number
+        ]
     )
     return MatrixAccess(
         access.count, access.trans, access.lane, access.warp, matrices, access.wavefronts

@@ -1,8 +1,8 @@
 """Derives how a tile changes its layout: nothing, registers renamed, an exchange within warps, or shared memory.
 
-The source map M (src after M = dst) decides: if it keeps lane and warp, registers are renamed; if it keeps the warp, lanes
-exchange by shuffles where these are cheaper than shared memory; otherwise the tile goes through shared memory in a layout
-computed for this pair.  A plan is data: every lane, register and address is there as a linear map.
+The source map M (src after M = dst) decides: if it keeps lane and warp, registers are renamed; if it keeps the warp,
+lanes exchange by shuffles where these are cheaper than shared memory; otherwise the tile goes through shared memory in
+a layout computed for this pair.  A plan is data: every lane, register and address is there as a linear map.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def plan_conversion(
 
 
 def plan_cost(plan: Plan) -> float:
-    """Slots of one warp that a plan takes, to compare plans; 8-bit packing as planned, words of 32 bits for shuffles."""
+    """Slots of one warp that a plan takes, to compare plans; 8-bit packing as planned, words of 32 bits for
+    shuffles."""
     if isinstance(plan, WarpShuffle):
         return plan.cost(32)
     return plan.cost if isinstance(plan, SharedExchange) else 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
+from .coords import bit_shifts
 from .linear import LinearLayout
 from .matrix_ops import LayoutError, log2
 
@@ -24,12 +25,7 @@ class BasisBuilder:
         self.shape = tuple(shape)
         self.bases: dict[str, list[int]] = {"register": [], "lane": [], "warp": []}
         self._used = [0] * len(self.shape)
-        position = 0
-        shifts: list[int] = []
-        for size in reversed(self.shape):
-            shifts.append(position)
-            position += log2(size)
-        self._shift = shifts[::-1]
+        self._shift = bit_shifts(self.shape)
 
     def take(self, in_dim: str, dim: int, count: int, *, broadcast: bool = True) -> None:
         """Give the next `count` bits of `dim` to `in_dim`; past the end of the dim: zero bases, or none at all."""
@@ -100,7 +96,8 @@ def default_blocked(
 ) -> LinearLayout:
     """The coalesced blocked layout: vectors of `vec` along order[0], then as many lanes and warps along it as fit.
 
-    The default order has the last dim fastest.  `vec` is lowered so that no lane goes without work while registers repeat.
+    The default order has the last dim fastest.  `vec` is lowered so that no lane goes without work while registers
+    repeat.
     """
     rank = len(shape)
     dims = order if order is not None else tuple(reversed(range(rank)))
@@ -123,3 +120,13 @@ def default_blocked(
         taken = [a * b for a, b in zip(taken, extent, strict=True)]
         extents.append(extent)
     return blocked(shape, tuple(per_thread), tuple(extents[0]), tuple(extents[1]), dims)
+
+
+def identity1d(size: int, in_dim: str) -> LinearLayout:
+    """A tile of [size] elements, element i at index i of `in_dim`."""
+    return LinearLayout.packed((size,), {in_dim: [1 << i for i in range(log2(size))]})
+
+
+def zeros1d(size: int, in_dim: str) -> LinearLayout:
+    """A tile of one element, held at each of `size` indices of `in_dim`."""
+    return LinearLayout.packed((1,), {in_dim: [0] * log2(size)})

@@ -30,33 +30,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from math import prod
 
+from .coords import bit_shifts, pack, unpack
 from .matrix_ops import Columns, Echelon, LayoutError, apply, compose, images, invert, log2
 
 IN_DIMS = ("register", "lane", "warp", "block", "offset", "index")
 _RANK = {name: i for i, name in enumerate(IN_DIMS)}
 
 
-@lru_cache(maxsize=4096)
-def _shifts(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Position of each dim's lowest bit in a packed coordinate; checks the shape."""
-    shifts: list[int] = []
-    position = 0
-    for size in reversed(shape):
-        shifts.append(position)
-        position += log2(size)
-    return tuple(reversed(shifts))
-
-
 class LinearLayout:
     """An immutable linear map from named index bits to the coordinates of a tile.
 
-    `shape`: sizes of the out dims, powers of two.  `bases`: for each in-dim the coordinates reached by its bits 0, 1, ...
-    In-dims are kept in the order of `IN_DIMS` and those without bits are dropped, so `==` is equality of the maps.
+    `shape`: sizes of the out dims, powers of two.  `bases`: for each in-dim the coordinates reached by its bits 0, 1,
+    ... In-dims are kept in the order of `IN_DIMS` and those without bits are dropped, so `==` is equality of the maps.
     Raises LayoutError for sizes that are no powers of two, coordinates out of range, unknown in-dims.
     """
 
     __slots__ = ("_bases", "_hash", "shape")
     shape: tuple[int, ...]
+    _bases: dict[str, Columns]
+    _hash: int
 
     def __init__(
         self, shape: Sequence[int], bases: Mapping[str, Sequence[Sequence[int]]] | None = None
@@ -159,7 +151,8 @@ class LinearLayout:
         return len(columns) == self.out_bits and Echelon(columns).rank == len(columns)
 
     def free_masks(self) -> dict[str, int]:
-        """For each in-dim the mask of bits whose basis is zero or made by earlier bits (registers first, then lanes, ...).
+        """For each in-dim the mask of bits whose basis is zero or made by earlier bits (registers first, then lanes,
+        ...).
 
         The holders whose free bits are all zero hold every element exactly once.
         """
@@ -184,7 +177,7 @@ class LinearLayout:
         return all(not (c & mask) or not (c & ~mask) for c in self.all_columns())
 
     def _axis_mask(self, axis: int) -> int:
-        return (self.shape[axis] - 1) << _shifts(self.shape)[axis]
+        return (self.shape[axis] - 1) << bit_shifts(self.shape)[axis]
 
     # Evaluation
 
@@ -197,7 +190,9 @@ class LinearLayout:
         flat = 0
         for name, value in index.items():
             if value >> self.bits(name):
-                raise LayoutError(f"{name} {value} is out of range: the layout has {self.size(name)}")
+                raise LayoutError(
+                    f"{name} {value} is out of range: the layout has {self.size(name)}"
+                )
             flat ^= apply(self.columns(name), value)
         return flat
 
@@ -236,7 +231,9 @@ class LinearLayout:
         merged: dict[str, list[int]] = {}
         for layout, scale in ((self, (1,) * self.rank), (outer, self.shape)):
             for name in layout.in_dims:
-                scaled = [[x * s for x, s in zip(b, scale, strict=True)] for b in layout.bases(name)]
+                scaled = [
+                    [x * s for x, s in zip(b, scale, strict=True)] for b in layout.bases(name)
+                ]
                 merged.setdefault(name, []).extend(pack(shape, coords) for coords in scaled)
         return LinearLayout.packed(shape, merged)
 
@@ -248,7 +245,7 @@ class LinearLayout:
         self, shape: tuple[int, ...], source: Sequence[int | None], keep: Sequence[bool]
     ) -> LinearLayout:
         """Out dim i of the result is dim source[i] of this layout, zeroed unless keep[i]."""
-        old, new = _shifts(self.shape), _shifts(shape)
+        old, new = bit_shifts(self.shape), bit_shifts(shape)
         moves = [
             (old[s], new[i], self.shape[s] - 1)
             for i, s in enumerate(source)
@@ -314,13 +311,19 @@ class LinearLayout:
         if not self.shape or self.shape[-1] != 2:
             return None
         movers = [c for c in self.all_columns() if c & 1]
-        return self.columns("register").index(1) if movers == [1] and 1 in self.columns("register") else None
+        return (
+            self.columns("register").index(1)
+            if movers == [1] and 1 in self.columns("register")
+            else None
+        )
 
     def split(self) -> LinearLayout:
         """Layout of both halves of tl.split; the halves are the registers with `split_bit()` clear and set."""
         bit = self.split_bit()
         if bit is None:
-            raise LayoutError("the last dim is not held by one register bit: convert before splitting")
+            raise LayoutError(
+                "the last dim is not held by one register bit: convert before splitting"
+            )
         shrunk = {name: [c >> 1 for c in columns] for name, columns in self._bases.items()}
         del shrunk["register"][bit]
         return LinearLayout.packed(self.shape[:-1], shrunk)
@@ -343,7 +346,7 @@ class LinearLayout:
         an XOR of those other bases, has them zero.
         """
         fastest = order[0]
-        shift, limit = _shifts(self.shape)[fastest], log2(self.shape[fastest])
+        shift, limit = bit_shifts(self.shape)[fastest], log2(self.shape[fastest])
         registers = self.columns("register")
         bits = 0
         while bits < min(limit, len(registers)) and registers[bits] == 1 << (shift + bits):
@@ -377,38 +380,9 @@ def _in_dim_rank(name: str) -> int:
     return rank
 
 
-def pack(shape: tuple[int, ...], coords: Sequence[int]) -> int:
-    """Row-major flat index of coordinates; raises LayoutError if they are out of range."""
-    if len(coords) != len(shape):
-        raise LayoutError(f"{list(coords)} has not the rank of the shape {list(shape)}")
-    flat = 0
-    for value, size, shift in zip(coords, shape, _shifts(shape), strict=True):
-        if not 0 <= value < size:
-            raise LayoutError(f"{list(coords)} lies outside of the shape {list(shape)}")
-        flat |= value << shift
-    return flat
-
-
-def unpack(shape: tuple[int, ...], flat: int) -> tuple[int, ...]:
-    """Coordinates of a row-major flat index."""
-    return tuple(
-        [(flat >> s) & (n - 1) for s, n in zip(_shifts(shape), shape, strict=True)]
-    )
-
-
 @lru_cache(maxsize=1024)
 def inverse_columns(layout: LinearLayout) -> Columns:
     """Columns of the inverse of a bijective layout: flat element index to flat input."""
     if not layout.is_bijective():
         raise LayoutError(f"{layout} is not bijective")
     return invert(layout.all_columns())
-
-
-def identity1d(size: int, in_dim: str) -> LinearLayout:
-    """A tile of [size] elements, element i at index i of `in_dim`."""
-    return LinearLayout.packed((size,), {in_dim: [1 << i for i in range(log2(size))]})
-
-
-def zeros1d(size: int, in_dim: str) -> LinearLayout:
-    """A tile of one element, held at each of `size` indices of `in_dim`."""
-    return LinearLayout.packed((1,), {in_dim: [0] * log2(size)})

@@ -44,6 +44,14 @@ def transpose(columns: Sequence[int], rows: int) -> Columns:
     return tuple([sum(((c >> i) & 1) << j for j, c in enumerate(columns)) for i in range(rows)])
 
 
+def union(columns: Iterable[int]) -> int:
+    """All bits that any of the columns sets."""
+    result = 0
+    for column in columns:
+        result |= column
+    return result
+
+
 def parity(value: int) -> int:
     """1 if `value` has an odd number of set bits, else 0."""
     return value.bit_count() & 1

@@ -7,12 +7,13 @@ of 32 bits holds W = 32/bits elements that are consecutive along K:
     B  [K x 8]:  k = W*t + i, column g;  then +4W along K
     C  [16 x 8]: row g, columns 2t and 2t+1;  then +8 rows
 
-so that K is 16 for 16-bit, 32 for 8-bit and 8 for 32-bit (tf32) elements.  f64 has m8n8k4: A row g, k = t; B k = t, column
-g; C row g, columns 2t, 2t+1.  wgmma's m64 is four such warps below each other, C with n/8 column groups.
+so that K is 16 for 16-bit, 32 for 8-bit and 8 for 32-bit (tf32) elements.  f64 has m8n8k4: A row g, k = t; B k = t,
+column g; C row g, columns 2t, 2t+1.  wgmma's m64 is four such warps below each other, C with n/8 column groups.
 
-A tile is cut in warps_m x warps_n parts of neighbouring rows and columns; within its part a warp repeats the instruction
-in registers: for operands along K first, then along M or N; for accumulators along N, then M.  Warps that differ only in
-the other dim hold the same operand elements (zero bases).  A batched tile has one leading dim more: `warps_b` parts.
+A tile is cut in warps_m x warps_n parts of neighbouring rows and columns; within its part a warp repeats the
+instruction in registers: for operands along K first, then along M or N; for accumulators along N, then M.  Warps that
+differ only in the other dim hold the same operand elements (zero bases).  A batched tile has one leading dim more:
+`warps_b` parts.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ def mma_operand(
     outer, k = (first, second) if operand_index == 0 else (second, first)
     depth = instruction_depth(elem_bits)
     if shape[k] < depth:
-        raise LayoutError(f"K = {shape[k]} is below the {depth} of mma.sync with {elem_bits}-bit elements")
+        raise LayoutError(
+            f"K = {shape[k]} is below the {depth} of mma.sync with {elem_bits}-bit elements"
+        )
     builder = BasisBuilder(shape)
     builder.take("register", k, log2(max(32 // elem_bits, 1)))
     builder.take("lane", k, 2)

@@ -1,7 +1,7 @@
 """Relations between two distributed layouts of one tile: where a holder of the second finds its element in the first.
 
-`invert_and_compose(src, dst)` solves src(x) = dst(y) for x, linear in y.  If src holds elements more than once there is a
-choice; it is made so that data stays put: the same warp if possible, then the same lane, then the lowest registers.
+`invert_and_compose(src, dst)` solves src(x) = dst(y) for x, linear in y.  If src holds elements more than once there is
+a choice; it is made so that data stays put: the same warp if possible, then the same lane, then the lowest registers.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ def invert_and_compose(src: LinearLayout, dst: LinearLayout) -> LinearLayout:
 
 @lru_cache(maxsize=1024)
 def register_map(src: LinearLayout, dst: LinearLayout) -> tuple[int, ...] | None:
-    """If each thread already holds what dst wants of it, the same registers in every thread: for each register of dst the
-    register of src.  Otherwise None."""
+    """If each thread already holds what dst wants of it, the same registers in every thread: for each register of dst
+    the register of src.  Otherwise None."""
     found = source_map(src, dst)
     registers = (1 << found.register_bits) - 1
     if any(c & ~registers for c in found.register):

@@ -1,22 +1,22 @@
 """Layouts of tiles in shared memory, addresses into them, and the exact count of bank conflicts.
 
-A shared layout maps the bits of an element offset to coordinates.  The hardware swizzle XORs bits 4.. of the byte address
-with bits 7.. (3 bits for 128 B, 2 for 64 B, 1 for 32 B), an involution on offsets; composing it with the plain order
-of boxes gives exactly what TMA writes and what wgmma and ldmatrix read.
+A shared layout maps the bits of an element offset to coordinates.  The hardware swizzle XORs bits 4.. of the byte
+address with bits 7.. (3 bits for 128 B, 2 for 64 B, 1 for 32 B), an involution on offsets; composing it with the plain
+order of boxes gives exactly what TMA writes and what wgmma and ldmatrix read.
 
-Address of an element: inverse(shared) after distributed, a linear map (register, lane, warp) -> offset.  Lanes and warps
-need an XOR of a few masks once; a register adds a constant.  Where the constant has no bit in common with any lane or
-warp contribution the XOR is an addition, and goes in the immediate field of the load.
+Address of an element: inverse(shared) after distributed, a linear map (register, lane, warp) -> offset.  Lanes and
+warps need an XOR of a few masks once; a register adds a constant.  Where the constant has no bit in common with any
+lane or warp contribution the XOR is an addition, and goes in the immediate field of the load.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, reduce
-from operator import or_
+from functools import lru_cache
 
+from .coords import unit_columns
 from .linear import LinearLayout, inverse_columns
-from .matrix_ops import Columns, Echelon, LayoutError, apply, compose, images, log2
+from .matrix_ops import Columns, Echelon, LayoutError, apply, compose, images, log2, union
 
 BANKS = 32
 BANK_BYTES = 4
@@ -28,19 +28,8 @@ MAX_VECTOR_BITS = 128
 @lru_cache(maxsize=512)
 def shared_linear(shape: tuple[int, ...], order: tuple[int, ...]) -> LinearLayout:
     """Plain order in shared memory, dim order[0] fastest, no swizzle."""
-    unit = _unit_columns(shape)
+    unit = unit_columns(shape)
     return LinearLayout.packed(shape, {"offset": [c for dim in order for c in unit[dim]]})
-
-
-def _unit_columns(shape: tuple[int, ...]) -> list[list[int]]:
-    """For each dim the packed coordinates 1, 2, 4, ... along it."""
-    result: list[list[int]] = []
-    position = 0
-    for size in reversed(shape):
-        bits = log2(size)
-        result.append([1 << (position + i) for i in range(bits)])
-        position += bits
-    return result[::-1]
 
 
 @lru_cache(maxsize=512)
@@ -62,7 +51,7 @@ def shared_swizzled(
         raise LayoutError(
             f"{shape[order[0]]} elements of {elem_bits} bits are narrower than a swizzle of {swizzle_bytes} bytes"
         )
-    unit = _unit_columns(shape)
+    unit = unit_columns(shape)
     inner = unit[order[0]]
     width = log2(swizzle_bytes * 8 // elem_bits)
     plain = inner[:width] + (unit[order[1]] if len(order) > 1 else []) + inner[width:]
@@ -92,12 +81,12 @@ class OffsetMap:
     @property
     def thread_mask(self) -> int:
         """Offset bits that lanes or warps may set."""
-        return reduce(or_, self.lane + self.warp, 0)
+        return union(self.lane + self.warp)
 
     @property
     def xor_is_add(self) -> bool:
         """Do register constants never meet thread bits, so that each address is base + immediate?"""
-        return not self.thread_mask & reduce(or_, self.register, 0)
+        return not self.thread_mask & union(self.register)
 
     def constant(self, register: int) -> int:
         """The register's contribution to the offset."""
@@ -137,7 +126,7 @@ class VectorGroup:
 
 def max_vector(offsets: OffsetMap, elem_bits: int, limit_bits: int = MAX_VECTOR_BITS) -> int:
     """Widest vector, in elements, that each thread can read or write at once: registers cover it and it is aligned."""
-    registers = Echelon(c for c in offsets.register)
+    registers = Echelon(offsets.register)
     threads = offsets.thread_mask
     bits = 0
     while (2 << bits) * elem_bits <= limit_bits and registers.contains(1 << bits):

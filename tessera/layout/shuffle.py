@@ -1,11 +1,11 @@
 """Conversions within a warp: which register each lane sends, and to whom, as linear maps.
 
-shfl.sync.idx lets a lane read the one value that another lane offers, so a round is right when all readers of a lane want
-the same register.  Let dst register j of lane l be register R(j) ^ S(l) of lane L(j) ^ T(l) in src.
+shfl.sync.idx lets a lane read the one value that another lane offers, so a round is right when all readers of a lane
+want the same register.  Let dst register j of lane l be register R(j) ^ S(l) of lane L(j) ^ T(l) in src.
 
 * If T is invertible, lane m = L(j) ^ T(l) is read by one lane only and knows which: it offers the register
-  R(j) ^ S(T^-1(m ^ L(j))) = c_j ^ P(m) with P = S T^-1.  XOR of the register number by P(m) for all registers at once is a
-  conditional exchange of registers for each bit of P (`before`); then round j offers register c_j.
+  R(j) ^ S(T^-1(m ^ L(j))) = c_j ^ P(m) with P = S T^-1.  XOR of the register number by P(m) for all registers at once
+  is a conditional exchange of registers for each bit of P (`before`); then round j offers register c_j.
 * If T has a kernel (a lane bit of dst comes from a register bit of src, so that a lane bit of src goes to a register
   bit of dst), let lane l take another register in round j: j ^ F(l), with F chosen so that T + L F is invertible.
   Afterwards slot j ^ F(l) holds register j: again conditional exchanges (`after`).
@@ -27,7 +27,8 @@ WORD_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class LaneSwap:
-    """Registers r and r ^ register_xor change places in threads where parity(lane & lane_mask) ^ parity(warp & warp_mask)."""
+    """Registers r and r ^ register_xor change places in threads where parity(lane & lane_mask) ^ parity(warp &
+    warp_mask)."""
 
     register_xor: int
     lane_mask: int
@@ -36,7 +37,8 @@ class LaneSwap:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleRound:
-    """Slots `receive` take the registers `send` (several narrow ones in one word) of lane source(lane, warp) ^ lane_xor."""
+    """Slots `receive` take the registers `send` (several narrow ones in one word) of lane source(lane, warp) ^
+    lane_xor."""
 
     send: tuple[int, ...]
     receive: tuple[int, ...]
@@ -100,10 +102,15 @@ def _stays_in_warp(found: SourceMap) -> bool:
 
 
 def _maps(found: SourceMap) -> _Maps:
-    columns = (found.register, found.lane, found.warp)
-    registers = [[found.register_of(c) for c in part] for part in columns]
-    lanes = [[found.lane_of(c) for c in part] for part in columns]
-    return _Maps(*registers, *lanes, [0] * len(found.lane))
+    return _Maps(
+        reg_of_reg=[found.register_of(c) for c in found.register],
+        reg_of_lane=[found.register_of(c) for c in found.lane],
+        reg_of_warp=[found.register_of(c) for c in found.warp],
+        lane_of_reg=[found.lane_of(c) for c in found.register],
+        lane_of_lane=[found.lane_of(c) for c in found.lane],
+        lane_of_warp=[found.lane_of(c) for c in found.warp],
+        shift=[0] * len(found.lane),
+    )
 
 
 def _complete(maps: _Maps, src: LinearLayout, live: list[int]) -> None:

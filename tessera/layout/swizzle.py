@@ -1,16 +1,17 @@
 """A shared layout computed for one exchange: both sides vectorise and, where the algebra allows, no bank conflicts.
 
-Offsets are cut in three: the low bits V are one vector (or one 16-byte row of ldmatrix), the next fill a line over all 32
-banks, the rest H picks the line.  Two holders meet in a bank if their elements differ by a vector of span(H).  So with
-U = span(V and the lane bits that are served in one pass) for the writer and U' for the reader, we want H to meet neither:
+Offsets are cut in three: the low bits V are one vector (or one 16-byte row of ldmatrix), the next fill a line over all
+32 banks, the rest H picks the line.  Two holders meet in a bank if their elements differ by a vector of span(H).  So
+with U = span(V and the lane bits that are served in one pass) for the writer and U' for the reader, we want H to meet
+neither:
 
     H = (vectors outside of U + U')  +  (sums a_i ^ b_i with a_i only in U, b_i only in U')
 
 The sums are the swizzle.  E.g. a 32x32 fp32 transpose: V = {}, U = the columns, U' = the rows, H = {col_i ^ row_i}: the
 line is row ^ column, every row and every column touches each bank once.  All vectors are then lined up as
 V, the rest, H, which are the columns of the shared layout.  V must avoid the span of lane and warp bits, or the vectors
-would not be aligned.  Several choices of V compete: both sides' registers, one side's, or rows for ldmatrix/stmatrix; the
-exact count of passes decides.  The construction follows "Linear Layouts: Robust Code Generation of Efficient Tensor
+would not be aligned.  Several choices of V compete: both sides' registers, one side's, or rows for ldmatrix/stmatrix;
+the exact count of passes decides.  The construction follows "Linear Layouts: Robust Code Generation of Efficient Tensor
 Computation Using F2" (2025).
 """
 
@@ -45,6 +46,8 @@ class _Choice:
     vector: list[int]
     writer: Sequence[int]
     reader: Sequence[int]
+    flips: tuple[tuple[int, int], ...] = ()
+    """(vector bit, partner) pairs: the partner reorders the elements within a vector, see `_flips`."""
 
 
 def _lanes_per_pass(side: _Side, vector: Sequence[int], elem_bits: int) -> Columns:
@@ -74,6 +77,23 @@ def _matrix_rows(side: _Side, elem_bits: int) -> Iterator[tuple[list[int], list[
         yield list(side.lane[2:]), [live[0], *side.lane[:2]]
 
 
+def _flips(
+    owner: _Side, other: _Side, vector: Sequence[int], lanes: Sequence[int], elem_bits: int
+) -> tuple[tuple[int, int], ...]:
+    """Vector bits that scalar lanes of the other side cannot tell apart, paired with lanes of it that would collide.
+
+    In a row-major vector of 4 words a column-wise reader uses only one word of each.  If its lane bit is a register bit
+    of the owner, the owner can reorder the words of a vector by that register, at no cost: the lanes then spread.
+    """
+    covered = Echelon(other.register)
+    prefix = next((i for i, v in enumerate(vector) if not covered.contains(v)), len(vector))
+    reach = [*vector[:prefix], *lanes]
+    # Elements below 4 bytes share a word: moving them within it frees no bank.
+    idle = extend(reach, [v for i, v in enumerate(vector) if elem_bits << i >= 32])
+    apart = extend([*owner.threads, *vector], [c for c in lanes if c in owner.register])
+    return tuple(zip(idle, apart, strict=False))
+
+
 def _choices(
     src: _Side, dst: _Side, elem_bits: int, store_matrix: bool, load_matrix: bool
 ) -> Iterator[_Choice]:
@@ -87,14 +107,21 @@ def _choices(
     shared = intersection(src.register, dst.register)
     both = _vectors(shared, src.threads + dst.threads, elem_bits)
     yield spread(both)
-    for side in (src, dst):
-        yield spread(_vectors([*both, *side.register], side.threads, elem_bits))
     if load_matrix:
         for row, rows in _matrix_rows(dst, elem_bits):
             yield _Choice(row, _lanes_per_pass(src, row, elem_bits), rows)
     if store_matrix:
         for row, rows in _matrix_rows(src, elem_bits):
             yield _Choice(row, rows, _lanes_per_pass(dst, row, elem_bits))
+    for side, other in ((src, dst), (dst, src)):
+        choice = spread(_vectors([*both, *side.register], side.threads, elem_bits))
+        yield choice
+        lanes = choice.reader if side is src else choice.writer
+        flips = _flips(side, other, choice.vector, lanes, elem_bits)
+        if flips:
+            kept = [c for c in lanes if c not in {partner for _, partner in flips}]
+            sides = (choice.writer, kept) if side is src else (kept, choice.reader)
+            yield _Choice(choice.vector, *sides, flips)
 
 
 def _arrange(choice: _Choice, rest: Sequence[int], line_bits: int, total: int) -> list[int] | None:
@@ -110,14 +137,15 @@ def _arrange(choice: _Choice, rest: Sequence[int], line_bits: int, total: int) -
         common += extend([*vector, *common], [apply(first, combination & mask)])
     only_first = extend([*vector, *common], first)
     only_second = extend([*vector, *common, *only_first], second)
-    outside = extend([*vector, *common, *only_first, *only_second], rest)
+    flips = [bit ^ partner for bit, partner in choice.flips]
+    outside = extend([*vector, *common, *only_first, *only_second, *flips], rest)
     pairs = [a ^ b for a, b in zip(only_first, only_second, strict=False)]
     unpaired = only_first[len(pairs) :] + only_second[len(pairs) :]
     wanted = max(0, total - line_bits)
     # Outside vectors last come last: warps and outer registers select the line.
-    lines = (outside[::-1] + pairs + unpaired + only_first + common)[:wanted]
+    lines = (flips + outside[::-1] + pairs + unpaired + only_first + common)[:wanted]
     lines = extend(vector, lines)
-    banks = extend([*vector, *lines], [*common, *only_first, *only_second, *outside])
+    banks = extend([*vector, *lines], [*common, *only_first, *only_second, *outside, *flips])
     return [*vector, *banks, *lines]
 
 
@@ -144,7 +172,9 @@ def _halve(side: _Side, masks: Sequence[int]) -> Columns:
     columns = list(side.register)
     for mask in masks:
         odd = [c for c in columns if (c & mask).bit_count() & 1]
-        columns = [c ^ odd[0] if c in odd else c for c in columns if c != odd[0]] if odd else columns
+        columns = (
+            [c ^ odd[0] if c in odd else c for c in columns if c != odd[0]] if odd else columns
+        )
     return tuple(columns)
 
 
@@ -153,6 +183,12 @@ def _natural(shape: tuple[int, ...]) -> list[int]:
     for extent in shape:
         size *= extent
     return [1 << i for i in range(log2(size))]
+
+
+def _least_cost(layout: LinearLayout, elem_bits: int) -> float:
+    """No access of a whole tile is cheaper: one pass for each 32-bit word of a lane, one instruction for four."""
+    words = (elem_bits << Echelon(layout.columns("register")).rank) / 32
+    return 1.25 * words
 
 
 def find_exchange(
@@ -166,8 +202,8 @@ def find_exchange(
 ) -> Exchange:
     """The cheapest shared layout for src -> dst among the constructed ones.
 
-    With `halvings` = q the top q offset bits (at most as many as lanes and warps allow) number the rounds of an exchange
-    through 1/2**q of the memory.
+    With `halvings` = q the top q offset bits (at most as many as lanes and warps allow) number the rounds of an
+    exchange through 1/2**q of the memory.
     """
     names = ("register", "lane", "warp")
     writer, reader = (_Side(*[side.columns(name) for name in names]) for side in (src, dst))
@@ -181,6 +217,7 @@ def find_exchange(
     outer = extend(writer.register + writer.threads, units) if masks else []
     rest = [*reader.threads, *writer.threads, *writer.register, *reader.register]
     rest += [] if masks else units
+    enough = 1.02 * (_least_cost(src, elem_bits) + _least_cost(dst, elem_bits)) + 4.0
     best: Exchange | None = None
     for choice in _choices(writer, reader, elem_bits, store_matrix, load_matrix):
         columns = _arrange(choice, rest, log2(LINE_BITS // elem_bits), within)
@@ -192,6 +229,8 @@ def find_exchange(
         cost = access_cost(store, elem_bits) + access_cost(load, elem_bits)
         if best is None or cost < best.cost:
             best = Exchange(shared, store, load, cost, len(masks))
+        if best.cost <= enough:
+            break
     assert best is not None
     return best
 

@@ -75,9 +75,7 @@ def address(access: Access, lane: int, warp: int, offset: int) -> int:
     return (base ^ (offset & mask)) + (offset & ~mask)
 
 
-def transfers(
-    access: Access, lane: int, warp: int, elem_bits: int
-) -> list[list[tuple[int, int]]]:
+def transfers(access: Access, lane: int, warp: int, elem_bits: int) -> list[list[tuple[int, int]]]:
     """For each group the (register, element offset) pairs that a thread moves, by the rules of the PTX ISA."""
     if isinstance(access, VectorAccess):
         moved: list[list[tuple[int, int]]] = []

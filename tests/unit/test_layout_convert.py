@@ -7,12 +7,12 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.layout_simulator import fill, run
 
 from tessera.layout import (
     Identity,
     LayoutError,
     LinearLayout,
+    MatrixAccess,
     RegisterPermute,
     SharedExchange,
     WarpShuffle,
@@ -26,6 +26,7 @@ from tessera.layout import (
     wgmma_acc,
     wgmma_operand_a,
 )
+from tests.unit.layout_simulator import fill, run
 
 
 def random_layout(rng: random.Random, bits: int, lanes: int, warps: int, mix: int) -> LinearLayout:
@@ -180,7 +181,8 @@ def test_row_major_b_operand_uses_transposed_ldmatrix() -> None:
     assert isinstance(plan, SharedExchange)
     assert plan.store_vec == 8 and plan.ldmatrix
     load = plan.rounds[0].load
-    assert getattr(load, "trans") and load.wavefronts == 4 and plan.rounds[0].store.wavefronts == 4
+    assert isinstance(load, MatrixAccess) and load.trans
+    assert load.wavefronts == 4 and plan.rounds[0].store.wavefronts == 4
 
 
 def test_accumulator_to_blocked_uses_stmatrix_if_there_is_one() -> None:

@@ -28,9 +28,7 @@ from tessera.layout import (
 )
 from tests.unit.layout_simulator import fill
 
-ACC = LinearLayout(
-    (8, 8), {"register": [[0, 1]], "lane": [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]}
-)
+ACC = LinearLayout((8, 8), {"register": [[0, 1]], "lane": [[0, 2], [0, 4], [1, 0], [2, 0], [4, 0]]})
 
 
 @st.composite
@@ -39,17 +37,13 @@ def layouts(draw: st.DrawFn, rank: int = 3) -> LinearLayout:
     shape = tuple(draw(st.lists(st.sampled_from([1, 2, 4, 8]), min_size=rank, max_size=rank)))
     size = int(np.prod(shape))
     column = st.integers(0, size - 1)
-    bases = {
-        name: draw(st.lists(column, max_size=3)) for name in ("register", "lane", "warp")
-    }
+    bases = {name: draw(st.lists(column, max_size=3)) for name in ("register", "lane", "warp")}
     return LinearLayout.packed(shape, bases)
 
 
 def holders(layout: LinearLayout) -> list[dict[str, int]]:
     sizes = [range(layout.size(name)) for name in ("register", "lane", "warp")]
-    return [
-        {"register": r, "lane": lane, "warp": w} for r, lane, w in itertools.product(*sizes)
-    ]
+    return [{"register": r, "lane": lane, "warp": w} for r, lane, w in itertools.product(*sizes)]
 
 
 def test_worked_example_of_the_module() -> None:
@@ -63,7 +57,7 @@ def test_value_semantics() -> None:
     twin = LinearLayout.packed((8, 8), {"lane": [2, 4, 8, 16, 32], "register": [1], "warp": []})
     assert twin == ACC and hash(twin) == hash(ACC)
     assert pickle.loads(pickle.dumps(ACC)) == ACC
-    assert ACC != ACC.reshape((64,))
+    assert ACC.reshape((64,)) != ACC
     with pytest.raises(AttributeError, match="immutable"):
         ACC.shape = (1,)
 

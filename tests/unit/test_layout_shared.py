@@ -1,4 +1,4 @@
-"""Shared-memory layouts: hardware swizzles byte by byte, bank conflicts counted lane by lane, ldmatrix as in the PTX ISA."""
+"""Shared-memory layouts: hardware swizzles byte by byte, conflicts lane by lane, ldmatrix as in the PTX ISA."""
 
 from __future__ import annotations
 

@@ -1,0 +1,44 @@
+"""Coordinates of a tile packed in one int: row-major, each dim in its own bits, the last dim lowest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from .matrix_ops import LayoutError, log2
+
+
+@lru_cache(maxsize=4096)
+def bit_shifts(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Position of each dim's lowest bit in a packed coordinate; checks the shape."""
+    shifts: list[int] = []
+    position = 0
+    for size in reversed(shape):
+        shifts.append(position)
+        position += log2(size)
+    return tuple(reversed(shifts))
+
+
+def pack(shape: tuple[int, ...], coords: Sequence[int]) -> int:
+    """Row-major flat index of coordinates; raises LayoutError if they are out of range."""
+    if len(coords) != len(shape):
+        raise LayoutError(f"{list(coords)} has not the rank of the shape {list(shape)}")
+    flat = 0
+    for value, size, shift in zip(coords, shape, bit_shifts(shape), strict=True):
+        if not 0 <= value < size:
+            raise LayoutError(f"{list(coords)} lies outside of the shape {list(shape)}")
+        flat |= value << shift
+    return flat
+
+
+def unpack(shape: tuple[int, ...], flat: int) -> tuple[int, ...]:
+    """Coordinates of a row-major flat index."""
+    return tuple([(flat >> s) & (n - 1) for s, n in zip(bit_shifts(shape), shape, strict=True)])
+
+
+def unit_columns(shape: tuple[int, ...]) -> list[list[int]]:
+    """For each dim the packed coordinates 1, 2, 4, ... along it."""
+    return [
+        [1 << (shift + i) for i in range(log2(size))]
+        for shift, size in zip(bit_shifts(shape), shape, strict=True)
+    ]
