@@ -1,0 +1,44 @@
+"""The examples' kernels as modules, compiled by tessera or, from the same file, by Triton."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+for folder in (ROOT / "examples", ROOT):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def example(number: str, compiler: str = "tessera") -> Any:
+    """Example `number` ("03") with `import tessera` meaning `compiler` ("tessera" or "triton")."""
+    (path,) = (ROOT / "examples").glob(f"{number}-*.py")
+    name = f"{compiler}_example_{number}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    importlib.import_module("common")
+    kept = {key: sys.modules.get(key) for key in ("tessera", "tessera.language")}
+    try:
+        if compiler != "tessera":
+            sys.modules["tessera"] = importlib.import_module(compiler)
+            sys.modules["tessera.language"] = importlib.import_module(f"{compiler}.language")
+        spec.loader.exec_module(module)
+    finally:
+        for key, value in kept.items():
+            restore(key, value)
+    return module
+
+
+def restore(key: str, module: ModuleType | None) -> None:
+    if module is None:
+        sys.modules.pop(key, None)
+    else:
+        sys.modules[key] = module
