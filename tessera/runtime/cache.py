@@ -25,6 +25,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -69,7 +70,7 @@ def _feed(value: object, out: list[bytes]) -> None:
     elif isinstance(value, Mapping):
         mapping = cast("Mapping[object, object]", value)
         rows = [(key_of(k), k, v) for k, v in mapping.items()]
-        _feed_items("dict", sorted(rows, key=lambda row: row[0]), out)
+        _feed_items("dict", sorted(rows, key=itemgetter(0)), out)
         return
     elif isinstance(value, (set, frozenset)):
         members = cast("frozenset[object]", value)
