@@ -57,7 +57,8 @@ class MockTensor:
     @staticmethod
     def wrap_dtype(arg: Any) -> Any:
         """A torch.dtype becomes a MockTensor of that type; anything else stays as it is."""
-        kind: type[Any] = type(arg)
+        given: object = arg
+        kind = type(given)
         if kind.__name__ == "dtype" and kind.__module__ == "torch":
             return MockTensor(arg)
         return arg
