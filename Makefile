@@ -24,7 +24,7 @@ demo: $(RUN_DEPS)
 	$(PY) examples/run_all.py $(ARGS)
 
 test: $(DEV_DEPS)
-	$(PY) -m pytest tests $(ARGS)
+	$(PY) -m pytest $(ARGS)
 
 lint: $(DEV_DEPS)
 	$(PY) -m ruff check .
