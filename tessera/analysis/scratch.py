@@ -1,0 +1,98 @@
+"""Shared memory that an op needs for itself while it runs: the allocation pass reserves it, the SIMT lowering uses it.
+
+Both sides ask here, so that they cannot disagree. All figures are bytes; a scratch area starts at a multiple of 16 (of
+128 for layout conversions, whose swizzles count from the start of a row of banks).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.ir import Op, TileType, elem_of
+from tessera.layout.convert import Plan, SharedExchange, plan_conversion
+from tessera.layout.linear import LinearLayout
+from tessera.ops import (
+    AtomicCasOp, AtomicRmwOp, ConvertLayoutOp, GatherOp, HistogramOp, ReduceOp, ScanOp,
+)  # fmt: skip
+
+ALIGNMENT = 16
+
+
+def scratch_bytes(op: Op, num_warps: int, facts: Any = None) -> int:
+    """Bytes of scratch that `op` needs, 0 for most ops. `facts` (GpuFacts) says which matrix moves the target has."""
+    if isinstance(op, ConvertLayoutOp):
+        plan = conversion_plan(op, facts)
+        return plan.bytes if isinstance(plan, SharedExchange) else 0
+    if isinstance(op, ReduceOp):
+        warps = 1 << len(axis_warp_bits(op.inputs[0].type.layout, op.axis))
+        if warps == 1:
+            return 0
+        count = result_elements(op) * warps
+        return sum(area(elem_of(v.type), count) for v in op.inputs)
+    if isinstance(op, ScanOp):
+        if not axis_warp_bits(op.inputs[0].type.layout, op.axis):
+            return 0
+        count = 32 * num_warps * scan_slots(op.inputs[0].type.layout, op.axis)
+        return sum(area(elem_of(v.type), count) for v in op.inputs)
+    if isinstance(op, AtomicRmwOp | AtomicCasOp):
+        return atomic_scratch(op)
+    if isinstance(op, HistogramOp):
+        return 4 * op.bins
+    if isinstance(op, GatherOp):
+        return area(elem_of(op.x.type), op.x.type.numel)
+    return 0
+
+
+def area(elem: Any, count: int) -> int:
+    """Bytes of `count` elements, rounded up so that another area may follow."""
+    return -(-elem.storage_bytes * count // ALIGNMENT) * ALIGNMENT
+
+
+def conversion_plan(op: ConvertLayoutOp, facts: Any) -> Plan:
+    """How the target converts this layout."""
+    elem = elem_of(op.x.type)
+    return plan_conversion(
+        op.x.type.layout,
+        op.result.type.layout,
+        elem.bits,
+        ldmatrix=getattr(facts, "has_ldmatrix", False),
+        stmatrix=getattr(facts, "has_stmatrix", False),
+    )
+
+
+def axis_warp_bits(layout: LinearLayout, axis: int) -> list[int]:
+    """Bits of the warp index that move along `axis`."""
+    mask = layout.axis_bits("warp", axis)
+    return [i for i in range(layout.bits("warp")) if mask >> i & 1]
+
+
+def result_elements(op: ReduceOp) -> int:
+    """Elements that are left of each operand."""
+    t = op.inputs[0].type
+    return t.numel // t.shape[op.axis]
+
+
+def scan_slots(layout: LinearLayout, axis: int) -> int:
+    """Registers of a thread that differ outside of `axis` or in the bits along it above the lowest warp bit.
+
+    One step over warps exchanges, in each thread, the last element of each run below that bit.
+    """
+    lowest = min((layout.columns("warp")[i] for i in axis_warp_bits(layout, axis)), default=0)
+    along = layout.axis_bits("register", axis)
+    columns = layout.unique_registers().columns("register")
+    kept = layout.columns("register")
+    below = sum(1 for i, c in enumerate(kept) if along >> i & 1 and c and c < lowest)
+    return 1 << (len(columns) - below)
+
+
+def atomic_scratch(op: AtomicRmwOp | AtomicCasOp) -> int:
+    """Atomics act once per element; copies of the old value travel through shared memory."""
+    t = op.result.type
+    if not op.result.uses:
+        return 0
+    if not isinstance(t, TileType):
+        return ALIGNMENT
+    free = t.layout.free_masks()
+    if free.get("lane", 0) or free.get("warp", 0):
+        return area(elem_of(t), t.numel)
+    return 0
