@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,8 @@ from tessera import dtypes
 _CACHE = tempfile.mkdtemp(prefix="tessera-test-cache-")
 os.environ["TESSERA_CACHE_DIR"] = _CACHE
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+
+from tessera.runtime.driver import driver  # noqa: E402  after the environment is set
 
 DEVICES = {
     "interpreter": ["interpreter"],
@@ -64,15 +67,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Device:
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """Where the test runs: `device.array(...)` makes a kernel argument, `device.numpy(x)` reads it back."""
     if request.param == "cuda" and not has_cuda():
         pytest.skip("needs torch and a CUDA device")
-    if request.param == "interpreter":
-        monkeypatch.setenv("TESSERA_INTERPRET", "1")
-    else:
-        monkeypatch.delenv("TESSERA_INTERPRET", raising=False)
-    return Device(request.param)
+    driver.set_active(request.param)
+    yield Device(request.param)
+    driver.reset_active()
 
 
 class Device:

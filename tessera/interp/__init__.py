@@ -35,7 +35,8 @@ def array_extent(x: Any) -> tuple[int, int] | None:
     if hasattr(x, "untyped_storage"):
         s = x.untyped_storage()
         return s.data_ptr(), s.data_ptr() + s.nbytes()
-    return None
+    base = getattr(x, "base", None)  # a typed view of an array
+    return None if base is None else array_extent(base)
 
 
 def address_of(x: Any) -> int:

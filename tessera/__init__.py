@@ -1,0 +1,18 @@
+"""tessera: a tile language and compiler for GPU and CPU kernels, API-compatible with Triton."""
+
+from tessera import language, runtime
+from tessera.compiler import CompilationError
+from tessera.errors import InterpreterError, OutOfResources, TesseraError, TritonError
+from tessera.language.aggregate import aggregate, constexpr_function, must_use_result
+from tessera.runtime import (
+    Config, JITFunction, KernelInterface, MockTensor, TensorWrapper, autotune, compile, heuristics, jit, reinterpret,
+)  # fmt: skip
+from tessera.utilities import cdiv, next_power_of_2
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompilationError", "Config", "InterpreterError", "JITFunction", "KernelInterface", "MockTensor", "OutOfResources",
+    "TensorWrapper", "TesseraError", "TritonError", "aggregate", "autotune", "cdiv", "compile", "constexpr_function",
+    "heuristics", "jit", "language", "must_use_result", "next_power_of_2", "reinterpret", "runtime",
+]  # fmt: skip

@@ -1,0 +1,107 @@
+"""The contract between the compiler and a back end: target, options, stages, facts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tessera.dtypes import is_power_of_two
+from tessera.errors import LaunchError
+
+# A stage turns the product of the one before (a Module, text or bytes) into its own, and adds to the metadata.
+Stage = Callable[[Any, dict[str, Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class GPUTarget:
+    """What to compile for. `arch`: compute capability times ten for "cuda" (90), an ISA name for "cpu" ("native")."""
+
+    backend: str
+    arch: int | str
+    warp_size: int
+
+    def __str__(self) -> str:
+        return f"{self.backend}:{self.arch}"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Compile options, given as keyword arguments of a launch. All of them enter the cache key."""
+
+    num_warps: int = 4
+    num_stages: int = 3
+    num_ctas: int = 1
+    warp_size: int = 32
+    maxnreg: int | None = None
+    ptx_version: int | None = None
+    ptx_options: str | None = None
+    ir_override: str | None = None
+    enable_fp_fusion: bool = True
+    enable_reflect_ftz: bool = True
+    launch_cooperative_grid: bool = False
+    launch_pdl: bool = False
+    supported_fp8_dtypes: tuple[str, ...] = ("fp8e5", "fp8e4b15")
+    deprecated_fp8_dot_operand_dtypes: tuple[str, ...] = ()
+    default_dot_input_precision: str = "ieee"
+    allowed_dot_input_precisions: tuple[str, ...] = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
+    max_num_imprecise_acc_default: int = 0
+    extern_libs: tuple[tuple[str, str], ...] = ()
+    debug: bool = False
+    backend_name: str = ""
+    sanitize_overflow: bool = True
+    arch: str | None = None
+    instrumentation_mode: str = ""
+
+    def __post_init__(self) -> None:
+        if not is_power_of_two(self.num_warps):
+            raise LaunchError("num_warps must be a power of 2", help=f"got num_warps={self.num_warps}")
+        if self.num_stages < 0:
+            raise LaunchError(f"num_stages must not be negative, got {self.num_stages}")
+
+
+_FIELDS = {f.name for f in dataclasses.fields(Options)}
+
+
+def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The given options, hashable; KeyError names one that no back end knows."""
+    for name in options:
+        if name not in _FIELDS:
+            raise KeyError(f"Keyword argument {name} was specified but unrecognised")
+    found = {k: v for k, v in options.items() if v is not None}
+    libs = found.get("extern_libs")
+    if isinstance(libs, Mapping):
+        found["extern_libs"] = tuple(sorted(libs.items()))
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+
+
+class Backend:
+    """Base of back ends. One instance serves one target."""
+
+    name: ClassVar[str] = ""
+    binary_ext: ClassVar[str] = ""  # the stage whose product is loaded
+    ir_levels: ClassVar[tuple[str, ...]] = ("tir", "gir")  # stages whose product is a Module
+
+    def __init__(self, target: GPUTarget):
+        self.target = target
+
+    @classmethod
+    def supports_target(cls, target: GPUTarget) -> bool:
+        return target.backend == cls.name
+
+    def parse_options(self, options: Mapping[str, Any]) -> Options:
+        """Options with this target's defaults. KeyError for an unknown name, LaunchError for a bad value."""
+        return Options(**{"backend_name": self.name, **known_options(options)})
+
+    def stages(self, options: Options) -> dict[str, Stage]:
+        """Stage name → function, in order; the names are the extensions under `kernel.asm`."""
+        raise NotImplementedError
+
+    def toolchain(self) -> str:
+        """Versions of the tools that this back end runs: part of the cache key."""
+        return ""
+
+    def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
+        """A view computed on demand (`sass`, `asm`), or None when there is no such view."""
+        return None

@@ -1,0 +1,30 @@
+"""The NumPy interpreter as a target: kernels stop at tile IR and are executed from there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tessera.backends.compiler import Backend, Options, Stage, known_options
+from tessera.config import knobs
+from tessera.ir import Module, PassManager
+from tessera.passes import neutral_pipeline
+
+
+class InterpreterBackend(Backend):
+    """Target ("interpreter", "numpy", 1)."""
+
+    name: ClassVar[str] = "interpreter"
+    binary_ext: ClassVar[str] = "tir"
+
+    def parse_options(self, options: Mapping[str, Any]) -> Options:
+        fp8 = ("fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16", "fp8e4b15")
+        defaults = {"backend_name": self.name, "warp_size": 1, "supported_fp8_dtypes": fp8}
+        return Options(**{**defaults, **known_options(options)})
+
+    def stages(self, options: Options) -> dict[str, Stage]:
+        def tir(module: Module, metadata: dict[str, Any]) -> Module:
+            manager = PassManager(neutral_pipeline(), verify=knobs.compilation.verify)
+            return manager.run(module)
+
+        return {"tir": tir}

@@ -1,0 +1,169 @@
+"""Runs a back end's stages over a source: caching, dumping, overriding, timing, reproducers."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from tessera.backends.compiler import Backend, GPUTarget, Options
+from tessera.backends.cpu.backend import CpuBackend
+from tessera.backends.interpreter import InterpreterBackend
+from tessera.backends.nvidia.backend import NvidiaBackend
+from tessera.compiler.kernel import CompiledKernel
+from tessera.compiler.source import ASTSource, IRSource
+from tessera.config import knobs
+from tessera.errors import InternalError, LaunchError, TesseraError
+from tessera.ir import Module, parse_module, print_module
+
+BACKENDS: dict[str, type[Backend]] = {b.name: b for b in (CpuBackend, NvidiaBackend, InterpreterBackend)}
+
+
+class Store(Protocol):
+    """Where compiled kernels are kept: the runtime's disk cache."""
+
+    def get(self, key: str) -> dict[str, Any] | None: ...
+    def put(self, key: str, entries: dict[str, Any]) -> Any: ...
+
+
+def make_backend(target: GPUTarget) -> Backend:
+    """The back end for a target. LaunchError when there is none."""
+    for cls in BACKENDS.values():
+        if cls.supports_target(target):
+            return cls(target)
+    known = ", ".join(sorted(BACKENDS))
+    raise LaunchError(f"no back end for target {target}", help=f"back ends: {known}")
+
+
+def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str = "") -> str:
+    """Everything that the compiled kernel depends on, hashed."""
+    parts = (src.hash(), str(backend.target), repr(options), backend.toolchain(), toolchain, repr(knobs.cache_key_values()))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def compile(
+    src: Any,
+    target: GPUTarget,
+    options: Mapping[str, Any] | None = None,
+    store: Store | None = None,
+    toolchain: str = "",
+) -> CompiledKernel:
+    """Compile an ASTSource, an IRSource or the path of an IR file for `target`; no device is needed.
+
+    Errors in the kernel are CompilationErrors. A failure of the compiler itself is an InternalError that names a
+    directory with the last valid IR and the command that repeats the failing stage.
+    """
+    if not isinstance(src, (ASTSource, IRSource)):
+        src = IRSource(str(src))
+    backend = make_backend(target)
+    parsed = backend.parse_options(options or {})
+    key = get_cache_key(src, backend, parsed, toolchain)
+    usable = store is not None and not knobs.compilation.always_compile
+    if usable and store is not None:
+        entries = store.get(key)
+        if entries is not None:
+            return _restored(src, entries, key, backend)
+    collecting = gc.isenabled()
+    gc.disable()  # IR is a large graph without garbage: collections would only walk it
+    try:
+        stages, metadata = _run_stages(src, backend, parsed, key)
+    finally:
+        if collecting:
+            gc.enable()
+    if store is not None:
+        kept = {k: v for k, v in stages.items() if not knobs.compilation.store_binary_only or k == backend.binary_ext}
+        store.put(key, {**{_ASM + k: v for k, v in kept.items()}, "metadata": metadata})
+    return CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)
+
+
+_ASM = "asm."  # prefix of stage products among the entries of a cached kernel
+
+
+def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) -> CompiledKernel:
+    stages = {k.removeprefix(_ASM): v for k, v in entries.items() if k.startswith(_ASM)}
+    return CompiledKernel(src, stages, {**entries["metadata"], "target": backend.target}, key, backend)
+
+
+def _run_stages(src: Any, backend: Backend, options: Options, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    metadata: dict[str, Any] = {**asdict(options), "name": src.name, "shared": 0}
+    timings: list[tuple[str, float]] = []
+    start = time.perf_counter()
+    product = src.make_ir(options)
+    timings.append(("front end", time.perf_counter() - start))
+    stages = backend.stages(options)
+    names = list(stages)
+    if isinstance(src, IRSource):
+        names = names[names.index(src.ext) + 1 :] if src.ext != "tir" else names
+    products: dict[str, Any] = {"source": _source_text(src)}
+    for name in names:
+        start, before = time.perf_counter(), product
+        # IR is changed in place by its stage: what a reproducer needs must be kept first, as text.
+        kept = print_module(product) if isinstance(product, Module) and knobs.compilation.verify else None
+        try:
+            product = stages[name](product, metadata)
+        except TesseraError as e:
+            if isinstance(e, InternalError):
+                _leave_reproducer(e, kept or before, name, backend, options, key)
+            raise
+        except Exception as e:
+            error = InternalError(f"stage {name!r} of the {backend.name} back end failed: {type(e).__name__}: {e}")
+            _leave_reproducer(error, kept or before, name, backend, options, key)
+            raise error from e
+        timings.append((name, time.perf_counter() - start))
+        products[name] = print_module(product) if isinstance(product, Module) else product
+        product, products[name] = _inspect(product, products[name], name, src.name, key)
+    if knobs.compilation.time:
+        _print_timings(src.name, timings, metadata)
+    metadata.pop("timings", None)
+    return products, metadata
+
+
+def _source_text(src: Any) -> str:
+    return src.fn.src if isinstance(src, ASTSource) else src.text
+
+
+def _inspect(product: Any, shown: Any, stage: str, name: str, key: str) -> tuple[Any, Any]:
+    """Dump a stage's product, or replace it by what the user put in the override directory."""
+    if knobs.compilation.dump_ir:
+        folder = Path(str(knobs.cache.dump_dir)) / key
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{name}.{stage}"
+        path.write_bytes(shown) if isinstance(shown, bytes) else path.write_text(shown)
+    if knobs.compilation.override:
+        path = Path(str(knobs.cache.override_dir)) / key / f"{name}.{stage}"
+        if path.exists():
+            data: Any = path.read_bytes() if isinstance(shown, bytes) else path.read_text()
+            return (parse_module(data) if isinstance(product, Module) else data), data
+    return product, shown
+
+
+def _leave_reproducer(
+    error: InternalError, ir: Any, stage: str, backend: Backend, options: Options, key: str
+) -> None:
+    """Write the input of the failing stage and the command that runs it again; say where."""
+    folder = Path(tempfile.mkdtemp(prefix="tessera-reproducer-"))
+    text = ir if isinstance(ir, str) else print_module(ir) if isinstance(ir, Module) else None
+    if text is not None:
+        (folder / f"input-of-{stage}.txt").write_text(text)
+    target = backend.target
+    changed = {k: v for k, v in asdict(options).items() if v != asdict(Options())[k]}
+    code = (
+        "from tessera.compiler import compile; from tessera.backends.compiler import GPUTarget; "
+        f"compile('input.tir', GPUTarget({target.backend!r}, {target.arch!r}, {target.warp_size}), {changed!r})"
+    )
+    (folder / "command.txt").write_text(f"{sys.executable} -c {shlex.quote(code)}\n")
+    error.note(f"reproducer: {folder}")
+
+
+def _print_timings(name: str, timings: list[tuple[str, float]], metadata: Mapping[str, Any]) -> None:
+    for stage, seconds in timings:
+        print(f"{name:24} {stage:12} {seconds * 1e3:8.2f} ms", file=sys.stderr)
+        for inner, part in metadata.get("timings", {}).get(stage, ()):
+            print(f"{'':24}   {inner:22} {part * 1e3:8.2f} ms", file=sys.stderr)

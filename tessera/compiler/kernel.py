@@ -1,0 +1,132 @@
+"""The product of compilation: texts of all levels, the binary, metadata; loaded and launched through a driver."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tessera.backends.compiler import Backend, GPUTarget
+from tessera.compiler.source import ALIASES
+from tessera.errors import OutOfResources
+
+# Set by the runtime: kernel → its driver. A compiler without a runtime cannot launch.
+DRIVER_FOR: list[Callable[[GPUTarget], Any]] = []
+
+
+class AsmDict(dict[str, Any]):
+    """`kernel.asm`: product of each stage by extension; derived views are computed when asked for."""
+
+    def __init__(self, stages: Mapping[str, Any], backend: Backend):
+        super().__init__(stages)
+        self.backend = backend
+
+    def __missing__(self, key: str) -> Any:
+        if key in ALIASES and ALIASES[key] in self:
+            return self[ALIASES[key]]
+        value = self.backend.derived(key, self)
+        if value is None:
+            raise KeyError(f"Unknown key: '{key}'")
+        self[key] = value
+        return value
+
+
+class LazyDict:
+    """Launch metadata that is computed only when a hook asks for it."""
+
+    def __init__(self, data: dict[str, Any]):
+        self.data = data
+        self.extras: list[tuple[Callable[..., Mapping[str, Any]], tuple[Any, ...]]] = []
+
+    def get(self) -> dict[str, Any]:
+        for fn, args in self.extras:
+            self.data = {**self.data, **fn(*args)}
+        self.extras.clear()
+        return self.data
+
+    def add(self, fn: Callable[..., Mapping[str, Any]], args: tuple[Any, ...]) -> None:
+        self.extras.append((fn, args))
+
+
+class CompiledKernel:
+    """One specialisation of a kernel. `n_regs`, `n_spills`, `n_max_threads` exist once it is loaded."""
+
+    n_regs: int
+    n_spills: int
+    n_max_threads: int
+
+    def __init__(self, src: Any, stages: Mapping[str, Any], metadata: Mapping[str, Any], key: str, backend: Backend):
+        fields = {**metadata, "hash": key}
+        self.metadata: Any = namedtuple("KernelMetadata", sorted(fields))(**fields)
+        self.asm = AsmDict(stages, backend)
+        self.src = src
+        self.name: str = self.metadata.name
+        self.hash = key
+        self.target: GPUTarget = backend.target
+        self.backend = backend
+        self.packed_metadata = (self.metadata.num_warps, self.metadata.num_ctas, self.metadata.shared)
+        self.kernel: Any = stages.get(backend.binary_ext)
+        self.module: Any = None
+        self.function: Any = None
+        self.launcher: Any = None
+        self.metadata_group: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<CompiledKernel {self.name} for {self.target}>"
+
+    def _init_handles(self) -> None:
+        """Load the binary on the current device. OutOfResources if the device cannot run it."""
+        if self.module is None:
+            DRIVER_FOR[0](self.target).load_kernel(self)
+
+    def check_resources(self, shared_limit: int, thread_limit: int, warp_size: int) -> None:
+        if self.metadata.shared > shared_limit:
+            raise OutOfResources(self.metadata.shared, shared_limit, "shared memory")
+        threads = self.metadata.num_warps * warp_size
+        if threads > thread_limit:
+            raise OutOfResources(threads, thread_limit, "threads")
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+        """`kernel[(x, y, z)](*args, stream=None)`; constexpr arguments are given too and skipped."""
+        gx, gy, gz = grid
+
+        def launch(*args: Any, stream: int | None = None) -> None:
+            driver = DRIVER_FOR[0](self.target)
+            self._init_handles()
+            at = driver.get_current_stream(driver.get_current_device()) if stream is None else stream
+            self.run(gx, gy, gz, at, self.function, self.packed_metadata, None, None, None, *self._runtime(args))
+
+        return launch
+
+    def _runtime(self, args: tuple[Any, ...]) -> Iterator[Any]:
+        """The arguments that the binary takes: constexpr ones left out, tuples flattened."""
+        for name, x in zip(self.src.fn.arg_names, args, strict=False):
+            kind = self.src.signature[name]
+            if isinstance(kind, tuple):
+                yield from (y for k, y in zip(kind, x, strict=True) if k != "constexpr")
+            elif kind != "constexpr":
+                yield x
+
+    def run(
+        self,
+        gx: int, gy: int, gz: int, stream: int, function: Any, packed: Any,
+        launch_metadata: Any, enter_hook: Any, exit_hook: Any, *args: Any,
+    ) -> None:  # fmt: skip
+        """Launch with run-time arguments only. Hooks are called with `launch_metadata`."""
+        self._init_handles()
+        if gx * gy * gz == 0:
+            return
+        if enter_hook is not None:
+            enter_hook(launch_metadata)
+        self.launcher(gx, gy, gz, stream, *args)
+        if exit_hook is not None:
+            exit_hook(launch_metadata)
+
+    def launch_metadata(self, grid: tuple[int, ...], stream: int, *args: Any) -> LazyDict:
+        self._init_handles()
+        found = LazyDict({"name": self.name, "function": self.function, "stream": stream})
+        extra = getattr(getattr(self.src, "fn", None), "launch_metadata", None)
+        if extra is not None:
+            names = self.src.fn.arg_names
+            found.add(extra, (grid, self.metadata, dict(zip(names, args, strict=False))))
+        return found

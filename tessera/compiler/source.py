@@ -1,0 +1,87 @@
+"""What can be compiled: a kernel function with a signature, or the text of any IR level in a file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tessera.backends.compiler import Options
+from tessera.errors import LaunchError
+from tessera.frontend import lower_kernel
+from tessera.ir import Module, parse_module
+from tessera.language.callable import JITCallable
+
+ALIASES = {"ttir": "tir", "ttgir": "gir"}  # the names that Triton gives the same levels
+
+
+class ASTSource:
+    """A kernel with its argument types.
+
+    `signature`: parameter name → type string ("*fp16", "i32", "constexpr", or a tuple of them). `constexprs`: by name,
+    or by index path for elements of tuples. `attrs`: index path → [["tt.divisibility", 16]].
+    """
+
+    ext = "tir"
+
+    def __init__(
+        self,
+        fn: JITCallable,
+        signature: Mapping[str, Any],
+        constexprs: Mapping[Any, Any] | None = None,
+        attrs: Mapping[tuple[int, ...], Any] | None = None,
+    ):
+        for name in signature:
+            if not isinstance(name, str):
+                raise TypeError("Signature keys must be string")
+        self.fn = fn
+        self.name: str = fn.__name__
+        self.signature = dict(signature)
+        self.constants = {_path(fn, k): v for k, v in (constexprs or {}).items()}
+        self.attrs = dict(attrs or {})
+
+    def hash(self) -> str:
+        constants = sorted((k, _constant_key(v)) for k, v in self.constants.items())
+        key = (self.fn.cache_key, sorted(self.signature.items(), key=str), constants, sorted(self.attrs.items()))
+        return hashlib.sha256(repr(key).encode()).hexdigest()
+
+    def make_ir(self, options: Options) -> Module:
+        return lower_kernel(self.fn, self.signature, self.constants, self.attrs, options)
+
+
+def _path(fn: JITCallable, key: Any) -> tuple[int, ...]:
+    if isinstance(key, str):
+        return (fn.arg_names.index(key),)
+    return (key,) if isinstance(key, int) else tuple(key)
+
+
+def _constant_key(value: Any) -> str:
+    return value.cache_key if isinstance(value, JITCallable) else repr(value)
+
+
+class IRSource:
+    """IR text in a file; the extension names the level (tir, gir, llir, ptx; ttir and ttgir are accepted)."""
+
+    def __init__(self, path: str):
+        self.path = Path(path)
+        suffix = self.path.suffix.removeprefix(".")
+        self.ext = ALIASES.get(suffix, suffix)
+        self.text = self.path.read_text()
+        self.module = parse_module(self.text) if self.ext in ("tir", "gir") else None
+        self.name = self._name()
+
+    def _name(self) -> str:
+        if self.module is not None:
+            return next(f.attrs["name"] for f in self.module.body if f.attrs.get("kernel", True))
+        for line in self.text.splitlines():
+            for opening, closing in ((".entry ", "("), ("define ptx_kernel void @", "("), ("define void @", "(")):
+                if opening in line:
+                    return line.split(opening, 1)[1].split(closing, 1)[0].strip()
+        raise LaunchError(f"{self.path} holds no kernel")
+
+    def hash(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def make_ir(self, options: Options) -> Any:
+        return self.module if self.module is not None else self.text

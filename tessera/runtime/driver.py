@@ -1,0 +1,256 @@
+"""Drivers: load compiled kernels and launch them. One of them is active; by default the arguments choose.
+
+`driver.active` is the driver that was set, or the default one: CUDA where a device is, else the CPU.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tessera import interp
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.pool import get_pool
+from tessera.backends.llvm.binding import link_object
+from tessera.compiler.kernel import DRIVER_FOR, CompiledKernel
+from tessera.config import knobs
+from tessera.errors import DeviceAssertionError, HostPointerError, LaunchError, NoDeviceError
+from tessera.ir import parse_module
+from tessera.runtime import cuda
+from tessera.runtime.cuda_abi import launch_config
+from tessera.runtime.launcher import make_launcher
+from tessera.runtime.specialize import address_of_array
+
+
+class Driver:
+    """Base: a place where kernels run."""
+
+    name = ""
+
+    def get_current_target(self) -> GPUTarget:
+        raise NotImplementedError
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def set_current_device(self, device: int) -> None:
+        if device != 0:
+            raise LaunchError(f"the {self.name} driver has one device, 0; got {device}")
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> Any:
+        """torch.device of this driver's memory. NoDeviceError when torch has not been imported."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise NoDeviceError("torch is not imported")
+        return torch.device("cpu") if self.name != "cuda" else torch.device("cuda", self.get_current_device())
+
+    def load_kernel(self, kernel: CompiledKernel) -> None:
+        """Set the kernel's module, function and launcher for the current device."""
+        raise NotImplementedError
+
+    def address(self, x: Any) -> Any:
+        """An argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
+        if isinstance(x, np.ndarray):
+            return address_of_array(x)
+        return x
+
+
+class CpuDriver(Driver):
+    """Runs kernels natively on the host's cores."""
+
+    name = "cpu"
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cpu", knobs.cpu.isa or "native", 1)
+
+    def load_kernel(self, kernel: CompiledKernel) -> None:
+        code = link_object(kernel.asm["object"], [kernel.name])
+        function = code[kernel.name]
+        native = make_launcher(kernel.metadata.args, "cpu")
+        scratch = getattr(kernel.metadata, "scratch_bytes", 0)
+
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+            status = native(gx, gy, gz, get_pool(knobs.runtime.num_threads).handle, function, scratch, *args)
+            if status:
+                raise _cpu_failure(kernel, status)
+
+        kernel.module, kernel.function, kernel.launcher = code, function, launch
+        kernel.n_regs = kernel.n_spills = 0
+        kernel.n_max_threads = 1
+
+
+def _cpu_failure(kernel: CompiledKernel, status: int) -> Exception:
+    messages = getattr(kernel.metadata, "assertions", None) or []
+    if 0 < status <= len(messages):
+        return DeviceAssertionError(f"assertion failed in {kernel.name}: {messages[status - 1]}")
+    return LaunchError(f"kernel {kernel.name} ended with status {status}")
+
+
+class InterpreterDriver(Driver):
+    """Executes tile IR with NumPy; needs no device and no native code."""
+
+    name = "interpreter"
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("interpreter", "numpy", 1)
+
+    def address(self, x: Any) -> Any:
+        return x  # the interpreter wants the arrays, whose extents it checks
+
+    def load_kernel(self, kernel: CompiledKernel) -> None:
+        module = parse_module(kernel.asm["tir"])
+
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+            hosted = [x.cpu() if getattr(x, "is_cuda", False) else x for x in args]
+            interp.run(module, (gx, gy, gz), hosted)
+            for device, host in zip(args, hosted, strict=True):
+                if device is not host:
+                    device.copy_(host)
+
+        kernel.module, kernel.function, kernel.launcher = module, module, launch
+        kernel.n_regs = kernel.n_spills = 0
+        kernel.n_max_threads = 1
+
+
+class CudaDriver(Driver):
+    """NVIDIA GPUs through the CUDA driver API; shares device and stream with torch."""
+
+    name = "cuda"
+
+    def __init__(self) -> None:
+        self.api = cuda.driver()
+
+    @property
+    def utils(self) -> CudaDriver:
+        return self
+
+    def get_current_target(self) -> GPUTarget:
+        major, minor = self.get_device_capability()
+        return GPUTarget("cuda", major * 10 + minor, 32)
+
+    def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
+        return self.api.properties(self.get_current_device() if device is None else device).capability
+
+    def get_current_device(self) -> int:
+        return self.api.current_device()
+
+    def set_current_device(self, device: int) -> None:
+        self.api.set_current_device(device)
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return self.api.current_stream(self.api.current_device() if device is None else device)
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """Sizes and rates under the names that tuning code asks for."""
+        p = self.api.properties(device)
+        return {
+            "max_shared_mem": p.max_shared, "max_num_regs": p.registers_per_block, "warpSize": p.warp_size,
+            "multiprocessor_count": p.multiprocessor_count, "sm_clock_rate": p.clock_khz,
+            "mem_clock_rate": p.memory_clock_khz, "mem_bus_width": p.memory_bus_bits,
+        }  # fmt: skip
+
+    def load_kernel(self, kernel: CompiledKernel) -> None:
+        m, device = kernel.metadata, self.get_current_device()
+        p = self.api.properties(device)
+        kernel.check_resources(p.max_shared, p.max_threads_per_block, p.warp_size)
+        loaded = self.api.load(kernel.asm["cubin"], kernel.name, m.shared, device, m.num_ctas)
+        config = launch_config(
+            threads=m.num_warps * 32, shared=m.shared, cluster=(m.num_ctas, 1, 1),
+            cooperative=m.launch_cooperative_grid, programmatic=m.launch_pdl,
+        )  # fmt: skip
+        native = make_launcher(kernel.metadata.args, "cuda")
+        function, check = loaded.function, self.api.check_launch
+
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+            result = native(gx, gy, gz, stream, function, config.address, *args)
+            if result:
+                check(result, config)
+
+        kernel.module, kernel.function, kernel.launcher = loaded.module, loaded.function, launch
+        kernel.n_regs, kernel.n_spills = loaded.registers, loaded.local_bytes // 4
+        kernel.n_max_threads = loaded.max_threads
+
+    def address(self, x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            raise HostPointerError(name=f"(a NumPy array of {x.dtype})", help=HOST_HELP)
+        if hasattr(x, "__cuda_array_interface__") and not hasattr(x, "data_ptr"):
+            return address_of_array(x)
+        return x
+
+
+HOST_HELP = (
+    "move the data to the device (torch: `.cuda()`), or pass host arrays only: then the kernel runs on the CPU"
+)
+
+_MAKERS: dict[str, Callable[[], Driver]] = {"cpu": CpuDriver, "interpreter": InterpreterDriver, "cuda": CudaDriver}
+
+
+@cache
+def driver_named(name: str) -> Driver:
+    """The driver "cpu", "cuda" or "interpreter". NoDeviceError when its device is not there."""
+    if name not in _MAKERS:
+        raise LaunchError(f"no driver {name!r}", help=f"drivers: {', '.join(_MAKERS)}")
+    return _MAKERS[name]()
+
+
+class ActiveDriver:
+    """The `driver` object: `.active`, `.default`, and switching."""
+
+    def __init__(self) -> None:
+        self.chosen: Driver | None = None
+
+    @property
+    def default(self) -> Driver:
+        name = knobs.runtime.default_backend
+        if knobs.runtime.interpret:
+            name = "interpreter"
+        return driver_named(name or ("cuda" if cuda.available() else "cpu"))
+
+    @property
+    def active(self) -> Driver:
+        return self.chosen if self.chosen is not None else self.default
+
+    def set_active(self, driver: Driver | str) -> None:
+        self.chosen = driver_named(driver) if isinstance(driver, str) else driver
+
+    def set_active_to_cpu(self) -> None:
+        self.set_active("cpu")
+
+    def set_active_to_gpu(self) -> None:
+        self.set_active("cuda")
+
+    def reset_active(self) -> None:
+        self.chosen = None
+
+    def for_arguments(self, args: Any) -> Driver:
+        """The driver that was set; else the one where the first array argument lies; else the default."""
+        if self.chosen is not None:
+            return self.chosen
+        for x in args:
+            if isinstance(x, np.ndarray):
+                return _CPU()
+            on_gpu = getattr(x, "is_cuda", None)
+            if on_gpu is not None:
+                return driver_named("cuda") if on_gpu else _CPU()
+            if hasattr(x, "__cuda_array_interface__"):
+                return driver_named("cuda")
+            base = getattr(x, "base", None)
+            if base is not None:
+                return self.for_arguments((base,))
+        return self.default
+
+
+def _CPU() -> Driver:
+    name = knobs.runtime.default_backend
+    return driver_named("cpu" if name in (None, "cuda") else name)
+
+
+driver = ActiveDriver()
+DRIVER_FOR.append(lambda target: driver_named(target.backend))

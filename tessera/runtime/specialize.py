@@ -1,0 +1,192 @@
+"""From launch arguments to signature types and specialisation keys.
+
+Each argument gives a pair (type string, key): a "constexpr" key is the value itself, which the kernel is compiled
+for; "D" says that an integer or address is divisible by 16. Pairs are shared objects, so that building and comparing
+the key of a launch stays cheap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tessera.dtypes import dtype, parse_scalar_type
+from tessera.errors import SpecializationError
+from tessera.language import constexpr
+from tessera.language.aggregate import ConstexprFunction
+from tessera.language.callable import JITCallable, KernelParam
+from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.tensors import element_type
+
+Pair = tuple[Any, Any]
+
+_ONE: Pair = ("constexpr", 1)
+_NONE: Pair = ("constexpr", None)
+_BOOL: Pair = ("u1", None)
+_FLOAT: Pair = ("fp32", None)
+_INT = {width: ((width, ""), (width, "D")) for width in ("i32", "i64", "u64")}
+_POINTER: dict[tuple[Any, bool], Pair] = {}  # (dtype of the array, aligned) → pair
+
+
+def _int_width(x: int) -> str:
+    if -(1 << 31) <= x < 1 << 31:
+        return "i32"
+    if -(1 << 63) <= x < 1 << 63:
+        return "i64"
+    if x < 1 << 64 and x > 0:
+        return "u64"
+    raise OverflowError(f"the integer argument {x} does not fit 64 bits")
+
+
+def _int(x: int) -> Pair:
+    return _ONE if x == 1 else _INT[_int_width(x)][x % 16 == 0]
+
+
+def _pointer(kind: Any, address: int) -> Pair:
+    aligned = address % 16 == 0
+    found = _POINTER.get((kind, aligned))
+    if found is None:
+        elem = element_type(kind)
+        if elem is None:
+            raise SpecializationError(type=f"array of {kind}", help="no kernel type has these elements")
+        short = "u1" if elem.short == "i1" else elem.short
+        found = _POINTER[kind, aligned] = (f"*{short}", "D" if aligned else "")
+    return found
+
+
+def address_of_array(x: Any) -> int:
+    """Address of a NumPy array or of an object of an array interface."""
+    if isinstance(x, np.ndarray):
+        return x.__array_interface__["data"][0]
+    return x.__cuda_array_interface__["data"][0]
+
+
+def _array(x: Any) -> Pair:
+    return _pointer(x.dtype, x.__array_interface__["data"][0])
+
+
+def _tensor(x: Any) -> Pair:
+    return _pointer(x.dtype, x.data_ptr())
+
+
+def _tuple(x: tuple[Any, ...]) -> Pair:
+    pairs = [specialize(y) for y in x]
+    make = type(x)._make if hasattr(type(x), "_make") else tuple  # type: ignore[attr-defined]
+    return (make(p[0] for p in pairs), make(p[1] for p in pairs))
+
+
+def _descriptor(x: TensorDescriptor) -> Pair:
+    elem = element_type(x.base.dtype)
+    assert elem is not None
+    block = ", ".join(map(str, x.block_shape))
+    return (f"tensordesc<{elem.short}[{block}]>", (x.padding, x.round_f32_to_tf32))
+
+
+_HANDLERS: dict[type, Callable[[Any], Pair]] = {
+    int: _int, float: lambda x: _FLOAT, bool: lambda x: _BOOL, type(None): lambda x: _NONE,
+    np.ndarray: _array, tuple: _tuple, constexpr: lambda x: ("constexpr", x.value), TensorDescriptor: _descriptor,
+}  # fmt: skip
+
+
+def specialize(x: Any) -> Pair:
+    """(type, key) of one argument under the default rules. TypeError for what a kernel cannot take."""
+    handler = _HANDLERS.get(type(x))
+    if handler is None:
+        handler = _HANDLERS[type(x)] = _handler_for(x)
+    return handler(x)
+
+
+def _handler_for(x: Any) -> Callable[[Any], Pair]:
+    if hasattr(x, "data_ptr"):
+        return _tensor
+    if isinstance(x, tuple):
+        return _tuple
+    if isinstance(x, np.ndarray):
+        return _array
+    if hasattr(x, "__cuda_array_interface__"):
+        return lambda x: _pointer(np.dtype(x.__cuda_array_interface__["typestr"]), address_of_array(x))
+    if isinstance(x, (JITCallable, ConstexprFunction)):
+        return lambda x: ("constexpr", x)
+    for base in (bool, float, int):
+        if isinstance(x, base) and not isinstance(x, np.generic):
+            return _HANDLERS[base]
+    if isinstance(x, float):  # numpy.float64 is a Python float
+        return _HANDLERS[float]
+    name = "dtype" if isinstance(x, dtype) else type(x).__name__
+    raise SpecializationError(type=name)
+
+
+def specializer(param: KernelParam) -> Callable[[Any], Pair]:
+    """How arguments of one parameter are specialised: its annotation and do_not_specialize lists decide."""
+    if param.is_constexpr:
+        return lambda x: ("constexpr", x.value if isinstance(x, constexpr) else x)
+    if param.annotation_type:
+        return _annotated(param.annotation_type, param)
+    if not (param.do_not_specialize or param.do_not_specialize_on_alignment or param.is_const):
+        return specialize
+    return lambda x: _restricted(x, param)
+
+
+def _annotated(kind: str, param: KernelParam) -> Callable[[Any], Pair]:
+    t = parse_scalar_type(kind)
+    if t.is_ptr() or t.is_floating() or t.is_bool() or param.do_not_specialize:
+        plain: Pair = (kind, None)
+        return lambda x: plain if x is not None else _NONE
+    pairs: tuple[Pair, Pair] = ((kind, ""), (kind, "D"))
+    if param.do_not_specialize_on_alignment:
+        return lambda x: pairs[0]
+    return lambda x: pairs[x % 16 == 0] if type(x) is int else pairs[0]
+
+
+def _restricted(x: Any, param: KernelParam) -> Pair:
+    kind, key = specialize(x)
+    if param.do_not_specialize and type(x) is int:
+        return (_int_width(x), None)
+    if isinstance(kind, str) and kind != "constexpr":
+        if param.do_not_specialize:
+            key = None
+        elif param.do_not_specialize_on_alignment:
+            key = ""
+        if param.is_const and kind.startswith("*") and not kind.startswith("*k"):
+            kind = "*k" + kind[1:]
+    return (kind, key)
+
+
+# --- from pairs to what the compiler takes ---------------------------------------------------------------------
+def constants_and_attrs(kinds: Any, keys: Any, path: tuple[int, ...] = ()) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Compile-time values and divisibility attributes by index path, through tuples."""
+    constants: dict[Any, Any] = {}
+    attrs: dict[Any, Any] = {}
+    for i, (kind, key) in enumerate(zip(kinds, keys, strict=True)):
+        here = (*path, i)
+        if kind == "constexpr":
+            constants[here] = key
+        elif isinstance(kind, tuple):
+            inner_constants, inner_attrs = constants_and_attrs(kind, key, here)
+            constants.update(inner_constants)
+            attrs.update(inner_attrs)
+        elif key == "D":
+            attrs[here] = [["tt.divisibility", 16]]
+    return constants, attrs
+
+
+def flatten_runtime(kinds: Any, values: Any) -> list[Any]:
+    """The arguments that reach the binary: constants dropped, tuples flattened, arrays as addresses."""
+    found: list[Any] = []
+    for kind, x in zip(kinds, values, strict=True):
+        if kind == "constexpr":
+            continue
+        if isinstance(kind, tuple):
+            found += flatten_runtime(kind, x)
+        elif isinstance(x, TensorDescriptor):
+            found += flatten_descriptor(x)
+        else:
+            found.append(x)
+    return found
+
+
+def flatten_descriptor(x: TensorDescriptor) -> list[Any]:
+    """A descriptor travels as base, extents (int32) and strides (int64)."""
+    return [x.base, *map(int, x.shape), *map(int, x.strides)]
