@@ -1,0 +1,114 @@
+"""Places buffers in shared memory by their lifetimes: two buffers share bytes only if they never live at once.
+
+Ops are numbered in program order. A buffer lives from its `local_alloc` to its last use; a use inside a loop that does
+not contain the allocation counts to the end of that loop. A buffer that asynchronous copies fill lives on to the next wait for all of
+them. The scratch of an op lives while the op runs. Larger buffers are placed first, each at the lowest
+offset that is free for its lifetime.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.analysis.scratch import scratch_bytes
+from tessera.ir import Op, Value
+from tessera.ops import AsyncCopyOp, AsyncWaitOp, FuncOp, LocalAllocOp, LocalIndexOp, LocalTransOp
+
+SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
+SMALL_ALIGNMENT = 16
+
+
+@dataclass(slots=True)
+class Buffer:
+    """Bytes that an op needs from position `start` to `end` (both included). `offset` is set by `place`."""
+
+    op: Op
+    size: int
+    start: int
+    end: int
+    offset: int = 0
+
+    @property
+    def alignment(self) -> int:
+        return SWIZZLE_ALIGNMENT if self.size >= SWIZZLE_ALIGNMENT else SMALL_ALIGNMENT
+
+    def meets(self, other: Buffer) -> bool:
+        return self.start <= other.end and other.start <= self.end
+
+
+class Positions:
+    """Numbers of the ops of a function in program order; `last` is that of the last op inside."""
+
+    def __init__(self, func: FuncOp):
+        self.first: dict[Op, int] = {}
+        self.last: dict[Op, int] = {}
+        self._number(func)
+
+    def _number(self, op: Op) -> None:
+        self.first[op] = len(self.first)
+        for block in op.regions:
+            for inner in block:
+                self._number(inner)
+        self.last[op] = len(self.first) - 1
+
+
+def memory_users(v: Value) -> list[Op]:
+    """The ops that read or write shared memory through `v` or views of it."""
+    found: list[Op] = []
+    for user in v.users():
+        if isinstance(user, LocalIndexOp | LocalTransOp):
+            found += memory_users(user.result)
+        else:
+            found.append(user)
+    return found
+
+
+def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
+    end, asynchronous = at.first[alloc], False
+    for user in memory_users(alloc.result):
+        asynchronous |= isinstance(user, AsyncCopyOp)
+        op = user
+        while op.parent is not alloc.parent:
+            parent = op.parent_op()
+            assert parent is not None
+            op = parent
+        end = max(end, at.last[op])
+    if asynchronous:
+        op = alloc.next
+        while op is not None:
+            if at.first[op] > end and isinstance(op, AsyncWaitOp) and op.pending == 0:
+                return at.first[op]
+            op = op.next
+    return end
+
+
+def buffers_of(func: FuncOp, num_warps: int, *, ldmatrix: bool = True, stmatrix: bool = False) -> list[Buffer]:
+    """All buffers of a function with their lifetimes."""
+    at = Positions(func)
+    found: list[Buffer] = []
+    for op in func.walk():
+        here = at.first[op]
+        if isinstance(op, LocalAllocOp):
+            found.append(Buffer(op, op.bytes, here, _end_of_life(op, at)))
+        else:
+            size = scratch_bytes(op, num_warps, ldmatrix=ldmatrix, stmatrix=stmatrix)
+            if size:
+                found.append(Buffer(op, size, here, here))
+    return found
+
+
+def place(buffers: list[Buffer], base: int = 0) -> int:
+    """Set the offsets, from `base` on; returns the end of the highest buffer."""
+    placed: list[Buffer] = []
+    top = base
+    for b in sorted(buffers, key=lambda b: (-b.size, b.start)):
+        offset = base
+        for other in sorted((p for p in placed if p.meets(b)), key=lambda p: p.offset):
+            offset = (offset + b.alignment - 1) & -b.alignment
+            if offset + b.size <= other.offset:
+                break
+            offset = max(offset, other.offset + other.size)
+        b.offset = (offset + b.alignment - 1) & -b.alignment
+        top = max(top, b.offset + b.size)
+        placed.append(b)
+    return top

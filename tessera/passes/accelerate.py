@@ -1,0 +1,258 @@
+"""Turns dots into matrix instructions that the target has, with operands in the instruction's layouts.
+
+    %d = dot %a, %b, %c
+
+becomes, for operands that were loaded from global memory,
+
+    %as = local_alloc %a             right after the load; swizzled, in the order in which memory was read
+    %al = local_load %as             in the layout of operand A (ldmatrix)
+    %cl = convert_layout %c          in the layout of the accumulator
+    %dl = mma %al, %bl, %cl {instruction="mma.m16n8k16.f32.f16.f16"}
+    %d  = convert_layout %dl         without a layout: users are free to take it as it is
+
+Operands computed in registers are converted; the accumulator of an earlier product becomes operand A without leaving the
+thread. Warps stand along rows and columns so that each reads little, but in chains of products (attention) all along the
+rows, so that reductions along the columns stay inside a warp. fp32 operands go as their precision says: rounded to tf32, as sums of parts
+("tf32x3", "bf16x3", "bf16x6"), or ("ieee") by ordinary FMAs; then the dot stays, on operands of the accumulator's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.dtypes import bfloat16, float16, float32, int32
+from tessera.ir import Builder, Module, Op, SharedType, TileType, Value, elem_of, pass_, shape_of, with_elem
+from tessera.layout import LinearLayout, mma_acc, mma_operand, shared_swizzled, widest_swizzle
+from tessera.ops import (
+    AndOp, BitcastOp, CastOp, ConstOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp,
+    LocalLoadOp, LocalTransOp, MmaOp, SubOp, TransOp, WhileOp,
+)  # fmt: skip
+from tessera.passes.facts import GpuFacts, MmaRow
+from tessera.passes.layout_rules import is_pointwise
+
+HELD_OPERAND_REGISTERS = 32  # an operand that a loop does not change is kept in registers up to this many words
+TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
+PRODUCTS = {  # parts of a times parts of b, smallest first
+    "tf32x3": ((1, 0), (0, 1), (0, 0)),
+    "bf16x3": ((1, 0), (0, 1), (0, 0)),
+    "bf16x6": ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A row, the type that operands are cast to before, and how fp32 operands are taken apart ("" = not at all)."""
+
+    row: MmaRow
+    cast: Any = None
+    split: str = ""
+
+
+def choose(op: DotOp, facts: GpuFacts) -> Choice | None:
+    """The matrix instruction for a dot; None when it must be computed by FMAs."""
+    a, b, acc = (elem_of(v.type) for v in op.operands)
+    k = shape_of(op.a.type)[-1]
+    if len(shape_of(op.a.type)) != 2:
+        return None
+    if a is float32 and b is float32:
+        if op.precision in ("tf32", "tf32x3"):
+            row = facts.find_mma(a, b, acc, k, "tf32")
+        elif op.precision in PRODUCTS:
+            row = facts.find_mma(bfloat16, bfloat16, acc, k)
+        else:
+            return None
+        return Choice(row, split=op.precision if op.precision in PRODUCTS else "") if row is not None else None
+    row = facts.find_mma(a, b, acc, k)
+    if row is not None:
+        return Choice(row)
+    if a.is_fp8() or b.is_fp8():  # exact: every 8-bit float is an fp16 number, but for the range of e5m2's kin
+        row = facts.find_mma(float16, float16, acc, k)
+        return Choice(row, cast=float16) if row is not None else None
+    return None
+
+
+def warps_for(m: int, n: int, num_warps: int, chained: bool, tile_m: int) -> tuple[int, int]:
+    """(warps along M, warps along N): nearly square parts, or all along M in a chain of products."""
+    if chained:
+        along = min(num_warps, max(1, m // tile_m))
+        return along, num_warps // along
+    wm = wn = 1
+    while wm * wn < num_warps:
+        part_m, part_n = m // wm, n // wn
+        if part_m > tile_m and (part_m > part_n or part_n <= 8):
+            wm *= 2
+        else:
+            wn *= 2
+    return wm, wn
+
+
+@pass_("accelerate")
+def accelerate(module: Module, facts: GpuFacts) -> None:
+    """Replace dots by `mma` where the target has an instruction. Assumes that `coalesce` ran (orders of loads)."""
+    num_warps: int = module.attrs["num_warps"]
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        dots = [op for op in func.walk() if isinstance(op, DotOp)]
+        chained = _chains(dots)
+        for op in dots:
+            choice = choose(op, facts)
+            if choice is None:
+                _prepare_fma(op)
+            else:
+                _Acceleration(op, choice, num_warps, op in chained).run()
+
+
+def _chains(dots: list[DotOp]) -> set[Op]:
+    """Dots whose result is, after element-wise work, an operand of another one; and those others."""
+    found: set[Op] = set()
+    for dot in dots:
+        for user in _reached(dot):
+            found |= {dot, user}
+    return found
+
+
+def _reached(dot: DotOp) -> Iterator[DotOp]:
+    seen: set[Op] = set()
+    work = [dot.result]
+    while work:
+        v = work.pop()
+        for user, index in v.uses:
+            if isinstance(user, DotOp):
+                if index < 2 and user is not dot:
+                    yield user
+            elif user not in seen and is_pointwise(user):
+                seen.add(user)
+                work.extend(user.results)
+
+
+def _prepare_fma(op: DotOp) -> None:
+    """Cast the operands to the accumulator's type: the FMA loop knows one type."""
+    builder = Builder.before_op(op)
+    for i, v in enumerate((op.a, op.b)):
+        if elem_of(v.type) != elem_of(op.acc.type):
+            op.set_operand(i, builder.emit(CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))])))
+
+
+class _Acceleration:
+    """The rewriting of one dot."""
+
+    def __init__(self, op: DotOp, choice: Choice, num_warps: int, chained: bool):
+        self.op, self.choice, self.row = op, choice, choice.row
+        self.shape = shape_of(op.acc.type)
+        self.wm, self.wn = warps_for(*self.shape, num_warps, chained, self.row.m)
+        self.builder = Builder.before_op(op)
+
+    def run(self) -> None:
+        op, b = self.op, self.builder
+        acc_layout = mma_acc(self.shape, self.wm, self.wn, instr_m=self.row.m)
+        acc = b.emit(ConvertLayoutOp(op.acc, results=[op.acc.type.with_layout(acc_layout)]))
+        parts = [self._parts(v, i) for i, v in enumerate((op.a, op.b))]
+        for i, j in PRODUCTS.get(self.choice.split, ((0, 0),)):
+            acc = b.emit(MmaOp(parts[0][i], parts[1][j], acc, instruction=self.row.name))
+        acc.name = op.result.name
+        out = b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))
+        op.replace_by([out])
+
+    def _parts(self, v: Value, index: int) -> list[Value]:
+        """Operand `index` in its layout, taken apart as the precision says (most significant first)."""
+        if self.choice.cast is not None and elem_of(v.type) != self.choice.cast:
+            v = self.builder.emit(CastOp(v, results=[with_elem(v.type, self.choice.cast)]))
+        layout = mma_operand(shape_of(v.type), index, self.row.operand_bits, self.wm, self.wn)
+        x = self._place(v, layout)
+        if self.choice.split == "tf32x3":
+            return _split_tf32(self.builder, x)
+        if self.choice.split:
+            return _split_bf16(self.builder, x, 3 if self.choice.split == "bf16x6" else 2)
+        return [x]
+
+    def _place(self, v: Value, layout: LinearLayout) -> Value:
+        """`v` in `layout`: through shared memory if it was loaded, else by a conversion."""
+        orders: list[tuple[int, ...]] = []
+        source = v
+        while isinstance(source.op, TransOp):
+            orders.append(source.op.order)
+            source = source.op.x
+        loaded = source.op
+        result = v.type.with_layout(layout)
+        if not isinstance(loaded, LoadOp | DescriptorLoadOp):
+            return self.builder.emit(ConvertLayoutOp(v, results=[result]))
+        view = self._alloc(loaded)
+        after = Builder.after_op(_owner(view))
+        for order in reversed(orders):
+            t: Any = view.type
+            shape = tuple([t.shape[i] for i in order])
+            view = after.emit(LocalTransOp(view, order=order, results=[SharedType(shape, t.elem, t.layout.trans(order))]))
+        words = layout.size("register") * v.type.elem.storage_bits // 32
+        near = _loop_between(self.op, loaded) is not None and words <= HELD_OPERAND_REGISTERS
+        return (after if near else self.builder).emit(LocalLoadOp(view, results=[result]))
+
+    def _alloc(self, loaded: LoadOp | DescriptorLoadOp) -> Value:
+        """Shared memory filled by a load: one for all dots that use it."""
+        for user in loaded.result.users():
+            if isinstance(user, LocalAllocOp):
+                return user.result
+        t = loaded.result.type
+        shared = SharedType(t.shape, t.elem, shared_layout(t, memory_order(loaded)))
+        return Builder.after_op(loaded).emit(
+            LocalAllocOp(loaded.result, results=[shared], names=[loaded.result.name])
+        )
+
+
+def _owner(v: Value) -> Op:
+    assert v.op is not None
+    return v.op
+
+
+def _loop_between(inner: Op, outer: Op) -> Op | None:
+    """A loop around `inner` that does not contain `outer`."""
+    op = inner.parent_op()
+    while op is not None:
+        if isinstance(op, ForOp | WhileOp) and not outer.is_inside(op):
+            return op
+        op = op.parent_op()
+    return None
+
+
+def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
+    """Dimensions of a load from the one contiguous in memory, as its coalesced layout shows."""
+    layout: LinearLayout | None = op.attrs.get("layout")
+    rank = len(op.result.type.shape)
+    order = list(reversed(range(rank)))
+    if layout is not None:
+        for basis in (*layout.bases("register"), *layout.bases("lane")):
+            if any(basis):
+                first = next(d for d, c in enumerate(basis) if c)
+                order.remove(first)
+                return (first, *order)
+    return tuple(order)
+
+
+def shared_layout(t: TileType, order: tuple[int, ...]) -> LinearLayout:
+    """Rows along order[0] in the widest hardware swizzle: free of conflicts for ldmatrix with and without .trans."""
+    bits = t.elem.storage_bits
+    return shared_swizzled(t.shape, order, bits, widest_swizzle(t.shape, order, bits))
+
+
+# --- fp32 numbers as sums -----------------------------------------------------------------------------------
+def _split_tf32(b: Builder, x: Value) -> list[Value]:
+    """x = high + low; both survive rounding to tf32 but for bits below 2^-22 of x."""
+    bits_type: TileType = with_elem(x.type, int32)
+    mask = b.emit(ConstOp(value=TF32_MASK, results=[bits_type]))
+    bits = b.emit(BitcastOp(x, results=[bits_type]))
+    high = b.emit(BitcastOp(b.emit(AndOp(bits, mask)), results=[x.type]))
+    return [high, b.emit(SubOp(x, high))]
+
+
+def _split_bf16(b: Builder, x: Value, count: int) -> list[Value]:
+    """x = sum of `count` bf16 numbers, each the rounding of what the earlier ones leave."""
+    parts: list[Value] = []
+    narrow, wide = with_elem(x.type, bfloat16), x.type
+    for i in range(count):
+        parts.append(b.emit(CastOp(x, results=[narrow])))
+        if i + 1 < count:
+            x = b.emit(SubOp(x, b.emit(CastOp(parts[-1], results=[wide]))))
+    return parts
+
+

@@ -1,0 +1,142 @@
+"""Inserts barriers where threads could meet in shared memory: a write and another access to the same bytes.
+
+The pass follows the program with the list of accesses since all threads last met. Before an op that conflicts with one
+of them it puts a barrier. Loops are followed until the list at their entry stays the same, branches are joined.
+
+Rings: a `local_index` with attribute `slot` = s stands, in iteration i of its loop, for buffer (i + s) mod stages. Two
+accesses of one iteration with different s meet no bytes; going round the loop, s becomes s - 1. So with three stages,
+
+    async_wait                  a barrier
+    local_load   slot 0         buffer i
+    async_copy   slot 2         buffer i + 2 = i - 1 (mod 3): read last in the iteration before, before the wait
+
+needs no other barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tessera.ir import Block, Module, Op, Value, pass_
+from tessera.ops import (
+    AsyncCopyOp, AsyncWaitOp, BarrierOp, CallOp, ForOp, FuncOp, IfOp, LocalAllocOp, LocalIndexOp, LocalLoadOp,
+    LocalStoreOp, LocalTransOp, WhileOp,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's iteration."""
+
+    low: int
+    high: int
+    write: bool
+    ring: tuple[Op, int, int] | None = None
+
+    def conflicts(self, other: Touch) -> bool:
+        if not (self.write or other.write) or self.low >= other.high or other.low >= self.high:
+            return False
+        if self.ring is None or other.ring is None or self.ring[0] is not other.ring[0]:
+            return True
+        same_ring = (self.low, self.high) == (other.low, other.high)
+        return not same_ring or (self.ring[1] - other.ring[1]) % self.ring[2] == 0
+
+
+State = frozenset[Touch]
+
+
+@pass_("barriers")
+def barriers(module: Module) -> None:
+    """Insert `barrier` ops. Assumes that shared memory is allocated."""
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        _Barriers(module).block(func.body, frozenset())
+
+
+class _Barriers:
+    def __init__(self, module: Module):
+        self.module = module
+
+    def block(self, block: Block, state: State) -> State:
+        for op in block:
+            if isinstance(op, ForOp):
+                state = self._for(op, state)
+            elif isinstance(op, WhileOp):
+                state = self._while(op, state)
+            elif isinstance(op, IfOp):
+                state = self.block(op.then, state) | self.block(op.orelse, state)
+            else:
+                state = self._op(op, state)
+        return state
+
+    def _for(self, op: ForOp, state: State) -> State:
+        entry = state
+        while True:
+            out = self.block(op.body, entry)
+            grown = entry | {_next_iteration(t, op) for t in out}
+            if grown == entry:
+                return state | {replace(t, ring=None) if t.ring is not None and t.ring[0] is op else t for t in out}
+            entry = grown
+
+    def _while(self, op: WhileOp, state: State) -> State:
+        entry = state
+        while True:
+            checked = self.block(op.before, entry)
+            grown = entry | self.block(op.after, checked)
+            if grown == entry:
+                return checked
+            entry = grown
+
+    def _op(self, op: Op, state: State) -> State:
+        if isinstance(op, BarrierOp | AsyncWaitOp):
+            return frozenset()
+        touches = list(self._touches(op))
+        if not touches:
+            return state
+        if any(t.conflicts(old) for t in touches for old in state):
+            assert op.parent is not None
+            barrier = BarrierOp(loc=op.loc)
+            op.parent.insert_before(op, barrier)
+            state = frozenset()
+        if "scratch" in op.attrs:  # the op lets all threads meet between writing and reading
+            return frozenset([replace(t, write=False) for t in touches])
+        return state | frozenset(touches)
+
+    def _touches(self, op: Op) -> Iterable[Touch]:
+        if "scratch" in op.attrs:
+            low: int = op.attrs["scratch"]
+            yield Touch(low, low + op.attrs["scratch_bytes"], True)
+        elif isinstance(op, LocalAllocOp):
+            if op.init is not None:
+                yield _touch(op.result, True)
+        elif isinstance(op, LocalLoadOp):
+            yield _touch(op.shared, False)
+        elif isinstance(op, LocalStoreOp | AsyncCopyOp):
+            yield _touch(op.shared, True)
+        elif isinstance(op, CallOp):
+            low, high = self.module.function(op.callee).attrs.get("shared_range", (0, 0))
+            yield Touch(low, high, True)
+
+
+def _touch(view: Value, write: bool) -> Touch:
+    """The bytes behind a view; a view of a ring's buffer counts as the whole ring, told apart by its slot."""
+    ring: tuple[Op, int, int] | None = None
+    op = view.op
+    while isinstance(op, LocalIndexOp | LocalTransOp):
+        source = op.operands[0]
+        if isinstance(op, LocalIndexOp):
+            loop = op.parent_op()
+            while loop is not None and not isinstance(loop, ForOp):
+                loop = loop.parent_op()
+            if "slot" in op.attrs and loop is not None:
+                ring = (loop, op.attrs["slot"] % source.type.shape[0], source.type.shape[0])
+        op = source.op
+    assert isinstance(op, LocalAllocOp)
+    return Touch(op.offset, op.offset + op.bytes, write, ring)
+
+
+def _next_iteration(t: Touch, loop: ForOp) -> Touch:
+    if t.ring is None or t.ring[0] is not loop:
+        return t
+    return replace(t, ring=(loop, (t.ring[1] - 1) % t.ring[2], t.ring[2]))

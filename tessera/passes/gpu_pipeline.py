@@ -1,0 +1,28 @@
+"""The passes from target-neutral tile IR to GPU IR that the SIMT lowering takes, in order."""
+
+from __future__ import annotations
+
+from tessera.ir import Pass
+from tessera.passes.accelerate import accelerate
+from tessera.passes.allocate import allocate_shared
+from tessera.passes.barriers import barriers
+from tessera.passes.canonicalize import canonicalize
+from tessera.passes.coalesce import coalesce
+from tessera.passes.cse import cse
+from tessera.passes.facts import GpuFacts
+from tessera.passes.layouts import assign_layouts
+from tessera.passes.licm import licm
+
+
+def gpu_passes(facts: GpuFacts) -> list[Pass]:
+    """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`."""
+    return [
+        coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
+        accelerate.bind(facts=facts),  # reads the orders that coalescing found; fixes the layouts of dots
+        assign_layouts.bind(facts=facts),  # now that all fixed layouts are known
+        cse,  # copies of index arithmetic in one layout
+        licm,  # conversions and arithmetic that became invariant
+        canonicalize,  # what nobody uses any more
+        allocate_shared.bind(facts=facts),  # after the last pass that makes, moves or drops conversions
+        barriers,  # needs the bytes that buffers share
+    ]
