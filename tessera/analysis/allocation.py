@@ -9,13 +9,14 @@ offset that is free for its lifetime.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Op, Value
 from tessera.ops import AsyncCopyOp, AsyncWaitOp, FuncOp, LocalAllocOp, LocalIndexOp, LocalTransOp
 
 SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
-SMALL_ALIGNMENT = 16
+SMALL_ALIGNMENT = 128  # one line of banks: the swizzles of conversions start there
 
 
 @dataclass(slots=True)
@@ -82,8 +83,8 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
     return end
 
 
-def buffers_of(func: FuncOp, num_warps: int, *, ldmatrix: bool = True, stmatrix: bool = False) -> list[Buffer]:
-    """All buffers of a function with their lifetimes."""
+def buffers_of(func: FuncOp, num_warps: int, facts: Any = None) -> list[Buffer]:
+    """All buffers of a function with their lifetimes; `facts` as `scratch_bytes` wants them."""
     at = Positions(func)
     found: list[Buffer] = []
     for op in func.walk():
@@ -91,7 +92,7 @@ def buffers_of(func: FuncOp, num_warps: int, *, ldmatrix: bool = True, stmatrix:
         if isinstance(op, LocalAllocOp):
             found.append(Buffer(op, op.bytes, here, _end_of_life(op, at)))
         else:
-            size = scratch_bytes(op, num_warps, ldmatrix=ldmatrix, stmatrix=stmatrix)
+            size = scratch_bytes(op, num_warps, facts)
             if size:
                 found.append(Buffer(op, size, here, here))
     return found

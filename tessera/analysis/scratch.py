@@ -1,92 +1,100 @@
-"""Shared memory that single ops need while they run, and the plans by which lowering uses it.
+"""Shared memory that an op needs for itself while it runs: the allocation pass reserves it, the SIMT lowering uses it.
 
-An op with scratch finds it free on entry (the barrier pass sees to that), writes it, lets all threads meet at least once,
-reads it, and may leave without another barrier. Sizes are in bytes.
+Both sides ask here, so that they cannot disagree. All figures are bytes; a scratch area starts at a multiple of 16 (of
+128 for layout conversions, whose swizzles count from the start of a row of banks).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
 from typing import Any
 
-from tessera.ir import Op, TileType, Value, elem_of, shape_of
-from tessera.layout import LinearLayout, Plan, SharedExchange, plan_conversion
-from tessera.ops import AtomicCasOp, AtomicRmwOp, ConvertLayoutOp, GatherOp, HistogramOp, ReduceOp, ScanOp
+from tessera.ir import Op, TileType, elem_of
+from tessera.layout.convert import Plan, SharedExchange, plan_conversion
+from tessera.layout.linear import LinearLayout
+from tessera.ops import (
+    AtomicCasOp, AtomicRmwOp, ConvertLayoutOp, GatherOp, HistogramOp, ReduceOp, ScanOp,
+)  # fmt: skip
 
-MAX_CONVERSION_BYTES = 64 * 1024  # larger tiles go through shared memory in several rounds
+ALIGNMENT = 16
+MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
 
-def conversion_plan(
-    source: LinearLayout, target: LinearLayout, elem: Any, *, ldmatrix: bool = True, stmatrix: bool = False
-) -> Plan:
-    """How `convert_layout` moves elements of type `elem` (pointers: 64 bits, int1: bytes). The allocation and the
-    lowering must call this with the same features."""
+def scratch_bytes(op: Op, num_warps: int, facts: Any = None) -> int:
+    """Bytes of scratch that `op` needs, 0 for most ops. `facts` (GpuFacts) says which matrix moves the target has."""
+    if isinstance(op, ConvertLayoutOp):
+        plan = conversion_plan(op, facts)
+        return plan.bytes if isinstance(plan, SharedExchange) else 0
+    if isinstance(op, ReduceOp):
+        warps = 1 << len(axis_warp_bits(op.inputs[0].type.layout, op.axis))
+        if warps == 1:
+            return 0
+        count = result_elements(op) * warps
+        return sum(area(elem_of(v.type), count) for v in op.inputs)
+    if isinstance(op, ScanOp):
+        if not axis_warp_bits(op.inputs[0].type.layout, op.axis):
+            return 0
+        count = 32 * num_warps * scan_slots(op.inputs[0].type.layout, op.axis)
+        return sum(area(elem_of(v.type), count) for v in op.inputs)
+    if isinstance(op, AtomicRmwOp | AtomicCasOp):
+        return atomic_scratch(op)
+    if isinstance(op, HistogramOp):
+        return 4 * op.bins
+    if isinstance(op, GatherOp):
+        return area(elem_of(op.x.type), op.x.type.numel)
+    return 0
+
+
+def area(elem: Any, count: int) -> int:
+    """Bytes of `count` elements, rounded up so that another area may follow."""
+    return -(-elem.storage_bytes * count // ALIGNMENT) * ALIGNMENT
+
+
+def conversion_plan(op: ConvertLayoutOp, facts: Any) -> Plan:
+    """How the target converts this layout."""
+    elem = elem_of(op.x.type)
     return plan_conversion(
-        source, target, elem.storage_bits, ldmatrix=ldmatrix, stmatrix=stmatrix, max_bytes=MAX_CONVERSION_BYTES
+        op.x.type.layout,
+        op.result.type.layout,
+        elem.bits,
+        ldmatrix=getattr(facts, "has_ldmatrix", False),
+        stmatrix=getattr(facts, "has_stmatrix", False),
+        max_bytes=MAX_CONVERSION_BYTES,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class CombinePlan:
-    """How a reduction or scan meets across warps. There are `warps` = 2**(bits of `warp_mask`) warps along the axis.
+def axis_warp_bits(layout: LinearLayout, axis: int) -> list[int]:
+    """Bits of the warp index that move along `axis`."""
+    mask = layout.axis_bits("warp", axis)
+    return [i for i in range(layout.bits("warp")) if mask >> i & 1]
 
-    The partial result of input i for the element with row-major index o of the remaining tile, made by warp number w
-    (the masked warp bits, packed from the lowest), lies at byte `offsets[i] + (o * warps + w) * size of its type`.
+
+def result_elements(op: ReduceOp) -> int:
+    """Elements that are left of each operand."""
+    t = op.inputs[0].type
+    return t.numel // t.shape[op.axis]
+
+
+def scan_slots(layout: LinearLayout, axis: int) -> int:
+    """Registers of a thread that differ outside of `axis` or in the bits along it above the lowest warp bit.
+
+    One step over warps exchanges, in each thread, the last element of each run below that bit.
     """
-
-    warp_mask: int
-    warps: int
-    offsets: tuple[int, ...]
-    bytes: int
-
-
-def combine_plan(op: ReduceOp | ScanOp) -> CombinePlan:
-    """The exchange of a reduce or scan whose inputs have layouts; no bytes when the axis lies inside each warp."""
-    layout: LinearLayout = op.inputs[0].type.layout
-    mask = layout.axis_bits("warp", op.axis) & ~layout.free_bits("warp")
-    if not mask:
-        return CombinePlan(0, 1, (0,) * len(op.inputs), 0)
-    warps = 1 << mask.bit_count()
-    rest = prod(layout.shape) // layout.shape[op.axis]
-    offsets: list[int] = []
-    end = 0
-    for v in op.inputs:
-        offsets.append(end)
-        end += _aligned(rest * warps * elem_of(v.type).storage_bytes)
-    return CombinePlan(mask, warps, tuple(offsets), end)
+    lowest = min((layout.columns("warp")[i] for i in axis_warp_bits(layout, axis)), default=0)
+    along = layout.axis_bits("register", axis)
+    columns = layout.unique_registers().columns("register")
+    kept = layout.columns("register")
+    below = sum(1 for i, c in enumerate(kept) if along >> i & 1 and c and c < lowest)
+    return 1 << (len(columns) - below)
 
 
-def _aligned(n: int) -> int:
-    return (n + 15) & -16
-
-
-def broadcasts_result(v: Value) -> bool:
-    """Whether the result of an atomic must travel from the thread that acted to others that hold copies."""
-    if not v.uses:
-        return False
-    if not isinstance(v.type, TileType):
-        return True
-    masks = v.type.layout.free_masks()
-    return bool(masks.get("lane", 0) | masks.get("warp", 0))
-
-
-def _tile_bytes(v: Value) -> int:
-    return prod(shape_of(v.type)) * elem_of(v.type).storage_bytes
-
-
-def scratch_bytes(op: Op, num_warps: int, *, ldmatrix: bool = True, stmatrix: bool = False) -> int:
-    """Bytes of scratch of one op on the GPU level; 0 for most."""
-    if isinstance(op, ConvertLayoutOp):
-        t = op.x.type
-        plan = conversion_plan(t.layout, op.result.type.layout, t.elem, ldmatrix=ldmatrix, stmatrix=stmatrix)
-        return plan.bytes if isinstance(plan, SharedExchange) else 0
-    if isinstance(op, ReduceOp | ScanOp):
-        return combine_plan(op).bytes
-    if isinstance(op, GatherOp):
-        return _tile_bytes(op.x)
-    if isinstance(op, HistogramOp):
-        return op.bins * 4
-    if isinstance(op, AtomicRmwOp | AtomicCasOp) and broadcasts_result(op.result):
-        return _aligned(_tile_bytes(op.result))
+def atomic_scratch(op: AtomicRmwOp | AtomicCasOp) -> int:
+    """Atomics act once per element; copies of the old value travel through shared memory."""
+    t = op.result.type
+    if not op.result.uses:
+        return 0
+    if not isinstance(t, TileType):
+        return ALIGNMENT
+    free = t.layout.free_masks()
+    if free.get("lane", 0) or free.get("warp", 0):
+        return area(elem_of(t), t.numel)
     return 0

@@ -22,7 +22,7 @@ def allocate_shared(module: Module, facts: GpuFacts) -> None:
     everything: list[Buffer] = []
     for func in module.body:
         assert isinstance(func, FuncOp)
-        buffers = buffers_of(func, num_warps, ldmatrix=facts.has_ldmatrix, stmatrix=facts.has_stmatrix)
+        buffers = buffers_of(func, num_warps, facts)
         bottom = top
         top = place(buffers, (top + 1023) & -1024)
         if not func.kernel:
