@@ -15,7 +15,7 @@ NO_SOURCE = "@jit functions should be defined in a Python file"
 class SourceText:
     """The text of one function. `lines` start at the decorators, `def_line` counts from 1 in `file`."""
 
-    __slots__ = ("_tree", "def_line", "file", "first_line", "indent", "lines", "text")
+    __slots__ = ("_tree", "def_line", "derived", "file", "first_line", "indent", "lines", "text")
 
     def __init__(self, fn: Callable[..., Any]):
         try:
@@ -33,6 +33,7 @@ class SourceText:
         self.def_line = self.first_line + above
         self.text = "".join(self.lines[above:])
         self._tree: ast.FunctionDef | None = None
+        self.derived: Any = None  # what the front end computes from the tree
 
     @property
     def dedented(self) -> str:
@@ -40,7 +41,7 @@ class SourceText:
 
     def replace(self, text: str) -> None:
         """Take another text as the function's source; its first line is its `def`."""
-        self.text, self.indent, self._tree = text, "", None
+        self.text, self.indent, self._tree, self.derived = text, "", None, None
 
     def tree(self) -> ast.FunctionDef:
         """The function's definition. Line 1 is its `def`; columns are those of the file.

@@ -1,0 +1,250 @@
+"""`if`, conditional expressions and early `return`: at compile time one side is visited, at run time both.
+
+At a run-time `if` the names assigned in either branch are joined: their types must agree, and each becomes a result
+of the `if` op. A `return` inside takes the statements after the `if` along: they are read as the end of each branch
+that does not return, so that both branches end the function and its value is what the `if` op yields.
+
+    if n > 0: return a                 if n > 0: result = a
+    b = f(a)                   →       else:     result = f(a)
+    return b                           return result
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.dtypes import dtype
+from tessera.errors import (
+    BranchMismatch,
+    ReturnMismatch,
+    TypeMismatch,
+    UnsupportedLanguageConstruct,
+)
+from tessera.frontend.flatten import (
+    flatten,
+    is_number,
+    rebuild,
+    same_constant,
+    same_type,
+    type_text,
+)
+from tessera.frontend.frontend import FrontEnd, Returned, ReturningIf, handles
+from tessera.frontend.sem_values import condition
+from tessera.frontend.source import last_assignment
+from tessera.ir import Block, TileType, Value
+from tessera.language.aggregate import field_values, is_aggregate_value, replace_fields
+from tessera.language.values import constexpr, is_runtime, tensor, tuple as tl_tuple
+from tessera.ops import ConstOp, IfOp, YieldOp
+
+_MISSING: Any = object()
+_FELL_OFF: Any = object()  # the "value" of a path that ends without `return`
+_STATIC_CONDITIONS = (bool, int, type(None))
+
+
+def decide(fe: FrontEnd, test: ast.expr) -> bool | Value:
+    """A condition: a Python bool when known at compile time, else an int1 value."""
+    x = fe.visit(test)
+    if isinstance(x, tensor):
+        fe.builder.loc = fe.loc(test)
+        with fe.builder.loc:
+            return condition(fe, x).handle
+    value = x.value if isinstance(x, constexpr) else x
+    if type(value) not in _STATIC_CONDITIONS:
+        kinds = "{bool, int, NoneType}"
+        raise UnsupportedLanguageConstruct(
+            f"`if` conditionals can only accept values of type {kinds}, not objects of type "
+            f"{type(value).__name__}",
+            loc=fe.loc(test),
+        )
+    return bool(value)
+
+
+@handles(ast.If)
+def visit_if(fe: FrontEnd, node: ast.If) -> Returned | None:
+    test = decide(fe, node.test)
+    if isinstance(test, bool):
+        return fe.run(node.body if test else node.orelse)
+    frame = fe.frame
+    before = frame.names
+    blocks = Block(), Block()
+    after: list[dict[str, Any]] = []
+    for block, body in zip(blocks, (node.body, node.orelse), strict=True):
+        frame.names = dict(before)
+        fe.run_in(block, body)
+        after.append(frame.names)
+    frame.names = before
+    fe.builder.loc = loc = fe.loc(node.test)
+    names: list[str] = []
+    pairs: list[tuple[Any, Any]] = []
+    for name in fe.facts(node).assigned:
+        a, b = after[0].get(name, _MISSING), after[1].get(name, _MISSING)
+        if a is b:
+            continue
+        if a is _MISSING or b is _MISSING:
+            before.pop(name, None)
+            frame.lost[name] = f"it is assigned in one branch only of the `if` at {loc.short()}"
+            continue
+        pair = unify(fe, a, b, blocks)
+        if pair is None:
+            raise _branch_mismatch(fe, node, name, a, b)
+        names.append(name)
+        pairs.append(pair)
+    joined = _emit_if(fe, test, blocks, pairs, names)
+    before.update(zip(names, joined, strict=True))
+    return None
+
+
+def _branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: Any, b: Any) -> BranchMismatch:
+    error = BranchMismatch(name=name, then=type_text(a), orelse=type_text(b))
+    places = [last_assignment(body, name) for body in (node.body, node.orelse)]
+    place = places[1] or places[0]
+    if place is not None:
+        error.loc = fe.loc(place)
+    if all(places):
+        error.note(f"the then block assigns it at {fe.loc(places[0]).short()}")  # type: ignore[arg-type]
+    else:
+        error.note(f"before the `if` it is {type_text(b if places[0] else a)}")
+    return error
+
+
+@handles(ReturningIf)
+def visit_returning_if(fe: FrontEnd, form: ReturningIf) -> Returned | None:
+    node, rest = form.node, form.rest
+    test = decide(fe, node.test)
+    if isinstance(test, bool):
+        return fe.run([*(node.body if test else node.orelse), *rest])
+    before = fe.frame.names
+    blocks = Block(), Block()
+    values: list[Any] = []
+    for block, body in zip(blocks, (node.body, node.orelse), strict=True):
+        fe.frame.names = dict(before)
+        outcome = fe.run_in(block, [*body, *rest])
+        values.append(outcome.value if outcome is not None else _FELL_OFF)
+    fe.frame.names = before
+    fe.builder.loc = fe.loc(node.test)
+    if fe.frame.is_kernel:  # a kernel's value goes nowhere
+        _emit_if(fe, test, blocks, [], [])
+        return Returned(None)
+    pair = _unify_returns(fe, values[0], values[1], blocks)
+    return Returned(_emit_if(fe, test, blocks, [pair], [""])[0])
+
+
+def _unify_returns(fe: FrontEnd, a: Any, b: Any, blocks: tuple[Block, Block]) -> tuple[Any, Any]:
+    if a is _FELL_OFF and b is _FELL_OFF:
+        return None, None
+    if a is _FELL_OFF:
+        a = _anything_like(fe, fe_decay_in(fe, b, blocks[1]), blocks[0])
+    elif b is _FELL_OFF:
+        b = _anything_like(fe, fe_decay_in(fe, a, blocks[0]), blocks[1])
+    pair = unify(fe, a, b, blocks)
+    if pair is None:
+        raise ReturnMismatch(
+            first=type_text(a), second=type_text(b),
+            help="every `return` of a function must give the same types: cast with `.to(...)`",
+        )  # fmt: skip
+    return pair
+
+
+def fe_decay_in(fe: FrontEnd, x: Any, block: Block) -> Any:
+    """`x` with its numbers made tensors by ops at the end of `block`."""
+    with fe.builder.at(block):
+        return fe.decay(x)
+
+
+def _anything_like(fe: FrontEnd, x: Any, block: Block) -> Any:
+    """Zeros of the types in `x`: the value of a path that forgot to return one."""
+    if not is_runtime(x):
+        return x
+    zeros: list[Value] = []
+    with fe.builder.at(block):
+        for v in flatten(x):
+            elem = v.type.elem if isinstance(v.type, TileType) else v.type
+            if not isinstance(elem, dtype):
+                raise ReturnMismatch(first=type_text(x), second="no value")
+            zero = 0.0 if elem.is_floating() else False if elem.is_bool() else 0
+            zeros.append(fe.builder.emit(ConstOp(value=zero, results=(v.type,))))
+    return rebuild(x, iter(zeros))
+
+
+def unify(fe: FrontEnd, a: Any, b: Any, blocks: Sequence[Block]) -> tuple[Any, Any] | None:
+    """Two values that meet, the one computed in the first block, the other in the second, with one type.
+
+    A number that meets another value becomes a tensor of its default dtype, in its own block; nothing else is
+    promoted. None when the types differ.
+    """
+    if same_type(a, b):
+        return a, b
+    if isinstance(a, tl_tuple) and isinstance(b, tl_tuple) and len(a) == len(b) and a.cls is b.cls:
+        return _unify_parts(fe, a, b, a.values, b.values, blocks)
+    if is_aggregate_value(a) and type(a) is type(b):
+        ours, theirs = field_values(a), field_values(b)
+        return _unify_parts(fe, a, b, list(ours.values()), list(theirs.values()), blocks)
+    if is_number(a):
+        a = fe_decay_in(fe, a, blocks[0])
+    if is_number(b):
+        b = fe_decay_in(fe, b, blocks[1])
+    return (a, b) if same_type(a, b) else None
+
+
+def _unify_parts(
+    fe: FrontEnd, a: Any, b: Any, ours: list[Any], theirs: list[Any], blocks: Sequence[Block]
+) -> tuple[Any, Any] | None:
+    pairs = [unify(fe, x, y, blocks) for x, y in zip(ours, theirs, strict=True)]
+    if any(pair is None for pair in pairs):
+        return None
+    firsts, seconds = [p[0] for p in pairs if p], [p[1] for p in pairs if p]
+    if isinstance(a, tl_tuple):
+        return a.rebuild(firsts), b.rebuild(seconds)
+    fields = list(field_values(a))
+    return (
+        replace_fields(a, **dict(zip(fields, firsts, strict=True))),
+        replace_fields(b, **dict(zip(fields, seconds, strict=True))),
+    )
+
+
+def _emit_if(
+    fe: FrontEnd,
+    test: Value,
+    blocks: tuple[Block, Block],
+    pairs: Sequence[tuple[Any, Any]],
+    names: Sequence[str],
+) -> list[Any]:
+    """Close both blocks, insert the `if` op, and give the joined value of each pair."""
+    yields: tuple[list[Value], list[Value]] = [], []
+    labels: list[str] = []
+    for (a, b), name in zip(pairs, names, strict=True):
+        mine = flatten(a)
+        yields[0].extend(mine)
+        yields[1].extend(flatten(b))
+        labels += [name if len(mine) == 1 else f"{name}_{i}" for i in range(len(mine))]
+    builder = fe.builder
+    for block, values in zip(blocks, yields, strict=True):
+        op = YieldOp(values, loc=builder.loc)
+        block.append(op)
+    types = [v.type for v in yields[0]]
+    made = builder.insert(IfOp(test, regions=blocks, results=types, names=labels))
+    results = iter(made.results)
+    return [rebuild(a, results) for a, _ in pairs]
+
+
+@handles(ast.IfExp)
+def visit_conditional(fe: FrontEnd, node: ast.IfExp) -> Any:
+    test = decide(fe, node.test)
+    if isinstance(test, bool):
+        return fe.visit(node.body if test else node.orelse)
+    blocks = Block(), Block()
+    values: list[Any] = []
+    for block, side in zip(blocks, (node.body, node.orelse), strict=True):
+        with fe.builder.at(block):
+            values.append(fe.decay(fe.visit(side)))
+    fe.builder.loc = fe.loc(node)
+    pair = unify(fe, values[0], values[1], blocks)
+    if pair is None or not (is_runtime(pair[0]) or same_constant(*pair)):
+        first, second = map(type_text, values)
+        raise TypeMismatch(
+            f"Ternary expression with dynamic condition has inconsistent types {first} and {second}",
+            help="both sides must have one type: cast with `.to(...)`, or use `tl.where`",
+        )
+    return _emit_if(fe, test, blocks, [pair], [""])[0]

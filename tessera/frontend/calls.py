@@ -1,0 +1,302 @@
+"""Calls: arguments, then one handler for each kind of thing that a kernel may call."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from tessera.dtypes import dtype
+from tessera.errors import (
+    CompilationError,
+    InvalidArgument,
+    NotConstexpr,
+    TesseraError,
+    TypeMismatch,
+)
+from tessera.frontend.expressions import compute, spread
+from tessera.frontend.flatten import type_text
+from tessera.frontend.frontend import Application, FrontEnd, handles
+from tessera.frontend.names import attribute
+from tessera.language import arithmetic, hints
+from tessera.language.aggregate import ConstexprFunction, close, is_aggregate
+from tessera.language.builtin import Builtin
+from tessera.language.callable import JITCallable
+from tessera.language.values import BoundMethod, constexpr, is_runtime, tensor, unwrap, wrap
+from tessera.language.values import tuple as tl_tuple
+
+Kwargs = dict[str, Any]
+
+
+def arguments(fe: FrontEnd, node: ast.Call) -> tuple[list[Any], Kwargs]:
+    """The positional and keyword arguments of a call; `*t` is spread."""
+    args: list[Any] = []
+    for a in node.args:
+        if isinstance(a, ast.Starred):
+            args += spread(fe, a)
+        else:
+            args.append(fe.visit(a))
+    kwargs: Kwargs = {}
+    for k in node.keywords:
+        if k.arg is None:
+            raise TypeMismatch(
+                "`**` is not supported in a call inside a kernel", loc=fe.loc(k.value)
+            )
+        kwargs[k.arg] = fe.visit(k.value)
+    return args, kwargs
+
+
+@handles(ast.Call)
+def visit_call(fe: FrontEnd, node: ast.Call) -> Any:
+    func = fe.visit(node.func)
+    args, kwargs = arguments(fe, node)
+    fe.builder.loc = fe.loc(node)
+    try:
+        return apply(fe, Application(func, args, kwargs))
+    except InvalidArgument as error:
+        if error.loc is None:
+            error.loc = fe.loc(_argument_node(node, func, error.facts.get("argument", "")))
+        raise
+
+
+def _argument_node(node: ast.Call, func: Any, name: str) -> ast.expr:
+    """The expression given for the parameter `name`; the whole call if it was not given one."""
+    receiver = isinstance(func, BoundMethod)
+    target = func.function if isinstance(func, BoundMethod) else func
+    for k in node.keywords:
+        if k.arg == name:
+            return k.value
+    if isinstance(target, (Builtin, JITCallable)) and name in target.binder.names:
+        position = target.binder.names.index(name) - receiver
+        if 0 <= position < len(node.args):
+            return node.args[position]
+    return node
+
+
+@handles(Application)
+def apply(fe: FrontEnd, call: Application) -> Any:
+    """Call a value. What the builder emits is located at its current place."""
+    func, args, kwargs = call
+    if isinstance(func, BoundMethod):
+        func, args = func.function, [func.receiver, *args]
+    if isinstance(func, Builtin):
+        return _call_builtin(fe, func, args, kwargs)
+    if isinstance(func, constexpr):
+        func = func.value
+    while not isinstance(func, (JITCallable, ConstexprFunction)) and isinstance(
+        getattr(func, "fn", None), JITCallable
+    ):
+        func = func.fn  # the function inside an autotuner
+    if isinstance(func, JITCallable):
+        return fe.inline(func, args, kwargs)
+    if isinstance(func, ConstexprFunction):
+        return _call_host(func.fn, args, kwargs)
+    special = _SPECIAL.get(func) if getattr(func, "__hash__", None) is not None else None
+    if special is not None:
+        return special(fe, args, kwargs)
+    if isinstance(func, type):
+        return _construct(fe, func, args, kwargs)
+    if isinstance(func, dtype) or not callable(func):
+        raise TypeMismatch(f"a value of type {type_text(func)} cannot be called")
+    return _call_host(func, args, kwargs)
+
+
+def _call_builtin(fe: FrontEnd, func: Builtin, args: list[Any], kwargs: Kwargs) -> Any:
+    impl = func.impl
+    if impl is None:
+        raise CompilationError(
+            f"`tl.{func.__name__}` is not supported here",
+            help="`tl.range` and `tl.static_range` are valid only as the iterator of a `for`"
+            if "range" in func.__name__
+            else None,
+        )
+    bound, extra, only = func.binder.bind(args, kwargs)
+    result = impl(fe, *bound, *extra, **only)
+    return wrap(result)
+
+
+def _call_host(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any:
+    """Run a Python function while compiling: its arguments must be known."""
+    name = getattr(func, "__name__", str(func))
+    for x in (*args, *kwargs.values()):
+        if isinstance(x, tensor):
+            raise NotConstexpr(
+                what=f"every argument of the Python function {name}()", got=type_text(x),
+                help=f"put `@tessera.jit` on {name} to let it compute with run-time values",
+            )  # fmt: skip
+    named = {k: unwrap(v) for k, v in kwargs.items()}
+    return compute(lambda *values: func(*values, **named), *args)
+
+
+def unused_result(fe: FrontEnd, node: ast.Call) -> None:
+    """Refuse a call statement of a function whose result must be used."""
+    func = node.func
+    if not isinstance(func, ast.Name | ast.Attribute):
+        return
+    called = fe.visit(func)
+    called = called.function if isinstance(called, BoundMethod) else called
+    message = getattr(called, "must_use", None)
+    if isinstance(message, str):
+        raise CompilationError(
+            f"The result of {ast.unparse(func)} is not being used. {message}".rstrip(),
+            loc=fe.loc(node),
+        )
+
+
+# --- classes ----------------------------------------------------------------------------------------------
+def _construct(fe: FrontEnd, cls: Any, args: list[Any], kwargs: Kwargs) -> Any:
+    if is_aggregate(cls):
+        return _construct_aggregate(fe, cls, args, kwargs)
+    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+        made: Any = _checked(cls, args, kwargs)
+        return tl_tuple(list(made), cls=cls)
+    return _call_host(cls, args, kwargs)
+
+
+def _construct_aggregate(fe: FrontEnd, cls: Any, args: list[Any], kwargs: Kwargs) -> Any:
+    init = inspect.getattr_static(cls, "__init__")
+    if not isinstance(init, (JITCallable, ConstexprFunction)):
+        return _checked(cls, args, kwargs)
+    instance = object.__new__(cls)
+    if isinstance(init, JITCallable):
+        fe.inline(init, [instance, *args], kwargs)
+    else:
+        named = {k: unwrap(v) for k, v in kwargs.items()}
+        _checked(init.fn, [instance, *map(unwrap, args)], named)
+    _checked(close, [instance], {})
+    return instance
+
+
+def _checked(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any:
+    """Run a constructor on language values; its exceptions are the kernel author's."""
+    try:
+        return func(*args, **kwargs)
+    except TesseraError:
+        raise
+    except Exception as error:
+        raise CompilationError(f"{type(error).__name__}: {error}") from error
+
+
+# --- Python's builtins ------------------------------------------------------------------------------------
+def _static(what: str, x: Any, remedy: str | None = None) -> Any:
+    if is_runtime(x):
+        raise NotConstexpr(what=what, got=type_text(x), help=remedy)
+    return unwrap(x)
+
+
+def _len(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+    (x,) = _exactly("len", args, 1)
+    if isinstance(x, tl_tuple):
+        return constexpr(len(x))
+    if isinstance(x, tensor) and x.dims:
+        return constexpr(x.dims[0])
+    return compute(len, _static("the argument of len()", x))
+
+
+def _number(kind: Callable[[Any], Any]) -> Callable[[FrontEnd, list[Any], Kwargs], Any]:
+    def convert(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+        name = kind.__name__
+        (x,) = _exactly(name, args, 1)
+        to = "tl.int32" if kind is int else "tl.float32"
+        return compute(kind, _static(f"the argument of {name}()", x, f"convert with `.to({to})`"))
+
+    return convert
+
+
+def _exactly(name: str, args: list[Any], n: int) -> list[Any]:
+    if len(args) != n:
+        raise TypeMismatch(f"{name}() takes {n} argument{'s' if n > 1 else ''}, got {len(args)}")
+    return args
+
+
+def _isinstance(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> constexpr:
+    x, kinds = _exactly("isinstance", args, 2)
+    kinds = tuple(kinds.values) if isinstance(kinds, tl_tuple) else unwrap(kinds)
+    inner = x.value if isinstance(x, constexpr) else x
+    try:
+        return constexpr(isinstance(x, kinds) or isinstance(inner, kinds))
+    except TypeError as error:
+        raise TypeMismatch(str(error)) from error
+
+
+def _getattr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+    name = _static("the name for getattr()", args[1])
+    try:
+        return attribute(fe, args[0], name)
+    except TesseraError:
+        if len(args) < 3:
+            raise
+        return args[2]
+
+
+def _hasattr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> constexpr:
+    x, name = _exactly("hasattr", args, 2)
+    try:
+        attribute(fe, x, _static("the name for hasattr()", name))
+    except TesseraError:
+        return constexpr(False)
+    return constexpr(True)
+
+
+def _print(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+    if not args or not isinstance(unwrap(args[0]), str):
+        raise TypeMismatch(
+            "the first argument of print() must be a string literal",
+            help='write `print("x = ", x)`; values known at compile time: `tl.static_print(x)`',
+        )
+    return fe.call(hints.device_print, args, kwargs)
+
+
+def _extreme(pick: Callable[..., Any], op: Any) -> Callable[[FrontEnd, list[Any], Kwargs], Any]:
+    def choose(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+        items = list(args[0].values) if len(args) == 1 and isinstance(args[0], tl_tuple) else args
+        if not items:
+            raise TypeMismatch(f"{pick.__name__}() needs a value")
+        if not any(is_runtime(x) for x in items):
+            return compute(lambda *values: pick(values), *items)
+        result = items[0]
+        for x in items[1:]:
+            result = fe.call(op, [result, x], kwargs)
+        return result
+
+    return choose
+
+
+def _list(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
+    return _tuple(fe, args or [tl_tuple()], kwargs)
+
+
+def _tuple(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
+    x = args[0] if args else tl_tuple()
+    if isinstance(x, tl_tuple):
+        return tl_tuple(x.values, cls=kwargs.get("cls"))
+    return compute(tl_tuple, x)
+
+
+def _range(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
+    """A range outside a `for`: of compile-time ints only, in a comprehension for instance."""
+    return tl_tuple([constexpr(i) for i in range(*(_static("a range here", a) for a in args))])
+
+
+def _constexpr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+    (x,) = _exactly("constexpr", args, 1)
+    return wrap(constexpr(_static("the argument of tl.constexpr()", x)))
+
+
+_SPECIAL: dict[Any, Callable[[FrontEnd, list[Any], Kwargs], Any]] = {
+    builtins.len: _len,
+    builtins.int: _number(int),
+    builtins.float: _number(float),
+    builtins.isinstance: _isinstance,
+    builtins.getattr: _getattr,
+    builtins.hasattr: _hasattr,
+    builtins.print: _print,
+    builtins.min: _extreme(min, arithmetic.minimum),
+    builtins.max: _extreme(max, arithmetic.maximum),
+    builtins.list: _list,
+    builtins.range: _range,
+    tl_tuple: _tuple,
+    constexpr: _constexpr,
+}

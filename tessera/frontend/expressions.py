@@ -1,0 +1,306 @@
+"""Expressions: Python computes what is known at compile time, the semantics emit ops for the rest."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from tessera.errors import (
+    CompilationError,
+    NotConstexpr,
+    TesseraError,
+    TypeMismatch,
+    UnsupportedLanguageConstruct,
+)
+from tessera.frontend import sem_math, sem_shape
+from tessera.frontend.flatten import type_text
+from tessera.frontend.frontend import FrontEnd, handles
+from tessera.language.aggregate import is_aggregate_value
+from tessera.language.values import (
+    constexpr,
+    is_runtime,
+    slice as tl_slice,
+    tensor,
+    tensor_descriptor,
+    tuple as tl_tuple,
+    unwrap,
+    wrap,
+)
+
+Operator = tuple[str, Callable[..., Any]]
+
+BINARY: dict[type[ast.operator], Operator] = {
+    ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul),
+    ast.Div: ("/", operator.truediv), ast.FloorDiv: ("//", operator.floordiv), ast.Mod: ("%", operator.mod),
+    ast.Pow: ("**", operator.pow), ast.BitAnd: ("&", operator.and_), ast.BitOr: ("|", operator.or_),
+    ast.BitXor: ("^", operator.xor), ast.LShift: ("<<", operator.lshift), ast.RShift: (">>", operator.rshift),
+    ast.MatMult: ("@", operator.matmul),
+}  # fmt: skip
+UNARY: dict[type[ast.unaryop], Operator] = {
+    ast.USub: ("-", operator.neg), ast.UAdd: ("+", operator.pos),
+    ast.Invert: ("~", operator.invert), ast.Not: ("not", operator.not_),
+}  # fmt: skip
+COMPARE: dict[type[ast.cmpop], Operator] = {
+    ast.Eq: ("==", operator.eq), ast.NotEq: ("!=", operator.ne), ast.Lt: ("<", operator.lt),
+    ast.LtE: ("<=", operator.le), ast.Gt: (">", operator.gt), ast.GtE: (">=", operator.ge),
+    ast.Is: ("is", operator.is_), ast.IsNot: ("is not", operator.is_not),
+    ast.In: ("in", lambda x, items: x in items), ast.NotIn: ("not in", lambda x, items: x not in items),
+}  # fmt: skip
+_REFUSED_ON_TENSORS = {
+    "**": "use `tl.exp2(y * tl.log2(x))`, or multiply", "@": "use `tl.dot(a, b)`",
+    "in": "compare with each element", "not in": "compare with each element",
+}  # fmt: skip
+_RUNTIME = (tensor, tensor_descriptor)
+
+
+def compute(fn: Callable[..., Any], *args: Any) -> Any:
+    """What Python computes from compile-time values; its exceptions are the kernel author's."""
+    try:
+        return wrap(fn(*[unwrap(a) for a in args]))
+    except TesseraError:
+        raise
+    except Exception as error:
+        raise CompilationError(f"{type(error).__name__}: {error}") from error
+
+
+def static_truth(x: Any) -> bool:
+    return bool(unwrap(x))
+
+
+# --- leaves ---------------------------------------------------------------------------------------------
+@handles(ast.Constant)
+def visit_constant(fe: FrontEnd, node: ast.Constant) -> Any:
+    return wrap(node.value)
+
+
+@handles(ast.Tuple, ast.List)
+def visit_sequence(fe: FrontEnd, node: ast.Tuple | ast.List) -> tl_tuple:
+    values: list[Any] = []
+    for item in node.elts:
+        if isinstance(item, ast.Starred):
+            values += spread(fe, item)
+        else:
+            values.append(fe.visit(item))
+    return tl_tuple(values)
+
+
+def spread(fe: FrontEnd, node: ast.Starred) -> list[Any]:
+    """The elements of `*t`."""
+    x = fe.visit(node.value)
+    if isinstance(x, tl_tuple):
+        return list(x.values)
+    value = unwrap(x)
+    if isinstance(value, tuple | list):
+        return [wrap(v) for v in value]
+    raise TypeMismatch(f"only tuples can be spread by `*`, not {type_text(x)}", loc=fe.loc(node))
+
+
+@handles(ast.JoinedStr)
+def visit_fstring(fe: FrontEnd, node: ast.JoinedStr) -> constexpr:
+    parts: list[str] = []
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            parts.append(str(part.value))
+            continue
+        assert isinstance(part, ast.FormattedValue)
+        x = fe.visit(part.value)
+        if is_runtime(x):
+            raise NotConstexpr(
+                f"Cannot evaluate f-string containing non-constexpr conversion values, got {type_text(x)}",
+                loc=fe.loc(part.value), help="print run-time values with `tl.device_print`",
+            )  # fmt: skip
+        value = unwrap(x)
+        if part.conversion != -1:
+            value = {"s": str, "r": repr, "a": ascii}[chr(part.conversion)](value)
+        spec = unwrap(fe.visit(part.format_spec)) if part.format_spec is not None else ""
+        parts.append(compute(format, value, spec).value)
+    return constexpr("".join(parts))
+
+
+# --- operators ------------------------------------------------------------------------------------------
+@handles(ast.BinOp)
+def visit_binary(fe: FrontEnd, node: ast.BinOp) -> Any:
+    lhs, rhs = fe.visit(node.left), fe.visit(node.right)
+    if isinstance(lhs, tensor) or isinstance(rhs, tensor):
+        fe.builder.loc = fe.loc(node)
+    return apply_binary(fe, BINARY[type(node.op)], lhs, rhs)
+
+
+def apply_binary(fe: FrontEnd, op: Operator, lhs: Any, rhs: Any) -> Any:
+    symbol, fn = op
+    if isinstance(lhs, _RUNTIME) or isinstance(rhs, _RUNTIME):
+        _refuse_on_tensors(symbol)
+        return sem_math.binary(fe, symbol, lhs, rhs)
+    if isinstance(lhs, tl_tuple) or isinstance(rhs, tl_tuple):
+        return _on_tuples(symbol, fn, lhs, rhs)
+    return compute(fn, lhs, rhs)
+
+
+def _refuse_on_tensors(symbol: str) -> None:
+    if symbol in _REFUSED_ON_TENSORS:
+        raise UnsupportedLanguageConstruct(
+            f"the operator `{symbol}` is not supported on tensors", help=_REFUSED_ON_TENSORS[symbol]
+        )
+
+
+def _on_tuples(symbol: str, fn: Callable[..., Any], lhs: Any, rhs: Any) -> Any:
+    try:
+        return fn(lhs, rhs)
+    except TypeError as error:
+        raise TypeMismatch(
+            f"the operator `{symbol}` is not supported between {type_text(lhs)} and {type_text(rhs)}"
+        ) from error
+
+
+@handles(ast.UnaryOp)
+def visit_unary(fe: FrontEnd, node: ast.UnaryOp) -> Any:
+    x = fe.visit(node.operand)
+    symbol, fn = UNARY[type(node.op)]
+    if isinstance(x, _RUNTIME):
+        fe.builder.loc = fe.loc(node)
+        if symbol == "+":
+            raise UnsupportedLanguageConstruct("the operator unary `+` is not supported on tensors")
+        return sem_math.unary(fe, symbol, x)
+    return compute(fn, x)
+
+
+@handles(ast.Compare)
+def visit_compare(fe: FrontEnd, node: ast.Compare) -> Any:
+    lhs = fe.visit(node.left)
+    result: Any = None
+    for op, comparator in zip(node.ops, node.comparators, strict=True):
+        rhs = fe.visit(comparator)
+        one = _compare(fe, node, COMPARE[type(op)], lhs, rhs)
+        result = one if result is None else _conjunction(fe, node, result, one)
+        lhs = rhs
+    return result
+
+
+def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: Any, rhs: Any) -> Any:
+    symbol, fn = op
+    if symbol in ("is", "is not"):
+        return constexpr(fn(unwrap(lhs), unwrap(rhs)))
+    if isinstance(lhs, _RUNTIME) or isinstance(rhs, _RUNTIME):
+        fe.builder.loc = fe.loc(node)
+        _refuse_on_tensors(symbol)
+        return sem_math.compare(fe, symbol, lhs, rhs)
+    if symbol in ("==", "!=") and (isinstance(lhs, tl_tuple) or isinstance(rhs, tl_tuple)):
+        if is_runtime(lhs) or is_runtime(rhs):
+            raise NotConstexpr(what="both sides of a comparison of tuples", got=type_text(lhs))
+    return compute(fn, lhs, rhs)
+
+
+def _conjunction(fe: FrontEnd, node: ast.Compare, a: Any, b: Any) -> Any:
+    """`a and b` for the parts of a chained comparison; tiles are combined element by element."""
+    if isinstance(a, tensor) or isinstance(b, tensor):
+        fe.builder.loc = fe.loc(node)
+        return sem_math.binary(fe, "&", a, b)
+    return constexpr(static_truth(a) and static_truth(b))
+
+
+@handles(ast.BoolOp)
+def visit_bool(fe: FrontEnd, node: ast.BoolOp) -> Any:
+    symbol = "and" if isinstance(node.op, ast.And) else "or"
+    left = fe.visit(node.values[0])
+    for following in node.values[1:]:
+        if not isinstance(left, tensor):
+            if static_truth(left) == (symbol == "or"):
+                return left
+            left = fe.visit(following)
+            continue
+        right = fe.visit(following)
+        if not isinstance(right, tensor):
+            right = constexpr(static_truth(right))
+        fe.builder.loc = fe.loc(node)
+        left = sem_math.logical(fe, symbol, left, right)
+    return left
+
+
+# --- subscripts -----------------------------------------------------------------------------------------
+@handles(ast.Slice)
+def visit_slice(fe: FrontEnd, node: ast.Slice) -> tl_slice:
+    parts = [None if p is None else fe.visit(p) for p in (node.lower, node.upper, node.step)]
+    return tl_slice(*parts)
+
+
+@handles(ast.Subscript)
+def visit_subscript(fe: FrontEnd, node: ast.Subscript) -> Any:
+    x, index = fe.visit(node.value), fe.visit(node.slice)
+    fe.builder.loc = fe.loc(node)
+    if isinstance(x, tensor):
+        return sem_shape.subscript(fe, x, index.values if isinstance(index, tl_tuple) else [index])
+    if is_aggregate_value(x) and hasattr(type(x), "__getitem__"):
+        return fe.call(type(x).__getitem__, [x, index])
+    if is_runtime(index):
+        raise NotConstexpr(what="the index of a tuple", got=type_text(index))
+    if isinstance(x, tl_tuple):
+        return _element(x, index)
+    return compute(lambda: unwrap(x)[_plain_index(index)])
+
+
+def _plain_index(index: Any) -> Any:
+    if isinstance(index, tl_slice):
+        return slice(unwrap(index.start), unwrap(index.stop), unwrap(index.step))
+    return unwrap(index)
+
+
+def _element(x: tl_tuple, index: Any) -> Any:
+    try:
+        return x[_plain_index(index)]
+    except IndexError:
+        raise CompilationError(f"index {index} is out of range for a tuple of {len(x)}") from None
+    except TypeError:
+        raise TypeMismatch(
+            f"a tuple is indexed by an int or a slice, not {type_text(index)}"
+        ) from None
+
+
+# --- comprehensions -------------------------------------------------------------------------------------
+@handles(ast.ListComp)
+def visit_comprehension(fe: FrontEnd, node: ast.ListComp) -> tl_tuple:
+    if len(node.generators) != 1 or node.generators[0].is_async:
+        raise UnsupportedLanguageConstruct(what="more than one `for` in a list comprehension")
+    generator = node.generators[0]
+    items = fe.visit(generator.iter)
+    if isinstance(items, constexpr) and not isinstance(items.value, str):
+        items = compute(tl_tuple, items)
+    if not isinstance(items, tl_tuple):
+        raise TypeMismatch(
+            f"a list comprehension runs over a tuple, not {type_text(items)}",
+            loc=fe.loc(generator.iter),
+        )
+    frame = fe.frame
+    outer = frame.names
+    results: list[Any] = []
+    for item in items.values:
+        frame.names = dict(outer)  # the variable is the comprehension's own
+        _bind_item(fe, generator.target, item)
+        if all(_keeps(fe, test) for test in generator.ifs):
+            results.append(fe.visit(node.elt))
+    frame.names = outer
+    return tl_tuple(results)
+
+
+def _bind_item(fe: FrontEnd, target: ast.expr, item: Any) -> None:
+    if isinstance(target, ast.Name):
+        fe.frame.names[target.id] = item
+        return
+    if (
+        not isinstance(target, ast.Tuple)
+        or not isinstance(item, tl_tuple)
+        or len(item) != len(target.elts)
+    ):
+        raise TypeMismatch(f"cannot unpack {type_text(item)} here", loc=fe.loc(target))
+    for t, v in zip(target.elts, item.values, strict=True):
+        _bind_item(fe, t, v)
+
+
+def _keeps(fe: FrontEnd, test: ast.expr) -> bool:
+    x = fe.visit(test)
+    if is_runtime(x):
+        raise NotConstexpr(
+            what="the filter of a list comprehension", got=type_text(x), loc=fe.loc(test)
+        )
+    return static_truth(x)

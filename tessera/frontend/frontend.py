@@ -1,0 +1,227 @@
+"""`FrontEnd`: the state of lowering one kernel, and the two walks over syntax — `visit` a node, `run` statements.
+
+The function's tree is interpreted once. Expressions give language values; what is known at compile time is computed
+by Python, what is not becomes IR ops at the builder's insertion point. Calls of jitted functions are inlined: each
+gets a `Frame`, whose `call_site` links the source locations of its nodes to the caller's.
+
+Node handlers live in the modules beside this one and register themselves with `@handles`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from tessera.config import knobs
+from tessera.errors import (
+    CompilationError,
+    InternalError,
+    Loc,
+    TesseraError,
+    TypeMismatch,
+    UnsupportedLanguageConstruct,
+)
+from tessera.frontend.flatten import flatten, is_number
+from tessera.frontend.sem_values import to_tensor, wrap as tensor_of
+from tessera.frontend.source import BlockFacts, source_of
+from tessera.ir import Block, Builder, Module, Value
+from tessera.language.callable import JITCallable
+from tessera.language.values import tensor, tuple as tl_tuple, wrap
+from tessera.ops import YieldOp
+
+MAX_DEPTH = 200  # of inlined calls: deeper means that a recursion does not end at compile time
+
+Handler = Callable[["FrontEnd", Any], Any]
+Register = TypeVar("Register", bound=Callable[..., Any])
+HANDLERS: dict[type[Any], Handler] = {}
+
+
+def handles(*kinds: type[Any]) -> Callable[[Register], Register]:
+    """Register a function `(fe, node)` as the handler of these node types (or of a form defined below)."""
+
+    def register(fn: Register) -> Register:
+        for kind in kinds:
+            HANDLERS[kind] = fn
+        return fn
+
+    return register
+
+
+class Returned(NamedTuple):
+    """The outcome of statements that returned; statements that did not give None."""
+
+    value: Any
+
+
+class Application(NamedTuple):
+    """A call whose function and arguments are values already."""
+
+    callee: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
+
+
+class ReturningIf(NamedTuple):
+    """An `if` at function level that holds a `return`, with the statements that follow it."""
+
+    node: ast.If
+    rest: Sequence[ast.stmt]
+
+
+class Frame:
+    """One function being read: its variables and where it was called."""
+
+    __slots__ = (
+        "call_site", "closure", "constant", "depth", "function", "globals", "in_loop", "is_kernel",
+        "lost", "names", "source",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        function: JITCallable,
+        names: dict[str, Any],
+        caller: Frame | None,
+        call_site: Loc | None,
+    ):
+        self.function = function
+        self.source = source_of(function)
+        self.names = names
+        # names declared constexpr → the declaring parameter or statement
+        self.constant: dict[str, Any] = {p.name: p for p in function.params if p.is_constexpr}
+        self.lost: dict[str, str] = {}  # names that control flow left undefined → why
+        self.globals: Mapping[str, Any] = function.__globals__
+        self.closure = function.closure()
+        self.call_site = call_site
+        self.depth: int = caller.depth + 1 if caller is not None else 0
+        self.is_kernel = caller is None
+        self.in_loop = False  # a `return` cannot leave a loop
+
+
+class FrontEnd:
+    """Lowers one kernel into `module`. `options` are the launch options, see `lower_kernel`."""
+
+    def __init__(self, module: Module, options: Any):
+        self.module = module
+        self.options = options
+        self.builder = Builder()
+        self.frame: Frame = None  # type: ignore[assignment]  # set before anything is visited
+
+    # --- places -------------------------------------------------------------------------------------------
+    def loc(self, node: ast.AST) -> Loc:
+        frame = self.frame
+        return frame.source.loc(node, frame.call_site)
+
+    def facts(self, node: ast.AST) -> BlockFacts:
+        return self.frame.source.facts[node]
+
+    # --- walks --------------------------------------------------------------------------------------------
+    def visit(self, node: ast.AST) -> Any:
+        """The value of an expression, or the outcome of a statement. Errors get the innermost node's place."""
+        try:
+            handler = HANDLERS.get(type(node))
+            if handler is None:
+                raise UnsupportedLanguageConstruct(what=f"`{type(node).__name__}`")
+            return handler(self, node)
+        except TesseraError as error:
+            if error.loc is None:
+                error.loc = self.loc(node)
+            raise
+        except Exception as error:
+            if knobs.compilation.front_end_debugging:
+                raise
+            raise self._internal(error, node) from error
+
+    def _internal(self, error: Exception, node: ast.AST) -> TesseraError:
+        if isinstance(error, RecursionError):
+            return CompilationError(
+                "the kernel nests too deeply", loc=self.loc(node),
+                help="does a recursive call end at compile time? Its condition must be a constexpr",
+            )  # fmt: skip
+        return InternalError(f"{type(error).__name__}: {error}", loc=self.loc(node))
+
+    def run(self, body: Sequence[ast.stmt]) -> Returned | None:
+        """Visit statements in order up to a `return`."""
+        for i, s in enumerate(body):
+            if isinstance(s, ast.If) and self.facts(s).returns and not self.frame.in_loop:
+                # what follows an `if` that may return belongs to the branches that do not
+                with self.loc(s):
+                    return HANDLERS[ReturningIf](self, ReturningIf(s, body[i + 1 :]))
+            outcome = self.visit(s)
+            if outcome is not None:
+                return outcome
+        return None
+
+    def run_in(self, block: Block, body: Sequence[ast.stmt]) -> Returned | None:
+        """Visit statements with their ops going into `block`."""
+        builder = self.builder
+        saved = builder.block, builder.before
+        builder.block, builder.before = block, None
+        try:
+            return self.run(body)
+        finally:
+            builder.block, builder.before = saved
+
+    # --- values -------------------------------------------------------------------------------------------
+    def tensor(self, value: Value) -> tensor:
+        """The language value of an IR value."""
+        return tensor_of(value)
+
+    def to_tensor(self, x: Any) -> tensor:
+        """A tensor or a number as a tensor: numbers get their default dtype."""
+        return to_tensor(self, x)
+
+    def decay(self, x: Any) -> Any:
+        """What a plain assignment binds: numbers become run-time scalars, also inside tuples."""
+        if is_number(x):
+            return to_tensor(self, x)
+        if isinstance(x, tl_tuple):
+            return x.rebuild([self.decay(v) for v in x.values])
+        return x
+
+    # --- calls --------------------------------------------------------------------------------------------
+    def call(
+        self, callee: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call anything that a kernel can call: jitted functions are inlined at the insertion point."""
+        return HANDLERS[Application](self, Application(callee, list(args), kwargs or {}))
+
+    def inline(self, fn: JITCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Read the body of a jitted function with its parameters bound; its return value."""
+        binder = fn.binder
+        bound, extra, only = binder.bind(list(args), kwargs)
+        names = {name: wrap(value) for name, value in zip(binder.names, bound, strict=True)}
+        if binder.variadic is not None:
+            names[binder.variadic] = tl_tuple(extra)
+        names.update((name, wrap(value)) for name, value in only.items())
+        if fn.noinline:
+            _check_scalars(fn, names)
+        caller, loc = self.frame, self.builder.loc
+        if caller.depth >= MAX_DEPTH:
+            raise CompilationError(
+                f"calls nest more than {MAX_DEPTH} deep in {fn.fn.__name__}()",
+                help="does the recursion end at compile time? Its condition must be a constexpr",
+            )
+        self.frame = Frame(fn, names, caller, loc)
+        try:
+            outcome = self.run(self.frame.source.node.body)
+        finally:
+            self.frame, self.builder.loc = caller, loc
+        return outcome.value if outcome is not None else None
+
+    def call_block(self, callee: Any, arg_types: Sequence[Any]) -> Block:
+        """A block with arguments of these IR types that yields what `callee` returns for them (a combine region)."""
+        block = Block(list(arg_types))
+        with self.builder.at(block):
+            result = self.call(callee, [tensor_of(a) for a in block.args])
+            self.builder.insert(YieldOp(flatten(self.decay(result))))
+        return block
+
+
+def _check_scalars(fn: JITCallable, names: dict[str, Any]) -> None:
+    for name, value in names.items():
+        if isinstance(value, tensor) and value.dims:
+            raise TypeMismatch(
+                f"Function {fn.fn.__name__} is marked noinline, but was called with non-scalar argument "
+                f"{name}:{value}"
+            )

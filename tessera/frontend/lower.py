@@ -1,0 +1,152 @@
+"""`lower_kernel`: from a jitted function and the types of its arguments to a verified module of tile IR.
+
+Parameters become IR arguments in order: tuples element by element, a tensor descriptor as base pointer, extents (int32)
+and strides (int64). Compile-time parameters and specialised values become constants and take no argument.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tessera.dtypes import block_type, int32, int64, parse_scalar_type, pointer_type
+from tessera.errors import CompilationError
+from tessera.frontend.frontend import Frame, FrontEnd
+from tessera.ir import Block, Module, Value, verify
+from tessera.language.callable import JITCallable
+from tessera.language.values import constexpr, tensor_descriptor, tensor_descriptor_type, wrap
+from tessera.language.values import tuple as tl_tuple
+from tessera.ops import FuncOp, MakeDescriptorOp, ReturnOp
+
+Path = tuple[int, ...]
+ArgAttrs = tuple[tuple[str, Any], ...]
+
+_DESCRIPTOR = re.compile(r"tensordesc<([\w*]+)\[([\d,\s]*)\](?:,\s*(\w+))?>")
+_RECURSION = 20_000  # Python frames: a statement in inlined calls takes about ten for each call
+
+
+def lower_kernel(
+    fn: JITCallable,
+    signature: Mapping[str, Any],
+    constants: Mapping[Any, Any],
+    attrs: Mapping[Any, Any],
+    options: Any,
+    name: str | None = None,
+) -> Module:
+    """Lower `fn` for arguments of these types; the module holds one function, verified, not canonicalised.
+
+    `signature`: parameter → type string, "constexpr", or a tuple of these. `constants`: parameter name or index path →
+    value. `attrs`: path → [["tt.divisibility", 16], …]. `options`: the launch options. `name`: symbol of the kernel.
+    Raises CompilationError with the place in the kernel's source.
+    """
+    module = Module(
+        num_warps=options.num_warps,
+        num_ctas=options.num_ctas,
+        num_stages=options.num_stages,
+        target=target_text(options.target),
+    )
+    fe = FrontEnd(module, options)
+    arguments = _Arguments(fn, constants, attrs)
+    body = arguments.block
+    fe.builder.block = body
+    names: dict[str, Any] = {}
+    for i, param in enumerate(fn.params):
+        if param.name not in signature:
+            raise CompilationError(f"the signature has no type for the parameter {param.name!r}")
+        names[param.name] = arguments.make(fe, signature[param.name], (i,), param.name)
+    fe.frame = Frame(fn, names, None, None)
+    with _deep_recursion():
+        fe.run(fe.frame.source.node.body)
+    fe.builder.insert(ReturnOp(()))
+    kernel = FuncOp(
+        name=name or fn.fn.__name__, kernel=True, arg_attrs=tuple(arguments.attrs), regions=(body,),
+        loc=fe.loc(fe.frame.source.node),
+    )  # fmt: skip
+    module.body.append(kernel)
+    verify(module)
+    return module
+
+
+def target_text(target: Any) -> str:
+    """`cuda:90`, `cpu:avx512`: the target as the module names it."""
+    backend = getattr(target, "backend", None)
+    return f"{backend}:{target.arch}" if backend is not None else str(target)
+
+
+@contextmanager
+def _deep_recursion() -> Iterator[None]:
+    """Room on Python's stack for compile-time recursion in kernels."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+class _Arguments:
+    """Makes the kernel's block arguments and the language values that stand for its parameters."""
+
+    def __init__(self, fn: JITCallable, constants: Mapping[Any, Any], attrs: Mapping[Any, Any]):
+        self.positions = {p.name: i for i, p in enumerate(fn.params)}
+        self.constants = {self._path(k): v for k, v in constants.items()}
+        self.facts = {self._path(k): v for k, v in attrs.items()}
+        self.block = Block()
+        self.attrs: list[ArgAttrs] = []
+
+    def _path(self, key: Any) -> Path:
+        if isinstance(key, str):
+            return (self.positions[key],)
+        return (key,) if isinstance(key, int) else tuple(key)
+
+    def make(self, fe: FrontEnd, kind: Any, path: Path, name: str) -> Any:
+        """The value of the parameter (or tuple element) at `path`."""
+        if path in self.constants and not isinstance(kind, (tuple, list)):
+            return wrap(constexpr(self.constants[path]))
+        if isinstance(kind, (tuple, list)):
+            return self._tuple(fe, kind, path, name)  # pyright: ignore[reportUnknownArgumentType]
+        if kind == "constexpr":
+            raise CompilationError(f"the compile-time parameter {name!r} has no value")
+        match = _DESCRIPTOR.fullmatch(kind)
+        if match is not None:
+            return self._descriptor(fe, match, path, name)
+        try:
+            t = parse_scalar_type(kind)
+        except ValueError as error:
+            raise CompilationError(f"parameter {name!r}: {error}") from error
+        return fe.tensor(self._arg(t, name, self._attributes(path)))
+
+    def _arg(self, t: Any, name: str, attrs: ArgAttrs = ()) -> Value:
+        self.attrs.append(attrs)
+        return self.block.add_arg(t, name)
+
+    def _attributes(self, path: Path) -> ArgAttrs:
+        return tuple((str(k).removeprefix("tt."), v) for k, v in self.facts.get(path, ()))
+
+    def _tuple(self, fe: FrontEnd, kinds: Sequence[Any], path: Path, name: str) -> tl_tuple:
+        whole = self.constants.get(path)
+        if whole is not None:  # a constant given for the tuple as a whole
+            return tl_tuple(whole)
+        values = [self.make(fe, k, (*path, i), f"{name}_{i}") for i, k in enumerate(kinds)]
+        return tl_tuple(values, cls=type(kinds) if hasattr(kinds, "_fields") else None)
+
+    def _descriptor(
+        self, fe: FrontEnd, match: re.Match[str], path: Path, name: str
+    ) -> tensor_descriptor:
+        elem = parse_scalar_type(match.group(1))
+        dims = tuple(int(n) for n in match.group(2).split(","))
+        base = self._arg(pointer_type(elem), name, (("divisibility", 16),))
+        shape = [self._arg(int32, f"{name}_shape_{i}") for i in range(len(dims))]
+        strides = [self._arg(int64, f"{name}_stride_{i}") for i in range(len(dims))]
+        op = MakeDescriptorOp(
+            base, shape, strides, block_shape=dims, padding=match.group(3) or "zero"
+        )
+        handle = fe.builder.emit(op)
+        handle.name = f"{name}_desc"
+        return tensor_descriptor(
+            handle, [fe.tensor(v) for v in shape], [fe.tensor(v) for v in strides],
+            tensor_descriptor_type(block_type(elem, dims)),
+        )  # fmt: skip

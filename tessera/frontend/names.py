@@ -1,0 +1,136 @@
+"""What a name and an attribute stand for: locals, then globals that cannot change under a kernel, then builtins."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from tessera.config import knobs
+from tessera.dtypes import block_type, dtype, pointer_type
+from tessera.errors import CompilationError, ForbiddenGlobal, UnknownName
+from tessera.frontend.frontend import FrontEnd, handles
+from tessera.language.aggregate import ConstexprFunction, is_aggregate, is_aggregate_value
+from tessera.language.builtin import Builtin
+from tessera.language.callable import JITCallable
+from tessera.language.values import METHODS, BoundMethod, constexpr, tensor, wrap
+
+PYTHON_BUILTINS: dict[str, Any] = {
+    name: getattr(builtins, name)
+    for name in ("len", "list", "range", "float", "int", "isinstance", "getattr", "hasattr", "print", "min", "max")
+}  # fmt: skip
+_OWN_PACKAGES = ("tessera", "triton")
+_FREE_KINDS = (
+    ModuleType, JITCallable, Builtin, ConstexprFunction, constexpr, dtype, pointer_type, block_type
+)  # fmt: skip
+
+
+@handles(ast.Name)
+def visit_name(fe: FrontEnd, node: ast.Name) -> Any:
+    name, frame = node.id, fe.frame
+    names = frame.names
+    if name in names:
+        return names[name]
+    if name in frame.lost:
+        error = UnknownName(name=name, help="give it a value before: every path must define it")
+        raise error.note(frame.lost[name])
+    for scope in (frame.closure, frame.globals):
+        if name in scope:
+            return _global(name, scope[name])
+    if name in PYTHON_BUILTINS:
+        return PYTHON_BUILTINS[name]
+    known = [*names, *frame.closure, *frame.globals, *PYTHON_BUILTINS]
+    raise UnknownName(name=name, help=suggestion(name, known))
+
+
+def suggestion(name: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean `{close[0]}`?" if close else None
+
+
+def _global(name: str, value: Any) -> Any:
+    """A captured global, if a kernel may capture it."""
+    if not is_free(value) and not knobs.compilation.allow_non_constexpr_globals:
+        if callable(value):
+            raise ForbiddenGlobal(
+                f"Unsupported function referenced: {name} is an ordinary Python function",
+                help=f"put `@tessera.jit` on {name}, or `@tessera.constexpr_function` to run it at compile time",
+            )
+        raise ForbiddenGlobal(name=name)
+    return wrap(value)
+
+
+def is_free(value: Any) -> bool:
+    """Whether a kernel may capture this global: it cannot change its meaning unnoticed."""
+    if value is None or isinstance(value, _FREE_KINDS):
+        return True
+    if isinstance(value, type):
+        return is_aggregate(value) or hasattr(value, "_fields") or _is_own(value)
+    # an autotuner or another wrapper around a jitted function; functions and enum members of the language
+    return isinstance(getattr(value, "fn", None), JITCallable) or _is_own(value)
+
+
+def _is_own(value: Any) -> bool:
+    if isinstance(value, bool | int | float | str | tuple | list | dict | set):
+        return False
+    module = getattr(value, "__module__", None) or ""
+    return module.split(".", 1)[0] in _OWN_PACKAGES
+
+
+# --- attributes -----------------------------------------------------------------------------------------
+@handles(ast.Attribute)
+def visit_attribute(fe: FrontEnd, node: ast.Attribute) -> Any:
+    return attribute(fe, fe.visit(node.value), node.attr)
+
+
+def attribute(fe: FrontEnd, obj: Any, name: str) -> Any:
+    """`obj.name` as a language value. UnknownName when there is none."""
+    if isinstance(obj, constexpr):
+        if name == "value":
+            return obj
+        if name == "type":
+            return obj.type
+        obj = obj.value
+    elif isinstance(obj, tensor) and name == "T":
+        return _transposed(fe, obj)
+    elif is_aggregate_value(obj):
+        member = _aggregate_member(obj, name)
+        if member is not None:
+            return member
+    try:
+        return wrap(getattr(obj, name))
+    except AttributeError:
+        if name == "value":  # of a constexpr parameter that holds a dtype, None or a function
+            return obj
+        known = [*dir(obj), *(METHODS if isinstance(obj, tensor) else ())]
+        raise UnknownName(
+            f"{_what(obj)} has no attribute {name!r}", help=suggestion(name, known)
+        ) from None
+
+
+def _what(obj: Any) -> str:
+    if isinstance(obj, ModuleType):
+        return f"module {obj.__name__}"
+    if isinstance(obj, tensor):
+        return f"a tensor ({obj})"
+    return f"a value of type {type(obj).__name__}"
+
+
+def _transposed(fe: FrontEnd, x: tensor) -> Any:
+    if len(x.dims) != 2:
+        raise CompilationError(
+            f"only 2-D tensors have `.T`, this one is {x}", help="permute with `tl.permute(x, ...)`"
+        )
+    return fe.call(METHODS["permute"], [x, constexpr(1), constexpr(0)])
+
+
+def _aggregate_member(obj: Any, name: str) -> Any:
+    """A method of an aggregate bound to it; None for fields and static members."""
+    for cls in type(obj).__mro__:
+        member = cls.__dict__.get(name)
+        if member is not None:
+            return BoundMethod(obj, member) if isinstance(member, (JITCallable, Builtin)) else None
+    return None

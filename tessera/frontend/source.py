@@ -1,0 +1,122 @@
+"""What syntax alone says about a function: where its nodes stand in the file, which names each block assigns.
+
+Names come before values: a loop or a branch is visited once, with the variables that it carries known beforehand.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+
+from tessera.errors import Loc
+from tessera.language.callable import JITCallable
+
+Compound = ast.If | ast.For | ast.While
+
+
+class BlockFacts:
+    """Of an `if`, `for` or `while`: the names assigned inside, in order, and whether a `return` stands inside."""
+
+    __slots__ = ("assigned", "returns")
+
+    def __init__(self, assigned: Sequence[str], returns: bool):
+        self.assigned = tuple(assigned)
+        self.returns = returns
+
+
+class FunctionSource:
+    """The syntax tree of one function with its facts; made once per function."""
+
+    __slots__ = ("_ascii", "_lines", "_walrus", "def_line", "facts", "file", "name", "node")
+
+    def __init__(self, fn: JITCallable):
+        text = fn.source
+        self.node = text.tree()
+        self.file = text.file
+        self.def_line = text.def_line
+        self.name = fn.fn.__name__
+        self.facts: dict[ast.AST, BlockFacts] = {}
+        self._ascii = text.text.isascii()
+        self._lines: list[str] = [] if self._ascii else text.text.splitlines()
+        self._walrus = ":=" in text.text
+        self._collect(self.node.body, {})
+
+    def loc(self, node: ast.AST, call_site: Loc | None) -> Loc:
+        """The span of a node in its file."""
+        line, col = node.lineno, node.col_offset  # type: ignore[attr-defined]
+        end_line, end_col = node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
+        if not self._ascii:  # the parser counts bytes, people count characters
+            col, end_col = self._characters(line, col), self._characters(end_line, end_col)
+        above = self.def_line - 1
+        return Loc(
+            self.file, line + above, col, end_line + above, end_col, self.name, self.def_line, call_site
+        )  # fmt: skip
+
+    def _characters(self, line: int, col: int) -> int:
+        return len(self._lines[line - 1].encode()[:col].decode(errors="ignore"))
+
+    # --- names ------------------------------------------------------------------------------------------
+    def _collect(self, body: Sequence[ast.stmt], names: dict[str, None]) -> bool:
+        """Add the names that `body` assigns to `names`; whether it holds a `return`."""
+        returns = False
+        for s in body:
+            if isinstance(s, ast.If | ast.For | ast.While):
+                inner: dict[str, None] = {}
+                if isinstance(s, ast.For):
+                    inner.update(dict.fromkeys(target_names(s.target)))
+                found = self._collect(s.body, inner)
+                found = self._collect(s.orelse, inner) or found
+                if self._walrus:
+                    head = s.iter if isinstance(s, ast.For) else s.test
+                    inner.update(dict.fromkeys(walrus_names(head)))
+                self.facts[s] = BlockFacts(list(inner), found)
+                names.update(inner)
+                returns = returns or found
+                continue
+            names.update(dict.fromkeys(assigned_names(s)))
+            if self._walrus:
+                names.update(dict.fromkeys(walrus_names(s)))
+            returns = returns or isinstance(s, ast.Return)
+        return returns
+
+
+def assigned_names(s: ast.stmt) -> Iterator[str]:
+    """The names that one simple statement assigns."""
+    if isinstance(s, ast.Assign):
+        for target in s.targets:
+            yield from target_names(target)
+    elif isinstance(s, ast.AugAssign) or (isinstance(s, ast.AnnAssign) and s.value is not None):
+        yield from target_names(s.target)
+
+
+def target_names(target: ast.expr) -> Iterator[str]:
+    if isinstance(target, ast.Name):
+        yield target.id
+    elif isinstance(target, ast.Tuple | ast.List):
+        for item in target.elts:
+            yield from target_names(item)
+
+
+def walrus_names(node: ast.AST) -> Iterator[str]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.NamedExpr):
+            yield inner.target.id
+
+
+def last_assignment(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
+    """The last simple statement in `body`, at any depth, that assigns `name`: where an error points."""
+    found: ast.stmt | None = None
+    for s in body:
+        if isinstance(s, ast.If | ast.For | ast.While):
+            found = last_assignment([*s.body, *s.orelse], name) or found
+        elif name in assigned_names(s) or name in walrus_names(s):
+            found = s
+    return found
+
+
+def source_of(fn: JITCallable) -> FunctionSource:
+    """The parsed source of a function, from the cache that hangs on its text."""
+    text = fn.source
+    if not isinstance(text.derived, FunctionSource):
+        text.derived = FunctionSource(fn)
+    return text.derived

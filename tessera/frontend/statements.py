@@ -1,0 +1,224 @@
+"""Statements that bind names or do nothing: assignments, expressions, assertions; and what a kernel may not contain."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from tessera.errors import CompilationError, UnsupportedLanguageConstruct
+from tessera.frontend.calls import unused_result
+from tessera.frontend.expressions import BINARY, apply_binary
+from tessera.frontend.flatten import flatten, is_number, type_text
+from tessera.frontend.frontend import FrontEnd, Returned, handles
+from tessera.language import hints
+from tessera.language.aggregate import is_aggregate_value
+from tessera.language.values import constexpr, tensor, tuple as tl_tuple, unwrap
+
+
+# --- binding names --------------------------------------------------------------------------------------
+def bind(fe: FrontEnd, name: str, value: Any) -> None:
+    """Bind a name, and name the IR values after it for the reader of the IR."""
+    fe.frame.names[name] = value
+    if isinstance(value, tensor):
+        if not value.handle.name:
+            value.handle.name = name
+    elif isinstance(value, tl_tuple):
+        for i, v in enumerate(flatten(value)):
+            v.name = v.name or f"{name}_{i}"
+
+
+def assign(fe: FrontEnd, target: ast.expr, value: Any) -> None:
+    """`target = value`, the value being what is to be bound already; tuples are unpacked."""
+    if isinstance(target, ast.Name):
+        bind(fe, target.id, value)
+    elif isinstance(target, ast.Tuple | ast.List):
+        _unpack(fe, target, value)
+    elif isinstance(target, ast.Attribute):
+        _assign_attribute(fe, target, value)
+    elif isinstance(target, ast.Subscript):
+        raise UnsupportedLanguageConstruct(
+            "__setitem__ is not supported in a kernel", loc=fe.loc(target),
+            help="values are immutable: choose elements with `tl.where`, or store to memory",
+        )  # fmt: skip
+    else:
+        raise UnsupportedLanguageConstruct(what="this target of an assignment", loc=fe.loc(target))
+
+
+def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: Any) -> None:
+    for t in target.elts:
+        if isinstance(t, ast.Starred):
+            raise UnsupportedLanguageConstruct(what="a starred target", loc=fe.loc(t))
+    if isinstance(value, constexpr) and isinstance(value.value, tuple | list):
+        value = tl_tuple(value.value)
+    if not isinstance(value, tl_tuple):
+        raise CompilationError(
+            f"cannot unpack a value of type {type_text(value)}", loc=fe.loc(target)
+        )
+    if len(value) != len(target.elts):
+        much = "not enough" if len(value) < len(target.elts) else "too many"
+        raise CompilationError(
+            f"{much} values to unpack (expected {len(target.elts)}, got {len(value)})",
+            loc=fe.loc(target),
+        )
+    for t, v in zip(target.elts, value.values, strict=True):
+        assign(fe, t, v)
+
+
+def _assign_attribute(fe: FrontEnd, target: ast.Attribute, value: Any) -> None:
+    instance = fe.visit(target.value)
+    if not is_aggregate_value(instance):
+        raise UnsupportedLanguageConstruct(
+            "Attribute assignment is not supported in a kernel", loc=fe.loc(target),
+            help="only the `__init__` of an aggregate sets fields, those of `self`",
+        )  # fmt: skip
+    try:
+        setattr(instance, target.attr, value)
+    except AttributeError as error:
+        raise CompilationError(str(error), loc=fe.loc(target)) from error
+
+
+def _decayed(fe: FrontEnd, target: ast.expr, value: Any, node: ast.stmt | ast.expr) -> Any:
+    """What an assignment without annotation binds: numbers become tensors, but for names declared constexpr."""
+    if isinstance(target, ast.Attribute):
+        return value
+    if isinstance(target, ast.Name) and fe.frame.constant.get(target.id) is _DECLARED:
+        return value
+    if isinstance(target, ast.Tuple | ast.List) and isinstance(value, tl_tuple):
+        if len(target.elts) == len(value):
+            pairs = zip(target.elts, value.values, strict=True)
+            return value.rebuild([_decayed(fe, t, v, node) for t, v in pairs])
+    if isinstance(value, tensor):
+        return value
+    fe.builder.loc = fe.loc(node)
+    return fe.decay(value)
+
+
+@handles(ast.Assign)
+def visit_assign(fe: FrontEnd, node: ast.Assign) -> None:
+    if len(node.targets) != 1:
+        raise UnsupportedLanguageConstruct(
+            what="`a = b = ...`", help="write one assignment for each name"
+        )
+    target = node.targets[0]
+    value = _decayed(fe, target, fe.visit(node.value), node)
+    assign(fe, target, value)
+
+
+_DECLARED: Any = object()  # of a name declared by a bare `x: tl.constexpr`
+
+
+@handles(ast.AnnAssign)
+def visit_annotated(fe: FrontEnd, node: ast.AnnAssign) -> None:
+    is_constant = "constexpr" in ast.unparse(node.annotation)
+    if not isinstance(node.target, ast.Name):
+        raise UnsupportedLanguageConstruct(what="an annotation of this target")
+    name, frame = node.target.id, fe.frame
+    if node.value is None:
+        if is_constant:
+            frame.constant[name] = _DECLARED
+        return
+    value = fe.visit(node.value)
+    if not is_constant:
+        assign(fe, node.target, _decayed(fe, node.target, value, node))
+        return
+    # the same statement binds anew in each iteration of an unrolled loop
+    if name in frame.names and frame.constant.get(name) not in (node, _DECLARED):
+        raise CompilationError(
+            f"{name} is already defined. constexpr cannot be reassigned.", loc=fe.loc(node.target),
+            help="give the compile-time value a name of its own",
+        )  # fmt: skip
+    frame.constant[name] = node
+    if not isinstance(value, tensor):
+        frame.names[name] = (
+            constexpr(value) if isinstance(value, bool | int | float | str) else value
+        )
+    else:
+        bind(fe, name, value)
+
+
+@handles(ast.AugAssign)
+def visit_augmented(fe: FrontEnd, node: ast.AugAssign) -> None:
+    target = node.target
+    if not isinstance(target, ast.Name):
+        return assign(fe, target, None)  # says why it cannot be assigned
+    lhs = fe.visit(ast.copy_location(ast.Name(target.id, ast.Load()), target))
+    rhs = fe.visit(node.value)
+    fe.builder.loc = fe.loc(node)
+    value = apply_binary(fe, BINARY[type(node.op)], lhs, rhs)
+    assign(fe, target, _decayed(fe, target, value, node))
+    return None
+
+
+@handles(ast.NamedExpr)
+def visit_walrus(fe: FrontEnd, node: ast.NamedExpr) -> Any:
+    value = _decayed(fe, node.target, fe.visit(node.value), node)
+    assign(fe, node.target, value)
+    return value
+
+
+# --- the rest -------------------------------------------------------------------------------------------
+@handles(ast.Expr)
+def visit_expression(fe: FrontEnd, node: ast.Expr) -> None:
+    if isinstance(node.value, ast.Constant):  # a docstring
+        return
+    fe.visit(node.value)
+    if isinstance(node.value, ast.Call):
+        unused_result(fe, node.value)
+
+
+@handles(ast.Pass)
+def visit_pass(fe: FrontEnd, node: ast.Pass) -> None:
+    return
+
+
+@handles(ast.Return)
+def visit_return(fe: FrontEnd, node: ast.Return) -> Returned:
+    if fe.frame.in_loop:
+        raise UnsupportedLanguageConstruct(
+            "Cannot have `return` statements inside `while` or `for` statements in a kernel.",
+            help="keep the result in a variable and return it after the loop",
+        )
+    return Returned(fe.visit(node.value) if node.value is not None else None)
+
+
+@handles(ast.Assert)
+def visit_assert(fe: FrontEnd, node: ast.Assert) -> None:
+    test = fe.visit(node.test)
+    message = unwrap(fe.visit(node.msg)) if node.msg is not None else ""
+    fe.builder.loc = fe.loc(node)
+    test = fe.to_tensor(test) if is_number(test) else test
+    fe.call(hints.device_assert, [test, constexpr(message)])
+
+
+_REFUSED: dict[type[ast.AST], tuple[str, str]] = {
+    ast.Lambda: ("`lambda`", "write a function under `@tessera.jit`"),
+    ast.FunctionDef: ("a nested function definition", "define it at module level under `@tessera.jit`"),
+    ast.AsyncFunctionDef: ("a nested function definition", "define it at module level under `@tessera.jit`"),
+    ast.ClassDef: ("a class definition", "define it at module level under `@tessera.aggregate`"),
+    ast.Try: ("`try`", "a kernel has no exceptions; test the condition with `if`"),
+    ast.Raise: ("`raise`", "use `tl.static_assert` or `tl.device_assert`"),
+    ast.With: ("`with`", ""),
+    ast.Import: ("`import`", "import at the top of the module"),
+    ast.ImportFrom: ("`import`", "import at the top of the module"),
+    ast.Global: ("`global`", "pass the value as an argument and return the result"),
+    ast.Nonlocal: ("`nonlocal`", "pass the value as an argument and return the result"),
+    ast.Delete: ("`del`", ""),
+    ast.Dict: ("a dict display", "use a tuple, or a NamedTuple"),
+    ast.Set: ("a set display", "use a tuple"),
+    ast.GeneratorExp: ("a generator expression", "use a list comprehension over a tuple"),
+    ast.DictComp: ("a dict comprehension", "use a list comprehension over a tuple"),
+    ast.SetComp: ("a set comprehension", "use a list comprehension over a tuple"),
+    ast.Yield: ("`yield`", ""),
+    ast.YieldFrom: ("`yield`", ""),
+    ast.Await: ("`await`", ""),
+    ast.AsyncFor: ("`async for`", ""),
+    ast.AsyncWith: ("`async with`", ""),
+    ast.Match: ("`match`", "use `if` and `elif`"),
+    ast.Starred: ("`*` here", ""),
+}  # fmt: skip
+
+
+@handles(*_REFUSED)
+def refuse(fe: FrontEnd, node: ast.AST) -> None:
+    what, remedy = _REFUSED[type(node)]
+    raise UnsupportedLanguageConstruct(what=what, help=remedy or None)
