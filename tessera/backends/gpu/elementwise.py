@@ -1,0 +1,349 @@
+"""Arithmetic on each register alone: integers, floats, comparisons, pointers. Casts are in casts.py, math in mathlib.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.types import (
+    POINTER, float_literal, is_native_float, literal, llvm_type, memory_bits,
+)  # fmt: skip
+from tessera.backends.gpu.writer import is_number, split
+from tessera.dtypes import bfloat16, float16, float32, float64, int1, pointer_type
+from tessera.errors import InternalError
+from tessera.ir import Op, elem_of
+from tessera.ops import arith
+
+Element = Callable[..., str]
+
+
+def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
+    """Register `fn(fl, op, elem, *names) -> name`: one element; `elem` is the type of the first operand."""
+
+    def register(fn: Element) -> Element:
+        def lower(fl: FunctionLowering, op: Any) -> None:
+            map_registers(fl, op, fn)
+
+        lowers(*classes)(lower)
+        return fn
+
+    return register
+
+
+def map_registers(fl: FunctionLowering, op: Any, fn: Element) -> None:
+    """Apply `fn` to each register, once for equal operands; lists of one value stand for all registers."""
+    lists = [fl.get(v) for v in op.operands]
+    count = max([len(names) for names in lists])
+    rows = [names if len(names) == count else names * count for names in lists]
+    elem = elem_of(op.operands[0].type)
+    done: dict[tuple[str, ...], str] = {}
+    result: list[str] = []
+    for names in zip(*rows):
+        found = done.get(names)
+        if found is None:
+            found = done[names] = fn(fl, op, elem, *names)
+        result.append(found)
+    fl.set(op.results[0], result)
+
+
+# --- constants ---------------------------------------------------------------------------------------------
+@lowers(arith.ConstOp)
+def _const(fl: FunctionLowering, op: arith.ConstOp) -> None:
+    t = op.result.type
+    count = t.layout.size("register") if getattr(t, "layout", None) is not None else 1
+    fl.set(op.result, [literal(elem_of(t), op.value)] * count)
+
+
+# --- integers and floats --------------------------------------------------------------------------------------
+FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
+PAIRED = (float16, bfloat16)
+
+
+@lowers(arith.AddOp, arith.SubOp, arith.MulOp)
+def _sum(fl: FunctionLowering, op: Any) -> None:
+    elem = elem_of(op.lhs.type)
+    if elem in PAIRED and max(len(fl.get(op.lhs)), len(fl.get(op.rhs))) % 2 == 0:
+        _paired(fl, op, elem)
+        return
+    map_registers(fl, op, _float_sum if elem.is_floating() else _int_sum)
+
+
+def _float_sum(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+    _need_native(op, elem)
+    return fl.w.pure(f"{FLOAT_BINARY[op.opcode]} {fl.contract}{llvm_type(elem)} {a}, {b}")
+
+
+def _int_sum(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if elem is int1:
+        return w.and_(t, a, b) if op.opcode == "mul" else w.pure(f"xor i1 {a}, {b}")
+    if op.opcode == "add":
+        return w.add(t, a, b)
+    if op.opcode == "mul":
+        return w.mul(t, a, b)
+    if is_number(b):
+        return w.add(t, a, str(-int(b)))
+    base, constant = split(w.offsets, a)
+    if not base:
+        return w.pure(f"sub {t} {a}, {b}")
+    return w.add_const(t, w.pure(f"sub {t} {base}, {b}"), constant)
+
+
+def _paired(fl: FunctionLowering, op: Any, elem: Any) -> None:
+    """Two 16-bit floats in one instruction, for neighbouring registers."""
+    w, t = fl.w, llvm_type(elem)
+    left, right = fl.get(op.lhs), fl.get(op.rhs)
+    count = max(len(left), len(right))
+    left, right = (x if len(x) == count else x * count for x in (left, right))
+    how = f"{FLOAT_BINARY[op.opcode]} {fl.contract}<2 x {t}>"
+    result: list[str] = []
+    for i in range(0, len(left), 2):
+        a, b = w.pair(t, left[i], left[i + 1]), w.pair(t, right[i], right[i + 1])
+        result += w.unpair(t, w.pure(f"{how} {a}, {b}"))
+    fl.set(op.result, result)
+
+
+def _need_native(op: Op, elem: Any) -> None:
+    if not is_native_float(elem):
+        raise InternalError(f"{op.opcode} has no {elem} form: convert to fp16 or fp32 first", loc=op.loc)
+
+
+@elementwise(arith.DivOp)
+def _div(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if not elem.is_floating():
+        if elem is int1:
+            return a
+        return w.pure(f"{'sdiv' if elem.signed else 'udiv'} {t} {a}, {b}")
+    _need_native(op, elem)
+    if elem is float64 or op.exact:
+        return w.pure(f"fdiv {t} {a}, {b}")
+    wide = [widen(fl, elem, x) for x in (a, b)]
+    fast = fl.target.math(w, "div", "float", wide) or w.pure(f"fdiv float {wide[0]}, {wide[1]}")
+    return narrow(fl, elem, fast)
+
+
+def widen(fl: FunctionLowering, elem: Any, x: str) -> str:
+    """A 16-bit float as fp32."""
+    return x if elem is float32 else fl.w.pure(f"fpext {llvm_type(elem)} {x} to float")
+
+
+def narrow(fl: FunctionLowering, elem: Any, x: str) -> str:
+    return x if elem is float32 else fl.w.pure(f"fptrunc float {x} to {llvm_type(elem)}")
+
+
+@elementwise(arith.RemOp)
+def _rem(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if not elem.is_floating():
+        if elem is int1:
+            return "false"
+        return w.pure(f"{'srem' if elem.signed else 'urem'} {t} {a}, {b}")
+    x, y = (w.pure(f"fpext {t} {v} to double") if elem is not float64 else v for v in (a, b))
+    result = _fmod(fl, x, y)
+    return result if elem is float64 else w.pure(f"fptrunc double {result} to {t}")
+
+
+def _fmod(fl: FunctionLowering, x: str, y: str) -> str:
+    """fp64 remainder, exact while the quotient is below 2**53: the fused product has no error, and a quotient that
+    rounded up to the next integer leaves a remainder of the wrong sign, which one more |y| repairs."""
+    w = fl.w
+    quotient = w.call("double", "llvm.trunc.f64", [f"double {w.pure(f'fdiv double {x}, {y}')}"])
+    minus = w.pure(f"fneg double {quotient}")
+    rest = w.call("double", "llvm.fma.f64", [f"double {minus}", f"double {y}", f"double {x}"])
+    size = w.call("double", "llvm.fabs.f64", [f"double {y}"])
+    step = w.call("double", "llvm.copysign.f64", [f"double {size}", f"double {x}"])
+    product = w.pure(f"fmul double {rest}, {step}")
+    wrong = w.pure(f"fcmp olt double {product}, 0.0")
+    fixed = w.pure(f"fadd double {rest}, {step}")
+    rest = w.pure(f"select i1 {wrong}, double {fixed}, double {rest}")
+    signed = w.call("double", "llvm.copysign.f64", [f"double {rest}", f"double {x}"])
+    # The product quotient * y of an infinite y is no number although the remainder is x.
+    infinite = w.pure(f"fcmp oeq double {size}, {float_literal(float64, float('inf'))}")
+    nan = w.pure(f"fcmp uno double {x}, {x}")
+    whole = w.pure(f"select i1 {nan}, double {signed}, double {x}")
+    bounded = w.pure(
+        f"fcmp one double {w.call('double', 'llvm.fabs.f64', [f'double {x}'])}, "
+        f"{float_literal(float64, float('inf'))}"
+    )
+    keep = w.pure(f"and i1 {infinite}, {bounded}")
+    return w.pure(f"select i1 {keep}, double {whole}, double {signed}")
+
+
+@elementwise(arith.AndOp, arith.OrOp, arith.XorOp, arith.ShlOp)
+def _bits(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if op.opcode == "and":
+        return w.and_(t, a, b)
+    if op.opcode == "shl" and is_number(b) and 0 <= int(b) < elem.bits:
+        return w.mul(t, a, str(1 << int(b)))
+    return w.pure(f"{op.opcode} {t} {a}, {b}")
+
+
+@elementwise(arith.ShrOp)
+def _shr(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+    return fl.w.pure(f"{'ashr' if elem.signed else 'lshr'} {llvm_type(elem)} {a}, {b}")
+
+
+@elementwise(arith.MinOp, arith.MaxOp)
+def _min_max(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if elem.is_floating():
+        _need_native(op, elem)
+        name = f"llvm.{op.opcode}{'imum' if op.propagate_nan else 'num'}.{_suffix(elem)}"
+        return w.call(t, name, [f"{t} {a}", f"{t} {b}"])
+    if elem is int1:
+        return w.pure(f"{'and' if op.opcode == 'min' else 'or'} i1 {a}, {b}")
+    name = f"llvm.{'s' if elem.signed else 'u'}{op.opcode}.{t}"
+    return w.call(t, name, [f"{t} {a}", f"{t} {b}"])
+
+
+def _suffix(elem: Any) -> str:
+    return {float16: "f16", bfloat16: "bf16", float32: "f32", float64: "f64"}[elem]
+
+
+@elementwise(arith.MulHiOp)
+def _mul_high(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    wide, ext = f"i{2 * elem.bits}", "sext" if elem.signed else "zext"
+    x, y = (w.pure(f"{ext} {t} {v} to {wide}") for v in (a, b))
+    product = w.pure(f"mul {wide} {x}, {y}")
+    return w.pure(f"trunc {wide} {w.pure(f'lshr {wide} {product}, {elem.bits}')} to {t}")
+
+
+@elementwise(arith.CopySignOp)
+def _copy_sign(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+    t = llvm_type(elem)
+    return fl.w.call(t, f"llvm.copysign.{_suffix(elem)}", [f"{t} {a}", f"{t} {b}"])
+
+
+@elementwise(arith.FmaOp)
+def _fma(fl: FunctionLowering, op: Op, elem: Any, x: str, y: str, z: str) -> str:
+    _need_native(op, elem)
+    t = llvm_type(elem)
+    return fl.w.call(t, f"llvm.fma.{_suffix(elem)}", [f"{t} {x}", f"{t} {y}", f"{t} {z}"])
+
+
+@elementwise(arith.NegOp)
+def _neg(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if elem.is_fp8():
+        return w.pure(f"xor i8 {x}, -128")
+    if elem.is_floating():
+        return w.pure(f"fneg {t} {x}")
+    return x if elem is int1 else w.pure(f"sub {t} 0, {x}")
+
+
+@elementwise(arith.AbsOp)
+def _abs(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if elem.is_fp8():
+        return w.pure(f"and i8 {x}, 127")
+    if elem.is_floating():
+        return w.call(t, f"llvm.fabs.{_suffix(elem)}", [f"{t} {x}"])
+    return w.call(t, f"llvm.abs.{t}", [f"{t} {x}", "i1 false"]) if elem.signed else x
+
+
+@elementwise(arith.PopcOp)
+def _popc(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+    return _count(fl, elem, x, "llvm.ctpop", [])
+
+
+@elementwise(arith.ClzOp)
+def _clz(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+    return _count(fl, elem, x, "llvm.ctlz", ["i1 false"])
+
+
+def _count(fl: FunctionLowering, elem: Any, x: str, name: str, extra: list[str]) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if elem.bits < 32:  # the top bits of the wider type are zero: clz counts them too
+        x = w.pure(f"zext {t} {x} to i32")
+        result = w.call("i32", f"{name}.i32", [f"i32 {x}", *extra])
+        return w.add("i32", result, str(elem.bits - 32)) if extra else result
+    result = w.call(t, f"{name}.{t}", [f"{t} {x}", *extra])
+    return result if elem.bits == 32 else w.pure(f"trunc {t} {result} to i32")
+
+
+# --- choices -------------------------------------------------------------------------------------------------
+SIGNED = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
+UNSIGNED = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
+ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+
+
+@elementwise(arith.CmpOp)
+def _cmp(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
+    t = llvm_type(elem)
+    if isinstance(elem, pointer_type):
+        return fl.w.pure(f"icmp {UNSIGNED[op.predicate]} {t} {a}, {b}")
+    if elem.is_floating():
+        _need_native(op, elem)
+        return fl.w.pure(f"fcmp {ORDERED[op.predicate]} {t} {a}, {b}")
+    table = SIGNED if elem.signed else UNSIGNED
+    return fl.w.pure(f"icmp {table[op.predicate]} {t} {a}, {b}")
+
+
+@elementwise(arith.SelectOp)
+def _select(fl: FunctionLowering, op: Op, elem: Any, c: str, a: str, b: str) -> str:
+    if c in ("true", "false") or a == b:
+        return a if c == "true" else b
+    t = llvm_type(elem_of(op.results[0].type))
+    return fl.w.pure(f"select i1 {c}, {t} {a}, {t} {b}")
+
+
+@elementwise(arith.IsNanOp)
+def _isnan(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+    if elem.is_fp8():
+        raise InternalError("isnan has no 8-bit form", loc=op.loc)
+    return fl.w.pure(f"fcmp uno {llvm_type(elem)} {x}, {x}")
+
+
+@lowers(arith.HintOp)
+def _hint(fl: FunctionLowering, op: arith.HintOp) -> None:
+    fl.set(op.result, fl.get(op.x))
+
+
+# --- pointers ---------------------------------------------------------------------------------------------------
+@elementwise(arith.AddPtrOp)
+def _addptr(fl: FunctionLowering, op: Any, elem: Any, pointer: str, offset: str) -> str:
+    """A base that registers share plus a constant number of bytes.
+
+    The constant part of a signed 32-bit offset is taken out of the sign extension: an offset whose sum wraps around is
+    no address inside any array.
+    """
+    w = fl.w
+    size = memory_bits(elem.element_ty) // 8
+    kind = elem_of(op.offset.type)
+    if is_number(offset):
+        return w.gep(pointer, "", _extended(kind, int(offset)) * size)
+    base, constant = split(w.offsets, offset) if kind.signed or kind.bits == 64 else (offset, 0)
+    if kind.bits < 32:
+        base, constant = offset, 0
+    if kind.bits < 64:
+        base = w.pure(f"{'sext' if kind.signed else 'zext'} {llvm_type(kind)} {base} to i64")
+    scaled = w.pure(f"shl i64 {base}, {size.bit_length() - 1}") if size > 1 else base
+    return w.gep(pointer, scaled, constant * size)
+
+
+def _extended(kind: Any, value: int) -> int:
+    return value if kind.signed else value & ((1 << kind.bits) - 1)
+
+
+@elementwise(arith.BitcastOp)
+def _bitcast(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+    return bitcast(fl, elem, elem_of(op.results[0].type), x)
+
+
+def bitcast(fl: FunctionLowering, source: Any, target: Any, x: str) -> str:
+    """The same bits as another type of the same width."""
+    a, b = llvm_type(source), llvm_type(target)
+    if a == b:
+        return x
+    if a == POINTER:
+        x, a = fl.w.pure(f"ptrtoint {a} {x} to i64"), "i64"
+    if b == POINTER:
+        if a != "i64":
+            x = fl.w.pure(f"bitcast {a} {x} to i64")
+        return fl.w.pure(f"inttoptr i64 {x} to {b}")
+    return x if a == b else fl.w.pure(f"bitcast {a} {x} to {b}")
+

@@ -1,0 +1,244 @@
+"""From tiles with layouts to the instructions of one thread: state, registry and driver of the SIMT lowering.
+
+A tile is a list of LLVM values, one for each register index of its layout; registers that hold the same element share
+one name. A scalar is a list of one value, the same in all threads of the program. Each op class has one function,
+registered with `@lowers`, in the file of its family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.backends.gpu.target import GpuTarget
+from tessera.backends.gpu.types import llvm_type
+from tessera.backends.gpu.writer import ModuleText, Writer
+from tessera.errors import InternalError
+from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Value, elem_of
+from tessera.layout.linear import LinearLayout
+from tessera.layout.matrix_ops import images
+
+Lowering = Callable[["FunctionLowering", Any], None]
+LOWERINGS: dict[type[Op], Lowering] = {}
+
+
+def lowers(*classes: type[Op]) -> Callable[[Lowering], Lowering]:
+    """Register the lowering of these op classes."""
+
+    def register(fn: Lowering) -> Lowering:
+        for cls in classes:
+            LOWERINGS[cls] = fn
+        return fn
+
+    return register
+
+
+class FunctionLowering:
+    """Lowers one function; `w` writes its text, `values` holds what each IR value became."""
+
+    def __init__(
+        self,
+        module: Module,
+        func: Any,
+        text: ModuleText,
+        target: GpuTarget,
+        *,
+        fusion: bool = True,
+    ) -> None:
+        self.module, self.func, self.target = module, func, target
+        self.w = Writer(text)
+        self.num_warps: int = module.attrs.get("num_warps", 4)
+        self.warp_bits = self.num_warps.bit_length() - 1
+        self.values: dict[Value, list[str]] = {}
+        self.axis = AxisAnalysis(func)
+        self.contract = "contract " if fusion else ""
+        self.kernel: bool = func.kernel
+        self.extra_attributes = ""
+
+    # --- values ------------------------------------------------------------------------------------------
+    def get(self, v: Value) -> list[str]:
+        return self.values[v]
+
+    def scalar(self, v: Value) -> str:
+        return self.values[v][0]
+
+    def set(self, v: Value, names: list[str]) -> None:
+        self.values[v] = names
+
+    # --- threads -----------------------------------------------------------------------------------------
+    @property
+    def thread(self) -> str:
+        with self.w.hoist():
+            return self.target.thread_index(self.w)
+
+    @property
+    def lane(self) -> str:
+        thread = self.thread
+        if self.num_warps == 1:
+            return thread
+        with self.w.hoist():
+            return self.w.pure(f"and i32 {thread}, 31")
+
+    @property
+    def warp(self) -> str:
+        thread = self.thread
+        if self.num_warps == 1:
+            return "0"
+        with self.w.hoist():
+            return self.w.pure(f"lshr i32 {thread}, 5")
+
+    def thread_sum(self, columns: Sequence[int]) -> str:
+        """XOR of the columns of the set bits of the thread index; "" if all are zero.
+
+        Runs of bits with columns c, 2c, 4c, ... are one masked shift.
+        """
+        thread = self.thread
+        with self.w.hoist():
+            return self._thread_sum(thread, columns)
+
+    def _thread_sum(self, thread: str, columns: Sequence[int]) -> str:
+        w, result, seen = self.w, "", 0
+        bit = 0
+        while bit < len(columns):
+            start, first = bit, columns[bit]
+            bit += 1
+            if not first:
+                continue
+            low = first & -first
+            # Only runs of one-bit columns: with more bits, the copies would meet and carry.
+            while first == low and bit < len(columns) and columns[bit] == columns[bit - 1] << 1:
+                bit += 1
+            part = self._thread_bits(thread, start, bit - start, low.bit_length() - 1)
+            image = 0
+            for column in columns[start:bit]:
+                image |= column
+            if first != low:
+                part = w.pure(f"mul i32 {part}, {first // low}")
+            if not result:
+                result = part
+            else:
+                how = "xor" if seen & image else "or disjoint"
+                result = w.pure(f"{how} i32 {result}, {part}")
+            seen |= image
+        return result
+
+    def _thread_bits(self, value: str, start: int, count: int, shift: int) -> str:
+        """((thread >> start) & mask) << shift."""
+        w = self.w
+        top = start + count == 5 + self.warp_bits
+        if top and shift == 0:
+            return w.pure(f"lshr i32 {value}, {start}") if start else value
+        if not top or start:
+            value = w.pure(f"and i32 {value}, {((1 << count) - 1) << start}")
+        if shift == start:
+            return value
+        return w.pure(
+            f"shl i32 {value}, {shift - start}" if shift > start else f"lshr i32 {value}, {start - shift}"
+        )
+
+    def thread_columns(self, lane: Sequence[int], warp: Sequence[int]) -> list[int]:
+        """Columns by bit of the thread index."""
+        lanes = list(lane) + [0] * (5 - len(lane))
+        return lanes + list(warp)
+
+    def element_offsets(
+        self, register: Sequence[int], lane: Sequence[int], warp: Sequence[int]
+    ) -> list[str]:
+        """i32 value of map(register, lane, warp) for each register of this thread."""
+        w = self.w
+        columns = self.thread_columns(lane, warp)
+        base = self.thread_sum(columns)
+        mask = 0
+        for column in columns:
+            mask |= column
+        with w.hoist():
+            return [self.combine_offset(base, constant, mask) for constant in images(register)]
+
+    def combine_offset(self, base: str, constant: int, thread_mask: int) -> str:
+        """base ^ constant, the part of the constant that no thread sets as an added constant."""
+        w = self.w
+        if not base:
+            return str(constant)
+        if constant & thread_mask:
+            base = w.pure(f"xor i32 {base}, {constant & thread_mask}")
+            constant &= ~thread_mask
+        return w.add_const("i32", base, constant)
+
+    def flat_indices(self, layout: LinearLayout) -> list[str]:
+        """Row-major element index held by each register of this thread."""
+        return self.element_offsets(*[layout.columns(d) for d in ("register", "lane", "warp")])
+
+    def shared_base(self) -> str:
+        """i32 address of the program's shared memory."""
+        with self.w.hoist():
+            return self.w.pure("ptrtoint ptr addrspace(3) @smem to i32")
+
+    def shared_addresses(
+        self, start: int, register: Sequence[int], lane: Sequence[int], warp: Sequence[int]
+    ) -> list[str]:
+        """i32 shared address of each register, from columns in bytes, in an area that begins at byte `start`."""
+        base, offsets = self.shared_base(), self.element_offsets(register, lane, warp)
+        w = self.w
+        with w.hoist():
+            return [w.add("i32", w.add("i32", base, x), str(start)) for x in offsets]
+
+    def owner_mask(self, layout: LinearLayout | None, distinct_warps: int = 0) -> str:
+        """i1: this thread holds the first copy of its elements ("true" if there are no copies). Warps that differ in
+        the bits `distinct_warps` hold different data although the layout does not say so."""
+        w = self.w
+        if layout is None:
+            bits = (1 << (5 + self.warp_bits)) - 1
+        else:
+            masks = layout.free_masks()
+            bits = masks.get("lane", 0) | masks.get("warp", 0) << 5
+            bits |= (0x1F >> layout.bits("lane")) << layout.bits("lane")
+            missing = ((1 << self.warp_bits) - 1) >> layout.bits("warp") << layout.bits("warp")
+            bits = (bits | missing << 5) & ~(distinct_warps << 5)
+        if bits == 0:
+            return "true"
+        found = self.thread
+        with w.hoist():
+            if bits != (1 << (5 + self.warp_bits)) - 1:
+                found = w.pure(f"and i32 {found}, {bits}")
+            return w.pure(f"icmp eq i32 {found}, 0")
+
+    # --- ops -----------------------------------------------------------------------------------------------
+    def lower_block(self, block: Block) -> None:
+        """All ops but the terminator."""
+        for op in block:
+            if op.terminator:
+                return
+            self.lower(op)
+
+    def lower(self, op: Op) -> None:
+        fn = LOWERINGS.get(type(op))
+        if fn is None:
+            raise InternalError(f"no GPU lowering of {op.opcode}", loc=op.loc)
+        try:
+            fn(self, op)
+        except InternalError as error:
+            if error.loc is None:
+                error.loc = op.loc
+            raise
+
+    def attributes(self) -> str:
+        """Attributes of the function."""
+        if not self.kernel:
+            return "nounwind"
+        return self.target.kernel_attributes(self.num_warps) + self.extra_attributes
+
+    def register_types(self, t: Any) -> str:
+        return llvm_type(elem_of(t))
+
+
+def registers_of(t: Any) -> int:
+    """Number of register values that hold a value of type `t` in one thread."""
+    if isinstance(t, TileType):
+        return t.layout.size("register")
+    return 0 if isinstance(t, TokenType) else 1
+
+
+def carried_type(t: Any) -> str:
+    """LLVM type of each register of a value that is carried around a loop."""
+    return "i32" if isinstance(t, SharedType) else llvm_type(elem_of(t))

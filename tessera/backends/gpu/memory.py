@@ -1,0 +1,114 @@
+"""Global loads and stores as wide, predicated vectors, and their guards against copies of one element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.target import Access
+from tessera.backends.gpu.types import memory_bits
+from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
+from tessera.backends.gpu.writer import split
+from tessera.ir import TileType, Value, elem_of
+from tessera.layout.linear import LinearLayout
+from tessera.ops import memory
+
+VECTOR_BITS = 128
+
+
+def vector_length(fl: FunctionLowering, ptr: Value, mask: Value | None, elem: Any) -> int:
+    """Elements of one access: registers that lie side by side, by the layout and by what is known of the addresses."""
+    if not isinstance(ptr.type, TileType):
+        return 1
+    layout, best = ptr.type.layout, 1
+    rank = len(ptr.type.shape)
+    for axis in range(rank):
+        along = layout.contiguity((axis, *[d for d in range(rank) if d != axis]))
+        if along > best:
+            wide = min(along, fl.axis.vector_width(ptr, axis), fl.axis.mask_width(mask, axis))
+            best = max(best, wide)
+    return min(best, VECTOR_BITS // memory_bits(elem))
+
+
+def groups(layout: LinearLayout | None, count: int, vec: int) -> list[int]:
+    """First registers of the vectors to access; copies in other registers are left out."""
+    if layout is None:
+        return [0]
+    same = layout.register_representatives()
+    return [i for i in range(0, count, vec) if same[i] == i]
+
+
+def copies(layout: LinearLayout | None, names: Sequence[str]) -> list[str]:
+    """The full list of registers, from those of the first copies."""
+    if layout is None:
+        return list(names)
+    return [names[i] for i in layout.register_representatives()]
+
+
+def layout_of(v: Value) -> LinearLayout | None:
+    return v.type.layout if isinstance(v.type, TileType) else None
+
+
+def registers(fl: FunctionLowering, v: Value | None, count: int, default: str = "true") -> list[str]:
+    if v is None:
+        return [default] * count
+    names = fl.get(v)
+    return names if len(names) == count else names * count
+
+
+@lowers(memory.LoadOp)
+def _load(fl: FunctionLowering, op: memory.LoadOp) -> None:
+    elem = elem_of(op.result.type)
+    layout, pointers = layout_of(op.ptr), fl.get(op.ptr)
+    count = len(pointers)
+    vec = vector_length(fl, op.ptr, op.mask, elem)
+    masks = registers(fl, op.mask, count)
+    others = fl.get(op.other) if op.other is not None else []
+    if others and len(others) != count:
+        others = others * count
+    shape = word_shape(elem, vec)
+    access = Access(shape.bits, shape.count, op.cache, op.eviction, op.volatile)
+    result = [""] * count
+    for i in groups(layout, count, vec):
+        other = pack(fl, elem, others[i : i + vec], shape) if others and masks[i] != "true" else []
+        words = _load_words(fl, pointers[i], access, shape, masks[i], other)
+        result[i : i + vec] = unpack(fl, elem, words, shape)
+    fl.set(op.result, copies(layout, result))
+
+
+def _load_words(
+    fl: FunctionLowering,
+    pointer: str,
+    access: Access,
+    shape: WordShape,
+    mask: str,
+    other: Sequence[str],
+) -> list[str]:
+    if mask == "false":
+        return list(other) or [zero(shape.type)] * shape.count
+    base, offset = split(fl.w.offsets, pointer)
+    return fl.target.load_global(fl.w, base, offset, access, shape.type, mask, other)
+
+
+def zero(type: str) -> str:
+    return {"float": "0.0", "double": "0.0"}.get(type, "0")
+
+
+@lowers(memory.StoreOp)
+def _store(fl: FunctionLowering, op: memory.StoreOp) -> None:
+    w, elem = fl.w, elem_of(op.value.type)
+    layout, pointers = layout_of(op.ptr), fl.get(op.ptr)
+    count = len(pointers)
+    vec = vector_length(fl, op.ptr, op.mask, elem)
+    masks, values = registers(fl, op.mask, count), registers(fl, op.value, count)
+    shape = word_shape(elem, vec)
+    access = Access(shape.bits, shape.count, op.cache, op.eviction)
+    owner = fl.owner_mask(layout)
+    for i in groups(layout, count, vec):
+        mask = w.and_("i1", masks[i], owner)
+        if mask == "false":
+            continue
+        base, offset = split(w.offsets, pointers[i])
+        words = pack(fl, elem, values[i : i + vec], shape)
+        fl.target.store_global(w, base, offset, access, shape.type, words, mask)

@@ -1,0 +1,25 @@
+"""Lowers a whole module of the GPU level to LLVM IR text. Importing this file registers all lowerings."""
+
+from __future__ import annotations
+
+from tessera.backends.gpu import (  # noqa: F401
+    casts, elementwise, memory, reduce, shape, shared,
+)  # fmt: skip
+from tessera.backends.gpu.control import lower_function
+from tessera.backends.gpu.lowering import FunctionLowering
+from tessera.backends.gpu.target import GpuTarget
+from tessera.backends.gpu.writer import ModuleText
+from tessera.ir import Module
+
+
+def lower_module(
+    module: Module, target: GpuTarget, *, fusion: bool = True, attributes: str = ""
+) -> str:
+    """LLVM IR of a module whose tiles have layouts. `fusion` allows a*b+c to round once; `attributes` are added to the
+    kernel (its register limit). Raises InternalError for ops without a lowering."""
+    text = ModuleText(target.header())
+    for func in module.body:
+        lowering = FunctionLowering(module, func, text, target, fusion=fusion)
+        lowering.extra_attributes = attributes
+        text.functions.append(lower_function(lowering))
+    return text.render()

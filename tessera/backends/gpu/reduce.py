@@ -1,0 +1,170 @@
+"""Reductions: first within each thread, then over lanes by shuffles, then over warps through shared memory.
+
+All bits of the layout that move along the axis are combined one by one; the order is a balanced tree, which also rounds
+better than a running sum. The region is lowered once for many registers at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.analysis.scratch import area, axis_warp_bits
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.shape import renaming
+from tessera.backends.gpu.shared import load_elements, store_elements
+from tessera.backends.gpu.words import from_words32, to_words32
+from tessera.errors import InternalError
+from tessera.ir import Block, TileType, Value, elem_of
+from tessera.layout.linear import LinearLayout
+from tessera.ops import arith, tile
+
+Row = list[str]  # registers of one operand
+SIMPLE = (arith.Elementwise, arith.ConstOp)
+
+
+# --- the region ---------------------------------------------------------------------------------------------
+def combine(fl: FunctionLowering, block: Block, first: Sequence[Row], second: Sequence[Row]) -> list[Row]:
+    """The region applied to each pair of registers; element-wise regions take all registers at once."""
+    if all(isinstance(op, SIMPLE) or op.terminator for op in block):
+        return [_full(row, len(first[0])) for row in _inline(fl, block, [*first, *second])]
+    results: list[Row] = [[] for _ in first]
+    for i in range(len(first[0])):
+        rows = _inline(fl, block, [[row[i]] for row in (*first, *second)])
+        for row, new in zip(results, rows):
+            row += new
+    return results
+
+
+def _full(row: Row, count: int) -> Row:
+    return row if len(row) == count else row * count
+
+
+def _inline(fl: FunctionLowering, block: Block, rows: Sequence[Row]) -> list[Row]:
+    for arg, row in zip(block.args, rows):
+        fl.set(arg, list(row))
+    fl.lower_block(block)
+    return [fl.get(v) for v in block.terminator.operands]
+
+
+# --- reduce --------------------------------------------------------------------------------------------------
+@lowers(tile.ReduceOp)
+def _reduce(fl: FunctionLowering, op: tile.ReduceOp) -> None:
+    layout: LinearLayout = op.inputs[0].type.layout
+    if not layout.is_axis_separable(op.axis):
+        raise InternalError(f"cannot reduce axis {op.axis} of {layout}: bits move along two axes", loc=op.loc)
+    held, rows = within_thread(fl, op, layout)
+    rows = across_lanes(fl, op, layout, rows)
+    warps = axis_warp_bits(layout, op.axis)
+    rest = layout.drop_dim(op.axis).map_columns("register", held)
+    if warps:
+        rows = _across_warps(fl, op, rest, rows, warps)
+    for result, row in zip(op.results, rows):
+        fl.set(result, _in_layout(op, result, rest, row))
+
+
+def _in_layout(op: tile.ReduceOp, result: Value, held: LinearLayout, row: Row) -> Row:
+    if not isinstance(result.type, TileType):
+        return row[:1]
+    wanted = result.type.layout
+    if wanted == held:
+        return row
+    sources = renaming(held, wanted)
+    if sources is None:
+        raise InternalError(f"reduce leaves {held}, which holds not what {wanted} wants", loc=op.loc)
+    return [row[i] for i in sources]
+
+
+def within_thread(
+    fl: FunctionLowering, op: tile.ReduceOp, layout: LinearLayout
+) -> tuple[list[int], list[Row]]:
+    """Combine each thread's registers along the axis: (register columns that are left, rows)."""
+    along = layout.axis_bits("register", op.axis)
+    same = layout.register_representatives()
+    rows = [fl.get(v) for v in op.inputs]
+    live = [i for i in range(len(same)) if same[i] == i]
+    bits = [b for b, c in enumerate(layout.columns("register")) if along >> b & 1 and 1 << b in live]
+    # Highest bits first: neighbours stay neighbours for as long as possible, and pairs of 16-bit floats stay together.
+    for b in reversed(bits):
+        low = [i for i in live if not i >> b & 1]
+        new = combine(
+            fl,
+            op.combine,
+            [[row[i] for i in low] for row in rows],
+            [[row[i | 1 << b] for i in low] for row in rows],
+        )
+        rows = [dict(zip(low, row)) for row in new]  # type: ignore[misc]
+        live = low
+    kept = [c for b, c in enumerate(layout.drop_dim(op.axis).columns("register")) if 1 << b in live]
+    return kept, [[row[i] for i in live] for row in rows]
+
+
+def across_lanes(
+    fl: FunctionLowering, op: tile.ReduceOp, layout: LinearLayout, rows: list[Row]
+) -> list[Row]:
+    """Combine over the lane bits along the axis; afterwards all those lanes hold the result."""
+    along = layout.axis_bits("lane", op.axis)
+    elems = [elem_of(v.type) for v in op.inputs]
+    for b in range(layout.bits("lane")):
+        if along >> b & 1:
+            others = [
+                [shuffle_xor(fl, elem, x, 1 << b) for x in row] for elem, row in zip(elems, rows)
+            ]
+            rows = combine(fl, op.combine, rows, others)
+    return rows
+
+
+def shuffle_xor(fl: FunctionLowering, elem: Any, x: str, mask: int) -> str:
+    words = [fl.target.shuffle_xor(fl.w, word, mask) for word in to_words32(fl, elem, x)]
+    return from_words32(fl, elem, words)
+
+
+def shuffle_index(fl: FunctionLowering, elem: Any, x: str, lane: str) -> str:
+    words = [fl.target.shuffle_index(fl.w, word, lane) for word in to_words32(fl, elem, x)]
+    return from_words32(fl, elem, words)
+
+
+def _across_warps(
+    fl: FunctionLowering, op: tile.ReduceOp, rest: LinearLayout, rows: list[Row], warps: list[int]
+) -> list[Row]:
+    """Each warp writes its part; after a barrier every thread reads the parts of all warps and combines them.
+
+    Element e of the part of axis warp v stands at index e * parts + v, so that the parts are read as one vector.
+    """
+    parts = 1 << len(warps)
+    live = [i for i, first in enumerate(rest.register_representatives()) if i == first]
+    owner = fl.owner_mask(rest, distinct_warps=sum(1 << b for b in warps))
+    start: int = op.attrs["scratch"]
+    reads: list[tuple[Any, Row]] = []
+    for v, row in zip(op.inputs, rows):
+        elem = elem_of(v.type)
+        write = _addresses(fl, rest, elem, start, parts, warps)
+        for i in live:
+            store_elements(fl, elem, write[i], [row[i]], owner)
+        reads.append((elem, _addresses(fl, rest, elem, start, parts, [])))
+        start += area(elem, rest.num_elements * parts)
+    fl.target.barrier(fl.w)
+    # found[part][operand]: registers
+    found: list[list[Row]] = [[[] for _ in rows] for _ in range(parts)]
+    for k, (elem, read) in enumerate(reads):
+        for i in live:
+            for part, x in zip(found, load_elements(fl, elem, read[i], parts)):
+                part[k].append(x)
+    while len(found) > 1:
+        half = len(found) // 2
+        found = [combine(fl, op.combine, found[j], found[j + half]) for j in range(half)]
+    place = {i: n for n, i in enumerate(live)}
+    return [[row[place[i]] for i in rest.register_representatives()] for row in found[0]]
+
+
+def _addresses(
+    fl: FunctionLowering, rest: LinearLayout, elem: Any, start: int, parts: int, warps: Sequence[int]
+) -> Row:
+    """Shared address of each register's first part; with `warps`, of the part of this thread's warp."""
+    size = elem.storage_bytes
+    register, lane, warp = (
+        [c * parts * size for c in rest.columns(d)] for d in ("register", "lane", "warp")
+    )
+    for i, b in enumerate(warps):
+        warp[b] |= size << i
+    return fl.shared_addresses(start, register, lane, warp)

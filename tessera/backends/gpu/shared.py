@@ -1,0 +1,45 @@
+"""Elements in shared memory: the accesses that the other lowerings share, and the barrier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.types import memory_bits
+from tessera.backends.gpu.words import pack, unpack, word_shape
+from tessera.backends.gpu.writer import split
+from tessera.ops import memory
+
+VECTOR_BITS = 128
+
+
+def store_elements(
+    fl: FunctionLowering, elem: Any, address: str, names: Sequence[str], mask: str = "true"
+) -> None:
+    """Write neighbouring elements at an aligned shared address, in vectors of up to 16 bytes."""
+    step = max(1, min(len(names), VECTOR_BITS // memory_bits(elem)))
+    base, offset = split(fl.w.offsets, address)
+    for i in range(0, len(names), step):
+        shape = word_shape(elem, step)
+        words = pack(fl, elem, names[i : i + step], shape)
+        at = offset + i * memory_bits(elem) // 8
+        fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, words, mask)
+
+
+def load_elements(fl: FunctionLowering, elem: Any, address: str, count: int) -> list[str]:
+    """Read `count` neighbouring elements from an aligned shared address."""
+    step = max(1, min(count, VECTOR_BITS // memory_bits(elem)))
+    base, offset = split(fl.w.offsets, address)
+    result: list[str] = []
+    for i in range(0, count, step):
+        shape = word_shape(elem, step)
+        at = offset + i * memory_bits(elem) // 8
+        words = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
+        result += unpack(fl, elem, words, shape)
+    return result
+
+
+@lowers(memory.BarrierOp)
+def _barrier(fl: FunctionLowering, op: memory.BarrierOp) -> None:
+    fl.target.barrier(fl.w)

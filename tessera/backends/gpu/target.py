@@ -1,0 +1,121 @@
+"""What the SIMT lowering asks of a GPU: the interface that each target's primitives fill in.
+
+Every method writes instructions through the given Writer. Words are LLVM values; addresses of shared memory are i32 byte
+offsets from the start of the program's shared memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tessera.backends.gpu.writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How one vector of a global access goes: `count` words of `bits`, and the hints of the op."""
+
+    bits: int
+    count: int
+    cache: str = ""
+    eviction: str = ""
+    volatile: bool = False
+
+
+class GpuTarget(Protocol):
+    """Emits the target's instructions."""
+
+    warp_size: int
+
+    def facts(self) -> Any:
+        """The row of hardware facts of this architecture."""
+
+    def header(self) -> list[str]:
+        """First lines of the module: the triple and the program's shared memory `@smem`."""
+        ...
+
+    def kernel_attributes(self, num_warps: int) -> str: ...
+    def thread_index(self, w: Writer) -> str: ...
+    def program_id(self, w: Writer, axis: int) -> str: ...
+    def num_programs(self, w: Writer, axis: int) -> str: ...
+    def barrier(self, w: Writer) -> None: ...
+    def shuffle_xor(self, w: Writer, word: str, mask: int) -> str: ...
+    def shuffle_index(self, w: Writer, word: str, lane: str) -> str: ...
+
+    def load_global(
+        self,
+        w: Writer,
+        address: str,
+        offset: int,
+        access: Access,
+        type: str,
+        mask: str,
+        other: Sequence[str],
+    ) -> list[str]:
+        """`count` words of `type` at address + offset where `mask`; else `other` (zeros if empty)."""
+        ...
+
+    def store_global(
+        self,
+        w: Writer,
+        address: str,
+        offset: int,
+        access: Access,
+        type: str,
+        words: Sequence[str],
+        mask: str,
+    ) -> None: ...
+
+    def load_shared(
+        self, w: Writer, address: str, offset: int, bits: int, type: str, count: int
+    ) -> list[str]: ...
+    def store_shared(
+        self,
+        w: Writer,
+        address: str,
+        offset: int,
+        bits: int,
+        type: str,
+        words: Sequence[str],
+        mask: str,
+    ) -> None: ...
+
+    def atomic(
+        self,
+        w: Writer,
+        kind: str,
+        elem: Any,
+        address: str,
+        offset: int,
+        value: str,
+        mask: str,
+        sem: str,
+        scope: str,
+        want_result: bool,
+    ) -> str: ...
+
+    def atomic_cas(
+        self,
+        w: Writer,
+        bits: int,
+        address: str,
+        offset: int,
+        expected: str,
+        value: str,
+        mask: str,
+        sem: str,
+        scope: str,
+    ) -> str: ...
+
+    def math(self, w: Writer, name: str, type: str, args: Sequence[str]) -> str | None:
+        """A fast hardware function (exp2, rsqrt, ...), or None if the target has none for the type."""
+        ...
+
+    def convert_float8(self, w: Writer, source: Any, target: Any, values: Sequence[str]) -> list[str] | None:
+        """Conversions between 8-bit floats and fp16 or fp32 by hardware, or None."""
+        ...
+
+    def trap(self, w: Writer) -> None: ...
+    def print(self, w: Writer, format: str, args: Sequence[tuple[Any, str]]) -> None: ...

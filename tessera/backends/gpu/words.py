@@ -1,0 +1,145 @@
+"""Packs registers into the words that memory and shuffle instructions move, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.backends.gpu.lowering import FunctionLowering
+from tessera.backends.gpu.types import llvm_type, memory_bits
+from tessera.dtypes import int1, int8, pointer_type
+
+
+@dataclass(frozen=True, slots=True)
+class WordShape:
+    """`count` words of LLVM type `type` and `bits` each hold one vector; `per_word` elements in each."""
+
+    type: str
+    bits: int
+    count: int
+    per_word: int
+
+
+def word_shape(elem: Any, vec: int) -> WordShape:
+    """Words of `vec` elements: 32-bit words, 64-bit ones for 64-bit elements, single narrow ones."""
+    bits = memory_bits(elem)
+    if bits >= 32:
+        t = llvm_type(elem)
+        return WordShape(t if t in ("float", "double") else f"i{bits}", bits, vec, 1)
+    total = bits * vec
+    if total < 32:
+        return WordShape(f"i{total}", total, 1, vec)
+    return WordShape("i32", 32, total // 32, 32 // bits)
+
+
+def pack(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: WordShape) -> list[str]:
+    """Registers as words."""
+    if elem is int1:
+        names = [fl.w.pure(f"zext i1 {x} to i8") for x in names]
+        elem = int8
+    n = shape.per_word
+    return [_pack_word(fl, elem, names[i : i + n], shape) for i in range(0, len(names), n)]
+
+
+def _pack_word(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: WordShape) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if len(names) == 1:
+        return _cast(fl, elem, names[0], shape.type)
+    if len(names) == 2 and t in ("half", "bfloat"):
+        return w.pure(f"bitcast <2 x {t}> {w.pair(t, *names)} to {shape.type}")
+    vector = "poison"
+    kind = f"<{len(names)} x {t}>"
+    for i, x in enumerate(names):
+        vector = w.pure(f"insertelement {kind} {vector}, {t} {x}, i32 {i}")
+    return w.pure(f"bitcast {kind} {vector} to {shape.type}")
+
+
+def _cast(fl: FunctionLowering, elem: Any, name: str, to: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if t == to:
+        return name
+    if isinstance(elem, pointer_type):
+        return w.pure(f"ptrtoint {t} {name} to i64")
+    return w.pure(f"bitcast {t} {name} to {to}")
+
+
+def unpack(fl: FunctionLowering, elem: Any, words: Sequence[str], shape: WordShape) -> list[str]:
+    """Words as registers."""
+    w, n = fl.w, shape.per_word
+    t = "i8" if elem is int1 else llvm_type(elem)
+    result: list[str] = []
+    for word in words:
+        if n == 1:
+            result.append(_uncast(fl, elem, word, shape.type))
+            continue
+        vector = w.pure(f"bitcast {shape.type} {word} to <{n} x {t}>")
+        if n == 2 and t in ("half", "bfloat"):
+            result += w.unpair(t, vector)
+        else:
+            result += [w.pure(f"extractelement <{n} x {t}> {vector}, i32 {i}") for i in range(n)]
+    if elem is int1:
+        return [w.pure(f"icmp ne i8 {x}, 0") for x in result]
+    return result
+
+
+def _uncast(fl: FunctionLowering, elem: Any, word: str, have: str) -> str:
+    w, t = fl.w, "i8" if elem is int1 else llvm_type(elem)
+    if t == have:
+        return word
+    if isinstance(elem, pointer_type):
+        return w.pure(f"inttoptr i64 {word} to {t}")
+    return w.pure(f"bitcast {have} {word} to {t}")
+
+
+def to_words32(fl: FunctionLowering, elem: Any, name: str) -> list[str]:
+    """One element as 32-bit words, for shuffles."""
+    w, t = fl.w, llvm_type(elem)
+    if t == "i32":
+        return [name]
+    if elem.bits < 32:
+        if t in ("half", "bfloat"):
+            name = w.pure(f"bitcast {t} {name} to i16")
+        return [w.pure(f"zext i{elem.bits} {name} to i32")]
+    if elem.bits == 32:
+        return [w.pure(f"bitcast {t} {name} to i32")]
+    if t != "i64":
+        name = _cast(fl, elem, name, "i64")
+    return [
+        w.pure(f"trunc i64 {name} to i32"),
+        w.pure(f"trunc i64 {w.pure(f'lshr i64 {name}, 32')} to i32"),
+    ]
+
+
+def from_words32(fl: FunctionLowering, elem: Any, words: Sequence[str]) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if t == "i32":
+        return words[0]
+    if elem.bits < 32:
+        narrow = w.pure(f"trunc i32 {words[0]} to i{elem.bits}")
+        return w.pure(f"bitcast i16 {narrow} to {t}") if t in ("half", "bfloat") else narrow
+    if elem.bits == 32:
+        return w.pure(f"bitcast i32 {words[0]} to {t}")
+    low = w.pure(f"zext i32 {words[0]} to i64")
+    high = w.pure(f"shl i64 {w.pure(f'zext i32 {words[1]} to i64')}, 32")
+    whole = w.pure(f"or disjoint i64 {low}, {high}")
+    if t == "i64":
+        return whole
+    return w.pure(f"inttoptr i64 {whole} to {t}") if t.startswith("ptr") else w.pure(
+        f"bitcast i64 {whole} to {t}"
+    )
+
+
+def as_bits(fl: FunctionLowering, elem: Any, name: str) -> str:
+    """The element as an integer of its memory width."""
+    if elem is int1:
+        return fl.w.pure(f"zext i1 {name} to i8")
+    return _cast(fl, elem, name, f"i{elem.bits}")
+
+
+def from_bits(fl: FunctionLowering, elem: Any, name: str) -> str:
+    if elem is int1:
+        return fl.w.pure(f"icmp ne i8 {name}, 0")
+    return _uncast(fl, elem, name, f"i{elem.bits}")
+
+

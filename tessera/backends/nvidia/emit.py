@@ -1,0 +1,327 @@
+"""NVIDIA's side of the SIMT lowering: turns the requests of `gpu.target.GpuTarget` into rows of the primitive table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.backends.gpu.target import Access
+from tessera.backends.gpu.writer import Writer
+from tessera.backends.nvidia import primitives as p
+from tessera.dtypes import bfloat16, dtype, float16, float32, float64
+
+ALL = "-1"
+
+
+class NvidiaTarget:
+    """Emits PTX instructions for compute capability `cc` (80, 89, 90, ...)."""
+
+    warp_size = 32
+
+    def __init__(self, cc: int, facts: Any) -> None:
+        self.cc = cc
+        self._facts = facts
+
+    def facts(self) -> Any:
+        return self._facts
+
+    def header(self) -> list[str]:
+        return [
+            'target triple = "nvptx64-nvidia-cuda"',
+            "@smem = external addrspace(3) global [0 x i8], align 1024",
+        ]
+
+    def kernel_attributes(self, num_warps: int) -> str:
+        return f'nounwind "nvvm.maxntid"="{32 * num_warps}"'
+
+    # --- threads ------------------------------------------------------------------------------------------
+    def _plain(self, w: Writer, name: str, *args: str) -> str:
+        return p.PRIMITIVES[name].emit(w, args)
+
+    def thread_index(self, w: Writer) -> str:
+        return self._plain(w, "thread_index")
+
+    def program_id(self, w: Writer, axis: int) -> str:
+        return self._plain(w, f"program_id_{'xyz'[axis]}")
+
+    def num_programs(self, w: Writer, axis: int) -> str:
+        return self._plain(w, f"num_programs_{'xyz'[axis]}")
+
+    def barrier(self, w: Writer) -> None:
+        self._plain(w, "barrier")
+
+    def shuffle_xor(self, w: Writer, word: str, mask: int) -> str:
+        return self._plain(w, "shuffle_xor", ALL, word, str(mask), "31")
+
+    def shuffle_index(self, w: Writer, word: str, lane: str) -> str:
+        return self._plain(w, "shuffle_index", ALL, word, lane, "31")
+
+    # --- memory ---------------------------------------------------------------------------------------------
+    def load_global(
+        self,
+        w: Writer,
+        address: str,
+        offset: int,
+        access: Access,
+        type: str,
+        mask: str,
+        other: Sequence[str],
+    ) -> list[str]:
+        modifiers = ".volatile.global" if access.volatile else ".global" + _hints(access)
+        type, narrow = _narrow(type)
+        predicated = mask != "true"
+        row = p.load_global(modifiers, access.bits, access.count, type, offset, predicated)
+        args = [address]
+        if predicated:
+            zero = "0.0" if type in ("float", "double") else "0"
+            start = [_widen(w, x, narrow) for x in other] if other else [zero] * access.count
+            args = [*start, address, mask]
+        return [_shrink(w, x, narrow) for x in _unpack(w, row.emit(w, args), type, access.count)]
+
+    def store_global(
+        self,
+        w: Writer,
+        address: str,
+        offset: int,
+        access: Access,
+        type: str,
+        words: Sequence[str],
+        mask: str,
+    ) -> None:
+        type, narrow = _narrow(type)
+        row = p.store_global(
+            ".global" + _hints(access), access.bits, access.count, type, offset, mask != "true"
+        )
+        row.emit(w, [address, *[_widen(w, x, narrow) for x in words], *([mask] if mask != "true" else [])])
+
+    def load_shared(
+        self, w: Writer, address: str, offset: int, bits: int, type: str, count: int
+    ) -> list[str]:
+        type, narrow = _narrow(type)
+        row = p.load_shared(bits, count, type, offset)
+        return [_shrink(w, x, narrow) for x in _unpack(w, row.emit(w, [address]), type, count)]
+
+    def store_shared(
+        self,
+        w: Writer,
+        address: str,
+        offset: int,
+        bits: int,
+        type: str,
+        words: Sequence[str],
+        mask: str,
+    ) -> None:
+        if mask == "false":
+            return
+        type, narrow = _narrow(type)
+        row = p.store_shared(bits, len(words), type, offset, mask != "true")
+        row.emit(w, [address, *[_widen(w, x, narrow) for x in words], *([mask] if mask != "true" else [])])
+
+    def load_matrix(self, w: Writer, address: str, offset: int, count: int, trans: bool) -> list[str]:
+        return _unpack(w, p.load_matrix(count, trans, offset).emit(w, [address]), "i32", count)
+
+    def store_matrix(
+        self, w: Writer, address: str, offset: int, words: Sequence[str], trans: bool
+    ) -> None:
+        p.store_matrix(len(words), trans, offset).emit(w, [address, *words])
+
+    # --- asynchronous copies ------------------------------------------------------------------------------
+    def async_copy(
+        self,
+        w: Writer,
+        shared: str,
+        shared_offset: int,
+        source: str,
+        source_offset: int,
+        bytes: int,
+        mask: str,
+        access: Access,
+    ) -> None:
+        """Copy `bytes` (4, 8, 16) where `mask`, write zeros elsewhere."""
+        partial = mask != "true"
+        row = p.async_copy(bytes, "", shared_offset, source_offset, partial)
+        args = [shared, source]
+        if partial:
+            args.append(w.pure(f"select i1 {mask}, i32 {bytes}, i32 0"))
+        row.emit(w, args)
+
+    def async_commit(self, w: Writer) -> None:
+        self._plain(w, "async_commit")
+
+    def async_wait(self, w: Writer, pending: int) -> None:
+        p.async_wait(pending).emit(w, [])
+
+    # --- atomics -----------------------------------------------------------------------------------------------
+    def atomic(
+        self,
+        w: Writer,
+        kind: str,
+        elem: Any,
+        address: str,
+        offset: int,
+        value: str,
+        mask: str,
+        sem: str,
+        scope: str,
+        want_result: bool,
+    ) -> str:
+        type, ptx = _atomic_type(kind, elem)
+        op = {"xchg": "exch"}.get(kind, kind)
+        # red has no acquire form: its result is what an acquire would order.
+        result = want_result or sem in ("acquire", "acq_rel") or kind == "xchg"
+        noftz = ".noftz" if elem in (float16, bfloat16) else ""
+        row = p.atomic(
+            f".{sem}.{scope}.global", f"{op}{noftz}.{ptx}", elem.bits, type, offset, 1, result
+        )
+        if not result:
+            return row.emit(w, [address, value, mask])
+        return row.emit(w, [_zero(type), address, value, mask])
+
+    def atomic_cas(
+        self,
+        w: Writer,
+        bits: int,
+        address: str,
+        offset: int,
+        expected: str,
+        value: str,
+        mask: str,
+        sem: str,
+        scope: str,
+    ) -> str:
+        row = p.atomic(f".{sem}.{scope}.global", f"cas.b{bits}", bits, f"i{bits}", offset, 2, True)
+        return row.emit(w, ["0", address, expected, value, mask])
+
+    def atomic_shared_add(self, w: Writer, address: str, value: str, mask: str) -> None:
+        p.atomic_shared_add(0).emit(w, [address, value, mask])
+
+    # --- arithmetic ---------------------------------------------------------------------------------------------
+    def math(self, w: Writer, name: str, type: str, args: Sequence[str]) -> str | None:
+        row = p.PRIMITIVES.get(f"{name}.{type}")
+        return row.emit(w, args) if row is not None else None
+
+    def round_tf32(self, w: Writer, x: str) -> str:
+        return self._plain(w, "to_tf32", x)
+
+    def mma(
+        self,
+        w: Writer,
+        asm: str,
+        acc_type: str,
+        acc: Sequence[str],
+        a: Sequence[str],
+        b: Sequence[str],
+        word: str,
+    ) -> list[str]:
+        row = p.mma(asm, acc_type, (len(a), len(b), len(acc)), word)
+        return _unpack(w, row.emit(w, [*acc, *a, *b]), acc_type, len(acc))
+
+    def convert_float8(
+        self, w: Writer, source: Any, target: Any, values: Sequence[str]
+    ) -> list[str] | None:
+        """fp8e4nv, fp8e5 → fp16, or fp32 → fp8e4nv, fp8e5, two at a time; None below sm_89 and for other formats."""
+        name = source.name if source.is_fp8() else target.name
+        if self.cc < 89 or name not in ("fp8e4nv", "fp8e5"):
+            return None
+        if source.is_fp8():
+            return self._from_float8(w, source, values)
+        return self._to_float8(w, target, values)
+
+    def _from_float8(self, w: Writer, source: dtype, values: Sequence[str]) -> list[str]:
+        result: list[str] = []
+        for i in range(0, len(values), 2):
+            pair = values[i : i + 2]
+            vector = "zeroinitializer"
+            for k, x in enumerate(pair):
+                vector = w.pure(f"insertelement <2 x i8> {vector}, i8 {x}, i32 {k}")
+            packed = w.pure(f"bitcast <2 x i8> {vector} to i16")
+            both = self._plain(w, f"from_{source.name}", packed)
+            result += w.unpair("half", w.pure(f"bitcast i32 {both} to <2 x half>"))[: len(pair)]
+        return result
+
+    def _to_float8(self, w: Writer, target: dtype, values: Sequence[str]) -> list[str]:
+        result: list[str] = []
+        for i in range(0, len(values), 2):
+            low, high = values[i], values[i + 1] if i + 1 < len(values) else "0.0"
+            packed = self._plain(w, f"to_{target.name}", high, low)
+            vector = w.pure(f"bitcast i16 {packed} to <2 x i8>")
+            for k in range(len(values[i : i + 2])):
+                result.append(w.pure(f"extractelement <2 x i8> {vector}, i32 {k}"))
+        return result
+
+    # --- messages --------------------------------------------------------------------------------------------
+    def trap(self, w: Writer) -> None:
+        self._plain(w, "trap")
+
+    def print(self, w: Writer, format: str, args: Sequence[tuple[Any, str]]) -> None:
+        """printf with C's varargs layout in local memory: every value at its own size, ints at least 4 bytes."""
+        data = w.module.string(format.encode("utf-8"))
+        slots: list[tuple[str, str, int]] = []
+        at = 0
+        for type, name in args:
+            size = 8 if type in ("i64", "double", "ptr addrspace(1)") else 4
+            at = -(-at // size) * size
+            slots.append((type, name, at))
+            at += size
+        w.module.declare("declare i32 @vprintf(ptr, ptr)")
+        buffer = "null"
+        if slots:
+            buffer = w.emit(f"alloca [{at} x i8], align 8")
+            for type, name, offset in slots:
+                place = w.emit(f"getelementptr i8, ptr {buffer}, i32 {offset}")
+                w.do(f"store {type} {name}, ptr {place}")
+        text = w.pure(f"addrspacecast ptr addrspace(1) {data} to ptr")
+        w.emit(f"call i32 @vprintf(ptr {text}, ptr {buffer}) #1")
+
+    def assert_fail(self, w: Writer, message: str, file: str, line: int, function: str) -> None:
+        """What CUDA's assert() calls: prints the place and ends the grid with a device-side assert."""
+        w.module.declare("declare void @__assertfail(ptr, ptr, i32, ptr, i64)")
+        names = [
+            w.pure(f"addrspacecast ptr addrspace(1) {w.module.string(s.encode('utf-8'))} to ptr")
+            for s in (message, file, function)
+        ]
+        w.do(
+            f"call void @__assertfail(ptr {names[0]}, ptr {names[1]}, i32 {line}, ptr {names[2]}, i64 1) #1"
+        )
+
+
+def _hints(access: Access) -> str:
+    """Cache operator, or eviction priority: PTX takes one of the two."""
+    if access.cache:
+        return access.cache
+    return f".L1::{access.eviction}" if access.eviction else ""
+
+
+def _narrow(type: str) -> tuple[str, str]:
+    """Bytes move in 16-bit registers: (type of the register, the byte type or "")."""
+    return ("i16", type) if type == "i8" else (type, "")
+
+
+def _widen(w: Writer, x: str, narrow: str) -> str:
+    return w.pure(f"zext {narrow} {x} to i16") if narrow else x
+
+
+def _shrink(w: Writer, x: str, narrow: str) -> str:
+    return w.pure(f"trunc i16 {x} to {narrow}") if narrow else x
+
+
+def _unpack(w: Writer, value: str, type: str, count: int) -> list[str]:
+    return [value] if count == 1 else w.unpack_struct(value, p.struct(type, count), count)
+
+
+def _zero(type: str) -> str:
+    return "0.0" if type in ("float", "double") else "0"
+
+
+def _atomic_type(kind: str, elem: Any) -> tuple[str, str]:
+    """(register type, PTX type suffix) of an atomic."""
+    if kind == "add" and elem in (float32, float64):
+        return ("float", "f32") if elem is float32 else ("double", "f64")
+    if kind == "add" and elem in (float16, bfloat16):
+        return "i16", "f16" if elem is float16 else "bf16"
+    bits = f"i{elem.bits}"
+    if kind in ("and", "or", "xor", "xchg"):
+        return bits, f"b{elem.bits}"
+    # Two's complement addition has no sign; PTX knows s64 only for min and max.
+    signed = elem.signed and (kind != "add")
+    return bits, f"{'s' if signed else 'u'}{elem.bits}"

@@ -1,0 +1,260 @@
+"""Every NVIDIA instruction that the lowering emits by name: operand types, PTX or intrinsic, and its meaning over a warp.
+
+`meaning` takes one NumPy array per operand with the lanes of a warp as its first axis and gives the result of all lanes,
+so that lowered code can be followed without a GPU. Families (vector widths, atomics, matrix shapes) are functions that
+make a row. Rows with `constraints` are inline PTX, the others LLVM intrinsics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tessera.backends.gpu.writer import Writer
+
+Meaning = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One instruction. `operands` and `result` are LLVM types; `pure` ones may be merged and dropped."""
+
+    name: str
+    operands: tuple[str, ...]
+    result: str
+    text: str
+    constraints: str = ""
+    pure: bool = True
+    meaning: Meaning | None = None
+
+    def emit(self, w: Writer, args: Sequence[str]) -> str:
+        """Write it; the result's name, "" for void."""
+        typed = [f"{t} {a}" for t, a in zip(self.operands, args, strict=True)]
+        if self.constraints:
+            return w.asm(self.text, self.constraints, typed, self.result, pure=self.pure)
+        if self.result == "void":
+            w.call_void(self.text, typed)
+            return ""
+        return w.call(self.result, self.text, typed, pure=self.pure)
+
+
+PRIMITIVES: dict[str, Primitive] = {}
+
+
+def _row(
+    name: str,
+    operands: Sequence[str],
+    result: str,
+    text: str,
+    constraints: str = "",
+    *,
+    pure: bool = True,
+    meaning: Meaning | None = None,
+) -> None:
+    PRIMITIVES[name] = Primitive(name, tuple(operands), result, text, constraints, pure, meaning)
+
+
+# --- where a thread is ---------------------------------------------------------------------------------------
+_row("thread_index", (), "i32", "llvm.nvvm.read.ptx.sreg.tid.x", meaning=lambda: np.arange(32))
+for _axis in "xyz":
+    _row(f"program_id_{_axis}", (), "i32", f"llvm.nvvm.read.ptx.sreg.ctaid.{_axis}")
+    _row(f"num_programs_{_axis}", (), "i32", f"llvm.nvvm.read.ptx.sreg.nctaid.{_axis}")
+
+# --- exchange and order ----------------------------------------------------------------------------------------
+SHUFFLE = ("i32", "i32", "i32", "i32")  # members, value, lane or mask, clamp
+_row(
+    "shuffle_xor", SHUFFLE, "i32", "llvm.nvvm.shfl.sync.bfly.i32", pure=False,
+    meaning=lambda members, x, mask, clamp: x[np.arange(32) ^ mask],
+)  # fmt: skip
+_row(
+    "shuffle_index", SHUFFLE, "i32", "llvm.nvvm.shfl.sync.idx.i32", pure=False,
+    meaning=lambda members, x, lane, clamp: x[lane & 31],
+)  # fmt: skip
+_row("barrier", (), "void", "bar.sync 0;", "~{memory}", pure=False)
+_row("trap", (), "void", "trap;", "~{memory}", pure=False)
+_row("membar_cta", (), "void", "fence.acq_rel.cta;", "~{memory}", pure=False)
+
+# --- arithmetic ------------------------------------------------------------------------------------------------
+_F, _D = "float", "double"
+_row("exp2.float", (_F,), _F, "ex2.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.exp2)
+_row("log2.float", (_F,), _F, "lg2.approx.f32 $0, $1;", "=f,f", meaning=np.log2)
+_row("rsqrt.float", (_F,), _F, "rsqrt.approx.ftz.f32 $0, $1;", "=f,f", meaning=lambda x: 1 / np.sqrt(x))
+_row("sqrt.float", (_F,), _F, "sqrt.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.sqrt)
+_row("sqrt_rn.float", (_F,), _F, "sqrt.rn.f32 $0, $1;", "=f,f", meaning=np.sqrt)
+_row("sqrt_rn.double", (_D,), _D, "sqrt.rn.f64 $0, $1;", "=d,d", meaning=np.sqrt)
+_row("div.float", (_F, _F), _F, "div.full.f32 $0, $1, $2;", "=f,f,f", meaning=np.divide)
+_row("rcp.float", (_F,), _F, "rcp.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.reciprocal)
+_row("to_fp16_rtz.float", (_F,), "half", "cvt.rz.f16.f32 $0, $1;", "=h,f")
+_row("to_bf16_rtz.float", (_F,), "bfloat", "cvt.rz.bf16.f32 $0, $1;", "=h,f")
+_row("to_fp32_rtz.double", (_D,), _F, "cvt.rz.f32.f64 $0, $1;", "=f,d")
+_row("to_fp16_rtz.double", (_D,), "half", "cvt.rz.f16.f64 $0, $1;", "=h,d")
+_row("to_tf32", (_F,), _F, "cvt.rna.tf32.f32 $0, $1;", "=f,f")
+# Two 8-bit floats at a time: the first operand of the narrowing ends up in the high byte.
+for _name, _fp8 in (("fp8e4nv", "e4m3"), ("fp8e5", "e5m2")):
+    _row(f"to_{_name}", (_F, _F), "i16", f"cvt.rn.satfinite.{_fp8}x2.f32 $0, $1, $2;", "=h,f,f")
+    _row(f"from_{_name}", ("i16",), "i32", f"cvt.rn.f16x2.{_fp8}x2 $0, $1;", "=r,h")
+
+# --- asynchronous copies -----------------------------------------------------------------------------------------
+_row("async_commit", (), "void", "cp.async.commit_group;", "~{memory}", pure=False)
+
+LETTERS = {"float": "f", "double": "d", "i64": "l", "i32": "r", "i16": "h", "i8": "r", "half": "h"}
+
+
+def letter(type: str) -> str:
+    """The constraint letter of an LLVM type."""
+    return "l" if type.startswith("ptr") else LETTERS[type]
+
+
+def struct(type: str, count: int) -> str:
+    return type if count == 1 else "{" + ", ".join([type] * count) + "}"
+
+
+def braces(first: int, count: int) -> str:
+    """PTX operand list {$first, ...}; a single operand stands alone."""
+    names = ",".join(f"${first + i}" for i in range(count))
+    return f"{{{names}}}" if count > 1 else names
+
+
+def vector_suffix(count: int, bits: int) -> str:
+    return (f".v{count}" if count > 1 else "") + f".b{bits}"
+
+
+@lru_cache(maxsize=512)
+def load_global(
+    modifiers: str, bits: int, count: int, type: str, offset: int, predicated: bool
+) -> Primitive:
+    """ld.global of `count` words. Predicated: the result is tied to as many extra operands, used where it is off."""
+    result = struct(type, count)
+    c = letter(type)
+    outputs = ",".join([f"={c}"] * count)
+    address = count * (2 if predicated else 1)
+    text = f"ld{modifiers}{vector_suffix(count, bits)} {braces(0, count)}, [${address} + {offset}];"
+    operands: list[str] = []
+    constraints = outputs
+    if predicated:
+        operands = [type] * count
+        constraints += "," + ",".join(str(i) for i in range(count))
+        text = f"@${address + 1} {text}"
+    operands.append("ptr addrspace(1)")
+    constraints += ",l"
+    if predicated:
+        operands.append("i1")
+        constraints += ",b"
+    return Primitive("load_global", tuple(operands), result, text, constraints, False)
+
+
+@lru_cache(maxsize=512)
+def store_global(
+    modifiers: str, bits: int, count: int, type: str, offset: int, predicated: bool
+) -> Primitive:
+    text = f"st{modifiers}{vector_suffix(count, bits)} [$0 + {offset}], {braces(1, count)};"
+    return _store("store_global", "ptr addrspace(1)", text, type, count, predicated)
+
+
+def _store(name: str, address: str, text: str, type: str, count: int, predicated: bool) -> Primitive:
+    operands = [address] + [type] * count
+    constraints = [letter(address)] + [letter(type)] * count
+    if predicated:
+        text = f"@${count + 1} {text}"
+        operands.append("i1")
+        constraints.append("b")
+    return Primitive(name, tuple(operands), "void", text, ",".join(constraints), False)
+
+
+@lru_cache(maxsize=512)
+def load_shared(bits: int, count: int, type: str, offset: int) -> Primitive:
+    outputs = ",".join([f"={letter(type)}"] * count)
+    text = f"ld.shared{vector_suffix(count, bits)} {braces(0, count)}, [${count} + {offset}];"
+    return Primitive("load_shared", ("i32",), struct(type, count), text, outputs + ",r", False)
+
+
+@lru_cache(maxsize=512)
+def store_shared(bits: int, count: int, type: str, offset: int, predicated: bool) -> Primitive:
+    text = f"st.shared{vector_suffix(count, bits)} [$0 + {offset}], {braces(1, count)};"
+    return _store("store_shared", "i32", text, type, count, predicated)
+
+
+@lru_cache(maxsize=256)
+def atomic(
+    modifiers: str, kind: str, bits: int, type: str, offset: int, operands: int, result: bool
+) -> Primitive:
+    """atom (with a result, tied to a zero where the predicate is off) or red. `operands`: 1, or 2 for cas."""
+    c = letter(type)
+    values = ", ".join(f"${(3 if result else 1) + i}" for i in range(operands))
+    if result:
+        text = f"@${3 + operands} atom{modifiers}.{kind} $0, [$2 + {offset}], {values};"
+        types = (type, "ptr addrspace(1)", *[type] * operands, "i1")
+        constraints = f"={c},0,l," + ",".join([c] * operands) + ",b"
+        return Primitive("atomic", types, type, text, constraints, False)
+    text = f"@${1 + operands} red{modifiers}.{kind} [$0 + {offset}], {values};"
+    types = ("ptr addrspace(1)", *[type] * operands, "i1")
+    return Primitive("atomic", types, "void", text, "l," + ",".join([c] * operands) + ",b", False)
+
+
+@lru_cache(maxsize=64)
+def atomic_shared_add(offset: int) -> Primitive:
+    """Add to an i32 in shared memory where the predicate is on."""
+    text = f"@$2 red.shared.add.u32 [$0 + {offset}], $1;"
+    return Primitive("atomic_shared_add", ("i32", "i32", "i1"), "void", text, "r,r,b", False)
+
+
+@lru_cache(maxsize=256)
+def async_copy(bytes: int, modifiers: str, offset: int, source_offset: int, partial: bool) -> Primitive:
+    """cp.async of 4, 8 or 16 bytes; `partial`: a last operand says how many bytes to read, the rest are zeros."""
+    kind = "cg" if bytes == 16 else "ca"
+    text = f"cp.async.{kind}.shared.global{modifiers} [$0 + {offset}], [$1 + {source_offset}], {bytes}"
+    if partial:
+        return Primitive(
+            "async_copy", ("i32", "ptr addrspace(1)", "i32"), "void", text + ", $2;", "r,l,r", False
+        )
+    return Primitive("async_copy", ("i32", "ptr addrspace(1)"), "void", text + ";", "r,l", False)
+
+
+@lru_cache(maxsize=32)
+def async_wait(pending: int) -> Primitive:
+    return Primitive("async_wait", (), "void", f"cp.async.wait_group {pending};", "~{memory}", False)
+
+
+@lru_cache(maxsize=128)
+def load_matrix(count: int, trans: bool, offset: int) -> Primitive:
+    """ldmatrix: `count` 8x8 matrices of 16-bit elements, lane l gives the address of row l % 8 of matrix l / 8."""
+    outputs = ",".join(["=r"] * count)
+    text = (
+        f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if trans else ''}.shared.b16 "
+        f"{{{','.join(f'${i}' for i in range(count))}}}, [${count} + {offset}];"
+    )
+    return Primitive("load_matrix", ("i32",), struct("i32", count), text, outputs + ",r", False)
+
+
+@lru_cache(maxsize=128)
+def store_matrix(count: int, trans: bool, offset: int) -> Primitive:
+    words = f"{{{','.join(f'${1 + i}' for i in range(count))}}}"
+    text = (
+        f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' if trans else ''}.shared.b16 [$0 + {offset}], {words};"
+    )
+    types = ("i32", *["i32"] * count)
+    return Primitive("store_matrix", types, "void", text, ",".join(["r"] * (1 + count)), False)
+
+
+@lru_cache(maxsize=64)
+def mma(asm: str, acc: str, counts: tuple[int, int, int], word: str) -> Primitive:
+    """One matrix instruction: accumulators tied in and out, then the words of A and of B.
+
+    `counts`: words of A, of B, accumulator registers; `word` is the type of the operand words.
+    """
+    a, b, c = counts
+    kind = letter(acc)
+    operands = (*[acc] * c, *[word] * (a + b))
+    constraints = ",".join(
+        [*[f"={kind}"] * c, *[str(i) for i in range(c)], *[letter(word)] * (a + b)]
+    )
+    text = f"{asm} {braces(0, c)}, {_list(2 * c, a)}, {_list(2 * c + a, b)}, {braces(0, c)};"
+    return Primitive("mma", operands, struct(acc, c), text, constraints, True)
+
+
+def _list(first: int, count: int) -> str:
+    return "{" + ",".join(f"${first + i}" for i in range(count)) + "}"
