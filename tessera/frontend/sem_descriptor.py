@@ -1,0 +1,166 @@
+"""Implementations of tensor descriptors: making them, loads, stores and atomics of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from tessera.dtypes import block_type, dtype, int32, int64, pointer_type
+from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
+from tessera.frontend.registry import impl
+from tessera.frontend.sem_values import (
+    NUMBERS,
+    broadcast_to,
+    elem_of_operand,
+    fit,
+    operand_of,
+    sequence,
+    shape,
+    shape_of_operand,
+    static,
+    static_shape,
+    wrap,
+)  # fmt: skip
+from tessera.ir import Value
+from tessera.language import memory as tl
+from tessera.language.values import (
+    constexpr,
+    tensor,
+    tensor_descriptor,
+    tensor_descriptor_type,
+)  # fmt: skip
+from tessera.ops import DescriptorLoadOp, DescriptorStoreOp, MakeDescriptorOp
+
+if TYPE_CHECKING:
+    from tessera.frontend.frontend import FrontEnd
+
+_INTS = ("uint32", "int32", "uint64", "int64")
+_ATOMICS = {
+    "add": ("uint32", "int32", "uint64", "fp32", "fp16", "bf16"),
+    **dict.fromkeys(("min", "max"), (*_INTS, "fp16", "bf16")),
+    **dict.fromkeys(("and", "or", "xor"), _INTS),
+}
+
+
+@impl(tl.make_tensor_descriptor)
+def make_tensor_descriptor_impl(
+    fe: FrontEnd,
+    base: Any,
+    shape: Any,
+    strides: Any,
+    block_shape: Any,
+    padding_option: Any = "zero",
+) -> Any:
+    if not isinstance(base, tensor) or not isinstance(base.type, pointer_type):
+        raise TypeMismatch(f"make_tensor_descriptor() takes a scalar pointer, got {base}")
+    e, dims = base.type.element_ty, static_shape(block_shape)
+    extents, steps = sequence(shape), sequence(strides)
+    _check_dims(e, dims, extents, steps)
+    padding = static(padding_option, "padding_option")
+    if padding not in ("zero", "nan"):
+        raise InvalidArgument(
+            argument="padding_option", function="make_tensor_descriptor", problem=f"{padding!r} is not 'zero' or 'nan'"
+        )  # fmt: skip
+    if padding == "nan" and e.is_int():
+        raise TypeMismatch("Padding option `nan` is not supported for integer tensor descriptors")
+    sizes = [_integer(fe, x, int32, "shape") for x in extents]
+    strides_ = [_integer(fe, x, int64, "strides") for x in steps]
+    op = MakeDescriptorOp(base.handle, sizes, strides_, block_shape=dims, padding=padding)
+    made = fe.builder.emit(op)
+    kind = tensor_descriptor_type(block_type(e, dims))
+    return tensor_descriptor(made, [wrap(v) for v in sizes], [wrap(v) for v in strides_], kind)
+
+
+def _check_dims(
+    e: Any, dims: tuple[int, ...], extents: Sequence[Any], steps: Sequence[Any]
+) -> None:
+    rank = len(extents)
+    if not 1 <= rank <= 5:
+        raise ShapeMismatch(f"Expected 1 <= ndim <= 5 but got {rank} dimensions")
+    if len(steps) != rank or len(dims) != rank:
+        raise ShapeMismatch(
+            f"Expected {rank} strides and block dimensions but got {len(steps)} and {len(dims)}"
+        )
+    last = steps[-1].value if isinstance(steps[-1], constexpr) else steps[-1]
+    if isinstance(last, tensor) or last != 1:
+        raise ShapeMismatch(
+            f"Tensor descriptor last dim must be 1 but got {last}", help="pass the constant 1 as the last stride"
+        )  # fmt: skip
+    if dims[-1] * e.storage_bytes < 16:
+        raise ShapeMismatch(
+            f"Descriptor block shape must have at least 16 bytes in the last dimension, "
+            f"but got {dims[-1]} * {e.storage_bytes} = {dims[-1] * e.storage_bytes} bytes"
+        )
+
+
+def _integer(fe: FrontEnd, x: Any, to: dtype, what: str) -> Value:
+    o = operand_of(x)
+    if shape_of_operand(o) or not elem_of_operand(o).is_int():
+        raise TypeMismatch(f"the {what} of a tensor descriptor are integer scalars, got {x}")
+    return fit(fe, o, to, ())
+
+
+def _offsets(fe: FrontEnd, desc: Any, offsets: Any) -> list[Value]:
+    if not isinstance(desc, tensor_descriptor):
+        raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
+    places = [operand_of(x) for x in sequence(offsets)]
+    rank = len(desc.block_type.shape)
+    if len(places) != rank:
+        raise ShapeMismatch(f"expected {rank} offsets, but got {len(places)}")
+    for p in places:
+        narrow = elem_of_operand(p).is_int() and (
+            isinstance(p, NUMBERS) or elem_of_operand(p).bits <= 32
+        )
+        if shape_of_operand(p) or not narrow:
+            raise TypeMismatch(
+                f"descriptor offsets are int32 scalars, got {elem_of_operand(p)}", help="cast with `.to(tl.int32)`"
+            )  # fmt: skip
+    return [fit(fe, p, int32, ()) for p in places]
+
+
+@impl(tl.load_tensor_descriptor)
+def load_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any) -> Any:
+    places = _offsets(fe, desc, offsets)
+    return wrap(fe.builder.emit(DescriptorLoadOp(desc.handle, places)))
+
+
+def _block(fe: FrontEnd, desc: tensor_descriptor, value: Any, exact: bool) -> Value:
+    """The value to store, in the block's shape and dtype; `exact` forbids a cast."""
+    o = operand_of(value)
+    dims = desc.block_type.shape
+    if isinstance(o, Value) and shape(o) not in ((), dims):
+        raise ShapeMismatch(
+            f"the value has shape {list(shape(o))}, the descriptor's block {list(dims)}"
+        )
+    if exact and elem_of_operand(o) != desc.dtype:
+        raise TypeMismatch(
+            f"the value of a descriptor atomic must be {desc.dtype}, got {elem_of_operand(o)}"
+        )
+    v = fit(fe, o, desc.dtype, dims)
+    return broadcast_to(fe, v, dims)
+
+
+@impl(tl.store_tensor_descriptor)
+def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any, value: Any) -> Any:
+    places = _offsets(fe, desc, offsets)
+    fe.builder.insert(DescriptorStoreOp(desc.handle, places, _block(fe, desc, value, False)))
+    return None
+
+
+def _atomic(kind: str) -> Any:
+    def descriptor_atomic(fe: FrontEnd, desc: Any, offsets: Any, value: Any) -> Any:
+        places = _offsets(fe, desc, offsets)
+        if desc.dtype.name not in _ATOMICS[kind]:
+            raise TypeMismatch(
+                f"Unsupported dtype {desc.dtype} for a descriptor's atomic_{kind}",
+                help=f"it takes {', '.join(_ATOMICS[kind])}",
+            )
+        v = _block(fe, desc, value, True)
+        fe.builder.insert(DescriptorStoreOp(desc.handle, places, v, kind=kind))
+        return None
+
+    return descriptor_atomic
+
+
+for _kind in _ATOMICS:
+    impl(getattr(tl, f"descriptor_atomic_{_kind}"))(_atomic(_kind))

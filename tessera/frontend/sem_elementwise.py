@@ -1,0 +1,224 @@
+"""Implementations of the element-wise builtins: `where`, `maximum`, casts and the math functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tessera.dtypes import (
+    UNSIGNED_INTS,
+    dtype,
+    float32,
+    float64,
+    int32,
+    int64,
+    pointer_type,
+    uint32,
+    uint64,
+)  # fmt: skip
+from tessera.errors import InvalidArgument, TypeMismatch
+from tessera.frontend.promote import meet
+from tessera.frontend.registry import impl
+from tessera.frontend.sem_math import binary, clamp, extremum, logical, promote, where
+from tessera.frontend.sem_values import (
+    bitcast,
+    bitcast_raw,
+    broadcast_values,
+    cast,
+    elem,
+    operand_of,
+    static,
+    to_value,
+    wrap,
+)  # fmt: skip
+from tessera.ir import Value
+from tessera.language import arithmetic as tl
+from tessera.language import creation as tlc
+from tessera.language.values import tensor
+from tessera.ops import MATH_OPS, AbsOp, DivOp, FmaOp, MulHiOp
+
+if TYPE_CHECKING:
+    from tessera.frontend.frontend import FrontEnd
+
+_UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
+
+
+# --- casts ---------------------------------------------------------------------------------------------
+def as_dtype(x: Any, function: str) -> Any:
+    """A dtype or pointer type given as an argument; InvalidArgument for anything else, strings too."""
+    x = static(x, f"the dtype of {function}()")
+    if isinstance(x, (dtype, pointer_type)):
+        return x
+    raise InvalidArgument(
+        argument="dtype", function=function, problem=f"expected a dtype such as tl.float32, got {x!r}"
+    )  # fmt: skip
+
+
+@impl(tlc.cast)
+def cast_impl(
+    fe: FrontEnd, input: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False
+) -> Any:
+    to = as_dtype(dtype, "cast")
+    rounding = static(fp_downcast_rounding, "fp_downcast_rounding")
+    v = to_value(fe, operand_of(input))
+    if static(bitcast, "bitcast"):
+        return wrap(_bitcast(fe, v, to))
+    if rounding is not None:
+        _check_rounding(rounding, elem(v), to)
+    return wrap(cast(fe, v, to, rounding))
+
+
+_bitcast = bitcast
+
+
+def _check_rounding(rounding: Any, have: Any, to: Any) -> None:
+    if rounding not in ("rtne", "rtz"):
+        raise InvalidArgument(
+            argument="fp_downcast_rounding", function="cast",
+            problem=f"expected 'rtne' or 'rtz', got {rounding!r}",
+        )  # fmt: skip
+    narrows = have.is_floating() and to.is_floating() and have.bits > to.bits
+    if not narrows:
+        raise TypeMismatch(
+            "fp_downcast_rounding should be set only for truncating fp conversions. "
+            f"Source scalar type is {have} and destination type is {to}"
+        )
+    if rounding == "rtz" and to.is_fp8() and to.name != "fp8e5":
+        raise TypeMismatch(
+            f"rounding 'rtz' to {to} is not supported", help="only fp8e5 of the fp8 types has it"
+        )
+
+
+# --- arithmetic ------------------------------------------------------------------------------------------
+@impl(tl.add)
+def add_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+    return binary(fe, "add", x, y, static(sanitize_overflow, "sanitize_overflow"))
+
+
+@impl(tl.sub)
+def sub_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+    return binary(fe, "sub", x, y, static(sanitize_overflow, "sanitize_overflow"))
+
+
+@impl(tl.mul)
+def mul_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+    return binary(fe, "mul", x, y, static(sanitize_overflow, "sanitize_overflow"))
+
+
+def _nan_wins(propagate_nan: Any) -> bool:
+    mode = static(propagate_nan, "propagate_nan")
+    if mode not in (tl.PropagateNan.NONE, tl.PropagateNan.ALL):
+        raise TypeMismatch(f"propagate_nan must be a tl.PropagateNan, got {mode!r}")
+    return mode is tl.PropagateNan.ALL
+
+
+@impl(tl.minimum)
+def minimum_impl(fe: FrontEnd, x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+    return wrap(extremum(fe, True, operand_of(x), operand_of(y), _nan_wins(propagate_nan)))
+
+
+@impl(tl.maximum)
+def maximum_impl(fe: FrontEnd, x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+    return wrap(extremum(fe, False, operand_of(x), operand_of(y), _nan_wins(propagate_nan)))
+
+
+@impl(tl.clamp)
+def clamp_impl(
+    fe: FrontEnd, x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE
+) -> Any:
+    low, high = operand_of(min), operand_of(max)
+    return wrap(clamp(fe, operand_of(x), low, high, _nan_wins(propagate_nan)))
+
+
+@impl(tl.where)
+def where_impl(fe: FrontEnd, condition: Any, x: Any, y: Any) -> Any:
+    return wrap(where(fe, operand_of(condition), operand_of(x), operand_of(y)))
+
+
+@impl(tl.logical_and)
+def logical_and_impl(fe: FrontEnd, input: Any, other: Any) -> Any:
+    return logical(fe, "and", input, other)
+
+
+@impl(tl.logical_or)
+def logical_or_impl(fe: FrontEnd, input: Any, other: Any) -> Any:
+    return logical(fe, "or", input, other)
+
+
+# --- math functions ----------------------------------------------------------------------------------------
+def float_operand(fe: FrontEnd, x: Any, allowed: tuple[dtype, ...] = (float32, float64)) -> Value:
+    """The operand of a math function: an fp32 or fp64 tensor, or a float."""
+    v = to_value(fe, operand_of(x))
+    if elem(v) not in allowed:
+        names = [d.name for d in allowed]
+        raise TypeMismatch(
+            f"Expected dtype {names} but got {elem(v)}", help="cast the operand first: `x.to(tl.float32)`"
+        )  # fmt: skip
+    return v
+
+
+def math_function(opcode: str, allowed: tuple[dtype, ...] = (float32, float64)) -> Any:
+    """The implementation of a math function of one operand by the op of that name."""
+    op = MATH_OPS[opcode]
+
+    def unary_math(fe: FrontEnd, x: Any) -> tensor:
+        return wrap(fe.builder.emit(op(float_operand(fe, x, allowed))))
+
+    return unary_math
+
+
+for _name in ("exp", "exp2", "log", "log2", "sin", "cos", "sqrt", "rsqrt", "erf", "floor", "ceil"):
+    impl(getattr(tl, _name))(math_function(_name))
+impl(tl.sqrt_rn)(math_function("sqrt_rn", (float32,)))
+
+
+@impl(tl.abs)
+def abs_impl(fe: FrontEnd, x: Any) -> Any:
+    v = to_value(fe, operand_of(x))
+    e = elem(v)
+    if isinstance(e, pointer_type):
+        raise TypeMismatch(f"Unexpected dtype {e}: abs() takes numbers")
+    return wrap(v if e.is_int_unsigned() else fe.builder.emit(AbsOp(v)))
+
+
+def _floats(fe: FrontEnd, x: Any, y: Any, function: str) -> tuple[Value, Value]:
+    a, b = operand_of(x), operand_of(y)
+    va, vb = to_value(fe, a), to_value(fe, b)
+    if not (elem(va).is_floating() and elem(vb).is_floating()):
+        raise TypeMismatch(f"both operands of {function} must have floating scalar type")
+    return promote(fe, va, vb, weak=False)
+
+
+@impl(tl.fdiv)
+def fdiv_impl(fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False) -> Any:
+    a, b = _floats(fe, x, y, "fdiv")
+    exact = bool(static(ieee_rounding, "ieee_rounding")) or elem(a) is float64
+    return wrap(fe.builder.emit(DivOp(a, b, exact=exact)))
+
+
+@impl(tl.div_rn)
+def div_rn_impl(fe: FrontEnd, x: Any, y: Any) -> Any:
+    a, b = promote(fe, operand_of(x), operand_of(y), weak=False)
+    if elem(a) is not float32:
+        raise TypeMismatch(f"Expected dtype ['fp32'] but got {elem(a)}")
+    return wrap(fe.builder.emit(DivOp(a, b, exact=True)))
+
+
+@impl(tl.fma)
+def fma_impl(fe: FrontEnd, x: Any, y: Any, z: Any) -> Any:
+    operands = [to_value(fe, operand_of(a)) for a in (x, y, z)]
+    to = meet(meet(elem(operands[0]), elem(operands[1])), elem(operands[2]))
+    if not to.is_floating():
+        raise TypeMismatch(f"fma needs floats, got {to}", help="write `x * y + z` for integers")
+    a, b, c = broadcast_values(fe, [cast(fe, v, to) for v in operands])
+    return wrap(fe.builder.emit(FmaOp(a, b, c)))
+
+
+@impl(tl.umulhi)
+def umulhi_impl(fe: FrontEnd, x: Any, y: Any) -> Any:
+    a, b = promote(fe, operand_of(x), operand_of(y), weak=False)
+    e = elem(a)
+    if e not in (int32, int64, uint32, uint64):
+        raise TypeMismatch(f"Expected dtype ['int32', 'int64', 'uint32', 'uint64'] but got {e}")
+    unsigned = _UNSIGNED[e.bits]
+    high = fe.builder.emit(MulHiOp(bitcast_raw(fe, a, unsigned), bitcast_raw(fe, b, unsigned)))
+    return wrap(bitcast_raw(fe, high, e))

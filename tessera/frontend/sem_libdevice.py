@@ -1,0 +1,158 @@
+"""Implementations of `extra.libdevice`, `extra.cuda` and `target_info`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tessera.dtypes import dtype, float32, float64, int32, int64, uint32, uint64
+from tessera.errors import TypeMismatch
+from tessera.frontend.registry import impl
+from tessera.frontend.sem_values import (
+    bitcast_raw,
+    broadcast_values,
+    cast_raw,
+    elem,
+    operand_of,
+    static_int,
+    to_value,
+    wrap,
+)  # fmt: skip
+from tessera.ir import Op, Value
+from tessera.language import target_info as tl_target
+from tessera.language.extra import cuda as tl_cuda
+from tessera.language.extra import libdevice as tl
+from tessera.language.values import constexpr
+from tessera.ops import (
+    MATH_OPS,
+    AbsOp,
+    Atan2Op,
+    ClzOp,
+    CopySignOp,
+    DivOp,
+    IsNanOp,
+    MulHiOp,
+    PopcOp,
+    PowOp,
+    RemOp,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from tessera.frontend.frontend import FrontEnd
+
+_FLOATS = (float32, float64)
+_INTS = (int32, int64, uint32, uint64)
+
+
+def _operand(fe: FrontEnd, x: Any, allowed: tuple[dtype, ...], function: str) -> Value:
+    v = to_value(fe, operand_of(x))
+    if elem(v) not in allowed:
+        raise TypeMismatch(
+            f"libdevice.{function} takes {' or '.join(d.name for d in allowed)}, got {elem(v)}",
+            help="cast the operand first: nothing is promoted here",
+        )
+    return v
+
+
+def _unary(op: type[Op], allowed: tuple[dtype, ...], function: str) -> Any:
+    def unary_impl(fe: FrontEnd, arg0: Any) -> Any:
+        return wrap(fe.builder.emit(op(_operand(fe, arg0, allowed, function))))
+
+    return unary_impl
+
+
+for _name in tl._UNARY:
+    impl(getattr(tl, _name))(_unary(MATH_OPS[_name], _FLOATS, _name))
+impl(tl.isnan)(_unary(IsNanOp, _FLOATS, "isnan"))
+impl(tl.clz)(_unary(ClzOp, _INTS, "clz"))
+impl(tl.popc)(_unary(PopcOp, _INTS, "popc"))
+
+
+@impl(tl.abs)
+def abs_impl(fe: FrontEnd, arg0: Any) -> Any:
+    return wrap(fe.builder.emit(AbsOp(_operand(fe, arg0, (*_FLOATS, int32, int64), "abs"))))
+
+
+def _same(fe: FrontEnd, x: Any, y: Any, allowed: tuple[dtype, ...], function: str) -> list[Value]:
+    """Two operands of one dtype, in their common shape."""
+    a, b = (_operand(fe, v, allowed, function) for v in (x, y))
+    if elem(a) != elem(b):
+        raise TypeMismatch(
+            f"libdevice.{function} takes two operands of one dtype, got {elem(a)} and {elem(b)}",
+            help="cast one of them: nothing is promoted here",
+        )
+    return broadcast_values(fe, [a, b])
+
+
+def _binary(op: type[Op], allowed: tuple[dtype, ...], function: str, **attrs: Any) -> Any:
+    def binary_impl(fe: FrontEnd, arg0: Any, arg1: Any) -> Any:
+        return wrap(fe.builder.emit(op(*_same(fe, arg0, arg1, allowed, function), **attrs)))
+
+    return binary_impl
+
+
+impl(tl.atan2)(_binary(Atan2Op, _FLOATS, "atan2"))
+impl(tl.copysign)(_binary(CopySignOp, _FLOATS, "copysign"))
+impl(tl.fmod)(_binary(RemOp, _FLOATS, "fmod"))
+impl(tl.div_rn)(_binary(DivOp, _FLOATS, "div_rn", exact=True))
+impl(tl.mulhi)(_binary(MulHiOp, _INTS, "mulhi"))
+
+
+@impl(tl.pow)
+def pow_impl(fe: FrontEnd, arg0: Any, arg1: Any) -> Any:
+    x, y = _operand(fe, arg0, _FLOATS, "pow"), _operand(fe, arg1, (*_FLOATS, int32), "pow")
+    if elem(y) is int32:
+        y = cast_raw(fe, y, elem(x))
+    elif elem(x) != elem(y):
+        raise TypeMismatch(
+            f"libdevice.pow takes two operands of one dtype, got {elem(x)} and {elem(y)}"
+        )
+    return wrap(fe.builder.emit(PowOp(*broadcast_values(fe, [x, y]))))
+
+
+def _bits(have: dtype, to: dtype, function: str) -> Any:
+    def bits_impl(fe: FrontEnd, arg0: Any) -> Any:
+        return wrap(bitcast_raw(fe, _operand(fe, arg0, (have,), function), to))
+
+    return bits_impl
+
+
+impl(tl.float_as_int)(_bits(float32, int32, "float_as_int"))
+impl(tl.int_as_float)(_bits(int32, float32, "int_as_float"))
+impl(tl.double_as_longlong)(_bits(float64, int64, "double_as_longlong"))
+impl(tl.longlong_as_double)(_bits(int64, float64, "longlong_as_double"))
+
+
+# --- facts of the launch ------------------------------------------------------------------------------------
+@impl(tl_cuda.num_warps)
+def num_warps_impl(fe: FrontEnd) -> Any:
+    return constexpr(fe.options.num_warps)
+
+
+@impl(tl_cuda.num_threads)
+def num_threads_impl(fe: FrontEnd) -> Any:
+    return constexpr(fe.options.num_warps * 32)
+
+
+@impl(tl_target.current_target)
+def current_target_impl(fe: FrontEnd) -> Any:
+    return constexpr(fe.options.target)
+
+
+def _backend(fe: FrontEnd) -> str:
+    return str(getattr(fe.options.target, "backend", fe.options.backend_name))
+
+
+@impl(tl_target.is_cuda)
+def is_cuda_impl(fe: FrontEnd) -> Any:
+    return constexpr(_backend(fe) == "cuda")
+
+
+@impl(tl_target.is_hip)
+def is_hip_impl(fe: FrontEnd) -> Any:
+    return constexpr(_backend(fe) == "hip")
+
+
+@impl(tl_target.cuda_capability_geq)
+def cuda_capability_geq_impl(fe: FrontEnd, major: Any, minor: Any = 0) -> Any:
+    wanted = static_int(major, "major") * 10 + static_int(minor, "minor")
+    return constexpr(_backend(fe) == "cuda" and int(fe.options.target.arch) >= wanted)

@@ -1,0 +1,313 @@
+"""Implementations of loads, stores and atomics through pointers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tessera.dtypes import SIGNED_INTS, UNSIGNED_INTS, int1, pointer_type
+from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
+from tessera.frontend.promote import common_shape
+from tessera.frontend.registry import impl
+from tessera.frontend.sem_block_ptr import load_block, store_block
+from tessera.frontend.sem_values import (
+    NUMBERS,
+    bitcast_raw,
+    broadcast_raw,
+    const_raw,
+    describe,
+    elem,
+    fit,
+    operand_of,
+    sequence,
+    shape,
+    shape_of_operand,
+    static,
+    to_value,
+    wrap,
+)  # fmt: skip
+from tessera.ir import TileType, Value
+from tessera.language import memory as tl
+from tessera.language.block_pointer import block_pointer
+from tessera.language.values import tensor
+from tessera.ops import (
+    AndOp,
+    AtomicCasOp,
+    AtomicRmwOp,
+    CmpOp,
+    LoadOp,
+    SelectOp,
+    StoreOp,
+    XorOp,
+)  # fmt: skip
+from tessera.ops.memory import CACHE_LOAD, CACHE_STORE, EVICTION, SCOPES, SEMANTICS
+
+if TYPE_CHECKING:
+    from tessera.frontend.frontend import FrontEnd
+
+_SIGNED = {d.bits: d for d in SIGNED_INTS}
+_UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
+
+
+# --- arguments ---------------------------------------------------------------------------------------------
+def _option(x: Any, allowed: tuple[str, ...], argument: str, function: str) -> str:
+    value = static(x, f"{argument} of {function}()")
+    value = "" if value is None else value
+    if value not in allowed:
+        raise InvalidArgument(
+            argument=argument, function=function, problem=f"{value!r} is not one of {allowed}"
+        )
+    return value
+
+
+def _pointer(fe: FrontEnd, x: Any, function: str) -> Value:
+    if isinstance(x, tensor) and isinstance(elem(x.handle), pointer_type):
+        return x.handle
+    raise TypeMismatch(
+        f"Unsupported ptr type {describe(x)} in `{function}`",
+        help="the first argument is a pointer or a tile of pointers, such as `x_ptr + offsets`",
+    )
+
+
+def _mask(fe: FrontEnd, x: Any) -> Value | None:
+    """The mask as int1; None when it is always true."""
+    if x is None:
+        return None
+    o = operand_of(x)
+    if isinstance(o, NUMBERS):
+        return None if o else const_raw(fe, False, int1)
+    if elem(o) != int1:
+        raise TypeMismatch(
+            f"Mask must have boolean scalar type, got {elem(o)}", help="compare, for example `mask != 0`"
+        )  # fmt: skip
+    return o
+
+
+def _no_block_arguments(boundary_check: Any, padding: str) -> None:
+    if sequence(boundary_check) or padding:
+        raise InvalidArgument(
+            "`padding_option` or `boundary_check` argument is not supported for loading a tensor of pointers "
+            "or loading a scalar",
+            help="because the compiler does not know the boundary; use `mask` and `other`",
+        )
+
+
+# --- load and store -------------------------------------------------------------------------------------------
+@impl(tl.load)
+def load_impl(
+    fe: FrontEnd,
+    pointer: Any,
+    mask: Any = None,
+    other: Any = None,
+    boundary_check: Any = (),
+    padding_option: Any = "",
+    cache_modifier: Any = "",
+    eviction_policy: Any = "",
+    volatile: Any = False,
+) -> Any:
+    padding = _option(padding_option, ("", "zero", "nan"), "padding_option", "load")
+    how = {
+        "cache": _option(cache_modifier, CACHE_LOAD, "cache_modifier", "load"),
+        "eviction": _option(eviction_policy, EVICTION, "eviction_policy", "load"),
+        "volatile": bool(static(volatile, "volatile")),
+    }
+    if isinstance(pointer, block_pointer):
+        if mask is not None or other is not None:
+            raise InvalidArgument(
+                "`mask` and `other` arguments cannot be specified for loading block pointers"
+            )
+        return wrap(load_block(fe, pointer, boundary_check, padding, how))
+    _no_block_arguments(boundary_check, padding)
+    ptr = _pointer(fe, pointer, "tl.load")
+    if other is not None and mask is None:
+        raise InvalidArgument("`other` cannot be provided without `mask`")
+    fill = None if other is None else operand_of(other)
+    return wrap(load(fe, ptr, _mask(fe, mask), fill, how))
+
+
+def load(fe: FrontEnd, ptr: Value, mask: Value | None, other: Any, how: dict[str, Any]) -> Value:
+    """Pointer, mask and `other` (an operand) broadcast; the pointer too."""
+    dims = shape(ptr)
+    for what, x in (("Mask", mask), ("Other", other if mask is not None else None)):
+        if x is None:
+            continue
+        if not dims and shape_of_operand(x):
+            raise ShapeMismatch(
+                f"{what} argument cannot be block type if pointer argument is not a block"
+            )
+        dims = common_shape(dims, shape_of_operand(x))
+    ptr = broadcast_raw(fe, ptr, dims)
+    if mask is None:
+        return fe.builder.emit(LoadOp(ptr, **how))
+    fill = None if other is None else fit(fe, other, elem(ptr).element_ty, dims)
+    return fe.builder.emit(LoadOp(ptr, broadcast_raw(fe, mask, dims), fill, **how))
+
+
+@impl(tl.store)
+def store_impl(
+    fe: FrontEnd,
+    pointer: Any,
+    value: Any,
+    mask: Any = None,
+    boundary_check: Any = (),
+    cache_modifier: Any = "",
+    eviction_policy: Any = "",
+) -> Any:
+    how = {
+        "cache": _option(cache_modifier, CACHE_STORE, "cache_modifier", "store"),
+        "eviction": _option(eviction_policy, EVICTION, "eviction_policy", "store"),
+    }
+    if isinstance(pointer, block_pointer):
+        if mask is not None:
+            raise InvalidArgument(
+                "`mask` argument cannot be specified for storing to block pointers"
+            )
+        return store_block(fe, pointer, operand_of(value), boundary_check, how)
+    _no_block_arguments(boundary_check, "")
+    ptr = _pointer(fe, pointer, "tl.store")
+    if elem(ptr).const:
+        raise TypeMismatch("Cannot store to a constant pointer")
+    store(fe, ptr, operand_of(value), _mask(fe, mask), how)
+    return None
+
+
+def store(fe: FrontEnd, ptr: Value, value: Any, mask: Value | None, how: dict[str, Any]) -> None:
+    """`value` (an operand) and mask take the pointer's shape."""
+    dims = _into_pointer(ptr, value, mask)
+    v = fit(fe, value, elem(ptr).element_ty, dims)
+    m = None if mask is None else broadcast_raw(fe, mask, dims)
+    fe.builder.insert(StoreOp(ptr, v, m, **how))
+
+
+def _into_pointer(ptr: Value, value: Any, mask: Value | None) -> tuple[int, ...]:
+    """The pointer's shape; refuses a value or a mask that is larger."""
+    dims = shape(ptr)
+    for what, x in (("Value", value), ("Mask", mask)):
+        have = () if x is None else shape_of_operand(x)
+        if have and not dims:
+            raise ShapeMismatch(
+                f"{what} argument cannot be block type if pointer argument is not a block"
+            )
+        together = common_shape(dims, have)
+        if together != dims:
+            raise ShapeMismatch(
+                f"Expected pointer argument to have shape {list(together)} but got {list(dims)}",
+                help=f"the {what.lower()} has shape {list(have)}; broadcast the pointer first",
+            )
+    return dims
+
+
+# --- atomics ----------------------------------------------------------------------------------------------------
+_WIDE_INTS = ("int32", "int64", "uint32", "uint64")
+_WIDE = (*_WIDE_INTS, "fp32", "fp64")
+_ATOMIC_TYPES = dict.fromkeys(("max", "min", "and", "or", "xor", "xchg"), _WIDE) | {
+    "add": (*_WIDE, "fp16", "bf16")
+}
+
+
+def _ordering(sem: Any, scope: Any) -> dict[str, str]:
+    order = static(sem, "sem") or "acq_rel"
+    if order not in SEMANTICS:
+        raise InvalidArgument(
+            f"Memory semantic {order} not supported", help=f"sem is one of {SEMANTICS}"
+        )
+    where = static(scope, "scope") or "gpu"
+    if where not in SCOPES:
+        raise InvalidArgument(
+            f"Memory semantic {where} not supported", help=f"scope is one of {SCOPES}"
+        )
+    return {"sem": order, "scope": where}
+
+
+def _atomic(kind: str) -> Any:
+    def atomic_impl(
+        fe: FrontEnd, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
+    ) -> Any:
+        ptr = _pointer(fe, pointer, f"tl.atomic_{kind}")
+        e = elem(ptr).element_ty
+        if elem(ptr).const:
+            raise TypeMismatch("Cannot store to a constant pointer")
+        if e.name not in _ATOMIC_TYPES[kind]:
+            raise TypeMismatch(
+                f"atomic_{kind} does not support {e}", help=f"it takes {', '.join(_ATOMIC_TYPES[kind])}"
+            )  # fmt: skip
+        value, m = operand_of(val), _mask(fe, mask)
+        dims = _into_pointer(ptr, value, m)
+        v = fit(fe, value, e, dims)
+        m = None if m is None else broadcast_raw(fe, m, dims)
+        return wrap(atomic_rmw(fe, kind, ptr, v, m, _ordering(sem, scope)))
+
+    return atomic_impl
+
+
+for _kind in _ATOMIC_TYPES:
+    impl(getattr(tl, f"atomic_{_kind}"))(_atomic(_kind))
+
+
+def atomic_rmw(
+    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: dict[str, str]
+) -> Value:
+    """The value before. Floats other than in "add" act as integers of their width."""
+    e = elem(v)
+    if not e.is_floating() or kind == "add":
+        return fe.builder.emit(AtomicRmwOp(ptr, v, mask, kind=kind, **order))
+    unsigned = _UNSIGNED[e.bits]
+    if kind in ("max", "min"):
+        return _float_extremum(fe, kind, ptr, v, mask, order)
+    old = AtomicRmwOp(
+        _retype(fe, ptr, unsigned), bitcast_raw(fe, v, unsigned), mask, kind=kind, **order
+    )
+    return bitcast_raw(fe, fe.builder.emit(old), e)
+
+
+def _retype(fe: FrontEnd, ptr: Value, e: Any) -> Value:
+    """The same addresses as pointers to `e`."""
+    return bitcast_raw(fe, ptr, pointer_type(e, elem(ptr).address_space))
+
+
+def _float_extremum(
+    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: dict[str, str]
+) -> Value:
+    """Floats without a sign bit order like signed ints, those with one like unsigned ints turned round."""
+    e = elem(v)
+    signed, unsigned = _SIGNED[e.bits], _UNSIGNED[e.bits]
+    as_signed = bitcast_raw(fe, v, signed)
+    zero = const_raw(fe, 0, as_signed.type)
+    plus = fe.builder.emit(CmpOp(as_signed, zero, predicate="ge"))
+    minus = fe.builder.emit(XorOp(plus, const_raw(fe, True, plus.type)))
+    if mask is not None:
+        plus = fe.builder.emit(AndOp(plus, mask))
+        minus = fe.builder.emit(AndOp(minus, mask))
+    other = "min" if kind == "max" else "max"
+    up = fe.builder.emit(AtomicRmwOp(_retype(fe, ptr, signed), as_signed, plus, kind=kind, **order))
+    down = fe.builder.emit(
+        AtomicRmwOp(
+            _retype(fe, ptr, unsigned), bitcast_raw(fe, v, unsigned), minus, kind=other, **order
+        )
+    )
+    return fe.builder.emit(SelectOp(plus, bitcast_raw(fe, up, e), bitcast_raw(fe, down, e)))
+
+
+@impl(tl.atomic_cas)
+def atomic_cas_impl(
+    fe: FrontEnd, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None
+) -> Any:
+    ptr = _pointer(fe, pointer, "tl.atomic_cas")
+    e = elem(ptr).element_ty
+    if e.bits not in (16, 32, 64):
+        raise TypeMismatch(
+            "atomic_cas only supports elements with width {16, 32, 64}", help=f"got {e}"
+        )
+    expected, value = (to_value(fe, operand_of(x)) for x in (cmp, val))
+    want = TileType(shape(ptr), e) if shape(ptr) else e
+    for what, v in (("cmp", expected), ("val", value)):
+        if v.type != want:
+            raise TypeMismatch(
+                f"{what} of atomic_cas must have the type {want.short} of the elements, got {v.type.short}",
+                help="nothing is cast or broadcast here: use `.to(...)` and tl.full",
+            )
+    order = _ordering(sem, scope)
+    if not e.is_floating():
+        return wrap(fe.builder.emit(AtomicCasOp(ptr, expected, value, **order)))
+    bits = _UNSIGNED[e.bits]
+    parts = (_retype(fe, ptr, bits), bitcast_raw(fe, expected, bits), bitcast_raw(fe, value, bits))
+    return wrap(bitcast_raw(fe, fe.builder.emit(AtomicCasOp(*parts, **order)), e))

@@ -1,0 +1,96 @@
+"""Loops, compiler hints, debugging and compile-time helpers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.language.builtin import builtin
+
+
+# --- loops --------------------------------------------------------------------------------------------
+@builtin
+def range(
+    arg1: Any,
+    arg2: Any = None,
+    step: Any = None,
+    num_stages: Any = None,
+    loop_unroll_factor: Any = None,
+    disallow_acc_multi_buffer: Any = False,
+    flatten: Any = False,
+    warp_specialize: Any = False,
+    disable_licm: Any = False,
+) -> Any:
+    """Iterate like Python's range, with hints for the compiler; valid as the iterator of a `for` only.
+
+    `num_stages`: depth of the software pipeline of this loop; `loop_unroll_factor`: bodies per iteration.
+    """
+
+
+@builtin
+def static_range(arg1: Any, arg2: Any = None, step: Any = None) -> Any:
+    """A `range` of compile-time ints that is unrolled; the variable is a constexpr."""
+
+
+@builtin
+def condition(arg1: Any, disable_licm: Any = False) -> Any:
+    """The condition of a `while`, with a hint: `disable_licm` keeps invariant code inside the loop."""
+
+
+# --- hints --------------------------------------------------------------------------------------------
+@builtin
+def multiple_of(input: Any, values: Any) -> Any:
+    """`input` unchanged, with the promise that along dimension d each contiguous run starts at a multiple of `values[d]`.
+
+    The values are compile-time ints, one a dimension; one int for 1-D tiles and scalars.
+    """
+
+
+@builtin
+def max_contiguous(input: Any, values: Any) -> Any:
+    """`input` unchanged, with the promise that aligned runs of `values[d]` elements in dimension d count up by one."""
+
+
+@builtin
+def max_constancy(input: Any, values: Any) -> Any:
+    """`input` unchanged, with the promise that aligned runs of `values[d]` elements in dimension d are equal."""
+
+
+@builtin
+def assume(cond: Any) -> Any:
+    """Promise that the int1 scalar `cond` is true."""
+
+
+@builtin
+def debug_barrier() -> Any:
+    """Let all threads of the program wait for one another."""
+
+
+# --- debugging ----------------------------------------------------------------------------------------
+@builtin
+def device_print(prefix: Any, *args: Any, hex: Any = False) -> Any:
+    """Print `prefix` (a string literal) and each element of `args` from the running kernel, one line an element."""
+
+
+@builtin
+def device_assert(cond: Any, msg: Any = "", mask: Any = None) -> Any:
+    """In debug builds, stop with `msg` if an element of `cond` is 0 where `mask` holds."""
+
+
+@builtin
+def static_print(
+    *values: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False
+) -> Any:
+    """Print compile-time values while the kernel is compiled."""
+
+
+@builtin
+def static_assert(cond: Any, msg: Any = "") -> Any:
+    """Refuse to compile with `msg` unless the compile-time bool `cond` is true."""
+
+
+# --- target code --------------------------------------------------------------------------------------
+@builtin
+def inline_asm_elementwise(
+    asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any
+) -> Any:
+    """Apply target assembly to each element of the broadcast `args`. No target supports it yet: raises."""

@@ -1,0 +1,142 @@
+"""Counter-based random numbers: Philox 4×32 (or 4×64), uniform and normal.
+
+The n-th number of a stream is a pure function of (seed, n): a round multiplies two of four counter words by fixed
+odd constants and mixes the halves of the products with the others and with a key that grows by a constant.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+from tessera.dtypes import float32, int32, int64, uint32, uint64
+from tessera.language import arithmetic, creation, hints
+from tessera.language.callable import library
+from tessera.language.values import constexpr
+
+DEFAULT_ROUNDS = constexpr(10)  # of Philox: what `rand` and the others use
+N_ROUNDS_DEFAULT = DEFAULT_ROUNDS
+
+_TWO_PI = constexpr(6.283185307179586)
+
+
+@library
+def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = DEFAULT_ROUNDS):
+    """`n_rounds` rounds on counters and keys of one unsigned dtype, uint32 or uint64; the four mixed words."""
+    if c0.dtype == uint32:
+        KEY_A: constexpr = 0x9E3779B9
+        KEY_B: constexpr = 0xBB67AE85
+        ROUND_A: constexpr = 0xD2511F53
+        ROUND_B: constexpr = 0xCD9E8D57
+    else:
+        hints.static_assert(c0.dtype == uint64, "philox counters are uint32 or uint64")
+        KEY_A: constexpr = 0x9E3779B97F4A7C15
+        KEY_B: constexpr = 0xBB67AE8584CAA73B
+        ROUND_A: constexpr = 0xD2E7470EE14C6C93
+        ROUND_B: constexpr = 0xCA5A826395121157
+    for _ in hints.static_range(n_rounds):
+        high_a = arithmetic.umulhi(ROUND_A, c0)
+        high_b = arithmetic.umulhi(ROUND_B, c2)
+        low_a = arithmetic.mul(c0, ROUND_A, sanitize_overflow=False)
+        low_b = arithmetic.mul(c2, ROUND_B, sanitize_overflow=False)
+        c0 = high_b ^ c1 ^ k0
+        c2 = high_a ^ c3 ^ k1
+        c1 = low_b
+        c3 = low_a
+        k0 = arithmetic.add(k0, KEY_A, sanitize_overflow=False)
+        k1 = arithmetic.add(k1, KEY_B, sanitize_overflow=False)
+    return c0, c1, c2, c3
+
+
+@library
+def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = DEFAULT_ROUNDS):
+    """Four words of the stream `seed` (an integer) at the counter (c0, c1, c2, c3), ints of 32 or 64 bits."""
+    wide = creation.to_tensor(seed)
+    hints.static_assert(wide.dtype.is_int(), "the seed of a random function must be an integer")
+    wide = wide.to(uint64)
+    c0 = creation.to_tensor(c0)
+    c1 = creation.to_tensor(c1)
+    c2 = creation.to_tensor(c2)
+    c3 = creation.to_tensor(c3)
+    if c0.dtype.primitive_bitwidth == 32:
+        k0 = wide.to(uint32)
+        k1 = (wide >> 32).to(uint32)
+        word: constexpr = uint32
+    else:
+        k0 = wide
+        k1 = creation.zeros_like(wide)
+        word: constexpr = uint64
+    return philox_impl(c0.to(word), c1.to(word), c2.to(word), c3.to(word), k0, k1, n_rounds)
+
+
+@library
+def randint4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+    """Four uint32 tensors of random bits in the shape of the integer tensor `offset`."""
+    low = offset.to(uint32)
+    zero = creation.zeros_like(low)
+    if offset.dtype.primitive_bitwidth > 32:
+        high = (offset >> 32).to(uint32)
+    else:
+        high = zero
+    return philox(seed, low, high, zero, zero, n_rounds)
+
+
+@library
+def randint(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+    """Random bits (uint32) in the shape of the integer tensor `offset`."""
+    return randint4x(seed, offset, n_rounds)[0]
+
+
+@library
+def uint_to_uniform_float(x):
+    """Random bits of 32 or 64 as fp32 in [0, 1)."""
+    if x.dtype.primitive_bitwidth == 32:
+        SCALE: constexpr = 4.6566127342e-10
+        x = x.to(int32, bitcast=True)
+    else:
+        SCALE: constexpr = 1.0842020432385337e-19
+        x = x.to(int64, bitcast=True)
+    x = arithmetic.where(x < 0, -x - 1, x)
+    return x.to(float32) * SCALE
+
+
+@library
+def rand(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+    """Uniform fp32 in [0, 1) in the shape of `offset`."""
+    return uint_to_uniform_float(randint(seed, offset, n_rounds))
+
+
+@library
+def rand4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+    """Four tensors of uniform fp32 in [0, 1)."""
+    a, b, c, d = randint4x(seed, offset, n_rounds)
+    return (
+        uint_to_uniform_float(a),
+        uint_to_uniform_float(b),
+        uint_to_uniform_float(c),
+        uint_to_uniform_float(d),
+    )
+
+
+@library
+def pair_uniform_to_normal(u1, u2):
+    """Two independent standard normal fp32 from two uniform ones (Box and Muller)."""
+    u1 = arithmetic.maximum(1.0e-7, u1)
+    angle = _TWO_PI * u2
+    radius = arithmetic.sqrt(-2.0 * arithmetic.log(u1))
+    return radius * arithmetic.cos(angle), radius * arithmetic.sin(angle)
+
+
+@library
+def randn(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+    """Standard normal fp32 in the shape of `offset`."""
+    a, b, _, _ = randint4x(seed, offset, n_rounds)
+    first, _ = pair_uniform_to_normal(uint_to_uniform_float(a), uint_to_uniform_float(b))
+    return first
+
+
+@library
+def randn4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+    """Four tensors of standard normal fp32."""
+    u1, u2, u3, u4 = rand4x(seed, offset, n_rounds)
+    n1, n2 = pair_uniform_to_normal(u1, u2)
+    n3, n4 = pair_uniform_to_normal(u3, u4)
+    return n1, n2, n3, n4
