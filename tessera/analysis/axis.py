@@ -24,7 +24,7 @@ from typing import Any
 
 from tessera.dtypes import dtype, pointer_type
 from tessera.ir import Block, Op, Value, elem_of, shape_of
-from tessera.ops import arith, control, tile
+from tessera.ops import arith, control, gpu, tile
 
 TOP = 1 << 32  # "divisible by anything we ask": the divisibility of zero
 
@@ -200,6 +200,11 @@ def _arange(a: AxisAnalysis, op: tile.ArangeOp) -> AxisFacts:
 def _splat(a: AxisAnalysis, op: tile.SplatOp) -> AxisFacts:
     f = a.facts(op.x)
     return _uniform(op.result.type, f.divisibility[0], f.value)
+
+
+@_transfer(gpu.ConvertLayoutOp)
+def _convert_layout(a: AxisAnalysis, op: gpu.ConvertLayoutOp) -> AxisFacts:
+    return a.facts(op.x)
 
 
 @_transfer(arith.HintOp)

@@ -23,6 +23,7 @@ from tessera.ops import (
     AsyncCopyOp, AsyncWaitOp, BarrierOp, CallOp, ForOp, FuncOp, IfOp, LocalAllocOp, LocalIndexOp, LocalLoadOp,
     LocalStoreOp, LocalTransOp, WhileOp,
 )  # fmt: skip
+from tessera.passes.fold import constant_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +40,8 @@ class Touch:
             return False
         if self.ring is None or other.ring is None or self.ring[0] is not other.ring[0]:
             return True
-        same_ring = (self.low, self.high) == (other.low, other.high)
-        return not same_ring or (self.ring[1] - other.ring[1]) % self.ring[2] == 0
+        same_bytes = (self.low, self.high) == (other.low, other.high)
+        return not same_bytes or (self.ring[1] - other.ring[1]) % self.ring[2] == 0
 
 
 State = frozenset[Touch]
@@ -120,20 +121,28 @@ class _Barriers:
 
 
 def _touch(view: Value, write: bool) -> Touch:
-    """The bytes behind a view; a view of a ring's buffer counts as the whole ring, told apart by its slot."""
+    """The bytes behind a view. A ring's buffer with a constant index is itself, others are the whole ring, told apart by
+    their slot."""
     ring: tuple[Op, int, int] | None = None
+    buffer: int | None = None
     op = view.op
     while isinstance(op, LocalIndexOp | LocalTransOp):
         source = op.operands[0]
         if isinstance(op, LocalIndexOp):
+            stages = source.type.shape[0]
+            buffer = constant_of(op.index)
             loop = op.parent_op()
             while loop is not None and not isinstance(loop, ForOp):
                 loop = loop.parent_op()
-            if "slot" in op.attrs and loop is not None:
-                ring = (loop, op.attrs["slot"] % source.type.shape[0], source.type.shape[0])
+            if "slot" in op.attrs and loop is not None and buffer is None:
+                ring = (loop, op.attrs["slot"] % stages, stages)
         op = source.op
     assert isinstance(op, LocalAllocOp)
-    return Touch(op.offset, op.offset + op.bytes, write, ring)
+    low, high = op.offset, op.offset + op.bytes
+    if buffer is not None:
+        size = op.bytes // op.result.type.shape[0]
+        low, high = low + buffer * size, low + (buffer + 1) * size
+    return Touch(low, high, write, ring)
 
 
 def _next_iteration(t: Touch, loop: ForOp) -> Touch:

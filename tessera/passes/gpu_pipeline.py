@@ -12,6 +12,7 @@ from tessera.passes.cse import cse
 from tessera.passes.facts import GpuFacts
 from tessera.passes.layouts import assign_layouts
 from tessera.passes.licm import licm
+from tessera.passes.pipeline import pipeline
 
 
 def gpu_passes(facts: GpuFacts) -> list[Pass]:
@@ -22,7 +23,10 @@ def gpu_passes(facts: GpuFacts) -> list[Pass]:
         assign_layouts.bind(facts=facts),  # now that all fixed layouts are known
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
-        canonicalize,  # what nobody uses any more
+        pipeline.bind(facts=facts),  # needs layouts: only whole vectors may be copied asynchronously
+        canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
+        cse,  # slices that several loads of a loop share
+        licm,
         allocate_shared.bind(facts=facts),  # after the last pass that makes, moves or drops conversions
         barriers,  # needs the bytes that buffers share
     ]

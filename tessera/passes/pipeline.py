@@ -1,0 +1,235 @@
+"""Software pipelining: loads of later iterations travel to shared memory while this iteration computes.
+
+    for i:                                    ring = local_alloc of `stages` buffers
+      %t = load %p, %mask                     stages - 1 times: async_copy %p' -> ring[s] where %mask' and i' < n; commit
+      %s = local_alloc %t                     for i, with %p' and i' running stages - 1 iterations ahead:
+      ... %s ...                                async_wait (all but stages - 2 groups)
+                                                async_copy %p' -> ring[(i + stages - 1) mod stages]; commit
+                                                ... ring[i mod stages] ...
+                                              async_wait (all)
+
+The address and the mask of a load, and what they are made of from one iteration to the next (its *slice*), must be pure:
+the slice is computed a second time, ahead; the copy that lags behind dies if nothing else uses it. The wait is a
+barrier too, and the only one that an iteration needs: the buffer written now was read last before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.dtypes import int1, int32
+from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, pass_, with_elem
+from tessera.layout import max_vector, offset_map
+from tessera.ops import (
+    AddOp, AndOp, AsyncCommitOp, AsyncCopyOp, AsyncWaitOp, CmpOp, ConstOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp,
+    LocalIndexOp, MmaOp, SelectOp, SplatOp, YieldOp,
+)  # fmt: skip
+from tessera.passes.coalesce import access_width
+from tessera.passes.facts import GpuFacts
+from tessera.passes.fold import constant_of
+
+MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
+
+
+@pass_("pipeline")
+def pipeline(module: Module, facts: GpuFacts) -> None:
+    """Pipeline every loop that copies loads to shared memory. Assumes layouts; loops done get `num_stages=1`."""
+    if not facts.has_cp_async:
+        return
+    default: int = module.attrs.get("num_stages", 1)
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        loops = [op for op in func.walk() if isinstance(op, ForOp) and (op.num_stages or default) > 1]
+        axis = AxisAnalysis(func) if loops else None
+        for loop in loops:
+            assert axis is not None
+            streams = [s for op in loop.body if (s := _stream(op, loop, axis)) is not None]
+            stages = _stages(loop.num_stages or default, streams, facts)
+            if stages > 1:
+                _Pipeline(loop, streams, stages).run()
+
+
+@dataclass(slots=True)
+class Stream:
+    """A load that feeds shared memory, and the pure ops of the loop that give its address, in program order."""
+
+    load: LoadOp
+    alloc: LocalAllocOp
+    slice: set[Op]
+    carried: set[int]
+
+    @property
+    def bytes(self) -> int:
+        return self.alloc.bytes
+
+
+def _stages(wanted: int, streams: list[Stream], facts: GpuFacts) -> int:
+    """As many stages as are wanted and fit; 1 when there is nothing to do."""
+    if not streams:
+        return 1
+    return max(1, min(wanted, facts.max_shared_bytes // sum(s.bytes for s in streams)))
+
+
+def _stream(load: Op, loop: ForOp, axis: AxisAnalysis) -> Stream | None:
+    """The stream of a load, if it can be copied asynchronously ahead of its iteration."""
+    if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
+        return None
+    users = load.result.users()
+    if len(users) != 1 or not isinstance(users[0], LocalAllocOp) or users[0].parent is not loop.body:
+        return None
+    if load.other is not None and not _is_zero(load.other):
+        return None  # asynchronous copies fill with zeros only
+    alloc = users[0]
+    shared: SharedType = alloc.result.type
+    order = _fastest(load)
+    bits = shared.elem.storage_bits
+    vec = min(
+        access_width(axis, load.ptr, load.mask, order, 16),
+        max_vector(offset_map(load.result.type.layout, shared.layout), bits),
+    )
+    if vec * bits // 8 < MIN_COPY_BYTES:
+        return None
+    sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
+    found = _slice(sources, loop)
+    return Stream(load, alloc, *found) if found is not None else None
+
+
+def _fastest(load: LoadOp) -> int:
+    """The dimension along which a thread's registers run first."""
+    bases = load.result.type.layout.bases("register")
+    first = next((b for b in bases if any(b)), None)
+    return next(d for d, c in enumerate(first) if c) if first is not None else len(load.ptr.type.shape) - 1
+
+
+def _is_zero(v: Value) -> bool:
+    value = constant_of(v)
+    return value is not None and value == 0 and str(value)[0] != "-"
+
+
+def _slice(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None:
+    """What computes `sources` in the loop, from one iteration to the next: (ops, numbers of carried values)."""
+    ops: set[Op] = set()
+    carried: set[int] = set()
+    work = list(sources)
+    while work:
+        v = work.pop()
+        op = v.op
+        if op is None:
+            if v.block is loop.body and v.index > 0 and v.index - 1 not in carried:
+                carried.add(v.index - 1)
+                work.append(loop.body.terminator.operands[v.index - 1])
+        elif op.is_inside(loop) and op not in ops:
+            if op.parent is not loop.body or op.regions or op.effects is not Effect.NONE:
+                return None
+            if isinstance(op, DotOp | MmaOp):
+                return None
+            ops.add(op)
+            work += op.operands
+    return ops, carried
+
+
+class _Pipeline:
+    """The rewriting of one loop."""
+
+    def __init__(self, loop: ForOp, streams: list[Stream], stages: int):
+        self.loop, self.streams, self.stages = loop, streams, stages
+        ops = set[Op]().union(*[s.slice for s in streams])
+        self.slice = [op for op in loop.body if op in ops]
+        self.carried = sorted(set[int]().union(*[s.carried for s in streams]))
+        self.yields = {n: loop.body.terminator.operands[n] for n in self.carried}
+
+    def run(self) -> None:
+        before = Builder.before_op(self.loop)
+        self.rings = [self._ring(before, s) for s in self.streams]
+        ahead, index = self._prologue(before)
+        zero, last = _const(before, 0), _const(before, self.stages - 1)
+        self._body(before, [index, zero, last, *ahead])
+
+    def _ring(self, b: Builder, s: Stream) -> Value:
+        t: SharedType = s.alloc.result.type
+        ring = SharedType((self.stages, *t.shape), t.elem, t.layout)
+        return b.emit(LocalAllocOp(None, results=[ring], names=[s.alloc.result.name], loc=s.load.loc))
+
+    def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
+        """Copies for the first stages - 1 iterations; returns the carried values of the slice and the index after them."""
+        loop = self.loop
+        values = [loop.inits[n] for n in self.carried]
+        index = loop.lb
+        for stage in range(self.stages - 1):
+            mapping = dict(zip([loop.carried[n] for n in self.carried], values, strict=True))
+            self._copies(b, mapping, index, [_const(b, stage)] * len(self.rings), {})
+            values = [mapping.get(self.yields[n], self.yields[n]) for n in self.carried]
+            index = b.emit(AddOp(index, loop.step))
+        return values, index
+
+    def _copies(
+        self, b: Builder, mapping: dict[Value, Value], index: Value, slots: Sequence[Value], note: dict[str, Any]
+    ) -> None:
+        """The slice for the iteration of `index`, and the copies of its loads as one group; `mapping` gains the slice."""
+        loop = self.loop
+        mapping[loop.induction] = index
+        runs = b.emit(CmpOp(index, loop.ub, predicate="lt"))
+        for op in self.slice:
+            b.insert(op.clone(mapping))
+        tokens: list[Value] = []
+        for s, ring, slot in zip(self.streams, self.rings, slots, strict=True):
+            ptr = mapping.get(s.load.ptr, s.load.ptr)
+            mask = b.emit(SplatOp(runs, results=[with_elem(ptr.type, int1)]))
+            if s.load.mask is not None:
+                mask = b.emit(AndOp(mapping.get(s.load.mask, s.load.mask), mask))
+            view = b.emit(LocalIndexOp(ring, slot, **note))
+            copy = AsyncCopyOp(
+                ptr, view, mask, None, cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc
+            )  # fmt: skip
+            tokens.append(b.emit(copy))
+        b.emit(AsyncCommitOp(tokens))
+
+    def _body(self, before: Builder, inits: list[Value]) -> None:
+        """Wait, copies ahead, and the old body on the ring's buffers."""
+        loop, body = self.loop, self.loop.body
+        index, slot, last, *ahead = [body.add_arg(v.type, v.name) for v in inits]
+        b = Builder(body, body.first, loop.loc)
+        b.emit(AsyncWaitOp([], pending=self.stages - 2))
+        mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
+        self._copies(b, mapping, index, [last] * len(self.rings), {"slot": self.stages - 1})
+        for s, ring in zip(self.streams, self.rings, strict=True):
+            at = Builder.before_op(s.alloc)
+            s.alloc.replace_by([at.emit(LocalIndexOp(ring, slot, slot=0))])
+            s.load.erase()
+        old = body.terminator
+        end = Builder.before_op(old)
+        following = [
+            end.emit(AddOp(index, loop.step)),
+            self._next_slot(end, slot),
+            self._next_slot(end, last),
+            *[mapping.get(self.yields[n], self.yields[n]) for n in self.carried],
+        ]
+        end.insert(YieldOp([*old.operands, *following], loc=old.loc))
+        old.erase()
+        self._replace_loop(inits)
+
+    def _next_slot(self, b: Builder, slot: Value) -> Value:
+        """slot + 1, from the last one back to the first."""
+        following = b.emit(AddOp(slot, _const(b, 1)))
+        wraps = b.emit(CmpOp(following, _const(b, self.stages), predicate="eq"))
+        return b.emit(SelectOp(wraps, _const(b, 0), following))
+
+    def _replace_loop(self, inits: list[Value]) -> None:
+        loop = self.loop
+        attrs = {**loop.attrs, "num_stages": 1}
+        new = ForOp(
+            loop.lb, loop.ub, loop.step, [*loop.inits, *inits],
+            regions=[loop.body], loc=loop.loc, names=[r.name for r in loop.results], **attrs,
+        )  # fmt: skip
+        b = Builder.before_op(loop)
+        b.insert(new)
+        b.emit(AsyncWaitOp([], pending=0))  # copies that ran past the end still write their zeros
+        loop.regions = []
+        loop.replace_by(new.results[: len(loop.results)])
+
+
+def _const(b: Builder, value: int) -> Value:
+    return b.emit(ConstOp(value=value, results=[int32]))
