@@ -31,7 +31,10 @@ class Loc:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
     ) -> None:
         if isinstance(error, TesseraError) and error.loc is None:
             error.loc = self
@@ -55,13 +58,20 @@ class Loc:
         head = f"  --> {self.short()} in {self.function or '<kernel>'} ({relative})"
         if not source:
             return head
-        end = self.end_col if self.end_line in (0, self.line) and self.end_col > self.col else len(source)
+        end = (
+            self.end_col
+            if self.end_line in (0, self.line) and self.end_col > self.col
+            else len(source)
+        )
         number = str(self.line)
         gutter = " " * len(number)
         # Tabs stay tabs under themselves, so that the carets stand where the terminal puts the text.
         pad = "".join(c if c == "\t" else " " for c in source[: self.col])
         carets = "^" * max(1, end - self.col)
         return f"{head}\n {gutter} |\n {number} | {source}\n {gutter} | {pad}{carets}"
+
+
+SHOWN_CALLS = 8  # outermost and innermost places shown of a chain of inlined calls
 
 
 class TesseraError(Exception):
@@ -71,7 +81,15 @@ class TesseraError(Exception):
     template: ClassVar[str] = "{message}"
     help: str = ""
 
-    def __init__(self, message: str | None = None, /, *, loc: Loc | None = None, help: str | None = None, **facts: Any):
+    def __init__(
+        self,
+        message: str | None = None,
+        /,
+        *,
+        loc: Loc | None = None,
+        help: str | None = None,
+        **facts: Any,
+    ):
         self.facts = facts
         self.message = message if message is not None else self.template.format(**facts)
         self.loc = loc
@@ -89,7 +107,13 @@ class TesseraError(Exception):
     def __str__(self) -> str:
         lines = [f"error[{self.code}]: {self.message}"]
         if self.loc is not None:
-            lines += [place.render() for place in self.loc.chain()]
+            chain = self.loc.chain()
+            hidden = len(chain) - 2 * SHOWN_CALLS
+            for i, place in enumerate(chain):
+                if hidden > 1 and i == SHOWN_CALLS:
+                    lines.append(f"  ... {hidden} more calls ...")
+                if hidden <= 1 or i < SHOWN_CALLS or i >= len(chain) - SHOWN_CALLS:
+                    lines.append(place.render())
         lines += [f"  = note: {note}" for note in self.notes]
         if self.help:
             lines.append(f"  = help: {self.help}")
@@ -136,7 +160,9 @@ class ForbiddenGlobal(CompilationError):
 class NotConstexpr(CompilationError):
     code = "not-constexpr"
     template = "{what} must be known at compile time, got {got}"
-    help = "annotate the parameter `: tl.constexpr`, or compute the value from constexpr values only"
+    help = (
+        "annotate the parameter `: tl.constexpr`, or compute the value from constexpr values only"
+    )
 
 
 class InvalidArgument(CompilationError):

@@ -104,7 +104,9 @@ class AxisAnalysis:
 
     def __init__(self, func: control.FuncOp):
         self.table: dict[Value, AxisFacts] = {}
-        for value, attrs in zip(func.body.args, func.arg_attrs or ((),) * len(func.body.args), strict=True):
+        for value, attrs in zip(
+            func.body.args, func.arg_attrs or ((),) * len(func.body.args), strict=True
+        ):
             d = dict(attrs).get("divisibility", 1)
             self.table[value] = _uniform(value.type, d)
         self._block(func.body)
@@ -147,13 +149,17 @@ class AxisAnalysis:
             if transfer is not None and op.results and _interesting(op.results[0].type):
                 self.table[op.results[0]] = transfer(self, op)
 
-    def _fixpoint(self, carried: Sequence[Value], inits: Sequence[Value], body: Callable[[], Sequence[Value]]) -> None:
+    def _fixpoint(
+        self, carried: Sequence[Value], inits: Sequence[Value], body: Callable[[], Sequence[Value]]
+    ) -> None:
         current = [self.facts(v) for v in inits]
         while True:
             for arg, f in zip(carried, current, strict=True):
                 self.table[arg] = f
             after = [self.facts(v) for v in body()]
-            joined = [a.join(b, _step(v.type)) for a, b, v in zip(current, after, carried, strict=True)]
+            joined = [
+                a.join(b, _step(v.type)) for a, b, v in zip(current, after, carried, strict=True)
+            ]
             if joined == current:
                 return
             current = joined
@@ -214,23 +220,44 @@ def _hint(a: AxisAnalysis, op: arith.HintOp) -> AxisFacts:
     def merge(old: tuple[int, ...], said: tuple[int, ...]) -> tuple[int, ...]:
         if not said:
             return old
-        return tuple(max(o, power_of_two_part(s)) if s else o for o, s in zip(old, said, strict=True))
+        return tuple(
+            max(o, power_of_two_part(s)) if s else o for o, s in zip(old, said, strict=True)
+        )
 
-    divisibility = tuple(d * _step(op.x.type) for d in op.divisibility)  # said in elements, kept in bytes
+    divisibility = tuple(
+        d * _step(op.x.type) for d in op.divisibility
+    )  # said in elements, kept in bytes
     return AxisFacts(
-        merge(f.contiguity, op.contiguity), merge(f.divisibility, divisibility), merge(f.constancy, op.constancy), f.value
+        merge(f.contiguity, op.contiguity),
+        merge(f.divisibility, divisibility),
+        merge(f.constancy, op.constancy),
+        f.value,
     )
 
 
 @_transfer(arith.CastOp, arith.BitcastOp)
 def _cast(a: AxisAnalysis, op: arith.CastOp) -> AxisFacts:
     source, target = elem_of(op.x.type), elem_of(op.result.type)
-    if isinstance(source, dtype) and source.is_int() and isinstance(target, dtype) and target.bits >= source.bits:
+    if (
+        isinstance(source, dtype)
+        and source.is_int()
+        and isinstance(target, dtype)
+        and target.bits >= source.bits
+    ):
         return a.facts(op.x)
     f = a.facts(op.x)
     # A narrowing cast keeps what is equal and what divides; counting up may wrap.
-    if isinstance(source, dtype) and source.is_int() and isinstance(target, dtype) and target.bits > 1:
-        return AxisFacts((1,) * len(f.contiguity), tuple(gcd(d, 1 << target.bits) for d in _starts(f)), f.constancy)
+    if (
+        isinstance(source, dtype)
+        and source.is_int()
+        and isinstance(target, dtype)
+        and target.bits > 1
+    ):
+        return AxisFacts(
+            (1,) * len(f.contiguity),
+            tuple(gcd(d, 1 << target.bits) for d in _starts(f)),
+            f.constancy,
+        )
     return AxisFacts((1,) * len(f.contiguity), (1,) * len(f.contiguity), f.constancy)
 
 
@@ -244,7 +271,13 @@ def _sum(x: AxisFacts, y: AxisFacts, value: int | None, both: bool) -> AxisFacts
     contiguity: list[int] = []
     divisibility: list[int] = []
     for cx, kx, dx, cy, ky, dy in zip(
-        x.contiguity, x.constancy, x.divisibility, y.contiguity, y.constancy, y.divisibility, strict=True
+        x.contiguity,
+        x.constancy,
+        x.divisibility,
+        y.contiguity,
+        y.constancy,
+        y.divisibility,
+        strict=True,
     ):
         run = gcd(cx, ky)
         if both:
@@ -279,7 +312,13 @@ def _addptr(a: AxisAnalysis, op: arith.AddPtrOp) -> AxisFacts:
     contiguity: list[int] = []
     divisibility: list[int] = []
     for cp, kp, dp, co, ko, do in zip(
-        p.contiguity, p.constancy, p.divisibility, o.contiguity, o.constancy, o.divisibility, strict=True
+        p.contiguity,
+        p.constancy,
+        p.divisibility,
+        o.contiguity,
+        o.constancy,
+        o.divisibility,
+        strict=True,
     ):
         run = max(gcd(cp, ko), gcd(kp, co))
         contiguity.append(run)
@@ -297,7 +336,9 @@ def _mul(a: AxisAnalysis, op: arith.MulOp) -> AxisFacts:
         cx if y.value == 1 else cy if x.value == 1 else 1
         for cx, cy in zip(x.contiguity, y.contiguity, strict=True)
     )
-    kept_x, kept_y = (x.divisibility, y.divisibility) if max(contiguity) > 1 else (_starts(x), _starts(y))
+    kept_x, kept_y = (
+        (x.divisibility, y.divisibility) if max(contiguity) > 1 else (_starts(x), _starts(y))
+    )
     divisibility = tuple(min(dx * dy, TOP) for dx, dy in zip(kept_x, kept_y, strict=True))
     return AxisFacts(contiguity, divisibility, _gcds(x.constancy, y.constancy), value)
 
@@ -316,9 +357,12 @@ def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
     n = y.value
     # A run counting up from a multiple of k gives k equal quotients in a row, for k dividing n.
     constancy = tuple(
-        k if c == 1 else gcd(gcd(c, n), d) for c, d, k in zip(x.contiguity, x.divisibility, x.constancy, strict=True)
+        k if c == 1 else gcd(gcd(c, n), d)
+        for c, d, k in zip(x.contiguity, x.divisibility, x.constancy, strict=True)
     )
-    divisibility = tuple(max(d // n, 1) if c == 1 else 1 for d, c in zip(x.divisibility, x.contiguity, strict=True))
+    divisibility = tuple(
+        max(d // n, 1) if c == 1 else 1 for d, c in zip(x.divisibility, x.contiguity, strict=True)
+    )
     value = abs(x.value) // n * (1 if x.value >= 0 else -1) if x.value is not None else None
     return AxisFacts((1,) * len(constancy), divisibility, constancy, value)
 
@@ -330,11 +374,15 @@ def _rem(a: AxisAnalysis, op: arith.RemOp) -> AxisFacts:
     # Runs survive as far as no multiple of the divisor falls inside one.
     contiguity = tuple(
         gcd(cx, gcd(dx, dy)) if ky >= cx or y.value is not None else 1
-        for cx, dx, dy, ky in zip(x.contiguity, x.divisibility, y.divisibility, y.constancy, strict=True)
+        for cx, dx, dy, ky in zip(
+            x.contiguity, x.divisibility, y.divisibility, y.constancy, strict=True
+        )
     )
     divisibility = tuple(
         gcd(dx if cx <= c else gcd(dx, c), dy)
-        for dx, dy, cx, c in zip(x.divisibility, y.divisibility, x.contiguity, contiguity, strict=True)
+        for dx, dy, cx, c in zip(
+            x.divisibility, y.divisibility, x.contiguity, contiguity, strict=True
+        )
     )
     return AxisFacts(contiguity, divisibility, constancy)
 
@@ -349,7 +397,9 @@ def _shl(a: AxisAnalysis, op: arith.ShlOp) -> AxisFacts:
     return AxisFacts((1,) * len(x.contiguity), divisibility, x.constancy, value)
 
 
-@_transfer(arith.AndOp, arith.OrOp, arith.XorOp, arith.ShrOp, arith.AbsOp, arith.NegOp, arith.MulHiOp)
+@_transfer(
+    arith.AndOp, arith.OrOp, arith.XorOp, arith.ShrOp, arith.AbsOp, arith.NegOp, arith.MulHiOp
+)
 def _equal_stays_equal(a: AxisAnalysis, op: Op) -> AxisFacts:
     constancy = a.facts(op.operands[0]).constancy
     for v in op.operands[1:]:
@@ -372,7 +422,9 @@ def _select(a: AxisAnalysis, op: arith.SelectOp) -> AxisFacts:
     joined = x.join(y, step)
     if not shape_of(op.condition.type):
         return joined
-    contiguity = _gcds(joined.contiguity, c.constancy)  # a change of the condition inside a run cuts it
+    contiguity = _gcds(
+        joined.contiguity, c.constancy
+    )  # a change of the condition inside a run cuts it
     return AxisFacts(contiguity, joined.cut(contiguity, step), _gcds(joined.constancy, c.constancy))
 
 
@@ -399,7 +451,9 @@ def _cmp(a: AxisAnalysis, op: arith.CmpOp) -> AxisFacts:
 
 
 def _aligned_run(run: AxisFacts, bound: AxisFacts, d: int) -> int:
-    return gcd(gcd(run.contiguity[d], bound.constancy[d]), gcd(run.divisibility[d], bound.divisibility[d]))
+    return gcd(
+        gcd(run.contiguity[d], bound.constancy[d]), gcd(run.divisibility[d], bound.divisibility[d])
+    )
 
 
 # --- shape ops --------------------------------------------------------------------------------------------------
@@ -411,7 +465,9 @@ def _expand(a: AxisAnalysis, op: tile.ExpandDimsOp) -> AxisFacts:
     def insert(t: tuple[int, ...], x: int) -> tuple[int, ...]:
         return (*t[:k], x, *t[k:])
 
-    return AxisFacts(insert(f.contiguity, 1), insert(f.divisibility, new), insert(f.constancy, 1), f.value)
+    return AxisFacts(
+        insert(f.contiguity, 1), insert(f.divisibility, new), insert(f.constancy, 1), f.value
+    )
 
 
 @_transfer(tile.BroadcastOp)
@@ -441,7 +497,11 @@ def _reshape(a: AxisAnalysis, op: tile.ReshapeOp) -> AxisFacts:
     if op.reorder or not new or not old:
         return unknown
     run = gcd(f.contiguity[-1], new[-1])
-    cut = f.divisibility[-1] if run == f.contiguity[-1] else gcd(f.divisibility[-1], run * _step(op.x.type))
+    cut = (
+        f.divisibility[-1]
+        if run == f.contiguity[-1]
+        else gcd(f.divisibility[-1], run * _step(op.x.type))
+    )
     return AxisFacts(
         (*unknown.contiguity[:-1], run),
         (*unknown.divisibility[:-1], cut),

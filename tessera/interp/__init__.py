@@ -75,5 +75,7 @@ def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
 
 def _makes_pointers(op: Any) -> bool:
     """Whether an op turns integers into pointers, whose storage the launch cannot know."""
-    from_int = op.opcode in ("cast", "bitcast") and not isinstance(getattr(op.x.type, "elem", op.x.type), pointer_type)
+    from_int = op.opcode in ("cast", "bitcast") and not isinstance(
+        getattr(op.x.type, "elem", op.x.type), pointer_type
+    )
     return from_int and isinstance(getattr(op.result.type, "elem", op.result.type), pointer_type)

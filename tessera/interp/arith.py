@@ -238,5 +238,3 @@ def addptr_(m: Machine, op: arith.AddPtrOp, ptr: Any, offset: Any) -> Any:
 @evaluate(arith.HintOp)
 def hint_(m: Machine, op: Op, x: Any) -> Any:
     return x
-
-

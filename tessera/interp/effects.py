@@ -19,7 +19,9 @@ from tessera.ops import gpu, memory
 @evaluate(memory.LoadOp)
 def load_(m: Machine, op: memory.LoadOp, ptr: Any, *_: Any) -> Any:
     elem = elem_of(op.ptr.type).element_ty
-    return np.asarray(m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other")), carrier(elem))
+    return np.asarray(
+        m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other")), carrier(elem)
+    )
 
 
 @evaluate(memory.StoreOp)
@@ -111,7 +113,11 @@ def descriptor_store_(m: Machine, op: memory.DescriptorStoreOp, desc: Any, *rest
 @evaluate(memory.AssertOp)
 def assert_(m: Machine, op: memory.AssertOp, condition: Any) -> Any:
     if not np.all(condition):
-        where = np.unravel_index(int(np.argmin(condition)), np.shape(condition)) if np.ndim(condition) else ()
+        where = (
+            np.unravel_index(int(np.argmin(condition)), np.shape(condition))
+            if np.ndim(condition)
+            else ()
+        )
         at = f" at element {tuple(int(i) for i in where)}" if where else ""
         raise DeviceAssertionError(f"assertion failed{at}: {op.message}")
     return ()
@@ -147,7 +153,9 @@ def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: Any = None) -> Any:
     if init is not None:
         return np.array(np.broadcast_to(init, t.shape))
     raw = np.full((*t.shape, np.dtype(storage(t.elem)).itemsize), 0xFF, np.uint8)  # poison: NaN, -1
-    return np.zeros(t.shape, carrier(t.elem)) + raw.view(storage(t.elem))[..., 0].astype(carrier(t.elem))
+    return np.zeros(t.shape, carrier(t.elem)) + raw.view(storage(t.elem))[..., 0].astype(
+        carrier(t.elem)
+    )
 
 
 @evaluate(gpu.LocalIndexOp)
@@ -198,5 +206,3 @@ def async_wait_(m: Machine, op: gpu.AsyncWaitOp, *_: Any) -> Any:
     while len(m.groups) > op.pending:
         for land in m.groups.pop(0):
             land()
-
-

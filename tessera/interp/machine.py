@@ -42,7 +42,9 @@ class Machine:
     grid: tuple[int, int, int]
     program: tuple[int, int, int] = (0, 0, 0)
     values: dict[Value, Any] = field(default_factory=dict)
-    groups: list[list[Callable[[], None]]] = field(default_factory=list)  # committed, unfinished async copies
+    groups: list[list[Callable[[], None]]] = field(
+        default_factory=list
+    )  # committed, unfinished async copies
     open_group: list[Callable[[], None]] = field(default_factory=list)
 
     def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
@@ -96,7 +98,9 @@ def kernel_of(module: Module) -> FuncOp:
     raise InterpreterError("the module has no kernel")
 
 
-def run_program(machine: Machine, kernel: FuncOp, args: Sequence[Any], program: tuple[int, int, int]) -> None:
+def run_program(
+    machine: Machine, kernel: FuncOp, args: Sequence[Any], program: tuple[int, int, int]
+) -> None:
     machine.program = program
     machine.values = {}
     machine.groups, machine.open_group = [], []

@@ -43,7 +43,9 @@ class Memory:
         if address.size:
             self._check(address, width, what)
             if np.any(address % width):
-                raise InterpreterError(f"{what} at an address that is not aligned to its {width} bytes")
+                raise InterpreterError(
+                    f"{what} at an address that is not aligned to its {width} bytes"
+                )
         if kind not in self.windows:
             self.windows[kind] = np.asarray(_Window(kind))
         return self.windows[kind], (address - _BASE) // width
@@ -70,10 +72,16 @@ class Memory:
         name, (low, high) = min(
             self.extents.items(), key=lambda e: max(e[1][0] - address, address - e[1][1] + 1, 0)
         )
-        side = f"{low - address} bytes before" if address < low else f"{address - high} bytes past the end of"
+        side = (
+            f"{low - address} bytes before"
+            if address < low
+            else f"{address - high} bytes past the end of"
+        )
         return f", {side} argument `{name}` ({high - low} bytes)"
 
-    def load(self, address: np.ndarray, elem: Any, mask: np.ndarray | None, other: np.ndarray | None) -> np.ndarray:
+    def load(
+        self, address: np.ndarray, elem: Any, mask: np.ndarray | None, other: np.ndarray | None
+    ) -> np.ndarray:
         """Values of type `elem` at `address` where `mask`; elsewhere `other`, or 0."""
         kind = storage(elem)
         if mask is None:
@@ -85,7 +93,9 @@ class Memory:
         value = from_storage(raw, elem)
         return value if other is None else np.where(mask, value, other)
 
-    def store(self, address: np.ndarray, value: np.ndarray, elem: Any, mask: np.ndarray | None) -> None:
+    def store(
+        self, address: np.ndarray, value: np.ndarray, elem: Any, mask: np.ndarray | None
+    ) -> None:
         raw = to_storage(value, elem)
         if mask is not None:
             address, raw = np.asarray(address)[mask], np.asarray(raw)[mask]

@@ -13,7 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from tessera.dtypes import FP8, bfloat16, dtype, float8e4b15, float8e4nv, float8e5, float16, float32, float64, int1
+from tessera.dtypes import (
+    FP8,
+    bfloat16,
+    dtype,
+    float8e4b15,
+    float8e4nv,
+    float8e5,
+    float64,
+    int1,
+)
 
 CARRIERS: dict[str, Any] = {
     "int1": np.bool_, "bf16": np.float32, "fp16": np.float16, "fp32": np.float32, "fp64": np.float64,
@@ -43,7 +52,11 @@ def decode_table(t: dtype) -> np.ndarray:
     m, bias = t.mantissa, t.bias
     exponent, fraction = (codes >> m) & ((1 << (7 - m)) - 1), codes & ((1 << m) - 1)
     sub = exponent == 0
-    value = np.where(sub, fraction / 2.0**m * 2.0 ** (1 - bias), (1 + fraction / 2.0**m) * 2.0 ** (exponent - bias))
+    value = np.where(
+        sub,
+        fraction / 2.0**m * 2.0 ** (1 - bias),
+        (1 + fraction / 2.0**m) * 2.0 ** (exponent - bias),
+    )
     value = np.where(codes & 0x80, -value, value).astype(np.float32)
     magnitude = codes & 0x7F
     if t is float8e5:  # IEEE-like: infinity and NaN
@@ -83,8 +96,12 @@ def encode_fp8(x: np.ndarray, t: dtype, rounding: str = "rtne") -> np.ndarray:
 def encode_bf16(x: np.ndarray, rounding: str = "rtne") -> np.ndarray:
     """Upper halves of float32 bits, rounded to nearest even (or toward zero)."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32).reshape(np.shape(x))
-    rounded = bits if rounding == "rtz" else bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))
-    return np.where(np.isnan(x), np.uint16(0x7FFF), (rounded >> 16).astype(np.uint16)).astype(np.uint16)
+    rounded = (
+        bits if rounding == "rtz" else bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))
+    )
+    return np.where(np.isnan(x), np.uint16(0x7FFF), (rounded >> 16).astype(np.uint16)).astype(
+        np.uint16
+    )
 
 
 def decode_bf16(codes: np.ndarray) -> np.ndarray:
@@ -128,7 +145,9 @@ def _to_int(x: np.ndarray, t: dtype) -> np.ndarray:
     over, under = wide >= float(high), wide <= float(low)
     inside = np.where(over | under, 0, wide)
     as_int = inside.astype(np.int64 if t.signed else np.uint64)
-    as_int = np.where(over, as_int.dtype.type(high), np.where(under, as_int.dtype.type(low), as_int))
+    as_int = np.where(
+        over, as_int.dtype.type(high), np.where(under, as_int.dtype.type(low), as_int)
+    )
     return as_int.astype(carrier(t))  # the last step of an 8-bit result keeps the low bits
 
 
@@ -166,5 +185,3 @@ def bitcast(x: np.ndarray, source: Any, target: Any) -> np.ndarray:
     """The same bits under another type of equal width."""
     raw = np.ascontiguousarray(to_storage(x, source))
     return from_storage(raw.view(storage(target)).reshape(np.shape(x)), target)
-
-

@@ -74,7 +74,9 @@ def histogram_(m: Machine, op: tile.HistogramOp, x: Any, mask: Any = None) -> An
 def _tf32(x: Any) -> Any:
     """Round fp32 to 10 mantissa bits, ties to even."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0xFFF) + ((bits >> 13) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(np.float32)
+    return ((bits + np.uint32(0xFFF) + ((bits >> 13) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(
+        np.float32
+    )
 
 
 @evaluate(tile.DotOp)
@@ -116,7 +118,9 @@ def reduce_(m: Machine, op: tile.ReduceOp, *inputs: Any) -> Any:
         if n % 2:
             joined = [np.concatenate([j, x[n - 1 :]]) for j, x in zip(joined, parts, strict=True)]
         parts, n = joined, half + n % 2
-    out = [np.asarray(x[0], carrier(elem_of(v.type))) for x, v in zip(parts, op.inputs, strict=True)]
+    out = [
+        np.asarray(x[0], carrier(elem_of(v.type))) for x, v in zip(parts, op.inputs, strict=True)
+    ]
     return out[0] if len(out) == 1 else tuple(out)
 
 
@@ -127,7 +131,9 @@ def scan_(m: Machine, op: tile.ScanOp, *inputs: Any) -> Any:
         parts = [x[::-1] for x in parts]
     out = [np.array(x) for x in parts]
     for i in range(1, len(parts[0])):
-        for o, new in zip(out, _combine(m, op, [o[i - 1] for o in out], [x[i] for x in parts]), strict=True):
+        for o, new in zip(
+            out, _combine(m, op, [o[i - 1] for o in out], [x[i] for x in parts]), strict=True
+        ):
             o[i] = new
     if op.reverse:
         out = [x[::-1] for x in out]

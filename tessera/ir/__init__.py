@@ -6,7 +6,16 @@ from tessera.ir.parse import parse_module
 from tessera.ir.passes import Pass, PassManager, pass_
 from tessera.ir.rewrite import Rewriter, RuleSet, rule
 from tessera.ir.text import print_module, print_op
-from tessera.ir.types import DescriptorType, SharedType, TileType, TokenType, elem_of, scalar_of, shape_of, with_elem
+from tessera.ir.types import (
+    DescriptorType,
+    SharedType,
+    TileType,
+    TokenType,
+    elem_of,
+    scalar_of,
+    shape_of,
+    with_elem,
+)
 from tessera.ir.verify import verify
 
 __all__ = [

@@ -17,7 +17,9 @@ class Builder:
 
     __slots__ = ("before", "block", "loc")
 
-    def __init__(self, block: Block | None = None, before: Op | None = None, loc: Loc | None = None):
+    def __init__(
+        self, block: Block | None = None, before: Op | None = None, loc: Loc | None = None
+    ):
         self.block = block if block is not None else (before.parent if before is not None else None)
         self.before = before
         self.loc = loc

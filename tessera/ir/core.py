@@ -78,7 +78,9 @@ class _Field:
 
     __slots__ = ("default", "kind", "name", "optional", "position", "variadic")
 
-    def __init__(self, kind: str, optional: bool = False, variadic: bool = False, default: Any = ...):
+    def __init__(
+        self, kind: str, optional: bool = False, variadic: bool = False, default: Any = ...
+    ):
         self.kind, self.optional, self.variadic, self.default = kind, optional, variadic, default
         self.position, self.name = 0, ""
 
@@ -128,10 +130,25 @@ class Op:
     region_fields: ClassVar[tuple[_Field, ...]] = ()
     _simple: ClassVar[bool] = True
 
-    __slots__ = ("attrs", "loc", "next", "operands", "parent", "prev", "regions", "results", "segments")
+    __slots__ = (
+        "attrs",
+        "loc",
+        "next",
+        "operands",
+        "parent",
+        "prev",
+        "regions",
+        "results",
+        "segments",
+    )
 
     def __init_subclass__(
-        cls, *, opcode: str = "", effects: Effect | None = None, terminator: bool = False, **kwargs: Any
+        cls,
+        *,
+        opcode: str = "",
+        effects: Effect | None = None,
+        terminator: bool = False,
+        **kwargs: Any,
     ):
         super().__init_subclass__(**kwargs)
         if effects is not None:
@@ -156,7 +173,7 @@ class Op:
 
     def __init__(
         self,
-        *args: Value | None | Sequence[Value],
+        *args: Value | Sequence[Value] | None,
         results: Sequence[Any] | None = None,
         regions: Sequence[Block] = (),
         loc: Loc | None = None,
@@ -181,7 +198,9 @@ class Op:
                 if f.default is ...:
                     raise TypeError(f"{self.opcode}: attribute {f.name!r} is missing")
                 attrs[f.name] = f.default
-        self.regions: list[Block] = list(regions) or [Block(parent=self) for _ in self.region_fields]
+        self.regions: list[Block] = list(regions) or [
+            Block(parent=self) for _ in self.region_fields
+        ]
         for block in self.regions:
             block.parent = self
         types = self.infer() if results is None else results
@@ -189,7 +208,7 @@ class Op:
             Value(t, self, i, names[i] if i < len(names) else "") for i, t in enumerate(types)
         ]
 
-    def _set_segments(self, args: Sequence[Value | None | Sequence[Value]]) -> None:
+    def _set_segments(self, args: Sequence[Value | Sequence[Value] | None]) -> None:
         lengths: list[int] = []
         padded = [*args, *[None] * (len(self.operand_fields) - len(args))]
         for f, a in zip(self.operand_fields, padded, strict=True):
@@ -227,7 +246,7 @@ class Op:
             self.operands[index] = value
             value.uses[self, index] = None
 
-    def set_operands(self, *args: Value | None | Sequence[Value]) -> None:
+    def set_operands(self, *args: Value | Sequence[Value] | None) -> None:
         """Replace all operands, given by field as in the constructor."""
         self.drop_operands()
         self.operands = []
@@ -333,7 +352,9 @@ class Block:
 
     __slots__ = ("args", "first", "last", "parent")
 
-    def __init__(self, arg_types: Sequence[Any] = (), parent: Op | None = None, names: Sequence[str] = ()):
+    def __init__(
+        self, arg_types: Sequence[Any] = (), parent: Op | None = None, names: Sequence[str] = ()
+    ):
         self.parent = parent
         self.first: Op | None = None
         self.last: Op | None = None

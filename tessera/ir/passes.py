@@ -87,5 +87,7 @@ def parse_pipeline(text: str) -> list[Pass]:
     found: list[Pass] = []
     for name, options in _ITEM.findall(text):
         pairs: Iterable[list[str]] = (o.split("=", 1) for o in options.split(",") if o)
-        found.append(PASSES[name].bind(**{k.strip(): ast.literal_eval(v.strip()) for k, v in pairs}))
+        found.append(
+            PASSES[name].bind(**{k.strip(): ast.literal_eval(v.strip()) for k, v in pairs})
+        )
     return found

@@ -21,7 +21,11 @@ from tessera.ir.core import Block, Module, Op, Value
 def format_attr(value: Any) -> str:
     """An attribute as a literal: Python literals, `!type` for types, `@layout` for layouts."""
     if isinstance(value, float):
-        return f"float({value.hex()!r})" if value == value and abs(value) != float("inf") else f"float('{value}')"
+        return (
+            f"float({value.hex()!r})"
+            if value == value and abs(value) != float("inf")
+            else f"float('{value}')"
+        )
     if value is None or isinstance(value, (bool, int, str)):
         return repr(value)
     if isinstance(value, (tuple, list)):
@@ -83,7 +87,9 @@ class _Printer:
             return
         for i, block in enumerate(op.regions):
             args = ", ".join(f"{self.name(a)}: {a.type.short}" for a in block.args)
-            self.lines.append(f"{indent}{text if i == 0 else '}'} ({args}) {{{place if i == 0 else ''}")
+            self.lines.append(
+                f"{indent}{text if i == 0 else '}'} ({args}) {{{place if i == 0 else ''}"
+            )
             self.block(block, indent + "  ")
         self.lines.append(indent + "}")
 

@@ -13,7 +13,11 @@ def verify(module: Module) -> None:
 
 def _verify_op(op: Op, visible: set[Value]) -> None:
     for i, v in enumerate(op.operands):
-        require(v in visible, op, lambda i=i: f"operand {i} is used before its definition or out of its scope")
+        require(
+            v in visible,
+            op,
+            lambda i=i: f"operand {i} is used before its definition or out of its scope",
+        )
         require((op, i) in v.uses, op, lambda i=i: f"use list of operand {i} is broken")
     if op._simple:  # pyright: ignore[reportPrivateUsage]
         require(len(op.operands) == len(op.operand_fields), op, "wrong number of operands")
@@ -24,7 +28,9 @@ def _verify_op(op: Op, visible: set[Value]) -> None:
         require(
             inferred == actual,
             op,
-            lambda: f"result types {[t.short for t in actual]} should be {[t.short for t in inferred]}",
+            lambda: (
+                f"result types {[t.short for t in actual]} should be {[t.short for t in inferred]}"
+            ),
         )
     op.verify()
     for block in op.regions:
@@ -33,10 +39,14 @@ def _verify_op(op: Op, visible: set[Value]) -> None:
 
 def _verify_block(op: Op, block: Block, visible: set[Value]) -> None:
     require(block.parent is op, op, "region has another parent")
-    require(block.last is not None and block.last.terminator, op, "a region must end in a terminator")
+    require(
+        block.last is not None and block.last.terminator, op, "a region must end in a terminator"
+    )
     inner = visible | set(block.args)
     for child in block:
         require(child.parent is block, child, "parent link is broken")
-        require(not child.terminator or child is block.last, child, "a terminator stands inside a block")
+        require(
+            not child.terminator or child is block.last, child, "a terminator stands inside a block"
+        )
         _verify_op(child, inner)
         inner.update(child.results)

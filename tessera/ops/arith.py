@@ -45,7 +45,11 @@ class Binary(Elementwise):
 
     def verify(self) -> None:
         super().verify()
-        require(self.lhs.type == self.rhs.type, self, lambda: f"{self.lhs!r} and {self.rhs!r} differ in type")
+        require(
+            self.lhs.type == self.rhs.type,
+            self,
+            lambda: f"{self.lhs!r} and {self.rhs!r} differ in type",
+        )
 
 
 class AddOp(Binary, opcode="add"):
@@ -131,7 +135,9 @@ class CmpOp(Elementwise, opcode="cmp"):
     def verify(self) -> None:
         super().verify()
         require(self.lhs.type == self.rhs.type, self, "operands differ in type")
-        require(self.predicate in COMPARISONS, self, lambda: f"unknown predicate {self.predicate!r}")
+        require(
+            self.predicate in COMPARISONS, self, lambda: f"unknown predicate {self.predicate!r}"
+        )
 
 
 class SelectOp(Elementwise, opcode="select"):
@@ -223,7 +229,9 @@ MATH = {
 MATH_OPS: dict[str, type[FloatUnary]] = {}
 for _name, _doc in MATH.items():
     _class = f"{_name.title().replace('_', '')}Op"
-    MATH_OPS[_name] = type(_class, (FloatUnary,), {"__doc__": f"{_doc}.", "__slots__": ()}, opcode=_name)
+    MATH_OPS[_name] = type(
+        _class, (FloatUnary,), {"__doc__": f"{_doc}.", "__slots__": ()}, opcode=_name
+    )
     globals()[_class] = MATH_OPS[_name]
 
 
@@ -287,7 +295,11 @@ class AddPtrOp(Elementwise, opcode="addptr"):
 
     def verify(self) -> None:
         super().verify()
-        require(isinstance(elem_of(self.ptr.type), pointer_type), self, "the first operand is not a pointer")
+        require(
+            isinstance(elem_of(self.ptr.type), pointer_type),
+            self,
+            "the first operand is not a pointer",
+        )
         require(elem_of(self.offset.type).is_int(), self, "the offset is not an integer")
 
 

@@ -25,7 +25,11 @@ class FuncOp(Op, opcode="func"):
 
     def verify(self) -> None:
         if self.body.last is not None:
-            require(_types(self.body.last.operands) == list(self.returns), self, "returns have the wrong types")
+            require(
+                _types(self.body.last.operands) == list(self.returns),
+                self,
+                "returns have the wrong types",
+            )
 
 
 class ReturnOp(Op, opcode="return", terminator=True):
@@ -58,7 +62,11 @@ class IfOp(Op, opcode="if"):
         require(self.condition.type == int1, self, "the condition is not int1")
         want = _types(self.results)
         for block in self.regions:
-            require(_types(block.terminator.operands) == want, self, "a branch yields other types than the results")
+            require(
+                _types(block.terminator.operands) == want,
+                self,
+                "a branch yields other types than the results",
+            )
 
 
 class ForOp(Op, opcode="for"):
@@ -85,9 +93,19 @@ class ForOp(Op, opcode="for"):
 
     def verify(self) -> None:
         want = _types(self.inits)
-        require(self.lb.type == self.ub.type == self.step.type, self, "bounds and step differ in type")
-        require(_types(self.body.args) == [self.lb.type, *want], self, "body arguments have the wrong types")
-        require(_types(self.body.terminator.operands) == want, self, "the body yields other types than it carries")
+        require(
+            self.lb.type == self.ub.type == self.step.type, self, "bounds and step differ in type"
+        )
+        require(
+            _types(self.body.args) == [self.lb.type, *want],
+            self,
+            "body arguments have the wrong types",
+        )
+        require(
+            _types(self.body.terminator.operands) == want,
+            self,
+            "the body yields other types than it carries",
+        )
 
     @property
     def induction(self) -> Value:
@@ -112,9 +130,17 @@ class WhileOp(Op, opcode="while"):
 
     def verify(self) -> None:
         want = _types(self.inits)
-        require(isinstance(self.before.terminator, ConditionOp), self, "`before` must end in a condition")
+        require(
+            isinstance(self.before.terminator, ConditionOp),
+            self,
+            "`before` must end in a condition",
+        )
         require(_types(self.before.args) == want, self, "`before` has the wrong arguments")
-        require(_types(self.before.terminator.operands[1:]) == want, self, "the condition passes other types")
+        require(
+            _types(self.before.terminator.operands[1:]) == want,
+            self,
+            "the condition passes other types",
+        )
         require(_types(self.after.args) == want, self, "`after` has the wrong arguments")
         require(_types(self.after.terminator.operands) == want, self, "`after` yields other types")
 

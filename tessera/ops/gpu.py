@@ -7,7 +7,18 @@ from typing import Any
 
 from tessera.dtypes import int1, int32
 from tessera.ir import (
-    Effect, Op, SharedType, TileType, TokenType, Value, attr, elem_of, operand, require, shape_of, with_elem,
+    Effect,
+    Op,
+    SharedType,
+    TileType,
+    TokenType,
+    Value,
+    attr,
+    elem_of,
+    operand,
+    require,
+    shape_of,
+    with_elem,
 )  # fmt: skip
 
 
@@ -17,7 +28,9 @@ class ConvertLayoutOp(Op, opcode="convert_layout"):
     x: Value = operand()
 
     def verify(self) -> None:
-        same = shape_of(self.x.type) == shape_of(self.result.type) and elem_of(self.x.type) == elem_of(self.result.type)
+        same = shape_of(self.x.type) == shape_of(self.result.type) and elem_of(
+            self.x.type
+        ) == elem_of(self.result.type)
         require(same, self, "shape or element type changes")
 
 
@@ -94,7 +107,11 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
 
     def verify(self) -> None:
         if self.mask is not None:
-            require(self.mask.type == with_elem(self.ptr.type, int1), self, "the mask must be int1 in the pointer's shape")
+            require(
+                self.mask.type == with_elem(self.ptr.type, int1),
+                self,
+                "the mask must be int1 in the pointer's shape",
+            )
 
 
 class AsyncCommitOp(Op, opcode="async_commit", effects=Effect.WRITE):
@@ -131,4 +148,6 @@ class MmaOp(Op, opcode="mma"):
         return (self.acc.type,)
 
     def verify(self) -> None:
-        require(all(isinstance(v.type, TileType) for v in self.operands), self, "operands are not tiles")
+        require(
+            all(isinstance(v.type, TileType) for v in self.operands), self, "operands are not tiles"
+        )

@@ -6,7 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.dtypes import int1, pointer_type
-from tessera.ir import DescriptorType, Effect, Op, Value, attr, elem_of, operand, require, shape_of, with_elem
+from tessera.ir import (
+    DescriptorType,
+    Effect,
+    Op,
+    Value,
+    attr,
+    elem_of,
+    operand,
+    require,
+    shape_of,
+    with_elem,
+)
 from tessera.ops.tile import result_tile
 
 ATOMIC_OPS = ("add", "max", "min", "and", "or", "xor", "xchg")
@@ -26,7 +37,11 @@ def _check_access(op: Op, ptr: Value, *masks: Value | None) -> None:
     require(isinstance(elem_of(ptr.type), pointer_type), op, "the first operand is not a pointer")
     for m in masks:
         if m is not None:
-            require(m.type == with_elem(ptr.type, int1), op, "the mask must be int1 in the shape of the pointer")
+            require(
+                m.type == with_elem(ptr.type, int1),
+                op,
+                "the mask must be int1 in the shape of the pointer",
+            )
 
 
 class LoadOp(Op, opcode="load", effects=Effect.READ):
@@ -45,7 +60,9 @@ class LoadOp(Op, opcode="load", effects=Effect.READ):
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
         if self.other is not None:
-            require(self.other.type == self.result.type, self, "`other` has not the type of the result")
+            require(
+                self.other.type == self.result.type, self, "`other` has not the type of the result"
+            )
 
 
 class StoreOp(Op, opcode="store", effects=Effect.WRITE):
@@ -59,7 +76,11 @@ class StoreOp(Op, opcode="store", effects=Effect.WRITE):
 
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
-        require(self.value.type == pointee(self.ptr.type), self, "the value has not the pointer's element type")
+        require(
+            self.value.type == pointee(self.ptr.type),
+            self,
+            "the value has not the pointer's element type",
+        )
 
 
 class AtomicRmwOp(Op, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
@@ -78,7 +99,11 @@ class AtomicRmwOp(Op, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
         require(self.kind in ATOMIC_OPS, self, lambda: f"unknown kind {self.kind!r}")
-        require(self.value.type == pointee(self.ptr.type), self, "the value has not the pointer's element type")
+        require(
+            self.value.type == pointee(self.ptr.type),
+            self,
+            "the value has not the pointer's element type",
+        )
 
 
 class AtomicCasOp(Op, opcode="atomic_cas", effects=Effect.READ | Effect.WRITE):
@@ -95,7 +120,11 @@ class AtomicCasOp(Op, opcode="atomic_cas", effects=Effect.READ | Effect.WRITE):
 
     def verify(self) -> None:
         _check_access(self, self.ptr)
-        require(self.value.type == self.expected.type == pointee(self.ptr.type), self, "operand types differ")
+        require(
+            self.value.type == self.expected.type == pointee(self.ptr.type),
+            self,
+            "operand types differ",
+        )
 
 
 class MakeDescriptorOp(Op, opcode="make_descriptor"):

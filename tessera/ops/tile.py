@@ -66,7 +66,9 @@ class SplatOp(Op, opcode="splat"):
 
     def verify(self) -> None:
         require(shape_of(self.x.type) == (), self, "the operand is not a scalar")
-        require(elem_of(self.result.type) == self.x.type, self, "the element type is not the scalar's")
+        require(
+            elem_of(self.result.type) == self.x.type, self, "the element type is not the scalar's"
+        )
 
 
 class BroadcastOp(Op, opcode="broadcast"):
@@ -118,7 +120,11 @@ class TransOp(TileOp, opcode="trans"):
         return (TileType(tuple(s[i] for i in self.order), elem_of(self.x.type)),)
 
     def verify(self) -> None:
-        require(sorted(self.order) == list(range(len(shape_of(self.x.type)))), self, "order is no permutation")
+        require(
+            sorted(self.order) == list(range(len(shape_of(self.x.type)))),
+            self,
+            "order is no permutation",
+        )
 
 
 class JoinOp(TileOp, opcode="join"):
@@ -197,8 +203,14 @@ class CombineOp(TileOp):
         require(len({shape_of(v.type) for v in self.inputs}) == 1, self, "inputs differ in shape")
         require(0 <= self.axis < len(shape_of(self.inputs[0].type)), self, "axis out of range")
         want = [elem_of(v.type) for v in self.inputs]
-        require([a.type for a in self.combine.args] == want * 2, self, "combine has the wrong arguments")
-        require([v.type for v in self.combine.terminator.operands] == want, self, "combine yields wrong types")
+        require(
+            [a.type for a in self.combine.args] == want * 2, self, "combine has the wrong arguments"
+        )
+        require(
+            [v.type for v in self.combine.terminator.operands] == want,
+            self,
+            "combine yields wrong types",
+        )
 
 
 class ReduceOp(CombineOp, opcode="reduce"):

@@ -30,7 +30,9 @@ def load_nothing(op: memory.LoadOp, rw: Rewriter) -> Value | None:
     """load p, false, other → other (0 without one)"""
     if op.mask is None or constant_of(op.mask) is None:
         return None
-    return op.other if op.other is not None else make_const(rw, _zero(op.result.type), op.result.type)
+    return (
+        op.other if op.other is not None else make_const(rw, _zero(op.result.type), op.result.type)
+    )
 
 
 def _zero(t: Any) -> int | float:
@@ -75,7 +77,9 @@ def known_branch(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | None:
 def unused_results_of_if(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | None:
     """Results that nobody reads, or that are the same value on both sides, leave the `if`."""
     yields = [b.terminator for b in op.regions]
-    same = [a if a is b else None for a, b in zip(yields[0].operands, yields[1].operands, strict=True)]
+    same = [
+        a if a is b else None for a, b in zip(yields[0].operands, yields[1].operands, strict=True)
+    ]
     keep = [i for i, r in enumerate(op.results) if r.uses and same[i] is None]
     if len(keep) == len(op.results):
         return None
@@ -87,7 +91,9 @@ def unused_results_of_if(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | No
         new.results[n].name = op.results[i].name
     rw.insert(new)
     fresh = iter(new.results)
-    return [next(fresh) if i in keep else (same[i] or op.results[i]) for i in range(len(op.results))]
+    return [
+        next(fresh) if i in keep else (same[i] or op.results[i]) for i in range(len(op.results))
+    ]
 
 
 @rule(CONTROL, control.ForOp)
@@ -95,7 +101,9 @@ def trim_loop(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
     """Carried values that never change become the initial value; those that nobody needs are dropped."""
     term = op.body.terminator
     invariant = {
-        i for i, (a, y, init) in enumerate(zip(op.carried, term.operands, op.inits, strict=True)) if y is a or y is init
+        i
+        for i, (a, y, init) in enumerate(zip(op.carried, term.operands, op.inits, strict=True))
+        if y is a or y is init
     }
     dead = {i for i in range(len(op.inits)) if i not in invariant and _only_feeds_itself(op, i)}
     if not invariant and not dead:
@@ -135,7 +143,9 @@ def _only_feeds_itself(op: control.ForOp, index: int) -> bool:
             if user is op.body.terminator:
                 if position != index:
                     return False
-            elif user.regions or user.terminator or user.all_effects() or user.parent is not op.body:
+            elif (
+                user.regions or user.terminator or user.all_effects() or user.parent is not op.body
+            ):
                 return False
             elif user not in seen:
                 seen.add(user)
@@ -150,5 +160,3 @@ RULES = FOLD + SHAPE + MEMORY + CONTROL
 def canonicalize(module: Module) -> None:
     """Apply all rules to a fixpoint. Assumes and keeps valid IR at any level; drops unused pure ops."""
     Rewriter(RULES).run(module)
-
-

@@ -20,7 +20,12 @@ def _block(block: Block, known: dict[Key, list[Value]]) -> None:
             for inner in op.regions:
                 _block(inner, dict(known))
             continue
-        if op.effects is not Effect.NONE or op.terminator or not op.results or op.opcode == "local_alloc":
+        if (
+            op.effects is not Effect.NONE
+            or op.terminator
+            or not op.results
+            or op.opcode == "local_alloc"
+        ):
             continue
         key = _key(op)
         seen = known.get(key)

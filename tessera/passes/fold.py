@@ -75,7 +75,9 @@ def fold_integers(op: arith.Binary, rw: Rewriter) -> Value | None:
     return None if value is None else make_const(rw, wrap(value, elem_of(op.lhs.type)), op.lhs.type)
 
 
-@rule(FOLD, arith.AddOp, arith.MulOp, arith.AndOp, arith.OrOp, arith.XorOp, arith.MinOp, arith.MaxOp)
+@rule(
+    FOLD, arith.AddOp, arith.MulOp, arith.AndOp, arith.OrOp, arith.XorOp, arith.MinOp, arith.MaxOp
+)
 def constant_right(op: arith.Binary, rw: Rewriter) -> Op | None:
     """const ∘ x  →  x ∘ const   (commutative; so that other rules look on one side only)"""
     if constant_of(op.lhs) is None or constant_of(op.rhs) is not None:
@@ -190,7 +192,9 @@ def accumulate_in_dot(op: arith.AddOp, rw: Rewriter) -> Value | None:
         if isinstance(d, tile.DotOp) and len(product.uses) == 1 and constant_of(d.acc) == 0:
             if d.parent is not op.parent or elem_of(other.type).bits < 32:
                 continue
-            return rw.emit(tile.DotOp(d.a, d.b, other, precision=d.precision, max_imprecise=d.max_imprecise))
+            return rw.emit(
+                tile.DotOp(d.a, d.b, other, precision=d.precision, max_imprecise=d.max_imprecise)
+            )
     return None
 
 
@@ -210,7 +214,11 @@ def reshape_uniform(op: Any, rw: Rewriter) -> Value | None:
         return make_const(rw, inner.value, op.result.type)
     if isinstance(inner, tile.SplatOp):
         result = op.result.type
-        return rw.emit(tile.SplatOp(inner.x, results=[result])) if isinstance(result, TileType) else inner.x
+        return (
+            rw.emit(tile.SplatOp(inner.x, results=[result]))
+            if isinstance(result, TileType)
+            else inner.x
+        )
     return None
 
 
@@ -236,6 +244,10 @@ def identity_trans(op: tile.TransOp, rw: Rewriter) -> Value | None:
 def reshape_twice(op: tile.ReshapeOp, rw: Rewriter) -> Value | None:
     """reshape (reshape x)  →  reshape x"""
     inner = op.x.op
-    if isinstance(inner, tile.ReshapeOp) and inner.reorder == op.reorder and shape_of(op.result.type):
+    if (
+        isinstance(inner, tile.ReshapeOp)
+        and inner.reorder == op.reorder
+        and shape_of(op.result.type)
+    ):
         return rw.emit(tile.ReshapeOp(inner.x, reorder=op.reorder, results=[op.result.type]))
     return None

@@ -13,8 +13,21 @@ from tessera.interp.machine import Machine, run_program
 from tessera.interp.memory import Memory
 from tessera.ir import Builder, Module, TileType, Value
 from tessera.ops import (
-    AddOp, AddPtrOp, ArangeOp, BroadcastOp, CmpOp, ConstOp, DivOp, ExpandDimsOp, FuncOp, MulOp, RemOp, ReturnOp,
-    SelectOp, SplatOp, SubOp,
+    AddOp,
+    AddPtrOp,
+    ArangeOp,
+    BroadcastOp,
+    CmpOp,
+    ConstOp,
+    DivOp,
+    ExpandDimsOp,
+    FuncOp,
+    MulOp,
+    RemOp,
+    ReturnOp,
+    SelectOp,
+    SplatOp,
+    SubOp,
 )  # fmt: skip
 
 N = 32
@@ -38,7 +51,9 @@ class Expressions:
     def __init__(self, draw: st.DrawFn):
         self.draw = draw
         self.module = Module()
-        self.func = FuncOp(name="k", arg_attrs=((("divisibility", 16),), (("divisibility", 16),), ()))
+        self.func = FuncOp(
+            name="k", arg_attrs=((("divisibility", 16),), (("divisibility", 16),), ())
+        )
         self.module.body.append(self.func)
         self.pointer = self.func.body.add_arg(pointer_type(float32), "p")
         self.even = self.func.body.add_arg(int32, "n")
@@ -55,12 +70,20 @@ class Expressions:
             start = self.draw(st.sampled_from([0, 0, 1, 4, 32, 48]))
             return b.emit(ArangeOp(start=start, end=start + N))
         if kind == "splat":
-            return b.emit(SplatOp(self.draw(st.sampled_from([self.even, self.odd])), results=[TILE]))
+            return b.emit(
+                SplatOp(self.draw(st.sampled_from([self.even, self.odd])), results=[TILE])
+            )
         if kind == "const":
-            return b.emit(ConstOp(value=self.draw(st.sampled_from([0, 1, 2, 3, 8, 16, 24])), results=[TILE]))
+            return b.emit(
+                ConstOp(value=self.draw(st.sampled_from([0, 1, 2, 3, 8, 16, 24])), results=[TILE])
+            )
         x = self.tile(depth - 1)
         if kind in ("div", "rem"):
-            y = b.emit(ConstOp(value=self.draw(st.sampled_from([1, 2, 3, 4, 8, 16, 12, 64])), results=[TILE]))
+            y = b.emit(
+                ConstOp(
+                    value=self.draw(st.sampled_from([1, 2, 3, 4, 8, 16, 12, 64])), results=[TILE]
+                )
+            )
             return b.emit((DivOp if kind == "div" else RemOp)(x, y))
         y = self.tile(depth - 1)
         if kind == "select":
@@ -86,7 +109,12 @@ def test_facts_hold_on_every_value(data: st.DataObject) -> None:
     facts = AxisAnalysis(e.func)
     n = data.draw(st.sampled_from([0, 16, 48, 1024]))
     machine = Machine(e.module, Memory(), (1, 1, 1))
-    run_program(machine, e.func, [np.int64(4096), np.int32(n), np.int32(data.draw(st.integers(0, 40)))], (0, 0, 0))
+    run_program(
+        machine,
+        e.func,
+        [np.int64(4096), np.int32(n), np.int32(data.draw(st.integers(0, 40)))],
+        (0, 0, 0),
+    )
     for op in e.func.body:
         for r in op.results:
             x = np.asarray(machine.values[r])
@@ -104,8 +132,16 @@ def test_row_of_a_matrix_is_a_wide_vector() -> None:
     b = e.b
     row = b.emit(SplatOp(b.emit(MulOp(e.odd, e.even)), results=[TILE]))
     offset = b.emit(AddOp(row, b.emit(ArangeOp(start=0, end=N))))
-    pointers = b.emit(AddPtrOp(b.emit(SplatOp(e.pointer, results=[TileType((N,), e.pointer.type)])), offset))
-    mask = b.emit(CmpOp(b.emit(ArangeOp(start=0, end=N)), b.emit(SplatOp(e.even, results=[TILE])), predicate="lt"))
+    pointers = b.emit(
+        AddPtrOp(b.emit(SplatOp(e.pointer, results=[TileType((N,), e.pointer.type)])), offset)
+    )
+    mask = b.emit(
+        CmpOp(
+            b.emit(ArangeOp(start=0, end=N)),
+            b.emit(SplatOp(e.even, results=[TILE])),
+            predicate="lt",
+        )
+    )
     b.insert(ReturnOp())
     facts = AxisAnalysis(e.func)
     assert facts.vector_width(pointers, 0) == 4
