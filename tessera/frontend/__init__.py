@@ -1,25 +1,24 @@
 """The front end: Python source of a kernel → tile IR (rank 4). Importing it ties every operation to its meaning."""
 
-from tessera.frontend import (
+from tessera.frontend import (  # noqa: F401  handlers and implementations register themselves
     branches,
     calls,
     expressions,
     loops,
     names,
+    sem_block_ptr,
+    sem_combine,
+    sem_descriptor,
+    sem_dot,
+    sem_elementwise,
+    sem_hints,
+    sem_libdevice,
+    sem_memory,
+    sem_shape,
     statements,
 )
 from tessera.frontend.frontend import FrontEnd
 from tessera.frontend.lower import lower_kernel
 from tessera.frontend.registry import impl
 
-__all__ = [
-    "FrontEnd",
-    "branches",
-    "calls",
-    "expressions",
-    "impl",
-    "loops",
-    "lower_kernel",
-    "names",
-    "statements",
-]
+__all__ = ["FrontEnd", "impl", "lower_kernel"]

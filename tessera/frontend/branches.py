@@ -31,11 +31,13 @@ from tessera.frontend.flatten import (
     type_text,
 )
 from tessera.frontend.frontend import FrontEnd, Returned, ReturningIf, handles
+from tessera.frontend.promote import dtype_of_number
 from tessera.frontend.sem_values import condition
 from tessera.frontend.source import last_assignment
 from tessera.ir import Block, TileType, Value
 from tessera.language.aggregate import field_values, is_aggregate_value, replace_fields
-from tessera.language.values import constexpr, is_runtime, tensor, tuple as tl_tuple
+from tessera.language.values import constexpr, is_runtime, tensor
+from tessera.language.values import tuple as tl_tuple
 from tessera.ops import ConstOp, IfOp, YieldOp
 
 _MISSING: Any = object()
@@ -97,7 +99,7 @@ def visit_if(fe: FrontEnd, node: ast.If) -> Returned | None:
 
 
 def _branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: Any, b: Any) -> BranchMismatch:
-    error = BranchMismatch(name=name, then=type_text(a), orelse=type_text(b))
+    error = BranchMismatch(name=name, then=joined_text(a), orelse=joined_text(b))
     places = [last_assignment(body, name) for body in (node.body, node.orelse)]
     place = places[1] or places[0]
     if place is not None:
@@ -105,7 +107,7 @@ def _branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: Any, b: Any) -> B
     if all(places):
         error.note(f"the then block assigns it at {fe.loc(places[0]).short()}")  # type: ignore[arg-type]
     else:
-        error.note(f"before the `if` it is {type_text(b if places[0] else a)}")
+        error.note(f"before the `if` it is {joined_text(b if places[0] else a)}")
     return error
 
 
@@ -141,7 +143,7 @@ def _unify_returns(fe: FrontEnd, a: Any, b: Any, blocks: tuple[Block, Block]) ->
     pair = unify(fe, a, b, blocks)
     if pair is None:
         raise ReturnMismatch(
-            first=type_text(a), second=type_text(b),
+            first=joined_text(a), second=joined_text(b),
             help="every `return` of a function must give the same types: cast with `.to(...)`",
         )  # fmt: skip
     return pair
@@ -166,6 +168,11 @@ def _anything_like(fe: FrontEnd, x: Any, block: Block) -> Any:
             zero = 0.0 if elem.is_floating() else False if elem.is_bool() else 0
             zeros.append(fe.builder.emit(ConstOp(value=zero, results=(v.type,))))
     return rebuild(x, iter(zeros))
+
+
+def joined_text(x: Any) -> str:
+    """The type with which a value joins another: numbers as the dtype they take."""
+    return str(dtype_of_number(x.value)) if is_number(x) else type_text(x)
 
 
 def unify(fe: FrontEnd, a: Any, b: Any, blocks: Sequence[Block]) -> tuple[Any, Any] | None:

@@ -21,12 +21,16 @@ from tessera.language.aggregate import is_aggregate_value
 from tessera.language.values import (
     constexpr,
     is_runtime,
-    slice as tl_slice,
     tensor,
     tensor_descriptor,
-    tuple as tl_tuple,
     unwrap,
     wrap,
+)
+from tessera.language.values import (
+    slice as tl_slice,
+)
+from tessera.language.values import (
+    tuple as tl_tuple,
 )
 
 Operator = tuple[str, Callable[..., Any]]

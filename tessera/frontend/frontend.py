@@ -23,11 +23,13 @@ from tessera.errors import (
     UnsupportedLanguageConstruct,
 )
 from tessera.frontend.flatten import flatten, is_number
-from tessera.frontend.sem_values import to_tensor, wrap as tensor_of
+from tessera.frontend.sem_values import to_tensor
+from tessera.frontend.sem_values import wrap as tensor_of
 from tessera.frontend.source import BlockFacts, source_of
 from tessera.ir import Block, Builder, Module, Value
 from tessera.language.callable import JITCallable
-from tessera.language.values import tensor, tuple as tl_tuple, wrap
+from tessera.language.values import tensor, wrap
+from tessera.language.values import tuple as tl_tuple
 from tessera.ops import YieldOp
 
 MAX_DEPTH = 200  # of inlined calls: deeper means that a recursion does not end at compile time

@@ -22,7 +22,8 @@ from tessera.frontend.source import last_assignment
 from tessera.frontend.statements import assign
 from tessera.ir import Block, Value
 from tessera.language import hints
-from tessera.language.values import constexpr, tensor, tuple as tl_tuple, unwrap, wrap
+from tessera.language.values import constexpr, tensor, unwrap, wrap
+from tessera.language.values import tuple as tl_tuple
 from tessera.ops import ConditionOp, ForOp, WhileOp, YieldOp
 
 Loop = ast.For | ast.While

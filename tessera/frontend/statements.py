@@ -12,7 +12,8 @@ from tessera.frontend.flatten import flatten, is_number, type_text
 from tessera.frontend.frontend import FrontEnd, Returned, handles
 from tessera.language import hints
 from tessera.language.aggregate import is_aggregate_value
-from tessera.language.values import constexpr, tensor, tuple as tl_tuple, unwrap
+from tessera.language.values import constexpr, tensor, unwrap
+from tessera.language.values import tuple as tl_tuple
 
 
 # --- binding names --------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ class tensor:
         raise KernelOnly("the value of a tensor is not known while its kernel is compiled")
 
     def __str__(self) -> str:
-        dims = "x".join(map(str, self.dims))
+        dims = ", ".join(map(str, self.dims))
         return f"{self.dtype}[{dims}]"
 
     __repr__ = __str__
