@@ -158,9 +158,10 @@ from tessera.language.standard import (
 
 __all__ = [
     "PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "abs", "add", "advance", "aggregate_replace", "arange", "argmax",
-    "argmin", "associative_scan", "assume", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
-    "atomic_xchg", "atomic_xor", "bfloat16", "bitonic_merge", "block_type", "broadcast", "broadcast_to", "cast", "cat",
-    "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "constexpr_type", "core", "cos", "cumprod", "cumsum",
+    "argmin", "associative_scan", "assume", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min",
+    "atomic_or", "atomic_xchg", "atomic_xor", "bfloat16", "bitonic_merge", "block_type", "broadcast", "broadcast_to",
+    "cast", "cat", "cdiv", "ceil", "clamp", "condition", "const", "constexpr", "constexpr_type", "core", "cos",
+    "cumprod", "cumsum",
     "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "dtype", "erf", "exp", "exp2", "expand_dims",
     "extra", "fdiv", "flip", "float16", "float32", "float64", "float8e4b15", "float8e4b8", "float8e4nv", "float8e5",
     "float8e5b16", "floor", "fma", "full", "gather", "histogram", "inline_asm_elementwise", "int1", "int16", "int32",

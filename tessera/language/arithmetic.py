@@ -47,7 +47,7 @@ def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = PropagateNan.NONE) ->
 
 @builtin
 def where(condition: Any, x: Any, y: Any) -> Any:
-    """`x` where `condition` (int1), else `y`; both are evaluated, all three broadcast, x and y promote as in `x + y`."""
+    """`x` where `condition` (int1), else `y`; both are evaluated, all three broadcast, x and y promote as in `+`."""
 
 
 @builtin

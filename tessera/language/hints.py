@@ -39,7 +39,7 @@ def condition(arg1: Any, disable_licm: Any = False) -> Any:
 # --- hints --------------------------------------------------------------------------------------------
 @builtin
 def multiple_of(input: Any, values: Any) -> Any:
-    """`input` unchanged, with the promise that along dimension d each contiguous run starts at a multiple of `values[d]`.
+    """`input` unchanged, with the promise that along dimension d contiguous runs start at multiples of `values[d]`.
 
     The values are compile-time ints, one a dimension; one int for 1-D tiles and scalars.
     """
