@@ -3,7 +3,8 @@
 from tessera import language, runtime
 from tessera.compiler import CompilationError
 from tessera.errors import InterpreterError, OutOfResources, TesseraError, TritonError
-from tessera.language.aggregate import aggregate, constexpr_function, must_use_result
+from tessera.language.aggregate import aggregate, constexpr_function
+from tessera.language.builtin import must_use_result
 from tessera.runtime import (
     Config, JITFunction, KernelInterface, MockTensor, TensorWrapper, autotune, compile, heuristics, jit, reinterpret,
 )  # fmt: skip
