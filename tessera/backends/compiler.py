@@ -53,6 +53,7 @@ class Options:
     sanitize_overflow: bool = True
     arch: str | None = None
     instrumentation_mode: str = ""
+    target: GPUTarget | None = None  # set by the back end
 
     def __post_init__(self) -> None:
         if not is_power_of_two(self.num_warps):
@@ -61,7 +62,7 @@ class Options:
             raise LaunchError(f"num_stages must not be negative, got {self.num_stages}")
 
 
-_FIELDS = {f.name for f in dataclasses.fields(Options)}
+_FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}
 
 
 def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,7 +93,7 @@ class Backend:
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
         """Options with this target's defaults. KeyError for an unknown name, LaunchError for a bad value."""
-        return Options(**{"backend_name": self.name, **known_options(options)})
+        return Options(**{"backend_name": self.name, **known_options(options)}, target=self.target)
 
     def stages(self, options: Options) -> dict[str, Stage]:
         """Stage name → function, in order; the names are the extensions under `kernel.asm`."""

@@ -20,7 +20,7 @@ class InterpreterBackend(Backend):
     def parse_options(self, options: Mapping[str, Any]) -> Options:
         fp8 = ("fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16", "fp8e4b15")
         defaults = {"backend_name": self.name, "warp_size": 1, "supported_fp8_dtypes": fp8}
-        return Options(**{**defaults, **known_options(options)})
+        return Options(**{**defaults, **known_options(options)}, target=self.target)
 
     def stages(self, options: Options) -> dict[str, Stage]:
         def tir(module: Module, metadata: dict[str, Any]) -> Module:

@@ -93,10 +93,14 @@ def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) 
 
 def _run_stages(src: Any, backend: Backend, options: Options, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
     metadata: dict[str, Any] = {**asdict(options), "name": src.name, "shared": 0}
+    del metadata["target"]  # put back, as an object, by whoever makes the CompiledKernel
     timings: list[tuple[str, float]] = []
     start = time.perf_counter()
     product = src.make_ir(options)
     timings.append(("front end", time.perf_counter() - start))
+    if isinstance(product, Module):
+        kernel = next(f for f in product.body if f.attrs["kernel"])
+        metadata["args"] = [a.type.short for a in kernel.regions[0].args]
     stages = backend.stages(options)
     names = list(stages)
     if isinstance(src, IRSource):

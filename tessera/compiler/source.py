@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tessera.backends.compiler import Options
-from tessera.errors import LaunchError
+from tessera.errors import CompilationError, LaunchError
 from tessera.frontend import lower_kernel
 from tessera.ir import Module, parse_module
 from tessera.language.callable import JITCallable
@@ -36,18 +38,35 @@ class ASTSource:
             if not isinstance(name, str):
                 raise TypeError("Signature keys must be string")
         self.fn = fn
-        self.name: str = fn.__name__
-        self.signature = dict(signature)
         self.constants = {_path(fn, k): v for k, v in (constexprs or {}).items()}
+        self.signature: dict[str, Any] = {}
+        for p in fn.params:  # parameters that the signature leaves out are compile-time ones
+            kind = signature.get(p.name, "constexpr")
+            self.signature[p.name] = kind
+            if kind == "constexpr" and p.has_default:
+                self.constants.setdefault((p.num,), p.default)
         self.attrs = dict(attrs or {})
+        self.name = self._symbol()
+
+    def _symbol(self) -> str:
+        """The kernel's symbol: the function's name, or what its `repr` option makes of the specialisation."""
+        make = getattr(self.fn, "name_of", None)
+        if make is None:
+            return self.fn.__name__
+        names = self.fn.arg_names
+        constants = {names[k[0]]: v for k, v in self.constants.items() if len(k) == 1}
+        name = make(SimpleNamespace(constants=constants, signature=self.signature))
+        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise CompilationError(f"{name!r} is not a valid name of a kernel", help="it must match [A-Za-z_]\\w*")
+        return name
 
     def hash(self) -> str:
         constants = sorted((k, _constant_key(v)) for k, v in self.constants.items())
-        key = (self.fn.cache_key, sorted(self.signature.items(), key=str), constants, sorted(self.attrs.items()))
+        key = (self.name, self.fn.cache_key, sorted(self.signature.items(), key=str), constants, sorted(self.attrs.items()))
         return hashlib.sha256(repr(key).encode()).hexdigest()
 
     def make_ir(self, options: Options) -> Module:
-        return lower_kernel(self.fn, self.signature, self.constants, self.attrs, options)
+        return lower_kernel(self.fn, self.signature, self.constants, self.attrs, options, self.name)
 
 
 def _path(fn: JITCallable, key: Any) -> tuple[int, ...]:

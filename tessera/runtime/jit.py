@@ -97,7 +97,7 @@ class JITFunction(JITCallable, KernelInterface):
         self.launch_metadata = launch_metadata
         self.kernel: Any = None
         self.pre_run_hooks: list[Callable[..., None]] = []
-        self._name_of = repr
+        self.name_of = repr
         # device key → ({specialisation: prepared kernel}, target, back end)
         self.device_caches: dict[Any, tuple[dict[Any, _Prepared], GPUTarget, Any]] = {}
         self._bind: Any = None
