@@ -153,7 +153,10 @@ class _Acceleration:
             acc = b.emit(MmaOp(parts[0][i], parts[1][j], acc, instruction=self.row.name))
         acc.name = op.result.name
         out = b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))
+        sources = [op.a, op.b]
         op.replace_by([out])
+        for v in sources:
+            _drop_unused(v)
 
     def _parts(self, v: Value, index: int) -> list[Value]:
         """Operand `index` in its layout, taken apart as the precision says (most significant first)."""
@@ -198,6 +201,14 @@ class _Acceleration:
         return Builder.after_op(loaded).emit(
             LocalAllocOp(loaded.result, results=[shared], names=[loaded.result.name])
         )
+
+
+def _drop_unused(v: Value) -> None:
+    """Erase transposes that only this dot used, so that the load feeds nothing but shared memory."""
+    while isinstance(v.op, TransOp) and not v.uses:
+        op = v.op
+        v = op.x
+        op.erase()
 
 
 def _owner(v: Value) -> Op:

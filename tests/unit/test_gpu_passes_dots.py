@@ -1,0 +1,145 @@
+"""Matrix instructions, pipelining, allocation and barriers on matmul and attention; meaning by the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gpu_modules import attention, matmul
+
+from tessera.backends.nvidia.target import facts_for
+from tessera.errors import OutOfResources
+from tessera.interp import run
+from tessera.ir import Module, PassManager, TileType, parse_module, print_module, verify
+from tessera.layout import RegisterPermute
+from tessera.analysis.scratch import conversion_plan
+from tessera.passes.gpu_pipeline import gpu_passes
+from tessera.passes.neutral import neutral_pipeline
+
+FACTS = facts_for(90)
+
+
+def compiled(text: str, capability: int = 90) -> Module:
+    module = parse_module(text)
+    verify(module)
+    PassManager([*neutral_pipeline(), *gpu_passes(facts_for(capability))], verify=True).run(module)
+    for op in module.walk():
+        for v in op.results:
+            assert not isinstance(v.type, TileType) or v.type.layout is not None
+    assert print_module(parse_module(print_module(module))) == print_module(module)
+    return module
+
+
+def ops(module: Module, opcode: str) -> list:
+    return [op for op in module.walk() if op.opcode == opcode]
+
+
+def in_loop(module: Module, opcode: str) -> list:
+    return [op for loop in ops(module, "for") for op in loop.body if op.opcode == opcode]
+
+
+def product(module: Module, dtype: type, acc: type, k: int, bt: bool = False, m: int = 64, n: int = 64) -> float:
+    """Largest error of the module's matmul against NumPy, relative to the largest element."""
+    rng = np.random.default_rng(1)
+    if np.issubdtype(dtype, np.integer):
+        a, b = (rng.integers(-100, 100, s).astype(dtype) for s in ((m, k), (k, n)))
+    else:
+        a, b = (rng.standard_normal(s).astype(dtype) for s in ((m, k), (k, n)))
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    c = np.zeros((m, n), acc)
+    stored = np.ascontiguousarray(b.T) if bt else b
+    run(module, (1,), [a, stored, c, k, a.shape[1], stored.shape[1], n])
+    return float(np.abs(c - want).max() / np.abs(want).max())
+
+
+@pytest.mark.parametrize(
+    ("elem", "acc", "bk", "precision", "instruction"),
+    [
+        ("fp16", "fp32", 32, "ieee", "mma.m16n8k16.f32.f16.f16"),
+        ("bf16", "fp32", 32, "ieee", "mma.m16n8k16.f32.bf16.bf16"),
+        ("fp16", "fp16", 32, "ieee", "mma.m16n8k16.f16.f16.f16"),
+        ("fp32", "fp32", 32, "tf32", "mma.m16n8k8.f32.tf32.tf32"),
+        ("i8", "i32", 32, "ieee", "mma.m16n8k32.s32.s8.s8"),
+        ("float8e4nv", "fp32", 32, "ieee", "mma.m16n8k32.f32.e4m3.e4m3"),
+        ("fp64", "fp64", 16, "ieee", "mma.m8n8k4.f64.f64.f64"),
+    ],
+)
+def test_rows(elem: str, acc: str, bk: int, precision: str, instruction: str) -> None:
+    elem = elem.replace("float8e4nv", "fp8e4nv")
+    module = compiled(matmul(elem, acc, bk=bk, precision=precision))
+    assert [op.instruction for op in ops(module, "mma")] == [instruction]
+    assert not ops(module, "dot")
+
+
+def test_fp16_matmul_is_pipelined() -> None:
+    module = compiled(matmul())
+    assert len(in_loop(module, "async_copy")) == 2
+    assert not in_loop(module, "load")
+    assert not in_loop(module, "barrier")  # the wait is the only one
+    assert [op.pending for op in ops(module, "async_wait")] == [1, 0]
+    assert [r.result.type.shape[0] for r in ops(module, "local_alloc")] == [3, 3]
+    assert module.attrs["shared"] == 3 * (64 * 32 + 32 * 64) * 2
+    for k in (16, 32, 160):
+        assert product(module, np.float16, np.float32, k) < 1e-3
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_stages(stages: int) -> None:
+    module = compiled(matmul(stages=stages))
+    assert bool(ops(module, "async_copy")) == (stages > 1)
+    assert bool(in_loop(module, "barrier")) == (stages == 1)
+    assert product(module, np.float16, np.float32, 96) < 1e-3
+
+
+def test_stages_shrink_to_what_fits() -> None:
+    module = compiled(matmul(bm=128, bn=128, bk=64, warps=8, stages=9), capability=80)
+    assert module.attrs["shared"] <= facts_for(80).max_shared_bytes
+    assert ops(module, "local_alloc")[0].result.type.shape[0] == 5
+
+
+def test_transposed_operand_and_nonzero_fill() -> None:
+    module = compiled(matmul(b_transposed=True))
+    assert product(module, np.float16, np.float32, 80, bt=True) < 1e-3
+    module = compiled(matmul(other="float('0x1.0p+0')"))
+    assert len(in_loop(module, "async_copy")) == 1  # the load with a fill stays a load
+    assert len(in_loop(module, "load")) == 1
+
+
+@pytest.mark.parametrize(("precision", "mmas", "error"), [("tf32x3", 3, 1e-5), ("bf16x3", 3, 1e-4), ("bf16x6", 6, 1e-5)])
+def test_sums_of_parts(precision: str, mmas: int, error: float) -> None:
+    module = compiled(matmul("fp32", "fp32", precision=precision))
+    assert len(in_loop(module, "mma")) == mmas
+    assert product(module, np.float32, np.float32, 64) < error
+
+
+def test_ieee_stays_a_dot() -> None:
+    module = compiled(matmul("fp32", "fp32", bk=16))
+    assert not ops(module, "mma")
+    assert product(module, np.float32, np.float32, 48) < 1e-6
+
+
+def test_int8() -> None:
+    assert product(compiled(matmul("i8", "i32")), np.int8, np.int32, 64) == 0
+
+
+def test_too_much_shared_memory() -> None:
+    with pytest.raises(OutOfResources) as e:
+        compiled(matmul(bm=256, bn=256, bk=256, warps=8, stages=1), capability=89)
+    assert e.value.limit == 99 * 1024
+    assert "local_alloc" in str(e.value)
+
+
+def test_attention_moves_nothing_between_threads() -> None:
+    module = compiled(attention())
+    for op in in_loop(module, "convert_layout"):
+        assert isinstance(conversion_plan(op, FACTS), RegisterPermute)
+    assert len(in_loop(module, "async_copy")) == 2
+    assert not in_loop(module, "barrier")
+    assert not in_loop(module, "load")
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((n, 64)).astype(np.float16) for n in (64, 128, 128))
+    out = np.zeros_like(q)
+    run(module, (1,), [q, k, v, out, 128])
+    s = q.astype(np.float32) @ k.astype(np.float32).T
+    p = np.exp(s - s.max(1, keepdims=True))
+    want = p @ v.astype(np.float32) / p.sum(1, keepdims=True)
+    assert np.abs(out - want).max() < 5e-3
