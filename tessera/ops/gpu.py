@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import int1, int32
+from tessera.dtypes import int1, int32, pointer_type
 from tessera.ir import (
     Effect,
     Op,
@@ -34,7 +34,7 @@ class ConvertLayoutOp(Op, opcode="convert_layout"):
         require(same, self, "shape or element type changes")
 
 
-class LocalAllocOp(Op, opcode="local_alloc"):
+class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
     """Shared memory for a tile (or a ring of buffers: leading dimension), filled with `init` if given.
 
     `offset` in bytes is set by shared-memory allocation (-1 before). Result type given.
@@ -55,17 +55,26 @@ class LocalAllocOp(Op, opcode="local_alloc"):
 
 
 class LocalIndexOp(Op, opcode="local_index"):
-    """Buffer `index` (int32 scalar) of a ring."""
+    """Buffer `index` (int32 scalar) of a ring; also part `index` of a tile whose layout has its first dimension slowest."""
 
     ring: Value = operand()
     index: Value = operand()
 
     def infer(self) -> Sequence[Any]:
         t = self.ring.type
-        return (SharedType(t.shape[1:], t.elem, t.layout),)
+        ring = t.layout.rank < len(t.shape)
+        return (SharedType(t.shape[1:], t.elem, t.layout if ring else _first_part(t.layout)),)
 
     def verify(self) -> None:
         require(self.index.type == int32, self, "the index is not int32")
+        require(len(self.ring.type.shape) > 1, self, "the operand is no ring of buffers")
+
+
+def _first_part(layout: Any) -> Any:
+    """The shared layout of one index of the first dimension, which the highest offset bits count."""
+    count = layout.shape[0].bit_length() - 1
+    columns = layout.columns("offset")
+    return type(layout).packed(layout.shape[1:], {"offset": columns[: len(columns) - count]})
 
 
 class LocalTransOp(Op, opcode="local_trans"):
@@ -74,6 +83,23 @@ class LocalTransOp(Op, opcode="local_trans"):
     x: Value = operand()
     order: tuple[int, ...] = attr()
 
+    def verify(self) -> None:
+        a, b = self.x.type, self.result.type
+        require(isinstance(a, SharedType) and isinstance(b, SharedType), self, "not shared memory")
+        require(sorted(self.order) == list(range(len(a.shape))), self, "order is no permutation")
+        ok = b.shape == tuple(a.shape[i] for i in self.order) and b.elem == a.elem
+        require(ok, self, "the result is not the permuted shape")
+
+
+def _same_tile(op: Op, tile: Value, shared: Value) -> None:
+    a, b = tile.type, shared.type
+    require(isinstance(b, SharedType), op, "the memory operand is not shared memory")
+    require(
+        isinstance(a, TileType) and a.shape == b.shape and a.elem == b.elem,
+        op,
+        "tile and memory differ in type",
+    )
+
 
 class LocalLoadOp(Op, opcode="local_load", effects=Effect.READ):
     """Read a tile from shared memory into the layout of the result type (given); `token`: a finished wait."""
@@ -81,12 +107,18 @@ class LocalLoadOp(Op, opcode="local_load", effects=Effect.READ):
     shared: Value = operand()
     token: Value | None = operand(optional=True)
 
+    def verify(self) -> None:
+        _same_tile(self, self.result, self.shared)
+
 
 class LocalStoreOp(Op, opcode="local_store", effects=Effect.WRITE):
     """Write a tile to shared memory."""
 
     value: Value = operand()
     shared: Value = operand()
+
+    def verify(self) -> None:
+        _same_tile(self, self.value, self.shared)
 
 
 class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
@@ -106,6 +138,17 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
         return (TokenType(),)
 
     def verify(self) -> None:
+        require(
+            isinstance(elem_of(self.ptr.type), pointer_type),
+            self,
+            "the first operand is not a pointer",
+        )
+        same = shape_of(self.ptr.type) == self.shared.type.shape
+        require(
+            same and elem_of(self.ptr.type).element_ty == self.shared.type.elem,
+            self,
+            "source and target differ",
+        )
         if self.mask is not None:
             require(
                 self.mask.type == with_elem(self.ptr.type, int1),

@@ -29,6 +29,7 @@ from tessera.ops import (
     AndOp, BitcastOp, CastOp, ConstOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp,
     LocalLoadOp, LocalTransOp, MmaOp, SubOp, TransOp, WhileOp,
 )  # fmt: skip
+from tessera.passes.fma import prepare_fma
 from tessera.passes.facts import GpuFacts, MmaRow
 from tessera.passes.layout_rules import is_pointwise
 
@@ -99,7 +100,7 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
         for op in dots:
             choice = choose(op, facts)
             if choice is None:
-                _prepare_fma(op)
+                prepare_fma(op, num_warps, facts.warp_size)
             else:
                 _Acceleration(op, choice, num_warps, op in chained).run()
 
@@ -125,14 +126,6 @@ def _reached(dot: DotOp) -> Iterator[DotOp]:
             elif user not in seen and is_pointwise(user):
                 seen.add(user)
                 work.extend(user.results)
-
-
-def _prepare_fma(op: DotOp) -> None:
-    """Cast the operands to the accumulator's type: the FMA loop knows one type."""
-    builder = Builder.before_op(op)
-    for i, v in enumerate((op.a, op.b)):
-        if elem_of(v.type) != elem_of(op.acc.type):
-            op.set_operand(i, builder.emit(CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))])))
 
 
 class _Acceleration:
