@@ -1,0 +1,151 @@
+"""Moves the registers of a tile to and from shared memory by the accesses that the layout algebra found.
+
+All groups of one access share a few bases: thread offset ^ (constant bits that threads set too), computed once; what is
+left of a group's constant goes into the instruction as an immediate offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from tessera.backends.gpu.lowering import FunctionLowering
+from tessera.backends.gpu.types import memory_bits
+from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
+from tessera.backends.gpu.writer import split
+from tessera.ir import Value
+from tessera.layout import Access, LinearLayout, MatrixAccess, offset_map
+from tessera.layout.access import best_access
+from tessera.layout.matrix_ops import union
+from tessera.ops import LocalAllocOp, LocalTransOp
+
+
+class SharedPlace:
+    """Where a tile starts in shared memory: an i32 address; `fixed` if it depends on no value of the program."""
+
+    __slots__ = ("address", "fixed")
+
+    def __init__(self, address: str, fixed: bool):
+        self.address, self.fixed = address, fixed
+
+
+def fixed_place(fl: FunctionLowering, offset: int) -> SharedPlace:
+    """The place at a byte offset of the program's shared memory."""
+    base = fl.shared_base()
+    with fl.w.hoist():
+        return SharedPlace(fl.w.add("i32", base, str(offset)), True)
+
+
+def place_of(fl: FunctionLowering, view: Value) -> SharedPlace:
+    """The place of a buffer or a view of one."""
+    op = view.op
+    while isinstance(op, LocalTransOp):
+        op = op.x.op
+    return SharedPlace(fl.scalar(view), isinstance(op, LocalAllocOp))
+
+
+class Addresses:
+    """(base, immediate) of constant offsets, for thread columns given in elements of `size` bytes."""
+
+    __slots__ = ("_bases", "_columns", "_fl", "_mask", "_place", "_size")
+
+    def __init__(
+        self,
+        fl: FunctionLowering,
+        place: SharedPlace,
+        size: int,
+        lane: Sequence[int],
+        warp: Sequence[int],
+    ):
+        self._fl, self._place, self._size = fl, place, size
+        self._columns = fl.thread_columns([c * size for c in lane], [c * size for c in warp])
+        self._mask = union(self._columns)
+        self._bases: dict[int, tuple[str, int]] = {}
+
+    def at(self, offset: int) -> tuple[str, int]:
+        constant = offset * self._size
+        met = constant & self._mask
+        found = self._bases.get(met)
+        if found is None:
+            found = self._bases[met] = self._base(met)
+        return found[0], found[1] + (constant ^ met)
+
+    def _base(self, met: int) -> tuple[str, int]:
+        w, place = self._fl.w, self._place
+        own = self._fl.thread_sum(self._columns)
+        if not own:
+            return split(w.offsets, place.address)
+        with w.hoist():
+            if met:
+                own = w.pure(f"xor i32 {own}, {met}")
+            if place.fixed:
+                return split(w.offsets, w.add("i32", place.address, own))
+        return split(w.offsets, w.add("i32", place.address, own))
+
+
+@lru_cache(maxsize=1024)
+def access_for(dist: LinearLayout, shared: LinearLayout, bits: int, matrix: bool) -> Access:
+    """The cheapest access between registers in `dist` and memory in `shared`; `matrix`: ldmatrix/stmatrix exist."""
+    return best_access(offset_map(dist, shared), bits, matrix)
+
+
+def _matrix_word(elem: Any) -> WordShape:
+    return WordShape("i32", 32, 1, 32 // memory_bits(elem))
+
+
+def write(
+    fl: FunctionLowering,
+    elem: Any,
+    access: Access,
+    place: SharedPlace,
+    names: Sequence[str],
+    mask: str = "true",
+) -> None:
+    """Registers to shared memory; `mask` (the same for all lanes of a warp) leaves out writers of copies."""
+    addresses = Addresses(fl, place, memory_bits(elem) // 8, access.lane, access.warp)
+    if isinstance(access, MatrixAccess):
+        word = _matrix_word(elem)
+        for group in access.groups:
+            base, at = addresses.at(group.offset)
+            words = [pack(fl, elem, [names[r] for r in rs], word)[0] for rs in group.words]
+            fl.target.store_matrix(fl.w, base, at, words, access.trans)
+        return
+    shape = word_shape(elem, access.vec)
+    for vector in access.groups:
+        base, at = addresses.at(vector.offset)
+        words = pack(fl, elem, [names[r] for r in vector.registers], shape)
+        fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, words, mask)
+
+
+def read(
+    fl: FunctionLowering, elem: Any, access: Access, place: SharedPlace, out: list[str]
+) -> None:
+    """Shared memory to registers: fills those places of `out` that the access covers (copies are left alone)."""
+    reader = Reader(fl, elem, access, place)
+    for i in range(len(access.groups)):
+        reader.group(i, out)
+
+
+class Reader:
+    """Reads the groups of an access one by one."""
+
+    __slots__ = ("_access", "_addresses", "_elem", "_fl", "_shape")
+
+    def __init__(self, fl: FunctionLowering, elem: Any, access: Access, place: SharedPlace):
+        self._fl, self._elem, self._access = fl, elem, access
+        self._addresses = Addresses(fl, place, memory_bits(elem) // 8, access.lane, access.warp)
+        matrix = isinstance(access, MatrixAccess)
+        self._shape = _matrix_word(elem) if matrix else word_shape(elem, access.vec)
+
+    def group(self, number: int, out: list[str]) -> None:
+        fl, access, shape = self._fl, self._access, self._shape
+        base, at = self._addresses.at(access.groups[number].offset)
+        if isinstance(access, MatrixAccess):
+            words = fl.target.load_matrix(fl.w, base, at, access.count, access.trans)
+            registers = [r for rs in access.groups[number].words for r in rs]
+        else:
+            words = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
+            registers = access.groups[number].registers
+        for r, name in zip(registers, unpack(fl, self._elem, words, shape), strict=True):
+            out[r] = name

@@ -1,0 +1,128 @@
+"""`convert_layout`: registers renamed, an exchange within warps by shuffles, or rounds through shared memory.
+
+The plan (layout/convert.py) holds all lanes, registers and addresses as linear maps; here they become instructions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.analysis.scratch import conversion_plan
+from tessera.backends.gpu.access import fixed_place, read, write
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.types import llvm_type, memory_bits
+from tessera.backends.gpu.words import WordShape, from_words32, pack, to_words32, unpack
+from tessera.ir import elem_of
+from tessera.layout import (
+    Identity,
+    LaneSwap,
+    RegisterPermute,
+    SharedExchange,
+    ShuffleRound,
+    WarpShuffle,
+)
+from tessera.ops import ConvertLayoutOp
+
+
+@lowers(ConvertLayoutOp)
+def _convert(fl: FunctionLowering, op: ConvertLayoutOp) -> None:
+    elem = elem_of(op.x.type)
+    plan = conversion_plan(op, fl.target.facts())
+    names = fl.get(op.x)
+    if isinstance(plan, Identity):
+        fl.set(op.result, names)
+    elif isinstance(plan, RegisterPermute):
+        fl.set(op.result, [names[i] for i in plan.sources])
+    elif isinstance(plan, WarpShuffle):
+        fl.set(op.result, shuffle(fl, elem, plan, names))
+    else:
+        fl.set(op.result, exchange(fl, elem, plan, names, op.attrs["scratch"]))
+
+
+# --- within warps ------------------------------------------------------------------------------------------
+def shuffle(fl: FunctionLowering, elem: Any, plan: WarpShuffle, names: Sequence[str]) -> list[str]:
+    """The registers after an exchange within each warp."""
+    registers = list(names)
+    for step in plan.before:
+        registers = _swap(fl, elem, step, registers)
+    slots = [""] * len(plan.outputs)
+    for step in plan.rounds:
+        sent = [registers[i] for i in step.send]
+        received = sent if plan.stays(step) else _send(fl, elem, plan, step, sent)
+        for slot, name in zip(step.receive, received, strict=True):
+            slots[slot] = name
+    for step in plan.after:
+        slots = _swap(fl, elem, step, slots)
+    return [slots[i] for i in plan.outputs]
+
+
+def _swap(fl: FunctionLowering, elem: Any, step: LaneSwap, names: list[str]) -> list[str]:
+    """Exchange registers r and r ^ register_xor where the parity of some thread bits is odd."""
+    w, t = fl.w, llvm_type(elem)
+    odd = thread_parity(fl, step.lane_mask | step.warp_mask << 5)
+    result: list[str] = []
+    for i, own in enumerate(names):
+        other = names[i ^ step.register_xor]
+        if not own or not other or own == other:
+            result.append(own)
+        else:
+            result.append(w.pure(f"select i1 {odd}, {t} {other}, {t} {own}"))
+    return result
+
+
+def thread_parity(fl: FunctionLowering, mask: int) -> str:
+    """i1: an odd number of the masked bits of the thread index is set."""
+    w, thread = fl.w, fl.thread
+    with w.hoist():
+        bits = w.pure(f"and i32 {thread}, {mask}")
+        if mask & (mask - 1):
+            count = w.call("i32", "llvm.ctpop.i32", [f"i32 {bits}"])
+            bits = w.pure(f"and i32 {count}, 1")
+        return w.pure(f"icmp ne i32 {bits}, 0")
+
+
+def _send(
+    fl: FunctionLowering, elem: Any, plan: WarpShuffle, step: ShuffleRound, names: list[str]
+) -> list[str]:
+    """One round: these registers of the lane that the plan names."""
+    if len(names) == 1:
+        words = [_shuffled(fl, plan, step, word) for word in to_words32(fl, elem, names[0])]
+        return [from_words32(fl, elem, words)]
+    shape = WordShape("i32", 32, 1, 32 // memory_bits(elem))
+    padded = names + names[:1] * (shape.per_word - len(names))
+    words = [_shuffled(fl, plan, step, word) for word in pack(fl, elem, padded, shape)]
+    return unpack(fl, elem, words, shape)[: len(names)]
+
+
+def _shuffled(fl: FunctionLowering, plan: WarpShuffle, step: ShuffleRound, word: str) -> str:
+    w = fl.w
+    if plan.butterfly:
+        return fl.target.shuffle_xor(w, word, step.lane_xor)
+    source = fl.thread_sum(fl.thread_columns(plan.source_lane, plan.source_warp))
+    with w.hoist():
+        lane = w.xor("i32", source or "0", str(step.lane_xor))
+    return fl.target.shuffle_index(w, word, lane)
+
+
+# --- through shared memory -----------------------------------------------------------------------------------
+def exchange(
+    fl: FunctionLowering, elem: Any, plan: SharedExchange, names: Sequence[str], scratch: int
+) -> list[str]:
+    """The registers after a trip through shared memory at byte `scratch`, which is free on entry."""
+    place = fixed_place(fl, scratch)
+    # Copies in other lanes are written along: lanes that write one word cost no pass. Whole warps are left out.
+    mask = "true"
+    if plan.store_warp_free:
+        thread = fl.thread
+        with fl.w.hoist():
+            bits = fl.w.pure(f"and i32 {thread}, {plan.store_warp_free << 5}")
+            mask = fl.w.pure(f"icmp eq i32 {bits}, 0")
+    out = [""] * len(plan.load_registers)
+    for number, step in enumerate(plan.rounds):
+        if number:
+            fl.target.barrier(fl.w)
+        write(fl, elem, step.store, place, names, mask)
+        fl.target.barrier(fl.w)
+        read(fl, elem, step.load, place, out)
+    return [out[i] for i in plan.load_registers]

@@ -1,0 +1,171 @@
+"""Products: `mma` by matrix instructions on registers, and `dot` by FMAs on operands read from shared memory.
+
+An `mma` tile is a grid of instructions; each thread's registers of an operand are those of instruction (outer, k), k
+fastest, then outer, then batch; accumulators (m, n), n fastest. k is the outer loop, so that neighbouring instructions
+belong to different accumulators and do not wait for each other.
+
+A `dot` on FMAs writes A and B to scratch in layouts made for this thread arrangement (lanes that share a row or column
+read one word), and walks along K: each thread reads the next column piece of its rows of A and row piece of its columns
+of B, and multiplies all pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from tessera.analysis.scratch import dot_area
+from tessera.backends.gpu.access import Reader, access_for, fixed_place, write
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.local import warp_owner
+from tessera.backends.gpu.memory import copies
+from tessera.backends.gpu.types import is_native_float, llvm_type, memory_bits
+from tessera.backends.gpu.words import pack, unpack, word_shape
+from tessera.errors import InternalError
+from tessera.ir import elem_of
+from tessera.layout import Access, LinearLayout, VectorAccess, offset_map, register_map, swizzle_for, vector_access
+from tessera.ops import DotOp, MmaOp
+from tessera.passes.facts import MmaRow
+from tessera.passes.layout_rules import fma_operand
+
+
+# --- matrix instructions ---------------------------------------------------------------------------------------
+@lowers(MmaOp)
+def _mma(fl: FunctionLowering, op: MmaOp) -> None:
+    row: MmaRow = fl.target.facts().mma_row(op.instruction)
+    a = _operand_words(fl, row, row.a, fl.get(op.a), row.registers(0))
+    b = _operand_words(fl, row, row.b, fl.get(op.b), row.registers(1))
+    acc_type, acc = _accumulators(fl, row, fl.get(op.acc))
+    depth = op.a.type.shape[-1] // row.k
+    batch, rows, cols = _grid(op, len(a), len(b), len(acc), depth)
+    word = "double" if row.a.bits == 64 else "float" if row.rounds_to else "i32"
+    for k in range(depth):
+        for i in range(batch * rows):
+            for j in range(cols):
+                at = i * cols + j
+                from_b = (i // rows * cols + j) * depth + k
+                acc[at] = fl.target.mma(
+                    fl.w, row.asm, acc_type, acc[at], a[i * depth + k], b[from_b], word
+                )
+    names = [x for piece in acc for x in piece]
+    if acc_type == "i32" and row.acc.bits == 16:
+        names = unpack(fl, row.acc, names, word_shape(row.acc, 2))
+    fl.set(op.result, copies(op.result.type.layout, names))
+
+
+def _grid(op: MmaOp, a: int, b: int, acc: int, depth: int) -> tuple[int, int, int]:
+    """(batch, rows, columns) of the grid of instructions, from the number of fragments of each operand."""
+    a, b = a // depth, b // depth
+    batch = a * b // acc
+    rows, cols = a // batch, b // batch
+    if batch * rows * cols != acc:
+        raise InternalError(f"mma on {a}, {b} and {acc} fragments", loc=op.loc)
+    return batch, rows, cols
+
+
+def _pieces(names: Sequence[str], size: int) -> list[list[str]]:
+    return [list(names[i : i + size]) for i in range(0, len(names), size)]
+
+
+def _operand_words(
+    fl: FunctionLowering, row: MmaRow, elem: Any, names: Sequence[str], size: int
+) -> list[list[str]]:
+    """For each fragment the words that the instruction takes."""
+    if row.rounds_to:
+        return _pieces([fl.target.round_tf32(fl.w, x) for x in names], size)
+    if elem.bits == 64:
+        return _pieces(names, size)
+    shape = word_shape(elem, size)
+    return [pack(fl, elem, piece, shape) for piece in _pieces(names, size)]
+
+
+def _accumulators(
+    fl: FunctionLowering, row: MmaRow, names: Sequence[str]
+) -> tuple[str, list[list[str]]]:
+    """(type of an accumulator register, registers of each fragment); 16-bit ones go in pairs."""
+    pieces = _pieces(names, row.registers(2))
+    if row.acc.bits != 16:
+        return llvm_type(row.acc), pieces
+    return "i32", [pack(fl, row.acc, piece, word_shape(row.acc, len(piece))) for piece in pieces]
+
+
+# --- FMAs ------------------------------------------------------------------------------------------------------
+@lowers(DotOp)
+def _dot(fl: FunctionLowering, op: DotOp) -> None:
+    layout: LinearLayout = op.result.type.layout
+    if op.acc.type.layout != layout:
+        raise InternalError("the accumulator of a dot is not in the layout of its result", loc=op.loc)
+    depth = op.a.type.shape[-1]
+    operands = _Operands(fl, op, depth)
+    elem = elem_of(op.acc.type)
+    rows, cols = (_owners(layout, depth, index) for index in (0, 1))
+    acc = list(fl.get(op.acc))
+    live = sorted(set(layout.register_representatives()))
+    a, b = operands.names
+    for k in range(depth):
+        operands.advance(k)
+        for i in live:
+            acc[i] = multiply_add(fl, elem, a[rows[i] + k], b[cols[i] + k], acc[i])
+    fl.set(op.result, copies(layout, acc))
+
+
+def multiply_add(fl: FunctionLowering, elem: Any, a: str, b: str, c: str) -> str:
+    w, t = fl.w, llvm_type(elem)
+    if not is_native_float(elem):
+        return w.pure(f"add {t} {w.pure(f'mul {t} {a}, {b}')}, {c}")
+    suffix = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}[t]
+    return w.call(t, f"llvm.fma.{suffix}", [f"{t} {a}", f"{t} {b}", f"{t} {c}"])
+
+
+@lru_cache(maxsize=256)
+def _owners(acc: LinearLayout, depth: int, index: int) -> tuple[int, ...]:
+    """For each accumulator register the first register (k = 0) of its row of A or column of B."""
+    axis = acc.rank - 1 if index == 0 else acc.rank - 2
+    kept = acc.drop_dim(axis)
+    found = register_map(kept.unique_registers(), kept)
+    assert found is not None
+    return tuple([depth * r for r in found])
+
+
+@lru_cache(maxsize=256)
+def _operand_access(
+    held: LinearLayout, wanted: LinearLayout, bits: int, matrix: bool
+) -> tuple[Access, VectorAccess]:
+    """(store, load) of an operand through shared memory."""
+    shared = swizzle_for(held, wanted, bits, store_matrix=matrix)
+    return access_for(held, shared, bits, matrix), vector_access(offset_map(wanted, shared), bits)
+
+
+class _Operands:
+    """The registers of A and B, read from shared memory as the walk along K comes to them."""
+
+    def __init__(self, fl: FunctionLowering, op: DotOp, depth: int):
+        self.names: list[list[str]] = []
+        self._pending: list[list[tuple[int, int]]] = []  # (first k, group), latest first
+        self._readers: list[Reader] = []
+        start: int = op.attrs["scratch"]
+        matrix = fl.target.facts().has_stmatrix
+        for index, v in enumerate((op.a, op.b)):
+            wanted = fma_operand(op.result.type.layout, depth, index)
+            held, elem = v.type.layout, v.type.elem
+            store, load = _operand_access(held, wanted, memory_bits(elem), matrix)
+            place = fixed_place(fl, start)
+            write(fl, elem, store, place, fl.get(v), warp_owner(fl, held))
+            start += dot_area(v.type)
+            self._readers.append(Reader(fl, elem, load, place))
+            self._pending.append(_by_depth(load, depth))
+            self.names.append([""] * wanted.size("register"))
+        fl.target.barrier(fl.w)
+
+    def advance(self, k: int) -> None:
+        """Read all groups that begin at `k`."""
+        for names, pending, reader in zip(self.names, self._pending, self._readers, strict=True):
+            while pending and pending[-1][0] <= k:
+                reader.group(pending.pop()[1], names)
+
+
+def _by_depth(load: VectorAccess, depth: int) -> list[tuple[int, int]]:
+    """(lowest k, number) of each group, the first to read last. The low bits of a register are its k."""
+    order = [(min(r & (depth - 1) for r in g.registers), i) for i, g in enumerate(load.groups)]
+    return sorted(order, reverse=True)

@@ -1,0 +1,168 @@
+"""Buffers in shared memory: allocation, views, loads, stores and asynchronous copies.
+
+A buffer or view is one i32 address; its layout is in the type.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+from tessera.backends.gpu.access import Addresses, access_for, place_of, read, write
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.memory import copies, groups, registers, vector_length
+from tessera.backends.gpu.target import Access
+from tessera.backends.gpu.types import memory_bits
+from tessera.backends.gpu.words import pack, unpack, word_shape
+from tessera.backends.gpu.writer import split
+from tessera.errors import InternalError
+from tessera.ir import Value, elem_of
+from tessera.layout import LinearLayout, OffsetMap, images, offset_map
+from tessera.layout.matrix_ops import union
+from tessera.ops import (
+    AsyncCommitOp,
+    AsyncCopyOp,
+    AsyncWaitOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    LocalStoreOp,
+    LocalTransOp,
+)
+
+ASYNC_BYTES = (16, 8, 4)  # sizes of one asynchronous copy
+
+
+@lowers(LocalAllocOp)
+def _alloc(fl: FunctionLowering, op: LocalAllocOp) -> None:
+    if op.offset < 0:
+        raise InternalError("local_alloc has no place in shared memory", loc=op.loc)
+    base = fl.shared_base()
+    with fl.w.hoist():
+        fl.set(op.result, [fl.w.add("i32", base, str(op.offset))])
+    if op.init is not None:
+        _store_tile(fl, op.init, op.result)
+
+
+@lowers(LocalIndexOp)
+def _index(fl: FunctionLowering, op: LocalIndexOp) -> None:
+    w, t = fl.w, op.result.type
+    stride = t.elem.storage_bytes
+    for extent in t.shape:
+        stride *= extent
+    step = w.mul("i32", fl.scalar(op.index), str(stride))
+    fl.set(op.result, [w.add("i32", fl.scalar(op.ring), step)])
+
+
+@lowers(LocalTransOp)
+def _trans(fl: FunctionLowering, op: LocalTransOp) -> None:
+    fl.set(op.result, fl.get(op.x))
+
+
+@lowers(LocalLoadOp)
+def _load(fl: FunctionLowering, op: LocalLoadOp) -> None:
+    t = op.result.type
+    matrix = fl.target.facts().has_ldmatrix
+    access = access_for(t.layout, op.shared.type.layout, memory_bits(t.elem), matrix)
+    out = [""] * t.layout.size("register")
+    read(fl, t.elem, access, place_of(fl, op.shared), out)
+    fl.set(op.result, copies(t.layout, out))
+
+
+@lowers(LocalStoreOp)
+def _store(fl: FunctionLowering, op: LocalStoreOp) -> None:
+    _store_tile(fl, op.value, op.shared)
+
+
+def _store_tile(fl: FunctionLowering, value: Value, view: Value) -> None:
+    t = value.type
+    matrix = fl.target.facts().has_stmatrix
+    access = access_for(t.layout, view.type.layout, memory_bits(t.elem), matrix)
+    write(fl, t.elem, access, place_of(fl, view), fl.get(value), warp_owner(fl, t.layout))
+
+
+def warp_owner(fl: FunctionLowering, layout: LinearLayout) -> str:
+    """i1: this warp holds the first copies. Copies in other lanes are harmless: writes of one word cost one pass."""
+    free = layout.free_masks().get("warp", 0)
+    if not free:
+        return "true"
+    thread = fl.thread
+    with fl.w.hoist():
+        bits = fl.w.pure(f"and i32 {thread}, {free << 5}")
+        return fl.w.pure(f"icmp eq i32 {bits}, 0")
+
+
+# --- asynchronous copies -------------------------------------------------------------------------------------
+@lowers(AsyncCopyOp)
+def _copy(fl: FunctionLowering, op: AsyncCopyOp) -> None:
+    elem, layout = op.shared.type.elem, op.ptr.type.layout
+    size = memory_bits(elem) // 8
+    offsets = offset_map(layout, op.shared.type.layout)
+    vec = min(
+        vector_length(fl, op.ptr, op.mask, elem), straight_run(offsets), max(ASYNC_BYTES) // size
+    )
+    place = place_of(fl, op.shared)
+    addresses = Addresses(fl, place, size, offsets.lane, offsets.warp)
+    at = images(offsets.register)
+    if op.other is not None or vec * size not in ASYNC_BYTES:
+        _copy_now(fl, op, vec, addresses, at)
+    else:
+        _copy_later(fl, op, vec, addresses, at)
+    fl.set(op.result, [])
+
+
+def _copy_later(
+    fl: FunctionLowering, op: AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
+) -> None:
+    w, layout, pointers = fl.w, op.ptr.type.layout, fl.get(op.ptr)
+    size = vec * memory_bits(op.shared.type.elem) // 8
+    masks = registers(fl, op.mask, len(pointers))
+    access = Access(size * 8, 1, op.cache, op.eviction)
+    owner = fl.owner_mask(layout)
+    with nullcontext() if owner == "true" else w.when(owner):
+        for i in groups(layout, len(pointers), vec):
+            base, offset = split(w.offsets, pointers[i])
+            to, shift = addresses.at(at[i])
+            fl.target.async_copy(w, to, shift, base, offset, size, masks[i], access)
+
+
+def straight_run(offsets: OffsetMap) -> int:
+    """Registers i..i+n-1 (n divides i) that lie side by side in shared memory, in order and aligned."""
+    bits = 0
+    while bits < len(offsets.register) and offsets.register[bits] == 1 << bits:
+        bits += 1
+    others = union((*offsets.register[bits:], *offsets.lane, *offsets.warp))
+    while bits and others & ((1 << bits) - 1):
+        bits -= 1
+        others |= 1 << bits
+    return 1 << bits
+
+
+def _copy_now(
+    fl: FunctionLowering, op: AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
+) -> None:
+    """Through registers: for pieces below 4 bytes, and where masked-off elements are not zero."""
+    w, elem, layout = fl.w, op.shared.type.elem, op.ptr.type.layout
+    pointers, owner = fl.get(op.ptr), fl.owner_mask(layout)
+    masks = registers(fl, op.mask, len(pointers))
+    others = registers(fl, op.other, len(pointers)) if op.other is not None else []
+    shape = word_shape(elem, vec)
+    access = Access(shape.bits, shape.count, op.cache, op.eviction)
+    for i in groups(layout, len(pointers), vec):
+        other = pack(fl, elem, others[i : i + vec], shape) if others else []
+        base, offset = split(w.offsets, pointers[i])
+        words = fl.target.load_global(w, base, offset, access, shape.type, masks[i], other)
+        to, shift = addresses.at(at[i])
+        fl.target.store_shared(w, to, shift, shape.bits, shape.type, words, owner)
+
+
+@lowers(AsyncCommitOp)
+def _commit(fl: FunctionLowering, op: AsyncCommitOp) -> None:
+    fl.target.async_commit(fl.w)
+    fl.set(op.result, [])
+
+
+@lowers(AsyncWaitOp)
+def _wait(fl: FunctionLowering, op: AsyncWaitOp) -> None:
+    fl.target.async_wait(fl.w, op.pending)
+    fl.target.barrier(fl.w)
+    fl.set(op.result, [])
