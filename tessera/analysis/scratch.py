@@ -12,10 +12,11 @@ from tessera.ir import Op, TileType, elem_of
 from tessera.layout.convert import Plan, SharedExchange, plan_conversion
 from tessera.layout.linear import LinearLayout
 from tessera.ops import (
-    AtomicCasOp, AtomicRmwOp, ConvertLayoutOp, GatherOp, HistogramOp, ReduceOp, ScanOp,
+    AtomicCasOp, AtomicRmwOp, ConvertLayoutOp, DotOp, GatherOp, HistogramOp, ReduceOp, ScanOp,
 )  # fmt: skip
 
 ALIGNMENT = 16
+LINE = 128  # bytes of one row over all banks
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
 
@@ -41,7 +42,14 @@ def scratch_bytes(op: Op, num_warps: int, facts: Any = None) -> int:
         return 4 * op.bins
     if isinstance(op, GatherOp):
         return area(elem_of(op.x.type), op.x.type.numel)
+    if isinstance(op, DotOp):
+        return dot_area(op.a.type) + dot_area(op.b.type)
     return 0
+
+
+def dot_area(t: TileType) -> int:
+    """Bytes for one operand of a dot by FMAs, rounded up to rows of banks."""
+    return -(-area(t.elem, t.numel) // LINE) * LINE
 
 
 def area(elem: Any, count: int) -> int:

@@ -19,10 +19,30 @@ from tessera.errors import InternalError
 from tessera.ir import Block, Builder, Module, Op, TileType, Value, pass_, shape_of
 from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_conversion
 from tessera.ops import (
-    AtomicCasOp, AtomicRmwOp, CallOp, ConvertLayoutOp, DescriptorLoadOp, DescriptorStoreOp, DotOp, ForOp,
-    FuncOp, GatherOp, HistogramOp, IfOp, LoadOp, ReduceOp, ReturnOp, ScanOp, SplitOp, StoreOp, WhileOp,
+    MATH_OPS,
+    AtomicCasOp,
+    AtomicRmwOp,
+    CallOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    DivOp,
+    DotOp,
+    ForOp,
+    FuncOp,
+    GatherOp,
+    HistogramOp,
+    IfOp,
+    LoadOp,
+    PowOp,
+    ReduceOp,
+    RemOp,
+    ReturnOp,
+    ScanOp,
+    SplitOp,
+    StoreOp,
+    WhileOp,
 )  # fmt: skip
-from tessera.ops.arith import MATH_OPS, DivOp, PowOp, RemOp
 from tessera.passes import layout_rules as rules
 from tessera.passes.facts import GpuFacts
 from tessera.passes.layout_homes import Group, Homes, bytes_of, combine_input
@@ -206,10 +226,9 @@ class Assignment:
         elif isinstance(op, ReduceOp | ScanOp):
             self._operands(op, combine_input(self.homes, op)[1])
         elif isinstance(op, DotOp):
-            acc = op.result.type.layout
-            depth = shape_of(op.a.type)[-1]
-            for i, layout in enumerate((rules.fma_operand(acc, depth, 0), rules.fma_operand(acc, depth, 1), acc)):
-                op.set_operand(i, self.at(op.operands[i], layout))
+            for i, v in enumerate((op.a, op.b)):  # the lowering reads them from shared memory
+                op.set_operand(i, self.at(v, self._anywhere(v)))
+            op.set_operand(2, self.at(op.acc, op.result.type.layout))
         elif isinstance(op, ConvertLayoutOp):
             new = self.at(op.x, op.result.type.layout)
             op.replace_by([new])
