@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tessera.backends.gpu import (  # noqa: F401
-    casts, convert, dot, elementwise, local, memory, reduce, shape, shared,
+    casts, convert, dot, elementwise, local, mathlib, memory, reduce, shape, shared,
 )  # fmt: skip
 from tessera.backends.gpu.control import lower_function
 from tessera.backends.gpu.lowering import FunctionLowering

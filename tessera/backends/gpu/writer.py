@@ -19,10 +19,16 @@ class ModuleText:
         self.declarations: dict[str, None] = {}
         self.globals: list[str] = []
         self.functions: list[str] = []
+        self.defined: set[str] = set()  # internal functions written so far
         self._strings: dict[bytes, str] = {}
 
     def declare(self, text: str) -> None:
         self.declarations[text] = None
+
+    def constant(self, text: str) -> None:
+        """A global definition, once."""
+        if text not in self.globals:
+            self.globals.append(text)
 
     def string(self, data: bytes) -> str:
         """Name of a constant global that holds `data` and a final zero byte."""
@@ -71,14 +77,14 @@ class Writer:
     # --- instructions ---------------------------------------------------------------------------------
     def fresh(self) -> str:
         self.count += 1
-        return f"%{self.count}v"
+        return f"%v{self.count}"
 
     def pure(self, text: str) -> str:
         """The value of an instruction without effects."""
         found = self._hoisted.get(text) or self._numbered.get(text)
         if found is None:
             self.count += 1
-            found = f"%{self.count}v"
+            found = f"%v{self.count}"
             self.lines.append(f"  {found} = {text}")
             if self.lines is self.prologue:
                 self._hoisted[text] = found
@@ -87,7 +93,7 @@ class Writer:
                 self._trail[-1].append(text)
         elif self.lines is self.prologue and text not in self._hoisted:
             self.count += 1
-            found = self._hoisted[text] = f"%{self.count}v"
+            found = self._hoisted[text] = f"%v{self.count}"
             self.lines.append(f"  {found} = {text}")
         return found
 
@@ -103,7 +109,7 @@ class Writer:
     def emit(self, text: str) -> str:
         """The value of an instruction that must stand where it is."""
         self.count += 1
-        name = f"%{self.count}v"
+        name = f"%v{self.count}"
         self.lines.append(f"  {name} = {text}")
         return name
 

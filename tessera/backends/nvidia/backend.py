@@ -1,0 +1,133 @@
+"""NVIDIA GPUs: tile IR → GPU IR → LLVM IR → PTX → cubin, for compute capability 8.0 and newer."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, known_options
+from tessera.backends.gpu.module import lower_module
+from tessera.backends.llvm import binding
+from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.emit import NvidiaTarget
+from tessera.backends.nvidia.target import facts_for
+from tessera.config import knobs
+from tessera.dtypes import pointer_type
+from tessera.errors import LaunchError
+from tessera.ir import Module, PassManager
+from tessera.passes import neutral_pipeline
+from tessera.passes.gpu_pipeline import gpu_passes
+
+# Our own passes hoist, merge and simplify; LLVM's middle end found nothing more in measured kernels, only cost time.
+MIDDLE_END = ""
+OLDEST = 80
+NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
+PTX_ISA = 86  # what the emitted instructions need; newer assemblers read it
+
+
+class NvidiaBackend(Backend):
+    """Target ("cuda", 90, 32)."""
+
+    name: ClassVar[str] = "cuda"
+    binary_ext: ClassVar[str] = "cubin"
+
+    def __init__(self, target: GPUTarget) -> None:
+        super().__init__(target)
+        self.capability = int(target.arch)
+        if self.capability < OLDEST:
+            raise LaunchError(f"compute capability {self.capability} is not supported; the oldest is {OLDEST}")
+
+    def parse_options(self, options: Mapping[str, Any]) -> Options:
+        fp8 = ("fp8e5", "fp8e4b15") + (("fp8e4nv",) if self.capability >= 89 else ())
+        given = known_options(options)
+        defaults: dict[str, Any] = {
+            "backend_name": self.name,
+            "supported_fp8_dtypes": tuple(sorted(fp8)),
+            "deprecated_fp8_dot_operand_dtypes": ("fp8e4b15",) if self.capability >= 90 else (),
+            "default_dot_input_precision": "tf32",
+            "max_num_imprecise_acc_default": 2**30 if self.capability == 90 else 0,
+            "enable_fp_fusion": knobs.language.default_fp_fusion,
+        }
+        found = Options(**{**defaults, **given})
+        if found.num_ctas > 1 and self.capability < 90:
+            raise LaunchError(
+                "num_ctas > 1 requires NVIDIA SM90+ (Hopper). "
+                f"Current target is sm_{self.capability}. This configuration will fail."
+            )
+        if found.num_ctas > 1:
+            raise LaunchError("num_ctas > 1 is not implemented: programs do not span several blocks yet")
+        return found
+
+    def stages(self, options: Options) -> dict[str, Stage]:
+        cc = self._capability(options)
+        facts = facts_for(cc)
+
+        def tir(module: Module, metadata: dict[str, Any]) -> Module:
+            module.attrs |= {
+                "num_warps": options.num_warps,
+                "num_ctas": options.num_ctas,
+                "num_stages": options.num_stages,
+                "target": f"cuda:{cc}",
+            }
+            return _run(neutral_pipeline(), module, metadata, "tir")
+
+        def gir(module: Module, metadata: dict[str, Any]) -> Module:
+            _run(gpu_passes(facts), module, metadata, "gir")
+            metadata["shared"] = module.attrs.get("shared", 0)
+            metadata["args"] = argument_kinds(module)
+            return module
+
+        def llir(module: Module, metadata: dict[str, Any]) -> str:
+            limit = f' "nvvm.maxnreg"="{options.maxnreg}"' if options.maxnreg else ""
+            return lower_module(
+                module, NvidiaTarget(cc, facts), fusion=options.enable_fp_fusion, attributes=limit
+            )
+
+        def ptx(text: str, metadata: dict[str, Any]) -> str:
+            isa = options.ptx_version or min(PTX_ISA, ptxas.newest_ptx())
+            built = binding.optimise(text, binding.nvptx(architecture(cc), isa), MIDDLE_END)
+            found = built.to_assembly()
+            timings = [(k, v * 1e-3) for k, v in built.timings.items()]
+            metadata.setdefault("timings", {})["ptx"] = timings
+            return found
+
+        def cubin(text: str, metadata: dict[str, Any]) -> bytes:
+            extra = shlex.split(options.ptx_options or "")
+            if not options.enable_fp_fusion:
+                extra.append("--fmad=false")
+            done = ptxas.assemble(text, architecture(cc), extra)
+            metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
+            return done.cubin
+
+        return {"tir": tir, "gir": gir, "llir": llir, "ptx": ptx, "cubin": cubin}
+
+    def _capability(self, options: Options) -> int:
+        """That of the option `arch` ("sm90"), else of the target."""
+        return int(options.arch.removeprefix("sm").strip("_a")) if options.arch else self.capability
+
+    def toolchain(self) -> str:
+        return f"{binding.version()} ptxas-{ptxas.version()}"
+
+    def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
+        """`kernel.asm["sass"]`: the machine code, disassembled on demand."""
+        return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
+
+
+def architecture(cc: int) -> str:
+    """The name of a target for LLVM and ptxas; Hopper with its own instructions."""
+    return f"sm_{cc}a" if cc == 90 else f"sm_{cc}"
+
+
+def argument_kinds(module: Module) -> list[str]:
+    """Kind of each launch argument in order: "ptr", or the signature name of a scalar type."""
+    kernel = next(f for f in module.body if f.attrs["kernel"])
+    args = kernel.regions[0].args
+    return ["ptr" if isinstance(a.type, pointer_type) else a.type.short for a in args]
+
+
+def _run(passes: Any, module: Module, metadata: dict[str, Any], stage: str) -> Module:
+    manager = PassManager(passes, verify=knobs.compilation.verify)
+    manager.run(module)
+    metadata.setdefault("timings", {})[stage] = manager.timings
+    return module
