@@ -20,7 +20,7 @@ from tessera.backends.gpu.writer import Writer
 from tessera.dtypes import float32, float64
 from tessera.errors import InternalError
 from tessera.ir import Op
-from tessera.ops import arith
+from tessera.ops import MATH_OPS, arith
 
 LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
 
@@ -587,6 +587,6 @@ def _element(fl: FunctionLowering, op: Op, elem: Any, *args: str) -> str:
     return evaluate(fl, op.opcode, elem, args)
 
 
-@lowers(*arith.MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
+@lowers(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
 def _math(fl: FunctionLowering, op: Any) -> None:
     map_registers(fl, op, _element)
