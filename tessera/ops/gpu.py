@@ -55,26 +55,18 @@ class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
 
 
 class LocalIndexOp(Op, opcode="local_index"):
-    """Buffer `index` (int32 scalar) of a ring; also part `index` of a tile whose layout has its first dimension slowest."""
+    """Buffer `index` (int32 scalar) of a ring."""
 
     ring: Value = operand()
     index: Value = operand()
 
     def infer(self) -> Sequence[Any]:
         t = self.ring.type
-        ring = t.layout.rank < len(t.shape)
-        return (SharedType(t.shape[1:], t.elem, t.layout if ring else _first_part(t.layout)),)
+        return (SharedType(t.shape[1:], t.elem, t.layout),)
 
     def verify(self) -> None:
         require(self.index.type == int32, self, "the index is not int32")
         require(len(self.ring.type.shape) > 1, self, "the operand is no ring of buffers")
-
-
-def _first_part(layout: Any) -> Any:
-    """The shared layout of one index of the first dimension, which the highest offset bits count."""
-    count = layout.shape[0].bit_length() - 1
-    columns = layout.columns("offset")
-    return type(layout).packed(layout.shape[1:], {"offset": columns[: len(columns) - count]})
 
 
 class LocalTransOp(Op, opcode="local_trans"):

@@ -29,7 +29,6 @@ from tessera.ops import (
     AndOp, BitcastOp, CastOp, ConstOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp,
     LocalLoadOp, LocalTransOp, MmaOp, SubOp, TransOp, WhileOp,
 )  # fmt: skip
-from tessera.passes.fma import prepare_fma
 from tessera.passes.facts import GpuFacts, MmaRow
 from tessera.passes.layout_rules import is_pointwise
 
@@ -55,8 +54,6 @@ def choose(op: DotOp, facts: GpuFacts) -> Choice | None:
     """The matrix instruction for a dot; None when it must be computed by FMAs."""
     a, b, acc = (elem_of(v.type) for v in op.operands)
     k = shape_of(op.a.type)[-1]
-    if len(shape_of(op.a.type)) != 2:
-        return None
     if a is float32 and b is float32:
         if op.precision in ("tf32", "tf32x3"):
             row = facts.find_mma(a, b, acc, k, "tf32")
@@ -100,7 +97,7 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
         for op in dots:
             choice = choose(op, facts)
             if choice is None:
-                prepare_fma(op, num_warps, facts.warp_size)
+                _prepare_fma(op)
             else:
                 _Acceleration(op, choice, num_warps, op in chained).run()
 
@@ -128,18 +125,28 @@ def _reached(dot: DotOp) -> Iterator[DotOp]:
                 work.extend(user.results)
 
 
+def _prepare_fma(op: DotOp) -> None:
+    """Cast the operands to the accumulator's type: the FMA loop knows one type."""
+    builder = Builder.before_op(op)
+    for i, v in enumerate((op.a, op.b)):
+        if elem_of(v.type) != elem_of(op.acc.type):
+            op.set_operand(i, builder.emit(CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))])))
+
+
 class _Acceleration:
     """The rewriting of one dot."""
 
     def __init__(self, op: DotOp, choice: Choice, num_warps: int, chained: bool):
         self.op, self.choice, self.row = op, choice, choice.row
         self.shape = shape_of(op.acc.type)
-        self.wm, self.wn = warps_for(*self.shape, num_warps, chained, self.row.m)
+        batch = self.shape[0] if len(self.shape) == 3 else 1
+        self.wb = min(num_warps, batch)
+        self.wm, self.wn = warps_for(*self.shape[-2:], num_warps // self.wb, chained, self.row.m)
         self.builder = Builder.before_op(op)
 
     def run(self) -> None:
         op, b = self.op, self.builder
-        acc_layout = mma_acc(self.shape, self.wm, self.wn, instr_m=self.row.m)
+        acc_layout = mma_acc(self.shape, self.wm, self.wn, instr_m=self.row.m, warps_b=self.wb)
         acc = b.emit(ConvertLayoutOp(op.acc, results=[op.acc.type.with_layout(acc_layout)]))
         parts = [self._parts(v, i) for i, v in enumerate((op.a, op.b))]
         for i, j in PRODUCTS.get(self.choice.split, ((0, 0),)):
@@ -155,7 +162,9 @@ class _Acceleration:
         """Operand `index` in its layout, taken apart as the precision says (most significant first)."""
         if self.choice.cast is not None and elem_of(v.type) != self.choice.cast:
             v = self.builder.emit(CastOp(v, results=[with_elem(v.type, self.choice.cast)]))
-        layout = mma_operand(shape_of(v.type), index, self.row.operand_bits, self.wm, self.wn)
+        layout = mma_operand(
+            shape_of(v.type), index, self.row.operand_bits, self.wm, self.wn, warps_b=self.wb
+        )
         x = self._place(v, layout)
         if self.choice.split == "tf32x3":
             return _split_tf32(self.builder, x)
