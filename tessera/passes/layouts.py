@@ -226,10 +226,9 @@ class Assignment:
         elif isinstance(op, ReduceOp | ScanOp):
             self._operands(op, combine_input(self.homes, op)[1])
         elif isinstance(op, DotOp):
-            acc = op.result.type.layout
-            depth = shape_of(op.a.type)[-1]
-            for i, layout in enumerate((rules.fma_operand(acc, depth, 0), rules.fma_operand(acc, depth, 1), acc)):
-                op.set_operand(i, self.at(op.operands[i], layout))
+            for i, v in enumerate((op.a, op.b)):  # the lowering reads them from its scratch
+                op.set_operand(i, self.at(v, self._anywhere(v)))
+            op.set_operand(2, self.at(op.acc, op.result.type.layout))
         elif isinstance(op, ConvertLayoutOp):
             new = self.at(op.x, op.result.type.layout)
             op.replace_by([new])
