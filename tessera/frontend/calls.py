@@ -122,9 +122,10 @@ def _call_host(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any
     name = getattr(func, "__name__", str(func))
     for x in (*args, *kwargs.values()):
         if isinstance(x, tensor):
+            remedy = f"put `@tessera.jit` on {name} to let it compute with run-time values"
             raise NotConstexpr(
                 what=f"every argument of the Python function {name}()", got=type_text(x),
-                help=f"put `@tessera.jit` on {name} to let it compute with run-time values",
+                help=remedy if inspect.isfunction(func) else "use an operation of `tl`",
             )  # fmt: skip
     named = {k: unwrap(v) for k, v in kwargs.items()}
     return compute(lambda *values: func(*values, **named), *args)

@@ -72,7 +72,12 @@ class Carried:
 
 
 def _changed_type(fe: FrontEnd, node: Loop, name: str, x: Any, later: Any) -> LoopCarriedType:
-    error = LoopCarriedType(name=name, initial=type_text(x), later=type_text(later))
+    remedy = None
+    if isinstance(x, constexpr):
+        remedy = f"a constexpr cannot change in a loop: start from a variable, `x = {name}`"
+    error = LoopCarriedType(
+        name=name, initial=type_text(x), later=type_text(later), help=remedy
+    )
     place = last_assignment(node.body, name)
     if place is not None:
         error.loc = fe.loc(place)

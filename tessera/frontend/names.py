@@ -42,6 +42,8 @@ def visit_name(fe: FrontEnd, node: ast.Name) -> Any:
             return _global(name, scope[name])
     if name in PYTHON_BUILTINS:
         return PYTHON_BUILTINS[name]
+    if name in METHODS:
+        raise UnknownName(name=name, help=f"did you mean `tl.{name}`?")
     known = [*names, *frame.closure, *frame.globals, *PYTHON_BUILTINS]
     raise UnknownName(name=name, help=suggestion(name, known))
 

@@ -96,13 +96,9 @@ def _decayed(fe: FrontEnd, target: ast.expr, value: Any, node: ast.stmt | ast.ex
 
 @handles(ast.Assign)
 def visit_assign(fe: FrontEnd, node: ast.Assign) -> None:
-    if len(node.targets) != 1:
-        raise UnsupportedLanguageConstruct(
-            what="`a = b = ...`", help="write one assignment for each name"
-        )
-    target = node.targets[0]
-    value = _decayed(fe, target, fe.visit(node.value), node)
-    assign(fe, target, value)
+    value = fe.visit(node.value)
+    for target in node.targets:
+        assign(fe, target, _decayed(fe, target, value, node))
 
 
 _DECLARED: Any = object()  # of a name declared by a bare `x: tl.constexpr`

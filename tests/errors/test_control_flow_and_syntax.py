@@ -1,0 +1,610 @@
+"""Full texts of errors about control flow, calls and unsupported syntax."""
+
+# ruff: noqa: E501  messages stand as they are printed
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tessera import errors
+from tests.errors.kernel_source import error_of, text_of
+
+CASES: list[Any] = []
+
+
+def case(name: str, kind: type, source: str, text: str, **constants: Any) -> None:
+    CASES.append(pytest.param(kind, source, text, constants, id=name))
+
+
+case(
+    "loop-carried type",
+    errors.LoopCarriedType,
+    """
+    @jit
+    def k(p, n):
+        acc = 0
+        for i in range(n):
+            acc += 1.5
+    """,
+    """
+    error[loop-carried-type]: Loop-carried variable acc has initial type int32 but is re-assigned to fp32 in loop! Please make sure that the type stays consistent.
+      --> kernel.py:8:9 in k (at 4:8:)
+       |
+     8 |         acc += 1.5
+       |         ^^^^^^^^^^
+      = note: the initial value is assigned at kernel.py:6:5
+      = help: give the initial value the type of the later one, or cast the later one with `.to(...)`
+    """,
+)
+
+case(
+    "loop-carried shape in a while",
+    errors.LoopCarriedType,
+    """
+    @jit
+    def k(p, n):
+        acc = 0
+        while n > 0:
+            acc = acc + tl.arange(0, 4)
+            n -= 1
+    """,
+    """
+    error[loop-carried-type]: Loop-carried variable acc has initial type int32 but is re-assigned to <[4], int32> in loop! Please make sure that the type stays consistent.
+      --> kernel.py:8:9 in k (at 4:8:)
+       |
+     8 |         acc = acc + tl.arange(0, 4)
+       |         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      = note: the initial value is assigned at kernel.py:6:5
+      = help: give the initial value the type of the later one, or cast the later one with `.to(...)`
+    """,
+)
+
+case(
+    "loop-carried constexpr",
+    errors.LoopCarriedType,
+    """
+    @jit
+    def k(p, n, B: tl.constexpr):
+        for i in range(n):
+            B = B * 2
+    """,
+    """
+    error[loop-carried-type]: Loop-carried variable B has initial type constexpr[4] but is re-assigned to int32 in loop! Please make sure that the type stays consistent.
+      --> kernel.py:7:9 in k (at 3:8:)
+       |
+     7 |         B = B * 2
+       |         ^^^^^^^^^
+      = help: a constexpr cannot change in a loop: start from a variable, `x = B`
+    """,
+    B=4,
+)
+
+case(
+    "branches of different types",
+    errors.BranchMismatch,
+    """
+    @jit
+    def k(p, n):
+        if n > 3:
+            q = 1
+        else:
+            q = 2.0
+    """,
+    """
+    error[branch-mismatch]: Mismatched type for q between then block (int32) and else block (fp32)
+      --> kernel.py:9:9 in k (at 5:8:)
+       |
+     9 |         q = 2.0
+       |         ^^^^^^^
+      = note: the then block assigns it at kernel.py:7:9
+      = help: no promotion happens where branches join: cast one side with `.to(...)`
+    """,
+)
+
+case(
+    "branch that changes a type",
+    errors.BranchMismatch,
+    """
+    @jit
+    def k(p, n):
+        q = tl.zeros((4,), tl.float32)
+        if n > 3:
+            q = q.to(tl.float16)
+    """,
+    """
+    error[branch-mismatch]: Mismatched type for q between then block (<[4], fp16>) and else block (<[4], fp32>)
+      --> kernel.py:8:9 in k (at 4:8:)
+       |
+     8 |         q = q.to(tl.float16)
+       |         ^^^^^^^^^^^^^^^^^^^^
+      = note: before the `if` it is <[4], fp32>
+      = help: no promotion happens where branches join: cast one side with `.to(...)`
+    """,
+)
+
+case(
+    "returns of different types",
+    errors.ReturnMismatch,
+    """
+    @jit
+    def f(x):
+        if x > 1:
+            return 1.0
+        return x
+
+    @jit
+    def k(p, n):
+        y = f(n)
+    """,
+    """
+    error[return-mismatch]: Return type mismatch: fp32 and int32
+      --> kernel.py:12:9 in k (at 2:8:)
+        |
+     12 |     y = f(n)
+        |         ^^^^
+      --> kernel.py:6:5 in f (at 2:4:)
+       |
+     6 |     if x > 1:
+       |     ^^^^^^^^^
+      = help: every `return` of a function must give the same types: cast with `.to(...)`
+    """,
+)
+
+case(
+    "conditional expression of different types",
+    errors.TypeMismatch,
+    """
+    @jit
+    def k(p, n):
+        y = 1.0 if n else n
+    """,
+    """
+    error[type-mismatch]: Ternary expression with dynamic condition has inconsistent types fp32 and int32
+      --> kernel.py:6:9 in k (at 2:8:)
+       |
+     6 |     y = 1.0 if n else n
+       |         ^^^^^^^^^^^^^^^
+      = help: both sides must have one type: cast with `.to(...)`, or use `tl.where`
+    """,
+)
+
+case(
+    "tuple of another length in a loop",
+    errors.LoopCarriedType,
+    """
+    @jit
+    def k(p, n):
+        t = (n, n)
+        for i in range(n):
+            t = (i, i, i)
+    """,
+    """
+    error[loop-carried-type]: Loop-carried variable t has initial type tuple<int32, int32> but is re-assigned to tuple<int32, int32, int32> in loop! Please make sure that the type stays consistent.
+      --> kernel.py:8:9 in k (at 4:8:)
+       |
+     8 |         t = (i, i, i)
+       |         ^^^^^^^^^^^^^
+      = note: the initial value is assigned at kernel.py:6:5
+      = help: give the initial value the type of the later one, or cast the later one with `.to(...)`
+    """,
+)
+
+case(
+    "mask of another shape",
+    errors.ShapeMismatch,
+    """
+    @jit
+    def k(p, n):
+        tl.store(p + tl.arange(0, 8), 1.0, mask=tl.arange(0, 4) < n)
+    """,
+    """
+    error[shape-mismatch]: Cannot make_shape_compatible: incompatible dimensions at index 0: 8 and 4
+      --> kernel.py:6:5 in k (at 2:4:)
+       |
+     6 |     tl.store(p + tl.arange(0, 8), 1.0, mask=tl.arange(0, 4) < n)
+       |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+      = help: the shapes are [8] and [4]: extents must be equal or 1
+    """,
+)
+
+case(
+    "static assertion",
+    errors.CompileTimeAssertionFailure,
+    """
+    @jit
+    def k(p, B: tl.constexpr):
+        tl.static_assert(B % 16 == 0, "B must be divisible by 16")
+    """,
+    """
+    error[static-assert]: B must be divisible by 16
+      --> kernel.py:6:5 in k (at 2:4:)
+       |
+     6 |     tl.static_assert(B % 16 == 0, "B must be divisible by 16")
+       |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+    """,
+    B=4,
+)
+
+case(
+    "condition that is a tile",
+    errors.ShapeMismatch,
+    """
+    @jit
+    def k(p, n):
+        if n < tl.arange(0, 4):
+            pass
+    """,
+    """
+    error[shape-mismatch]: Boolean value of Tensor with more than one value is ambiguous
+      --> kernel.py:6:8 in k (at 2:7:)
+       |
+     6 |     if n < tl.arange(0, 4):
+       |        ^^^^^^^^^^^^^^^^^^^
+      = help: reduce it to a scalar first, or choose element by element with `tl.where`
+    """,
+)
+
+case(
+    "condition that is a float at compile time",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, B: tl.constexpr):
+        if B:
+            pass
+    """,
+    """
+    error[unsupported-syntax]: `if` conditionals can only accept values of type {bool, int, NoneType}, not objects of type float
+      --> kernel.py:6:8 in k (at 2:7:)
+       |
+     6 |     if B:
+       |        ^
+    """,
+    B=4.0,
+)
+
+case(
+    "while without end at compile time",
+    errors.NotConstexpr,
+    """
+    @jit
+    def k(p, n):
+        while True:
+            pass
+    """,
+    """
+    error[not-constexpr]: the condition of a `while` must be a run-time value, got constexpr[True]
+      --> kernel.py:6:11 in k (at 2:10:)
+       |
+     6 |     while True:
+       |           ^^^^
+      = help: a loop that is known at compile time is written with `tl.static_range`
+    """,
+)
+
+case(
+    "and of integers",
+    errors.TypeMismatch,
+    """
+    @jit
+    def k(p, n):
+        if n and n > 1:
+            pass
+    """,
+    """
+    error[type-mismatch]: Cannot bitcast data-type of size 32 to data-type of size 1
+      --> kernel.py:6:8 in k (at 2:7:)
+       |
+     6 |     if n and n > 1:
+       |        ^^^^^^^^^^^
+      = help: `and`, `or` and `not` take int1: compare first, for example `x != 0`
+    """,
+)
+
+case(
+    "return inside a loop",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        for i in range(n):
+            if i > 3:
+                return
+    """,
+    """
+    error[unsupported-syntax]: Cannot have `return` statements inside `while` or `for` statements in a kernel.
+      --> kernel.py:8:13 in k (at 4:12:)
+       |
+     8 |             return
+       |             ^^^^^^
+      = help: keep the result in a variable and return it after the loop
+    """,
+)
+
+case(
+    "break",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        for i in range(n):
+            break
+    """,
+    """
+    error[unsupported-syntax]: `break` is not supported in a kernel
+      --> kernel.py:7:9 in k (at 3:8:)
+       |
+     7 |         break
+       |         ^^^^^
+      = help: guard the rest of the body by an `if`, or loop with `while` and a flag in its condition
+    """,
+)
+
+case(
+    "try",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        try:
+            pass
+        except ValueError:
+            pass
+    """,
+    """
+    error[unsupported-syntax]: `try` is not supported in a kernel
+      --> kernel.py:6:5 in k (at 2:4:)
+       |
+     6 |     try:
+       |     ^^^^
+      = help: a kernel has no exceptions; test the condition with `if`
+    """,
+)
+
+case(
+    "lambda",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        f = lambda x: x
+    """,
+    """
+    error[unsupported-syntax]: `lambda` is not supported in a kernel
+      --> kernel.py:6:9 in k (at 2:8:)
+       |
+     6 |     f = lambda x: x
+       |         ^^^^^^^^^^^
+      = help: write a function under `@tessera.jit`
+    """,
+)
+
+case(
+    "assignment to an element",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        x = tl.arange(0, 8)
+        x[0] = 1
+    """,
+    """
+    error[unsupported-syntax]: __setitem__ is not supported in a kernel
+      --> kernel.py:7:5 in k (at 3:4:)
+       |
+     7 |     x[0] = 1
+       |     ^^^^
+      = help: values are immutable: choose elements with `tl.where`, or store to memory
+    """,
+)
+
+case(
+    "index of a tile",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        x = tl.arange(0, 8)[2]
+    """,
+    """
+    error[unsupported-syntax]: unsupported tensor index: 2
+      --> kernel.py:6:9 in k (at 2:8:)
+       |
+     6 |     x = tl.arange(0, 8)[2]
+       |         ^^^^^^^^^^^^^^^^^^
+      = help: only None and `:` index a tensor; elements are read with tl.gather or from memory
+    """,
+)
+
+case(
+    "iteration over a tensor",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        for x in p:
+            pass
+    """,
+    """
+    error[unsupported-syntax]: Only `range`, `tl.range` and `tl.static_range` iterators are currently supported
+      --> kernel.py:6:14 in k (at 2:13:)
+       |
+     6 |     for x in p:
+       |              ^
+    """,
+)
+
+case(
+    "power of a tensor",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        a = n ** 2
+    """,
+    """
+    error[unsupported-syntax]: the operator `**` is not supported on tensors
+      --> kernel.py:6:9 in k (at 2:8:)
+       |
+     6 |     a = n ** 2
+       |         ^^^^^^
+      = help: use `tl.exp2(y * tl.log2(x))`, or multiply
+    """,
+)
+
+case(
+    "constexpr assigned twice",
+    errors.CompilationError,
+    """
+    @jit
+    def k(p, n):
+        x: tl.constexpr = 3
+        x: tl.constexpr = 4
+    """,
+    """
+    error[compilation]: x is already defined. constexpr cannot be reassigned.
+      --> kernel.py:7:5 in k (at 3:4:)
+       |
+     7 |     x: tl.constexpr = 4
+       |     ^
+      = help: give the compile-time value a name of its own
+    """,
+)
+
+case(
+    "too many values to unpack",
+    errors.CompilationError,
+    """
+    @jit
+    def k(p, n):
+        a, b = 1, 2, 3
+    """,
+    """
+    error[compilation]: too many values to unpack (expected 2, got 3)
+      --> kernel.py:6:5 in k (at 2:4:)
+       |
+     6 |     a, b = 1, 2, 3
+       |     ^^^^
+    """,
+)
+
+case(
+    "unknown argument",
+    errors.CompilationError,
+    """
+    @jit
+    def k(p, n):
+        x = tl.load(p, mas=n > 0)
+    """,
+    """
+    error[compilation]: load() has no argument 'mas'
+      --> kernel.py:6:9 in k (at 2:8:)
+       |
+     6 |     x = tl.load(p, mas=n > 0)
+       |         ^^^^^^^^^^^^^^^^^^^^^
+      = help: its arguments are: pointer, mask, other, boundary_check, padding_option, cache_modifier, eviction_policy, volatile
+    """,
+)
+
+case(
+    "missing argument of a jitted function",
+    errors.CompilationError,
+    """
+    @jit
+    def f(x, y):
+        return x
+
+    @jit
+    def k(p, n):
+        f(n)
+    """,
+    """
+    error[compilation]: f() misses the argument 'y'
+      --> kernel.py:10:5 in k (at 2:4:)
+        |
+     10 |     f(n)
+        |     ^^^^
+    """,
+)
+
+case(
+    "error of Python at compile time",
+    errors.CompilationError,
+    """
+    @jit
+    def k(p, B: tl.constexpr):
+        a = B // 0
+    """,
+    """
+    error[compilation]: ZeroDivisionError: integer division or modulo by zero
+      --> kernel.py:6:9 in k (at 2:8:)
+       |
+     6 |     a = B // 0
+       |         ^^^^^^
+    """,
+    B=4,
+)
+
+case(
+    "float bound of a loop",
+    errors.TypeMismatch,
+    """
+    @jit
+    def k(p, f):
+        for i in range(f):
+            pass
+    """,
+    """
+    error[type-mismatch]: For loop bounds and step must all be ints, are (constexpr[0], fp32, constexpr[1])
+      --> kernel.py:6:14 in k (at 2:13:)
+       |
+     6 |     for i in range(f):
+       |              ^^^^^^^^
+      = help: bounds are integer scalars: load or cast them first
+    """,
+)
+
+case(
+    "f-string of a run-time value",
+    errors.NotConstexpr,
+    """
+    @jit
+    def k(p, n):
+        tl.static_print(f"n = {n}")
+    """,
+    """
+    error[not-constexpr]: Cannot evaluate f-string containing non-constexpr conversion values, got int32
+      --> kernel.py:6:28 in k (at 2:27:)
+       |
+     6 |     tl.static_print(f"n = {n}")
+       |                            ^
+      = help: print run-time values with `tl.device_print`
+    """,
+)
+
+case(
+    "columns count characters, not bytes",
+    errors.UnknownName,
+    """
+    @jit
+    def k(p, n):
+        é = "äöü"; ü = tl.load(ñ)
+    """,
+    """
+    error[unknown-name]: ñ is not defined
+      --> kernel.py:6:28 in k (at 2:27:)
+       |
+     6 |     é = "äöü"; ü = tl.load(ñ)
+       |                            ^
+    """,
+)
+
+
+@pytest.mark.parametrize(("kind", "source", "text", "constants"), CASES)
+def test_error_text(tmp_path: Path, kind: type, source: str, text: str, constants: dict[str, Any]):
+    error = error_of(tmp_path, source, **constants)
+    assert type(error) is kind
+    assert text_of(tmp_path, error) == textwrap.dedent(text).strip("\n")
