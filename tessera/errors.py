@@ -11,7 +11,7 @@ from __future__ import annotations
 import linecache
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Loc:
     first_line: int = 1  # line of the function's `def`: shown as the relative "at LINE:COL"
     call_site: Loc | None = None
 
-    def __enter__(self) -> Loc:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -51,7 +51,7 @@ class Builder:
         return self.insert(op).result
 
     @contextmanager
-    def at(self, block: Block, before: Op | None = None) -> Iterator[Builder]:
+    def at(self, block: Block, before: Op | None = None) -> Generator[Builder]:
         """Insert elsewhere for a while."""
         saved = self.block, self.before
         self.block, self.before = block, before
@@ -61,7 +61,7 @@ class Builder:
             self.block, self.before = saved
 
     @contextmanager
-    def located(self, loc: Loc | None) -> Iterator[Builder]:
+    def located(self, loc: Loc | None) -> Generator[Builder]:
         """Give new ops another location for a while; errors raised inside are located there too."""
         saved, self.loc = self.loc, loc
         try:

@@ -20,6 +20,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 from tessera.errors import IRError, Loc
+from tessera.ir.fields import Field, accessor, attr, operand, region
+
+__all__ = [
+    "OPCODES", "Block", "Effect", "Module", "Op", "Use", "Value", "attr", "operand", "region", "require",
+]  # fmt: skip
 
 OPCODES: dict[str, type[Op]] = {}
 
@@ -31,6 +36,7 @@ class Effect(enum.Flag):
     READ = enum.auto()  # reads memory: may not cross a write or a sync
     WRITE = enum.auto()  # writes memory, prints, asserts
     SYNC = enum.auto()  # orders memory between threads
+    ALLOC = enum.auto()  # makes fresh memory: may be dropped, not merged or moved
 
 
 Use = tuple["Op", int]
@@ -73,61 +79,15 @@ class Value:
         return f"<{self.name or 'value'}: {getattr(self.type, 'short', self.type)}>"
 
 
-class _Field:
-    """One declared operand, attribute or region of an op class."""
-
-    __slots__ = ("default", "kind", "name", "optional", "position", "variadic")
-
-    def __init__(
-        self, kind: str, optional: bool = False, variadic: bool = False, default: Any = ...
-    ):
-        self.kind, self.optional, self.variadic, self.default = kind, optional, variadic, default
-        self.position, self.name = 0, ""
-
-
-def operand(*, optional: bool = False, variadic: bool = False) -> Any:
-    """Declare an operand: one Value, perhaps None (`optional`), or a tuple of any length (`variadic`)."""
-    return _Field("operand", optional, variadic)
-
-
-def attr(*, default: Any = ...) -> Any:
-    """Declare an attribute: a plain Python value that prints as a literal (or a type, dtype, layout)."""
-    return _Field("attr", default=default)
-
-
-def region() -> Any:
-    """Declare a region; reading the field gives its one Block."""
-    return _Field("region")
-
-
-def _accessor(f: _Field, simple: bool) -> property:
-    position = f.position
-    if f.kind == "attr":
-        name = f.name
-        return property(lambda op: op.attrs[name], lambda op, v: op.attrs.__setitem__(name, v))
-    if f.kind == "region":
-        return property(lambda op: op.regions[position])
-    if simple:
-        return property(lambda op: op.operands[position])
-    if f.variadic:
-        return property(lambda op: tuple(op.operands[op.segment(position)]))
-
-    def optional_or_single(op: Op) -> Value | None:
-        span = op.segment(position)
-        return op.operands[span.start] if span.stop > span.start else None
-
-    return property(optional_or_single)
-
-
 class Op:
     """Base of all operations. Subclasses register themselves under their opcode."""
 
     opcode: ClassVar[str] = ""
     effects: ClassVar[Effect] = Effect.NONE
     terminator: ClassVar[bool] = False
-    operand_fields: ClassVar[tuple[_Field, ...]] = ()
-    attr_fields: ClassVar[tuple[_Field, ...]] = ()
-    region_fields: ClassVar[tuple[_Field, ...]] = ()
+    operand_fields: ClassVar[tuple[Field, ...]] = ()
+    attr_fields: ClassVar[tuple[Field, ...]] = ()
+    region_fields: ClassVar[tuple[Field, ...]] = ()
     _simple: ClassVar[bool] = True
 
     __slots__ = (
@@ -154,17 +114,17 @@ class Op:
         if effects is not None:
             cls.effects = effects
         cls.terminator = terminator or cls.terminator
-        groups: dict[str, list[_Field]] = {
+        groups: dict[str, list[Field]] = {
             "operand": list(cls.operand_fields), "attr": list(cls.attr_fields), "region": list(cls.region_fields)
         }  # fmt: skip
-        declared = [(n, f) for n, f in vars(cls).items() if isinstance(f, _Field)]
+        declared = [(n, f) for n, f in vars(cls).items() if isinstance(f, Field)]
         for name, f in declared:
             f.name, f.position = name, len(groups[f.kind])
             groups[f.kind].append(f)
         cls.operand_fields, cls.attr_fields, cls.region_fields = map(tuple, groups.values())
         cls._simple = not any(f.optional or f.variadic for f in cls.operand_fields)
         for f in (*cls.operand_fields, *cls.attr_fields, *cls.region_fields):
-            setattr(cls, f.name, _accessor(f, cls._simple))
+            setattr(cls, f.name, accessor(f, cls._simple))  # again where a base had fewer fields
         if opcode:
             if opcode in OPCODES:
                 raise TypeError(f"opcode {opcode!r} is defined twice")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from typing import Any
 
 from tessera.errors import IRError
@@ -11,8 +12,8 @@ from tessera.ir.core import OPCODES, Block, Module, Op, Value
 from tessera.ir.types import parse_layout_text, parse_type
 
 _SPACE = re.compile(r"(?:\s|//[^\n]*)*")
-_NAME = re.compile(r"%[A-Za-z0-9_.]+")
-_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_NAME = re.compile(r"%[\w.]+")  # as Python names: letters of any script
+_WORD = re.compile(r"[^\W\d][\w.]*")
 _NUMBER = re.compile(r"-?\d+")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _FLOAT = re.compile(r"float\('([^']*)'\)")
@@ -21,7 +22,7 @@ _FLOAT = re.compile(r"float\('([^']*)'\)")
 class _Parser:
     def __init__(self, text: str):
         self.text = text
-        self.at = 0
+        self.at: int = 0
         self.values: dict[str, Value] = {}
 
     # --- characters -------------------------------------------------------------------------------------
@@ -29,7 +30,8 @@ class _Parser:
         start = self.text.rfind("\n", 0, self.at) + 1
         line = self.text[start:].split("\n", 1)[0]
         number = self.text.count("\n", 0, self.at) + 1
-        return IRError(f"line {number}: {message}\n  {line}\n  {' ' * (self.at - start)}^")
+        caret = " " * (self.at - start) + "^"
+        return IRError(f"line {number}: {message}\n  {line}\n  {caret}", help="")
 
     def skip(self) -> None:
         found = _SPACE.match(self.text, self.at)
@@ -61,6 +63,12 @@ class _Parser:
             raise self.fail(f"expected {what}")
         return found
 
+    def separator(self, closing: str) -> None:
+        """A comma, unless the list ends here."""
+        self.skip()
+        if not self.text.startswith(closing, self.at):
+            self.expect(",")
+
     # --- pieces -----------------------------------------------------------------------------------------
     def balanced(self) -> str:
         """The text of a type or layout: up to a comma, blank or closing bracket outside all brackets."""
@@ -77,14 +85,19 @@ class _Parser:
             self.at += 1
         return self.text[start : self.at]
 
-    def type(self) -> Any:
+    def read(self, parse: Callable[[str], Any]) -> Any:
+        """What `parse` makes of the next type or layout; its ValueError gets line and caret."""
+        self.skip()
         start = self.at
         text = self.balanced()
         try:
-            return parse_type(text)
+            return parse(text)
         except ValueError as e:
             self.at = start
             raise self.fail(str(e)) from None
+
+    def type(self) -> Any:
+        return self.read(parse_type)
 
     def typed_name(self) -> tuple[str, Any]:
         name = self.need(_NAME, "a value name")
@@ -96,22 +109,24 @@ class _Parser:
             items: list[Any] = []
             while not self.accept("]"):
                 items.append(self.attribute())
-                self.accept(",")
+                self.separator("]")
             return tuple(items)
         if self.accept("!"):
             return self.type()
         if self.accept("@"):
-            return parse_layout_text(self.balanced())
+            return self.read(parse_layout_text)
         found = self.take(_FLOAT)
         if found is not None:
             inner = found[7:-2]
             return float.fromhex(inner) if "0x" in inner else float(inner)
+        start = self.at
         for pattern in (_STRING, _NUMBER, _WORD):
             found = self.take(pattern)
             if found is not None:
                 try:
                     return ast.literal_eval(found)
                 except ValueError:
+                    self.at = start
                     raise self.fail(f"{found!r} is not a literal") from None
         raise self.fail("expected an attribute value")
 
@@ -122,10 +137,11 @@ class _Parser:
                 name = self.need(_WORD, "an attribute name")
                 self.expect("=")
                 found[name] = self.attribute()
-                self.accept(",")
+                self.separator("}")
         return found
 
     def value(self) -> Value:
+        self.skip()
         start = self.at
         name = self.need(_NAME, "a value")
         if name not in self.values:
@@ -143,7 +159,7 @@ class _Parser:
                 items: list[Value] = []
                 while not self.accept("]"):
                     items.append(self.value())
-                    self.accept(",")
+                    self.separator("]")
                 args.append(items)
             elif f.optional and self.accept("_"):
                 args.append(None)
@@ -153,6 +169,8 @@ class _Parser:
 
     # --- ops ----------------------------------------------------------------------------------------------
     def define(self, name: str, value: Value) -> None:
+        if name in self.values:
+            raise self.fail(f"{name} is defined twice")
         base = name[1:]
         value.name = "" if base.isdigit() else base
         self.values[name] = value
@@ -163,7 +181,7 @@ class _Parser:
         while not self.accept(")"):
             name, type = self.typed_name()
             self.define(name, block.add_arg(type))
-            self.accept(",")
+            self.separator(")")
         self.expect("{")
         while not self.accept("}"):
             block.append(self.op())
@@ -177,6 +195,7 @@ class _Parser:
             while self.accept(","):
                 results.append(self.typed_name())
             self.expect("=")
+        self.skip()
         start = self.at
         opcode = self.need(_WORD, "an opcode")
         cls = OPCODES.get(opcode)
@@ -185,10 +204,12 @@ class _Parser:
             raise self.fail(f"{opcode!r} is not an operation")
         args = self.operands(cls)
         attrs = self.attributes()
-        regions: list[Block] = []
-        for _ in cls.region_fields:
-            regions.append(self.block())
-        op = cls(*args, results=[t for _, t in results], regions=regions, **attrs)
+        regions = [self.block() for _ in cls.region_fields]
+        try:
+            op = cls(*args, results=[t for _, t in results], regions=regions, **attrs)
+        except TypeError as e:  # an attribute is missing
+            self.at = start
+            raise self.fail(str(e)) from None
         for (name, _), value in zip(results, op.results, strict=True):
             self.define(name, value)
         return op

@@ -8,7 +8,8 @@
         return op.lhs if is_zero(op.rhs) else None
 
 A rule returns None for "no match", a value (or several) to replace the op's results, or the op itself when it was
-changed in place. New ops are made through `rw.emit`, before the op being rewritten. Tables compose with `+`.
+changed in place. New ops are made through `rw.emit`, before the op being rewritten; operands are changed through
+`rw.set_operands`. Unused pure ops go on the way. Tables compose with `+`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.ir.builder import Builder
+from tessera.ir.builder import AnyOp, Builder
 from tessera.ir.core import Block, Effect, Module, Op, Value
 
 RuleFn = Callable[[Any, "Rewriter"], "Value | Sequence[Value] | Op | None"]
@@ -25,7 +26,7 @@ RuleFn = Callable[[Any, "Rewriter"], "Value | Sequence[Value] | Op | None"]
 
 @dataclass(frozen=True, slots=True)
 class RuleSet:
-    """Rules by op class. `None` as the class means every op."""
+    """Rules by op class; those of a class are tried in the order in which they were registered."""
 
     table: dict[type[Op], list[RuleFn]]
 
@@ -65,11 +66,27 @@ class Rewriter:
         self.push(op)
         return self.builder.emit(op)
 
-    def insert(self, op: Op) -> Op:
+    def insert(self, op: AnyOp) -> AnyOp:
+        """Insert a new op before the op being rewritten."""
         self.push(op)
         return self.builder.insert(op)
 
+    def set_operands(self, op: Op, *args: Value | Sequence[Value] | None) -> None:
+        """`op.set_operands`, and a look at what defined the old ones: it may be unused now."""
+        old = [v.op for v in op.operands]
+        op.set_operands(*args)
+        for definer in old:
+            if definer is not None:
+                self.push(definer)
+
+    def replace_uses(self, old: Value, new: Value) -> None:
+        """`old.replace_all_uses(new)`, and a look at the users."""
+        for user in old.users():
+            self.push(user)
+        old.replace_all_uses(new)
+
     def push(self, op: Op) -> None:
+        """Look at an op (again)."""
         if op not in self.queued:
             self.queued.add(op)
             self.work.append(op)
@@ -103,15 +120,15 @@ class Rewriter:
         return False
 
     def _replace(self, op: Op, new: Value | Sequence[Value] | Op) -> None:
-        for r in op.results:
-            for user in r.users():
-                self.push(user)
         if isinstance(new, Op):
             self.push(new)
+            for r in new.results:
+                for user in r.users():
+                    self.push(user)
             return
         values = [new] if isinstance(new, Value) else list(new)
         for old, value in zip(op.results, values, strict=True):
-            old.replace_all_uses(value)
+            self.replace_uses(old, value)
         self._erase(op)
 
     def _erase(self, op: Op) -> None:

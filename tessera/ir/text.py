@@ -33,7 +33,10 @@ def format_attr(value: Any) -> str:
         return f"[{inner}]"
     if hasattr(value, "text"):
         return "@" + value.text()
-    return "!" + value.short
+    short = getattr(value, "short", None)
+    if short is None:
+        raise TypeError(f"an attribute cannot hold {value!r}")
+    return f"!{short}"
 
 
 class _Printer:

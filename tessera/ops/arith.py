@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.dtypes import dtype, int1, int32, pointer_type
 from tessera.ir import Op, Value, attr, elem_of, operand, require, shape_of, with_elem
 
+ROUNDINGS = ("rtne", "rtz")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
@@ -28,14 +29,33 @@ class ConstOp(Op, opcode="const"):
 
     def verify(self) -> None:
         e = elem_of(self.result.type)
+        if not (isinstance(e, dtype) and e.is_floating()):
+            require(isinstance(self.value, int), self, f"a constant of {e} holds an int")
         if isinstance(e, dtype) and e.is_int():
-            require(isinstance(self.value, int), self, "an integer constant holds an int")
             low, high = e.get_int_min_value(), e.get_int_max_value()
             require(low <= self.value <= high, self, lambda: f"{self.value} does not fit {e}")
 
 
+def _all(op: Op, kind: Callable[[Any], bool], what: str) -> None:
+    """Require that all operands have elements of a kind."""
+    ok = all(kind(elem_of(v.type)) for v in op.operands)
+    require(ok, op, lambda: f"operands are not {what}: {[v.type.short for v in op.operands]}")
+
+
+def _is_number(e: Any) -> bool:
+    return isinstance(e, dtype)
+
+
+def _is_int(e: Any) -> bool:
+    return isinstance(e, dtype) and e.is_int()
+
+
+def _is_float(e: Any) -> bool:
+    return isinstance(e, dtype) and e.is_floating()
+
+
 class Binary(Elementwise):
-    """Two operands of one type, a result of the same type."""
+    """Two operands of one number type, a result of the same type."""
 
     lhs: Value = operand()
     rhs: Value = operand()
@@ -50,6 +70,23 @@ class Binary(Elementwise):
             self,
             lambda: f"{self.lhs!r} and {self.rhs!r} differ in type",
         )
+        _all(self, _is_number, "numbers")
+
+
+class IntBinary(Binary):
+    """A binary operation of integers."""
+
+    def verify(self) -> None:
+        super().verify()
+        _all(self, _is_int, "integers")
+
+
+class FloatBinary(Binary):
+    """A binary operation of floats."""
+
+    def verify(self) -> None:
+        super().verify()
+        _all(self, _is_float, "floats")
 
 
 class AddOp(Binary, opcode="add"):
@@ -74,23 +111,23 @@ class RemOp(Binary, opcode="rem"):
     """Remainder with the sign of the dividend (C's `%` and `fmod`)."""
 
 
-class AndOp(Binary, opcode="and"):
+class AndOp(IntBinary, opcode="and"):
     """Bitwise and of integers."""
 
 
-class OrOp(Binary, opcode="or"):
+class OrOp(IntBinary, opcode="or"):
     """Bitwise or of integers."""
 
 
-class XorOp(Binary, opcode="xor"):
+class XorOp(IntBinary, opcode="xor"):
     """Bitwise exclusive or of integers."""
 
 
-class ShlOp(Binary, opcode="shl"):
+class ShlOp(IntBinary, opcode="shl"):
     """lhs << rhs."""
 
 
-class ShrOp(Binary, opcode="shr"):
+class ShrOp(IntBinary, opcode="shr"):
     """lhs >> rhs: arithmetic when the type is signed, logical otherwise."""
 
 
@@ -106,19 +143,19 @@ class MaxOp(Binary, opcode="max"):
     propagate_nan: bool = attr(default=False)
 
 
-class MulHiOp(Binary, opcode="mulhi"):
+class MulHiOp(IntBinary, opcode="mulhi"):
     """High half of the double-width product of integers; signedness as the type."""
 
 
-class PowOp(Binary, opcode="pow"):
+class PowOp(FloatBinary, opcode="pow"):
     """lhs to the power rhs (floats)."""
 
 
-class Atan2Op(Binary, opcode="atan2"):
+class Atan2Op(FloatBinary, opcode="atan2"):
     """Angle of the point (rhs, lhs) (floats)."""
 
 
-class CopySignOp(Binary, opcode="copysign"):
+class CopySignOp(FloatBinary, opcode="copysign"):
     """Magnitude of lhs with the sign of rhs (floats)."""
 
 
@@ -169,6 +206,7 @@ class FmaOp(Elementwise, opcode="fma"):
     def verify(self) -> None:
         super().verify()
         require(self.x.type == self.y.type == self.z.type, self, "operands differ in type")
+        _all(self, _is_float, "floats")
 
 
 class Unary(Elementwise):
@@ -180,11 +218,19 @@ class Unary(Elementwise):
         return (self.x.type,)
 
 
-class NegOp(Unary, opcode="neg"):
+class NumberUnary(Unary):
+    """A function of one number."""
+
+    def verify(self) -> None:
+        super().verify()
+        _all(self, _is_number, "numbers")
+
+
+class NegOp(NumberUnary, opcode="neg"):
     """-x: floats flip the sign bit, integers wrap."""
 
 
-class AbsOp(Unary, opcode="abs"):
+class AbsOp(NumberUnary, opcode="abs"):
     """|x|: floats clear the sign bit; the smallest integer stays itself."""
 
 
@@ -193,46 +239,7 @@ class FloatUnary(Unary):
 
     def verify(self) -> None:
         super().verify()
-        require(elem_of(self.x.type).is_floating(), self, "the operand is not a float")
-
-
-# One class a function: opcode → (what it computes). The NumPy meaning and the lowerings hang on the class.
-MATH = {
-    "exp": "e to the power x (fast: 2 ulp in fp32, subnormals flushed on GPUs)",
-    "exp2": "2 to the power x (fast)",
-    "exp10": "10 to the power x",
-    "expm1": "e to the power x, minus 1, accurate near 0",
-    "log": "natural logarithm",
-    "log2": "logarithm to base 2",
-    "log10": "logarithm to base 10",
-    "log1p": "natural logarithm of 1 + x, accurate near 0",
-    "sin": "sine of x in radians, full range",
-    "cos": "cosine of x in radians, full range",
-    "tan": "tangent of x in radians, full range",
-    "asin": "inverse sine",
-    "acos": "inverse cosine",
-    "atan": "inverse tangent",
-    "sinh": "hyperbolic sine",
-    "cosh": "hyperbolic cosine",
-    "tanh": "hyperbolic tangent",
-    "erf": "error function",
-    "sqrt": "square root (fast in fp32)",
-    "sqrt_rn": "square root, correctly rounded",
-    "rsqrt": "1 / square root (fast)",
-    "floor": "largest integer not above x",
-    "ceil": "smallest integer not below x",
-    "trunc": "integer part of x",
-    "rint": "nearest integer, ties to even",
-    "round": "nearest integer, ties away from zero",
-}
-
-MATH_OPS: dict[str, type[FloatUnary]] = {}
-for _name, _doc in MATH.items():
-    _class = f"{_name.title().replace('_', '')}Op"
-    MATH_OPS[_name] = type(
-        _class, (FloatUnary,), {"__doc__": f"{_doc}.", "__slots__": ()}, opcode=_name
-    )
-    globals()[_class] = MATH_OPS[_name]
+        _all(self, _is_float, "floats")
 
 
 class IsNanOp(Elementwise, opcode="isnan"):
@@ -243,6 +250,10 @@ class IsNanOp(Elementwise, opcode="isnan"):
     def infer(self) -> Sequence[Any]:
         return (with_elem(self.x.type, int1),)
 
+    def verify(self) -> None:
+        super().verify()
+        _all(self, _is_float, "floats")
+
 
 class PopcOp(Elementwise, opcode="popc"):
     """Number of set bits of an integer; int32 result."""
@@ -252,6 +263,10 @@ class PopcOp(Elementwise, opcode="popc"):
     def infer(self) -> Sequence[Any]:
         return (with_elem(self.x.type, int32),)
 
+    def verify(self) -> None:
+        super().verify()
+        _all(self, _is_int, "integers")
+
 
 class ClzOp(Elementwise, opcode="clz"):
     """Number of leading zero bits of an integer; int32 result."""
@@ -260,6 +275,10 @@ class ClzOp(Elementwise, opcode="clz"):
 
     def infer(self) -> Sequence[Any]:
         return (with_elem(self.x.type, int32),)
+
+    def verify(self) -> None:
+        super().verify()
+        _all(self, _is_int, "integers")
 
 
 class CastOp(Elementwise, opcode="cast"):
@@ -271,6 +290,14 @@ class CastOp(Elementwise, opcode="cast"):
 
     x: Value = operand()
     rounding: str = attr(default="rtne")
+
+    def verify(self) -> None:
+        super().verify()
+        require(self.rounding in ROUNDINGS, self, lambda: f"unknown rounding {self.rounding!r}")
+        a, b = elem_of(self.x.type), elem_of(self.result.type)
+        numbers = isinstance(a, dtype) and isinstance(b, dtype)
+        ok = numbers or _is_int(a) or _is_int(b) or a == b
+        require(ok, self, lambda: f"no cast from {a} to {b}")
 
 
 class BitcastOp(Elementwise, opcode="bitcast"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import int1
+from tessera.dtypes import dtype, int1
 from tessera.ir import Block, Effect, Op, Value, attr, operand, region, require
 
 
@@ -24,12 +24,15 @@ class FuncOp(Op, opcode="func"):
     body: Block = region()
 
     def verify(self) -> None:
-        if self.body.last is not None:
-            require(
-                _types(self.body.last.operands) == list(self.returns),
-                self,
-                "returns have the wrong types",
-            )
+        require(self.parent_op() is None, self, "a function inside a function")
+        ok = not self.arg_attrs or len(self.arg_attrs) == len(self.body.args)
+        require(ok, self, "arg_attrs are not one an argument")
+        require(isinstance(self.body.last, ReturnOp), self, "the body must end in a return")
+        require(
+            _types(self.body.terminator.operands) == list(self.returns),
+            self,
+            "returns have the wrong types",
+        )
 
 
 class ReturnOp(Op, opcode="return", terminator=True):
@@ -44,11 +47,36 @@ class CallOp(Op, opcode="call", effects=Effect.READ | Effect.WRITE):
     args: tuple[Value, ...] = operand(variadic=True)
     callee: str = attr()
 
+    def verify(self) -> None:
+        callee = self.resolve()
+        require(callee is not None, self, lambda: f"there is no function {self.callee!r}")
+        if callee is not None:
+            require(
+                _types(self.args) == _types(callee.body.args),
+                self,
+                "arguments have the wrong types",
+            )
+            require(
+                _types(self.results) == list(callee.returns), self, "results have the wrong types"
+            )
+
+    def resolve(self) -> FuncOp | None:
+        """The function that is called; None when the module has none of this name."""
+        op: Op = self
+        while (parent := op.parent_op()) is not None:
+            op = parent
+        functions = op.parent if op.parent is not None else ()
+        return next((f for f in functions if isinstance(f, FuncOp) and f.name == self.callee), None)
+
 
 class YieldOp(Op, opcode="yield", terminator=True):
     """Hand values to the op around this block."""
 
     values: tuple[Value, ...] = operand(variadic=True)
+
+
+def _ends_in_yield(op: Op, block: Block) -> None:
+    require(isinstance(block.terminator, YieldOp), op, "a block does not end in a yield")
 
 
 class IfOp(Op, opcode="if"):
@@ -62,6 +90,7 @@ class IfOp(Op, opcode="if"):
         require(self.condition.type == int1, self, "the condition is not int1")
         want = _types(self.results)
         for block in self.regions:
+            _ends_in_yield(self, block)
             require(
                 _types(block.terminator.operands) == want,
                 self,
@@ -92,10 +121,12 @@ class ForOp(Op, opcode="for"):
         return _types(self.inits)
 
     def verify(self) -> None:
+        _ends_in_yield(self, self.body)
         want = _types(self.inits)
-        require(
-            self.lb.type == self.ub.type == self.step.type, self, "bounds and step differ in type"
-        )
+        same = self.lb.type == self.ub.type == self.step.type
+        require(same, self, "bounds and step differ in type")
+        is_int = isinstance(self.lb.type, dtype) and self.lb.type.is_int()
+        require(is_int, self, "bounds and step are not integer scalars")
         require(
             _types(self.body.args) == [self.lb.type, *want],
             self,
@@ -129,6 +160,7 @@ class WhileOp(Op, opcode="while"):
         return _types(self.inits)
 
     def verify(self) -> None:
+        _ends_in_yield(self, self.after)
         want = _types(self.inits)
         require(
             isinstance(self.before.terminator, ConditionOp),
@@ -150,3 +182,6 @@ class ConditionOp(Op, opcode="condition", terminator=True):
 
     condition: Value = operand()
     values: tuple[Value, ...] = operand(variadic=True)
+
+    def verify(self) -> None:
+        require(self.condition.type == int1, self, "the condition is not int1")

@@ -1,11 +1,11 @@
-"""Global memory: loads, stores, atomics, descriptors; and the ops that speak to the outside (print, assert, barrier)."""
+"""Global memory: loads, stores, atomics, descriptors; and what speaks to the outside (print, assert, barrier)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import int1, pointer_type
+from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import (
     DescriptorType,
     Effect,
@@ -25,12 +25,20 @@ CACHE_LOAD = ("", ".ca", ".cg", ".cs", ".cv")
 CACHE_STORE = ("", ".wb", ".cg", ".cs", ".wt")
 EVICTION = ("", "evict_first", "evict_last")
 SEMANTICS = ("acquire", "release", "acq_rel", "relaxed")
+PADDING = ("zero", "nan")
 SCOPES = ("gpu", "cta", "sys")
 
 
 def pointee(t: Any) -> Any:
     """The type a pointer (or tile of pointers) points to, in the same shape."""
     return with_elem(t, elem_of(t).element_ty)
+
+
+def _check_words(op: Op, **allowed: Sequence[str]) -> None:
+    """Require that attributes are among the words they may be."""
+    for name, words in allowed.items():
+        ok = op.attrs[name] in words
+        require(ok, op, lambda name=name: f"{name} cannot be {op.attrs[name]!r}")
 
 
 def _check_access(op: Op, ptr: Value, *masks: Value | None) -> None:
@@ -59,6 +67,7 @@ class LoadOp(Op, opcode="load", effects=Effect.READ):
 
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
+        _check_words(self, cache=CACHE_LOAD, eviction=EVICTION)
         if self.other is not None:
             require(
                 self.other.type == self.result.type, self, "`other` has not the type of the result"
@@ -76,6 +85,7 @@ class StoreOp(Op, opcode="store", effects=Effect.WRITE):
 
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
+        _check_words(self, cache=CACHE_STORE, eviction=EVICTION)
         require(
             self.value.type == pointee(self.ptr.type),
             self,
@@ -98,7 +108,7 @@ class AtomicRmwOp(Op, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
 
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
-        require(self.kind in ATOMIC_OPS, self, lambda: f"unknown kind {self.kind!r}")
+        _check_words(self, kind=ATOMIC_OPS, sem=SEMANTICS, scope=SCOPES)
         require(
             self.value.type == pointee(self.ptr.type),
             self,
@@ -120,6 +130,7 @@ class AtomicCasOp(Op, opcode="atomic_cas", effects=Effect.READ | Effect.WRITE):
 
     def verify(self) -> None:
         _check_access(self, self.ptr)
+        _check_words(self, sem=SEMANTICS, scope=SCOPES)
         require(
             self.value.type == self.expected.type == pointee(self.ptr.type),
             self,
@@ -139,6 +150,26 @@ class MakeDescriptorOp(Op, opcode="make_descriptor"):
     def infer(self) -> Sequence[Any]:
         return (DescriptorType(self.block_shape, self.base.type.element_ty),)
 
+    def verify(self) -> None:
+        _check_words(self, padding=PADDING)
+        n = len(self.block_shape)
+        require(
+            len(self.shape) == n and len(self.strides) == n,
+            self,
+            "shape, strides and block differ in rank",
+        )
+        ok = all(
+            isinstance(v.type, dtype) and v.type.is_int() for v in (*self.shape, *self.strides)
+        )
+        require(ok, self, "shape and strides are not integer scalars")
+
+
+def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
+    require(isinstance(desc.type, DescriptorType), op, "the first operand is no descriptor")
+    require(len(offsets) == len(desc.type.shape), op, "one offset a dimension is needed")
+    ok = all(isinstance(v.type, dtype) and v.type.is_int() for v in offsets)
+    require(ok, op, "offsets are not integer scalars")
+
 
 class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
     """The block at element `offsets` (int32 scalars); elements outside the array are the padding."""
@@ -153,6 +184,10 @@ class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
         layout = self.results[0].type.layout if getattr(self, "results", ()) else None
         return (t.with_layout(layout),)
 
+    def verify(self) -> None:
+        _check_words(self, cache=CACHE_LOAD, eviction=EVICTION)
+        _check_offsets(self, self.desc, self.offsets)
+
 
 class DescriptorStoreOp(Op, opcode="descriptor_store", effects=Effect.WRITE):
     """Write a block at element `offsets`; elements outside the array are dropped. `kind`: "store" or an atomic."""
@@ -163,6 +198,8 @@ class DescriptorStoreOp(Op, opcode="descriptor_store", effects=Effect.WRITE):
     kind: str = attr(default="store")
 
     def verify(self) -> None:
+        _check_words(self, kind=("store", *ATOMIC_OPS))
+        _check_offsets(self, self.desc, self.offsets)
         d = self.desc.type
         ok = shape_of(self.value.type) == d.shape and elem_of(self.value.type) == d.elem
         require(ok, self, "the value has not the descriptor's block type")
@@ -173,6 +210,9 @@ class AssertOp(Op, opcode="assert", effects=Effect.WRITE):
 
     condition: Value = operand()
     message: str = attr(default="")
+
+    def verify(self) -> None:
+        require(elem_of(self.condition.type) == int1, self, "the condition is not int1")
 
 
 class PrintOp(Op, opcode="print", effects=Effect.WRITE):
@@ -191,3 +231,6 @@ class AssumeOp(Op, opcode="assume", effects=Effect.WRITE):
     """A promise of the author: `condition` (int1) is true. Read by analyses, dropped by back ends."""
 
     condition: Value = operand()
+
+    def verify(self) -> None:
+        require(elem_of(self.condition.type) == int1, self, "the condition is not int1")

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
-from tessera.dtypes import int32
-from tessera.ir import Block, Op, TileType, Value, attr, elem_of, operand, region, require, shape_of
+from tessera.dtypes import int1, int32
+from tessera.ir import (
+    Block,
+    Op,
+    TileType,
+    Value,
+    attr,
+    elem_of,
+    operand,
+    region,
+    require,
+    shape_of,
+    with_elem,
+)
 
 
 def result_tile(shape: Sequence[int], elem: Any) -> Any:
     """Type of a tile, or the scalar itself for rank 0."""
     return TileType(tuple(shape), elem) if shape else elem
+
+
+def _with_layout_of(t: Any, given: Any) -> Any:
+    both = isinstance(t, TileType) and isinstance(given, TileType)
+    return t.with_layout(given.layout) if both else t
 
 
 class TileOp(Op):
@@ -24,11 +42,15 @@ class TileOp(Op):
         raise NotImplementedError
 
     def infer(self) -> Sequence[Any]:
-        types = list(self.tile_types())
-        for i, r in enumerate(getattr(self, "results", ())):
-            if isinstance(types[i], TileType) and isinstance(r.type, TileType):
-                types[i] = types[i].with_layout(r.type.layout)
-        return types
+        types = self.tile_types()
+        built: Sequence[Value] = getattr(self, "results", ())  # none yet while the op is being made
+        return [_with_layout_of(t, built[i].type) if built else t for i, t in enumerate(types)]
+
+
+def _same_elements(op: Op) -> None:
+    """Require that every operand and result has one element type."""
+    kinds = {elem_of(v.type) for v in (*op.operands, *op.results)}
+    require(len(kinds) == 1, op, lambda: f"element types differ: {[k.short for k in kinds]}")
 
 
 class ProgramIdOp(Op, opcode="program_id"):
@@ -39,6 +61,9 @@ class ProgramIdOp(Op, opcode="program_id"):
     def infer(self) -> Sequence[Any]:
         return (int32,)
 
+    def verify(self) -> None:
+        require(self.axis in (0, 1, 2), self, "axis is not 0, 1 or 2")
+
 
 class NumProgramsOp(Op, opcode="num_programs"):
     """Extent of the grid along axis 0, 1 or 2 (int32)."""
@@ -47,6 +72,9 @@ class NumProgramsOp(Op, opcode="num_programs"):
 
     def infer(self) -> Sequence[Any]:
         return (int32,)
+
+    def verify(self) -> None:
+        require(self.axis in (0, 1, 2), self, "axis is not 0, 1 or 2")
 
 
 class ArangeOp(TileOp, opcode="arange"):
@@ -57,6 +85,9 @@ class ArangeOp(TileOp, opcode="arange"):
 
     def tile_types(self) -> Sequence[Any]:
         return (TileType((self.end - self.start,), int32),)
+
+    def verify(self) -> None:
+        require(self.end > self.start, self, "the range is empty")
 
 
 class SplatOp(Op, opcode="splat"):
@@ -80,6 +111,7 @@ class BroadcastOp(Op, opcode="broadcast"):
         a, b = shape_of(self.x.type), shape_of(self.result.type)
         ok = len(a) == len(b) and all(m in (n, 1) for m, n in zip(a, b, strict=True))
         require(ok, self, lambda: f"{a} does not broadcast to {b}")
+        _same_elements(self)
 
 
 class ExpandDimsOp(TileOp, opcode="expand_dims"):
@@ -92,6 +124,9 @@ class ExpandDimsOp(TileOp, opcode="expand_dims"):
         s = shape_of(self.x.type)
         return (TileType((*s[: self.axis], 1, *s[self.axis :]), elem_of(self.x.type)),)
 
+    def verify(self) -> None:
+        require(0 <= self.axis <= len(shape_of(self.x.type)), self, "axis out of range")
+
 
 class ReshapeOp(Op, opcode="reshape"):
     """The same elements in row-major order under another shape (`reorder`: in any order); result type given."""
@@ -100,13 +135,9 @@ class ReshapeOp(Op, opcode="reshape"):
     reorder: bool = attr(default=False)
 
     def verify(self) -> None:
-        n = 1
-        for s in shape_of(self.result.type):
-            n *= s
-        m = 1
-        for s in shape_of(self.x.type):
-            m *= s
+        n, m = (prod(shape_of(v.type)) for v in (self.x, self.result))
         require(n == m, self, "the number of elements changes")
+        _same_elements(self)
 
 
 class TransOp(TileOp, opcode="trans"):
@@ -136,6 +167,9 @@ class JoinOp(TileOp, opcode="join"):
     def tile_types(self) -> Sequence[Any]:
         return (TileType((*shape_of(self.lhs.type), 2), elem_of(self.lhs.type)),)
 
+    def verify(self) -> None:
+        require(self.lhs.type == self.rhs.type, self, "operands differ in type")
+
 
 class SplitOp(TileOp, opcode="split"):
     """The two halves along a last dimension of extent 2."""
@@ -145,6 +179,10 @@ class SplitOp(TileOp, opcode="split"):
     def tile_types(self) -> Sequence[Any]:
         half = result_tile(shape_of(self.x.type)[:-1], elem_of(self.x.type))
         return (half, half)
+
+    def verify(self) -> None:
+        shape = shape_of(self.x.type)
+        require(bool(shape) and shape[-1] == 2, self, "the last dimension has not extent 2")
 
 
 class GatherOp(TileOp, opcode="gather"):
@@ -157,6 +195,15 @@ class GatherOp(TileOp, opcode="gather"):
     def tile_types(self) -> Sequence[Any]:
         return (TileType(shape_of(self.index.type), elem_of(self.x.type)),)
 
+    def verify(self) -> None:
+        x, index = shape_of(self.x.type), shape_of(self.index.type)
+        require(0 <= self.axis < len(x), self, "axis out of range")
+        require(elem_of(self.index.type).is_int(), self, "the index is not an integer")
+        ok = len(x) == len(index) and all(
+            m == n for i, (m, n) in enumerate(zip(x, index, strict=True)) if i != self.axis
+        )
+        require(ok, self, lambda: f"shapes {x} and {index} differ beside axis {self.axis}")
+
 
 class HistogramOp(TileOp, opcode="histogram"):
     """Count of each value 0 … bins-1 in a 1-D integer tile (int32); masked-off and other values do not count."""
@@ -167,6 +214,12 @@ class HistogramOp(TileOp, opcode="histogram"):
 
     def tile_types(self) -> Sequence[Any]:
         return (TileType((self.bins,), int32),)
+
+    def verify(self) -> None:
+        ok = len(shape_of(self.x.type)) == 1 and elem_of(self.x.type).is_int()
+        require(ok, self, "the operand is no 1-D integer tile")
+        if self.mask is not None:
+            require(self.mask.type == with_elem(self.x.type, int1), self, "bad type of the mask")
 
 
 class DotOp(TileOp, opcode="dot"):
@@ -186,7 +239,12 @@ class DotOp(TileOp, opcode="dot"):
 
     def verify(self) -> None:
         a, b, c = (shape_of(v.type) for v in self.operands)
-        ok = a[:-2] == b[:-2] == c[:-2] and a[-1] == b[-2] and c[-2:] == (a[-2], b[-1])
+        ok = (
+            len(a) == len(b) == len(c) >= 2
+            and a[:-2] == b[:-2] == c[:-2]
+            and a[-1] == b[-2]
+            and c[-2:] == (a[-2], b[-1])
+        )
         require(ok, self, lambda: f"shapes {a} @ {b} + {c} do not fit")
 
 

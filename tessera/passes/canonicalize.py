@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.ir import Module, Op, Rewriter, RuleSet, Value, pass_, rule
+from tessera.dtypes import int1
+from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, elem_of, pass_, rule
 from tessera.ops import arith, control, gpu, memory
 from tessera.passes.fold import FOLD, SHAPE, constant_of, make_const
 
@@ -16,33 +17,38 @@ CONTROL = RuleSet()
 @rule(MEMORY, memory.LoadOp, memory.StoreOp, memory.AtomicRmwOp)
 def mask_true(op: Any, rw: Rewriter) -> Op | None:
     """load p, true, other → load p   (stores and atomics likewise)"""
-    if op.mask is None or constant_of(op.mask) is None or not constant_of(op.mask):
+    if op.mask is None or not constant_of(op.mask):
         return None
     if isinstance(op, memory.LoadOp):
-        op.set_operands(op.ptr, None, None)
+        rw.set_operands(op, op.ptr, None, None)
     else:
-        op.set_operands(op.ptr, op.value, None)
+        rw.set_operands(op, op.ptr, op.value, None)
     return op
+
+
+def _is_false(mask: Value | None) -> bool:
+    return mask is not None and constant_of(mask) in (False, 0)
 
 
 @rule(MEMORY, memory.LoadOp)
 def load_nothing(op: memory.LoadOp, rw: Rewriter) -> Value | None:
     """load p, false, other → other (0 without one)"""
-    if op.mask is None or constant_of(op.mask) is None:
+    if not _is_false(op.mask):
         return None
-    return (
-        op.other if op.other is not None else make_const(rw, _zero(op.result.type), op.result.type)
-    )
+    if op.other is not None:
+        return op.other
+    return make_const(rw, _zero(op.result.type), op.result.type)
 
 
-def _zero(t: Any) -> int | float:
-    return 0.0 if getattr(t, "elem", t).is_floating() else 0
+def _zero(t: Any) -> int | float | bool:
+    e = elem_of(t)
+    return 0.0 if e.is_floating() else False if e is int1 else 0
 
 
 @rule(MEMORY, memory.StoreOp)
 def store_nothing(op: memory.StoreOp, rw: Rewriter) -> Sequence[Value] | None:
     """store p, x, false → nothing"""
-    return () if op.mask is not None and constant_of(op.mask) is not None else None
+    return () if _is_false(op.mask) else None
 
 
 @rule(MEMORY, gpu.ConvertLayoutOp)
@@ -64,13 +70,16 @@ def known_branch(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | None:
     c = constant_of(op.condition)
     if c is None:
         return None
-    block = op.then if c else op.orelse
-    out = list(block.terminator.operands)
+    return _inline(op.then if c else op.orelse, op, rw)
+
+
+def _inline(block: Block, op: Op, rw: Rewriter) -> Sequence[Value]:
+    """Move a block's ops in front of the op around it; the values that the block ends with."""
     for inner in block:
         if not inner.terminator:
             inner.move_before(op)
             rw.push(inner)
-    return out
+    return list(block.terminator.operands)
 
 
 @rule(CONTROL, control.IfOp)
@@ -84,7 +93,7 @@ def unused_results_of_if(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | No
     if len(keep) == len(op.results):
         return None
     for y in yields:
-        y.set_operands([y.operands[i] for i in keep])
+        rw.set_operands(y, [y.operands[i] for i in keep])
     new = control.IfOp(op.condition, results=[op.results[i].type for i in keep], regions=op.regions)
     op.regions = []
     for n, i in enumerate(keep):
@@ -97,39 +106,83 @@ def unused_results_of_if(op: control.IfOp, rw: Rewriter) -> Sequence[Value] | No
 
 
 @rule(CONTROL, control.ForOp)
+def known_trips(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
+    """A loop that never runs gives its initial values; one that runs once is its body."""
+    bounds = [constant_of(v) for v in (op.lb, op.ub, op.step)]
+    if None in bounds or not bounds[2]:
+        return None
+    trips = len(range(*bounds))
+    if trips == 0:
+        return op.inits
+    if trips > 1:
+        return None
+    for arg, value in zip(op.body.args, (op.lb, *op.inits), strict=True):
+        rw.replace_uses(arg, value)
+    return _inline(op.body, op, rw)
+
+
+@rule(CONTROL, control.ForOp)
 def trim_loop(op: control.ForOp, rw: Rewriter) -> Sequence[Value] | None:
     """Carried values that never change become the initial value; those that nobody needs are dropped."""
     term = op.body.terminator
-    invariant = {
-        i
-        for i, (a, y, init) in enumerate(zip(op.carried, term.operands, op.inits, strict=True))
-        if y is a or y is init
-    }
+    values = zip(op.carried, term.operands, op.inits, strict=True)
+    invariant = {i for i, (arg, y, init) in enumerate(values) if y is arg or y is init}
     dead = {i for i in range(len(op.inits)) if i not in invariant and _only_feeds_itself(op, i)}
-    if not invariant and not dead:
+    drop = invariant | dead
+    if not drop:
         return None
-    inits, args, yields = list(op.inits), list(op.carried), list(term.operands)
-    for i in invariant:
-        args[i].replace_all_uses(inits[i])
-    keep = [i for i in range(len(inits)) if i not in invariant and i not in dead]
-    for i in sorted(dead):
-        # What still reads a dead argument only computes its own next value: cut it loose through the initial one.
-        args[i].replace_all_uses(inits[i])
-    term.set_operands([yields[i] for i in keep])
-    for i in reversed(range(len(inits))):
-        if i not in keep:
-            op.body.erase_arg(i + 1)
-    new = control.ForOp(
-        op.lb, op.ub, op.step, [inits[i] for i in keep], regions=op.regions, **dict(op.attrs)
+    for i in drop:
+        # What still reads a dead argument only computes its own next value: any value will do.
+        rw.replace_uses(op.carried[i], op.inits[i])
+    rw.set_operands(term, _without(drop, term.operands))
+    for i in sorted(drop, reverse=True):
+        op.body.erase_arg(i + 1)
+    kept = _without(drop, op.inits)
+    return _rebuild(
+        op, control.ForOp(op.lb, op.ub, op.step, kept, regions=op.regions, **op.attrs), drop, rw
     )
+
+
+@rule(CONTROL, control.WhileOp)
+def trim_while(op: control.WhileOp, rw: Rewriter) -> Sequence[Value] | None:
+    """Carried values that neither block changes become the initial value."""
+    condition, term = op.before.terminator, op.after.terminator
+    drop = {
+        i
+        for i, (init, passed, y) in enumerate(
+            zip(op.inits, condition.operands[1:], term.operands, strict=True)
+        )
+        if passed in (op.before.args[i], init) and y in (op.after.args[i], init)
+    }
+    if not drop:
+        return None
+    for i in drop:
+        rw.replace_uses(op.before.args[i], op.inits[i])
+        rw.replace_uses(op.after.args[i], op.inits[i])
+    rw.set_operands(condition, condition.operands[0], _without(drop, condition.operands[1:]))
+    rw.set_operands(term, _without(drop, term.operands))
+    for i in sorted(drop, reverse=True):
+        op.before.erase_arg(i)
+        op.after.erase_arg(i)
+    kept = _without(drop, op.inits)
+    return _rebuild(op, control.WhileOp(kept, regions=op.regions, **op.attrs), drop, rw)
+
+
+def _without(drop: set[int], values: Sequence[Value]) -> list[Value]:
+    return [v for i, v in enumerate(values) if i not in drop]
+
+
+def _rebuild(
+    op: control.ForOp | control.WhileOp, new: Op, drop: set[int], rw: Rewriter
+) -> Sequence[Value]:
+    """Put `new`, which took over the blocks, in place of loop `op`; what replaces the results."""
     op.regions = []
     rw.insert(new)
-    for n, i in enumerate(keep):
-        new.results[n].name = op.results[i].name
-    for inner in new.body:
-        rw.push(inner)
-    fresh = iter(new.results)
-    return [next(fresh) if i in keep else inits[i] for i in range(len(inits))]
+    kept = [r for i, r in enumerate(op.results) if i not in drop]
+    for old, fresh in zip(kept, new.results, strict=True):
+        fresh.name = old.name
+    rest = iter(new.results)
+    return [init if i in drop else next(rest) for i, init in enumerate(op.inits)]
 
 
 def _only_feeds_itself(op: control.ForOp, index: int) -> bool:

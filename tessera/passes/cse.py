@@ -9,9 +9,14 @@ from tessera.ir import Block, Effect, Module, Op, Value, pass_
 Key = tuple[Any, ...]
 
 
+def _comparable(value: Any) -> Any:
+    """An attribute such that == means the same: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
+    return (float, value.hex()) if isinstance(value, float) else (type(value), value)
+
+
 def _key(op: Op) -> Key:
-    attrs = tuple((k, type(v), v) for k, v in op.attrs.items())
-    return (type(op), tuple(op.operands), attrs, tuple(r.type for r in op.results))
+    attrs = tuple([(name, _comparable(op.attrs[name])) for name in sorted(op.attrs)])
+    return (type(op), tuple(op.operands), op.segments, attrs, tuple([r.type for r in op.results]))
 
 
 def _block(block: Block, known: dict[Key, list[Value]]) -> None:
@@ -20,12 +25,7 @@ def _block(block: Block, known: dict[Key, list[Value]]) -> None:
             for inner in op.regions:
                 _block(inner, dict(known))
             continue
-        if (
-            op.effects is not Effect.NONE
-            or op.terminator
-            or not op.results
-            or op.opcode == "local_alloc"
-        ):
+        if op.effects is not Effect.NONE or op.terminator or not op.results:
             continue
         key = _key(op)
         seen = known.get(key)

@@ -1,4 +1,4 @@
-"""Rules that compute with constants and drop operations that change nothing. Each rule's docstring is before → after."""
+"""Rules that compute with constants and drop what changes nothing. Each rule's docstring is before → after."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def constant_right(op: arith.Binary, rw: Rewriter) -> Op | None:
     """const ∘ x  →  x ∘ const   (commutative; so that other rules look on one side only)"""
     if constant_of(op.lhs) is None or constant_of(op.rhs) is not None:
         return None
-    op.set_operands(op.rhs, op.lhs)
+    rw.set_operands(op, op.rhs, op.lhs)
     return op
 
 
@@ -136,6 +136,34 @@ def fold_compare(op: arith.CmpOp, rw: Rewriter) -> Value | None:
     if a is None or b is None:
         return None
     return make_const(rw, _COMPARE[op.predicate](a, b), op.result.type)
+
+
+@rule(FOLD, arith.CmpOp)
+def compare_with_itself(op: arith.CmpOp, rw: Rewriter) -> Value | None:
+    """x == x, x <= x, x >= x → true;  x != x, x < x, x > x → false   (integers and pointers: no NaN)"""
+    e = elem_of(op.lhs.type)
+    if op.lhs is not op.rhs or (isinstance(e, dtype) and e.is_floating()):
+        return None
+    return make_const(rw, op.predicate in ("eq", "le", "ge"), op.result.type)
+
+
+@rule(FOLD, arith.SubOp, arith.XorOp)
+def cancel(op: arith.Binary, rw: Rewriter) -> Value | None:
+    """x - x, x ^ x  →  0   (integers)"""
+    if op.lhs is not op.rhs or not _is_int(op.lhs):
+        return None
+    return make_const(rw, wrap(0, elem_of(op.lhs.type)), op.lhs.type)
+
+
+@rule(FOLD, arith.SelectOp)
+def condition_itself(op: arith.SelectOp, rw: Rewriter) -> Value | None:
+    """select c, true, false → c;  select c, false, true → c ^ true"""
+    if elem_of(op.result.type) is not int1:
+        return None
+    a, b = constant_of(op.on_true), constant_of(op.on_false)
+    if a is None or b is None or bool(a) == bool(b):
+        return None
+    return op.condition if a else rw.emit(arith.XorOp(op.condition, op.on_false))
 
 
 @rule(FOLD, arith.SelectOp)
@@ -192,9 +220,7 @@ def accumulate_in_dot(op: arith.AddOp, rw: Rewriter) -> Value | None:
         if isinstance(d, tile.DotOp) and len(product.uses) == 1 and constant_of(d.acc) == 0:
             if d.parent is not op.parent or elem_of(other.type).bits < 32:
                 continue
-            return rw.emit(
-                tile.DotOp(d.a, d.b, other, precision=d.precision, max_imprecise=d.max_imprecise)
-            )
+            return rw.emit(tile.DotOp(d.a, d.b, other, results=[op.result.type], **d.attrs))
     return None
 
 
@@ -231,12 +257,12 @@ def same_shape(op: Any, rw: Rewriter) -> Value | None:
 @rule(SHAPE, tile.TransOp)
 def identity_trans(op: tile.TransOp, rw: Rewriter) -> Value | None:
     """trans x {order=[0, 1, …]} → x;  trans (trans x) → trans x with the orders composed"""
-    if list(op.order) == list(range(len(op.order))):
+    if list(op.order) == list(range(len(op.order))) and op.x.type == op.result.type:
         return op.x
     inner = op.x.op
     if isinstance(inner, tile.TransOp):
         order = tuple(inner.order[i] for i in op.order)
-        return rw.emit(tile.TransOp(inner.x, order=order))
+        return rw.emit(tile.TransOp(inner.x, order=order, results=[op.result.type]))
     return None
 
 

@@ -17,17 +17,20 @@ def _defined_inside(v: Value, loop: Op) -> bool:
 
 
 def _may_trap(op: Op) -> bool:
-    """An integer division may divide by zero where the loop would not have run at all."""
+    """Whether an op must not run where the loop would not have run at all: an integer division may divide by zero
+    (or the smallest number by -1), a `while` may not end."""
+    if isinstance(op, control.WhileOp):
+        return True
     if not isinstance(op, (arith.DivOp, arith.RemOp)):
         return False
     e = elem_of(op.lhs.type)
-    return isinstance(e, dtype) and e.is_int() and not constant_of(op.rhs)
+    return isinstance(e, dtype) and e.is_int() and constant_of(op.rhs) in (None, 0, -1)
 
 
 def _movable(op: Op, loop: Op) -> bool:
-    if op.terminator or op.opcode == "local_alloc" or _may_trap(op):
+    if op.terminator or op.all_effects() is not Effect.NONE:
         return False
-    if op.all_effects() is not Effect.NONE:
+    if any(_may_trap(inner) for inner in op.walk()):
         return False
     used = [v for inner in op.walk() for v in inner.operands]
     return not any(_defined_inside(v, loop) and not _defined_inside(v, op) for v in used)

@@ -1,0 +1,64 @@
+"""The fields that an op class declares, and the properties that read them from an op's flat storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Field:
+    """One declared operand, attribute or region. `position` counts within its kind, in order of declaration."""
+
+    __slots__ = ("default", "kind", "name", "optional", "position", "variadic")
+
+    def __init__(
+        self, kind: str, optional: bool = False, variadic: bool = False, default: Any = ...
+    ):
+        self.kind, self.optional, self.variadic, self.default = kind, optional, variadic, default
+        self.position, self.name = 0, ""
+
+
+def operand(*, optional: bool = False, variadic: bool = False) -> Any:
+    """Declare an operand: one Value, perhaps None (`optional`), or a tuple of any length (`variadic`)."""
+    return Field("operand", optional, variadic)
+
+
+def attr(*, default: Any = ...) -> Any:
+    """Declare an attribute: a plain Python value that prints as a literal (or a type, dtype, layout)."""
+    return Field("attr", default=default)
+
+
+def region() -> Any:
+    """Declare a region; reading the field gives its one Block."""
+    return Field("region")
+
+
+def accessor(f: Field, simple: bool) -> property:
+    """The property for a field; `simple` when every operand field of the class holds exactly one value."""
+    position, name = f.position, f.name
+
+    def attribute(op: Any) -> Any:
+        return op.attrs[name]
+
+    def set_attribute(op: Any, value: Any) -> None:
+        op.attrs[name] = value
+
+    def block(op: Any) -> Any:
+        return op.regions[position]
+
+    def single(op: Any) -> Any:
+        return op.operands[position]
+
+    def several(op: Any) -> Any:
+        return tuple(op.operands[op.segment(position)])
+
+    def single_or_none(op: Any) -> Any:
+        span = op.segment(position)
+        return op.operands[span.start] if span.stop > span.start else None
+
+    if f.kind == "attr":
+        return property(attribute, set_attribute)
+    if f.kind == "region":
+        return property(block)
+    if simple:
+        return property(single)
+    return property(several if f.variadic else single_or_none)

@@ -1,0 +1,142 @@
+"""Functions of one float, element by element: one class each, on which meanings and lowerings hang."""
+
+from __future__ import annotations
+
+from tessera.ops.arith import FloatUnary
+
+
+class ExpOp(FloatUnary, opcode="exp"):
+    """E to the power x (fast: 2 ulp in fp32, subnormals flushed on GPUs)."""
+
+
+class Exp2Op(FloatUnary, opcode="exp2"):
+    """2 to the power x (fast)."""
+
+
+class Exp10Op(FloatUnary, opcode="exp10"):
+    """10 to the power x."""
+
+
+class Expm1Op(FloatUnary, opcode="expm1"):
+    """E to the power x, minus 1, accurate near 0."""
+
+
+class LogOp(FloatUnary, opcode="log"):
+    """Natural logarithm."""
+
+
+class Log2Op(FloatUnary, opcode="log2"):
+    """Logarithm to base 2."""
+
+
+class Log10Op(FloatUnary, opcode="log10"):
+    """Logarithm to base 10."""
+
+
+class Log1pOp(FloatUnary, opcode="log1p"):
+    """Natural logarithm of 1 + x, accurate near 0."""
+
+
+class SinOp(FloatUnary, opcode="sin"):
+    """Sine of x in radians, full range."""
+
+
+class CosOp(FloatUnary, opcode="cos"):
+    """Cosine of x in radians, full range."""
+
+
+class TanOp(FloatUnary, opcode="tan"):
+    """Tangent of x in radians, full range."""
+
+
+class AsinOp(FloatUnary, opcode="asin"):
+    """Inverse sine."""
+
+
+class AcosOp(FloatUnary, opcode="acos"):
+    """Inverse cosine."""
+
+
+class AtanOp(FloatUnary, opcode="atan"):
+    """Inverse tangent."""
+
+
+class SinhOp(FloatUnary, opcode="sinh"):
+    """Hyperbolic sine."""
+
+
+class CoshOp(FloatUnary, opcode="cosh"):
+    """Hyperbolic cosine."""
+
+
+class TanhOp(FloatUnary, opcode="tanh"):
+    """Hyperbolic tangent."""
+
+
+class ErfOp(FloatUnary, opcode="erf"):
+    """Error function."""
+
+
+class SqrtOp(FloatUnary, opcode="sqrt"):
+    """Square root (fast in fp32)."""
+
+
+class SqrtRnOp(FloatUnary, opcode="sqrt_rn"):
+    """Square root, correctly rounded."""
+
+
+class RsqrtOp(FloatUnary, opcode="rsqrt"):
+    """1 / square root (fast)."""
+
+
+class FloorOp(FloatUnary, opcode="floor"):
+    """Largest integer not above x."""
+
+
+class CeilOp(FloatUnary, opcode="ceil"):
+    """Smallest integer not below x."""
+
+
+class TruncOp(FloatUnary, opcode="trunc"):
+    """Integer part of x."""
+
+
+class RintOp(FloatUnary, opcode="rint"):
+    """Nearest integer, ties to even."""
+
+
+class RoundOp(FloatUnary, opcode="round"):
+    """Nearest integer, ties away from zero."""
+
+
+MATH_OPS: dict[str, type[FloatUnary]] = {
+    cls.opcode: cls
+    for cls in (
+        ExpOp,
+        Exp2Op,
+        Exp10Op,
+        Expm1Op,
+        LogOp,
+        Log2Op,
+        Log10Op,
+        Log1pOp,
+        SinOp,
+        CosOp,
+        TanOp,
+        AsinOp,
+        AcosOp,
+        AtanOp,
+        SinhOp,
+        CoshOp,
+        TanhOp,
+        ErfOp,
+        SqrtOp,
+        SqrtRnOp,
+        RsqrtOp,
+        FloorOp,
+        CeilOp,
+        TruncOp,
+        RintOp,
+        RoundOp,
+    )
+}
