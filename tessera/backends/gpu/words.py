@@ -48,6 +48,9 @@ def _pack_word(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: Wor
         return _cast(fl, elem, names[0], shape.type)
     if len(names) == 2 and t in ("half", "bfloat"):
         return w.pure(f"bitcast <2 x {t}> {w.pair(t, *names)} to {shape.type}")
+    found = w.words.get(tuple(names))
+    if found is not None:
+        return found
     vector = "poison"
     kind = f"<{len(names)} x {t}>"
     for i, x in enumerate(names):
@@ -77,7 +80,9 @@ def unpack(fl: FunctionLowering, elem: Any, words: Sequence[str], shape: WordSha
         if n == 2 and t in ("half", "bfloat"):
             result += w.unpair(t, vector)
         else:
-            result += [w.pure(f"extractelement <{n} x {t}> {vector}, i32 {i}") for i in range(n)]
+            names = [w.pure(f"extractelement <{n} x {t}> {vector}, i32 {i}") for i in range(n)]
+            w.words[tuple(names)] = word
+            result += names
     if elem is int1:
         return [w.pure(f"icmp ne i8 {x}, 0") for x in result]
     return result

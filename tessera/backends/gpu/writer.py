@@ -51,7 +51,7 @@ class ModuleText:
         )
 
 
-ATTRIBUTES = "attributes #1 = { convergent nounwind }\nattributes #2 = { nounwind memory(none) }"
+ATTRIBUTES = "attributes #1 = { convergent nounwind }\nattributes #2 = { convergent nounwind memory(none) }"
 
 
 class Writer:
@@ -59,7 +59,7 @@ class Writer:
 
     __slots__ = (
         "_hoisted", "_numbered", "_trail", "block", "count", "halves", "lines", "module",
-        "offsets", "prologue",
+        "offsets", "prologue", "words",
     )  # fmt: skip
 
     def __init__(self, module: ModuleText) -> None:
@@ -73,6 +73,7 @@ class Writer:
         self._trail: list[list[str]] = [[]]
         self.offsets: dict[str, tuple[str, int]] = {}  # value -> (base, constant): ints and pointers
         self.halves: dict[tuple[str, str], str] = {}  # elements of a 2-vector -> the vector
+        self.words: dict[tuple[str, ...], str] = {}  # narrow elements that were unpacked -> their word
 
     # --- instructions ---------------------------------------------------------------------------------
     def fresh(self) -> str:
