@@ -1,3 +1,4 @@
+# pyright: reportUnusedImport=false
 """The front end: Python source of a kernel → tile IR (rank 4). Importing it ties every operation to its meaning."""
 
 from tessera.frontend import (  # noqa: F401  handlers and implementations register themselves

@@ -150,7 +150,7 @@ def unused_result(fe: FrontEnd, node: ast.Call) -> None:
 def _construct(fe: FrontEnd, cls: Any, args: list[Any], kwargs: Kwargs) -> Any:
     if is_aggregate(cls):
         return _construct_aggregate(fe, cls, args, kwargs)
-    if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+    if hasattr(cls, "_fields"):
         made: Any = _checked(cls, args, kwargs)
         return tl_tuple(list(made), cls=cls)
     return _call_host(cls, args, kwargs)

@@ -19,6 +19,7 @@ from tessera.frontend.flatten import type_text
 from tessera.frontend.frontend import FrontEnd, handles
 from tessera.language.aggregate import is_aggregate_value
 from tessera.language.values import (
+    class_of,
     constexpr,
     is_runtime,
     tensor,
@@ -34,23 +35,34 @@ from tessera.language.values import (
 )
 
 Operator = tuple[str, Callable[..., Any]]
+_python: Any = operator
 
 BINARY: dict[type[ast.operator], Operator] = {
-    ast.Add: ("+", operator.add), ast.Sub: ("-", operator.sub), ast.Mult: ("*", operator.mul),
-    ast.Div: ("/", operator.truediv), ast.FloorDiv: ("//", operator.floordiv), ast.Mod: ("%", operator.mod),
-    ast.Pow: ("**", operator.pow), ast.BitAnd: ("&", operator.and_), ast.BitOr: ("|", operator.or_),
-    ast.BitXor: ("^", operator.xor), ast.LShift: ("<<", operator.lshift), ast.RShift: (">>", operator.rshift),
-    ast.MatMult: ("@", operator.matmul),
+    ast.Add: ("+", _python.add), ast.Sub: ("-", _python.sub), ast.Mult: ("*", _python.mul),
+    ast.Div: ("/", _python.truediv), ast.FloorDiv: ("//", _python.floordiv), ast.Mod: ("%", _python.mod),
+    ast.Pow: ("**", _python.pow), ast.BitAnd: ("&", _python.and_), ast.BitOr: ("|", _python.or_),
+    ast.BitXor: ("^", _python.xor), ast.LShift: ("<<", _python.lshift), ast.RShift: (">>", _python.rshift),
+    ast.MatMult: ("@", _python.matmul),
 }  # fmt: skip
 UNARY: dict[type[ast.unaryop], Operator] = {
-    ast.USub: ("-", operator.neg), ast.UAdd: ("+", operator.pos),
-    ast.Invert: ("~", operator.invert), ast.Not: ("not", operator.not_),
+    ast.USub: ("-", _python.neg), ast.UAdd: ("+", _python.pos),
+    ast.Invert: ("~", _python.invert), ast.Not: ("not", _python.not_),
 }  # fmt: skip
+
+
+def _is_in(x: Any, items: Any) -> bool:
+    return x in items
+
+
+def _is_not_in(x: Any, items: Any) -> bool:
+    return x not in items
+
+
 COMPARE: dict[type[ast.cmpop], Operator] = {
-    ast.Eq: ("==", operator.eq), ast.NotEq: ("!=", operator.ne), ast.Lt: ("<", operator.lt),
-    ast.LtE: ("<=", operator.le), ast.Gt: (">", operator.gt), ast.GtE: (">=", operator.ge),
-    ast.Is: ("is", operator.is_), ast.IsNot: ("is not", operator.is_not),
-    ast.In: ("in", lambda x, items: x in items), ast.NotIn: ("not in", lambda x, items: x not in items),
+    ast.Eq: ("==", _python.eq), ast.NotEq: ("!=", _python.ne), ast.Lt: ("<", _python.lt),
+    ast.LtE: ("<=", _python.le), ast.Gt: (">", _python.gt), ast.GtE: (">=", _python.ge),
+    ast.Is: ("is", _python.is_), ast.IsNot: ("is not", _python.is_not),
+    ast.In: ("in", _is_in), ast.NotIn: ("not in", _is_not_in),
 }  # fmt: skip
 _REFUSED_ON_TENSORS = {
     "**": "use `tl.exp2(y * tl.log2(x))`, or multiply", "@": "use `tl.dot(a, b)`",
@@ -95,8 +107,8 @@ def spread(fe: FrontEnd, node: ast.Starred) -> list[Any]:
     x = fe.visit(node.value)
     if isinstance(x, tl_tuple):
         return list(x.values)
-    value = unwrap(x)
-    if isinstance(value, tuple | list):
+    value: Any = unwrap(x)
+    if type(value) in (tuple, list):
         return [wrap(v) for v in value]
     raise TypeMismatch(f"only tuples can be spread by `*`, not {type_text(x)}", loc=fe.loc(node))
 
@@ -235,8 +247,8 @@ def visit_subscript(fe: FrontEnd, node: ast.Subscript) -> Any:
     fe.builder.loc = fe.loc(node)
     if isinstance(x, tensor):
         return sem_shape.subscript(fe, x, index.values if isinstance(index, tl_tuple) else [index])
-    if is_aggregate_value(x) and hasattr(type(x), "__getitem__"):
-        return fe.call(type(x).__getitem__, [x, index])
+    if is_aggregate_value(x) and hasattr(class_of(x), "__getitem__"):
+        return fe.call(class_of(x).__getitem__, [x, index])
     if is_runtime(index):
         raise NotConstexpr(what="the index of a tuple", got=type_text(index))
     if isinstance(x, tl_tuple):

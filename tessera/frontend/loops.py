@@ -75,9 +75,7 @@ def _changed_type(fe: FrontEnd, node: Loop, name: str, x: Any, later: Any) -> Lo
     remedy = None
     if isinstance(x, constexpr):
         remedy = f"a constexpr cannot change in a loop: start from a variable, `x = {name}`"
-    error = LoopCarriedType(
-        name=name, initial=type_text(x), later=type_text(later), help=remedy
-    )
+    error = LoopCarriedType(name=name, initial=type_text(x), later=type_text(later), help=remedy)
     place = last_assignment(node.body, name)
     if place is not None:
         error.loc = fe.loc(place)
@@ -144,7 +142,7 @@ def _static_items(fe: FrontEnd, node: ast.For) -> Sequence[Any]:
     items = fe.visit(node.iter)
     if isinstance(items, tl_tuple):
         return items.values
-    if isinstance(items, constexpr) and isinstance(items.value, list | tuple | range):
+    if isinstance(items, constexpr) and type(items.value) in (list, tuple, range):
         return [wrap(x) for x in items.value]
     raise UnsupportedLanguageConstruct(
         "Only `range`, `tl.range` and `tl.static_range` iterators are currently supported",

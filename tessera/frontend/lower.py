@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -77,7 +77,7 @@ def target_text(target: Any) -> str:
 
 
 @contextmanager
-def _deep_recursion() -> Iterator[None]:
+def _deep_recursion() -> Generator[None]:
     """Room on Python's stack for compile-time recursion in kernels."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))

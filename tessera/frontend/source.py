@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from tessera.errors import Loc
 from tessera.language.callable import JITCallable
@@ -41,10 +42,14 @@ class FunctionSource:
         self._walrus = ":=" in text.text
         self._collect(self.node.body, {})
 
-    def loc(self, node: ast.AST, call_site: Loc | None) -> Loc:
+    def loc(self, node: Any, call_site: Loc | None) -> Loc:
         """The span of a node in its file."""
-        line, col = node.lineno, node.col_offset  # type: ignore[attr-defined]
-        end_line, end_col = node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
+        line: int
+        col: int
+        end_line: int
+        end_col: int
+        line, col = node.lineno, node.col_offset
+        end_line, end_col = node.end_lineno, node.end_col_offset
         if not self._ascii:  # the parser counts bytes, people count characters
             col, end_col = self._characters(line, col), self._characters(end_line, end_col)
         above = self.def_line - 1

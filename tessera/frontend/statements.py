@@ -49,7 +49,7 @@ def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: Any) -> None:
     for t in target.elts:
         if isinstance(t, ast.Starred):
             raise UnsupportedLanguageConstruct(what="a starred target", loc=fe.loc(t))
-    if isinstance(value, constexpr) and isinstance(value.value, tuple | list):
+    if isinstance(value, constexpr) and type(value.value) in (tuple, list):
         value = tl_tuple(value.value)
     if not isinstance(value, tl_tuple):
         raise CompilationError(

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from tessera.language.values import BoundMethod, constexpr, unwrap, wrap
+from tessera.language.values import BoundMethod, class_of, constexpr, unwrap, wrap
 
 FIELDS = "__aggregate_fields__"
 
@@ -51,7 +51,7 @@ def is_aggregate(x: Any) -> bool:
 
 def is_aggregate_value(x: Any) -> bool:
     """Whether `x` is an instance of an aggregate class."""
-    return hasattr(type(x), FIELDS)
+    return hasattr(class_of(x), FIELDS)
 
 
 def aggregate(cls: type) -> Any:
@@ -88,12 +88,12 @@ def _make_init(fields: dict[str, Any], defaults: dict[str, Any]) -> Callable[...
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         if len(args) > len(fields):
             raise TypeError(
-                f"{type(self).__name__} has {len(fields)} fields, {len(args)} values were given"
+                f"{class_of(self).__name__} has {len(fields)} fields, {len(args)} values were given"
             )
         given = dict(zip(fields, args, strict=False))
         for name, value in kwargs.items():
             if name not in fields or name in given:
-                raise TypeError(f"{type(self).__name__}: unexpected argument {name!r}")
+                raise TypeError(f"{class_of(self).__name__}: unexpected argument {name!r}")
             given[name] = value
         for name, value in (defaults | given).items():
             setattr(self, name, wrap(value))
@@ -115,11 +115,11 @@ def _closing(init: Callable[..., None]) -> Callable[..., None]:
 
 def close(instance: Any) -> None:
     """Check that every field is set, and forbid changes from now on."""
-    fields = getattr(type(instance), FIELDS)
+    fields = getattr(class_of(instance), FIELDS)
     missing = [n for n in fields if n not in instance.__dict__]
     if missing:
         raise TypeError(
-            f"aggregate {type(instance).__name__} leaves the field {missing[0]!r} unset"
+            f"aggregate {class_of(instance).__name__} leaves the field {missing[0]!r} unset"
         )
     for name, annotation in fields.items():
         value = instance.__dict__[name]
@@ -129,23 +129,23 @@ def close(instance: Any) -> None:
             and not isinstance(value, annotation)
         ):
             raise TypeError(
-                f"field {name!r} of aggregate {type(instance).__name__} must be {annotation.__name__}, got {value}"
+                f"field {name!r} of aggregate {class_of(instance).__name__} must be {annotation.__name__}, got {value}"
             )
     instance.__dict__["_closed"] = True
 
 
 def field_values(instance: Any) -> dict[str, Any]:
     """The fields of an aggregate in the order of their declaration."""
-    return {n: instance.__dict__[n] for n in getattr(type(instance), FIELDS)}
+    return {n: instance.__dict__[n] for n in getattr(class_of(instance), FIELDS)}
 
 
 def replace_fields(instance: Any, **changes: Any) -> Any:
     """A copy of an aggregate with some fields changed. TypeError for an unknown field."""
-    fields = getattr(type(instance), FIELDS)
+    fields = getattr(class_of(instance), FIELDS)
     for name in changes:
         if name not in fields:
-            raise TypeError(f"aggregate {type(instance).__name__} has no field {name!r}")
-    new = object.__new__(type(instance))
+            raise TypeError(f"aggregate {class_of(instance).__name__} has no field {name!r}")
+    new: Any = object.__new__(class_of(instance))
     new.__dict__.update({n: wrap(v) for n, v in (field_values(instance) | changes).items()})
     new.__dict__["_closed"] = True
     return new
@@ -154,11 +154,11 @@ def replace_fields(instance: Any, **changes: Any) -> Any:
 def _set(self: Any, name: str, value: Any) -> None:
     if "_closed" in self.__dict__:
         raise AttributeError(
-            f"cannot assign to field {name!r} on immutable aggregate {type(self).__name__}"
+            f"cannot assign to field {name!r} on immutable aggregate {class_of(self).__name__}"
         )
-    fields = getattr(type(self), FIELDS)
+    fields = getattr(class_of(self), FIELDS)
     if name not in fields:
-        raise AttributeError(f"aggregate {type(self).__name__} has no field {name!r}")
+        raise AttributeError(f"aggregate {class_of(self).__name__} has no field {name!r}")
     is_constant = fields[name] is constexpr or "constexpr" in str(fields[name])
     self.__dict__[name] = (
         constexpr(value) if is_constant and not isinstance(value, constexpr) else wrap(value)
@@ -166,16 +166,16 @@ def _set(self: Any, name: str, value: Any) -> None:
 
 
 def _show(self: Any) -> str:
-    inner = ", ".join(f"{n}={self.__dict__.get(n)}" for n in getattr(type(self), FIELDS))
-    return f"{type(self).__name__}({inner})"
+    inner = ", ".join(f"{n}={self.__dict__.get(n)}" for n in getattr(class_of(self), FIELDS))
+    return f"{class_of(self).__name__}({inner})"
 
 
 def _equal(self: Any, other: object) -> bool:
-    if type(self) is not type(other):
+    if class_of(self) is not class_of(other):
         return False
     theirs = field_values(other)
     return all(bool(v == theirs[n]) for n, v in field_values(self).items())
 
 
 def _hash(self: Any) -> int:
-    return hash((type(self), *field_values(self).values()))
+    return hash((class_of(self), *field_values(self).values()))

@@ -228,7 +228,8 @@ class JITCallable:
                 self.used_global_vals[name, id(scope)] = (value, scope)
                 yield f"{name}={value.value!r}"
             elif is_aggregate(value):
-                for member in vars(value).values():
+                members: dict[str, Any] = dict(value.__dict__)
+                for member in members.values():
                     if isinstance(member, JITCallable) and not member.is_library:
                         yield member.cache_key
 

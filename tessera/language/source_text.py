@@ -51,8 +51,8 @@ class SourceText:
         """
         if self._tree is None:
             if self.indent:
-                outer = ast.parse("if 1:\n" + self.text)
-                node: Any = outer.body[0].body[0]  # type: ignore[attr-defined]
+                outer: Any = ast.parse("if 1:\n" + self.text)
+                node: Any = outer.body[0].body[0]
                 ast.increment_lineno(node, -1)
             else:
                 node = ast.parse(self.text).body[0]

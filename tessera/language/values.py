@@ -18,7 +18,8 @@ METHODS: dict[
 ] = {}  # name of a tensor method → builtin or function of the language, first argument the tensor
 DESCRIPTOR_METHODS: dict[str, Any] = {}  # the same for tensor descriptors
 
-Unwrapped = Any
+_python: Any = operator
+class_of: Any = type  # `type`, where the classes are only known to the kernel
 
 
 def unwrap(x: Any) -> Any:
@@ -61,15 +62,24 @@ Binary = Callable[[Any, Any], Any]
 
 
 def _binary(op: Binary) -> Any:
-    return lambda self, other: constexpr(op(self.value, unwrap(other)))
+    def operate(self: constexpr, other: Any) -> constexpr:
+        return constexpr(op(self.value, unwrap(other)))
+
+    return operate
 
 
 def _reflected(op: Binary) -> Any:
-    return lambda self, other: constexpr(op(unwrap(other), self.value))
+    def operate(self: constexpr, other: Any) -> constexpr:
+        return constexpr(op(unwrap(other), self.value))
+
+    return operate
 
 
 def _unary(op: Callable[[Any], Any]) -> Any:
-    return lambda self: constexpr(op(self.value))
+    def operate(self: constexpr) -> constexpr:
+        return constexpr(op(self.value))
+
+    return operate
 
 
 class constexpr:
@@ -100,7 +110,7 @@ class constexpr:
         return format(self.value, spec)
 
     def __hash__(self) -> int:
-        return hash((type(self.value), self.value))
+        return hash((class_of(self.value), self.value))
 
     def __index__(self) -> int:
         return operator.index(self.value)
@@ -139,23 +149,23 @@ class constexpr:
     def __reduce__(self) -> builtins.tuple[Any, ...]:
         return (constexpr, (self.value,))
 
-    __add__, __radd__ = _binary(operator.add), _reflected(operator.add)
-    __sub__, __rsub__ = _binary(operator.sub), _reflected(operator.sub)
-    __mul__, __rmul__ = _binary(operator.mul), _reflected(operator.mul)
-    __mod__, __rmod__ = _binary(operator.mod), _reflected(operator.mod)
-    __truediv__, __rtruediv__ = _binary(operator.truediv), _reflected(operator.truediv)
-    __floordiv__, __rfloordiv__ = _binary(operator.floordiv), _reflected(operator.floordiv)
-    __pow__, __rpow__ = _binary(operator.pow), _reflected(operator.pow)
-    __and__, __rand__ = _binary(operator.and_), _reflected(operator.and_)
-    __or__, __ror__ = _binary(operator.or_), _reflected(operator.or_)
-    __xor__, __rxor__ = _binary(operator.xor), _reflected(operator.xor)
-    __lshift__, __rlshift__ = _binary(operator.lshift), _reflected(operator.lshift)
-    __rshift__, __rrshift__ = _binary(operator.rshift), _reflected(operator.rshift)
-    __eq__, __ne__ = _binary(operator.eq), _binary(operator.ne)
-    __lt__, __le__ = _binary(operator.lt), _binary(operator.le)
-    __gt__, __ge__ = _binary(operator.gt), _binary(operator.ge)
-    __neg__, __pos__ = _unary(operator.neg), _unary(operator.pos)
-    __invert__, __abs__ = _unary(operator.invert), _unary(abs)
+    __add__, __radd__ = _binary(_python.add), _reflected(_python.add)
+    __sub__, __rsub__ = _binary(_python.sub), _reflected(_python.sub)
+    __mul__, __rmul__ = _binary(_python.mul), _reflected(_python.mul)
+    __mod__, __rmod__ = _binary(_python.mod), _reflected(_python.mod)
+    __truediv__, __rtruediv__ = _binary(_python.truediv), _reflected(_python.truediv)
+    __floordiv__, __rfloordiv__ = _binary(_python.floordiv), _reflected(_python.floordiv)
+    __pow__, __rpow__ = _binary(_python.pow), _reflected(_python.pow)
+    __and__, __rand__ = _binary(_python.and_), _reflected(_python.and_)
+    __or__, __ror__ = _binary(_python.or_), _reflected(_python.or_)
+    __xor__, __rxor__ = _binary(_python.xor), _reflected(_python.xor)
+    __lshift__, __rlshift__ = _binary(_python.lshift), _reflected(_python.lshift)
+    __rshift__, __rrshift__ = _binary(_python.rshift), _reflected(_python.rshift)
+    __eq__, __ne__ = _binary(_python.eq), _binary(_python.ne)
+    __lt__, __le__ = _binary(_python.lt), _binary(_python.le)
+    __gt__, __ge__ = _binary(_python.gt), _binary(_python.ge)
+    __neg__, __pos__ = _unary(_python.neg), _unary(_python.pos)
+    __invert__, __abs__ = _unary(_python.invert), _unary(abs)
 
     def logical_and(self, other: Any) -> constexpr:
         return constexpr(self.value and unwrap(other))
@@ -238,8 +248,9 @@ class tuple_type:
         self.fields = None if fields is None else list(fields)
 
     def __eq__(self, other: object) -> bool:
-        same = isinstance(other, tuple_type) and self.types == other.types
-        return same and self.fields == other.fields
+        if not isinstance(other, tuple_type):
+            return False
+        return self.types == other.types and self.fields == other.fields
 
     def __hash__(self) -> int:
         return hash(("tuple_type", *self.types))
