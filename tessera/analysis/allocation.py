@@ -13,9 +13,10 @@ from typing import Any
 
 from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Op, Value
-from tessera.ops import AsyncCopyOp, AsyncWaitOp, FuncOp, LocalAllocOp, LocalIndexOp, LocalTransOp
+from tessera.ops import AsyncCopyOp, AsyncWaitOp, ForOp, FuncOp, LocalAllocOp, LocalIndexOp, LocalTransOp, WhileOp
 
 SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
+PRIVATE_SCRATCH = 1024
 SMALL_ALIGNMENT = 128  # one line of banks: the swizzles of conversions start there
 
 
@@ -83,18 +84,25 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
     return end
 
 
+def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
+    """Small scratch in a loop keeps its place throughout, so that no op has to wait for another one's readers."""
+    loop = op.parent_op()
+    if size <= PRIVATE_SCRATCH and isinstance(loop, ForOp | WhileOp):
+        return at.first[loop], at.last[loop]
+    return at.first[op], at.first[op]
+
+
 def buffers_of(func: FuncOp, num_warps: int, facts: Any = None) -> list[Buffer]:
     """All buffers of a function with their lifetimes; `facts` as `scratch_bytes` wants them."""
     at = Positions(func)
     found: list[Buffer] = []
     for op in func.walk():
-        here = at.first[op]
         if isinstance(op, LocalAllocOp):
-            found.append(Buffer(op, op.bytes, here, _end_of_life(op, at)))
+            found.append(Buffer(op, op.bytes, at.first[op], _end_of_life(op, at)))
         else:
             size = scratch_bytes(op, num_warps, facts)
             if size:
-                found.append(Buffer(op, size, here, here))
+                found.append(Buffer(op, size, *_scratch_life(op, size, at)))
     return found
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 from tessera.layout import LinearLayout
 from tessera.ops import (
-    AtomicCasOp, AtomicRmwOp, BroadcastOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, ForOp, FuncOp, GatherOp, IfOp,
-    LoadOp, ReduceOp, ScanOp, WhileOp,
+    AtomicCasOp, AtomicRmwOp, BroadcastOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, ExpandDimsOp, ForOp, FuncOp, GatherOp,
+    IfOp, LoadOp, ReduceOp, ScanOp, WhileOp,
 )  # fmt: skip
 from tessera.passes import layout_rules as rules
 from tessera.passes.layout_rules import is_pointwise
@@ -91,6 +91,11 @@ class Homes:
         if isinstance(v.type, TileType) and v.type.layout is not None:
             self.table[v] = (MATRIX, v.type.layout)
 
+    @property
+    def slice_limit(self) -> int:
+        """Numbers in a load that may be repeated in many threads."""
+        return 2 * self.lanes * self.num_warps
+
     def default(self, t: Any) -> LinearLayout:
         return rules.default_layout(shape_of(t), self.num_warps, self.lanes)
 
@@ -144,9 +149,29 @@ class Homes:
 
 
 # --- where the results of other ops are at home -----------------------------------------------------------
+def is_slice_load(op: Op, limit: int) -> bool:
+    """Whether a load of at most `limit` numbers only serves as rows or columns of larger tiles. It then goes straight to
+    the layout that these ask for: reading a few numbers in many threads is cheaper than handing them round."""
+    if not isinstance(op, LoadOp) or op.volatile or len(shape_of(op.result.type)) != 1 or op.result.type.numel > limit:
+        return False
+    widened = False
+    seen: set[Op] = set()
+    work = [op.result]
+    while work:
+        for user in work.pop().users():
+            if isinstance(user, ExpandDimsOp):
+                widened = True
+            elif not is_pointwise(user):
+                return False
+            elif user not in seen:
+                seen.add(user)
+                work.extend(user.results)
+    return widened
+
+
 def _memory(h: Homes, op: LoadOp) -> None:
     r = op.result
-    if isinstance(r.type, TileType) and r not in h.table:
+    if isinstance(r.type, TileType) and r not in h.table and not is_slice_load(op, h.slice_limit):
         wide = r.type.numel >= h.lanes * h.num_warps
         h.anchor(r, WIDE if wide else PLAIN, op.attrs.get("layout") or h.default(r.type))
 

@@ -91,6 +91,10 @@ class Assignment:
             if g.layout is None:  # nobody asked for these values
                 self._settle(g, self.homes.default(g.phis[0].type))
                 self._feed_groups()
+        for op in self.func.walk():
+            if isinstance(op, LoadOp) and isinstance(op.result.type, TileType) and op.result.type.layout is None:
+                self._settle_load(op, op.attrs.get("layout") or self.homes.default(op.result.type))
+        self._feed_groups()
         for op in reversed(self.markers):
             op.erase()
         self.func.attrs["returns"] = tuple(v.type for v in self.func.body.terminator.operands)
@@ -122,6 +126,9 @@ class Assignment:
             if group is not None:
                 self._settle(group, layout)
                 return self.at(v, layout)
+            if isinstance(op, LoadOp):
+                self._settle_load(op, layout)
+                return self.at(v, layout)
             if op is None or not is_pointwise(op):
                 raise InternalError(f"{v!r} has no layout")
             return self._compute(v, op, layout)
@@ -134,6 +141,12 @@ class Assignment:
         for v in group.phis:
             v.type = v.type.with_layout(layout)
         self.ready.append(group)
+
+    def _settle_load(self, op: LoadOp, layout: LinearLayout) -> None:
+        """A load that serves as a slice is done where its first user wants it."""
+        op.attrs.pop("layout", None)
+        op.result.type = op.result.type.with_layout(layout.unique_registers())
+        self._operands(op, op.result.type.layout)
 
     def _compute(self, v: Value, op: Op, layout: LinearLayout) -> Value:
         """`v` computed by a copy of its op that works in `layout`, or in the nearest that the op can give."""
@@ -249,6 +262,9 @@ class Assignment:
     def _access(self, op: StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp) -> None:
         """Loads work where their result is at home, stores where they are coalesced."""
         noted: LinearLayout | None = op.attrs.pop("layout", None)
+        if op.results and isinstance(op.results[0].type, TileType) and op.results[0].type.layout is None:
+            op.attrs["layout"] = noted  # a slice: nobody has asked for it yet
+            return
         if op.results:
             layout = op.results[0].type.layout if isinstance(op.results[0].type, TileType) else None
         else:
