@@ -81,10 +81,10 @@ def apply(fe: FrontEnd, call: Application) -> Any:
     func, args, kwargs = call
     if isinstance(func, BoundMethod):
         func, args = func.function, [func.receiver, *args]
-    if isinstance(func, Builtin):
-        return _call_builtin(fe, func, args, kwargs)
     if isinstance(func, constexpr):
         func = func.value
+    if isinstance(func, Builtin):
+        return _call_builtin(fe, func, args, kwargs)
     while not isinstance(func, (JITCallable, ConstexprFunction)) and isinstance(
         getattr(func, "fn", None), JITCallable
     ):
