@@ -344,8 +344,12 @@ def _large(m: Maths, x: str) -> tuple[str, str]:
     half = w.pure(f"trunc i128 {w.pure(f'lshr i128 {turns}, 125')} to i32")
     quadrant = w.pure(f"add i32 {quarter}, {w.pure(f'and i32 {half}, 1')}")
     rest = w.pure(f"shl i128 {turns}, 2")  # signed: what is left of the quarter after rounding
-    fraction = w.pure(f"sitofp i128 {rest} to double")
-    r = w.pure(f"fmul double {fraction}, {float_literal(float64, 2.0**-128)}")
+    upper = w.pure(f"trunc i128 {w.pure(f'lshr i128 {rest}, 64')} to i64")
+    lower = w.pure(f"trunc i128 {rest} to i64")
+    upper = w.pure(f"sitofp i64 {upper} to double")
+    lower = w.pure(f"uitofp i64 {lower} to double")
+    lower = w.pure(f"fmul double {lower}, {float_literal(float64, 2.0**-64)}")
+    r = w.pure(f"fmul double {w.pure(f'fadd double {upper}, {lower}')}, {float_literal(float64, 2.0**-64)}")
     r = w.pure(f"fmul double {r}, {float_literal(float64, math.pi / 2)}")
     negative = m.below(x, 0.0)
     quadrant = w.pure(

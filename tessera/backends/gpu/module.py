@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tessera.backends.gpu import (  # noqa: F401
-    casts, convert, dot, elementwise, local, mathlib, memory, reduce, shape, shared,
+    atomics, casts, convert, debug, dot, elementwise, local, lookup, mathlib, memory, reduce, scan,
+    shape, shared,
 )  # fmt: skip
 from tessera.backends.gpu.control import lower_function
 from tessera.backends.gpu.lowering import FunctionLowering

@@ -266,7 +266,8 @@ class NvidiaTarget:
         w.module.declare("declare i32 @vprintf(ptr, ptr)")
         buffer = "null"
         if slots:
-            buffer = w.emit(f"alloca [{at} x i8], align 8")
+            with w.hoist():  # an alloca elsewhere would grow the stack each time
+                buffer = w.emit(f"alloca [{at} x i8], align 8")
             for type, name, offset in slots:
                 place = w.emit(f"getelementptr i8, ptr {buffer}, i32 {offset}")
                 w.do(f"store {type} {name}, ptr {place}")

@@ -1,0 +1,139 @@
+"""Atomic read-modify-write and compare-and-swap on global memory.
+
+Each element acts once, whatever number of threads hold it; a scalar once a program. Where the old value is used, copies of
+it travel through shared memory. A scalar that releases waits for the program's other threads first, so that it publishes
+their writes as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.memory import copies, groups, layout_of, registers
+from tessera.backends.gpu.shared import load_elements, store_elements
+from tessera.backends.gpu.types import llvm_type
+from tessera.backends.gpu.words import as_bits, from_bits
+from tessera.backends.gpu.writer import split
+from tessera.dtypes import float32, float64, int32, int64, uint32, uint64
+from tessera.errors import CompilationError
+from tessera.ir import elem_of
+from tessera.layout.linear import LinearLayout
+from tessera.ops import AtomicCasOp, AtomicRmwOp
+
+RELEASES = ("release", "acq_rel")
+
+
+@lowers(AtomicRmwOp)
+def _rmw(fl: FunctionLowering, op: AtomicRmwOp) -> None:
+    elem = elem_of(op.value.type)
+    _check(op, elem)
+    layout, pointers = layout_of(op.ptr), fl.get(op.ptr)
+    count = len(pointers)
+    masks, values = registers(fl, op.mask, count), registers(fl, op.value, count)
+    owner = fl.owner_mask(layout)
+    used = bool(op.result.uses)
+    if layout is None and op.sem in RELEASES:
+        fl.target.barrier(fl.w)
+    old = [""] * count
+    for i in groups(layout, count, 1):
+        mask = fl.w.and_("i1", masks[i], owner)
+        old[i] = _one(fl, op, elem, pointers[i], values[i], mask, used)
+    if used:
+        fl.set(op.result, _spread(fl, op, layout, old))
+
+
+def _check(op: AtomicRmwOp, elem: Any) -> None:
+    if elem.bits < 16 or (elem.bits == 16 and not (op.kind == "add" and elem.is_floating())):
+        raise CompilationError(f"atomic_{op.kind} does not support {elem}", loc=op.loc)
+
+
+def _one(
+    fl: FunctionLowering, op: AtomicRmwOp, elem: Any, pointer: str, value: str, mask: str, used: bool
+) -> str:
+    base, offset = split(fl.w.offsets, pointer)
+    where = (base, offset)
+    if elem.is_floating() and op.kind in ("max", "min"):
+        return _float_extreme(fl, op, elem, where, value, mask, used)
+    native = op.kind == "add" and elem in (float32, float64)
+    given = value if native else as_bits(fl, elem, value)
+    got = fl.target.atomic(fl.w, op.kind, elem, *where, given, mask, op.sem, op.scope, used)
+    return got if native or not got else from_bits(fl, elem, got)
+
+
+def _float_extreme(
+    fl: FunctionLowering,
+    op: AtomicRmwOp,
+    elem: Any,
+    where: tuple[str, int],
+    value: str,
+    mask: str,
+    used: bool,
+) -> str:
+    """Floats order like sign and magnitude: non-negative values by signed comparison of the bits, negative ones the
+    other way round by unsigned comparison."""
+    w, signed, unsigned = fl.w, *_integers(elem)
+    bits = as_bits(fl, elem, value)
+    t = llvm_type(signed)
+    minus = w.pure(f"icmp slt {t} {bits}, 0")
+    plus = w.pure(f"xor i1 {minus}, true")
+    opposite = "min" if op.kind == "max" else "max"
+    old = [
+        fl.target.atomic(w, kind, as_type, *where, bits, w.and_("i1", mask, side), op.sem, op.scope, used)
+        for kind, as_type, side in ((op.kind, signed, plus), (opposite, unsigned, minus))
+    ]
+    if not used:
+        return ""
+    return from_bits(fl, elem, w.pure(f"select i1 {minus}, {t} {old[1]}, {t} {old[0]}"))
+
+
+def _integers(elem: Any) -> tuple[Any, Any]:
+    return (int32, uint32) if elem is float32 else (int64, uint64)
+
+
+@lowers(AtomicCasOp)
+def _cas(fl: FunctionLowering, op: AtomicCasOp) -> None:
+    elem = elem_of(op.value.type)
+    if elem.bits < 16:
+        raise CompilationError(f"atomic_cas does not support {elem}", loc=op.loc)
+    layout, pointers = layout_of(op.ptr), fl.get(op.ptr)
+    count = len(pointers)
+    expected, values = registers(fl, op.expected, count), registers(fl, op.value, count)
+    owner = fl.owner_mask(layout)
+    if layout is None and op.sem in RELEASES:
+        fl.target.barrier(fl.w)
+    old = [""] * count
+    for i in groups(layout, count, 1):
+        base, offset = split(fl.w.offsets, pointers[i])
+        bits = [as_bits(fl, elem, x) for x in (expected[i], values[i])]
+        got = fl.target.atomic_cas(fl.w, elem.bits, base, offset, *bits, owner, op.sem, op.scope)
+        old[i] = from_bits(fl, elem, got)
+    if op.result.uses:
+        fl.set(op.result, _spread(fl, op, layout, old))
+
+
+def _spread(
+    fl: FunctionLowering, op: AtomicRmwOp | AtomicCasOp, layout: LinearLayout | None, old: Sequence[str]
+) -> list[str]:
+    """The old values in all threads that hold copies of the elements."""
+    elem, start = elem_of(op.result.type), op.attrs.get("scratch", 0)
+    owner = fl.owner_mask(layout)
+    if layout is None:
+        (address,) = fl.shared_addresses(start, (), (), ())
+        store_elements(fl, elem, address, [old[0]], owner)
+        fl.target.barrier(fl.w)
+        return load_elements(fl, elem, address, 1)
+    if owner == "true":
+        return copies(layout, old)
+    size = elem.storage_bytes
+    columns = [[c * size for c in layout.columns(d)] for d in ("register", "lane", "warp")]
+    addresses = fl.shared_addresses(start, *columns)
+    live = groups(layout, len(old), 1)
+    for i in live:
+        store_elements(fl, elem, addresses[i], [old[i]], owner)
+    fl.target.barrier(fl.w)
+    new = list(old)
+    for i in live:
+        (new[i],) = load_elements(fl, elem, addresses[i], 1)
+    return copies(layout, new)

@@ -1,0 +1,91 @@
+"""Printing and assertions from a kernel."""
+
+from __future__ import annotations
+
+from math import ceil, log10
+from typing import Any
+
+from tessera.backends.gpu.casts import convert
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.memory import groups, layout_of
+from tessera.backends.gpu.types import llvm_type
+from tessera.backends.gpu.words import as_bits
+from tessera.dtypes import float64, int1, int32, pointer_type, uint32
+from tessera.ir import TileType, elem_of
+from tessera.layout.linear import LinearLayout
+from tessera.ops import AssertOp, PrintOp
+
+
+@lowers(PrintOp)
+def _print(fl: FunctionLowering, op: PrintOp) -> None:
+    """`pid (x, y, z) idx (i, j) prefix: value`, a line an element; each element is printed by one thread."""
+    w = fl.w
+    pids = [("i32", fl.target.program_id(w, axis)) for axis in range(3)]
+    if not op.args:
+        with w.when(fl.owner_mask(None)):
+            fl.target.print(w, f"pid (%u, %u, %u){op.prefix}\n", pids)
+        return
+    for k, v in enumerate(op.args):
+        layout = layout_of(v)
+        label = f"(operand {k}) " if len(op.args) > 1 else ""
+        names = fl.get(v)
+        indices = _indices(fl, layout, v.type) if layout is not None else [[]] * len(names)
+        owner = fl.owner_mask(layout)
+        for i in groups(layout, len(names), 1):
+            form, value = _format(fl, elem_of(v.type), names[i], op.hex)
+            where = _index_format(v.type)
+            text = f"pid (%u, %u, %u) idx ({where}){op.prefix}{label}{form}\n"
+            args = [*pids, *[("i32", x) for x in indices[i]], value]
+            if owner == "true":
+                fl.target.print(w, text, args)
+                continue
+            with w.when(owner):
+                fl.target.print(w, text, args)
+
+
+def _index_format(t: Any) -> str:
+    shape = t.shape if isinstance(t, TileType) else ()
+    return ", ".join(f"%{max(1, ceil(log10(n)))}u" if n > 1 else "%u" for n in shape)
+
+
+def _indices(fl: FunctionLowering, layout: LinearLayout, t: TileType) -> list[list[str]]:
+    """Coordinates of each register's element."""
+    per_dim: list[list[str]] = []
+    for d in range(len(t.shape)):
+        columns = [[b[d] for b in layout.bases(name)] for name in ("register", "lane", "warp")]
+        per_dim.append(fl.element_offsets(*columns))
+    return [list(row) for row in zip(*per_dim)]
+
+
+def _format(fl: FunctionLowering, elem: Any, x: str, hexadecimal: bool) -> tuple[str, tuple[str, str]]:
+    """printf's conversion and the value in the type that it reads."""
+    if isinstance(elem, pointer_type):
+        return "%p", (llvm_type(elem), x)
+    if hexadecimal and elem is not int1:
+        bits, t = as_bits(fl, elem, x), f"i{elem.bits}"
+        if elem.bits < 32:
+            bits, t = fl.w.pure(f"zext {t} {bits} to i32"), "i32"
+        return f"0x%0{elem.bits // 4}{'ll' if elem.bits == 64 else ''}x", (t, bits)
+    if elem.is_floating():
+        wide = x if elem is float64 else convert(fl, elem, float64, x)
+        return "%f", ("double", wide)
+    if elem.bits == 64:
+        return "%lli" if elem.signed else "%llu", ("i64", x)
+    target = int32 if elem.signed else uint32
+    return "%i" if elem.signed else "%u", ("i32", x if elem.bits == 32 else convert(fl, elem, target, x))
+
+
+@lowers(AssertOp)
+def _assert(fl: FunctionLowering, op: AssertOp) -> None:
+    """Threads in which an element is false report the place and stop the grid."""
+    w = fl.w
+    holds = "true"
+    for x in dict.fromkeys(fl.get(op.condition)):
+        holds = w.and_("i1", holds, x)
+    if holds == "true":
+        return
+    failed = w.pure(f"xor i1 {holds}, true")
+    with w.when(failed):
+        loc = op.loc
+        place = (loc.file, loc.line, loc.function) if loc is not None else ("unknown", 0, "unknown")
+        fl.target.assert_fail(w, op.message, *place)
