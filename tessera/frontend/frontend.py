@@ -129,6 +129,8 @@ class FrontEnd:
             if error.loc is None:
                 error.loc = self.loc(node)
             raise
+        except Warning:  # under `-W error`
+            raise
         except Exception as error:
             if knobs.compilation.front_end_debugging:
                 raise

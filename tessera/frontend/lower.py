@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.dtypes import block_type, int32, int64, parse_scalar_type, pointer_type
@@ -25,7 +24,7 @@ Path = tuple[int, ...]
 ArgAttrs = tuple[tuple[str, Any], ...]
 
 _DESCRIPTOR = re.compile(r"tensordesc<([\w*]+)\[([\d,\s]*)\](?:,\s*(\w+))?>")
-_RECURSION = 20_000  # Python frames: a statement in inlined calls takes about ten for each call
+_RECURSION = 8_000  # Python frames: a statement in inlined calls takes about ten for each call
 
 
 def lower_kernel(
@@ -58,8 +57,9 @@ def lower_kernel(
             raise CompilationError(f"the signature has no type for the parameter {param.name!r}")
         names[param.name] = arguments.make(fe, signature[param.name], (i,), param.name)
     fe.frame = Frame(fn, names, None, None)
-    with _deep_recursion():
-        fe.run(fe.frame.source.node.body)
+    if sys.getrecursionlimit() < _RECURSION:  # not restored: another thread may be lowering too
+        sys.setrecursionlimit(_RECURSION)
+    fe.run(fe.frame.source.node.body)
     fe.builder.insert(ReturnOp(()))
     kernel = FuncOp(
         name=name or fn.fn.__name__, kernel=True, arg_attrs=tuple(arguments.attrs), regions=(body,),
@@ -74,17 +74,6 @@ def target_text(target: Any) -> str:
     """`cuda:90`, `cpu:avx512`: the target as the module names it."""
     backend = getattr(target, "backend", None)
     return f"{backend}:{target.arch}" if backend is not None else str(target)
-
-
-@contextmanager
-def _deep_recursion() -> Generator[None]:
-    """Room on Python's stack for compile-time recursion in kernels."""
-    limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _RECURSION))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(limit)
 
 
 class _Arguments:

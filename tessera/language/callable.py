@@ -218,6 +218,9 @@ class JITCallable:
 
     def _dependencies(self) -> Iterator[str]:
         for name, value, scope in self._captured():
+            inner = getattr(value, "fn", None)
+            if not isinstance(value, JITCallable) and isinstance(inner, JITCallable):
+                value = inner  # the function inside an autotuner
             if isinstance(value, JITCallable):
                 if not value.is_library:
                     yield value.cache_key + str(value.noinline)
@@ -225,7 +228,8 @@ class JITCallable:
             elif isinstance(value, ConstexprFunction):
                 yield value.cache_key
             elif isinstance(value, constexpr):
-                self.used_global_vals[name, id(scope)] = (value, scope)
+                if name in scope:  # attributes of modules may change without notice
+                    self.used_global_vals[name, id(scope)] = (value, scope)
                 yield f"{name}={value.value!r}"
             elif is_aggregate(value):
                 members: dict[str, Any] = dict(value.__dict__)
