@@ -169,6 +169,8 @@ def constants_and_attrs(kinds: Any, keys: Any, path: tuple[int, ...] = ()) -> tu
             attrs.update(inner_attrs)
         elif key == "D":
             attrs[here] = [["tt.divisibility", 16]]
+        elif kind.startswith("tensordesc") and key is not None and key[0] != "zero":
+            attrs[here] = [["padding", key[0]]]
     return constants, attrs
 
 

@@ -475,3 +475,17 @@ def test_errors_of_a_failed_kernel_leave_nothing_behind():
     with pytest.raises(LoopCarriedType):
         lower(k, B=1.5)
     assert ops(lower(k, B=1), ForOp)
+
+
+def test_descriptor_arguments_are_base_extents_and_strides():
+    @jit
+    def k(d):
+        d.store([0, d.shape[1]], d.load([0, 0]))
+
+    attrs = {(0,): [["padding", "nan"]]}
+    module = lower_kernel(k, {"d": "tensordesc<fp16[16, 32]>"}, {}, attrs, OPTIONS)
+    (func,) = module.functions
+    assert [a.type.short for a in func.body.args] == ["*fp16", "i32", "i32", "i64", "i64"]
+    assert func.arg_attrs[0] == (("divisibility", 16),)
+    assert func.body.first is not None
+    assert func.body.first.attrs["padding"] == "nan"
