@@ -14,7 +14,8 @@ from tessera.language.builtin import Builtin
 from tessera.language.values import constexpr, tensor
 
 DTYPES = {d.short: d for d in dtypes.ALL_DTYPES} | {
-    "e5": dtypes.float8e5, "e4nv": dtypes.float8e4nv, "f16": dtypes.float16, "f32": dtypes.float32, "f64": dtypes.float64,
+    "e5": dtypes.float8e5, "e4nv": dtypes.float8e4nv,
+    "f16": dtypes.float16, "f32": dtypes.float32, "f64": dtypes.float64,
 }  # fmt: skip
 
 
