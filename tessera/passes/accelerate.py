@@ -24,7 +24,10 @@ from typing import Any
 
 from tessera.dtypes import bfloat16, float16, float32, int32
 from tessera.ir import Builder, Module, Op, SharedType, TileType, Value, elem_of, pass_, shape_of, with_elem
-from tessera.layout import LinearLayout, mma_acc, mma_operand, shared_swizzled, widest_swizzle
+from tessera.layout import (
+    LinearLayout, bank_conflicts, ldmatrix_plan, max_vector, mma_acc, mma_operand, offset_map, shared_swizzled,
+    widest_swizzle,
+)  # fmt: skip
 from tessera.ops import (
     AndOp, BitcastOp, CastOp, ConstOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp,
     LocalLoadOp, LocalTransOp, MmaOp, SubOp, TransOp, WhileOp,
@@ -183,7 +186,10 @@ class _Acceleration:
         result = v.type.with_layout(layout)
         if not isinstance(loaded, LoadOp | DescriptorLoadOp):
             return self.builder.emit(ConvertLayoutOp(v, results=[result]))
-        view = self._alloc(loaded)
+        reader = layout
+        for order in orders:
+            reader = reader.trans(_inverse(order))
+        view = self._alloc(loaded, reader)
         after = Builder.after_op(_owner(view))
         for order in reversed(orders):
             t: Any = view.type
@@ -193,13 +199,13 @@ class _Acceleration:
         near = _loop_between(self.op, loaded) is not None and words <= HELD_OPERAND_REGISTERS
         return (after if near else self.builder).emit(LocalLoadOp(view, results=[result]))
 
-    def _alloc(self, loaded: LoadOp | DescriptorLoadOp) -> Value:
-        """Shared memory filled by a load: one for all dots that use it."""
+    def _alloc(self, loaded: LoadOp | DescriptorLoadOp, reader: LinearLayout) -> Value:
+        """Shared memory filled by a load: one for all dots that use it, swizzled for the first."""
         for user in loaded.result.users():
             if isinstance(user, LocalAllocOp):
                 return user.result
         t = loaded.result.type
-        shared = SharedType(t.shape, t.elem, shared_layout(t, memory_order(loaded)))
+        shared = SharedType(t.shape, t.elem, shared_layout(t, memory_order(loaded), reader))
         return Builder.after_op(loaded).emit(
             LocalAllocOp(loaded.result, results=[shared], names=[loaded.result.name])
         )
@@ -228,6 +234,10 @@ def _loop_between(inner: Op, outer: Op) -> Op | None:
     return None
 
 
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
 def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
     """Dimensions of a load from the one contiguous in memory, as its coalesced layout shows."""
     layout: LinearLayout | None = op.attrs.get("layout")
@@ -242,10 +252,28 @@ def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
     return tuple(order)
 
 
-def shared_layout(t: TileType, order: tuple[int, ...]) -> LinearLayout:
-    """Rows along order[0] in the widest hardware swizzle: free of conflicts for ldmatrix with and without .trans."""
+def shared_layout(t: TileType, order: tuple[int, ...], reader: LinearLayout) -> LinearLayout:
+    """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and without
+    .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk: lanes that go along both
+    dimensions then meet other banks."""
     bits = t.elem.storage_bits
-    return shared_swizzled(t.shape, order, bits, widest_swizzle(t.shape, order, bits))
+    width = widest_swizzle(t.shape, order, bits)
+    plain = shared_swizzled(t.shape, order, bits, width)
+    phases = {128: 3, 64: 2}.get(width, 0)
+    if not phases or ldmatrix_plan(reader, plain, bits) is not None:
+        return plain
+    turned = _turned(plain, 128 // bits, phases)
+    return min((plain, turned), key=lambda c: bank_conflicts(reader, c, bits, max_vector(offset_map(reader, c), bits)))
+
+
+def _turned(layout: LinearLayout, chunk_elements: int, phases: int) -> LinearLayout:
+    """Row bit i is added to bit i + 1 (of `phases`, in a circle) of the 16-byte chunk's number, instead of to bit i."""
+    columns = list(layout.columns("offset"))
+    chunk = chunk_elements.bit_length() - 1
+    for i in range(phases):
+        if chunk + 3 + i < len(columns):
+            columns[chunk + 3 + i] ^= columns[chunk + i] ^ columns[chunk + (i + 1) % phases]
+    return layout.map_columns("offset", columns)
 
 
 # --- fp32 numbers as sums -----------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Any
 from tessera.analysis.axis import AxisAnalysis
 from tessera.dtypes import int1, int32
 from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, pass_, with_elem
-from tessera.layout import max_vector, offset_map
+from tessera.layout import LinearLayout, offset_map
 from tessera.ops import (
     AddOp, AndOp, AsyncCommitOp, AsyncCopyOp, AsyncWaitOp, CmpOp, ConstOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp,
     LocalIndexOp, MmaOp, SelectOp, SplatOp, YieldOp,
@@ -46,7 +46,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
         axis = AxisAnalysis(func) if loops else None
         for loop in loops:
             assert axis is not None
-            streams = [s for op in loop.body if (s := _stream(op, loop, axis)) is not None]
+            streams = [s for op in loop.body if (s := _stream(op, loop, axis, facts)) is not None]
             stages = _stages(loop.num_stages or default, streams, facts)
             if stages > 1:
                 _Pipeline(loop, streams, stages).run()
@@ -73,7 +73,7 @@ def _stages(wanted: int, streams: list[Stream], facts: GpuFacts) -> int:
     return max(1, min(wanted, facts.max_shared_bytes // sum(s.bytes for s in streams)))
 
 
-def _stream(load: Op, loop: ForOp, axis: AxisAnalysis) -> Stream | None:
+def _stream(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Stream | None:
     """The stream of a load, if it can be copied asynchronously ahead of its iteration."""
     if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
         return None
@@ -87,14 +87,24 @@ def _stream(load: Op, loop: ForOp, axis: AxisAnalysis) -> Stream | None:
     order = _fastest(load)
     bits = shared.elem.storage_bits
     vec = min(
-        access_width(axis, load.ptr, load.mask, order, 16),
-        max_vector(offset_map(load.result.type.layout, shared.layout), bits),
+        access_width(axis, load.ptr, load.mask, order, facts.max_vector_bytes),
+        _neighbours(load.result.type.layout, shared.layout),
     )
     if vec * bits // 8 < MIN_COPY_BYTES:
         return None
     sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
     found = _slice(sources, loop)
     return Stream(load, alloc, *found) if found is not None else None
+
+
+def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
+    """How many first registers of a thread lie side by side in shared memory, in order."""
+    count = 1
+    for column in offset_map(held, shared).register:
+        if column != count:
+            break
+        count *= 2
+    return count
 
 
 def _fastest(load: LoadOp) -> int:

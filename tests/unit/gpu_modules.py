@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tessera.ir import Module, TileType
+from tessera.layout import broadcast_map, register_map
+
 
 def aligned(count: int) -> str:
     """`arg_attrs` of `count` arguments that are all divisible by 16."""
@@ -157,3 +160,40 @@ module {{num_warps={warps}, num_stages={stages}}} {{
   }}
 }}
 """
+
+
+def check_layouts(module: Module, num_warps: int) -> None:
+    """What the SIMT lowering relies on: whole tiles, all lanes and warps there, operands where the op can use them."""
+    for op in module.walk():
+        for v in op.results:
+            if isinstance(v.type, TileType):
+                layout = v.type.layout
+                assert layout is not None, op
+                assert layout.shape == v.type.shape, op
+                assert layout.is_surjective(), op
+                assert (layout.size("lane"), layout.size("warp")) == (32, num_warps), op
+        x = op.operands[0] if op.operands else None
+        if x is None or not op.results or not isinstance(op.results[0].type, TileType):
+            continue
+        target, held = op.results[0].type.layout, getattr(x.type, "layout", None)
+        if held is None or op.opcode in ("gather", "histogram", "local_load", "call"):
+            continue
+        if op.opcode == "broadcast":
+            assert broadcast_map(held, target) is not None, op
+        elif op.opcode in ("expand_dims", "trans", "reshape"):
+            seen = {
+                "expand_dims": lambda: held.expand_dim(op.axis),
+                "trans": lambda: held.trans(op.order),
+                "reshape": lambda: held.reshape(target.shape),
+            }[op.opcode]()
+            assert register_map(seen, target) is not None, op
+        elif op.opcode == "join":
+            assert held.join() == target, op
+        elif op.opcode == "split":
+            assert held.split_bit() == 0, op
+            assert held.split() == target, op
+        elif op.opcode == "reduce":
+            assert held.is_axis_separable(op.axis), op
+            assert register_map(held.drop_dim(op.axis), target) is not None, op
+        elif op.opcode == "scan":
+            assert held == target, op

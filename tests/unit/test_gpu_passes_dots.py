@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gpu_modules import attention, matmul
+from gpu_modules import attention, check_layouts, matmul
 
 from tessera.backends.nvidia.target import facts_for
 from tessera.errors import OutOfResources
 from tessera.interp import run
-from tessera.ir import Module, PassManager, TileType, parse_module, print_module, verify
+from tessera.ir import Module, PassManager, parse_module, print_module, verify
 from tessera.layout import RegisterPermute
 from tessera.analysis.scratch import conversion_plan
 from tessera.passes.gpu_pipeline import gpu_passes
@@ -22,9 +22,7 @@ def compiled(text: str, capability: int = 90) -> Module:
     module = parse_module(text)
     verify(module)
     PassManager([*neutral_pipeline(), *gpu_passes(facts_for(capability))], verify=True).run(module)
-    for op in module.walk():
-        for v in op.results:
-            assert not isinstance(v.type, TileType) or v.type.layout is not None
+    check_layouts(module, module.attrs["num_warps"])
     assert print_module(parse_module(print_module(module))) == print_module(module)
     return module
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gpu_modules import check_layouts
 
 from tessera.backends.nvidia.target import facts_for
 from tessera.interp import run
@@ -86,9 +87,7 @@ def assigned(text: str) -> Module:
     verify(module)
     assign_layouts.bind(facts=FACTS)(module)
     verify(module)
-    for op in module.walk():
-        for v in op.results:
-            assert not isinstance(v.type, TileType) or v.type.layout is not None
+    check_layouts(module, module.attrs["num_warps"])
     assert print_module(parse_module(print_module(module))) == print_module(module)
     return module
 
