@@ -23,8 +23,8 @@ def _verify_op(op: Op, visible: set[Value]) -> None:
             "a region must end in a terminator",
         )
     try:
+        op.verify()  # first: it knows why the result types may be wrong
         _verify_results(op)
-        op.verify()
     except IRError:
         raise
     except Exception as e:  # the op's rule met operands of a kind it does not foresee

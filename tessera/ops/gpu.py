@@ -65,6 +65,9 @@ class LocalIndexOp(Op, opcode="local_index"):
         return (SharedType(t.shape[1:], t.elem, t.layout),)
 
     def verify(self) -> None:
+        require(
+            isinstance(self.ring.type, SharedType), self, "the first operand is not shared memory"
+        )
         require(self.index.type == int32, self, "the index is not int32")
         require(len(self.ring.type.shape) > 1, self, "the operand is no ring of buffers")
 
@@ -134,6 +137,11 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
             isinstance(elem_of(self.ptr.type), pointer_type),
             self,
             "the first operand is not a pointer",
+        )
+        require(
+            isinstance(self.shared.type, SharedType),
+            self,
+            "the second operand is not shared memory",
         )
         same = shape_of(self.ptr.type) == self.shared.type.shape
         require(

@@ -152,6 +152,7 @@ class MakeDescriptorOp(Op, opcode="make_descriptor"):
 
     def verify(self) -> None:
         _check_words(self, padding=PADDING)
+        require(isinstance(self.base.type, pointer_type), self, "the base is not a pointer")
         n = len(self.block_shape)
         require(
             len(self.shape) == n and len(self.strides) == n,

@@ -1,0 +1,104 @@
+"""The pass manager and the text of pipelines."""
+
+from __future__ import annotations
+
+import pytest
+
+from tessera.dtypes import float32
+from tessera.errors import IRError
+from tessera.ir import Module, Pass, PassManager, parse_module, pass_
+from tessera.ir.passes import PASSES, parse_pipeline
+from tessera.passes.neutral import neutral_pipeline
+from tests.unit.op_samples import kernel
+
+RUNS: list[tuple[str, object]] = []
+
+
+@pass_("test-note")
+def note(module: Module, a: object = 0, b: object = "") -> None:
+    """Writes down its options."""
+    RUNS.append((str(a), b))
+
+
+@pass_("test-break")
+def break_types(module: Module) -> None:
+    """Makes IR that no verifier takes."""
+    module.functions[1].regions[0].args[0].type = float32
+
+
+@pass_("test-fail")
+def fail(module: Module) -> None:
+    """Fails."""
+    raise RuntimeError("on purpose")
+
+
+def some() -> Module:
+    return parse_module(kernel("%x: i32 = add %i, %i\nprint [%x]\n", "%i: i32"))
+
+
+def test_passes_run_in_order_and_are_timed() -> None:
+    seen: list[str] = []
+    manager = PassManager(
+        [note, *neutral_pipeline()], verify=True, after=lambda name, m: seen.append(name)
+    )
+    module = some()
+    assert manager.run(module) is module
+    assert seen == ["test-note", "canonicalize", "cse", "licm", "canonicalize", "cse"]
+    assert [name for name, _ in manager.timings] == seen and all(t >= 0 for _, t in manager.timings)
+
+
+def test_verification_names_the_pass() -> None:
+    with pytest.raises(IRError) as caught:
+        PassManager([note, break_types, note], verify=True).run(some())
+    assert caught.value.__notes__ == ["found after pass 'test-break'"]
+    PassManager([break_types]).run(some())  # not asked to verify
+    broken = some()
+    break_types(broken)
+    with pytest.raises(IRError) as caught:
+        PassManager([note], verify=True).run(broken)
+    assert caught.value.__notes__ == ["found before the first pass"]
+
+
+def test_a_failing_pass_is_named() -> None:
+    with pytest.raises(RuntimeError, match="on purpose") as caught:
+        PassManager([fail]).run(some())
+    assert caught.value.__notes__ == ["in pass 'test-fail'"]
+
+
+@pytest.mark.parametrize(
+    ("which", "shown"), [("cse", ["cse"]), ("all", ["test-note", "cse"]), ("licm", [])]
+)
+def test_printing_between(which: str, shown: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    PassManager([note, PASSES["cse"]], print_after=which).run(some())
+    err = capsys.readouterr().err
+    assert [line[9:] for line in err.splitlines() if line.startswith("// after")] == shown
+    assert err.count("add %i, %i") == len(shown)
+
+
+def test_options_are_bound() -> None:
+    RUNS.clear()
+    PassManager(parse_pipeline("test-note, test-note{a=1} ,test-note{a=(1, 2), b='x,y'},cse")).run(
+        some()
+    )
+    assert RUNS == [("0", ""), ("1", ""), ("(1, 2)", "x,y")]
+    bound = note.bind(b=5)
+    assert isinstance(bound, Pass) and bound.name == "test-note"
+    bound(some())
+    assert RUNS[-1] == ("0", 5)
+
+
+def test_no_pipeline() -> None:
+    assert parse_pipeline("") == [] == parse_pipeline("  ")
+    with pytest.raises(KeyError, match="no pass 'fold'; there are: canonicalize"):
+        parse_pipeline("cse,fold")
+    for text in ("cse;licm", "cse,", "cse licm", "{a=1}", "cse{a=1", ",cse"):
+        with pytest.raises(ValueError, match="not a pipeline at"):
+            parse_pipeline(text)
+    for text in ("cse{a}", "cse{1}", "cse{a=}", "cse{a=b}"):
+        with pytest.raises(ValueError):
+            parse_pipeline(text)
+
+
+def test_a_name_is_taken_once() -> None:
+    with pytest.raises(TypeError, match="pass 'cse' is defined twice"):
+        pass_("cse")(lambda module: None)
