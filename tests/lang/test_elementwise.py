@@ -493,8 +493,8 @@ def test_cast_between_floats(device, have, to):
 
 
 def test_cast_to_bf16_rounds_to_nearest_even(device):
-    x = np.float32([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, np.inf, 0.1])
-    want = np.float32([1.0, 1.0, 1 + 2**-6, 1 + 2**-7, -1.0, np.inf, 0.10009765625])
+    x = np.float32([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, np.inf, 0.1, 0])
+    want = np.float32([1.0, 1.0, 1 + 2**-6, 1 + 2**-7, -1.0, np.inf, 0.10009765625, 0])
     np.testing.assert_array_equal(cast(device, x, "fp32", "bf16"), want)
 
 
