@@ -1,0 +1,85 @@
+"""The native CPU back end: tile IR → LLVM IR → an object that the runtime loads and runs over the grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, known_options
+from tessera.backends.cpu.function import lower_module
+from tessera.backends.cpu.induction import scalarise_inductions
+from tessera.backends.cpu.target import resolve
+from tessera.backends.llvm.binding import Target, optimise, version
+from tessera.config import knobs
+from tessera.dtypes import FP8
+from tessera.ir import Module, Pass, PassManager
+from tessera.passes import neutral_pipeline
+
+# The lowering emits vectors and hoists by itself: LLVM only makes registers of stack slots and cleans up.
+LLVM_PASSES = "sroa,instcombine,simplifycfg"
+
+
+def cpu_pipeline() -> list[Pass]:
+    """The passes between the front end and the lowering to loops."""
+    return [
+        *neutral_pipeline(),
+        scalarise_inductions,  # after LICM, which shows what is invariant in a loop
+        *neutral_pipeline()[:2],  # what became unused or equal
+    ]
+
+
+class CpuBackend(Backend):
+    """Target ("cpu", "native" | "avx2" | "avx512" | "generic", 1)."""
+
+    name: ClassVar[str] = "cpu"
+    binary_ext: ClassVar[str] = "object"
+    ir_levels: ClassVar[tuple[str, ...]] = ("tir",)
+
+    def __init__(self, target: GPUTarget):
+        super().__init__(target)
+        self.machine, self.facts = resolve(target.arch)
+
+    def parse_options(self, options: Mapping[str, Any]) -> Options:
+        defaults = {
+            "backend_name": self.name, "warp_size": 1, "supported_fp8_dtypes": tuple(t.name for t in FP8)
+        }  # fmt: skip
+        return Options(**{**defaults, **known_options(options)}, target=self.target)
+
+    def toolchain(self) -> str:
+        return f"{version()}/{self.machine.key}/{self.facts.name}"
+
+    def stages(self, options: Options) -> dict[str, Stage]:
+        return {
+            "tir": self._tir,
+            "llir": lambda module, metadata: self._llir(module, metadata, options),
+            "object": self._object,
+        }
+
+    def _tir(self, module: Module, metadata: dict[str, Any]) -> Module:
+        manager = PassManager(cpu_pipeline(), knobs.compilation.verify, knobs.compilation.print_after or "")
+        return manager.run(module)
+
+    def _llir(self, module: Module, metadata: dict[str, Any], options: Options) -> str:
+        lowered = lower_module(module, self.facts, options.enable_fp_fusion)
+        metadata["name"] = lowered.name
+        metadata["args"] = lowered.args
+        metadata["shared"] = 0
+        metadata["scratch_bytes"] = lowered.scratch_bytes
+        metadata["assertions"] = lowered.assertions
+        metadata["assumed_disjoint"] = lowered.assumed_disjoint
+        return lowered.text
+
+    def _object(self, text: str, metadata: dict[str, Any]) -> bytes:
+        return compile_object(text, self.machine)
+
+    def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
+        """`asm`: the machine's assembly."""
+        if extension not in ("asm", "s"):
+            return None
+        return optimise(asm["llir"], self.machine, LLVM_PASSES).to_assembly()
+
+
+def compile_object(text: str, machine: Target) -> bytes:
+    """LLVM IR text to a relocatable object."""
+    return optimise(text, replace(machine, opt=2), LLVM_PASSES).to_object()

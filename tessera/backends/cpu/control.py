@@ -1,0 +1,366 @@
+"""Structured control flow: scalars are carried in stack slots that sroa makes phis, tiles in one buffer each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.backends.cpu.casts import cast
+from tessera.backends.cpu.demand import elementwise
+from tessera.backends.cpu.loops import each, nest
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
+from tessera.backends.cpu.plan import KEEP_CAPTURED, cost, finish_side, flush, last_need, materialise, prepare
+from tessera.backends.cpu.text import scalar_type
+from tessera.backends.cpu.values import Point, Val
+from tessera.dtypes import dtype, int64, pointer_type
+from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ops import CallOp, ForOp, FuncOp, IfOp, WhileOp
+
+Slot = str | Buffer  # address of a scalar, or a tile's buffer
+
+
+# --- blocks -------------------------------------------------------------------------------------------------
+def lower_block(lo: Lowering, block: Block) -> Op:
+    """Everything in a block but its terminator, which is returned."""
+    outer, lo.block = lo.block, block
+    for op in block:
+        if op.terminator:
+            break
+        lower_op(lo, op)
+        if lo.temporaries:
+            for buffer in lo.temporaries:
+                lo.recycle(buffer)
+            lo.temporaries = []
+    lo.block = outer
+    return block.terminator
+
+
+def lower_op(lo: Lowering, op: Op) -> None:
+    kind = type(op)
+    root = lo.roots.get(kind)
+    if root is not None:
+        root(lo, op)
+        _release_dead(lo, op)
+        return
+    if kind not in lo.evaluators:
+        raise unsupported(op, f"the operation {op.opcode}")
+    if all(isinstance(r.type, TileType) for r in op.results) and not _scalar_split(op):
+        if op.effects & Effect.READ:
+            for r in op.results:
+                lo.pending[r] = None
+                if op.attrs.get("volatile"):
+                    materialise(lo, r, op)
+        return
+    _lower_scalar(lo, op)
+
+
+def _scalar_split(op: Op) -> bool:
+    return op.opcode == "split" and not isinstance(op.results[0].type, TileType)
+
+
+def _lower_scalar(lo: Lowering, op: Op) -> None:
+    """An op whose results are scalars: executed here."""
+    at = Point((), 1)
+    if op.opcode in ("split", "load", "const", "reshape"):
+        tiles = [v for v in op.operands if isinstance(v.type, TileType)]
+        if tiles:
+            prepare(lo, tiles, op, loop=[])
+        for r in op.results:
+            x = lo.evaluators[type(op)](lo, op, at, r.index)
+            lo.scalars[r] = make(r.type, 1, lo.text(x, 1)) if x.const is None else x
+        lo.memo = {}
+        return
+    lo.scalars[op.results[0]] = elementwise(lo, op, [lo.scalar(v) for v in op.operands])
+
+
+def _release_dead(lo: Lowering, op: Op) -> None:
+    here = lo.end[op]
+    for v, home in list(lo.homes.items()):
+        if home is lo.block and v not in lo.carried and last_need(lo, v) <= here:
+            lo.release(v)
+
+
+# --- slots --------------------------------------------------------------------------------------------------
+def new_slot(lo: Lowering, t: Any) -> Slot:
+    if isinstance(t, TileType):
+        return lo.allocate(t.elem, t.shape)
+    if not isinstance(t, (dtype, pointer_type)):
+        raise unsupported_type(t)
+    return lo.em.alloca(scalar_type(t), align=8)
+
+
+def unsupported_type(t: Any) -> Exception:
+    return NotImplementedError(f"a value of type {t.short} carried through control flow")
+
+
+def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
+    """`v` is what lies in the slot."""
+    if isinstance(slot, Buffer):
+        slot.version = lo.new_version()
+        lo.buffers[v] = slot
+        lo.homes[v] = home
+        return
+    lo.scalars[v] = make(v.type, 1, lo.em.here(f"load {scalar_type(v.type)}, ptr {slot}"))
+
+
+def write_slots(lo: Lowering, op: Op, values: Sequence[Value], slots: Sequence[Slot]) -> None:
+    """All values at once into their slots; values may be computed from what the slots hold now."""
+    texts = [None if isinstance(s, Buffer) else lo.scalar_text(v) for v, s in zip(values, slots, strict=True)]
+    tiles: list[tuple[Value, Buffer]] = []
+    for v, slot in zip(values, slots, strict=True):
+        if isinstance(slot, Buffer):
+            own = lo.buffers.get(v)
+            if own is None or own.ptr != slot.ptr:
+                tiles.append((v, slot))
+    if tiles:
+        _write_tiles(lo, op, tiles)
+    for v, slot, text in zip(values, slots, texts, strict=True):
+        if text is not None:
+            lo.em.stmt(f"store {scalar_type(v.type)} {text}, ptr {slot}")
+
+
+def _write_tiles(lo: Lowering, op: Op, tiles: list[tuple[Value, Buffer]]) -> None:
+    prepare(lo, [v for v, _ in tiles], op)
+    finish_unused_side(lo)
+    targets = {slot.ptr: slot.shape for _, slot in tiles}
+    for v, _slot in tiles:
+        if _overlaps(lo, v, targets):
+            lo.buffers[v] = _copy(lo, v, op)
+    groups: dict[tuple[int, ...], list[tuple[Value, Buffer]]] = {}
+    for v, slot in tiles:
+        groups.setdefault(slot.shape, []).append((v, slot))
+    for shape, members in groups.items():
+        _write_group(lo, shape, members)
+
+
+def _write_group(lo: Lowering, shape: tuple[int, ...], members: list[tuple[Value, Buffer]]) -> None:
+    def body(at: Point) -> None:
+        computed: list[tuple[Val, Buffer]] = [(lo.value(v, at), slot) for v, slot in members]
+        for x, slot in computed:
+            lo.to_buffer(slot, at, x)
+
+    each(lo, nest(lo, shape), body)
+    for _, slot in members:
+        slot.version = lo.new_version()
+
+
+def finish_unused_side(lo: Lowering) -> None:
+    """Nothing is kept on the side where values are carried: they are written once, and needed nowhere else."""
+    for v in lo.side:
+        materialise_now(lo, v)
+    lo.side = {}
+
+
+def materialise_now(lo: Lowering, v: Value) -> None:
+    lo.side, saved = {}, lo.side
+    materialise(lo, v)
+    lo.side = saved
+
+
+def _copy(lo: Lowering, v: Value, op: Op) -> Buffer:
+    """`v` in memory of its own."""
+    lo.buffers.pop(v, None) if v.op is not None and type(v.op) in lo.evaluators else None
+    buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
+    each(lo, nest(lo, buffer.shape), lambda at: lo.to_buffer(buffer, at, lo.value(v, at)))
+    buffer.version = lo.new_version()
+    lo.temporaries.append(buffer)
+    return buffer
+
+
+def _overlaps(lo: Lowering, v: Value, targets: dict[str, tuple[int, ...]]) -> bool:
+    """Whether computing `v` reads one of the targets at other indices than its own, or in a loop of another shape."""
+    shape = shape_of(v.type)
+
+    def visit(x: Value, direct: bool) -> bool:
+        buffer = lo.buffers.get(x)
+        if buffer is not None:
+            return buffer.ptr in targets and not (direct and buffer.shape == shape)
+        if not lo.lazy(x):
+            return False
+        assert x.op is not None
+        keeps = direct and x.op.opcode not in _MAPS
+        return any(visit(y, keeps) for y in x.op.operands)
+
+    return visit(v, True)
+
+
+_MAPS = ("broadcast", "expand_dims", "reshape", "trans", "join", "split", "gather")
+
+
+def captured(lo: Lowering, op: Op) -> list[Value]:
+    """Lazy tiles from outside that ops inside use."""
+    found: dict[Value, None] = {}
+    for block in op.regions:
+        for inner in block.walk():
+            for v in inner.operands:
+                if lo.lazy(v) and v.op is not None and not v.op.is_inside(op):
+                    found[v] = None
+    return list(found)
+
+
+def enter(lo: Lowering, op: Op, repeats: bool) -> None:
+    """Before a region op: what it uses from outside is brought into memory, if that is worth it."""
+    for v in captured(lo, op):
+        if repeats and cost(lo, v) >= KEEP_CAPTURED:
+            materialise(lo, v, op)
+        elif not repeats and cost(lo, v) >= 4 * KEEP_CAPTURED and last_need(lo, v) > lo.end[op]:
+            materialise(lo, v, op)
+    if op.all_effects() & Effect.WRITE:
+        flush(lo, op)
+        lo.memory_changed()
+
+
+# --- if -----------------------------------------------------------------------------------------------------
+@executes(IfOp)
+def _if(lo: Lowering, op: IfOp) -> None:
+    em = lo.em
+    condition = lo.scalar_text(op.condition)
+    enter(lo, op, repeats=False)
+    slots = [new_slot(lo, r.type) for r in op.results]
+    k = em.new_label("")
+    em.stmt(f"br i1 {condition}, label %then{k}, label %else{k}")
+    for name, block in zip(("then", "else"), op.regions, strict=True):
+        em.label(f"{name}{k}")
+        with em.arm():
+            kept = set(lo.buffers)
+            end = lower_block(lo, block)
+            write_slots(lo, end, end.operands, slots)
+            _forget(lo, kept)
+        em.stmt(f"br label %fi{k}")
+    em.label(f"fi{k}")
+    if op.all_effects() & Effect.WRITE:
+        lo.memory_changed()
+    for r, slot in zip(op.results, slots, strict=True):
+        read_slot(lo, r, slot, lo.block)
+
+
+def _forget(lo: Lowering, kept: set[Value]) -> None:
+    """Buffers filled inside a region hold nothing outside."""
+    for v in list(lo.buffers):
+        if v not in kept:
+            buffer = lo.buffers.pop(v)
+            if lo.homes.pop(v, None) is not None and v not in lo.carried:
+                lo.recycle(buffer)
+
+
+# --- for ----------------------------------------------------------------------------------------------------
+@executes(ForOp)
+def _for(lo: Lowering, op: ForOp) -> None:
+    em = lo.em
+    t = op.lb.type
+    lb, ub, step = (cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step))
+    slots = _initial(lo, op, op.inits)
+    enter(lo, op, repeats=True)
+    first, by = lo.scalar(op.lb), lo.scalar(op.step)
+    down = isinstance(by.const, int) and by.const < 0
+    if down:
+        assert isinstance(by.const, int)
+        room = em.op(f"sub nsw i64 {lb}, {ub}")
+        lb, ub, step = "0", em.op(f"add nsw i64 {room}, 0"), str(-by.const)
+    with em.counted(lb, ub, step, always=False) as i:
+        term = i if not down else em.op(f"sub nsw i64 {_start(lo, op)}, {i}")
+        align = min(first.align, by.align)
+        lo.align[i] = align
+        nonneg = first.nonneg and not down
+        lo.scalars[op.induction] = Val(t, 1, "", True, "0", (term,), align=align, nonneg=nonneg)
+        _body(lo, op.body, op.carried, slots)
+    _leave(lo, op, slots)
+
+
+def _start(lo: Lowering, op: ForOp) -> str:
+    return cast(lo.lanes(1), lo.scalar_text(op.lb), op.lb.type, int64)
+
+
+def _initial(lo: Lowering, op: Op, inits: Sequence[Value]) -> list[Slot]:
+    slots = [_adopt(lo, op, v) or new_slot(lo, v.type) for v in inits]
+    write_slots(lo, op, inits, slots)
+    return slots
+
+
+def _adopt(lo: Lowering, op: Op, v: Value) -> Buffer | None:
+    """The buffer of an initial value that nothing else needs."""
+    own = lo.buffers.get(v)
+    if own is None or len(v.uses) != 1 or lo.homes.get(v) is not lo.block or v in lo.carried:
+        return None
+    return own
+
+
+def _body(lo: Lowering, block: Block, args: Sequence[Value], slots: Sequence[Slot]) -> None:
+    kept = set(lo.buffers)
+    for v, slot in zip(args, slots, strict=True):
+        read_slot(lo, v, slot, block)
+        lo.carried.add(v)
+    end = lower_block(lo, block)
+    outer, lo.block = lo.block, block
+    write_slots(lo, end, end.operands, slots)
+    lo.block = outer
+    _forget(lo, kept)
+
+
+def _leave(lo: Lowering, op: Op, slots: Sequence[Slot]) -> None:
+    if op.all_effects() & Effect.WRITE:
+        lo.memory_changed()
+    for r, slot in zip(op.results, slots, strict=True):
+        read_slot(lo, r, slot, lo.block)
+
+
+# --- while --------------------------------------------------------------------------------------------------
+@executes(WhileOp)
+def _while(lo: Lowering, op: WhileOp) -> None:
+    em = lo.em
+    slots = _initial(lo, op, op.inits)
+    enter(lo, op, repeats=True)
+    before, after = op.regions
+    passed = before.terminator.operands[1:]
+    out = [s if v is a else new_slot(lo, v.type) for s, v, a in zip(slots, passed, before.args, strict=True)]
+    k = em.new_label("")
+    em.stmt(f"br label %head{k}")
+    em.label(f"head{k}")
+    with em.region():
+        kept = set(lo.buffers)
+        for v, slot in zip(before.args, slots, strict=True):
+            read_slot(lo, v, slot, before)
+            lo.carried.add(v)
+        end = lower_block(lo, before)
+        condition = lo.scalar_text(end.operands[0])
+        changed = [(v, s) for v, s, old in zip(passed, out, slots, strict=True) if s is not old]
+        write_slots(lo, end, [v for v, _ in changed], [s for _, s in changed])
+        em.stmt(f"br i1 {condition}, label %body{k}, label %done{k}")
+        em.label(f"body{k}")
+        _forget(lo, kept)
+        for v, slot in zip(after.args, out, strict=True):
+            read_slot(lo, v, slot, after)
+            lo.carried.add(v)
+        end = lower_block(lo, after)
+        write_slots(lo, end, end.operands, slots)
+        _forget(lo, kept)
+        em.stmt(f"br label %head{k}")
+        em.label(f"done{k}")
+    _leave(lo, op, out)
+
+
+# --- calls --------------------------------------------------------------------------------------------------
+@executes(CallOp)
+def _call(lo: Lowering, op: CallOp) -> None:
+    """Scalars by value, tiles by address; results through slots."""
+    flush(lo, op)
+    args = [f"ptr {lo.context}", *(f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3))]
+    for v in op.args:
+        if isinstance(v.type, TileType):
+            args.append(f"ptr {materialise(lo, v, op).ptr}")
+        else:
+            args.append(f"{scalar_type(v.type)} {lo.scalar_text(v)}")
+    slots = [new_slot(lo, r.type) for r in op.results]
+    args += [f"ptr {s.ptr if isinstance(s, Buffer) else s}" for s in slots]
+    lo.em.stmt(f"call void @{function_name(op.callee)}({', '.join(args)})")
+    lo.memory_changed()
+    for r, slot in zip(op.results, slots, strict=True):
+        read_slot(lo, r, slot, lo.block)
+
+
+def function_name(name: str) -> str:
+    return f'"{name}"'
+
+
+def is_kernel(op: Op) -> bool:
+    return isinstance(op, FuncOp) and op.kernel

@@ -1,0 +1,397 @@
+"""Ops with effects on memory and on the outside: stores, atomics, descriptors, histograms, print and assert."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.backends.cpu.casts import cast
+from tessera.backends.cpu.demand import constant
+from tessera.backends.cpu.loops import Nest, each, nest
+from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make, unsupported
+from tessera.backends.cpu.memory import dummy, load_at, store_at
+from tessera.backends.cpu.plan import contiguous_dimension, finish_side, flush, prepare, run
+from tessera.backends.cpu.text import lane_type, quoted, scalar_type
+from tessera.backends.cpu.values import Point, Val
+from tessera.dtypes import UNSIGNED_INTS, dtype, float32, float64, int1, int32, int64, pointer_type
+from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ops import memory, tile
+
+
+# --- stores -------------------------------------------------------------------------------------------------
+@executes(memory.StoreOp)
+def _store(lo: Lowering, op: Any) -> None:
+    values = [v for v in (op.ptr, op.value, op.mask) if v is not None]
+    elem = elem_of(op.value.type)
+    if not isinstance(op.ptr.type, TileType):
+        flush(lo, op)
+        mask = lo.scalar(op.mask) if op.mask is not None else None
+        store_at(lo, lo.scalar(op.ptr), elem, lo.scalar(op.value), mask, 1)
+        lo.memory_changed()
+        return
+    flush(lo, op, values, op.ptr)
+    prepare(lo, values, op)
+    plan = nest(lo, shape_of(op.ptr.type), along=contiguous_dimension(lo, op.ptr))
+
+    def body(at: Point) -> None:
+        mask = lo.value(op.mask, at) if op.mask is not None else None
+        store_at(lo, lo.value(op.ptr, at), elem, lo.value(op.value, at), mask, at.lanes)
+
+    run(lo, plan, body, values)
+    lo.memory_changed()
+
+
+def scalar_nest(shape: tuple[int, ...]) -> Nest:
+    """One element after another."""
+    return Nest(shape, tuple(range(len(shape))), (), 1)
+
+
+# --- atomics ------------------------------------------------------------------------------------------------
+_ORDER = {"acquire": "acquire", "release": "release", "acq_rel": "acq_rel", "relaxed": "monotonic"}
+_FLOAT_RMW = {"add": "fadd", "max": "fmax", "min": "fmin", "xchg": "xchg"}
+
+
+@executes(memory.AtomicRmwOp)
+def _atomic_rmw(lo: Lowering, op: Any) -> None:
+    def step(args: list[Val]) -> str:
+        return _rmw(lo, op, *args)
+
+    _each_element(lo, op, [op.ptr, op.value], op.mask, step)
+
+
+@executes(memory.AtomicCasOp)
+def _atomic_cas(lo: Lowering, op: Any) -> None:
+    def step(args: list[Val]) -> str:
+        t = elem_of(op.value.type)
+        ptr, expected, value = (lo.text(a, 1) for a in args)
+        order = _ORDER[op.sem]
+        failed = "acquire" if order in ("acquire", "acq_rel") else "monotonic"
+        bits = f"i{t.storage_bits}"
+        expected, value = _to_bits(lo, t, expected), _to_bits(lo, t, value)
+        pair = lo.em.here(f"cmpxchg ptr {ptr}, {bits} {expected}, {bits} {value} {order} {failed}")
+        return _from_bits(lo, t, lo.em.here(f"extractvalue {{ {bits}, i1 }} {pair}, 0"))
+
+    _each_element(lo, op, [op.ptr, op.expected, op.value], None, step)
+
+
+def _to_bits(lo: Lowering, t: Any, text: str) -> str:
+    e = scalar_type(t)
+    if t is int1:
+        return lo.em.op(f"zext i1 {text} to i8")
+    name = "ptrtoint" if e == "ptr" else "bitcast"
+    return text if e.startswith("i") else lo.em.op(f"{name} {e} {text} to i{t.bits}")
+
+
+def _from_bits(lo: Lowering, t: Any, text: str) -> str:
+    e = scalar_type(t)
+    if t is int1:
+        return lo.em.here(f"trunc i8 {text} to i1")
+    name = "inttoptr" if e == "ptr" else "bitcast"
+    return text if e.startswith("i") else lo.em.here(f"{name} i{t.bits} {text} to {e}")
+
+
+def _rmw(lo: Lowering, op: Any, address: Val, value: Val) -> str:
+    t = elem_of(op.value.type)
+    ptr, text, order = lo.text(address, 1), lo.text(value, 1), _ORDER[op.sem]
+    if isinstance(t, dtype) and t.is_floating() and t.bits < 32 and op.kind != "xchg":
+        return _rmw_small(lo, op, t, ptr, text)
+    is_float = isinstance(t, dtype) and t.is_floating()
+    if is_float:
+        name = _FLOAT_RMW[op.kind] if t.bits >= 32 else op.kind
+    else:
+        signed = isinstance(t, dtype) and t.signed
+        name = {"max": "max" if signed else "umax", "min": "min" if signed else "umin"}.get(op.kind, op.kind)
+    e = scalar_type(t)
+    if t is int1:
+        e, text = "i8", _to_bits(lo, t, text)
+    old = lo.em.here(f"atomicrmw {name} ptr {ptr}, {e} {text} {order}")
+    return _from_bits(lo, t, old) if t is int1 else old
+
+
+def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
+    """A compare-and-swap loop for floats that the machine has no atomics for."""
+    em, x = lo.em, lo.lanes(1)
+    bits, k = f"i{t.bits}", em.new_label("cas")
+    slot = em.alloca(bits, align=8)
+    first = em.here(f"load atomic {bits}, ptr {ptr} monotonic, align {t.storage_bytes}")
+    em.stmt(f"store {bits} {first}, ptr {slot}")
+    em.stmt(f"br label %{k}")
+    em.label(k)
+    with em.region():
+        old = em.here(f"load {bits}, ptr {slot}")
+        a, b = cast(x, old, t, float32), cast(x, text, t, float32)
+        total = x.op("fadd", "float", a, b) if op.kind == "add" else x.call(f"{op.kind}num", "float", a, b)
+        new = cast(x, total, float32, t)
+        pair = em.here(f"cmpxchg ptr {ptr}, {bits} {old}, {bits} {new} {_ORDER[op.sem]} monotonic")
+        em.stmt(f"store {bits} {em.here(f'extractvalue {{ {bits}, i1 }} {pair}, 0')}, ptr {slot}")
+        done = em.here(f"extractvalue {{ {bits}, i1 }} {pair}, 1")
+        em.stmt(f"br i1 {done}, label %{k}.done, label %{k}")
+        em.label(f"{k}.done")
+    return em.here(f"load {bits}, ptr {slot}")
+
+
+def _each_element(lo: Lowering, op: Any, values: list[Value], mask: Value | None, step: Any) -> None:
+    """`step(operands)` for each element where `mask`; its text is the result there."""
+    flush(lo, op)
+    t = elem_of(op.result.type)
+    needed = bool(op.result.uses)
+    if not isinstance(op.result.type, TileType):
+        slot = lo.em.alloca(lane_type(t, 1), align=8)
+        condition = lo.text(lo.scalar(mask), 1) if mask is not None else "true"
+        lo.em.stmt(f"store {lane_type(t, 1)} {_zero(t)}, ptr {slot}")
+        with lo.em.branch(condition):
+            lo.em.stmt(f"store {lane_type(t, 1)} {step([lo.scalar(v) for v in values])}, ptr {slot}")
+        lo.scalars[op.result] = make(t, 1, lo.em.here(f"load {lane_type(t, 1)}, ptr {slot}"))
+        lo.memory_changed()
+        return
+    all_values = [*values, *([mask] if mask is not None else [])]
+    prepare(lo, all_values, op)
+    shape = shape_of(op.result.type)
+    out = lo.allocate(t, shape) if needed else None
+
+    def body(at: Point) -> None:
+        args = [lo.value(v, at) for v in values]
+        condition = lo.text(lo.value(mask, at), 1) if mask is not None else "true"
+        if out is not None and mask is not None:
+            lo.to_buffer(out, at, Val(t, 1, _zero(t)))
+        with lo.em.branch(condition):
+            x = step(args)
+            if out is not None:
+                lo.to_buffer(out, at, Val(t, 1, x))
+
+    each(lo, scalar_nest(shape), body)
+    finish_side(lo)
+    if out is not None:
+        out.version = lo.new_version()
+        lo.keep(op.result, out)
+    lo.memory_changed()
+
+
+def _zero(t: Any) -> str:
+    return {"float": "0.0", "double": "0.0", "ptr": "null", "i1": "false"}.get(scalar_type(t), "0")
+
+
+# --- descriptors --------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Descriptor:
+    """A strided array: address, extents and strides as i64 texts (in elements)."""
+
+    base: Val
+    shape: list[str]
+    strides: list[str]
+    padding: str
+
+
+@executes(memory.MakeDescriptorOp)
+def _make_descriptor(lo: Lowering, op: Any) -> None:
+    def wide(v: Value) -> str:
+        return cast(lo.lanes(1), lo.scalar_text(v), v.type, int64)
+
+    shape, strides = [wide(v) for v in op.shape], [wide(v) for v in op.strides]
+    strides[-1] = "1"
+    lo.descriptors[op.result] = Descriptor(lo.scalar(op.base), shape, strides, op.padding)
+
+
+def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | None]:
+    """(address, mask) of elements of a block."""
+    d: Descriptor = lo.descriptors[op.desc]
+    em, elem = lo.em, op.desc.type.elem
+    terms: list[str] = []
+    pattern, masks = None, []
+    for c, offset, extent, stride in zip(at.coords, op.offsets, d.shape, d.strides, strict=True):
+        start = cast(lo.lanes(1), lo.scalar_text(offset), offset.type, int64)
+        index = em.op(f"add nsw i64 {start}, {lo.coord_text(c)}")
+        terms.append(index if stride == "1" else em.op(f"mul nsw i64 {index}, {stride}"))
+        x = lo.lanes(at.lanes if c.pattern is not None else 1)
+        lanes = Val(int64, x.n, "", True, index, (), c.pattern)
+        # One unsigned comparison covers both ends.
+        masks.append(make(int1, x.n, x.cmp("icmp ult", "i64", lo.text(lanes, x.n), em.splat("i64", extent, x.n))))
+        if c.pattern is not None:
+            if stride != "1":
+                raise unsupported(op, "a descriptor access with vectors along a strided dimension")
+            pattern = c.pattern
+    mask = masks[0]
+    for m in masks[1:]:
+        n = max(mask.lanes, m.lanes)
+        mask = make(int1, n, lo.lanes(n).op("and", "i1", lo.text(mask, n), lo.text(m, n)))
+    base = Val(pointer_type(elem), at.lanes if pattern is not None else 1, "", True, d.base.base, tuple(terms), pattern)
+    return base, mask
+
+
+@evaluates(memory.DescriptorLoadOp)
+def _descriptor_load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
+    elem = op.desc.type.elem
+    address, mask = descriptor_address(lo, op, at)
+    padding = lo.descriptors[op.desc].padding
+    other = constant(elem, float("nan")) if padding == "nan" and elem.is_floating() else None
+    return load_at(lo, address, elem, mask, other, lo.em.memory)
+
+
+@executes(memory.DescriptorStoreOp)
+def _descriptor_store(lo: Lowering, op: Any) -> None:
+    flush(lo, op)
+    prepare(lo, [op.value], op)
+    elem = op.desc.type.elem
+    if op.kind == "store":
+
+        def body(at: Point) -> None:
+            address, mask = descriptor_address(lo, op, at)
+            store_at(lo, address, elem, lo.value(op.value, at), mask, at.lanes)
+
+        run(lo, nest(lo, shape_of(op.value.type), along=len(shape_of(op.value.type)) - 1), body, [op.value])
+    else:
+
+        def element(at: Point) -> None:
+            address, mask = descriptor_address(lo, op, at)
+            x = lo.value(op.value, at)
+            with lo.em.branch(lo.text(mask, 1) if mask is not None else "true"):
+                _rmw(lo, _Kind(op.kind, op.value), address, x)
+
+        each(lo, scalar_nest(shape_of(op.value.type)), element)
+        finish_side(lo)
+    lo.memory_changed()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What `_rmw` reads of an atomic op."""
+
+    kind: str
+    value: Value
+    sem: str = "relaxed"
+
+
+# --- histogram ----------------------------------------------------------------------------------------------
+@executes(tile.HistogramOp)
+def _histogram(lo: Lowering, op: Any) -> None:
+    values = [v for v in (op.x, op.mask) if v is not None]
+    prepare(lo, values, op)
+    out = lo.allocate(int32, (op.bins,))
+    each(lo, nest(lo, (op.bins,)), lambda at: lo.to_buffer(out, at, Val(int32, 1, "0")))
+    t, em = elem_of(op.x.type), lo.em
+
+    def body(at: Point) -> None:
+        x = cast(lo.lanes(1), lo.text(lo.value(op.x, at), 1), t, int64)
+        ok = em.op(f"icmp ult i64 {x}, {op.bins}")
+        if op.mask is not None:
+            ok = em.op(f"and i1 {ok}, {lo.text(lo.value(op.mask, at), 1)}")
+        where = em.op(f"getelementptr i32, ptr {out.ptr}, i64 {x}")
+        where = em.op(f"select i1 {ok}, ptr {where}, ptr {dummy(lo)}")
+        old = em.here(f"load i32, ptr {where}, align 4")
+        em.stmt(f"store i32 {em.here(f'add i32 {old}, 1')}, ptr {where}, align 4")
+
+    each(lo, scalar_nest(shape_of(op.x.type)), body)
+    finish_side(lo)
+    out.version = lo.new_version()
+    lo.keep(op.result, out)
+
+
+# --- the outside --------------------------------------------------------------------------------------------
+def string(lo: Lowering, text: str) -> str:
+    """Address of a constant C string."""
+    known = lo.state.strings
+    if text not in known:
+        name = f"@text{len(known)}"
+        literal, size = quoted(text)
+        known[text] = name
+        lo.state.globals[f"{name} = private unnamed_addr constant [{size} x i8] {literal}"] = None
+    return known[text]
+
+
+def printf(lo: Lowering, format_: str, *args: str) -> None:
+    lo.state.declarations["declare i32 @printf(ptr, ...)"] = None
+    lo.em.stmt(f"call i32 (ptr, ...) @printf({', '.join([f'ptr {string(lo, format_)}', *args])})")
+
+
+def program_args(lo: Lowering) -> list[str]:
+    return [f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3)]
+
+
+def _number(lo: Lowering, t: Any, text: str, hexadecimal: bool) -> tuple[str, str]:
+    """(conversion of printf, argument)."""
+    x = lo.lanes(1)
+    if not isinstance(t, dtype):
+        return "%p", f"ptr {text}"
+    if hexadecimal:
+        wide = cast(x, _to_bits(lo, t, text), _unsigned(t), int64)
+        return f"0x%0{t.storage_bits // 4}llx", f"i64 {wide}"
+    if t.is_floating():
+        return "%f", f"double {cast(x, text, t, float64)}"
+    return ("%lld" if t.signed or t.bits < 64 else "%llu"), f"i64 {cast(x, text, t, int64)}"
+
+
+def _unsigned(t: dtype) -> dtype:
+    return _UNSIGNED[t.storage_bits]
+
+
+_UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
+
+
+@executes(memory.PrintOp)
+def _print(lo: Lowering, op: Any) -> None:
+    prefix = op.prefix.replace("%", "%%")
+    head = "pid (%d, %d, %d)"
+    if not op.args:
+        printf(lo, f"{head} {prefix}\n", *program_args(lo))
+    prepare(lo, [v for v in op.args if isinstance(v.type, TileType)], op)
+    for k, v in enumerate(op.args):
+        t = elem_of(v.type)
+        which = f"(operand {k}) " if len(op.args) > 1 else ""
+        if not isinstance(v.type, TileType):
+            form, arg = _number(lo, t, lo.scalar_text(v), op.hex)
+            printf(lo, f"{head} idx () {prefix}{which}{form}\n", *program_args(lo), arg)
+            continue
+        indices = ", ".join(["%lld"] * len(shape_of(v.type)))
+
+        def element(at: Point, v: Value = v, t: Any = t, which: str = which, indices: str = indices) -> None:
+            form, arg = _number(lo, t, lo.text(lo.value(v, at), 1), op.hex)
+            where = [f"i64 {lo.coord_text(c)}" for c in at.coords]
+            printf(lo, f"{head} idx ({indices}) {prefix}{which}{form}\n", *program_args(lo), *where, arg)
+
+        each(lo, scalar_nest(shape_of(v.type)), element)
+    finish_side(lo)
+    lo.em.call_here("i32", "fflush", "ptr null")
+
+
+@executes(memory.AssertOp)
+def _assert(lo: Lowering, op: Any) -> None:
+    """Print, report the number of the assertion (from 1) as status and leave the program."""
+    em = lo.em
+    v = op.condition
+    if isinstance(v.type, TileType):
+        prepare(lo, [v], op)
+        cell = em.alloca("i1", align=8)
+        em.stmt(f"store i1 true, ptr {cell}")
+
+        def body(at: Point) -> None:
+            x = lo.value(v, at)
+            text = lo.text(x, x.lanes)
+            if x.lanes > 1:
+                text = em.call("i1", f"llvm.vector.reduce.and.v{x.lanes}i1", f"<{x.lanes} x i1> {text}")
+            before = em.here(f"load i1, ptr {cell}")
+            em.stmt(f"store i1 {em.here(f'and i1 {text}, {before}')}, ptr {cell}")
+
+        run(lo, nest(lo, shape_of(v.type)), body, [v])
+        ok = em.here(f"load i1, ptr {cell}")
+    else:
+        ok = lo.scalar_text(v)
+    place = f"{op.loc.short()}: " if op.loc is not None else ""
+    with em.branch(ok, negate=True):
+        message = f"{place}pid (%d, %d, %d): assertion failed: {op.message.replace('%', '%%')}\n"
+        printf(lo, message, *program_args(lo))
+        em.call_here("i32", "fflush", "ptr null")
+        where = em.op(f"getelementptr i8, ptr {lo.context}, i64 32")
+        slot = em.here(f"load ptr, ptr {where}, align 8")
+        lo.state.assertions.append(f"{place}{op.message}")
+        em.stmt(f"store atomic i32 {len(lo.state.assertions)}, ptr {slot} monotonic, align 4")
+        if lo.exit_label:
+            # What follows in this branch is unreachable: control leaves the program.
+            k = em.new_label("after")
+            em.stmt(f"br label %{lo.exit_label}")
+            em.label(k)
+
+
+@executes(memory.AssumeOp, memory.BarrierOp)
+def _nothing(lo: Lowering, op: Op) -> None:
+    """Promises are for analyses; one thread runs a program."""
+

@@ -1,0 +1,243 @@
+"""Writes the body of one LLVM function: nested scopes, where each pure instruction lands in the outermost one it can.
+
+A scope is a piece of straight-line code that is still growing: the function's entry, the body of an open loop, a
+branch. `op("fadd float %a, %b")` looks at the operands' depths and appends the instruction to the deepest scope that
+defines one of them, which is *before* the loops opened since. So loop-invariant code is hoisted by construction,
+and the same text in reach is never emitted twice. What may trap or reads memory (`read`) leaves only loops that run
+at least once; what must stay in order (`here`) stays.
+
+    with em.loop(0, 128, 16) as i:             # i = 0, 16, ... 112
+        p = em.op(f"getelementptr float, ptr %x, i64 {i}")
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tessera.backends.cpu.text import is_literal, splat_literal, vector_type
+
+_NAMES = re.compile(r"%[\w.]+")
+Text = str
+
+
+class Scope:
+    """Code under construction. `always`: runs at least once when its parent runs. `branch`: nothing is hoisted out."""
+
+    __slots__ = ("always", "branch", "lines", "table")
+
+    def __init__(self, always: bool, branch: bool = False):
+        self.lines: list[str] = []
+        self.table: dict[str, str] = {}
+        self.always, self.branch = always, branch
+
+
+class Emitter:
+    """One function's text. `declarations` and `globals_` are shared by the functions of a module."""
+
+    def __init__(self, declarations: dict[str, None], globals_: dict[str, None]):
+        self.declarations, self.globals = declarations, globals_
+        self.allocas: list[str] = []
+        self.depth: dict[str, int] = {}
+        self.scopes: list[Scope] = [Scope(True)]
+        self.count = 0
+        self.memory = 0  # version of everything outside the tile buffers: part of the key of reads
+        self.flags = ""  # fast-math flags of sums, differences and products
+
+    # --- instructions ------------------------------------------------------------------------------
+    def fresh(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def depth_of(self, text: str) -> int:
+        """Index of the scope in which all names in `text` are defined."""
+        depth = self.depth
+        return max((depth[n] for n in _NAMES.findall(text)), default=0)
+
+    def op(self, text: str) -> Text:
+        """A pure instruction; its name, or that of an equal one in reach."""
+        scopes = self.scopes
+        natural = self.depth_of(text)
+        last = len(scopes) - 1
+        target = natural
+        for i in range(last, natural, -1):
+            if scopes[i].branch:
+                target = i
+                break
+        return self._place(text, text, natural, target)
+
+    def read(self, text: str, version: int) -> Text:
+        """A load or an instruction that may trap. Equal ones merge while `version` is the same."""
+        scopes = self.scopes
+        natural = self.depth_of(text)
+        target = natural
+        for i in range(len(scopes) - 1, natural, -1):
+            if not scopes[i].always or scopes[i].branch:
+                target = i
+                break
+        return self._place(text, f"{text};{version}", target, target)
+
+    def _place(self, text: str, key: str, first: int, target: int) -> Text:
+        scopes = self.scopes
+        for i in range(first, target + 1):
+            found = scopes[i].table.get(key)
+            if found is not None:
+                return found
+        self.count += 1
+        name = f"%v{self.count}"
+        scopes[target].lines.append(f"{name} = {text}")
+        scopes[target].table[key] = name
+        self.depth[name] = target
+        return name
+
+    def here(self, text: str) -> Text:
+        """An instruction with a result that stays where it is."""
+        name = self.fresh()
+        self.scopes[-1].lines.append(f"{name} = {text}")
+        self.depth[name] = len(self.scopes) - 1
+        return name
+
+    def stmt(self, text: str) -> None:
+        """An instruction without a result, here."""
+        self.scopes[-1].lines.append(text)
+
+    def label(self, name: str) -> None:
+        self.scopes[-1].lines.append(f"{name}:")
+
+    def new_label(self, hint: str) -> str:
+        self.count += 1
+        return f"{hint}{self.count}"
+
+    def alloca(self, type_: str, count: int = 1, align: int = 64) -> Text:
+        name = self.fresh()
+        what = f"[{count} x {type_}]" if count > 1 else type_
+        self.allocas.append(f"{name} = alloca {what}, align {align}")
+        self.depth[name] = 0
+        return name
+
+    def parameter(self, name: str) -> Text:
+        self.depth[name] = 0
+        return name
+
+    def declare(self, ret: str, name: str, *types: str) -> None:
+        self.declarations[f"declare {ret} @{name}({', '.join(types)})"] = None
+
+    def call(self, ret: str, name: str, *args: str) -> Text:
+        """A pure call, declared on the way. Arguments are `type text`, e.g. `<4 x float> %v3`."""
+        self.declare(ret, name, *map(argument_type, args))
+        return self.op(f"call {ret} @{name}({', '.join(args)})")
+
+    def call_here(self, ret: str, name: str, *args: str) -> Text:
+        self.declare(ret, name, *map(argument_type, args))
+        text = f"call {ret} @{name}({', '.join(args)})"
+        if ret == "void":
+            self.stmt(text)
+            return ""
+        return self.here(text)
+
+    # --- vectors ---------------------------------------------------------------------------------------
+    def splat(self, element: str, text: str, lanes: int) -> Text:
+        """A scalar in every lane."""
+        if lanes == 1:
+            return text
+        if is_literal(text):
+            return splat_literal(element, text, lanes)
+        ty = vector_type(element, lanes)
+        one = self.op(f"insertelement {ty} poison, {element} {text}, i64 0")
+        return self.op(f"shufflevector {ty} {one}, {ty} poison, <{lanes} x i32> zeroinitializer")
+
+    def shuffle(self, element: str, a: str, b: str, lanes: int, order: list[int]) -> Text:
+        """Lanes `order` of the concatenation of two vectors of `lanes`; -1 is any."""
+        ty = vector_type(element, lanes)
+        mask = ", ".join("i32 poison" if i < 0 else f"i32 {i}" for i in order)
+        return self.op(f"shufflevector {ty} {a}, {ty} {b}, <{len(order)} x i32> <{mask}>")
+
+    def lane(self, element: str, text: str, lanes: int, index: int) -> Text:
+        if lanes == 1:
+            return text
+        return self.op(f"extractelement {vector_type(element, lanes)} {text}, i64 {index}")
+
+    # --- structure ---------------------------------------------------------------------------------------
+    @contextmanager
+    def loop(self, low: int, high: int, step: int) -> Iterator[int | Text]:
+        """A loop with constant bounds that runs at least once; yields the index, an int for one iteration."""
+        if high - low <= step:
+            yield low
+            return
+        with self.counted(str(low), str(high), str(step), always=True, guarded=False) as i:
+            yield i
+
+    @contextmanager
+    def counted(self, low: str, high: str, step: str, always: bool, guarded: bool = True) -> Iterator[Text]:
+        """for (i64 i = low; i < high; i += step). `guarded`: perhaps no iteration. `always`: what is loop-invariant
+        would have been executed anyway, so that reads and traps may be hoisted."""
+        k = self.new_label("")
+        i = self.fresh()
+        self.scopes.append(Scope(always))
+        self.depth[i] = len(self.scopes) - 1
+        yield i
+        body = self.scopes.pop().lines
+        lines = self.scopes[-1].lines
+        enter = f"br label %head{k}"
+        if guarded:
+            lines.append(f"%any{k} = icmp slt i64 {low}, {high}")
+            enter = f"br i1 %any{k}, label %head{k}, label %done{k}"
+        lines += [f"br label %pre{k}", f"pre{k}:", enter, f"head{k}:"]
+        lines.append(f"{i} = phi i64 [ {low}, %pre{k} ], [ %next{k}, %latch{k} ]")
+        lines += body
+        lines += [f"br label %latch{k}", f"latch{k}:", f"%next{k} = add nsw i64 {i}, {step}"]
+        lines.append(f"%more{k} = icmp slt i64 %next{k}, {high}")
+        lines += [f"br i1 %more{k}, label %head{k}, label %done{k}", f"done{k}:"]
+
+    @contextmanager
+    def branch(self, condition: str, negate: bool = False) -> Iterator[None]:
+        """Code that runs if `condition` (i1)."""
+        k = self.new_label("")
+        self.scopes.append(Scope(False, branch=True))
+        yield
+        body = self.scopes.pop().lines
+        lines = self.scopes[-1].lines
+        targets = (f"%fi{k}", f"%then{k}") if negate else (f"%then{k}", f"%fi{k}")
+        lines.append(f"br i1 {condition}, label {targets[0]}, label {targets[1]}")
+        lines.append(f"then{k}:")
+        lines += body
+        lines += [f"br label %fi{k}", f"fi{k}:"]
+
+    @contextmanager
+    def region(self) -> Iterator[None]:
+        """The body of a loop that the caller builds with labels of its own: perhaps no iteration."""
+        self.scopes.append(Scope(False))
+        yield
+        body = self.scopes.pop().lines
+        self.scopes[-1].lines += body
+
+    @contextmanager
+    def arm(self) -> Iterator[None]:
+        """One side of a branch that the caller builds with labels of its own."""
+        self.scopes.append(Scope(False, branch=True))
+        yield
+        body = self.scopes.pop().lines
+        self.scopes[-1].lines += body
+
+    @contextmanager
+    def discarded(self) -> Iterator[None]:
+        """Look at what code would come out without keeping it (what is hoisted stays, unused)."""
+        self.scopes.append(Scope(True))
+        yield
+        self.scopes.pop()
+
+    def body(self) -> str:
+        (scope,) = self.scopes
+        return "\n  ".join([*self.allocas, *scope.lines])
+
+
+def argument_type(text: str) -> str:
+    """`ptr align 4 %p` → ptr; `<4 x float> splat (float 1.0)` → <4 x float>; `i1 false` → i1."""
+    if text.startswith("<"):
+        depth = 0
+        for i, c in enumerate(text):
+            depth += (c == "<") - (c == ">")
+            if depth == 0:
+                return text[: i + 1]
+    return text.split(" ", 1)[0]

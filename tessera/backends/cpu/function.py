@@ -1,0 +1,171 @@
+"""A module to LLVM IR text: each function's frame, the loop over program ids, and what the launch must know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.backends.cpu import control, demand, dot, effects, reduce
+from tessera.backends.cpu.lowering import Lowering, ModuleState, executes, make
+from tessera.backends.cpu.memory import ACCESS, unpack
+from tessera.backends.cpu.target import CpuFacts
+from tessera.backends.cpu.text import memory_type, scalar_type
+from tessera.backends.cpu.values import Val, power_in
+from tessera.dtypes import dtype, int1, int32, pointer_type
+from tessera.errors import CompilationError
+from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
+from tessera.ops import FuncOp, NumProgramsOp, ProgramIdOp
+
+_REGISTERED = (control, demand, dot, effects, reduce)  # imported for the lowerings that they register
+ATTRIBUTES = '"no-trapping-math"="true" "prefer-vector-width"="512"'
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredModule:
+    """LLVM IR and the facts for the launch: bytes of scratch memory a thread needs, pairs of arguments that the code
+    takes to overlap fully or not at all, and the kinds of the arguments."""
+
+    text: str
+    name: str
+    scratch_bytes: int
+    assumed_disjoint: list[tuple[str, str]]
+    args: list[str]
+    assertions: list[str]
+
+
+def lower_module(module: Module, facts: CpuFacts, fuse: bool = True, name: str = "") -> LoweredModule:
+    """LLVM IR text of a module on the tile level. CompilationError for what the back end cannot do."""
+    state = ModuleState(facts, fuse=fuse)
+    functions: list[str] = []
+    kernel: FuncOp | None = None
+    for f in module.body:
+        assert isinstance(f, FuncOp)
+        if f.kernel:
+            kernel = f
+            functions.append(_kernel(state, f, name or f.name))
+        else:
+            functions.append(_function(state, f))
+    if kernel is None:
+        raise CompilationError("the module has no kernel")
+    parts = [d for d in state.globals if not d.startswith("@tessera.")]
+    own = {line.split("@", 1)[1].split("(", 1)[0] for line in parts if line.startswith("define")}
+    declarations = [d for d in state.declarations if d.split("@", 1)[1].split("(", 1)[0] not in own]
+    text = "\n".join([*parts, *declarations, *functions, "!0 = !{}", ""])
+    kinds = [a.type.short for a in kernel.body.args]
+    return LoweredModule(text, name or kernel.name, state.scratch, sorted(state.assumed_disjoint), kinds,
+                         state.assertions)  # fmt: skip
+
+
+def symbol(name: str) -> str:
+    return f'"{name}"'
+
+
+def _start(state: ModuleState, f: FuncOp) -> Lowering:
+    lo = Lowering(state, ACCESS)
+    lo.number(f.body)
+    return lo
+
+
+def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
+    lo = _start(state, f)
+    em = lo.em
+    for p in ("%args", "%begin", "%end", "%ctx"):
+        em.parameter(p)
+    lo.exit_label = "exit"
+    for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
+        lo.scalars[arg] = _argument(lo, arg, i, dict(attrs))
+    sizes = [em.op(_context_field(lo, d)) for d in range(3)]
+    lo.sizes = [make(int32, 1, s) for s in sizes]
+    with em.counted("%begin", "%end", "1", always=False) as pid:
+        flat = em.op(f"trunc i64 {pid} to i32")
+        _programs(lo, flat, sizes)
+        control.lower_block(lo, f.body)
+    em.stmt("br label %exit")
+    em.label("exit")
+    em.stmt("ret void")
+    head = f"define void @{symbol(name)}(ptr noalias %args, i64 %begin, i64 %end, ptr noalias %ctx) nounwind {ATTRIBUTES}"
+    return f"{head} {{\nentry:\n  {em.body()}\n}}"
+
+
+def _attributes(f: FuncOp) -> list[Any]:
+    attrs = list(f.arg_attrs)
+    return [*attrs, *([()] * (len(f.body.args) - len(attrs)))]
+
+
+def _context_field(lo: Lowering, d: int) -> str:
+    where = lo.em.op(f"getelementptr i32, ptr {lo.context}, i64 {d}")
+    return f"load i32, ptr {where}, align 4, !invariant.load !0"
+
+
+def _programs(lo: Lowering, flat: str, sizes: list[str]) -> None:
+    """Program ids of a linear id, x fastest."""
+    em = lo.em
+    row = em.op(f"udiv i32 {flat}, {sizes[0]}")
+    ids = [em.op(f"urem i32 {flat}, {sizes[0]}"), em.op(f"urem i32 {row}, {sizes[1]}"),
+           em.op(f"udiv i32 {row}, {sizes[1]}")]  # fmt: skip
+    lo.programs = {d: Val(int32, 1, text, True, text, nonneg=True) for d, text in enumerate(ids)}
+
+
+def _argument(lo: Lowering, arg: Value, index: int, attrs: dict[str, Any]) -> Val:
+    """A kernel argument, loaded from its slot."""
+    t = arg.type
+    if not isinstance(t, (dtype, pointer_type)):
+        raise CompilationError(f"an argument of type {t.short} is not supported by the CPU back end")
+    where = lo.em.op(f"getelementptr i8, ptr %args, i64 {8 * index}")
+    text = lo.em.op(f"load {memory_type(t)}, ptr {where}, align 8, !invariant.load !0")
+    x = make(t, 1, unpack(lo.lanes(1), t, text))
+    if isinstance(t, dtype) and t.is_int() and t is not int1:
+        x.align = power_in(int(attrs.get("divisibility", 1)))
+    return x
+
+
+def _function(state: ModuleState, f: FuncOp) -> str:
+    """A function that was not inlined: scalars by value, tiles by address, results through addresses."""
+    lo = _start(state, f)
+    em = lo.em
+    params = [f"ptr {em.parameter('%ctx')}"]
+    for d in range(3):
+        text = em.parameter(f"%pid{d}")
+        params.append(f"i32 {text}")
+        lo.programs[d] = Val(int32, 1, text, True, text, nonneg=True)
+    lo.sizes = [make(int32, 1, em.op(_context_field(lo, d))) for d in range(3)]
+    for i, arg in enumerate(f.body.args):
+        text = em.parameter(f"%arg{i}")
+        if isinstance(arg.type, TileType):
+            params.append(f"ptr {text}")
+            buffer = lo.allocate(elem_of(arg.type), ())
+            buffer.ptr, buffer.shape, buffer.bytes = text, shape_of(arg.type), 0
+            lo.buffers[arg] = buffer
+        else:
+            params.append(f"{scalar_type(arg.type)} {text}")
+            lo.scalars[arg] = make(arg.type, 1, text)
+    outs = [em.parameter(f"%out{i}") for i in range(len(f.returns))]
+    end = control.lower_block(lo, f.body)
+    _return(lo, end, outs)
+    em.stmt("ret void")
+    params += [f"ptr {o}" for o in outs]
+    head = f"define internal void @{symbol(f.name)}({', '.join(params)}) nounwind {ATTRIBUTES}"
+    return f"{head} {{\nentry:\n  {em.body()}\n}}"
+
+
+def _return(lo: Lowering, end: Op, outs: list[str]) -> None:
+    slots: list[control.Slot] = []
+    for v, out in zip(end.operands, outs, strict=True):
+        if isinstance(v.type, TileType):
+            buffer = lo.allocate(elem_of(v.type), ())
+            buffer.ptr, buffer.shape = out, shape_of(v.type)
+            slots.append(buffer)
+        else:
+            slots.append(out)
+    control.write_slots(lo, end, end.operands, slots)
+
+
+@executes(ProgramIdOp)
+def _program_id(lo: Lowering, op: Any) -> None:
+    lo.scalars[op.result] = lo.programs[op.axis]
+
+
+@executes(NumProgramsOp)
+def _num_programs(lo: Lowering, op: Any) -> None:
+    size = lo.sizes[op.axis]
+    lo.scalars[op.result] = Val(int32, 1, size.text, True, size.text, nonneg=True)

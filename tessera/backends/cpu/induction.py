@@ -1,0 +1,164 @@
+"""Loop-carried tiles that only ever gain a uniform amount become a tile from before the loop plus a carried scalar.
+
+    for k (%p: tile<128x32x*fp32> = %p0)          for k (%s: i64 = 0)
+      … load %p …                             →      %q = addptr %p0, splat(%s);  … load %q …
+      yield addptr %p, splat(%d)                      yield %s + %d
+
+So addresses keep their affine form and no tile of pointers is ever stored. Also `acc + dot(a, b, 0)` becomes
+`dot(a, b, acc)`: the accumulator then stays in one buffer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.dtypes import dtype, int64
+from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ops import (
+    AddOp, AddPtrOp, BroadcastOp, CastOp, ConstOp, DotOp, ExpandDimsOp, ForOp, HintOp, MulOp, ReshapeOp, SplatOp, SubOp,
+)  # fmt: skip
+
+_SAME = (BroadcastOp, ExpandDimsOp, HintOp, ReshapeOp)
+_MATH = (AddOp, SubOp, MulOp, CastOp)
+
+
+@pass_("scalarise-inductions")
+def scalarise_inductions(module: Module) -> None:
+    """Assumes loops on the tile level; establishes the form above for every `for`."""
+    for op in list(module.walk()):
+        if isinstance(op, AddOp):
+            _accumulate(op)
+    for op in list(module.walk()):
+        if isinstance(op, ForOp):
+            _visit(op)
+
+
+# --- dots -----------------------------------------------------------------------------------------------
+def _accumulate(op: AddOp) -> None:
+    """add(x, dot(a, b, 0)) → dot(a, b, x), where the dot has no other use."""
+    for product, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        dot = product.op
+        if not isinstance(dot, DotOp) or len(product.uses) != 1 or not _is_zero(dot.acc):
+            continue
+        if elem_of(product.type).bits < 32:
+            continue  # the sum of small floats rounds after each product
+        new = Builder.before_op(op).insert(
+            DotOp(dot.a, dot.b, other, precision=dot.precision, max_imprecise=dot.max_imprecise, loc=dot.loc)
+        )
+        op.replace_by([new.result])
+        dot.erase()
+        return
+
+
+def _is_zero(v: Value) -> bool:
+    return isinstance(v.op, ConstOp) and not v.op.value
+
+
+# --- inductions -----------------------------------------------------------------------------------------
+def _visit(loop: ForOp) -> None:
+    for arg in list(loop.carried):
+        step = _step(loop, arg)
+        if step is not None:
+            _rewrite(loop, arg, step)
+
+
+def _step(loop: ForOp, arg: Value) -> Value | None:
+    """The uniform tile that a carried tile gains each time; None when it changes otherwise."""
+    if not isinstance(arg.type, TileType):
+        return None
+    update = loop.body.terminator.operands[arg.index - 1].op
+    if isinstance(update, AddPtrOp) and update.ptr is arg and _uniform(update.offset):
+        return update.offset
+    e = arg.type.elem
+    if isinstance(update, AddOp) and isinstance(e, dtype) and e.is_int() and e.bits > 1:
+        for a, b in ((update.lhs, update.rhs), (update.rhs, update.lhs)):
+            if a is arg and _uniform(b):
+                return b
+    return None
+
+
+def _uniform(v: Value) -> bool:
+    """Whether all elements of a tile are one number that a scalar computation gives."""
+    op = v.op
+    if not isinstance(v.type, TileType) or isinstance(op, SplatOp):
+        return True
+    if isinstance(op, ConstOp):
+        return True
+    if isinstance(op, (*_SAME, *_MATH)):
+        return all(_uniform(x) for x in op.operands)
+    return False
+
+
+def _scalar(b: Builder, v: Value) -> Value:
+    """That number."""
+    if not isinstance(v.type, TileType):
+        return v
+    op = v.op
+    assert op is not None
+    if isinstance(op, SplatOp):
+        return op.x
+    if isinstance(op, ConstOp):
+        return b.emit(ConstOp(value=op.value, results=[v.type.elem]))
+    if isinstance(op, _SAME):
+        return _scalar(b, op.operands[0])
+    args = [_scalar(b, x) for x in op.operands]
+    return b.emit(type(op)(*args, results=[v.type.elem], **op.attrs))
+
+
+def _rewrite(loop: ForOp, arg: Value, step: Value) -> None:
+    """Carry the sum of the steps instead of the tile."""
+    index = arg.index
+    tile: Any = arg.type
+    update = loop.body.terminator.operands[index - 1].op
+    assert update is not None
+    pointer = isinstance(update, AddPtrOp)
+    before = Builder.before_op(loop)
+    count_type = int64 if pointer else tile.elem
+    zero = before.emit(ConstOp(value=0, results=[count_type]))
+    start, result = loop.inits[index - 1], loop.results[index - 1]
+    # Inside: start + carried sum, in place of the carried tile.
+    inside = Builder.at_start(loop.body)
+    total = loop.body.add_arg(count_type, f"{arg.name}_sum" if arg.name else "")
+    moved = _moved(inside, start, total, tile, pointer)
+    arg.replace_all_uses(moved)
+    end = Builder.before_op(update)
+    amount = _scalar(end, step)
+    if pointer and amount.type != int64:
+        amount = end.emit(CastOp(amount, results=[int64]))
+    following = end.emit(AddOp(total, amount))
+    inits = [*loop.inits, zero]
+    yielded = [*loop.body.terminator.operands, following]
+    _replace(loop, inits, yielded, index, result, start, tile, pointer)
+
+
+def _moved(b: Builder, start: Value, total: Value, tile: Any, pointer: bool) -> Value:
+    amount = b.emit(SplatOp(total, results=[TileType(tile.shape, total.type)]))
+    return b.emit((AddPtrOp if pointer else AddOp)(start, amount))
+
+
+def _replace(
+    loop: ForOp, inits: list[Value], yielded: list[Value], index: int, result: Value, start: Value, tile: Any, pointer: bool
+) -> None:
+    """A new loop without the carried tile; its result is computed after the loop."""
+    terminator = loop.body.terminator
+    terminator.set_operands(yielded[: index - 1] + yielded[index:])
+    loop.body.erase_arg(index)
+    kept = inits[: index - 1] + inits[index:]
+    lb, ub, step = loop.lb, loop.ub, loop.step
+    loop.drop_operands()
+    new = ForOp.__new__(ForOp)
+    ForOp.__init__(
+        new, lb, ub, step, kept, results=[v.type for v in kept], regions=[loop.body], loc=loop.loc, **loop.attrs
+    )
+    old: Op = loop
+    Builder.before_op(old).insert(new)
+    results = list(new.results)
+    after = Builder.after_op(new)
+    others = [*loop.results[: index - 1], *loop.results[index:]]
+    for a, b in zip(others, results, strict=False):
+        a.replace_all_uses(b)
+    if result.uses:
+        result.replace_all_uses(_moved(after, start, results[-1], tile, pointer))
+    loop.regions = []
+    loop.operands = []
+    loop.detach()

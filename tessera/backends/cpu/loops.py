@@ -1,0 +1,233 @@
+"""Loop nests over the index space of a tile: which dimension the vector runs along, how wide it is, what is unrolled.
+
+The vector covers trailing dimensions together when the last one is shorter than a vector: for shape (64, 2) and 16 lanes
+one point is rows i … i+7, columns 0 and 1. Small tiles are unrolled completely, so that their buffers become registers.
+
+Masks like `offsets < n` that are true up to some index along the vector dimension split the loop in two: whole vectors
+below the bound, where the mask is known to be true, and the rest under the mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tessera.backends.cpu.lowering import Lowering
+from tessera.backends.cpu.text import scalar_type
+from tessera.backends.cpu.values import Coord, Point, point
+from tessera.dtypes import dtype, int1
+from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.ops import arith, tile
+
+UNROLL = 8  # tiles of at most so many vectors are unrolled
+Body = Callable[[Point], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """`outer`: dimensions looped over one by one; `group`: dimensions that the vector covers together, outermost
+    first; `lanes` divides the number of elements of the group."""
+
+    shape: tuple[int, ...]
+    outer: tuple[int, ...]
+    group: tuple[int, ...]
+    lanes: int
+
+    @property
+    def group_size(self) -> int:
+        n = 1
+        for d in self.group:
+            n *= self.shape[d]
+        return n
+
+    @property
+    def vectors(self) -> int:
+        n = self.group_size // self.lanes
+        for d in self.outer:
+            n *= self.shape[d]
+        return n
+
+
+def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: int = 0) -> Nest:
+    """How to loop over `shape`; `along`: run the vector along this dimension only."""
+    width = lanes or lo.facts.lanes
+    rank = len(shape)
+    if along is not None:
+        outer = tuple(d for d in range(rank) if d != along)
+        return Nest(shape, outer, (along,), _divisor(shape[along], width))
+    first, size = rank - 1, shape[-1]
+    while first > 0 and size < width and size & (size - 1) == 0:
+        first -= 1
+        size *= shape[first]
+    return Nest(shape, tuple(range(first)), tuple(range(first, rank)), _divisor(size, width))
+
+
+def _divisor(size: int, most: int) -> int:
+    """The largest power of two, at most `most`, that divides `size`."""
+    return min(size & -size, most)
+
+
+def group_coords(lo: Lowering, plan: Nest, linear: Coord) -> dict[int, Coord]:
+    """Coordinates of the group's dimensions for a linear index within the group."""
+    found: dict[int, Coord] = {}
+    for d in reversed(plan.group[1:]):
+        parts = lo.divided(linear, plan.shape[d])
+        assert parts is not None, "a vector covers whole inner dimensions or lies within one"
+        linear, found[d] = parts
+    found[plan.group[0]] = linear
+    return found
+
+
+def each(lo: Lowering, plan: Nest, body: Body, masks: Iterable[Prefix] = ()) -> None:
+    """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop."""
+    rank = len(plan.shape)
+    coords: list[Coord] = [Coord()] * rank
+    unrolled = plan.vectors <= UNROLL
+    splits = [] if unrolled or len(plan.group) != 1 else list(masks)
+
+    def visit(depth: int) -> None:
+        if depth == len(plan.outer):
+            _vector_loop(lo, plan, coords, body, splits, unrolled)
+            return
+        d = plan.outer[depth]
+        if unrolled:
+            for i in range(plan.shape[d]):
+                coords[d] = Coord(i, (), None, plan.shape[d])
+                visit(depth + 1)
+            return
+        with lo.em.loop(0, plan.shape[d], 1) as i:
+            coords[d] = lo.index(i, 1, plan.shape[d])
+            visit(depth + 1)
+
+    lo.memo = {}
+    visit(0)
+    lo.memo = {}
+
+
+def _vector_loop(
+    lo: Lowering, plan: Nest, coords: list[Coord], body: Body, splits: list[Prefix], unrolled: bool
+) -> None:
+    size, n = plan.group_size, plan.lanes
+    if not plan.group:
+        lo.memo = {}
+        lo.here = Point(tuple(coords), 1)
+        body(lo.here)
+        return
+
+    def at(i: int | str) -> None:
+        if not unrolled:
+            lo.memo = {}
+        linear = lo.index(i, n, size)
+        linear = Coord(linear.base, linear.terms, tuple(range(n)) if n > 1 else None, size)
+        for d, c in group_coords(lo, plan, linear).items():
+            coords[d] = c
+        lo.here = point(tuple(coords), n)
+        body(lo.here)
+
+    if unrolled:
+        for i in range(0, size, n):
+            at(i)
+        return
+    bound = split_bound(lo, plan, coords, splits) if splits else None
+    if bound is None:
+        with lo.em.loop(0, size, n) as i:
+            at(i)
+        return
+    full, proven = bound
+    saved = lo.assumed
+    lo.assumed = saved | proven
+    with lo.em.counted("0", full, str(n), always=True, guarded=True) as i:
+        at(i)
+    lo.assumed = saved
+    with lo.em.counted(full, str(size), str(n), always=True, guarded=True) as i:
+        at(i)
+
+
+# --- masks that hold up to a bound -----------------------------------------------------------------------------
+def slope(v: Value, dim: int) -> int | None:
+    """How much an integer expression grows from one index to the next along `dim`; None when unknown."""
+    t = v.type
+    if not isinstance(t, TileType) or t.shape[dim] == 1:
+        return 0
+    op = v.op
+    if isinstance(op, (arith.ConstOp, tile.SplatOp)):
+        return 0
+    if isinstance(op, tile.ArangeOp):
+        return 1
+    if isinstance(op, (arith.AddOp, arith.SubOp)):
+        a, b = slope(op.lhs, dim), slope(op.rhs, dim)
+        if a is None or b is None:
+            return None
+        return a + b if isinstance(op, arith.AddOp) else a - b
+    if isinstance(op, (arith.HintOp, arith.CastOp)):
+        wider = elem_of(t).bits >= elem_of(op.x.type).bits
+        return slope(op.x, dim) if _is_int(op.x) and _is_int(v) and wider else None
+    if isinstance(op, tile.BroadcastOp):
+        return 0 if shape_of(op.x.type)[dim] == 1 else slope(op.x, dim)
+    if isinstance(op, tile.ExpandDimsOp):
+        return 0 if dim == op.axis else slope(op.x, dim - (dim > op.axis))
+    return None
+
+
+def _is_int(v: Value) -> bool:
+    e = elem_of(v.type)
+    return isinstance(e, dtype) and e.is_int() and e is not int1
+
+
+@dataclass(frozen=True, slots=True)
+class Prefix:
+    """A mask in the shape of the nest, and the comparison behind it; `dims`: the nest's dimension (or None) for each of
+    the comparison's."""
+
+    mask: Value
+    compare: arith.CmpOp
+    dims: tuple[int | None, ...]
+
+
+def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
+    """The parts of a mask that are true up to some index along `dim` and false from there on."""
+    op = mask.op
+    if isinstance(op, arith.AndOp) and mask not in lo.buffers:
+        return prefix_masks(lo, op.lhs, dim) + prefix_masks(lo, op.rhs, dim)
+    dims: list[int | None] = list(range(len(shape_of(mask.type))))
+    v = mask
+    while v not in lo.buffers and isinstance(op, (tile.BroadcastOp, tile.ExpandDimsOp)):
+        v = op.x
+        if isinstance(op, tile.ExpandDimsOp):
+            del dims[op.axis]
+        else:
+            dims = [None if s == 1 else d for s, d in zip(shape_of(v.type), dims, strict=True)]
+        op = v.op
+    if v in lo.buffers or not isinstance(op, arith.CmpOp) or not _is_int(op.lhs) or dim not in dims:
+        return []
+    inner = dims.index(dim)
+    a, b = slope(op.lhs, inner), slope(op.rhs, inner)
+    rising = {"lt": (1, 0), "le": (1, 0), "gt": (0, 1), "ge": (0, 1)}.get(op.predicate)
+    return [Prefix(mask, op, tuple(dims))] if (a, b) == rising else []
+
+
+def split_bound(lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefix]) -> tuple[str, set[Value]] | None:
+    """(number of leading elements in whole vectors for which all `masks` hold, the masks)."""
+    em, (dim,) = lo.em, plan.group
+    limit = str(plan.group_size)
+    start = [*coords]
+    start[dim] = Coord()
+    for prefix in masks:
+        op = prefix.compare
+        where = Point(tuple(Coord() if d is None else start[d] for d in prefix.dims), 1)
+        low, high = (op.lhs, op.rhs) if op.predicate in ("lt", "le") else (op.rhs, op.lhs)
+        lo.memo = {}
+        first, bound = (_wide(lo, v, where) for v in (low, high))
+        room = em.op(f"sub nsw i64 {bound}, {first}")
+        if op.predicate in ("le", "ge"):
+            room = em.op(f"add nsw i64 {room}, 1")
+        limit = em.call("i64", "llvm.smin.i64", f"i64 {limit}", f"i64 {room}")
+    limit = em.call("i64", "llvm.smax.i64", f"i64 {limit}", "i64 0")
+    return em.op(f"and i64 {limit}, {-plan.lanes}"), {p.mask for p in masks}
+
+
+def _wide(lo: Lowering, v: Value, at: Point) -> str:
+    text, t = lo.text(lo.value(v, at), 1), elem_of(v.type)
+    if t.bits == 64:
+        return text
+    return lo.em.op(f"{'sext' if t.signed else 'zext'} {scalar_type(t)} {text} to i64")

@@ -1,0 +1,389 @@
+"""State of one function's lowering, and evaluation on demand: `value(v, point)` gives an expression at an index vector.
+
+Tile ops without effects are not executed where they stand. A *root* (store, reduction, dot, loop-carried value …) emits
+a loop nest over its shape and asks for its operands inside; they are computed there, fused into that one loop. What is
+worth keeping (used by several roots, under a broadcast, read before a write) is first brought into a buffer by the
+policy in `plan.py`. `EVALUATORS` has one function a lazy op class, `ROOTS` one a class that is executed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tessera.backends.cpu.casts import Lanes
+from tessera.backends.cpu.emitter import Emitter
+from tessera.backends.cpu.target import CpuFacts
+from tessera.backends.cpu.text import lane_type, memory_type, scalar_type, vector_literal, vector_type
+from tessera.backends.cpu.values import Coord, Pattern, Point, Val, power_in
+from tessera.dtypes import dtype, int1, int32, int64, pointer_type
+from tessera.errors import CompilationError
+from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
+
+Evaluator = Callable[["Lowering", Any, Point, int], Val]
+Root = Callable[["Lowering", Any], None]
+EVALUATORS: dict[type[Op], Evaluator] = {}
+ROOTS: dict[type[Op], Root] = {}
+
+STACK_LIMIT = 640 << 10  # bytes of buffers on the stack; what comes after goes to the thread's scratch memory
+SMALL = 1 << 10  # bytes: smaller buffers are never reused, so that they can become registers
+
+
+def evaluates(*classes: type[Op]) -> Callable[[Evaluator], Evaluator]:
+    """Register the value at a point of a lazy op."""
+
+    def register(fn: Evaluator) -> Evaluator:
+        for c in classes:
+            EVALUATORS[c] = fn
+        return fn
+
+    return register
+
+
+def executes(*classes: type[Op]) -> Callable[[Root], Root]:
+    """Register the lowering of an op that is executed where it stands."""
+
+    def register(fn: Root) -> Root:
+        for c in classes:
+            ROOTS[c] = fn
+        return fn
+
+    return register
+
+
+@dataclass(slots=True, eq=False)
+class Buffer:
+    """A tile in memory, row-major. `version` changes with each write."""
+
+    ptr: str
+    elem: Any
+    shape: tuple[int, ...]
+    version: int = 0
+    bytes: int = 0
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        found: list[int] = []
+        n = 1
+        for s in reversed(self.shape):
+            found.append(n)
+            n *= s
+        return tuple(reversed(found))
+
+
+@dataclass(slots=True)
+class ModuleState:
+    """What the functions of one module share."""
+
+    facts: CpuFacts
+    declarations: dict[str, None] = field(default_factory=lambda: {})
+    globals: dict[str, None] = field(default_factory=lambda: {})
+    strings: dict[str, str] = field(default_factory=lambda: {})
+    assumed_disjoint: set[tuple[str, str]] = field(default_factory=lambda: set())
+    assertions: list[str] = field(default_factory=lambda: [])
+    scratch: int = 0
+    fuse: bool = True
+    debug: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BufferAccess:
+    """How tiles in memory are read and written (memory.py)."""
+
+    load: Callable[[Lowering, Buffer, Point], Val]
+    store: Callable[[Lowering, Buffer, Point, Val], None]
+    gather: Callable[..., Val]
+
+
+class Lowering:
+    """One function. `scalars`, `buffers`, `descriptors` hold the values computed so far."""
+
+    def __init__(self, state: ModuleState, access: BufferAccess):
+        self.state, self.facts, self.access = state, state.facts, access
+        self.evaluators, self.roots = EVALUATORS, ROOTS
+        self.em = Emitter(state.declarations, state.globals)
+        self.em.flags = "contract" if state.fuse else ""
+        self.scalars: dict[Value, Val] = {}
+        self.buffers: dict[Value, Buffer] = {}
+        self.descriptors: dict[Value, Any] = {}
+        self.side: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
+        self.assumed: set[Value] = set()  # masks known to be true at `here`
+        self.here: Point | None = None  # the point of the loop body being emitted
+        self.pending: dict[Value, None] = {}  # loads not yet executed, in program order
+        self.memo: dict[Any, Val] = {}
+        self.env: dict[Value, Val] = {}  # values inside a combine region
+        self.position: dict[Op, int] = {}
+        self.end: dict[Op, int] = {}
+        self.block: Block | None = None
+        self.homes: dict[Value, Block | None] = {}  # the block in which a buffer's value was made
+        self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
+        self.temporaries: list[Buffer] = []  # free after the current op
+        self.free: dict[int, list[str]] = {}
+        self.align: dict[str, int] = {}  # of loop indices
+        self.stack_bytes = 0
+        self.versions = 0
+        self.context = "%ctx"
+        self.programs: dict[int, Val] = {}
+        self.sizes: list[Val] = []
+        self.exit_label = ""
+        self.dummy = ""
+
+    # --- small helpers -------------------------------------------------------------------------------
+    def lanes(self, n: int) -> Lanes:
+        return Lanes(self.em, self.facts, n)
+
+    def new_version(self) -> int:
+        self.versions += 1
+        return self.versions
+
+    def memory_changed(self) -> None:
+        self.em.memory = self.new_version()
+
+    def number(self, block: Block) -> None:
+        """Positions in program order; `end` is the last position inside an op."""
+        for op in block:
+            self.position[op] = len(self.position)
+            for inner in op.regions:
+                self.number(inner)
+            self.end[op] = len(self.position) - 1
+
+    # --- buffers ---------------------------------------------------------------------------------------
+    def allocate(self, elem: Any, shape: tuple[int, ...]) -> Buffer:
+        """A buffer for a tile; on the stack, or in scratch memory when the stack is used up."""
+        count = 1
+        for s in shape:
+            count *= s
+        ty = memory_type(elem)
+        size = -(-count * (elem.storage_bytes) // 64) * 64
+        reuse = self.free.get(size)
+        if reuse and size > SMALL:
+            ptr = reuse.pop()
+        elif self.stack_bytes + size > STACK_LIMIT:
+            base = self.scratch_base()
+            ptr = self.em.op(f"getelementptr i8, ptr {base}, i64 {self.state.scratch}")
+            self.state.scratch += size
+        else:
+            ptr = self.em.alloca(ty, max(count, 1))
+            self.stack_bytes += size
+        return Buffer(ptr, elem, shape, self.new_version(), size)
+
+    def scratch_base(self) -> str:
+        where = self.em.op(f"getelementptr i8, ptr {self.context}, i64 16")
+        return self.em.op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
+
+    def keep(self, v: Value, buffer: Buffer) -> None:
+        """`buffer` holds `v` from here on."""
+        self.buffers[v] = buffer
+        self.homes[v] = self.block
+
+    def release(self, v: Value) -> None:
+        """`v` is needed no more: its buffer may serve others."""
+        buffer = self.buffers.pop(v)
+        del self.homes[v]
+        self.recycle(buffer)
+
+    def recycle(self, buffer: Buffer) -> None:
+        if buffer.bytes > SMALL and not any(b.ptr == buffer.ptr for b in self.buffers.values()):
+            self.free.setdefault(buffer.bytes, []).append(buffer.ptr)
+
+    def lazy(self, v: Value) -> bool:
+        """Whether `v` is a tile that is computed on demand."""
+        return v.op is not None and v not in self.buffers and isinstance(v.type, TileType) and type(v.op) in EVALUATORS
+
+    # --- values at points ---------------------------------------------------------------------------------
+    def value(self, v: Value, at: Point) -> Val:
+        """The element(s) of `v` at `at`; scalars ignore the point."""
+        found = self.env.get(v)
+        if found is not None:
+            return found
+        if v in self.assumed and at == self.here:
+            return TRUE
+        if not isinstance(v.type, TileType):
+            return self.scalar(v)
+        key = (v, at)
+        found = self.memo.get(key)
+        if found is None:
+            buffer = self.buffers.get(v)
+            if buffer is not None:
+                found = self.from_buffer(buffer, at)
+            else:
+                op = v.op
+                assert op is not None, f"{v!r} has no value here"
+                found = EVALUATORS[type(op)](self, op, at, v.index)
+                side = self.side.get(v)
+                if side is not None:
+                    self.to_buffer(side, at, found)
+            self.memo[key] = found
+        return found
+
+    def from_buffer(self, buffer: Buffer, at: Point) -> Val:
+        return self.access.load(self, buffer, at)
+
+    def to_buffer(self, buffer: Buffer, at: Point, x: Val) -> None:
+        self.access.store(self, buffer, at, x)
+
+    def scalar(self, v: Value) -> Val:
+        """A rank-0 value."""
+        found = self.env.get(v) or self.scalars.get(v)
+        assert found is not None, f"{v!r} has no value here"
+        return found
+
+    def scalar_text(self, v: Value) -> str:
+        return self.text(self.scalar(v), 1)
+
+    def text(self, x: Val, lanes: int) -> str:
+        """The LLVM operand of a value in `lanes` lanes."""
+        if x.affine and not x.text:
+            x.text = self._form(x)
+        if x.lanes == lanes:
+            return x.text
+        assert x.lanes == 1, f"{x.lanes} lanes where {lanes} are wanted"
+        return self.em.splat(scalar_type(x.type), x.text, lanes)
+
+    def _form(self, x: Val) -> str:
+        """The text of an affine value."""
+        first = self.lane0(x)
+        if x.pattern is None:
+            return first
+        em, n = self.em, x.lanes
+        if isinstance(x.type, pointer_type):
+            steps = vector_literal("i64", x.pattern)
+            if x.step:
+                steps = em.op(f"mul <{n} x i64> {em.splat('i64', x.step, n)}, {steps}")
+            element = memory_type(x.type.element_ty)
+            return em.op(f"getelementptr {element}, ptr {first}, <{n} x i64> {steps}")
+        e = scalar_type(x.type)
+        steps = vector_literal(e, [wrap(p, x.type) for p in x.pattern])
+        if x.step:
+            step = x.step if e == "i64" else em.op(f"trunc i64 {x.step} to {e}")
+            steps = em.op(f"mul <{n} x {e}> {em.splat(e, step, n)}, {steps}")
+        if first == "0":
+            return steps
+        return em.op(f"add <{n} x {e}> {em.splat(e, first, n)}, {steps}")
+
+    def lane0(self, x: Val) -> str:
+        """base + terms of an affine value, as a scalar."""
+        em, text = self.em, x.base
+        if isinstance(x.type, pointer_type):
+            element = memory_type(x.type.element_ty)
+            for t in sorted(x.terms, key=em.depth_of):
+                text = em.op(f"getelementptr {element}, ptr {text}, i64 {t}")
+            return text
+        e = scalar_type(x.type)
+        for t in sorted(x.terms, key=em.depth_of):
+            part = t if e == "i64" else em.op(f"{'trunc' if x.type.bits < 64 else 'bitcast'} i64 {t} to {e}")
+            text = part if text == "0" else em.op(f"add {e} {text}, {part}")
+        return text
+
+    # --- coordinates ------------------------------------------------------------------------------------------
+    def index(self, name: int | str, step: int, extent: int) -> Coord:
+        """The coordinate of a loop index (or a number)."""
+        if isinstance(name, int):
+            return Coord(name, (), None, extent)
+        self.align[name] = power_in(step)
+        return Coord(0, ((name, 1),), None, extent)
+
+    def coord_align(self, c: Coord) -> int:
+        """A power of two that divides base + terms."""
+        return min([power_in(c.base), *(power_in(f) * self.align.get(n, 1) for n, f in c.terms)])
+
+    def term_texts(self, c: Coord) -> tuple[str, ...]:
+        return tuple(n if f == 1 else self.em.op(f"mul nsw i64 {n}, {f}") for n, f in c.terms)
+
+    def coord_text(self, c: Coord) -> str:
+        """base + terms as an i64."""
+        text = ""
+        for t in self.term_texts(c):
+            text = t if not text else self.em.op(f"add nsw i64 {text}, {t}")
+        if not text:
+            return str(c.base)
+        return text if c.base == 0 else self.em.op(f"add nsw i64 {text}, {c.base}")
+
+    def coord_value(self, c: Coord, lanes: int, start: int = 0) -> Val:
+        """start + coordinate as an int32."""
+        base = str(c.base + start)
+        constant = c.base + start if not c.terms and c.pattern is None else None
+        return Val(int32, lanes if c.pattern is not None else 1, "", True, base, self.term_texts(c), c.pattern,
+                   align=min(self.coord_align(c), power_in(start)), nonneg=start >= 0, const=constant)  # fmt: skip
+
+    def divided(self, c: Coord, divisor: int) -> tuple[Coord, Coord] | None:
+        """(c // divisor, c % divisor) when every lane's carry is known at compile time; None otherwise."""
+        from_pattern: Pattern = c.pattern or (0,)
+        if divisor == 1:
+            return c, Coord()
+        if c.extent <= divisor:
+            return Coord(), c
+        whole = tuple((n, f // divisor) for n, f in c.terms if f % divisor == 0)
+        rest = Coord(0, tuple((n, f) for n, f in c.terms if f % divisor), None, c.extent)
+        high_base, low_base = divmod(c.base, divisor)
+        high, low = Coord(high_base, whole, None, 1), Coord(0, (), None, 1)
+        if rest.terms:
+            align = self.coord_align(rest)
+            unit = min(align, power_in(divisor))
+            exact = align % divisor == 0
+            if not exact and (low_base + max(from_pattern) >= unit or min(from_pattern) < 0):
+                return None
+            text = self.coord_text(rest)
+            q = self.em.op(f"udiv i64 {text}, {divisor}")
+            self.align[q] = max(1, align // divisor)
+            high = Coord(high.base, (*high.terms, (q, 1)), None, 1)
+            if not exact:
+                r = self.em.op(f"urem i64 {text}, {divisor}")
+                self.align[r] = unit
+                low = Coord(0, ((r, 1),), None, 1)
+        highs = tuple((low_base + p) // divisor for p in from_pattern)
+        lows = tuple((low_base + p) % divisor for p in from_pattern)
+        uniform = c.pattern is None
+        extent = -(-c.extent // divisor)
+        return _with_lanes(high, highs, uniform, extent), _with_lanes(low, lows, uniform, divisor)
+
+    # --- combine regions -----------------------------------------------------------------------------------------
+    @contextmanager
+    def bound(self, values: dict[Value, Val]) -> Iterator[None]:
+        """Let block arguments stand for lanes for a while."""
+        saved = self.env
+        self.env = {**saved, **values}
+        try:
+            yield
+        finally:
+            self.env = saved
+
+
+def _with_lanes(c: Coord, lanes: Pattern, uniform: bool, extent: int) -> Coord:
+    first = lanes[0]
+    if uniform:
+        return Coord(c.base + first, c.terms, None, extent)
+    pattern = tuple(p - first for p in lanes)
+    if not any(pattern):
+        return Coord(c.base + first, c.terms, None, extent)
+    if first and min(pattern) >= 0:
+        return Coord(c.base + first, c.terms, pattern, extent)
+    return Coord(c.base, c.terms, lanes, extent)
+
+
+def wrap(value: int, t: Any) -> int:
+    """`value` modulo the width of `t`, in the range LLVM prints signed integers."""
+    bits = t.bits
+    value &= (1 << bits) - 1
+    return value - (1 << bits) if bits > 1 and value >> (bits - 1) else value
+
+
+TRUE = Val(int1, 1, "true", const=True)
+FALSE = Val(int1, 1, "false", const=False)
+
+
+def make(t: Any, lanes: int, text: str) -> Val:
+    """A plain value; integer and pointer scalars can take part in affine forms."""
+    if lanes == 1 and (not isinstance(t, dtype) or (t.is_int() and t is not int1)):
+        return Val(t, 1, text, True, text)
+    return Val(t, lanes, text)
+
+
+def unsupported(op: Op, what: str) -> CompilationError:
+    return CompilationError(f"{what} is not supported by the CPU back end", loc=op.loc)
+
+
+__all__ = ["EVALUATORS", "ROOTS", "Buffer", "Lowering", "ModuleState", "elem_of", "int64", "lane_type", "shape_of",
+           "vector_type"]  # fmt: skip

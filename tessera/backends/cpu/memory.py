@@ -1,0 +1,212 @@
+"""Vector loads and stores: contiguous, through a shuffle, or gathered, as the affine form of the address says.
+
+Masked-off lanes never touch memory: full vectors use masked intrinsics, scalars load from a dummy of their own stack.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.backends.cpu.casts import Lanes
+from tessera.backends.cpu.demand import constant
+from tessera.backends.cpu.lowering import Buffer, BufferAccess, Lowering, evaluates, make
+from tessera.backends.cpu.text import memory_type, vector_type
+from tessera.backends.cpu.values import Coord, Pattern, Point, Val, is_unit
+from tessera.dtypes import int1, pointer_type
+from tessera.ir import elem_of
+from tessera.ops import memory
+
+_MOST_CHUNKS = 2  # vectors read at once for a pattern that skips elements
+
+
+# --- int1 is a byte in memory -------------------------------------------------------------------------------
+def unpack(x: Lanes, elem: Any, text: str) -> str:
+    """What was loaded, as a value."""
+    return x.cmp("icmp ne", "i8", text, x.int("i8", 0)) if elem is int1 else text
+
+
+def pack(x: Lanes, elem: Any, text: str) -> str:
+    return x.convert("zext", "i1", text, "i8") if elem is int1 else text
+
+
+# --- loads --------------------------------------------------------------------------------------------------
+def load_at(
+    lo: Lowering, address: Val, elem: Any, mask: Val | None, other: Val | None, version: int, align: int = 0
+) -> Val:
+    """The element(s) at `address`; where `mask` is false `other` (zero without one)."""
+    if mask is not None and mask.const is not None:
+        if not mask.const:
+            return other if other is not None else constant(elem, 0)
+        mask = None
+    n = max(address.lanes, mask.lanes if mask is not None else 1)
+    if n == 1:
+        return make(elem, 1, _load_scalar(lo, address, elem, mask, other, version))
+    align = align or elem.storage_bytes
+    if address.affine and address.lanes == n and not address.step:
+        if is_unit(address.pattern):
+            first = lo.lane0(address)
+            return make(elem, n, _load_vector(lo, first, elem, n, mask, other, version, align))
+        if mask is None and address.pattern is not None:
+            text = _load_pattern(lo, address, elem, n, version)
+            if text:
+                return make(elem, n, text)
+    if mask is None and address.lanes == 1:
+        return make(elem, 1, _load_scalar(lo, address, elem, None, None, version))
+    mask_text = lo.text(mask, n) if mask is not None else None
+    return _gathered(lo, elem, lo.text(address, n), n, mask_text, other, version)
+
+
+def _zero(elem: Any, n: int) -> str:
+    if n > 1:
+        return "zeroinitializer"
+    return "null" if isinstance(elem, pointer_type) else {"float": "0.0", "double": "0.0"}.get(memory_type(elem), "0")
+
+
+def _other(lo: Lowering, elem: Any, other: Val | None, n: int) -> str:
+    return _zero(elem, n) if other is None else pack(lo.lanes(n), elem, lo.text(other, n))
+
+
+def _load_vector(
+    lo: Lowering, ptr: str, elem: Any, n: int, mask: Val | None, other: Val | None, version: int, align: int
+) -> str:
+    x, m = lo.lanes(n), memory_type(elem)
+    ty = vector_type(m, n)
+    if mask is None:
+        raw = lo.em.read(f"load {ty}, ptr {ptr}, align {align}", version)
+    else:
+        name = f"llvm.masked.load.{x.suffix(m)}.p0"
+        bits = vector_type("i1", n)
+        lo.em.declare(ty, name, "ptr", bits, ty)
+        keep = _other(lo, elem, other, n)
+        args = f"ptr align {align} {ptr}, {bits} {lo.text(mask, n)}, {ty} {keep}"
+        raw = lo.em.read(f"call {ty} @{name}({args})", version)
+    return unpack(x, elem, raw)
+
+
+def _load_scalar(lo: Lowering, address: Val, elem: Any, mask: Val | None, other: Val | None, version: int) -> str:
+    x, m, ptr = lo.lanes(1), memory_type(elem), lo.text(address, 1)
+    align = elem.storage_bytes
+    if mask is None:
+        return unpack(x, elem, lo.em.read(f"load {m}, ptr {ptr}, align {align}", version))
+    bit = lo.text(mask, 1)
+    safe = x.select("ptr", bit, ptr, dummy(lo))
+    raw = lo.em.read(f"load {m}, ptr {safe}, align {align}", version)
+    return unpack(x, elem, x.select(m, bit, raw, _other(lo, elem, other, 1)))
+
+
+def dummy(lo: Lowering) -> str:
+    """64 bytes that any masked-off scalar access may touch."""
+    if not lo.dummy:
+        lo.dummy = lo.em.alloca("i8", 64)
+    return lo.dummy
+
+
+def _load_pattern(lo: Lowering, address: Val, elem: Any, n: int, version: int) -> str:
+    """A few whole vectors and a shuffle, for lanes that lie close together; "" when they do not."""
+    pattern: Pattern = address.pattern or ()
+    low, high = min(pattern), max(pattern)
+    span = high - low + 1
+    size = min(n, 1 << (span.bit_length() - 1))
+    starts = [low] if span <= size else [low, high - size + 1]
+    if span > 2 * size or len(starts) > _MOST_CHUNKS:
+        return ""
+    x, m = lo.lanes(n), memory_type(elem)
+    ty = vector_type(m, size)
+    first = lo.lane0(address)
+    parts: list[str] = []
+    for s in starts:
+        ptr = first if s == 0 else lo.em.op(f"getelementptr {m}, ptr {first}, i64 {s}")
+        parts.append(lo.em.read(f"load {ty}, ptr {ptr}, align {elem.storage_bytes}", version))
+    if size == 1:
+        parts = [lo.em.splat(m, p, 2) for p in parts]
+        order = [0 if p == low else 2 for p in pattern]
+        return unpack(x, elem, lo.em.shuffle(m, parts[0], parts[-1], 2, order))
+    order = [p - low if p - low < size else size + p - starts[-1] for p in pattern]
+    return unpack(x, elem, lo.em.shuffle(m, parts[0], parts[-1], size, order))
+
+
+def _gathered(
+    lo: Lowering, elem: Any, address: str, n: int, mask: str | None, other: Val | None, version: int
+) -> Val:
+    """One load a lane; `address`: a vector of pointers."""
+    x, m = lo.lanes(n), memory_type(elem)
+    if n == 1:
+        raw = lo.em.read(f"load {m}, ptr {address}, align {elem.storage_bytes}", version)
+        return make(elem, 1, unpack(x, elem, raw))
+    ty, bits = vector_type(m, n), vector_type("i1", n)
+    name = f"llvm.masked.gather.{x.suffix(m)}.v{n}p0"
+    lo.em.declare(ty, name, f"<{n} x ptr>", bits, ty)
+    keep = _other(lo, elem, other, n) if mask is not None else "poison"
+    args = f"<{n} x ptr> align {elem.storage_bytes} {address}, {bits} {mask or 'splat (i1 true)'}, {ty} {keep}"
+    return make(elem, n, unpack(x, elem, lo.em.read(f"call {ty} @{name}({args})", version)))
+
+
+@evaluates(memory.LoadOp)
+def _load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
+    mask = lo.value(op.mask, at) if op.mask is not None else None
+    other = lo.value(op.other, at) if op.other is not None and (mask is None or mask.const is not True) else None
+    return load_at(lo, lo.value(op.ptr, at), elem_of(op.result.type), mask, other, lo.em.memory)
+
+
+# --- stores -------------------------------------------------------------------------------------------------
+def store_at(lo: Lowering, address: Val, elem: Any, x: Val, mask: Val | None, n: int, align: int = 0) -> None:
+    """Write the element(s) `x` where `mask`; `n`: lanes of the loop around."""
+    if mask is not None and mask.const is not None:
+        if not mask.const:
+            return
+        mask = None
+    if n == 1:
+        _store_scalar(lo, address, elem, x, mask)
+        return
+    align = align or elem.storage_bytes
+    lanes, m = lo.lanes(n), memory_type(elem)
+    text, ty, bits = pack(lanes, elem, lo.text(x, n)), vector_type(m, n), vector_type("i1", n)
+    mask_text = lo.text(mask, n) if mask is not None else ""
+    if address.affine and is_unit(address.pattern) and not address.step and address.lanes == n:
+        ptr = lo.lane0(address)
+        if not mask_text:
+            lo.em.stmt(f"store {ty} {text}, ptr {ptr}, align {align}")
+            return
+        name = f"llvm.masked.store.{lanes.suffix(m)}.p0"
+        lo.em.call_here("void", name, f"{ty} {text}", f"ptr align {align} {ptr}", f"{bits} {mask_text}")
+        return
+    name = f"llvm.masked.scatter.{lanes.suffix(m)}.v{n}p0"
+    where = f"<{n} x ptr> align {elem.storage_bytes} {lo.text(address, n)}"
+    lo.em.call_here("void", name, f"{ty} {text}", where, f"{bits} {mask_text or 'splat (i1 true)'}")
+
+
+def _store_scalar(lo: Lowering, address: Val, elem: Any, x: Val, mask: Val | None) -> None:
+    m, ptr = memory_type(elem), lo.text(address, 1)
+    text = pack(lo.lanes(1), elem, lo.text(x, 1))
+    if mask is not None:
+        ptr = lo.lanes(1).select("ptr", lo.text(mask, 1), ptr, dummy(lo))
+    lo.em.stmt(f"store {m} {text}, ptr {ptr}, align {elem.storage_bytes}")
+
+
+# --- tile buffers ------------------------------------------------------------------------------------------
+def buffer_address(lo: Lowering, buffer: Buffer, at: Point) -> tuple[Val, int]:
+    """(address, known alignment in bytes) of the elements at a point."""
+    linear = Coord()
+    for c, stride in zip(at.coords, buffer.strides, strict=True):
+        linear = linear.plus(c.times(stride))
+    terms = lo.term_texts(linear)
+    if linear.base:
+        terms = (*terms, str(linear.base))
+    n = at.lanes if linear.pattern is not None else 1
+    size = buffer.elem.storage_bytes
+    known = max(size, min(64, lo.coord_align(Coord(linear.base, linear.terms)) * size))
+    return Val(pointer_type(buffer.elem), n, "", True, buffer.ptr, terms, linear.pattern), known
+
+
+def from_buffer(lo: Lowering, buffer: Buffer, at: Point) -> Val:
+    address, align = buffer_address(lo, buffer, at)
+    return load_at(lo, address, buffer.elem, None, None, buffer.version, align)
+
+
+def to_buffer(lo: Lowering, buffer: Buffer, at: Point, x: Val) -> None:
+    address, align = buffer_address(lo, buffer, at)
+    store_at(lo, address, buffer.elem, x, None, at.lanes, align)
+
+
+ACCESS = BufferAccess(from_buffer, to_buffer, _gathered)
+__all__ = ["ACCESS", "dummy", "from_buffer", "load_at", "store_at", "to_buffer"]

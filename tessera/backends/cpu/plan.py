@@ -1,0 +1,335 @@
+"""What is computed on demand and what is kept: the policy of fusion.
+
+Before a root runs, everything it needs is looked at, deepest first. A value goes into a buffer
+
+  * while the root's own loop computes it, if other roots need it again, it costs more than a few instructions and the
+    loop visits each of its elements exactly once;
+  * in a loop of its own before the root, if it stands under a broadcast (or another map of indices) and costs more than
+    an address, or if an op needs it whole (gather, reshapes that move elements between lanes);
+  * at its place in program order, if it is a load that is still needed after a write to memory, or that a store would
+    overtake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tessera.backends.cpu.loops import Nest, Prefix, each, nest, prefix_masks
+from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
+from tessera.backends.cpu.values import Coord, Point, is_unit
+from tessera.dtypes import dtype, int1
+from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ops import MATH_OPS, arith, memory, tile
+
+KEEP_SHARED = 4.0  # cost from which a value that several roots need is computed once
+KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer
+KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer
+
+_INDEX_OPS = (arith.AddOp, arith.SubOp, arith.MulOp, arith.CmpOp, arith.AndOp, arith.OrOp, arith.AddPtrOp,
+              arith.CastOp, arith.HintOp, arith.ShlOp, arith.ShrOp, arith.SelectOp, arith.BitcastOp)  # fmt: skip
+_SHAPE_OPS = (arith.ConstOp, tile.ArangeOp, tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp, tile.ReshapeOp,
+              tile.TransOp, tile.JoinOp, tile.SplitOp)  # fmt: skip
+_EXPENSIVE: tuple[type[Op], ...] = (*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
+_CHEAP_MATH = ("floor", "ceil", "trunc", "rint")
+
+
+def op_cost(op: Op) -> float:
+    """A rough number of vector instructions of one element-wise step."""
+    if isinstance(op, _SHAPE_OPS):
+        return 0.0
+    t = elem_of(op.results[0].type)
+    if isinstance(op, _EXPENSIVE):
+        return 1.0 if op.opcode in _CHEAP_MATH else 10.0
+    is_float = isinstance(t, dtype) and t.is_floating()
+    if isinstance(op, _INDEX_OPS) and not is_float:
+        first = elem_of(op.operands[0].type)
+        return 1.0 if isinstance(first, dtype) and first.is_floating() else 0.05
+    if isinstance(op, (arith.DivOp, arith.RemOp)):
+        return 3.0 if is_float else 0.3
+    if isinstance(op, tile.GatherOp):
+        return 6.0
+    return 1.0
+
+
+def cost(lo: Lowering, v: Value) -> float:
+    """Cost of computing one element of `v` from what is already in buffers; each op counts once."""
+    seen: set[Value] = set()
+
+    def visit(v: Value) -> float:
+        if v in seen or not lo.lazy(v):
+            return 0.0
+        seen.add(v)
+        assert v.op is not None
+        return op_cost(v.op) + sum(visit(x) for x in v.op.operands)
+
+    return visit(v)
+
+
+def last_need(lo: Lowering, v: Value) -> int:
+    """Position of the last op that executes something from `v`."""
+    known: dict[Value, int] = {}
+
+    def visit(v: Value) -> int:
+        found = known.get(v)
+        if found is None:
+            found = -1
+            for user, _ in v.uses:
+                if user not in lo.position:
+                    continue
+                lazy = [r for r in user.results if lo.lazy(r)]
+                if type(user) in EVALUATORS and isinstance(user.results[0].type, TileType):
+                    found = max([found, *(visit(r) for r in lazy)])
+                else:
+                    found = max(found, lo.end[user])
+            known[v] = found
+        return found
+
+    return visit(v)
+
+
+# --- keeping ----------------------------------------------------------------------------------------------
+def materialise(lo: Lowering, v: Value, root: Op | None = None) -> Buffer:
+    """Bring a tile into a buffer now."""
+    found = lo.buffers.get(v)
+    if found is not None:
+        return found
+    outer, lo.side = lo.side, {}
+    prepare(lo, [v], root, keep_top=False)
+    buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
+    fill(lo, buffer, v)
+    finish_side(lo)
+    lo.side = outer
+    lo.keep(v, buffer)
+    return buffer
+
+
+def fill(lo: Lowering, buffer: Buffer, v: Value) -> None:
+    """Compute `v` into `buffer` by a loop of its own."""
+    plan = nest(lo, buffer.shape, along=best_dimension(lo, v))
+    write = lo.access.store
+    each(lo, plan, lambda at: write(lo, buffer, at, lo.value(v, at)), masks_of(lo, [v], plan))
+    buffer.version = lo.new_version()
+
+
+def run(lo: Lowering, plan: Nest, body: Callable[[Point], None], values: Iterable[Value]) -> None:
+    """The nest of a root that uses `values` at its points; buffers filled on the side are valid afterwards."""
+    each(lo, plan, body, masks_of(lo, values, plan))
+    finish_side(lo)
+
+
+def finish_side(lo: Lowering) -> None:
+    for v, buffer in lo.side.items():
+        buffer.version = lo.new_version()
+        lo.keep(v, buffer)
+    lo.side = {}
+
+
+def prepare(
+    lo: Lowering,
+    values: Iterable[Value],
+    root: Op | None,
+    loop: Iterable[Value] | None = None,
+    keep_top: bool = True,
+) -> None:
+    """Bring into buffers what the loop over `values` should not compute itself.
+
+    `loop`: the values whose elements the loop visits exactly once and in their own shape; None: all of `values`.
+    Without `keep_top` the values themselves are not kept: the loop is the one that stores them.
+    """
+    values = list(values)
+    visited_once = set(values if loop is None else loop)
+    reach: dict[Value, bool] = {}  # value → whether every way to it keeps the indices; post-order
+    order: list[Value] = []
+
+    def visit(v: Value, direct: bool) -> None:
+        if not lo.lazy(v):
+            return
+        if v in reach:
+            if direct or not reach[v]:
+                return
+            reach[v] = False
+        else:
+            reach[v] = direct
+        op = v.op
+        assert op is not None
+        keeps = direct and not isinstance(op, (*_SHAPE_OPS, tile.GatherOp))
+        for x in op.operands:
+            visit(x, keeps)
+        if v not in order:
+            order.append(v)
+
+    for v in values:
+        visit(v, v in visited_once)
+    position = lo.position[root] if root is not None else -1
+    for v in order:
+        if v not in lo.buffers:
+            _decide(lo, v, reach[v], v in values, position, root, keep_top)
+
+
+def _decide(
+    lo: Lowering, v: Value, direct: bool, top: bool, position: int, root: Op | None, keep_top: bool
+) -> None:
+    op = v.op
+    if isinstance(op, tile.GatherOp):
+        materialise(lo, op.x, root)
+    if isinstance(op, tile.ReshapeOp) and lo.lazy(op.x) and _moves_lanes(op):
+        materialise(lo, op.x, root)
+    if _is_address(v) or (top and not keep_top):
+        return
+    price = cost(lo, v)
+    if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
+        materialise(lo, v, root)
+    elif root is not None and price >= KEEP_SHARED and _worth(op) and last_need(lo, v) > position:
+        if direct:
+            lo.side[v] = lo.allocate(elem_of(v.type), shape_of(v.type))
+        elif not top:
+            materialise(lo, v, root)
+
+
+def _is_address(v: Value) -> bool:
+    """Pointers, whose affine form is worth more than any buffer, and integers or masks."""
+    e = elem_of(v.type)
+    return not isinstance(e, dtype) or (not e.is_floating() and _integers_only(v, 12))
+
+
+def _integers_only(v: Value, depth: int) -> bool:
+    """Whether an integer tile is index arithmetic: no load, no float below it."""
+    e, op = elem_of(v.type), v.op
+    if isinstance(e, dtype) and e.is_floating() or op is None or depth == 0:
+        return False
+    if isinstance(op, (*_SHAPE_OPS, *_INDEX_OPS, arith.DivOp, arith.RemOp)):
+        return all(not isinstance(x.type, TileType) or _integers_only(x, depth - 1) for x in op.operands)
+    return False
+
+
+def _feeds_map(v: Value) -> bool:
+    """Whether an op that changes indices uses `v`: there it is computed again and again."""
+    return any(isinstance(u, (*_SHAPE_OPS, tile.GatherOp)) for u, _ in v.uses)
+
+
+def _worth(op: Op | None) -> bool:
+    """Maps of indices cost nothing themselves: their operand is kept instead."""
+    return not isinstance(op, _SHAPE_OPS)
+
+
+def _moves_lanes(op: tile.ReshapeOp) -> bool:
+    """Whether a reshape cannot be followed by arithmetic on the indices of a vector: extents that are no powers of
+    two let lanes carry in ways known only at run time."""
+    return any(s & (s - 1) for s in (*shape_of(op.result.type), *shape_of(op.x.type)))
+
+
+# --- order of effects ---------------------------------------------------------------------------------------
+def flush(lo: Lowering, op: Op, direct: Iterable[Value] = (), address: Value | None = None) -> None:
+    """Before the write `op`: execute the loads that it would overtake. `direct`: what its own loop computes at the
+    very index that it writes; loads there may stay lazy."""
+    inside = _direct_loads(lo, direct)
+    for v in list(lo.pending):
+        need = -1 if v in lo.buffers else last_need(lo, v)
+        overtaken = need > lo.end[op] or not (v in inside and _may_fuse(lo, v, address))
+        if need >= lo.position[op] and overtaken:
+            materialise(lo, v, op)
+        del lo.pending[v]
+
+
+def _direct_loads(lo: Lowering, values: Iterable[Value]) -> set[Value]:
+    """Loads that reach `values` through element-wise ops only."""
+    found: dict[Value, bool] = {}
+
+    def visit(v: Value, direct: bool) -> None:
+        old = found.get(v)
+        if not lo.lazy(v) or old is False or old is direct:
+            return
+        found[v] = direct
+        assert v.op is not None
+        keeps = direct and not isinstance(v.op, (*_SHAPE_OPS, tile.GatherOp))
+        for x in v.op.operands:
+            visit(x, keeps)
+
+    for v in values:
+        visit(v, True)
+    return {v for v, direct in found.items() if direct and isinstance(v.op, memory.LoadOp)}
+
+
+def base_of(v: Value) -> Value:
+    """The value that a pointer tile is computed from: a function argument, mostly."""
+    while v.op is not None and isinstance(
+        v.op, (arith.AddPtrOp, arith.HintOp, arith.BitcastOp, tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp)
+    ):
+        v = v.op.operands[0]
+    return v
+
+
+def _may_fuse(lo: Lowering, load: Value, address: Value | None) -> bool:
+    """Whether a load may run in the loop that stores to `address`: at the same addresses, or through another argument
+    (two arguments are taken to overlap fully or not at all; the pairs are reported in the metadata)."""
+    op = load.op
+    if not isinstance(op, memory.LoadOp) or address is None:
+        return False
+    if op.ptr is address:
+        return True
+    a, b = base_of(op.ptr), base_of(address)
+    if a is b or a.op is not None or b.op is not None:
+        return False
+    lo.state.assumed_disjoint.add((a.name, b.name))
+    return True
+
+
+# --- choice of loops ------------------------------------------------------------------------------------------
+def masks_of(lo: Lowering, values: Iterable[Value], plan: Nest) -> list[Prefix]:
+    """Masks of the loads (and selects) that `values` reach at their own indices, for splitting the vector loop."""
+    if len(plan.group) != 1:
+        return []
+    found: dict[Value, Prefix] = {}
+    seen: set[Value] = set()
+
+    def visit(v: Value) -> None:
+        if v in seen or not lo.lazy(v) or shape_of(v.type) != plan.shape:
+            return
+        seen.add(v)
+        op = v.op
+        assert op is not None
+        if elem_of(v.type) is int1:
+            found.update({p.mask: p for p in prefix_masks(lo, v, plan.group[0])})
+            return
+        if not isinstance(op, _SHAPE_OPS):
+            for x in op.operands:
+                visit(x)
+
+    for v in values:
+        visit(v)
+    return list(found.values())
+
+
+def best_dimension(lo: Lowering, v: Value) -> int | None:
+    """The dimension along which `v`'s loads are contiguous, if that is not the last one; None: no preference."""
+    shape = shape_of(v.type)
+    if len(shape) < 2:
+        return None
+    for load in _direct_loads(lo, [v]):
+        assert isinstance(load.op, memory.LoadOp)
+        return contiguous_dimension(lo, load.op.ptr)
+    return None
+
+
+def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:
+    """The dimension along which a tile of pointers is contiguous, if it is not the last; None when the last one is, or
+    none is."""
+    shape = shape_of(ptr.type)
+    width = lo.facts.lanes
+    for d in range(len(shape) - 1, -1, -1):
+        n = min(shape[d] & -shape[d], width)
+        if n > 1 and _contiguous_along(lo, ptr, d, n):
+            return None if d == len(shape) - 1 else d
+    return None
+
+
+def _contiguous_along(lo: Lowering, ptr: Value, dim: int, lanes: int) -> bool:
+    coords = [Coord(0, (), None, 1) for _ in shape_of(ptr.type)]
+    coords[dim] = Coord(0, (), tuple(range(lanes)), lanes)
+    saved_side, saved_memo = lo.side, lo.memo
+    lo.side, lo.memo = {}, {}
+    with lo.em.discarded():
+        x: Any = lo.value(ptr, Point(tuple(coords), lanes))
+    lo.side, lo.memo = saved_side, saved_memo
+    return x.affine and not x.step and x.lanes == lanes and is_unit(x.pattern)

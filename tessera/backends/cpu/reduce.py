@@ -1,0 +1,311 @@
+"""Reductions and scans by user-written combine regions, evaluated on vectors.
+
+Along the vector's dimension a reduction keeps up to four independent accumulator vectors, joins them as a tree and then
+folds the lanes by shuffles; along another dimension the vectors run over what remains and combine vertically. No
+identity element is needed: accumulators start with the first elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.backends.cpu.demand import constant, elementwise
+from tessera.backends.cpu.loops import Nest, each, nest
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
+from tessera.backends.cpu.plan import finish_side, prepare
+from tessera.backends.cpu.text import lane_type, scalar_type
+from tessera.backends.cpu.values import Coord, Point, Val, point
+from tessera.ir import Block, TileType, elem_of, shape_of
+from tessera.ops import ConstOp, IfOp, ReduceOp, ScanOp
+
+ACCUMULATORS = 4
+Group = list[Val]  # one value an input
+
+
+def combine(lo: Lowering, op: Any, a: Group, b: Group) -> Group:
+    """The region on lanes: `a` first."""
+    with lo.bound(dict(zip(op.combine.args, [*a, *b], strict=True))):
+        return run_lanes(lo, op.combine)
+
+
+def run_lanes(lo: Lowering, block: Block) -> Group:
+    """Evaluate a block of scalar ops lane by lane; branches become selects."""
+    for op in block:
+        if op.terminator:
+            return [lo.scalar(v) for v in op.operands]
+        if isinstance(op, IfOp):
+            condition = lo.scalar(op.condition)
+            sides = [run_lanes(lo, r) for r in op.regions]
+            for r, a, b in zip(op.results, *sides, strict=True):
+                lo.env[r] = _choose(lo, condition, a, b)
+        elif isinstance(op, ConstOp):
+            lo.env[op.result] = constant(op.result.type, op.value)
+        elif op.regions or isinstance(op.results[0].type, TileType):
+            raise unsupported(op, f"{op.opcode} in a combine function")
+        else:
+            lo.env[op.results[0]] = elementwise(lo, op, [lo.scalar(v) for v in op.operands])
+    raise AssertionError("block without terminator")
+
+
+def _choose(lo: Lowering, c: Val, a: Val, b: Val) -> Val:
+    n = max(c.lanes, a.lanes, b.lanes)
+    e = scalar_type(a.type)
+    return make(a.type, n, lo.lanes(n).select(e, lo.text(c, n), lo.text(a, n), lo.text(b, n)))
+
+
+def group_at(lo: Lowering, op: Any, at: Point) -> Group:
+    return [lo.value(v, at) for v in op.inputs]
+
+
+# --- accumulators in memory that sroa makes registers ----------------------------------------------------------
+class Registers:
+    """One alloca an input, holding `lanes` lanes."""
+
+    def __init__(self, lo: Lowering, op: Any, lanes: int):
+        self.lo, self.lanes = lo, lanes
+        self.types = [elem_of(v.type) for v in op.inputs]
+        self.ptrs = [lo.em.alloca(lane_type(t, lanes), align=64) for t in self.types]
+
+    def set(self, values: Group) -> None:
+        for ptr, t, x in zip(self.ptrs, self.types, values, strict=True):
+            self.lo.em.stmt(f"store {lane_type(t, self.lanes)} {self.lo.text(x, self.lanes)}, ptr {ptr}")
+
+    def get(self) -> Group:
+        return [
+            make(t, self.lanes, self.lo.em.here(f"load {lane_type(t, self.lanes)}, ptr {ptr}"))
+            for ptr, t in zip(self.ptrs, self.types, strict=True)
+        ]
+
+
+def shuffled(lo: Lowering, values: Group, lanes: int, order: list[int]) -> Group:
+    """Each value's lanes in another order (-1: any)."""
+    found: Group = []
+    for x in values:
+        text = lo.em.shuffle(scalar_type(x.type), lo.text(x, lanes), "poison", lanes, order)
+        found.append(make(x.type, len(order), text))
+    return found
+
+
+def fold_lanes(lo: Lowering, op: Any, values: Group, lanes: int) -> Group:
+    """Combine all lanes; the result is one lane."""
+    half = lanes // 2
+    while half >= 1:
+        upper = shuffled(lo, values, lanes, [half + i if i < half else -1 for i in range(lanes)])
+        values = combine(lo, op, values, upper)
+        half //= 2
+    return [
+        make(x.type, 1, lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, 0)) if lanes > 1 else x for x in values
+    ]
+
+
+# --- reduce --------------------------------------------------------------------------------------------------
+@executes(ReduceOp)
+def _reduce(lo: Lowering, op: ReduceOp) -> None:
+    prepare(lo, op.inputs, op)
+    shape = shape_of(op.inputs[0].type)
+    rest = (*shape[: op.axis], *shape[op.axis + 1 :])
+    out = [lo.allocate(elem_of(v.type), rest) if rest else None for v in op.inputs]
+    width = lo.facts.lanes
+    horizontal = op.axis == len(shape) - 1 and (shape[op.axis] >= width or len(shape) == 1)
+    if horizontal:
+        _horizontal(lo, op, shape, out)
+    else:
+        _vertical(lo, op, shape, rest, out)
+    finish_side(lo)
+    for r, buffer in zip(op.results, out, strict=True):
+        if buffer is not None:
+            buffer.version = lo.new_version()
+            lo.keep(r, buffer)
+
+
+def _horizontal(lo: Lowering, op: ReduceOp, shape: tuple[int, ...], out: list[Buffer | None]) -> None:
+    """One row at a time: vectors along the axis."""
+    length = shape[-1]
+    lanes = min(length & -length, lo.facts.lanes)
+    vectors = length // lanes
+    used = next(k for k in (ACCUMULATORS, 2, 1) if vectors % k == 0)
+    cells = [Registers(lo, op, lanes) for _ in range(used)]
+    lo.memo = {}
+
+    def row(at: Point) -> None:
+        outer = at.coords
+
+        def vector(base: Coord, k: int) -> Group:
+            c = base.plus(Coord(k * lanes, (), None, k * lanes + 1))
+            c = Coord(c.base, c.terms, tuple(range(lanes)) if lanes > 1 else None, length)
+            lo.here = point((*outer, c), lanes)
+            return group_at(lo, op, lo.here)
+
+        for k, cell in enumerate(cells):
+            cell.set(vector(Coord(0, (), None, length), k))
+        if vectors > used:
+            _accumulate(lo, op, cells, vector, length, lanes * used)
+        lo.memo = {}
+        values = [cell.get() for cell in cells]
+        while len(values) > 1:
+            values = [combine(lo, op, a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        result = fold_lanes(lo, op, values[0], lanes)
+        for x, buffer, r in zip(result, out, op.results, strict=True):
+            if buffer is None:
+                lo.scalars[r] = make(x.type, 1, lo.text(x, 1))
+            else:
+                lo.to_buffer(buffer, Point(outer, 1), x)
+
+    if len(shape) == 1:
+        row(Point((), 1))
+    else:
+        rest = shape[:-1]
+        each(lo, Nest(rest, tuple(range(len(rest))), (), 1), row)
+    lo.memo = {}
+
+
+def _accumulate(lo: Lowering, op: Any, cells: list[Registers], vector: Any, length: int, step: int) -> None:
+    def body(i: int | str) -> None:
+        lo.memo = {}
+        base = lo.index(i, step, length)
+        for k, cell in enumerate(cells):
+            cell.set(combine(lo, op, cell.get(), vector(base, k)))
+
+    if length // step <= 8 and isinstance(length, int) and length // (step // len(cells)) <= 8:
+        for i in range(step, length, step):
+            body(i)
+        return
+    with lo.em.loop(step, length, step) as i:
+        body(i)
+
+
+def _vertical(
+    lo: Lowering, op: ReduceOp, shape: tuple[int, ...], rest: tuple[int, ...], out: list[Buffer | None]
+) -> None:
+    """Vectors over what remains, combined along the axis one after another."""
+    length, axis = shape[op.axis], op.axis
+    plan = nest(lo, rest)
+    cell = Registers(lo, op, plan.lanes)
+
+    def body(at: Point) -> None:
+        def along(c: Coord) -> Group:
+            lo.here = point((*at.coords[:axis], c, *at.coords[axis:]), plan.lanes)
+            return group_at(lo, op, lo.here)
+
+        cell.set(along(Coord(0, (), None, length)))
+        if length <= 4:
+            for j in range(1, length):
+                cell.set(combine(lo, op, cell.get(), along(Coord(j, (), None, length))))
+        elif length > 1:
+            with lo.em.loop(1, length, 1) as j:
+                lo.memo = {}
+                cell.set(combine(lo, op, cell.get(), along(lo.index(j, 1, length))))
+            lo.memo = {}
+        for x, buffer in zip(cell.get(), out, strict=True):
+            assert buffer is not None
+            lo.to_buffer(buffer, Point(at.coords, plan.lanes), x)
+
+    each(lo, plan, body)
+
+
+# --- scan ----------------------------------------------------------------------------------------------------
+@executes(ScanOp)
+def _scan(lo: Lowering, op: ScanOp) -> None:
+    prepare(lo, op.inputs, op)
+    shape = shape_of(op.inputs[0].type)
+    out = [lo.allocate(elem_of(v.type), shape) for v in op.inputs]
+    if op.axis == len(shape) - 1:
+        _scan_rows(lo, op, shape, out)
+    else:
+        _scan_columns(lo, op, shape, out)
+    finish_side(lo)
+    for r, buffer in zip(op.results, out, strict=True):
+        buffer.version = lo.new_version()
+        lo.keep(r, buffer)
+
+
+def _put(lo: Lowering, out: list[Buffer], at: Point, values: Group) -> None:
+    for buffer, x in zip(out, values, strict=True):
+        lo.to_buffer(buffer, at, x)
+
+
+def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
+    """Prefix combination of the lanes of one vector, in log2 steps."""
+    step = 1
+    while step < lanes:
+        if op.reverse:
+            order = [i + step if i + step < lanes else -1 for i in range(lanes)]
+        else:
+            order = [i - step if i >= step else -1 for i in range(lanes)]
+        moved = combine(lo, op, shuffled(lo, values, lanes, order), values)
+        keep = "<" + ", ".join(f"i1 {'true' if k < 0 else 'false'}" for k in order) + ">"
+        values = [
+            make(x.type, lanes, lo.lanes(lanes).select(scalar_type(x.type), keep, lo.text(x, lanes), lo.text(m, lanes)))
+            for x, m in zip(values, moved, strict=True)
+        ]
+        step *= 2
+    return values
+
+
+def _scan_rows(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer]) -> None:
+    length = shape[-1]
+    lanes = min(length & -length, lo.facts.lanes)
+    carry = Registers(lo, op, 1)
+    edge = 0 if op.reverse else lanes - 1
+
+    def row(at: Point) -> None:
+        def vector(base: Coord, first: bool) -> None:
+            lo.memo = {}
+            c = Coord(base.base, base.terms, tuple(range(lanes)) if lanes > 1 else None, length)
+            where = point((*at.coords, c), lanes)
+            lo.here = where
+            values = _prefix(lo, op, group_at(lo, op, where), lanes)
+            if not first:
+                values = combine(lo, op, carry.get(), values)
+            _put(lo, out, where, values)
+            carry.set([
+                make(x.type, 1, lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, edge) if lanes > 1 else lo.text(x, 1))
+                for x in values
+            ])  # fmt: skip
+
+        vector(Coord(length - lanes if op.reverse else 0, (), None, length), True)
+        if length > lanes:
+            with lo.em.loop(lanes, length, lanes) as i:
+                here = lo.index(i, lanes, length)
+                if op.reverse:
+                    here = Coord(length - lanes, (), None, length).plus(here.times(-1))
+                    here = Coord(here.base, here.terms, None, length)
+                vector(here, False)
+
+    if len(shape) == 1:
+        row(Point((), 1))
+    else:
+        rest = shape[:-1]
+        each(lo, Nest(rest, tuple(range(len(rest))), (), 1), row)
+    lo.memo = {}
+
+
+def _scan_columns(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer]) -> None:
+    length, axis = shape[op.axis], op.axis
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    plan = nest(lo, rest)
+    cell = Registers(lo, op, plan.lanes)
+
+    def body(at: Point) -> None:
+        def along(c: Coord, first: bool) -> None:
+            where = Point((*at.coords[:axis], c, *at.coords[axis:]), plan.lanes)
+            lo.here = where
+            values = group_at(lo, op, where)
+            if not first:
+                values = combine(lo, op, cell.get(), values)
+            cell.set(values)
+            _put(lo, out, where, values)
+
+        along(Coord(length - 1 if op.reverse else 0, (), None, length), True)
+        if length > 1:
+            with lo.em.loop(1, length, 1) as j:
+                lo.memo = {}
+                c = lo.index(j, 1, length)
+                if op.reverse:
+                    c = Coord(length - 1, (), None, length).plus(c.times(-1))
+                    c = Coord(c.base, c.terms, None, length)
+                along(c, False)
+            lo.memo = {}
+
+    each(lo, plan, body)
+

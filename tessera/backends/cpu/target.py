@@ -1,0 +1,74 @@
+"""What the machine's vector unit can do: frozen rows, chosen by the ISA name of a target or by the host's features."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+
+from tessera.backends.llvm.binding import Target, aarch64, host, host_features, x86
+from tessera.config import knobs
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFacts:
+    """One instruction set level. `vector_bits` is the width that 32-bit lanes are grouped into.
+
+    `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16
+    conversions in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits.
+    """
+
+    name: str
+    vector_bits: int
+    dot_rows: int
+    dot_vectors: int
+    half_convert: bool
+    bf16_convert: bool = False
+    masked_small: bool = False
+    scalef: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.vector_bits in (128, 256, 512) and self.dot_rows * self.dot_vectors <= 28
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a vector of 32-bit elements."""
+        return self.vector_bits // 32
+
+
+BASELINE = CpuFacts("baseline", 128, 3, 3, False)
+AVX2 = CpuFacts("avx2", 256, 4, 3, True)
+AVX512 = CpuFacts("avx512", 512, 6, 4, True, masked_small=True, scalef=True)
+AVX512_BF16 = CpuFacts("avx512_bf16", 512, 6, 4, True, True, True, True)
+NEON = CpuFacts("neon", 128, 6, 4, True)
+
+
+def facts_of(features: frozenset[str]) -> CpuFacts:
+    """The best row that these LLVM features allow."""
+    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= features:
+        return AVX512_BF16 if "avx512bf16" in features else AVX512
+    if {"avx2", "fma", "f16c"} <= features:
+        return AVX2
+    return NEON if "neon" in features else BASELINE
+
+
+LEVELS = {"baseline": BASELINE, "generic": BASELINE, "avx2": AVX2, "avx512": AVX512, "neon": NEON}
+
+
+def resolve(arch: str | int = "native") -> tuple[Target, CpuFacts]:
+    """LLVM target and facts for the `arch` of a cpu target; the knob cpu.isa overrides "native"."""
+    isa = str(arch)
+    if isa in ("native", ""):
+        isa = knobs.cpu.isa or "native"
+    if isa == "generic":
+        isa = "baseline"
+    if isa == "native" or (isa not in LEVELS and isa != "neon"):
+        return host(isa), facts_of(host_features())
+    return _level(isa), LEVELS[isa]
+
+
+def _level(isa: str) -> Target:
+    if isa == "neon":
+        return aarch64()
+    if platform.machine() in ("x86_64", "AMD64"):
+        return host(isa)
+    return x86({"baseline": "x86-64-v2", "avx2": "x86-64-v3", "avx512": "x86-64-v4"}[isa])
