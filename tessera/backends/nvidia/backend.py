@@ -17,6 +17,7 @@ from tessera.dtypes import pointer_type
 from tessera.errors import LaunchError
 from tessera.ir import Module, PassManager
 from tessera.passes import neutral_pipeline
+from tessera.passes.descriptors import lower_descriptors
 from tessera.passes.gpu_pipeline import gpu_passes
 
 # Our own passes hoist, merge and simplify; LLVM's middle end found nothing more in measured kernels, only cost time.
@@ -70,7 +71,7 @@ class NvidiaBackend(Backend):
                 "num_stages": options.num_stages,
                 "target": f"cuda:{cc}",
             }
-            return _run(neutral_pipeline(), module, metadata, "tir")
+            return _run([lower_descriptors, *neutral_pipeline()], module, metadata, "tir")
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
             _run(gpu_passes(facts), module, metadata, "gir")

@@ -1,0 +1,177 @@
+"""Tensor descriptors as pointer arithmetic and masks, for targets without hardware for them.
+
+    d = make_descriptor base, [m, n], [s, 1] {block_shape=[8, 16]}
+    x = descriptor_load d, [i, j]
+
+becomes a load of base + (i + 0…7)·s + (j + 0…15) where 0 <= i + 0…7 < m and 0 <= j + 0…15 < n. What descriptors
+promise (a base aligned to 16 bytes, strides in multiples of 16 bytes) is kept as hints for vectorisation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.dtypes import int32, int64
+from tessera.errors import UnsupportedLanguageConstruct
+from tessera.ir import Block, Builder, DescriptorType, Module, Op, TileType, Value, pass_
+from tessera.ops import (
+    AddOp,
+    AddPtrOp,
+    AndOp,
+    ArangeOp,
+    AtomicRmwOp,
+    BroadcastOp,
+    CastOp,
+    CmpOp,
+    ConstOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    ExpandDimsOp,
+    ForOp,
+    HintOp,
+    LoadOp,
+    MakeDescriptorOp,
+    MulOp,
+    SplatOp,
+    StoreOp,
+    WhileOp,
+)  # fmt: skip
+
+_ALIGNMENT = 16  # bytes: of the base and of every stride but the last
+
+
+@pass_("lower_descriptors")
+def lower_descriptors(module: Module) -> None:
+    """Assumes tile IR without layouts; leaves no access through a descriptor, and none at all once canonicalised."""
+    made: list[Op] = []
+    for op in module.walk():
+        if isinstance(op, (DescriptorLoadOp, DescriptorStoreOp)):
+            _Access(op, Builder.before_op(op)).lower()
+        elif isinstance(op, MakeDescriptorOp):
+            made.append(op)
+    for op in made:
+        if not op.result.uses:
+            op.erase()
+
+
+def made_by(v: Value) -> MakeDescriptorOp:
+    """The op that made a descriptor, also through loops that carry it unchanged."""
+    seen: set[Value] = set()
+    while not isinstance(v.op, MakeDescriptorOp):
+        before = _carried_from(v)
+        if before is None or v in seen:
+            raise UnsupportedLanguageConstruct(
+                "a tensor descriptor that changes in a loop or a branch is not supported on this target",
+                help="make the descriptor outside, and move it by the offsets of its loads",
+            )
+        seen.add(v)
+        v = before
+    return v.op
+
+
+def _carried_from(v: Value) -> Value | None:
+    """What a loop argument or loop result holds if every iteration hands it on unchanged."""
+    if isinstance(v.owner, Block):
+        loop = v.owner.parent
+        if not isinstance(loop, ForOp) or v.index == 0:
+            return None
+        yielded = loop.body.terminator.operands[v.index - 1]
+        return loop.inits[v.index - 1] if yielded is v else None
+    if isinstance(v.owner, (ForOp, WhileOp)):
+        return v.owner.inits[v.index]
+    return None
+
+
+class _Access:
+    """One load, store or atomic of a block."""
+
+    def __init__(self, op: DescriptorLoadOp | DescriptorStoreOp, builder: Builder):
+        self.op = op
+        self.b = builder
+        desc = made_by(op.desc)
+        kind: DescriptorType = desc.result.type
+        self.dims = kind.shape
+        self.elem = kind.elem
+        self.padding: str = desc.padding
+        self.base, self.shape, self.strides = desc.base, desc.shape, desc.strides
+        self.offsets = op.offsets
+
+    def lower(self) -> None:
+        ptr, mask = self._addresses(), self._mask()
+        op = self.op
+        if isinstance(op, DescriptorLoadOp):
+            fill = None
+            if self.padding == "nan":
+                fill = self._const(float("nan"), TileType(self.dims, self.elem))
+            loaded = LoadOp(ptr, mask, fill, cache=op.cache, eviction=op.eviction)
+            op.replace_by([self.b.emit(loaded)])
+            return
+        if op.kind == "store":
+            self.b.insert(StoreOp(ptr, op.value, mask))
+        elif self.elem.is_floating() and op.kind != "add":
+            raise UnsupportedLanguageConstruct(
+                f"the descriptor atomic {op.kind!r} of {self.elem} is not supported on this target", loc=op.loc
+            )  # fmt: skip
+        else:
+            self.b.insert(AtomicRmwOp(ptr, op.value, mask, kind=op.kind, sem="relaxed"))
+        op.erase()
+
+    def _const(self, value: Any, t: Any) -> Value:
+        return self.b.emit(ConstOp(value=value, results=(t,)))
+
+    def _along(self, d: int) -> Value:
+        """0, 1, … along dimension d, extent 1 along the others (int32)."""
+        v = self.b.emit(ArangeOp(start=0, end=self.dims[d]))
+        for axis in range(len(self.dims)):
+            if axis != d:
+                v = self.b.emit(ExpandDimsOp(v, axis=axis))
+        return v
+
+    def _spread(self, v: Value, like: Value) -> Value:
+        return self.b.emit(SplatOp(v, results=(TileType(like.type.shape, v.type),)))
+
+    def _whole(self, v: Value) -> Value:
+        if v.type.shape == self.dims:
+            return v
+        return self.b.emit(BroadcastOp(v, results=(TileType(self.dims, v.type.elem),)))
+
+    def _addresses(self) -> Value:
+        emit = self.b.emit
+        ptr = emit(HintOp(self.base, divisibility=(_ALIGNMENT,)))
+        last = len(self.dims) - 1
+        strides: list[Value] = []
+        for d, (offset, stride) in enumerate(zip(self.offsets, self.strides, strict=True)):
+            if d != last:
+                whole = max(1, _ALIGNMENT // self.elem.storage_bytes)
+                stride = emit(HintOp(stride, divisibility=(whole,)))
+            strides.append(stride)
+            moved = emit(CastOp(offset, results=(int64,)))
+            if d != last:
+                moved = emit(MulOp(moved, stride))
+            ptr = emit(AddPtrOp(ptr, moved))
+        tile: Value | None = None
+        for d in range(len(self.dims)):
+            steps = self._along(d)
+            if d != last:
+                steps = emit(CastOp(steps, results=(TileType(steps.type.shape, int64),)))
+                steps = emit(MulOp(steps, self._spread(strides[d], steps)))
+            steps = self._whole(steps)
+            tile = self._spread(ptr, steps) if tile is None else tile
+            tile = emit(AddPtrOp(tile, steps))
+        assert tile is not None
+        return tile
+
+    def _mask(self) -> Value:
+        emit = self.b.emit
+        mask: Value | None = None
+        for d, (offset, extent) in enumerate(zip(self.offsets, self.shape, strict=True)):
+            place = self._along(d)
+            place = emit(AddOp(self._spread(offset, place), place))
+            above = emit(
+                CmpOp(place, self._const(0, TileType(place.type.shape, int32)), predicate="ge")
+            )
+            below = emit(CmpOp(place, self._spread(extent, place), predicate="lt"))
+            inside = self._whole(emit(AndOp(above, below)))
+            mask = inside if mask is None else emit(AndOp(mask, inside))
+        assert mask is not None
+        return mask
