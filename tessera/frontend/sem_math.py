@@ -123,6 +123,9 @@ def promote(
 ) -> tuple[Value, Value]:
     """Both operands in their common dtype and shape. `weak`: a number takes the other's dtype if its kind allows."""
     left_number, right_number = not isinstance(lhs, Value), not isinstance(rhs, Value)
+    if not (left_number or right_number or division) and lhs.type == rhs.type:  # type: ignore[union-attr]
+        _arithmetic_elem(lhs)
+        return lhs, rhs  # type: ignore[return-value]
     if weak and left_number != right_number:
         v, number = (rhs, lhs) if left_number else (lhs, rhs)
         e = _arithmetic_elem(v)
