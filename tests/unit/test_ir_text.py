@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera.dtypes import ALL_DTYPES, float16, float32, int8, pointer_type
+from tessera.dtypes import ALL_DTYPES, dtype, float16, float32, int8, pointer_type
 from tessera.errors import IRError, Loc
 from tessera.interp import EVALUATORS
 from tessera.ir import (
@@ -52,7 +52,7 @@ def test_every_op_says_what_it_computes() -> None:
 
 
 @pytest.mark.parametrize("d", ALL_DTYPES, ids=str)
-def test_types_round_trip(d: object) -> None:
+def test_types_round_trip(d: dtype) -> None:
     layout = LinearLayout((8,), {"register": [[1]], "lane": [[2], [4]]})
     for t in (
         d,
