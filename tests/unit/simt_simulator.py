@@ -31,6 +31,24 @@ def round_bf16(x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), np.float32(np.nan), up.astype(np.uint32).view(np.float32))
 
 
+def fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+    """x * y + z in fp64 with the error terms of product and sum (Dekker, Knuth)."""
+    product = x * y
+
+    def halves(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        big = v * 134217729.0
+        high = big - (big - v)
+        return high, v - high
+
+    (xh, xl), (yh, yl) = halves(x), halves(y)
+    error = ((xh * yh - product) + xh * yl + xl * yh) + xl * yl
+    total = product + z
+    back = total - product
+    rest = (product - (total - back)) + (z - back)
+    better = total + (rest + error)
+    return np.where(np.isfinite(better), better, total)
+
+
 def bits_of(type: str) -> int:
     if type.startswith("ptr"):
         return 64
@@ -56,7 +74,7 @@ def from_raw(type: str, raw: np.ndarray) -> np.ndarray:
 
 
 def mask_int(x: np.ndarray, bits: int) -> np.ndarray:
-    return x & np.uint64((1 << bits) - 1)
+    return x & np.uint64((1 << bits) - 1) if bits < 64 else x
 
 
 def signed(x: np.ndarray, bits: int) -> np.ndarray:
@@ -91,7 +109,7 @@ class Function:
         lines = text.splitlines()
         head = lines[0]
         self.name = re.search(r"@([\w.]+)\(", head)[1]
-        inside = head[head.index("(") + 1 : head.rindex(")")]
+        inside = head[head.index("(", head.index("@")) + 1 : re.search(r"\) (?:nounwind|\{)", head).start()]
         self.params = [typed(p) for p in split_args(inside)]
         self.blocks: dict[str, list[str]] = {}
         block = "entry"
@@ -435,8 +453,7 @@ class Simulator:
         if key == "fma":
             exact = args[0].astype(np.float64) * args[1].astype(np.float64) + args[2].astype(np.float64)
             if result == "double":
-                x, y, z = (a.astype(np.longdouble) for a in args)
-                exact = x * y + z
+                exact = fused(*args)
             return round_bf16(exact) if result == "bfloat" else exact.astype(FLOAT[result])
         if key == "abs":
             return mask_int(np.abs(signed(args[0], bits_of(result))).view(np.uint64), bits_of(result))
@@ -686,7 +703,7 @@ COMPARE = {
 SIMPLE = {
     "minnum": np.fmin, "maxnum": np.fmax, "minimum": np.minimum, "maximum": np.maximum, "fabs": np.abs,
     "copysign": np.copysign, "trunc": np.trunc, "floor": np.floor, "ceil": np.ceil, "rint": np.rint, "sqrt": np.sqrt,
-    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+    "round": lambda x: np.copysign(np.floor(np.abs(x).astype(np.longdouble) + 0.5), x),
 }  # fmt: skip
 MATH = {
     "ex2.approx.ftz.f32": np.exp2, "lg2.approx.f32": np.log2, "sqrt.approx.ftz.f32": np.sqrt, "sqrt.rn.f32": np.sqrt,

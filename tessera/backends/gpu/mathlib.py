@@ -24,6 +24,9 @@ from tessera.ops import MATH_OPS, arith
 
 LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
 
+# log10(2) in two parts; the first has trailing zeros, so that its product with an exponent is exact
+LOG10_2_HIGH, LOG10_2_LOW = float.fromhex("0x1.34413508p-2"), float.fromhex("0x1.f79fef311f12bp-34")
+
 
 class Maths:
     """Writes scalar arithmetic of one float type."""
@@ -179,9 +182,8 @@ def _exp2_64(m: Maths, x: str) -> str:
 def _exp10_64(m: Maths, x: str) -> str:
     near = m.call("maxnum", m.call("minnum", x, m.const(309.0)), m.const(-330.0))
     n = m.rint(m.mul(near, m.const(math.log2(10))))
-    high = float.fromhex("0x1.34413508p-2")  # log10(2), so that n * high is exact
-    r = m.fma(n, m.const(-high), near)
-    r = m.fma(n, m.const(-(float.fromhex("0x1.34413509f79ffp-2") - high)), r)
+    r = m.fma(n, m.const(-LOG10_2_HIGH), near)
+    r = m.fma(n, m.const(-LOG10_2_LOW), r)
     result = _scaled(m, m.horner(tables.EXP64, m.mul(r, m.const(math.log(10)))), n)
     return m.select(m.cmp("uno", x, x), x, result)
 
@@ -212,7 +214,7 @@ def _log_edges(m: Maths, x: str, result: str) -> str:
     zero, inf = m.const(0.0), m.const(math.inf)
     result = m.select(m.cmp("oeq", x, inf), x, result)
     result = m.select(m.cmp("oeq", x, zero), m.const(-math.inf), result)
-    return m.select(m.cmp("uge", x, zero), result, m.const(math.nan))
+    return m.select(m.cmp("oge", x, zero), result, m.const(math.nan))
 
 
 @function("log", "float")
@@ -280,10 +282,8 @@ def _log2_64(m: Maths, x: str) -> str:
 @function("log10", "double")
 def _log10_64(m: Maths, x: str) -> str:
     part, e = _log64(m, x)
-    high = float.fromhex("0x1.34413508p-2")  # log10(2) with trailing zeros: e * high is exact
-    low = float.fromhex("0x1.34413509f79ffp-2") - high
-    tail = m.fma(e, m.const(low), m.mul(part, m.const(math.log10(math.e))))
-    return _log_edges(m, x, m.fma(e, m.const(high), tail))
+    tail = m.fma(e, m.const(LOG10_2_LOW), m.mul(part, m.const(math.log10(math.e))))
+    return _log_edges(m, x, m.fma(e, m.const(LOG10_2_HIGH), tail))
 
 
 @function("log1p", "double")
