@@ -28,8 +28,11 @@ def shared(shape: Sequence[int], elem: str, layout: LinearLayout) -> str:
 class Kernel:
     """Collects the lines of one kernel; methods return value names."""
 
-    def __init__(self, args: Sequence[tuple[str, str]], warps: int = 4) -> None:
-        self.args, self.warps = args, warps
+    def __init__(
+        self, args: Sequence[tuple[str, str]], warps: int = 4, aligned: Sequence[str] = ()
+    ) -> None:
+        """`aligned`: names of integers that are multiples of 16, as all pointers are."""
+        self.args, self.warps, self.aligned = args, warps, aligned
         self.lines: list[str] = []
         self.count = 0
 
@@ -66,7 +69,10 @@ class Kernel:
 
     def text(self) -> str:
         args = ", ".join(f"%{name}: {type}" for name, type in self.args)
-        facts = ", ".join(ALIGNED if type.startswith("*") else "[]" for _, type in self.args)
+        facts = ", ".join(
+            ALIGNED if type.startswith("*") or name in self.aligned else "[]"
+            for name, type in self.args
+        )
         body = "\n    ".join(self.lines)
         return (
             f"module {{num_warps={self.warps}, num_stages=1}} {{\n"
@@ -119,10 +125,18 @@ def through_shared(
 
 
 def ring_copy(
-    src: LinearLayout, memory: LinearLayout, dst: LinearLayout, elem: str, buffers: int = 3
+    src: LinearLayout,
+    memory: LinearLayout,
+    dst: LinearLayout,
+    elem: str,
+    buffers: int = 3,
+    aligned: bool = True,
 ) -> Kernel:
-    """y[i] = x[i] where its number is below n, else 0, for `buffers` tiles copied asynchronously to a ring."""
-    k = Kernel([("x", f"*{elem}"), ("y", f"*{elem}"), ("n", "i32")], src.size("warp"))
+    """y[i] = x[i] where its number is below n, else 0, for `buffers` tiles copied asynchronously to a ring.
+
+    `aligned`: n is a multiple of 16."""
+    args = [("x", f"*{elem}"), ("y", f"*{elem}"), ("n", "i32")]
+    k = Kernel(args, src.size("warp"), ["n"] if aligned else [])
     size = src.num_elements
     ring = k.op(shared((buffers, *src.shape), elem, memory), "local_alloc _")
     limit = k.op(tile(src.shape, "i32", src), "splat %n")
@@ -150,7 +164,12 @@ def ring_copy(
 
 
 def product(
-    opcode: str, a: LinearLayout, b: LinearLayout, acc: LinearLayout, elems: Sequence[str], attrs: str
+    opcode: str,
+    a: LinearLayout,
+    b: LinearLayout,
+    acc: LinearLayout,
+    elems: Sequence[str],
+    attrs: str,
 ) -> Kernel:
     """z = x @ y + z by `mma` or `dot`, operands in these layouts; `elems`: types of x, y, z."""
     ea, eb, ec = elems

@@ -16,7 +16,14 @@ from tessera.backends.nvidia.backend import architecture
 from tessera.backends.nvidia.emit import NvidiaTarget
 from tessera.backends.nvidia.target import facts_for
 from tessera.layout import (
-    LinearLayout, blocked, default_blocked, mma_acc, mma_operand, shared_linear, shared_swizzled, wgmma_acc,
+    LinearLayout,
+    blocked,
+    default_blocked,
+    mma_acc,
+    mma_operand,
+    shared_linear,
+    shared_swizzled,
+    wgmma_acc,
 )  # fmt: skip
 from tessera.passes.facts import MmaRow
 from tessera.passes.layout_rules import fma_acc
@@ -46,7 +53,9 @@ def run(kernel: kernels.Kernel, *arrays: np.ndarray | int) -> list[np.ndarray]:
     facts = facts_for(cc)
     module = kernel.module(facts)
     text = lower_module(module, NvidiaTarget(cc, facts))
-    ptx = binding.optimise(text, binding.nvptx(architecture(cc), min(86, ptxas.newest_ptx())), "").to_assembly()
+    ptx = binding.optimise(
+        text, binding.nvptx(architecture(cc), min(86, ptxas.newest_ptx())), ""
+    ).to_assembly()
     loaded = driver.load(ptxas.assemble(ptx, architecture(cc)).cubin, "k", module.attrs["shared"])
     args: list[ctypes.c_uint64 | ctypes.c_int32] = []
     for x in arrays:
@@ -167,7 +176,8 @@ def test_asynchronous_copies(elem: str):
     full = 3 * 64 * 64
     for vec, n in ((16, full), (8, full), (4, full - 4096 - 1024), (1, full - 777)):
         src = default_blocked(SHAPE, 4, max(1, vec * 8 // bits))
-        kernel = kernels.ring_copy(src, memory, mma_operand(SHAPE, 0, bits, 2, 2), elem)
+        dst = mma_operand(SHAPE, 0, bits, 2, 2)
+        kernel = kernels.ring_copy(src, memory, dst, elem, aligned=n % 16 == 0)
         _, y = run(kernel, x, np.zeros_like(x), n)
         np.testing.assert_array_equal(y, np.where(np.arange(full) < n, x, 0), err_msg=f"{vec} {n}")
 

@@ -17,14 +17,22 @@ from typing import Any
 
 from tessera.analysis.scratch import dot_area
 from tessera.backends.gpu.access import Reader, access_for, fixed_place, write
-from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.local import warp_owner
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies
 from tessera.backends.gpu.types import is_native_float, llvm_type, memory_bits
 from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.errors import InternalError
 from tessera.ir import elem_of
-from tessera.layout import Access, LinearLayout, VectorAccess, offset_map, register_map, swizzle_for, vector_access
+from tessera.layout import (
+    Access,
+    LinearLayout,
+    VectorAccess,
+    offset_map,
+    register_map,
+    swizzle_for,
+    vector_access,
+)
 from tessera.ops import DotOp, MmaOp
 from tessera.passes.facts import MmaRow
 from tessera.passes.layout_rules import fma_operand
@@ -95,7 +103,9 @@ def _accumulators(
 def _dot(fl: FunctionLowering, op: DotOp) -> None:
     layout: LinearLayout = op.result.type.layout
     if op.acc.type.layout != layout:
-        raise InternalError("the accumulator of a dot is not in the layout of its result", loc=op.loc)
+        raise InternalError(
+            "the accumulator of a dot is not in the layout of its result", loc=op.loc
+        )
     depth = op.a.type.shape[-1]
     operands = _Operands(fl, op, depth)
     elem = elem_of(op.acc.type)

@@ -12,10 +12,10 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, registers, vector_length
 from tessera.backends.gpu.target import Access
 from tessera.backends.gpu.types import memory_bits
-from tessera.backends.gpu.words import pack, unpack, word_shape
+from tessera.backends.gpu.words import pack, word_shape
 from tessera.backends.gpu.writer import split
 from tessera.errors import InternalError
-from tessera.ir import Value, elem_of
+from tessera.ir import Value
 from tessera.layout import LinearLayout, OffsetMap, images, offset_map
 from tessera.layout.matrix_ops import union
 from tessera.ops import (

@@ -82,6 +82,50 @@ class GpuTarget(Protocol):
         mask: str,
     ) -> None: ...
 
+    def load_matrix(
+        self, w: Writer, address: str, offset: int, count: int, trans: bool
+    ) -> list[str]:
+        """`count` 8x8 matrices of 16-bit elements, an i32 word of each; lane l gives the address of row l % 8 of matrix
+        l / 8."""
+        ...
+
+    def store_matrix(
+        self, w: Writer, address: str, offset: int, words: Sequence[str], trans: bool
+    ) -> None:
+        """The inverse of `load_matrix`."""
+        ...
+
+    def async_copy(
+        self,
+        w: Writer,
+        shared: str,
+        shared_offset: int,
+        source: str,
+        source_offset: int,
+        bytes: int,
+        mask: str,
+        access: Access,
+    ) -> None:
+        """Copy `bytes` (4, 8, 16) in the background where `mask`, write zeros elsewhere."""
+        ...
+
+    def async_commit(self, w: Writer) -> None: ...
+    def async_wait(self, w: Writer, pending: int) -> None: ...
+
+    def round_tf32(self, w: Writer, x: str) -> str: ...
+    def mma(
+        self,
+        w: Writer,
+        asm: str,
+        acc_type: str,
+        acc: Sequence[str],
+        a: Sequence[str],
+        b: Sequence[str],
+        word: str,
+    ) -> list[str]:
+        """One matrix instruction of a warp: registers of `acc_type`, words of A and B of type `word`."""
+        ...
+
     def atomic(
         self,
         w: Writer,
