@@ -13,7 +13,16 @@ from typing import Any
 
 from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Op, Value
-from tessera.ops import AsyncCopyOp, AsyncWaitOp, ForOp, FuncOp, LocalAllocOp, LocalIndexOp, LocalTransOp, WhileOp
+from tessera.ops import (
+    AsyncCopyOp,
+    AsyncWaitOp,
+    ForOp,
+    FuncOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalTransOp,
+    WhileOp,
+)
 
 SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
 PRIVATE_SCRATCH = 1024

@@ -23,19 +23,54 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.dtypes import bfloat16, float16, float32, int32
-from tessera.ir import Builder, Module, Op, SharedType, TileType, Value, elem_of, pass_, shape_of, with_elem
+from tessera.ir import (
+    Builder,
+    Module,
+    Op,
+    SharedType,
+    TileType,
+    Value,
+    elem_of,
+    pass_,
+    shape_of,
+    with_elem,
+)
 from tessera.layout import (
-    LinearLayout, bank_conflicts, ldmatrix_plan, max_vector, mma_acc, mma_operand, offset_map, shared_swizzled,
+    LinearLayout,
+    bank_conflicts,
+    ldmatrix_plan,
+    max_vector,
+    mma_acc,
+    mma_operand,
+    offset_map,
+    shared_swizzled,
     widest_swizzle,
 )  # fmt: skip
 from tessera.ops import (
-    AndOp, BitcastOp, CastOp, ConstOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp,
-    LocalLoadOp, LocalTransOp, MmaOp, SubOp, TransOp, WhileOp,
+    AndOp,
+    BitcastOp,
+    CastOp,
+    ConstOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DotOp,
+    ForOp,
+    FuncOp,
+    LoadOp,
+    LocalAllocOp,
+    LocalLoadOp,
+    LocalTransOp,
+    MmaOp,
+    SubOp,
+    TransOp,
+    WhileOp,
 )  # fmt: skip
 from tessera.passes.facts import GpuFacts, MmaRow
 from tessera.passes.layout_rules import is_pointwise
 
-HELD_OPERAND_REGISTERS = 32  # an operand that a loop does not change is kept in registers up to this many words
+HELD_OPERAND_REGISTERS = (
+    32  # an operand that a loop does not change is kept in registers up to this many words
+)
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
 PRODUCTS = {  # parts of a times parts of b, smallest first
     "tf32x3": ((1, 0), (0, 1), (0, 0)),
@@ -64,11 +99,17 @@ def choose(op: DotOp, facts: GpuFacts) -> Choice | None:
             row = facts.find_mma(bfloat16, bfloat16, acc, k)
         else:
             return None
-        return Choice(row, split=op.precision if op.precision in PRODUCTS else "") if row is not None else None
+        return (
+            Choice(row, split=op.precision if op.precision in PRODUCTS else "")
+            if row is not None
+            else None
+        )
     row = facts.find_mma(a, b, acc, k)
     if row is not None:
         return Choice(row)
-    if a.is_fp8() or b.is_fp8():  # exact: every 8-bit float is an fp16 number, but for the range of e5m2's kin
+    if (
+        a.is_fp8() or b.is_fp8()
+    ):  # exact: every 8-bit float is an fp16 number, but for the range of e5m2's kin
         row = facts.find_mma(float16, float16, acc, k)
         return Choice(row, cast=float16) if row is not None else None
     return None
@@ -133,7 +174,9 @@ def _prepare_fma(op: DotOp) -> None:
     builder = Builder.before_op(op)
     for i, v in enumerate((op.a, op.b)):
         if elem_of(v.type) != elem_of(op.acc.type):
-            op.set_operand(i, builder.emit(CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))])))
+            op.set_operand(
+                i, builder.emit(CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))]))
+            )
 
 
 class _Acceleration:
@@ -194,7 +237,11 @@ class _Acceleration:
         for order in reversed(orders):
             t: Any = view.type
             shape = tuple([t.shape[i] for i in order])
-            view = after.emit(LocalTransOp(view, order=order, results=[SharedType(shape, t.elem, t.layout.trans(order))]))
+            view = after.emit(
+                LocalTransOp(
+                    view, order=order, results=[SharedType(shape, t.elem, t.layout.trans(order))]
+                )
+            )
         words = layout.size("register") * v.type.elem.storage_bits // 32
         near = _loop_between(self.op, loaded) is not None and words <= HELD_OPERAND_REGISTERS
         return (after if near else self.builder).emit(LocalLoadOp(view, results=[result]))
@@ -263,7 +310,10 @@ def shared_layout(t: TileType, order: tuple[int, ...], reader: LinearLayout) -> 
     if not phases or ldmatrix_plan(reader, plain, bits) is not None:
         return plain
     turned = _turned(plain, 128 // bits, phases)
-    return min((plain, turned), key=lambda c: bank_conflicts(reader, c, bits, max_vector(offset_map(reader, c), bits)))
+    return min(
+        (plain, turned),
+        key=lambda c: bank_conflicts(reader, c, bits, max_vector(offset_map(reader, c), bits)),
+    )
 
 
 def _turned(layout: LinearLayout, chunk_elements: int, phases: int) -> LinearLayout:
@@ -295,5 +345,3 @@ def _split_bf16(b: Builder, x: Value, count: int) -> list[Value]:
         if i + 1 < count:
             x = b.emit(SubOp(x, b.emit(CastOp(parts[-1], results=[wide]))))
     return parts
-
-

@@ -20,8 +20,19 @@ from dataclasses import dataclass, replace
 
 from tessera.ir import Block, Module, Op, Value, pass_
 from tessera.ops import (
-    AsyncCopyOp, AsyncWaitOp, BarrierOp, CallOp, ForOp, FuncOp, IfOp, LocalAllocOp, LocalIndexOp, LocalLoadOp,
-    LocalStoreOp, LocalTransOp, WhileOp,
+    AsyncCopyOp,
+    AsyncWaitOp,
+    BarrierOp,
+    CallOp,
+    ForOp,
+    FuncOp,
+    IfOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    LocalStoreOp,
+    LocalTransOp,
+    WhileOp,
 )  # fmt: skip
 from tessera.passes.fold import constant_of
 
@@ -77,7 +88,10 @@ class _Barriers:
             out = self.block(op.body, entry)
             grown = entry | {_next_iteration(t, op) for t in out}
             if grown == entry:
-                return state | {replace(t, ring=None) if t.ring is not None and t.ring[0] is op else t for t in out}
+                return state | {
+                    replace(t, ring=None) if t.ring is not None and t.ring[0] is op else t
+                    for t in out
+                }
             entry = grown
 
     def _while(self, op: WhileOp, state: State) -> State:

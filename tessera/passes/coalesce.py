@@ -12,7 +12,15 @@ from math import gcd
 from tessera.analysis.axis import AxisAnalysis
 from tessera.ir import Module, Op, TileType, Value, elem_of, pass_
 from tessera.layout import default_blocked
-from tessera.ops import AtomicCasOp, AtomicRmwOp, DescriptorLoadOp, DescriptorStoreOp, FuncOp, LoadOp, StoreOp
+from tessera.ops import (
+    AtomicCasOp,
+    AtomicRmwOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    FuncOp,
+    LoadOp,
+    StoreOp,
+)
 from tessera.passes.facts import GpuFacts
 
 POINTER_OPS = (LoadOp, StoreOp, AtomicRmwOp, AtomicCasOp)
@@ -25,13 +33,21 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
         assert isinstance(func, FuncOp)
-        wanted = [w for w in (_wanted(op, axis, facts) for axis in (AxisAnalysis(func),) for op in func.walk()) if w]
+        wanted = [
+            w
+            for w in (
+                _wanted(op, axis, facts) for axis in (AxisAnalysis(func),) for op in func.walk()
+            )
+            if w
+        ]
         widest: dict[Group, int] = {}
         for _, group, vec in wanted:
             widest[group] = max(widest.get(group, 1), vec)
         for op, group, _ in wanted:
             shape, order = group
-            op.attrs["layout"] = default_blocked(shape, num_warps, widest[group], order, facts.warp_size)
+            op.attrs["layout"] = default_blocked(
+                shape, num_warps, widest[group], order, facts.warp_size
+            )
 
 
 def _wanted(op: Op, axis: AxisAnalysis, facts: GpuFacts) -> tuple[Op, Group, int] | None:
@@ -56,7 +72,9 @@ def access_order(axis: AxisAnalysis, ptr: Value) -> tuple[int, ...]:
     return tuple(sorted(range(len(contiguity)), key=lambda d: (-contiguity[d], -d)))
 
 
-def access_width(axis: AxisAnalysis, ptr: Value, mask: Value | None, dim: int, max_bytes: int) -> int:
+def access_width(
+    axis: AxisAnalysis, ptr: Value, mask: Value | None, dim: int, max_bytes: int
+) -> int:
     """Elements along `dim` that one access may move."""
     size = elem_of(ptr.type).element_ty.storage_bytes
     return max(1, gcd(axis.vector_width(ptr, dim), axis.mask_width(mask, dim), max_bytes // size))

@@ -19,14 +19,20 @@ def gpu_passes(facts: GpuFacts) -> list[Pass]:
     """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`."""
     return [
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
-        accelerate.bind(facts=facts),  # reads the orders that coalescing found; fixes the layouts of dots
+        accelerate.bind(
+            facts=facts
+        ),  # reads the orders that coalescing found; fixes the layouts of dots
         assign_layouts.bind(facts=facts),  # now that all fixed layouts are known
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
-        pipeline.bind(facts=facts),  # needs layouts: only whole vectors may be copied asynchronously
+        pipeline.bind(
+            facts=facts
+        ),  # needs layouts: only whole vectors may be copied asynchronously
         canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
         cse,  # slices that several loads of a loop share
         licm,
-        allocate_shared.bind(facts=facts),  # after the last pass that makes, moves or drops conversions
+        allocate_shared.bind(
+            facts=facts
+        ),  # after the last pass that makes, moves or drops conversions
         barriers,  # needs the bytes that buffers share
     ]

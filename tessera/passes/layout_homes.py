@@ -22,8 +22,21 @@ from typing import Any
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 from tessera.layout import LinearLayout
 from tessera.ops import (
-    AtomicCasOp, AtomicRmwOp, BroadcastOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, ExpandDimsOp, ForOp, FuncOp, GatherOp,
-    IfOp, LoadOp, ReduceOp, ScanOp, WhileOp,
+    AtomicCasOp,
+    AtomicRmwOp,
+    BroadcastOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DotOp,
+    ExpandDimsOp,
+    ForOp,
+    FuncOp,
+    GatherOp,
+    IfOp,
+    LoadOp,
+    ReduceOp,
+    ScanOp,
+    WhileOp,
 )  # fmt: skip
 from tessera.passes import layout_rules as rules
 from tessera.passes.layout_rules import is_pointwise
@@ -52,7 +65,9 @@ def groups_of(op: Op) -> list[Group]:
     elif isinstance(op, WhileOp):
         for i, r in enumerate(op.results):
             phis = [r, op.before.args[i], op.after.args[i]]
-            found.append(Group(phis, [(op, i), (op.before.terminator, 1 + i), (op.after.terminator, i)]))
+            found.append(
+                Group(phis, [(op, i), (op.before.terminator, 1 + i), (op.after.terminator, i)])
+            )
     elif isinstance(op, IfOp):
         for i, r in enumerate(op.results):
             found.append(Group([r], [(op.then.terminator, i), (op.orelse.terminator, i)]))
@@ -152,7 +167,12 @@ class Homes:
 def is_slice_load(op: Op, limit: int) -> bool:
     """Whether a load of at most `limit` numbers only serves as rows or columns of larger tiles. It then goes straight to
     the layout that these ask for: reading a few numbers in many threads is cheaper than handing them round."""
-    if not isinstance(op, LoadOp) or op.volatile or len(shape_of(op.result.type)) != 1 or op.result.type.numel > limit:
+    if (
+        not isinstance(op, LoadOp)
+        or op.volatile
+        or len(shape_of(op.result.type)) != 1
+        or op.result.type.numel > limit
+    ):
         return False
     widened = False
     seen: set[Op] = set()

@@ -8,7 +8,15 @@ from math import prod
 from tessera.ir import Op, Value, shape_of
 from tessera.layout import LinearLayout, blocked, default_blocked
 from tessera.ops import (
-    ArangeOp, BroadcastOp, ConstOp, ExpandDimsOp, JoinOp, ReshapeOp, SplatOp, SplitOp, TransOp,
+    ArangeOp,
+    BroadcastOp,
+    ConstOp,
+    ExpandDimsOp,
+    JoinOp,
+    ReshapeOp,
+    SplatOp,
+    SplitOp,
+    TransOp,
 )  # fmt: skip
 from tessera.ops.arith import Elementwise
 
@@ -78,7 +86,9 @@ def default_layout(shape: tuple[int, ...], num_warps: int, lanes: int) -> Linear
 # --- combinations along an axis -------------------------------------------------------------------------
 def reduce_input(layout: LinearLayout, axis: int, num_warps: int, lanes: int) -> LinearLayout:
     """`layout` if a reduction along `axis` can work on it, else the default one."""
-    return layout if layout.is_axis_separable(axis) else default_layout(layout.shape, num_warps, lanes)
+    return (
+        layout if layout.is_axis_separable(axis) else default_layout(layout.shape, num_warps, lanes)
+    )
 
 
 def reduce_result(layout: LinearLayout, axis: int) -> LinearLayout:
@@ -90,7 +100,12 @@ def is_scannable(layout: LinearLayout, axis: int) -> bool:
     """Whether coordinates along `axis` rise with registers, then lanes, then warps, and no bit moves along more axes."""
     if not layout.is_axis_separable(axis) or layout.unique_registers() != layout:
         return False
-    along = [c for name in ("register", "lane", "warp") for c in layout.columns(name) if _moves(layout, c, axis)]
+    along = [
+        c
+        for name in ("register", "lane", "warp")
+        for c in layout.columns(name)
+        if _moves(layout, c, axis)
+    ]
     return along == sorted(along) and len(set(along)) == len(along)
 
 
@@ -132,7 +147,9 @@ def fma_acc(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
     lane[0 if len(shape) > 2 else cols] *= lanes // (lane[cols] * lane[rows])
     warp[rows] = min(num_warps, max(1, shape[rows] // (per_thread[rows] * lane[rows])))
     warp[0 if len(shape) > 2 else cols] *= num_warps // warp[rows]
-    return blocked(shape, tuple(per_thread), tuple(lane), tuple(warp), (cols, rows, *reversed(range(rows))))
+    return blocked(
+        shape, tuple(per_thread), tuple(lane), tuple(warp), (cols, rows, *reversed(range(rows)))
+    )
 
 
 @lru_cache(maxsize=256)
@@ -142,8 +159,13 @@ def fma_operand(acc: LinearLayout, depth: int, index: int) -> LinearLayout:
     kept = acc.drop_dim(acc.rank - 1 if index == 0 else acc.rank - 2).unique_registers()
     at = acc.rank - 1 if index == 0 else acc.rank - 2
     shape = (*kept.shape[:at], depth, *kept.shape[at:])
-    bases = {n: [(*b[:at], 0, *b[at:]) for b in kept.bases(n)] for n in ("register", "lane", "warp")}
-    along = [tuple(1 << i if d == at else 0 for d in range(acc.rank)) for i in range(depth.bit_length() - 1)]
+    bases = {
+        n: [(*b[:at], 0, *b[at:]) for b in kept.bases(n)] for n in ("register", "lane", "warp")
+    }
+    along = [
+        tuple(1 << i if d == at else 0 for d in range(acc.rank))
+        for i in range(depth.bit_length() - 1)
+    ]
     bases["register"] = along + bases["register"]
     return LinearLayout(shape, bases)
 

@@ -48,7 +48,9 @@ from tessera.passes.facts import GpuFacts
 from tessera.passes.layout_homes import Group, Homes, bytes_of, combine_input
 from tessera.passes.layout_rules import is_pointwise, operand_layout, producible
 
-DIRECT_STORE_BYTES = 4096  # a tile up to this size is stored from where it is rather than converted first
+DIRECT_STORE_BYTES = (
+    4096  # a tile up to this size is stored from where it is rather than converted first
+)
 RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion
 SECTOR_BYTES = 32
 EXPENSIVE = (*MATH_OPS.values(), DivOp, PowOp, RemOp)
@@ -74,7 +76,9 @@ class Assignment:
         self.costs: dict[tuple[Value, LinearLayout], float] = {}
         self.ready: list[Group] = []
         self.conversions: list[Op] = []
-        self.markers: list[Op] = []  # flexible ops: copies in layouts stand before them, they go in the end
+        self.markers: list[
+            Op
+        ] = []  # flexible ops: copies in layouts stand before them, they go in the end
 
     def run(self) -> None:
         for v, (_, layout) in self.homes.table.items():
@@ -92,7 +96,11 @@ class Assignment:
                 self._settle(g, self.homes.default(g.phis[0].type))
                 self._feed_groups()
         for op in self.func.walk():
-            if isinstance(op, LoadOp) and isinstance(op.result.type, TileType) and op.result.type.layout is None:
+            if (
+                isinstance(op, LoadOp)
+                and isinstance(op.result.type, TileType)
+                and op.result.type.layout is None
+            ):
                 self._settle_load(op, op.attrs.get("layout") or self.homes.default(op.result.type))
         self._feed_groups()
         for op in reversed(self.markers):
@@ -132,7 +140,9 @@ class Assignment:
             if op is None or not is_pointwise(op):
                 raise InternalError(f"{v!r} has no layout")
             return self._compute(v, op, layout)
-        if op is not None and self._recompute_cost(v, op, layout, 0) < self._convert_cost(v, layout):
+        if op is not None and self._recompute_cost(v, op, layout, 0) < self._convert_cost(
+            v, layout
+        ):
             return self._compute(v, op, layout)
         return self._convert(v, layout)
 
@@ -194,7 +204,9 @@ class Assignment:
             return 0.0
         key = (v, layout)
         if key not in self.costs:
-            again = self._recompute_cost(v, v.op, layout, depth) if v.op is not None else float("inf")
+            again = (
+                self._recompute_cost(v, v.op, layout, depth) if v.op is not None else float("inf")
+            )
             if v.type.layout is not None:
                 self.costs[key] = min(again, self._convert_cost(v, layout))
             else:
@@ -218,7 +230,9 @@ class Assignment:
         if not tiles:
             return
         if isinstance(op, SplitOp) and not shape_of(r.type):
-            self._operands(op, rules.default_layout((), self.homes.num_warps, self.homes.lanes).join())
+            self._operands(
+                op, rules.default_layout((), self.homes.num_warps, self.homes.lanes).join()
+            )
         elif r.type.layout is not None:
             self._operands(op, operand_layout(op, r.type.layout))
         else:
@@ -234,7 +248,9 @@ class Assignment:
 
     def _demand(self, op: Op) -> None:
         """Bring the operands of an op that is no pointwise one into the layouts it needs."""
-        if isinstance(op, StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp):
+        if isinstance(
+            op, StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp
+        ):
             self._access(op)
         elif isinstance(op, ReduceOp | ScanOp):
             self._operands(op, combine_input(self.homes, op)[1])
@@ -259,16 +275,25 @@ class Assignment:
                 if isinstance(v.type, TileType):
                     op.set_operand(i, self.at(v, self._anywhere(v)))
 
-    def _access(self, op: StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp) -> None:
+    def _access(
+        self,
+        op: StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp,
+    ) -> None:
         """Loads work where their result is at home, stores where they are coalesced."""
         noted: LinearLayout | None = op.attrs.pop("layout", None)
-        if op.results and isinstance(op.results[0].type, TileType) and op.results[0].type.layout is None:
+        if (
+            op.results
+            and isinstance(op.results[0].type, TileType)
+            and op.results[0].type.layout is None
+        ):
             op.attrs["layout"] = noted  # a slice: nobody has asked for it yet
             return
         if op.results:
             layout = op.results[0].type.layout if isinstance(op.results[0].type, TileType) else None
         else:
-            layout = self._store_layout(op.operands[-1 if isinstance(op, DescriptorStoreOp) else 1], noted)
+            layout = self._store_layout(
+                op.operands[-1 if isinstance(op, DescriptorStoreOp) else 1], noted
+            )
         if layout is not None:
             self._operands(op, layout)
 

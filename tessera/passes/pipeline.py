@@ -24,8 +24,23 @@ from tessera.dtypes import int1, int32
 from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, pass_, with_elem
 from tessera.layout import LinearLayout, offset_map
 from tessera.ops import (
-    AddOp, AndOp, AsyncCommitOp, AsyncCopyOp, AsyncWaitOp, CmpOp, ConstOp, DotOp, ForOp, FuncOp, LoadOp, LocalAllocOp,
-    LocalIndexOp, MmaOp, SelectOp, SplatOp, YieldOp,
+    AddOp,
+    AndOp,
+    AsyncCommitOp,
+    AsyncCopyOp,
+    AsyncWaitOp,
+    CmpOp,
+    ConstOp,
+    DotOp,
+    ForOp,
+    FuncOp,
+    LoadOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    MmaOp,
+    SelectOp,
+    SplatOp,
+    YieldOp,
 )  # fmt: skip
 from tessera.passes.coalesce import access_width
 from tessera.passes.facts import GpuFacts
@@ -42,7 +57,9 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
     default: int = module.attrs.get("num_stages", 1)
     for func in module.body:
         assert isinstance(func, FuncOp)
-        loops = [op for op in func.walk() if isinstance(op, ForOp) and (op.num_stages or default) > 1]
+        loops = [
+            op for op in func.walk() if isinstance(op, ForOp) and (op.num_stages or default) > 1
+        ]
         axis = AxisAnalysis(func) if loops else None
         for loop in loops:
             assert axis is not None
@@ -78,7 +95,11 @@ def _stream(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Strea
     if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
         return None
     users = load.result.users()
-    if len(users) != 1 or not isinstance(users[0], LocalAllocOp) or users[0].parent is not loop.body:
+    if (
+        len(users) != 1
+        or not isinstance(users[0], LocalAllocOp)
+        or users[0].parent is not loop.body
+    ):
         return None
     if load.other is not None and not _is_zero(load.other):
         return None  # asynchronous copies fill with zeros only
@@ -111,7 +132,11 @@ def _fastest(load: LoadOp) -> int:
     """The dimension along which a thread's registers run first."""
     bases = load.result.type.layout.bases("register")
     first = next((b for b in bases if any(b)), None)
-    return next(d for d, c in enumerate(first) if c) if first is not None else len(load.ptr.type.shape) - 1
+    return (
+        next(d for d, c in enumerate(first) if c)
+        if first is not None
+        else len(load.ptr.type.shape) - 1
+    )
 
 
 def _is_zero(v: Value) -> bool:
@@ -161,7 +186,9 @@ class _Pipeline:
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
         ring = SharedType((self.stages, *t.shape), t.elem, t.layout)
-        return b.emit(LocalAllocOp(None, results=[ring], names=[s.alloc.result.name], loc=s.load.loc))
+        return b.emit(
+            LocalAllocOp(None, results=[ring], names=[s.alloc.result.name], loc=s.load.loc)
+        )
 
     def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
         """Copies for the first stages - 1 iterations; returns the carried values of the slice and the index after them."""
@@ -176,7 +203,12 @@ class _Pipeline:
         return values, index
 
     def _copies(
-        self, b: Builder, mapping: dict[Value, Value], index: Value, slots: Sequence[Value], note: dict[str, Any]
+        self,
+        b: Builder,
+        mapping: dict[Value, Value],
+        index: Value,
+        slots: Sequence[Value],
+        note: dict[str, Any],
     ) -> None:
         """The slice for the iteration of `index`, and the copies of its loads as one group; `mapping` gains the slice."""
         loop = self.loop

@@ -13,7 +13,14 @@ from tessera.interp import run
 from tessera.interp.machine import Machine
 from tessera.ir import Module, Op, PassManager, Value, parse_module
 from tessera.ops import (
-    AsyncCommitOp, AsyncCopyOp, AsyncWaitOp, BarrierOp, LocalAllocOp, LocalIndexOp, LocalLoadOp, LocalStoreOp,
+    AsyncCommitOp,
+    AsyncCopyOp,
+    AsyncWaitOp,
+    BarrierOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    LocalStoreOp,
 )  # fmt: skip
 from tessera.passes.barriers import barriers
 from tessera.passes.gpu_pipeline import gpu_passes

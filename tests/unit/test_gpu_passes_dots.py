@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from gpu_modules import attention, check_layouts, matmul
 
+from tessera.analysis.scratch import conversion_plan
 from tessera.backends.nvidia.target import facts_for
 from tessera.errors import OutOfResources
 from tessera.interp import run
 from tessera.ir import Module, PassManager, parse_module, print_module, verify
 from tessera.layout import RegisterPermute
-from tessera.analysis.scratch import conversion_plan
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.neutral import neutral_pipeline
 
@@ -35,7 +35,9 @@ def in_loop(module: Module, opcode: str) -> list:
     return [op for loop in ops(module, "for") for op in loop.body if op.opcode == opcode]
 
 
-def product(module: Module, dtype: type, acc: type, k: int, bt: bool = False, m: int = 64, n: int = 64) -> float:
+def product(
+    module: Module, dtype: type, acc: type, k: int, bt: bool = False, m: int = 64, n: int = 64
+) -> float:
     """Largest error of the module's matmul against NumPy, relative to the largest element."""
     rng = np.random.default_rng(1)
     if np.issubdtype(dtype, np.integer):
@@ -102,7 +104,9 @@ def test_transposed_operand_and_nonzero_fill() -> None:
     assert len(in_loop(module, "load")) == 1
 
 
-@pytest.mark.parametrize(("precision", "mmas", "error"), [("tf32x3", 3, 1e-5), ("bf16x3", 3, 1e-4), ("bf16x6", 6, 1e-5)])
+@pytest.mark.parametrize(
+    ("precision", "mmas", "error"), [("tf32x3", 3, 1e-5), ("bf16x3", 3, 1e-4), ("bf16x6", 6, 1e-5)]
+)
 def test_sums_of_parts(precision: str, mmas: int, error: float) -> None:
     module = compiled(matmul("fp32", "fp32", precision=precision))
     assert len(in_loop(module, "mma")) == mmas

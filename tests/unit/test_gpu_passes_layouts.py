@@ -99,7 +99,9 @@ def count(module: Module, opcode: str) -> int:
 def test_vector_add_has_one_layout() -> None:
     module = assigned(VECTOR_ADD)
     assert count(module, "convert_layout") == 0
-    layouts = {v.type.layout for op in module.walk() for v in op.results if isinstance(v.type, TileType)}
+    layouts = {
+        v.type.layout for op in module.walk() for v in op.results if isinstance(v.type, TileType)
+    }
     assert len(layouts) == 1
     assert layouts.pop().contiguity((0,)) == 8  # 16 bytes of fp16
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import lru_cache
 
 from tessera.dtypes import (
-    bfloat16, dtype, float8e4nv, float8e5, float16, float32, float64, int8, int32, uint8,
+    bfloat16,
+    dtype,
+    float8e4nv,
+    float8e5,
+    float16,
+    float32,
+    float64,
+    int8,
+    int32,
+    uint8,
 )  # fmt: skip
 from tessera.passes.facts import GpuFacts, MmaRow
 
@@ -34,10 +43,24 @@ AMPERE_ROWS = (
     _row(uint8, int8, int32),
     _row(float64, float64, float64),
 )
-FP8_ROWS = tuple(_row(a, b, float32) for a in (float8e4nv, float8e5) for b in (float8e4nv, float8e5))
+FP8_ROWS = tuple(
+    _row(a, b, float32) for a in (float8e4nv, float8e5) for b in (float8e4nv, float8e5)
+)
 
 # Largest dynamic shared memory of one block, opted in; the driver keeps 1 KiB of the physical size.
-_SHARED_KIB = {75: 64, 80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
+_SHARED_KIB = {
+    75: 64,
+    80: 163,
+    86: 99,
+    87: 163,
+    89: 99,
+    90: 227,
+    100: 227,
+    103: 227,
+    110: 227,
+    120: 99,
+    121: 99,
+}
 
 
 @lru_cache
