@@ -45,7 +45,7 @@ def _mma(fl: FunctionLowering, op: MmaOp) -> None:
     a = _operand_words(fl, row, row.a, fl.get(op.a), row.registers(0))
     b = _operand_words(fl, row, row.b, fl.get(op.b), row.registers(1))
     acc_type, acc = _accumulators(fl, row, fl.get(op.acc))
-    depth = op.a.type.shape[-1] // row.k
+    depth: int = op.a.type.shape[-1] // row.k
     batch, rows, cols = _grid(op, len(a), len(b), len(acc), depth)
     word = "double" if row.a.bits == 64 else "float" if row.rounds_to else "i32"
     for k in range(depth):
