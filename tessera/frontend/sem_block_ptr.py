@@ -51,7 +51,7 @@ def _scalars(fe: FrontEnd, xs: Any, argument: str) -> list[Any]:
         o = operand_of(x)
         if shape_of_operand(o) or not elem_of_operand(o).is_int():
             raise InvalidArgument(
-                argument=argument, function="make_block_ptr", problem=f"expected integer scalars, got {x}"
+                argument=argument, function="a block pointer", problem=f"expected integer scalars, got {x}"
             )  # fmt: skip
         found.append(wrap(cast_raw(fe, o, int64)) if isinstance(o, Value) else constexpr(int(o)))
     return found
@@ -94,14 +94,12 @@ def _tensors(fe: FrontEnd, offsets: Any) -> list[tensor]:
 def advance_impl(fe: FrontEnd, base: Any, offsets: Any) -> Any:
     if not isinstance(base, block_pointer):
         raise TypeMismatch(f"advance() moves a block pointer, got {base}")
-    steps = [operand_of(x) for x in sequence(offsets)]
+    steps = [operand_of(x) for x in _scalars(fe, offsets, "offsets")]
     places = [p.handle for p in base.offsets.values]
     if len(steps) != len(places):
         raise ShapeMismatch(f"advance() needs {len(places)} offsets, got {len(steps)}")
     moved = [
-        p
-        if isinstance(s, int) and s == 0
-        else binary_op(fe, "add", p, s if isinstance(s, int) else cast_raw(fe, s, int64))
+        p if isinstance(s, int) and s == 0 else binary_op(fe, "add", p, s, False)
         for p, s in zip(places, steps, strict=True)
     ]
     return block_pointer(

@@ -53,7 +53,8 @@ def _hint(fact: str, function: str, scalars: bool) -> Any:
                 f"Shape of input to {function} does not match the length of values",
                 help=f"give one number a dimension: {max(rank, 1)}, not {len(numbers)}",
             )
-        return wrap(fe.builder.emit(HintOp(v, **{fact: numbers})))
+        facts: dict[str, Any] = {fact: numbers}
+        return wrap(fe.builder.emit(HintOp(v, **facts)))
 
     return hint_impl
 

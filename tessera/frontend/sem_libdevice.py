@@ -60,7 +60,7 @@ def _unary(op: type[Op], allowed: tuple[dtype, ...], function: str) -> Any:
     return unary_impl
 
 
-for _name in tl._UNARY:
+for _name in tl.UNARY:
     impl(getattr(tl, _name))(_unary(MATH_OPS[_name], _FLOATS, _name))
 impl(tl.isnan)(_unary(IsNanOp, _FLOATS, "isnan"))
 impl(tl.clz)(_unary(ClzOp, _INTS, "clz"))

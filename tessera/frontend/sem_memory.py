@@ -204,7 +204,7 @@ _ATOMIC_TYPES = dict.fromkeys(("max", "min", "and", "or", "xor", "xchg"), _WIDE)
 }
 
 
-def _ordering(sem: Any, scope: Any) -> dict[str, str]:
+def _ordering(sem: Any, scope: Any) -> dict[str, Any]:
     order = static(sem, "sem") or "acq_rel"
     if order not in SEMANTICS:
         raise InvalidArgument(
@@ -244,7 +244,7 @@ for _kind in _ATOMIC_TYPES:
 
 
 def atomic_rmw(
-    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: dict[str, str]
+    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: dict[str, Any]
 ) -> Value:
     """The value before. Floats other than in "add" act as integers of their width."""
     e = elem(v)
@@ -265,7 +265,7 @@ def _retype(fe: FrontEnd, ptr: Value, e: Any) -> Value:
 
 
 def _float_extremum(
-    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: dict[str, str]
+    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: dict[str, Any]
 ) -> Value:
     """Floats without a sign bit order like signed ints, those with one like unsigned ints turned round."""
     e = elem(v)

@@ -95,7 +95,8 @@ def sequence(x: Any) -> list[Any]:
         x = x.value
     if isinstance(x, tl_tuple):
         return list(x.values)
-    return list(x) if isinstance(x, (tuple, list)) else [x]
+    plain: Any = x
+    return list(plain) if isinstance(x, (tuple, list)) else [x]
 
 
 def static_shape(shape: Any) -> tuple[int, ...]:

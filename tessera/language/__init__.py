@@ -4,6 +4,8 @@ Operations are stubs with signature and documentation; inside a function under `
 their meaning. `tl.core`, `tl.math`, `tl.standard`, `tl.random` and `tl.extra` hold them by subject.
 """
 
+from typing import TYPE_CHECKING
+
 from tessera.language import core, extra, math, random, standard, target_info
 from tessera.language.core import (
     TRITON_MAX_TENSOR_NUMEL,
@@ -31,7 +33,6 @@ from tessera.language.core import (
     clamp,
     condition,
     const,
-    constexpr,
     constexpr_type,
     debug_barrier,
     device_assert,
@@ -155,6 +156,13 @@ from tessera.language.standard import (
     topk,
     xor_sum,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from typing import (
+        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
+    )
+else:
+    from tessera.language.values import constexpr
 
 __all__ = [
     "PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "abs", "add", "advance", "aggregate_replace", "arange", "argmax",

@@ -7,15 +7,23 @@ odd constants and mixes the halves of the products with the others and with a ke
 # pyright: basic
 from __future__ import annotations
 
-from tessera.dtypes import float32, int32, int64, uint32, uint64
-from tessera.language import arithmetic, creation, hints
-from tessera.language.callable import library
-from tessera.language.values import constexpr
+from typing import TYPE_CHECKING
 
-DEFAULT_ROUNDS = constexpr(10)  # of Philox: what `rand` and the others use
+from tessera.dtypes import float32, int32, int64, uint32, uint64
+from tessera.language import arithmetic, creation, hints, values
+from tessera.language.callable import library
+
+if TYPE_CHECKING:
+    from typing import (
+        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
+    )
+else:
+    from tessera.language.values import constexpr
+
+DEFAULT_ROUNDS = values.constexpr(10)  # of Philox: what `rand` and the others use
 N_ROUNDS_DEFAULT = DEFAULT_ROUNDS
 
-_TWO_PI = constexpr(6.283185307179586)
+_TWO_PI = values.constexpr(6.283185307179586)
 
 
 @library

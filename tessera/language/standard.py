@@ -6,10 +6,18 @@ Every function here is inlined into the kernel that calls it. Names with an unde
 # pyright: basic
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tessera.language import arithmetic, combine, creation, hints
 from tessera.language.aggregate import constexpr_function
 from tessera.language.callable import library
-from tessera.language.values import constexpr
+
+if TYPE_CHECKING:
+    from typing import (
+        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
+    )
+else:
+    from tessera.language.values import constexpr
 
 
 @constexpr_function

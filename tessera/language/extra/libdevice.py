@@ -20,7 +20,7 @@ from tessera.language.arithmetic import (
 from tessera.language.builtin import builtin
 from tessera.language.callable import library
 
-_UNARY = {
+UNARY = {
     "exp10": "10 to the power x.",
     "expm1": "e to the power x, minus 1, accurate near 0.",
     "log10": "Logarithm to base 10.",
@@ -48,7 +48,7 @@ def _unary(name, doc):
 
 
 exp10, expm1, log10, log1p, tan, asin, acos, atan, sinh, cosh, tanh, trunc, rint, round, sqrt_rn = (
-    _unary(name, doc) for name, doc in _UNARY.items()
+    _unary(name, doc) for name, doc in UNARY.items()
 )
 nearbyint = rint
 fast_sinf, fast_cosf, fast_expf, fast_logf, fast_log2f = sin, cos, exp, log, log2
