@@ -56,10 +56,11 @@ def _is_zero(v: Value) -> bool:
 
 # --- inductions -----------------------------------------------------------------------------------------
 def _visit(loop: ForOp) -> None:
-    for arg in list(loop.carried):
+    for arg in loop.carried:
         step = _step(loop, arg)
         if step is not None:
-            _rewrite(loop, arg, step)
+            _visit(_rewrite(loop, arg, step))  # the loop is a new one now
+            return
 
 
 def _step(loop: ForOp, arg: Value) -> Value | None:
@@ -105,8 +106,8 @@ def _scalar(b: Builder, v: Value) -> Value:
     return b.emit(type(op)(*args, results=[v.type.elem], **op.attrs))
 
 
-def _rewrite(loop: ForOp, arg: Value, step: Value) -> None:
-    """Carry the sum of the steps instead of the tile."""
+def _rewrite(loop: ForOp, arg: Value, step: Value) -> ForOp:
+    """Carry the sum of the steps instead of the tile; gives the new loop."""
     index = arg.index
     tile: Any = arg.type
     update = loop.body.terminator.operands[index - 1].op
@@ -128,7 +129,7 @@ def _rewrite(loop: ForOp, arg: Value, step: Value) -> None:
     following = end.emit(AddOp(total, amount))
     inits = [*loop.inits, zero]
     yielded = [*loop.body.terminator.operands, following]
-    _replace(loop, inits, yielded, index, result, start, tile, pointer)
+    return _replace(loop, inits, yielded, index, result, start, tile, pointer)
 
 
 def _moved(b: Builder, start: Value, total: Value, tile: Any, pointer: bool) -> Value:
@@ -138,7 +139,7 @@ def _moved(b: Builder, start: Value, total: Value, tile: Any, pointer: bool) -> 
 
 def _replace(
     loop: ForOp, inits: list[Value], yielded: list[Value], index: int, result: Value, start: Value, tile: Any, pointer: bool
-) -> None:
+) -> ForOp:
     """A new loop without the carried tile; its result is computed after the loop."""
     terminator = loop.body.terminator
     terminator.set_operands(yielded[: index - 1] + yielded[index:])
@@ -146,10 +147,7 @@ def _replace(
     kept = inits[: index - 1] + inits[index:]
     lb, ub, step = loop.lb, loop.ub, loop.step
     loop.drop_operands()
-    new = ForOp.__new__(ForOp)
-    ForOp.__init__(
-        new, lb, ub, step, kept, results=[v.type for v in kept], regions=[loop.body], loc=loop.loc, **loop.attrs
-    )
+    new = ForOp(lb, ub, step, kept, results=[v.type for v in kept], regions=[loop.body], loc=loop.loc, **loop.attrs)
     old: Op = loop
     Builder.before_op(old).insert(new)
     results = list(new.results)
@@ -162,3 +160,4 @@ def _replace(
     loop.regions = []
     loop.operands = []
     loop.detach()
+    return new
