@@ -61,6 +61,8 @@ from tessera.ops.gpu import (
     LocalStoreOp,
     LocalTransOp,
     MmaOp,
+    WgmmaOp,
+    WgmmaWaitOp,
 )
 from tessera.ops.math import (
     MATH_OPS,
@@ -138,7 +140,7 @@ __all__ = [
     "CastOp", "ClzOp", "CmpOp", "ConstOp", "CopySignOp", "DivOp", "Elementwise", "FloatBinary", "FloatUnary",
     "FmaOp", "HintOp", "IntBinary", "IsNanOp", "MaxOp", "MinOp", "MulHiOp", "MulOp", "NegOp", "NumberUnary",
     "OrOp", "PopcOp", "PowOp", "RemOp", "SelectOp", "ShlOp", "ShrOp", "SubOp", "Unary", "XorOp", "CallOp",
-    "ConditionOp", "ForOp", "FuncOp", "IfOp", "ReturnOp", "WhileOp", "YieldOp", "AsyncCommitOp",
+    "ConditionOp", "ForOp", "FuncOp", "IfOp", "ReturnOp", "WgmmaOp", "WgmmaWaitOp", "WhileOp", "YieldOp", "AsyncCommitOp",
     "AsyncCopyOp", "AsyncWaitOp", "ConvertLayoutOp", "LocalAllocOp", "LocalIndexOp", "LocalLoadOp",
     "LocalStoreOp", "LocalTransOp", "MmaOp", "MATH_OPS", "AcosOp", "AsinOp", "AtanOp", "CeilOp", "CosOp",
     "CoshOp", "ErfOp", "Exp10Op", "Exp2Op", "ExpOp", "Expm1Op", "FloorOp", "Log10Op", "Log1pOp", "Log2Op",

@@ -194,3 +194,34 @@ class MmaOp(Op, opcode="mma"):
         require(
             all(isinstance(v.type, TileType) for v in self.operands), self, "operands are not tiles"
         )
+
+
+class WgmmaOp(Op, opcode="wgmma"):
+    """a @ b + acc by a warpgroup's matrix instruction `instruction`: `b` in shared memory, `a` there or in registers.
+
+    `warpgroups`: how many stand along M and along N. Up to `pending` of the latest products may still run afterwards: the
+    result then only goes to another `wgmma` or to `wgmma_wait`, and shared operands must stay untouched.
+    """
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+    instruction: str = attr()
+    warpgroups: tuple[int, int] = attr()
+    pending: int = attr(default=0)
+
+    def infer(self) -> Sequence[Any]:
+        return (self.acc.type,)
+
+    def verify(self) -> None:
+        require(isinstance(self.b.type, SharedType), self, "operand b is not in shared memory")
+        require(isinstance(self.a.type, SharedType | TileType), self, "operand a is no tile")
+
+
+class WgmmaWaitOp(Op, opcode="wgmma_wait"):
+    """Accumulators whose products are all finished."""
+
+    acc: Value = operand()
+
+    def infer(self) -> Sequence[Any]:
+        return (self.acc.type,)

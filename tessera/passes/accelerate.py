@@ -35,38 +35,16 @@ from tessera.ir import (
     shape_of,
     with_elem,
 )
-from tessera.layout import (
-    LinearLayout,
-    bank_conflicts,
-    ldmatrix_plan,
-    max_vector,
-    mma_acc,
-    mma_operand,
-    offset_map,
-    shared_swizzled,
-    widest_swizzle,
-)  # fmt: skip
+from tessera.layout import LinearLayout, mma_acc, mma_operand
 from tessera.ops import (
-    AndOp,
-    BitcastOp,
-    CastOp,
-    ConstOp,
-    ConvertLayoutOp,
-    DescriptorLoadOp,
-    DotOp,
-    ForOp,
-    FuncOp,
-    LoadOp,
-    LocalAllocOp,
-    LocalLoadOp,
-    LocalTransOp,
-    MmaOp,
-    SubOp,
-    TransOp,
-    WhileOp,
+    AndOp, BitcastOp, CastOp, ConstOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, FuncOp, LoadOp, LocalLoadOp, MmaOp, SubOp,
 )  # fmt: skip
 from tessera.passes.facts import GpuFacts, MmaRow
 from tessera.passes.layout_rules import is_pointwise
+from tessera.passes.operands import (
+    drop_unused, inverse, loop_between, memory_order, owner, shared_layout, shared_view, source_of,
+)  # fmt: skip
+from tessera.passes.warpgroup import use_warpgroups
 
 HELD_OPERAND_REGISTERS = (
     32  # an operand that a loop does not change is kept in registers up to this many words
@@ -107,9 +85,7 @@ def choose(op: DotOp, facts: GpuFacts) -> Choice | None:
     row = facts.find_mma(a, b, acc, k)
     if row is not None:
         return Choice(row)
-    if (
-        a.is_fp8() or b.is_fp8()
-    ):  # exact: every 8-bit float is an fp16 number, but for the range of e5m2's kin
+    if a.is_fp8() or b.is_fp8():  # every 8-bit float is an fp16 number
         row = facts.find_mma(float16, float16, acc, k)
         return Choice(row, cast=float16) if row is not None else None
     return None
@@ -139,6 +115,8 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
         dots = [op for op in func.walk() if isinstance(op, DotOp)]
         chained = _chains(dots)
         for op in dots:
+            if use_warpgroups(op, facts, num_warps):
+                continue
             choice = choose(op, facts)
             if choice is None:
                 _prepare_fma(op)
@@ -202,7 +180,7 @@ class _Acceleration:
         sources = [op.a, op.b]
         op.replace_by([out])
         for v in sources:
-            _drop_unused(v)
+            drop_unused(v)
 
     def _parts(self, v: Value, index: int) -> list[Value]:
         """Operand `index` in its layout, taken apart as the precision says (most significant first)."""
@@ -220,110 +198,19 @@ class _Acceleration:
 
     def _place(self, v: Value, layout: LinearLayout) -> Value:
         """`v` in `layout`: through shared memory if it was loaded, else by a conversion."""
-        orders: list[tuple[int, ...]] = []
-        source = v
-        while isinstance(source.op, TransOp):
-            orders.append(source.op.order)
-            source = source.op.x
+        source, orders = source_of(v)
         loaded = source.op
         result = v.type.with_layout(layout)
         if not isinstance(loaded, LoadOp | DescriptorLoadOp):
             return self.builder.emit(ConvertLayoutOp(v, results=[result]))
         reader = layout
         for order in orders:
-            reader = reader.trans(_inverse(order))
-        view = self._alloc(loaded, reader)
-        after = Builder.after_op(_owner(view))
-        for order in reversed(orders):
-            t: Any = view.type
-            shape = tuple([t.shape[i] for i in order])
-            view = after.emit(
-                LocalTransOp(
-                    view, order=order, results=[SharedType(shape, t.elem, t.layout.trans(order))]
-                )
-            )
+            reader = reader.trans(inverse(order))
+        view = shared_view(loaded, orders, shared_layout(source.type, memory_order(loaded), reader))
         words = layout.size("register") * v.type.elem.storage_bits // 32
-        near = _loop_between(self.op, loaded) is not None and words <= HELD_OPERAND_REGISTERS
-        return (after if near else self.builder).emit(LocalLoadOp(view, results=[result]))
-
-    def _alloc(self, loaded: LoadOp | DescriptorLoadOp, reader: LinearLayout) -> Value:
-        """Shared memory filled by a load: one for all dots that use it, swizzled for the first."""
-        for user in loaded.result.users():
-            if isinstance(user, LocalAllocOp):
-                return user.result
-        t = loaded.result.type
-        shared = SharedType(t.shape, t.elem, shared_layout(t, memory_order(loaded), reader))
-        return Builder.after_op(loaded).emit(
-            LocalAllocOp(loaded.result, results=[shared], names=[loaded.result.name])
-        )
-
-
-def _drop_unused(v: Value) -> None:
-    """Erase transposes that only this dot used, so that the load feeds nothing but shared memory."""
-    while isinstance(v.op, TransOp) and not v.uses:
-        op = v.op
-        v = op.x
-        op.erase()
-
-
-def _owner(v: Value) -> Op:
-    assert v.op is not None
-    return v.op
-
-
-def _loop_between(inner: Op, outer: Op) -> Op | None:
-    """A loop around `inner` that does not contain `outer`."""
-    op = inner.parent_op()
-    while op is not None:
-        if isinstance(op, ForOp | WhileOp) and not outer.is_inside(op):
-            return op
-        op = op.parent_op()
-    return None
-
-
-def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(order)), key=order.__getitem__))
-
-
-def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
-    """Dimensions of a load from the one contiguous in memory, as its coalesced layout shows."""
-    layout: LinearLayout | None = op.attrs.get("layout")
-    rank = len(op.result.type.shape)
-    order = list(reversed(range(rank)))
-    if layout is not None:
-        for basis in (*layout.bases("register"), *layout.bases("lane")):
-            if any(basis):
-                first = next(d for d, c in enumerate(basis) if c)
-                order.remove(first)
-                return (first, *order)
-    return tuple(order)
-
-
-def shared_layout(t: TileType, order: tuple[int, ...], reader: LinearLayout) -> LinearLayout:
-    """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and without
-    .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk: lanes that go along both
-    dimensions then meet other banks."""
-    bits = t.elem.storage_bits
-    width = widest_swizzle(t.shape, order, bits)
-    plain = shared_swizzled(t.shape, order, bits, width)
-    phases = {128: 3, 64: 2}.get(width, 0)
-    if not phases or ldmatrix_plan(reader, plain, bits) is not None:
-        return plain
-    turned = _turned(plain, 128 // bits, phases)
-    return min(
-        (plain, turned),
-        key=lambda c: bank_conflicts(reader, c, bits, max_vector(offset_map(reader, c), bits)),
-    )
-
-
-def _turned(layout: LinearLayout, chunk_elements: int, phases: int) -> LinearLayout:
-    """Row bit i is added to bit i + 1 (of `phases`, in a circle) of the 16-byte chunk's number, instead of to bit i."""
-    columns = list(layout.columns("offset"))
-    chunk = chunk_elements.bit_length() - 1
-    for i in range(phases):
-        if chunk + 3 + i < len(columns):
-            columns[chunk + 3 + i] ^= columns[chunk + i] ^ columns[chunk + (i + 1) % phases]
-    return layout.map_columns("offset", columns)
+        near = loop_between(self.op, loaded) is not None and words <= HELD_OPERAND_REGISTERS
+        builder = Builder.after_op(owner(view)) if near else self.builder
+        return builder.emit(LocalLoadOp(view, results=[result]))
 
 
 # --- fp32 numbers as sums -----------------------------------------------------------------------------------

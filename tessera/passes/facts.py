@@ -47,6 +47,29 @@ class MmaRow:
 
 
 @dataclass(frozen=True, slots=True)
+class WgmmaRow:
+    """One matrix instruction of a group of four warps: acc[64,n] += a[64,k] @ b[k,n], n any multiple of 8 up to `max_n`.
+
+    `asm` has a place {n} for n. Shared operands are contiguous along K unless `transposable`. `rounds_to` as in MmaRow, but
+    the hardware drops the bits.
+    """
+
+    name: str
+    asm: str
+    k: int
+    a: dtype
+    b: dtype
+    acc: dtype
+    transposable: bool = False
+    rounds_to: str = ""
+    max_n: int = 256
+
+    def __post_init__(self) -> None:
+        if self.a.bits != self.b.bits or self.k * self.a.bits != 256:
+            raise ValueError(f"{self.name}: a step along K is 256 bits of both operands")
+
+
+@dataclass(frozen=True, slots=True)
 class GpuFacts:
     """Sizes and features of one GPU. Sizes in bytes, registers in 32-bit words a thread."""
 
@@ -59,6 +82,7 @@ class GpuFacts:
     has_ldmatrix: bool = False
     has_stmatrix: bool = False
     mma: tuple[MmaRow, ...] = ()
+    wgmma: tuple[WgmmaRow, ...] = ()
 
     def mma_row(self, name: str) -> MmaRow:
         """The row of that name. KeyError when the target has none."""
@@ -66,6 +90,20 @@ class GpuFacts:
             if row.name == name:
                 return row
         raise KeyError(name)
+
+    def wgmma_row(self, name: str) -> WgmmaRow:
+        """The warpgroup row of that name. KeyError when the target has none."""
+        for row in self.wgmma:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+    def find_wgmma(self, a: Any, b: Any, acc: Any, k: int, rounds_to: str = "") -> WgmmaRow | None:
+        """As `find_mma`, for instructions of warpgroups."""
+        for row in self.wgmma:
+            if (row.a, row.b, row.acc, row.rounds_to) == (a, b, acc, rounds_to) and k % row.k == 0:
+                return row
+        return None
 
     def find_mma(self, a: Any, b: Any, acc: Any, k: int, rounds_to: str = "") -> MmaRow | None:
         """The first row for these element types whose depth divides `k`; None if there is none."""

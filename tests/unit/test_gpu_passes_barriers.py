@@ -9,8 +9,7 @@ import pytest
 from gpu_modules import attention, matmul
 
 from tessera.backends.nvidia.target import facts_for
-from tessera.interp import run
-from tessera.interp.machine import Machine
+from tessera.interp import EVALUATORS, run
 from tessera.ir import Module, Op, PassManager, Value, parse_module
 from tessera.ops import (
     AsyncCommitOp,
@@ -91,13 +90,16 @@ class Watch:
 
 def watched(module: Module, args: list[Any], monkeypatch: pytest.MonkeyPatch) -> Watch:
     watch = Watch()
-    step = Machine.step
 
-    def follow(machine: Machine, op: Op) -> None:
-        watch.before(op, machine.values)
-        step(machine, op)
+    def follow(evaluator: Any) -> Any:
+        def both(machine: Any, op: Op, *operands: Any) -> Any:
+            watch.before(op, machine.values)
+            return evaluator(machine, op, *operands)
 
-    monkeypatch.setattr(Machine, "step", follow)
+        return both
+
+    for cls, evaluator in list(EVALUATORS.items()):
+        monkeypatch.setitem(EVALUATORS, cls, follow(evaluator))
     run(module, (1,), args)
     return watch
 

@@ -16,7 +16,7 @@ from tessera.dtypes import (
     int32,
     uint8,
 )  # fmt: skip
-from tessera.passes.facts import GpuFacts, MmaRow
+from tessera.passes.facts import GpuFacts, MmaRow, WgmmaRow
 
 # How PTX spells the element types of mma.sync.
 _PTX = {
@@ -47,6 +47,28 @@ FP8_ROWS = tuple(
     _row(a, b, float32) for a in (float8e4nv, float8e5) for b in (float8e4nv, float8e5)
 )
 
+
+
+def _wgmma(a: dtype, b: dtype, acc: dtype, rounds_to: str = "") -> WgmmaRow:
+    k = 256 // a.bits
+    ta, tb, tc = rounds_to or _PTX[a], rounds_to or _PTX[b], _PTX[acc]
+    asm = f"wgmma.mma_async.sync.aligned.m64n{{n}}k{k}.{tc}.{ta}.{tb}"
+    name = f"wgmma.m64k{k}.{tc}.{ta}.{tb}"
+    return WgmmaRow(name, asm, k, a, b, acc, a.bits == 16, rounds_to)
+
+
+HOPPER_ROWS = (
+    _wgmma(float16, float16, float32),
+    _wgmma(float16, float16, float16),
+    _wgmma(bfloat16, bfloat16, float32),
+    _wgmma(float32, float32, float32, "tf32"),
+    _wgmma(int8, int8, int32),
+    _wgmma(uint8, uint8, int32),
+    _wgmma(int8, uint8, int32),
+    _wgmma(uint8, int8, int32),
+    *(_wgmma(a, b, float32) for a in (float8e4nv, float8e5) for b in (float8e4nv, float8e5)),
+)
+
 # Largest dynamic shared memory of one block, opted in; the driver keeps 1 KiB of the physical size.
 _SHARED_KIB = {
     75: 64,
@@ -73,4 +95,5 @@ def facts_for(capability: int) -> GpuFacts:
         has_ldmatrix=capability >= 75,
         has_stmatrix=capability >= 90,
         mma=(AMPERE_ROWS if capability >= 80 else ()) + (FP8_ROWS if capability >= 89 else ()),
+        wgmma=(),
     )

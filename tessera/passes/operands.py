@@ -1,0 +1,116 @@
+"""Operands of matrix instructions in shared memory: where they come from, and in which order and swizzle they lie."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.ir import Builder, Op, SharedType, TileType, Value
+from tessera.layout import (
+    LinearLayout, bank_conflicts, ldmatrix_plan, max_vector, offset_map, shared_swizzled, widest_swizzle,
+)  # fmt: skip
+from tessera.ops import DescriptorLoadOp, ForOp, LoadOp, LocalAllocOp, LocalTransOp, TransOp, WhileOp
+
+Loaded = LoadOp | DescriptorLoadOp
+Orders = list[tuple[int, ...]]
+
+
+def source_of(v: Value) -> tuple[Value, Orders]:
+    """What `v` is a transpose of, and the permutations on the way, outermost first."""
+    orders: Orders = []
+    while isinstance(v.op, TransOp):
+        orders.append(v.op.order)
+        v = v.op.x
+    return v, orders
+
+
+def shared_view(loaded: Loaded, orders: Orders, layout: LinearLayout) -> Value:
+    """A view of shared memory that a load fills right after it: one buffer for all products that read it, in the layout
+    that the first one asked for; transposed by `orders` (outermost first)."""
+    t = loaded.result.type
+    found = [u for u in loaded.result.users() if isinstance(u, LocalAllocOp)]
+    if found:
+        view = found[0].result
+    else:
+        shared = SharedType(t.shape, t.elem, layout)
+        alloc = LocalAllocOp(loaded.result, results=[shared], names=[loaded.result.name])
+        view = Builder.after_op(loaded).emit(alloc)
+    return transposed(view, orders)
+
+
+def transposed(view: Value, orders: Orders) -> Value:
+    """The view permuted by `orders`, outermost first."""
+    after = Builder.after_op(owner(view))
+    for order in reversed(orders):
+        t: Any = view.type
+        shape = tuple([t.shape[i] for i in order])
+        permuted = SharedType(shape, t.elem, t.layout.trans(order))
+        view = after.emit(LocalTransOp(view, order=order, results=[permuted]))
+    return view
+
+
+def drop_unused(v: Value) -> None:
+    """Erase transposes that only this dot used, so that the load feeds nothing but shared memory."""
+    while isinstance(v.op, TransOp) and not v.uses:
+        op = v.op
+        v = op.x
+        op.erase()
+
+
+def owner(v: Value) -> Op:
+    assert v.op is not None
+    return v.op
+
+
+def loop_between(inner: Op, outer: Op) -> Op | None:
+    """A loop around `inner` that does not contain `outer`."""
+    op = inner.parent_op()
+    while op is not None:
+        if isinstance(op, ForOp | WhileOp) and not outer.is_inside(op):
+            return op
+        op = op.parent_op()
+    return None
+
+
+def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
+    """Dimensions of a load from the one contiguous in memory, as its coalesced layout shows."""
+    layout: LinearLayout | None = op.attrs.get("layout")
+    rank = len(op.result.type.shape)
+    order = list(reversed(range(rank)))
+    if layout is not None:
+        for basis in (*layout.bases("register"), *layout.bases("lane")):
+            if any(basis):
+                first = next(d for d, c in enumerate(basis) if c)
+                order.remove(first)
+                return (first, *order)
+    return tuple(order)
+
+
+def shared_layout(t: TileType, order: tuple[int, ...], reader: LinearLayout) -> LinearLayout:
+    """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and without
+    .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk: lanes that go along both
+    dimensions then meet other banks."""
+    bits = t.elem.storage_bits
+    width = widest_swizzle(t.shape, order, bits)
+    plain = shared_swizzled(t.shape, order, bits, width)
+    phases = {128: 3, 64: 2}.get(width, 0)
+    if not phases or ldmatrix_plan(reader, plain, bits) is not None:
+        return plain
+    turned = _turned(plain, 128 // bits, phases)
+    return min(
+        (plain, turned),
+        key=lambda c: bank_conflicts(reader, c, bits, max_vector(offset_map(reader, c), bits)),
+    )
+
+
+def _turned(layout: LinearLayout, chunk_elements: int, phases: int) -> LinearLayout:
+    """Row bit i is added to bit i + 1 (of `phases`, in a circle) of the 16-byte chunk's number, instead of to bit i."""
+    columns = list(layout.columns("offset"))
+    chunk = chunk_elements.bit_length() - 1
+    for i in range(phases):
+        if chunk + 3 + i < len(columns):
+            columns[chunk + 3 + i] ^= columns[chunk + i] ^ columns[chunk + (i + 1) % phases]
+    return layout.map_columns("offset", columns)
