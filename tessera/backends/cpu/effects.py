@@ -332,21 +332,21 @@ def _print(lo: Lowering, op: Any) -> None:
     prefix = op.prefix.replace("%", "%%")
     head = "pid (%d, %d, %d)"
     if not op.args:
-        printf(lo, f"{head} {prefix}\n", *program_args(lo))
+        printf(lo, f"{head}{prefix}\n", *program_args(lo))
     prepare(lo, [v for v in op.args if isinstance(v.type, TileType)], op)
     for k, v in enumerate(op.args):
         t = elem_of(v.type)
         which = f"(operand {k}) " if len(op.args) > 1 else ""
         if not isinstance(v.type, TileType):
             form, arg = _number(lo, t, lo.scalar_text(v), op.hex)
-            printf(lo, f"{head} idx () {prefix}{which}{form}\n", *program_args(lo), arg)
+            printf(lo, f"{head} idx (){prefix}{which}{form}\n", *program_args(lo), arg)
             continue
         indices = ", ".join(["%lld"] * len(shape_of(v.type)))
 
         def element(at: Point, v: Value = v, t: Any = t, which: str = which, indices: str = indices) -> None:
             form, arg = _number(lo, t, lo.text(lo.value(v, at), 1), op.hex)
             where = [f"i64 {lo.coord_text(c)}" for c in at.coords]
-            printf(lo, f"{head} idx ({indices}) {prefix}{which}{form}\n", *program_args(lo), *where, arg)
+            printf(lo, f"{head} idx ({indices}){prefix}{which}{form}\n", *program_args(lo), *where, arg)
 
         each(lo, scalar_nest(shape_of(v.type)), element)
     finish_side(lo)
