@@ -130,22 +130,28 @@ def read(
 class Reader:
     """Reads the groups of an access one by one."""
 
-    __slots__ = ("_access", "_addresses", "_elem", "_fl", "_shape")
+    __slots__ = ("_addresses", "_elem", "_fl", "_shape", "access")
 
     def __init__(self, fl: FunctionLowering, elem: Any, access: Access, place: SharedPlace):
-        self._fl, self._elem, self._access = fl, elem, access
+        self._fl, self._elem, self.access = fl, elem, access
         self._addresses = Addresses(fl, place, memory_bits(elem) // 8, access.lane, access.warp)
         matrix = isinstance(access, MatrixAccess)
         self._shape = _matrix_word(elem) if matrix else word_shape(elem, access.vec)
 
     def group(self, number: int, out: list[str]) -> None:
-        fl, access, shape = self._fl, self._access, self._shape
+        fl, access, shape = self._fl, self.access, self._shape
         base, at = self._addresses.at(access.groups[number].offset)
         if isinstance(access, MatrixAccess):
             words = fl.target.load_matrix(fl.w, base, at, access.count, access.trans)
-            registers = [r for rs in access.groups[number].words for r in rs]
         else:
             words = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
-            registers = access.groups[number].registers
-        for r, name in zip(registers, unpack(fl, self._elem, words, shape), strict=True):
+        for r, name in zip(
+            self.registers(number), unpack(fl, self._elem, words, shape), strict=True
+        ):
             out[r] = name
+
+    def registers(self, number: int) -> Sequence[int]:
+        """The registers that group `number` fills."""
+        if isinstance(self.access, MatrixAccess):
+            return [r for word in self.access.groups[number].words for r in word]
+        return self.access.groups[number].registers

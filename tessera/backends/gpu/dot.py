@@ -23,7 +23,7 @@ from tessera.backends.gpu.memory import copies
 from tessera.backends.gpu.types import is_native_float, llvm_type, memory_bits
 from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.errors import InternalError
-from tessera.ir import elem_of
+from tessera.ir import Value, elem_of
 from tessera.layout import (
     Access,
     LinearLayout,
@@ -42,20 +42,23 @@ from tessera.passes.layout_rules import fma_operand
 @lowers(MmaOp)
 def _mma(fl: FunctionLowering, op: MmaOp) -> None:
     row: MmaRow = fl.target.facts().mma_row(op.instruction)
-    a = _operand_words(fl, row, row.a, fl.get(op.a), row.registers(0))
-    b = _operand_words(fl, row, row.b, fl.get(op.b), row.registers(1))
-    acc_type, acc = _accumulators(fl, row, fl.get(op.acc))
     depth: int = op.a.type.shape[-1] // row.k
-    batch, rows, cols = _grid(op, len(a), len(b), len(acc), depth)
+    a = _Fragments(fl, row, op.a, row.registers(0), depth)
+    b = _Fragments(fl, row, op.b, row.registers(1), depth)
+    acc_type, acc = _accumulators(fl, row, fl.get(op.acc))
+    batch, rows, cols = _grid(op, a.count, b.count, len(acc), depth)
     word = "double" if row.a.bits == 64 else "float" if row.rounds_to else "i32"
+    a.fetch(0)
+    b.fetch(0)
     for k in range(depth):
+        a.fetch(k + 1)  # the next step's operands travel while this step computes
+        b.fetch(k + 1)
         for i in range(batch * rows):
+            left = a.words(i, k)
             for j in range(cols):
+                right = b.words(i // rows * cols + j, k)
                 at = i * cols + j
-                from_b = (i // rows * cols + j) * depth + k
-                acc[at] = fl.target.mma(
-                    fl.w, row.asm, acc_type, acc[at], a[i * depth + k], b[from_b], word
-                )
+                acc[at] = fl.target.mma(fl.w, row.asm, acc_type, acc[at], left, right, word)
     names = [x for piece in acc for x in piece]
     if acc_type == "i32" and row.acc.bits == 16:
         names = unpack(fl, row.acc, names, word_shape(row.acc, 2))
@@ -72,20 +75,50 @@ def _grid(op: MmaOp, a: int, b: int, acc: int, depth: int) -> tuple[int, int, in
     return batch, rows, cols
 
 
+class _Fragments:
+    """An operand as the fragments of single instructions; one that waits in shared memory is read step by step."""
+
+    def __init__(self, fl: FunctionLowering, row: MmaRow, v: Value, size: int, depth: int):
+        self.fl, self.row, self.elem, self.size, self.depth = fl, row, v.type.elem, size, depth
+        self.count: int = v.type.layout.size("register") // size
+        self._reader: Reader | None = fl.deferred.pop(v, None)
+        self._pending: list[tuple[int, int]] = []  # (first step, group), latest first
+        self._same: tuple[int, ...] = v.type.layout.register_representatives()
+        self._words: dict[tuple[int, int], list[str]] = {}
+        if self._reader is None:
+            self._names = fl.get(v)
+            return
+        self._names = [""] * len(self._same)
+        for number in range(len(self._reader.access.groups)):
+            step = min(r // size % depth for r in self._reader.registers(number))
+            self._pending.append((step, number))
+        self._pending.sort(reverse=True)
+
+    def fetch(self, k: int) -> None:
+        """Read what step `k` along K needs."""
+        while self._pending and self._pending[-1][0] <= k:
+            assert self._reader is not None
+            self._reader.group(self._pending.pop()[1], self._names)
+
+    def words(self, outer: int, k: int) -> list[str]:
+        """What the instruction takes for fragment (outer, k)."""
+        found = self._words.get((outer, k))
+        if found is None:
+            start = (outer * self.depth + k) * self.size
+            names = [self._names[r] for r in self._same[start : start + self.size]]
+            found = self._words[outer, k] = self._pack(names)
+        return found
+
+    def _pack(self, names: list[str]) -> list[str]:
+        if self.row.rounds_to:
+            return [self.fl.target.round_tf32(self.fl.w, x) for x in names]
+        if self.elem.bits == 64:
+            return names
+        return pack(self.fl, self.elem, names, word_shape(self.elem, self.size))
+
+
 def _pieces(names: Sequence[str], size: int) -> list[list[str]]:
     return [list(names[i : i + size]) for i in range(0, len(names), size)]
-
-
-def _operand_words(
-    fl: FunctionLowering, row: MmaRow, elem: Any, names: Sequence[str], size: int
-) -> list[list[str]]:
-    """For each fragment the words that the instruction takes."""
-    if row.rounds_to:
-        return _pieces([fl.target.round_tf32(fl.w, x) for x in names], size)
-    if elem.bits == 64:
-        return _pieces(names, size)
-    shape = word_shape(elem, size)
-    return [pack(fl, elem, piece, shape) for piece in _pieces(names, size)]
 
 
 def _accumulators(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tessera.backends.gpu.access import Addresses, access_for, place_of, read, write
+from tessera.backends.gpu.access import Addresses, Reader, access_for, place_of, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, registers, vector_length
 from tessera.backends.gpu.target import Access
@@ -15,7 +15,7 @@ from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.words import pack, word_shape
 from tessera.backends.gpu.writer import split
 from tessera.errors import InternalError
-from tessera.ir import Value
+from tessera.ir import Effect, Value
 from tessera.layout import LinearLayout, OffsetMap, images, offset_map
 from tessera.layout.matrix_ops import union
 from tessera.ops import (
@@ -27,6 +27,7 @@ from tessera.ops import (
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
+    MmaOp,
 )
 
 ASYNC_BYTES = (16, 8, 4)  # sizes of one asynchronous copy
@@ -63,9 +64,31 @@ def _load(fl: FunctionLowering, op: LocalLoadOp) -> None:
     t = op.result.type
     matrix = fl.target.facts().has_ldmatrix
     access = access_for(t.layout, op.shared.type.layout, memory_bits(t.elem), matrix)
+    reader = Reader(fl, t.elem, access, place_of(fl, op.shared))
+    if can_wait(op):
+        fl.deferred[op.result] = reader
+        return
     out = [""] * t.layout.size("register")
-    read(fl, t.elem, access, place_of(fl, op.shared), out)
+    for i in range(len(access.groups)):
+        reader.group(i, out)
     fl.set(op.result, copies(t.layout, out))
+
+
+def can_wait(op: LocalLoadOp) -> bool:
+    """May the matrix instruction that uses this tile read it piece by piece? Then few registers hold it at a time.
+
+    Nothing may touch shared memory in between, where the buffer may be dead already.
+    """
+    users = op.result.users()
+    if len(op.result.uses) != 1 or not isinstance(users[0], MmaOp):
+        return False
+    following = op.next
+    while following is not None and following is not users[0]:
+        disturbing = following.effects & (Effect.WRITE | Effect.SYNC) or following.regions
+        if disturbing or "scratch" in following.attrs or isinstance(following, LocalAllocOp):
+            return False
+        following = following.next
+    return following is not None
 
 
 @lowers(LocalStoreOp)

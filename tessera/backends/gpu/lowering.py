@@ -51,6 +51,7 @@ class FunctionLowering:
         self.num_warps: int = module.attrs.get("num_warps", 4)
         self.warp_bits = self.num_warps.bit_length() - 1
         self.values: dict[Value, list[str]] = {}
+        self.deferred: dict[Value, Any] = {}  # reads of shared memory that their one user will make
         self.axis = AxisAnalysis(func)
         self.contract = "contract " if fusion else ""
         self.kernel: bool = func.kernel
