@@ -121,7 +121,8 @@ class Lowering:
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}
-        self.align: dict[str, int] = {}  # of loop indices
+        self.align: dict[str, int] = {}  # of loop indices: a power of two that divides it
+        self.extent: dict[str, int] = {}  # of loop indices: it is below this
         self.stack_bytes = 0
         self.versions = 0
         self.context = "%ctx"
@@ -282,7 +283,7 @@ class Lowering:
         """The coordinate of a loop index (or a number)."""
         if isinstance(name, int):
             return Coord(name, (), None, extent)
-        self.align[name] = power_in(step)
+        self.align[name], self.extent[name] = power_in(step), extent
         return Coord(0, ((name, 1),), None, extent)
 
     def coord_align(self, c: Coord) -> int:
@@ -309,35 +310,57 @@ class Lowering:
                    align=min(self.coord_align(c), power_in(start)), nonneg=start >= 0, const=constant)  # fmt: skip
 
     def divided(self, c: Coord, divisor: int) -> tuple[Coord, Coord] | None:
-        """(c // divisor, c % divisor) when every lane's carry is known at compile time; None otherwise."""
-        from_pattern: Pattern = c.pattern or (0,)
+        """(c // divisor, c % divisor) when every lane's carry is known at compile time; None otherwise.
+
+        Each part of the sum (base, each term, the pattern) is divided by itself; that is exact as long as the
+        remainders together stay below the divisor.
+        """
         if divisor == 1:
             return c, Coord()
         if c.extent <= divisor:
             return Coord(), c
-        whole = tuple((n, f // divisor) for n, f in c.terms if f % divisor == 0)
-        rest = Coord(0, tuple((n, f) for n, f in c.terms if f % divisor), None, c.extent)
+        pattern: Pattern = c.pattern or (0,)
         high_base, low_base = divmod(c.base, divisor)
-        high, low = Coord(high_base, whole, None, 1), Coord(0, (), None, 1)
-        if rest.terms:
-            align = self.coord_align(rest)
-            unit = min(align, power_in(divisor))
-            exact = align % divisor == 0
-            if not exact and (low_base + max(from_pattern) >= unit or min(from_pattern) < 0):
+        highs, lows = tuple(p // divisor for p in pattern), tuple(p % divisor for p in pattern)
+        room = divisor - low_base - max(lows)
+        high_terms: list[tuple[str, int]] = []
+        low_terms: list[tuple[str, int]] = []
+        for name, factor in c.terms:
+            parts = self._divided_term(name, factor, divisor)
+            if parts is None:
                 return None
-            text = self.coord_text(rest)
-            q = self.em.op(f"udiv i64 {text}, {divisor}")
-            self.align[q] = max(1, align // divisor)
-            high = Coord(high.base, (*high.terms, (q, 1)), None, 1)
-            if not exact:
-                r = self.em.op(f"urem i64 {text}, {divisor}")
-                self.align[r] = unit
-                low = Coord(0, ((r, 1),), None, 1)
-        highs = tuple((low_base + p) // divisor for p in from_pattern)
-        lows = tuple((low_base + p) % divisor for p in from_pattern)
+            high, low, most = parts
+            high_terms += high
+            low_terms += low
+            room -= most
+        if room <= 0:
+            return None
         uniform = c.pattern is None
-        extent = -(-c.extent // divisor)
-        return _with_lanes(high, highs, uniform, extent), _with_lanes(low, lows, uniform, divisor)
+        return (
+            _with_lanes(Coord(high_base, tuple(high_terms)), highs, uniform, -(-c.extent // divisor)),
+            _with_lanes(Coord(low_base, tuple(low_terms)), lows, uniform, divisor),
+        )
+
+    def _divided_term(self, name: str, factor: int, divisor: int) -> tuple[list[Any], list[Any], int] | None:
+        """(terms of the quotient, terms of the remainder, largest remainder) of factor * name."""
+        if factor % divisor == 0:
+            return [(name, factor // divisor)], [], 0
+        extent = self.extent.get(name, 1 << 31)
+        top = (extent - 1) & -self.align.get(name, 1)  # the largest multiple of its alignment
+        if 0 <= factor * top < divisor:
+            return [], [(name, factor)], factor * top
+        if factor < 0 or divisor % factor:
+            return None
+        unit = divisor // factor
+        align = self.align.get(name, 1)
+        q = self.em.op(f"udiv i64 {name}, {unit}")
+        self.align[q], self.extent[q] = max(1, align // unit), -(-extent // unit)
+        if align % unit == 0:
+            return [(q, 1)], [], 0
+        r = self.em.op(f"urem i64 {name}, {unit}")
+        align = min(align, power_in(unit))
+        self.align[r], self.extent[r] = align, unit
+        return [(q, 1)], [(r, factor)], factor * (unit - align)
 
     # --- combine regions -----------------------------------------------------------------------------------------
     @contextmanager
