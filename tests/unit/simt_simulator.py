@@ -559,10 +559,11 @@ class Simulator:
             return given[1] if raw == given[0] else raw
         if kind == "exch":
             return given[0]
-        if ptx == "f":
-            t = {2: "half", 4: "float", 8: "double"}[size]
+        if ptx in ("f", "bf"):
+            t = "bfloat" if ptx == "bf" else {2: "half", 4: "float", 8: "double"}[size]
             x, y = (from_raw(t, np.array([v], np.uint64)) for v in (raw, given[0]))
-            return int(to_raw(t, (x + y).astype(x.dtype))[0])
+            total = round_bf16(x + y) if ptx == "bf" else (x + y).astype(x.dtype)
+            return int(to_raw(t, total)[0])
         if kind in ("max", "min"):
             order = (lambda v: v - ((v >> (8 * size - 1)) << (8 * size))) if ptx == "s" else (lambda v: v)
             return (max if kind == "max" else min)(raw, given[0], key=order)
@@ -710,6 +711,60 @@ MATH = {
     "sqrt.rn.f64": np.sqrt, "rsqrt.approx.ftz.f32": lambda x: (1 / np.sqrt(x)).astype(np.float32),
     "div.full.f32": np.divide, "rcp.approx.ftz.f32": lambda x: (1 / x).astype(np.float32),
 }  # fmt: skip
+def _toward_zero(type: str):
+    def convert(x: np.ndarray) -> np.ndarray:
+        if type == "bfloat":
+            cut = (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+            return np.where(np.isnan(x), np.float32(np.nan), cut)
+        near = x.astype(FLOAT[type])
+        over = np.abs(near.astype(x.dtype)) > np.abs(x)
+        return np.where(over, np.nextafter(near, FLOAT[type](0)), near)
+
+    return convert
+
+
+for _ptx, _source, _target in (
+    ("cvt.rz.f16.f32", "float", "half"), ("cvt.rz.bf16.f32", "float", "bfloat"),
+    ("cvt.rz.f32.f64", "double", "float"), ("cvt.rz.f16.f64", "double", "half"),
+):  # fmt: skip
+    MATH[_ptx] = _toward_zero(_target)
+
+
+def _float8_codes(type) -> tuple[np.ndarray, np.ndarray]:
+    values = np.array([float8_value(type, c) for c in range(128)])
+    finite = np.isfinite(values)
+    return values[finite], np.arange(128)[finite]
+
+
+def _narrow8(type, x: np.ndarray) -> np.ndarray:
+    """Nearest code, ties to even, saturating."""
+    values, codes = _float8_codes(type)
+    near = np.abs(np.abs(x.astype(np.float64))[:, None] - values[None, :])
+    near = np.where((codes & 1)[None, :], np.nextafter(near, np.inf), near)
+    best = codes[np.argmin(np.where(np.isnan(near), np.inf, near), axis=1)]
+    best = np.where(np.isinf(x), codes[-1], best)
+    code = np.where(np.isnan(x), 0x7F, best | np.where(np.signbit(x), 0x80, 0))
+    return code.astype(np.uint64)
+
+
+def _from8(type):
+    def convert(pair: np.ndarray) -> np.ndarray:
+        halves = []
+        for i in range(2):
+            codes = mask_int(pair >> np.uint64(8 * i), 8)
+            x = np.array([float8_value(type, int(c)) for c in codes], np.float16)
+            halves.append(to_raw("half", x))
+        return halves[0] | halves[1] << np.uint64(16)
+
+    return convert
+
+
+for _name, _type in (("e4m3", float8e4nv), ("e5m2", float8e5)):
+    MATH[f"cvt.rn.satfinite.{_name}x2.f32"] = lambda high, low, t=_type: (
+        _narrow8(t, low) | _narrow8(t, high) << np.uint64(8)
+    )
+    MATH[f"cvt.rn.f16x2.{_name}x2"] = _from8(_type)
+
 HANDLERS = [
     ("ld.", Simulator.access), ("st.", Simulator.access), ("bar.sync", Simulator.barrier), ("atom", Simulator.atomic),
     ("red", Simulator.atomic),

@@ -133,42 +133,10 @@ def narrow(fl: FunctionLowering, elem: Any, x: str) -> str:
     return x if elem is float32 else fl.w.pure(f"fptrunc float {x} to {llvm_type(elem)}")
 
 
-@elementwise(arith.RemOp)
-def _rem(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
-    w, t = fl.w, llvm_type(elem)
-    if not elem.is_floating():
-        if elem is int1:
-            return "false"
-        return w.pure(f"{'srem' if elem.signed else 'urem'} {t} {a}, {b}")
-    x, y = (w.pure(f"fpext {t} {v} to double") if elem is not float64 else v for v in (a, b))
-    result = _fmod(fl, x, y)
-    return result if elem is float64 else w.pure(f"fptrunc double {result} to {t}")
-
-
-def _fmod(fl: FunctionLowering, x: str, y: str) -> str:
-    """fp64 remainder, exact while the quotient is below 2**53: the fused product has no error, and a quotient that
-    rounded up to the next integer leaves a remainder of the wrong sign, which one more |y| repairs."""
-    w = fl.w
-    quotient = w.call("double", "llvm.trunc.f64", [f"double {w.pure(f'fdiv double {x}, {y}')}"])
-    minus = w.pure(f"fneg double {quotient}")
-    rest = w.call("double", "llvm.fma.f64", [f"double {minus}", f"double {y}", f"double {x}"])
-    size = w.call("double", "llvm.fabs.f64", [f"double {y}"])
-    step = w.call("double", "llvm.copysign.f64", [f"double {size}", f"double {x}"])
-    product = w.pure(f"fmul double {rest}, {step}")
-    wrong = w.pure(f"fcmp olt double {product}, 0.0")
-    fixed = w.pure(f"fadd double {rest}, {step}")
-    rest = w.pure(f"select i1 {wrong}, double {fixed}, double {rest}")
-    signed = w.call("double", "llvm.copysign.f64", [f"double {rest}", f"double {x}"])
-    # The product quotient * y of an infinite y is no number although the remainder is x.
-    infinite = w.pure(f"fcmp oeq double {size}, {float_literal(float64, float('inf'))}")
-    nan = w.pure(f"fcmp uno double {x}, {x}")
-    whole = w.pure(f"select i1 {nan}, double {signed}, double {x}")
-    bounded = w.pure(
-        f"fcmp one double {w.call('double', 'llvm.fabs.f64', [f'double {x}'])}, "
-        f"{float_literal(float64, float('inf'))}"
-    )
-    keep = w.pure(f"and i1 {infinite}, {bounded}")
-    return w.pure(f"select i1 {keep}, double {whole}, double {signed}")
+def integer_remainder(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
+    if elem is int1:
+        return "false"
+    return fl.w.pure(f"{'srem' if elem.signed else 'urem'} {llvm_type(elem)} {a}, {b}")
 
 
 @elementwise(arith.AndOp, arith.OrOp, arith.XorOp, arith.ShlOp)

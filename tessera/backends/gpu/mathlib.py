@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.backends.gpu import mathtables as tables
-from tessera.backends.gpu.elementwise import map_registers, narrow, widen
+from tessera.backends.gpu.elementwise import integer_remainder, map_registers, narrow, widen
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.target import GpuTarget
 from tessera.backends.gpu.types import float_literal, llvm_type
 from tessera.backends.gpu.writer import Writer
 from tessera.dtypes import float32, float64
 from tessera.errors import InternalError
-from tessera.ir import Op
+from tessera.ir import Op, elem_of
 from tessera.ops import MATH_OPS, arith
 
 LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
@@ -553,6 +553,40 @@ def _pow(m: Maths, x: str, y: str) -> str:
     return m.select(m.cmp("oeq", y, m.const(0.0)), one, value)
 
 
+@function("fmod", "double")
+def _fmod(m: Maths, x: str, y: str) -> str:
+    """Remainder of the magnitudes, exact: multiples of y times a power of two are taken off, 50 bits of the quotient in
+    a step. A quotient that rounded up leaves a remainder below zero, which one more divisor repairs."""
+    w, zero = m.w, m.const(0.0)
+    ay, start = m.abs(y), m.abs(x)
+    loop, step, after = w.label("loop"), w.label("step"), w.label("done")
+    valid = m.cmp("ogt", ay, zero)
+    valid = w.pure(f"and i1 {valid}, {m.cmp('olt', start, m.const(math.inf))}")
+    exponent = m.iop("lshr", m.bits(ay), 52)
+    before = w.block
+    w.branch(loop)
+    w.start(loop)
+    rest, following = w.fresh(), w.fresh()
+    w.lines.append(f"  {rest} = phi double [ {start}, %{before} ], [ {following}, %{step} ]")
+    more = w.pure(f"and i1 {valid}, {m.cmp('oge', rest, ay)}")
+    w.branch_if(more, step, after)
+    w.start(step)
+    gap = m.iop("sub", m.iop("sub", m.iop("lshr", m.bits(rest), 52), exponent), 50)
+    gap = w.call("i64", "llvm.smax.i64", [f"i64 {gap}", "i64 0"])
+    scale = m.whole(w.call("i64", "llvm.smin.i64", [f"i64 {gap}", "i64 1000"]))
+    divisor = m.mul(ay, scale)
+    quotient = m.call("trunc", m.op("fdiv", rest, divisor))
+    left = m.fma(m.neg(quotient), divisor, rest)
+    fixed = m.add(left, divisor)
+    w.lines.append(f"  {following} = select i1 {m.below(left, 0.0)}, double {fixed}, double {left}")
+    w.branch(loop)
+    w.start(after)
+    result = m.sign_of(rest, x)
+    defined = w.pure(f"and i1 {m.cmp('une', y, zero)}, {m.cmp('olt', start, m.const(math.inf))}")
+    defined = w.pure(f"and i1 {defined}, {m.cmp('ord', y, y)}")
+    return m.select(defined, result, m.const(math.nan))
+
+
 # --- lowering ---------------------------------------------------------------------------------------------------------
 INTRINSIC = {
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "round": "round",
@@ -589,6 +623,17 @@ def evaluate(fl: FunctionLowering, name: str, elem: Any, args: Sequence[str]) ->
 
 def _element(fl: FunctionLowering, op: Op, elem: Any, *args: str) -> str:
     return evaluate(fl, op.opcode, elem, args)
+
+
+@lowers(arith.RemOp)
+def _rem(fl: FunctionLowering, op: arith.RemOp) -> None:
+    floats = elem_of(op.lhs.type).is_floating()
+    map_registers(fl, op, _remainder if floats else integer_remainder)
+
+
+def _remainder(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+    """C's fmod; narrower types in fp64, where the result is the same."""
+    return evaluate(fl, "fmod", elem, (a, b))
 
 
 @lowers(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
