@@ -30,8 +30,11 @@ def array_extent(x: Any) -> tuple[int, int] | None:
         base = x
         while isinstance(base.base, np.ndarray):
             base = base.base
-        low, high = np.lib.array_utils.byte_bounds(base)
-        return int(low), int(high)
+        low = high = base.ctypes.data
+        for n, stride in zip(base.shape, base.strides, strict=True):
+            reach = (n - 1) * stride
+            low, high = low + min(reach, 0), high + max(reach, 0)
+        return (low, high + base.itemsize) if base.size else (low, low)
     if hasattr(x, "untyped_storage"):
         s = x.untyped_storage()
         return s.data_ptr(), s.data_ptr() + s.nbytes()
@@ -67,6 +70,8 @@ def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
     memory.open |= any(_makes_pointers(op) for op in module.walk())
     gx, gy, gz = (*grid, 1, 1, 1)[:3]
     machine = Machine(module, memory, (gx, gy, gz))
+    with np.errstate(all="ignore"):
+        machine.compute_uniform(kernel, values)
     for z in range(gz):
         for y in range(gy):
             for x in range(gx):

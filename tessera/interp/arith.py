@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -87,12 +88,12 @@ def xor_(m: Machine, op: Op, a: Any, b: Any) -> Any:
 
 @evaluate(arith.ShlOp)
 def shl_(m: Machine, op: Op, a: Any, b: Any) -> Any:
-    return _wrap(op, a << b)
+    return a & ~b if a.dtype == np.bool_ else _wrap(op, a << b)
 
 
 @evaluate(arith.ShrOp)
 def shr_(m: Machine, op: Op, a: Any, b: Any) -> Any:
-    return _wrap(op, a >> b)
+    return a & ~b if a.dtype == np.bool_ else _wrap(op, a >> b)
 
 
 @evaluate(arith.MinOp)
@@ -159,8 +160,30 @@ def select_(m: Machine, op: Op, c: Any, a: Any, b: Any) -> Any:
 @evaluate(arith.FmaOp)
 def fma_(m: Machine, op: Op, x: Any, y: Any, z: Any) -> Any:
     if x.dtype == np.float64:
+        return np.asarray(_fma_f64(x, y, z), np.float64)
+    product = x.astype(np.float64) * y.astype(np.float64)  # exact: at most 48 bits
+    return _wrap(op, _add_to_odd(product, z.astype(np.float64)))
+
+
+def _add_to_odd(a: Any, b: Any) -> Any:
+    """a + b in fp64, an inexact sum ending in an odd bit: so rounding it once more gives what one rounding gives."""
+    s = np.asarray(a + b)
+    part = s - a
+    error = (a - (s - part)) + (b - part)  # exact (Knuth)
+    even = s.view(np.int64) & 1 == 0
+    nudge = np.isfinite(s) & (error != 0) & even
+    return np.where(nudge, np.nextafter(s, np.where(error > 0, np.inf, -np.inf)), s)
+
+
+@np.vectorize
+def _fma_f64(x: float, y: float, z: float) -> float:
+    if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
         return x * y + z
-    return _wrap(op, (x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)))
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    try:
+        return float(exact) if exact else x * y + z  # the sign of a zero
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
 @evaluate(arith.NegOp)
@@ -204,13 +227,18 @@ def isnan_(m: Machine, op: Op, x: Any) -> Any:
 
 @evaluate(arith.PopcOp)
 def popc_(m: Machine, op: arith.PopcOp, x: Any) -> Any:
-    return np.bitwise_count(_bits(op, x)).astype(np.int32)
+    bits = _bits(op, x)
+    one = bits.dtype.type(1)
+    return sum(
+        ((bits >> bits.dtype.type(i)) & one).astype(np.int32)
+        for i in range(elem_of(op.x.type).bits)
+    )
 
 
 @evaluate(arith.ClzOp)
 def clz_(m: Machine, op: arith.ClzOp, x: Any) -> Any:
-    bits, count = _bits(op, x), np.full(np.shape(x), elem_of(op.x.type).bits, np.int32)
-    width = elem_of(op.x.type).bits
+    bits, width = _bits(op, x), elem_of(op.x.type).bits
+    count = np.full(np.shape(x), width, np.int32)
     for i in range(width):
         count = np.where((bits >> bits.dtype.type(i)) & bits.dtype.type(1), width - 1 - i, count)
     return count.astype(np.int32)

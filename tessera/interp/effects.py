@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from tessera.dtypes import dtype
 from tessera.errors import DeviceAssertionError, InterpreterError
 from tessera.interp.machine import Machine, evaluate
-from tessera.interp.numerics import carrier, settle, storage, to_storage
+from tessera.interp.numerics import bits_type, carrier, from_storage, settle, storage, to_storage
 from tessera.ir import elem_of
 from tessera.ops import gpu, memory
 
@@ -45,11 +46,7 @@ def atomic_rmw_(m: Machine, op: memory.AtomicRmwOp, ptr: Any, value: Any, *_: An
     for i in np.ndindex(np.shape(ptr)):
         if mask is None or mask[i]:
             old[i] = m.memory.load(ptr[i], elem, None, None)
-            if op.kind in ("and", "or", "xor") and elem.is_floating():
-                bits = np.dtype(f"u{elem.storage_bytes}")
-                new = combine(old[i].view(bits), value[i].view(bits)).view(old.dtype)
-            else:
-                new = settle(combine(old[i], value[i]), elem)
+            new = settle(combine(old[i], value[i]), elem)
             m.memory.store(ptr[i], new, elem, None)
     return old
 
@@ -128,12 +125,21 @@ def print_(m: Machine, op: memory.PrintOp, *args: Any) -> Any:
     pid = f"pid ({', '.join(map(str, m.program))})"
     if not args:
         print(f"{pid}{op.prefix}", file=sys.stdout)
-    for number, x in enumerate(args):
+    for number, (x, v) in enumerate(zip(args, op.args, strict=True)):
         label = f"(operand {number}) " if len(args) > 1 else ""
-        for i in np.ndindex(np.shape(x)):
-            shown = hex(int(x[i])) if op.hex else x[i]
-            print(f"{pid} idx ({', '.join(map(str, i))}){op.prefix}{label}{shown}")
+        shown = _hex(x, elem_of(v.type)) if op.hex else np.asarray(x)
+        for i in np.ndindex(shown.shape):
+            print(f"{pid} idx ({', '.join(map(str, i))}){op.prefix}{label}{shown[i]}")
     return ()
+
+
+def _hex(x: Any, elem: Any) -> np.ndarray:
+    """Integers and pointers as zero-padded hexadecimal; floats as they are."""
+    x = np.asarray(x)
+    if isinstance(elem, dtype) and elem.is_floating():
+        return x
+    bits, width = x.astype(bits_type(elem)), 2 * elem.storage_bytes
+    return np.vectorize(lambda b: f"0x{int(b):0{width}x}", otypes=[object])(bits)
 
 
 @evaluate(memory.BarrierOp, memory.AssumeOp)
@@ -152,10 +158,8 @@ def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: Any = None) -> Any:
     t = op.result.type
     if init is not None:
         return np.array(np.broadcast_to(init, t.shape))
-    raw = np.full((*t.shape, np.dtype(storage(t.elem)).itemsize), 0xFF, np.uint8)  # poison: NaN, -1
-    return np.zeros(t.shape, carrier(t.elem)) + raw.view(storage(t.elem))[..., 0].astype(
-        carrier(t.elem)
-    )
+    raw = np.frombuffer(b"\xff" * op.bytes, storage(t.elem)).reshape(t.shape)
+    return np.array(from_storage(raw, t.elem), carrier(t.elem))  # poison: NaN, -1, True
 
 
 @evaluate(gpu.LocalIndexOp)

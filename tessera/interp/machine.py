@@ -15,8 +15,8 @@ import numpy as np
 
 from tessera.errors import InterpreterError, Loc, TesseraError
 from tessera.interp.memory import Memory
-from tessera.ir import Block, Module, Op, Value
-from tessera.ops import ConditionOp, FuncOp, ReturnOp, YieldOp
+from tessera.ir import Block, Effect, Module, Op, Value
+from tessera.ops import FuncOp, ProgramIdOp
 
 Evaluator = Callable[..., Any]
 EVALUATORS: dict[type[Op], Evaluator] = {}
@@ -33,6 +33,29 @@ def evaluate(*classes: type[Op]) -> Callable[[Evaluator], Evaluator]:
     return register
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A block made ready to run: for each op its meaning, its operands and its results."""
+
+    args: list[Value]
+    steps: list[tuple[Evaluator, Op, list[Value], list[Value]]]
+    out: list[Value]
+
+
+def _plan(block: Block, done: dict[Value, Any] | None = None) -> Plan:
+    """The plan of a block, without the ops whose results are in `done`."""
+    steps: list[tuple[Evaluator, Op, list[Value], list[Value]]] = []
+    for op in block:
+        if op.terminator:
+            return Plan(block.args, steps, op.operands)
+        evaluator = EVALUATORS.get(type(op))
+        if evaluator is None:
+            raise InterpreterError(f"op {op.opcode!r} has no NumPy meaning", loc=op.loc)
+        if not (done and op.results and op.results[0] in done):
+            steps.append((evaluator, op, op.operands, op.results))
+    raise InterpreterError("block without terminator")
+
+
 @dataclass(slots=True)
 class Machine:
     """State of one launch. `values` holds the current program's SSA values."""
@@ -42,6 +65,10 @@ class Machine:
     grid: tuple[int, int, int]
     program: tuple[int, int, int] = (0, 0, 0)
     values: dict[Value, Any] = field(default_factory=dict)
+    uniform: dict[Value, Any] = field(
+        default_factory=dict
+    )  # values that all programs have in common
+    plans: dict[Block, Plan] = field(default_factory=dict)
     groups: list[list[Callable[[], None]]] = field(
         default_factory=list
     )  # committed, unfinished async copies
@@ -49,31 +76,33 @@ class Machine:
 
     def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
         """Execute a block and give its terminator's operand values."""
+        plan = self.plans.get(block)
+        if plan is None:
+            plan = self.plans[block] = _plan(block)
         values = self.values
-        for formal, actual in zip(block.args, args, strict=True):
-            values[formal] = actual
-        op = block.first
-        while op is not None:
-            if op.terminator:
-                return [values[v] for v in op.operands]
-            self.step(op)
-            op = op.next
-        raise InterpreterError("block without terminator")
-
-    def step(self, op: Op) -> None:
-        evaluator = EVALUATORS.get(type(op))
-        if evaluator is None:
-            raise InterpreterError(f"op {op.opcode!r} has no NumPy meaning", loc=op.loc)
-        values = self.values
+        values.update(zip(plan.args, args, strict=True))
+        op: Op | None = None
         try:
-            result = evaluator(self, op, *[values[v] for v in op.operands])
+            for evaluator, op, operands, results in plan.steps:
+                result = evaluator(self, op, *[values[v] for v in operands])
+                if len(results) == 1:
+                    values[results[0]] = result
+                elif results:
+                    values.update(zip(results, result, strict=True))
         except TesseraError as e:
-            raise self._placed(e, op.loc) from None
-        if len(op.results) == 1:
-            values[op.results[0]] = result
-        else:
-            for r, x in zip(op.results, result or (), strict=True):
-                values[r] = x
+            raise self._placed(e, op.loc if op is not None else None) from None
+        return [values[v] for v in plan.out]
+
+    def compute_uniform(self, kernel: FuncOp, args: Sequence[Any]) -> None:
+        """Evaluate once what does not depend on the program: pure ops of arguments and constants."""
+        self.values = values = dict(zip(kernel.body.args, args, strict=True))
+        for op in kernel.body:
+            pure = op.effects is Effect.NONE and not op.regions and not op.terminator
+            if pure and not isinstance(op, ProgramIdOp) and all(v in values for v in op.operands):
+                out = EVALUATORS[type(op)](self, op, *[values[v] for v in op.operands])
+                values.update(zip(op.results, [out] if len(op.results) == 1 else out, strict=True))
+        self.uniform = values
+        self.plans[kernel.body] = _plan(kernel.body, values)
 
     def _placed(self, error: TesseraError, loc: Loc | None) -> TesseraError:
         if error.loc is None:
@@ -102,10 +131,7 @@ def run_program(
     machine: Machine, kernel: FuncOp, args: Sequence[Any], program: tuple[int, int, int]
 ) -> None:
     machine.program = program
-    machine.values = {}
+    machine.values = dict(machine.uniform)
     machine.groups, machine.open_group = [], []
     with np.errstate(all="ignore"):
         machine.run_block(kernel.body, args)
-
-
-TERMINATORS = (ReturnOp, YieldOp, ConditionOp)

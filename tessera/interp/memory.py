@@ -38,29 +38,36 @@ class Memory:
     windows: dict[Any, np.ndarray] = field(default_factory=dict)
 
     def _words(self, address: np.ndarray, kind: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+        """The window of words of a kind and the index of each address in it, checked."""
         width = np.dtype(kind).itemsize
         address = np.asarray(address, np.int64)
         if address.size:
             self._check(address, width, what)
-            if np.any(address % width):
+            if int(np.bitwise_or.reduce(address, axis=None)) & (width - 1):
+                first = int(address.reshape(-1)[np.argmax(address.reshape(-1) % width != 0)])
                 raise InterpreterError(
-                    f"{what} at an address that is not aligned to its {width} bytes"
+                    f"{what} at address {first:#x}, which is not a multiple of {width} bytes"
                 )
         if kind not in self.windows:
             self.windows[kind] = np.asarray(_Window(kind))
-        return self.windows[kind], (address - _BASE) // width
+        return self.windows[kind], (address - _BASE) >> (width.bit_length() - 1)
 
     def _check(self, address: np.ndarray, width: int, what: str) -> None:
+        lowest, highest = int(address.min()), int(address.max()) + width
+        if self.open and lowest >= _BASE:
+            return
+        for low, high in self.extents.values():
+            if low <= lowest and highest <= high:
+                return  # the usual case: all in one array
+        flat = address.reshape(-1)
+        inside = np.full(flat.shape, False)
+        for low, high in self.extents.values():
+            inside |= (flat >= low) & (flat + width <= high)
         if self.open:
-            bad = address < _BASE
-        else:
-            inside = np.zeros(address.shape, bool)
-            for low, high in self.extents.values():
-                inside |= (address >= low) & (address + width <= high)
-            bad = ~inside
-        if np.any(bad):
-            first = int(np.argmax(bad.reshape(-1)))
-            where = int(address.reshape(-1)[first])
+            inside = flat >= _BASE
+        if not inside.all():
+            first = int(np.argmin(inside))
+            where = int(flat[first])
             raise InterpreterError(
                 f"{what} out of bounds: element {first} has address {where:#x}{self._nearest(where)}",
                 help="guard the access with a mask, or check the strides and the grid of the launch",
@@ -84,7 +91,7 @@ class Memory:
     ) -> np.ndarray:
         """Values of type `elem` at `address` where `mask`; elsewhere `other`, or 0."""
         kind = storage(elem)
-        if mask is None:
+        if mask is None or np.all(mask):
             words, index = self._words(address, kind, "load")
             return from_storage(words[index], elem)
         raw = np.zeros(np.shape(address), kind)
@@ -97,7 +104,7 @@ class Memory:
         self, address: np.ndarray, value: np.ndarray, elem: Any, mask: np.ndarray | None
     ) -> None:
         raw = to_storage(value, elem)
-        if mask is not None:
+        if mask is not None and not np.all(mask):
             address, raw = np.asarray(address)[mask], np.asarray(raw)[mask]
         words, index = self._words(address, storage(elem), "store")
         words[index] = raw

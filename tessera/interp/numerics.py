@@ -20,6 +20,7 @@ from tessera.dtypes import (
     float8e4b15,
     float8e4nv,
     float8e5,
+    float32,
     float64,
     int1,
 )
@@ -84,8 +85,6 @@ def encode_fp8(x: np.ndarray, t: dtype, rounding: str = "rtne") -> np.ndarray:
     else:
         up, down = finite[high] - a, a - finite[low]
         code = np.where((up < down) | ((up == down) & (high % 2 == 0)), high, low)
-    if t is float8e5 and rounding == "rtne":
-        code = np.where(np.isinf(a), 0x7B, code)
     code = code.astype(np.uint8)
     negative = np.signbit(x) & ((code != 0) | (t in (float8e5, float8e4nv, float8e4b15)))
     code = np.where(negative, code | 0x80, code)
@@ -94,14 +93,17 @@ def encode_fp8(x: np.ndarray, t: dtype, rounding: str = "rtne") -> np.ndarray:
 
 
 def encode_bf16(x: np.ndarray, rounding: str = "rtne") -> np.ndarray:
-    """Upper halves of float32 bits, rounded to nearest even (or toward zero)."""
+    """Upper halves of float32 bits, rounded to nearest even (or toward zero). A NaN keeps sign and payload."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32).reshape(np.shape(x))
-    rounded = (
-        bits if rounding == "rtz" else bits + np.uint32(0x7FFF) + ((bits >> 16) & np.uint32(1))
-    )
-    return np.where(np.isnan(x), np.uint16(0x7FFF), (rounded >> 16).astype(np.uint16)).astype(
-        np.uint16
-    )
+    upper = (bits >> np.uint32(16)).astype(np.uint16)
+    if rounding == "rtz":
+        rounded = upper
+    else:
+        rounded = ((bits + np.uint32(0x7FFF) + (upper & np.uint16(1))) >> np.uint32(16)).astype(
+            np.uint16
+        )
+    quiet = np.where(upper & np.uint16(0x7F), upper, upper | np.uint16(0x40))
+    return np.where(np.isnan(x), quiet, rounded).astype(np.uint16)
 
 
 def decode_bf16(codes: np.ndarray) -> np.ndarray:
@@ -153,7 +155,9 @@ def _to_int(x: np.ndarray, t: dtype) -> np.ndarray:
 
 def _truncate(x: np.ndarray, t: dtype) -> np.ndarray:
     """Narrow floats toward zero."""
-    if t in (bfloat16,) or t.is_fp8():
+    if x.dtype == np.float64 and t is not float32:
+        x = _truncate(x, float32)
+    if t is bfloat16 or t.is_fp8():
         return settle(x, t, "rtz")
     near = x.astype(carrier(t))
     grown = np.abs(near.astype(np.float64)) > np.abs(x.astype(np.float64))

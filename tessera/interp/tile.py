@@ -10,7 +10,7 @@ import numpy as np
 from tessera.dtypes import float64
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import carrier, settle
-from tessera.ir import Op, elem_of, shape_of
+from tessera.ir import Effect, elem_of, shape_of
 from tessera.ops import control, gpu, tile
 
 
@@ -29,8 +29,16 @@ def arange_(m: Machine, op: tile.ArangeOp) -> Any:
     return np.arange(op.start, op.end, dtype=np.int32)
 
 
-@evaluate(tile.SplatOp, tile.BroadcastOp)
-def broadcast_(m: Machine, op: Op, x: Any) -> Any:
+@evaluate(tile.SplatOp)
+def splat_(m: Machine, op: tile.SplatOp, x: Any) -> Any:
+    shape, x = shape_of(op.result.type), np.asarray(x)
+    return np.ndarray(
+        shape, x.dtype, x, 0, (0,) * len(shape)
+    )  # a view, as broadcast_to gives, but faster
+
+
+@evaluate(tile.BroadcastOp)
+def broadcast_(m: Machine, op: tile.BroadcastOp, x: Any) -> Any:
     return np.broadcast_to(x, shape_of(op.result.type))
 
 
@@ -74,9 +82,10 @@ def histogram_(m: Machine, op: tile.HistogramOp, x: Any, mask: Any = None) -> An
 def _tf32(x: Any) -> Any:
     """Round fp32 to 10 mantissa bits, ties to even."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
-    return ((bits + np.uint32(0xFFF) + ((bits >> 13) & np.uint32(1))) & np.uint32(0xFFFFE000)).view(
-        np.float32
+    rounded = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(
+        0xFFFFE000
     )
+    return np.where(np.isfinite(x), rounded.view(np.float32), x)
 
 
 @evaluate(tile.DotOp)
@@ -93,6 +102,18 @@ def mma_(m: Machine, op: gpu.MmaOp, a: Any, b: Any, acc: Any) -> Any:
     return _multiply(op, a, b, acc)
 
 
+@evaluate(gpu.WgmmaOp)
+def wgmma_(m: Machine, op: gpu.WgmmaOp, a: Any, b: Any, acc: Any) -> Any:
+    if elem_of(op.b.type.elem).name == "fp32":
+        a, b = _tf32(a), _tf32(b)
+    return _multiply(op, a, b, acc)
+
+
+@evaluate(gpu.WgmmaWaitOp)
+def wgmma_wait_(m: Machine, op: gpu.WgmmaWaitOp, acc: Any) -> Any:
+    return acc
+
+
 def _multiply(op: Any, a: Any, b: Any, acc: Any) -> Any:
     e = elem_of(op.acc.type)
     # One rounding per dot, from fp64 (fp32 products of 16-bit floats are exact there; ints stay ints).
@@ -101,10 +122,16 @@ def _multiply(op: Any, a: Any, b: Any, acc: Any) -> Any:
 
 
 def _combine(m: Machine, op: tile.CombineOp, a: list[Any], b: list[Any]) -> list[Any]:
-    """Run the combine region on whole arrays: its ops work element by element."""
+    """The combine region on whole arrays, whose ops work element by element; one element at a time if it branches."""
     shape = np.broadcast_shapes(*(np.shape(x) for x in (*a, *b)))
-    out = m.run_block(op.combine, [*a, *b])
-    return [np.broadcast_to(x, shape) for x in out]
+    if all(not inner.regions and inner.effects is Effect.NONE for inner in op.combine):
+        return [np.broadcast_to(x, shape) for x in m.run_block(op.combine, [*a, *b])]
+    out = [np.empty(shape, x.dtype) for x in a]
+    for i in np.ndindex(shape):
+        values = m.run_block(op.combine, [np.asarray(x[i]) for x in (*a, *b)])
+        for o, value in zip(out, values, strict=True):
+            o[i] = value
+    return out
 
 
 @evaluate(tile.ReduceOp)
@@ -126,19 +153,19 @@ def reduce_(m: Machine, op: tile.ReduceOp, *inputs: Any) -> Any:
 
 @evaluate(tile.ScanOp)
 def scan_(m: Machine, op: tile.ScanOp, *inputs: Any) -> Any:
+    """By doubling: after the step with distance d, each element combines the 2·d up to it."""
     parts = [np.moveaxis(x, op.axis, 0) for x in inputs]
     if op.reverse:
         parts = [x[::-1] for x in parts]
-    out = [np.array(x) for x in parts]
-    for i in range(1, len(parts[0])):
-        for o, new in zip(
-            out, _combine(m, op, [o[i - 1] for o in out], [x[i] for x in parts]), strict=True
-        ):
-            o[i] = new
+    distance = 1
+    while distance < len(parts[0]):
+        joined = _combine(m, op, [x[:-distance] for x in parts], [x[distance:] for x in parts])
+        parts = [np.concatenate([x[:distance], j]) for x, j in zip(parts, joined, strict=True)]
+        distance *= 2
     if op.reverse:
-        out = [x[::-1] for x in out]
-    moved = [np.moveaxis(x, 0, op.axis) for x in out]
-    return moved[0] if len(moved) == 1 else tuple(moved)
+        parts = [x[::-1] for x in parts]
+    out = [np.moveaxis(x, 0, op.axis) for x in parts]
+    return out[0] if len(out) == 1 else tuple(out)
 
 
 # --- control flow ----------------------------------------------------------------------------------------
