@@ -17,6 +17,7 @@ import numpy as np
 
 from tessera.backends.gpu.types import float8_value
 from tessera.dtypes import float8e4nv, float8e5
+from tessera.errors import DeviceAssertionError
 
 SHARED = 0x1000
 PAGE = 1 << 32  # arrays start at multiples of this address, so that no access strays into another
@@ -47,6 +48,18 @@ def fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     rest = (product - (total - back)) + (z - back)
     better = total + (rest + error)
     return np.where(np.isfinite(better), better, total)
+
+
+def add_to(acc: list, i: int, thread: int, value: float, half: bool) -> None:
+    """Add to accumulator register i; fp16 ones stand in pairs."""
+    if half:
+        pair = acc[i // 2][thread : thread + 1].astype(np.uint32).view(np.float16)
+        pair[i % 2] += np.float16(value)
+        acc[i // 2][thread] = pair.view(np.uint32)[0]
+    elif acc[i].dtype == np.uint64:
+        acc[i][thread] = np.uint64((int(acc[i][thread]) + int(value)) & 0xFFFFFFFF)
+    else:
+        acc[i][thread] += value
 
 
 def bits_of(type: str) -> int:
@@ -155,10 +168,15 @@ class Simulator:
         for found in re.finditer(r"^define .*?^\}", ir, re.M | re.S):
             f = Function(found[0])
             self.functions[f.name] = f
+        self.texts: dict[str, str] = {}
         self.tables: dict[str, np.ndarray] = {}
         for name, values in re.findall(r"^(@[\w.]+) = .*? constant \[\d+ x i64\] \[(.*)\]", ir, re.M):
             numbers = [int(v.split()[1]) & (2**64 - 1) for v in values.split(",")]
             self.tables[name] = np.array(numbers, np.uint64)
+        for name, text in re.findall(r"^(@\w+) = .*? constant \[\d+ x i8\] c\"(.*)\\00\"", ir, re.M):
+            plain = re.sub(r"\\([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), text)
+            self.texts[name] = plain.encode("latin-1").decode("utf-8")
+        self.local: dict[int, list] = {}  # stack slots by address
         self.memory, self.threads = memory, threads
         self.program = (0, 0, 0)
         self.grid = (1, 1, 1)
@@ -395,6 +413,24 @@ class Simulator:
         name, at = self.value("ptr", typed(split_args(rest)[1])[1], env)
         return self.tables[name][np.where(on, at, 0).astype(np.int64)]
 
+    def do_alloca(self, rest: str, env, on):
+        return self.full("i64", (len(self.local) + 1) << 48)
+
+    def do_store(self, rest: str, env, on):
+        (type, value), (_, place) = (typed(p) for p in split_args(rest))
+        self.local[int(env[place][0])] = [type, self.value(type, value, env)]
+
+    def vprintf(self, text: str, buffer: np.ndarray | None, on) -> np.ndarray:
+        base = int(buffer[0]) if buffer is not None else 0
+        slots = [self.local.pop(k) for k in sorted(self.local) if base and k >> 48 == base >> 48]
+        form = self.texts[text].replace("ll", "").replace("%p", "%#x")
+        for t in np.nonzero(on)[0]:
+            values = []
+            for (type, x), how in zip(slots, re.findall(r"%[0-9#]*([a-z])", form)):
+                values.append(int(signed(x[t : t + 1], bits_of(type))[0]) if how == "i" else x[t].item())
+            print(form % tuple(values), end="")
+        return self.full("i32", 0)
+
     def do_insertelement(self, rest: str, env, on):
         vector, elem, index = (typed(p) for p in split_args(rest))
         x = self.value(*vector, env).copy()
@@ -442,6 +478,12 @@ class Simulator:
             lane = args[2].astype(np.int64)
             source = (lanes % 32) ^ lane if ".bfly." in name else lane & 31
             return args[1][lanes // 32 * 32 + source]
+        if name == "vprintf":
+            return self.vprintf(args[0], args[1], on)
+        if name == "__assertfail":
+            if on.any():
+                raise DeviceAssertionError(f"{self.texts[args[1]]}:{int(args[2][0])}: {self.texts[args[0]]}")
+            return None
         key = name.split(".")[1]
         if name.startswith("llvm.fptosi.sat") or name.startswith("llvm.fptoui.sat"):
             return self.saturate(int(name.split(".")[3][1:]), "fptosi" in name, args[0])
@@ -639,11 +681,7 @@ class Simulator:
                 g, t = lane // 4, lane % 4
                 for i in range(len(groups[0]) * (2 if half else 1)):
                     value = product[g + 8 * (i // 2), 2 * t + i % 2]
-                    x = got[i]
-                    if x.dtype == np.uint64:
-                        x[first + lane] = np.uint64((int(x[first + lane]) + int(value)) & 0xFFFFFFFF)
-                    else:
-                        x[first + lane] += value
+                    add_to(got, i, first + lane, value, half)
         return got
 
     def fragments(self, operand, group, types, outputs, kind, sizes):
@@ -723,6 +761,11 @@ def _toward_zero(type: str):
     return convert
 
 
+def _tf32(x: np.ndarray) -> np.ndarray:
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+MATH["cvt.rna.tf32.f32"] = _tf32
 for _ptx, _source, _target in (
     ("cvt.rz.f16.f32", "float", "half"), ("cvt.rz.bf16.f32", "float", "bfloat"),
     ("cvt.rz.f32.f64", "double", "float"), ("cvt.rz.f16.f64", "double", "half"),
