@@ -196,7 +196,7 @@ class MmaOp(Op, opcode="mma"):
         )
 
 
-class WgmmaOp(Op, opcode="wgmma"):
+class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     """a @ b + acc by a warpgroup's matrix instruction `instruction`: `b` in shared memory, `a` there or in registers.
 
     `warpgroups`: how many stand along M and along N. Up to `pending` of the latest products may still run afterwards: the

@@ -209,8 +209,14 @@ class _Acceleration:
         view = shared_view(loaded, orders, shared_layout(source.type, memory_order(loaded), reader))
         words = layout.size("register") * v.type.elem.storage_bits // 32
         near = loop_between(self.op, loaded) is not None and words <= HELD_OPERAND_REGISTERS
-        builder = Builder.after_op(owner(view)) if near else self.builder
-        return builder.emit(LocalLoadOp(view, results=[result]))
+        if not near:
+            return self.builder.emit(LocalLoadOp(view, results=[result]))
+        place = owner(view)
+        while isinstance(place.next, LocalLoadOp):  # another dot may hold the same operand already
+            place = place.next
+            if place.shared is view and place.result.type == result:
+                return place.result
+        return Builder.after_op(owner(view)).emit(LocalLoadOp(view, results=[result]))
 
 
 # --- fp32 numbers as sums -----------------------------------------------------------------------------------

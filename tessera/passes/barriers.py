@@ -11,6 +11,9 @@ accesses of one iteration with different s meet no bytes; going round the loop, 
     async_copy   slot 2         buffer i + 2 = i - 1 (mod 3): read last in the iteration before, before the wait
 
 needs no other barrier.
+
+Instructions of warpgroups see shared memory through another path than stores and copies: where they occur, barriers get
+the attribute `proxy`, and each thread makes its writes visible to that path before it arrives.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tessera.ir import Block, Module, Op, Value, pass_
+from tessera.ir import Block, Module, Op, SharedType, Value, pass_
 from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
@@ -32,6 +35,7 @@ from tessera.ops import (
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
+    WgmmaOp,
     WhileOp,
 )  # fmt: skip
 from tessera.passes.fold import constant_of
@@ -64,6 +68,10 @@ def barriers(module: Module) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         _Barriers(module).block(func.body, frozenset())
+        if any(isinstance(op, WgmmaOp) for op in func.walk()):
+            for op in func.walk():
+                if isinstance(op, BarrierOp | AsyncWaitOp):
+                    op.attrs["proxy"] = True
 
 
 class _Barriers:
@@ -127,6 +135,10 @@ class _Barriers:
                 yield _touch(op.result, True)
         elif isinstance(op, LocalLoadOp):
             yield _touch(op.shared, False)
+        elif isinstance(op, WgmmaOp):
+            for v in (op.a, op.b):
+                if isinstance(v.type, SharedType):
+                    yield _touch(v, False)
         elif isinstance(op, LocalStoreOp | AsyncCopyOp):
             yield _touch(op.shared, True)
         elif isinstance(op, CallOp):

@@ -8,7 +8,15 @@ from tessera.ir import Builder, Op, SharedType, TileType, Value
 from tessera.layout import (
     LinearLayout, bank_conflicts, ldmatrix_plan, max_vector, offset_map, shared_swizzled, widest_swizzle,
 )  # fmt: skip
-from tessera.ops import DescriptorLoadOp, ForOp, LoadOp, LocalAllocOp, LocalTransOp, TransOp, WhileOp
+from tessera.ops import (
+    DescriptorLoadOp,
+    ForOp,
+    LoadOp,
+    LocalAllocOp,
+    LocalTransOp,
+    TransOp,
+    WhileOp,
+)
 
 Loaded = LoadOp | DescriptorLoadOp
 Orders = list[tuple[int, ...]]

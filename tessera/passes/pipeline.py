@@ -37,9 +37,12 @@ from tessera.ops import (
     LoadOp,
     LocalAllocOp,
     LocalIndexOp,
+    LocalTransOp,
     MmaOp,
     SelectOp,
     SplatOp,
+    WgmmaOp,
+    WgmmaWaitOp,
     YieldOp,
 )  # fmt: skip
 from tessera.passes.coalesce import access_width
@@ -64,9 +67,10 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
         for loop in loops:
             assert axis is not None
             streams = [s for op in loop.body if (s := _stream(op, loop, axis, facts)) is not None]
-            stages = _stages(loop.num_stages or default, streams, facts)
+            running = _running_on(loop, streams)
+            stages, lag = _stages(loop.num_stages or default, streams, facts, running is not None)
             if stages > 1:
-                _Pipeline(loop, streams, stages).run()
+                _Pipeline(loop, streams, stages, running if lag else None).run()
 
 
 @dataclass(slots=True)
@@ -83,11 +87,42 @@ class Stream:
         return self.alloc.bytes
 
 
-def _stages(wanted: int, streams: list[Stream], facts: GpuFacts) -> int:
-    """As many stages as are wanted and fit; 1 when there is nothing to do."""
+def _stages(wanted: int, streams: list[Stream], facts: GpuFacts, lag: bool) -> tuple[int, bool]:
+    """(as many stages as are wanted and fit, 1 when there is nothing to do; whether products may run on).
+
+    A product that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer programs
+    would then share a processor: then the copies run one iteration less ahead, or with three stages the product waits.
+    """
     if not streams:
-        return 1
-    return max(1, min(wanted, facts.max_shared_bytes // sum(s.bytes for s in streams)))
+        return 1, False
+    fit = facts.max_shared_bytes // sum(s.bytes for s in streams)
+    stages = max(1, min(wanted, fit))
+    if not lag or stages < 2:
+        return stages, False
+    if stages + 1 <= fit and fit // (stages + 1) == fit // stages:
+        return stages + 1, True
+    return stages, stages > 3
+
+
+def _running_on(loop: ForOp, streams: list[Stream]) -> WgmmaOp | None:
+    """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through rings."""
+    products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
+    if len(products) != 1 or products[0].parent is not loop.body:
+        return None
+    op = products[0]
+    rings = {s.alloc for s in streams}
+    if any(_alloc_of(v) not in rings for v in (op.a, op.b)):
+        return None
+    uses = list(op.result.uses)
+    carried = op.acc.op is None and op.acc.block is loop.body and len(op.acc.uses) == 1
+    last = loop.body.terminator
+    return op if carried and uses == [(last, op.acc.index - 1)] else None
+
+
+def _alloc_of(v: Value) -> Op | None:
+    while isinstance(v.op, LocalTransOp | LocalIndexOp):
+        v = v.op.operands[0]
+    return v.op
 
 
 def _stream(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Stream | None:
@@ -169,8 +204,9 @@ def _slice(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None
 class _Pipeline:
     """The rewriting of one loop."""
 
-    def __init__(self, loop: ForOp, streams: list[Stream], stages: int):
-        self.loop, self.streams, self.stages = loop, streams, stages
+    def __init__(self, loop: ForOp, streams: list[Stream], stages: int, running: WgmmaOp | None):
+        self.loop, self.streams, self.stages, self.running = loop, streams, stages, running
+        self.ahead = stages - 1 - (running is not None)  # iterations between copy and use
         ops = set[Op]().union(*[s.slice for s in streams])
         self.slice = [op for op in loop.body if op in ops]
         self.carried = sorted(set[int]().union(*[s.carried for s in streams]))
@@ -180,7 +216,7 @@ class _Pipeline:
         before = Builder.before_op(self.loop)
         self.rings = [self._ring(before, s) for s in self.streams]
         ahead, index = self._prologue(before)
-        zero, last = _const(before, 0), _const(before, self.stages - 1)
+        zero, last = _const(before, 0), _const(before, self.ahead)
         self._body(before, [index, zero, last, *ahead])
 
     def _ring(self, b: Builder, s: Stream) -> Value:
@@ -195,7 +231,7 @@ class _Pipeline:
         loop = self.loop
         values = [loop.inits[n] for n in self.carried]
         index = loop.lb
-        for stage in range(self.stages - 1):
+        for stage in range(self.ahead):
             mapping = dict(zip([loop.carried[n] for n in self.carried], values, strict=True))
             self._copies(b, mapping, index, [_const(b, stage)] * len(self.rings), {})
             values = [mapping.get(self.yields[n], self.yields[n]) for n in self.carried]
@@ -234,9 +270,11 @@ class _Pipeline:
         loop, body = self.loop, self.loop.body
         index, slot, last, *ahead = [body.add_arg(v.type, v.name) for v in inits]
         b = Builder(body, body.first, loop.loc)
-        b.emit(AsyncWaitOp([], pending=self.stages - 2))
+        b.emit(AsyncWaitOp([], pending=self.ahead - 1))
+        if self.running is not None:  # the products start first and run while the copies are issued
+            b = Builder.before_op(body.terminator)
         mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
-        self._copies(b, mapping, index, [last] * len(self.rings), {"slot": self.stages - 1})
+        self._copies(b, mapping, index, [last] * len(self.rings), {"slot": self.ahead})
         for s, ring in zip(self.streams, self.rings, strict=True):
             at = Builder.before_op(s.alloc)
             s.alloc.replace_by([at.emit(LocalIndexOp(ring, slot, slot=0))])
@@ -268,9 +306,14 @@ class _Pipeline:
         )  # fmt: skip
         b = Builder.before_op(loop)
         b.insert(new)
+        results = new.results[: len(loop.results)]
+        if self.running is not None:
+            self.running.pending = 1
+            number = self.running.acc.index - 1
+            results[number] = b.emit(WgmmaWaitOp(results[number]))
         b.emit(AsyncWaitOp([], pending=0))  # copies that ran past the end still write their zeros
         loop.regions = []
-        loop.replace_by(new.results[: len(loop.results)])
+        loop.replace_by(results)
 
 
 def _const(b: Builder, value: int) -> Value:

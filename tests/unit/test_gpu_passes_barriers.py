@@ -10,7 +10,7 @@ from gpu_modules import attention, matmul
 
 from tessera.backends.nvidia.target import facts_for
 from tessera.interp import EVALUATORS, run
-from tessera.ir import Module, Op, PassManager, Value, parse_module
+from tessera.ir import Module, Op, PassManager, SharedType, Value, parse_module
 from tessera.ops import (
     AsyncCommitOp,
     AsyncCopyOp,
@@ -20,6 +20,8 @@ from tessera.ops import (
     LocalIndexOp,
     LocalLoadOp,
     LocalStoreOp,
+    WgmmaOp,
+    WgmmaWaitOp,
 )  # fmt: skip
 from tessera.passes.barriers import barriers
 from tessera.passes.gpu_pipeline import gpu_passes
@@ -36,6 +38,10 @@ class Watch:
         self.writes: list[Span] = []
         self.flying: list[list[Span]] = []
         self.open: list[Span] = []
+        self.products: list[list[Span]] = []  # that still run in this thread
+        self.met: list[
+            list[Span]
+        ] = []  # that ran when the threads last met: they may still run in others
         self.hazards: list[str] = []
         self.accesses = 0
 
@@ -58,10 +64,15 @@ class Watch:
         for other in [s for group in (*self.flying, self.open) for s in group]:
             if other[0] < span[1] and span[0] < other[1]:
                 self.hazards.append(f"{op.opcode} of {span} while it is being copied")
+        if write:  # what products that run on still read
+            for other in [s for spans in (*self.products, *self.met) for s in spans]:
+                if other[0] < span[1] and span[0] < other[1]:
+                    self.hazards.append(f"{op.opcode} of {span} while it is being multiplied")
         (self.writes if write else self.reads).append(span)
 
     def meet(self) -> None:
         self.reads, self.writes = [], []
+        self.met = self.products
 
     def before(self, op: Op, values: dict[Value, Any]) -> None:
         if isinstance(op, BarrierOp):
@@ -86,6 +97,13 @@ class Watch:
                 self.open.append(span)
         elif isinstance(op, LocalLoadOp):
             self.touch(op, self.span(op.shared, values), False)
+        elif isinstance(op, WgmmaOp):
+            spans = [self.span(v, values) for v in (op.a, op.b) if isinstance(v.type, SharedType)]
+            for span in spans:
+                self.touch(op, span, False)
+            self.products = [*self.products, spans][-op.pending :] if op.pending else []
+        elif isinstance(op, WgmmaWaitOp):
+            self.products = []
 
 
 def watched(module: Module, args: list[Any], monkeypatch: pytest.MonkeyPatch) -> Watch:
@@ -104,9 +122,9 @@ def watched(module: Module, args: list[Any], monkeypatch: pytest.MonkeyPatch) ->
     return watch
 
 
-def compiled(text: str, with_barriers: bool = True) -> Module:
+def compiled(text: str, with_barriers: bool = True, capability: int = 89) -> Module:
     module = parse_module(text)
-    passes = [*neutral_pipeline(), *gpu_passes(facts_for(90))]
+    passes = [*neutral_pipeline(), *gpu_passes(facts_for(capability))]
     PassManager([p for p in passes if with_barriers or p is not barriers], verify=True).run(module)
     return module
 
@@ -116,10 +134,12 @@ def matmul_args(k: int) -> list[Any]:
     return [a, b, np.zeros((64, 64), np.float32), k, k, 64, 64]
 
 
+@pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("stages", [1, 2, 3, 4, 5])
 @pytest.mark.parametrize("k", [0, 16, 32, 64, 224])
-def test_matmul(stages: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = watched(compiled(matmul(stages=stages)), matmul_args(k), monkeypatch)
+def test_matmul(stages: int, k: int, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = compiled(matmul(stages=stages), capability=capability)
+    watch = watched(module, matmul_args(k), monkeypatch)
     assert watch.hazards == []
     assert watch.accesses > 0
 
@@ -135,10 +155,13 @@ def test_mixed_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     assert watch.hazards == []
 
 
+@pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("stages", [1, 2, 3])
 @pytest.mark.parametrize(("m", "warps"), [(64, 4), (32, 4), (128, 8)])
-def test_attention(stages: int, m: int, warps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = compiled(attention(m=m, warps=warps, stages=stages))
+def test_attention(
+    stages: int, m: int, warps: int, capability: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = compiled(attention(m=m, warps=warps, stages=stages), capability=capability)
     q, k, v = (np.zeros((n, 64), np.float16) for n in (m, 128, 128))
     watch = watched(module, [q, k, v, np.zeros_like(q), 128], monkeypatch)
     assert watch.hazards == []

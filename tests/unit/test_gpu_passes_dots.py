@@ -10,7 +10,7 @@ from tessera.analysis.scratch import conversion_plan
 from tessera.backends.nvidia.target import facts_for
 from tessera.errors import OutOfResources
 from tessera.interp import run
-from tessera.ir import Module, PassManager, parse_module, print_module, verify
+from tessera.ir import Module, PassManager, TileType, parse_module, print_module, verify
 from tessera.layout import RegisterPermute
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.neutral import neutral_pipeline
@@ -18,7 +18,7 @@ from tessera.passes.neutral import neutral_pipeline
 FACTS = facts_for(90)
 
 
-def compiled(text: str, capability: int = 90) -> Module:
+def compiled(text: str, capability: int = 89) -> Module:
     module = parse_module(text)
     verify(module)
     PassManager([*neutral_pipeline(), *gpu_passes(facts_for(capability))], verify=True).run(module)
@@ -146,3 +146,50 @@ def test_attention_moves_nothing_between_threads() -> None:
     p = np.exp(s - s.max(1, keepdims=True))
     want = p @ v.astype(np.float32) / p.sum(1, keepdims=True)
     assert np.abs(out - want).max() < 5e-3
+
+
+# --- instructions of warpgroups ---------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("elem", "acc", "transposed", "instruction"),
+    [
+        ("fp16", "fp32", False, "wgmma.m64k16.f32.f16.f16"),
+        ("bf16", "fp32", True, "wgmma.m64k16.f32.bf16.bf16"),
+        ("i8", "i32", True, "wgmma.m64k32.s32.s8.s8"),
+        ("fp32", "fp32", True, "wgmma.m64k8.f32.tf32.tf32"),
+    ],
+)
+def test_warpgroup_rows(elem: str, acc: str, transposed: bool, instruction: str) -> None:
+    module = compiled(matmul(elem, acc, precision="tf32", b_transposed=transposed), 90)
+    (product,) = ops(module, "wgmma")
+    assert product.instruction == instruction
+    assert not in_loop(module, "local_load")
+
+
+def test_operands_that_a_warpgroup_cannot_read() -> None:
+    """8- and 32-bit operands must be contiguous along K; few rows are left to single warps."""
+    assert not ops(compiled(matmul("i8", "i32"), 90), "wgmma")
+    assert not ops(compiled(matmul("fp32", precision="tf32"), 90), "wgmma")
+    assert not ops(compiled(matmul(bm=32), 90), "wgmma")
+
+
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+def test_products_run_on(stages: int) -> None:
+    module = compiled(matmul(bm=128, bn=128, bk=64, warps=8, stages=stages), 90)
+    (product,) = ops(module, "wgmma")
+    assert product.pending == (1 if stages == 4 else 0)  # three stages leave room for two programs
+    assert len(ops(module, "wgmma_wait")) == product.pending
+    for k in (0, 64, 320):
+        assert product_error(module, k) < 1e-3
+
+
+def product_error(module: Module, k: int) -> float:
+    return product(module, np.float16, np.float32, k, m=128, n=128) if k else 0.0
+
+
+def test_attention_keeps_weights_in_registers() -> None:
+    module = compiled(attention(m=128, n=64, warps=8), 90)
+    first, second = ops(module, "wgmma")
+    assert not isinstance(first.a.type, TileType)
+    assert isinstance(second.a.type, TileType)
+    for op in in_loop(module, "convert_layout"):
+        assert isinstance(conversion_plan(op, FACTS), RegisterPermute)

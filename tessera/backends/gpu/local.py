@@ -187,5 +187,7 @@ def _commit(fl: FunctionLowering, op: AsyncCommitOp) -> None:
 @lowers(AsyncWaitOp)
 def _wait(fl: FunctionLowering, op: AsyncWaitOp) -> None:
     fl.target.async_wait(fl.w, op.pending)
+    if op.attrs.get("proxy"):
+        fl.target.proxy_fence(fl.w)
     fl.target.barrier(fl.w)
     fl.set(op.result, [])

@@ -42,4 +42,6 @@ def load_elements(fl: FunctionLowering, elem: Any, address: str, count: int) -> 
 
 @lowers(memory.BarrierOp)
 def _barrier(fl: FunctionLowering, op: memory.BarrierOp) -> None:
+    if op.attrs.get("proxy"):
+        fl.target.proxy_fence(fl.w)
     fl.target.barrier(fl.w)

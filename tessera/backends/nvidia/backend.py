@@ -9,7 +9,10 @@ from typing import Any, ClassVar
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, known_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
-from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia import (
+    ptxas,
+    wgmma,  # noqa: F401  registers its lowerings
+)
 from tessera.backends.nvidia.emit import NvidiaTarget
 from tessera.backends.nvidia.target import facts_for
 from tessera.config import knobs

@@ -50,6 +50,10 @@ class NvidiaTarget:
     def barrier(self, w: Writer) -> None:
         self._plain(w, "barrier")
 
+    def proxy_fence(self, w: Writer) -> None:
+        """This thread's writes to shared memory become visible to instructions that read it by descriptors."""
+        self._plain(w, "proxy_fence")
+
     def shuffle_xor(self, w: Writer, word: str, mask: int) -> str:
         return self._plain(w, "shuffle_xor", ALL, word, str(mask), "31")
 

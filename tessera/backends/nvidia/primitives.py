@@ -75,6 +75,7 @@ _row(
     meaning=lambda members, x, lane, clamp: x[lane & 31],
 )  # fmt: skip
 _row("barrier", (), "void", "bar.sync 0;", "~{memory}", pure=False)
+_row("proxy_fence", (), "void", "fence.proxy.async.shared::cta;", "~{memory}", pure=False)
 _row("trap", (), "void", "trap;", "~{memory}", pure=False)
 _row("membar_cta", (), "void", "fence.acq_rel.cta;", "~{memory}", pure=False)
 

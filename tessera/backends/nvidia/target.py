@@ -95,5 +95,5 @@ def facts_for(capability: int) -> GpuFacts:
         has_ldmatrix=capability >= 75,
         has_stmatrix=capability >= 90,
         mma=(AMPERE_ROWS if capability >= 80 else ()) + (FP8_ROWS if capability >= 89 else ()),
-        wgmma=(),
+        wgmma=HOPPER_ROWS if capability == 90 else (),
     )

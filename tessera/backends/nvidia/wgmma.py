@@ -1,0 +1,216 @@
+"""`wgmma`: products of warpgroups, with operands named by descriptors of shared memory.
+
+A descriptor holds an address and how the rows of a swizzled box follow each other (all in units of 16 bytes):
+
+    bits 0-13 address, 16-29 distance between boxes, 32-45 distance between groups of 8 rows, 62-63 swizzle
+
+Shared operands lie in boxes of `width` bytes times all rows (layout/shared.py: shared_swizzled). Along K, a step of 32 bytes
+goes through a box of a K-contiguous operand and then to the next box; in a transposed one it goes down 32 bytes' worth of
+rows. All steps of one 64 x n block are one piece of assembly: fence, products, commit. Accumulators are tied through it
+and through the wait, so that nothing reads them in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.memory import copies
+from tessera.backends.gpu.words import pack, unpack, word_shape
+from tessera.dtypes import float32
+from tessera.errors import InternalError
+from tessera.ir import SharedType, Value
+from tessera.layout import LinearLayout, shared_swizzled
+from tessera.ops import WgmmaOp, WgmmaWaitOp
+from tessera.passes.facts import WgmmaRow
+
+STEP_BYTES = 32  # of K in one instruction
+SWIZZLE_CODES = {128: 1, 64: 2, 32: 3}
+Block = list[str]
+
+
+@lru_cache(maxsize=256)
+def storage(layout: LinearLayout, bits: int) -> tuple[tuple[int, ...], int]:
+    """(order, bytes of a box's row) of a shared layout that `shared_swizzled` made, perhaps transposed."""
+    for order in ((1, 0), (0, 1)):
+        for width in SWIZZLE_CODES:
+            if layout.shape[order[0]] * bits >= width * 8:
+                if shared_swizzled(layout.shape, order, bits, width) == layout:
+                    return order, width
+    raise InternalError(f"wgmma cannot read {layout}")
+
+
+class _Shared:
+    """A shared operand: `depth` is its dimension K, `outer` the other one."""
+
+    def __init__(self, fl: FunctionLowering, view: Value, depth: int):
+        t: Any = view.type
+        self.fl, self.bits = fl, t.elem.storage_bits
+        order, self.width = storage(t.layout, self.bits)
+        self.along_k = order[0] == depth
+        self.box = self.width * t.shape[order[1]]  # bytes
+        w = fl.w
+        between = 16 if self.along_k else self.box
+        high = (between >> 4) << 16 | (8 * self.width >> 4) << 32 | SWIZZLE_CODES[self.width] << 62
+        self.high = high - (1 << 64) if high >> 63 else high
+        self.address = w.pure(f"lshr i32 {fl.scalar(view)}, 4")
+
+    def outer_bytes(self, index: int) -> int:
+        """Where row or column `index` begins, a multiple of 8 rows or of a box."""
+        if self.along_k:
+            return index * self.width
+        size = index * self.bits // 8
+        return size // self.width * self.box + size % self.width
+
+    def descriptor(self, group: str, stride: int, constant: int) -> str:
+        """For the block that begins at byte group * stride + constant."""
+        w, address = self.fl.w, self.address
+        if group != "0" and stride:
+            address = w.add("i32", address, w.mul("i32", group, str(stride >> 4)))
+        address = w.add("i32", address, str(constant >> 4))
+        wide = w.pure(f"zext i32 {w.pure(f'and i32 {address}, 16383')} to i64")
+        return w.pure(f"or i64 {wide}, {self.high}")
+
+    def step(self, k: int) -> int:
+        """Descriptor units from the block's begin to step k."""
+        if not self.along_k:
+            return k * (STEP_BYTES * 8 // self.bits) * self.width >> 4
+        size = k * STEP_BYTES
+        return (size // self.width * self.box + size % self.width) >> 4
+
+
+@lowers(WgmmaOp)
+def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
+    row: WgmmaRow = fl.target.facts().wgmma_row(op.instruction)
+    rows, cols = op.acc.type.shape
+    along_m, along_n = op.warpgroups
+    n = min(cols // along_n, row.max_n)
+    blocks_m, blocks_n = rows // along_m // 64, cols // along_n // n
+    acc = _blocks(fl, row, fl.get(op.acc), blocks_m * blocks_n)
+    steps = op.b.type.shape[0] // row.k
+    b = _Shared(fl, op.b, 0)
+    group_m, group_n = _groups(fl, along_m, along_n)
+    a: _Shared | None = None
+    held: list[list[Block]] = []
+    if isinstance(op.a.type, SharedType):
+        a = _Shared(fl, op.a, 1)
+    else:
+        held = _held(fl, row, fl.get(op.a), blocks_m, steps)
+    for i in range(blocks_m):
+        for j in range(blocks_n):
+            at = i * blocks_n + j
+            from_b = b.descriptor(group_n, b.outer_bytes(cols // along_n), b.outer_bytes(j * n))
+            if a is not None:
+                stride = a.outer_bytes(rows // along_m)
+                words, descriptors = [], [a.descriptor(group_m, stride, a.outer_bytes(64 * i)), from_b]
+            else:
+                words, descriptors = [x for step in held[i] for x in step], [from_b]
+            text = _products(row, n, len(acc[at]), steps, a, b)
+            if at == len(acc) - 1:
+                text += " wgmma.commit_group.sync.aligned;"
+            acc[at] = _tied(fl, row, text, acc[at], words, descriptors)
+    kept = [x for i in held for words in i for x in words]
+    _finish(fl, op, row, acc, kept)
+
+
+def _finish(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, acc: list[Block], kept: Block) -> None:
+    """Wait for all groups but the `pending` latest; operands in registers stay alive until then."""
+    flat = [x for block in acc for x in block]
+    flat = _tied(fl, row, f"wgmma.wait_group.sync.aligned {op.pending};", flat, kept, [])
+    fl.set(op.result, _elements(fl, op, row, flat))
+
+
+@lowers(WgmmaWaitOp)
+def _wait(fl: FunctionLowering, op: WgmmaWaitOp) -> None:
+    elem, names = op.acc.type.elem, fl.get(op.acc)
+    shape = word_shape(elem, 2)
+    words = pack(fl, elem, names, shape) if elem.bits == 16 else list(names)
+    type = "float" if elem is float32 else "i32"
+    words = _asm(fl, "wgmma.wait_group.sync.aligned 0;", words, [], [], type)
+    names = unpack(fl, elem, words, shape) if elem.bits == 16 else words
+    fl.set(op.result, copies(op.result.type.layout, names))
+
+
+# --- pieces ------------------------------------------------------------------------------------------------
+def _groups(fl: FunctionLowering, along_m: int, along_n: int) -> tuple[str, str]:
+    """Numbers of this thread's warpgroup along M and N, the same in all lanes."""
+    if along_m * along_n == 1:
+        return "0", "0"
+    warp = fl.warp
+    with fl.w.hoist():
+        group = fl.target.shuffle_index(fl.w, fl.w.pure(f"lshr i32 {warp}, 2"), "0")
+        if along_n == 1:
+            return group, "0"
+        if along_m == 1:
+            return "0", group
+        shift = along_m.bit_length() - 1
+        return fl.w.pure(f"and i32 {group}, {along_m - 1}"), fl.w.pure(f"lshr i32 {group}, {shift}")
+
+
+def _held(
+    fl: FunctionLowering, row: WgmmaRow, names: Sequence[str], blocks: int, steps: int
+) -> list[list[Block]]:
+    """Words of operand A in registers, by block of rows and step along K."""
+    size = 64 * row.k // 128
+    pieces = [names[i : i + size] for i in range(0, len(names), size)]
+    words = [pack(fl, row.a, piece, word_shape(row.a, 32 // row.a.bits)) for piece in pieces]
+    return [words[i * steps : (i + 1) * steps] for i in range(blocks)]
+
+
+def _blocks(fl: FunctionLowering, row: WgmmaRow, names: Sequence[str], count: int) -> list[Block]:
+    if row.acc.bits == 16:
+        names = pack(fl, row.acc, names, word_shape(row.acc, 2))
+    size = len(names) // count
+    return [list(names[i : i + size]) for i in range(0, len(names), size)]
+
+
+def _elements(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, words: Block) -> Block:
+    if row.acc.bits == 16:
+        words = unpack(fl, row.acc, words, word_shape(row.acc, 2))
+    return copies(op.result.type.layout, words)
+
+
+def _products(
+    row: WgmmaRow, n: int, count: int, steps: int, a: _Shared | None, b: _Shared
+) -> str:
+    """Fence and all products of one block. Operands of the assembly: accumulators twice, then A, then the descriptor of B."""
+    name = row.asm.format(n=n)
+    acc = "{" + ",".join([f"${i}" for i in range(count)]) + "}"
+    first = 2 * count
+    from_b = f"${first + 1}" if a is not None else f"${first + 4 * steps}"
+    lines = ["{ .reg .b64 da, db; wgmma.fence.sync.aligned;"]
+    for k in range(steps):
+        lines.append(f"add.s64 db, {from_b}, {b.step(k)};")
+        if a is not None:
+            lines.append(f"add.s64 da, ${first}, {a.step(k)};")
+            source = "da"
+        else:
+            source = "{" + ",".join([f"${first + 4 * k + i}" for i in range(4)]) + "}"
+        tail = "" if row.acc.is_int() else ", 1, 1"  # signs of A and B
+        if row.transposable:
+            tail += f", {int(not a.along_k)}" if a is not None else ""
+            tail += f", {int(not b.along_k)}"
+        lines.append(f"{name} {acc}, {source}, db, 1{tail};")
+    return " ".join([*lines, "}"])
+
+
+def _tied(
+    fl: FunctionLowering, row: WgmmaRow, text: str, acc: Block, words: Block, descriptors: Block
+) -> Block:
+    packed = row.acc.bits == 16 or row.acc.is_int()
+    return _asm(fl, text, acc, words, descriptors, "i32" if packed else "float")
+
+
+def _asm(
+    fl: FunctionLowering, text: str, acc: Block, words: Block, descriptors: Block, type: str
+) -> Block:
+    """Assembly whose accumulators (of LLVM type `type`) go in and come out in the same registers."""
+    count = len(acc)
+    constraints = [f"={'f' if type == 'float' else 'r'}"] * count
+    constraints += [*[str(i) for i in range(count)], *["r"] * len(words), *["l"] * len(descriptors)]
+    args = [f"{type} {x}" for x in acc] + [f"i32 {x}" for x in words]
+    args += [f"i64 {x}" for x in descriptors]
+    struct = "{ " + ", ".join([type] * count) + " }"
+    return fl.w.unpack_struct(fl.w.asm(text, ",".join(constraints), args, struct), struct, count)
