@@ -112,27 +112,37 @@ def _or(a, b):
 
 @library
 def _first_max(value1, index1, value2, index2):
-    # A NaN on either side loses: comparing with it is false, and `value2 != value2` finds the right one.
-    take = (value1 > value2) | ((value1 == value2) & (index1 < index2)) | (value2 != value2)
+    take = (value1 > value2) | ((value1 == value2) & (index1 < index2))
+    take = _or_nan(take, value2)
     return arithmetic.where(take, value1, value2), arithmetic.where(take, index1, index2)
 
 
 @library
 def _any_max(value1, index1, value2, index2):
-    take = (value1 > value2) | (value2 != value2)
+    take = _or_nan(value1 > value2, value2)
     return arithmetic.where(take, value1, value2), arithmetic.where(take, index1, index2)
 
 
 @library
 def _first_min(value1, index1, value2, index2):
-    take = (value1 < value2) | ((value1 == value2) & (index1 < index2)) | (value2 != value2)
+    take = (value1 < value2) | ((value1 == value2) & (index1 < index2))
+    take = _or_nan(take, value2)
     return arithmetic.where(take, value1, value2), arithmetic.where(take, index1, index2)
 
 
 @library
 def _any_min(value1, index1, value2, index2):
-    take = (value1 < value2) | (value2 != value2)
+    take = _or_nan(value1 < value2, value2)
     return arithmetic.where(take, value1, value2), arithmetic.where(take, index1, index2)
+
+
+@library
+def _or_nan(take, value2):
+    """A NaN loses on either side: on the left every comparison with it is false, on the right it is looked for."""
+    if value2.dtype.is_floating():
+        return take | (value2 != value2)
+    else:
+        return take
 
 
 @library
