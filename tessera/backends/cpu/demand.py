@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.backends.cpu import arith as vector
-from tessera.backends.cpu.lowering import FALSE, TRUE, Lowering, evaluates, make, wrap
+from tessera.backends.cpu.lowering import FALSE, TRUE, Buffer, Lowering, evaluates, make, unsupported, wrap
 from tessera.backends.cpu.text import literal, memory_type, scalar_type
 from tessera.backends.cpu.values import ANY_ALIGN, Coord, Pattern, Point, Val, is_unit, point, power_in
 from tessera.dtypes import dtype, int1, int64, pointer_type
@@ -64,9 +64,25 @@ def _reshape(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     coords = reshaped(lo, at, shape_of(op.result.type), shape_of(op.x.type))
     if coords is not None:
         return lo.value(op.x, point(coords, at.lanes))
-    buffer = lo.buffers[op.x]  # the plan made sure of it: row-major memory has every shape
-    view = type(buffer)(buffer.ptr, buffer.elem, shape_of(op.result.type), buffer.version)
-    return lo.from_buffer(view, at)
+    buffer = lo.buffers.get(op.x)
+    if buffer is not None:  # row-major memory has every shape
+        return lo.from_buffer(Buffer(buffer.ptr, buffer.elem, shape_of(op.result.type), buffer.version), at)
+    return _lane_by_lane(lo, op, at)
+
+
+def _lane_by_lane(lo: Lowering, op: Any, at: Point) -> Val:
+    """Each lane at a point of its own."""
+    t, n = elem_of(op.results[0].type), at.lanes
+    if n == 1:
+        raise unsupported(op, f"reshaping {shape_of(op.x.type)} to {shape_of(op.result.type)} here")
+    e, text = scalar_type(t), "poison"
+    for k in range(n):
+        coords = tuple(
+            c if c.pattern is None else Coord(c.base + c.pattern[k], c.terms, None, c.extent) for c in at.coords
+        )
+        one = lo.text(lo.value(op.results[0], Point(coords, 1)), 1)
+        text = lo.em.op(f"insertelement <{n} x {e}> {text}, {e} {one}, i64 {k}")
+    return Val(t, n, text)
 
 
 def reshaped(lo: Lowering, at: Point, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[Coord, ...] | None:

@@ -25,7 +25,8 @@ SIN = (-0.1666666716337204, 0.008333329111337662, -0.0001983925758395344, 2.7175
 COS = (0.0416666679084301, -0.0013888883404433727, 2.4799437596811913e-05, -2.720333895922522e-07)
 TANH = (-0.3333333134651184, 0.13333198428153992, -0.053945690393447876, 0.021694356575608253,
         -0.008160693570971489, 0.0021268504206091166)  # fmt: skip
-ERF = (1.1283791065216064, -0.3761262595653534, 0.11283581703901291, -0.026853572577238083, 0.005187676753848791,
+ERF = (0.1283791670955126,  # less 1: the rest is added exactly
+       -0.3761262595653534, 0.11283581703901291, -0.026853572577238083, 0.005187676753848791,
        -0.000800279260147363, 7.823973282938823e-05)  # fmt: skip
 ERFC = (-0.00027128172223456204, 1.6296371221542358, 0.9135432243347168, 0.1564149260520935, -0.03636781498789787,
         0.006065896712243557, -0.0006367131136357784, 3.128745811409317e-05)  # fmt: skip
@@ -106,7 +107,7 @@ def _log_edges(x: Lanes, text: str, result: str) -> str:
     zero = x.f32(0.0)
     result = x.select("float", x.cmp("fcmp oeq", "float", text, x.f32(float("inf"))), text, result)
     result = x.select("float", x.cmp("fcmp oeq", "float", text, zero), x.f32(float("-inf")), result)
-    return x.select("float", x.cmp("fcmp uge", "float", text, zero), result, x.f32(float("nan")))
+    return x.select("float", x.cmp("fcmp oge", "float", text, zero), result, x.f32(float("nan")))
 
 
 def log(x: Lanes, text: str) -> str:
@@ -138,7 +139,7 @@ def tanh(x: Lanes, text: str) -> str:
 def erf(x: Lanes, text: str) -> str:
     a = x.call("fabs", "float", text)
     square = x.op("fmul", "float", text, text)
-    small = x.op("fmul", "float", text, horner(x, ERF, square))
+    small = _fma(x, text, horner(x, ERF, square), text)
     near = x.select("float", x.cmp("fcmp olt", "float", x.f32(4.0), a), x.f32(4.0), a)
     large = x.op("fsub", "float", x.f32(1.0), exp2(x, x.op("fneg", "float", horner(x, ERFC, near))))
     large = x.call("copysign", "float", large, text)

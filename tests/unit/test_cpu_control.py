@@ -1,0 +1,163 @@
+"""Loops and branches that carry tiles on the CPU back end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tests.unit.cpu_kit import agree, floats
+
+
+@tessera.jit
+def swap_kernel(x, y, n, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a, b = tl.load(x + at), tl.load(y + at)
+    for _ in range(n):
+        a, b = b, a + b * 0.5
+    tl.store(x + at, a)
+    tl.store(y + at, b)
+
+
+@pytest.mark.parametrize("n", [16, 256])
+@pytest.mark.parametrize("trips", [0, 1, 2, 7])
+def test_carried_tiles_change_places(n, trips):
+    agree(swap_kernel, (1,), floats(n), floats(n, seed=1), trips, rtol=1e-6, N=n)
+
+
+@tessera.jit
+def turn_kernel(x, n, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    a = tl.load(x + at)
+    s = tl.sum(a, 1)
+    for i in range(n):
+        a = tl.trans(a) + s[:, None] * 0.1
+        s = tl.sum(a, 0) * 0.01 + s
+    tl.store(x + at, a)
+
+
+@pytest.mark.parametrize("n", [8, 16, 64])
+def test_carried_tile_is_turned(n):
+    agree(turn_kernel, (1,), floats(n, n), 3, rtol=2e-5, atol=2e-5, N=n)
+
+
+@tessera.jit
+def pointer_kernel(x, y, rows, stride, N: tl.constexpr):
+    p = x + tl.arange(0, N)
+    q = y + tl.arange(0, N)
+    total = tl.zeros([N], tl.float32)
+    for _ in range(rows):
+        v = tl.load(p)
+        total += v
+        tl.store(q, total)
+        p += stride
+        q += N
+    tl.store(q, tl.load(p - stride))
+
+
+def test_carried_pointers():
+    k = agree(pointer_kernel, (1,), floats(40, 70), np.zeros((41, 64), np.float32), 40, 70, rtol=1e-6, N=64)
+    assert "gather" not in k.asm["llir"]
+    assert "scatter" not in k.asm["llir"]
+
+
+@tessera.jit
+def while_kernel(x, limit, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a = tl.load(x + at)
+    steps = 0
+    while tl.max(a, 0) < limit:
+        a = a * 1.5 + 1
+        steps += 1
+    tl.store(x + at, a + steps)
+
+
+@pytest.mark.parametrize("limit", [-10.0, 3.0, 1000.0])
+def test_while_carries_a_tile(limit):
+    agree(while_kernel, (1,), floats(64), limit, rtol=1e-6, N=64)
+
+
+@tessera.jit
+def nested_kernel(x, out, n, m, N: tl.constexpr):
+    at = tl.arange(0, N)
+    total = tl.zeros([N], tl.float32)
+    for i in range(n):
+        row = tl.zeros([N], tl.float32)
+        for j in range(i, m, 2):
+            if (i + j) % 3 == 0:
+                row += tl.load(x + j * N + at)
+            else:
+                row -= tl.load(x + i * N + at)
+        total += row * row
+    tl.store(out + at, total)
+
+
+@pytest.mark.parametrize("n", [32, 512])
+def test_nested_loops_and_branches(n):
+    agree(nested_kernel, (1,), floats(8, n), np.zeros(n, np.float32), 5, 8, rtol=1e-5, N=n)
+
+
+@tessera.jit
+def down_kernel(x, out, n):
+    total = 0.0
+    for i in range(n, 2, -3):
+        total = total * 0.5 + tl.load(x + i)
+    tl.store(out, total)
+
+
+@pytest.mark.parametrize("n", [0, 2, 3, 19])
+def test_descending_range(n):
+    agree(down_kernel, (1,), floats(32), np.zeros(1, np.float32), n, rtol=1e-6)
+
+
+@tessera.jit
+def steps_kernel(a, b, c, n, K: tl.constexpr, N: tl.constexpr):
+    i, k = tl.arange(0, N), tl.arange(0, K)
+    at = i[:, None] * N + i[None, :]
+    acc = tl.load(c + at)
+    for step in range(n):
+        x = tl.load(a + i[:, None] * (n * K) + step * K + k[None, :])
+        y = tl.load(b + (step * K + k)[:, None] * N + i[None, :])
+        acc = tl.dot(x, y, acc * 0.5, input_precision="ieee")
+    tl.store(c + at, acc + tl.sum(acc, 1)[:, None])
+
+
+@pytest.mark.parametrize("n", [16, 48])
+def test_accumulator_scaled_in_a_loop(n):
+    size = 1 << (n - 1).bit_length()
+    a, b, c = floats(size, 4 * 16), floats(4 * 16, size, seed=1), floats(size, size, seed=2)
+    agree(steps_kernel, (1,), a, b, c, 4, rtol=1e-4, atol=1e-3, K=16, N=size)
+
+
+@tessera.jit
+def program_kernel(out, N: tl.constexpr):
+    x, y, z = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    gx, gy = tl.num_programs(0), tl.num_programs(1)
+    at = (z * gy + y) * gx + x
+    tl.store(out + at * N + tl.arange(0, N), x * 100 + y * 10 + z + tl.arange(0, N) * 1000)
+
+
+def test_three_dimensional_grid():
+    agree(program_kernel, (3, 4, 2), np.zeros((24, 8), np.int32), N=8)
+
+
+@tessera.jit(noinline=True)
+def helper(a, b):
+    if a > 0:
+        b = b * 2
+    return a * b + tl.program_id(0), b - 1
+
+
+@tessera.jit
+def calling_kernel(x, out, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a, b = helper(tl.load(x), 3.0)
+    tl.store(out + tl.program_id(0) * N + at, a + b * tl.load(x + at))
+
+
+@pytest.mark.parametrize("first", [-1.0, 2.0])
+def test_functions_that_are_not_inlined(first):
+    x = floats(64)
+    x[0] = first
+    agree(calling_kernel, (2,), x, np.zeros(128, np.float32), rtol=1e-5, N=64)

@@ -1,0 +1,152 @@
+"""Error bounds of the vector functions and every conversion of small floats, on each instruction set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.cpu.target import LEVELS, resolve
+from tessera.backends.llvm.binding import host_features
+from tessera.config import knobs
+from tests.unit.cpu_kit import native
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy meets NaN and overflow as we do
+ISAS = [i for i in ("avx512", "avx2", "baseline") if i == "baseline" or {"avx512": "avx512bw"}.get(i, i) in host_features()]
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    with knobs.cpu.scope():
+        knobs.cpu.isa = request.param
+        yield request.param
+
+
+@tessera.jit
+def unary_kernel(x, y, n, F: tl.constexpr, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    m = at < n
+    v = tl.load(x + at, mask=m, other=1.0)
+    tl.store(y + at, F(v), mask=m)
+
+
+def reference(name: str, x: np.ndarray) -> np.ndarray:
+    import mpmath
+
+    wide = x.astype(np.float64)
+    if name == "erf":
+        return np.array([float(mpmath.erf(v)) for v in wide])
+    return getattr(np, {"abs": "fabs"}.get(name, name))(wide)
+
+
+def ulps(y: np.ndarray, want: np.ndarray) -> np.ndarray:
+    inside = np.isfinite(want.astype(np.float32)) & np.isfinite(y)
+    unit = np.spacing(np.abs(want[inside]).astype(np.float32)).astype(np.float64)
+    return np.abs(y[inside].astype(np.float64) - want[inside]) / unit
+
+
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-39, 3e38, -3e38, 1.0, -1.0, 0.5]
+RANGES = {
+    "exp": (tl.exp, -103, 88.7), "exp2": (tl.exp2, -148, 127.9), "log": (tl.log, 1e-44, 1e38), "log2": (tl.log2, 1e-44, 1e38),
+    "sin": (tl.sin, -100, 100), "cos": (tl.cos, -30000, 30000), "erf": (tl.erf, -5, 5), "sqrt": (tl.sqrt, 0, 1e30),
+    "tanh": (tl.extra.libdevice.tanh, -12, 12),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_within_two_ulp(isa, name):
+    fn, low, high = RANGES[name]
+    count = 4096 if name == "erf" else 1 << 16
+    rng = np.random.default_rng(0)
+    x = rng.uniform(low, high, count).astype(np.float32)
+    if name.startswith("log"):
+        x = np.exp(rng.uniform(-100, 88, count)).astype(np.float32)
+        x[: count // 4] = rng.uniform(0.5, 2, count // 4)
+    y = np.zeros_like(x)
+    native(unary_kernel, (count // 1024,), x, y, count, F=fn, B=1024)
+    with np.errstate(all="ignore"):
+        want = reference(name, x)
+    limit = 2.0 if name not in ("sin", "cos") else 2.5
+    near_zero = np.abs(want) < 2.0**-12 if name in ("sin", "cos") else np.zeros(count, bool)
+    assert ulps(y[~near_zero], want[~near_zero]).max() <= limit
+    np.testing.assert_allclose(y[near_zero], want[near_zero], atol=2.0**-36 * max(1, abs(high)))
+
+
+@pytest.mark.parametrize("name", RANGES)
+def test_special_arguments(isa, name):
+    x = np.array(SPECIAL * 2, np.float32)
+    y = np.zeros_like(x)
+    native(unary_kernel, (1,), x, y, len(x), F=RANGES[name][0], B=32)
+    with np.errstate(all="ignore"):
+        want = reference(name, x).astype(np.float32)
+    np.testing.assert_allclose(y, want, rtol=3e-7)
+
+
+def test_large_angles(isa):
+    x = np.array([1e5, -1e6, 12345678.0, 1e20, 3e38, 0.1] * 4, np.float32)
+    for name, fn in (("sin", tl.sin), ("cos", tl.cos)):
+        y = np.zeros_like(x)
+        native(unary_kernel, (1,), x, y, len(x), F=fn, B=32)
+        np.testing.assert_allclose(y, reference(name, x), rtol=1e-6)
+
+
+@tessera.jit
+def cast_kernel(x, y, T: tl.constexpr, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at).to(T).to(tl.uint8, bitcast=True))
+
+
+@tessera.jit
+def uncast_kernel(x, y, T: tl.constexpr, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at).to(T, bitcast=True).to(tl.float32))
+
+
+FP8 = [tl.float8e4nv, tl.float8e5, tl.float8e4b8, tl.float8e5b16, tl.float8e4b15]
+
+
+@pytest.mark.parametrize("t", FP8, ids=str)
+def test_every_code_of_an_8_bit_float(isa, t):
+    from tessera.interp.numerics import decode_table, encode_fp8
+
+    codes = np.arange(256, dtype=np.uint8)
+    y = np.zeros(256, np.float32)
+    native(uncast_kernel, (1,), codes, y, T=t, B=256)
+    np.testing.assert_array_equal(y, decode_table(t))
+    # All fp16 values as fp32, and midpoints between codes: ties go to even.
+    x = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    out = np.zeros(1 << 16, np.uint8)
+    native(cast_kernel, (64,), x, out, T=t, B=1024)
+    want = encode_fp8(x, t)
+    sure = ~np.isnan(x)
+    np.testing.assert_array_equal(out[sure], want[sure])
+    with np.errstate(all="ignore"):
+        assert np.isnan(decode_table(t)[out[~sure]]).all() or t is tl.float8e4b15
+
+
+@tessera.jit
+def half_kernel(x, y, T: tl.constexpr, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(y + at, tl.load(x + at).to(T).to(tl.float32))
+
+
+@pytest.mark.parametrize("t", [tl.float16, tl.bfloat16], ids=str)
+def test_halves_round_to_even(isa, t):
+    from tessera.interp.numerics import settle
+
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 1 << 32, 1 << 15, dtype=np.uint32).view(np.float32)
+    x = np.concatenate([x, rng.standard_normal(1 << 15).astype(np.float32)])
+    x[:4] = [65504.0, 65520.0, 6e-8, 0.0]
+    y = np.zeros_like(x)
+    native(half_kernel, (64,), x, y, T=t, B=1024)
+    with np.errstate(all="ignore"):
+        want = np.asarray(settle(x, t), np.float32)
+    normal = np.isnan(x) | (np.abs(x) >= 2.0**-126)  # the bf16 instruction flushes subnormal inputs
+    np.testing.assert_array_equal(y[normal], want[normal])
+
+
+def test_levels():
+    assert resolve("avx2")[1] is LEVELS["avx2"]
+    assert resolve("generic")[0].cpu == "x86-64-v2"
