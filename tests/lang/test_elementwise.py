@@ -304,7 +304,7 @@ def test_sqrt_rn_is_correctly_rounded(device):
 
 
 def test_classification(device):
-    x = np.float32([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-40])
+    x = np.array([0, -0.0, 1, -1, np.inf, -np.inf, np.nan, 1e-40], np.float32)
     np.testing.assert_array_equal(unary(device, libdevice.isnan, x, "fp32", "i1"), np.isnan(x))
     np.testing.assert_array_equal(unary(device, libdevice.isinf, x, "fp32", "i1"), np.isinf(x))
     np.testing.assert_array_equal(unary(device, libdevice.finitef, x, "fp32", "i1"), np.isfinite(x))
@@ -493,13 +493,15 @@ def test_cast_between_floats(device, have, to):
 
 
 def test_cast_to_bf16_rounds_to_nearest_even(device):
-    x = np.float32([1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, np.inf, 0.1, 0])
-    want = np.float32([1.0, 1.0, 1 + 2**-6, 1 + 2**-7, -1.0, np.inf, 0.10009765625, 0])
+    x = np.array(
+        [1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, np.inf, 0.1, 0], np.float32
+    )
+    want = np.array([1.0, 1.0, 1 + 2**-6, 1 + 2**-7, -1.0, np.inf, 0.10009765625, 0], np.float32)
     np.testing.assert_array_equal(cast(device, x, "fp32", "bf16"), want)
 
 
 def test_cast_toward_zero(device):
-    x = np.float32([1 + 2**-8 + 2**-9, -1 - 2**-8 - 2**-9, 1 + 2**-7, 100.99])
+    x = np.array([1 + 2**-8 + 2**-9, -1 - 2**-8 - 2**-9, 1 + 2**-7, 100.99], np.float32)
     want = (x.view(np.uint32) & 0xFFFF0000).view(np.float32)
     np.testing.assert_array_equal(cast(device, x, "fp32", "bf16", rounding="rtz"), want)
 

@@ -53,7 +53,7 @@ def test_narrowing_rounds_to_even_and_saturates(device, kind, have):
 
 @pytest.mark.parametrize("kind", FP8)
 def test_store_casts(device, kind):
-    x = np.float32([0.5, 1.0, -2.0, 448.0])
+    x = np.array([0.5, 1.0, -2.0, 448.0], np.float32)
     out = device.zeros(4, kind)
     store_kernel[(1,)](device.array(x), out, N=4)
     np.testing.assert_array_equal(device.numpy(out), x)

@@ -85,4 +85,4 @@ def test_dtype_names():
     assert tl.pi32_t == tl.pointer_type(tl.int32)
     assert tl.TRITON_MAX_TENSOR_NUMEL == 1048576
     assert tl.block_type(tl.float32, [16, 8]).numel == 128
-    assert tl.constexpr(tl.float32) == tl.float32
+    assert tl.core.constexpr(tl.float32) == tl.float32
