@@ -1,4 +1,4 @@
-"""The device `simt`: kernels compiled for an NVIDIA GPU up to LLVM IR and run by the simulator, on machines without one.
+"""The device `simt`: kernels compiled for an NVIDIA GPU up to LLVM IR and run by the simulator, without a GPU.
 
 `pytest tests/lang --device simt` checks layouts, passes and the SIMT lowering against the meaning of the language.
 TESSERA_SIMT_CAPABILITY (default 90) chooses the GPU.

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tessera.backends.gpu.types import float8_value
+from tessera.backends.nvidia.primitives import PRIMITIVES
 from tessera.dtypes import float8e4nv, float8e5
 from tessera.errors import DeviceAssertionError
 
@@ -122,7 +123,9 @@ class Function:
         lines = text.splitlines()
         head = lines[0]
         self.name = re.search(r"@([\w.]+)\(", head)[1]
-        inside = head[head.index("(", head.index("@")) + 1 : re.search(r"\) (?:nounwind|\{)", head).start()]
+        inside = head[
+            head.index("(", head.index("@")) + 1 : re.search(r"\) (?:nounwind|\{)", head).start()
+        ]
         self.params = [typed(p) for p in split_args(inside)]
         self.blocks: dict[str, list[str]] = {}
         block = "entry"
@@ -154,7 +157,9 @@ class Memory:
                 raise IndexError(f"address {address:#x} is in no array")
             space = self.arrays[number - 1]
         if at < 0 or at + size > len(space):
-            raise IndexError(f"{size} bytes at {at} of {len(space)} ({'shared' if shared else 'global'})")
+            raise IndexError(
+                f"{size} bytes at {at} of {len(space)} ({'shared' if shared else 'global'})"
+            )
         if at % size:
             raise IndexError(f"{size} bytes at {at}: not aligned")
         return space[at : at + size]
@@ -170,10 +175,14 @@ class Simulator:
             self.functions[f.name] = f
         self.texts: dict[str, str] = {}
         self.tables: dict[str, np.ndarray] = {}
-        for name, values in re.findall(r"^(@[\w.]+) = .*? constant \[\d+ x i64\] \[(.*)\]", ir, re.M):
+        for name, values in re.findall(
+            r"^(@[\w.]+) = .*? constant \[\d+ x i64\] \[(.*)\]", ir, re.M
+        ):
             numbers = [int(v.split()[1]) & (2**64 - 1) for v in values.split(",")]
             self.tables[name] = np.array(numbers, np.uint64)
-        for name, text in re.findall(r"^(@\w+) = .*? constant \[\d+ x i8\] c\"(.*)\\00\"", ir, re.M):
+        for name, text in re.findall(
+            r"^(@\w+) = .*? constant \[\d+ x i8\] c\"(.*)\\00\"", ir, re.M
+        ):
             plain = re.sub(r"\\([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), text)
             self.texts[name] = plain.encode("latin-1").decode("utf-8")
         self.local: dict[int, list] = {}  # stack slots by address
@@ -181,6 +190,7 @@ class Simulator:
         self.program = (0, 0, 0)
         self.grid = (1, 1, 1)
         self.counts: dict[str, int] = {}
+        self.written = {"global": 0, "shared": 0}  # bytes
 
     def run(self, name: str, args: Sequence[np.ndarray], program=(0, 0, 0), grid=(1, 1, 1)) -> None:
         self.program, self.grid = program, grid
@@ -237,7 +247,10 @@ class Simulator:
             if " = phi " not in line:
                 break
             name, rest = line.split(" = phi ", 1)
-            type, sources = rest[: rest.index("[")].strip(), re.findall(r"\[ ([^,]+), %([\w.]+) \]", rest)
+            type, sources = (
+                rest[: rest.index("[")].strip(),
+                re.findall(r"\[ ([^,]+), %([\w.]+) \]", rest),
+            )
             type = "ptr" if type.startswith("ptr") else type
             total = None
             for value, block in sources:
@@ -319,7 +332,9 @@ class Simulator:
             return round_bf16(r) if elem == "bfloat" else r.astype(FLOAT[elem])
         bits = bits_of(elem)
         if bits > 64:
-            return np.array([int(v) & ((1 << bits) - 1) for v in INTEGER[opcode](x, y, bits)], object)
+            return np.array(
+                [int(v) & ((1 << bits) - 1) for v in INTEGER[opcode](x, y, bits)], object
+            )
         return mask_int(INTEGER[opcode](x, y, bits), bits)
 
     def conversion(self, opcode: str, rest: str, env):
@@ -359,7 +374,10 @@ class Simulator:
         va, vb = re.match(r"<(\d+) x (\w+)>", a), re.match(r"<(\d+) x (\w+)>", b)
         if va:
             width = np.uint64(bits_of(va[2]))
-            raw = sum(to_raw(va[2], np.ascontiguousarray(x[:, i])) << np.uint64(i) * width for i in range(int(va[1])))
+            raw = sum(
+                to_raw(va[2], np.ascontiguousarray(x[:, i])) << np.uint64(i) * width
+                for i in range(int(va[1]))
+            )
         else:
             raw = to_raw(a, x)
         if vb:
@@ -393,7 +411,9 @@ class Simulator:
         c, a, b = split_args(rest)
         (type, a), (_, b) = typed(a), typed(b)
         return np.where(
-            self.value("i1", typed(c)[1], env).astype(bool), self.value(type, a, env), self.value(type, b, env)
+            self.value("i1", typed(c)[1], env).astype(bool),
+            self.value(type, a, env),
+            self.value(type, b, env),
         )
 
     def do_fneg(self, rest: str, env, on):
@@ -427,7 +447,9 @@ class Simulator:
         for t in np.nonzero(on)[0]:
             values = []
             for (type, x), how in zip(slots, re.findall(r"%[0-9#]*([a-z])", form)):
-                values.append(int(signed(x[t : t + 1], bits_of(type))[0]) if how == "i" else x[t].item())
+                values.append(
+                    int(signed(x[t : t + 1], bits_of(type))[0]) if how == "i" else x[t].item()
+                )
             print(form % tuple(values), end="")
         return self.full("i32", 0)
 
@@ -482,7 +504,9 @@ class Simulator:
             return self.vprintf(args[0], args[1], on)
         if name == "__assertfail":
             if on.any():
-                raise DeviceAssertionError(f"{self.texts[args[1]]}:{int(args[2][0])}: {self.texts[args[0]]}")
+                raise DeviceAssertionError(
+                    f"{self.texts[args[1]]}:{int(args[2][0])}: {self.texts[args[0]]}"
+                )
             return None
         key = name.split(".")[1]
         if name.startswith("llvm.fptosi.sat") or name.startswith("llvm.fptoui.sat"):
@@ -490,18 +514,30 @@ class Simulator:
         if key in ("smin", "smax", "umin", "umax"):
             bits = bits_of(result)
             x, y = (signed(a, bits) if key[0] == "s" else a for a in args)
-            return mask_int((np.minimum if key.endswith("min") else np.maximum)(x, y).astype(np.int64).view(np.uint64)
-                            if key[0] == "s" else (np.minimum if key.endswith("min") else np.maximum)(x, y), bits)
+            return mask_int(
+                (np.minimum if key.endswith("min") else np.maximum)(x, y)
+                .astype(np.int64)
+                .view(np.uint64)
+                if key[0] == "s"
+                else (np.minimum if key.endswith("min") else np.maximum)(x, y),
+                bits,
+            )
         if key == "fma":
-            exact = args[0].astype(np.float64) * args[1].astype(np.float64) + args[2].astype(np.float64)
+            exact = args[0].astype(np.float64) * args[1].astype(np.float64) + args[2].astype(
+                np.float64
+            )
             if result == "double":
                 exact = fused(*args)
             return round_bf16(exact) if result == "bfloat" else exact.astype(FLOAT[result])
         if key == "abs":
-            return mask_int(np.abs(signed(args[0], bits_of(result))).view(np.uint64), bits_of(result))
+            return mask_int(
+                np.abs(signed(args[0], bits_of(result))).view(np.uint64), bits_of(result)
+            )
         if key == "fshl":
             s = args[2] & np.uint64(63)
-            low = np.where(s == 0, np.uint64(0), args[1] >> np.where(s == 0, np.uint64(1), np.uint64(64) - s))
+            low = np.where(
+                s == 0, np.uint64(0), args[1] >> np.where(s == 0, np.uint64(1), np.uint64(64) - s)
+            )
             return (args[0] << s) | low
         if key in ("ctpop", "ctlz"):
             text = [f"{int(v):0{bits_of(result)}b}" for v in args[0]]
@@ -510,8 +546,13 @@ class Simulator:
         return SIMPLE[key](*args).astype(args[0].dtype)
 
     def saturate(self, bits: int, is_signed: bool, x):
-        low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
-        numbers = [0 if np.isnan(v) else low if v <= low else high if v >= high else int(v) for v in x.astype(float)]
+        low, high = (
+            (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if is_signed else (0, (1 << bits) - 1)
+        )
+        numbers = [
+            0 if np.isnan(v) else low if v <= low else high if v >= high else int(v)
+            for v in x.astype(float)
+        ]
         return np.array([n & ((1 << bits) - 1) for n in numbers], np.uint64)
 
     # --- inline PTX ------------------------------------------------------------------------------------------
@@ -534,7 +575,9 @@ class Simulator:
         out_types = re.findall(r"[\w]+", result) if result.startswith("{") else [result]
         for prefix, handler in HANDLERS:
             if mnemonic.startswith(prefix):
-                got = handler(self, mnemonic, tail, names, operand, types, tied, out_types, mask, len(outputs))
+                got = handler(
+                    self, mnemonic, tail, names, operand, types, tied, out_types, mask, len(outputs)
+                )
                 break
         else:
             inputs = [operand[n] for n in names if n in operand]
@@ -553,10 +596,16 @@ class Simulator:
         size = int(PTX_BITS.findall(mnemonic)[-1]) // 8
         at, constant = self.offset(tail)
         data = [n for n in names if n != at]
-        got = [None if is_store else (t.copy() if t is not None else np.zeros(self.threads, FLOAT.get(o, np.uint64)))
-               for t, o in zip(tied or [None] * count, out_types)]
+        got = [
+            None
+            if is_store
+            else (t.copy() if t is not None else np.zeros(self.threads, FLOAT.get(o, np.uint64)))
+            for t, o in zip(tied or [None] * count, out_types)
+        ]
         key = ("st" if is_store else "ld", "shared" if shared else "global", count * size)
         self.counts[key] = self.counts.get(key, 0) + 1  # type: ignore[index]
+        if is_store:
+            self.written["shared" if shared else "global"] += int(mask.sum()) * count * size
         for t in np.nonzero(mask)[0]:
             address = int(operand[at][t]) + constant
             place = self.memory.place(address, count * size, shared).reshape(count, size)
@@ -607,14 +656,21 @@ class Simulator:
             total = round_bf16(x + y) if ptx == "bf" else (x + y).astype(x.dtype)
             return int(to_raw(t, total)[0])
         if kind in ("max", "min"):
-            order = (lambda v: v - ((v >> (8 * size - 1)) << (8 * size))) if ptx == "s" else (lambda v: v)
+            order = (
+                (lambda v: v - ((v >> (8 * size - 1)) << (8 * size)))
+                if ptx == "s"
+                else (lambda v: v)
+            )
             return (max if kind == "max" else min)(raw, given[0], key=order)
-        both = {"add": raw + given[0], "and": raw & given[0], "or": raw | given[0], "xor": raw ^ given[0]}
+        both = {
+            "add": raw + given[0],
+            "and": raw & given[0],
+            "or": raw | given[0],
+            "xor": raw ^ given[0],
+        }
         return both[kind] & top
 
-    def matrix_move(
-        self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs
-    ):
+    def matrix_move(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
         """ldmatrix and stmatrix: lane l addresses row l % 8 of matrix l / 8, and holds word l % 4 of row l / 4."""
         assert mask.all()
         at, constant = self.offset(tail)
@@ -643,9 +699,7 @@ class Simulator:
                             got[k][first + lane] |= np.uint64(raw << 16 * half)
         return got
 
-    def async_copy(
-        self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs
-    ):
+    def async_copy(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
         found = re.match(r"\[\$(\d+) \+ (\d+)\], \[\$(\d+) \+ (-?\d+)\], (\d+)(?:, \$(\d+))?", tail)
         to, to_at, source, source_at, size, part = (int(x) if x else None for x in found.groups())
         for t in np.nonzero(mask)[0]:
@@ -660,9 +714,22 @@ class Simulator:
         assert mask.all()
         shape = re.search(r"m(\d+)n(\d+)k(\d+)\.row\.col\.(\w+)\.(\w+)\.(\w+)\.", mnemonic)
         m, n, k = (int(x) for x in shape.groups()[:3])
-        groups = [[int(x) for x in re.findall(r"\$(\d+)", g)] for g in re.findall(r"\{(.*?)\}", tail)]
-        sizes = {"f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8}
-        a, b = (self.fragments(operand, groups[i], types, outputs, shape[4 + i], sizes) for i in (1, 2))
+        groups = [
+            [int(x) for x in re.findall(r"\$(\d+)", g)] for g in re.findall(r"\{(.*?)\}", tail)
+        ]
+        sizes = {
+            "f16": 16,
+            "bf16": 16,
+            "tf32": 32,
+            "f64": 64,
+            "s8": 8,
+            "u8": 8,
+            "e4m3": 8,
+            "e5m2": 8,
+        }
+        a, b = (
+            self.fragments(operand, groups[i], types, outputs, shape[4 + i], sizes) for i in (1, 2)
+        )
         acc_types = [types[i] for i in range(len(groups[0]))]
         got = [x.copy() for x in tied]
         half = acc_types[0] == "i32" and shape[4] == "f16"
@@ -673,7 +740,9 @@ class Simulator:
                 g, t = lane // 4, lane % 4
                 for i, x in enumerate(a):
                     row = g + 8 * ((i // per) % 2 if m == 16 else 0)
-                    left[row, per * t + i % per + 4 * per * (i // per // (2 if m == 16 else 1))] = x[first + lane]
+                    left[row, per * t + i % per + 4 * per * (i // per // (2 if m == 16 else 1))] = (
+                        x[first + lane]
+                    )
                 for i, x in enumerate(b):
                     right[per * t + i % per + 4 * per * (i // per), g] = x[first + lane]
             product = left @ right
@@ -744,11 +813,14 @@ SIMPLE = {
     "copysign": np.copysign, "trunc": np.trunc, "floor": np.floor, "ceil": np.ceil, "rint": np.rint, "sqrt": np.sqrt,
     "round": lambda x: np.copysign(np.floor(np.abs(x).astype(np.longdouble) + 0.5), x),
 }  # fmt: skip
+# What the primitive table says of its inline instructions, by mnemonic
 MATH = {
-    "ex2.approx.ftz.f32": np.exp2, "lg2.approx.f32": np.log2, "sqrt.approx.ftz.f32": np.sqrt, "sqrt.rn.f32": np.sqrt,
-    "sqrt.rn.f64": np.sqrt, "rsqrt.approx.ftz.f32": lambda x: (1 / np.sqrt(x)).astype(np.float32),
-    "div.full.f32": np.divide, "rcp.approx.ftz.f32": lambda x: (1 / x).astype(np.float32),
-}  # fmt: skip
+    row.text.split()[0]: row.meaning
+    for row in PRIMITIVES.values()
+    if row.meaning and row.constraints
+}
+
+
 def _toward_zero(type: str):
     def convert(x: np.ndarray) -> np.ndarray:
         if type == "bfloat":
@@ -816,7 +888,9 @@ HANDLERS = [
 ]  # fmt: skip
 
 
-def run_kernel(ir: str, name: str, args: Sequence, threads: int, shared: int, grid=(1, 1, 1)) -> Simulator:
+def run_kernel(
+    ir: str, name: str, args: Sequence, threads: int, shared: int, grid=(1, 1, 1)
+) -> Simulator:
     """Run all programs of a grid one after the other; array arguments are changed in place, numbers given as
     (type, value)."""
     memory = Memory(shared)

@@ -1,8 +1,8 @@
 """Atomic read-modify-write and compare-and-swap on global memory.
 
-Each element acts once, whatever number of threads hold it; a scalar once a program. Where the old value is used, copies of
-it travel through shared memory. A scalar that releases waits for the program's other threads first, so that it publishes
-their writes as well.
+Each element acts once, whatever number of threads hold it; a scalar once a program. Where the old value is used,
+copies of it travel through shared memory. A scalar that releases waits for the program's other threads first, so that
+it publishes their writes as well.
 """
 
 from __future__ import annotations
@@ -50,7 +50,13 @@ def _check(op: AtomicRmwOp, elem: Any) -> None:
 
 
 def _one(
-    fl: FunctionLowering, op: AtomicRmwOp, elem: Any, pointer: str, value: str, mask: str, used: bool
+    fl: FunctionLowering,
+    op: AtomicRmwOp,
+    elem: Any,
+    pointer: str,
+    value: str,
+    mask: str,
+    used: bool,
 ) -> str:
     base, offset = split(fl.w.offsets, pointer)
     where = (base, offset)
@@ -80,7 +86,9 @@ def _float_extreme(
     plus = w.pure(f"xor i1 {minus}, true")
     opposite = "min" if op.kind == "max" else "max"
     old = [
-        fl.target.atomic(w, kind, as_type, *where, bits, w.and_("i1", mask, side), op.sem, op.scope, used)
+        fl.target.atomic(
+            w, kind, as_type, *where, bits, w.and_("i1", mask, side), op.sem, op.scope, used
+        )
         for kind, as_type, side in ((op.kind, signed, plus), (opposite, unsigned, minus))
     ]
     if not used:
@@ -114,7 +122,10 @@ def _cas(fl: FunctionLowering, op: AtomicCasOp) -> None:
 
 
 def _spread(
-    fl: FunctionLowering, op: AtomicRmwOp | AtomicCasOp, layout: LinearLayout | None, old: Sequence[str]
+    fl: FunctionLowering,
+    op: AtomicRmwOp | AtomicCasOp,
+    layout: LinearLayout | None,
+    old: Sequence[str],
 ) -> list[str]:
     """The old values in all threads that hold copies of the elements."""
     elem, start = elem_of(op.result.type), op.attrs.get("scratch", 0)

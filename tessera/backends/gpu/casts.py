@@ -1,7 +1,7 @@
 """Conversions between element types, as the language's cast table says.
 
-8-bit floats convert by hardware where the target has it (e4m3, e5m2), else in integer arithmetic: widening multiplies by
-a power of two in fp32 so that subnormals come out normalised; narrowing rounds the fp32 bits to nearest even.
+8-bit floats convert by hardware where the target has it (e4m3, e5m2), else in integer arithmetic: widening multiplies
+by a power of two in fp32 so that subnormals come out normalised; narrowing rounds the fp32 bits to nearest even.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from tessera.backends.gpu.elementwise import bitcast, map_registers
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.types import FLOATS, float_literal, literal, llvm_type
 from tessera.dtypes import (
-    bfloat16, dtype, float16, float32, float64, int1, int64, pointer_type, uint64,
+    bfloat16,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int1,
+    int64,
+    pointer_type,
+    uint64,
 )  # fmt: skip
 from tessera.errors import InternalError
 from tessera.ir import Op, elem_of
@@ -199,7 +207,13 @@ def _widen8(fl: FunctionLowering, source: dtype, x: str) -> str:
     return w.pure(f"bitcast i32 {raw} to float")
 
 
-LARGEST = {"fp8e4nv": 448.0, "fp8e5": 57344.0, "fp8e4b8": 240.0, "fp8e5b16": 57344.0, "fp8e4b15": 1.75}
+LARGEST = {
+    "fp8e4nv": 448.0,
+    "fp8e5": 57344.0,
+    "fp8e4b8": 240.0,
+    "fp8e5b16": 57344.0,
+    "fp8e4b15": 1.75,
+}
 NAN_CODE = {"fp8e4nv": 0x7F, "fp8e5": 0x7F, "fp8e4b8": 0x80, "fp8e5b16": 0x80, "fp8e4b15": 0x7F}
 
 

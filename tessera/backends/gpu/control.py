@@ -1,7 +1,8 @@
 """Structured control flow as basic blocks with one phi per distinct register, functions and calls.
 
-Loops are rotated: the condition is tested before the first and after each iteration. Loop-carried addresses that advance
-by the same amount in all registers carry one phi per base: the constants between registers stay in the instructions.
+Loops are rotated: the condition is tested before the first and after each iteration. Loop-carried addresses that
+advance by the same amount in all registers carry one phi per base: the constants between registers stay in the
+instructions.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.backends.gpu.lowering import (
-    FunctionLowering, carried_type, lowers, registers_of,
+    FunctionLowering,
+    carried_type,
+    lowers,
+    registers_of,
 )  # fmt: skip
-from tessera.backends.gpu.types import POINTER, llvm_type
+from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import dtype, pointer_type
 from tessera.ir import TileType, TokenType, Value, elem_of
@@ -34,7 +38,9 @@ class Carried:
         same = v.type.layout.register_representatives() if isinstance(v.type, TileType) else (0,)
         slots: dict[str | int, int] = {}
         for i, init in enumerate(inits):
-            base, constant = (init, 0) if not steady or is_number(init) else split(fl.w.offsets, init)
+            base, constant = (
+                (init, 0) if not steady or is_number(init) else split(fl.w.offsets, init)
+            )
             slot = slots.setdefault(base if steady else same[i], len(slots))
             if slot == len(self.inits):
                 self.inits.append(fl.w.offset_const(self.type, base, 0) if steady else init)
@@ -236,10 +242,19 @@ def lower_function(fl: FunctionLowering) -> str:
         t = parameter_type(arg.type, fl.kernel)
         names = [f"%a{i}_{r}" for r in range(registers_of(arg.type))]
         params += [f"{t} {_attributes(func, i, arg)}{name}" for name in names]
-        fl.set(arg, [_from_byte(fl, n) for n in names] if t == "i8" and carried_type(arg.type) == "i1" else names)
+        fl.set(
+            arg,
+            [_from_byte(fl, n) for n in names]
+            if t == "i8" and carried_type(arg.type) == "i1"
+            else names,
+        )
     fl.lower_block(func.body)
     values = [x for row in rows(fl, func.body.terminator.operands) for x in row]
-    types = [carried_type(v.type) for v in func.body.terminator.operands for _ in range(registers_of(v.type))]
+    types = [
+        carried_type(v.type)
+        for v in func.body.terminator.operands
+        for _ in range(registers_of(v.type))
+    ]
     result = "{" + ", ".join(types) + "}" if types else "void"
     if not types:
         w.do("ret void")
@@ -267,7 +282,9 @@ def _from_byte(fl: FunctionLowering, name: str) -> str:
 def _call(fl: FunctionLowering, op: control.CallOp) -> None:
     w = fl.w
     args = [
-        f"{carried_type(v.type)} {name}" for v, row in zip(op.args, rows(fl, op.args)) for name in row
+        f"{carried_type(v.type)} {name}"
+        for v, row in zip(op.args, rows(fl, op.args))
+        for name in row
     ]
     counts = [registers_of(r.type) for r in op.results]
     types = [carried_type(r.type) for r, n in zip(op.results, counts) for _ in range(n)]

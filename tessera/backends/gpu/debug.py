@@ -57,7 +57,9 @@ def _indices(fl: FunctionLowering, layout: LinearLayout, t: TileType) -> list[li
     return [list(row) for row in zip(*per_dim)]
 
 
-def _format(fl: FunctionLowering, elem: Any, x: str, hexadecimal: bool) -> tuple[str, tuple[str, str]]:
+def _format(
+    fl: FunctionLowering, elem: Any, x: str, hexadecimal: bool
+) -> tuple[str, tuple[str, str]]:
     """printf's conversion and the value in the type that it reads."""
     if isinstance(elem, pointer_type):
         return "%p", (llvm_type(elem), x)
@@ -72,7 +74,10 @@ def _format(fl: FunctionLowering, elem: Any, x: str, hexadecimal: bool) -> tuple
     if elem.bits == 64:
         return "%lli" if elem.signed else "%llu", ("i64", x)
     target = int32 if elem.signed else uint32
-    return "%i" if elem.signed else "%u", ("i32", x if elem.bits == 32 else convert(fl, elem, target, x))
+    return "%i" if elem.signed else "%u", (
+        "i32",
+        x if elem.bits == 32 else convert(fl, elem, target, x),
+    )
 
 
 @lowers(AssertOp)

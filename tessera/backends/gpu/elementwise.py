@@ -1,4 +1,4 @@
-"""Arithmetic on each register alone: integers, floats, comparisons, pointers. Casts are in casts.py, math in mathlib.py."""
+"""Arithmetic on each register alone: integers, floats, comparisons, pointers (casts: casts.py, math: mathlib.py)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.types import (
-    POINTER, float_literal, is_native_float, literal, llvm_type, memory_bits,
+    POINTER,
+    is_native_float,
+    literal,
+    llvm_type,
+    memory_bits,
 )  # fmt: skip
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import bfloat16, float16, float32, float64, int1, pointer_type
@@ -106,7 +110,9 @@ def _paired(fl: FunctionLowering, op: Any, elem: Any) -> None:
 
 def _need_native(op: Op, elem: Any) -> None:
     if not is_native_float(elem):
-        raise InternalError(f"{op.opcode} has no {elem} form: convert to fp16 or fp32 first", loc=op.loc)
+        raise InternalError(
+            f"{op.opcode} has no {elem} form: convert to fp16 or fp32 first", loc=op.loc
+        )
 
 
 @elementwise(arith.DivOp)
@@ -314,4 +320,3 @@ def bitcast(fl: FunctionLowering, source: Any, target: Any, x: str) -> str:
             x = fl.w.pure(f"bitcast {a} {x} to i64")
         return fl.w.pure(f"inttoptr i64 {x} to {b}")
     return x if a == b else fl.w.pure(f"bitcast {a} {x} to {b}")
-

@@ -135,7 +135,9 @@ class FunctionLowering:
         if shift == start:
             return value
         return w.pure(
-            f"shl i32 {value}, {shift - start}" if shift > start else f"lshr i32 {value}, {start - shift}"
+            f"shl i32 {value}, {shift - start}"
+            if shift > start
+            else f"lshr i32 {value}, {start - shift}"
         )
 
     def thread_columns(self, lane: Sequence[int], warp: Sequence[int]) -> list[int]:

@@ -1,22 +1,22 @@
 """Mathematical functions in LLVM IR: exp and the roots by hardware, the rest by range reduction and polynomials.
 
-Functions that the hardware approximates well are written in place; the others become internal functions, written once a
-module. fp32 versions exist of those that hot loops use (log, sin, cos, tanh, erf, ...); the rest of fp32 goes through the
-fp64 version, which makes it correctly rounded in all but a few cases in a million. fp16 and bf16 go through fp32.
+Functions that the hardware approximates well are written in place; the others become internal functions, written once
+a module. fp32 versions exist of those that hot loops use (log, sin, cos, tanh, erf, ...); the rest of fp32 goes
+through the fp64 version, which makes it correctly rounded in all but a few cases in a million. fp16 and bf16 go
+through fp32.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tessera.backends.gpu import mathtables as tables
 from tessera.backends.gpu.elementwise import integer_remainder, map_registers, narrow, widen
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
-from tessera.backends.gpu.target import GpuTarget
-from tessera.backends.gpu.types import float_literal, llvm_type
-from tessera.backends.gpu.writer import Writer
+from tessera.backends.gpu.maths import FUNCTIONS, Maths, call_function, function
+from tessera.backends.gpu.types import llvm_type
 from tessera.dtypes import float32, float64
 from tessera.errors import InternalError
 from tessera.ir import Op, elem_of
@@ -26,129 +26,6 @@ LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35
 
 # log10(2) in two parts; the first has trailing zeros, so that its product with an exponent is exact
 LOG10_2_HIGH, LOG10_2_LOW = float.fromhex("0x1.34413508p-2"), float.fromhex("0x1.f79fef311f12bp-34")
-
-
-class Maths:
-    """Writes scalar arithmetic of one float type."""
-
-    def __init__(self, w: Writer, target: GpuTarget, type: str) -> None:
-        self.w, self.target, self.type = w, target, type
-        self.elem = float64 if type == "double" else float32
-        self.int = "i64" if type == "double" else "i32"
-        self.suffix = "f64" if type == "double" else "f32"
-
-    def const(self, value: float) -> str:
-        return float_literal(self.elem, value)
-
-    def op(self, name: str, a: str, b: str) -> str:
-        return self.w.pure(f"{name} {self.type} {a}, {b}")
-
-    def add(self, a: str, b: str) -> str:
-        return self.op("fadd", a, b)
-
-    def sub(self, a: str, b: str) -> str:
-        return self.op("fsub", a, b)
-
-    def mul(self, a: str, b: str) -> str:
-        return self.op("fmul", a, b)
-
-    def div(self, a: str, b: str) -> str:
-        """A quick quotient in fp32, a correctly rounded one in fp64."""
-        return self.target.math(self.w, "div", self.type, [a, b]) or self.op("fdiv", a, b)
-
-    def neg(self, a: str) -> str:
-        return self.w.pure(f"fneg {self.type} {a}")
-
-    def call(self, name: str, *args: str) -> str:
-        typed = [f"{self.type} {a}" for a in args]
-        return self.w.call(self.type, f"llvm.{name}.{self.suffix}", typed)
-
-    def fma(self, a: str, b: str, c: str) -> str:
-        return self.call("fma", a, b, c)
-
-    def abs(self, a: str) -> str:
-        return self.call("fabs", a)
-
-    def rint(self, a: str) -> str:
-        return self.call("rint", a)
-
-    def sign_of(self, size: str, sign: str) -> str:
-        return self.call("copysign", size, sign)
-
-    def cmp(self, predicate: str, a: str, b: str) -> str:
-        return self.w.pure(f"fcmp {predicate} {self.type} {a}, {b}")
-
-    def below(self, a: str, bound: float) -> str:
-        return self.cmp("olt", a, self.const(bound))
-
-    def select(self, c: str, a: str, b: str) -> str:
-        return self.w.pure(f"select i1 {c}, {self.type} {a}, {self.type} {b}")
-
-    def iop(self, name: str, a: str, b: str | int) -> str:
-        return self.w.pure(f"{name} {self.int} {a}, {b}")
-
-    def bits(self, a: str) -> str:
-        return self.w.pure(f"bitcast {self.type} {a} to {self.int}")
-
-    def from_bits(self, a: str) -> str:
-        return self.w.pure(f"bitcast {self.int} {a} to {self.type}")
-
-    def to_int(self, a: str) -> str:
-        """A whole number of moderate size as an integer."""
-        return self.w.pure(f"fptosi {self.type} {a} to {self.int}")
-
-    def to_float(self, a: str) -> str:
-        return self.w.pure(f"sitofp {self.int} {a} to {self.type}")
-
-    def horner(self, coefficients: Sequence[float], x: str) -> str:
-        total = self.const(coefficients[-1])
-        for c in reversed(coefficients[:-1]):
-            total = self.fma(total, x, self.const(c))
-        return total
-
-    def hardware(self, name: str, *args: str) -> str:
-        found = self.target.math(self.w, name, self.type, args)
-        if found is None:
-            raise InternalError(f"the target has no {name} for {self.type}")
-        return found
-
-    def function(self, name: str, *args: str) -> str:
-        """Call the internal function `name`; written at its first use."""
-        return call_function(self.w, self.target, name, self.type, args)
-
-    def whole(self, a: str) -> str:
-        """2**a for an integer a in the range of exponents."""
-        shift, bias = (52, 1023) if self.type == "double" else (23, 127)
-        return self.from_bits(self.iop("shl", self.iop("add", a, bias), shift))
-
-
-Body = Callable[..., str]
-FUNCTIONS: dict[tuple[str, str], Body] = {}
-
-
-def function(name: str, *types: str) -> Callable[[Body], Body]:
-    def register(fn: Body) -> Body:
-        for t in types:
-            FUNCTIONS[name, t] = fn
-        return fn
-
-    return register
-
-
-def call_function(w: Writer, target: GpuTarget, name: str, type: str, args: Sequence[str]) -> str:
-    """Call fn(args) of one type as an internal function of the module."""
-    symbol = f"@tessera.{name}.{type}"
-    module = w.module
-    if symbol not in module.defined:
-        module.defined.add(symbol)
-        body = Writer(module)
-        m = Maths(body, target, type)
-        result = FUNCTIONS[name, type](m, *[f"%a{i}" for i in range(len(args))])
-        params = ", ".join(f"{type} %a{i}" for i in range(len(args)))
-        head = f"define internal {type} {symbol}({params}) nounwind memory(none) {{"
-        lines = [head, "entry:", *body.prologue, *body.lines, f"  ret {type} {result}", "}"]
-        module.functions.append("\n".join(lines))
-    return w.pure(f"call {type} {symbol}({', '.join(f'{type} {a}' for a in args)})")
 
 
 # --- exponentials --------------------------------------------------------------------------------------------
@@ -190,7 +67,9 @@ def _exp10_64(m: Maths, x: str) -> str:
 
 @function("expm1", "double")
 def _expm1_64(m: Maths, x: str) -> str:
-    small = m.mul(x, m.horner(tables.EXP64[1:] + (1 / math.factorial(14), 1 / math.factorial(15)), x))
+    small = m.mul(
+        x, m.horner((*tables.EXP64[1:], 1 / math.factorial(14), 1 / math.factorial(15)), x)
+    )
     large = m.sub(m.function("exp", x), m.const(1.0))
     return m.select(m.below(m.abs(x), 0.4), small, large)
 
@@ -276,7 +155,9 @@ def _log_64(m: Maths, x: str) -> str:
 def _log2_64(m: Maths, x: str) -> str:
     part, e = _log64(m, x)
     low = 2.0355273740931033e-17  # log2(e) beyond 53 bits
-    return _log_edges(m, x, m.add(e, m.fma(part, m.const(1.4426950408889634), m.mul(part, m.const(low)))))
+    return _log_edges(
+        m, x, m.add(e, m.fma(part, m.const(1.4426950408889634), m.mul(part, m.const(low))))
+    )
 
 
 @function("log10", "double")
@@ -293,174 +174,6 @@ def _log1p_64(m: Maths, x: str) -> str:
     result = m.mul(m.function("log", u), correction)
     result = m.select(m.cmp("oeq", u, m.const(1.0)), x, result)
     return m.select(m.cmp("oeq", x, m.const(math.inf)), x, result)
-
-
-# --- trigonometry ------------------------------------------------------------------------------------------------
-def _polynomials(m: Maths, r: str) -> tuple[str, str]:
-    """(sin r, cos r) for |r| <= pi/4."""
-    sin, cos = (tables.SIN64, tables.COS64) if m.type == "double" else (tables.SIN, tables.COS)
-    z = m.mul(r, r)
-    s = m.fma(m.mul(z, r), m.horner(sin, z), r)
-    c = m.fma(m.mul(z, z), m.horner(cos, z), m.fma(z, m.const(-0.5), m.const(1.0)))
-    return s, c
-
-
-def _large(m: Maths, x: str) -> tuple[str, str]:
-    """(quadrant as i32, r) of a large argument, exact: the bits of 2/pi around its exponent times its mantissa.
-
-    x = m 2**e. Bits of 2/pi of weight 4 2**-e and more only add whole turns; the 192 bits that follow, times m, give the
-    turn in quarters with two bits before the point.
-    """
-    w, double = m.w, m.type == "double"
-    shift, bias = (52, 1075) if double else (23, 150)
-    raw = m.bits(m.abs(x))
-    e = m.iop("sub", m.iop("lshr", raw, shift), bias)
-    mantissa = m.iop("or", m.iop("and", raw, (1 << shift) - 1), 1 << shift)
-    if not double:
-        mantissa, e = w.pure(f"zext i32 {mantissa} to i64"), w.pure(f"sext i32 {e} to i64")
-    first = w.pure(f"add i64 {e}, 62")  # bit e - 2 of the number, 64 zeros stand before it
-    word, bit = w.pure(f"lshr i64 {first}, 6"), w.pure(f"and i64 {first}, 63")
-    table = [0, *tables.TWO_OVER_PI]
-    values = ", ".join(f"i64 {v - (1 << 64) if v >> 63 else v}" for v in table)
-    w.module.constant(
-        f"@tessera.two_over_pi = internal unnamed_addr addrspace(4) constant [{len(table)} x i64] [{values}]"
-    )
-    chunks: list[str] = []
-    for i in range(4):
-        at = w.pure(f"add i64 {word}, {i}")
-        place = w.pure(
-            f"getelementptr [{len(table)} x i64], ptr addrspace(4) @tessera.two_over_pi, i64 0, i64 {at}"
-        )
-        chunks.append(w.emit(f"load i64, ptr addrspace(4) {place}"))
-    window = [
-        w.call("i64", "llvm.fshl.i64", [f"i64 {chunks[i]}", f"i64 {chunks[i + 1]}", f"i64 {bit}"])
-        for i in range(3)
-    ]
-    wide = [w.pure(f"zext i64 {x} to i128") for x in (*window, mantissa)]
-    low = w.pure(f"lshr i128 {w.pure(f'mul i128 {wide[2]}, {wide[3]}')}, 64")
-    top = w.pure(f"or disjoint i128 {w.pure(f'shl i128 {wide[0]}, 64')}, {wide[1]}")
-    turns = w.pure(f"add i128 {w.pure(f'mul i128 {top}, {wide[3]}')}, {low}")
-    quarter = w.pure(f"trunc i128 {w.pure(f'lshr i128 {turns}, 126')} to i32")
-    half = w.pure(f"trunc i128 {w.pure(f'lshr i128 {turns}, 125')} to i32")
-    quadrant = w.pure(f"add i32 {quarter}, {w.pure(f'and i32 {half}, 1')}")
-    rest = w.pure(f"shl i128 {turns}, 2")  # signed: what is left of the quarter after rounding
-    upper = w.pure(f"trunc i128 {w.pure(f'lshr i128 {rest}, 64')} to i64")
-    lower = w.pure(f"trunc i128 {rest} to i64")
-    upper = w.pure(f"sitofp i64 {upper} to double")
-    lower = w.pure(f"uitofp i64 {lower} to double")
-    lower = w.pure(f"fmul double {lower}, {float_literal(float64, 2.0**-64)}")
-    r = w.pure(f"fmul double {w.pure(f'fadd double {upper}, {lower}')}, {float_literal(float64, 2.0**-64)}")
-    r = w.pure(f"fmul double {r}, {float_literal(float64, math.pi / 2)}")
-    negative = m.below(x, 0.0)
-    quadrant = w.pure(
-        f"select i1 {negative}, i32 {w.pure(f'sub i32 0, {quadrant}')}, i32 {quadrant}"
-    )
-    r = w.pure(f"select i1 {negative}, double {w.pure(f'fneg double {r}')}, double {r}")
-    return quadrant, r if double else w.pure(f"fptrunc double {r} to float")
-
-
-def _reduced(m: Maths, x: str) -> tuple[str, str]:
-    """(quadrant as i32, r) with x = quadrant * pi/2 + r; branches for large arguments."""
-    w = m.w
-    parts = tables.PI_2 if m.type == "double" else tables.PI_2_SINGLE
-    bound = 2.0**28 if m.type == "double" else 48000.0
-    far = m.cmp("oge", m.abs(x), m.const(bound))
-    n = m.rint(m.mul(x, m.const(2 / math.pi)))
-    r = x
-    for part in parts:
-        r = m.fma(n, m.const(-part), r)
-    near_q = w.call("i32", f"llvm.fptosi.sat.i32.{m.suffix}", [f"{m.type} {n}"])
-    before, slow, after = w.block, w.label("far"), w.label("reduced")
-    w.branch_if(far, slow, after)
-    with w.scope():
-        w.start(slow)
-        far_q, far_r = _large(m, x)
-        last = w.block
-        w.branch(after)
-    w.start(after)
-    quadrant = w.emit(f"phi i32 [ {near_q}, %{before} ], [ {far_q}, %{last} ]")
-    r = w.emit(f"phi {m.type} [ {r}, %{before} ], [ {far_r}, %{last} ]")
-    infinite = m.cmp("oeq", m.abs(x), m.const(math.inf))
-    return quadrant, m.select(infinite, m.const(math.nan), r)
-
-
-def _wave(m: Maths, x: str, cosine: int) -> str:
-    w = m.w
-    quadrant, r = _reduced(m, x)
-    s, c = _polynomials(m, r)
-    if cosine:
-        quadrant = w.pure(f"add i32 {quadrant}, 1")
-    odd = w.pure(f"icmp ne i32 {w.pure(f'and i32 {quadrant}, 1')}, 0")
-    minus = w.pure(f"icmp ne i32 {w.pure(f'and i32 {quadrant}, 2')}, 0")
-    value = m.select(odd, c, s)
-    return m.select(minus, m.neg(value), value)
-
-
-@function("sin", "float", "double")
-def _sin(m: Maths, x: str) -> str:
-    return _wave(m, x, 0)
-
-
-@function("cos", "float", "double")
-def _cos(m: Maths, x: str) -> str:
-    return _wave(m, x, 1)
-
-
-@function("tan", "double")
-def _tan(m: Maths, x: str) -> str:
-    w = m.w
-    quadrant, r = _reduced(m, x)
-    s, c = _polynomials(m, r)
-    odd = w.pure(f"icmp ne i32 {w.pure(f'and i32 {quadrant}, 1')}, 0")
-    return m.div(m.select(odd, m.neg(c), s), m.select(odd, s, c))
-
-
-@function("atan", "double")
-def _atan(m: Maths, x: str) -> str:
-    a = m.abs(x)
-    big = m.cmp("ogt", a, m.const(1.0))
-    t = m.select(big, m.div(m.const(1.0), a), a)
-    middle = m.cmp("ogt", t, m.const(math.tan(math.pi / 8)))
-    t = m.select(middle, m.div(m.sub(t, m.const(1.0)), m.add(t, m.const(1.0))), t)
-    z = m.mul(t, t)
-    value = m.fma(m.mul(z, t), m.horner(tables.ATAN64, z), t)
-    value = m.select(middle, m.add(value, m.const(math.pi / 4)), value)
-    other = m.add(m.sub(m.const(math.pi / 2), value), m.const(tables.PI_2[1]))
-    return m.sign_of(m.select(big, other, value), x)
-
-
-@function("atan2", "double")
-def _atan2(m: Maths, y: str, x: str) -> str:
-    """Angle of (x, y): the smaller over the larger, then by octant; infinities count as 1, zeros as 0."""
-    ay, ax = m.abs(y), m.abs(x)
-    swap = m.cmp("ogt", ay, ax)
-    top, bottom = m.select(swap, ax, ay), m.select(swap, ay, ax)
-    inf = m.const(math.inf)
-    both = m.cmp("oeq", top, inf)
-    ratio = m.div(top, bottom)
-    ratio = m.select(both, m.const(1.0), ratio)
-    ratio = m.select(m.cmp("oeq", bottom, m.const(0.0)), m.const(0.0), ratio)
-    angle = m.function("atan", ratio)
-    angle = m.select(swap, m.add(m.sub(m.const(math.pi / 2), angle), m.const(tables.PI_2[1])), angle)
-    negative = m.w.pure(f"icmp slt {m.int} {m.bits(x)}, 0")
-    turned = m.add(m.sub(m.const(math.pi), angle), m.const(2 * tables.PI_2[1]))
-    angle = m.sign_of(m.select(negative, turned, angle), y)
-    return m.select(m.cmp("uno", x, y), m.const(math.nan), angle)
-
-
-def _cathetus(m: Maths, x: str) -> str:
-    one = m.const(1.0)
-    return m.call("sqrt", m.mul(m.sub(one, x), m.add(one, x)))
-
-
-@function("asin", "double")
-def _asin(m: Maths, x: str) -> str:
-    return m.function("atan2", x, _cathetus(m, x))
-
-
-@function("acos", "double")
-def _acos(m: Maths, x: str) -> str:
-    return m.function("atan2", _cathetus(m, x), x)
 
 
 # --- hyperbolic functions and erf ------------------------------------------------------------------------------------
@@ -555,8 +268,8 @@ def _pow(m: Maths, x: str, y: str) -> str:
 
 @function("fmod", "double")
 def _fmod(m: Maths, x: str, y: str) -> str:
-    """Remainder of the magnitudes, exact: multiples of y times a power of two are taken off, 50 bits of the quotient in
-    a step. A quotient that rounded up leaves a remainder below zero, which one more divisor repairs."""
+    """Remainder of the magnitudes, exact: multiples of y times a power of two are taken off, 50 bits of the quotient
+    in a step. A quotient that rounded up leaves a remainder below zero, which one more divisor repairs."""
     w, zero = m.w, m.const(0.0)
     ay, start = m.abs(y), m.abs(x)
     loop, step, after = w.label("loop"), w.label("step"), w.label("done")

@@ -30,7 +30,9 @@ LOG64 = tuple([2.0 / (2 * k + 1) for k in range(1, 12)])
 """(log((1 + s) / (1 - s)) / s - 2) / s² in s²."""
 ATAN64 = tuple([(-1.0) ** k / (2 * k + 1) for k in range(1, 24)])
 """(atan(t) / t - 1) / t² in t², |t| <= tan(pi/8)."""
-ERF64 = tuple([2 / 3.141592653589793**0.5 * (-1.0) ** k / (factorial(k) * (2 * k + 1)) for k in range(20)])
+ERF64 = tuple(
+    [2 / 3.141592653589793**0.5 * (-1.0) ** k / (factorial(k) * (2 * k + 1)) for k in range(20)]
+)
 ERFC64 = (
     0.2820947917756412, 0.28209479160209855, 0.24683295045203096, 0.17630903784267188,
     0.08375070921246529, -0.004458737396291697, -0.056237493624189734, -0.057395795757394924,
@@ -41,7 +43,11 @@ ERFC64 = (
 )  # fmt: skip
 """erfc(x) exp(x²) / t in t = 2 / (2 + x), 0.7 <= x <= 28."""
 
-PI_2 = (float.fromhex("0x1.921fb54442d18p+0"), float.fromhex("0x1.1a62633145c07p-54"), float.fromhex("-0x1.f1976b7ed8fbcp-110"))
+PI_2 = (
+    float.fromhex("0x1.921fb54442d18p+0"),
+    float.fromhex("0x1.1a62633145c07p-54"),
+    float.fromhex("-0x1.f1976b7ed8fbcp-110"),
+)
 """pi/2 in three parts of 53 bits."""
 PI_2_SINGLE = (1.5707962512969971, 7.549789415861596e-08, 5.390302529957765e-15)
 

@@ -50,7 +50,9 @@ def layout_of(v: Value) -> LinearLayout | None:
     return v.type.layout if isinstance(v.type, TileType) else None
 
 
-def registers(fl: FunctionLowering, v: Value | None, count: int, default: str = "true") -> list[str]:
+def registers(
+    fl: FunctionLowering, v: Value | None, count: int, default: str = "true"
+) -> list[str]:
     if v is None:
         return [default] * count
     names = fl.get(v)

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from tessera.backends.gpu import (  # noqa: F401
-    atomics, casts, convert, debug, dot, elementwise, local, lookup, mathlib, memory, reduce, scan,
-    shape, shared,
+    atomics,
+    casts,
+    convert,
+    debug,
+    dot,
+    elementwise,
+    local,
+    lookup,
+    mathlib,
+    memory,
+    reduce,
+    scan,
+    shape,
+    shared,
+    trigonometry,
 )  # fmt: skip
 from tessera.backends.gpu.control import lower_function
 from tessera.backends.gpu.lowering import FunctionLowering

@@ -24,7 +24,9 @@ SIMPLE = (arith.Elementwise, arith.ConstOp)
 
 
 # --- the region ---------------------------------------------------------------------------------------------
-def combine(fl: FunctionLowering, block: Block, first: Sequence[Row], second: Sequence[Row]) -> list[Row]:
+def combine(
+    fl: FunctionLowering, block: Block, first: Sequence[Row], second: Sequence[Row]
+) -> list[Row]:
     """The region applied to each pair of registers; element-wise regions take all registers at once."""
     if all(isinstance(op, SIMPLE) or op.terminator for op in block):
         return [_full(row, len(first[0])) for row in _inline(fl, block, [*first, *second])]
@@ -52,7 +54,9 @@ def _inline(fl: FunctionLowering, block: Block, rows: Sequence[Row]) -> list[Row
 def _reduce(fl: FunctionLowering, op: tile.ReduceOp) -> None:
     layout: LinearLayout = op.inputs[0].type.layout
     if not layout.is_axis_separable(op.axis):
-        raise InternalError(f"cannot reduce axis {op.axis} of {layout}: bits move along two axes", loc=op.loc)
+        raise InternalError(
+            f"cannot reduce axis {op.axis} of {layout}: bits move along two axes", loc=op.loc
+        )
     held, rows = within_thread(fl, op, layout)
     rows = across_lanes(fl, op, layout, rows)
     warps = axis_warp_bits(layout, op.axis)
@@ -71,7 +75,9 @@ def _in_layout(op: tile.ReduceOp, result: Value, held: LinearLayout, row: Row) -
         return row
     sources = renaming(held, wanted)
     if sources is None:
-        raise InternalError(f"reduce leaves {held}, which holds not what {wanted} wants", loc=op.loc)
+        raise InternalError(
+            f"reduce leaves {held}, which holds not what {wanted} wants", loc=op.loc
+        )
     return [row[i] for i in sources]
 
 
@@ -83,7 +89,9 @@ def within_thread(
     same = layout.register_representatives()
     rows = [fl.get(v) for v in op.inputs]
     live = [i for i in range(len(same)) if same[i] == i]
-    bits = [b for b, c in enumerate(layout.columns("register")) if along >> b & 1 and 1 << b in live]
+    bits = [
+        b for b, c in enumerate(layout.columns("register")) if along >> b & 1 and 1 << b in live
+    ]
     # Highest bits first: neighbours stay neighbours for as long as possible, and pairs of 16-bit floats stay together.
     for b in reversed(bits):
         low = [i for i in live if not i >> b & 1]
@@ -158,7 +166,12 @@ def _across_warps(
 
 
 def _addresses(
-    fl: FunctionLowering, rest: LinearLayout, elem: Any, start: int, parts: int, warps: Sequence[int]
+    fl: FunctionLowering,
+    rest: LinearLayout,
+    elem: Any,
+    start: int,
+    parts: int,
+    warps: Sequence[int],
 ) -> Row:
     """Shared address of each register's first part; with `warps`, of the part of this thread's warp."""
     size = elem.storage_bytes

@@ -1,8 +1,8 @@
 """Prefix combination along an axis: one step for each bit of the coordinate, from the lowest up.
 
-Before the step of bit k every element holds the combination of its aligned run of 2**k elements up to itself. In the step
-the elements whose bit k is set take in the total of the run before theirs, which its last element holds: the element
-with bit k clear and all lower bits set. That one is in another register, in another lane (shuffle) or in another warp
+Before the step of bit k every element holds the combination of its aligned run of 2**k elements up to itself. In the
+step the elements whose bit k is set take in the total of the run before theirs, which its last element holds: the
+element with bit k clear and all lower bits set. That one is in another register, in another lane (shuffle) or in another warp
 (shared memory), by which bits of the layout move along the axis. In reverse, set and clear change places.
 """
 
@@ -68,7 +68,9 @@ def _total(state: _State, op: ScanOp, register: int) -> int:
     return register & ~state.register if op.reverse else register | state.register
 
 
-def _register_step(fl: FunctionLowering, op: ScanOp, state: _State, bit: int, live: list[int]) -> None:
+def _register_step(
+    fl: FunctionLowering, op: ScanOp, state: _State, bit: int, live: list[int]
+) -> None:
     flag = 1 << bit
     takers = [i for i in live if bool(i & flag) != op.reverse]
     sources = [_total(state, op, i ^ flag) for i in takers]
@@ -109,7 +111,9 @@ def _fetch(
     place = _place(fl, fl.lane, state.lane, lane, op.reverse)
     result: list[Row] = []
     for v, row in zip(op.inputs, state.rows):
-        moved = {s: shuffle_index(fl, elem_of(v.type), row[s], place) for s in dict.fromkeys(sources)}
+        moved = {
+            s: shuffle_index(fl, elem_of(v.type), row[s], place) for s in dict.fromkeys(sources)
+        }
         result.append([moved[s] for s in sources])
     return result
 
@@ -155,7 +159,8 @@ def _through_shared(
     for elem, at in reads:
         step = threads * elem.storage_bytes
         got = {
-            s: load_elements(fl, elem, w.add("i32", at, str(n * step)), 1)[0] for s, n in slots.items()
+            s: load_elements(fl, elem, w.add("i32", at, str(n * step)), 1)[0]
+            for s, n in slots.items()
         }
         result.append([got[s] for s in sources])
     return result

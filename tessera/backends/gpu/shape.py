@@ -1,4 +1,4 @@
-"""Ops that only rename registers (splat, broadcast, transpose, ...) and the sources of indices (arange, program ids)."""
+"""Ops that only rename registers (splat, broadcast, transpose, ...), and the sources of indices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def rename(fl: FunctionLowering, op: Op, held: LinearLayout) -> None:
         return
     sources = renaming(held, wanted)
     if sources is None:
-        raise InternalError(f"{op.opcode} moves data between threads: {held} to {wanted}", loc=op.loc)
+        raise InternalError(
+            f"{op.opcode} moves data between threads: {held} to {wanted}", loc=op.loc
+        )
     fl.set(op.result, [names[i] for i in sources])
 
 
@@ -99,7 +101,9 @@ def _join(fl: FunctionLowering, op: tile.JoinOp) -> None:
     if isinstance(op.lhs.type, TileType):
         held = op.lhs.type.layout.join()
     else:
-        held = LinearLayout((2,), {"register": [(1,)], "lane": [(0,)] * 5, "warp": [(0,)] * fl.warp_bits})
+        held = LinearLayout(
+            (2,), {"register": [(1,)], "lane": [(0,)] * 5, "warp": [(0,)] * fl.warp_bits}
+        )
     wanted = op.result.type.layout
     sources = range(len(both)) if held == wanted else renaming(held, wanted)
     if sources is None:

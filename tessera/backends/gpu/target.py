@@ -1,7 +1,7 @@
 """What the SIMT lowering asks of a GPU: the interface that each target's primitives fill in.
 
-Every method writes instructions through the given Writer. Words are LLVM values; addresses of shared memory are i32 byte
-offsets from the start of the program's shared memory.
+Every method writes instructions through the given Writer. Words are LLVM values; addresses of shared memory are i32, as the
+target's instructions take them.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ class GpuTarget(Protocol):
         """A fast hardware function (exp2, rsqrt, ...), or None if the target has none for the type."""
         ...
 
-    def convert_float8(self, w: Writer, source: Any, target: Any, values: Sequence[str]) -> list[str] | None:
+    def convert_float8(
+        self, w: Writer, source: Any, target: Any, values: Sequence[str]
+    ) -> list[str] | None:
         """Conversions between 8-bit floats and fp16 or fp32 by hardware, or None."""
         ...
 

@@ -130,8 +130,10 @@ def from_words32(fl: FunctionLowering, elem: Any, words: Sequence[str]) -> str:
     whole = w.pure(f"or disjoint i64 {low}, {high}")
     if t == "i64":
         return whole
-    return w.pure(f"inttoptr i64 {whole} to {t}") if t.startswith("ptr") else w.pure(
-        f"bitcast i64 {whole} to {t}"
+    return (
+        w.pure(f"inttoptr i64 {whole} to {t}")
+        if t.startswith("ptr")
+        else w.pure(f"bitcast i64 {whole} to {t}")
     )
 
 
@@ -146,5 +148,3 @@ def from_bits(fl: FunctionLowering, elem: Any, name: str) -> str:
     if elem is int1:
         return fl.w.pure(f"icmp ne i8 {name}, 0")
     return _uncast(fl, elem, name, f"i{elem.bits}")
-
-

@@ -51,7 +51,9 @@ class ModuleText:
         )
 
 
-ATTRIBUTES = "attributes #1 = { convergent nounwind }\nattributes #2 = { convergent nounwind memory(none) }"
+ATTRIBUTES = (
+    "attributes #1 = { convergent nounwind }\nattributes #2 = { convergent nounwind memory(none) }"
+)
 
 
 class Writer:
@@ -67,13 +69,19 @@ class Writer:
         self.lines: list[str] = []
         self.count = 0
         self.block = "entry"
-        self.prologue: list[str] = []  # values of the thread index alone; stands first in the function
+        self.prologue: list[
+            str
+        ] = []  # values of the thread index alone; stands first in the function
         self._hoisted: dict[str, str] = {}
         self._numbered: dict[str, str] = {}
         self._trail: list[list[str]] = [[]]
-        self.offsets: dict[str, tuple[str, int]] = {}  # value -> (base, constant): ints and pointers
+        self.offsets: dict[
+            str, tuple[str, int]
+        ] = {}  # value -> (base, constant): ints and pointers
         self.halves: dict[tuple[str, str], str] = {}  # elements of a 2-vector -> the vector
-        self.words: dict[tuple[str, ...], str] = {}  # narrow elements that were unpacked -> their word
+        self.words: dict[
+            tuple[str, ...], str
+        ] = {}  # narrow elements that were unpacked -> their word
 
     # --- instructions ---------------------------------------------------------------------------------
     def fresh(self) -> str:

@@ -40,7 +40,9 @@ class NvidiaBackend(Backend):
         super().__init__(target)
         self.capability = int(target.arch)
         if self.capability < OLDEST:
-            raise LaunchError(f"compute capability {self.capability} is not supported; the oldest is {OLDEST}")
+            raise LaunchError(
+                f"compute capability {self.capability} is not supported; the oldest is {OLDEST}"
+            )
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
         fp8 = ("fp8e5", "fp8e4b15") + (("fp8e4nv",) if self.capability >= 89 else ())
@@ -60,7 +62,9 @@ class NvidiaBackend(Backend):
                 f"Current target is sm_{self.capability}. This configuration will fail."
             )
         if found.num_ctas > 1:
-            raise LaunchError("num_ctas > 1 is not implemented: programs do not span several blocks yet")
+            raise LaunchError(
+                "num_ctas > 1 is not implemented: programs do not span several blocks yet"
+            )
         return found
 
     def stages(self, options: Options) -> dict[str, Stage]:

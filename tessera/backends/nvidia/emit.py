@@ -96,7 +96,10 @@ class NvidiaTarget:
         row = p.store_global(
             ".global" + _hints(access), access.bits, access.count, type, offset, mask != "true"
         )
-        row.emit(w, [address, *[_widen(w, x, narrow) for x in words], *([mask] if mask != "true" else [])])
+        row.emit(
+            w,
+            [address, *[_widen(w, x, narrow) for x in words], *([mask] if mask != "true" else [])],
+        )
 
     def load_shared(
         self, w: Writer, address: str, offset: int, bits: int, type: str, count: int
@@ -119,9 +122,14 @@ class NvidiaTarget:
             return
         type, narrow = _narrow(type)
         row = p.store_shared(bits, len(words), type, offset, mask != "true")
-        row.emit(w, [address, *[_widen(w, x, narrow) for x in words], *([mask] if mask != "true" else [])])
+        row.emit(
+            w,
+            [address, *[_widen(w, x, narrow) for x in words], *([mask] if mask != "true" else [])],
+        )
 
-    def load_matrix(self, w: Writer, address: str, offset: int, count: int, trans: bool) -> list[str]:
+    def load_matrix(
+        self, w: Writer, address: str, offset: int, count: int, trans: bool
+    ) -> list[str]:
         return _unpack(w, p.load_matrix(count, trans, offset).emit(w, [address]), "i32", count)
 
     def store_matrix(

@@ -1,7 +1,7 @@
-"""Every NVIDIA instruction that the lowering emits by name: operand types, PTX or intrinsic, and its meaning over a warp.
+"""Every NVIDIA instruction that the lowering emits: operand types, PTX or intrinsic, and its meaning over a warp.
 
-`meaning` takes one NumPy array per operand with the lanes of a warp as its first axis and gives the result of all lanes,
-so that lowered code can be followed without a GPU. Families (vector widths, atomics, matrix shapes) are functions that
+`meaning` takes one NumPy array per operand with the lanes of a warp as its first axis and gives the result of all
+lanes, so that lowered code can be followed without a GPU. Families (vector widths, atomics, matrix shapes) are functions that
 make a row. Rows with `constraints` are inline PTX, the others LLVM intrinsics.
 """
 
@@ -83,7 +83,14 @@ _row("membar_cta", (), "void", "fence.acq_rel.cta;", "~{memory}", pure=False)
 _F, _D = "float", "double"
 _row("exp2.float", (_F,), _F, "ex2.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.exp2)
 _row("log2.float", (_F,), _F, "lg2.approx.f32 $0, $1;", "=f,f", meaning=np.log2)
-_row("rsqrt.float", (_F,), _F, "rsqrt.approx.ftz.f32 $0, $1;", "=f,f", meaning=lambda x: 1 / np.sqrt(x))
+_row(
+    "rsqrt.float",
+    (_F,),
+    _F,
+    "rsqrt.approx.ftz.f32 $0, $1;",
+    "=f,f",
+    meaning=lambda x: 1 / np.sqrt(x),
+)
 _row("sqrt.float", (_F,), _F, "sqrt.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.sqrt)
 _row("sqrt_rn.float", (_F,), _F, "sqrt.rn.f32 $0, $1;", "=f,f", meaning=np.sqrt)
 _row("sqrt_rn.double", (_D,), _D, "sqrt.rn.f64 $0, $1;", "=d,d", meaning=np.sqrt)
@@ -156,7 +163,9 @@ def store_global(
     return _store("store_global", "ptr addrspace(1)", text, type, count, predicated)
 
 
-def _store(name: str, address: str, text: str, type: str, count: int, predicated: bool) -> Primitive:
+def _store(
+    name: str, address: str, text: str, type: str, count: int, predicated: bool
+) -> Primitive:
     operands = [address] + [type] * count
     constraints = [letter(address)] + [letter(type)] * count
     if predicated:
@@ -204,10 +213,14 @@ def atomic_shared_add(offset: int) -> Primitive:
 
 
 @lru_cache(maxsize=256)
-def async_copy(bytes: int, modifiers: str, offset: int, source_offset: int, partial: bool) -> Primitive:
+def async_copy(
+    bytes: int, modifiers: str, offset: int, source_offset: int, partial: bool
+) -> Primitive:
     """cp.async of 4, 8 or 16 bytes; `partial`: a last operand says how many bytes to read, the rest are zeros."""
     kind = "cg" if bytes == 16 else "ca"
-    text = f"cp.async.{kind}.shared.global{modifiers} [$0 + {offset}], [$1 + {source_offset}], {bytes}"
+    text = (
+        f"cp.async.{kind}.shared.global{modifiers} [$0 + {offset}], [$1 + {source_offset}], {bytes}"
+    )
     if partial:
         return Primitive(
             "async_copy", ("i32", "ptr addrspace(1)", "i32"), "void", text + ", $2;", "r,l,r", False
@@ -217,7 +230,9 @@ def async_copy(bytes: int, modifiers: str, offset: int, source_offset: int, part
 
 @lru_cache(maxsize=32)
 def async_wait(pending: int) -> Primitive:
-    return Primitive("async_wait", (), "void", f"cp.async.wait_group {pending};", "~{memory}", False)
+    return Primitive(
+        "async_wait", (), "void", f"cp.async.wait_group {pending};", "~{memory}", False
+    )
 
 
 @lru_cache(maxsize=128)
@@ -234,9 +249,7 @@ def load_matrix(count: int, trans: bool, offset: int) -> Primitive:
 @lru_cache(maxsize=128)
 def store_matrix(count: int, trans: bool, offset: int) -> Primitive:
     words = f"{{{','.join(f'${1 + i}' for i in range(count))}}}"
-    text = (
-        f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' if trans else ''}.shared.b16 [$0 + {offset}], {words};"
-    )
+    text = f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' if trans else ''}.shared.b16 [$0 + {offset}], {words};"
     types = ("i32", *["i32"] * count)
     return Primitive("store_matrix", types, "void", text, ",".join(["r"] * (1 + count)), False)
 

@@ -1,0 +1,228 @@
+"""The SIMT lowering: what instructions it chooses, and what they compute over all threads (in the simulator)."""
+
+# pyright: basic
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tests.unit.simt_compile import Compiled
+
+C = "constexpr"
+RNG = np.random.default_rng(5)
+
+
+@tessera.jit
+def add_kernel(x, y, out, n, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    mask = i < n
+    tl.store(out + i, tl.load(x + i, mask) + tl.load(y + i, mask), mask)
+
+
+def compile_add(elem: str, n_type: str = "i32", **options) -> Compiled:
+    p = f"*{elem}"
+    signature = {"x": p, "y": p, "out": p, "n": n_type, "N": C}
+    return Compiled(add_kernel, signature, {"N": 1024}, **options)
+
+
+@pytest.mark.parametrize(
+    ("elem", "width"), [("fp32", "v4"), ("fp16", "v4"), ("i64", "v2"), ("i8", "v4")]
+)
+def test_unmasked_tiles_move_in_vectors(elem, width):
+    signature = {"x": f"*{elem}", "out": f"*{elem}", "N": C}
+    found = Compiled(copy_kernel, signature, {"N": 2048})
+    bits = "b64" if elem == "i64" else "b32"
+    assert (
+        found.count(rf"ld\.global\.{width}\.{bits}")
+        == found.count(rf"st\.global\.{width}\.{bits}")
+        > 0
+    )
+    assert found.count(r"ld\.global") == found.count(rf"ld\.global\.{width}")
+
+
+@tessera.jit
+def copy_kernel(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i))
+
+
+@pytest.mark.parametrize("cc", [80, 90])
+def test_vector_add_has_no_local_memory_and_shares_addresses(cc):
+    found = compile_add("fp32", cc=cc)
+    done = found.assemble()
+    assert (done.stack, done.spill_stores, done.spill_loads, done.smem) == (0, 0, 0, 0)
+    # one base an array: the distance between a thread's vectors is in the instructions
+    assert found.count(r"add\.s64") <= 4
+    assert found.count(r"\[%rd\d+ \+ 2048\]") == 3
+
+
+@pytest.mark.parametrize("n", [0, 1, 1000, 1024, 2047])
+@pytest.mark.parametrize("elem", ["fp32", "fp16", "i8", "i64", "fp64"])
+def test_masked_tail(elem, n):
+    dtype = {"fp32": "f4", "fp16": "f2", "i8": "i1", "i64": "i8", "fp64": "f8"}[elem]
+    x, y = ((RNG.standard_normal(2048) * 20).astype(dtype) for _ in range(2))
+    out = np.full(2048, 7, dtype)
+    compile_add(elem).run(x, y, out, n, grid=(2, 1, 1))
+    want = np.where(np.arange(2048) < n, x + y, np.full(2048, 7, dtype))
+    np.testing.assert_array_equal(out, want)
+
+
+@tessera.jit
+def row_sums(x, out, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    tl.store(out + i, tl.sum(tl.load(x + i[:, None] * N + j[None, :]), axis=1))
+
+
+def test_each_element_is_stored_once():
+    """A reduced tile lies in many threads: all but one hold copies, and stay silent."""
+    found = Compiled(row_sums, {"x": "*fp32", "out": "*fp32", "M": C, "N": C}, {"M": 8, "N": 256})
+    x, out = RNG.standard_normal((8, 256)).astype("f4"), np.zeros(8, "f4")
+    sim = found.run(x, out)
+    np.testing.assert_allclose(out, x.sum(1), rtol=2e-6, atol=1e-5)
+    assert sim.written["global"] == out.nbytes
+
+
+def test_shuffles_of_a_reduction():
+    """8 rows of 128 in 4 warps: two rows a warp, five shuffles each."""
+    found = Compiled(row_sums, {"x": "*fp32", "out": "*fp32", "M": C, "N": C}, {"M": 8, "N": 128})
+    rows_a_warp, lanes = 2, 5
+    assert found.count(r"shfl\.sync\.bfly") == rows_a_warp * lanes
+
+
+@tessera.jit
+def total_kernel(x, out, n, N: tl.constexpr):
+    acc = tl.zeros((N,), tl.float32)
+    p = x + tl.arange(0, N)
+    for start in range(0, n, N):
+        acc += tl.load(p, tl.arange(0, N) < n - start, 0.0)
+        p += N
+    tl.store(out + tl.program_id(0), tl.sum(acc, 0))
+
+
+def test_loop_carries_one_address():
+    found = Compiled(total_kernel, {"x": "*fp32", "out": "*fp32", "n": "i32", "N": C}, {"N": 1024})
+    assert found.ir.count("phi ptr addrspace(1)") == 1
+    x, out = RNG.standard_normal(5000).astype("f4"), np.zeros(1, "f4")
+    sim = found.run(x, out, 4500)
+    np.testing.assert_allclose(out[0], x[:4500].sum(dtype="f8"), rtol=1e-5)
+    assert sim.written["global"] == 4  # the scalar is stored by one thread
+
+
+@tessera.jit
+def control_kernel(x, out, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a = tl.load(x + i)
+    k = 0
+    while k < n:
+        if k % 2 == 0:
+            a = a + k
+        else:
+            a = a * 0.5
+        k += 1
+    for t in range(10, 0, -3):
+        a += t
+    tl.store(out + i, a)
+
+
+@pytest.mark.parametrize("n", [0, 1, 6])
+def test_nested_control_flow(n):
+    found = Compiled(control_kernel, {"x": "*fp32", "out": "*fp32", "n": "i32", "N": C}, {"N": 128})
+    x, out = RNG.standard_normal(128).astype("f4"), np.zeros(128, "f4")
+    found.run(x, out, n)
+    want = x
+    for k in range(n):
+        want = want + np.float32(k) if k % 2 == 0 else want * np.float32(0.5)
+    np.testing.assert_allclose(out, want + 22, rtol=1e-6)
+
+
+@tessera.jit
+def scan_kernel(x, out, back, M: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :]
+    a = tl.load(x + at)
+    tl.store(out + at, tl.cumsum(a, 1))
+    tl.store(back + at, tl.cumsum(a, 0, reverse=True))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "warps"), [(32, 64, 4), (4, 512, 4), (256, 8, 8), (1, 16, 2), (2, 2, 1)]
+)
+def test_scan_over_registers_lanes_and_warps(m, n, warps):
+    signature = {"x": "*fp32", "out": "*fp32", "back": "*fp32", "M": C, "N": C}
+    found = Compiled(scan_kernel, signature, {"M": m, "N": n}, num_warps=warps)
+    x = RNG.integers(-9, 9, (m, n)).astype("f4")  # sums are exact
+    out, back = np.zeros_like(x), np.zeros_like(x)
+    found.run(x, out, back)
+    np.testing.assert_array_equal(out, np.cumsum(x, 1))
+    np.testing.assert_array_equal(back, np.cumsum(x[::-1], 0)[::-1])
+
+
+@tessera.jit
+def counter_kernel(counter, out):
+    old = tl.atomic_add(counter, 5)
+    tl.store(out + old, tl.atomic_xchg(counter + 1, old))
+
+
+def test_scalar_atomics_act_once_and_all_threads_see_the_result():
+    counter, out = np.array([3, 70, 0], "i4"), np.zeros(32, "i4")
+    Compiled(counter_kernel, {"counter": "*i32", "out": "*i32"}, {}).run(
+        counter, out, grid=(2, 1, 1)
+    )
+    assert counter.tolist() == [13, 8, 0]
+    assert (out[3], out[8], out.sum()) == (70, 3, 73)
+
+
+@tessera.jit
+def narrow_atomics(target, old, x, K: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a = tl.load(x + i)
+    if K == "max":
+        r = tl.atomic_max(target + i % 8, a)
+    else:
+        r = tl.atomic_min(target + i % 8, a)
+    tl.store(old + i, r)
+
+
+@pytest.mark.parametrize("kind", ["max", "min"])
+@pytest.mark.parametrize("n", [16, 256])
+def test_float_extremes_by_integer_atomics(kind, n):
+    x = (RNG.standard_normal(n) * 3).astype("f4")
+    target, old = np.full(8, 0.25, "f4"), np.zeros(n, "f4")
+    signature = {"target": "*fp32", "old": "*fp32", "x": "*fp32", "K": C, "N": C}
+    Compiled(narrow_atomics, signature, {"K": kind, "N": n}).run(target, old, x)
+    reduce = np.max if kind == "max" else np.min
+    want = [reduce(np.append(x[i::8], np.float32(0.25))) for i in range(8)]
+    np.testing.assert_array_equal(target, np.array(want))
+    # every old value is the start value or one of the values of its place
+    assert all(v == np.float32(0.25) or v in x[i % 8 :: 8] for i, v in enumerate(old))
+
+
+@tessera.jit
+def fused_kernel(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a = tl.load(x + i)
+    tl.store(out + i, a * a + a)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_contraction_follows_the_option(fused):
+    found = Compiled(
+        fused_kernel, {"x": "*fp32", "out": "*fp32", "N": C}, {"N": 128}, enable_fp_fusion=fused
+    )
+    assert (found.count(r"fma\.rn\.f32") > 0) == fused
+    assert (found.count(r"mul\.rn\.f32") > 0) != fused
+
+
+@pytest.mark.parametrize("cc", [80, 90])
+def test_pairs_of_fp16_share_an_instruction(cc):
+    found = compile_add("fp16", cc=cc)
+    assert found.count(r"add(\.rn)?\.f16x2") == 4
+    assert found.count(r"add(\.rn)?\.f16 ") == 0
+
+
+def test_options_and_targets_are_checked():
+    with pytest.raises(tessera.TesseraError, match="num_ctas > 1 requires"):
+        compile_add("fp32", cc=80, num_ctas=2)
+    with pytest.raises(tessera.TesseraError, match="not supported"):
+        compile_add("fp32", cc=75)

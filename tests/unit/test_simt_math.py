@@ -1,0 +1,122 @@
+"""Accuracy of the mathematical functions in LLVM IR, against mpmath, over special values and many magnitudes."""
+
+# pyright: basic
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.language.extra import libdevice
+from tests.unit.simt_compile import Compiled
+
+C = "constexpr"
+SIZE = 512
+EDGES = [
+    0, -0.0, 1, -1, math.inf, -math.inf, math.nan, 1e-40, 1e-30, 3e38, -3e38, 0.5, -0.5, 88, -88, 1e5, 1e10, 1e20,
+    -1e30, math.pi, math.pi / 2, 22 / 7, 105615.0, 48000.0,
+]  # fmt: skip
+# Largest error in units of the last place, (fp32, fp64). The simulator's approximations of hardware are exact: what is
+# measured is the reduction and the polynomial. exp in fp32 is x log2(e) in one rounding, by design.
+BOUNDS = {
+    "exp": (64, 1), "exp2": (1, 1), "log": (1, 1.5), "log2": (1.5, 1.5), "sin": (1.5, 2), "cos": (1.8, 2),
+    "erf": (2.2, 2), "sqrt": (0.51, 0.51), "rsqrt": (1.5, 1.5), "exp10": (0.51, 1.5), "expm1": (0.51, 2),
+    "log10": (1, 2), "log1p": (0.51, 3), "tan": (0.51, 3), "asin": (0.51, 3), "acos": (0.51, 3), "atan": (0.51, 2),
+    "sinh": (0.51, 3), "cosh": (0.51, 3), "tanh": (1.8, 3),
+}  # fmt: skip
+
+
+@tessera.jit
+def apply_kernel(x, out, F: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, F(tl.load(x + i)))
+
+
+@tessera.jit
+def apply2_kernel(x, y, out, F: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, F(tl.load(x + i), tl.load(y + i)))
+
+
+def inputs(dtype) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    left = SIZE - len(EDGES) - 250
+    wide = np.exp(rng.uniform(-80, 80, left)) * rng.choice([-1, 1], left)
+    return np.concatenate(
+        [EDGES, rng.standard_normal(150) * 3, rng.uniform(-1, 1, 100), wide]
+    ).astype(dtype)
+
+
+EXACT = {
+    "exp2": lambda v: mpmath.mpf(2) ** v, "exp10": lambda v: mpmath.mpf(10) ** v, "log2": lambda v: mpmath.log(v, 2),
+    "log10": lambda v: mpmath.log(v, 10), "rsqrt": lambda v: 1 / mpmath.sqrt(v),
+}  # fmt: skip
+NUMPY = {
+    "exp10": lambda v: np.power(10.0, v), "rsqrt": lambda v: 1 / np.sqrt(v), "asin": np.arcsin, "acos": np.arccos,
+    "atan": np.arctan, "erf": math.erf,
+}  # fmt: skip
+
+
+def reference(name: str, v: float) -> mpmath.mpf | float:
+    """The exact value; at infinities, zeros and outside of the domain what IEEE functions give."""
+    domain = {"log": 0, "log2": 0, "log10": 0, "sqrt": 0, "rsqrt": 0, "log1p": -1}
+    outside = (name in domain and v <= domain[name]) or (name in ("asin", "acos") and abs(v) > 1)
+    huge = abs(v) > 2000 and name in ("exp", "exp2", "exp10", "expm1", "sinh", "cosh")
+    if not math.isfinite(v) or v == 0 or outside or huge:
+        with np.errstate(all="ignore"):
+            return float(NUMPY.get(name, getattr(np, name, None))(np.float64(v)))
+    return EXACT.get(name, getattr(mpmath, name, None))(mpmath.mpf(v))
+
+
+def worst(got: np.ndarray, want: list) -> float:
+    """Largest error in ulp; infinite where a special value is wrong."""
+    dtype, most = got.dtype.type, 0.0
+    for g, w in zip(got, want):
+        near = dtype(float(w)) if not isinstance(w, float) and abs(w) < 1e308 else dtype(w)
+        if not np.isfinite(near):
+            if not (g == near or (np.isnan(g) and np.isnan(near))):
+                return math.inf
+            continue
+        if not np.isfinite(g):
+            return math.inf
+        unit = float(np.spacing(max(abs(near), np.finfo(dtype).tiny)))
+        most = max(most, float(abs(mpmath.mpf(float(g)) - w)) / unit)
+    return most
+
+
+@pytest.mark.parametrize("kind", [0, 1], ids=["fp32", "fp64"])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_error_in_ulp(name, kind):
+    elem, dtype = ("fp32", np.float32) if kind == 0 else ("fp64", np.float64)
+    fn = getattr(tl, name, None) or getattr(libdevice, name)
+    x = inputs(dtype)
+    out = np.zeros_like(x)
+    p = f"*{elem}"
+    Compiled(apply_kernel, {"x": p, "out": p, "F": C, "N": C}, {"F": fn, "N": SIZE}).run(x, out)
+    with mpmath.workprec(200):
+        assert worst(out, [reference(name, float(v)) for v in x]) <= BOUNDS[name][kind]
+
+
+@pytest.mark.parametrize(("elem", "tolerance"), [("fp32", 3e-7), ("fp64", 3e-14)])
+@pytest.mark.parametrize("name", ["pow", "atan2", "fmod"])
+def test_two_operands(name, elem, tolerance):
+    dtype = np.float32 if elem == "fp32" else np.float64
+    edges = [0, -0.0, 1, -1, 2, -2, 0.5, -0.5, np.inf, -np.inf, np.nan, 3, -3, 1e30, 1e-30, 2.5]
+    rng = np.random.default_rng(3)
+    x = np.concatenate([np.repeat(edges, 16), rng.standard_normal(256) * 5]).astype(dtype)
+    y = np.concatenate([np.tile(edges, 16), rng.standard_normal(256) * 5]).astype(dtype)
+    out = np.zeros_like(x)
+    p = f"*{elem}"
+    signature = {"x": p, "y": p, "out": p, "F": C, "N": C}
+    fn = getattr(libdevice, name)
+    Compiled(apply2_kernel, signature, {"F": fn, "N": SIZE}).run(x, y, out)
+    numpy_name = {"pow": "power", "atan2": "arctan2"}.get(name, name)
+    with np.errstate(all="ignore"):
+        want = getattr(np, numpy_name)(x, y)
+    np.testing.assert_allclose(out, want, rtol=0 if name == "fmod" else tolerance)
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(out)[numbers], np.signbit(want)[numbers])
