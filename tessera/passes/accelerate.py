@@ -46,9 +46,10 @@ from tessera.passes.operands import (
 )  # fmt: skip
 from tessera.passes.warpgroup import use_warpgroups
 
-HELD_OPERAND_REGISTERS = (
-    32  # an operand that a loop does not change is kept in registers up to this many words
-)
+# An operand that a loop does not change is kept in registers up to this many words, if the thread's results of all
+# products in the loop leave room for it.
+HELD_OPERAND_REGISTERS = 32
+HELD_WITH_RESULTS = 128
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
 PRODUCTS = {  # parts of a times parts of b, smallest first
     "tf32x3": ((1, 0), (0, 1), (0, 0)),
@@ -196,6 +197,12 @@ class _Acceleration:
             return _split_bf16(self.builder, x, 3 if self.choice.split == "bf16x6" else 2)
         return [x]
 
+    def _results(self, loop: Op) -> int:
+        """Registers of a thread for the results of all products in a loop."""
+        products = [op.result.type for op in loop.walk() if isinstance(op, DotOp | MmaOp)]
+        threads = 32 * self.wm * self.wn * self.wb
+        return sum(t.numel * t.elem.bits // 32 // threads for t in products)
+
     def _place(self, v: Value, layout: LinearLayout) -> Value:
         """`v` in `layout`: through shared memory if it was loaded, else by a conversion."""
         source, orders = source_of(v)
@@ -208,8 +215,8 @@ class _Acceleration:
             reader = reader.trans(inverse(order))
         view = shared_view(loaded, orders, shared_layout(source.type, memory_order(loaded), reader))
         words = layout.size("register") * v.type.elem.storage_bits // 32
-        near = loop_between(self.op, loaded) is not None and words <= HELD_OPERAND_REGISTERS
-        if not near:
+        loop = loop_between(self.op, loaded)
+        if loop is None or words > HELD_OPERAND_REGISTERS or words + self._results(loop) > HELD_WITH_RESULTS:
             return self.builder.emit(LocalLoadOp(view, results=[result]))
         place = owner(view)
         while isinstance(place.next, LocalLoadOp):  # another dot may hold the same operand already

@@ -8,41 +8,60 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import split
-from tessera.ir import Value
+from tessera.ir import SharedType, Value
 from tessera.layout import Access, LinearLayout, MatrixAccess, offset_map
 from tessera.layout.access import best_access
 from tessera.layout.matrix_ops import union
-from tessera.ops import LocalAllocOp, LocalTransOp
+from tessera.ops import LocalAllocOp, LocalIndexOp, LocalTransOp
+
+BASE_ALIGNMENT = 1024  # of the program's shared memory
 
 
 class SharedPlace:
-    """Where a tile starts in shared memory: an i32 address; `fixed` if it depends on no value of the program."""
+    """Where a tile starts in shared memory: an i32 address, `fixed` if no value of the program is in it, and a power
+    of two that divides it."""
 
-    __slots__ = ("address", "fixed")
+    __slots__ = ("address", "alignment", "fixed")
 
-    def __init__(self, address: str, fixed: bool):
-        self.address, self.fixed = address, fixed
+    def __init__(self, address: str, fixed: bool, alignment: int):
+        self.address, self.fixed, self.alignment = address, fixed, alignment
 
 
 def fixed_place(fl: FunctionLowering, offset: int) -> SharedPlace:
     """The place at a byte offset of the program's shared memory."""
     base = fl.shared_base()
     with fl.w.hoist():
-        return SharedPlace(fl.w.add("i32", base, str(offset)), True)
+        return SharedPlace(fl.w.add("i32", base, str(offset)), True, _divisor(offset))
 
 
 def place_of(fl: FunctionLowering, view: Value) -> SharedPlace:
     """The place of a buffer or a view of one."""
-    op = view.op
-    while isinstance(op, LocalTransOp):
-        op = op.x.op
-    return SharedPlace(fl.scalar(view), isinstance(op, LocalAllocOp))
+    fixed, alignment, op = True, BASE_ALIGNMENT, view.op
+    while isinstance(op, LocalTransOp | LocalIndexOp):
+        if isinstance(op, LocalIndexOp):
+            fixed = False
+            alignment = min(alignment, _divisor(buffer_bytes(op.result.type)))
+        op = op.operands[0].op
+    if not isinstance(op, LocalAllocOp):
+        return SharedPlace(fl.scalar(view), False, 1)
+    return SharedPlace(fl.scalar(view), fixed, min(alignment, _divisor(op.offset)))
+
+
+def buffer_bytes(t: SharedType) -> int:
+    """Size of a tile in shared memory."""
+    return prod(t.shape) * t.elem.storage_bytes
+
+
+def _divisor(offset: int) -> int:
+    """The largest power of two, up to the alignment of all shared memory, that divides an offset."""
+    return (offset | BASE_ALIGNMENT) & -(offset | BASE_ALIGNMENT)
 
 
 class Addresses:
@@ -76,6 +95,10 @@ class Addresses:
         own = self._fl.thread_sum(self._columns)
         if not own:
             return split(w.offsets, place.address)
+        if 0 < met < place.alignment:
+            # The start has none of these bits: one base serves all, and a flip costs what an addition would.
+            base, constant = self._base(0)
+            return w.pure(f"xor i32 {base}, {met}"), constant
         with w.hoist():
             if met:
                 own = w.pure(f"xor i32 {own}, {met}")

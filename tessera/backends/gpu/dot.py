@@ -11,7 +11,7 @@ of B, and multiplies all pairs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +37,8 @@ from tessera.ops import DotOp, MmaOp
 from tessera.passes.facts import MmaRow
 from tessera.passes.layout_rules import fma_operand
 
+AHEAD = 2  # streamed fragments that travel while another one is used
+
 
 # --- matrix instructions ---------------------------------------------------------------------------------------
 @lowers(MmaOp)
@@ -46,26 +48,21 @@ def _mma(fl: FunctionLowering, op: MmaOp) -> None:
     a = _Fragments(fl, row, op.a, row.registers(0), depth)
     b = _Fragments(fl, row, op.b, row.registers(1), depth)
     acc_type, acc = _accumulators(fl, row, fl.get(op.acc))
-    batch, rows, cols = _grid(op, a.count, b.count, len(acc), depth)
+    batch, rows, cols = _extents(op, a.count, b.count, len(acc), depth)
     word = "double" if row.a.bits == 64 else "float" if row.rounds_to else "i32"
-    a.fetch(0)
-    b.fetch(0)
-    for k in range(depth):
-        a.fetch(k + 1)  # the next step's operands travel while this step computes
-        b.fetch(k + 1)
-        for i in range(batch * rows):
-            left = a.words(i, k)
-            for j in range(cols):
-                right = b.words(i // rows * cols + j, k)
-                at = i * cols + j
-                acc[at] = fl.target.mma(fl.w, row.asm, acc_type, acc[at], left, right, word)
+    for first in range(batch):
+        grid = _Grid(a, b, first * rows, first * cols, rows, cols)
+        for i, j, k in grid.walk(depth):
+            at = (first * rows + i) * cols + j
+            left, right = a.words(first * rows + i, k), b.words(first * cols + j, k)
+            acc[at] = fl.target.mma(fl.w, row.asm, acc_type, acc[at], left, right, word)
     names = [x for piece in acc for x in piece]
     if acc_type == "i32" and row.acc.bits == 16:
         names = unpack(fl, row.acc, names, word_shape(row.acc, 2))
     fl.set(op.result, copies(op.result.type.layout, names))
 
 
-def _grid(op: MmaOp, a: int, b: int, acc: int, depth: int) -> tuple[int, int, int]:
+def _extents(op: MmaOp, a: int, b: int, acc: int, depth: int) -> tuple[int, int, int]:
     """(batch, rows, columns) of the grid of instructions, from the number of fragments of each operand."""
     a, b = a // depth, b // depth
     batch = a * b // acc
@@ -76,37 +73,43 @@ def _grid(op: MmaOp, a: int, b: int, acc: int, depth: int) -> tuple[int, int, in
 
 
 class _Fragments:
-    """An operand as the fragments of single instructions; one that waits in shared memory is read step by step."""
+    """An operand as the fragments of single instructions; one that waits in shared memory is read piece by piece."""
 
     def __init__(self, fl: FunctionLowering, row: MmaRow, v: Value, size: int, depth: int):
         self.fl, self.row, self.elem, self.size, self.depth = fl, row, v.type.elem, size, depth
         self.count: int = v.type.layout.size("register") // size
-        self._reader: Reader | None = fl.deferred.pop(v, None)
-        self._pending: list[tuple[int, int]] = []  # (first step, group), latest first
         self._same: tuple[int, ...] = v.type.layout.register_representatives()
         self._words: dict[tuple[int, int], list[str]] = {}
+        self._source: dict[int, int] = {}  # register -> the group that reads it, until it is read
+        self._reader: Reader | None = fl.deferred.pop(v, None)
         if self._reader is None:
             self._names = fl.get(v)
             return
         self._names = [""] * len(self._same)
         for number in range(len(self._reader.access.groups)):
-            step = min(r // size % depth for r in self._reader.registers(number))
-            self._pending.append((step, number))
-        self._pending.sort(reverse=True)
+            self._source.update(dict.fromkeys(self._reader.registers(number), number))
 
-    def fetch(self, k: int) -> None:
-        """Read what step `k` along K needs."""
-        while self._pending and self._pending[-1][0] <= k:
-            assert self._reader is not None
-            self._reader.group(self._pending.pop()[1], self._names)
+    def _registers(self, outer: int, k: int) -> tuple[int, ...]:
+        start = (outer * self.depth + k) * self.size
+        return self._same[start : start + self.size]
+
+    def fetch(self, outer: int, k: int) -> None:
+        """Read fragment (outer, k), and what comes along with it, if that has not been done."""
+        for r in self._registers(outer, k):
+            number = self._source.get(r)
+            if number is not None:
+                assert self._reader is not None
+                self._reader.group(number, self._names)
+                for done in self._reader.registers(number):
+                    del self._source[done]
 
     def words(self, outer: int, k: int) -> list[str]:
         """What the instruction takes for fragment (outer, k)."""
         found = self._words.get((outer, k))
         if found is None:
-            start = (outer * self.depth + k) * self.size
-            names = [self._names[r] for r in self._same[start : start + self.size]]
-            found = self._words[outer, k] = self._pack(names)
+            self.fetch(outer, k)
+            found = self._pack([self._names[r] for r in self._registers(outer, k)])
+            self._words[outer, k] = found
         return found
 
     def _pack(self, names: list[str]) -> list[str]:
@@ -115,6 +118,40 @@ class _Fragments:
         if self.elem.bits == 64:
             return names
         return pack(self.fl, self.elem, names, word_shape(self.elem, self.size))
+
+
+class _Grid:
+    """The instructions of one matrix of the batch, in order.
+
+    Of a step along K the operand with more registers is held; fragments of the other one stream by, fetched a little
+    ahead of their use. (ptxas moves the reads as it likes, but needed the fewest registers with this order.)
+    """
+
+    def __init__(
+        self, a: _Fragments, b: _Fragments, first_a: int, first_b: int, rows: int, cols: int
+    ):
+        self.by_rows = rows * a.size > cols * b.size
+        sides = [(a, first_a, rows), (b, first_b, cols)]
+        self.held, self.streamed = sides if self.by_rows else reversed(sides)
+
+    def walk(self, depth: int) -> Iterator[tuple[int, int, int]]:
+        """(row, column, step) of each instruction, after its operands are asked for."""
+        held, first_held, count_held = self.held
+        streamed, first, count = self.streamed
+        order = [(first + s, k) for k in range(depth) for s in range(count)]
+        for h in range(count_held):
+            held.fetch(first_held + h, 0)
+        for outer, k in order[:AHEAD]:
+            streamed.fetch(outer, k)
+        for position, (outer, k) in enumerate(order):
+            if position + AHEAD < len(order):
+                streamed.fetch(*order[position + AHEAD])
+            s = outer - first
+            if k + 1 < depth:  # spread over the step
+                for h in range(s * count_held // count, (s + 1) * count_held // count):
+                    held.fetch(first_held + h, k + 1)
+            for h in range(count_held):
+                yield (h, s, k) if self.by_rows else (s, h, k)
 
 
 def _pieces(names: Sequence[str], size: int) -> list[list[str]]:

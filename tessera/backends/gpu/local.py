@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tessera.backends.gpu.access import Addresses, Reader, access_for, place_of, write
+from tessera.backends.gpu.access import Addresses, Reader, access_for, buffer_bytes, place_of, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, registers, vector_length
 from tessera.backends.gpu.target import Access
@@ -46,11 +46,8 @@ def _alloc(fl: FunctionLowering, op: LocalAllocOp) -> None:
 
 @lowers(LocalIndexOp)
 def _index(fl: FunctionLowering, op: LocalIndexOp) -> None:
-    w, t = fl.w, op.result.type
-    stride = t.elem.storage_bytes
-    for extent in t.shape:
-        stride *= extent
-    step = w.mul("i32", fl.scalar(op.index), str(stride))
+    w = fl.w
+    step = w.mul("i32", fl.scalar(op.index), str(buffer_bytes(op.result.type)))
     fl.set(op.result, [w.add("i32", fl.scalar(op.ring), step)])
 
 
