@@ -5,6 +5,7 @@ from tessera.frontend import (  # noqa: F401  handlers and implementations regis
     branches,
     calls,
     expressions,
+    jumps,
     loops,
     names,
     sem_block_ptr,

@@ -30,7 +30,7 @@ from tessera.frontend.flatten import (
     same_type,
     type_text,
 )
-from tessera.frontend.frontend import FrontEnd, Returned, ReturningIf, handles
+from tessera.frontend.frontend import FrontEnd, Returned, handles
 from tessera.frontend.promote import dtype_of_number
 from tessera.frontend.sem_values import condition
 from tessera.frontend.source import last_assignment
@@ -40,7 +40,7 @@ from tessera.language.values import constexpr, is_runtime, tensor
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import ConstOp, IfOp, YieldOp
 
-_MISSING: Any = object()
+MISSING: Any = object()
 _FELL_OFF: Any = object()  # the "value" of a path that ends without `return`
 _STATIC_CONDITIONS = (bool, int, type(None))
 
@@ -81,24 +81,27 @@ def visit_if(fe: FrontEnd, node: ast.If) -> Returned | None:
     names: list[str] = []
     pairs: list[tuple[Any, Any]] = []
     for name in fe.facts(node).assigned:
-        a, b = after[0].get(name, _MISSING), after[1].get(name, _MISSING)
+        a, b = after[0].get(name, MISSING), after[1].get(name, MISSING)
         if a is b:
+            if a is not MISSING:
+                before[name] = a
             continue
-        if a is _MISSING or b is _MISSING:
+        if a is MISSING or b is MISSING:
             before.pop(name, None)
             frame.lost[name] = f"it is assigned in one branch only of the `if` at {loc.short()}"
             continue
         pair = unify(fe, a, b, blocks)
         if pair is None:
-            raise _branch_mismatch(fe, node, name, a, b)
+            raise branch_mismatch(fe, node, name, a, b)
         names.append(name)
         pairs.append(pair)
-    joined = _emit_if(fe, test, blocks, pairs, names)
+    joined = emit_if(fe, test, blocks, pairs, names)
     before.update(zip(names, joined, strict=True))
     return None
 
 
-def _branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: Any, b: Any) -> BranchMismatch:
+def branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: Any, b: Any) -> BranchMismatch:
+    """The error for a name that the branches of `node` leave with different types."""
     error = BranchMismatch(name=name, then=joined_text(a), orelse=joined_text(b))
     places = [last_assignment(body, name) for body in (node.body, node.orelse)]
     place = places[1] or places[0]
@@ -111,35 +114,41 @@ def _branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: Any, b: Any) -> B
     return error
 
 
-@handles(ReturningIf)
-def visit_returning_if(fe: FrontEnd, form: ReturningIf) -> Returned | None:
-    node, rest = form.node, form.rest
+def visit_returning_if(fe: FrontEnd, node: ast.If, rest: Sequence[ast.stmt]) -> Returned | None:
+    """An `if` at function level in which a `return` stands."""
     test = decide(fe, node.test)
     if isinstance(test, bool):
         return fe.run([*(node.body if test else node.orelse), *rest])
     before = fe.frame.names
     blocks = Block(), Block()
-    values: list[Any] = []
+    outcomes: list[Returned | None] = []
     for block, body in zip(blocks, (node.body, node.orelse), strict=True):
         fe.frame.names = dict(before)
-        outcome = fe.run_in(block, [*body, *rest])
-        values.append(outcome.value if outcome is not None else _FELL_OFF)
+        outcomes.append(fe.run_in(block, [*body, *rest]))
     fe.frame.names = before
     fe.builder.loc = fe.loc(node.test)
+    return join_returns(fe, test, blocks, outcomes)
+
+
+def join_returns(
+    fe: FrontEnd, test: Value, blocks: tuple[Block, Block], outcomes: Sequence[Returned | None]
+) -> Returned:
+    """Two ways on which the function ends: emit the `if` that yields its value."""
     if fe.frame.is_kernel:  # a kernel's value goes nowhere
-        _emit_if(fe, test, blocks, [], [])
+        emit_if(fe, test, blocks, [], [])
         return Returned(None)
+    values = [outcome.value if outcome is not None else _FELL_OFF for outcome in outcomes]
     pair = _unify_returns(fe, values[0], values[1], blocks)
-    return Returned(_emit_if(fe, test, blocks, [pair], [""])[0])
+    return Returned(emit_if(fe, test, blocks, [pair], [""])[0])
 
 
 def _unify_returns(fe: FrontEnd, a: Any, b: Any, blocks: tuple[Block, Block]) -> tuple[Any, Any]:
     if a is _FELL_OFF and b is _FELL_OFF:
         return None, None
     if a is _FELL_OFF:
-        a = _anything_like(fe, fe_decay_in(fe, b, blocks[1]), blocks[0])
+        a = anything_like(fe, fe_decay_in(fe, b, blocks[1]), blocks[0])
     elif b is _FELL_OFF:
-        b = _anything_like(fe, fe_decay_in(fe, a, blocks[0]), blocks[1])
+        b = anything_like(fe, fe_decay_in(fe, a, blocks[0]), blocks[1])
     pair = unify(fe, a, b, blocks)
     if pair is None:
         raise ReturnMismatch(
@@ -155,9 +164,9 @@ def fe_decay_in(fe: FrontEnd, x: Any, block: Block) -> Any:
         return fe.decay(x)
 
 
-def _anything_like(fe: FrontEnd, x: Any, block: Block) -> Any:
+def anything_like(fe: FrontEnd, x: Any, block: Block) -> Any:
     """Zeros of the types in `x`: the value of a path that forgot to return one."""
-    if not is_runtime(x):
+    if not flatten(x):
         return x
     zeros: list[Value] = []
     with fe.builder.at(block):
@@ -211,7 +220,7 @@ def _unify_parts(
     )
 
 
-def _emit_if(
+def emit_if(
     fe: FrontEnd,
     test: Value,
     blocks: tuple[Block, Block],
@@ -254,4 +263,4 @@ def visit_conditional(fe: FrontEnd, node: ast.IfExp) -> Any:
             f"Ternary expression with dynamic condition has inconsistent types {first} and {second}",
             help="both sides must have one type: cast with `.to(...)`, or use `tl.where`",
         )
-    return _emit_if(fe, test, blocks, [pair], [""])[0]
+    return emit_if(fe, test, blocks, [pair], [""])[0]

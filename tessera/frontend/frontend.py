@@ -51,7 +51,7 @@ def handles(*kinds: type[Any]) -> Callable[[Register], Register]:
 
 
 class Returned(NamedTuple):
-    """The outcome of statements that returned; statements that did not give None."""
+    """The outcome of statements that returned (inside a loop: that jumped); of others it is None."""
 
     value: Any
 
@@ -64,10 +64,10 @@ class Application(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class ReturningIf(NamedTuple):
-    """An `if` at function level that holds a `return`, with the statements that follow it."""
+class Jumping(NamedTuple):
+    """An `if` or a loop out of which a jump leads, with the statements that follow it."""
 
-    node: ast.If
+    node: ast.If | ast.For | ast.While
     rest: Sequence[ast.stmt]
 
 
@@ -76,7 +76,7 @@ class Frame:
 
     __slots__ = (
         "call_site", "closure", "constant", "depth", "function", "globals", "in_loop", "is_kernel",
-        "lost", "names", "source",
+        "kept", "lost", "names", "source",
     )  # fmt: skip
 
     def __init__(
@@ -97,7 +97,8 @@ class Frame:
         self.call_site = call_site
         self.depth: int = caller.depth + 1 if caller is not None else 0
         self.is_kernel = caller is None
-        self.in_loop = False  # a `return` cannot leave a loop
+        self.in_loop = False
+        self.kept: frozenset[str] = frozenset()  # names from before the loop, which keep their types
 
 
 class FrontEnd:
@@ -145,12 +146,12 @@ class FrontEnd:
         return InternalError(f"{type(error).__name__}: {error}", loc=self.loc(node))
 
     def run(self, body: Sequence[ast.stmt]) -> Returned | None:
-        """Visit statements in order up to a `return`."""
+        """Visit statements in order up to a jump."""
         for i, s in enumerate(body):
-            if isinstance(s, ast.If) and self.facts(s).returns and not self.frame.in_loop:
-                # what follows an `if` that may return belongs to the branches that do not
+            if isinstance(s, ast.If | ast.For | ast.While) and self.facts(s).jumps:
+                # what follows runs only on the paths that did not jump
                 with self.loc(s):
-                    return HANDLERS[ReturningIf](self, ReturningIf(s, body[i + 1 :]))
+                    return HANDLERS[Jumping](self, Jumping(s, body[i + 1 :]))
             outcome = self.visit(s)
             if outcome is not None:
                 return outcome

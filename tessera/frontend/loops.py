@@ -10,110 +10,36 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
-from tessera.errors import LoopCarriedType, NotConstexpr, TypeMismatch, UnsupportedLanguageConstruct
+from tessera.dtypes import int1, parse_scalar_type
+from tessera.errors import NotConstexpr, TypeMismatch, UnsupportedLanguageConstruct
+from tessera.frontend.branches import MISSING
 from tessera.frontend.calls import arguments
-from tessera.frontend.flatten import flatten, is_number, rebuild, same_type, type_text
+from tessera.frontend.carried import Carried, Loop, forget, inside_loop, leave, run_body
+from tessera.frontend.flatten import is_number, rebuild, type_text
 from tessera.frontend.frontend import FrontEnd, handles
+from tessera.frontend.jumps import (
+    FALSE,
+    GOING,
+    LIVE,
+    RETURNED,
+    TRUE,
+    VALUE,
+    Leaving,
+    guarded,
+    is_static,
+)
 from tessera.frontend.promote import meet_ints
 from tessera.frontend.sem_values import cast, condition, to_tensor
-from tessera.frontend.source import last_assignment
+from tessera.frontend.source import walrus_names
 from tessera.frontend.statements import assign
 from tessera.ir import Block, Value
 from tessera.language import hints
 from tessera.language.values import constexpr, tensor, unwrap, wrap
 from tessera.language.values import tuple as tl_tuple
-from tessera.ops import ConditionOp, ForOp, WhileOp, YieldOp
-
-Loop = ast.For | ast.While
-
-
-class Carried:
-    """The variables that a loop carries: their names, values before the loop and IR values."""
-
-    __slots__ = ("initial", "labels", "names", "values")
-
-    def __init__(self, fe: FrontEnd, assigned: Sequence[str], but: Sequence[str] = ()):
-        frame = fe.frame
-        self.names = [n for n in assigned if n in frame.names and n not in but]
-        self.initial: list[Any] = []
-        self.values: list[Value] = []
-        self.labels: list[str] = []
-        for name in self.names:
-            x = frame.names[name]
-            if name not in frame.constant:
-                x = fe.decay(
-                    x
-                )  # a number that arrived in a parameter: the body makes it a variable
-            self.initial.append(x)
-            inside = flatten(x)
-            self.values += inside
-            self.labels += [name if len(inside) == 1 else f"{name}_{i}" for i in range(len(inside))]
-
-    def bind(self, fe: FrontEnd, values: Sequence[Value]) -> None:
-        """Let the names stand for other IR values: block arguments or results."""
-        source = iter(values)
-        fe.frame.names.update(
-            (name, rebuild(x, source)) for name, x in zip(self.names, self.initial, strict=True)
-        )
-
-    def after_body(self, fe: FrontEnd, node: Loop) -> list[Value]:
-        """The IR values at the end of an iteration. LoopCarriedType when a type has changed."""
-        found: list[Value] = []
-        for name, x in zip(self.names, self.initial, strict=True):
-            later = fe.frame.names.get(name)
-            if is_number(later) and not is_number(x):
-                later = to_tensor(fe, later)
-            if not same_type(x, later):
-                raise _changed_type(fe, node, name, x, later)
-            found += flatten(later)
-        return found
-
-
-def _changed_type(fe: FrontEnd, node: Loop, name: str, x: Any, later: Any) -> LoopCarriedType:
-    remedy = None
-    if isinstance(x, constexpr):
-        remedy = f"a constexpr cannot change in a loop: start from a variable, `x = {name}`"
-    error = LoopCarriedType(name=name, initial=type_text(x), later=type_text(later), help=remedy)
-    place = last_assignment(node.body, name)
-    if place is not None:
-        error.loc = fe.loc(place)
-    before = _assignment_before(fe.frame.source.node.body, node, name)
-    if before is not None:
-        error.note(f"the initial value is assigned at {fe.loc(before).short()}")
-    return error
-
-
-def _assignment_before(body: Sequence[ast.stmt], loop: Loop, name: str) -> ast.stmt | None:
-    """The last assignment of `name` that stands above the loop in the text."""
-    above = [s for s in body if s.lineno < loop.lineno]
-    simple: list[ast.stmt] = []
-    for s in above:
-        if isinstance(s, ast.If | ast.For | ast.While):
-            inner = _assignment_before([*s.body, *s.orelse], loop, name)
-            simple += [inner] if inner is not None else []
-        elif last_assignment([s], name) is not None:
-            simple.append(s)
-    return simple[-1] if simple else None
-
-
-def _run_body(fe: FrontEnd, block: Block, node: Loop) -> None:
-    frame = fe.frame
-    saved, frame.in_loop = frame.in_loop, True
-    try:
-        fe.run_in(block, node.body)
-    finally:
-        frame.in_loop = saved
-
-
-def _leave(fe: FrontEnd, node: Loop, before: dict[str, Any]) -> None:
-    """Forget the names that only the body defines."""
-    frame = fe.frame
-    for name in frame.names.keys() - before.keys():
-        frame.lost[name] = f"it is assigned only inside the loop at {fe.loc(node).short()}"
-        frame.constant.pop(name, None)
-    frame.names = before
+from tessera.ops import AddOp, AndOp, CmpOp, ConditionOp, ConstOp, ForOp, WhileOp, YieldOp
 
 
 # --- for ------------------------------------------------------------------------------------------------
@@ -163,13 +89,34 @@ def _static_range(bound: Sequence[Any]) -> list[constexpr]:
 
 def _unroll(fe: FrontEnd, node: ast.For, items: Sequence[Any]) -> None:
     frame = fe.frame
-    saved, frame.in_loop = frame.in_loop, True
-    try:
+    outer = {name: frame.names.get(name, MISSING) for name in (LIVE, GOING)}
+
+    def iteration(item: Any) -> None:
+        assign(fe, node.target, item)
+        fe.run(node.body)
+
+    with inside_loop(fe, node):
+        if not fe.facts(node).inner:
+            for item in items:
+                iteration(item)
+            return
         for item in items:
-            assign(fe, node.target, item)
-            fe.run(node.body)
-    finally:
-        frame.in_loop = saved
+            going = frame.names[GOING]
+            if is_static(going, False):
+                break
+            if isinstance(going, tensor):
+                fe.builder.loc = fe.loc(node)
+                assigned = fe.facts(node).assigned
+                guarded(fe, going, partial(iteration, item), assigned, skipped_ends=False)
+            else:
+                frame.names[LIVE] = TRUE
+                iteration(item)
+            if not all(isinstance(frame.names[flag], constexpr) for flag in (LIVE, GOING)):
+                forget(fe, node, frame.kept)
+    for name, flag in outer.items():
+        frame.names.pop(name)
+        if flag is not MISSING:
+            frame.names[name] = flag
 
 
 def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[Any]) -> None:
@@ -177,6 +124,8 @@ def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[Any]) -> None:
         raise UnsupportedLanguageConstruct(what="unpacking the variable of a range")
     fe.builder.loc = loc = fe.loc(node)
     lb, ub, step = _bounds(fe, bound[:3])
+    if fe.facts(node).leaves:
+        return _loop_toleave(fe, node, _Counter(node.target.id, lb, ub, step))
     target = node.target.id
     before = fe.frame.names
     carried = Carried(fe, fe.facts(node).assigned, but=(target,))
@@ -185,11 +134,11 @@ def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[Any]) -> None:
     fe.frame.names = dict(before)
     fe.frame.names[target] = fe.tensor(body.args[0])
     carried.bind(fe, body.args[1:])
-    _run_body(fe, body, node)
+    run_body(fe, body, node)
     fe.builder.loc = loc
     with fe.builder.at(body):
         fe.builder.insert(YieldOp(carried.after_body(fe, node)))
-    _leave(fe, node, before)
+    leave(fe, node, before)
     op = ForOp(
         lb, ub, step, carried.values, regions=(body,), names=carried.labels, **_hints(bound[3:])
     )  # fmt: skip
@@ -241,6 +190,8 @@ def _hints(options: Sequence[Any]) -> dict[str, Any]:
 def visit_while(fe: FrontEnd, node: ast.While) -> None:
     if node.orelse:
         raise UnsupportedLanguageConstruct(what="`else` of a loop", loc=fe.loc(node.orelse[0]))
+    if fe.facts(node).leaves:
+        return _loop_toleave(fe, node, None)
     fe.builder.loc = loc = fe.loc(node.test)
     frame = fe.frame
     before = frame.names
@@ -253,11 +204,11 @@ def visit_while(fe: FrontEnd, node: ast.While) -> None:
         go_on, disable_licm = _while_test(fe, node)
         fe.builder.insert(ConditionOp(go_on, carried.after_body(fe, node)))
     carried.bind(fe, body.args)
-    _run_body(fe, body, node)
+    run_body(fe, body, node)
     fe.builder.loc = loc
     with fe.builder.at(body):
         fe.builder.insert(YieldOp(carried.after_body(fe, node)))
-    _leave(fe, node, before)
+    leave(fe, node, before)
     op = WhileOp(
         carried.values, regions=(test, body), names=carried.labels, disable_licm=disable_licm
     )
@@ -276,18 +227,98 @@ def _while_test(fe: FrontEnd, node: ast.While) -> tuple[Value, bool]:
         x = fe.visit(test)
     loc = fe.builder.loc = fe.loc(test)
     with loc:
+        if isinstance(x, constexpr) and isinstance(x.value, bool) and fe.facts(node).leaves:
+            x = to_tensor(fe, x)
         if not isinstance(x, tensor):
             raise NotConstexpr(
                 f"the condition of a `while` must be a run-time value, got {type_text(x)}",
-                help="a loop that is known at compile time is written with `tl.static_range`",
+                help="a loop that is known at compile time is written with `tl.static_range`; one that only `break` ends "
+                "may have the condition `True`",
             )
         return condition(fe, x).handle, disable_licm
 
 
-@handles(ast.Break, ast.Continue)
-def visit_jump(fe: FrontEnd, node: ast.stmt) -> None:
-    what = type(node).__name__.lower()
-    raise UnsupportedLanguageConstruct(
-        what=f"`{what}`",
-        help="guard the rest of the body by an `if`, or loop with `while` and a flag in its condition",
-    )
+# --- loops with a way out ---------------------------------------------------------------------------------
+class _Counter(NamedTuple):
+    """The variable of a `for` that becomes a `while`, and its range."""
+
+    name: str
+    start: Value
+    end: Value
+    step: Value
+
+    def goes_on(self, fe: FrontEnd, i: Value) -> Value:
+        down = isinstance(self.step.owner, ConstOp) and self.step.owner.value < 0
+        end, counter = self.end, i
+        if not i.type.signed:  # the comparison of a range is signed
+            signed = parse_scalar_type(i.type.short.replace("u", "i"))
+            counter, end = cast(fe, i, signed), cast(fe, end, signed)
+        return fe.builder.emit(CmpOp(counter, end, predicate="gt" if down else "lt"))
+
+
+def _loop_toleave(fe: FrontEnd, node: Loop, counter: _Counter | None) -> None:
+    """A loop that `break` or `return` can end: a while loop that also carries whether it goes on."""
+    frame, builder = fe.frame, fe.builder
+    builder.loc = loc = fe.loc(node.test if isinstance(node, ast.While) else node)
+    before = frame.names
+    names = (counter.name,) if counter is not None else ()
+    carried = Carried(fe, fe.facts(node).assigned, but=names)
+    heads = [counter.start] if counter is not None else []
+    n = len(heads) + 1
+    types = [*(h.type for h in heads), int1, *(v.type for v in carried.values)]
+    labels = [*names, "going", *carried.labels]
+    test, body = Block(types, names=labels), Block(types, names=labels)
+    frame.names = dict(before)
+    carried.bind(fe, test.args[n:])
+    with builder.at(test):
+        go_on, disable_licm = _test_toleave(fe, node, counter, test.args)
+        passed = [*test.args[:n], *carried.after_body(fe, node)]
+    if counter is not None:
+        frame.names[counter.name] = fe.tensor(body.args[0])
+    carried.bind(fe, body.args[n:])
+    run_body(fe, body, node)
+    builder.loc = loc
+    with builder.at(body):
+        leaving = Leaving(fe, body)
+        following = [builder.emit(AddOp(body.args[0], counter.step))] if counter is not None else []
+        yields = [*following, leaving.going, *carried.after_body(fe, node), *leaving.yields]
+        builder.insert(YieldOp(yields))
+    for v in leaving.yields:
+        passed.append(test.add_arg(v.type))
+        body.add_arg(v.type)
+    with builder.at(test):
+        builder.insert(ConditionOp(go_on, passed))
+    leave(fe, node, before)
+    leaving.make_inits(fe)
+    inits = [*heads, to_tensor(fe, TRUE).handle, *carried.values, *leaving.inits]
+    op = WhileOp(inits, regions=(test, body), disable_licm=disable_licm)
+    results = builder.insert(op).results
+    carried.bind(fe, results[n : n + len(carried.values)])
+    returned = results[n + len(carried.values) :]
+    frame.names[RETURNED] = fe.tensor(returned[0]) if returned else FALSE
+    frame.names[VALUE] = rebuild(leaving.value, iter(returned[1:]))
+
+
+_TEST = "<test>"
+
+
+def _test_toleave(
+    fe: FrontEnd, node: Loop, counter: _Counter | None, args: Sequence[Value]
+) -> tuple[Value, bool]:
+    """Whether the loop goes on; the condition in the source is evaluated only if nothing has ended the loop."""
+    builder, names = fe.builder, fe.frame.names
+    if counter is not None:
+        return builder.emit(AndOp(args[1], counter.goes_on(fe, args[0]))), False
+    assert isinstance(node, ast.While)
+    going = fe.tensor(args[0])
+    names.update({LIVE: TRUE, GOING: TRUE, RETURNED: FALSE, _TEST: FALSE})
+    disable_licm = False
+
+    def visit() -> None:
+        nonlocal disable_licm
+        go_on, disable_licm = _while_test(fe, node)
+        fe.frame.names[_TEST] = fe.tensor(go_on)
+
+    assigned = [*walrus_names(node.test), _TEST]
+    guarded(fe, going, visit, assigned, skipped_ends=True)
+    return to_tensor(fe, fe.frame.names.pop(_TEST)).handle, disable_licm

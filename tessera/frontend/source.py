@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
+from enum import Flag
 from typing import Any
 
 from tessera.errors import Loc
@@ -15,14 +16,33 @@ from tessera.language.callable import JITCallable
 Compound = ast.If | ast.For | ast.While
 
 
+class Jumps(Flag):
+    """The statements by which control leaves a place early."""
+
+    NONE = 0
+    CONTINUE = 1
+    BREAK = 2
+    RETURN = 4
+
+
 class BlockFacts:
-    """Of an `if`, `for` or `while`: the names assigned inside, in order, and whether a `return` stands inside."""
+    """Of an `if`, `for` or `while`: the names assigned inside, in order, and the jumps inside.
 
-    __slots__ = ("assigned", "returns")
+    `inner`: jumps inside that concern the block itself (those of nested loops are theirs); `jumps`: those that leave
+    it, which for a loop are only its returns.
+    """
 
-    def __init__(self, assigned: Sequence[str], returns: bool):
+    __slots__ = ("assigned", "inner", "jumps")
+
+    def __init__(self, assigned: Sequence[str], inner: Jumps, jumps: Jumps):
         self.assigned = tuple(assigned)
-        self.returns = returns
+        self.inner = inner
+        self.jumps = jumps
+
+    @property
+    def leaves(self) -> bool:
+        """Of a loop: whether a jump inside can end it."""
+        return bool(self.inner & (Jumps.BREAK | Jumps.RETURN))
 
 
 class FunctionSource:
@@ -61,28 +81,46 @@ class FunctionSource:
         return len(self._lines[line - 1].encode()[:col].decode(errors="ignore"))
 
     # --- names ------------------------------------------------------------------------------------------
-    def _collect(self, body: Sequence[ast.stmt], names: dict[str, None]) -> bool:
-        """Add the names that `body` assigns to `names`; whether it holds a `return`."""
-        returns = False
+    def _collect(self, body: Sequence[ast.stmt], names: dict[str, None]) -> Jumps:
+        """Add the names that `body` assigns to `names`; the jumps out of it."""
+        jumps = Jumps.NONE
         for s in body:
             if isinstance(s, ast.If | ast.For | ast.While):
                 inner: dict[str, None] = {}
                 if isinstance(s, ast.For):
                     inner.update(dict.fromkeys(target_names(s.target)))
                 found = self._collect(s.body, inner)
-                found = self._collect(s.orelse, inner) or found
+                found |= self._collect(s.orelse, inner)
                 if self._walrus:
                     head = s.iter if isinstance(s, ast.For) else s.test
                     inner.update(dict.fromkeys(walrus_names(head)))
-                self.facts[s] = BlockFacts(list(inner), found)
+                out = found if isinstance(s, ast.If) else found & Jumps.RETURN
+                self.facts[s] = BlockFacts(list(inner), found, out)
                 names.update(inner)
-                returns = returns or found
+                jumps |= out
                 continue
             names.update(dict.fromkeys(assigned_names(s)))
             if self._walrus:
                 names.update(dict.fromkeys(walrus_names(s)))
-            returns = returns or isinstance(s, ast.Return)
-        return returns
+            jumps |= _JUMPS.get(type(s), Jumps.NONE)
+        return jumps
+
+    def assigned_in(self, body: Sequence[ast.stmt]) -> list[str]:
+        """The names that some statements of the function assign, in order."""
+        names: dict[str, None] = {}
+        for s in body:
+            if isinstance(s, ast.If | ast.For | ast.While):
+                names.update(dict.fromkeys(self.facts[s].assigned))
+            else:
+                names.update(dict.fromkeys([*assigned_names(s), *walrus_names(s)]))
+        return list(names)
+
+
+_JUMPS: dict[type[ast.stmt], Jumps] = {
+    ast.Return: Jumps.RETURN,
+    ast.Break: Jumps.BREAK,
+    ast.Continue: Jumps.CONTINUE,
+}
 
 
 def assigned_names(s: ast.stmt) -> Iterator[str]:

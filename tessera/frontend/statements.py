@@ -9,7 +9,7 @@ from tessera.errors import CompilationError, UnsupportedLanguageConstruct
 from tessera.frontend.calls import unused_result
 from tessera.frontend.expressions import BINARY, apply_binary
 from tessera.frontend.flatten import flatten, is_number, type_text
-from tessera.frontend.frontend import FrontEnd, Returned, handles
+from tessera.frontend.frontend import FrontEnd, handles
 from tessera.language import hints
 from tessera.language.aggregate import is_aggregate_value
 from tessera.language.values import constexpr, tensor, unwrap
@@ -166,16 +166,6 @@ def visit_expression(fe: FrontEnd, node: ast.Expr) -> None:
 @handles(ast.Pass)
 def visit_pass(fe: FrontEnd, node: ast.Pass) -> None:
     return
-
-
-@handles(ast.Return)
-def visit_return(fe: FrontEnd, node: ast.Return) -> Returned:
-    if fe.frame.in_loop:
-        raise UnsupportedLanguageConstruct(
-            "Cannot have `return` statements inside `while` or `for` statements in a kernel.",
-            help="keep the result in a variable and return it after the loop",
-        )
-    return Returned(fe.visit(node.value) if node.value is not None else None)
 
 
 @handles(ast.Assert)

@@ -281,7 +281,7 @@ case(
        |
      6 |     while True:
        |           ^^^^
-      = help: a loop that is known at compile time is written with `tl.static_range`
+      = help: a loop that is known at compile time is written with `tl.static_range`; one that only `break` ends may have the condition `True`
     """,
 )
 
@@ -305,41 +305,56 @@ case(
 )
 
 case(
-    "return inside a loop",
-    errors.UnsupportedLanguageConstruct,
+    "returns of different types from inside a loop",
+    errors.ReturnMismatch,
     """
     @jit
-    def k(p, n):
+    def f(n, x):
         for i in range(n):
             if i > 3:
-                return
+                return x
+        return n
+
+    @jit
+    def k(p, n, f1):
+        tl.store(p, f(n, f1))
     """,
     """
-    error[unsupported-syntax]: Cannot have `return` statements inside `while` or `for` statements in a kernel.
-      --> kernel.py:8:13 in k (at 4:12:)
+    error[return-mismatch]: Return type mismatch: fp32 and int32
+      --> kernel.py:13:17 in k (at 2:16:)
+        |
+     13 |     tl.store(p, f(n, f1))
+        |                 ^^^^^^^^
+      --> kernel.py:6:5 in f (at 2:4:)
        |
-     8 |             return
-       |             ^^^^^^
-      = help: keep the result in a variable and return it after the loop
+     6 |     for i in range(n):
+       |     ^^^^^^^^^^^^^^^^^^
+      = help: every `return` of a function must give the same types: cast with `.to(...)`
     """,
 )
 
 case(
-    "break",
-    errors.UnsupportedLanguageConstruct,
+    "a variable changes its type where a loop is left",
+    errors.BranchMismatch,
     """
     @jit
-    def k(p, n):
+    def k(p, n, f1):
+        x = n
         for i in range(n):
-            break
+            if i > 3:
+                x = f1
+                break
+            x += 1
+        tl.store(p, x)
     """,
     """
-    error[unsupported-syntax]: `break` is not supported in a kernel
-      --> kernel.py:7:9 in k (at 3:8:)
+    error[branch-mismatch]: Mismatched type for x between then block (fp32) and else block (int32)
+      --> kernel.py:9:13 in k (at 5:12:)
        |
-     7 |         break
-       |         ^^^^^
-      = help: guard the rest of the body by an `if`, or loop with `while` and a flag in its condition
+     9 |             x = f1
+       |             ^^^^^^
+      = note: before the `if` it is int32
+      = help: no promotion happens where branches join: cast one side with `.to(...)`
     """,
 )
 

@@ -150,6 +150,17 @@ def conditional_expressions(n):
 
 
 @same_as_python
+def both_branches_assign_one_value(n):
+    x = 7
+    y = n * 2
+    if n > 3:
+        x = y
+    else:
+        x = y
+    return x
+
+
+@same_as_python
 def walrus(n):
     total = 0
     while (total := total + 3) < n:

@@ -1,0 +1,125 @@
+"""The variables that a loop carries from one iteration to the next, and those that its body leaves behind."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tessera.errors import LoopCarriedType
+from tessera.frontend.flatten import flatten, is_number, rebuild, same_type, type_text
+from tessera.frontend.frontend import FrontEnd
+from tessera.frontend.jumps import HIDDEN, enter_iteration
+from tessera.frontend.sem_values import to_tensor
+from tessera.frontend.source import last_assignment
+from tessera.ir import Block, Value
+from tessera.language.values import constexpr
+
+Loop = ast.For | ast.While
+
+
+class Carried:
+    """The variables that a loop carries: their names, values before the loop and IR values."""
+
+    __slots__ = ("initial", "labels", "names", "values")
+
+    def __init__(self, fe: FrontEnd, assigned: Sequence[str], but: Sequence[str] = ()):
+        frame = fe.frame
+        self.names = [n for n in assigned if n in frame.names and n not in but]
+        self.initial: list[Any] = []
+        self.values: list[Value] = []
+        self.labels: list[str] = []
+        for name in self.names:
+            x = frame.names[name]
+            if name not in frame.constant:
+                x = fe.decay(
+                    x
+                )  # a number that arrived in a parameter: the body makes it a variable
+            self.initial.append(x)
+            inside = flatten(x)
+            self.values += inside
+            self.labels += [name if len(inside) == 1 else f"{name}_{i}" for i in range(len(inside))]
+
+    def bind(self, fe: FrontEnd, values: Sequence[Value]) -> None:
+        """Let the names stand for other IR values: block arguments or results."""
+        source = iter(values)
+        fe.frame.names.update(
+            (name, rebuild(x, source)) for name, x in zip(self.names, self.initial, strict=True)
+        )
+
+    def after_body(self, fe: FrontEnd, node: Loop) -> list[Value]:
+        """The IR values at the end of an iteration. LoopCarriedType when a type has changed."""
+        found: list[Value] = []
+        for name, x in zip(self.names, self.initial, strict=True):
+            later = fe.frame.names.get(name)
+            if is_number(later) and not is_number(x):
+                later = to_tensor(fe, later)
+            if not same_type(x, later):
+                raise _changed_type(fe, node, name, x, later)
+            found += flatten(later)
+        return found
+
+
+def _changed_type(fe: FrontEnd, node: Loop, name: str, x: Any, later: Any) -> LoopCarriedType:
+    remedy = None
+    if isinstance(x, constexpr):
+        remedy = f"a constexpr cannot change in a loop: start from a variable, `x = {name}`"
+    error = LoopCarriedType(name=name, initial=type_text(x), later=type_text(later), help=remedy)
+    place = last_assignment(node.body, name)
+    if place is not None:
+        error.loc = fe.loc(place)
+    before = _assignment_before(fe.frame.source.node.body, node, name)
+    if before is not None:
+        error.note(f"the initial value is assigned at {fe.loc(before).short()}")
+    return error
+
+
+def _assignment_before(body: Sequence[ast.stmt], loop: Loop, name: str) -> ast.stmt | None:
+    """The last assignment of `name` that stands above the loop in the text."""
+    above = [s for s in body if s.lineno < loop.lineno]
+    simple: list[ast.stmt] = []
+    for s in above:
+        if isinstance(s, ast.If | ast.For | ast.While):
+            inner = _assignment_before([*s.body, *s.orelse], loop, name)
+            simple += [inner] if inner is not None else []
+        elif last_assignment([s], name) is not None:
+            simple.append(s)
+    return simple[-1] if simple else None
+
+
+@contextmanager
+def inside_loop(fe: FrontEnd, node: Loop) -> Generator[None]:
+    """The state in which the body of a loop is read."""
+    frame = fe.frame
+    saved = frame.in_loop, frame.kept
+    frame.in_loop, frame.kept = True, frozenset(frame.names)
+    if fe.facts(node).inner:
+        enter_iteration(fe)
+    try:
+        yield
+    finally:
+        frame.in_loop, frame.kept = saved
+
+
+def run_body(fe: FrontEnd, block: Block, node: Loop) -> None:
+    """Read the body into `block`."""
+    with inside_loop(fe, node):
+        fe.run_in(block, node.body)
+
+
+def leave(fe: FrontEnd, node: Loop, before: dict[str, Any]) -> None:
+    """Forget the names that only the body defines."""
+    frame = fe.frame
+    for name in frame.names.keys() - before.keys():
+        frame.lost[name] = f"it is assigned only inside the loop at {fe.loc(node).short()}"
+        frame.constant.pop(name, None)
+    frame.names = before
+
+
+def forget(fe: FrontEnd, node: Loop, kept: Collection[str]) -> None:
+    """Names that only some iterations bind are of no use behind them."""
+    names = fe.frame.names
+    for name in [n for n in names if n not in kept and n not in HIDDEN]:
+        del names[name]
+        fe.frame.lost[name] = f"it is assigned only inside the loop at {fe.loc(node).short()}"
