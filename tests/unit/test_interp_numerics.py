@@ -196,13 +196,13 @@ def test_bitcasts() -> None:
         0x80000000,
     ]
     assert bitcast(np.array([0x3F80], np.int16), dt.int16, dt.bfloat16).tolist() == [1.0]
-    assert bitcast(np.float32(1.0), dt.bfloat16, dt.float16) == np.uint16(0x3F80).view(np.float16)
+    assert bitcast(f32(1.0), dt.bfloat16, dt.float16) == np.uint16(0x3F80).view(np.float16)
     assert bitcast(np.array([0x38], np.uint8), dt.uint8, dt.float8e4nv).tolist() == [1.0]
     every = np.arange(1 << 16, dtype=np.int64).astype(np.int16)
     assert np.array_equal(
         bitcast(bitcast(every, dt.int16, dt.bfloat16), dt.bfloat16, dt.int16), every
     )
-    assert bitcast(np.float64(1.0), dt.float64, dt.int64) == 0x3FF0000000000000
+    assert bitcast(np.array(1.0), dt.float64, dt.int64) == 0x3FF0000000000000
 
 
 @pytest.mark.parametrize("t", dt.ALL_DTYPES, ids=str)
