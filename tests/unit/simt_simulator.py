@@ -3,7 +3,7 @@
 Each value is an array with the threads as its first axis. Threads stand in blocks; the block that comes first in the
 text and has threads runs next, so that threads which parted meet again where the text says. Barriers demand that all
 threads are there; memory accesses outside of the given arrays raise IndexError. Inline PTX is understood by its
-mnemonic; everything else is an error, so that nothing new goes unchecked. bfloat is held as float32 numbers.
+mnemonic; everything else is an error, so that nothing new goes unchecked.
 """
 
 # pyright: basic
@@ -15,85 +15,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tessera.backends.gpu.types import float8_value
-from tessera.backends.nvidia.primitives import PRIMITIVES
-from tessera.dtypes import float8e4nv, float8e5
 from tessera.errors import DeviceAssertionError
+from tests.unit.simt_ptx import Ptx
+from tests.unit.simt_values import (
+    FLOAT,
+    SHARED,
+    Memory,
+    bits_of,
+    from_raw,
+    fused,
+    mask_int,
+    round_bf16,
+    signed,
+    to_raw,
+)  # fmt: skip
 
-SHARED = 0x1000
-PAGE = 1 << 32  # arrays start at multiples of this address, so that no access strays into another
-FLOAT = {"half": np.float16, "bfloat": np.float32, "float": np.float32, "double": np.float64}
-PTX_BITS = re.compile(r"\.[bfsu](\d+)")
 np.seterr(all="ignore")
-
-
-def round_bf16(x: np.ndarray) -> np.ndarray:
-    bits = np.asarray(x, np.float32).view(np.uint32).astype(np.uint64)
-    up = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return np.where(np.isnan(x), np.float32(np.nan), up.astype(np.uint32).view(np.float32))
-
-
-def fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """x * y + z in fp64 with the error terms of product and sum (Dekker, Knuth)."""
-    product = x * y
-
-    def halves(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        big = v * 134217729.0
-        high = big - (big - v)
-        return high, v - high
-
-    (xh, xl), (yh, yl) = halves(x), halves(y)
-    error = ((xh * yh - product) + xh * yl + xl * yh) + xl * yl
-    total = product + z
-    back = total - product
-    rest = (product - (total - back)) + (z - back)
-    better = total + (rest + error)
-    return np.where(np.isfinite(better), better, total)
-
-
-def add_to(acc: list, i: int, thread: int, value: float, half: bool) -> None:
-    """Add to accumulator register i; fp16 ones stand in pairs."""
-    if half:
-        pair = acc[i // 2][thread : thread + 1].astype(np.uint32).view(np.float16)
-        pair[i % 2] += np.float16(value)
-        acc[i // 2][thread] = pair.view(np.uint32)[0]
-    elif acc[i].dtype == np.uint64:
-        acc[i][thread] = np.uint64((int(acc[i][thread]) + int(value)) & 0xFFFFFFFF)
-    else:
-        acc[i][thread] += value
-
-
-def bits_of(type: str) -> int:
-    if type.startswith("ptr"):
-        return 64
-    return {"half": 16, "bfloat": 16, "float": 32, "double": 64}.get(type) or int(type[1:])
-
-
-def to_raw(type: str, x: np.ndarray) -> np.ndarray:
-    """Bits as uint64 (integers of up to 64 bits)."""
-    if type in ("half", "float", "double"):
-        return x.view({2: np.uint16, 4: np.uint32, 8: np.uint64}[x.itemsize]).astype(np.uint64)
-    if type == "bfloat":
-        return (x.view(np.uint32) >> 16).astype(np.uint64)
-    return mask_int(x, bits_of(type))
-
-
-def from_raw(type: str, raw: np.ndarray) -> np.ndarray:
-    if type == "bfloat":
-        return (raw.astype(np.uint32) << 16).view(np.float32)
-    if type in FLOAT:
-        t = FLOAT[type]
-        return raw.astype(f"u{np.dtype(t).itemsize}").view(t)
-    return raw.astype(np.uint64)
-
-
-def mask_int(x: np.ndarray, bits: int) -> np.ndarray:
-    return x & np.uint64((1 << bits) - 1) if bits < 64 else x
-
-
-def signed(x: np.ndarray, bits: int) -> np.ndarray:
-    shift = np.uint64(64 - bits)
-    return (x << shift).view(np.int64) >> np.int64(64 - bits)
 
 
 def split_args(text: str) -> list[str]:
@@ -138,34 +75,7 @@ class Function:
         self.order = {name: i for i, name in enumerate(self.blocks)}
 
 
-class Memory:
-    """Global arrays at addresses PAGE, 2 PAGE, ..., and shared memory."""
-
-    def __init__(self, shared_bytes: int) -> None:
-        self.arrays: list[np.ndarray] = []
-        self.shared = np.full(shared_bytes, 0xA5, np.uint8)
-
-    def add(self, array: np.ndarray) -> int:
-        self.arrays.append(array.reshape(-1).view(np.uint8))
-        return len(self.arrays) * PAGE
-
-    def place(self, address: int, size: int, shared: bool) -> np.ndarray:
-        space, at = (self.shared, address - SHARED) if shared else (None, 0)
-        if space is None:
-            number, at = divmod(address, PAGE)
-            if not 0 < number <= len(self.arrays):
-                raise IndexError(f"address {address:#x} is in no array")
-            space = self.arrays[number - 1]
-        if at < 0 or at + size > len(space):
-            raise IndexError(
-                f"{size} bytes at {at} of {len(space)} ({'shared' if shared else 'global'})"
-            )
-        if at % size:
-            raise IndexError(f"{size} bytes at {at}: not aligned")
-        return space[at : at + size]
-
-
-class Simulator:
+class Simulator(Ptx):
     """One program: `run(args)` with scalars and addresses from `Memory.add`."""
 
     def __init__(self, ir: str, memory: Memory, threads: int) -> None:
@@ -555,227 +465,6 @@ class Simulator:
         ]
         return np.array([n & ((1 << bits) - 1) for n in numbers], np.uint64)
 
-    # --- inline PTX ------------------------------------------------------------------------------------------
-    def asm(self, result: str, text: str, constraints: str, args, env, on):
-        codes = [c for c in constraints.split(",") if not c.startswith("~")]
-        outputs = [c for c in codes if c.startswith("=")]
-        values = [self.value(t, a, env) for t, a in args]
-        types = [t for t, _ in args]
-        operand: dict[int, np.ndarray] = {}
-        tied: list = [None] * len(outputs)
-        for i, (code, x) in enumerate(zip(codes[len(outputs) :], values)):
-            operand[len(outputs) + i] = x
-            if code.isdigit():
-                tied[int(code)] = x
-        found = re.match(r"(?:@\$(\d+) )?(\S+?);?(?: (.*?);?)?$", text)
-        predicate, mnemonic, tail = found[1], found[2], found[3] or ""
-        mask = on & operand[int(predicate)].astype(bool) if predicate else on
-        self.counts[mnemonic] = self.counts.get(mnemonic, 0) + 1
-        names = [int(n) for n in re.findall(r"\$(\d+)", tail)]
-        out_types = re.findall(r"[\w]+", result) if result.startswith("{") else [result]
-        for prefix, handler in HANDLERS:
-            if mnemonic.startswith(prefix):
-                got = handler(
-                    self, mnemonic, tail, names, operand, types, tied, out_types, mask, len(outputs)
-                )
-                break
-        else:
-            inputs = [operand[n] for n in names if n in operand]
-            got = [MATH[mnemonic](*inputs)]
-        if not outputs:
-            return None
-        return got[0] if len(outputs) == 1 else tuple(got)
-
-    def offset(self, tail: str) -> tuple[int, int]:
-        found = re.search(r"\[\$(\d+)(?: \+ (-?\d+))?\]", tail)
-        return int(found[1]), int(found[2] or 0)
-
-    def access(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
-        shared, is_store = ".shared" in mnemonic, mnemonic.startswith("st")
-        count = int(re.search(r"\.v(\d)", mnemonic)[1]) if re.search(r"\.v(\d)", mnemonic) else 1
-        size = int(PTX_BITS.findall(mnemonic)[-1]) // 8
-        at, constant = self.offset(tail)
-        data = [n for n in names if n != at]
-        got = [
-            None
-            if is_store
-            else (t.copy() if t is not None else np.zeros(self.threads, FLOAT.get(o, np.uint64)))
-            for t, o in zip(tied or [None] * count, out_types)
-        ]
-        key = ("st" if is_store else "ld", "shared" if shared else "global", count * size)
-        self.counts[key] = self.counts.get(key, 0) + 1  # type: ignore[index]
-        if is_store:
-            self.written["shared" if shared else "global"] += int(mask.sum()) * count * size
-        for t in np.nonzero(mask)[0]:
-            address = int(operand[at][t]) + constant
-            place = self.memory.place(address, count * size, shared).reshape(count, size)
-            for k in range(count):
-                if is_store:
-                    type = types[data[k] - outputs]
-                    raw = int(to_raw(type, operand[data[k]][t : t + 1])[0])
-                    place[k] = np.frombuffer(raw.to_bytes(8, "little")[:size], np.uint8)
-                else:
-                    raw = int.from_bytes(place[k].tobytes(), "little")
-                    got[k][t] = from_raw(out_types[k], np.array([raw], np.uint64))[0]
-        return got
-
-    def barrier(self, *rest):
-        assert rest[-2].all(), "barrier with threads missing"
-        return []
-
-    def atomic(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
-        at, constant = self.offset(tail)
-        kind = re.search(r"\.(add|max|min|and|or|xor|exch|cas)\b", mnemonic)[1]
-        ptx = re.search(r"\.([a-z]+)(\d+)$", mnemonic)
-        size, shared = int(ptx[2]) // 8, ".shared" in mnemonic
-        values = [operand[n] for n in names if n in operand and n != at]
-        vtypes = [types[n - outputs] for n in names if n in operand and n != at]
-        predicate = names  # the predicate stands before the mnemonic, not in the tail
-        old = tied[0].copy() if outputs else None
-        for t in np.nonzero(mask)[0]:
-            place = self.memory.place(int(operand[at][t]) + constant, size, shared)
-            raw = int.from_bytes(place.tobytes(), "little")
-            given = [int(to_raw(ty, v[t : t + 1])[0]) for ty, v in zip(vtypes, values)]
-            new = self.combine(kind, ptx[1], size, raw, given)
-            if old is not None:
-                old[t] = from_raw(out_types[0], np.array([raw], np.uint64))[0]
-            place[:] = np.frombuffer(new.to_bytes(8, "little")[:size], np.uint8)
-        del predicate
-        return [old]
-
-    @staticmethod
-    def combine(kind: str, ptx: str, size: int, raw: int, given: list[int]) -> int:
-        top = (1 << (8 * size)) - 1
-        if kind == "cas":
-            return given[1] if raw == given[0] else raw
-        if kind == "exch":
-            return given[0]
-        if ptx in ("f", "bf"):
-            t = "bfloat" if ptx == "bf" else {2: "half", 4: "float", 8: "double"}[size]
-            x, y = (from_raw(t, np.array([v], np.uint64)) for v in (raw, given[0]))
-            total = round_bf16(x + y) if ptx == "bf" else (x + y).astype(x.dtype)
-            return int(to_raw(t, total)[0])
-        if kind in ("max", "min"):
-            order = (
-                (lambda v: v - ((v >> (8 * size - 1)) << (8 * size)))
-                if ptx == "s"
-                else (lambda v: v)
-            )
-            return (max if kind == "max" else min)(raw, given[0], key=order)
-        both = {
-            "add": raw + given[0],
-            "and": raw & given[0],
-            "or": raw | given[0],
-            "xor": raw ^ given[0],
-        }
-        return both[kind] & top
-
-    def matrix_move(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
-        """ldmatrix and stmatrix: lane l addresses row l % 8 of matrix l / 8, and holds word l % 4 of row l / 4."""
-        assert mask.all()
-        at, constant = self.offset(tail)
-        count = int(re.search(r"\.x(\d)", mnemonic)[1])
-        trans, store = ".trans" in mnemonic, mnemonic.startswith("st")
-        data = [n for n in names if n != at]
-        got = [np.zeros(self.threads, np.uint64) for _ in range(count)]
-        for first in range(0, self.threads, 32):
-            for k in range(count):
-                rows = [
-                    self.memory.place(int(operand[at][first + 8 * k + r]) + constant, 16, True)
-                    for r in range(8)
-                ]
-                for lane in range(32):
-                    pairs = [(lane // 4, 2 * (lane % 4)), (lane // 4, 2 * (lane % 4) + 1)]
-                    for half, (r, c) in enumerate(pairs):
-                        r, c = (c, r) if trans else (r, c)
-                        place = rows[r][2 * c : 2 * c + 2]
-                        if store:
-                            word = int(operand[data[k]][first + lane])
-                            place[:] = np.frombuffer(
-                                ((word >> 16 * half) & 0xFFFF).to_bytes(2, "little"), np.uint8
-                            )
-                        else:
-                            raw = int.from_bytes(place.tobytes(), "little")
-                            got[k][first + lane] |= np.uint64(raw << 16 * half)
-        return got
-
-    def async_copy(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
-        found = re.match(r"\[\$(\d+) \+ (\d+)\], \[\$(\d+) \+ (-?\d+)\], (\d+)(?:, \$(\d+))?", tail)
-        to, to_at, source, source_at, size, part = (int(x) if x else None for x in found.groups())
-        for t in np.nonzero(mask)[0]:
-            place = self.memory.place(int(operand[to][t]) + to_at, size, True)
-            want = size if part is None else int(operand[part][t])
-            place[:] = 0
-            if want:
-                place[:want] = self.memory.place(int(operand[source][t]) + source_at, want, False)
-        return []
-
-    def mma(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
-        assert mask.all()
-        shape = re.search(r"m(\d+)n(\d+)k(\d+)\.row\.col\.(\w+)\.(\w+)\.(\w+)\.", mnemonic)
-        m, n, k = (int(x) for x in shape.groups()[:3])
-        groups = [
-            [int(x) for x in re.findall(r"\$(\d+)", g)] for g in re.findall(r"\{(.*?)\}", tail)
-        ]
-        sizes = {
-            "f16": 16,
-            "bf16": 16,
-            "tf32": 32,
-            "f64": 64,
-            "s8": 8,
-            "u8": 8,
-            "e4m3": 8,
-            "e5m2": 8,
-        }
-        a, b = (
-            self.fragments(operand, groups[i], types, outputs, shape[4 + i], sizes) for i in (1, 2)
-        )
-        acc_types = [types[i] for i in range(len(groups[0]))]
-        got = [x.copy() for x in tied]
-        half = acc_types[0] == "i32" and shape[4] == "f16"
-        for first in range(0, self.threads, 32):
-            left, right = np.zeros((m, k)), np.zeros((k, n))
-            per = max(32 // sizes[shape[5]], 1)
-            for lane in range(32):
-                g, t = lane // 4, lane % 4
-                for i, x in enumerate(a):
-                    row = g + 8 * ((i // per) % 2 if m == 16 else 0)
-                    left[row, per * t + i % per + 4 * per * (i // per // (2 if m == 16 else 1))] = (
-                        x[first + lane]
-                    )
-                for i, x in enumerate(b):
-                    right[per * t + i % per + 4 * per * (i // per), g] = x[first + lane]
-            product = left @ right
-            for lane in range(32):
-                g, t = lane // 4, lane % 4
-                for i in range(len(groups[0]) * (2 if half else 1)):
-                    value = product[g + 8 * (i // 2), 2 * t + i % 2]
-                    add_to(got, i, first + lane, value, half)
-        return got
-
-    def fragments(self, operand, group, types, outputs, kind, sizes):
-        """Elements, in register order, of the words of one operand."""
-        result = []
-        for n in group:
-            type, x = types[n - outputs], operand[n]
-            if sizes[kind] >= 32:
-                result.append(x)
-                continue
-            raw, bits = to_raw(type, x), sizes[kind]
-            for i in range(32 // bits):
-                part = mask_int(raw >> np.uint64(bits * i), bits)
-                if kind in ("s8", "u8"):
-                    result.append(signed(part, 8) if kind == "s8" else part)
-                elif kind in ("e4m3", "e5m2"):
-                    names = {"e4m3": float8e4nv, "e5m2": float8e5}
-                    result.append(np.array([float8_value(names[kind], int(v)) for v in part]))
-                else:
-                    result.append(from_raw("half" if kind == "f16" else "bfloat", part))
-        return result
-
-    def nothing(self, *rest):
-        return []
-
 
 INTEGER = {
     "add": lambda x, y, b: x + y, "sub": lambda x, y, b: x - y, "mul": lambda x, y, b: x * y,
@@ -813,79 +502,6 @@ SIMPLE = {
     "copysign": np.copysign, "trunc": np.trunc, "floor": np.floor, "ceil": np.ceil, "rint": np.rint, "sqrt": np.sqrt,
     "round": lambda x: np.copysign(np.floor(np.abs(x).astype(np.longdouble) + 0.5), x),
 }  # fmt: skip
-# What the primitive table says of its inline instructions, by mnemonic
-MATH = {
-    row.text.split()[0]: row.meaning
-    for row in PRIMITIVES.values()
-    if row.meaning and row.constraints
-}
-
-
-def _toward_zero(type: str):
-    def convert(x: np.ndarray) -> np.ndarray:
-        if type == "bfloat":
-            cut = (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
-            return np.where(np.isnan(x), np.float32(np.nan), cut)
-        near = x.astype(FLOAT[type])
-        over = np.abs(near.astype(x.dtype)) > np.abs(x)
-        return np.where(over, np.nextafter(near, FLOAT[type](0)), near)
-
-    return convert
-
-
-def _tf32(x: np.ndarray) -> np.ndarray:
-    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
-
-
-MATH["cvt.rna.tf32.f32"] = _tf32
-for _ptx, _source, _target in (
-    ("cvt.rz.f16.f32", "float", "half"), ("cvt.rz.bf16.f32", "float", "bfloat"),
-    ("cvt.rz.f32.f64", "double", "float"), ("cvt.rz.f16.f64", "double", "half"),
-):  # fmt: skip
-    MATH[_ptx] = _toward_zero(_target)
-
-
-def _float8_codes(type) -> tuple[np.ndarray, np.ndarray]:
-    values = np.array([float8_value(type, c) for c in range(128)])
-    finite = np.isfinite(values)
-    return values[finite], np.arange(128)[finite]
-
-
-def _narrow8(type, x: np.ndarray) -> np.ndarray:
-    """Nearest code, ties to even, saturating."""
-    values, codes = _float8_codes(type)
-    near = np.abs(np.abs(x.astype(np.float64))[:, None] - values[None, :])
-    near = np.where((codes & 1)[None, :], np.nextafter(near, np.inf), near)
-    best = codes[np.argmin(np.where(np.isnan(near), np.inf, near), axis=1)]
-    best = np.where(np.isinf(x), codes[-1], best)
-    code = np.where(np.isnan(x), 0x7F, best | np.where(np.signbit(x), 0x80, 0))
-    return code.astype(np.uint64)
-
-
-def _from8(type):
-    def convert(pair: np.ndarray) -> np.ndarray:
-        halves = []
-        for i in range(2):
-            codes = mask_int(pair >> np.uint64(8 * i), 8)
-            x = np.array([float8_value(type, int(c)) for c in codes], np.float16)
-            halves.append(to_raw("half", x))
-        return halves[0] | halves[1] << np.uint64(16)
-
-    return convert
-
-
-for _name, _type in (("e4m3", float8e4nv), ("e5m2", float8e5)):
-    MATH[f"cvt.rn.satfinite.{_name}x2.f32"] = lambda high, low, t=_type: (
-        _narrow8(t, low) | _narrow8(t, high) << np.uint64(8)
-    )
-    MATH[f"cvt.rn.f16x2.{_name}x2"] = _from8(_type)
-
-HANDLERS = [
-    ("ld.", Simulator.access), ("st.", Simulator.access), ("bar.sync", Simulator.barrier), ("atom", Simulator.atomic),
-    ("red", Simulator.atomic),
-    ("ldmatrix", Simulator.matrix_move), ("stmatrix", Simulator.matrix_move), ("mma.sync", Simulator.mma),
-    ("cp.async.commit", Simulator.nothing), ("cp.async.wait", Simulator.nothing), ("cp.async", Simulator.async_copy),
-]  # fmt: skip
 
 
 def run_kernel(

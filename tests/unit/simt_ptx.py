@@ -1,0 +1,334 @@
+"""What inline PTX does, for the SIMT simulator: memory, atomics, matrix moves and products, conversions."""
+
+# pyright: basic
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from tessera.backends.gpu.types import float8_value
+from tessera.backends.nvidia.primitives import PRIMITIVES
+from tessera.dtypes import float8e4nv, float8e5
+from tests.unit.simt_values import (
+    FLOAT,
+    PTX_BITS,
+    SHARED,
+    Memory,
+    add_to,
+    from_raw,
+    mask_int,
+    round_bf16,
+    signed,
+    to_raw,
+)  # fmt: skip
+from tests.unit.simt_wgmma import products
+
+# What the primitive table says of its inline instructions, by mnemonic
+MATH = {
+    row.text.split()[0]: row.meaning
+    for row in PRIMITIVES.values()
+    if row.meaning and row.constraints
+}
+
+
+def _toward_zero(type: str):
+    def convert(x: np.ndarray) -> np.ndarray:
+        if type == "bfloat":
+            cut = (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+            return np.where(np.isnan(x), np.float32(np.nan), cut)
+        near = x.astype(FLOAT[type])
+        over = np.abs(near.astype(x.dtype)) > np.abs(x)
+        return np.where(over, np.nextafter(near, FLOAT[type](0)), near)
+
+    return convert
+
+
+def _tf32(x: np.ndarray) -> np.ndarray:
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+MATH["cvt.rna.tf32.f32"] = _tf32
+for _ptx, _source, _target in (
+    ("cvt.rz.f16.f32", "float", "half"), ("cvt.rz.bf16.f32", "float", "bfloat"),
+    ("cvt.rz.f32.f64", "double", "float"), ("cvt.rz.f16.f64", "double", "half"),
+):  # fmt: skip
+    MATH[_ptx] = _toward_zero(_target)
+
+
+def _float8_codes(type) -> tuple[np.ndarray, np.ndarray]:
+    values = np.array([float8_value(type, c) for c in range(128)])
+    finite = np.isfinite(values)
+    return values[finite], np.arange(128)[finite]
+
+
+def _narrow8(type, x: np.ndarray) -> np.ndarray:
+    """Nearest code, ties to even, saturating."""
+    values, codes = _float8_codes(type)
+    near = np.abs(np.abs(x.astype(np.float64))[:, None] - values[None, :])
+    near = np.where((codes & 1)[None, :], np.nextafter(near, np.inf), near)
+    best = codes[np.argmin(np.where(np.isnan(near), np.inf, near), axis=1)]
+    best = np.where(np.isinf(x), codes[-1], best)
+    code = np.where(np.isnan(x), 0x7F, best | np.where(np.signbit(x), 0x80, 0))
+    return code.astype(np.uint64)
+
+
+def _from8(type):
+    def convert(pair: np.ndarray) -> np.ndarray:
+        halves = []
+        for i in range(2):
+            codes = mask_int(pair >> np.uint64(8 * i), 8)
+            x = np.array([float8_value(type, int(c)) for c in codes], np.float16)
+            halves.append(to_raw("half", x))
+        return halves[0] | halves[1] << np.uint64(16)
+
+    return convert
+
+
+for _name, _type in (("e4m3", float8e4nv), ("e5m2", float8e5)):
+    MATH[f"cvt.rn.satfinite.{_name}x2.f32"] = lambda high, low, t=_type: (
+        _narrow8(t, low) | _narrow8(t, high) << np.uint64(8)
+    )
+    MATH[f"cvt.rn.f16x2.{_name}x2"] = _from8(_type)
+
+
+class Ptx:
+    """Inline PTX, by mnemonic. Mixed into the simulator, which has `memory`, `threads`, `counts`, `written`."""
+
+    memory: Memory
+    threads: int
+    counts: dict
+    written: dict
+
+    def asm(self, result: str, text: str, constraints: str, args, env, on):
+        codes = [c for c in constraints.split(",") if not c.startswith("~")]
+        outputs = [c for c in codes if c.startswith("=")]
+        values = [self.value(t, a, env) for t, a in args]
+        types = [t for t, _ in args]
+        operand: dict[int, np.ndarray] = {}
+        tied: list = [None] * len(outputs)
+        for i, (code, x) in enumerate(zip(codes[len(outputs) :], values)):
+            operand[len(outputs) + i] = x
+            if code.isdigit():
+                tied[int(code)] = x
+        if text.startswith(("{ .reg .b64 da, db; wgmma", "wgmma.")):
+            assert on.all(), "wgmma with threads missing"
+            got = products(self, text, operand, tied, SHARED) if text.startswith("{") else tied
+            return got[0] if len(got) == 1 else tuple(got)
+        found = re.match(r"(?:@\$(\d+) )?(\S+?);?(?: (.*?);?)?$", text)
+        predicate, mnemonic, tail = found[1], found[2], found[3] or ""
+        mask = on & operand[int(predicate)].astype(bool) if predicate else on
+        self.counts[mnemonic] = self.counts.get(mnemonic, 0) + 1
+        names = [int(n) for n in re.findall(r"\$(\d+)", tail)]
+        out_types = re.findall(r"[\w]+", result) if result.startswith("{") else [result]
+        for prefix, handler in HANDLERS:
+            if mnemonic.startswith(prefix):
+                got = handler(
+                    self, mnemonic, tail, names, operand, types, tied, out_types, mask, len(outputs)
+                )
+                break
+        else:
+            inputs = [operand[n] for n in names if n in operand]
+            got = [MATH[mnemonic](*inputs)]
+        if not outputs:
+            return None
+        return got[0] if len(outputs) == 1 else tuple(got)
+
+    def offset(self, tail: str) -> tuple[int, int]:
+        found = re.search(r"\[\$(\d+)(?: \+ (-?\d+))?\]", tail)
+        return int(found[1]), int(found[2] or 0)
+
+    def access(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
+        shared, is_store = ".shared" in mnemonic, mnemonic.startswith("st")
+        count = int(re.search(r"\.v(\d)", mnemonic)[1]) if re.search(r"\.v(\d)", mnemonic) else 1
+        size = int(PTX_BITS.findall(mnemonic)[-1]) // 8
+        at, constant = self.offset(tail)
+        data = [n for n in names if n != at]
+        got = [
+            None
+            if is_store
+            else (t.copy() if t is not None else np.zeros(self.threads, FLOAT.get(o, np.uint64)))
+            for t, o in zip(tied or [None] * count, out_types)
+        ]
+        key = ("st" if is_store else "ld", "shared" if shared else "global", count * size)
+        self.counts[key] = self.counts.get(key, 0) + 1  # type: ignore[index]
+        if is_store:
+            self.written["shared" if shared else "global"] += int(mask.sum()) * count * size
+        for t in np.nonzero(mask)[0]:
+            address = int(operand[at][t]) + constant
+            place = self.memory.place(address, count * size, shared).reshape(count, size)
+            for k in range(count):
+                if is_store:
+                    type = types[data[k] - outputs]
+                    raw = int(to_raw(type, operand[data[k]][t : t + 1])[0])
+                    place[k] = np.frombuffer(raw.to_bytes(8, "little")[:size], np.uint8)
+                else:
+                    raw = int.from_bytes(place[k].tobytes(), "little")
+                    got[k][t] = from_raw(out_types[k], np.array([raw], np.uint64))[0]
+        return got
+
+    def barrier(self, *rest):
+        assert rest[-2].all(), "barrier with threads missing"
+        return []
+
+    def atomic(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
+        at, constant = self.offset(tail)
+        kind = re.search(r"\.(add|max|min|and|or|xor|exch|cas)\b", mnemonic)[1]
+        ptx = re.search(r"\.([a-z]+)(\d+)$", mnemonic)
+        size, shared = int(ptx[2]) // 8, ".shared" in mnemonic
+        values = [operand[n] for n in names if n in operand and n != at]
+        vtypes = [types[n - outputs] for n in names if n in operand and n != at]
+        predicate = names  # the predicate stands before the mnemonic, not in the tail
+        old = tied[0].copy() if outputs else None
+        for t in np.nonzero(mask)[0]:
+            place = self.memory.place(int(operand[at][t]) + constant, size, shared)
+            raw = int.from_bytes(place.tobytes(), "little")
+            given = [int(to_raw(ty, v[t : t + 1])[0]) for ty, v in zip(vtypes, values)]
+            new = self.combine(kind, ptx[1], size, raw, given)
+            if old is not None:
+                old[t] = from_raw(out_types[0], np.array([raw], np.uint64))[0]
+            place[:] = np.frombuffer(new.to_bytes(8, "little")[:size], np.uint8)
+        del predicate
+        return [old]
+
+    @staticmethod
+    def combine(kind: str, ptx: str, size: int, raw: int, given: list[int]) -> int:
+        top = (1 << (8 * size)) - 1
+        if kind == "cas":
+            return given[1] if raw == given[0] else raw
+        if kind == "exch":
+            return given[0]
+        if ptx in ("f", "bf"):
+            t = "bfloat" if ptx == "bf" else {2: "half", 4: "float", 8: "double"}[size]
+            x, y = (from_raw(t, np.array([v], np.uint64)) for v in (raw, given[0]))
+            total = round_bf16(x + y) if ptx == "bf" else (x + y).astype(x.dtype)
+            return int(to_raw(t, total)[0])
+        if kind in ("max", "min"):
+            order = (
+                (lambda v: v - ((v >> (8 * size - 1)) << (8 * size)))
+                if ptx == "s"
+                else (lambda v: v)
+            )
+            return (max if kind == "max" else min)(raw, given[0], key=order)
+        both = {
+            "add": raw + given[0],
+            "and": raw & given[0],
+            "or": raw | given[0],
+            "xor": raw ^ given[0],
+        }
+        return both[kind] & top
+
+    def matrix_move(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
+        """ldmatrix and stmatrix: lane l addresses row l % 8 of matrix l / 8, and holds word l % 4 of row l / 4."""
+        assert mask.all()
+        at, constant = self.offset(tail)
+        count = int(re.search(r"\.x(\d)", mnemonic)[1])
+        trans, store = ".trans" in mnemonic, mnemonic.startswith("st")
+        data = [n for n in names if n != at]
+        got = [np.zeros(self.threads, np.uint64) for _ in range(count)]
+        for first in range(0, self.threads, 32):
+            for k in range(count):
+                rows = [
+                    self.memory.place(int(operand[at][first + 8 * k + r]) + constant, 16, True)
+                    for r in range(8)
+                ]
+                for lane in range(32):
+                    pairs = [(lane // 4, 2 * (lane % 4)), (lane // 4, 2 * (lane % 4) + 1)]
+                    for half, (r, c) in enumerate(pairs):
+                        r, c = (c, r) if trans else (r, c)
+                        place = rows[r][2 * c : 2 * c + 2]
+                        if store:
+                            word = int(operand[data[k]][first + lane])
+                            place[:] = np.frombuffer(
+                                ((word >> 16 * half) & 0xFFFF).to_bytes(2, "little"), np.uint8
+                            )
+                        else:
+                            raw = int.from_bytes(place.tobytes(), "little")
+                            got[k][first + lane] |= np.uint64(raw << 16 * half)
+        return got
+
+    def async_copy(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
+        found = re.match(r"\[\$(\d+) \+ (\d+)\], \[\$(\d+) \+ (-?\d+)\], (\d+)(?:, \$(\d+))?", tail)
+        to, to_at, source, source_at, size, part = (int(x) if x else None for x in found.groups())
+        for t in np.nonzero(mask)[0]:
+            place = self.memory.place(int(operand[to][t]) + to_at, size, True)
+            want = size if part is None else int(operand[part][t])
+            place[:] = 0
+            if want:
+                place[:want] = self.memory.place(int(operand[source][t]) + source_at, want, False)
+        return []
+
+    def mma(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
+        assert mask.all()
+        shape = re.search(r"m(\d+)n(\d+)k(\d+)\.row\.col\.(\w+)\.(\w+)\.(\w+)\.", mnemonic)
+        m, n, k = (int(x) for x in shape.groups()[:3])
+        groups = [
+            [int(x) for x in re.findall(r"\$(\d+)", g)] for g in re.findall(r"\{(.*?)\}", tail)
+        ]
+        sizes = {
+            "f16": 16,
+            "bf16": 16,
+            "tf32": 32,
+            "f64": 64,
+            "s8": 8,
+            "u8": 8,
+            "e4m3": 8,
+            "e5m2": 8,
+        }
+        a, b = (
+            self.fragments(operand, groups[i], types, outputs, shape[4 + i], sizes) for i in (1, 2)
+        )
+        acc_types = [types[i] for i in range(len(groups[0]))]
+        got = [x.copy() for x in tied]
+        half = acc_types[0] == "i32" and shape[4] == "f16"
+        for first in range(0, self.threads, 32):
+            left, right = np.zeros((m, k)), np.zeros((k, n))
+            per = max(32 // sizes[shape[5]], 1)
+            for lane in range(32):
+                g, t = lane // 4, lane % 4
+                for i, x in enumerate(a):
+                    row = g + 8 * ((i // per) % 2 if m == 16 else 0)
+                    left[row, per * t + i % per + 4 * per * (i // per // (2 if m == 16 else 1))] = (
+                        x[first + lane]
+                    )
+                for i, x in enumerate(b):
+                    right[per * t + i % per + 4 * per * (i // per), g] = x[first + lane]
+            product = left @ right
+            for lane in range(32):
+                g, t = lane // 4, lane % 4
+                for i in range(len(groups[0]) * (2 if half else 1)):
+                    value = product[g + 8 * (i // 2), 2 * t + i % 2]
+                    add_to(got, i, first + lane, value, half)
+        return got
+
+    def fragments(self, operand, group, types, outputs, kind, sizes):
+        """Elements, in register order, of the words of one operand."""
+        result = []
+        for n in group:
+            type, x = types[n - outputs], operand[n]
+            if sizes[kind] >= 32:
+                result.append(x)
+                continue
+            raw, bits = to_raw(type, x), sizes[kind]
+            for i in range(32 // bits):
+                part = mask_int(raw >> np.uint64(bits * i), bits)
+                if kind in ("s8", "u8"):
+                    result.append(signed(part, 8) if kind == "s8" else part)
+                elif kind in ("e4m3", "e5m2"):
+                    names = {"e4m3": float8e4nv, "e5m2": float8e5}
+                    result.append(np.array([float8_value(names[kind], int(v)) for v in part]))
+                else:
+                    result.append(from_raw("half" if kind == "f16" else "bfloat", part))
+        return result
+
+    def nothing(self, *rest):
+        return []
+
+
+HANDLERS = [
+    ("ld.", Ptx.access), ("st.", Ptx.access), ("bar.sync", Ptx.barrier), ("atom", Ptx.atomic),
+    ("red", Ptx.atomic),
+    ("fence", Ptx.nothing),
+    ("ldmatrix", Ptx.matrix_move), ("stmatrix", Ptx.matrix_move), ("mma.sync", Ptx.mma),
+    ("cp.async.commit", Ptx.nothing), ("cp.async.wait", Ptx.nothing), ("cp.async", Ptx.async_copy),
+]  # fmt: skip
