@@ -336,7 +336,7 @@ ARGMAX = """(%a: fp32, %i: i32, %b: fp32, %j: i32) {
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=9), st.integers(1, 3))
 def test_reduction_of_pairs(values: list[int], n: int) -> None:
     """argmax with the first of equal ones, along a middle axis, of any extent."""
-    x = np.resize(np.float32(values), (2, len(values), n))
+    x = np.resize(np.array(values, np.float32), (2, len(values), n))
     index = np.broadcast_to(np.arange(len(values), dtype=np.int32)[:, None], x.shape)
     shape = "x".join(map(str, x.shape))
     got = evaluate(
