@@ -1,10 +1,9 @@
 """Places buffers in shared memory by their lifetimes: two buffers share bytes only if they never live at once.
 
-Ops are numbered in program order. A buffer lives from its `local_alloc` to its last use; a use inside a loop that does
-not contain the allocation counts to the end of that loop. A buffer that asynchronous copies fill lives on to the next wait for all of
-them. The scratch of an op lives while the op runs. Larger buffers are placed first, each at the lowest
-offset that is free for its lifetime.
-"""
+Ops are numbered in program order. A buffer lives from its `local_alloc` to its last use; a use inside a loop
+that does not contain the allocation counts to the end of that loop. A buffer that asynchronous copies fill
+lives on to the next wait for all of them. The scratch of an op lives while the op runs. Larger buffers are
+placed first, each at the lowest offset that is free for its lifetime."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ NAMED_BUFFERS = 4  # how many of the largest buffers the error names
 
 @pass_("allocate-shared")
 def allocate_shared(module: Module, facts: GpuFacts) -> None:
-    """Set `offset` of each `local_alloc`, attributes `scratch` (offset) and `scratch_bytes` of ops that need some, and the module's `shared` (bytes).
+    """Set `offset` of each `local_alloc`, attributes `scratch` (offset) and `scratch_bytes` of ops that need
+    some, and the module's `shared` (bytes).
 
     Each function has bytes of its own, as a callee runs while its caller's buffers live. Raises OutOfResources.
     """

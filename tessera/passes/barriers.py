@@ -1,10 +1,12 @@
 """Inserts barriers where threads could meet in shared memory: a write and another access to the same bytes.
 
-The pass follows the program with the list of accesses since all threads last met. Before an op that conflicts with one
-of them it puts a barrier. Loops are followed until the list at their entry stays the same, branches are joined.
+The pass follows the program with the list of accesses since all threads last met. Before an op that conflicts
+with one of them it puts a barrier. Loops are followed until the list at their entry stays the same, branches
+are joined.
 
-Rings: a `local_index` with attribute `slot` = s stands, in iteration i of its loop, for buffer (i + s) mod stages. Two
-accesses of one iteration with different s meet no bytes; going round the loop, s becomes s - 1. So with three stages,
+Rings: a `local_index` with attribute `slot` = s stands, in iteration i of its loop, for buffer (i + s) mod
+stages. Two accesses of one iteration with different s meet no bytes; going round the loop, s becomes s - 1. So
+with three stages,
 
     async_wait                  a barrier
     local_load   slot 0         buffer i
@@ -12,9 +14,8 @@ accesses of one iteration with different s meet no bytes; going round the loop, 
 
 needs no other barrier.
 
-Instructions of warpgroups see shared memory through another path than stores and copies: where they occur, barriers get
-the attribute `proxy`, and each thread makes its writes visible to that path before it arrives.
-"""
+Instructions of warpgroups see shared memory through another path than stores and copies: where they occur,
+barriers get the attribute `proxy`, and each thread makes its writes visible to that path before it arrives."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ from tessera.passes.fold import constant_of
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's iteration."""
+    """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's
+    iteration."""
 
     low: int
     high: int
@@ -147,8 +149,8 @@ class _Barriers:
 
 
 def _touch(view: Value, write: bool) -> Touch:
-    """The bytes behind a view. A ring's buffer with a constant index is itself, others are the whole ring, told apart by
-    their slot."""
+    """The bytes behind a view. A ring's buffer with a constant index is itself, others are the whole ring, told
+    apart by their slot."""
     ring: tuple[Op, int, int] | None = None
     buffer: int | None = None
     op = view.op

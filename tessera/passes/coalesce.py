@@ -1,9 +1,9 @@
 """Chooses a layout for every access to global memory, and notes it in the op's attribute `layout`.
 
-The dimension along which addresses count up runs fastest over registers and lanes. A thread takes as many neighbours as
-one 16-byte access holds, if address and mask allow. Accesses of one shape and order get one layout, the widest: an
-element-wise kernel then needs no conversion, and narrow elements are moved by several accesses of neighbouring threads.
-"""
+The dimension along which addresses count up runs fastest over registers and lanes. A thread takes as many
+neighbours as one 16-byte access holds, if address and mask allow. Accesses of one shape and order get one
+layout, the widest: an element-wise kernel then needs no conversion, and narrow elements are moved by several
+accesses of neighbouring threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What the GPU passes know of the machine: frozen rows that a target fills in. No pass asks for an architecture's name."""
+"""What the GPU passes know of the machine: frozen rows that a target fills in. No pass asks for an
+architecture's name."""
 
 from __future__ import annotations
 
@@ -12,10 +13,10 @@ from tessera.dtypes import dtype, float32, float64
 class MmaRow:
     """One matrix instruction of a warp: acc[m,n] += a[m,k] @ b[k,n].
 
-    `name` identifies the row in `MmaOp.instruction`; `asm` is how the target spells it. `operand_bits` is the width of an
-    operand's element in the fragment layouts (`layout.mma_operand`). With `rounds_to` set, operands are `a`/`b` elements
-    (fp32) whose low mantissa bits the lowering must round away first ("tf32": `cvt.rna.tf32`).
-    """
+    `name` identifies the row in `MmaOp.instruction`; `asm` is how the target spells it. `operand_bits` is the
+    width of an operand's element in the fragment layouts (`layout.mma_operand`). With `rounds_to` set, operands
+    are `a`/`b` elements (fp32) whose low mantissa bits the lowering must round away first ("tf32":
+    `cvt.rna.tf32`)."""
 
     name: str
     asm: str
@@ -48,11 +49,11 @@ class MmaRow:
 
 @dataclass(frozen=True, slots=True)
 class WgmmaRow:
-    """One matrix instruction of a group of four warps: acc[64,n] += a[64,k] @ b[k,n], n any multiple of 8 up to `max_n`.
+    """One matrix instruction of a group of four warps: acc[64,n] += a[64,k] @ b[k,n], n any multiple of 8 up to
+    `max_n`.
 
-    `asm` has a place {n} for n. Shared operands are contiguous along K unless `transposable`. `rounds_to` as in MmaRow, but
-    the hardware drops the bits.
-    """
+    `asm` has a place {n} for n. Shared operands are contiguous along K unless `transposable`. `rounds_to` as in
+    MmaRow, but the hardware drops the bits."""
 
     name: str
     asm: str

@@ -1,8 +1,9 @@
 """Where each tile of a function is at home: the layout in which it is computed once, or nowhere.
 
-A value is *anchored* when something fixes its layout: it comes from memory, from a matrix instruction, from a reduction,
-or is computed from such values; then it has a home. It is *flexible* when it is cheap to compute again in any layout:
-constants, ranges, splats, broadcasts and what is computed of flexible values only. Example:
+A value is *anchored* when something fixes its layout: it comes from memory, from a matrix instruction, from a
+reduction, or is computed from such values; then it has a home. It is *flexible* when it is cheap to compute
+again in any layout: constants, ranges, splats, broadcasts and what is computed of flexible values only.
+Example:
 
     %offs = arange             flexible
     %x = load %ptr + %offs     home: the layout that coalescing chose
@@ -46,7 +47,8 @@ MATRIX, WIDE, PLAIN = 3, 2, 1
 
 @dataclass(slots=True)
 class Group:
-    """Values that flow into one another where control joins: `phis` take one type, `incoming` are the uses that feed them."""
+    """Values that flow into one another where control joins: `phis` take one type, `incoming` are the uses that
+    feed them."""
 
     phis: list[Value]
     incoming: list[tuple[Op, int]]
@@ -165,8 +167,9 @@ class Homes:
 
 # --- where the results of other ops are at home -----------------------------------------------------------
 def is_slice_load(op: Op, limit: int) -> bool:
-    """Whether a load of at most `limit` numbers only serves as rows or columns of larger tiles. It then goes straight to
-    the layout that these ask for: reading a few numbers in many threads is cheaper than handing them round."""
+    """Whether a load of at most `limit` numbers only serves as rows or columns of larger tiles. It then goes
+    straight to the layout that these ask for: reading a few numbers in many threads is cheaper than handing
+    them round."""
     if (
         not isinstance(op, LoadOp)
         or op.volatile

@@ -1,4 +1,5 @@
-"""The algebra that ties the layouts of an op's operands and results, and the layouts that ops ask for by themselves."""
+"""The algebra that ties the layouts of an op's operands and results, and the layouts that ops ask for by
+themselves."""
 
 from __future__ import annotations
 
@@ -70,8 +71,9 @@ def _halves(layout: LinearLayout) -> LinearLayout:
 
 
 def producible(op: Op, layout: LinearLayout) -> LinearLayout:
-    """The layout nearest to `layout` in which the op can give its result: one without copies among a thread's registers,
-    and for a join one whose lowest register bit chooses the operand. Its conversion to `layout` is in registers."""
+    """The layout nearest to `layout` in which the op can give its result: one without copies among a thread's
+    registers, and for a join one whose lowest register bit chooses the operand. Its conversion to `layout` is
+    in registers."""
     layout = layout.unique_registers()
     if isinstance(op, JoinOp) and layout.split_bit() != 0:
         return _halves(layout).join()
@@ -97,7 +99,8 @@ def reduce_result(layout: LinearLayout, axis: int) -> LinearLayout:
 
 
 def is_scannable(layout: LinearLayout, axis: int) -> bool:
-    """Whether coordinates along `axis` rise with registers, then lanes, then warps, and no bit moves along more axes."""
+    """Whether coordinates along `axis` rise with registers, then lanes, then warps, and no bit moves along more
+    axes."""
     if not layout.is_axis_separable(axis) or layout.unique_registers() != layout:
         return False
     along = [

@@ -8,10 +8,10 @@ certain layouts and asks `Assignment.at(value, layout)` for each operand, which
     or when that is cheaper than a conversion (before a widening cast, say),
     converts it                               otherwise.
 
-Each (value, layout) is made once, where the value is defined, so that everything a loop does not change stays outside of
-it; conversions then sink to their first use. Values carried by loops that have no home live where they are asked for
-first. Example: pointers advanced in a loop take the layout of the loop's load, without any conversion.
-"""
+Each (value, layout) is made once, where the value is defined, so that everything a loop does not change stays
+outside of it; conversions then sink to their first use. Values carried by loops that have no home live where
+they are asked for first. Example: pointers advanced in a loop take the layout of the loop's load, without any
+conversion."""
 
 from __future__ import annotations
 

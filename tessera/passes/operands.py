@@ -1,4 +1,5 @@
-"""Operands of matrix instructions in shared memory: where they come from, and in which order and swizzle they lie."""
+"""Operands of matrix instructions in shared memory: where they come from, and in which order and swizzle they
+lie."""
 
 from __future__ import annotations
 
@@ -6,7 +7,13 @@ from typing import Any
 
 from tessera.ir import Builder, Op, SharedType, TileType, Value
 from tessera.layout import (
-    LinearLayout, bank_conflicts, ldmatrix_plan, max_vector, offset_map, shared_swizzled, widest_swizzle,
+    LinearLayout,
+    bank_conflicts,
+    ldmatrix_plan,
+    max_vector,
+    offset_map,
+    shared_swizzled,
+    widest_swizzle,
 )  # fmt: skip
 from tessera.ops import (
     DescriptorLoadOp,
@@ -32,8 +39,8 @@ def source_of(v: Value) -> tuple[Value, Orders]:
 
 
 def shared_view(loaded: Loaded, orders: Orders, layout: LinearLayout) -> Value:
-    """A view of shared memory that a load fills right after it: one buffer for all products that read it, in the layout
-    that the first one asked for; transposed by `orders` (outermost first)."""
+    """A view of shared memory that a load fills right after it: one buffer for all products that read it, in
+    the layout that the first one asked for; transposed by `orders` (outermost first)."""
     t = loaded.result.type
     found = [u for u in loaded.result.users() if isinstance(u, LocalAllocOp)]
     if found:
@@ -98,9 +105,9 @@ def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
 
 
 def shared_layout(t: TileType, order: tuple[int, ...], reader: LinearLayout) -> LinearLayout:
-    """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and without
-    .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk: lanes that go along both
-    dimensions then meet other banks."""
+    """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and
+    without .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk: lanes that go
+    along both dimensions then meet other banks."""
     bits = t.elem.storage_bits
     width = widest_swizzle(t.shape, order, bits)
     plain = shared_swizzled(t.shape, order, bits, width)
@@ -115,7 +122,8 @@ def shared_layout(t: TileType, order: tuple[int, ...], reader: LinearLayout) -> 
 
 
 def _turned(layout: LinearLayout, chunk_elements: int, phases: int) -> LinearLayout:
-    """Row bit i is added to bit i + 1 (of `phases`, in a circle) of the 16-byte chunk's number, instead of to bit i."""
+    """Row bit i is added to bit i + 1 (of `phases`, in a circle) of the 16-byte chunk's number, instead of to
+    bit i."""
     columns = list(layout.columns("offset"))
     chunk = chunk_elements.bit_length() - 1
     for i in range(phases):

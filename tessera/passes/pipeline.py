@@ -1,16 +1,19 @@
 """Software pipelining: loads of later iterations travel to shared memory while this iteration computes.
 
-    for i:                                    ring = local_alloc of `stages` buffers
-      %t = load %p, %mask                     stages - 1 times: async_copy %p' -> ring[s] where %mask' and i' < n; commit
-      %s = local_alloc %t                     for i, with %p' and i' running stages - 1 iterations ahead:
-      ... %s ...                                async_wait (all but stages - 2 groups)
-                                                async_copy %p' -> ring[(i + stages - 1) mod stages]; commit
-                                                ... ring[i mod stages] ...
-                                              async_wait (all)
+    for i:                         ring = local_alloc of `stages` buffers
+      %t = load %p, %mask          stages - 1 times: async_copy %p' -> ring[s] where %mask' and i' < n; commit
+      %s = local_alloc %t          for i, with %p' and i' running stages - 1 iterations ahead:
+      ... %s ...                     async_wait (all but stages - 2 groups)
+                                     async_copy %p' -> ring[i' mod stages]; commit
+                                     ... ring[i mod stages] ...
+                                   async_wait (all)
 
-The address and the mask of a load, and what they are made of from one iteration to the next (its *slice*), must be pure:
-the slice is computed a second time, ahead; the copy that lags behind dies if nothing else uses it. The wait is a
-barrier too, and the only one that an iteration needs: the buffer written now was read last before it.
+The address and the mask of a load, and what they are made of from one iteration to the next (its *slice*), must
+be pure: the slice is computed a second time, ahead; the copy that lags behind dies if nothing else uses it. The
+wait is a barrier too, and the only one that an iteration needs: the buffer written now was read last before it.
+
+A product of warpgroups that only adds up may run on while the next iteration begins. It then reads its buffer for
+one iteration more, so that the copies run one iteration less ahead; they are issued after it.
 """
 
 from __future__ import annotations
@@ -90,9 +93,9 @@ class Stream:
 def _stages(wanted: int, streams: list[Stream], facts: GpuFacts, lag: bool) -> tuple[int, bool]:
     """(as many stages as are wanted and fit, 1 when there is nothing to do; whether products may run on).
 
-    A product that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer programs
-    would then share a processor: then the copies run one iteration less ahead, or with three stages the product waits.
-    """
+    A product that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
+    programs would then share a processor: then the copies run one iteration less ahead, or with three stages
+    the product waits."""
     if not streams:
         return 1, False
     fit = facts.max_shared_bytes // sum(s.bytes for s in streams)
@@ -105,7 +108,8 @@ def _stages(wanted: int, streams: list[Stream], facts: GpuFacts, lag: bool) -> t
 
 
 def _running_on(loop: ForOp, streams: list[Stream]) -> WgmmaOp | None:
-    """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through rings."""
+    """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through
+    rings."""
     products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
     if len(products) != 1 or products[0].parent is not loop.body:
         return None
@@ -227,7 +231,8 @@ class _Pipeline:
         )
 
     def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
-        """Copies for the first stages - 1 iterations; returns the carried values of the slice and the index after them."""
+        """Copies for the first stages - 1 iterations; returns the carried values of the slice and the index
+        after them."""
         loop = self.loop
         values = [loop.inits[n] for n in self.carried]
         index = loop.lb
@@ -246,7 +251,8 @@ class _Pipeline:
         slots: Sequence[Value],
         note: dict[str, Any],
     ) -> None:
-        """The slice for the iteration of `index`, and the copies of its loads as one group; `mapping` gains the slice."""
+        """The slice for the iteration of `index`, and the copies of its loads as one group; `mapping` gains the
+        slice."""
         loop = self.loop
         mapping[loop.induction] = index
         runs = b.emit(CmpOp(index, loop.ub, predicate="lt"))

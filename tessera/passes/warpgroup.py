@@ -2,9 +2,8 @@
 
     %d = dot %a, %b, %c      →      %dl = wgmma %as, %bs, %cl        %as, %bs: swizzled shared memory
 
-A operand that was computed in registers (the weights of attention) stays there. Every product waits for its result here;
-the pipeline lets the products of a loop run on into the next iteration where it can.
-"""
+A operand that was computed in registers (the weights of attention) stays there. Every product waits for its
+result here; the pipeline lets the products of a loop run on into the next iteration where it can."""
 
 from __future__ import annotations
 
@@ -67,7 +66,8 @@ def _is_loaded(v: Value) -> bool:
 
 
 def _order(v: Value, depth: int, row: WgmmaRow) -> tuple[int, ...] | None:
-    """Order in which an operand lies in shared memory (`depth`: the dimension K); None if the row cannot read it so."""
+    """Order in which an operand lies in shared memory (`depth`: the dimension K); None if the row cannot read
+    it so."""
     source, orders = source_of(v)
     if isinstance(source.op, LoadOp | DescriptorLoadOp):
         order = memory_order(source.op)

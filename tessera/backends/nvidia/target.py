@@ -48,7 +48,6 @@ FP8_ROWS = tuple(
 )
 
 
-
 def _wgmma(a: dtype, b: dtype, acc: dtype, rounds_to: str = "") -> WgmmaRow:
     k = 256 // a.bits
     ta, tb, tc = rounds_to or _PTX[a], rounds_to or _PTX[b], _PTX[acc]

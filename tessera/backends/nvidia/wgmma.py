@@ -4,11 +4,10 @@ A descriptor holds an address and how the rows of a swizzled box follow each oth
 
     bits 0-13 address, 16-29 distance between boxes, 32-45 distance between groups of 8 rows, 62-63 swizzle
 
-Shared operands lie in boxes of `width` bytes times all rows (layout/shared.py: shared_swizzled). Along K, a step of 32 bytes
-goes through a box of a K-contiguous operand and then to the next box; in a transposed one it goes down 32 bytes' worth of
-rows. All steps of one 64 x n block are one piece of assembly: fence, products, commit. Accumulators are tied through it
-and through the wait, so that nothing reads them in between.
-"""
+Shared operands lie in boxes of `width` bytes times all rows (layout/shared.py: shared_swizzled). Along K, a
+step of 32 bytes goes through a box of a K-contiguous operand and then to the next box; in a transposed one it
+goes down 32 bytes' worth of rows. All steps of one 64 x n block are one piece of assembly: fence, products,
+commit. Accumulators are tied through it and through the wait, so that nothing reads them in between."""
 
 from __future__ import annotations
 
@@ -104,7 +103,10 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
             from_b = b.descriptor(group_n, b.outer_bytes(cols // along_n), b.outer_bytes(j * n))
             if a is not None:
                 stride = a.outer_bytes(rows // along_m)
-                words, descriptors = [], [a.descriptor(group_m, stride, a.outer_bytes(64 * i)), from_b]
+                words, descriptors = (
+                    [],
+                    [a.descriptor(group_m, stride, a.outer_bytes(64 * i)), from_b],
+                )
             else:
                 words, descriptors = [x for step in held[i] for x in step], [from_b]
             text = _products(row, n, len(acc[at]), steps, a, b)
@@ -115,7 +117,9 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
     _finish(fl, op, row, acc, kept)
 
 
-def _finish(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, acc: list[Block], kept: Block) -> None:
+def _finish(
+    fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, acc: list[Block], kept: Block
+) -> None:
     """Wait for all groups but the `pending` latest; operands in registers stay alive until then."""
     flat = [x for block in acc for x in block]
     flat = _tied(fl, row, f"wgmma.wait_group.sync.aligned {op.pending};", flat, kept, [])
@@ -172,10 +176,9 @@ def _elements(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, words: Block) ->
     return copies(op.result.type.layout, words)
 
 
-def _products(
-    row: WgmmaRow, n: int, count: int, steps: int, a: _Shared | None, b: _Shared
-) -> str:
-    """Fence and all products of one block. Operands of the assembly: accumulators twice, then A, then the descriptor of B."""
+def _products(row: WgmmaRow, n: int, count: int, steps: int, a: _Shared | None, b: _Shared) -> str:
+    """Fence and all products of one block. Operands of the assembly: accumulators twice, then A, then the
+    descriptor of B."""
     name = row.asm.format(n=n)
     acc = "{" + ",".join([f"${i}" for i in range(count)]) + "}"
     first = 2 * count
