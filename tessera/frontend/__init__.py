@@ -8,6 +8,7 @@ from tessera.frontend import (  # noqa: F401  handlers and implementations regis
     jumps,
     loops,
     names,
+    noinline,
     sem_block_ptr,
     sem_combine,
     sem_descriptor,

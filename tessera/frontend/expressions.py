@@ -15,9 +15,11 @@ from tessera.errors import (
     UnsupportedLanguageConstruct,
 )
 from tessera.frontend import sem_math, sem_shape
-from tessera.frontend.flatten import type_text
+from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import FrontEnd, handles
-from tessera.language.aggregate import is_aggregate_value
+from tessera.language.aggregate import ConstexprFunction, is_aggregate_value
+from tessera.language.builtin import Builtin
+from tessera.language.callable import JITCallable
 from tessera.language.values import (
     class_of,
     constexpr,
@@ -139,13 +141,50 @@ def visit_fstring(fe: FrontEnd, node: ast.JoinedStr) -> constexpr:
 @handles(ast.BinOp)
 def visit_binary(fe: FrontEnd, node: ast.BinOp) -> Any:
     lhs, rhs = fe.visit(node.left), fe.visit(node.right)
-    if isinstance(lhs, tensor) or isinstance(rhs, tensor):
-        fe.builder.loc = fe.loc(node)
+    fe.builder.loc = fe.loc(node)
     return apply_binary(fe, BINARY[type(node.op)], lhs, rhs)
+
+
+_DUNDERS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+    "==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge",
+}  # fmt: skip
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_UNARY_DUNDERS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
+
+
+def _on_aggregates(fe: FrontEnd, symbol: str, lhs: Any, rhs: Any) -> Any:
+    """The operator as the class of an operand defines it, the left one's first. TypeMismatch if neither does."""
+    mirrored = _MIRRORED.get(symbol)
+    reflected = f"__{_DUNDERS[mirrored]}__" if mirrored else f"__r{_DUNDERS.get(symbol, '')}__"
+    tries = ((lhs, f"__{_DUNDERS.get(symbol, '')}__", rhs), (rhs, reflected, lhs))
+    for receiver, name, other in tries:
+        method = operator_of(receiver, name)
+        if method is not None:
+            return fe.call(method, [receiver, other])
+    if symbol == "!=" and any(operator_of(x, "__eq__") is not None for x in (lhs, rhs)):
+        return apply_unary(fe, UNARY[ast.Not], _on_aggregates(fe, "==", lhs, rhs))
+    if symbol in ("==", "!=") and not flatten(lhs) and not flatten(rhs):
+        return constexpr((lhs == rhs) == (symbol == "=="))
+    raise TypeMismatch(
+        f"the operator `{symbol}` is not supported between {type_text(lhs)} and {type_text(rhs)}",
+        help=f"define `__{_DUNDERS[symbol]}__` in the aggregate" if symbol in _DUNDERS else None,
+    )
+
+
+def operator_of(x: Any, name: str) -> Any:
+    """The method of this special name that an aggregate's class defines, or None."""
+    if not is_aggregate_value(x):
+        return None
+    method = getattr(class_of(x), name, None)
+    return method if isinstance(method, (JITCallable, ConstexprFunction, Builtin)) else None
 
 
 def apply_binary(fe: FrontEnd, op: Operator, lhs: Any, rhs: Any) -> Any:
     symbol, fn = op
+    if is_aggregate_value(lhs) or is_aggregate_value(rhs):
+        return _on_aggregates(fe, symbol, lhs, rhs)
     if isinstance(lhs, _RUNTIME) or isinstance(rhs, _RUNTIME):
         _refuse_on_tensors(symbol)
         return sem_math.binary(fe, symbol, lhs, rhs)
@@ -173,9 +212,18 @@ def _on_tuples(symbol: str, fn: Callable[..., Any], lhs: Any, rhs: Any) -> Any:
 @handles(ast.UnaryOp)
 def visit_unary(fe: FrontEnd, node: ast.UnaryOp) -> Any:
     x = fe.visit(node.operand)
-    symbol, fn = UNARY[type(node.op)]
+    fe.builder.loc = fe.loc(node)
+    return apply_unary(fe, UNARY[type(node.op)], x)
+
+
+def apply_unary(fe: FrontEnd, op: Operator, x: Any) -> Any:
+    symbol, fn = op
+    if is_aggregate_value(x):
+        method = operator_of(x, _UNARY_DUNDERS.get(symbol, ""))
+        if method is None:
+            raise TypeMismatch(f"the operator unary `{symbol}` is not supported on {type_text(x)}")
+        return fe.call(method, [x])
     if isinstance(x, _RUNTIME):
-        fe.builder.loc = fe.loc(node)
         if symbol == "+":
             raise UnsupportedLanguageConstruct("the operator unary `+` is not supported on tensors")
         return sem_math.unary(fe, symbol, x)
@@ -198,6 +246,9 @@ def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: Any, rhs: Any) 
     symbol, fn = op
     if symbol in ("is", "is not"):
         return constexpr(fn(unwrap(lhs), unwrap(rhs)))
+    if symbol in _DUNDERS and (is_aggregate_value(lhs) or is_aggregate_value(rhs)):
+        fe.builder.loc = fe.loc(node)
+        return _on_aggregates(fe, symbol, lhs, rhs)
     if isinstance(lhs, _RUNTIME) or isinstance(rhs, _RUNTIME):
         fe.builder.loc = fe.loc(node)
         _refuse_on_tensors(symbol)
@@ -247,8 +298,9 @@ def visit_subscript(fe: FrontEnd, node: ast.Subscript) -> Any:
     fe.builder.loc = fe.loc(node)
     if isinstance(x, tensor):
         return sem_shape.subscript(fe, x, index.values if isinstance(index, tl_tuple) else [index])
-    if is_aggregate_value(x) and hasattr(class_of(x), "__getitem__"):
-        return fe.call(class_of(x).__getitem__, [x, index])
+    method = operator_of(x, "__getitem__")
+    if method is not None:
+        return fe.call(method, [x, index])
     if is_runtime(index):
         raise NotConstexpr(what="the index of a tuple", got=type_text(index))
     if isinstance(x, tl_tuple):

@@ -19,7 +19,6 @@ from tessera.errors import (
     InternalError,
     Loc,
     TesseraError,
-    TypeMismatch,
     UnsupportedLanguageConstruct,
 )
 from tessera.frontend.flatten import flatten, is_number
@@ -71,6 +70,13 @@ class Jumping(NamedTuple):
     rest: Sequence[ast.stmt]
 
 
+class SeparateCall(NamedTuple):
+    """A call of a `noinline` function with its parameters bound."""
+
+    fn: JITCallable
+    names: dict[str, Any]
+
+
 class Frame:
     """One function being read: its variables and where it was called."""
 
@@ -108,6 +114,7 @@ class FrontEnd:
         self.module = module
         self.options = options
         self.builder = Builder()
+        self.functions: dict[Any, Any] = {}  # specialisations of `noinline` functions, see noinline.py
         self.frame: Frame = None  # type: ignore[assignment]  # set before anything is visited
 
     # --- places -------------------------------------------------------------------------------------------
@@ -200,7 +207,7 @@ class FrontEnd:
             names[binder.variadic] = tl_tuple(extra)
         names.update((name, wrap(value)) for name, value in only.items())
         if fn.noinline:
-            _check_scalars(fn, names)
+            return HANDLERS[SeparateCall](self, SeparateCall(fn, names))
         caller, loc = self.frame, self.builder.loc
         if caller.depth >= MAX_DEPTH:
             raise CompilationError(
@@ -221,12 +228,3 @@ class FrontEnd:
             result = self.call(callee, [tensor_of(a) for a in block.args])
             self.builder.insert(YieldOp(flatten(self.decay(result))))
         return block
-
-
-def _check_scalars(fn: JITCallable, names: dict[str, Any]) -> None:
-    for name, value in names.items():
-        if isinstance(value, tensor) and value.dims:
-            raise TypeMismatch(
-                f"Function {fn.fn.__name__} is marked noinline, but was called with non-scalar argument "
-                f"{name}:{value}"
-            )

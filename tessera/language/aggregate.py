@@ -80,7 +80,8 @@ def aggregate(cls: type) -> Any:
         ("__eq__", _equal),
         ("__hash__", _hash),
     ):
-        setattr(cls, name, method)
+        if name in ("__setattr__", "__hash__") or getattr(cls, name) is getattr(object, name):
+            setattr(cls, name, method)
     return cls
 
 

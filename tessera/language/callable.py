@@ -232,10 +232,12 @@ class JITCallable:
                     self.used_global_vals[name, id(scope)] = (value, scope)
                 yield f"{name}={value.value!r}"
             elif is_aggregate(value):
-                members: dict[str, Any] = dict(value.__dict__)
-                for member in members.values():
-                    if isinstance(member, JITCallable) and not member.is_library:
-                        yield member.cache_key
+                for cls in value.__mro__[:-1]:
+                    for member in cls.__dict__.values():
+                        if isinstance(member, ConstexprFunction) or (
+                            isinstance(member, JITCallable) and not member.is_library
+                        ):
+                            yield member.cache_key
 
     def _captured(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
         """(name, value, the dictionary it was found in) of every global or attribute chain in the body."""

@@ -1,0 +1,110 @@
+"""Calls of `noinline` functions: one function of the module for each combination of argument types and constants.
+
+Parameters that are known at compile time are part of the specialisation; the run-time scalars inside tuples and
+aggregates become arguments one by one, results likewise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tessera.errors import CompilationError, TesseraError, TypeMismatch
+from tessera.frontend.flatten import flatten, rebuild
+from tessera.frontend.frontend import MAX_DEPTH, Frame, FrontEnd, SeparateCall, handles
+from tessera.ir import Block
+from tessera.language.aggregate import field_values, is_aggregate_value
+from tessera.language.callable import JITCallable
+from tessera.language.values import constexpr, tensor, tensor_descriptor
+from tessera.language.values import tuple as tl_tuple
+from tessera.ops import CallOp, FuncOp, ReturnOp
+
+
+class _Made(NamedTuple):
+    """A function of the module, and its result around its own IR values."""
+
+    name: str
+    result: Any
+
+
+@handles(SeparateCall)
+def call_separately(fe: FrontEnd, call: SeparateCall) -> Any:
+    fn, names = call
+    _check_scalars(fn, names)
+    loc = fe.builder.loc
+    key = (fn, *(_key(x) for x in names.values()))
+    if key not in fe.functions:
+        fe.functions[key] = None  # being made
+        try:
+            fe.functions[key] = _make(fe, fn, names)
+        except TesseraError as error:
+            if loc is not None and error.loc is not None:
+                error.note(f"{fn.fn.__name__}() is called at {loc.short()}")
+            raise
+        finally:
+            fe.builder.loc = loc
+    made: _Made | None = fe.functions[key]
+    if made is None:
+        raise CompilationError(
+            f"the noinline function {fn.fn.__name__}() calls itself",
+            help="a called function cannot be recursive at run time: write a loop",
+        )
+    args = [v for x in names.values() for v in flatten(x)]
+    types = [v.type for v in flatten(made.result)]
+    op = fe.builder.insert(CallOp(args, callee=made.name, results=types))
+    return rebuild(made.result, iter(op.results))
+
+
+def _make(fe: FrontEnd, fn: JITCallable, names: dict[str, Any]) -> _Made:
+    block = Block()
+    inside: dict[str, Any] = {}
+    for name, x in names.items():
+        inner = flatten(x)
+        labels = [name] if len(inner) == 1 else [f"{name}_{i}" for i in range(len(inner))]
+        args = [block.add_arg(v.type, label) for v, label in zip(inner, labels, strict=True)]
+        inside[name] = rebuild(x, iter(args))
+    caller = fe.frame
+    if caller.depth >= MAX_DEPTH:
+        raise CompilationError(f"calls nest more than {MAX_DEPTH} deep in {fn.fn.__name__}()")
+    fe.frame = Frame(fn, inside, caller, None)
+    try:
+        with fe.builder.at(block):
+            outcome = fe.run(fe.frame.source.node.body)
+            result = outcome.value if outcome is not None else None
+            values = flatten(result)
+            fe.builder.insert(ReturnOp(values))
+        loc = fe.loc(fe.frame.source.node)
+    finally:
+        fe.frame = caller
+    func = FuncOp(
+        name=f"{fn.fn.__name__}__{len(fe.functions)}", kernel=False, arg_attrs=((),) * len(block.args),
+        returns=tuple(v.type for v in values), regions=(block,), loc=loc,
+    )  # fmt: skip
+    fe.module.body.append(func)
+    return _Made(func.name, result)
+
+
+def _key(x: Any) -> Any:
+    """What a specialisation depends on: types of run-time values, compile-time values themselves."""
+    if isinstance(x, tensor):
+        return x.type
+    if isinstance(x, tensor_descriptor):
+        return (x.type, len(x.shape))
+    if isinstance(x, tl_tuple):
+        return (x.cls, *(_key(v) for v in x.values))
+    if is_aggregate_value(x):
+        return (type(x), *(_key(v) for v in field_values(x).values()))
+    value = x.value if isinstance(x, constexpr) else x
+    try:
+        hash(value)
+    except TypeError:
+        value = repr(value)
+    return (type(value), repr(value) if isinstance(value, float) else value)
+
+
+def _check_scalars(fn: JITCallable, names: dict[str, Any]) -> None:
+    for name, value in names.items():
+        if isinstance(value, tensor) and value.dims:
+            raise TypeMismatch(
+                f"Function {fn.fn.__name__} is marked noinline, but was called with non-scalar argument "
+                f"{name}:{value}"
+            )
