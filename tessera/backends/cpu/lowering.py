@@ -55,13 +55,15 @@ def executes(*classes: type[Op]) -> Callable[[Root], Root]:
 
 @dataclass(slots=True, eq=False)
 class Buffer:
-    """A tile in memory, row-major. `version` changes with each write."""
+    """A tile in memory, row-major. `version` changes with each write; `width`: lanes of the narrowest vector written
+    at constant places, 0 once a place was computed."""
 
     ptr: str
     elem: Any
     shape: tuple[int, ...]
     version: int = 0
     bytes: int = 0
+    width: int = 1 << 10
 
     @property
     def strides(self) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.demand import constant
 from tessera.backends.cpu.lowering import Buffer, BufferAccess, Lowering, evaluates, make
-from tessera.backends.cpu.text import memory_type, vector_type
+from tessera.backends.cpu.text import memory_type, scalar_type, vector_type
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val, is_unit
 from tessera.dtypes import int1, pointer_type
 from tessera.ir import elem_of
@@ -200,11 +200,36 @@ def buffer_address(lo: Lowering, buffer: Buffer, at: Point) -> tuple[Val, int]:
 
 def from_buffer(lo: Lowering, buffer: Buffer, at: Point) -> Val:
     address, align = buffer_address(lo, buffer, at)
+    if 1 < buffer.width < address.lanes and is_unit(address.pattern):
+        return _in_pieces(lo, buffer, at)
     return load_at(lo, address, buffer.elem, None, None, buffer.version, align)
+
+
+def _in_pieces(lo: Lowering, buffer: Buffer, at: Point) -> Val:
+    """A vector as the narrower ones that were written. (One wide load of a stack slot that was written in parts makes
+    LLVM 22's sroa emit a shuffle before the vectors that it joins.)"""
+    e, width = scalar_type(buffer.elem), buffer.width
+    parts: list[str] = []
+    for k in range(0, at.lanes, width):
+        coords = tuple(
+            c if c.pattern is None else Coord(c.base, c.terms, c.pattern[k : k + width], c.extent) for c in at.coords
+        )
+        address, align = buffer_address(lo, buffer, Point(coords, width))
+        pattern = address.pattern or ()
+        first = Val(address.type, width, "", True, address.base, (*address.terms, str(pattern[0])),
+                    tuple(p - pattern[0] for p in pattern))  # fmt: skip
+        align = min(align, width * buffer.elem.storage_bytes)
+        parts.append(load_at(lo, first, buffer.elem, None, None, buffer.version, align).text)
+    while len(parts) > 1:
+        joined = list(range(2 * width))
+        parts = [lo.em.shuffle(e, a, b, width, joined) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        width *= 2
+    return Val(buffer.elem, at.lanes, parts[0])
 
 
 def to_buffer(lo: Lowering, buffer: Buffer, at: Point, x: Val) -> None:
     address, align = buffer_address(lo, buffer, at)
+    buffer.width = 0 if any(c.terms for c in at.coords) else min(buffer.width, at.lanes)
     store_at(lo, address, buffer.elem, x, None, at.lanes, align)
 
 
