@@ -17,6 +17,7 @@ Facts of loop-carried values are found by assuming the initial value's facts and
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import gcd
@@ -291,17 +292,27 @@ def _sum(x: AxisFacts, y: AxisFacts, value: int | None, both: bool) -> AxisFacts
     return AxisFacts(tuple(contiguity), tuple(divisibility), constancy, value)
 
 
+def _known(
+    op: arith.Binary, compute: Callable[[int, int], int], x: AxisFacts, y: AxisFacts
+) -> int | None:
+    """The number that every element of the result is, when both operands are known and nothing wraps."""
+    if x.value is None or y.value is None:
+        return None
+    value, e = compute(x.value, y.value), elem_of(op.result.type)
+    return value if e.get_int_min_value() <= value <= e.get_int_max_value() else None
+
+
 @_transfer(arith.AddOp)
 def _add(a: AxisAnalysis, op: arith.AddOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
-    value = x.value + y.value if x.value is not None and y.value is not None else None
+    value = _known(op, operator.add, x, y)
     return _sum(x, y, value, both=True)
 
 
 @_transfer(arith.SubOp)
 def _sub(a: AxisAnalysis, op: arith.SubOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
-    value = x.value - y.value if x.value is not None and y.value is not None else None
+    value = _known(op, operator.sub, x, y)
     return _sum(x, y, value, both=False)
 
 
@@ -331,7 +342,7 @@ def _addptr(a: AxisAnalysis, op: arith.AddPtrOp) -> AxisFacts:
 @_transfer(arith.MulOp)
 def _mul(a: AxisAnalysis, op: arith.MulOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
-    value = x.value * y.value if x.value is not None and y.value is not None else None
+    value = _known(op, operator.mul, x, y)
     contiguity = tuple(
         cx if y.value == 1 else cy if x.value == 1 else 1
         for cx, cy in zip(x.contiguity, y.contiguity, strict=True)
@@ -343,6 +354,10 @@ def _mul(a: AxisAnalysis, op: arith.MulOp) -> AxisFacts:
     return AxisFacts(contiguity, divisibility, _gcds(x.constancy, y.constancy), value)
 
 
+def _quotient(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
 @_transfer(arith.DivOp)
 def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
@@ -350,9 +365,7 @@ def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
         return x
     if y.value is None or y.value <= 0 or y.value & (y.value - 1):
         ones = (1,) * len(x.contiguity)
-        value = None
-        if x.value is not None and y.value:
-            value = int(x.value / y.value)
+        value = _known(op, _quotient, x, y) if y.value else None
         return AxisFacts(ones, ones, _gcds(x.constancy, y.constancy), value)
     n = y.value
     # A run counting up from a multiple of k gives k equal quotients in a row, for k dividing n.
@@ -363,8 +376,7 @@ def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
     divisibility = tuple(
         max(d // n, 1) if c == 1 else 1 for d, c in zip(x.divisibility, x.contiguity, strict=True)
     )
-    value = abs(x.value) // n * (1 if x.value >= 0 else -1) if x.value is not None else None
-    return AxisFacts((1,) * len(constancy), divisibility, constancy, value)
+    return AxisFacts((1,) * len(constancy), divisibility, constancy, _known(op, _quotient, x, y))
 
 
 @_transfer(arith.RemOp)
@@ -393,7 +405,7 @@ def _shl(a: AxisAnalysis, op: arith.ShlOp) -> AxisFacts:
     if y.value is None or not 0 <= y.value < 63:
         return AxisFacts((1,) * len(x.contiguity), _starts(x), _gcds(x.constancy, y.constancy))
     divisibility = tuple(min(d << y.value, TOP) for d in _starts(x))
-    value = x.value << y.value if x.value is not None else None
+    value = _known(op, lambda n, count: n << count, x, y)
     return AxisFacts((1,) * len(x.contiguity), divisibility, x.constancy, value)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from tessera.analysis.axis import AxisAnalysis, AxisFacts
 from tessera.dtypes import float32, int32, pointer_type
 from tessera.interp.machine import Machine, run_program
 from tessera.interp.memory import Memory
-from tessera.ir import Builder, Module, TileType, Value
+from tessera.ir import Builder, Module, TileType, Value, parse_module, verify
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -48,7 +50,7 @@ def holds(f: AxisFacts, x: np.ndarray, axis: int, step: int) -> None:
 class Expressions:
     """Builds a random integer tile expression of non-negative values from drawn choices."""
 
-    def __init__(self, draw: st.DrawFn):
+    def __init__(self, draw: Any):
         self.draw = draw
         self.module = Module()
         self.func = FuncOp(
@@ -157,3 +159,168 @@ def test_mask_run_follows_the_predicate(predicate: str) -> None:
     mask = b.emit(CmpOp(x, b.emit(SplatOp(e.even, results=[TILE])), predicate=predicate))
     b.insert(ReturnOp())
     assert AxisAnalysis(e.func).mask_width(mask, 0) == (16 if predicate in ("lt", "ge") else 1)
+
+
+def analysed(text: str) -> tuple[AxisAnalysis, dict[str, Value], Module]:
+    module = parse_module(text)
+    verify(module)
+    (func,) = module.functions
+    assert isinstance(func, FuncOp)
+    values = {a.name: a for op in module.walk() for block in op.regions for a in block.args}
+    values |= {r.name: r for op in module.walk() for r in op.results}
+    return AxisAnalysis(func), values, module
+
+
+LOOP = """module {} {
+  func {name='k', arg_attrs=[[['divisibility', 16]], [['divisibility', 16]], []]} (%p: *fp32, %n: i32, %trips: i32) {
+    %zero: i32 = const {value=0}
+    %one: i32 = const {value=1}
+    %width: i32 = const {value=BLOCK}
+    %a: tile<32xi32> = arange {start=START, end=END}
+    %ps: tile<32x*fp32> = splat %p
+    %start: tile<32x*fp32> = addptr %ps, %a
+    %stride: tile<32xi32> = splat %n
+    %next_b: tile<32xi32> = const {value=BLOCK}
+    %end: i32 = mul %trips, %width
+    %r: tile<32x*fp32>, %o: tile<32xi32>, %c: tile<32xi32> = for %zero, %end, %width, [%start, %a, %stride]
+        (%i: i32, %q: tile<32x*fp32>, %x: tile<32xi32>, %same: tile<32xi32>) {
+      %is: tile<32xi32> = splat %i
+      %y: tile<32xi32> = add %is, %a
+      %m: tile<32xi1> = cmp %y, %same {predicate='lt'}
+      %q2: tile<32x*fp32> = addptr %q, %next_b
+      %x2: tile<32xi32> = add %x, %same
+      yield [%q2, %x2, %same]
+    }
+    print [%r, %o, %c]
+    return []
+  }
+}"""
+
+
+@pytest.mark.parametrize("block", [1, 2, 4, 12, 32])
+@pytest.mark.parametrize("start", [0, 4, 5])
+def test_facts_of_loops_hold_in_every_trip(block: int, start: int) -> None:
+    text = (
+        LOOP.replace("BLOCK", str(block))
+        .replace("START", str(start))
+        .replace("END", str(start + 32))
+    )
+    facts, values, module = analysed(text)
+    func = module.functions[0]
+    assert isinstance(func, FuncOp)
+    for trips in range(4):
+        for n in (0, 16, 80):
+            machine = Machine(module, Memory(), (1, 1, 1))
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("builtins.print", lambda *a: None)
+                run_program(
+                    machine, func, [np.int64(4096), np.int32(n), np.int32(trips)], (0, 0, 0)
+                )
+            for v in values.values():
+                if v in machine.values and isinstance(v.type, TileType):
+                    step = 4 if isinstance(v.type.elem, pointer_type) else 1
+                    holds(facts.facts(v), np.asarray(machine.values[v]), 0, step)
+
+
+def test_pointers_advanced_in_a_loop_stay_wide() -> None:
+    facts, values, _ = analysed(
+        LOOP.replace("BLOCK", "32").replace("START", "0").replace("END", "32")
+    )
+    assert facts.vector_width(values["q"], 0) == 4
+    assert facts.facts(values["i"]).divisibility == (32,)
+    assert facts.mask_width(values["m"], 0) == 16
+    facts, values, _ = analysed(
+        LOOP.replace("BLOCK", "2").replace("START", "0").replace("END", "32")
+    )
+    assert facts.vector_width(values["q"], 0) == 2
+
+
+WHILE = """module {} {
+  func {name='k', arg_attrs=[[['divisibility', 16]], []]} (%n: i32, %c: i1) {
+    %eight: i32 = const {value=8}
+    %w: i32 = while [%n] (%b: i32) {
+      condition %c, [%b]
+    } (%d: i32) {
+      %e: i32 = add %d, %eight
+      yield [%e]
+    }
+    %r: i32 = if %c () {
+      %four: i32 = const {value=4}
+      %s: i32 = mul %w, %four
+      yield [%s]
+    } () {
+      yield [%n]
+    }
+    print [%r]
+    return []
+  }
+}"""
+
+
+def test_while_loops_and_branches_join() -> None:
+    facts, values, _ = analysed(WHILE)
+    assert [facts.facts(values[v]).divisibility for v in ("b", "d", "w", "s", "r")] == [
+        (8,),
+        (8,),
+        (8,),
+        (32,),
+        (16,),
+    ]
+
+
+def test_numbers_that_wrap_are_not_known() -> None:
+    text = """module {} {
+      func {name='k'} () {
+        %a: i32 = const {value=2147483647}
+        %b: i32 = const {value=7}
+        %s: i32 = add %a, %b
+        %q: i32 = div %a, %b
+        %z: i32 = sub %q, %b
+        %t: i32 = mul %a, %b
+        print [%s, %z, %t]
+        return []
+      }
+    }"""
+    facts, values, _ = analysed(text)
+    assert [facts.facts(values[v]).value for v in ("s", "q", "z", "t")] == [
+        None,
+        306783378,
+        306783371,
+        None,
+    ]
+
+
+def test_what_the_author_promises() -> None:
+    text = """module {} {
+      func {name='k'} (%p: tile<8x*fp16>, %n: i32) {
+        %q: tile<8x*fp16> = hint %p {divisibility=[8], contiguity=[8]}
+        %m: i32 = hint %n {divisibility=[12]}
+        print [%q, %m]
+        return []
+      }
+    }"""
+    facts, values, _ = analysed(text)
+    assert facts.vector_width(values["p"], 0) == 1 and facts.vector_width(values["q"], 0) == 8
+    assert facts.facts(values["m"]).divisibility == (4,)
+
+
+def test_shapes_carry_facts_along() -> None:
+    text = """module {} {
+      func {name='k', arg_attrs=[[['divisibility', 16]]]} (%n: i32) {
+        %a: tile<32xi32> = arange {start=0, end=32}
+        %e: tile<1x32xi32> = expand_dims %a {axis=0}
+        %w: tile<4x32xi32> = broadcast %e
+        %t: tile<32x4xi32> = trans %w {order=[1, 0]}
+        %r: tile<8x16xi32> = reshape %w
+        %s: tile<32xi32> = splat %n
+        %v: tile<4x8xi32> = reshape %s
+        print [%t, %r, %v]
+        return []
+      }
+    }"""
+    facts, values, _ = analysed(text)
+    shown = {name: facts.facts(values[name]) for name in "wtrv"}
+    assert shown["w"].contiguity == (1, 32) and shown["w"].constancy == (4, 1)
+    assert shown["t"].contiguity == (32, 1) and shown["t"].constancy == (1, 4)
+    assert shown["r"].contiguity == (1, 16) and shown["r"].divisibility[1] == 16
+    assert shown["v"].constancy[1] == 8
