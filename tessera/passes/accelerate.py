@@ -10,11 +10,11 @@ becomes, for operands that were loaded from global memory,
     %dl = mma %al, %bl, %cl {instruction="mma.m16n8k16.f32.f16.f16"}
     %d  = convert_layout %dl         without a layout: users are free to take it as it is
 
-Operands computed in registers are converted; the accumulator of an earlier product becomes operand A without leaving the
-thread. Warps stand along rows and columns so that each reads little, but in chains of products (attention) all along the
-rows, so that reductions along the columns stay inside a warp. fp32 operands go as their precision says: rounded to tf32, as sums of parts
-("tf32x3", "bf16x3", "bf16x6"), or ("ieee") by ordinary FMAs; then the dot stays, on operands of the accumulator's type.
-"""
+Operands computed in registers are converted; the accumulator of an earlier product becomes operand A without
+leaving the thread. Warps stand along rows and columns so that each reads little, but in chains of products
+(attention) all along the rows, so that reductions along the columns stay inside a warp. fp32 operands go as
+their precision says: rounded to tf32, as sums of parts ("tf32x3", "bf16x3", "bf16x6"), or ("ieee") by ordinary
+FMAs; then the dot stays, on operands of the accumulator's type."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from tessera.ir import (
     Builder,
     Module,
     Op,
-    SharedType,
     TileType,
     Value,
     elem_of,
@@ -37,12 +36,30 @@ from tessera.ir import (
 )
 from tessera.layout import LinearLayout, mma_acc, mma_operand
 from tessera.ops import (
-    AndOp, BitcastOp, CastOp, ConstOp, ConvertLayoutOp, DescriptorLoadOp, DotOp, FuncOp, LoadOp, LocalLoadOp, MmaOp, SubOp,
+    AndOp,
+    BitcastOp,
+    CastOp,
+    ConstOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DotOp,
+    FuncOp,
+    LoadOp,
+    LocalLoadOp,
+    MmaOp,
+    SubOp,
 )  # fmt: skip
 from tessera.passes.facts import GpuFacts, MmaRow
 from tessera.passes.layout_rules import is_pointwise
 from tessera.passes.operands import (
-    drop_unused, inverse, loop_between, memory_order, owner, shared_layout, shared_view, source_of,
+    drop_unused,
+    inverse,
+    loop_between,
+    memory_order,
+    owner,
+    shared_layout,
+    shared_view,
+    source_of,
 )  # fmt: skip
 from tessera.passes.warpgroup import use_warpgroups
 
@@ -166,7 +183,8 @@ class _Acceleration:
         self.shape = shape_of(op.acc.type)
         batch = self.shape[0] if len(self.shape) == 3 else 1
         self.wb = min(num_warps, batch)
-        self.wm, self.wn = warps_for(*self.shape[-2:], num_warps // self.wb, chained, self.row.m)
+        rows, cols = self.shape[-2:]
+        self.wm, self.wn = warps_for(rows, cols, num_warps // self.wb, chained, self.row.m)
         self.builder = Builder.before_op(op)
 
     def run(self) -> None:
@@ -199,7 +217,9 @@ class _Acceleration:
 
     def _results(self, loop: Op) -> int:
         """Registers of a thread for the results of all products in a loop."""
-        products = [op.result.type for op in loop.walk() if isinstance(op, DotOp | MmaOp)]
+        products: list[Any] = [
+            op.result.type for op in loop.walk() if isinstance(op, DotOp | MmaOp)
+        ]
         threads = 32 * self.wm * self.wn * self.wb
         return sum(t.numel * t.elem.bits // 32 // threads for t in products)
 
@@ -216,7 +236,11 @@ class _Acceleration:
         view = shared_view(loaded, orders, shared_layout(source.type, memory_order(loaded), reader))
         words = layout.size("register") * v.type.elem.storage_bits // 32
         loop = loop_between(self.op, loaded)
-        if loop is None or words > HELD_OPERAND_REGISTERS or words + self._results(loop) > HELD_WITH_RESULTS:
+        if (
+            loop is None
+            or words > HELD_OPERAND_REGISTERS
+            or words + self._results(loop) > HELD_WITH_RESULTS
+        ):
             return self.builder.emit(LocalLoadOp(view, results=[result]))
         place = owner(view)
         while isinstance(place.next, LocalLoadOp):  # another dot may hold the same operand already

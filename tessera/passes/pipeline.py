@@ -305,7 +305,7 @@ class _Pipeline:
 
     def _replace_loop(self, inits: list[Value]) -> None:
         loop = self.loop
-        attrs = {**loop.attrs, "num_stages": 1}
+        attrs: dict[str, Any] = {**loop.attrs, "num_stages": 1}
         new = ForOp(
             loop.lb, loop.ub, loop.step, [*loop.inits, *inits],
             regions=[loop.body], loc=loop.loc, names=[r.name for r in loop.results], **attrs,

@@ -87,7 +87,7 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
     along_m, along_n = op.warpgroups
     n = min(cols // along_n, row.max_n)
     blocks_m, blocks_n = rows // along_m // 64, cols // along_n // n
-    acc = _blocks(fl, row, fl.get(op.acc), blocks_m * blocks_n)
+    acc: list[Block] = _blocks(fl, row, fl.get(op.acc), blocks_m * blocks_n)
     steps = op.b.type.shape[0] // row.k
     b = _Shared(fl, op.b, 0)
     group_m, group_n = _groups(fl, along_m, along_n)
@@ -103,10 +103,8 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
             from_b = b.descriptor(group_n, b.outer_bytes(cols // along_n), b.outer_bytes(j * n))
             if a is not None:
                 stride = a.outer_bytes(rows // along_m)
-                words, descriptors = (
-                    [],
-                    [a.descriptor(group_m, stride, a.outer_bytes(64 * i)), from_b],
-                )
+                words: Block = []
+                descriptors = [a.descriptor(group_m, stride, a.outer_bytes(64 * i)), from_b]
             else:
                 words, descriptors = [x for step in held[i] for x in step], [from_b]
             text = _products(row, n, len(acc[at]), steps, a, b)
