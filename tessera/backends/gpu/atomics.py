@@ -62,10 +62,33 @@ def _one(
     where = (base, offset)
     if elem.is_floating() and op.kind in ("max", "min"):
         return _float_extreme(fl, op, elem, where, value, mask, used)
+    if not fl.target.has_atomic(op.kind, elem):
+        return _by_exchange(fl, op, elem, where, value, mask)
     native = op.kind == "add" and elem in (float32, float64)
     given = value if native else as_bits(fl, elem, value)
     got = fl.target.atomic(fl.w, op.kind, elem, *where, given, mask, op.sem, op.scope, used)
     return got if native or not got else from_bits(fl, elem, got)
+
+
+def _by_exchange(
+    fl: FunctionLowering, op: AtomicRmwOp, elem: Any, where: tuple[str, int], value: str, mask: str
+) -> str:
+    """A 16-bit sum by compare and swap: try with what was last seen there until nobody came between."""
+    w, t = fl.w, llvm_type(elem)
+    before, loop, after = w.block, w.label("retry"), w.label("done")
+    w.branch_if(mask, loop, after)
+    with w.scope():
+        w.start(loop)
+        seen, got = w.fresh(), w.fresh()
+        w.lines.append(f"  {seen} = phi i16 [ 0, %{before} ], [ {got}, %{loop} ]")
+        new = w.emit(f"fadd {t} {w.emit(f'bitcast i16 {seen} to {t}')}, {value}")
+        bits = w.emit(f"bitcast {t} {new} to i16")
+        found = fl.target.atomic_cas(w, 16, *where, seen, bits, "true", op.sem, op.scope)
+        w.lines.append(f"  {got} = add i16 {found}, 0")
+        w.branch_if(w.emit(f"icmp eq i16 {got}, {seen}"), after, loop)
+    w.start(after)
+    old = w.emit(f"phi i16 [ 0, %{before} ], [ {got}, %{loop} ]")
+    return from_bits(fl, elem, old)
 
 
 def _float_extreme(

@@ -1,7 +1,7 @@
 """What the SIMT lowering asks of a GPU: the interface that each target's primitives fill in.
 
-Every method writes instructions through the given Writer. Words are LLVM values; addresses of shared memory are i32, as the
-target's instructions take them.
+Every method writes instructions through the given Writer. Words are LLVM values; addresses of shared memory are i32,
+as the target's instructions take them.
 """
 
 from __future__ import annotations
@@ -125,6 +125,10 @@ class GpuTarget(Protocol):
         word: str,
     ) -> list[str]:
         """One matrix instruction of a warp: registers of `acc_type`, words of A and B of type `word`."""
+        ...
+
+    def has_atomic(self, kind: str, elem: Any) -> bool:
+        """Can `atomic` do this? If not, a loop over `atomic_cas` does."""
         ...
 
     def atomic(

@@ -23,8 +23,8 @@ from tessera.passes import neutral_pipeline
 from tessera.passes.descriptors import lower_descriptors
 from tessera.passes.gpu_pipeline import gpu_passes
 
-# Our own passes hoist, merge and simplify. LLVM's middle end found nothing more in measured kernels, only cost time; but
-# the addresses of registers that lie inside of a vector are never used, and cheaper dropped than selected.
+# Our own passes hoist, merge and simplify. LLVM's middle end found nothing more in measured kernels, only cost
+# time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.
 MIDDLE_END = "dce"
 OLDEST = 80
 NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs

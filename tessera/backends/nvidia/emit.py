@@ -9,7 +9,6 @@ from tessera.backends.gpu.target import Access
 from tessera.backends.gpu.writer import Writer
 from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
-from tessera.errors import CompilationError
 
 ALL = "-1"
 
@@ -165,6 +164,10 @@ class NvidiaTarget:
     def async_wait(self, w: Writer, pending: int) -> None:
         p.async_wait(pending).emit(w, [])
 
+    def has_atomic(self, kind: str, elem: Any) -> bool:
+        """Is there an instruction for it? bf16 is added from sm_90 on."""
+        return not (kind == "add" and elem is bfloat16 and self.cc < 90)
+
     # --- atomics -----------------------------------------------------------------------------------------------
     def atomic(
         self,
@@ -180,11 +183,6 @@ class NvidiaTarget:
         want_result: bool,
     ) -> str:
         type, ptx = _atomic_type(kind, elem)
-        if elem is bfloat16 and self.cc < 90:
-            raise CompilationError(
-                f"atomic_{kind} on bf16 needs compute capability 9.0; this GPU has {self.cc / 10}",
-                help="accumulate in fp32",
-            )
         op = {"xchg": "exch"}.get(kind, kind)
         # red has no acquire form: its result is what an acquire would order.
         result = want_result or sem in ("acquire", "acq_rel") or kind == "xchg"
