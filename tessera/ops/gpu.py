@@ -199,8 +199,8 @@ class MmaOp(Op, opcode="mma"):
 class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     """a @ b + acc by a warpgroup's matrix instruction `instruction`: `b` in shared memory, `a` there or in registers.
 
-    `warpgroups`: how many stand along M and along N. Up to `pending` of the latest products may still run afterwards: the
-    result then only goes to another `wgmma` or to `wgmma_wait`, and shared operands must stay untouched.
+    `warpgroups`: how many stand along M and along N. Up to `pending` of the latest products may still run
+    afterwards: the result then only goes to another `wgmma` or to `wgmma_wait`, and shared operands stay untouched.
     """
 
     a: Value = operand()

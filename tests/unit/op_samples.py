@@ -22,6 +22,10 @@ ARGUMENTS = (
 DESCRIPTOR = "%d: desc<4x8xfp32> = make_descriptor %p, [%i, %j], [%l, %l] {block_shape=[4, 8]}\n"
 ALLOC = f"%s: {SHARED} = local_alloc _\n"
 COPY = ALLOC + "%k: token = async_copy %mp, %s, _, _\n"
+PRODUCT = (
+    f"%s: {TURNED} = local_alloc %n\n"
+    "%x: tile<4x4xfp32> = wgmma %m, %s, %sq {instruction='wgmma', warpgroups=[1, 1], pending=1}\n"
+)
 SUM = "(%a: fp32, %b: fp32) {\n%s: fp32 = add %a, %b\nyield [%s]\n}\n"
 
 
@@ -100,6 +104,8 @@ SAMPLES: dict[str, str] = {
     + "%e: token = async_commit [%k]\n%w: token = async_wait [%e] {pending=0}\n"
     + "%x: tile<4x8xfp32> = local_load %s, %w\n",
     "mma": "%x: tile<4x4xfp32> = mma %m, %n, %sq {instruction='mma.m16n8k8.f32.tf32.tf32'}\n",
+    "wgmma": PRODUCT,
+    "wgmma_wait": PRODUCT + "%y: tile<4x4xfp32> = wgmma_wait %x\n",
 }  # fmt: skip
 
 PLUS = (

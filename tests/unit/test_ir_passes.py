@@ -89,7 +89,7 @@ def test_options_are_bound() -> None:
 
 def test_no_pipeline() -> None:
     assert parse_pipeline("") == [] == parse_pipeline("  ")
-    with pytest.raises(KeyError, match="no pass 'fold'; there are: canonicalize"):
+    with pytest.raises(KeyError, match=r"no pass .fold.; there are: .*canonicalize, .*cse"):
         parse_pipeline("cse,fold")
     for text in ("cse;licm", "cse,", "cse licm", "{a=1}", "cse{a=1", ",cse"):
         with pytest.raises(ValueError, match="not a pipeline at"):
