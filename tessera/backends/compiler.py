@@ -53,11 +53,14 @@ class Options:
     sanitize_overflow: bool = True
     arch: str | None = None
     instrumentation_mode: str = ""
+    index_bits: int = 32  # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more
     target: GPUTarget | None = None  # set by the back end
 
     def __post_init__(self) -> None:
         if not is_power_of_two(self.num_warps):
             raise LaunchError("num_warps must be a power of 2", help=f"got num_warps={self.num_warps}")
+        if self.index_bits not in (32, 64):
+            raise LaunchError(f"index_bits must be 32 or 64, got {self.index_bits}")
         if self.num_stages < 0:
             raise LaunchError(f"num_stages must not be negative, got {self.num_stages}")
 

@@ -14,7 +14,9 @@ from tessera.errors import CompilationError, LaunchError
 from tessera.frontend import lower_kernel
 from tessera.ir import Module, parse_module
 from tessera.language.callable import JITCallable
+from tessera.passes.wide_index import wide_index
 
+WIDE_ATTR = "wide"  # attribute of an array argument whose storage 32 bits cannot count
 ALIASES = {"ttir": "tir", "ttgir": "gir"}  # the names that Triton gives the same levels
 
 
@@ -66,7 +68,10 @@ class ASTSource:
         return hashlib.sha256(repr(key).encode()).hexdigest()
 
     def make_ir(self, options: Options) -> Module:
-        return lower_kernel(self.fn, self.signature, self.constants, self.attrs, options, self.name)
+        module = lower_kernel(self.fn, self.signature, self.constants, self.attrs, options, self.name)
+        if options.index_bits == 64 or any([WIDE_ATTR, 1] in facts for facts in self.attrs.values()):
+            wide_index(module)
+        return module
 
 
 def _path(fn: JITCallable, key: Any) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 """From launch arguments to signature types and specialisation keys.
 
 Each argument gives a pair (type string, key): a "constexpr" key is the value itself, which the kernel is compiled
-for; "D" says that an integer or address is divisible by 16. Pairs are shared objects, so that building and comparing
+for; "D" says that an integer or address is divisible by 16, "W" that the storage behind an array holds so many
+elements that 32 bits do not count them. Pairs are shared objects, so that building and comparing
 the key of a launch stays cheap.
 """
 
@@ -12,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from tessera.compiler.source import WIDE_ATTR
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import SpecializationError
 from tessera.language import constexpr
 from tessera.language.aggregate import ConstexprFunction
 from tessera.language.callable import JITCallable, KernelParam
 from tessera.runtime.descriptor import TensorDescriptor
-from tessera.runtime.tensors import element_type
+from tessera.runtime.tensors import element_type, itemsize_of
 
 Pair = tuple[Any, Any]
 
@@ -27,7 +29,8 @@ _NONE: Pair = ("constexpr", None)
 _BOOL: Pair = ("u1", None)
 _FLOAT: Pair = ("fp32", None)
 _INT = {width: ((width, ""), (width, "D")) for width in ("i32", "i64", "u64")}
-_POINTER: dict[tuple[Any, bool], Pair] = {}  # (dtype of the array, aligned) → pair
+_POINTER: dict[tuple[Any, bool, bool], Pair] = {}  # (dtype of the array, aligned, wide) → pair
+WIDE = 1 << 31  # elements of a storage from which on offsets need 64 bits
 
 
 def _int_width(x: int) -> str:
@@ -44,15 +47,19 @@ def _int(x: int) -> Pair:
     return _ONE if x == 1 else _INT[_int_width(x)][x % 16 == 0]
 
 
-def _pointer(kind: Any, address: int) -> Pair:
+def _pointer(kind: Any, address: int, storage_bytes: int) -> Pair:
     aligned = address % 16 == 0
-    found = _POINTER.get((kind, aligned))
+    wide = storage_bytes >= WIDE and storage_bytes >= WIDE * itemsize_of(kind)
+    found = _POINTER.get((kind, aligned, wide))
     if found is None:
         elem = element_type(kind)
         if elem is None:
-            raise SpecializationError(type=f"array of {kind}", help="no kernel type has these elements")
+            raise SpecializationError(
+                type=f"array of {kind}", help="no kernel type has these elements"
+            )
         short = "u1" if elem.short == "i1" else elem.short
-        found = _POINTER[kind, aligned] = (f"*{short}", "D" if aligned else "")
+        key = ("D" if aligned else "") + ("W" if wide else "")
+        found = _POINTER[kind, aligned, wide] = (f"*{short}", key)
     return found
 
 
@@ -64,11 +71,20 @@ def address_of_array(x: Any) -> int:
 
 
 def _array(x: Any) -> Pair:
-    return _pointer(x.dtype, x.__array_interface__["data"][0])
+    return _pointer(x.dtype, x.__array_interface__["data"][0], storage_bytes(x))
+
+
+def storage_bytes(x: Any) -> int:
+    """Size of the memory that an array is a view of; of the array itself where its library does not tell."""
+    if hasattr(x, "untyped_storage"):
+        return x.untyped_storage().nbytes()
+    while getattr(x, "base", None) is not None and hasattr(x.base, "nbytes"):
+        x = x.base
+    return getattr(x, "nbytes", 0)
 
 
 def _tensor(x: Any) -> Pair:
-    return _pointer(x.dtype, x.data_ptr())
+    return _pointer(x.dtype, x.data_ptr(), storage_bytes(x))
 
 
 def _tuple(x: tuple[Any, ...]) -> Pair:
@@ -106,7 +122,9 @@ def _handler_for(x: Any) -> Callable[[Any], Pair]:
     if isinstance(x, np.ndarray):
         return _array
     if hasattr(x, "__cuda_array_interface__"):
-        return lambda x: _pointer(np.dtype(x.__cuda_array_interface__["typestr"]), address_of_array(x))
+        return lambda x: _pointer(
+            np.dtype(x.__cuda_array_interface__["typestr"]), address_of_array(x), storage_bytes(x)
+        )
     if isinstance(x, (JITCallable, ConstexprFunction)):
         return lambda x: ("constexpr", x)
     for base in (bool, float, int):
@@ -131,7 +149,9 @@ def specializer(param: KernelParam) -> Callable[[Any], Pair]:
 
 def _annotated(kind: str, param: KernelParam) -> Callable[[Any], Pair]:
     t = parse_scalar_type(kind)
-    if t.is_ptr() or t.is_floating() or t.is_bool() or param.do_not_specialize:
+    if t.is_ptr():
+        return lambda x: _annotated_pointer(kind, x)
+    if t.is_floating() or t.is_bool() or param.do_not_specialize:
         plain: Pair = (kind, None)
         return lambda x: plain if x is not None else _NONE
     pairs: tuple[Pair, Pair] = ((kind, ""), (kind, "D"))
@@ -140,22 +160,31 @@ def _annotated(kind: str, param: KernelParam) -> Callable[[Any], Pair]:
     return lambda x: pairs[x % 16 == 0] if type(x) is int else pairs[0]
 
 
+def _annotated_pointer(kind: str, x: Any) -> Pair:
+    if x is None:
+        return _NONE
+    key = specialize(x)[1]
+    return (kind, "W" if isinstance(key, str) and "W" in key else None)
+
+
 def _restricted(x: Any, param: KernelParam) -> Pair:
     kind, key = specialize(x)
     if param.do_not_specialize and type(x) is int:
         return (_int_width(x), None)
     if isinstance(kind, str) and kind != "constexpr":
         if param.do_not_specialize:
-            key = None
+            key = "W" if isinstance(key, str) and "W" in key else None
         elif param.do_not_specialize_on_alignment:
-            key = ""
+            key = key.replace("D", "") if isinstance(key, str) else ""
         if param.is_const and kind.startswith("*") and not kind.startswith("*k"):
             kind = "*k" + kind[1:]
     return (kind, key)
 
 
 # --- from pairs to what the compiler takes ---------------------------------------------------------------------
-def constants_and_attrs(kinds: Any, keys: Any, path: tuple[int, ...] = ()) -> tuple[dict[Any, Any], dict[Any, Any]]:
+def constants_and_attrs(
+    kinds: Any, keys: Any, path: tuple[int, ...] = ()
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Compile-time values and divisibility attributes by index path, through tuples."""
     constants: dict[Any, Any] = {}
     attrs: dict[Any, Any] = {}
@@ -167,8 +196,10 @@ def constants_and_attrs(kinds: Any, keys: Any, path: tuple[int, ...] = ()) -> tu
             inner_constants, inner_attrs = constants_and_attrs(kind, key, here)
             constants.update(inner_constants)
             attrs.update(inner_attrs)
-        elif key == "D":
-            attrs[here] = [["tt.divisibility", 16]]
+        elif isinstance(key, str) and key:
+            attrs[here] = [["tt.divisibility", 16]] if "D" in key else []
+            if "W" in key:
+                attrs[here].append([WIDE_ATTR, 1])
         elif kind.startswith("tensordesc") and key is not None and key[0] != "zero":
             attrs[here] = [["padding", key[0]]]
     return constants, attrs

@@ -1,0 +1,164 @@
+"""64-bit indexing: arithmetic that feeds addresses is done in int64, for launches whose arrays hold 2^31 elements or more.
+
+A kernel computes offsets in int32, as its author wrote them. Where an array is so large that they can wrap, the slice of
+the program that leads from its sources (program ids, `arange`, arguments, constants) to the offset of each `addptr` is
+made a second time in int64; so are comparisons of such offsets, which are the masks. The int32 values stay for their
+other users. In pseudocode, for `p + (pid * 1024 + arange)` masked by `offs < n`:
+
+    offs32 = pid * 1024 + arange               offs64 = int64(pid) * 1024 + int64(arange)
+    load(p + offs32, offs32 < n)         →     load(p + offs64, offs64 < int64(n))
+
+Unsigned arithmetic may wrap on purpose and is not followed; what comes from memory or a reduction is extended as it is.
+"""
+
+from __future__ import annotations
+
+from tessera.dtypes import dtype, int32, int64
+from tessera.ir import Block, Builder, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ops import arith, control, tile
+
+_COMPUTED = (
+    arith.AddOp, arith.SubOp, arith.MulOp, arith.DivOp, arith.RemOp, arith.MinOp, arith.MaxOp,
+    arith.AndOp, arith.OrOp, arith.XorOp, arith.ShlOp, arith.ShrOp, arith.NegOp, arith.AbsOp, arith.HintOp,
+    tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp, tile.ReshapeOp, tile.TransOp, tile.JoinOp, tile.SplitOp,
+)  # fmt: skip
+
+
+def _wide_type(t: object) -> TileType | dtype:
+    return TileType(t.shape, int64, t.layout) if isinstance(t, TileType) else int64
+
+
+def _is_narrow(v: Value) -> bool:
+    e = elem_of(v.type)
+    return isinstance(e, dtype) and e.is_int() and e.bits < 64
+
+
+class _Widener:
+    """int64 twins of int32 values, made on demand and kept in `twins`; `computed`: those that may differ by a wrap."""
+
+    def __init__(self) -> None:
+        self.twins: dict[Value, Value] = {}
+        self.computed: set[Value] = set()
+
+    def twin(self, v: Value) -> Value:
+        if not _is_narrow(v):
+            return v
+        if v not in self.twins:
+            self.twins[v] = self._make(v)
+        return self.twins[v]
+
+    def _make(self, v: Value) -> Value:
+        op = v.op
+        if elem_of(v.type) is not int32:
+            return self._extended(v)
+        if op is None:
+            assert isinstance(v.owner, Block)
+            return self._carried(v, v.owner)
+        if isinstance(op, arith.ConstOp):
+            return _after(v).emit(arith.ConstOp(value=op.value, results=(_wide_type(v.type),)))
+        if isinstance(op, arith.SelectOp):
+            self.computed.add(v)
+            a, b = self.twin(op.on_true), self.twin(op.on_false)
+            return _after(v).emit(arith.SelectOp(op.condition, a, b))
+        if isinstance(op, _COMPUTED):
+            return self._computed(v, op)
+        if isinstance(op, control.ForOp | control.WhileOp):
+            return self._loop(v, op, v.index)
+        if isinstance(op, control.IfOp):
+            return self._if(v, op)
+        return self._extended(v)
+
+    def _extended(self, v: Value) -> Value:
+        """The value itself, extended: a source of the slice."""
+        return _after(v).emit(arith.CastOp(v, results=(_wide_type(v.type),)))
+
+    def _computed(self, v: Value, op: Op) -> Value:
+        self.computed.update(op.results)
+        operands = [self.twin(x) for x in op.operands]
+        new = op.clone(dict(zip(op.operands, operands, strict=True)))
+        for r in new.results:
+            r.type = _wide_type(r.type)
+        _after(v).insert(new)
+        self.twins.update(zip(op.results, new.results, strict=True))
+        return self.twins[v]
+
+    # --- values that control flow carries -----------------------------------------------------------------
+    def _carried(self, v: Value, block: Block) -> Value:
+        loop = block.parent
+        if isinstance(loop, control.ForOp) and v.index > 0:
+            return self._loop(v, loop, v.index - 1)
+        if isinstance(loop, control.WhileOp):
+            return self._loop(v, loop, v.index)
+        return self._extended(v)
+
+    def _loop(self, v: Value, loop: control.ForOp | control.WhileOp, index: int) -> Value:
+        """Carry the twin beside the variable; it is known before what it becomes is looked at."""
+        init, t = self.twin(loop.inits[index]), _wide_type(v.type)
+        head = 1 if isinstance(loop, control.ForOp) else 0
+        for block in loop.regions:
+            old = block.args[index + head]
+            self.twins[old] = block.add_arg(t, old.name)
+            self.computed.add(old)
+        self.twins[loop.results[index]] = _add_result(loop, t)
+        self.computed.add(loop.results[index])
+        _append_operand(loop, init)
+        self._yields(loop, index)
+        return self.twins[v]
+
+    def _yields(self, op: Op, index: int) -> None:
+        """Yield the twin of the value at `index`, at a place that is taken before other twins of this op ask for one."""
+        ends = [block.terminator for block in op.regions]
+        places: list[tuple[Op, int, Value]] = []
+        for end in ends:
+            value = end.operands[index + (1 if isinstance(end, control.ConditionOp) else 0)]
+            places.append((end, _append_operand(end, value), value))
+        for end, place, value in places:
+            end.set_operand(place, self.twin(value))
+
+    def _if(self, v: Value, op: control.IfOp) -> Value:
+        self.computed.add(v)
+        self.twins[v] = _add_result(op, _wide_type(v.type))
+        self._yields(op, v.index)
+        return self.twins[v]
+
+
+def _after(v: Value) -> Builder:
+    if v.op is not None:
+        return Builder.after_op(v.op)
+    assert isinstance(v.owner, Block)
+    return Builder.at_start(v.owner)
+
+
+def _add_result(op: Op, t: TileType | dtype) -> Value:
+    op.results.append(Value(t, op, len(op.results)))
+    return op.results[-1]
+
+
+def _append_operand(op: Op, v: Value) -> int:
+    """One more value in the last field of an op, a variadic one; its place."""
+    assert op.operand_fields[-1].variadic and op.segments is not None
+    place = len(op.operands)
+    v.uses[op, place] = None
+    op.operands.append(v)
+    op.segments = (*op.segments[:-1], op.segments[-1] + 1)
+    return place
+
+
+@pass_("wide-index")
+def wide_index(module: Module) -> None:
+    """Give every `addptr` an int64 offset computed in int64, and compare and extend such offsets in int64."""
+    widener = _Widener()
+    ops = list(module.walk())
+    for op in ops:
+        if isinstance(op, arith.AddPtrOp):
+            op.set_operand(1, widener.twin(op.offset))
+        elif isinstance(op, arith.CastOp) and elem_of(op.result.type) is int64 and _is_narrow(op.x):
+            new = widener.twin(op.x)
+            if new is not op.result:
+                op.result.replace_all_uses(new)
+    for op in ops:
+        if isinstance(op, arith.CmpOp) and elem_of(op.lhs.type) is int32:
+            if op.lhs in widener.computed or op.rhs in widener.computed:
+                lhs, rhs = widener.twin(op.lhs), widener.twin(op.rhs)
+                op.set_operand(0, lhs)
+                op.set_operand(1, rhs)
