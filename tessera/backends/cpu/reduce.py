@@ -266,11 +266,7 @@ def _scan_rows(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffe
         vector(Coord(length - lanes if op.reverse else 0, (), None, length), True)
         if length > lanes:
             with lo.em.loop(lanes, length, lanes) as i:
-                here = lo.index(i, lanes, length)
-                if op.reverse:
-                    here = Coord(length - lanes, (), None, length).plus(here.times(-1))
-                    here = Coord(here.base, here.terms, None, length)
-                vector(here, False)
+                vector(_counted(lo, op, i, lanes, length), False)
 
     if len(shape) == 1:
         row(Point((), 1))
@@ -300,12 +296,15 @@ def _scan_columns(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Bu
         if length > 1:
             with lo.em.loop(1, length, 1) as j:
                 lo.memo = {}
-                c = lo.index(j, 1, length)
-                if op.reverse:
-                    c = Coord(length - 1, (), None, length).plus(c.times(-1))
-                    c = Coord(c.base, c.terms, None, length)
-                along(c, False)
+                along(_counted(lo, op, j, 1, length), False)
             lo.memo = {}
 
     each(lo, plan, body)
 
+
+def _counted(lo: Lowering, op: ScanOp, i: int | str, step: int, length: int) -> Coord:
+    """The place of loop index `i` along the axis, from the end for a reverse scan."""
+    if op.reverse:
+        last = length - step
+        i = last - i if isinstance(i, int) else lo.em.op(f"sub nsw i64 {last}, {i}")
+    return lo.index(i, step, length)
