@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from tessera.dtypes import is_power_of_two
 from tessera.errors import LaunchError
@@ -48,7 +48,7 @@ class Options:
     allowed_dot_input_precisions: tuple[str, ...] = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
     max_num_imprecise_acc_default: int = 0
     extern_libs: tuple[tuple[str, str], ...] = ()
-    debug: bool = False
+    debug: bool | str = False  # "check": run checked, on the interpreter
     backend_name: str = ""
     sanitize_overflow: bool = True
     arch: str | None = None
@@ -59,6 +59,8 @@ class Options:
     def __post_init__(self) -> None:
         if not is_power_of_two(self.num_warps):
             raise LaunchError("num_warps must be a power of 2", help=f"got num_warps={self.num_warps}")
+        if self.debug not in (False, True, "check"):
+            raise LaunchError(f'debug must be a bool or "check", got {self.debug!r}')
         if self.index_bits not in (32, 64):
             raise LaunchError(f"index_bits must be 32 or 64, got {self.index_bits}")
         if self.num_stages < 0:
@@ -68,16 +70,20 @@ class Options:
 _FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}
 
 
-def known_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The given options, hashable; KeyError names one that no back end knows."""
-    for name in options:
+def make_options(target: GPUTarget, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
+    """A target's defaults under the given options. KeyError for a name that no back end knows."""
+    for name in given:
         if name not in _FIELDS:
             raise KeyError(f"Keyword argument {name} was specified but unrecognised")
-    found = {k: v for k, v in options.items() if v is not None}
-    libs = found.get("extern_libs")
-    if isinstance(libs, Mapping):
-        found["extern_libs"] = tuple(sorted(libs.items()))
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+    chosen: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    values = {**defaults, **{k: _hashable(v) for k, v in chosen.items()}}
+    return Options(target=target, **values)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return tuple(sorted(cast(Mapping[str, str], value).items()))
+    return tuple(cast(list[Any], value)) if isinstance(value, list) else value
 
 
 class Backend:
@@ -96,7 +102,7 @@ class Backend:
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
         """Options with this target's defaults. KeyError for an unknown name, LaunchError for a bad value."""
-        return Options(**{"backend_name": self.name, **known_options(options)}, target=self.target)
+        return make_options(self.target, options, {"backend_name": self.name})
 
     def stages(self, options: Options) -> dict[str, Stage]:
         """Stage name → function, in order; the names are the extensions under `kernel.asm`."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tessera.backends.compiler import Backend, Options, Stage, known_options
+from tessera.backends.compiler import Backend, Options, Stage, make_options
 from tessera.config import knobs
-from tessera.ir import Module, PassManager
+from tessera.ir import Module, PassManager, pack_locations
 from tessera.passes import neutral_pipeline
 
 
@@ -20,11 +20,14 @@ class InterpreterBackend(Backend):
     def parse_options(self, options: Mapping[str, Any]) -> Options:
         fp8 = ("fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16", "fp8e4b15")
         defaults = {"backend_name": self.name, "warp_size": 1, "supported_fp8_dtypes": fp8}
-        return Options(**{**defaults, **known_options(options)}, target=self.target)
+        return make_options(self.target, options, defaults)
 
     def stages(self, options: Options) -> dict[str, Stage]:
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
-            manager = PassManager(neutral_pipeline(), verify=knobs.compilation.verify)
-            return manager.run(module)
+            # A checked launch reports values by the names they have in the source: nothing is merged or removed.
+            passes = [] if options.debug == "check" else neutral_pipeline()
+            PassManager(passes, verify=knobs.compilation.verify).run(module)
+            metadata["locations"] = pack_locations(module)
+            return module
 
         return {"tir": tir}

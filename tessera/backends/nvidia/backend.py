@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, known_options
+from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
 from tessera.backends.nvidia import (
@@ -47,7 +47,6 @@ class NvidiaBackend(Backend):
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
         fp8 = ("fp8e5", "fp8e4b15") + (("fp8e4nv",) if self.capability >= 89 else ())
-        given = known_options(options)
         defaults: dict[str, Any] = {
             "backend_name": self.name,
             "supported_fp8_dtypes": tuple(sorted(fp8)),
@@ -56,7 +55,7 @@ class NvidiaBackend(Backend):
             "max_num_imprecise_acc_default": 2**30 if self.capability == 90 else 0,
             "enable_fp_fusion": knobs.language.default_fp_fusion,
         }
-        found = Options(**{**defaults, **given})
+        found = make_options(self.target, options, defaults)
         if found.num_ctas > 1 and self.capability < 90:
             raise LaunchError(
                 "num_ctas > 1 requires NVIDIA SM90+ (Hopper). "
