@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, known_options
+from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.cpu.function import lower_module
 from tessera.backends.cpu.induction import scalarise_inductions
 from tessera.backends.cpu.target import resolve
@@ -44,7 +44,7 @@ class CpuBackend(Backend):
         defaults = {
             "backend_name": self.name, "warp_size": 1, "supported_fp8_dtypes": tuple(t.name for t in FP8)
         }  # fmt: skip
-        return Options(**{**defaults, **known_options(options)}, target=self.target)
+        return make_options(self.target, options, defaults)
 
     def toolchain(self) -> str:
         return f"{version()}/{self.machine.key}/{self.facts.name}"
