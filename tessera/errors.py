@@ -219,6 +219,27 @@ class InterpreterError(TesseraError):
     code = "interpreter"
 
 
+class OutOfBounds(InterpreterError):
+    """An access outside of the storage of an array argument."""
+
+    code = "out-of-bounds"
+    help = "guard the access with a mask, or check the strides and the grid of the launch"
+
+
+class NotFinite(InterpreterError):
+    """The first NaN or infinity that a checked launch computes."""
+
+    code = "not-finite"
+    help = "reported in checked mode only: mask the element, or change the computation"
+
+
+class IntegerOverflow(InterpreterError):
+    """A result that does not fit its integer type, or a division by zero, in a checked launch."""
+
+    code = "integer-overflow"
+    help = "cast an operand to a wider type with `.to(...)`"
+
+
 class DeviceAssertionError(TesseraError, AssertionError):
     code = "device-assert"
 

@@ -15,17 +15,20 @@ from tessera.errors import (
     NotConstexpr,
     TesseraError,
     TypeMismatch,
+    UnsupportedLanguageConstruct,
 )
 from tessera.frontend.expressions import compute, spread
-from tessera.frontend.flatten import type_text
+from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import Application, FrontEnd, handles
 from tessera.frontend.names import attribute
+from tessera.ir import Value
 from tessera.language import arithmetic, hints
 from tessera.language.aggregate import ConstexprFunction, close, is_aggregate
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
 from tessera.language.values import BoundMethod, constexpr, is_runtime, tensor, unwrap, wrap
 from tessera.language.values import tuple as tl_tuple
+from tessera.ops import BreakpointOp
 
 Kwargs = dict[str, Any]
 
@@ -250,6 +253,27 @@ def _print(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
     return fe.call(hints.device_print, args, kwargs)
 
 
+def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
+    """Stop the interpreter here; the debugger sees every variable of the kernel that has a value."""
+    if fe.options.backend_name != "interpreter":
+        raise UnsupportedLanguageConstruct(
+            what="breakpoint() in compiled code",
+            help="run the kernel on the interpreter: TESSERA_INTERPRET=1, or launch it with `debug=\"check\"`",
+        )
+    names: list[str] = []
+    values: list[Value] = []
+    constants: list[tuple[str, Any]] = []
+    for name, x in fe.frame.names.items():
+        if not name.isidentifier():
+            continue
+        inner = flatten(x)
+        values += inner
+        names += [name] if isinstance(x, tensor) else [f"{name}_{i}" for i in range(len(inner))]
+        if not inner and isinstance(unwrap(x), bool | int | float | str):
+            constants.append((name, unwrap(x)))
+    fe.builder.insert(BreakpointOp(values, labels=tuple(names), constants=tuple(constants)))
+
+
 def _extreme(pick: Callable[..., Any], op: Any) -> Callable[[FrontEnd, list[Any], Kwargs], Any]:
     def choose(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
         items = list(args[0].values) if len(args) == 1 and isinstance(args[0], tl_tuple) else args
@@ -297,6 +321,7 @@ _SPECIAL: dict[Any, Callable[[FrontEnd, list[Any], Kwargs], Any]] = {
     builtins.min: _extreme(min, arithmetic.minimum),
     builtins.max: _extreme(max, arithmetic.maximum),
     builtins.list: _list,
+    builtins.breakpoint: _breakpoint,
     builtins.range: _range,
     tl_tuple: _tuple,
     constexpr: _constexpr,

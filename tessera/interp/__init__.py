@@ -14,6 +14,7 @@ import numpy as np
 
 from tessera.dtypes import pointer_type
 from tessera.interp import arith, effects, tile
+from tessera.interp.check import CheckedMachine
 from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
 from tessera.interp.memory import Memory
 from tessera.interp.numerics import settle
@@ -51,8 +52,11 @@ def address_of(x: Any) -> int:
     return x.data_ptr() if hasattr(x, "data_ptr") else int(x)
 
 
-def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
-    """Execute the module's kernel for every program of the grid (x fastest), one after another."""
+def run(module: Module, grid: Sequence[int], args: Sequence[Any], check: bool = False) -> None:
+    """Execute the module's kernel for every program of the grid (x fastest), one after another.
+
+    `check`: stop at the first suspicious value, see check.py.
+    """
     kernel = kernel_of(module)
     memory = Memory()
     values: list[Any] = []
@@ -69,7 +73,7 @@ def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
         values.append(np.asarray(address_of(x), np.int64))
     memory.open |= any(_makes_pointers(op) for op in module.walk())
     gx, gy, gz = (*grid, 1, 1, 1)[:3]
-    machine = Machine(module, memory, (gx, gy, gz))
+    machine = (CheckedMachine if check else Machine)(module, memory, (gx, gy, gz))
     with np.errstate(all="ignore"):
         machine.compute_uniform(kernel, values)
     for z in range(gz):

@@ -3,6 +3,7 @@
 # pyright: basic
 from __future__ import annotations
 
+import ast
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -140,6 +141,23 @@ def _hex(x: Any, elem: Any) -> np.ndarray:
         return x
     bits, width = x.astype(bits_type(elem)), 2 * elem.storage_bytes
     return np.vectorize(lambda b: f"0x{int(b):0{width}x}", otypes=[object])(bits)
+
+
+@evaluate(memory.BreakpointOp)
+def breakpoint_(m: Machine, op: memory.BreakpointOp, *values: Any) -> Any:
+    """Call Python's `breakpoint()` from a frame whose locals are the kernel's variables, at the kernel's line."""
+    namespace: dict[str, Any] = {
+        **dict(op.constants), **dict(zip(op.labels, values, strict=True)),
+        "program_id": m.program, "num_programs": m.grid,
+    }  # fmt: skip
+    tree = ast.parse("breakpoint()")
+    file = "<kernel>"
+    if op.loc is not None:
+        ast.increment_lineno(tree, op.loc.line - 1)
+        file = op.loc.file
+    with np.errstate(all="warn"):
+        exec(compile(tree, file, "exec"), namespace)
+    return ()
 
 
 @evaluate(memory.BarrierOp, memory.AssumeOp)

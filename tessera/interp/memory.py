@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.errors import InterpreterError
+from tessera.errors import InterpreterError, OutOfBounds
 from tessera.interp.numerics import from_storage, storage, to_storage
 
 _BASE = 4096  # the first page is never mapped: the window starts behind it
@@ -37,12 +37,14 @@ class Memory:
     open: bool = False  # pointers to unknown storage may occur
     windows: dict[Any, np.ndarray] = field(default_factory=dict)
 
-    def _words(self, address: np.ndarray, kind: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+    def _words(
+        self, address: np.ndarray, kind: Any, what: str, mask: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The window of words of a kind and the index of each address in it, checked."""
         width = np.dtype(kind).itemsize
         address = np.asarray(address, np.int64)
         if address.size:
-            self._check(address, width, what)
+            self._check(address, width, what, mask)
             if int(np.bitwise_or.reduce(address, axis=None)) & (width - 1):
                 first = int(address.reshape(-1)[np.argmax(address.reshape(-1) % width != 0)])
                 raise InterpreterError(
@@ -52,7 +54,9 @@ class Memory:
             self.windows[kind] = np.asarray(_Window(kind))
         return self.windows[kind], (address - _BASE) >> (width.bit_length() - 1)
 
-    def _check(self, address: np.ndarray, width: int, what: str) -> None:
+    def _check(
+        self, address: np.ndarray, width: int, what: str, mask: np.ndarray | None
+    ) -> None:
         lowest, highest = int(address.min()), int(address.max()) + width
         if self.open and lowest >= _BASE:
             return
@@ -68,9 +72,10 @@ class Memory:
         if not inside.all():
             first = int(np.argmin(inside))
             where = int(flat[first])
-            raise InterpreterError(
-                f"{what} out of bounds: element {first} has address {where:#x}{self._nearest(where)}",
-                help="guard the access with a mask, or check the strides and the grid of the launch",
+            if mask is not None:
+                first = int(np.flatnonzero(mask)[first])
+            raise OutOfBounds(
+                f"{what} out of bounds: element {first} has address {where:#x}{self._nearest(where)}"
             )
 
     def _nearest(self, address: int) -> str:
@@ -95,7 +100,7 @@ class Memory:
             words, index = self._words(address, kind, "load")
             return from_storage(words[index], elem)
         raw = np.zeros(np.shape(address), kind)
-        words, index = self._words(np.asarray(address)[mask], kind, "load")
+        words, index = self._words(np.asarray(address)[mask], kind, "load", mask)
         raw[mask] = words[index]
         value = from_storage(raw, elem)
         return value if other is None else np.where(mask, value, other)
@@ -106,5 +111,5 @@ class Memory:
         raw = to_storage(value, elem)
         if mask is not None and not np.all(mask):
             address, raw = np.asarray(address)[mask], np.asarray(raw)[mask]
-        words, index = self._words(address, storage(elem), "store")
+        words, index = self._words(address, storage(elem), "store", mask)
         words[index] = raw

@@ -2,6 +2,7 @@
 
 from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Effect, Module, Op, Use, Value, attr, operand, region, require
+from tessera.ir.locations import pack_locations, unpack_locations
 from tessera.ir.parse import parse_module
 from tessera.ir.passes import Pass, PassManager, pass_
 from tessera.ir.rewrite import Rewriter, RuleSet, rule
@@ -20,6 +21,7 @@ from tessera.ir.verify import verify
 
 __all__ = [
     "Block", "Builder", "DescriptorType", "Effect", "Module", "Op", "Pass", "PassManager", "Rewriter", "RuleSet",
-    "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "parse_module", "pass_",
-    "print_module", "print_op", "region", "require", "rule", "scalar_of", "shape_of", "verify", "with_elem",
+    "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "pack_locations",
+    "parse_module", "pass_",
+    "print_module", "print_op", "region", "require", "rule", "scalar_of", "shape_of", "unpack_locations", "verify", "with_elem",
 ]  # fmt: skip

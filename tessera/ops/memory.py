@@ -224,6 +224,17 @@ class PrintOp(Op, opcode="print", effects=Effect.WRITE):
     hex: bool = attr(default=False)
 
 
+class BreakpointOp(Op, opcode="breakpoint", effects=Effect.WRITE):
+    """Stop the interpreter for a debugger that sees `values` under `labels`, and the compile-time `constants`."""
+
+    values: tuple[Value, ...] = operand(variadic=True)
+    labels: tuple[str, ...] = attr(default=())
+    constants: tuple[tuple[str, Any], ...] = attr(default=())
+
+    def verify(self) -> None:
+        require(len(self.labels) == len(self.values), self, "labels are not one a value")
+
+
 class BarrierOp(Op, opcode="barrier", effects=Effect.SYNC):
     """All threads of the program wait for one another; shared memory written before is visible after."""
 
