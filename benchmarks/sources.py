@@ -18,7 +18,12 @@ for folder in (ROOT / "examples", ROOT):
 def example(number: str, compiler: str = "tessera") -> Any:
     """Example `number` ("03") with `import tessera` meaning `compiler` ("tessera" or "triton")."""
     (path,) = (ROOT / "examples").glob(f"{number}-*.py")
-    name = f"{compiler}_example_{number}"
+    return load(path, compiler)
+
+
+def load(path: Path, compiler: str = "tessera") -> Any:
+    """The module of a file, with `import tessera` meaning `compiler` ("tessera" or "triton")."""
+    name = f"{compiler}_{path.stem.replace('-', '_')}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
@@ -35,6 +40,11 @@ def example(number: str, compiler: str = "tessera") -> Any:
         for key, value in kept.items():
             restore(key, value)
     return module
+
+
+def kernels(compiler: str = "tessera") -> Any:
+    """The kernels of `kernels.py`, as a module."""
+    return load(Path(__file__).with_name("kernels.py"), compiler)
 
 
 def restore(key: str, module: ModuleType | None) -> None:

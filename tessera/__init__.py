@@ -6,14 +6,26 @@ from tessera.errors import InterpreterError, OutOfResources, TesseraError, Trito
 from tessera.language.aggregate import aggregate, constexpr_function
 from tessera.language.builtin import must_use_result
 from tessera.runtime import (
-    Config, JITFunction, KernelInterface, MockTensor, TensorWrapper, autotune, compile, heuristics, jit, reinterpret,
+    AsyncCompileMode,
+    Config,
+    FutureKernel,
+    JITFunction,
+    KernelInterface,
+    MockTensor,
+    TensorWrapper,
+    autotune,
+    compile,
+    heuristics,
+    jit,
+    reinterpret,
 )  # fmt: skip
 from tessera.utilities import cdiv, next_power_of_2
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "CompilationError", "Config", "InterpreterError", "JITFunction", "KernelInterface", "MockTensor", "OutOfResources",
+    "AsyncCompileMode", "CompilationError", "Config", "FutureKernel", "InterpreterError",
+    "JITFunction", "KernelInterface", "MockTensor", "OutOfResources",
     "TensorWrapper", "TesseraError", "TritonError", "aggregate", "autotune", "cdiv", "compile", "constexpr_function",
     "heuristics", "jit", "language", "must_use_result", "next_power_of_2", "reinterpret", "runtime",
 ]  # fmt: skip

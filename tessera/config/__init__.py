@@ -22,10 +22,11 @@ from tessera.config.types import (
     PathKnob,
     StrKnob,
     env,
+    epoch,
     settings,
 )
 
-__all__ = ["Env", "Group", "Hook", "HookChain", "Knob", "Knobs", "env", "knobs", "settings"]
+__all__ = ["Env", "Group", "Hook", "HookChain", "Knob", "Knobs", "env", "epoch", "knobs", "settings"]
 
 
 class Runtime(Group):
@@ -42,14 +43,20 @@ class Runtime(Group):
         key=True,
         once=True,
     )
+    check = BoolKnob(
+        False,
+        "TESSERA_CHECK",
+        doc="run every launch on the interpreter, checking bounds, NaN, overflow and assertions",
+    )
     num_threads = IntKnob(
-        None, "TESSERA_NUM_THREADS", doc="threads of a CPU launch; None: all usable cores"
+        None, "TESSERA_NUM_THREADS", doc="threads of a CPU launch; None: all usable cores", once=True
     )
     default_backend = StrKnob(
         None,
         "TESSERA_DEFAULT_BACKEND",
         "TRITON_DEFAULT_BACKEND",
         doc="cpu or cuda; None: by the arguments",
+        once=True,
     )
     override_arch = StrKnob(
         None,

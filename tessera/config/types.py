@@ -6,6 +6,7 @@ Assigning a knob also writes the environment variable, so that child processes s
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -33,6 +34,9 @@ class Settings:
 
 env = Env()
 settings = Settings()
+# How often a knob or hook was changed from Python. Native launch code reads it in place: what it prepared under another
+# count is stale.
+epoch = ctypes.c_int64(1)
 _MISSING = object()
 
 
@@ -49,11 +53,13 @@ class HookChain:
         """Append `hook` unless it is already there."""
         if hook not in self.calls:
             self.calls.append(hook)
+            epoch.value += 1
 
     def remove(self, hook: Hook) -> None:
         """Take `hook` out; one that is not there is ignored."""
         if hook in self.calls:
             self.calls.remove(hook)
+            epoch.value += 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         for hook in reversed(self.calls) if self.reverse else tuple(self.calls):
@@ -115,6 +121,7 @@ class Knob(Generic[T]):
             return
         checked = self.check(group, value)
         group.overrides[self.name] = checked
+        epoch.value += 1
         if settings.propagate_env and self.names:
             text = self.unparse(checked)
             if text is None:
@@ -125,6 +132,7 @@ class Knob(Generic[T]):
     def __delete__(self, group: Group) -> None:
         group.overrides.pop(self.name, None)
         group.remembered.pop(self.name, None)
+        epoch.value += 1
 
     def read(self, group: Group) -> T:
         """The environment's value, else the default."""
@@ -316,11 +324,13 @@ class Group:
         """Drop all Python values: environment and defaults count again."""
         self.overrides.clear()
         self.remembered.clear()
+        epoch.value += 1
         return self
 
     def refresh(self) -> None:
         """Read the `once` knobs from the environment again at their next use."""
         self.remembered.clear()
+        epoch.value += 1
 
     @contextmanager
     def scope(self) -> Generator[Self]:
@@ -332,6 +342,7 @@ class Group:
             yield self
         finally:
             self.overrides, self.remembered = saved, remembered
+            epoch.value += 1
             for name, text in environment.items():
                 if text is None:
                     os.environ.pop(name, None)

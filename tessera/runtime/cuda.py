@@ -159,13 +159,13 @@ class Driver:
 
     def current_device(self) -> int:
         """torch's current device if torch uses CUDA, else that of the current context, else 0."""
-        torch = _torch_cuda()
+        torch = torch_cuda()
         if torch is not None:
             return cast(int, torch.cuda.current_device())
         return self._int("cuCtxGetDevice") if self._handle("cuCtxGetCurrent") else 0
 
     def set_current_device(self, device: int) -> None:
-        torch = _torch_cuda()
+        torch = torch_cuda()
         if torch is not None:
             torch.cuda.set_device(device)
         self.bind(device)
@@ -184,7 +184,7 @@ class Driver:
 
     def current_stream(self, device: int) -> int:
         """torch's current stream, else the default stream 0."""
-        torch = _torch_cuda()
+        torch = torch_cuda()
         return 0 if torch is None else cast(int, torch._C._cuda_getCurrentRawStream(device))
 
     def synchronize(self) -> None:
@@ -335,7 +335,7 @@ class Driver:
         return out.value
 
 
-def _torch_cuda() -> Any:
+def torch_cuda() -> Any:
     """torch, if it is already imported and was built with CUDA; never imports it."""
     torch = sys.modules.get("torch")
     if (

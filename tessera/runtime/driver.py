@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -14,14 +15,15 @@ import numpy as np
 
 from tessera import interp
 from tessera.backends.compiler import GPUTarget
-from tessera.backends.cpu.pool import get_pool
+from tessera.backends.cpu.pool import get_pool, launch_address
 from tessera.backends.llvm.binding import link_object
 from tessera.compiler.kernel import DRIVER_FOR, CompiledKernel
-from tessera.config import knobs
+from tessera.config import epoch, knobs
 from tessera.errors import DeviceAssertionError, HostPointerError, LaunchError, NoDeviceError
-from tessera.ir import parse_module
+from tessera.ir import parse_module, unpack_locations
 from tessera.runtime import cuda
 from tessera.runtime.cuda_abi import launch_config
+from tessera.runtime.fast_launch import Start
 from tessera.runtime.launcher import make_launcher
 from tessera.runtime.specialize import address_of_array
 
@@ -49,11 +51,19 @@ class Driver:
         torch = sys.modules.get("torch")
         if torch is None:
             raise NoDeviceError("torch is not imported")
-        return torch.device("cpu") if self.name != "cuda" else torch.device("cuda", self.get_current_device())
+        return (
+            torch.device("cpu")
+            if self.name != "cuda"
+            else torch.device("cuda", self.get_current_device())
+        )
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
         """Set the kernel's module, function and launcher for the current device."""
         raise NotImplementedError
+
+    def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
+        """How native code starts a loaded kernel; None where it cannot."""
+        return None
 
     def address(self, x: Any) -> Any:
         """An argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
@@ -77,13 +87,25 @@ class CpuDriver(Driver):
         scratch = getattr(kernel.metadata, "scratch_bytes", 0)
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
-            status = native(gx, gy, gz, get_pool(knobs.runtime.num_threads).handle, function, scratch, *args)
+            status = native(
+                gx, gy, gz, get_pool(knobs.runtime.num_threads).handle, function, scratch, *args
+            )
             if status:
                 raise _cpu_failure(kernel, status)
 
         kernel.module, kernel.function, kernel.launcher = code, function, launch
         kernel.n_regs = kernel.n_spills = 0
         kernel.n_max_threads = 1
+
+    def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
+        def fail(status: int) -> None:
+            raise _cpu_failure(kernel, status)
+
+        return Start(
+            cuda=False, entry=launch_address(), function=kernel.function,
+            config=getattr(kernel.metadata, "scratch_bytes", 0), pool=get_pool(knobs.runtime.num_threads).handle,
+            stream=None, device=0, fail=fail,
+        )  # fmt: skip
 
 
 def _cpu_failure(kernel: CompiledKernel, status: int) -> Exception:
@@ -106,10 +128,13 @@ class InterpreterDriver(Driver):
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
         module = parse_module(kernel.asm["tir"])
+        if getattr(kernel.metadata, "locations", None):
+            unpack_locations(module, kernel.metadata.locations)
+        check = kernel.metadata.debug == "check"
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
             hosted = [x.cpu() if getattr(x, "is_cuda", False) else x for x in args]
-            interp.run(module, (gx, gy, gz), hosted)
+            interp.run(module, (gx, gy, gz), hosted, check)
             for device, host in zip(args, hosted, strict=True):
                 if device is not host:
                     device.copy_(host)
@@ -136,7 +161,9 @@ class CudaDriver(Driver):
         return GPUTarget("cuda", major * 10 + minor, 32)
 
     def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
-        return self.api.properties(self.get_current_device() if device is None else device).capability
+        return self.api.properties(
+            self.get_current_device() if device is None else device
+        ).capability
 
     def get_current_device(self) -> int:
         return self.api.current_device()
@@ -173,23 +200,40 @@ class CudaDriver(Driver):
             if result:
                 check(result, config)
 
+        launch.config = config  # type: ignore[attr-defined]  the native path reads it as long as the kernel lives
         kernel.module, kernel.function, kernel.launcher = loaded.module, loaded.function, launch
         kernel.n_regs, kernel.n_spills = loaded.registers, loaded.local_bytes // 4
         kernel.n_max_threads = loaded.max_threads
 
+    def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
+        config, api = kernel.launcher.config, self.api
+
+        def fail(result: int) -> None:
+            api.check_launch(result, config)
+
+        torch = cuda.torch_cuda()
+        return Start(
+            cuda=True, entry=api.address("cuLaunchKernelEx"), function=kernel.function, config=config.address, pool=0,
+            stream=None if torch is None else torch._C._cuda_getCurrentRawStream, device=device, fail=fail,
+            context=api.address("cuCtxGetCurrent"),
+        )  # fmt: skip
+
     def address(self, x: Any) -> Any:
         if isinstance(x, np.ndarray):
             raise HostPointerError(name=f"(a NumPy array of {x.dtype})", help=HOST_HELP)
-        if hasattr(x, "__cuda_array_interface__") and not hasattr(x, "data_ptr"):
+        # `data_ptr` first: torch raises for the array interface of element types that NumPy lacks (fp8).
+        if not hasattr(x, "data_ptr") and hasattr(x, "__cuda_array_interface__"):
             return address_of_array(x)
         return x
 
 
-HOST_HELP = (
-    "move the data to the device (torch: `.cuda()`), or pass host arrays only: then the kernel runs on the CPU"
-)
+HOST_HELP = "move the data to the device (torch: `.cuda()`), or pass host arrays only: then the kernel runs on the CPU"
 
-_MAKERS: dict[str, Callable[[], Driver]] = {"cpu": CpuDriver, "interpreter": InterpreterDriver, "cuda": CudaDriver}
+_MAKERS: dict[str, Callable[[], Driver]] = {
+    "cpu": CpuDriver,
+    "interpreter": InterpreterDriver,
+    "cuda": CudaDriver,
+}
 
 
 @cache
@@ -219,6 +263,7 @@ class ActiveDriver:
 
     def set_active(self, driver: Driver | str) -> None:
         self.chosen = driver_named(driver) if isinstance(driver, str) else driver
+        epoch.value += 1
 
     def set_active_to_cpu(self) -> None:
         self.set_active("cpu")
@@ -228,6 +273,7 @@ class ActiveDriver:
 
     def reset_active(self) -> None:
         self.chosen = None
+        epoch.value += 1
 
     def for_arguments(self, args: Any) -> Driver:
         """The driver that was set; else the one where the first array argument lies; else the default."""
@@ -254,3 +300,10 @@ def _CPU() -> Driver:
 
 driver = ActiveDriver()
 DRIVER_FOR.append(lambda target: driver_named(target.backend))
+
+
+def _after_fork() -> None:
+    epoch.value += 1  # the thread pools of the parent are not there any more
+
+
+os.register_at_fork(after_in_child=_after_fork)

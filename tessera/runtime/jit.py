@@ -1,10 +1,15 @@
-"""`@jit`: a Python function as a launchable kernel. Binding, specialisation, the look-up of compiled code, launch."""
+"""`@jit`: a Python function as a launchable kernel. Binding, specialisation, the look-up of compiled code, launch.
+
+A launch that was seen before runs in native code (`fast_launch`); the rest of this file is the complete path, which
+also prepares that.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from operator import itemgetter
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, make_backend
@@ -12,12 +17,19 @@ from tessera.compiler import compile as compile_for
 from tessera.config import knobs
 from tessera.errors import LaunchError
 from tessera.language.callable import JITCallable
+from tessera.runtime import specialization_data
+from tessera.runtime.async_compile import FutureKernel, active_mode
 from tessera.runtime.cache import disk_cache, toolchain_fingerprint
 from tessera.runtime.driver import Driver, driver, driver_named
+from tessera.runtime.fast_launch import FastPath, array_types, supported
 from tessera.runtime.interface import KernelInterface
 from tessera.runtime.specialize import constants_and_attrs, flatten_runtime, specializer
 
-FORBIDDEN_OPTIONS = ("device_type", "device", "stream")
+FORBIDDEN_OPTIONS = {
+    "device_type": "device_type option is deprecated; current target will be used",
+    "device": "device option is deprecated; current device will be used",
+    "stream": "stream option is deprecated; current stream will be used",
+}
 
 
 def compile(
@@ -29,17 +41,24 @@ def compile(
     return compile_for(src, target, options, store=disk_cache(), toolchain=toolchain_fingerprint())
 
 
+class JitFunctionInfo(NamedTuple):
+    """What cache hooks learn of a kernel function."""
+
+    module: str
+    name: str
+    jit_function: Any
+
+
 class _Prepared:
-    """A compiled kernel with all that its launches need, kept under the specialisation key."""
+    """How the launches of a compiled kernel pick their run-time arguments."""
 
-    __slots__ = ("compiled", "kinds", "pick", "plain")
+    __slots__ = ("indices", "kinds", "pick", "plain")
 
-    def __init__(self, compiled: CompiledKernel, kinds: tuple[Any, ...]):
-        self.compiled = compiled
+    def __init__(self, kinds: tuple[Any, ...]):
         self.kinds = kinds
         # Without tuples and descriptors the run-time arguments are picked by position.
         self.plain = all(isinstance(k, str) and not k.startswith("tensordesc") for k in kinds)
-        indices = [i for i, k in enumerate(kinds) if k != "constexpr"]
+        self.indices = indices = [i for i, k in enumerate(kinds) if k != "constexpr"]
         self.pick: Callable[[Any], Iterable[Any]]
         if len(indices) == 1:
             only = indices[0]
@@ -51,7 +70,47 @@ class _Prepared:
         return self.pick(values) if self.plain else flatten_runtime(self.kinds, values)
 
 
-def _make_binder(fn: JITCallable) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]]:
+class _KernelCache(dict[Any, Any]):
+    """Specialisation key → CompiledKernel. Emptying it makes the next launches look and compile again."""
+
+    def __init__(self, owner: JITFunction) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def clear(self) -> None:
+        super().clear()
+        self.owner.forget_fast_path()
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(key)
+        self.owner.forget_fast_path()
+
+
+class _DeviceCaches(dict[Any, tuple[Any, ...]]):
+    """Device → (kernel cache, prepared arguments, target, back end, binder); CUDA devices by index, others "cpu:0"."""
+
+    def __init__(self, owner: JITFunction) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def __missing__(self, key: Any) -> tuple[Any, ...]:
+        name, index = ("cuda", key) if isinstance(key, int) else key.split(":")
+        on = driver_named(name)
+        if int(index) != on.get_current_device():
+            raise KeyError(f"device {key} is not the current one")
+        target = on.get_current_target()
+        binder = self.owner.create_binder()
+        found = self[key] = (_KernelCache(self.owner), {}, target, make_backend(target), binder)
+        return found
+
+    def clear(self) -> None:
+        super().clear()
+        self.owner.forget_fast_path()
+
+
+def _make_binder(
+    fn: JITCallable,
+) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]]:
     """A function with the kernel's own signature that returns (argument values, specialisation pairs, options)."""
     scope: dict[str, Any] = {}
     parts: list[str] = []
@@ -98,9 +157,10 @@ class JITFunction(JITCallable, KernelInterface):
         self.kernel: Any = None
         self.pre_run_hooks: list[Callable[..., None]] = []
         self.name_of = repr
-        # device key → ({specialisation: prepared kernel}, target, back end)
-        self.device_caches: dict[Any, tuple[dict[Any, _Prepared], GPUTarget, Any]] = {}
+        self.device_caches = _DeviceCaches(self)
         self._bind: Any = None
+        self._fast: FastPath | None = None
+        self._native: Any = None
         self._interpret = knobs.runtime.interpret
 
     def __hash__(self) -> int:
@@ -126,89 +186,242 @@ class JITFunction(JITCallable, KernelInterface):
     def _check_parameters(self) -> None:
         for p in self.params:
             if p.is_constexpr and (p.do_not_specialize or p.do_not_specialize_on_alignment):
-                which = "do_not_specialize" if p.do_not_specialize else "do_not_specialize_on_alignment"
+                which = (
+                    "do_not_specialize" if p.do_not_specialize else "do_not_specialize_on_alignment"
+                )
                 raise LaunchError(f"{p.name} marked as constexpr and listed in {which}")
 
-    # --- launch -------------------------------------------------------------------------------------------
+    # --- the two ways of a launch ------------------------------------------------------------------------------
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
+        return partial(self._native or self._start_native(), grid)
+
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel | None:
         """Compile if needed and, unless `warmup`, launch. None if a cache hook vetoed the compilation."""
-        if self.debug or knobs.runtime.debug:
-            kwargs["debug"] = True
+        if warmup:
+            return self._launch(None, None, args, kwargs, warmup=True)
+        return (self._native or self._start_native())(grid, *args, **kwargs)
+
+    def _start_native(self) -> Any:
+        """Make the builtin function that launches; its first call of each kind comes back to `_launch`."""
+
+        def fallback(
+            key: bytes | None, grid: Any, /, *args: Any, **kwargs: Any
+        ) -> CompiledKernel | None:
+            return self._launch(key, grid, args, kwargs)
+
+        self.create_binder()
+        if self._interpret or not supported():
+            self._native = partial(fallback, None)
+        else:
+            self._fast = FastPath(self.params, self.pre_run_hooks, fallback)
+            self._native = self._fast.launch
+        return self._native
+
+    def forget_fast_path(self) -> None:
+        """Send the next launches through Python, where caches are looked up and hooks called."""
+        if self._fast is not None:
+            self._fast.clear()
+
+    # --- the complete path ---------------------------------------------------------------------------------------
+    def _launch(
+        self,
+        fast_key: bytes | None,
+        grid: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        warmup: bool = False,
+    ) -> Any:
+        debug = kwargs.get("debug", self.debug) or knobs.runtime.debug
+        mode = knobs.compilation.instrumentation_mode
         for hook in self.pre_run_hooks:
-            hook(*args, **kwargs)
+            hook(*args, **{**kwargs, "debug": bool(debug), "instrumentation_mode": mode})
+        check = debug == "check" or knobs.runtime.check
+        if debug or check:
+            kwargs["debug"] = "check" if check else True
+        if mode:
+            kwargs["instrumentation_mode"] = mode
         bind = self._bind or self.create_binder()
         values, pairs, options = bind(*args, **kwargs)
-        on = driver_named("interpreter") if self._interpret else driver.for_arguments(values)
+        on = driver_named("interpreter") if self._interpret or check else driver.for_arguments(values)
         device = on.get_current_device()
-        known = self.device_caches.get((on.name, device))
-        if known is None:
-            target = on.get_current_target()
-            known = self.device_caches[on.name, device] = ({}, target, make_backend(target))
-        key = (pairs, tuple(options.items())) if options else pairs
-        try:
-            prepared = known[0].get(key)
-        except TypeError:  # an unhashable constexpr or option
-            key = (repr(pairs), repr(options))
-            prepared = known[0].get(key)
-        if prepared is None:
-            prepared = self._compile(known[0], key, pairs, options, known[1], warmup)
-            if prepared is None:
+        cache, prepared_of, target, _, _ = self.device_caches[
+            device if on.name == "cuda" else f"{on.name}:{device}"
+        ]
+        key = self._key(pairs, options)
+        compiled = cache.get(key)
+        if compiled is None:
+            compiled = self._compile(cache, key, pairs, options, target, device, warmup)
+            if compiled is None:
                 return None
+        prepared = prepared_of.get(key)
+        if prepared is None:
+            prepared = prepared_of[key] = _Prepared(tuple(p[0] for p in pairs))
         self._check_globals()
-        if not warmup:
-            self._launch(prepared, values, grid, on, device)
-        return prepared.compiled
+        if warmup:
+            return compiled
+        grid = self._extents(grid, values)
+        if isinstance(compiled, FutureKernel):
+            compiled = compiled.result()
+        if grid[0] * grid[1] * grid[2] != 0:
+            self._start(compiled, prepared, values, grid, on, device)
+            if self._fast is not None and prepared.plain:
+                self._install(fast_key, values, prepared, options, compiled, on, device)
+        return compiled
 
-    def _launch(self, prepared: _Prepared, values: tuple[Any, ...], grid: Any, on: Driver, device: int) -> None:
+    def _key(self, pairs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        # 1, 1.0 and True are equal, but not the same compile-time value.
+        types = tuple([p[1].__class__ for p in pairs if p[0] == "constexpr"])
+        key = (pairs, types, tuple(options.items()))
+        try:
+            hash(key)
+        except TypeError:  # an unhashable constexpr or option
+            key = (repr(pairs), types, repr(options))
+        return key
+
+    def _extents(self, grid: Any, values: tuple[Any, ...]) -> tuple[int, int, int]:
         if callable(grid):
             grid = grid(dict(zip(self.arg_names, values, strict=True)))
         n = len(grid)
-        gx, gy, gz = grid[0], grid[1] if n > 1 else 1, grid[2] if n > 2 else 1
-        if gx < 0 or gy < 0 or gz < 0:
-            raise LaunchError(f"the grid {tuple(grid)} has a negative extent")
-        if gx * gy * gz == 0:
-            return
-        kernel = prepared.compiled
+        if n == 0:
+            raise LaunchError("the grid is empty", help="give 1 to 3 extents")
+        found = (grid[0], grid[1] if n > 1 else 1, grid[2] if n > 2 else 1)
+        for x in found:
+            if x < 0:
+                raise LaunchError(f"the grid {found} has a negative extent")
+        return found
+
+    def _start(
+        self,
+        kernel: CompiledKernel,
+        prepared: _Prepared,
+        values: tuple[Any, ...],
+        grid: Any,
+        on: Driver,
+        device: int,
+    ) -> None:
         stream = on.get_current_stream(device)
         address = on.address
         args = [address(x) for x in prepared.arguments(values)]
-        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
         if kernel.module is None:
             on.load_kernel(kernel)
+        enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
         if not enter and not leave:
-            kernel.launcher(gx, gy, gz, stream, *args)
+            kernel.launcher(*grid, stream, *args)
             return
-        metadata = kernel.launch_metadata((gx, gy, gz), stream, *values)
-        kernel.run(gx, gy, gz, stream, kernel.function, kernel.packed_metadata, metadata, enter, leave, *args)
+        metadata = kernel.launch_metadata(grid, stream, *values)
+        kernel.run(
+            *grid, stream, kernel.function, kernel.packed_metadata, metadata, enter, leave, *args
+        )
+
+    def _install(
+        self, key: bytes | None, values: Any, prepared: _Prepared, options: dict[str, Any], kernel: CompiledKernel,
+        on: Driver, device: int,
+    ) -> None:  # fmt: skip
+        """Let native code do the next such launch, if nothing but the launch itself is to be done."""
+        if key is None:  # an argument of an unknown type: perhaps it can be learnt
+            for x in values:
+                if hasattr(x, "data_ptr"):
+                    array_types().learn(x)
+            return
+        start = on.native_start(kernel, device)
+        if start is None or knobs.runtime.launch_enter_hook or knobs.runtime.launch_exit_hook:
+            return
+        if self._fast is not None:
+            self._fast.install(
+                key, values, prepared.indices, options, kernel, start, self.used_global_vals
+            )
 
     def _check_globals(self) -> None:
         for (name, _), (seen, scope) in self.used_global_vals.items():
             now = scope.get(name, seen)
             if now != seen:
-                raise LaunchError(f"Global variable {name} has changed since we compiled this kernel, from {seen} to {now}")
+                raise LaunchError(
+                    f"Global variable {name} has changed since we compiled this kernel, from {seen} to {now}"
+                )
 
     # --- compilation -----------------------------------------------------------------------------------------
     def _compile(
-        self, cache: dict[Any, _Prepared], key: Any, pairs: Any, options: dict[str, Any], target: GPUTarget, warmup: bool
-    ) -> _Prepared | None:
-        for name in FORBIDDEN_OPTIONS:
-            assert name not in options, f"{name} option is deprecated; current target will be used"
+        self, cache: dict[Any, Any], key: Any, pairs: Any, options: dict[str, Any], target: GPUTarget, device: int,
+        warmup: bool,
+    ) -> Any:  # fmt: skip
+        for name, message in FORBIDDEN_OPTIONS.items():
+            assert name not in options, message
         kinds, keys = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
         constants, attrs = constants_and_attrs(kinds, keys)
-        hook_args = dict(key=repr(key), repr=self._shown(kinds), fn=self, compile={"key": key, "constants": constants})
+        signature = dict(zip(self.arg_names, kinds, strict=True))
+        parsed = make_backend(target).parse_options(options)
+        about = self._hook_arguments(
+            key, signature, constants, keys, options, parsed, target, device, warmup
+        )
         hook = knobs.runtime.jit_cache_hook
-        if hook is not None and hook(**hook_args, is_manual_warmup=warmup, already_compiled=False):
+        if hook is not None and hook(**about, already_compiled=False):
             return None
-        src = ASTSource(self, dict(zip(self.arg_names, kinds, strict=True)), constants, attrs)
-        compiled = compile(src, target, options)
-        prepared = cache[key] = _Prepared(compiled, kinds)
-        post = knobs.runtime.jit_post_compile_hook
-        if post is not None:
-            post(**hook_args, is_manual_warmup=warmup, already_compiled=True)
-        return prepared
+        src = ASTSource(self, signature, constants, attrs)
+        store, toolchain = disk_cache(), toolchain_fingerprint()
 
-    def _shown(self, kinds: tuple[Any, ...]) -> str:
-        return f"{self.__name__}({', '.join(f'{n}: {k}' for n, k in zip(self.arg_names, kinds, strict=True))})"
+        def work() -> CompiledKernel:
+            return compile_for(src, target, options, store=store, toolchain=toolchain)
+
+        def finish(kernel: CompiledKernel) -> CompiledKernel:
+            cache[key] = kernel
+            post = knobs.runtime.jit_post_compile_hook
+            if post is not None:
+                post(**about, already_compiled=True)
+            return kernel
+
+        mode = active_mode()
+        if mode is not None:
+            cache[key] = mode.submit((id(self), key), work, finish)
+            return cache[key]
+        return finish(work())
+
+    def _hook_arguments(
+        self, key: Any, signature: dict[str, Any], constants: Any, keys: Any, options: dict[str, Any], parsed: Any,
+        target: GPUTarget, device: int, warmup: bool,
+    ) -> dict[str, Any]:  # fmt: skip
+        """The keyword arguments of cache hooks; empty where no hook is set."""
+        if knobs.runtime.jit_cache_hook is None and knobs.runtime.jit_post_compile_hook is None:
+            return {}
+        name = f"{self.module}.{self.fn.__qualname__}"
+        shown = ", ".join(f"{n}: {k}" for n, k in signature.items())
+        flags = (
+            "num_warps",
+            "num_ctas",
+            "num_stages",
+            "enable_fp_fusion",
+            "launch_cooperative_grid",
+            "extern_libs",
+        )
+        facts = {k: getattr(parsed, k) for k in flags}
+        data = specialization_data.encode(name, signature, keys, options, target)
+        about = {
+            "key": str(key), "signature": signature, "device": device, "constants": constants, **facts,
+            "configs": [constants], "specialization_data": data, "is_warmup": warmup,
+        }  # fmt: skip
+        return {
+            "key": str(key),
+            "repr": f"{name}[{', '.join(f'{k}={v}' for k, v in facts.items())}]({shown})",
+            "fn": JitFunctionInfo(self.module, name, self),
+            "compile": about,
+            "is_manual_warmup": warmup,
+        }
+
+    def preload(self, data: str) -> Any:
+        """Compile (or fetch from the cache) the kernel that `data` describes: the field `specialization_data` that
+        cache hooks get. RuntimeError if it is of another kernel or target."""
+        on = driver.active
+        target, device = on.get_current_target(), on.get_current_device()
+        name = f"{self.module}.{self.fn.__qualname__}"
+        pairs, options = specialization_data.decode(data, name, self.arg_names, target, self)
+        cache = self.device_caches[device if on.name == "cuda" else f"{on.name}:{device}"][0]
+        key = self._key(pairs, options)
+        found = cache.get(key)
+        return (
+            found
+            if found is not None
+            else self._compile(cache, key, pairs, options, target, device, warmup=True)
+        )
 
     def __repr__(self) -> str:
         return f"JITFunction({self.module}:{self.fn.__qualname__})"
@@ -225,7 +438,7 @@ def jit(
     do_not_specialize: Iterable[int | str] | None = None,
     do_not_specialize_on_alignment: Iterable[int | str] | None = None,
     debug: bool | None = None,
-    noinline: bool = False,
+    noinline: bool | None = None,
 ) -> Callable[[Callable[..., Any]], JITFunction]: ...
 def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Make a kernel of a function. Bare or with options.
@@ -237,5 +450,3 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     if fn is not None:
         return JITFunction(fn, **options)
     return lambda f: JITFunction(f, **options)
-
-

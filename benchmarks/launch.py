@@ -1,0 +1,148 @@
+"""Host time of a launch, ours and Triton's where it can be imported, in one process on one machine.
+
+    python benchmarks/launch.py [--rounds 7] [--json FILE]
+
+Kernels of 5 and 20 arguments, 8 of them arrays. On a machine with a GPU and torch the launches are real, on an idle
+stream. Without a GPU: on the CPU, which includes the running of one program; and "own share": an entry that does
+nothing in place of the thread pool. Triton is then timed with launcher and driver replaced by functions that do nothing,
+which is less than it costs on a GPU.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import importlib.util
+import json
+import timeit
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import sources
+
+import tessera
+from tessera.backends.llvm.binding import host, link_object, optimise
+from tessera.runtime import cuda
+from tessera.runtime.driver import driver_named
+from tessera.testing import print_table
+
+NOTHING = (
+    "define i32 @nothing(ptr %a, ptr %b, ptr %c, i32 %d, i32 %e, i32 %f, i64 %g) { ret i32 0 }"
+)
+
+
+def microseconds(launch: Any, rounds: int, synchronise: Any) -> float:
+    """The best round's time per call; the device is idle before each round: no launch waits for a full queue."""
+    calls = 5000 if synchronise is None else 500
+    for _ in range(20):
+        launch()
+    best = float("inf")
+    for _ in range(rounds):
+        if synchronise is not None:
+            synchronise()
+        best = min(best, timeit.timeit(launch, number=calls) / calls)
+    return best * 1e6
+
+
+def launches(api: Any, array: Any) -> dict[str, Any]:
+    """Name → a function that launches once."""
+    kernels = sources.kernels(api.__name__)
+    x = [array() for _ in range(8)]
+    five, twenty = kernels.five, kernels.twenty
+    numbers = (2, 3, 48, 5, 6, 7, 80, 9, 10, 1.5, 128)
+
+    def grid(meta: dict[str, Any]) -> tuple[int]:
+        return (api.cdiv(meta["n"], meta["BLOCK"]),)
+
+    return {
+        "5 arguments": lambda: five[(1,)](x[0], x[1], x[2], 128, BLOCK=128),
+        "20 arguments": lambda: twenty[(1,)](*x, *numbers, BLOCK=128),
+        "5, grid by function": lambda: five[grid](x[0], x[1], x[2], 128, BLOCK=128),
+        "5, num_warps": lambda: five[(1,)](x[0], x[1], x[2], 128, BLOCK=128, num_warps=8),
+    }
+
+
+def measure(api: Any, array: Any, rounds: int, synchronise: Any = None) -> dict[str, float]:
+    return {k: microseconds(run, rounds, synchronise) for k, run in launches(api, array).items()}
+
+
+def own_share(array: Any, rounds: int) -> dict[str, float]:
+    """Our CPU launches with a native entry that does nothing."""
+    code = link_object(optimise(NOTHING, host("native")).to_object(), ["nothing"])
+    on = driver_named("cpu")
+    real = on.native_start
+
+    def start(kernel: Any, device: int) -> Any:
+        return dataclasses.replace(real(kernel, device), entry=code["nothing"], keep=code)
+
+    on.native_start = start
+    try:
+        return measure(tessera, array, rounds)
+    finally:
+        del on.native_start
+
+
+def triton_without_device(triton: Any, array: Any, rounds: int) -> dict[str, float]:
+    """Triton's part before its launcher: driver and launcher do nothing."""
+    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", 90, 32)
+    kernel_class = importlib.import_module("triton.compiler.compiler").CompiledKernel
+    kernel_class._init_handles = lambda self: None
+    kernel_class.run = property(lambda self: lambda *args: None)
+    triton.runtime.driver.set_active(
+        SimpleNamespace(
+            get_current_target=lambda: target, get_current_device=lambda: 0, get_current_stream=lambda device: 0
+        )
+    )  # fmt: skip
+    return measure(triton, array, rounds)
+
+
+def columns(rounds: int) -> dict[str, dict[str, float]]:
+    triton = importlib.import_module("triton") if importlib.util.find_spec("triton") else None
+    torch = importlib.import_module("torch") if importlib.util.find_spec("torch") else None
+    found: dict[str, dict[str, float]] = {}
+    if torch is not None and torch.cuda.is_available() and cuda.available():
+
+        def on_device() -> Any:
+            return torch.zeros(128, device="cuda")
+
+        found["tessera"] = measure(tessera, on_device, rounds, torch.cuda.synchronize)
+        if triton is not None:
+            found["Triton"] = measure(triton, on_device, rounds, torch.cuda.synchronize)
+        return found
+
+    def numpy() -> Any:
+        return np.zeros(128, np.float32)
+
+    found["CPU, NumPy"] = measure(tessera, numpy, rounds)
+    found["own share, NumPy"] = own_share(numpy, rounds)
+    if torch is not None:
+        found["CPU, torch"] = measure(tessera, lambda: torch.zeros(128), rounds)
+        found["own share, torch"] = own_share(lambda: torch.zeros(128), rounds)
+        if triton is not None:
+            found["Triton before its launcher"] = triton_without_device(
+                triton, lambda: torch.zeros(128), rounds
+            )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", help="write the figures there")
+    arguments = parser.parse_args()
+    found = columns(arguments.rounds)
+    rows = [
+        [name, *(f"{column[name]:.2f}" for column in found.values())]
+        for name in next(iter(found.values()))
+    ]
+    print_table("host time per launch, µs", ["", *found], rows)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

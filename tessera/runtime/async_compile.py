@@ -1,0 +1,90 @@
+"""Compiling in the background: inside `AsyncCompileMode` launches and warm-ups hand their compilation to an executor.
+
+with ThreadPoolExecutor() as pool, AsyncCompileMode(pool):
+    kernels = [kernel.warmup(x, BLOCK=b, grid=(1,)) for b in (64, 128, 256)]   # FutureKernels, compiled concurrently
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import Executor, Future, as_completed
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, Self
+
+_active: ContextVar[Any] = ContextVar("tessera_async_compile", default=None)
+
+
+class FutureKernel:
+    """A kernel that is being compiled. `result()`, like any attribute of a CompiledKernel, waits for it."""
+
+    def __init__(self, finish: Callable[[Any], Any], future: Future[Any]) -> None:
+        self.finish = finish
+        self.future = future
+        self.kernel: Any = None
+
+    def result(self, ignore_errors: bool = False) -> Any:
+        """The compiled kernel. Errors of its compilation are raised here, or give None if they are to be ignored."""
+        if self.kernel is not None:
+            return self.kernel
+        try:
+            product = self.future.result()
+        except Exception:
+            if ignore_errors:
+                return None
+            raise
+        self.kernel = self.finish(product)
+        return self.kernel
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.result(), name)
+
+
+class AsyncCompileMode:
+    """Context manager: compilations inside it run in `executor`; leaving it waits for all of them.
+
+    The first error is raised on leaving unless `ignore_errors`. RuntimeError if modes are nested.
+    """
+
+    def __init__(self, executor: Executor, *, ignore_errors: bool = False) -> None:
+        self.executor = executor
+        self.ignore_errors = ignore_errors
+        self.raw_futures: list[Future[Any]] = []
+        self.future_kernels: dict[Hashable, FutureKernel] = {}
+
+    def submit(
+        self, key: Hashable, work: Callable[[], Any], finish: Callable[[Any], Any]
+    ) -> FutureKernel:
+        """The FutureKernel of `key`; `work` runs in the executor unless that key was submitted before."""
+        found = self.future_kernels.get(key)
+        if found is not None:
+            return found
+        future = self.executor.submit(work)
+        future._key = key  # type: ignore[attr-defined]
+        self.raw_futures.append(future)
+        kernel = self.future_kernels[key] = FutureKernel(finish, future)
+        return kernel
+
+    def __enter__(self) -> Self:
+        if _active.get() is not None:
+            raise RuntimeError("Another AsyncCompileMode is already active")
+        self._token = _active.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _active.reset(self._token)
+        # In order of completion, so that the executor's threads never wait for this one.
+        for future in as_completed(self.raw_futures):
+            self.future_kernels[future._key].result(self.ignore_errors or error is not None)  # type: ignore[attr-defined]
+
+
+def active_mode() -> AsyncCompileMode | None:
+    """The mode that this context is in."""
+    return _active.get()

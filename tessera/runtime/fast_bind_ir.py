@@ -1,0 +1,402 @@
+"""The native code that binds and classifies the arguments of a launch, as LLVM IR text.
+
+One piece of code serves every kernel function. What differs lies in structures of 8-byte fields:
+
+    HEAD   of a kernel function: a `bytes` object, the builtin function's `self`
+    ENTRY  of a compiled specialisation, written by Python after the launch that compiled or found it
+    ROW    of an array type: how to read address, element type and place of its objects
+
+Two words per parameter make the key of a launch: what the value is (TAGS), and its element type or compile-time value.
+In front of them come the place of the first array and the CUDA context, after them three words per option: its name
+and two words as for a compile-time value. `fast_launch_ir` looks kernels up by this key.
+"""
+
+from __future__ import annotations
+
+from tessera.runtime.launcher_ir import HEADER
+
+HEAD = (
+    *HEADER,  # as the launcher's: `unpack` converts arguments of annotated parameters; count: parameters
+    "epoch",  # address of the count of knob changes
+    "table",  # address of BUCKETS pointers to entries
+    "hooks",  # the list of pre-run hooks: any sends the launch to Python
+    "fallback", "names", "defaults", "modes", "rows",
+    "context",  # address of a pointer to cuCtxGetCurrent, null where CUDA is not in use
+    "options",  # address of interned names of launch options, null at the end
+    "true", "float", "tuple", "list", "modules", "torch",
+)  # fmt: skip
+ENTRY = (
+    "next", "hash", "words", "key", "made", "compiled", "cuda", "entry", "function", "config", "pool", "stream",
+    "device", "fail", "globals", "globals_count", "picks", "picks_count",
+)  # fmt: skip
+ROW = ("type", "data_ptr", "dtype", "dtype_closure", "is_cuda", "is_cuda_closure")
+BUCKETS = 256
+
+HOST_PLACE, DEVICE_PLACE = 1, 2
+TAGS = {
+    "NONE": 1, "ONE": 2, "BOOL": 3, "FLOAT": 4, "ANY": 5,
+    "I32": 8, "I64": 10,  # + 1: divisible by 16
+    "ARRAY": 32,  # + 1: address divisible by 16, + 2: on a CUDA device
+    "C_INT": 64, "C_FLOAT": 65, "C_OBJECT": 66,  # compile-time: by value, by bits, by identity
+}  # fmt: skip
+DEFAULT, CONSTANT, FIXED, UNALIGNED, POINTER_MODE, KEYED, UNKEYED = range(
+    7
+)  # low byte of a mode; next byte: kind
+
+TEXT = r"""
+declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)
+declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
+declare ptr @PyBytes_FromStringAndSize(ptr, i64)
+declare i64 @PyTuple_Size(ptr)
+declare ptr @PyDict_New()
+declare i32 @PyDict_SetItem(ptr, ptr, ptr)
+declare ptr @PyDict_GetItemWithError(ptr, ptr)
+declare i32 @PyCallable_Check(ptr)
+declare void @Py_IncRef(ptr)
+declare i32 @memcmp(ptr, ptr, i64)
+
+; Two key words of a compile-time value; false: not one that can be compared natively.
+define internal i1 @constant(ptr %d, ptr %o, ptr %key) nounwind {
+entry:
+  %over = alloca i32
+  %val = getelementptr i64, ptr %key, i64 1
+  %ta = getelementptr i8, ptr %o, i64 TYPE_OFFSET
+  %t = load ptr, ptr %ta
+  %int = HEAD.int %d
+  %isint = icmp eq ptr %t, %int
+  br i1 %isint, label %integer, label %other
+integer:
+  %v = call i64 @PyLong_AsLongLongAndOverflow(ptr %o, ptr %over)
+  store i64 TAG.C_INT, ptr %key
+  store i64 %v, ptr %val
+  %ov = load i32, ptr %over
+  %ok = icmp eq i32 %ov, 0
+  ret i1 %ok
+other:
+  %float = HEAD.float %d
+  %isf = icmp eq ptr %t, %float
+  br i1 %isf, label %real, label %object
+real:
+  %f = call double @PyFloat_AsDouble(ptr %o)
+  store i64 TAG.C_FLOAT, ptr %key
+  store double %f, ptr %val
+  ret i1 true
+object:
+  store i64 TAG.C_OBJECT, ptr %key
+  store ptr %o, ptr %val
+  ret i1 true
+}
+
+; Key words and address of an array; the first array decides on *place. False: not an array of a known type.
+define internal i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %place) nounwind {
+entry:
+  %val = getelementptr i64, ptr %key, i64 1
+  %rows = HEAD.rows %d
+  br label %head
+head:
+  %row = phi ptr [%rows, %entry], [%following, %more]
+  %rt = ROW.type %row
+  %hit = icmp eq ptr %rt, %t
+  br i1 %hit, label %found, label %miss
+miss:
+  %end = icmp eq ptr %rt, null
+  br i1 %end, label %no, label %more
+more:
+  %following = getelementptr i8, ptr %row, i64 ROW_BYTES
+  br label %head
+no:
+  ret i1 false
+found:
+  %read = ROW.data_ptr %row
+  %numpy = icmp eq ptr %read, null
+  br i1 %numpy, label %host, label %tensor
+host:
+  ; NumPy's PyArrayObject_fields, which every extension module is compiled against: data first, descr five words on
+  %da = getelementptr i8, ptr %o, i64 AFTER_TYPE
+  %hdata = load i64, ptr %da
+  %ea = getelementptr i64, ptr %da, i64 5
+  %hdtype = load i64, ptr %ea
+  br label %known
+tensor:
+  %p = call ptr %read(ptr %o, ptr null)
+  %pnull = icmp eq ptr %p, null
+  br i1 %pnull, label %bad, label %address
+bad:
+  call void @PyErr_Clear()
+  ret i1 false
+address:
+  %w = call ptr @PyLong_AsVoidPtr(ptr %p)
+  call void @Py_DecRef(ptr %p)
+  %tdata = ptrtoint ptr %w to i64
+  %getd = ROW.dtype %row
+  %getdc = ROW.dtype_closure %row
+  %dt = call ptr %getd(ptr %o, ptr %getdc)
+  %dnull = icmp eq ptr %dt, null
+  br i1 %dnull, label %bad, label %typed
+typed:
+  call void @Py_DecRef(ptr %dt)
+  %tdtype = ptrtoint ptr %dt to i64
+  %getc = ROW.is_cuda %row
+  %getcc = ROW.is_cuda_closure %row
+  %c = call ptr %getc(ptr %o, ptr %getcc)
+  %cnull = icmp eq ptr %c, null
+  br i1 %cnull, label %bad, label %placed
+placed:
+  call void @Py_DecRef(ptr %c)
+  %true = HEAD.true %d
+  %oncuda = icmp eq ptr %c, %true
+  %dev = zext i1 %oncuda to i64
+  br label %known
+known:
+  %data = phi i64 [%hdata, %host], [%tdata, %placed]
+  %dtype = phi i64 [%hdtype, %host], [%tdtype, %placed]
+  %device = phi i64 [0, %host], [%dev, %placed]
+  store i64 %data, ptr %slot
+  store i64 %dtype, ptr %val
+  %low = and i64 %data, 15
+  %al = icmp eq i64 %low, 0
+  %a1 = zext i1 %al to i64
+  %d2 = shl i64 %device, 1
+  %t1 = or i64 %a1, %d2
+  %tag = or i64 %t1, TAG.ARRAY
+  store i64 %tag, ptr %key
+  %was = load i64, ptr %place
+  %unset = icmp eq i64 %was, 0
+  %here = add i64 %device, 1
+  %now = select i1 %unset, i64 %here, i64 %was
+  store i64 %now, ptr %place
+  ret i1 true
+}
+
+; Key words and slot of one argument; false: let Python see to it.
+define internal i1 @classify(ptr %d, ptr %o, i64 %mode, ptr %key, ptr %slot, ptr %place) nounwind {
+entry:
+  %over = alloca i32
+  %value = alloca ptr
+  %dummy = alloca ptr
+  %mini = alloca [MINI_BYTES x i8], align 8
+  %val = getelementptr i64, ptr %key, i64 1
+  store i64 0, ptr %val
+  %m = and i64 %mode, 255
+  %constant = icmp eq i64 %m, MODE.CONSTANT
+  br i1 %constant, label %const, label %runtime
+const:
+  %cok = call i1 @constant(ptr %d, ptr %o, ptr %key)
+  ret i1 %cok
+runtime:
+  %ta = getelementptr i8, ptr %o, i64 TYPE_OFFSET
+  %t = load ptr, ptr %ta
+  %none = HEAD.none %d
+  %isnone = icmp eq ptr %o, %none
+  br i1 %isnone, label %absent, label %some
+absent:
+  store i64 TAG.NONE, ptr %key
+  store i64 0, ptr %slot
+  %nok = icmp ne i64 %m, MODE.KEYED
+  ret i1 %nok
+some:
+  %int = HEAD.int %d
+  %isint = icmp eq ptr %t, %int
+  %annotated = icmp uge i64 %m, MODE.KEYED
+  br i1 %annotated, label %convert, label %plain
+
+plain:
+  br i1 %isint, label %integer, label %notint
+integer:
+  %v = call i64 @PyLong_AsLongLongAndOverflow(ptr %o, ptr %over)
+  store i64 %v, ptr %slot
+  %ov = load i32, ptr %over
+  %big = icmp ne i32 %ov, 0
+  br i1 %big, label %no, label %ranged
+no:
+  ret i1 false
+ranged:
+  %raw = icmp eq i64 %m, MODE.POINTER
+  br i1 %raw, label %any, label %width
+any:
+  store i64 TAG.ANY, ptr %key
+  ret i1 true
+width:
+  %v32 = trunc i64 %v to i32
+  %vs = sext i32 %v32 to i64
+  %fits = icmp eq i64 %vs, %v
+  %wide = select i1 %fits, i64 TAG.I32, i64 TAG.I64
+  %low = and i64 %v, 15
+  %div = icmp eq i64 %low, 0
+  %isdefault = icmp eq i64 %m, MODE.DEFAULT
+  %divkey = and i1 %div, %isdefault
+  %divbit = zext i1 %divkey to i64
+  %itag = or i64 %wide, %divbit
+  %isone = icmp eq i64 %v, 1
+  %unfixed = icmp ne i64 %m, MODE.FIXED
+  %one = and i1 %isone, %unfixed
+  %ntag = select i1 %one, i64 TAG.ONE, i64 %itag
+  store i64 %ntag, ptr %key
+  ret i1 true
+notint:
+  %float = HEAD.float %d
+  %isfloat = icmp eq ptr %t, %float
+  br i1 %isfloat, label %real, label %notreal
+real:
+  %isptr1 = icmp eq i64 %m, MODE.POINTER
+  br i1 %isptr1, label %no, label %real1
+real1:
+  %f = call double @PyFloat_AsDouble(ptr %o)
+  %f32 = fptrunc double %f to float
+  store i64 0, ptr %slot
+  store float %f32, ptr %slot
+  store i64 TAG.FLOAT, ptr %key
+  ret i1 true
+notreal:
+  %true = HEAD.true %d
+  %istrue = icmp eq ptr %o, %true
+  %tt = getelementptr i8, ptr %true, i64 TYPE_OFFSET
+  %bool = load ptr, ptr %tt
+  %isbool = icmp eq ptr %t, %bool
+  br i1 %isbool, label %truth, label %arrays
+truth:
+  %isptr2 = icmp eq i64 %m, MODE.POINTER
+  br i1 %isptr2, label %no, label %truth1
+truth1:
+  %bit = zext i1 %istrue to i64
+  store i64 %bit, ptr %slot
+  store i64 TAG.BOOL, ptr %key
+  ret i1 true
+arrays:
+  %aok = call i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %place)
+  br i1 %aok, label %trim, label %no
+trim:
+  ; alignment counts only by the default rules, the element type not where the annotation gives it
+  %isdefault1 = icmp eq i64 %m, MODE.DEFAULT
+  %tag = load i64, ptr %key
+  %unaligned = and i64 %tag, -2
+  %kept = select i1 %isdefault1, i64 %tag, i64 %unaligned
+  store i64 %kept, ptr %key
+  %forced = icmp eq i64 %m, MODE.POINTER
+  %dtype = load i64, ptr %val
+  %dkept = select i1 %forced, i64 0, i64 %dtype
+  store i64 %dkept, ptr %val
+  ret i1 true
+
+convert:
+  ; a number for a parameter whose annotation says the type: the launcher's own conversion, for one argument
+  %float1 = HEAD.float %d
+  %isfloat1 = icmp eq ptr %t, %float1
+  %true1 = HEAD.true %d
+  %tt1 = getelementptr i8, ptr %true1, i64 TYPE_OFFSET
+  %bool1 = load ptr, ptr %tt1
+  %isbool1 = icmp eq ptr %t, %bool1
+  %n1 = or i1 %isint, %isfloat1
+  %number = or i1 %n1, %isbool1
+  br i1 %number, label %number1, label %no
+number1:
+  call void @llvm.memcpy.p0.p0.i64(ptr %mini, ptr %d, i64 HEADER_BYTES, i1 false)
+  %ca = getelementptr i8, ptr %mini, i64 COUNT_OFFSET
+  store i64 1, ptr %ca
+  %ka = getelementptr i8, ptr %mini, i64 HEADER_BYTES
+  %k64 = lshr i64 %mode, 8
+  %k = trunc i64 %k64 to i8
+  store i8 %k, ptr %ka
+  store ptr %o, ptr %value
+  %uok = call i1 @unpack(ptr %mini, ptr %value, ptr %slot, ptr %dummy)
+  br i1 %uok, label %converted, label %unfit
+unfit:
+  call void @PyErr_Clear()
+  ret i1 false
+converted:
+  %x = load i64, ptr %slot
+  %xlow = and i64 %x, 15
+  %xdiv = icmp eq i64 %xlow, 0
+  %keyed = icmp eq i64 %m, MODE.KEYED
+  %x1 = and i1 %xdiv, %keyed
+  %x2 = and i1 %x1, %isint
+  %xbit = zext i1 %x2 to i64
+  store i64 %xbit, ptr %val
+  store i64 TAG.ANY, ptr %key
+  ret i1 true
+}
+
+; fallback(key, *objects), `key` borrowed.
+define internal ptr @slow(ptr %d, ptr %key, ptr %objects, i64 %given, i64 %keywords, ptr %names) nounwind {
+  %all = add i64 %given, %keywords
+  %room = add i64 %all, 1
+  %call = alloca ptr, i64 %room
+  store ptr %key, ptr %call
+  %rest = getelementptr ptr, ptr %call, i64 1
+  %bytes = shl i64 %all, 3
+  call void @llvm.memcpy.p0.p0.i64(ptr %rest, ptr %objects, i64 %bytes, i1 false)
+  %positional = add i64 %given, 1
+  %f = HEAD.fallback %d
+  %r = call ptr @PyObject_Vectorcall(ptr %f, ptr %call, i64 %positional, ptr %names)
+  ret ptr %r
+}
+
+; Keyword arguments: into `values` by parameter, or option key words. False: let Python see to it.
+define internal i1 @keywords(ptr %d, ptr %objects, i64 %given, i64 %count, ptr %names, ptr %values, ptr %options,
+    ptr %used) nounwind {
+entry:
+  %n = HEAD.count %d
+  %params = HEAD.names %d
+  %first = sub i64 %given, 1
+  %known = HEAD.options %d
+  br label %head
+head:
+  %k = phi i64 [0, %entry], [%k1, %next]
+  %at = phi ptr [%options, %entry], [%at1, %next]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %body, label %done
+done:
+  %from = ptrtoint ptr %options to i64
+  %to = ptrtoint ptr %at to i64
+  %bytes = sub i64 %to, %from
+  %words = lshr i64 %bytes, 3
+  store i64 %words, ptr %used
+  ret i1 true
+body:
+  %na = getelementptr i8, ptr %names, i64 TUPLE_ITEMS
+  %nb = getelementptr ptr, ptr %na, i64 %k
+  %name = load ptr, ptr %nb
+  %oi = add i64 %given, %k
+  %oa = getelementptr ptr, ptr %objects, i64 %oi
+  %o = load ptr, ptr %oa
+  br label %param
+param:
+  %j = phi i64 [%first, %body], [%j1, %another]
+  %within = icmp slt i64 %j, %n
+  br i1 %within, label %compare, label %option
+compare:
+  %pa = getelementptr ptr, ptr %params, i64 %j
+  %p = load ptr, ptr %pa
+  %same = icmp eq ptr %p, %name
+  %j1 = add i64 %j, 1
+  br i1 %same, label %bind, label %another
+another:
+  br label %param
+bind:
+  %va = getelementptr ptr, ptr %values, i64 %j
+  store ptr %o, ptr %va
+  br label %next
+option:
+  %q = phi ptr [%known, %param], [%q1, %unlike]
+  %qn = load ptr, ptr %q
+  %match = icmp eq ptr %qn, %name
+  br i1 %match, label %matched, label %unlike
+unlike:
+  %q1 = getelementptr ptr, ptr %q, i64 1
+  %last = icmp eq ptr %qn, null
+  br i1 %last, label %no, label %option
+no:
+  ret i1 false
+matched:
+  store ptr %name, ptr %at
+  %cw = getelementptr i64, ptr %at, i64 1
+  %cok = call i1 @constant(ptr %d, ptr %o, ptr %cw)
+  br i1 %cok, label %next, label %no
+next:
+  %step = phi i64 [0, %bind], [3, %matched]
+  %at1 = getelementptr i64, ptr %at, i64 %step
+  %k1 = add i64 %k, 1
+  br label %head
+}
+
+"""
