@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from tessera.backends.compiler import Backend, GPUTarget
 from tessera.compiler.source import ALIASES
@@ -57,7 +57,8 @@ class CompiledKernel:
 
     def __init__(self, src: Any, stages: Mapping[str, Any], metadata: Mapping[str, Any], key: str, backend: Backend):
         fields = {**metadata, "hash": key}
-        self.metadata: Any = namedtuple("KernelMetadata", sorted(fields))(**fields)
+        make: Any = namedtuple("KernelMetadata", sorted(fields))  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]
+        self.metadata: Any = make(**fields)
         self.asm = AsmDict(stages, backend)
         self.src = src
         self.name: str = self.metadata.name
@@ -103,7 +104,8 @@ class CompiledKernel:
         for name, x in zip(self.src.fn.arg_names, args, strict=False):
             kind = self.src.signature[name]
             if isinstance(kind, tuple):
-                yield from (y for k, y in zip(kind, x, strict=True) if k != "constexpr")
+                kinds = cast(tuple[Any, ...], kind)
+                yield from (y for k, y in zip(kinds, x, strict=True) if k != "constexpr")
             elif kind != "constexpr":
                 yield x
 

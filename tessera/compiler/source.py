@@ -36,7 +36,8 @@ class ASTSource:
         constexprs: Mapping[Any, Any] | None = None,
         attrs: Mapping[tuple[int, ...], Any] | None = None,
     ):
-        for name in signature:
+        names: Mapping[Any, Any] = signature
+        for name in names:
             if not isinstance(name, str):
                 raise TypeError("Signature keys must be string")
         self.fn = fn
@@ -54,7 +55,7 @@ class ASTSource:
         """The kernel's symbol: the function's name, or what its `repr` option makes of the specialisation."""
         make = getattr(self.fn, "name_of", None)
         if make is None:
-            return self.fn.__name__
+            return self.fn.fn.__name__
         names = self.fn.arg_names
         constants = {names[k[0]]: v for k, v in self.constants.items() if len(k) == 1}
         name = make(SimpleNamespace(constants=constants, signature=self.signature))

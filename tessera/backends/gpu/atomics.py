@@ -137,8 +137,10 @@ def _cas(fl: FunctionLowering, op: AtomicCasOp) -> None:
     old = [""] * count
     for i in groups(layout, count, 1):
         base, offset = split(fl.w.offsets, pointers[i])
-        bits = [as_bits(fl, elem, x) for x in (expected[i], values[i])]
-        got = fl.target.atomic_cas(fl.w, elem.bits, base, offset, *bits, owner, op.sem, op.scope)
+        old_bits, new_bits = as_bits(fl, elem, expected[i]), as_bits(fl, elem, values[i])
+        got = fl.target.atomic_cas(
+            fl.w, elem.bits, base, offset, old_bits, new_bits, owner, op.sem, op.scope
+        )
         old[i] = from_bits(fl, elem, got)
     if op.result.uses:
         fl.set(op.result, _spread(fl, op, layout, old))

@@ -143,7 +143,8 @@ def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
         return False
     if len(names) % 2:
         return False
-    t, result = FLOATS[target], []
+    t = FLOATS[target]
+    result: list[str] = []
     for low, high in zip(names[::2], names[1::2]):
         both = w.pure(f"insertelement <2 x float> poison, float {low}, i32 0")
         both = w.pure(f"insertelement <2 x float> {both}, float {high}, i32 1")

@@ -56,7 +56,8 @@ class Carried:
 
     def feed(self, yielded: Sequence[str]) -> Row:
         """What a back edge brings to each phi."""
-        w, row = self.fl.w, []
+        w = self.fl.w
+        row: Row = []
         for first in self.firsts:
             name, constant = yielded[first], self.parts[first][1]
             if constant:

@@ -29,7 +29,8 @@ def _print(fl: FunctionLowering, op: PrintOp) -> None:
         layout = layout_of(v)
         label = f"(operand {k}) " if len(op.args) > 1 else ""
         names = fl.get(v)
-        indices = _indices(fl, layout, v.type) if layout is not None else [[]] * len(names)
+        nowhere: list[list[str]] = [[]] * len(names)
+        indices = _indices(fl, layout, v.type) if layout is not None else nowhere
         owner = fl.owner_mask(layout)
         for i in groups(layout, len(names), 1):
             form, value = _format(fl, elem_of(v.type), names[i], op.hex)

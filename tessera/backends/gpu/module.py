@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.backends.gpu import (  # noqa: F401
+from tessera.backends.gpu import (
     atomics,
     casts,
     convert,
@@ -24,6 +24,11 @@ from tessera.backends.gpu.lowering import FunctionLowering
 from tessera.backends.gpu.target import GpuTarget
 from tessera.backends.gpu.writer import ModuleText
 from tessera.ir import Module
+
+_REGISTERED = (
+    atomics, casts, convert, debug, dot, elementwise, local, lookup, mathlib, memory, reduce, scan, shape, shared,
+    trigonometry,
+)  # fmt: skip  imported for the lowerings they register
 
 
 def lower_module(

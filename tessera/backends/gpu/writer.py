@@ -7,7 +7,7 @@ which values are a base plus a constant: memory accesses then share the base and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 
@@ -107,7 +107,7 @@ class Writer:
         return found
 
     @contextmanager
-    def hoist(self) -> Iterator[None]:
+    def hoist(self) -> Generator[None]:
         """Write to the start of the function; only values that depend on nothing but the thread index."""
         saved, self.lines = self.lines, self.prologue
         try:
@@ -177,7 +177,7 @@ class Writer:
         self.lines.append(f"  br i1 {condition}, label %{then}, label %{otherwise}")
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
+    def scope(self) -> Generator[None]:
         """What is computed inside is not known after it: the code inside need not run."""
         self._trail.append([])
         try:
@@ -187,7 +187,7 @@ class Writer:
                 del self._numbered[text]
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
+    def when(self, condition: str) -> Generator[None]:
         """Code for the threads where `condition` holds."""
         then, after = self.label("then"), self.label("after")
         self.branch_if(condition, then, after)

@@ -66,13 +66,28 @@ for _axis in "xyz":
 
 # --- exchange and order ----------------------------------------------------------------------------------------
 SHUFFLE = ("i32", "i32", "i32", "i32")  # members, value, lane or mask, clamp
+Lanes = np.ndarray[Any, np.dtype[Any]]
+
+
+def _xor_meaning(members: Lanes, x: Lanes, mask: Lanes, clamp: Lanes) -> Lanes:
+    return x[np.arange(32) ^ mask]
+
+
+def _index_meaning(members: Lanes, x: Lanes, lane: Lanes, clamp: Lanes) -> Lanes:
+    return x[lane & 31]
+
+
+def _rsqrt_meaning(x: Lanes) -> Lanes:
+    return 1 / np.sqrt(x)
+
+
 _row(
     "shuffle_xor", SHUFFLE, "i32", "llvm.nvvm.shfl.sync.bfly.i32", pure=False,
-    meaning=lambda members, x, mask, clamp: x[np.arange(32) ^ mask],
+    meaning=_xor_meaning,
 )  # fmt: skip
 _row(
     "shuffle_index", SHUFFLE, "i32", "llvm.nvvm.shfl.sync.idx.i32", pure=False,
-    meaning=lambda members, x, lane, clamp: x[lane & 31],
+    meaning=_index_meaning,
 )  # fmt: skip
 _row("barrier", (), "void", "bar.sync 0;", "~{memory}", pure=False)
 _row("proxy_fence", (), "void", "fence.proxy.async.shared::cta;", "~{memory}", pure=False)
@@ -89,7 +104,7 @@ _row(
     _F,
     "rsqrt.approx.ftz.f32 $0, $1;",
     "=f,f",
-    meaning=lambda x: 1 / np.sqrt(x),
+    meaning=_rsqrt_meaning,
 )
 _row("sqrt.float", (_F,), _F, "sqrt.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.sqrt)
 _row("sqrt_rn.float", (_F,), _F, "sqrt.rn.f32 $0, $1;", "=f,f", meaning=np.sqrt)

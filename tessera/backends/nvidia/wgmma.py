@@ -103,8 +103,8 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
             from_b = b.descriptor(group_n, b.outer_bytes(cols // along_n), b.outer_bytes(j * n))
             if a is not None:
                 stride = a.outer_bytes(rows // along_m)
-                words: Block = []
-                descriptors = [a.descriptor(group_m, stride, a.outer_bytes(64 * i)), from_b]
+                words: list[str] = []
+                descriptors: list[str] = [a.descriptor(group_m, stride, a.outer_bytes(64 * i)), from_b]
             else:
                 words, descriptors = [x for step in held[i] for x in step], [from_b]
             text = _products(row, n, len(acc[at]), steps, a, b)
