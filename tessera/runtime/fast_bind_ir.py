@@ -28,6 +28,7 @@ HEAD = (
 ENTRY = (
     "next", "hash", "words", "key", "made", "compiled", "cuda", "entry", "function", "config", "pool", "stream",
     "device", "fail", "globals", "globals_count", "picks", "picks_count",
+    "parts",  # a Python object that keeps alive what these fields point at
 )  # fmt: skip
 ROW = ("type", "data_ptr", "dtype", "dtype_closure", "is_cuda", "is_cuda_closure")
 BUCKETS = 256
@@ -128,6 +129,13 @@ address:
   %w = call ptr @PyLong_AsVoidPtr(ptr %p)
   call void @Py_DecRef(ptr %p)
   %tdata = ptrtoint ptr %w to i64
+  %zero = icmp eq ptr %w, null
+  br i1 %zero, label %suspect, label %located
+suspect:
+  %err = call ptr @PyErr_Occurred()
+  %set = icmp ne ptr %err, null
+  br i1 %set, label %bad, label %located
+located:
   %getd = ROW.dtype %row
   %getdc = ROW.dtype_closure %row
   %dt = call ptr %getd(ptr %o, ptr %getdc)

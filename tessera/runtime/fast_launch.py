@@ -12,6 +12,7 @@ import ctypes
 import dataclasses
 import struct
 import sys
+import threading
 import types
 from collections.abc import Callable
 from dataclasses import replace
@@ -189,6 +190,7 @@ class FastPath:
         self.constant = [p.is_constexpr for p in params]
         self._table = (ctypes.c_uint64 * BUCKETS)()
         self._entries: dict[bytes, Any] = {}
+        self._lock = threading.Lock()
         held = [
             _words(*map(id, self.names)), _words(*addresses), _words(*map(mode_of, params)), array_types(),
             _option_names(),
@@ -233,7 +235,6 @@ class FastPath:
             [v for v, constant in zip(values, self.constant, strict=True) if constant],
             [getattr(v, "dtype", None) for v in values],  # not the arrays: a cache must not keep their memory
         ]  # fmt: skip
-        entry = self._entries.get(key)
         fields = {
             "hash": _hash()(key, len(key) // 8), "words": len(key) // 8,
             "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0, "made": epoch.value,
@@ -241,17 +242,25 @@ class FastPath:
             "config": start.config, "pool": start.pool, "stream": id(start.stream) if start.stream else 0,
             "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(parts[1]),
             "globals_count": len(captured), "picks": ctypes.addressof(parts[0]), "picks_count": len(picks),
+            "parts": id(parts),
         }  # fmt: skip
+        with self._lock:
+            self._insert(key, fields, parts)
+
+    def _insert(self, key: bytes, fields: dict[str, int], parts: list[Any]) -> None:
+        entry = self._entries.get(key)
         bucket = fields["hash"] % BUCKETS
-        if entry is None:
+        known = entry is not None
+        if not known:
             if len(self._entries) >= MOST_ENTRIES:
                 return
             entry = self._entries[key] = _words(*[0] * len(ENTRY))
             entry[0] = self._table[bucket]
             self._held.append(entry)
-        self._parts[key] = parts
         entry[1:] = _words(*(fields[name] for name in ENTRY[1:]))
-        self._table[bucket] = ctypes.addressof(entry)
+        self._parts[key] = parts
+        if not known:
+            self._table[bucket] = ctypes.addressof(entry)
 
     def _eligible(
         self, key: bytes, values: tuple[Any, ...], options: dict[str, Any], start: Start
@@ -271,5 +280,6 @@ class FastPath:
 
     def clear(self) -> None:
         """Send every launch through Python again."""
-        self._table[:] = [0] * BUCKETS
-        self._entries.clear()
+        with self._lock:
+            self._table[:] = [0] * BUCKETS
+            self._entries.clear()

@@ -267,6 +267,13 @@ got:
   %s = call ptr @PyLong_AsVoidPtr(ptr %r)
   call void @Py_DecRef(ptr %r)
   store ptr %s, ptr %out
+  %zero = icmp eq ptr %s, null
+  br i1 %zero, label %suspect, label %good
+suspect:
+  %e1 = call ptr @PyErr_Occurred()
+  %set = icmp ne ptr %e1, null
+  br i1 %set, label %bad, label %good
+good:
   ret i32 0
 }
 
@@ -279,6 +286,8 @@ entry:
   %cuda = ENTRY.cuda %e
   %entry_ = ENTRY.entry %e
   %function = ENTRY.function %e
+  %template = ENTRY.config %e
+  %pool = ENTRY.pool %e
   %oncuda = icmp ne i64 %cuda, 0
   %packed = alloca i64, i64 %count, align 16
   br label %head
@@ -306,7 +315,6 @@ ready:
   %state = call ptr @PyEval_SaveThread()
   br i1 %oncuda, label %gpu, label %cpu
 gpu:
-  %template = ENTRY.config %e
   call void @llvm.memcpy.p0.p0.i64(ptr %config, ptr %template, i64 56, i1 false)
   br label %extent
 extent:
@@ -327,9 +335,7 @@ go:
   %rc1 = call i32 %entry_(ptr %config, ptr %function, ptr %packed, ptr null)
   br label %done
 cpu:
-  %pool = ENTRY.pool %e
-  %scratchp = ENTRY.config %e
-  %scratch = ptrtoint ptr %scratchp to i64
+  %scratch = ptrtoint ptr %template to i64
   %gx = load i64, ptr %extents
   %gya = getelementptr i64, ptr %extents, i64 1
   %gy = load i64, ptr %gya
@@ -346,15 +352,86 @@ done:
   ret i32 %rc
 }
 
+; A launch whose entry is known; *out: the compiled kernel, a new reference. 0: done, 1: let Python see to it, 2: an
+; exception is set.
+define internal i32 @repeat(ptr %d, ptr %e, ptr %objects, ptr %values, ptr %slots, ptr %out) nounwind {
+entry:
+  %stream = alloca ptr
+  %argument = alloca ptr
+  %extents = alloca [3 x i64]
+  %hl = HEAD.hooks %d
+  %hsa = getelementptr i8, ptr %hl, i64 AFTER_TYPE
+  %hn = load i64, ptr %hsa
+  %nohooks = icmp eq i64 %hn, 0
+  br i1 %nohooks, label %globals, label %python
+python:
+  ret i32 1
+globals:
+  %same = call i1 @unchanged(ptr %e)
+  br i1 %same, label %grid, label %python
+grid:
+  %go = load ptr, ptr %objects
+  %gc = call i32 @extents(ptr %d, ptr %go, ptr %values, ptr %extents)
+  switch i32 %gc, label %fail [ i32 0, label %sized  i32 1, label %python ]
+fail:
+  ret i32 2
+sized:
+  %compiled = ENTRY.compiled %e
+  call void @Py_IncRef(ptr %compiled)
+  store ptr %compiled, ptr %out
+  %gx = load i64, ptr %extents
+  %gya = getelementptr i64, ptr %extents, i64 1
+  %gy = load i64, ptr %gya
+  %gza = getelementptr i64, ptr %extents, i64 2
+  %gz = load i64, ptr %gza
+  %zx = icmp eq i64 %gx, 0
+  %zy = icmp eq i64 %gy, 0
+  %zz = icmp eq i64 %gz, 0
+  %zxy = or i1 %zx, %zy
+  %zero = or i1 %zxy, %zz
+  br i1 %zero, label %done, label %device
+device:
+  store ptr null, ptr %stream
+  %cuda = ENTRY.cuda %e
+  %oncuda = icmp ne i64 %cuda, 0
+  br i1 %oncuda, label %streamed, label %run
+streamed:
+  %sc = call i32 @stream(ptr %d, ptr %e, ptr %stream)
+  switch i32 %sc, label %drop [ i32 0, label %run  i32 1, label %later ]
+later:
+  call void @Py_DecRef(ptr %compiled)
+  ret i32 1
+drop:
+  call void @Py_DecRef(ptr %compiled)
+  ret i32 2
+run:
+  %s = load ptr, ptr %stream
+  %rc = call i32 @start(ptr %e, ptr %slots, ptr %extents, ptr %s)
+  %bad = icmp ne i32 %rc, 0
+  br i1 %bad, label %report, label %done
+report:
+  %rc64 = sext i32 %rc to i64
+  %code = call ptr @PyLong_FromLong(i64 %rc64)
+  store ptr %code, ptr %argument
+  %f = ENTRY.fail %e
+  %fr = call ptr @PyObject_Vectorcall(ptr %f, ptr %argument, i64 1, ptr null)
+  call void @Py_DecRef(ptr %code)
+  %raised = icmp eq ptr %fr, null
+  br i1 %raised, label %drop, label %forgiven
+forgiven:
+  call void @Py_DecRef(ptr %fr)
+  br label %done
+done:
+  ret i32 0
+}
+
 ; builtin(grid, *args, **kwargs)
 define ptr @fast_launch(ptr %self, ptr %objects, i64 %given, ptr %names) nounwind {
 entry:
   %place = alloca i64
   %used = alloca i64
   %context = alloca ptr
-  %stream = alloca ptr
-  %argument = alloca ptr
-  %extents = alloca [3 x i64]
+  %compiled = alloca ptr
   %d = call ptr @PyBytes_AsString(ptr %self)
   %none = HEAD.none %d
   %n = HEAD.count %d
@@ -459,67 +536,17 @@ hit:
   %epoch = load i64, ptr %epa
   %made = ENTRY.made %e
   %current_epoch = icmp eq i64 %epoch, %made
-  br i1 %current_epoch, label %hooks, label %miss
-hooks:
-  %hl = HEAD.hooks %d
-  %hsa = getelementptr i8, ptr %hl, i64 AFTER_TYPE
-  %hn = load i64, ptr %hsa
-  %nohooks = icmp eq i64 %hn, 0
-  br i1 %nohooks, label %globals, label %python
-globals:
-  %same = call i1 @unchanged(ptr %e)
-  br i1 %same, label %grid, label %python
-grid:
-  %go = load ptr, ptr %objects
-  %gc = call i32 @extents(ptr %d, ptr %go, ptr %values, ptr %extents)
-  switch i32 %gc, label %fail [ i32 0, label %sized  i32 1, label %python ]
-sized:
-  %compiled = ENTRY.compiled %e
-  call void @Py_IncRef(ptr %compiled)
-  %gx = load i64, ptr %extents
-  %gya = getelementptr i64, ptr %extents, i64 1
-  %gy = load i64, ptr %gya
-  %gza = getelementptr i64, ptr %extents, i64 2
-  %gz = load i64, ptr %gza
-  %zx = icmp eq i64 %gx, 0
-  %zy = icmp eq i64 %gy, 0
-  %zz = icmp eq i64 %gz, 0
-  %zxy = or i1 %zx, %zy
-  %zero = or i1 %zxy, %zz
-  br i1 %zero, label %done, label %device
-device:
-  store ptr null, ptr %stream
-  %cuda = ENTRY.cuda %e
-  %oncuda = icmp ne i64 %cuda, 0
-  br i1 %oncuda, label %streamed, label %run
-streamed:
-  %sc = call i32 @stream(ptr %d, ptr %e, ptr %stream)
-  switch i32 %sc, label %drop [ i32 0, label %run  i32 1, label %later ]
-later:
-  call void @Py_DecRef(ptr %compiled)
-  br label %python
-drop:
-  call void @Py_DecRef(ptr %compiled)
-  ret ptr null
-run:
-  %s = load ptr, ptr %stream
-  %rc = call i32 @start(ptr %e, ptr %slots, ptr %extents, ptr %s)
-  %bad = icmp ne i32 %rc, 0
-  br i1 %bad, label %report, label %done
-report:
-  %rc64 = sext i32 %rc to i64
-  %code = call ptr @PyLong_FromLong(i64 %rc64)
-  store ptr %code, ptr %argument
-  %f = ENTRY.fail %e
-  %fr = call ptr @PyObject_Vectorcall(ptr %f, ptr %argument, i64 1, ptr null)
-  call void @Py_DecRef(ptr %code)
-  %raised = icmp eq ptr %fr, null
-  br i1 %raised, label %drop, label %forgiven
-forgiven:
-  call void @Py_DecRef(ptr %fr)
-  br label %done
+  br i1 %current_epoch, label %held, label %miss
+held:
+  ; Grid functions and other threads may renew or drop the entry: what it points at must live until the launch is done.
+  %parts = ENTRY.parts %e
+  call void @Py_IncRef(ptr %parts)
+  %code = call i32 @repeat(ptr %d, ptr %e, ptr %objects, ptr %values, ptr %slots, ptr %compiled)
+  call void @Py_DecRef(ptr %parts)
+  %result = load ptr, ptr %compiled
+  switch i32 %code, label %fail [ i32 0, label %done  i32 1, label %python ]
 done:
-  ret ptr %compiled
+  ret ptr %result
 }
 """
 

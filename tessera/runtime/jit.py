@@ -238,7 +238,7 @@ class JITFunction(JITCallable, KernelInterface):
             hook(*args, **{**kwargs, "debug": bool(debug), "instrumentation_mode": mode})
         check = debug == "check" or knobs.runtime.check
         if debug or check:
-            kwargs["debug"] = "check" if check else True
+            kwargs["debug"] = "check" if check else debug
         if mode:
             kwargs["instrumentation_mode"] = mode
         bind = self._bind or self.create_binder()

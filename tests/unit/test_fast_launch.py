@@ -18,7 +18,11 @@ from tessera.runtime.fast_bind_ir import HEAD, TAGS
 from tessera.runtime.fast_launch import ArrayTypes, FastPath, Start
 
 ENTRY = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.POINTER(LaunchConfig), ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+    ctypes.c_int,
+    ctypes.POINTER(LaunchConfig),
+    ctypes.c_void_p,
+    ctypes.POINTER(ctypes.c_void_p),
+    ctypes.c_void_p,
 )
 CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
 READER = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
@@ -31,7 +35,11 @@ class Tensor:
         self.address, self.dtype, self.is_cuda = address, dtype, cuda
 
 
-READERS = [READER(lambda t, _: t.address), READER(lambda t, _: t.dtype), READER(lambda t, _: t.is_cuda)]
+READERS = [
+    READER(lambda t, _: t.address),
+    READER(lambda t, _: t.dtype),
+    READER(lambda t, _: t.is_cuda),
+]
 
 
 def kernel(x, y, n, scale: tl.float16, BLOCK: tl.constexpr = 8, flag=None):
@@ -111,7 +119,9 @@ def test_a_launch(machine: Machine):
     warm(machine, X, Y, 5, 0.5)
     assert machine.path.launch((4, 3), X, Y, -7, 1.0) is machine
     half = int(np.float16(1.0).view(np.uint16))
-    assert machine.launches == [((8, 3, 1), 77, 128, 1024, 0xF00D, [0x7000, 0x7010, 2**64 - 7, half])]
+    assert machine.launches == [
+        ((8, 3, 1), 77, 128, 1024, 0xF00D, [0x7000, 0x7010, 2**64 - 7, half])
+    ]
     machine.current_stream = 78
     machine.path.launch(lambda meta: (meta["n"],), X, Y, 9, scale=1.0, BLOCK=8)
     assert machine.launches[1][:2] == ((18, 1, 1), 78)

@@ -91,13 +91,21 @@ def test_wrong_arguments(rounds: int):
     x, out = arrays()
     kernel[(3,)](x, out, 20, 2.0)
     for _ in range(rounds):
-        with pytest.raises(TypeError, match=r"dynamic_func\(\) missing 1 required positional argument: 'a'"):
+        with pytest.raises(
+            TypeError, match=r"dynamic_func\(\) missing 1 required positional argument: 'a'"
+        ):
             kernel[(3,)](x, out, 20)
-        with pytest.raises(TypeError, match=r"dynamic_func\(\) got multiple values for argument 'n'"):
+        with pytest.raises(
+            TypeError, match=r"dynamic_func\(\) got multiple values for argument 'n'"
+        ):
             kernel[(3,)](x, out, 20, 2.0, n=3)
-        with pytest.raises(TypeError, match=r"dynamic_func\(\) takes from 4 to 7 positional arguments"):
+        with pytest.raises(
+            TypeError, match=r"dynamic_func\(\) takes from 4 to 7 positional arguments"
+        ):
             kernel[(3,)](x, out, 20, 2.0, 0.0, 8, None, 5)
-        with pytest.raises(KeyError, match="Keyword argument num_wraps was specified but unrecognised"):
+        with pytest.raises(
+            KeyError, match="Keyword argument num_wraps was specified but unrecognised"
+        ):
             kernel[(3,)](x, out, 20, 2.0, num_wraps=4)
         with pytest.raises(TypeError, match="failed to specialize argument of type: str"):
             kernel[(3,)]("x", out, 20, 2.0)
@@ -161,7 +169,9 @@ def test_do_not_specialize():
 
 
 def test_constexpr_in_the_wrong_list():
-    with pytest.raises(LaunchError, match="CHUNK marked as constexpr and listed in do_not_specialize"):
+    with pytest.raises(
+        LaunchError, match="CHUNK marked as constexpr and listed in do_not_specialize"
+    ):
         make(do_not_specialize=["CHUNK"])[(1,)](*arrays(), 20, 2.0)
 
 
@@ -222,7 +232,9 @@ def test_tuples_and_descriptors():
         np.testing.assert_array_equal(out, x * factor)
     x, out = np.arange(256, dtype=np.float32), np.zeros(256, np.float32)
     for base in (x, x + 1, x * 2):
-        copy[(1,)](TensorDescriptor(base.reshape(4, 64), [4, 64], [64, 1], [4, 64]), out, ROWS=4, BLOCK=64)
+        copy[(1,)](
+            TensorDescriptor(base.reshape(4, 64), [4, 64], [64, 1], [4, 64]), out, ROWS=4, BLOCK=64
+        )
         np.testing.assert_array_equal(out, base)
 
 
@@ -239,7 +251,16 @@ def test_grids(times: int):
         return (tessera.cdiv(meta["n"], meta["CHUNK"]),)
 
     for _ in range(times):
-        for grid in ((3,), [3], (3, 1), (1, 1, 1), (np.int64(3),), by_names, lambda meta: [3, 1, 1], (3, 1, 1, 9)):
+        for grid in (
+            (3,),
+            [3],
+            (3, 1),
+            (1, 1, 1),
+            (np.int64(3),),
+            by_names,
+            lambda meta: [3, 1, 1],
+            (3, 1, 1, 9),
+        ):
             out[:] = 0
             kernel[grid](x, out, 20, 2.0)
             done = 20 if grid != (1, 1, 1) else 8
@@ -279,7 +300,9 @@ def test_order_of_a_launch():
     kernel = make()
     x, out = arrays()
     events: list[str] = []
-    kernel.add_pre_run_hook(lambda *args, **kwargs: events.append(f"pre {kwargs['debug']} {len(args)}"))
+    kernel.add_pre_run_hook(
+        lambda *args, **kwargs: events.append(f"pre {kwargs['debug']} {len(args)}")
+    )
     knobs.runtime.jit_cache_hook = lambda **about: events.append("cache") and False
     knobs.runtime.jit_post_compile_hook = lambda **about: events.append("post")
     knobs.runtime.launch_enter_hook.add(lambda data: events.append(f"enter {data.get()['name']}"))
@@ -342,11 +365,18 @@ def test_cache_hook():
     compile_facts = about["compile"]
     assert compile_facts["signature"]["x"] == "*fp32"
     assert compile_facts["num_warps"] == 4
-    assert {"device", "constants", "specialization_data", "is_warmup", "extern_libs"} <= set(compile_facts)
+    assert {"device", "constants", "specialization_data", "is_warmup", "extern_libs"} <= set(
+        compile_facts
+    )
 
 
 def test_launch_metadata():
-    kernel = make(launch_metadata=lambda grid, metadata, args: {"flops": args["n"] * grid[0], "warps": metadata.num_warps})
+    kernel = make(
+        launch_metadata=lambda grid, metadata, args: {
+            "flops": args["n"] * grid[0],
+            "warps": metadata.num_warps,
+        }
+    )
     x, out = arrays()
     seen: list[dict[str, Any]] = []
     knobs.runtime.launch_enter_hook.add(lambda data: seen.append(data.get()))
@@ -384,7 +414,9 @@ def test_changed_globals(monkeypatch: pytest.MonkeyPatch):
         assert out[0] == 3
     monkeypatch.setitem(globals(), "FACTOR", tl.constexpr(4))
     for _ in range(2):
-        with pytest.raises(LaunchError, match="Global variable FACTOR has changed since we compiled this kernel"):
+        with pytest.raises(
+            LaunchError, match="Global variable FACTOR has changed since we compiled this kernel"
+        ):
             uses_global[(1,)](out)
 
 
@@ -395,14 +427,18 @@ def test_warmup():
     compiled = kernel.warmup(x, out, 20, 2.0, grid=(3,))
     assert not out.any()
     assert kernel[(3,)](x, out, 20, 2.0) is compiled
-    assert kernel.warmup(tessera.MockTensor(tl.float32), tessera.MockTensor(tl.float16), 20, 2.0, grid=(1,)).asm["tir"]
+    assert kernel.warmup(
+        tessera.MockTensor(tl.float32), tessera.MockTensor(tl.float16), 20, 2.0, grid=(1,)
+    ).asm["tir"]
 
 
 def test_preload():
     kernel, again, other = make(), make(), uses_global
     x, out = arrays()
     data: list[str] = []
-    knobs.runtime.jit_cache_hook = lambda **about: data.append(about["compile"]["specialization_data"]) and False
+    knobs.runtime.jit_cache_hook = lambda **about: (
+        data.append(about["compile"]["specialization_data"]) and False
+    )
     kernel[(3,)](x, out, 20, 2.0, CHUNK=4, num_warps=2)
     knobs.runtime.jit_cache_hook = None
     assert json.loads(data[0])["options"] == {"num_warps": 2}
