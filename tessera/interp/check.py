@@ -9,6 +9,7 @@ end emits in debug builds, which respect `sanitize_overflow`, and for 64-bit res
 # pyright: basic
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,18 @@ from tessera.errors import (
     OutOfBounds,
     TesseraError,
 )
-from tessera.interp.machine import Machine
-from tessera.ir import Op, Value, elem_of
+from tessera.interp.machine import EVALUATORS, Machine
+from tessera.ir import Block, Op, Value, elem_of
 from tessera.ops import (
     AddOp, AddPtrOp, AndOp, AssertOp, AtomicCasOp, AtomicRmwOp, BitcastOp, BroadcastOp, CastOp, CmpOp, ConstOp, DivOp,
-    Elementwise, ExpandDimsOp, ForOp, HintOp, IfOp, LoadOp, MulOp, NegOp, ReshapeOp, SplatOp, StoreOp, SubOp, TransOp,
+    Elementwise, ExpandDimsOp, ForOp, FuncOp, HintOp, IfOp, LoadOp, MulOp, NegOp, ReshapeOp, SplatOp, StoreOp, SubOp, TransOp,
     WhileOp,
 )  # fmt: skip
 from tessera.ops.control import CallOp
 
 _ACCESSES = (LoadOp, StoreOp, AtomicRmwOp, AtomicCasOp)
 _SAME_BASE = (AddPtrOp, SplatOp, BroadcastOp, ExpandDimsOp, ReshapeOp, TransOp, HintOp)
+_SAME_VALUE = (SplatOp, BroadcastOp, ExpandDimsOp, ReshapeOp, HintOp, CastOp)
 _NOT_COMPUTED = (LoadOp, ConstOp, BitcastOp, IfOp, ForOp, WhileOp, CallOp)
 SHOWN = 4  # operands of an op that is no elementwise one are shown up to this many elements
 
@@ -39,12 +41,34 @@ SHOWN = 4  # operands of an op that is no elementwise one are shown up to this m
 class CheckedMachine(Machine):
     """A machine that stops at the first suspicious value."""
 
-    def step(self, op: Op) -> None:
+    def compute_uniform(self, kernel: FuncOp, args: Sequence[Any]) -> None:
+        """Nothing in advance: every value is looked at where it is computed."""
+
+    def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
+        values = self.values
+        values.update(zip(block.args, args, strict=True))
+        for op in block:
+            if op.terminator:
+                break
+            self._before(op)
+            try:
+                result = EVALUATORS[type(op)](self, op, *[values[v] for v in op.operands])
+            except TesseraError as error:
+                raise self._placed(error, op.loc) from None
+            if len(op.results) == 1:
+                values[op.results[0]] = result
+            else:
+                values.update(zip(op.results, result or (), strict=True))
+            self._after(op)
+        return [values[v] for v in block.terminator.operands]
+
+    def _before(self, op: Op) -> None:
         if isinstance(op, _ACCESSES):
             self._check_access(op)
         if isinstance(op, AssertOp):
             self._check_assertion(op)
-        super().step(op)
+
+    def _after(self, op: Op) -> None:
         if len(op.results) == 1 and not isinstance(op, _NOT_COMPUTED):
             e = elem_of(op.result.type)
             if isinstance(e, dtype) and e.is_floating():
@@ -62,8 +86,12 @@ class CheckedMachine(Machine):
         raise error
 
     def _name(self, v: Value) -> str:
+        while not v.name and isinstance(v.op, _SAME_VALUE):
+            v = v.op.operands[0]
         if v.name:
             return f"`{v.name}`"
+        if isinstance(v.op, ConstOp):
+            return "a constant"
         return f"the operand from `{v.op.opcode}`" if v.op is not None else "an argument"
 
     def _value_at(self, v: Value, index: tuple[int, ...]) -> str:
@@ -163,7 +191,10 @@ class CheckedMachine(Machine):
             zero = values[1] == 0
             if zero.any():
                 index = _first(zero)
-                self._fail(IntegerOverflow(f"{self._result_name(op)}: division by zero"), op, index, op.operands)
+                error = IntegerOverflow(
+                    f"{self._result_name(op)}: division by zero", help="divide where the divisor is not 0"
+                )
+                self._fail(error, op, index, op.operands)
             bad = (values[0] == low) & (values[1] == -1)
         elif e.bits < 64:
             return  # the front end's assertions know which operations may wrap

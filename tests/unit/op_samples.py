@@ -78,6 +78,7 @@ SAMPLES: dict[str, str] = {
     "descriptor_store": DESCRIPTOR + "descriptor_store %d, [%i, %j], %m {kind='add'}\n",
     "assert": "assert %tc {message='it\\'s \"wrong\",\\nsee {here}'}\n",
     "print": "print [%i, %tf] {prefix=' x: ', hex=True}\nprint []\n",
+    "breakpoint": "breakpoint [%i, %tf] {labels=['n', 'x'], constants=[['B', 4]]}\nbreakpoint []\n",
     "barrier": "barrier\n",
     "assume": "assume %c\n",
     # control flow
