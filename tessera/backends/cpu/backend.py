@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
+from tessera.backends.cpu.defer import defer_dots
 from tessera.backends.cpu.function import lower_module
 from tessera.backends.cpu.induction import scalarise_inductions
 from tessera.backends.cpu.target import resolve
@@ -25,6 +26,7 @@ def cpu_pipeline() -> list[Pass]:
     return [
         *neutral_pipeline(),
         scalarise_inductions,  # after LICM, which shows what is invariant in a loop
+        defer_dots,  # the form that the pass before leaves
         *neutral_pipeline()[:2],  # what became unused or equal
     ]
 

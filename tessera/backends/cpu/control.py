@@ -9,12 +9,12 @@ from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.demand import elementwise
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
-from tessera.backends.cpu.plan import KEEP_CAPTURED, cost, finish_side, flush, last_need, materialise, prepare
+from tessera.backends.cpu.plan import KEEP_CAPTURED, cost, fill, flush, last_need, materialise, prepare
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import dtype, int64, pointer_type
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import CallOp, ForOp, FuncOp, IfOp, WhileOp
+from tessera.ops import CallOp, DivOp, ForOp, FuncOp, IfOp, RemOp, WhileOp
 
 Slot = str | Buffer  # address of a scalar, or a tile's buffer
 
@@ -198,8 +198,32 @@ def captured(lo: Lowering, op: Op) -> list[Value]:
     return list(found)
 
 
+def tabulate(lo: Lowering, values: list[Value]) -> None:
+    """Rows of addresses like `(pid * 128 + i) % M`: kept in a table, so that a loop does not divide for every row."""
+    seen: set[Value] = set()
+
+    def visit(v: Value) -> None:
+        if v in seen or not lo.lazy(v) or v in lo.uniform:
+            return
+        seen.add(v)
+        op = v.op
+        assert op is not None
+        if isinstance(op, (DivOp, RemOp)) and len(shape_of(v.type)) == 1 and elem_of(v.type).is_int():
+            buffer = lo.allocate(v.type.elem, v.type.shape)
+            fill(lo, buffer, v)
+            lo.uniform[v] = buffer
+            return
+        for x in op.operands:
+            visit(x)
+
+    for v in values:
+        visit(v)
+
+
 def enter(lo: Lowering, op: Op, repeats: bool) -> None:
     """Before a region op: what it uses from outside is brought into memory, if that is worth it."""
+    if repeats:
+        tabulate(lo, captured(lo, op))
     for v in captured(lo, op):
         if repeats and cost(lo, v) >= KEEP_CAPTURED:
             materialise(lo, v, op)
@@ -222,7 +246,7 @@ def _if(lo: Lowering, op: IfOp) -> None:
     for name, block in zip(("then", "else"), op.regions, strict=True):
         em.label(f"{name}{k}")
         with em.arm():
-            kept = set(lo.buffers)
+            kept = {*lo.buffers, *lo.uniform}
             end = lower_block(lo, block)
             write_slots(lo, end, end.operands, slots)
             _forget(lo, kept)
@@ -236,6 +260,9 @@ def _if(lo: Lowering, op: IfOp) -> None:
 
 def _forget(lo: Lowering, kept: set[Value]) -> None:
     """Buffers filled inside a region hold nothing outside."""
+    for v in list(lo.uniform):
+        if v not in kept:
+            del lo.uniform[v]
     for v in list(lo.buffers):
         if v not in kept:
             buffer = lo.buffers.pop(v)
@@ -286,7 +313,7 @@ def _adopt(lo: Lowering, op: Op, v: Value) -> Buffer | None:
 
 
 def _body(lo: Lowering, block: Block, args: Sequence[Value], slots: Sequence[Slot]) -> None:
-    kept = set(lo.buffers)
+    kept = {*lo.buffers, *lo.uniform}
     for v, slot in zip(args, slots, strict=True):
         read_slot(lo, v, slot, block)
         lo.carried.add(v)
@@ -317,7 +344,7 @@ def _while(lo: Lowering, op: WhileOp) -> None:
     em.stmt(f"br label %head{k}")
     em.label(f"head{k}")
     with em.region():
-        kept = set(lo.buffers)
+        kept = {*lo.buffers, *lo.uniform}
         for v, slot in zip(before.args, slots, strict=True):
             read_slot(lo, v, slot, before)
             lo.carried.add(v)

@@ -350,8 +350,9 @@ def _addptr_plain(lo: Lowering, op: Any, p: Val, off: Val) -> Val:
 
 
 def _carries(a: Val, b: Val) -> bool:
-    """Whether all lanes of `a` lie in one multiple of the uniform `b`: then only lane 0 needs the division."""
-    if not (a.affine and a.pattern is not None and not a.step and a.nonneg and b.lanes == 1 and min(a.pattern) >= 0):
+    """Whether all lanes of `a` lie in one multiple of the uniform `b`: then only lane 0 needs the division. As in
+    `analysis.axis`, indices that are divided are taken not to be negative."""
+    if not (a.affine and a.pattern is not None and not a.step and b.lanes == 1 and min(a.pattern) >= 0):
         return False
     span = 1 << max(a.pattern).bit_length()
     return a.align % span == 0 and b.align % span == 0

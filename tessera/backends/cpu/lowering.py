@@ -111,6 +111,7 @@ class Lowering:
         self.buffers: dict[Value, Buffer] = {}
         self.descriptors: dict[Value, Any] = {}
         self.side: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
+        self.uniform: dict[Value, Buffer] = {}  # index tiles for single elements: vectors keep the affine form
         self.assumed: set[Value] = set()  # masks known to be true at `here`
         self.here: Point | None = None  # the point of the loop body being emitted
         self.pending: dict[Value, None] = {}  # loads not yet executed, in program order
@@ -121,6 +122,7 @@ class Lowering:
         self.block: Block | None = None
         self.homes: dict[Value, Block | None] = {}  # the block in which a buffer's value was made
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
+        self.chained: dict[Op, None] = {}  # dots that run together with a later one
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}
         self.align: dict[str, int] = {}  # of loop indices: a power of two that divides it
@@ -209,6 +211,8 @@ class Lowering:
         found = self.memo.get(key)
         if found is None:
             buffer = self.buffers.get(v)
+            if buffer is None and at.lanes == 1:
+                buffer = self.uniform.get(v)
             if buffer is not None:
                 found = self.from_buffer(buffer, at)
             else:

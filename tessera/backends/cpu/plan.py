@@ -77,6 +77,9 @@ def last_need(lo: Lowering, v: Value) -> int:
             for user, _ in v.uses:
                 if user not in lo.position:
                     continue
+                if user in lo.chained:  # runs where the dot runs that it feeds
+                    found = max(found, visit(user.results[0]))
+                    continue
                 lazy = [r for r in user.results if lo.lazy(r)]
                 if type(user) in EVALUATORS and isinstance(user.results[0].type, TileType):
                     found = max([found, *(visit(r) for r in lazy)])
@@ -319,12 +322,12 @@ def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:
     width = lo.facts.lanes
     for d in range(len(shape) - 1, -1, -1):
         n = min(shape[d] & -shape[d], width)
-        if n > 1 and _contiguous_along(lo, ptr, d, n):
+        if n > 1 and contiguous_along(lo, ptr, d, n):
             return None if d == len(shape) - 1 else d
     return None
 
 
-def _contiguous_along(lo: Lowering, ptr: Value, dim: int, lanes: int) -> bool:
+def contiguous_along(lo: Lowering, ptr: Value, dim: int, lanes: int) -> bool:
     coords = [Coord(0, (), None, 1) for _ in shape_of(ptr.type)]
     coords[dim] = Coord(0, (), tuple(range(lanes)), lanes)
     saved_side, saved_memo = lo.side, lo.memo

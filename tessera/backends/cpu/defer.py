@@ -1,0 +1,81 @@
+"""Several steps of a product at once: a loop whose dots only add to carried accumulators is unrolled a few times.
+
+    for k in 0, n, 1:  acc = dot(a_k, b_k, acc)
+      →  for k in 0, n / 4 * 4, 4:  acc = dot(a_k, b_k, acc); … dot(a_k+3, b_k+3, acc)
+         for k in n / 4 * 4, n, 1:  acc = dot(a_k, b_k, acc)
+
+The lowering runs such a chain of dots as one: an accumulator then goes through memory once every 128 or more products
+instead of once a step, which is what limits small steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.ir import Builder, Effect, Module, Value, pass_, shape_of
+from tessera.ops import AddOp, ConstOp, DivOp, DotOp, ForOp, MaxOp, MulOp, SubOp
+
+DEPTH = 128  # products between two looks at the accumulator
+MOST = 4
+
+
+@pass_("defer-dots")
+def defer_dots(module: Module) -> None:
+    """Assumes scalar inductions; establishes chains of dots in innermost loops."""
+    for op in list(module.walk()):
+        if isinstance(op, ForOp):
+            times = _times(op)
+            if times > 1:
+                _unroll(op, times)
+
+
+def _times(loop: ForOp) -> int:
+    """How often to unroll; 1 where it does not help or is not allowed."""
+    dots = [op for op in loop.body if isinstance(op, DotOp)]
+    simple = not any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body)
+    if not dots or not simple or not all(_accumulates(loop, d) for d in dots):
+        return 1
+    depth = min(shape_of(d.a.type)[-1] for d in dots)
+    return max(1, min(MOST, DEPTH // depth))
+
+
+def _accumulates(loop: ForOp, dot: DotOp) -> bool:
+    """Whether the accumulator is carried, and neither it nor the result is used otherwise."""
+    if len(dot.result.uses) != 1 or len(dot.acc.uses) != 1 or dot.acc.block is not loop.body or dot.acc.op is not None:
+        return False
+    ((user, place),) = dot.result.uses
+    return user is loop.body.terminator and place == dot.acc.index - 1
+
+
+def _unroll(loop: ForOp, times: int) -> None:
+    b = Builder.before_op(loop)
+    t = loop.lb.type
+
+    def number(value: int) -> Value:
+        return b.emit(ConstOp(value=value, results=[t]))
+
+    room = b.emit(SubOp(loop.ub, loop.lb))
+    trips = b.emit(DivOp(b.emit(AddOp(room, b.emit(SubOp(loop.step, number(1))))), loop.step))
+    trips = b.emit(MaxOp(trips, number(0)))
+    whole = b.emit(MulOp(b.emit(DivOp(trips, number(times))), number(times)))
+    middle = b.emit(AddOp(loop.lb, b.emit(MulOp(whole, loop.step))))
+    stride = b.emit(MulOp(loop.step, number(times)))
+    attrs: dict[str, Any] = dict(loop.attrs)
+    main = b.insert(ForOp(loop.lb, middle, stride, loop.inits, loc=loop.loc, **attrs))
+    for a in loop.body.args:
+        main.body.add_arg(a.type, a.name)
+    inside = Builder(main.body)
+    carried = list(main.carried)
+    for copy in range(times):
+        index = main.induction
+        if copy:
+            far = inside.emit(MulOp(loop.step, inside.emit(ConstOp(value=copy, results=[t]))))
+            index = inside.emit(AddOp(main.induction, far))
+        mapping: dict[Value, Value] = dict(zip(loop.body.args, [index, *carried], strict=True))
+        for op in loop.body:
+            if op.terminator:
+                carried = [mapping.get(v, v) for v in op.operands]
+                break
+            inside.insert(op.clone(mapping))
+    inside.insert(type(loop.body.terminator)(carried))
+    loop.set_operands(middle, loop.ub, loop.step, main.results)
