@@ -1,0 +1,147 @@
+"""Cold compile times for sm_90a, front end to cubin, ours and Triton's where it can be imported; needs no GPU.
+
+    python benchmarks/compile_time.py [--rounds 3] [--only matmul] [--stages] [--json FILE]
+
+Nothing is read from a disk cache; the two compilers take turns and the median of the rounds counts. The first
+compilation of the process, which also loads LLVM, is timed apart. Also: `import` in a fresh process. --stages shows
+where our time goes.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import sources
+
+import tessera
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource
+from tessera.compiler import compile as compile_kernel
+from tessera.config import knobs
+from tessera.testing import print_table
+
+WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8}
+Case = tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]
+
+
+def cases(compiler: str) -> dict[str, Case]:
+    """Name → (kernel, signature of the run-time arguments, constants, options)."""
+    found: dict[str, Case] = {}
+    for name, number, index in (
+        ("vector add", "01", 0), ("softmax", "02", 0), ("layer norm", "05", 0), ("matmul 128x256x64", "03", 0),
+        ("attention", "06", 1),
+    ):  # fmt: skip
+        s = sources.example(number, compiler).specimens()[index]
+        wide = number == "03"
+        constants = {**s.constants, **(WIDE if wide else {})}
+        options = {"num_warps": 8, "num_stages": 3} if wide else s.options
+        found[name] = (s.kernel, s.signature, constants, options)
+    signature = {
+        "a": "tensordesc<fp16[128, 64]>", "b": "tensordesc<fp16[64, 256]>", "c": "tensordesc<fp16[128, 256]>",
+        **dict.fromkeys(("M", "N", "K", "programs"), "i32"),
+    }  # fmt: skip
+    tiles = {"BM": 128, "BN": 256, "BK": 64, "GROUP": 8}
+    options = {"num_warps": 8, "num_stages": 3}
+    found["persistent matmul"] = (sources.kernels(compiler).persistent_matmul, signature, tiles, options)
+    return found
+
+
+def attributes(kernel: Any, signature: dict[str, str]) -> dict[tuple[int], Any]:
+    """As of launches with aligned arrays and sizes divisible by 16."""
+    aligned = [n for n, k in signature.items() if k.startswith("*") or k == "i32"]
+    return {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in aligned}
+
+
+def ours(case: Case) -> Any:
+    kernel, signature, constants, options = case
+    source = ASTSource(kernel, signature, constants, attributes(kernel, signature))
+    return compile_kernel(source, GPUTarget("cuda", 90, 32), options)
+
+
+def tritons(case: Case) -> Any:
+    triton = importlib.import_module("triton")
+    target = importlib.import_module("triton.backends.compiler").GPUTarget("cuda", 90, 32)
+    make = importlib.import_module("triton.compiler").ASTSource
+    kernel, signature, constants, options = case
+    full = {n: "constexpr" if n in constants else signature[n] for n in kernel.arg_names}
+    source = make(kernel, full, constants, attributes(kernel, signature))
+    return triton.compile(source, target=target, options=options)
+
+
+def seconds(work: Any, case: Case) -> float:
+    start = time.perf_counter()
+    work(case)
+    return time.perf_counter() - start
+
+
+def import_seconds(package: str, rounds: int) -> float:
+    """`import package` in a fresh process, less the start of Python."""
+
+    def run(code: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        return time.perf_counter() - start
+
+    return statistics.median(run(f"import {package}") - run("pass") for _ in range(rounds))
+
+
+def row(name: str, us: list[float], them: list[float]) -> list[Any]:
+    mine = statistics.median(us) * 1e3
+    if not them:
+        return [name, round(mine, 1), "", ""]
+    theirs = statistics.median(them) * 1e3
+    return [name, round(mine, 1), round(theirs, 1), round(mine / theirs, 2)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="part of a kernel's name")
+    parser.add_argument("--stages", action="store_true")
+    parser.add_argument("--json", help="write the figures there")
+    arguments = parser.parse_args()
+    with_triton = importlib.util.find_spec("triton") is not None
+    knobs.compilation.time = arguments.stages
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(TRITON_CACHE_DIR=folder, TRITON_ALWAYS_COMPILE="1")
+        rows = measure(arguments.only, arguments.rounds, with_triton)
+    ratios = [r[3] for r in rows[1:-1] if r[3]]
+    print_table(f"cold compile, sm_90a, ms (tessera {tessera.__version__})", ["", "ours", "Triton", "ratio"], rows)
+    if ratios:
+        print(f"geometric mean of the ratios: {math.exp(statistics.fmean(map(math.log, ratios))):.2f}")
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(rows, indent=1))
+
+
+def measure(only: str, rounds: int, with_triton: bool) -> list[list[Any]]:
+    mine, theirs = cases("tessera"), cases("triton") if with_triton else {}
+    first = "vector add"
+    cold = [[seconds(ours, mine[first])], [seconds(tritons, theirs[first])] if theirs else []]
+    rows = [row("first compilation", *cold)]
+    for name in (n for n in mine if only in n):
+        times: list[list[float]] = [[], []]
+        for _ in range(rounds):
+            times[0].append(seconds(ours, mine[name]))
+            if theirs:
+                times[1].append(seconds(tritons, theirs[name]))
+        rows.append(row(name, *times))
+    imports = [[import_seconds("tessera", rounds)], [import_seconds("triton", rounds)] if theirs else []]
+    rows.append(row("import", *imports))
+    return rows
+
+
+if __name__ == "__main__":
+    main()
