@@ -258,7 +258,7 @@ def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
     if fe.options.backend_name != "interpreter":
         raise UnsupportedLanguageConstruct(
             what="breakpoint() in compiled code",
-            help="run the kernel on the interpreter: TESSERA_INTERPRET=1, or launch it with `debug=\"check\"`",
+            help='run the kernel on the interpreter: TESSERA_INTERPRET=1, or launch it with `debug="check"`',
         )
     names: list[str] = []
     values: list[Value] = []

@@ -131,14 +131,20 @@ def run_if_live(fe: FrontEnd, rest: Sequence[ast.stmt]) -> Returned | None:
     if isinstance(live, constexpr):
         return fe.run(rest) if live.value else _JUMPED
     if rest:
-        guarded(fe, live, lambda: fe.run(rest), fe.frame.source.assigned_in(rest), skipped_ends=True)
+        guarded(
+            fe, live, lambda: fe.run(rest), fe.frame.source.assigned_in(rest), skipped_ends=True
+        )
     return None
 
 
 def guarded(
-    fe: FrontEnd, flag: tensor, visit: Callable[[], Any], assigned: Sequence[str], skipped_ends: bool
+    fe: FrontEnd,
+    flag: tensor,
+    visit: Callable[[], Any],
+    assigned: Sequence[str],
+    skipped_ends: bool,
 ) -> None:
-    """Emit `if flag:` around what `visit` reads. `skipped_ends`: where it is skipped, so is all up to the loop's end."""
+    """Emit `if flag:` around what `visit` reads. `skipped_ends`: so is skipped all up to the loop's end."""
     frame = fe.frame
     loc = fe.builder.loc
     before, inside = frame.names, dict(frame.names)

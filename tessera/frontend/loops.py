@@ -125,7 +125,8 @@ def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[Any]) -> None:
     fe.builder.loc = loc = fe.loc(node)
     lb, ub, step = _bounds(fe, bound[:3])
     if fe.facts(node).leaves:
-        return _loop_toleave(fe, node, _Counter(node.target.id, lb, ub, step))
+        _loop_to_leave(fe, node, _Counter(node.target.id, lb, ub, step))
+        return
     target = node.target.id
     before = fe.frame.names
     carried = Carried(fe, fe.facts(node).assigned, but=(target,))
@@ -191,7 +192,8 @@ def visit_while(fe: FrontEnd, node: ast.While) -> None:
     if node.orelse:
         raise UnsupportedLanguageConstruct(what="`else` of a loop", loc=fe.loc(node.orelse[0]))
     if fe.facts(node).leaves:
-        return _loop_toleave(fe, node, None)
+        _loop_to_leave(fe, node, None)
+        return
     fe.builder.loc = loc = fe.loc(node.test)
     frame = fe.frame
     before = frame.names
@@ -232,8 +234,8 @@ def _while_test(fe: FrontEnd, node: ast.While) -> tuple[Value, bool]:
         if not isinstance(x, tensor):
             raise NotConstexpr(
                 f"the condition of a `while` must be a run-time value, got {type_text(x)}",
-                help="a loop that is known at compile time is written with `tl.static_range`; one that only `break` ends "
-                "may have the condition `True`",
+                help="a loop that is known at compile time is written with `tl.static_range`; "
+                "one that only `break` ends may have the condition `True`",
             )
         return condition(fe, x).handle, disable_licm
 
@@ -256,7 +258,7 @@ class _Counter(NamedTuple):
         return fe.builder.emit(CmpOp(counter, end, predicate="gt" if down else "lt"))
 
 
-def _loop_toleave(fe: FrontEnd, node: Loop, counter: _Counter | None) -> None:
+def _loop_to_leave(fe: FrontEnd, node: Loop, counter: _Counter | None) -> None:
     """A loop that `break` or `return` can end: a while loop that also carries whether it goes on."""
     frame, builder = fe.frame, fe.builder
     builder.loc = loc = fe.loc(node.test if isinstance(node, ast.While) else node)
@@ -271,7 +273,7 @@ def _loop_toleave(fe: FrontEnd, node: Loop, counter: _Counter | None) -> None:
     frame.names = dict(before)
     carried.bind(fe, test.args[n:])
     with builder.at(test):
-        go_on, disable_licm = _test_toleave(fe, node, counter, test.args)
+        go_on, disable_licm = _test_to_leave(fe, node, counter, test.args)
         passed = [*test.args[:n], *carried.after_body(fe, node)]
     if counter is not None:
         frame.names[counter.name] = fe.tensor(body.args[0])
@@ -302,7 +304,7 @@ def _loop_toleave(fe: FrontEnd, node: Loop, counter: _Counter | None) -> None:
 _TEST = "<test>"
 
 
-def _test_toleave(
+def _test_to_leave(
     fe: FrontEnd, node: Loop, counter: _Counter | None, args: Sequence[Value]
 ) -> tuple[Value, bool]:
     """Whether the loop goes on; the condition in the source is evaluated only if nothing has ended the loop."""

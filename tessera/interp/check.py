@@ -25,8 +25,32 @@ from tessera.errors import (
 from tessera.interp.machine import EVALUATORS, Machine
 from tessera.ir import Block, Op, Value, elem_of
 from tessera.ops import (
-    AddOp, AddPtrOp, AndOp, AssertOp, AtomicCasOp, AtomicRmwOp, BitcastOp, BroadcastOp, CastOp, CmpOp, ConstOp, DivOp,
-    Elementwise, ExpandDimsOp, ForOp, FuncOp, HintOp, IfOp, LoadOp, MulOp, NegOp, ReshapeOp, SplatOp, StoreOp, SubOp, TransOp,
+    AddOp,
+    AddPtrOp,
+    AndOp,
+    AssertOp,
+    AtomicCasOp,
+    AtomicRmwOp,
+    BitcastOp,
+    BroadcastOp,
+    CastOp,
+    CmpOp,
+    ConstOp,
+    DivOp,
+    Elementwise,
+    ExpandDimsOp,
+    ForOp,
+    FuncOp,
+    HintOp,
+    IfOp,
+    LoadOp,
+    MulOp,
+    NegOp,
+    ReshapeOp,
+    SplatOp,
+    StoreOp,
+    SubOp,
+    TransOp,
     WhileOp,
 )  # fmt: skip
 from tessera.ops.control import CallOp
@@ -77,7 +101,9 @@ class CheckedMachine(Machine):
                 self._check_overflow(op, e)
 
     # --- reports --------------------------------------------------------------------------------------------
-    def _fail(self, error: TesseraError, op: Op, index: tuple[int, ...], operands: list[Value]) -> None:
+    def _fail(
+        self, error: TesseraError, op: Op, index: tuple[int, ...], operands: list[Value]
+    ) -> None:
         error.loc = op.loc
         where = f"program ({', '.join(map(str, self.program))})"
         error.note(where + (f", element ({', '.join(map(str, index))})" if index else ""))
@@ -152,7 +178,9 @@ class CheckedMachine(Machine):
                 v = loop.inits[v.index - isinstance(loop, ForOp)]
             else:
                 break
-        is_argument = v.op is None and v.owner.parent is not None and v.owner.parent.opcode == "func"
+        is_argument = (
+            v.op is None and v.owner.parent is not None and v.owner.parent.opcode == "func"
+        )
         return (v if is_argument else None), offsets
 
     # --- numbers ----------------------------------------------------------------------------------------------
@@ -192,7 +220,8 @@ class CheckedMachine(Machine):
             if zero.any():
                 index = _first(zero)
                 error = IntegerOverflow(
-                    f"{self._result_name(op)}: division by zero", help="divide where the divisor is not 0"
+                    f"{self._result_name(op)}: division by zero",
+                    help="divide where the divisor is not 0",
                 )
                 self._fail(error, op, index, op.operands)
             bad = (values[0] == low) & (values[1] == -1)
@@ -201,7 +230,9 @@ class CheckedMachine(Machine):
         else:
             bad = _overflows(op, *values, result)
         if np.any(bad):
-            error = IntegerOverflow(f"{self._result_name(op)} does not fit {e}: overflow in `{op.opcode}`")
+            error = IntegerOverflow(
+                f"{self._result_name(op)} does not fit {e}: overflow in `{op.opcode}`"
+            )
             self._fail(error, op, _first(bad), op.operands)
 
     def _check_assertion(self, op: AssertOp) -> None:
@@ -213,18 +244,30 @@ class CheckedMachine(Machine):
             a, b, arithmetic = _overflow_operands(op)
             if arithmetic is not None:
                 e = elem_of(a.type)
-                named = next((u for u in a.users() if type(u) is type(arithmetic) and u.operands == [a, b]), None)
+                named = next(
+                    (u for u in a.users() if type(u) is type(arithmetic) and u.operands == [a, b]),
+                    None,
+                )
                 what = self._result_name(named) if named is not None else "a result"
-                error = IntegerOverflow(f"{what} does not fit {e}: overflow in `{arithmetic.opcode}`")
+                error = IntegerOverflow(
+                    f"{what} does not fit {e}: overflow in `{arithmetic.opcode}`"
+                )
                 self._fail(error, op, index, [a, b])
         by = op.condition.op
         operands = list(by.operands) if isinstance(by, (CmpOp, AndOp)) else [op.condition]
-        self._fail(DeviceAssertionError(f"assertion failed: {op.message or 'no message'}"), op, index, operands)
+        self._fail(
+            DeviceAssertionError(f"assertion failed: {op.message or 'no message'}"),
+            op,
+            index,
+            operands,
+        )
 
 
 def _first(bad: Any) -> tuple[int, ...]:
     bad = np.asarray(bad)
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape)) if bad.ndim else ()
+    return (
+        tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape)) if bad.ndim else ()
+    )
 
 
 def _is_float(v: Value) -> bool:
@@ -238,7 +281,9 @@ def _overflows(op: Op, a: Any, b: Any, result: Any) -> Any:
         return ((a ^ result) & (b ^ result)) < 0
     if isinstance(op, SubOp):
         return ((a ^ b) & (a ^ result)) < 0
-    return np.abs(a.astype(np.longdouble) * b.astype(np.longdouble) - result.astype(np.longdouble)) > 1
+    return (
+        np.abs(a.astype(np.longdouble) * b.astype(np.longdouble) - result.astype(np.longdouble)) > 1
+    )
 
 
 def _overflow_operands(op: AssertOp) -> tuple[Any, Any, Op | None]:

@@ -1,4 +1,4 @@
-"""Source locations and names of a module as plain data, which its text does not hold: packed beside it, put back later."""
+"""Source locations and names of a module as plain data: what its text does not hold, packed and put back later."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ def pack_locations(module: Module) -> Packed:
         return found
 
     ops = [
-        [place(op.loc), [v.name for v in op.results], [[a.name for a in b.args] for b in op.regions]]
+        [
+            place(op.loc),
+            [v.name for v in op.results],
+            [[a.name for a in b.args] for b in op.regions],
+        ]
         for op in module.walk()
     ]
     return {"strings": list(strings), "places": rows, "ops": ops}
@@ -44,7 +48,7 @@ def unpack_locations(module: Module, packed: Packed) -> None:
     strings = packed["strings"]
     places: list[Loc] = []
     for file, line, col, end_line, end_col, function, first, site in packed["places"]:
-        call_site = places[site] if site >= 0 else None
+        call_site: Loc | None = places[site] if site >= 0 else None
         places.append(
             Loc(strings[file], line, col, end_line, end_col, strings[function], first, call_site)
         )

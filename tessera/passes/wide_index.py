@@ -1,7 +1,7 @@
-"""64-bit indexing: arithmetic that feeds addresses is done in int64, for launches whose arrays hold 2^31 elements or more.
+"""64-bit indexing: arithmetic that feeds addresses is done in int64, where arrays hold 2^31 elements or more.
 
-A kernel computes offsets in int32, as its author wrote them. Where an array is so large that they can wrap, the slice of
-the program that leads from its sources (program ids, `arange`, arguments, constants) to the offset of each `addptr` is
+A kernel computes offsets in int32, as its author wrote them. Where an array is so large that they can wrap, the slice
+of the program that leads from its sources (program ids, `arange`, arguments, constants) to the offset of each `addptr` is
 made a second time in int64; so are comparisons of such offsets, which are the masks. The int32 values stay for their
 other users. In pseudocode, for `p + (pid * 1024 + arange)` masked by `offs < n`:
 
@@ -106,7 +106,7 @@ class _Widener:
         return self.twins[v]
 
     def _yields(self, op: Op, index: int) -> None:
-        """Yield the twin of the value at `index`, at a place that is taken before other twins of this op ask for one."""
+        """Yield the twin of the value at `index`, at a place taken before other twins of this op ask for one."""
         ends = [block.terminator for block in op.regions]
         places: list[tuple[Op, int, Value]] = []
         for end in ends:

@@ -293,10 +293,17 @@ def test_breakpoint_sees_the_variables(monkeypatch: pytest.MonkeyPatch):
     names, file, line = seen[1]
     np.testing.assert_array_equal(names["x"], p * 3)
     np.testing.assert_array_equal(names["pair_1"], np.arange(4))
-    assert (names["n"], names["B"], names["program_id"], names["num_programs"]) == (3, 4, (1, 0, 0), (2, 1, 1))
+    assert (names["n"], names["B"], names["program_id"], names["num_programs"]) == (
+        3,
+        4,
+        (1, 0, 0),
+        (2, 1, 1),
+    )
     assert file == __file__
     assert line == stops.starting_line_number + 6
-    with pytest.raises(errors.UnsupportedLanguageConstruct, match="breakpoint\\(\\) in compiled code"):
+    with pytest.raises(
+        errors.UnsupportedLanguageConstruct, match="breakpoint\\(\\) in compiled code"
+    ):
         stops[(2,)](p, q, 3, 4)
 
 

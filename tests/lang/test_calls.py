@@ -94,7 +94,9 @@ class Complex:
     @tessera.jit
     def __mul__(self, other):
         if isinstance(other, Complex):
-            return Complex(self.re * other.re - self.im * other.im, self.re * other.im + self.im * other.re)
+            return Complex(
+                self.re * other.re - self.im * other.im, self.re * other.im + self.im * other.re
+            )
         else:
             return Complex(self.re * other, self.im * other)
 

@@ -70,7 +70,10 @@ def test_tiles_in_loops_that_end_early(device: Any, N: int):
     x = rng.uniform(0, 2.4, (programs, rows, N)).astype(np.float32)
     for p, r in ((0, 0), (1, 3), (2, 8), (3, 4)):
         x[p, r, N // 3] = 3.0 + p
-    sums, rows_found = device.array(np.zeros((programs, N), np.float32)), device.array(np.zeros((programs, N), np.float32))
+    sums, rows_found = (
+        device.array(np.zeros((programs, N), np.float32)),
+        device.array(np.zeros((programs, N), np.float32)),
+    )
     given = device.array(x)
     sum_until[(programs,)](given, sums, rows, limit, N)
     first_above[(programs,)](given, rows_found, rows, limit, N)

@@ -95,14 +95,12 @@ def every_path_jumps(n):
             if i > 5:
                 s += 100
                 break
-            else:
-                s += 10
-                continue
-        elif i == 2:
+            s += 10
             continue
-        else:
-            s += 1
+        if i == 2:
             continue
+        s += 1
+        continue
         s += 1000
     return s
 
@@ -278,7 +276,11 @@ def leave_kernel(p, q, n, B: tl.constexpr):
 
 def test_kernel_returns_from_its_loop():
     module = lower_kernel(
-        leave_kernel, {"p": "*fp32", "q": "*fp32", "n": "i32", "B": "constexpr"}, {"B": 4}, {}, OPTIONS
+        leave_kernel,
+        {"p": "*fp32", "q": "*fp32", "n": "i32", "B": "constexpr"},
+        {"B": 4},
+        {},
+        OPTIONS,
     )
     x = np.arange(24, dtype=np.float32).reshape(6, 4) % 5
     x[1, 2] = -2
@@ -315,7 +317,9 @@ def find_kernel(p, q, n, x):
 
 
 def test_tuple_is_returned_from_a_loop():
-    module = lower_kernel(find_kernel, dict.fromkeys("pq", "*i32") | {"n": "i32", "x": "i32"}, {}, {}, OPTIONS)
+    module = lower_kernel(
+        find_kernel, dict.fromkeys("pq", "*i32") | {"n": "i32", "x": "i32"}, {}, {}, OPTIONS
+    )
     data = np.array([4, 7, 9, 7], np.int32)
     for x, want in ((7, [1, 14]), (9, [2, 18]), (5, [4, 0])):
         out = np.zeros(2, np.int32)
@@ -349,8 +353,14 @@ def program(rng: random.Random) -> str:
                 x, y = rng.choice("ab"), rng.choice("abn")
                 lines.append(f"{indent}{x} = {y} {rng.choice('+-^')} {rng.randint(0, 9)}")
             elif pick < 0.7:
-                jump = rng.choice(["break", "continue", "return a - b", "return b", ""]) if in_loop else ""
-                lines.append(f"{indent}if {rng.choice('abn')} & {rng.randint(1, 7)} {rng.choice(['==', '!=', '>'])} 1:")
+                jump = (
+                    rng.choice(["break", "continue", "return a - b", "return b", ""])
+                    if in_loop
+                    else ""
+                )
+                lines.append(
+                    f"{indent}if {rng.choice('abn')} & {rng.randint(1, 7)} {rng.choice(['==', '!=', '>'])} 1:"
+                )
                 block(depth - 1, indent + "    ", in_loop)
                 if jump:
                     lines.append(f"{indent}    {jump}")

@@ -1,4 +1,4 @@
-"""64-bit indexing: offsets that wrap in 32 bits are right, other uses keep their values, verifier and loops included."""
+"""64-bit indexing: offsets that wrap in 32 bits are right, other uses keep their values."""
 
 from __future__ import annotations
 
@@ -35,11 +35,22 @@ class Addresses(Memory):
 
     def store(self, address: Any, value: Any, elem: Any, mask: Any) -> None:
         on = np.broadcast_to(True if mask is None else mask, np.shape(address))
-        for a, v in zip(np.asarray(address)[on].ravel(), np.broadcast_to(value, on.shape)[on].ravel(), strict=True):
+        for a, v in zip(
+            np.asarray(address)[on].ravel(),
+            np.broadcast_to(value, on.shape)[on].ravel(),
+            strict=True,
+        ):
             self.seen[int(a)] = int(v)
 
 
-def stores(kernel: Any, signature: dict[str, str], constants: dict[str, Any], args: list[Any], program: int, wide: bool):
+def stores(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    args: list[Any],
+    program: int,
+    wide: bool,
+) -> dict[int, int]:
     """Offset → value of what one program stores; the base pointer is 0."""
     module = lower_kernel(kernel, signature, constants, {}, OPTIONS)
     if wide:
@@ -48,7 +59,9 @@ def stores(kernel: Any, signature: dict[str, str], constants: dict[str, Any], ar
     PassManager(neutral_pipeline(), True).run(module)
     memory = Addresses()
     values = [np.asarray(a, k) for a, k in args]
-    run_program(Machine(module, memory, (1 << 20, 1, 1)), kernel_of(module), values, (program, 0, 0))
+    run_program(
+        Machine(module, memory, (1 << 20, 1, 1)), kernel_of(module), values, (program, 0, 0)
+    )
     return memory.seen
 
 
@@ -63,11 +76,15 @@ def test_masked_offsets_past_2_to_31(n: int, kind: str):
     B = 16
     for program in (0, n // B):
         args = [(0, np.int64), (n, np.int64 if kind == "i64" else np.int32)]
-        seen = stores(flat, {"p": "*i8", "n": kind, "B": "constexpr"}, {"B": B}, args, program, True)
+        seen = stores(
+            flat, {"p": "*i8", "n": kind, "B": "constexpr"}, {"B": B}, args, program, True
+        )
         want = [i for i in range(program * B, program * B + B) if i < n]
         assert seen == {i: i & 127 for i in want}
     if kind == "i64":  # the test sees the wrap without the pass
-        wrapped = stores(flat, {"p": "*i8", "n": kind, "B": "constexpr"}, {"B": B}, args, program, False)
+        wrapped = stores(
+            flat, {"p": "*i8", "n": kind, "B": "constexpr"}, {"B": B}, args, program, False
+        )
         assert min(wrapped, default=0) < n - B
 
 
