@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import dtype, float32, float64, int32, int64, uint32, uint64
@@ -13,6 +14,7 @@ from tessera.frontend.sem_values import (
     cast_raw,
     elem,
     operand_of,
+    static,
     static_int,
     to_value,
     wrap,
@@ -20,8 +22,10 @@ from tessera.frontend.sem_values import (
 from tessera.ir import Op, Value
 from tessera.language import target_info as tl_target
 from tessera.language.extra import cuda as tl_cuda
-from tessera.language.extra import libdevice as tl
-from tessera.language.values import constexpr
+from tessera.language.extra import libdevice_base, libdevice_rounding
+from tessera.language.extra import libdevice_ops as tl
+from tessera.language.values import constexpr, tensor
+from tessera.language.values import tuple as tl_tuple
 from tessera.ops import (
     MATH_OPS,
     AbsOp,
@@ -51,6 +55,53 @@ def _operand(fe: FrontEnd, x: Any, allowed: tuple[dtype, ...], function: str) ->
             help="cast the operand first: nothing is promoted here",
         )
     return v
+
+
+_KINDS = {
+    "f": _FLOATS, "f32": (float32,), "f64": (float64,), "i": _INTS, "i32": (int32,), "i64": (int64,), "u32": (uint32,),
+    "u64": (uint64,),
+}  # fmt: skip
+
+
+def _typed(fe: FrontEnd, function: str, kinds: str, args: Sequence[Any]) -> list[tensor]:
+    """The operands as tensors of one dtype among `kinds`."""
+    allowed = tuple(d for k in kinds.split() for d in _KINDS[k])
+    values = [_operand(fe, x, allowed, function) for x in args]
+    found = list(dict.fromkeys(elem(v) for v in values))
+    if len(found) > 1:
+        raise TypeMismatch(
+            f"libdevice.{function} takes operands of one dtype, got {' and '.join(map(str, found))}",
+            help="cast one of them: nothing is promoted here",
+        )
+    return [wrap(v) for v in values]
+
+
+@impl(libdevice_base.typed)
+def typed_impl(fe: FrontEnd, function: Any, kinds: Any, *args: Any) -> Any:
+    found = _typed(fe, str(static(function, "function")), str(static(kinds, "kinds")), args)
+    return found[0] if len(found) == 1 else tl_tuple(found)
+
+
+def _rounded(name: str, arity: int) -> Any:
+    _, fn, kinds, mode = libdevice_rounding.ROUNDED[name]
+
+    def run(fe: FrontEnd, *args: Any) -> Any:
+        return fe.call(fn, [*_typed(fe, name, kinds, args), constexpr(mode)], {})
+
+    def one(fe: FrontEnd, arg0: Any) -> Any:
+        return run(fe, arg0)
+
+    def two(fe: FrontEnd, arg0: Any, arg1: Any) -> Any:
+        return run(fe, arg0, arg1)
+
+    def three(fe: FrontEnd, arg0: Any, arg1: Any, arg2: Any) -> Any:
+        return run(fe, arg0, arg1, arg2)
+
+    return (one, two, three)[arity - 1]
+
+
+for _name, (_stub, *_rest) in libdevice_rounding.ROUNDED.items():
+    impl(_stub)(_rounded(_name, len(_stub.signature.parameters)))
 
 
 def _unary(op: type[Op], allowed: tuple[dtype, ...], function: str) -> Any:

@@ -1,223 +1,274 @@
 """`tl.extra.libdevice`: mathematical functions of fp32 and fp64 beyond `tl.math`, one name for every target.
 
 Operands must have exactly a listed dtype: nothing is promoted but Python numbers, which have their default dtype.
-Shapes broadcast. Float functions take fp32 or fp64 and return the operand's dtype unless they say otherwise.
+Shapes broadcast. Float functions take fp32 or fp64 and return the operand's dtype unless they say otherwise. No file of
+NVIDIA's is needed: the functions are written in the language, or ops of every back end.
 """
 
 # pyright: basic
 from __future__ import annotations
 
-from tessera.dtypes import float32, float64, int32, int64
-from tessera.language import arithmetic, creation
-from tessera.language.arithmetic import (
-    cos,
-    erf,
-    exp,
-    log,
-    log2,
-    sin,
-)
-from tessera.language.builtin import builtin
+from tessera.dtypes import float32, float64, int64
+from tessera.language import arithmetic
+from tessera.language.arithmetic import fma, where
 from tessera.language.callable import library
-
-UNARY = {
-    "exp10": "10 to the power x.",
-    "expm1": "e to the power x, minus 1, accurate near 0.",
-    "log10": "Logarithm to base 10.",
-    "log1p": "Natural logarithm of 1 + x, accurate near 0.",
-    "tan": "Tangent of x in radians.",
-    "asin": "Inverse sine.",
-    "acos": "Inverse cosine.",
-    "atan": "Inverse tangent.",
-    "sinh": "Hyperbolic sine.",
-    "cosh": "Hyperbolic cosine.",
-    "tanh": "Hyperbolic tangent.",
-    "trunc": "Integer part of x, as a float.",
-    "rint": "Nearest integer, ties to even, as a float.",
-    "round": "Nearest integer, ties away from zero, as a float.",
-    "sqrt_rn": "Square root, correctly rounded.",
-}
-
-
-def _unary(name, doc):
-    def stub(arg0): ...
-
-    stub.__name__ = stub.__qualname__ = name
-    stub.__doc__ = doc
-    return builtin(stub)
-
-
-exp10, expm1, log10, log1p, tan, asin, acos, atan, sinh, cosh, tanh, trunc, rint, round, sqrt_rn = (
-    _unary(name, doc) for name, doc in UNARY.items()
+from tessera.language.creation import zeros_like
+from tessera.language.extra import libdevice_rounding
+from tessera.language.extra.libdevice_base import _bits, _power, typed
+from tessera.language.extra.libdevice_bessel import (
+    cyl_bessel_i0,
+    cyl_bessel_i1,
+    j0,
+    j1,
+    jn,
+    y0,
+    y1,
+    yn,
 )
+from tessera.language.extra.libdevice_integers import (
+    brev,
+    byte_perm,
+    double2hiint,
+    double2loint,
+    fdim,
+    ffs,
+    finitef,
+    float_as_uint,
+    hadd,
+    hiloint2double,
+    hypot,
+    ilogb,
+    int2double_rn,
+    isfinited,
+    isinf,
+    ldexp,
+    logb,
+    mul24,
+    nextafter,
+    norm3d,
+    norm4d,
+    remainder,
+    rhadd,
+    rhypot,
+    rnorm3d,
+    rnorm4d,
+    sad,
+    scalbn,
+    signbit,
+    uint2double_rn,
+    uint_as_float,
+)
+from tessera.language.extra.libdevice_ops import (
+    abs,
+    acos,
+    asin,
+    atan,
+    atan2,
+    ceil,
+    clz,
+    copysign,
+    cos,
+    cosh,
+    double_as_longlong,
+    erf,
+    exp10,
+    exp2,
+    expm1,
+    float_as_int,
+    floor,
+    fmod,
+    int_as_float,
+    isnan,
+    log,
+    log10,
+    log1p,
+    log2,
+    longlong_as_double,
+    mulhi,
+    popc,
+    pow,
+    rint,
+    round,
+    rsqrt,
+    sin,
+    sinh,
+    tan,
+    tanh,
+    trunc,
+)
+from tessera.language.extra.libdevice_special import (
+    acosh,
+    asinh,
+    atanh,
+    cbrt,
+    cospi,
+    erfc,
+    erfcinv,
+    erfcx,
+    erfinv,
+    lgamma,
+    normcdf,
+    normcdfinv,
+    rcbrt,
+    sinpi,
+    tgamma,
+)
+
+
+def _rounded(family):
+    return [libdevice_rounding.ROUNDED[f"{family}_{mode}"][0] for mode in libdevice_rounding.MODES]
+
+
+add_rn, add_rz, add_rd, add_ru = _rounded("add")
+sub_rn, sub_rz, sub_rd, sub_ru = _rounded("sub")
+mul_rn, mul_rz, mul_rd, mul_ru = _rounded("mul")
+div_rn, div_rz, div_rd, div_ru = _rounded("div")
+fma_rn, fma_rz, fma_rd, fma_ru = _rounded("fma")
+rcp_rn, rcp_rz, rcp_rd, rcp_ru = _rounded("rcp")
+sqrt_rn, sqrt_rz, sqrt_rd, sqrt_ru = _rounded("sqrt")
+double2float_rn, double2float_rz, double2float_rd, double2float_ru = _rounded("double2float")
+double2int_rn, double2int_rz, double2int_rd, double2int_ru = _rounded("double2int")
+double2uint_rn, double2uint_rz, double2uint_rd, double2uint_ru = _rounded("double2uint")
+double2ll_rn, double2ll_rz, double2ll_rd, double2ll_ru = _rounded("double2ll")
+double2ull_rn, double2ull_rz, double2ull_rd, double2ull_ru = _rounded("double2ull")
+float2int_rn, float2int_rz, float2int_rd, float2int_ru = _rounded("float2int")
+float2uint_rn, float2uint_rz, float2uint_rd, float2uint_ru = _rounded("float2uint")
+float2ll_rn, float2ll_rz, float2ll_rd, float2ll_ru = _rounded("float2ll")
+float2ull_rn, float2ull_rz, float2ull_rd, float2ull_ru = _rounded("float2ull")
+int2float_rn, int2float_rz, int2float_rd, int2float_ru = _rounded("int2float")
+uint2float_rn, uint2float_rz, uint2float_rd, uint2float_ru = _rounded("uint2float")
+ll2float_rn, ll2float_rz, ll2float_rd, ll2float_ru = _rounded("ll2float")
+ull2float_rn, ull2float_rz, ull2float_rd, ull2float_ru = _rounded("ull2float")
+ll2double_rn, ll2double_rz, ll2double_rd, ll2double_ru = _rounded("ll2double")
+ull2double_rn, ull2double_rz, ull2double_rd, ull2double_ru = _rounded("ull2double")
+
+sqrt = sqrt_rn
 nearbyint = rint
-fast_sinf, fast_cosf, fast_expf, fast_logf, fast_log2f = sin, cos, exp, log, log2
-fast_tanf, fast_exp10f, fast_log10f, fast_tanhf = tan, exp10, log10, tanh
 
 
-@builtin
-def abs(arg0):
-    """|x| of floats and ints."""
-
-
-@builtin
-def isnan(arg0):
-    """Whether x is NaN (int1)."""
-
-
-@builtin
-def pow(arg0, arg1):
-    """arg0 to the power arg1: two floats of one dtype, or a float and an int32."""
-
-
-@builtin
-def atan2(arg0, arg1):
-    """Angle of the point (arg1, arg0)."""
-
-
-@builtin
-def copysign(arg0, arg1):
-    """Magnitude of arg0 with the sign of arg1."""
-
-
-@builtin
-def fmod(arg0, arg1):
-    """Remainder of arg0 / arg1 with the sign of arg0."""
-
-
-@builtin
-def div_rn(arg0, arg1):
-    """arg0 / arg1, correctly rounded."""
-
-
-@builtin
-def mulhi(arg0, arg1):
-    """High half of the double-width product of ints; signedness as the dtype."""
-
-
-@builtin
-def clz(arg0):
-    """Number of leading zero bits of an int (int32)."""
-
-
-@builtin
-def popc(arg0):
-    """Number of set bits of an int (int32)."""
-
-
-@builtin
-def float_as_int(arg0):
-    """The bits of an fp32 as int32."""
-
-
-@builtin
-def int_as_float(arg0):
-    """The bits of an int32 as fp32."""
-
-
-@builtin
-def double_as_longlong(arg0):
-    """The bits of an fp64 as int64."""
-
-
-@builtin
-def longlong_as_double(arg0):
-    """The bits of an int64 as fp64."""
-
-
-fast_powf = pow
-
-
-# --- composed of the above --------------------------------------------------------------------------------
+# --- written here ------------------------------------------------------------------------------------------------
 @library
-def isinf(arg0):
-    """Whether x is infinite (int1)."""
-    return arithmetic.abs(arg0) == float("inf")
-
-
-@library
-def isfinited(arg0):
-    """Whether an fp64 is finite (int1)."""
-    return arithmetic.abs(arg0) < float("inf")
-
-
-finitef = isfinited
-
-
-@library
-def signbit(arg0):
-    """1 if the sign bit of x is set, else 0 (int32)."""
-    x = creation.to_tensor(arg0)
+def exp(arg0):
+    """e to the power x: 2 ulp."""
+    x = typed("exp", "f", arg0)
     if x.dtype == float64:
-        return (x.to(int64, bitcast=True) < 0).to(int32)
+        return arithmetic.exp(x)
     else:
-        return (x.to(int32, bitcast=True) < 0).to(int32)
+        # x = n log 2 + r, log 2 in two parts; 2**n in two factors, so that neither overflows.
+        n = rint(x * 1.4426950408889634)
+        n = where(n > 200.0, 200.0, where(n < -200.0, -200.0, n))
+        r = fma(n, -0.693145751953125, x)
+        r = fma(n, -1.42860676533018e-06, r)
+        part = rint(n * 0.5)
+        size = exp2(r * 1.4426950408889634)
+        value = size * _power32(part) * _power32(n - part)
+        return where(x > 89.0, float("inf"), where(x < -104.0, 0.0, value))
 
 
 @library
-def ffs(arg0):
-    """Position of the lowest set bit, counted from 1; 0 for 0 (int32)."""
-    x = creation.to_tensor(arg0)
-    lowest = x & -x
-    return (x.dtype.primitive_bitwidth - clz(lowest)).to(int32)
-
-
-@library
-def fdim(arg0, arg1):
-    """arg0 - arg1 if positive, else 0; NaN if an operand is NaN."""
-    return arithmetic.where(arg0 <= arg1, 0.0, arg0 - arg1)
-
-
-@library
-def saturatef(arg0):
-    """x limited to [0, 1] (fp32); NaN gives 0."""
-    return arithmetic.clamp(arg0, 0.0, 1.0)
-
-
-@library
-def fast_dividef(arg0, arg1):
-    """arg0 / arg1 within 2 ulp (fp32)."""
-    return arithmetic.fdiv(arg0, arg1)
-
-
-@library
-def rcp_rn(arg0):
-    """1 / x, correctly rounded."""
-    one = creation.zeros_like(arg0) + 1.0
-    return div_rn(one, arg0)
-
-
-@library
-def erfc(arg0):
-    """1 - erf(x); absolute, not relative accuracy for large x."""
-    return 1.0 - erf(arg0)
+def _power32(n):
+    """2**n of a whole fp32 n, as fp32."""
+    return _power(n.to(int64)).to(float32)
 
 
 @library
 def llrint(arg0):
     """Nearest integer, ties to even, as int64."""
-    return rint(arg0).to(int64)
+    return rint(typed("llrint", "f", arg0)).to(int64)
 
 
 @library
 def llround(arg0):
     """Nearest integer, ties away from zero, as int64."""
-    return round(arg0).to(int64)
+    return round(typed("llround", "f", arg0)).to(int64)
 
 
 @library
-def float2int_rn(arg0):
-    """Nearest int32, ties to even."""
-    return rint(arg0).to(int32)
+def saturatef(arg0):
+    """x limited to [0, 1] (fp32); NaN gives 0."""
+    x = typed("saturatef", "f32", arg0)
+    return where(x > 0, where(x < 1.0, x, 1.0), 0.0)
 
 
 @library
-def float2int_rz(arg0):
-    """The int32 toward zero."""
-    return arg0.to(int32)
+def rsqrt_rn(arg0):
+    """1 / square root of an fp32, rounded to nearest."""
+    x = typed("rsqrt_rn", "f32", arg0)
+    root = sqrt_rn(x.to(float64))
+    return div_rn(zeros_like(root) + 1.0, root).to(float32)
 
 
 @library
-def int2float_rn(arg0):
-    """The nearest fp32 of an int."""
-    return arg0.to(float32)
+def rcp64h(arg0):
+    """1 / x of an fp64, good for the high 32 bits of the result; the low ones are zero."""
+    x = typed("rcp64h", "f64", arg0)
+    return (_bits(1.0 / x) & -4294967296).to(float64, bitcast=True)
+
+
+# --- quick versions of fp32 functions -------------------------------------------------------------------------------
+@library
+def fast_sinf(arg0):
+    """Sine (fp32)."""
+    return sin(typed("fast_sinf", "f32", arg0))
+
+
+@library
+def fast_cosf(arg0):
+    """Cosine (fp32)."""
+    return cos(typed("fast_cosf", "f32", arg0))
+
+
+@library
+def fast_tanf(arg0):
+    """Tangent (fp32)."""
+    return tan(typed("fast_tanf", "f32", arg0))
+
+
+@library
+def fast_expf(arg0):
+    """e to the power x (fp32): x log2(e) is rounded, an error of about |x| ulp."""
+    return arithmetic.exp(typed("fast_expf", "f32", arg0))
+
+
+@library
+def fast_exp10f(arg0):
+    """10 to the power x (fp32), an error of about 2 |x| ulp."""
+    return exp2(typed("fast_exp10f", "f32", arg0) * 3.321928094887362)
+
+
+@library
+def fast_logf(arg0):
+    """Natural logarithm (fp32)."""
+    return log(typed("fast_logf", "f32", arg0))
+
+
+@library
+def fast_log2f(arg0):
+    """Logarithm to base 2 (fp32)."""
+    return log2(typed("fast_log2f", "f32", arg0))
+
+
+@library
+def fast_log10f(arg0):
+    """Logarithm to base 10 (fp32)."""
+    return log2(typed("fast_log10f", "f32", arg0)) * 0.30102999566398114
+
+
+@library
+def fast_tanhf(arg0):
+    """Hyperbolic tangent (fp32)."""
+    return tanh(typed("fast_tanhf", "f32", arg0))
+
+
+@library
+def fast_powf(arg0, arg1):
+    """arg0 to the power arg1 by exp2(arg1 log2(arg0)) (fp32); NaN for a negative arg0."""
+    x, y = typed("fast_powf", "f32", arg0, arg1)
+    return exp2(y * log2(x))
+
+
+@library
+def fast_dividef(arg0, arg1):
+    """arg0 / arg1 within 2 ulp (fp32)."""
+    x, y = typed("fast_dividef", "f32", arg0, arg1)
+    return arithmetic.fdiv(x, y)

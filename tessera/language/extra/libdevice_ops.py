@@ -1,0 +1,122 @@
+"""libdevice: the functions that every back end computes by an op of its own."""
+
+# pyright: basic
+from __future__ import annotations
+
+from tessera.language.builtin import builtin
+
+UNARY = {
+    "exp10": "10 to the power x.",
+    "expm1": "e to the power x, minus 1, accurate near 0.",
+    "log10": "Logarithm to base 10.",
+    "log1p": "Natural logarithm of 1 + x, accurate near 0.",
+    "tan": "Tangent of x in radians.",
+    "asin": "Inverse sine.",
+    "acos": "Inverse cosine.",
+    "atan": "Inverse tangent.",
+    "sinh": "Hyperbolic sine.",
+    "cosh": "Hyperbolic cosine.",
+    "tanh": "Hyperbolic tangent.",
+    "trunc": "Integer part of x, as a float.",
+    "rint": "Nearest integer, ties to even, as a float.",
+    "round": "Nearest integer, ties away from zero, as a float.",
+    "sqrt_rn": "Square root, correctly rounded.",
+}
+
+
+def _unary(name, doc):
+    def stub(arg0): ...
+
+    stub.__name__ = stub.__qualname__ = name
+    stub.__doc__ = doc
+    return builtin(stub)
+
+
+exp10, expm1, log10, log1p, tan, asin, acos, atan, sinh, cosh, tanh, trunc, rint, round, sqrt_rn = (
+    _unary(name, doc) for name, doc in UNARY.items()
+)
+ROOTS = {
+    "floor": "Largest integer not above x, as a float.",
+    "ceil": "Smallest integer not below x, as a float.",
+    "exp2": "2 to the power x.",
+    "log": "Natural logarithm.",
+    "log2": "Logarithm to base 2.",
+    "sin": "Sine of x in radians, full range.",
+    "cos": "Cosine of x in radians, full range.",
+    "erf": "Error function.",
+    "rsqrt": "1 / square root.",
+}
+floor, ceil, exp2, log, log2, sin, cos, erf, rsqrt = (
+    _unary(name, doc) for name, doc in ROOTS.items()
+)
+UNARY |= ROOTS
+
+
+@builtin
+def abs(arg0):
+    """|x| of floats and ints."""
+
+
+@builtin
+def isnan(arg0):
+    """Whether x is NaN (int1)."""
+
+
+@builtin
+def pow(arg0, arg1):
+    """arg0 to the power arg1: two floats of one dtype, or a float and an int32."""
+
+
+@builtin
+def atan2(arg0, arg1):
+    """Angle of the point (arg1, arg0)."""
+
+
+@builtin
+def copysign(arg0, arg1):
+    """Magnitude of arg0 with the sign of arg1."""
+
+
+@builtin
+def fmod(arg0, arg1):
+    """Remainder of arg0 / arg1 with the sign of arg0."""
+
+
+@builtin
+def div_rn(arg0, arg1):
+    """arg0 / arg1, correctly rounded."""
+
+
+@builtin
+def mulhi(arg0, arg1):
+    """High half of the double-width product of ints; signedness as the dtype."""
+
+
+@builtin
+def clz(arg0):
+    """Number of leading zero bits of an int (int32)."""
+
+
+@builtin
+def popc(arg0):
+    """Number of set bits of an int (int32)."""
+
+
+@builtin
+def float_as_int(arg0):
+    """The bits of an fp32 as int32."""
+
+
+@builtin
+def int_as_float(arg0):
+    """The bits of an int32 as fp32."""
+
+
+@builtin
+def double_as_longlong(arg0):
+    """The bits of an fp64 as int64."""
+
+
+@builtin
+def longlong_as_double(arg0):
+    """The bits of an int64 as fp64."""
