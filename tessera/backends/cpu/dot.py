@@ -17,13 +17,13 @@ from tessera.backends.cpu.memory import to_buffer
 from tessera.backends.cpu.plan import (
     best_dimension, contiguous_along, contiguous_dimension, fill, finish_side, materialise, prepare,
 )  # fmt: skip
-from tessera.backends.cpu.text import lane_type, scalar_type
+from tessera.backends.cpu.text import ATTRIBUTES, lane_type, scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import dtype, float32, float64, int32
 from tessera.ir import Effect, TileType, Value, elem_of, shape_of
 from tessera.ops import AddPtrOp, AndOp, BroadcastOp, ConstOp, DotOp, ExpandDimsOp, LoadOp
 
-UNROLL_K = 4
+UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code
 
 
 def compute_type(acc: dtype) -> dtype:
@@ -109,7 +109,6 @@ def _multiply(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool)
     *batch, m, n = c.shape
     placed = [[_in_place(lo, v, t) for v in (op.a, op.b)] for op in links] if not batch else []
     direct = bool(placed) and all(x is not None for pair in placed for x in pair)
-    depth = shape_of(links[0].a.type)[-1]
     if direct:
         pairs = [(x, y, shape_of(op.a.type)[-1]) for (x, y), op in zip(placed, links, strict=True) if x and y]
         condition = _all_inside(lo, links)
@@ -133,11 +132,28 @@ def _multiply(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool)
         count *= s
     buffers = [(operand_buffer(lo, op, op.a, t), operand_buffer(lo, op, op.b, t)) for op in links]
     with lo.em.loop(0, count, 1) as i:
-        pairs = [
-            (Packed(offset(lo, a, i, m * depth), t, depth), Packed(offset(lo, b, i, depth * n), t, n), depth)
-            for (a, b), depth in ((pair, pair[0].shape[-1]) for pair in buffers)
-        ]
-        product(lo, Product(t, m, n, pairs, offset(lo, c, i, m * n), zero))
+        for a, b in buffers:
+            k = a.shape[-1]
+            pa, pb, pc = (offset(lo, x, i, size) for x, size in ((a, m * k), (b, k * n), (c, m * n)))
+            packed_product(lo, t, (m, n, k), (pa, pb, pc), zero)
+            zero = False
+
+
+def packed_product(
+    lo: Lowering, t: dtype, sizes: tuple[int, int, int], where: tuple[str, str, str], zero: bool
+) -> None:
+    """c (+)= a @ b for row-major matrices of `sizes` (m, n, k), by a function that all such products share."""
+    m, n, k = sizes
+    name = f"tessera.product.{t.name}.{m}x{n}x{k}{'.zero' if zero else ''}"
+    if f"@{name}" not in lo.em.globals:
+        lo.em.globals[f"@{name}"] = None
+        inner = Lowering(lo.state, lo.access)
+        a, b, c = (inner.em.parameter(p) for p in ("%a", "%b", "%c"))
+        product(inner, Product(t, m, n, [(Packed(a, t, k), Packed(b, t, n), k)], c, zero))
+        head = f"define internal void @{name}(ptr noalias %a, ptr noalias %b, ptr noalias %c) noinline nounwind"
+        lo.em.globals[f"{head} {ATTRIBUTES} {{\n  {inner.em.body()}\n  ret void\n}}"] = None
+    a, b, c = where
+    lo.em.stmt(f"call void @{name}(ptr {a}, ptr {b}, ptr {c})")
 
 
 def _copied_one_by_one(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool) -> None:
@@ -145,15 +161,15 @@ def _copied_one_by_one(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, ze
     m, n = c.shape
     buffers: dict[tuple[int, ...], Buffer] = {}
     for op in links:
-        pair: list[Matrix] = []
+        pair: list[str] = []
         for name, v in (("a", op.a), ("b", op.b)):
             shape = shape_of(v.type)
             key = (*shape, name == "a")
             if key not in buffers:
                 buffers[key] = lo.allocate(t, shape)
             fill(lo, buffers[key], v)
-            pair.append(Packed(buffers[key].ptr, t, shape[-1]))
-        product(lo, Product(t, m, n, [(pair[0], pair[1], shape_of(op.a.type)[-1])], c.ptr, zero))
+            pair.append(buffers[key].ptr)
+        packed_product(lo, t, (m, n, shape_of(op.a.type)[-1]), (*pair, c.ptr), zero)
         zero = False
     lo.temporaries += buffers.values()
 
@@ -289,6 +305,7 @@ class Product:
     pairs: list[tuple[Matrix, Matrix, int]]
     c: str
     zero: bool
+    unroll: int = UNROLL_K
 
 
 def split_rows(total: int, most: int) -> list[tuple[int, int, int]]:
@@ -341,7 +358,7 @@ def _micro(lo: Lowering, p: Product, rows: int, vectors: int, lanes: int, row: C
             start = zero_text(p.t, lanes) if p.zero else em.here(f"load {ty}, ptr {ptr}, align {align}")
             em.stmt(f"store {ty} {start}, ptr {cell}")
     for a, b, depth in p.pairs:
-        wide = UNROLL_K if b.affine else 1
+        wide = p.unroll if b.affine else 1
         unroll = next(u for u in (wide, 2, 1) if u <= wide and depth % u == 0)
         with em.loop(0, depth, unroll) as k0:
             _steps(lo, p.t, cells, (a, b), (row, lo.index(k0, unroll, depth), column), unroll, lanes)

@@ -9,7 +9,7 @@ from tessera.backends.cpu import control, demand, dot, effects, reduce
 from tessera.backends.cpu.lowering import Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
 from tessera.backends.cpu.target import CpuFacts
-from tessera.backends.cpu.text import memory_type, scalar_type
+from tessera.backends.cpu.text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.values import Val, power_in
 from tessera.dtypes import dtype, int1, int32, pointer_type
 from tessera.errors import CompilationError
@@ -17,7 +17,6 @@ from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import FuncOp, NumProgramsOp, ProgramIdOp
 
 _REGISTERED = (control, demand, dot, effects, reduce)  # imported for the lowerings that they register
-ATTRIBUTES = '"no-trapping-math"="true" "prefer-vector-width"="512"'
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 from tessera.dtypes import dtype, float32, float64
 
 # Floats narrower than 32 bits are integers of their width in the IR: conversions are explicit (casts.py).
+ATTRIBUTES = '"no-trapping-math"="true" "prefer-vector-width"="512"'  # of every function
 _SCALARS = {"fp32": "float", "fp64": "double"}
 
 
