@@ -23,7 +23,7 @@ from tessera.frontend.frontend import Application, FrontEnd, handles
 from tessera.frontend.names import attribute
 from tessera.ir import Value
 from tessera.language import arithmetic, hints
-from tessera.language.aggregate import ConstexprFunction, close, is_aggregate
+from tessera.language.aggregate import ConstexprFunction, close, is_aggregate, replace_fields
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
 from tessera.language.values import BoundMethod, constexpr, is_runtime, tensor, unwrap, wrap
@@ -325,4 +325,5 @@ _SPECIAL: dict[Any, Callable[[FrontEnd, list[Any], Kwargs], Any]] = {
     builtins.range: _range,
     tl_tuple: _tuple,
     constexpr: _constexpr,
+    replace_fields: lambda fe, args, kwargs: _checked(replace_fields, args, kwargs),
 }

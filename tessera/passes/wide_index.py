@@ -1,8 +1,8 @@
 """64-bit indexing: arithmetic that feeds addresses is done in int64, where arrays hold 2^31 elements or more.
 
 A kernel computes offsets in int32, as its author wrote them. Where an array is so large that they can wrap, the slice
-of the program that leads from its sources (program ids, `arange`, arguments, constants) to the offset of each `addptr` is
-made a second time in int64; so are comparisons of such offsets, which are the masks. The int32 values stay for their
+of the program that leads from its sources (program ids, `arange`, arguments, constants) to the offset of each `addptr`
+is made a second time in int64; so are comparisons of such offsets, which are the masks. The int32 values stay for their
 other users. In pseudocode, for `p + (pid * 1024 + arange)` masked by `offs < n`:
 
     offs32 = pid * 1024 + arange               offs64 = int64(pid) * 1024 + int64(arange)
