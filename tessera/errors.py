@@ -300,8 +300,22 @@ class SpecializationError(LaunchError, TypeError):
     help = "pass a tensor, an int, a float, a bool or None; annotate other values `: tl.constexpr`"
 
 
+class ChangedGlobal(LaunchError, RuntimeError):
+    """A constant that a kernel captured has another value than when the kernel was compiled."""
+
+    code = "changed-global"
+    template = "Global variable {name} has changed since we compiled this kernel, from {seen} to {now}"
+    help = "pass a value that changes as a `tl.constexpr` parameter"
+
+
 class AutotunerError(TesseraError):
     code = "autotuner"
+
+
+class TritonAlreadyImported(TesseraError, ImportError):
+    code = "triton-imported"
+    template = "`import triton` cannot mean tessera any more: another Triton was imported from {where}"
+    help = "import tessera.compat before anything that imports triton, or start the program with `python -m tessera run`"
 
 
 TritonError = TesseraError  # the name kernels written for Triton catch

@@ -26,7 +26,7 @@ class GPUTarget:
         return f"{self.backend}:{self.arch}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Options:
     """Compile options, given as keyword arguments of a launch. All of them enter the cache key."""
 
@@ -111,6 +111,14 @@ class Backend:
     def toolchain(self) -> str:
         """Versions of the tools that this back end runs: part of the cache key."""
         return ""
+
+    def hash(self) -> str:
+        """What compiled code depends on besides kernel, options and tessera itself."""
+        return f"{self.toolchain()}-{self.target}"
+
+    def parse_attr(self, key: str) -> list[list[Any]]:
+        """The attributes that a specialisation key of an argument stands for."""
+        return [["tt.divisibility", 16]] if "D" in key else []
 
     def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
         """A view computed on demand (`sass`, `asm`), or None when there is no such view."""

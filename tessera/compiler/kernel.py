@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Self
 
 from tessera.backends.compiler import Backend, GPUTarget
 from tessera.compiler.source import ALIASES
@@ -48,12 +49,36 @@ class LazyDict:
         self.extras.append((fn, args))
 
 
+def flatten_arguments(kinds: Iterable[Any], values: Iterable[Any]) -> list[Any]:
+    """The arguments that reach the binary: constants dropped, tuples flattened, a descriptor as base, extents (int32)
+    and strides (int64)."""
+    found: list[Any] = []
+    for kind, x in zip(kinds, values, strict=False):
+        if kind == "constexpr":
+            continue
+        if isinstance(kind, tuple):
+            found += flatten_arguments(kind, x)
+        elif kind.startswith("tensordesc"):
+            found += [x.base, *map(int, x.shape), *map(int, x.strides)]
+        else:
+            found.append(x)
+    return found
+
+
 class CompiledKernel:
     """One specialisation of a kernel. `n_regs`, `n_spills`, `n_max_threads` exist once it is loaded."""
+
+    # What only this process can use lies outside of `__dict__`, which TorchInductor pickles and fills again.
+    __slots__ = ("__dict__", "__weakref__", "_run", "launcher")
 
     n_regs: int
     n_spills: int
     n_max_threads: int
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        made = super().__new__(cls)
+        made.launcher = made._run = None
+        return made
 
     def __init__(self, src: Any, stages: Mapping[str, Any], metadata: Mapping[str, Any], key: str, backend: Backend):
         fields = {**metadata, "hash": key}
@@ -69,7 +94,6 @@ class CompiledKernel:
         self.kernel: Any = stages.get(backend.binary_ext)
         self.module: Any = None
         self.function: Any = None
-        self.launcher: Any = None
         self.metadata_group: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -93,36 +117,53 @@ class CompiledKernel:
 
         def launch(*args: Any, stream: int | None = None) -> None:
             driver = DRIVER_FOR[0](self.target)
-            self._init_handles()
             at = driver.get_current_stream(driver.get_current_device()) if stream is None else stream
-            self.run(gx, gy, gz, at, self.function, self.packed_metadata, None, None, None, *self._runtime(args))
+            values = [driver.address(x) for x in args]
+            self.run(gx, gy, gz, at, self.function, self.packed_metadata, None, None, None, *values)
 
         return launch
 
-    def _runtime(self, args: tuple[Any, ...]) -> Iterator[Any]:
-        """The arguments that the binary takes: constexpr ones left out, tuples flattened."""
-        for name, x in zip(self.src.fn.arg_names, args, strict=False):
-            kind = self.src.signature[name]
-            if isinstance(kind, tuple):
-                kinds = cast(tuple[Any, ...], kind)
-                yield from (y for k, y in zip(kinds, x, strict=True) if k != "constexpr")
-            elif kind != "constexpr":
-                yield x
+    @property
+    def run(self) -> Callable[..., None]:
+        """`run(gx, gy, gz, stream, function, packed_metadata, launch_metadata, enter_hook, exit_hook, *args)`: launch.
 
-    def run(
-        self,
-        gx: int, gy: int, gz: int, stream: int, function: Any, packed: Any,
-        launch_metadata: Any, enter_hook: Any, exit_hook: Any, *args: Any,
-    ) -> None:  # fmt: skip
-        """Launch with run-time arguments only. Hooks are called with `launch_metadata`."""
-        self._init_handles()
-        if gx * gy * gz == 0:
-            return
-        if enter_hook is not None:
-            enter_hook(launch_metadata)
-        self.launcher(gx, gy, gz, stream, *args)
-        if exit_hook is not None:
-            exit_hook(launch_metadata)
+        `args` are all of the kernel's arguments; constexpr ones are skipped. Hooks are called with `launch_metadata`.
+        """
+        if self._run is None:
+            self._init_handles()
+            self._run = self._make_run()
+        return self._run
+
+    def _make_run(self) -> Callable[..., None]:
+        launcher, pick = self.launcher, self._picker()
+
+        def run(
+            gx: int, gy: int, gz: int, stream: int, function: Any, packed: Any,
+            launch_metadata: Any, enter_hook: Any, exit_hook: Any, *args: Any,
+        ) -> None:  # fmt: skip
+            if gx * gy * gz == 0:
+                return
+            if enter_hook:
+                enter_hook(launch_metadata)
+            launcher(gx, gy, gz, stream, *pick(args))
+            if exit_hook:
+                exit_hook(launch_metadata)
+
+        return run
+
+    def _picker(self) -> Callable[[Sequence[Any]], Iterable[Any]]:
+        """From all arguments to those that the binary takes."""
+        if not hasattr(self.src, "signature"):
+            return lambda args: args
+        kinds = tuple(self.src.signature.values())
+        if not all(isinstance(k, str) and not k.startswith("tensordesc") for k in kinds):
+            return lambda args: flatten_arguments(kinds, args)
+        indices = [i for i, k in enumerate(kinds) if k != "constexpr"]
+        if indices == list(range(len(kinds))):
+            return lambda args: args
+        if len(indices) < 2:
+            return lambda args: [args[i] for i in indices]
+        return itemgetter(*indices)
 
     def launch_metadata(self, grid: tuple[int, ...], stream: int, *args: Any) -> LazyDict:
         self._init_handles()

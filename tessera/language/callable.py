@@ -118,6 +118,7 @@ class JITCallable:
         self.hash: str | None = None
         self.used_global_vals: dict[tuple[str, int], tuple[Any, dict[str, Any]]] = {}
         functools.update_wrapper(self, fn, updated=())
+        self.__globals__: dict[str, Any] = fn.__globals__  # type: ignore[attr-defined]
         if not lazy:
             self.source  # noqa: B018  a missing source is reported at the decorator
 
@@ -186,10 +187,6 @@ class JITCallable:
         return ast.Module([self.source.tree()], [])
 
     # --- what it captures -------------------------------------------------------------------------------------
-    @property
-    def __globals__(self) -> dict[str, Any]:
-        return self.fn.__globals__  # type: ignore[attr-defined]
-
     def closure(self) -> dict[str, Any]:
         """The variables of enclosing functions that the function uses, by name; unset ones are left out."""
         cells: tuple[CellType, ...] | None = self.fn.__closure__  # type: ignore[attr-defined]

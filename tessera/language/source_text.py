@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import re
 import textwrap
@@ -42,6 +43,12 @@ class SourceText:
     def replace(self, text: str) -> None:
         """Take another text as the function's source; its first line is its `def`."""
         self.text, self.indent, self._tree, self.derived = text, "", None, None
+
+    def without_tree(self) -> SourceText:
+        """A copy of the text alone, for pickling."""
+        bare = copy.copy(self)
+        bare._tree = bare.derived = None
+        return bare
 
     def tree(self) -> ast.FunctionDef:
         """The function's definition. Line 1 is its `def`; columns are those of the file.

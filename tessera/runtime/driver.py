@@ -33,6 +33,11 @@ class Driver:
 
     name = ""
 
+    @staticmethod
+    def is_active() -> bool:
+        """Whether the machine has what this driver needs."""
+        return True
+
     def get_current_target(self) -> GPUTarget:
         raise NotImplementedError
 
@@ -148,6 +153,10 @@ class CudaDriver(Driver):
     """NVIDIA GPUs through the CUDA driver API; shares device and stream with torch."""
 
     name = "cuda"
+
+    @staticmethod
+    def is_active() -> bool:
+        return cuda.available()
 
     def __init__(self) -> None:
         self.api = cuda.driver()

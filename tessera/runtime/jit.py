@@ -15,7 +15,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
-from tessera.errors import LaunchError
+from tessera.errors import ChangedGlobal, LaunchError
 from tessera.language.callable import JITCallable
 from tessera.runtime import specialization_data
 from tessera.runtime.async_compile import FutureKernel, active_mode
@@ -131,6 +131,11 @@ def _make_binder(
     return scope["dynamic_func"]
 
 
+_UNPICKLED = frozenset(
+    ("__wrapped__", "_bind", "_fast", "_hash_lock", "_native", "binder", "device_caches", "signature")
+)  # fmt: skip
+
+
 class JITFunction(JITCallable, KernelInterface):
     """A kernel: `fn[grid](*args, **options)` compiles for the arguments' types and launches.
 
@@ -156,12 +161,37 @@ class JITFunction(JITCallable, KernelInterface):
         self.launch_metadata = launch_metadata
         self.kernel: Any = None
         self.pre_run_hooks: list[Callable[..., None]] = []
-        self.name_of = repr
+        # The name of the compiled symbol, from a specialisation.
+        self.repr: Callable[[Any], str] = repr if repr is not None else lambda _: fn.__name__
         self.device_caches = _DeviceCaches(self)
         self._bind: Any = None
         self._fast: FastPath | None = None
         self._native: Any = None
         self._interpret = knobs.runtime.interpret
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What describes the kernel. The function, its module's globals and all that was compiled stay behind."""
+        kept = {k: v for k, v in self.__dict__.items() if k not in _UNPICKLED}
+        self.params, self.src  # noqa: B018  computed while the function is there
+        kept.update(
+            params=self.params, source=self.source.without_tree(), fn=None, __globals__=None
+        )
+        if not getattr(kept["repr"], "__module__", "").startswith("torch."):
+            kept["repr"] = None
+        return {
+            **kept,
+            "used_global_vals": {},
+            "pre_run_hooks": [],
+            "launch_metadata": None,
+            "kernel": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.device_caches = _DeviceCaches(self)
+        self._bind = self._fast = self._native = None
+        if self.repr is None:
+            self.repr = lambda _: self.__name__
 
     def __hash__(self) -> int:
         return hash(self.cache_key)
@@ -243,7 +273,11 @@ class JITFunction(JITCallable, KernelInterface):
             kwargs["instrumentation_mode"] = mode
         bind = self._bind or self.create_binder()
         values, pairs, options = bind(*args, **kwargs)
-        on = driver_named("interpreter") if self._interpret or check else driver.for_arguments(values)
+        on = (
+            driver_named("interpreter")
+            if self._interpret or check
+            else driver.for_arguments(values)
+        )
         device = on.get_current_device()
         cache, prepared_of, target, _, _ = self.device_caches[
             device if on.name == "cuda" else f"{on.name}:{device}"
@@ -310,9 +344,11 @@ class JITFunction(JITCallable, KernelInterface):
             kernel.launcher(*grid, stream, *args)
             return
         metadata = kernel.launch_metadata(grid, stream, *values)
-        kernel.run(
-            *grid, stream, kernel.function, kernel.packed_metadata, metadata, enter, leave, *args
-        )
+        if enter:
+            enter(metadata)
+        kernel.launcher(*grid, stream, *args)
+        if leave:
+            leave(metadata)
 
     def _install(
         self, key: bytes | None, values: Any, prepared: _Prepared, options: dict[str, Any], kernel: CompiledKernel,
@@ -336,9 +372,7 @@ class JITFunction(JITCallable, KernelInterface):
         for (name, _), (seen, scope) in self.used_global_vals.items():
             now = scope.get(name, seen)
             if now != seen:
-                raise LaunchError(
-                    f"Global variable {name} has changed since we compiled this kernel, from {seen} to {now}"
-                )
+                raise ChangedGlobal(name=name, seen=seen, now=now)
 
     # --- compilation -----------------------------------------------------------------------------------------
     def _compile(

@@ -144,7 +144,27 @@ def specializer(param: KernelParam) -> Callable[[Any], Pair]:
         return _annotated(param.annotation_type, param)
     if not (param.do_not_specialize or param.do_not_specialize_on_alignment or param.is_const):
         return specialize
-    return lambda x: _restricted(x, param)
+    fixed, unaligned, const = (
+        param.do_not_specialize, param.do_not_specialize_on_alignment, param.is_const
+    )  # fmt: skip
+    return lambda x: _restricted(x, fixed, unaligned, const)
+
+
+def specialize_argument(
+    x: Any, is_const: bool = False, specialize_value: bool = True, align: bool = True
+) -> Pair:
+    """(type, key) of an argument for a parameter with these properties."""
+    return _restricted(x, not specialize_value, not align, is_const)
+
+
+def mangle_type(x: Any) -> str:
+    """The type of an argument in a signature, its value left aside: "i32" for 1."""
+    return _restricted(x, fixed=True)[0]
+
+
+def type_of_string(name: str, const: Any = None) -> Any:
+    """The language type that a signature's type string means: "*fp32", "i64"."""
+    return parse_scalar_type(name)
 
 
 def _annotated(kind: str, param: KernelParam) -> Callable[[Any], Pair]:
@@ -167,16 +187,16 @@ def _annotated_pointer(kind: str, x: Any) -> Pair:
     return (kind, "W" if isinstance(key, str) and "W" in key else None)
 
 
-def _restricted(x: Any, param: KernelParam) -> Pair:
+def _restricted(x: Any, fixed: bool, unaligned: bool = False, const: bool = False) -> Pair:
     kind, key = specialize(x)
-    if param.do_not_specialize and type(x) is int:
+    if fixed and type(x) is int:
         return (_int_width(x), None)
     if isinstance(kind, str) and kind != "constexpr":
-        if param.do_not_specialize:
+        if fixed:
             key = "W" if isinstance(key, str) and "W" in key else None
-        elif param.do_not_specialize_on_alignment:
+        elif unaligned:
             key = key.replace("D", "") if isinstance(key, str) else ""
-        if param.is_const and kind.startswith("*") and not kind.startswith("*k"):
+        if const and kind.startswith("*") and not kind.startswith("*k"):
             kind = "*k" + kind[1:]
     return (kind, key)
 

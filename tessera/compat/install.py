@@ -1,0 +1,38 @@
+"""Putting the `triton` package of tessera first on the path of this process and of its children."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from tessera.errors import TritonAlreadyImported
+
+PATH = Path(__file__).resolve().parent / "path"
+ROOT = PATH.parents[2]  # the folder that holds the package tessera
+TRITON_VERSION = "3.6.0"  # the release whose interface this is; torch takes 3.6 and later
+
+
+def is_ours(module: ModuleType) -> bool:
+    """Whether a module named `triton` is the one of this package."""
+    spec = module.__spec__
+    origin = None if spec is None else spec.origin
+    return origin is not None and Path(origin).is_relative_to(PATH)
+
+
+def install() -> None:
+    """Make `import triton` find tessera here and in child processes; harmless when repeated.
+
+    TritonAlreadyImported when another Triton has been imported.
+    """
+    present = sys.modules.get("triton")
+    if present is not None and not is_ours(present):
+        raise TritonAlreadyImported(where=getattr(present, "__file__", "an unknown place"))
+    mine = str(PATH)
+    if not sys.path or sys.path[0] != mine:
+        sys.path[:] = [mine, *(p for p in sys.path if p != mine)]
+    inherited = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    rest = [p for p in inherited if p not in (mine, str(ROOT))]
+    # Last, so that a child finds tessera but nothing else that lies beside it before its own modules.
+    os.environ["PYTHONPATH"] = os.pathsep.join([mine, *rest, str(ROOT)])

@@ -1,0 +1,35 @@
+"""`triton._utils`: walks over nested tuples by index path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.compat.absent import absent
+
+Path = tuple[int, ...]
+
+
+def get_iterable_path(values: Any, path: Path) -> Any:
+    """The element at an index path: `values[1][0]` for (1, 0)."""
+    for i in path:
+        values = values[i]
+    return values
+
+
+def find_paths_if(values: Any, wanted: Callable[[Path, Any], bool]) -> list[Path]:
+    """Index paths of the leaves for which `wanted(path, leaf)` holds."""
+    found: list[Path] = []
+
+    def walk(x: Any, path: Path) -> None:
+        if isinstance(x, (tuple, list)):
+            for i, y in enumerate(x):
+                walk(y, (*path, i))
+        elif wanted(path, x):
+            found.append(path)
+
+    walk(values if isinstance(values, (tuple, list)) else [values], ())
+    return found
+
+
+__getattr__ = absent(__name__)

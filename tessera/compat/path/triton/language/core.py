@@ -1,0 +1,34 @@
+"""`triton.language.core`."""
+
+# pyright: basic
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.compat.absent import absent
+from tessera.dtypes import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
+from tessera.language import core as _core
+from tessera.language.core import *  # noqa: F403
+from tessera.language.values import unwrap
+from tessera.runtime.specialize import type_of_string as str_to_ty
+
+_INTEGERS = {
+    (x.primitive_bitwidth, signed): x
+    for signed, row in ((True, (int1, int8, int16, int32, int64)), (False, (uint8, uint16, uint32, uint64)))
+    for x in row
+}  # fmt: skip
+
+
+def get_int_dtype(bitwidth: int, signed: bool) -> Any:
+    """The integer dtype of a width in bits (1 is the truth value)."""
+    found = _INTEGERS.get((int(bitwidth), bool(signed) or int(bitwidth) == 1))
+    if found is None:
+        raise ValueError(f"Unsupported bitwidth {bitwidth} and signedness {signed}")
+    return found
+
+
+def _unwrap_if_constexpr(x: Any) -> Any:
+    return unwrap(x)
+
+
+__getattr__ = absent(__name__, _core)

@@ -1,0 +1,8 @@
+"""`triton.language.extra`."""
+
+from tessera.compat.absent import absent
+from tessera.language import extra as _extra
+from triton.language.extra import cuda, libdevice
+
+__all__ = ["cuda", "libdevice"]
+__getattr__ = absent(__name__, _extra)

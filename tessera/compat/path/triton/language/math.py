@@ -1,0 +1,7 @@
+"""`triton.language.math`."""
+
+from tessera.compat.absent import absent
+from tessera.language import math as _math
+from tessera.language.math import *  # noqa: F403
+
+__getattr__ = absent(__name__, _math)

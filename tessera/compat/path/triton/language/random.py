@@ -1,0 +1,7 @@
+"""`triton.language.random`."""
+
+from tessera.compat.absent import absent
+from tessera.language import random as _random
+from tessera.language.random import *  # noqa: F403
+
+__getattr__ = absent(__name__, _random)

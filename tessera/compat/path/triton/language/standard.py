@@ -1,0 +1,9 @@
+"""`triton.language.standard`."""
+
+from tessera.compat.absent import absent
+from tessera.language import standard as _standard
+from tessera.language.standard import *  # noqa: F403
+from tessera.language.standard import log2_of as _log2
+
+__all__ = [*getattr(_standard, "__all__", ()), "_log2"]
+__getattr__ = absent(__name__, _standard)

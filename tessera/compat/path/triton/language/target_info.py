@@ -1,0 +1,7 @@
+"""`triton.language.target_info`."""
+
+from tessera.compat.absent import absent
+from tessera.language import target_info as _target_info
+from tessera.language.target_info import *  # noqa: F403
+
+__getattr__ = absent(__name__, _target_info)

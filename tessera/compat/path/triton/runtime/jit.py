@@ -1,0 +1,30 @@
+"""`triton.runtime.jit`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.compat.absent import absent
+from tessera.language.aggregate import ConstexprFunction, constexpr_function
+from tessera.language.callable import JITCallable, KernelParam
+from tessera.runtime import jit as _package_jit
+from tessera.runtime.interface import KernelInterface
+from tessera.runtime.jit import JITFunction, JitFunctionInfo
+from tessera.runtime.specialize import mangle_type, specialize_argument
+from tessera.runtime.tensors import MockTensor, TensorWrapper, reinterpret
+
+jit = _package_jit
+
+
+def native_specialize_impl(
+    backend: Any, arg: Any, is_const: bool = False, specialize_value: bool = True, align: bool = True
+) -> tuple[Any, Any]:  # fmt: skip
+    """(type, key) of a kernel argument; the rules are the same for all back ends."""
+    return specialize_argument(arg, is_const, specialize_value, align)
+
+
+__all__ = [
+    "ConstexprFunction", "JITCallable", "JITFunction", "JitFunctionInfo", "KernelInterface", "KernelParam", "MockTensor",
+    "TensorWrapper", "constexpr_function", "jit", "mangle_type", "native_specialize_impl", "reinterpret",
+]  # fmt: skip
+__getattr__ = absent(__name__)

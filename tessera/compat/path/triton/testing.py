@@ -1,0 +1,7 @@
+"""`triton.testing`."""
+
+from tessera import testing as _testing
+from tessera.compat.absent import absent
+from tessera.testing import *  # noqa: F403
+
+__getattr__ = absent(__name__, _testing)

@@ -1,0 +1,25 @@
+"""Memory on the device that kernels may ask for while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+# (bytes, alignment, stream or None) → an object with `data_ptr()`
+Allocator = Callable[[int, int, int | None], Any]
+
+_allocator: ContextVar[Allocator | None] = ContextVar("tessera_allocator", default=None)
+
+
+def set_allocator(allocate: Allocator | None) -> None:
+    """In this context, kernels that need scratch memory in global memory get it from `allocate`.
+
+    No kernel that tessera compiles needs any today: descriptors made inside a kernel live in registers.
+    """
+    _allocator.set(allocate)
+
+
+def allocator() -> Allocator | None:
+    """The allocator of this context."""
+    return _allocator.get()
