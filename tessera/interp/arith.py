@@ -175,10 +175,42 @@ def _add_to_odd(a: Any, b: Any) -> Any:
     return np.where(nudge, np.nextafter(s, np.where(error > 0, np.inf, -np.inf)), s)
 
 
-@np.vectorize
-def _fma_f64(x: float, y: float, z: float) -> float:
-    if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
+def _fma_f64(x: Any, y: Any, z: Any) -> Any:
+    """Exact product and sum as unevaluated pairs, rounded to odd and then once; where that could over- or underflow,
+    one element at a time in rational arithmetic."""
+    x, y, z = np.broadcast_arrays(x, y, z)
+    p = x * y
+    safe = (np.abs(p) < 1e300) & (np.abs(p) > 1e-250) & (np.abs(z) < 1e300)
+    safe &= (np.abs(x) < 1e290) & (np.abs(y) < 1e290) & ((np.abs(z) > 1e-250) | (z == 0))
+    (x0, x1), (y0, y1) = _halves(x), _halves(y)
+    low = ((x0 * y0 - p) + x0 * y1 + x1 * y0) + x1 * y1  # exact (Dekker)
+    small, a = _two_sum(z, low)
+    high, b = _two_sum(p, small)
+    out = np.asarray(high + _add_to_odd(b, a))
+    for i in zip(*np.nonzero(~safe), strict=True) if out.ndim else ((),) * (not safe):
+        out[i] = _fma_exact(float(x[i]), float(y[i]), float(z[i]))
+    return out
+
+
+def _halves(x: Any) -> tuple[Any, Any]:
+    """The upper 26 bits of each number, and the rest."""
+    scaled = x * 134217729.0
+    upper = scaled - (scaled - x)
+    return upper, x - upper
+
+
+def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+    """(s, e): s the rounded sum, s + e the exact one (Knuth)."""
+    s = a + b
+    part = s - a
+    return s, (a - (s - part)) + (b - part)
+
+
+def _fma_exact(x: float, y: float, z: float) -> float:
+    if not (math.isfinite(x) and math.isfinite(y)):
         return x * y + z
+    if not math.isfinite(z):
+        return z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     try:
         return float(exact) if exact else x * y + z  # the sign of a zero

@@ -132,8 +132,8 @@ def tanh(x: Lanes, text: str) -> str:
     small = _fma(x, x.op("fmul", "float", square, text), horner(x, TANH, square), text)
     grown = x.op("fadd", "float", exp(x, x.op("fadd", "float", a, a)), x.f32(1.0))
     large = x.op("fsub", "float", x.f32(1.0), x.op("fdiv", "float", x.f32(2.0), grown))
-    large = x.call("copysign", "float", large, text)
-    return x.select("float", x.cmp("fcmp olt", "float", a, x.f32(0.625)), small, large)
+    found = x.select("float", x.cmp("fcmp olt", "float", a, x.f32(0.625)), small, large)
+    return x.call("copysign", "float", found, text)  # -0 too
 
 
 def erf(x: Lanes, text: str) -> str:

@@ -140,4 +140,4 @@ def _limited(x, high: constexpr):
 def _exp_split(high, low):
     """exp(high + low) for a small low."""
     e = arithmetic.exp(high)
-    return arithmetic.fma(e, low, e)
+    return arithmetic.where(e < INF, arithmetic.fma(e, low, e), e)

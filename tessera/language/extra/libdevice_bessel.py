@@ -14,7 +14,14 @@ from tessera.language import arithmetic, creation, hints, standard
 from tessera.language.arithmetic import cos, exp, fma, log, sin, where
 from tessera.language.callable import library
 from tessera.language.extra import libdevice_tables as tables
-from tessera.language.extra.libdevice_base import INF, NAN, _limited, _poly, typed
+from tessera.language.extra.libdevice_base import (
+    INF,
+    NAN,
+    _is_negative,
+    _limited,
+    _poly,
+    typed,
+)
 from tessera.language.extra.libdevice_ops import sqrt_rn
 
 if TYPE_CHECKING:
@@ -96,7 +103,7 @@ def j1(arg0):
     """Bessel function of the first kind, order 1: 0.5 ulp in fp32, 16 ulp in fp64, absolute near zeros beyond 8."""
     x = typed("j1", "f", arg0)
     value = _j1(arithmetic.abs(x.to(float64)))
-    return where(x < 0, -value, value).to(x.dtype)
+    return where(_is_negative(x), -value, value).to(x.dtype)
 
 
 @library
@@ -215,4 +222,4 @@ def cyl_bessel_i1(arg0):
     """Modified Bessel function of the first kind, order 1: 0.5 ulp in fp32, 6 ulp in fp64."""
     x = typed("cyl_bessel_i1", "f", arg0)
     value = _bessel_i(arithmetic.abs(x.to(float64)), tables.I1_SMALL, tables.I1_LARGE, 1)
-    return where(x < 0, -value, value).to(x.dtype)
+    return where(_is_negative(x), -value, value).to(x.dtype)
