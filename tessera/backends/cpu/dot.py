@@ -1,67 +1,31 @@
-"""Matrix products: operands in row-major buffers, a register-blocked microkernel over blocks of the result.
+"""Matrix products: which operands are copied and which are used where they lie, and where the sum is kept.
 
-The kernel holds `dot_rows` x `dot_vectors` accumulator vectors (6 x 64 fp32 on AVX-512) and walks k: per step it loads the
-vectors of one row of B and broadcasts one element of A a row. Extents that do not divide are cut into near-equal row
-blocks and into narrower column panels. fp16, bf16 and fp8 operands are widened to fp32 while they are brought into their
-buffers, small integers to int32.
+Operands that are plain contiguous loads stay in place (masked ones if their masks turn out to be all true); others are
+brought into row-major buffers, fp16 and fp8 widened to fp32 and small integers to int32 on the way. Where the machine
+multiplies pairs of bf16, A stays bf16 and B is packed in pairs along k.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.loops import each, nest, prefix_masks, slope
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, unsupported
 from tessera.backends.cpu.memory import to_buffer
+from tessera.backends.cpu.microkernel import Either, InPlace, Matrix, Packed, Product, product
 from tessera.backends.cpu.plan import (
     best_dimension, contiguous_along, contiguous_dimension, fill, finish_side, materialise, prepare,
 )  # fmt: skip
-from tessera.backends.cpu.text import ATTRIBUTES, lane_type, scalar_type
+from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val
-from tessera.dtypes import dtype, float32, float64, int32
+from tessera.dtypes import bfloat16, dtype, float32, float64, int32
 from tessera.ir import Effect, TileType, Value, elem_of, shape_of
 from tessera.ops import AddPtrOp, AndOp, BroadcastOp, ConstOp, DotOp, ExpandDimsOp, LoadOp
-
-UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code
-
 
 def compute_type(acc: dtype) -> dtype:
     """The type that products are summed in."""
     if acc.is_floating():
         return float64 if acc is float64 else float32
     return int32
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """An operand in a row-major buffer: `ptr` of the first element, `width` elements a row."""
-
-    ptr: str
-    t: dtype
-    width: int
-    affine: bool = True
-
-    def address(self, lo: Lowering, row: Coord, column: Coord) -> str:
-        at = lo.coord_text(row.times(self.width).plus(column))
-        return lo.em.op(f"getelementptr {scalar_type(self.t)}, ptr {self.ptr}, i64 {at}")
-
-
-@dataclass(frozen=True, slots=True)
-class InPlace:
-    """An operand where it lies in memory: rows anywhere, elements of a row contiguous at least in whole vectors
-    (`affine`: in the whole row)."""
-
-    ptr: Value
-    t: dtype
-    affine: bool
-
-    def address(self, lo: Lowering, row: Coord, column: Coord) -> str:
-        lo.memo = {}
-        return lo.text(lo.value(self.ptr, Point((row, column), 1)), 1)
-
-
-Matrix = Packed | InPlace
 
 
 @executes(DotOp)
@@ -75,7 +39,10 @@ def _dot(lo: Lowering, op: DotOp) -> None:
     links = _chain(lo, op)
     t = compute_type(acc)
     c, zero = accumulator(lo, links[0], t)
-    _multiply(lo, links, t, c, zero)
+    if all(_pairs(lo, link) for link in links):
+        _multiply_pairs(lo, links, c, zero)
+    else:
+        _multiply(lo, links, t, c, zero)
     c.version = lo.new_version()
     for link in links:
         lo.chained.pop(link, None)
@@ -110,16 +77,16 @@ def _multiply(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool)
     placed = [[_in_place(lo, v, t) for v in (op.a, op.b)] for op in links] if not batch else []
     direct = bool(placed) and all(x is not None for pair in placed for x in pair)
     if direct:
-        pairs = [(x, y, shape_of(op.a.type)[-1]) for (x, y), op in zip(placed, links, strict=True) if x and y]
-        condition = _all_inside(lo, links)
+        terms: list[tuple[Matrix, Matrix, int]] = [(x, y, shape_of(op.a.type)[-1]) for (x, y), op in zip(placed, links, strict=True) if x and y]
+        condition = _all_inside(lo, [v for op in links for v in (op.a, op.b)])
         if condition == "true":
-            product(lo, Product(t, m, n, pairs, c.ptr, zero))
+            product(lo, Product(t, m, n, terms, c.ptr, zero))
             return
         k = lo.em.new_label("")
         lo.em.stmt(f"br i1 {condition}, label %direct{k}, label %copied{k}")
         lo.em.label(f"direct{k}")
         with lo.em.arm():
-            product(lo, Product(t, m, n, pairs, c.ptr, zero))
+            product(lo, Product(t, m, n, terms, c.ptr, zero))
         lo.em.stmt(f"br label %joined{k}")
         lo.em.label(f"copied{k}")
         with lo.em.arm():
@@ -137,6 +104,62 @@ def _multiply(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool)
             pa, pb, pc = (offset(lo, x, i, size) for x, size in ((a, m * k), (b, k * n), (c, m * n)))
             packed_product(lo, t, (m, n, k), (pa, pb, pc), zero)
             zero = False
+
+
+# --- bf16 pairs ----------------------------------------------------------------------------------------------
+def _pairs(lo: Lowering, op: DotOp) -> bool:
+    """Whether the machine's bf16 products serve this dot."""
+    if not lo.facts.bf16_dot or elem_of(op.a.type) is not bfloat16 or elem_of(op.b.type) is not bfloat16:
+        return False
+    shape = shape_of(op.b.type)
+    return len(shape) == 2 and shape[0] % 2 == 0 and shape[1] % 16 == 0 and elem_of(op.acc.type) is float32
+
+
+def _multiply_pairs(lo: Lowering, links: list[DotOp], c: Buffer, zero: bool) -> None:
+    m, n = c.shape
+    terms: list[tuple[Matrix, Matrix, int]] = []
+    for op in links:
+        k = shape_of(op.a.type)[-1]
+        b = pack_pairs(lo, op, op.b)
+        terms.append((_left(lo, op, op.a), Packed(b.ptr, int32, n), k // 2))
+    product(lo, Product(float32, m, n, terms, c.ptr, zero, paired=True))
+
+
+def _left(lo: Lowering, op: DotOp, v: Value) -> Matrix:
+    """A in place, or in a bf16 buffer; which of them is decided at run time where a mask is involved."""
+    width = shape_of(v.type)[-1] // 2
+    placed = _in_place(lo, v, bfloat16)
+    if placed is None or not placed.affine:
+        return Packed(materialise(lo, v, op).ptr, int32, width)
+    placed = InPlace(placed.ptr, int32, True, pairs=True)
+    condition = _all_inside(lo, [v])
+    if condition == "true":
+        return placed
+    buffer = lo.allocate(bfloat16, shape_of(v.type))
+    with lo.em.branch(condition, negate=True):
+        fill(lo, buffer, v)
+    lo.temporaries.append(buffer)
+    return Either(condition, placed, Packed(buffer.ptr, int32, width))
+
+
+def pack_pairs(lo: Lowering, op: DotOp, v: Value) -> Buffer:
+    """A bf16 tile [k, n] as [k / 2, n] of int32: rows 2i in the low halves, rows 2i+1 in the high ones."""
+    prepare(lo, [v], op)
+    k, n = shape_of(v.type)
+    buffer = lo.allocate(int32, (k // 2, n))
+
+    def body(at: Point) -> None:
+        row, column = at.coords
+        x = lo.lanes(at.lanes)
+        halves = [lo.text(lo.value(v, Point((row.times(2).shifted(i), column), at.lanes)), at.lanes) for i in (0, 1)]
+        low, high = (x.convert("zext", "i16", h, "i32") for h in halves)
+        both = x.op("or", "i32", low, x.op("shl", "i32", high, x.int("i32", 16)))
+        to_buffer(lo, buffer, at, Val(int32, at.lanes, both))
+
+    each(lo, nest(lo, (k // 2, n), along=1), body)
+    finish_side(lo)
+    lo.temporaries.append(buffer)
+    return buffer
 
 
 def packed_product(
@@ -184,6 +207,7 @@ def _in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
     lanes = min(columns & -columns, lo.facts.lanes)
     if columns % lo.facts.lanes or contiguous_dimension(lo, op.ptr) is not None or not contiguous_along(lo, op.ptr, 1, lanes):
         return None
+    prepare(lo, [x for x in (op.ptr, op.mask, op.other) if x is not None], None, loop=[])
     return InPlace(op.ptr, t, pointer_slope(op.ptr, 1) == 1)
 
 
@@ -202,10 +226,10 @@ def pointer_slope(v: Value, dim: int) -> int | None:
     return slope(v, dim)
 
 
-def _all_inside(lo: Lowering, links: list[DotOp]) -> str:
+def _all_inside(lo: Lowering, loads: list[Value]) -> str:
     """An i1: whether no mask of the operands is false anywhere. Masks are prefixes: the last element tells."""
     text = "true"
-    for v in (v for op in links for v in (op.a, op.b)):
+    for v in loads:
         assert isinstance(v.op, LoadOp)
         mask = v.op.mask
         if mask is None:
@@ -292,117 +316,3 @@ def rounded(lo: Lowering, c: Buffer, acc: dtype) -> Buffer:
     each(lo, nest(lo, c.shape), body)
     buffer.version = lo.new_version()
     return buffer
-
-
-# --- the microkernel ------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Product:
-    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the pairs (a, b, k); c is row-major and dense, `zero`: it starts at zero."""
-
-    t: dtype
-    m: int
-    n: int
-    pairs: list[tuple[Matrix, Matrix, int]]
-    c: str
-    zero: bool
-    unroll: int = UNROLL_K
-
-
-def split_rows(total: int, most: int) -> list[tuple[int, int, int]]:
-    """Near-equal blocks of at most `most` rows: (rows of a block, first row, number of blocks), one or two entries."""
-    blocks = -(-total // most)
-    big, extra = -(-total // blocks), total % blocks
-    if not extra:
-        return [(total // blocks, 0, blocks)]
-    return [(big, 0, extra), (big - 1, big * extra, blocks - extra)]
-
-
-def panels(n: int, lanes: int, vectors: int) -> list[tuple[int, int, int, int]]:
-    """Column panels: (lanes, vectors, first column, number of panels)."""
-    found: list[tuple[int, int, int, int]] = []
-    first, width = 0, lanes * vectors
-    if n // width:
-        found.append((lanes, vectors, 0, n // width))
-        first = n // width * width
-    rest = (n - first) // lanes
-    if rest:
-        found.append((lanes, rest, first, 1))
-        first += rest * lanes
-    while first < n:
-        narrow = 1 << ((n - first).bit_length() - 1)
-        found.append((narrow, 1, first, 1))
-        first += narrow
-    return found
-
-
-def product(lo: Lowering, p: Product) -> None:
-    lanes = lo.facts.vector_bits // p.t.bits
-    for width, vectors, first, count in panels(p.n, lanes, lo.facts.dot_vectors):
-        with lo.em.loop(0, count, 1) as panel:
-            column = lo.index(panel, 1, count).times(width * vectors).plus(Coord(first, (), None, first + 1))
-            for rows, row0, blocks in split_rows(p.m, lo.facts.dot_rows):
-                with lo.em.loop(0, blocks, 1) as block:
-                    row = lo.index(block, 1, blocks).times(rows).plus(Coord(row0, (), None, row0 + 1))
-                    _micro(lo, p, rows, vectors, width, row, column)
-
-
-def _micro(lo: Lowering, p: Product, rows: int, vectors: int, lanes: int, row: Coord, column: Coord) -> None:
-    """One block of accumulators over all of k."""
-    em, e = lo.em, scalar_type(p.t)
-    ty, align = lane_type(p.t, lanes), p.t.storage_bytes
-    cells = [[em.alloca(ty) for _ in range(vectors)] for _ in range(rows)]
-    corner = em.op(f"getelementptr {e}, ptr {p.c}, i64 {lo.coord_text(row.times(p.n).plus(column))}")
-    targets = [[_at(lo, e, corner, i * p.n + j * lanes) for j in range(vectors)] for i in range(rows)]
-    for line, ptrs in zip(cells, targets, strict=True):
-        for cell, ptr in zip(line, ptrs, strict=True):
-            start = zero_text(p.t, lanes) if p.zero else em.here(f"load {ty}, ptr {ptr}, align {align}")
-            em.stmt(f"store {ty} {start}, ptr {cell}")
-    for a, b, depth in p.pairs:
-        wide = p.unroll if b.affine else 1
-        unroll = next(u for u in (wide, 2, 1) if u <= wide and depth % u == 0)
-        with em.loop(0, depth, unroll) as k0:
-            _steps(lo, p.t, cells, (a, b), (row, lo.index(k0, unroll, depth), column), unroll, lanes)
-    for line, ptrs in zip(cells, targets, strict=True):
-        for cell, ptr in zip(line, ptrs, strict=True):
-            em.stmt(f"store {ty} {em.here(f'load {ty}, ptr {cell}')}, ptr {ptr}, align {align}")
-
-
-def _steps(
-    lo: Lowering, t: dtype, cells: list[list[str]], operands: tuple[Matrix, Matrix], at: tuple[Coord, Coord, Coord],
-    unroll: int, lanes: int,
-) -> None:  # fmt: skip
-    """`unroll` steps along k of one block."""
-    em, e = lo.em, scalar_type(t)
-    ty, align = lane_type(t, lanes), t.storage_bytes
-    (a, b), (row, k0, column) = operands, at
-    lines = [a.address(lo, row.shifted(i), k0) for i in range(len(cells))]
-    for u in range(unroll):
-        k = k0.shifted(u)
-        if b.affine:
-            first = b.address(lo, k, column)
-            places = [_at(lo, e, first, j * lanes) for j in range(len(cells[0]))]
-        else:
-            places = [b.address(lo, k, column.shifted(j * lanes)) for j in range(len(cells[0]))]
-        bs = [em.here(f"load {ty}, ptr {ptr}, align {align}") for ptr in places]
-        for line, cell_row in zip(lines, cells, strict=True):
-            x = em.splat(e, em.here(f"load {e}, ptr {_at(lo, e, line, u)}, align {align}"), lanes)
-            for cell, y in zip(cell_row, bs, strict=True):
-                old = em.here(f"load {ty}, ptr {cell}")
-                em.stmt(f"store {ty} {multiply_add(lo, t, lanes, x, y, old)}, ptr {cell}")
-
-
-def zero_text(t: dtype, lanes: int) -> str:
-    if lanes > 1:
-        return "zeroinitializer"
-    return "0" if t.is_int() else "0.0"
-
-
-def _at(lo: Lowering, e: str, ptr: str, elements: int) -> str:
-    return ptr if elements == 0 else lo.em.op(f"getelementptr {e}, ptr {ptr}, i64 {elements}")
-
-
-def multiply_add(lo: Lowering, t: dtype, lanes: int, a: str, b: str, c: str) -> str:
-    x, e = lo.lanes(lanes), scalar_type(t)
-    if t.is_int():
-        return x.op("add", e, x.op("mul", e, a, b), c)
-    return x.call("fma", e, a, b, c)
