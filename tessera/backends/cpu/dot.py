@@ -8,14 +8,15 @@ multiplies pairs of bf16, A stays bf16 and B is packed in pairs along k.
 from __future__ import annotations
 
 from tessera.backends.cpu.casts import cast
-from tessera.backends.cpu.loops import each, nest, prefix_masks, slope
+from tessera.backends.cpu.loops import Nest, each, nest, prefix_masks, slope
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, unsupported
 from tessera.backends.cpu.memory import to_buffer
 from tessera.backends.cpu.microkernel import Either, InPlace, Matrix, Packed, Product, product
 from tessera.backends.cpu.plan import (
-    best_dimension, contiguous_along, contiguous_dimension, fill, finish_side, materialise, prepare,
+    contiguous_along, contiguous_dimension, fill, finish_side, materialise, prepare,
 )  # fmt: skip
 from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
+from tessera.backends.cpu.turn import Convert, gathers, transpose
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import bfloat16, dtype, float32, float64, int32
 from tessera.ir import Effect, TileType, Value, elem_of, shape_of
@@ -148,18 +149,42 @@ def pack_pairs(lo: Lowering, op: DotOp, v: Value) -> Buffer:
     k, n = shape_of(v.type)
     buffer = lo.allocate(int32, (k // 2, n))
 
-    def body(at: Point) -> None:
-        row, column = at.coords
-        x = lo.lanes(at.lanes)
-        halves = [lo.text(lo.value(v, Point((row.times(2).shifted(i), column), at.lanes)), at.lanes) for i in (0, 1)]
-        low, high = (x.convert("zext", "i16", h, "i32") for h in halves)
-        both = x.op("or", "i32", low, x.op("shl", "i32", high, x.int("i32", 16)))
-        to_buffer(lo, buffer, at, Val(int32, at.lanes, both))
-
-    each(lo, nest(lo, (k // 2, n), along=1), body)
+    lanes = 8
+    if k % (2 * lanes) == 0 and n % lanes == 0 and gathers(lo, v, 1, lanes) and not gathers(lo, v, 0, lanes):
+        _pack_turned(lo, buffer, v, lanes)
+    else:
+        each(lo, nest(lo, (k // 2, n), along=1), lambda at: _pack_rows(lo, buffer, v, at))
     finish_side(lo)
     lo.temporaries.append(buffer)
     return buffer
+
+
+def _pack_rows(lo: Lowering, buffer: Buffer, v: Value, at: Point) -> None:
+    row, column = at.coords
+    x = lo.lanes(at.lanes)
+    halves = [lo.text(lo.value(v, Point((row.times(2).shifted(i), column), at.lanes)), at.lanes) for i in (0, 1)]
+    low, high = (x.convert("zext", "i16", h, "i32") for h in halves)
+    both = x.op("or", "i32", low, x.op("shl", "i32", high, x.int("i32", 16)))
+    to_buffer(lo, buffer, at, Val(int32, at.lanes, both))
+
+
+def _pack_turned(lo: Lowering, buffer: Buffer, v: Value, n: int) -> None:
+    """From memory that is contiguous along k, where pairs are neighbours already: blocks of n pairs x n columns."""
+    pairs, columns = buffer.shape
+
+    def body(at: Point) -> None:
+        row, column = (c.times(n) for c in at.coords)
+        lines: list[str] = []
+        k = row.times(2)
+        along = Coord(k.base, k.terms, tuple(range(2 * n)), 2 * pairs)
+        for j in range(n):
+            halves = lo.text(lo.value(v, Point((along, column.shifted(j)), 2 * n)), 2 * n)
+            lines.append(lo.em.op(f"bitcast <{2 * n} x i16> {halves} to <{n} x i32>"))
+        wide = Coord(column.base, column.terms, tuple(range(n)), columns)
+        for i, text in enumerate(transpose(lo, "i32", lines)):
+            to_buffer(lo, buffer, Point((row.shifted(i), wide), n), Val(int32, n, text))
+
+    each(lo, Nest((pairs // n, columns // n), (0, 1), (), 1), body, unroll=False)
 
 
 def packed_product(
@@ -265,15 +290,8 @@ def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
         return materialise(lo, v, op)
     source = elem_of(v.type)
     prepare(lo, [v], op)
-    shape = shape_of(v.type)
-    buffer = lo.allocate(t, shape)
-
-    def body(at: Point) -> None:
-        x = lo.value(v, at)
-        text = cast(lo.lanes(x.lanes), lo.text(x, x.lanes), source, t)
-        to_buffer(lo, buffer, at, Val(t, x.lanes, text))
-
-    each(lo, nest(lo, shape, along=best_dimension(lo, v)), body)
+    buffer = lo.allocate(t, shape_of(v.type))
+    fill(lo, buffer, v, _casting(lo, source, t))
     finish_side(lo)
     buffer.version = lo.new_version()
     lo.temporaries.append(buffer)
@@ -291,28 +309,22 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, bool]:
         return own, False
     buffer = lo.allocate(t, shape)
     prepare(lo, [v], op, keep_top=False)
-    if elem_of(v.type) == t:
-        fill(lo, buffer, v)
-    else:
-        source = elem_of(v.type)
-
-        def body(at: Point) -> None:
-            x = lo.value(v, at)
-            to_buffer(lo, buffer, at, Val(t, x.lanes, cast(lo.lanes(x.lanes), lo.text(x, x.lanes), source, t)))
-
-        each(lo, nest(lo, shape), body)
+    fill(lo, buffer, v, _casting(lo, elem_of(v.type), t))
     finish_side(lo)
     return buffer, False
+
+
+def _casting(lo: Lowering, source: dtype, t: dtype) -> Convert:
+    def convert(x: Val) -> Val:
+        return Val(t, x.lanes, cast(lo.lanes(x.lanes), lo.text(x, x.lanes), source, t)) if source != t else x
+
+    return convert
 
 
 def rounded(lo: Lowering, c: Buffer, acc: dtype) -> Buffer:
     """The result in the accumulator's type."""
     buffer = lo.allocate(acc, c.shape)
-
-    def body(at: Point) -> None:
-        x = lo.from_buffer(c, at)
-        to_buffer(lo, buffer, at, Val(acc, x.lanes, cast(lo.lanes(x.lanes), lo.text(x, x.lanes), c.elem, acc)))
-
-    each(lo, nest(lo, c.shape), body)
+    change = _casting(lo, c.elem, acc)
+    each(lo, nest(lo, c.shape), lambda at: to_buffer(lo, buffer, at, change(lo.from_buffer(c, at))))
     buffer.version = lo.new_version()
     return buffer

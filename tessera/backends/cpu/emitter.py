@@ -42,6 +42,7 @@ class Emitter:
         self.depth: dict[str, int] = {}
         self.scopes: list[Scope] = [Scope(True)]
         self.count = 0
+        self.dry = False  # everything goes into the innermost scope, to be thrown away
         self.memory = 0  # version of everything outside the tile buffers: part of the key of reads
         self.flags = ""  # fast-math flags of sums, differences and products
 
@@ -80,6 +81,8 @@ class Emitter:
 
     def _place(self, text: str, key: str, first: int, target: int) -> Text:
         scopes = self.scopes
+        if self.dry:
+            target = len(scopes) - 1
         for i in range(first, target + 1):
             found = scopes[i].table.get(key)
             if found is not None:
@@ -222,10 +225,12 @@ class Emitter:
 
     @contextmanager
     def discarded(self) -> Iterator[None]:
-        """Look at what code would come out without keeping it (what is hoisted stays, unused)."""
+        """Look at what code would come out without keeping any of it."""
+        outer, self.dry = self.dry, True
         self.scopes.append(Scope(True))
         yield
         self.scopes.pop()
+        self.dry = outer
 
     def body(self) -> str:
         (scope,) = self.scopes

@@ -78,11 +78,13 @@ def group_coords(lo: Lowering, plan: Nest, linear: Coord) -> dict[int, Coord]:
     return found
 
 
-def each(lo: Lowering, plan: Nest, body: Body, masks: Iterable[Prefix] = ()) -> None:
+def each(
+    lo: Lowering, plan: Nest, body: Body, masks: Iterable[Prefix] = (), unroll: bool = True
+) -> None:
     """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
-    unrolled = plan.vectors <= UNROLL
+    unrolled = unroll and plan.vectors <= UNROLL
     splits = [] if unrolled or len(plan.group) != 1 else list(masks)
 
     def visit(depth: int) -> None:

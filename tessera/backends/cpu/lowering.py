@@ -134,6 +134,7 @@ class Lowering:
         self.sizes: list[Val] = []
         self.exit_label = ""
         self.dummy = ""
+        self.gathers = 0  # emitted so far
 
     # --- small helpers -------------------------------------------------------------------------------
     def lanes(self, n: int) -> Lanes:

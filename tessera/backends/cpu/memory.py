@@ -129,6 +129,7 @@ def _gathered(
     lo: Lowering, elem: Any, address: str, n: int, mask: str | None, other: Val | None, version: int
 ) -> Val:
     """One load a lane; `address`: a vector of pointers."""
+    lo.gathers += 1
     x, m = lo.lanes(n), memory_type(elem)
     if n == 1:
         raw = lo.em.read(f"load {m}, ptr {address}, align {elem.storage_bytes}", version)

@@ -17,7 +17,8 @@ from typing import Any
 
 from tessera.backends.cpu.loops import Nest, Prefix, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
-from tessera.backends.cpu.values import Coord, Point, is_unit
+from tessera.backends.cpu.turn import Convert, turned_dimension, turned_fill
+from tessera.backends.cpu.values import Coord, Point, Val, is_unit
 from tessera.dtypes import dtype, int1
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ops import MATH_OPS, arith, memory, tile
@@ -107,12 +108,21 @@ def materialise(lo: Lowering, v: Value, root: Op | None = None) -> Buffer:
     return buffer
 
 
-def fill(lo: Lowering, buffer: Buffer, v: Value) -> None:
-    """Compute `v` into `buffer` by a loop of its own."""
-    plan = nest(lo, buffer.shape, along=best_dimension(lo, v))
-    write = lo.access.store
-    each(lo, plan, lambda at: write(lo, buffer, at, lo.value(v, at)), masks_of(lo, [v], plan))
+def fill(lo: Lowering, buffer: Buffer, v: Value, convert: Convert | None = None) -> None:
+    """Compute `v` into `buffer` by a loop of its own; `convert` is applied to each vector."""
+    change = convert or _unchanged
+    turned = turned_dimension(lo, v)
+    if turned is not None:
+        turned_fill(lo, buffer, v, turned, change)
+    else:
+        plan = nest(lo, buffer.shape)
+        write = lo.access.store
+        each(lo, plan, lambda at: write(lo, buffer, at, change(lo.value(v, at))), masks_of(lo, [v], plan))
     buffer.version = lo.new_version()
+
+
+def _unchanged(x: Val) -> Val:
+    return x
 
 
 def run(lo: Lowering, plan: Nest, body: Callable[[Point], None], values: Iterable[Value]) -> None:
@@ -302,17 +312,6 @@ def masks_of(lo: Lowering, values: Iterable[Value], plan: Nest) -> list[Prefix]:
     for v in values:
         visit(v)
     return list(found.values())
-
-
-def best_dimension(lo: Lowering, v: Value) -> int | None:
-    """The dimension along which `v`'s loads are contiguous, if that is not the last one; None: no preference."""
-    shape = shape_of(v.type)
-    if len(shape) < 2:
-        return None
-    for load in _direct_loads(lo, [v]):
-        assert isinstance(load.op, memory.LoadOp)
-        return contiguous_dimension(lo, load.op.ptr)
-    return None
 
 
 def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:

@@ -1,0 +1,84 @@
+"""Tiles whose memory order is not their own: blocks of vectors are transposed in registers instead of gathered.
+
+A block of n x n is read as n vectors along the dimension in which memory is contiguous. log2(n) rounds of two-operand
+shuffles exchange off-diagonal quarters of ever smaller blocks; then the vectors run along the last dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tessera.backends.cpu.loops import Nest, each
+from tessera.backends.cpu.lowering import Buffer, Lowering
+from tessera.backends.cpu.memory import to_buffer
+from tessera.backends.cpu.text import memory_type
+from tessera.backends.cpu.values import Coord, Point, Val
+from tessera.ir import Value, shape_of
+
+Convert = Callable[[Val], Val]
+
+
+def gathers(lo: Lowering, v: Value, dim: int, lanes: int) -> int:
+    """How many loads of single elements a vector of `v` along `dim` takes."""
+    coords = [Coord(0, (), None, 1) for _ in shape_of(v.type)]
+    coords[dim] = Coord(0, (), tuple(range(lanes)), lanes)
+    saved_side, saved_memo, before = lo.side, lo.memo, lo.gathers
+    lo.side, lo.memo = {}, {}
+    with lo.em.discarded():
+        lo.value(v, Point(tuple(coords), lanes))
+    found = lo.gathers - before
+    lo.side, lo.memo, lo.gathers = saved_side, saved_memo, before
+    return found
+
+
+def turned_dimension(lo: Lowering, v: Value) -> int | None:
+    """The dimension along which `v` is read without gathers, when the last one is not such; None otherwise."""
+    shape, lanes = shape_of(v.type), lo.facts.lanes
+    if len(shape) < 2 or shape[-1] % lanes or not gathers(lo, v, len(shape) - 1, lanes):
+        return None
+    for d in reversed(range(len(shape) - 1)):
+        if shape[d] % lanes == 0 and not gathers(lo, v, d, lanes):
+            return d
+    return None
+
+
+def transpose(lo: Lowering, e: str, rows: list[str]) -> list[str]:
+    """n vectors of n lanes → their columns."""
+    n = len(rows)
+    step = 1
+    while step < n:
+        upper = [k if not k & step else n + k - step for k in range(n)]
+        lower = [k + step if not k & step else n + k for k in range(n)]
+        for i in range(n):
+            if not i & step:
+                a, b = rows[i], rows[i + step]
+                rows[i] = lo.em.shuffle(e, a, b, n, upper)
+                rows[i + step] = lo.em.shuffle(e, a, b, n, lower)
+        step *= 2
+    return rows
+
+
+def turned_fill(lo: Lowering, buffer: Buffer, v: Value, dim: int, convert: Convert) -> None:
+    """`v` into `buffer`, read along `dim`."""
+    shape, n = buffer.shape, lo.facts.lanes
+    last = len(shape) - 1
+    blocks = tuple(s // n if d in (dim, last) else s for d, s in enumerate(shape))
+    e = memory_type(buffer.elem)
+
+    def body(at: Point) -> None:
+        first = [c.times(n) if d in (dim, last) else c for d, c in enumerate(at.coords)]
+        rows: list[str] = []
+        for j in range(n):
+            where = list(first)
+            c = first[dim]
+            where[dim] = Coord(c.base, c.terms, tuple(range(n)), shape[dim])
+            where[last] = first[last].shifted(j)
+            rows.append(lo.text(convert(lo.value(v, Point(tuple(where), n))), n))
+        for i, text in enumerate(transpose(lo, e, rows)):
+            where = list(first)
+            where[dim] = first[dim].shifted(i)
+            c = first[last]
+            where[last] = Coord(c.base, c.terms, tuple(range(n)), shape[last])
+            to_buffer(lo, buffer, Point(tuple(where), n), Val(buffer.elem, n, text))
+
+    each(lo, Nest(blocks, tuple(range(len(blocks))), (), 1), body, unroll=False)
