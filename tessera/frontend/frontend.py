@@ -114,6 +114,7 @@ class FrontEnd:
         self.module = module
         self.options = options
         self.builder = Builder()
+        self.combining = False  # inside a region that back ends evaluate lane by lane: no checks there
         self.functions: dict[Any, Any] = {}  # specialisations of `noinline` functions, see noinline.py
         self.frame: Frame = None  # type: ignore[assignment]  # set before anything is visited
 
@@ -224,7 +225,9 @@ class FrontEnd:
     def call_block(self, callee: Any, arg_types: Sequence[Any]) -> Block:
         """A block with arguments of these IR types that yields what `callee` returns for them (a combine region)."""
         block = Block(list(arg_types))
+        outer, self.combining = self.combining, True
         with self.builder.at(block):
             result = self.call(callee, [tensor_of(a) for a in block.args])
             self.builder.insert(YieldOp(flatten(self.decay(result))))
+        self.combining = outer
         return block

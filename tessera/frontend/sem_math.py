@@ -263,7 +263,7 @@ def _pointer_arithmetic(fe: FrontEnd, name: str, lhs: Operand, rhs: Operand) -> 
 
 def _assert_no_overflow(fe: FrontEnd, name: str, a: Value, b: Value) -> None:
     e = elem(a)
-    if not e.is_int() or e.bits >= 64:
+    if not e.is_int() or e.bits >= 64 or fe.combining:
         return
     wide = fe.builder.emit(_ARITHMETIC[name](cast_raw(fe, a, int64), cast_raw(fe, b, int64)))
     low = const_raw(fe, e.get_int_min_value(), wide.type)
