@@ -257,7 +257,7 @@ def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
     """Stop the interpreter here; the debugger sees every variable of the kernel that has a value."""
     if fe.options.backend_name != "interpreter":
         raise UnsupportedLanguageConstruct(
-            what="breakpoint() in compiled code",
+            "`breakpoint()` stops the interpreter only, and this kernel is compiled",
             help='run the kernel on the interpreter: TESSERA_INTERPRET=1, or launch it with `debug="check"`',
         )
     names: list[str] = []

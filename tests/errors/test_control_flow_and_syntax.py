@@ -334,6 +334,101 @@ case(
 )
 
 case(
+    "recursion of a called function",
+    errors.CompilationError,
+    """
+    def noinline(fn):
+        return jit(fn, noinline=True)
+
+    @noinline
+    def f(n):
+        if n > 1:
+            return f(n - 1)
+        return n
+
+    @jit
+    def k(p, n):
+        tl.store(p, f(n))
+    """,
+    """
+    error[compilation]: the noinline function f() calls itself
+      --> kernel.py:10:16 in f (at 3:15:)
+        |
+     10 |         return f(n - 1)
+        |                ^^^^^^^^
+      = note: f() is called at kernel.py:15:17
+      = help: a called function cannot be recursive at run time: write a loop
+    """,
+)
+
+case(
+    "a tile for a called function",
+    errors.TypeMismatch,
+    """
+    def noinline(fn):
+        return jit(fn, noinline=True)
+
+    @noinline
+    def f(n):
+        return n
+
+    @jit
+    def k(p, n):
+        tl.store(p, f(tl.arange(0, 4)))
+    """,
+    """
+    error[type-mismatch]: Function f is marked noinline, but was called with non-scalar argument n:int32[4]
+      --> kernel.py:13:17 in k (at 2:16:)
+        |
+     13 |     tl.store(p, f(tl.arange(0, 4)))
+        |                 ^^^^^^^^^^^^^^^^^^
+    """,
+)
+
+case(
+    "a breakpoint in compiled code",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, n):
+        if n > 3:
+            breakpoint()
+    """,
+    """
+    error[unsupported-syntax]: `breakpoint()` stops the interpreter only, and this kernel is compiled
+      --> kernel.py:7:9 in k (at 3:8:)
+       |
+     7 |         breakpoint()
+       |         ^^^^^^^^^^^^
+      = help: set TESSERA_INTERPRET=1, or launch the kernel with `debug="check"`
+    """,
+)
+
+case(
+    "an operator that an aggregate does not define",
+    errors.TypeMismatch,
+    """
+    from tessera.language.aggregate import aggregate
+
+    @aggregate
+    class Pair:
+        a: tl.tensor
+
+    @jit
+    def k(p, n):
+        tl.store(p, 2 * Pair(n))
+    """,
+    """
+    error[type-mismatch]: the operator `*` is not supported between constexpr[2] and Pair(a: int32)
+      --> kernel.py:12:17 in k (at 2:16:)
+        |
+     12 |     tl.store(p, 2 * Pair(n))
+        |                 ^^^^^^^^^^^
+      = help: define `__mul__` in the aggregate
+    """,
+)
+
+case(
     "a variable changes its type where a loop is left",
     errors.BranchMismatch,
     """

@@ -83,3 +83,33 @@ def test_tiles_in_loops_that_end_early(device: Any, N: int):
         np.testing.assert_allclose(device.numpy(sums)[p], x[p, :end:2].sum(0), rtol=1e-6)
         want = x[p, end] if end < rows else np.arange(N)
         np.testing.assert_array_equal(device.numpy(rows_found)[p], want)
+
+
+@tessera.jit
+def dots_until(a, b, out, rounds, limit, N: tl.constexpr):
+    i = tl.arange(0, N)
+    at = i[:, None] * N + i[None, :]
+    acc = tl.zeros([N, N], tl.float32)
+    k = 0
+    while True:
+        acc = tl.dot(tl.load(a + k * N * N + at), tl.load(b + at), acc, input_precision="ieee")
+        k += 1
+        if k == rounds or tl.max(tl.max(acc, 1), 0) > limit:
+            break
+    tl.store(out + at, acc)
+
+
+def test_products_in_a_loop_that_ends_early(device: Any):
+    rng = np.random.default_rng(3)
+    N, rounds = 32, 5
+    a = rng.uniform(0, 1, (rounds, N, N)).astype(np.float32)
+    b = rng.uniform(0, 1, (N, N)).astype(np.float32)
+    out = device.zeros((N, N))
+    for limit in (1e9, 25.0):
+        dots_until[(1,)](device.array(a), device.array(b), out, rounds, limit, N)
+        want = np.zeros((N, N))
+        for k in range(rounds):
+            want += a[k].astype(np.float64) @ b
+            if want.max() > limit:
+                break
+        np.testing.assert_allclose(device.numpy(out), want, rtol=1e-5)
