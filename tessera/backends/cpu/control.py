@@ -9,7 +9,7 @@ from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.demand import elementwise
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
-from tessera.backends.cpu.plan import KEEP_CAPTURED, cost, fill, flush, last_need, materialise, prepare
+from tessera.backends.cpu.plan import KEEP_CAPTURED, cost, fill, flush, last_need, materialise, prepare, repeated
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import dtype, int64, pointer_type
@@ -139,7 +139,7 @@ def _write_group(lo: Lowering, shape: tuple[int, ...], members: list[tuple[Value
         for x, slot in computed:
             lo.to_buffer(slot, at, x)
 
-    each(lo, nest(lo, shape), body)
+    each(lo, repeated(lo, nest(lo, shape), [v for v, _ in members]), body)
     for _, slot in members:
         slot.version = lo.new_version()
 

@@ -14,7 +14,7 @@ from tessera.backends.cpu.values import Val, power_in
 from tessera.dtypes import dtype, int1, int32, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import FuncOp, NumProgramsOp, ProgramIdOp
+from tessera.ops import FuncOp, GridDependencyOp, NumProgramsOp, ProgramIdOp, SpecialRegisterOp
 
 _REGISTERED = (control, demand, dot, effects, reduce)  # imported for the lowerings that they register
 
@@ -168,3 +168,24 @@ def _program_id(lo: Lowering, op: Any) -> None:
 def _num_programs(lo: Lowering, op: Any) -> None:
     size = lo.sizes[op.axis]
     lo.scalars[op.result] = Val(int32, 1, size.text, True, size.text, nonneg=True)
+
+
+@executes(SpecialRegisterOp)
+def _special_register(lo: Lowering, op: Any) -> None:
+    """The monotonic clock in nanoseconds; the number of the thread in the place of a multiprocessor's."""
+    em = lo.em
+    if op.name == "smid":
+        lo.scalars[op.result] = make(int32, 1, em.here(_context_field(lo, 3)))
+        return
+    em.declare("i32", "clock_gettime", "i32", "ptr")
+    now = em.alloca("[2 x i64]", align=8)
+    em.stmt(f"call i32 @clock_gettime(i32 1, ptr {now})")
+    seconds = em.here(f"load i64, ptr {now}, align 8")
+    rest = em.here(f"load i64, ptr {em.here(f'getelementptr i64, ptr {now}, i64 1')}, align 8")
+    total = em.here(f"add i64 {em.here(f'mul i64 {seconds}, 1000000000')}, {rest}")
+    lo.scalars[op.result] = make(int64, 1, total)
+
+
+@executes(GridDependencyOp)
+def _grid_dependency(lo: Lowering, op: Any) -> None:
+    """Launches follow one another anyway."""

@@ -32,6 +32,7 @@ class Nest:
     outer: tuple[int, ...]
     group: tuple[int, ...]
     lanes: int
+    times: int = 1  # vectors of one trip of the vector loop, where the extent allows it
 
     @property
     def group_size(self) -> int:
@@ -116,11 +117,11 @@ def _vector_loop(
         body(lo.here)
         return
 
-    def at(i: int | str) -> None:
+    def at(i: int | str, more: int = 0) -> None:
         if not unrolled:
             lo.memo = {}
         linear = lo.index(i, n, size)
-        linear = Coord(linear.base, linear.terms, tuple(range(n)) if n > 1 else None, size)
+        linear = Coord(linear.base + more, linear.terms, tuple(range(n)) if n > 1 else None, size)
         for d, c in group_coords(lo, plan, linear).items():
             coords[d] = c
         lo.here = point(tuple(coords), n)
@@ -130,16 +131,23 @@ def _vector_loop(
         for i in range(0, size, n):
             at(i)
         return
-    bound = split_bound(lo, plan, coords, splits) if splits else None
+    times = plan.times if size % (n * plan.times) == 0 and size > n * plan.times else 1
+    step = n * times
+
+    def trip(i: int | str) -> None:
+        for k in range(times):
+            at(i, k * n)
+
+    bound = split_bound(lo, plan, coords, splits, step) if splits else None
     if bound is None:
-        with lo.em.loop(0, size, n) as i:
-            at(i)
+        with lo.em.loop(0, size, step) as i:
+            trip(i)
         return
     full, proven = bound
     saved = lo.assumed
     lo.assumed = saved | proven
-    with lo.em.counted("0", full, str(n), always=True, guarded=True) as i:
-        at(i)
+    with lo.em.counted("0", full, str(step), always=True, guarded=True) as i:
+        trip(i)
     lo.assumed = saved
     with lo.em.counted(full, str(size), str(n), always=True, guarded=True) as i:
         at(i)
@@ -208,8 +216,10 @@ def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
     return [Prefix(mask, op, tuple(dims))] if (a, b) == rising else []
 
 
-def split_bound(lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefix]) -> tuple[str, set[Value]] | None:
-    """(number of leading elements in whole vectors for which all `masks` hold, the masks)."""
+def split_bound(
+    lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefix], step: int
+) -> tuple[str, set[Value]]:
+    """(number of leading elements in whole trips of `step` elements for which all `masks` hold, the masks)."""
     em, (dim,) = lo.em, plan.group
     limit = str(plan.group_size)
     start = [*coords]
@@ -225,7 +235,7 @@ def split_bound(lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefi
             room = em.op(f"add nsw i64 {room}, 1")
         limit = em.call("i64", "llvm.smin.i64", f"i64 {limit}", f"i64 {room}")
     limit = em.call("i64", "llvm.smax.i64", f"i64 {limit}", "i64 0")
-    return em.op(f"and i64 {limit}, {-plan.lanes}"), {p.mask for p in masks}
+    return em.op(f"and i64 {limit}, {-step}"), {p.mask for p in masks}
 
 
 def _wide(lo: Lowering, v: Value, at: Point) -> str:
