@@ -120,6 +120,15 @@ class Backend:
         """The attributes that a specialisation key of an argument stands for."""
         return [["tt.divisibility", 16]] if "D" in key else []
 
+    # What programs written for Triton's MLIR ask a back end for; tile IR needs none of it.
+    def load_dialects(self, context: Any) -> None: ...
+
+    def get_codegen_implementation(self, options: Options) -> dict[str, Any]:
+        return {}
+
+    def get_module_map(self) -> dict[str, Any]:
+        return {}
+
     def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
         """A view computed on demand (`sass`, `asm`), or None when there is no such view."""
         return None

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+NO_BITCODE = "functions of foreign libraries come as bitcode, which tessera does not link"
+
 # Name, with the module that Triton has it in → (why it is not there, what to use).
 REASONS: dict[str, tuple[str, str]] = {
     "triton.backends.compiler.AttrsDescriptor": (
@@ -30,12 +32,8 @@ REASONS: dict[str, tuple[str, str]] = {
         "operations are lowered by registered functions", "tessera.frontend.registry.impl"
     ),
     "triton.language.core.builtin": ("builtins of tessera are stubs with a registered lowering", "triton.jit"),
-    "triton.language.core.extern": (
-        "functions of foreign libraries need their bitcode, which tessera does not link", "triton.language.extra.libdevice"
-    ),
-    "triton.language.core.extern_elementwise": (
-        "functions of foreign libraries need their bitcode, which tessera does not link", "triton.language.extra.libdevice"
-    ),
+    "triton.language.core.extern": (NO_BITCODE, "triton.language.extra.libdevice"),
+    "triton.language.core.extern_elementwise": (NO_BITCODE, "triton.language.extra.libdevice"),
     "triton.language.extra.cuda.experimental_device_tensormap_create1d": (
         "superseded in Triton 3.3", "triton.language.make_tensor_descriptor"
     ),
@@ -78,7 +76,8 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton.ops": ("left Triton with release 3.0", "the kernels under examples/"),
     "triton.profiler": ("proton is a program of its own", "triton.testing.do_bench"),
     "triton.fb": ("of one company's build of Triton", "triton"),
-    "triton._C": ("there is no C extension", "tessera.ir"),
+    "triton._C.libtriton.passes": ("there is no C extension", "tessera.passes"),
+    "triton._C.libtriton.llvm": ("there is no C extension", "tessera.backends.llvm.binding"),
 }  # fmt: skip
 
 

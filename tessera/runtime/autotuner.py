@@ -127,6 +127,7 @@ class Autotuner(KernelInterface):
         self.perf_model: Callable[..., Any] | None = prune.get("perf_model")
         self.configs_top_k: Any = prune.get("top_k", 1.0)
         self.do_bench = do_bench or _deprecated_benchmarker(warmup, rep, use_cuda_graph)
+        self.num_warmups, self.num_reps, self.use_cuda_graph = warmup, rep, use_cuda_graph
         self.cache_results = cache_results
         self.cache: dict[tuple[Any, ...], Config] = {}
         self.configs_timings: dict[Config, list[float]] = {}

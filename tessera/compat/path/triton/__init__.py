@@ -2,12 +2,13 @@
 
 # pyright: basic
 import tessera.compat  # what this process starts finds this package too
-from tessera import *  # noqa: F403
+from tessera import *
 from tessera import __all__ as _names
 from tessera.compat.absent import absent
 from tessera.compat.install import TRITON_VERSION
 from tessera.runtime.allocation import set_allocator
 from triton import (
+    _C,
     _utils,
     backends,
     compiler,

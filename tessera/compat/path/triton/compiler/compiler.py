@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tessera.compat.absent import absent
+from tessera.compat.walk import WalkedModule
+from tessera.compiler import ASTSource as _ASTSource
 from tessera.compiler import (
-    ASTSource,
     CompiledKernel,
     IRSource,
     LazyDict,
@@ -15,6 +18,18 @@ from tessera.compiler.kernel import AsmDict
 from tessera.runtime import compile, driver
 from triton.backends.compiler import BaseBackend, GPUTarget, Language
 from triton.runtime.cache import triton_key
+
+
+class ASTSource(_ASTSource):
+    """A kernel with its argument types."""
+
+    def make_ir(
+        self, target: Any, options: Any = None, codegen: Any = None, modules: Any = None, context: Any = None
+    ) -> Any:  # fmt: skip
+        """With all arguments, as Triton's users call it: a module to walk. With the options alone: tile IR."""
+        if options is None:
+            return super().make_ir(target)
+        return WalkedModule(super().make_ir(options))
 
 
 def max_shared_mem(device: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 from tessera.compat.absent import absent
 from tessera.dtypes import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tessera.language import core as _core
-from tessera.language.core import *  # noqa: F403
+from tessera.language.core import *
 from tessera.language.values import unwrap
 from tessera.runtime.specialize import type_of_string as str_to_ty
 

@@ -2,6 +2,6 @@
 
 from tessera.compat.absent import absent
 from tessera.language import math as _math
-from tessera.language.math import *  # noqa: F403
+from tessera.language.math import *
 
 __getattr__ = absent(__name__, _math)

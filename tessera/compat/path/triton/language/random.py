@@ -2,6 +2,6 @@
 
 from tessera.compat.absent import absent
 from tessera.language import random as _random
-from tessera.language.random import *  # noqa: F403
+from tessera.language.random import *
 
 __getattr__ = absent(__name__, _random)

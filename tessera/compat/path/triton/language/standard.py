@@ -2,7 +2,7 @@
 
 from tessera.compat.absent import absent
 from tessera.language import standard as _standard
-from tessera.language.standard import *  # noqa: F403
+from tessera.language.standard import *
 from tessera.language.standard import log2_of as _log2
 
 __all__ = [*getattr(_standard, "__all__", ()), "_log2"]

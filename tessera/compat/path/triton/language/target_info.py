@@ -2,6 +2,6 @@
 
 from tessera.compat.absent import absent
 from tessera.language import target_info as _target_info
-from tessera.language.target_info import *  # noqa: F403
+from tessera.language.target_info import *
 
 __getattr__ = absent(__name__, _target_info)

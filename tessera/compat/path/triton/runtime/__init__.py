@@ -6,7 +6,7 @@ import sys
 import triton.runtime.jit  # before the names of tessera.runtime, where `jit` is the decorator
 from tessera import runtime as _runtime
 from tessera.compat.absent import absent
-from tessera.runtime import *  # noqa: F403
+from tessera.runtime import *
 from tessera.runtime import __all__ as _names
 from triton.runtime import autotuner, cache, errors, interpreter
 from triton.runtime.driver import driver  # the object; the module is imported by its path

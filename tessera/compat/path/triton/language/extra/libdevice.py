@@ -2,6 +2,6 @@
 
 from tessera.compat.absent import absent
 from tessera.language.extra import libdevice as _libdevice
-from tessera.language.extra.libdevice import *  # noqa: F403
+from tessera.language.extra.libdevice import *
 
 __getattr__ = absent(__name__, _libdevice)

@@ -2,7 +2,7 @@
 
 from tessera.compat.absent import absent
 from tessera.language.extra import cuda as _cuda
-from tessera.language.extra.cuda import *  # noqa: F403
+from tessera.language.extra.cuda import *
 from triton.language.extra.cuda import libdevice
 
 __all__ = [*_cuda.__all__, "libdevice"]
