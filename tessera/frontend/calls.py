@@ -258,7 +258,7 @@ def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
     if fe.options.backend_name != "interpreter":
         raise UnsupportedLanguageConstruct(
             "`breakpoint()` stops the interpreter only, and this kernel is compiled",
-            help='run the kernel on the interpreter: TESSERA_INTERPRET=1, or launch it with `debug="check"`',
+            help='set TESSERA_INTERPRET=1, or launch the kernel with `debug="check"`',
         )
     names: list[str] = []
     values: list[Value] = []

@@ -20,7 +20,9 @@ from tessera.language.values import METHODS, BoundMethod, constexpr, tensor, wra
 
 PYTHON_BUILTINS: dict[str, Any] = {
     name: getattr(builtins, name)
-    for name in ("len", "list", "range", "float", "int", "isinstance", "getattr", "hasattr", "print", "min", "max", "breakpoint")
+    for name in (
+        "len", "list", "range", "float", "int", "isinstance", "getattr", "hasattr", "print", "min", "max", "breakpoint"
+    )
 }  # fmt: skip
 _OWN_PACKAGES = ("tessera", "triton")
 _FREE_KINDS = (

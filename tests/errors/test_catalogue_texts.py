@@ -1,0 +1,292 @@
+# ruff: noqa: E501  texts are as wide as they are
+"""Full texts of the errors that no line of a kernel causes, and the proof that no class of the catalogue lacks a text."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera import errors
+from tessera.backends.nvidia.ptxas import assemble
+from tessera.compat.install import install
+from tessera.config import knobs
+from tessera.interp import run
+from tessera.ir import parse_module, verify
+from tessera.runtime.driver import CudaDriver, driver, driver_named
+from tessera.tools.error_catalogue import catalogue
+from tests.errors import (
+    test_checked_launches,
+    test_control_flow_and_syntax,
+    test_names_and_types,
+    test_operations,
+)
+
+CASES: list[Any] = []
+Trigger = Callable[[pytest.MonkeyPatch, Path], Any]
+
+
+def case(kind: type, text: str) -> Callable[[Trigger], Trigger]:
+    """Register a function that makes tessera raise an error of this class with this text."""
+
+    def register(trigger: Trigger) -> Trigger:
+        CASES.append(pytest.param(kind, trigger, text, id=kind.__name__))
+        return trigger
+
+    return register
+
+
+FACTOR = tl.constexpr(2)
+
+
+@tessera.jit
+def scaled(p, n):
+    tl.store(p + tl.arange(0, 4), tl.arange(0, 4) * FACTOR + n)
+
+
+@case(
+    errors.HostOnly,
+    """
+    error[host-only]: Cannot call @tessera.jit'd outside of the scope of a kernel
+      = help: launch a kernel with a grid: `scaled[grid](...)`
+""",
+)
+def call_a_kernel(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled(np.zeros(4, np.float32), 3)
+
+
+@case(
+    errors.KernelOnly,
+    """
+    error[kernel-only]: Did you forget to add @tessera.jit ? (`arange` can only be called inside a kernel)
+""",
+)
+def call_an_operation(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    tl.arange(0, 4)
+
+
+@case(
+    errors.ChangedGlobal,
+    """
+    error[changed-global]: Global variable FACTOR has changed since we compiled this kernel, from 2 to 3
+      = help: pass a value that changes as a `tl.constexpr` parameter
+""",
+)
+def change_a_global(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](np.zeros(4, np.float32), 3)
+    patch.setitem(globals(), "FACTOR", tl.constexpr(3))
+    scaled[(1,)](np.zeros(4, np.float32), 3)
+
+
+@case(
+    errors.LaunchError,
+    """
+    error[launch]: num_warps must be a power of 2
+      = help: got num_warps=3
+""",
+)
+def odd_warps(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](np.zeros(4, np.float32), 3, num_warps=3)
+
+
+@case(
+    errors.SpecializationError,
+    """
+    error[argument-type]: failed to specialize argument of type: object
+      = help: pass a tensor, an int, a float, a bool or None; annotate other values `: tl.constexpr`
+""",
+)
+def odd_argument(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](np.zeros(4, np.float32), object())
+
+
+@case(
+    errors.AutotunerError,
+    """
+    error[autotuner]: No valid autotuner configs after pruning of scaled. `early_config_prune` must leave at least one config.
+""",
+)
+def prune_everything(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    configs = [tessera.Config({}, num_warps=w) for w in (1, 2)]
+    prune = {"early_config_prune": lambda configs, named_args, **kwargs: []}
+    tessera.autotune(configs, key=["n"], prune_configs_by=prune)(scaled)[(1,)](
+        np.zeros(4, np.float32), 3
+    )
+
+
+@case(
+    errors.NoDeviceError,
+    """
+    error[no-device]: torch is not imported
+""",
+)
+def device_of_torch(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.delitem(sys.modules, "torch", raising=False)
+    driver_named("cpu").get_active_torch_device()
+
+
+@case(
+    errors.OutOfResources,
+    """
+    error[out-of-resources]: out of resource: threads, Required: 2048, Hardware limit: 1024.
+      = help: Reducing block sizes or `num_stages` may help.
+""",
+)
+def too_many_threads(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    driver.set_active("cpu")
+    kernel = scaled.warmup(np.zeros(4, np.float32), 3, grid=(1,), num_warps=64)
+    kernel.check_resources(1 << 16, 1024, 32)
+
+
+@case(
+    errors.InterpreterError,
+    """
+    error[interpreter]: buffer 3 of a ring of 2
+      = note: program (0, 0, 0)
+""",
+)
+def beyond_the_ring(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    ring, slot = shared_type(2, 8), shared_type(8)
+    body = f"%r: {ring} = local_alloc _\n%i: i32 = const {{value=3}}\n%b: {slot} = local_index %r, %i\n"
+    run(parse_module("module {}{\nfunc {name='k'} () {\n" + body + "return []\n}\n}\n"), (1,), [])
+
+
+def shared_type(*shape: int) -> str:
+    return f"shared<{'x'.join(map(str, shape))}xfp32>"
+
+
+@case(
+    errors.IRError,
+    """
+    error[invalid-ir]: add: <x: i32> and <y: i64> differ in type
+      = help: this is a bug of tessera: please report it with the reproducer
+""",
+)
+def invalid_ir(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    verify(
+        parse_module(
+            "module {}{\nfunc {name='k'} (%x: i32, %y: i64) {\n%z: i32 = add %x, %y\nreturn []\n}\n}\n"
+        )
+    )
+
+
+@case(
+    errors.InternalError,
+    """
+    error[internal]: stage 'tir' of the interpreter back end failed: ZeroDivisionError: division by zero
+      = note: reproducer: FOLDER
+      = help: this is a bug of tessera: please report it with the reproducer
+""",
+)
+def failing_stage(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise ZeroDivisionError("division by zero")
+
+    driver.set_active("interpreter")
+    patch.setattr("tessera.backends.interpreter.pack_locations", broken)
+    patch.setattr("tempfile.mkdtemp", lambda **kwargs: str(folder))
+    scaled.warmup(np.zeros(4, np.float32), 5, grid=(1,), num_warps=2)
+
+
+@case(
+    errors.TritonAlreadyImported,
+    """
+    error[triton-imported]: `import triton` cannot mean tessera any more: another Triton was imported from /lib/triton.py
+      = help: import tessera.compat before anything that imports triton, or start the program with `python -m tessera run`
+""",
+)
+def other_triton(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    other = ModuleType("triton")
+    other.__file__ = "/lib/triton.py"
+    patch.setitem(sys.modules, "triton", other)
+    install()
+
+
+@case(
+    errors.HostPointerError,
+    """
+    error[host-pointer]: Pointer argument (a NumPy array of float32) cannot be accessed from the GPU (cpu tensor?)
+      = help: move the data to the device (torch: `.cuda()`), or pass host arrays only: then the kernel runs on the CPU
+""",
+)
+def host_array_for_a_gpu(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    CudaDriver.address(object.__new__(CudaDriver), np.zeros(1, np.float32))
+
+
+@case(
+    errors.ToolNotFound,
+    """
+    error[tool-not-found]: TESSERA_PTXAS names 'FOLDER/ptxas', which is no executable file
+      = help: correct or unset TESSERA_PTXAS (or TRITON_PTXAS_PATH)
+""",
+)
+def no_assembler(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    with knobs.nvidia.scope():
+        knobs.nvidia.ptxas = str(folder / "ptxas")
+        assemble("", "sm_90")
+
+
+@case(
+    errors.PTXASError,
+    """
+    error[ptxas]: ptxas failed with code 255
+    ptxas x.ptx, line 2; error   : Unknown symbol
+          2 | nonsense;
+      = note: the PTX is in FOLDER/k.ptx
+      = note: repeat with: FOLDER/ptxas -v -arch=sm_90 FOLDER/k.ptx -o FOLDER/k.cubin
+""",
+)
+def assembler_fails(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    tool = folder / "ptxas"
+    tool.write_text(
+        "#!/bin/sh\necho 'ptxas x.ptx, line 2; error   : Unknown symbol' >&2\nexit 255\n"
+    )
+    tool.chmod(0o755)
+    kept = folder / "k.ptx"
+    patch.setattr(
+        "tempfile.mkstemp", lambda **kwargs: (os.open(kept, os.O_CREAT | os.O_WRONLY), str(kept))
+    )
+    with knobs.nvidia.scope():
+        knobs.nvidia.ptxas = str(tool)
+        assemble(".version 8.0\nnonsense;\n", "sm_90")
+
+
+@pytest.fixture(autouse=True)
+def usual_driver() -> Iterator[None]:
+    yield
+    driver.reset_active()
+
+
+@pytest.mark.parametrize(("kind", "trigger", "text"), CASES)
+def test_text(
+    kind: type, trigger: Trigger, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    with pytest.raises(errors.TesseraError) as caught:
+        trigger(monkeypatch, tmp_path)
+    assert type(caught.value) is kind
+    assert str(caught.value).replace(str(tmp_path), "FOLDER") == textwrap.dedent(text).strip("\n")
+
+
+# Bases that are never raised themselves.
+ABSTRACT = {errors.TesseraError}
+
+
+def test_every_class_has_a_text():
+    """The kernel errors' texts stand in the modules beside this one."""
+    covered = {param.values[0] for param in CASES}
+    for module in (test_checked_launches, test_control_flow_and_syntax, test_names_and_types):
+        covered |= {param.values[0] for param in module.CASES}
+    codes = "".join(test_operations.TEXTS.values())
+    missing = [
+        k for k in catalogue() if k not in covered | ABSTRACT and f"error[{k.code}]" not in codes
+    ]
+    assert [kind.__name__ for kind in missing] == []
