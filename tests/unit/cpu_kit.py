@@ -28,7 +28,12 @@ def interpreted(kernel: Any, grid: Sequence[int], *args: Any, **constants: Any) 
 
 
 def agree(
-    kernel: Any, grid: Sequence[int], *args: Any, rtol: float = 0.0, atol: float = 0.0, **constants: Any
+    kernel: Any,
+    grid: Sequence[int],
+    *args: Any,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    **constants: Any,
 ) -> Any:
     """Both runs leave the same bytes in all array arguments (or close ones); gives the compiled kernel."""
     ours = [x.copy() if isinstance(x, np.ndarray) else x for x in args]

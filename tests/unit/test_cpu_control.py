@@ -31,7 +31,7 @@ def turn_kernel(x, n, N: tl.constexpr):
     at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     a = tl.load(x + at)
     s = tl.sum(a, 1)
-    for i in range(n):
+    for _ in range(n):
         a = tl.trans(a) + s[:, None] * 0.1
         s = tl.sum(a, 0) * 0.01 + s
     tl.store(x + at, a)
@@ -57,7 +57,16 @@ def pointer_kernel(x, y, rows, stride, N: tl.constexpr):
 
 
 def test_carried_pointers():
-    k = agree(pointer_kernel, (1,), floats(40, 70), np.zeros((41, 64), np.float32), 40, 70, rtol=1e-6, N=64)
+    k = agree(
+        pointer_kernel,
+        (1,),
+        floats(40, 70),
+        np.zeros((41, 64), np.float32),
+        40,
+        70,
+        rtol=1e-6,
+        N=64,
+    )
     assert "gather" not in k.asm["llir"]
     assert "scatter" not in k.asm["llir"]
 

@@ -9,20 +9,61 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.backends.cpu.backend import CpuBackend
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.backend import CpuBackend
 from tessera.backends.llvm.binding import link_object
 from tessera.dtypes import float32, int1, int32, pointer_type
 from tessera.interp import run
 from tessera.ir import Block, Builder, Module, TileType, Value, verify
 from tessera.ops import (
-    AddOp, AddPtrOp, ArangeOp, BroadcastOp, CastOp, CmpOp, ConstOp, ExpandDimsOp, ForOp, FuncOp, GatherOp, IfOp, JoinOp,
-    LoadOp, MaxOp, MinOp, MulOp, ProgramIdOp, ReduceOp, RemOp, ReshapeOp, ReturnOp, ScanOp, SelectOp, SplatOp, SplitOp,
-    StoreOp, SubOp, TransOp, XorOp, YieldOp,
+    AddOp,
+    AddPtrOp,
+    ArangeOp,
+    BroadcastOp,
+    CastOp,
+    CmpOp,
+    ConstOp,
+    ExpandDimsOp,
+    ForOp,
+    FuncOp,
+    GatherOp,
+    IfOp,
+    JoinOp,
+    LoadOp,
+    MaxOp,
+    MinOp,
+    MulOp,
+    ProgramIdOp,
+    ReduceOp,
+    RemOp,
+    ReshapeOp,
+    ReturnOp,
+    ScanOp,
+    SelectOp,
+    SplatOp,
+    SplitOp,
+    StoreOp,
+    SubOp,
+    TransOp,
+    XorOp,
+    YieldOp,
 )  # fmt: skip
 
 SIZE = 1 << 12
-SHAPES = [(16,), (64,), (512,), (2, 8), (8, 2), (32, 16), (16, 64), (4, 4, 8), (2, 2, 2), (1, 32), (32, 1), (4, 128)]
+SHAPES = [
+    (16,),
+    (64,),
+    (512,),
+    (2, 8),
+    (8, 2),
+    (32, 16),
+    (16, 64),
+    (4, 4, 8),
+    (2, 2, 2),
+    (1, 32),
+    (32, 1),
+    (4, 128),
+]
 
 
 class Generator:
@@ -114,7 +155,9 @@ class Generator:
             self.tiles.append(self.b.emit(TransOp(a, order=tuple(order))))
         elif kind == 1:
             options = [s for s in [*SHAPES, (a.type.numel,)] if np.prod(s) == a.type.numel]
-            self.tiles.append(self.b.emit(ReshapeOp(a, results=[TileType(self.random.choice(options), int32)])))
+            self.tiles.append(
+                self.b.emit(ReshapeOp(a, results=[TileType(self.random.choice(options), int32)]))
+            )
         elif kind == 2 and a.type.numel <= 1024:
             b = self.random.choice([t for t in self.tiles if t.type == a.type])
             self.tiles.append(self.b.emit(JoinOp(a, b)))
@@ -167,7 +210,9 @@ class Generator:
     def loop(self) -> None:
         """Carry two tiles; the body is random too."""
         carried = [self.random.choice(self.tiles) for _ in range(2)]
-        lb, ub, step = (self.b.emit(ConstOp(value=v, results=[int32])) for v in (0, self.random.randrange(4), 1))
+        lb, ub, step = (
+            self.b.emit(ConstOp(value=v, results=[int32])) for v in (0, self.random.randrange(4), 1)
+        )
         block = Block([int32, *(v.type for v in carried)])
         outer, saved = self.b, self.tiles
         self.b, self.tiles = Builder(block), [*saved, *block.args[1:]]
@@ -178,7 +223,9 @@ class Generator:
         self.tiles += self.b.insert(ForOp(lb, ub, step, carried, regions=[block])).results
 
     def branch(self) -> None:
-        c = self.b.emit(CmpOp(self.pid, self.b.emit(ConstOp(value=1, results=[int32])), predicate="lt"))
+        c = self.b.emit(
+            CmpOp(self.pid, self.b.emit(ConstOp(value=1, results=[int32])), predicate="lt")
+        )
         assert c.type is int1
         t = self.random.choice(self.tiles).type
         blocks: list[Block] = []
@@ -220,8 +267,14 @@ def execute(module: Module, programs: int, arch: str, x: np.ndarray, y: np.ndarr
     status = np.zeros(1, np.int32)
     context = np.zeros(5, np.int64)
     context[:2] = np.array([programs, 1, 1, 0], np.int32).view(np.int64)
-    context[2:] = scratch.ctypes.data + 64 - scratch.ctypes.data % 64, scratch.nbytes, status.ctypes.data
-    fn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(code["k"])
+    context[2:] = (
+        scratch.ctypes.data + 64 - scratch.ctypes.data % 64,
+        scratch.nbytes,
+        status.ctypes.data,
+    )
+    fn = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)(
+        code["k"]
+    )
     fn(slots.ctypes.data, 0, programs, context.ctypes.data)
 
 

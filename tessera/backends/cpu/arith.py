@@ -100,8 +100,12 @@ def quotient(x: Lanes, t: dtype, a: str, b: str) -> str:
         # Exact in fp64, and far faster than one division a lane.
         name, back = ("sitofp", "fptosi") if t.signed else ("uitofp", "fptoui")
         safe = x.select(e, is_zero, x.int(e, 1), b)
-        q = x.op("fdiv", "double", x.convert(name, e, a, "double"), x.convert(name, e, safe, "double"))
-        whole = x.convert("trunc", "i64", x.convert("fptosi" if t.bits == 32 else back, "double", q, "i64"), e)
+        q = x.op(
+            "fdiv", "double", x.convert(name, e, a, "double"), x.convert(name, e, safe, "double")
+        )
+        whole = x.convert(
+            "trunc", "i64", x.convert("fptosi" if t.bits == 32 else back, "double", q, "i64"), e
+        )
         return x.select(e, is_zero, zero, whole)
     unsafe, minus = is_zero, ""
     if t.signed:
@@ -249,5 +253,12 @@ def _hint(x: Lanes, op: Op, t: Any, a: str) -> str:
     return a
 
 
-_EXACT_BITS = (arith.NegOp, arith.AbsOp, arith.CastOp, arith.BitcastOp, arith.HintOp, arith.SelectOp)
+_EXACT_BITS = (
+    arith.NegOp,
+    arith.AbsOp,
+    arith.CastOp,
+    arith.BitcastOp,
+    arith.HintOp,
+    arith.SelectOp,
+)
 _THROUGH_FP32 = {c for c in TABLE if c not in _EXACT_BITS}

@@ -59,7 +59,9 @@ class CpuBackend(Backend):
         }
 
     def _tir(self, module: Module, metadata: dict[str, Any]) -> Module:
-        manager = PassManager(cpu_pipeline(), knobs.compilation.verify, knobs.compilation.print_after or "")
+        manager = PassManager(
+            cpu_pipeline(), knobs.compilation.verify, knobs.compilation.print_after or ""
+        )
         return manager.run(module)
 
     def _llir(self, module: Module, metadata: dict[str, Any], options: Options) -> str:

@@ -1,4 +1,4 @@
-"""Conversions between element types on vectors, small floats in integer arithmetic where the machine has no instruction.
+"""Conversions between element types on vectors, small floats in integer arithmetic where no instruction is.
 
 A small float with m bits of mantissa becomes fp32 by moving its magnitude to the fp32 fields and multiplying by
 2^(127 - bias): exact, subnormals included. Back: normal results round on the integer bits; subnormal ones by adding
@@ -12,7 +12,14 @@ from typing import Any
 
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.target import CpuFacts
-from tessera.backends.cpu.text import LARGEST_CODE, float_literal, lane_type, literal, splat_literal, vector_type
+from tessera.backends.cpu.text import (
+    LARGEST_CODE,
+    float_literal,
+    lane_type,
+    literal,
+    splat_literal,
+    vector_type,
+)
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int1, int32, int64
 
 _FNUZ = ("fp8e4b8", "fp8e5b16")
@@ -49,9 +56,13 @@ class Lanes:
     def convert(self, name: str, source: str, text: str, target: str) -> str:
         if source == target:
             return text
-        return self.em.op(f"{name} {vector_type(source, self.n)} {text} to {vector_type(target, self.n)}")
+        return self.em.op(
+            f"{name} {vector_type(source, self.n)} {text} to {vector_type(target, self.n)}"
+        )
 
-    def call(self, base: str, element: str, *operands: str, extra: tuple[str, ...] = (), suffix: str = "") -> str:
+    def call(
+        self, base: str, element: str, *operands: str, extra: tuple[str, ...] = (), suffix: str = ""
+    ) -> str:
         """An overloaded intrinsic whose operands and result have one type."""
         ty = vector_type(element, self.n)
         name = f"llvm.{base}.{suffix or self.suffix(element)}"
@@ -78,14 +89,23 @@ def widen(x: Lanes, text: str, t: dtype) -> str:
     element, m = f"i{t.bits}", t.mantissa
     wide = x.convert("zext", element, text, "i32")
     magnitude = x.op("and", "i32", wide, x.int("i32", (1 << (t.bits - 1)) - 1))
-    sign = x.op("shl", "i32", x.op("and", "i32", wide, x.int("i32", 1 << (t.bits - 1))), x.int("i32", 32 - t.bits))
+    sign = x.op(
+        "shl",
+        "i32",
+        x.op("and", "i32", wide, x.int("i32", 1 << (t.bits - 1))),
+        x.int("i32", 32 - t.bits),
+    )
     moved = x.op("shl", "i32", magnitude, x.int("i32", 23 - m))
-    value = x.op("fmul", "float", x.convert("bitcast", "i32", moved, "float"), x.f32(2.0 ** (127 - t.bias)))
+    value = x.op(
+        "fmul", "float", x.convert("bitcast", "i32", moved, "float"), x.f32(2.0 ** (127 - t.bias))
+    )
     bits = x.convert("bitcast", "float", value, "i32")
     if t.name in ("fp16", "fp8e5"):
         high = ((1 << (t.bits - 1 - m)) - 1) << m
         special = x.op("or", "i32", moved, x.int("i32", 0x7F800000))
-        bits = x.select("i32", x.cmp("icmp uge", "i32", magnitude, x.int("i32", high)), special, bits)
+        bits = x.select(
+            "i32", x.cmp("icmp uge", "i32", magnitude, x.int("i32", high)), special, bits
+        )
     nan = {"fp8e4nv": (magnitude, 0x7F), **dict.fromkeys(_FNUZ, (wide, 0x80))}.get(t.name)
     if nan is not None:
         is_nan = x.cmp("icmp eq", "i32", nan[0], x.int("i32", nan[1]))
@@ -106,7 +126,9 @@ def _narrow_bf16(x: Lanes, text: str, rounding: str) -> str:
     bits = x.convert("bitcast", "float", text, "i32")
     if rounding == "rtne":
         if x.facts.bf16_convert and x.n >= 4:
-            return x.convert("bitcast", "bfloat", x.convert("fptrunc", "float", text, "bfloat"), "i16")
+            return x.convert(
+                "bitcast", "bfloat", x.convert("fptrunc", "float", text, "bfloat"), "i16"
+            )
         odd = x.op("and", "i32", x.op("lshr", "i32", bits, x.int("i32", 16)), x.int("i32", 1))
         rounded = x.op("add", "i32", x.op("add", "i32", bits, x.int("i32", 0x7FFF)), odd)
     else:
@@ -133,7 +155,12 @@ def _narrow_bits(x: Lanes, text: str, t: dtype, rounding: str) -> str:
     else:
         odd = x.op("and", "i32", x.op("lshr", "i32", a, x.int("i32", shift)), x.int("i32", 1))
         half = x.int("i32", (1 << (shift - 1)) - 1)
-        normal = x.op("lshr", "i32", x.op("add", "i32", x.op("add", "i32", rebased, half), odd), x.int("i32", shift))
+        normal = x.op(
+            "lshr",
+            "i32",
+            x.op("add", "i32", x.op("add", "i32", rebased, half), odd),
+            x.int("i32", shift),
+        )
         magic = x.f32(2.0 ** (scale + 23))
         total = x.convert("bitcast", "float", x.op("fadd", "float", af, magic), "i32")
         tiny = x.op("sub", "i32", total, x.int("i32", (scale + 23 + 127) << 23))
@@ -146,11 +173,15 @@ def _finish(x: Lanes, code: str, a: str, bits: str, t: dtype, rounding: str) -> 
     """Saturation, NaN and the sign."""
     top = LARGEST_CODE[t.name]
     ieee = t is float16
-    code = x.call("umin", "i32", code, x.int("i32", top + 1 if ieee and rounding == "rtne" else top))
+    code = x.call(
+        "umin", "i32", code, x.int("i32", top + 1 if ieee and rounding == "rtne" else top)
+    )
     big = x.int("i32", 0x7F800000)
     over = x.cmp("icmp uge", "i32", a, big)
     code = x.select("i32", over, x.int("i32", top + 1 if ieee else top), code)
-    sign = x.op("lshr", "i32", x.op("and", "i32", bits, x.int("i32", 0x80000000)), x.int("i32", 32 - t.bits))
+    sign = x.op(
+        "lshr", "i32", x.op("and", "i32", bits, x.int("i32", 0x80000000)), x.int("i32", 32 - t.bits)
+    )
     if t.name in _FNUZ:
         zero = x.cmp("icmp eq", "i32", code, x.int("i32", 0))
         sign = x.select("i32", zero, x.int("i32", 0), sign)

@@ -9,7 +9,17 @@ from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.demand import elementwise
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
-from tessera.backends.cpu.plan import KEEP_CAPTURED, cost, fill, flush, last_need, materialise, prepare, repeated
+from tessera.backends.cpu.plan import (
+    KEEP_CAPTURED,
+    KEEP_SHARED,
+    cost,
+    fill,
+    flush,
+    last_need,
+    materialise,
+    prepare,
+    repeated,
+)
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import dtype, int64, pointer_type
@@ -105,7 +115,10 @@ def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
 
 def write_slots(lo: Lowering, op: Op, values: Sequence[Value], slots: Sequence[Slot]) -> None:
     """All values at once into their slots; values may be computed from what the slots hold now."""
-    texts = [None if isinstance(s, Buffer) else lo.scalar_text(v) for v, s in zip(values, slots, strict=True)]
+    texts = [
+        None if isinstance(s, Buffer) else lo.scalar_text(v)
+        for v, s in zip(values, slots, strict=True)
+    ]
     tiles: list[tuple[Value, Buffer]] = []
     for v, slot in zip(values, slots, strict=True):
         if isinstance(slot, Buffer):
@@ -208,7 +221,11 @@ def tabulate(lo: Lowering, values: list[Value]) -> None:
         seen.add(v)
         op = v.op
         assert op is not None
-        if isinstance(op, (DivOp, RemOp)) and len(shape_of(v.type)) == 1 and elem_of(v.type).is_int():
+        if (
+            isinstance(op, (DivOp, RemOp))
+            and len(shape_of(v.type)) == 1
+            and elem_of(v.type).is_int()
+        ):
             buffer = lo.allocate(v.type.elem, v.type.shape)
             fill(lo, buffer, v)
             lo.uniform[v] = buffer
@@ -225,9 +242,10 @@ def enter(lo: Lowering, op: Op, repeats: bool) -> None:
     if repeats:
         tabulate(lo, captured(lo, op))
     for v in captured(lo, op):
-        if repeats and cost(lo, v) >= KEEP_CAPTURED:
-            materialise(lo, v, op)
-        elif not repeats and cost(lo, v) >= 4 * KEEP_CAPTURED and last_need(lo, v) > lo.end[op]:
+        price = cost(lo, v)
+        if price >= (KEEP_CAPTURED if repeats else KEEP_SHARED) and (
+            repeats or last_need(lo, v) > lo.end[op]
+        ):
             materialise(lo, v, op)
     if op.all_effects() & Effect.WRITE:
         flush(lo, op)
@@ -275,7 +293,9 @@ def _forget(lo: Lowering, kept: set[Value]) -> None:
 def _for(lo: Lowering, op: ForOp) -> None:
     em = lo.em
     t = op.lb.type
-    lb, ub, step = (cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step))
+    lb, ub, step = (
+        cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
+    )
     slots = _initial(lo, op, op.inits)
     enter(lo, op, repeats=True)
     first, by = lo.scalar(op.lb), lo.scalar(op.step)
@@ -339,7 +359,10 @@ def _while(lo: Lowering, op: WhileOp) -> None:
     enter(lo, op, repeats=True)
     before, after = op.regions
     passed = before.terminator.operands[1:]
-    out = [s if v is a else new_slot(lo, v.type) for s, v, a in zip(slots, passed, before.args, strict=True)]
+    out = [
+        s if v is a else new_slot(lo, v.type)
+        for s, v, a in zip(slots, passed, before.args, strict=True)
+    ]
     k = em.new_label("")
     em.stmt(f"br label %head{k}")
     em.label(f"head{k}")

@@ -41,7 +41,12 @@ def _times(loop: ForOp) -> int:
 
 def _accumulates(loop: ForOp, dot: DotOp) -> bool:
     """Whether the accumulator is carried, and neither it nor the result is used otherwise."""
-    if len(dot.result.uses) != 1 or len(dot.acc.uses) != 1 or dot.acc.block is not loop.body or dot.acc.op is not None:
+    if (
+        len(dot.result.uses) != 1
+        or len(dot.acc.uses) != 1
+        or dot.acc.block is not loop.body
+        or dot.acc.op is not None
+    ):
         return False
     ((user, place),) = dot.result.uses
     return user is loop.body.terminator and place == dot.acc.index - 1

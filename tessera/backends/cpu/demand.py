@@ -6,9 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.backends.cpu import arith as vector
-from tessera.backends.cpu.lowering import FALSE, TRUE, Buffer, Lowering, evaluates, make, unsupported, wrap
+from tessera.backends.cpu.lowering import (
+    FALSE,
+    TRUE,
+    Buffer,
+    Lowering,
+    evaluates,
+    make,
+    unsupported,
+    wrap,
+)
 from tessera.backends.cpu.text import literal, memory_type, scalar_type
-from tessera.backends.cpu.values import ANY_ALIGN, Coord, Pattern, Point, Val, is_unit, point, power_in
+from tessera.backends.cpu.values import (
+    ANY_ALIGN,
+    Coord,
+    Pattern,
+    Point,
+    Val,
+    is_unit,
+    point,
+    power_in,
+)
 from tessera.dtypes import dtype, int1, int64, pointer_type
 from tessera.ir import Op, elem_of, shape_of
 from tessera.ops import arith, tile
@@ -66,7 +84,9 @@ def _reshape(lo: Lowering, op: Any, at: Point, index: int) -> Val:
         return lo.value(op.x, point(coords, at.lanes))
     buffer = lo.buffers.get(op.x)
     if buffer is not None:  # row-major memory has every shape
-        return lo.from_buffer(Buffer(buffer.ptr, buffer.elem, shape_of(op.result.type), buffer.version), at)
+        return lo.from_buffer(
+            Buffer(buffer.ptr, buffer.elem, shape_of(op.result.type), buffer.version), at
+        )
     return _lane_by_lane(lo, op, at)
 
 
@@ -78,14 +98,17 @@ def _lane_by_lane(lo: Lowering, op: Any, at: Point) -> Val:
     e, text = scalar_type(t), "poison"
     for k in range(n):
         coords = tuple(
-            c if c.pattern is None else Coord(c.base + c.pattern[k], c.terms, None, c.extent) for c in at.coords
+            c if c.pattern is None else Coord(c.base + c.pattern[k], c.terms, None, c.extent)
+            for c in at.coords
         )
         one = lo.text(lo.value(op.results[0], Point(coords, 1)), 1)
         text = lo.em.op(f"insertelement <{n} x {e}> {text}, {e} {one}, i64 {k}")
     return Val(t, n, text)
 
 
-def reshaped(lo: Lowering, at: Point, shape: tuple[int, ...], source: tuple[int, ...]) -> tuple[Coord, ...] | None:
+def reshaped(
+    lo: Lowering, at: Point, shape: tuple[int, ...], source: tuple[int, ...]
+) -> tuple[Coord, ...] | None:
     """The coordinates in a tile of shape `source` of the same element; None when lanes carry in unknown ways."""
     linear, stride = Coord(), 1
     for size, c in zip(reversed(shape), reversed(at.coords), strict=True):
@@ -115,7 +138,9 @@ def _join(lo: Lowering, op: Any, at: Point, index: int) -> Val:
         bits = [last.base + p for p in last.pattern]
         order = [k + n * bit for k, bit in enumerate(bits)]
         return Val(t, n, lo.em.shuffle(e, lo.text(a, n), lo.text(b, n), n, order))
-    right = lo.lanes(n).cmp("icmp ne", "i32", lo.text(lo.coord_value(last, n), n), lo.lanes(n).int("i32", 0))
+    right = lo.lanes(n).cmp(
+        "icmp ne", "i32", lo.text(lo.coord_value(last, n), n), lo.lanes(n).int("i32", 0)
+    )
     return Val(t, n, lo.lanes(n).select(e, right, lo.text(b, n), lo.text(a, n)))
 
 
@@ -139,9 +164,10 @@ def _gather(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     x = lo.lanes(n)
     wide = vector.cast(x, lo.text(chosen, n), elem_of(op.index.type), int64)
     # Indices out of range are undefined, but must not leave the buffer.
-    limit = shape_of(op.x.type)[op.axis]
+    axis: int = op.axis
+    limit = shape_of(op.x.type)[axis]
     safe = x.call("umin", "i64", wide, x.int("i64", limit - 1))
-    offset = x.op("mul", "i64", safe, x.int("i64", buffer.strides[op.axis]))
+    offset = x.op("mul", "i64", safe, x.int("i64", buffer.strides[axis]))
     first = lo.text(base, n) if base.pattern else lo.lane0(base)
     kind = f"<{n} x ptr>" if base.pattern else "ptr"
     lanes = f"<{n} x i64>" if n > 1 else "i64"
@@ -206,15 +232,47 @@ def _add(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
     if shape is None:
         return None
     e = scalar_type(a.type)
-    base = b.base if a.base == "0" else a.base if b.base == "0" else lo.em.op(f"add {e} {a.base}, {b.base}")
-    return _affine(a.type, base, (*a.terms, *b.terms), shape, min(a.align, b.align), a.nonneg and b.nonneg, a, b)
+    base = (
+        b.base
+        if a.base == "0"
+        else a.base
+        if b.base == "0"
+        else lo.em.op(f"add {e} {a.base}, {b.base}")
+    )
+    return _affine(
+        a.type,
+        base,
+        (*a.terms, *b.terms),
+        shape,
+        min(a.align, b.align),
+        a.nonneg and b.nonneg,
+        a,
+        b,
+    )
 
 
 def _affine(
-    t: Any, base: str, terms: tuple[str, ...], shape: tuple[Pattern | None, str], align: int, nonneg: bool, *sources: Val
+    t: Any,
+    base: str,
+    terms: tuple[str, ...],
+    shape: tuple[Pattern | None, str],
+    align: int,
+    nonneg: bool,
+    *sources: Val,
 ) -> Val:
     lanes = max(s.lanes for s in sources) if shape[0] is not None else 1
-    return Val(t, lanes, "", True, base, terms, shape[0], shape[1] if shape[0] is not None else "", align, nonneg)
+    return Val(
+        t,
+        lanes,
+        "",
+        True,
+        base,
+        terms,
+        shape[0],
+        shape[1] if shape[0] is not None else "",
+        align,
+        nonneg,
+    )
 
 
 def _sub(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
@@ -247,7 +305,13 @@ def _mul(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
     if b.lanes > 1 or b.terms:
         return None
     e = scalar_type(a.type)
-    base = "0" if a.base == "0" else a.base if b.base == "1" else lo.em.op(f"mul {e} {a.base}, {b.base}")
+    base = (
+        "0"
+        if a.base == "0"
+        else a.base
+        if b.base == "1"
+        else lo.em.op(f"mul {e} {a.base}, {b.base}")
+    )
     terms, pattern, step = a.terms, a.pattern, a.step
     if b.const is not None:
         c = int(b.const)
@@ -256,7 +320,11 @@ def _mul(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
         terms = tuple(t if c == 1 else lo.em.op(f"mul nsw i64 {t}, {c}") for t in terms)
         pattern = None if pattern is None else tuple(p * c for p in pattern)
     elif terms or pattern is not None:
-        wide = b.base if e == "i64" else lo.em.op(f"{'sext' if b.type.signed else 'zext'} {e} {b.base} to i64")
+        wide = (
+            b.base
+            if e == "i64"
+            else lo.em.op(f"{'sext' if b.type.signed else 'zext'} {e} {b.base} to i64")
+        )
         terms = tuple(lo.em.op(f"mul nsw i64 {t}, {wide}") for t in terms)
         if pattern is not None:
             step = lo.em.op(f"mul nsw i64 {step}, {wide}") if step else wide
@@ -287,7 +355,16 @@ def _cast(lo: Lowering, op: Any, a: Val) -> Val | None:
 def _hint(lo: Lowering, op: Any, a: Val) -> Val | None:
     known = op.divisibility
     if len(known) <= 1 and a.affine and a.lanes == 1 and known and known[0] > 1:
-        return Val(a.type, 1, a.text, True, a.base, a.terms, align=max(a.align, power_in(known[0])), nonneg=a.nonneg)
+        return Val(
+            a.type,
+            1,
+            a.text,
+            True,
+            a.base,
+            a.terms,
+            align=max(a.align, power_in(known[0])),
+            nonneg=a.nonneg,
+        )
     return a
 
 
@@ -319,7 +396,11 @@ def _addptr(lo: Lowering, op: Any, p: Val, off: Val) -> Val | None:
     if not off.affine:
         if p.pattern is not None or off.lanes == 1:
             return None
-        wide = vector.cast(lo.lanes(off.lanes), off.text, off.type, int64) if off.type.signed else _zext(lo, off)
+        wide = (
+            vector.cast(lo.lanes(off.lanes), off.text, off.type, int64)
+            if off.type.signed
+            else _zext(lo, off)
+        )
         first = lo.lane0(p)
         n = off.lanes
         return Val(t, n, lo.em.op(f"getelementptr {element}, ptr {first}, <{n} x i64> {wide}"))
@@ -345,14 +426,18 @@ def _addptr_plain(lo: Lowering, op: Any, p: Val, off: Val) -> Val:
     n = max(p.lanes, off.lanes)
     wide = vector.cast(lo.lanes(n), lo.text(off, n), off.type, int64)
     kind, lanes = (f"<{n} x ptr>", f"<{n} x i64>") if n > 1 else ("ptr", "i64")
-    text = lo.em.op(f"getelementptr {memory_type(t.element_ty)}, {kind} {lo.text(p, n)}, {lanes} {wide}")
+    text = lo.em.op(
+        f"getelementptr {memory_type(t.element_ty)}, {kind} {lo.text(p, n)}, {lanes} {wide}"
+    )
     return make(t, n, text)
 
 
 def _carries(a: Val, b: Val) -> bool:
     """Whether all lanes of `a` lie in one multiple of the uniform `b`: then only lane 0 needs the division. As in
     `analysis.axis`, indices that are divided are taken not to be negative."""
-    if not (a.affine and a.pattern is not None and not a.step and b.lanes == 1 and min(a.pattern) >= 0):
+    if not (
+        a.affine and a.pattern is not None and not a.step and b.lanes == 1 and min(a.pattern) >= 0
+    ):
         return False
     span = 1 << max(a.pattern).bit_length()
     return a.align % span == 0 and b.align % span == 0
@@ -373,12 +458,15 @@ def _divide(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
             return Val(a.type, 1, text, True, text, nonneg=b.nonneg)
         return Val(a.type, a.lanes, "", True, text, (), a.pattern, "", min(a.align, b.align), True)
     text = vector.lower(lo.lanes(1), op, [lo.text(a, 1), lo.text(b, 1)])
-    align = min(a.align, b.align) if rest else max(1, a.align // b.const if power(b.const) else 1)  # type: ignore[operator]
+    if rest:
+        align = min(a.align, b.align)
+    else:
+        align = max(1, a.align // b.const) if isinstance(b.const, int) and power(b.const) else 1
     return Val(a.type, 1, text, True, text, align=align, nonneg=a.nonneg and (rest or b.nonneg))
 
 
-def power(n: Any) -> bool:
-    return isinstance(n, int) and n > 0 and n & (n - 1) == 0
+def power(n: int) -> bool:
+    return n > 0 and n & (n - 1) == 0
 
 
 def _and(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:

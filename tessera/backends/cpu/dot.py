@@ -13,7 +13,12 @@ from tessera.backends.cpu.lowering import Buffer, Lowering, executes, unsupporte
 from tessera.backends.cpu.memory import to_buffer
 from tessera.backends.cpu.microkernel import Either, InPlace, Matrix, Packed, Product, product
 from tessera.backends.cpu.plan import (
-    contiguous_along, contiguous_dimension, fill, finish_side, materialise, prepare,
+    contiguous_along,
+    contiguous_dimension,
+    fill,
+    finish_side,
+    materialise,
+    prepare,
 )  # fmt: skip
 from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.turn import Convert, gathers, transpose
@@ -21,6 +26,7 @@ from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import bfloat16, dtype, float32, float64, int32
 from tessera.ir import Effect, TileType, Value, elem_of, shape_of
 from tessera.ops import AddPtrOp, AndOp, BroadcastOp, ConstOp, DotOp, ExpandDimsOp, LoadOp
+
 
 def compute_type(acc: dtype) -> dtype:
     """The type that products are summed in."""
@@ -78,7 +84,11 @@ def _multiply(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool)
     placed = [[_in_place(lo, v, t) for v in (op.a, op.b)] for op in links] if not batch else []
     direct = bool(placed) and all(x is not None for pair in placed for x in pair)
     if direct:
-        terms: list[tuple[Matrix, Matrix, int]] = [(x, y, shape_of(op.a.type)[-1]) for (x, y), op in zip(placed, links, strict=True) if x and y]
+        terms: list[tuple[Matrix, Matrix, int]] = [
+            (x, y, shape_of(op.a.type)[-1])
+            for (x, y), op in zip(placed, links, strict=True)
+            if x and y
+        ]
         condition = _all_inside(lo, [v for op in links for v in (op.a, op.b)])
         if condition == "true":
             product(lo, Product(t, m, n, terms, c.ptr, zero))
@@ -102,7 +112,9 @@ def _multiply(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool)
     with lo.em.loop(0, count, 1) as i:
         for a, b in buffers:
             k = a.shape[-1]
-            pa, pb, pc = (offset(lo, x, i, size) for x, size in ((a, m * k), (b, k * n), (c, m * n)))
+            pa, pb, pc = (
+                offset(lo, x, i, size) for x, size in ((a, m * k), (b, k * n), (c, m * n))
+            )
             packed_product(lo, t, (m, n, k), (pa, pb, pc), zero)
             zero = False
 
@@ -110,10 +122,19 @@ def _multiply(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool)
 # --- bf16 pairs ----------------------------------------------------------------------------------------------
 def _pairs(lo: Lowering, op: DotOp) -> bool:
     """Whether the machine's bf16 products serve this dot."""
-    if not lo.facts.bf16_dot or elem_of(op.a.type) is not bfloat16 or elem_of(op.b.type) is not bfloat16:
+    if (
+        not lo.facts.bf16_dot
+        or elem_of(op.a.type) is not bfloat16
+        or elem_of(op.b.type) is not bfloat16
+    ):
         return False
     shape = shape_of(op.b.type)
-    return len(shape) == 2 and shape[0] % 2 == 0 and shape[1] % 16 == 0 and elem_of(op.acc.type) is float32
+    return (
+        len(shape) == 2
+        and shape[0] % 2 == 0
+        and shape[1] % 16 == 0
+        and elem_of(op.acc.type) is float32
+    )
 
 
 def _multiply_pairs(lo: Lowering, links: list[DotOp], c: Buffer, zero: bool) -> None:
@@ -150,7 +171,12 @@ def pack_pairs(lo: Lowering, op: DotOp, v: Value) -> Buffer:
     buffer = lo.allocate(int32, (k // 2, n))
 
     lanes = 8
-    if k % (2 * lanes) == 0 and n % lanes == 0 and gathers(lo, v, 1, lanes) and not gathers(lo, v, 0, lanes):
+    if (
+        k % (2 * lanes) == 0
+        and n % lanes == 0
+        and gathers(lo, v, 1, lanes)
+        and not gathers(lo, v, 0, lanes)
+    ):
         _pack_turned(lo, buffer, v, lanes)
     else:
         each(lo, nest(lo, (k // 2, n), along=1), lambda at: _pack_rows(lo, buffer, v, at))
@@ -162,7 +188,10 @@ def pack_pairs(lo: Lowering, op: DotOp, v: Value) -> Buffer:
 def _pack_rows(lo: Lowering, buffer: Buffer, v: Value, at: Point) -> None:
     row, column = at.coords
     x = lo.lanes(at.lanes)
-    halves = [lo.text(lo.value(v, Point((row.times(2).shifted(i), column), at.lanes)), at.lanes) for i in (0, 1)]
+    halves = [
+        lo.text(lo.value(v, Point((row.times(2).shifted(i), column), at.lanes)), at.lanes)
+        for i in (0, 1)
+    ]
     low, high = (x.convert("zext", "i16", h, "i32") for h in halves)
     both = x.op("or", "i32", low, x.op("shl", "i32", high, x.int("i32", 16)))
     to_buffer(lo, buffer, at, Val(int32, at.lanes, both))
@@ -209,7 +238,7 @@ def _copied_one_by_one(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, ze
     m, n = c.shape
     buffers: dict[tuple[int, ...], Buffer] = {}
     for op in links:
-        pair: list[str] = []
+        pair: list[str] = []  # addresses of a and b
         for name, v in (("a", op.a), ("b", op.b)):
             shape = shape_of(v.type)
             key = (*shape, name == "a")
@@ -217,7 +246,7 @@ def _copied_one_by_one(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, ze
                 buffers[key] = lo.allocate(t, shape)
             fill(lo, buffers[key], v)
             pair.append(buffers[key].ptr)
-        packed_product(lo, t, (m, n, shape_of(op.a.type)[-1]), (*pair, c.ptr), zero)
+        packed_product(lo, t, (m, n, shape_of(op.a.type)[-1]), (pair[0], pair[1], c.ptr), zero)
         zero = False
     lo.temporaries += buffers.values()
 
@@ -228,9 +257,13 @@ def _in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
     op = v.op
     if not isinstance(op, LoadOp) or not lo.lazy(v) or elem_of(v.type) != t or op.volatile:
         return None
-    rows, columns = shape_of(v.type)
+    columns = shape_of(v.type)[1]
     lanes = min(columns & -columns, lo.facts.lanes)
-    if columns % lo.facts.lanes or contiguous_dimension(lo, op.ptr) is not None or not contiguous_along(lo, op.ptr, 1, lanes):
+    if (
+        columns % lo.facts.lanes
+        or contiguous_dimension(lo, op.ptr) is not None
+        or not contiguous_along(lo, op.ptr, 1, lanes)
+    ):
         return None
     prepare(lo, [x for x in (op.ptr, op.mask, op.other) if x is not None], None, loop=[])
     return InPlace(op.ptr, t, pointer_slope(op.ptr, 1) == 1)
@@ -316,7 +349,11 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, bool]:
 
 def _casting(lo: Lowering, source: dtype, t: dtype) -> Convert:
     def convert(x: Val) -> Val:
-        return Val(t, x.lanes, cast(lo.lanes(x.lanes), lo.text(x, x.lanes), source, t)) if source != t else x
+        return (
+            Val(t, x.lanes, cast(lo.lanes(x.lanes), lo.text(x, x.lanes), source, t))
+            if source != t
+            else x
+        )
 
     return convert
 

@@ -12,7 +12,7 @@ from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make, u
 from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.plan import contiguous_dimension, finish_side, flush, prepare, run
 from tessera.backends.cpu.text import lane_type, quoted, scalar_type
-from tessera.backends.cpu.values import Point, Val
+from tessera.backends.cpu.values import Pattern, Point, Val
 from tessera.dtypes import UNSIGNED_INTS, dtype, float32, float64, int1, int32, int64, pointer_type
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ops import memory, tile
@@ -100,7 +100,9 @@ def _rmw(lo: Lowering, op: Any, address: Val, value: Val) -> str:
         name = _FLOAT_RMW[op.kind] if t.bits >= 32 else op.kind
     else:
         signed = isinstance(t, dtype) and t.signed
-        name = {"max": "max" if signed else "umax", "min": "min" if signed else "umin"}.get(op.kind, op.kind)
+        name = {"max": "max" if signed else "umax", "min": "min" if signed else "umin"}.get(
+            op.kind, op.kind
+        )
     e = scalar_type(t)
     if t is int1:
         e, text = "i8", _to_bits(lo, t, text)
@@ -120,7 +122,11 @@ def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
     with em.region():
         old = em.here(f"load {bits}, ptr {slot}")
         a, b = cast(x, old, t, float32), cast(x, text, t, float32)
-        total = x.op("fadd", "float", a, b) if op.kind == "add" else x.call(f"{op.kind}num", "float", a, b)
+        total = (
+            x.op("fadd", "float", a, b)
+            if op.kind == "add"
+            else x.call(f"{op.kind}num", "float", a, b)
+        )
         new = cast(x, total, float32, t)
         pair = em.here(f"cmpxchg ptr {ptr}, {bits} {old}, {bits} {new} {_ORDER[op.sem]} monotonic")
         em.stmt(f"store {bits} {em.here(f'extractvalue {{ {bits}, i1 }} {pair}, 0')}, ptr {slot}")
@@ -130,7 +136,9 @@ def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
     return em.here(f"load {bits}, ptr {slot}")
 
 
-def _each_element(lo: Lowering, op: Any, values: list[Value], mask: Value | None, step: Any) -> None:
+def _each_element(
+    lo: Lowering, op: Any, values: list[Value], mask: Value | None, step: Any
+) -> None:
     """`step(operands)` for each element where `mask`; its text is the result there."""
     flush(lo, op)
     t = elem_of(op.result.type)
@@ -140,7 +148,9 @@ def _each_element(lo: Lowering, op: Any, values: list[Value], mask: Value | None
         condition = lo.text(lo.scalar(mask), 1) if mask is not None else "true"
         lo.em.stmt(f"store {lane_type(t, 1)} {_zero(t)}, ptr {slot}")
         with lo.em.branch(condition):
-            lo.em.stmt(f"store {lane_type(t, 1)} {step([lo.scalar(v) for v in values])}, ptr {slot}")
+            lo.em.stmt(
+                f"store {lane_type(t, 1)} {step([lo.scalar(v) for v in values])}, ptr {slot}"
+            )
         lo.scalars[op.result] = make(t, 1, lo.em.here(f"load {lane_type(t, 1)}, ptr {slot}"))
         lo.memory_changed()
         return
@@ -197,7 +207,8 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
     d: Descriptor = lo.descriptors[op.desc]
     em, elem = lo.em, op.desc.type.elem
     terms: list[str] = []
-    pattern, masks = None, []
+    pattern: Pattern | None = None
+    masks: list[Val] = []
     for c, offset, extent, stride in zip(at.coords, op.offsets, d.shape, d.strides, strict=True):
         start = cast(lo.lanes(1), lo.scalar_text(offset), offset.type, int64)
         index = em.op(f"add nsw i64 {start}, {lo.coord_text(c)}")
@@ -205,7 +216,13 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
         x = lo.lanes(at.lanes if c.pattern is not None else 1)
         lanes = Val(int64, x.n, "", True, index, (), c.pattern)
         # One unsigned comparison covers both ends.
-        masks.append(make(int1, x.n, x.cmp("icmp ult", "i64", lo.text(lanes, x.n), em.splat("i64", extent, x.n))))
+        masks.append(
+            make(
+                int1,
+                x.n,
+                x.cmp("icmp ult", "i64", lo.text(lanes, x.n), em.splat("i64", extent, x.n)),
+            )
+        )
         if c.pattern is not None:
             if stride != "1":
                 raise unsupported(op, "a descriptor access with vectors along a strided dimension")
@@ -214,7 +231,15 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
     for m in masks[1:]:
         n = max(mask.lanes, m.lanes)
         mask = make(int1, n, lo.lanes(n).op("and", "i1", lo.text(mask, n), lo.text(m, n)))
-    base = Val(pointer_type(elem), at.lanes if pattern is not None else 1, "", True, d.base.base, tuple(terms), pattern)
+    base = Val(
+        pointer_type(elem),
+        at.lanes if pattern is not None else 1,
+        "",
+        True,
+        d.base.base,
+        tuple(terms),
+        pattern,
+    )
     return base, mask
 
 
@@ -238,7 +263,12 @@ def _descriptor_store(lo: Lowering, op: Any) -> None:
             address, mask = descriptor_address(lo, op, at)
             store_at(lo, address, elem, lo.value(op.value, at), mask, at.lanes)
 
-        run(lo, nest(lo, shape_of(op.value.type), along=len(shape_of(op.value.type)) - 1), body, [op.value])
+        run(
+            lo,
+            nest(lo, shape_of(op.value.type), along=len(shape_of(op.value.type)) - 1),
+            body,
+            [op.value],
+        )
     else:
 
         def element(at: Point) -> None:
@@ -343,10 +373,14 @@ def _print(lo: Lowering, op: Any) -> None:
             continue
         indices = ", ".join(["%lld"] * len(shape_of(v.type)))
 
-        def element(at: Point, v: Value = v, t: Any = t, which: str = which, indices: str = indices) -> None:
+        def element(
+            at: Point, v: Value = v, t: Any = t, which: str = which, indices: str = indices
+        ) -> None:
             form, arg = _number(lo, t, lo.text(lo.value(v, at), 1), op.hex)
             where = [f"i64 {lo.coord_text(c)}" for c in at.coords]
-            printf(lo, f"{head} idx ({indices}){prefix}{which}{form}\n", *program_args(lo), *where, arg)
+            printf(
+                lo, f"{head} idx ({indices}){prefix}{which}{form}\n", *program_args(lo), *where, arg
+            )
 
         each(lo, scalar_nest(shape_of(v.type)), element)
     finish_side(lo)
@@ -367,7 +401,9 @@ def _assert(lo: Lowering, op: Any) -> None:
             x = lo.value(v, at)
             text = lo.text(x, x.lanes)
             if x.lanes > 1:
-                text = em.call("i1", f"llvm.vector.reduce.and.v{x.lanes}i1", f"<{x.lanes} x i1> {text}")
+                text = em.call(
+                    "i1", f"llvm.vector.reduce.and.v{x.lanes}i1", f"<{x.lanes} x i1> {text}"
+                )
             before = em.here(f"load i1, ptr {cell}")
             em.stmt(f"store i1 {em.here(f'and i1 {text}, {before}')}, ptr {cell}")
 
@@ -394,4 +430,3 @@ def _assert(lo: Lowering, op: Any) -> None:
 @executes(memory.AssumeOp, memory.BarrierOp)
 def _nothing(lo: Lowering, op: Op) -> None:
     """Promises are for analyses; one thread runs a program."""
-

@@ -13,7 +13,7 @@ at least once; what must stay in order (`here`) stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from tessera.backends.cpu.text import is_literal, splat_literal, vector_type
@@ -163,7 +163,7 @@ class Emitter:
 
     # --- structure ---------------------------------------------------------------------------------------
     @contextmanager
-    def loop(self, low: int, high: int, step: int) -> Iterator[int | Text]:
+    def loop(self, low: int, high: int, step: int) -> Generator[int | Text]:
         """A loop with constant bounds that runs at least once; yields the index, an int for one iteration."""
         if high - low <= step:
             yield low
@@ -172,7 +172,9 @@ class Emitter:
             yield i
 
     @contextmanager
-    def counted(self, low: str, high: str, step: str, always: bool, guarded: bool = True) -> Iterator[Text]:
+    def counted(
+        self, low: str, high: str, step: str, always: bool, guarded: bool = True
+    ) -> Generator[Text]:
         """for (i64 i = low; i < high; i += step). `guarded`: perhaps no iteration. `always`: what is loop-invariant
         would have been executed anyway, so that reads and traps may be hoisted."""
         k = self.new_label("")
@@ -194,7 +196,7 @@ class Emitter:
         lines += [f"br i1 %more{k}, label %head{k}, label %done{k}", f"done{k}:"]
 
     @contextmanager
-    def branch(self, condition: str, negate: bool = False) -> Iterator[None]:
+    def branch(self, condition: str, negate: bool = False) -> Generator[None]:
         """Code that runs if `condition` (i1)."""
         k = self.new_label("")
         self.scopes.append(Scope(False, branch=True))
@@ -208,7 +210,7 @@ class Emitter:
         lines += [f"br label %fi{k}", f"fi{k}:"]
 
     @contextmanager
-    def region(self) -> Iterator[None]:
+    def region(self) -> Generator[None]:
         """The body of a loop that the caller builds with labels of its own: perhaps no iteration."""
         self.scopes.append(Scope(False))
         yield
@@ -216,7 +218,7 @@ class Emitter:
         self.scopes[-1].lines += body
 
     @contextmanager
-    def arm(self) -> Iterator[None]:
+    def arm(self) -> Generator[None]:
         """One side of a branch that the caller builds with labels of its own."""
         self.scopes.append(Scope(False, branch=True))
         yield
@@ -224,7 +226,7 @@ class Emitter:
         self.scopes[-1].lines += body
 
     @contextmanager
-    def discarded(self) -> Iterator[None]:
+    def discarded(self) -> Generator[None]:
         """Look at what code would come out without keeping any of it."""
         outer, self.dry = self.dry, True
         self.scopes.append(Scope(True))

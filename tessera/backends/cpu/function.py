@@ -11,12 +11,18 @@ from tessera.backends.cpu.memory import ACCESS, unpack
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.values import Val, power_in
-from tessera.dtypes import dtype, int1, int32, pointer_type
+from tessera.dtypes import dtype, int1, int32, int64, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import FuncOp, GridDependencyOp, NumProgramsOp, ProgramIdOp, SpecialRegisterOp
 
-_REGISTERED = (control, demand, dot, effects, reduce)  # imported for the lowerings that they register
+_REGISTERED = (
+    control,
+    demand,
+    dot,
+    effects,
+    reduce,
+)  # imported for the lowerings that they register
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +38,9 @@ class LoweredModule:
     assertions: list[str]
 
 
-def lower_module(module: Module, facts: CpuFacts, fuse: bool = True, name: str = "") -> LoweredModule:
+def lower_module(
+    module: Module, facts: CpuFacts, fuse: bool = True, name: str = ""
+) -> LoweredModule:
     """LLVM IR text of a module on the tile level. CompilationError for what the back end cannot do."""
     state = ModuleState(facts, fuse=fuse)
     functions: list[str] = []
@@ -82,8 +90,8 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     em.stmt("br label %exit")
     em.label("exit")
     em.stmt("ret void")
-    head = f"define void @{symbol(name)}(ptr noalias %args, i64 %begin, i64 %end, ptr noalias %ctx) nounwind {ATTRIBUTES}"
-    return f"{head} {{\nentry:\n  {em.body()}\n}}"
+    head = f"define void @{symbol(name)}(ptr noalias %args, i64 %begin, i64 %end, ptr noalias %ctx)"
+    return f"{head} nounwind {ATTRIBUTES} {{\nentry:\n  {em.body()}\n}}"
 
 
 def _attributes(f: FuncOp) -> list[Any]:
@@ -109,7 +117,9 @@ def _argument(lo: Lowering, arg: Value, index: int, attrs: dict[str, Any]) -> Va
     """A kernel argument, loaded from its slot."""
     t = arg.type
     if not isinstance(t, (dtype, pointer_type)):
-        raise CompilationError(f"an argument of type {t.short} is not supported by the CPU back end")
+        raise CompilationError(
+            f"an argument of type {t.short} is not supported by the CPU back end"
+        )
     where = lo.em.op(f"getelementptr i8, ptr %args, i64 {8 * index}")
     text = lo.em.op(f"load {memory_type(t)}, ptr {where}, align 8, !invariant.load !0")
     x = make(t, 1, unpack(lo.lanes(1), t, text))
@@ -166,8 +176,9 @@ def _program_id(lo: Lowering, op: Any) -> None:
 
 @executes(NumProgramsOp)
 def _num_programs(lo: Lowering, op: Any) -> None:
-    size = lo.sizes[op.axis]
-    lo.scalars[op.result] = Val(int32, 1, size.text, True, size.text, nonneg=True)
+    axis: int = op.axis
+    text = lo.sizes[axis].text
+    lo.scalars[op.result] = Val(int32, 1, text, True, text, nonneg=True)
 
 
 @executes(SpecialRegisterOp)

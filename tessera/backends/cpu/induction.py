@@ -15,7 +15,19 @@ from typing import Any
 from tessera.dtypes import dtype, int64
 from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_
 from tessera.ops import (
-    AddOp, AddPtrOp, BroadcastOp, CastOp, ConstOp, DotOp, ExpandDimsOp, ForOp, HintOp, MulOp, ReshapeOp, SplatOp, SubOp,
+    AddOp,
+    AddPtrOp,
+    BroadcastOp,
+    CastOp,
+    ConstOp,
+    DotOp,
+    ExpandDimsOp,
+    ForOp,
+    HintOp,
+    MulOp,
+    ReshapeOp,
+    SplatOp,
+    SubOp,
 )  # fmt: skip
 
 _SAME = (BroadcastOp, ExpandDimsOp, HintOp, ReshapeOp)
@@ -43,7 +55,14 @@ def _accumulate(op: AddOp) -> None:
         if elem_of(product.type).bits < 32:
             continue  # the sum of small floats rounds after each product
         new = Builder.before_op(op).insert(
-            DotOp(dot.a, dot.b, other, precision=dot.precision, max_imprecise=dot.max_imprecise, loc=dot.loc)
+            DotOp(
+                dot.a,
+                dot.b,
+                other,
+                precision=dot.precision,
+                max_imprecise=dot.max_imprecise,
+                loc=dot.loc,
+            )
         )
         op.replace_by([new.result])
         dot.erase()
@@ -138,7 +157,14 @@ def _moved(b: Builder, start: Value, total: Value, tile: Any, pointer: bool) -> 
 
 
 def _replace(
-    loop: ForOp, inits: list[Value], yielded: list[Value], index: int, result: Value, start: Value, tile: Any, pointer: bool
+    loop: ForOp,
+    inits: list[Value],
+    yielded: list[Value],
+    index: int,
+    result: Value,
+    start: Value,
+    tile: Any,
+    pointer: bool,
 ) -> ForOp:
     """A new loop without the carried tile; its result is computed after the loop."""
     terminator = loop.body.terminator
@@ -147,7 +173,16 @@ def _replace(
     kept = inits[: index - 1] + inits[index:]
     lb, ub, step = loop.lb, loop.ub, loop.step
     loop.drop_operands()
-    new = ForOp(lb, ub, step, kept, results=[v.type for v in kept], regions=[loop.body], loc=loop.loc, **loop.attrs)
+    new = ForOp(
+        lb,
+        ub,
+        step,
+        kept,
+        results=[v.type for v in kept],
+        regions=[loop.body],
+        loc=loop.loc,
+        **loop.attrs,
+    )
     old: Op = loop
     Builder.before_op(old).insert(new)
     results = list(new.results)

@@ -1,7 +1,8 @@
 """Loop nests over the index space of a tile: which dimension the vector runs along, how wide it is, what is unrolled.
 
-The vector covers trailing dimensions together when the last one is shorter than a vector: for shape (64, 2) and 16 lanes
-one point is rows i … i+7, columns 0 and 1. Small tiles are unrolled completely, so that their buffers become registers.
+The vector covers trailing dimensions together when the last one is shorter than a vector: for shape (64, 2) and 16
+lanes one point is rows i … i+7, columns 0 and 1. Small tiles are unrolled completely, so that their buffers become
+registers.
 
 Masks like `offsets < n` that are true up to some index along the vector dimension split the loop in two: whole vectors
 below the bound, where the mask is known to be true, and the rest under the mask.
@@ -117,10 +118,10 @@ def _vector_loop(
         body(lo.here)
         return
 
-    def at(i: int | str, more: int = 0) -> None:
+    def at(i: int | str, more: int = 0, multiple: int = n) -> None:
         if not unrolled:
             lo.memo = {}
-        linear = lo.index(i, n, size)
+        linear = lo.index(i, multiple, size)
         linear = Coord(linear.base + more, linear.terms, tuple(range(n)) if n > 1 else None, size)
         for d, c in group_coords(lo, plan, linear).items():
             coords[d] = c
@@ -136,7 +137,7 @@ def _vector_loop(
 
     def trip(i: int | str) -> None:
         for k in range(times):
-            at(i, k * n)
+            at(i, k * n, step)
 
     bound = split_bound(lo, plan, coords, splits, step) if splits else None
     if bound is None:

@@ -8,7 +8,7 @@ policy in `plan.py`. `EVALUATORS` has one function a lazy op class, `ROOTS` one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,13 @@ from typing import Any
 from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.target import CpuFacts
-from tessera.backends.cpu.text import lane_type, memory_type, scalar_type, vector_literal, vector_type
+from tessera.backends.cpu.text import (
+    lane_type,
+    memory_type,
+    scalar_type,
+    vector_literal,
+    vector_type,
+)
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val, power_in
 from tessera.dtypes import dtype, int1, int32, int64, pointer_type
 from tessera.errors import CompilationError
@@ -27,7 +33,9 @@ Root = Callable[["Lowering", Any], None]
 EVALUATORS: dict[type[Op], Evaluator] = {}
 ROOTS: dict[type[Op], Root] = {}
 
-STACK_LIMIT = 640 << 10  # bytes of buffers on the stack; what comes after goes to the thread's scratch memory
+STACK_LIMIT = (
+    640 << 10
+)  # bytes of buffers on the stack; what comes after goes to the thread's scratch memory
 SMALL = 1 << 10  # bytes: smaller buffers are never reused, so that they can become registers
 
 
@@ -111,7 +119,9 @@ class Lowering:
         self.buffers: dict[Value, Buffer] = {}
         self.descriptors: dict[Value, Any] = {}
         self.side: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
-        self.uniform: dict[Value, Buffer] = {}  # index tiles for single elements: vectors keep the affine form
+        self.uniform: dict[
+            Value, Buffer
+        ] = {}  # index tiles for single elements: vectors keep the affine form
         self.assumed: set[Value] = set()  # masks known to be true at `here`
         self.here: Point | None = None  # the point of the loop body being emitted
         self.pending: dict[Value, None] = {}  # loads not yet executed, in program order
@@ -196,7 +206,12 @@ class Lowering:
 
     def lazy(self, v: Value) -> bool:
         """Whether `v` is a tile that is computed on demand."""
-        return v.op is not None and v not in self.buffers and isinstance(v.type, TileType) and type(v.op) in EVALUATORS
+        return (
+            v.op is not None
+            and v not in self.buffers
+            and isinstance(v.type, TileType)
+            and type(v.op) in EVALUATORS
+        )
 
     # --- values at points ---------------------------------------------------------------------------------
     def value(self, v: Value, at: Point) -> Val:
@@ -281,7 +296,11 @@ class Lowering:
             return text
         e = scalar_type(x.type)
         for t in sorted(x.terms, key=em.depth_of):
-            part = t if e == "i64" else em.op(f"{'trunc' if x.type.bits < 64 else 'bitcast'} i64 {t} to {e}")
+            part = (
+                t
+                if e == "i64"
+                else em.op(f"{'trunc' if x.type.bits < 64 else 'bitcast'} i64 {t} to {e}")
+            )
             text = part if text == "0" else em.op(f"add {e} {text}, {part}")
         return text
 
@@ -344,11 +363,15 @@ class Lowering:
             return None
         uniform = c.pattern is None
         return (
-            _with_lanes(Coord(high_base, tuple(high_terms)), highs, uniform, -(-c.extent // divisor)),
+            _with_lanes(
+                Coord(high_base, tuple(high_terms)), highs, uniform, -(-c.extent // divisor)
+            ),
             _with_lanes(Coord(low_base, tuple(low_terms)), lows, uniform, divisor),
         )
 
-    def _divided_term(self, name: str, factor: int, divisor: int) -> tuple[list[Any], list[Any], int] | None:
+    def _divided_term(
+        self, name: str, factor: int, divisor: int
+    ) -> tuple[list[Any], list[Any], int] | None:
         """(terms of the quotient, terms of the remainder, largest remainder) of factor * name."""
         if factor % divisor == 0:
             return [(name, factor // divisor)], [], 0
@@ -371,7 +394,7 @@ class Lowering:
 
     # --- combine regions -----------------------------------------------------------------------------------------
     @contextmanager
-    def bound(self, values: dict[Value, Val]) -> Iterator[None]:
+    def bound(self, values: dict[Value, Val]) -> Generator[None]:
         """Let block arguments stand for lanes for a while."""
         saved = self.env
         self.env = {**saved, **values}

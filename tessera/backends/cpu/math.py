@@ -98,7 +98,9 @@ def _split_log(x: Lanes, text: str) -> tuple[str, str]:
     offset = x.op("sub", "i32", bits, x.int("i32", 0x3F3504F3))
     e = x.op("add", "i32", x.op("ashr", "i32", offset, x.int("i32", 23)), extra)
     low = x.op("and", "i32", offset, x.int("i32", 0x7FFFFF))
-    mantissa = x.convert("bitcast", "i32", x.op("add", "i32", low, x.int("i32", 0x3F3504F3)), "float")
+    mantissa = x.convert(
+        "bitcast", "i32", x.op("add", "i32", low, x.int("i32", 0x3F3504F3)), "float"
+    )
     return x.op("fsub", "float", mantissa, x.f32(1.0)), x.convert("sitofp", "i32", e, "float")
 
 
@@ -113,7 +115,9 @@ def _log_edges(x: Lanes, text: str, result: str) -> str:
 def log(x: Lanes, text: str) -> str:
     f, e = _split_log(x, text)
     square = x.op("fmul", "float", f, f)
-    tail = _fma(x, e, x.f32(-2.1219444005469058e-4), x.op("fmul", "float", square, horner(x, LOG, f)))
+    tail = _fma(
+        x, e, x.f32(-2.1219444005469058e-4), x.op("fmul", "float", square, horner(x, LOG, f))
+    )
     result = _fma(x, e, x.f32(0.693359375), x.op("fadd", "float", f, tail))
     return _log_edges(x, text, result)
 
@@ -121,7 +125,12 @@ def log(x: Lanes, text: str) -> str:
 def log2(x: Lanes, text: str) -> str:
     f, e = _split_log(x, text)
     # 1.442695… in two parts, so that f * log2(e) keeps its low bits when e is 0.
-    tail = _fma(x, f, x.f32(1.925963033500011e-08), x.op("fmul", "float", x.op("fmul", "float", f, f), horner(x, LOG2, f)))
+    tail = _fma(
+        x,
+        f,
+        x.f32(1.925963033500011e-08),
+        x.op("fmul", "float", x.op("fmul", "float", f, f), horner(x, LOG2, f)),
+    )
     result = x.op("fadd", "float", e, _fma(x, f, x.f32(1.4426950216293335), tail))
     return _log_edges(x, text, result)
 
@@ -184,7 +193,9 @@ def _periodic(x: Lanes, text: str, name: str) -> str:
         em.stmt(f"ret {ty} {slow}")
         em.stmt("near:")
         em.stmt(f"ret {ty} {near}")
-        x.em.globals[f"define internal {ty} @{helper}({ty} %x) nounwind {{\n  {em.body()}\n}}"] = None
+        x.em.globals[f"define internal {ty} @{helper}({ty} %x) nounwind {{\n  {em.body()}\n}}"] = (
+            None
+        )
     return x.em.op(f"call {ty} @{helper}({ty} {text})")
 
 

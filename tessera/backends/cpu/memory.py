@@ -31,7 +31,13 @@ def pack(x: Lanes, elem: Any, text: str) -> str:
 
 # --- loads --------------------------------------------------------------------------------------------------
 def load_at(
-    lo: Lowering, address: Val, elem: Any, mask: Val | None, other: Val | None, version: int, align: int = 0
+    lo: Lowering,
+    address: Val,
+    elem: Any,
+    mask: Val | None,
+    other: Val | None,
+    version: int,
+    align: int = 0,
 ) -> Val:
     """The element(s) at `address`; where `mask` is false `other` (zero without one)."""
     if mask is not None and mask.const is not None:
@@ -59,7 +65,11 @@ def load_at(
 def _zero(elem: Any, n: int) -> str:
     if n > 1:
         return "zeroinitializer"
-    return "null" if isinstance(elem, pointer_type) else {"float": "0.0", "double": "0.0"}.get(memory_type(elem), "0")
+    return (
+        "null"
+        if isinstance(elem, pointer_type)
+        else {"float": "0.0", "double": "0.0"}.get(memory_type(elem), "0")
+    )
 
 
 def _other(lo: Lowering, elem: Any, other: Val | None, n: int) -> str:
@@ -67,7 +77,14 @@ def _other(lo: Lowering, elem: Any, other: Val | None, n: int) -> str:
 
 
 def _load_vector(
-    lo: Lowering, ptr: str, elem: Any, n: int, mask: Val | None, other: Val | None, version: int, align: int
+    lo: Lowering,
+    ptr: str,
+    elem: Any,
+    n: int,
+    mask: Val | None,
+    other: Val | None,
+    version: int,
+    align: int,
 ) -> str:
     x, m = lo.lanes(n), memory_type(elem)
     ty = vector_type(m, n)
@@ -83,7 +100,9 @@ def _load_vector(
     return unpack(x, elem, raw)
 
 
-def _load_scalar(lo: Lowering, address: Val, elem: Any, mask: Val | None, other: Val | None, version: int) -> str:
+def _load_scalar(
+    lo: Lowering, address: Val, elem: Any, mask: Val | None, other: Val | None, version: int
+) -> str:
     x, m, ptr = lo.lanes(1), memory_type(elem), lo.text(address, 1)
     align = elem.storage_bytes
     if mask is None:
@@ -145,12 +164,18 @@ def _gathered(
 @evaluates(memory.LoadOp)
 def _load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     mask = lo.value(op.mask, at) if op.mask is not None else None
-    other = lo.value(op.other, at) if op.other is not None and (mask is None or mask.const is not True) else None
+    other = (
+        lo.value(op.other, at)
+        if op.other is not None and (mask is None or mask.const is not True)
+        else None
+    )
     return load_at(lo, lo.value(op.ptr, at), elem_of(op.result.type), mask, other, lo.em.memory)
 
 
 # --- stores -------------------------------------------------------------------------------------------------
-def store_at(lo: Lowering, address: Val, elem: Any, x: Val, mask: Val | None, n: int, align: int = 0) -> None:
+def store_at(
+    lo: Lowering, address: Val, elem: Any, x: Val, mask: Val | None, n: int, align: int = 0
+) -> None:
     """Write the element(s) `x` where `mask`; `n`: lanes of the loop around."""
     if mask is not None and mask.const is not None:
         if not mask.const:
@@ -169,7 +194,9 @@ def store_at(lo: Lowering, address: Val, elem: Any, x: Val, mask: Val | None, n:
             lo.em.stmt(f"store {ty} {text}, ptr {ptr}, align {align}")
             return
         name = f"llvm.masked.store.{lanes.suffix(m)}.p0"
-        lo.em.call_here("void", name, f"{ty} {text}", f"ptr align {align} {ptr}", f"{bits} {mask_text}")
+        lo.em.call_here(
+            "void", name, f"{ty} {text}", f"ptr align {align} {ptr}", f"{bits} {mask_text}"
+        )
         return
     name = f"llvm.masked.scatter.{lanes.suffix(m)}.v{n}p0"
     where = f"<{n} x ptr> align {elem.storage_bytes} {lo.text(address, n)}"
@@ -213,17 +240,22 @@ def _in_pieces(lo: Lowering, buffer: Buffer, at: Point) -> Val:
     parts: list[str] = []
     for k in range(0, at.lanes, width):
         coords = tuple(
-            c if c.pattern is None else Coord(c.base, c.terms, c.pattern[k : k + width], c.extent) for c in at.coords
+            c if c.pattern is None else Coord(c.base, c.terms, c.pattern[k : k + width], c.extent)
+            for c in at.coords
         )
         address, align = buffer_address(lo, buffer, Point(coords, width))
-        pattern = address.pattern or ()
+        pattern = address.pattern
+        assert pattern is not None
         first = Val(address.type, width, "", True, address.base, (*address.terms, str(pattern[0])),
                     tuple(p - pattern[0] for p in pattern))  # fmt: skip
         align = min(align, width * buffer.elem.storage_bytes)
         parts.append(load_at(lo, first, buffer.elem, None, None, buffer.version, align).text)
     while len(parts) > 1:
         joined = list(range(2 * width))
-        parts = [lo.em.shuffle(e, a, b, width, joined) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        parts = [
+            lo.em.shuffle(e, a, b, width, joined)
+            for a, b in zip(parts[::2], parts[1::2], strict=True)
+        ]
         width *= 2
     return Val(buffer.elem, at.lanes, parts[0])
 

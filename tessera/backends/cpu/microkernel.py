@@ -1,7 +1,7 @@
 """The register-blocked kernel behind every matrix product, over operands in buffers or where they lie in memory.
 
-`dot_rows` x `dot_vectors` accumulator vectors (6 x 64 fp32 on AVX-512) walk along k: per step the vectors of one row of B
-are loaded and one element of A a row is broadcast. Extents that do not divide are cut into near-equal row blocks and
+`dot_rows` x `dot_vectors` accumulator vectors (6 x 64 fp32 on AVX-512) walk along k: per step the vectors of one row of
+B are loaded and one element of A a row is broadcast. Extents that do not divide are cut into near-equal row blocks and
 into narrower column panels. In a product of bf16 pairs an element is two neighbours along k, and one instruction
 multiplies both.
 """
@@ -69,7 +69,7 @@ Matrix = Packed | InPlace | Either
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, k); c is row-major and dense, `zero`: it starts at zero."""
+    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, k); c is row-major and dense; `zero`: it starts at 0."""
 
     t: dtype
     m: int
@@ -112,23 +112,37 @@ def product(lo: Lowering, p: Product) -> None:
     lanes = lo.facts.vector_bits // p.t.bits
     for width, vectors, first, count in panels(p.n, lanes, lo.facts.dot_vectors):
         with lo.em.loop(0, count, 1) as panel:
-            column = lo.index(panel, 1, count).times(width * vectors).plus(Coord(first, (), None, first + 1))
+            column = (
+                lo.index(panel, 1, count)
+                .times(width * vectors)
+                .plus(Coord(first, (), None, first + 1))
+            )
             for rows, row0, blocks in split_rows(p.m, lo.facts.dot_rows):
                 with lo.em.loop(0, blocks, 1) as block:
-                    row = lo.index(block, 1, blocks).times(rows).plus(Coord(row0, (), None, row0 + 1))
+                    row = (
+                        lo.index(block, 1, blocks).times(rows).plus(Coord(row0, (), None, row0 + 1))
+                    )
                     _micro(lo, p, rows, vectors, width, row, column)
 
 
-def _micro(lo: Lowering, p: Product, rows: int, vectors: int, lanes: int, row: Coord, column: Coord) -> None:
+def _micro(
+    lo: Lowering, p: Product, rows: int, vectors: int, lanes: int, row: Coord, column: Coord
+) -> None:
     """One block of accumulators over all of k."""
     em, e = lo.em, scalar_type(p.t)
     ty, align = lane_type(p.t, lanes), p.t.storage_bytes
     cells = [[em.alloca(ty) for _ in range(vectors)] for _ in range(rows)]
-    corner = em.op(f"getelementptr {e}, ptr {p.c}, i64 {lo.coord_text(row.times(p.n).plus(column))}")
-    targets = [[_at(lo, e, corner, i * p.n + j * lanes) for j in range(vectors)] for i in range(rows)]
+    corner = em.op(
+        f"getelementptr {e}, ptr {p.c}, i64 {lo.coord_text(row.times(p.n).plus(column))}"
+    )
+    targets = [
+        [_at(lo, e, corner, i * p.n + j * lanes) for j in range(vectors)] for i in range(rows)
+    ]
     for line, ptrs in zip(cells, targets, strict=True):
         for cell, ptr in zip(line, ptrs, strict=True):
-            start = zero_text(p.t, lanes) if p.zero else em.here(f"load {ty}, ptr {ptr}, align {align}")
+            start = (
+                zero_text(p.t, lanes) if p.zero else em.here(f"load {ty}, ptr {ptr}, align {align}")
+            )
             em.stmt(f"store {ty} {start}, ptr {cell}")
     for a, b, depth in p.terms:
         wide = p.unroll if b.affine else 1
@@ -162,7 +176,11 @@ def _steps(
             x = em.splat(e, em.here(f"load {e}, ptr {_at(lo, e, line, u)}, align {align}"), lanes)
             for cell, y in zip(cell_row, bs, strict=True):
                 old = em.here(f"load {sums}, ptr {cell}")
-                new = add_pairs(lo, lanes, x, y, old) if p.paired else multiply_add(lo, p.t, lanes, x, y, old)
+                new = (
+                    add_pairs(lo, lanes, x, y, old)
+                    if p.paired
+                    else multiply_add(lo, p.t, lanes, x, y, old)
+                )
                 em.stmt(f"store {sums} {new}, ptr {cell}")
 
 
@@ -171,7 +189,9 @@ def add_pairs(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:
     em, wide = lo.em, f"<{2 * lanes} x bfloat>"
     a, b = (em.op(f"bitcast <{lanes} x i32> {x} to {wide}") for x in (a, b))
     name = f"llvm.x86.avx512bf16.dpbf16ps.{lanes * 32}"
-    return em.call(f"<{lanes} x float>", name, f"<{lanes} x float> {c}", f"{wide} {a}", f"{wide} {b}")
+    return em.call(
+        f"<{lanes} x float>", name, f"<{lanes} x float> {c}", f"{wide} {a}", f"{wide} {b}"
+    )
 
 
 def zero_text(t: dtype, lanes: int) -> str:

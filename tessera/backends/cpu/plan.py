@@ -118,7 +118,12 @@ def fill(lo: Lowering, buffer: Buffer, v: Value, convert: Convert | None = None)
     else:
         plan = repeated(lo, nest(lo, buffer.shape), [v])
         write = lo.access.store
-        each(lo, plan, lambda at: write(lo, buffer, at, change(lo.value(v, at))), masks_of(lo, [v], plan))
+        each(
+            lo,
+            plan,
+            lambda at: write(lo, buffer, at, change(lo.value(v, at))),
+            masks_of(lo, [v], plan),
+        )
     buffer.version = lo.new_version()
 
 
@@ -217,10 +222,12 @@ def _is_address(v: Value) -> bool:
 def _integers_only(v: Value, depth: int) -> bool:
     """Whether an integer tile is index arithmetic: no load, no float below it."""
     e, op = elem_of(v.type), v.op
-    if isinstance(e, dtype) and e.is_floating() or op is None or depth == 0:
+    if (isinstance(e, dtype) and e.is_floating()) or op is None or depth == 0:
         return False
     if isinstance(op, (*_SHAPE_OPS, *_INDEX_OPS, arith.DivOp, arith.RemOp)):
-        return all(not isinstance(x.type, TileType) or _integers_only(x, depth - 1) for x in op.operands)
+        return all(
+            not isinstance(x.type, TileType) or _integers_only(x, depth - 1) for x in op.operands
+        )
     return False
 
 
@@ -275,7 +282,15 @@ def _direct_loads(lo: Lowering, values: Iterable[Value]) -> set[Value]:
 def base_of(v: Value) -> Value:
     """The value that a pointer tile is computed from: a function argument, mostly."""
     while v.op is not None and isinstance(
-        v.op, (arith.AddPtrOp, arith.HintOp, arith.BitcastOp, tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp)
+        v.op,
+        (
+            arith.AddPtrOp,
+            arith.HintOp,
+            arith.BitcastOp,
+            tile.SplatOp,
+            tile.BroadcastOp,
+            tile.ExpandDimsOp,
+        ),
     ):
         v = v.op.operands[0]
     return v

@@ -68,7 +68,9 @@ class Registers:
 
     def set(self, values: Group) -> None:
         for ptr, t, x in zip(self.ptrs, self.types, values, strict=True):
-            self.lo.em.stmt(f"store {lane_type(t, self.lanes)} {self.lo.text(x, self.lanes)}, ptr {ptr}")
+            self.lo.em.stmt(
+                f"store {lane_type(t, self.lanes)} {self.lo.text(x, self.lanes)}, ptr {ptr}"
+            )
 
     def get(self) -> Group:
         return [
@@ -94,7 +96,10 @@ def fold_lanes(lo: Lowering, op: Any, values: Group, lanes: int) -> Group:
         values = combine(lo, op, values, upper)
         half //= 2
     return [
-        make(x.type, 1, lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, 0)) if lanes > 1 else x for x in values
+        make(x.type, 1, lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, 0))
+        if lanes > 1
+        else x
+        for x in values
     ]
 
 
@@ -118,7 +123,9 @@ def _reduce(lo: Lowering, op: ReduceOp) -> None:
             lo.keep(r, buffer)
 
 
-def _horizontal(lo: Lowering, op: ReduceOp, shape: tuple[int, ...], out: list[Buffer | None]) -> None:
+def _horizontal(
+    lo: Lowering, op: ReduceOp, shape: tuple[int, ...], out: list[Buffer | None]
+) -> None:
     """One row at a time: vectors along the axis."""
     length = shape[-1]
     lanes = min(length & -length, lo.facts.lanes)
@@ -159,14 +166,16 @@ def _horizontal(lo: Lowering, op: ReduceOp, shape: tuple[int, ...], out: list[Bu
     lo.memo = {}
 
 
-def _accumulate(lo: Lowering, op: Any, cells: list[Registers], vector: Any, length: int, step: int) -> None:
+def _accumulate(
+    lo: Lowering, op: Any, cells: list[Registers], vector: Any, length: int, step: int
+) -> None:
     def body(i: int | str) -> None:
         lo.memo = {}
         base = lo.index(i, step, length)
         for k, cell in enumerate(cells):
             cell.set(combine(lo, op, cell.get(), vector(base, k)))
 
-    if length // step <= 8 and isinstance(length, int) and length // (step // len(cells)) <= 8:
+    if length // step <= 8 and length // (step // len(cells)) <= 8:
         for i in range(step, length, step):
             body(i)
         return
@@ -175,7 +184,11 @@ def _accumulate(lo: Lowering, op: Any, cells: list[Registers], vector: Any, leng
 
 
 def _vertical(
-    lo: Lowering, op: ReduceOp, shape: tuple[int, ...], rest: tuple[int, ...], out: list[Buffer | None]
+    lo: Lowering,
+    op: ReduceOp,
+    shape: tuple[int, ...],
+    rest: tuple[int, ...],
+    out: list[Buffer | None],
 ) -> None:
     """Vectors over what remains, combined along the axis one after another."""
     length, axis = shape[op.axis], op.axis
@@ -235,7 +248,13 @@ def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
         moved = combine(lo, op, shuffled(lo, values, lanes, order), values)
         keep = "<" + ", ".join(f"i1 {'true' if k < 0 else 'false'}" for k in order) + ">"
         values = [
-            make(x.type, lanes, lo.lanes(lanes).select(scalar_type(x.type), keep, lo.text(x, lanes), lo.text(m, lanes)))
+            make(
+                x.type,
+                lanes,
+                lo.lanes(lanes).select(
+                    scalar_type(x.type), keep, lo.text(x, lanes), lo.text(m, lanes)
+                ),
+            )
             for x, m in zip(values, moved, strict=True)
         ]
         step *= 2
@@ -258,10 +277,7 @@ def _scan_rows(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffe
             if not first:
                 values = combine(lo, op, carry.get(), values)
             _put(lo, out, where, values)
-            carry.set([
-                make(x.type, 1, lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, edge) if lanes > 1 else lo.text(x, 1))
-                for x in values
-            ])  # fmt: skip
+            carry.set([make(x.type, 1, _lane(lo, x, lanes, edge)) for x in values])
 
         vector(Coord(length - lanes if op.reverse else 0, (), None, length), True)
         if length > lanes:
@@ -308,3 +324,7 @@ def _counted(lo: Lowering, op: ScanOp, i: int | str, step: int, length: int) -> 
         last = length - step
         i = last - i if isinstance(i, int) else lo.em.op(f"sub nsw i64 {last}, {i}")
     return lo.index(i, step, length)
+
+
+def _lane(lo: Lowering, x: Val, lanes: int, index: int) -> str:
+    return lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, index)

@@ -14,8 +14,8 @@ class CpuFacts:
     """One instruction set level. `vector_bits` is the width that 32-bit lanes are grouped into.
 
     `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16
-    conversions in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits; `scalef`: the
-    instruction x * 2^n; `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones.
+    conversions in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits;
+    `scalef`: the instruction x * 2^n; `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones.
     """
 
     name: str
@@ -41,7 +41,9 @@ BASELINE = CpuFacts("baseline", 128, 3, 3, False)
 AVX2 = CpuFacts("avx2", 256, 4, 3, True)
 AVX512 = CpuFacts("avx512", 512, 6, 4, True, masked_small=True, scalef=True)
 AVX512_BF16 = CpuFacts("avx512_bf16", 512, 6, 4, True, True, True, True)
-ZEN4 = replace(AVX512_BF16, name="zen4", bf16_dot=True)  # on other makes the instruction runs at half the rate
+ZEN4 = replace(
+    AVX512_BF16, name="zen4", bf16_dot=True
+)  # on other makes the instruction runs at half the rate
 NEON = CpuFacts("neon", 128, 6, 4, True)
 
 
