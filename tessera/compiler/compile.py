@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import importlib
 import shlex
 import sys
 import tempfile
@@ -14,16 +15,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tessera.backends.compiler import Backend, GPUTarget, Options
-from tessera.backends.cpu.backend import CpuBackend
-from tessera.backends.interpreter import InterpreterBackend
-from tessera.backends.nvidia.backend import NvidiaBackend
 from tessera.compiler.kernel import CompiledKernel
 from tessera.compiler.source import ASTSource, IRSource
 from tessera.config import knobs
 from tessera.errors import InternalError, LaunchError, TesseraError
 from tessera.ir import Module, parse_module, print_module
 
-BACKENDS: dict[str, type[Backend]] = {b.name: b for b in (CpuBackend, NvidiaBackend, InterpreterBackend)}
+# By name; those given as "module:class" are imported when a kernel is first compiled for them.
+BACKENDS: dict[str, type[Backend] | str] = {
+    "cpu": "tessera.backends.cpu.backend:CpuBackend",
+    "cuda": "tessera.backends.nvidia.backend:NvidiaBackend",
+    "interpreter": "tessera.backends.interpreter:InterpreterBackend",
+}
 
 
 class Store(Protocol):
@@ -35,7 +38,12 @@ class Store(Protocol):
 
 def make_backend(target: GPUTarget) -> Backend:
     """The back end for a target. LaunchError when there is none."""
-    for cls in BACKENDS.values():
+    for name, cls in BACKENDS.items():
+        if isinstance(cls, str):
+            if target.backend != name:
+                continue
+            module, _, member = cls.partition(":")
+            cls = BACKENDS[name] = getattr(importlib.import_module(module), member)
         if cls.supports_target(target):
             return cls(target)
     known = ", ".join(sorted(BACKENDS))

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numpy as np
-
-from tessera import interp
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import get_pool, launch_address
 from tessera.backends.llvm.binding import link_object
@@ -26,6 +24,7 @@ from tessera.runtime.cuda_abi import launch_config
 from tessera.runtime.fast_launch import Start
 from tessera.runtime.launcher import make_launcher
 from tessera.runtime.specialize import address_of_array
+from tessera.runtime.tensors import is_numpy
 
 
 class Driver:
@@ -72,7 +71,7 @@ class Driver:
 
     def address(self, x: Any) -> Any:
         """An argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
-        if isinstance(x, np.ndarray):
+        if is_numpy(x):
             return address_of_array(x)
         return x
 
@@ -133,13 +132,14 @@ class InterpreterDriver(Driver):
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
         module = parse_module(kernel.asm["tir"])
+        run = importlib.import_module("tessera.interp").run  # needs NumPy, which is slow to import
         if getattr(kernel.metadata, "locations", None):
             unpack_locations(module, kernel.metadata.locations)
         check = kernel.metadata.debug == "check"
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
             hosted = [x.cpu() if getattr(x, "is_cuda", False) else x for x in args]
-            interp.run(module, (gx, gy, gz), hosted, check)
+            run(module, (gx, gy, gz), hosted, check)
             for device, host in zip(args, hosted, strict=True):
                 if device is not host:
                     device.copy_(host)
@@ -228,7 +228,7 @@ class CudaDriver(Driver):
         )  # fmt: skip
 
     def address(self, x: Any) -> Any:
-        if isinstance(x, np.ndarray):
+        if is_numpy(x):
             raise HostPointerError(name=f"(a NumPy array of {x.dtype})", help=HOST_HELP)
         # `data_ptr` first: torch raises for the array interface of element types that NumPy lacks (fp8).
         if not hasattr(x, "data_ptr") and hasattr(x, "__cuda_array_interface__"):
@@ -289,7 +289,7 @@ class ActiveDriver:
         if self.chosen is not None:
             return self.chosen
         for x in args:
-            if isinstance(x, np.ndarray):
+            if is_numpy(x):
                 return _CPU()
             on_gpu = getattr(x, "is_cuda", None)
             if on_gpu is not None:

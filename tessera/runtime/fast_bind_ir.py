@@ -30,14 +30,23 @@ ENTRY = (
     "device", "fail", "globals", "globals_count", "picks", "picks_count",
     "parts",  # a Python object that keeps alive what these fields point at
 )  # fmt: skip
-ROW = ("type", "data_ptr", "dtype", "dtype_closure", "is_cuda", "is_cuda_closure")
+ROW = (
+    "type",
+    "data_ptr",
+    "dtype",
+    "dtype_closure",
+    "is_cuda",
+    "is_cuda_closure",
+    "storage",
+    "nbytes",
+)
 BUCKETS = 256
 
 HOST_PLACE, DEVICE_PLACE = 1, 2
 TAGS = {
     "NONE": 1, "ONE": 2, "BOOL": 3, "FLOAT": 4, "ANY": 5,
     "I32": 8, "I64": 10,  # + 1: divisible by 16
-    "ARRAY": 32,  # + 1: address divisible by 16, + 2: on a CUDA device
+    "ARRAY": 32,  # + 1: address divisible by 16, + 2: on a CUDA device, + 256 * min(storage's bytes >> 31, 15)
     "C_INT": 64, "C_FLOAT": 65, "C_OBJECT": 66,  # compile-time: by value, by bits, by identity
 }  # fmt: skip
 DEFAULT, CONSTANT, FIXED, UNALIGNED, POINTER_MODE, KEYED, UNKEYED = range(
@@ -88,6 +97,55 @@ object:
   ret i1 true
 }
 
+; Bytes of the array that a NumPy array is a view of; -1: it is a view of something else. Such a root is contiguous, so
+; its size is the largest product of an extent and its stride.
+define internal i64 @numpy_bytes(ptr %o, ptr %t) nounwind {
+entry:
+  br label %up
+up:
+  %a = phi ptr [%o, %entry], [%base, %array]
+  %ba = getelementptr i8, ptr %a, i64 BASE_FIELD
+  %base = load ptr, ptr %ba
+  %root = icmp eq ptr %base, null
+  br i1 %root, label %measure, label %view
+view:
+  %bta = getelementptr i8, ptr %base, i64 TYPE_OFFSET
+  %bt = load ptr, ptr %bta
+  %same = icmp eq ptr %bt, %t
+  br i1 %same, label %array, label %foreign
+array:
+  br label %up
+foreign:
+  ret i64 -1
+measure:
+  %fields = getelementptr i8, ptr %a, i64 AFTER_TYPE
+  %na = getelementptr i64, ptr %fields, i64 1
+  %n32 = load i32, ptr %na
+  %n = sext i32 %n32 to i64
+  %da = getelementptr i64, ptr %fields, i64 2
+  %dims = load ptr, ptr %da
+  %sa = getelementptr i64, ptr %fields, i64 3
+  %strides = load ptr, ptr %sa
+  br label %head
+head:
+  %i = phi i64 [0, %measure], [%i1, %body]
+  %most = phi i64 [0, %measure], [%most1, %body]
+  %more = icmp slt i64 %i, %n
+  br i1 %more, label %body, label %done
+body:
+  %xa = getelementptr i64, ptr %dims, i64 %i
+  %x = load i64, ptr %xa
+  %ya = getelementptr i64, ptr %strides, i64 %i
+  %y = load i64, ptr %ya
+  %xy = mul i64 %x, %y
+  %larger = icmp sgt i64 %xy, %most
+  %most1 = select i1 %larger, i64 %xy, i64 %most
+  %i1 = add i64 %i, 1
+  br label %head
+done:
+  ret i64 %most
+}
+
 ; Key words and address of an array; the first array decides on *place. False: not an array of a known type.
 define internal i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %place) nounwind {
 entry:
@@ -117,7 +175,9 @@ host:
   %hdata = load i64, ptr %da
   %ea = getelementptr i64, ptr %da, i64 5
   %hdtype = load i64, ptr %ea
-  br label %known
+  %hbytes = call i64 @numpy_bytes(ptr %o, ptr %t)
+  %odd = icmp slt i64 %hbytes, 0
+  br i1 %odd, label %no, label %known
 tensor:
   %p = call ptr %read(ptr %o, ptr null)
   %pnull = icmp eq ptr %p, null
@@ -154,11 +214,30 @@ placed:
   %true = HEAD.true %d
   %oncuda = icmp eq ptr %c, %true
   %dev = zext i1 %oncuda to i64
-  br label %known
+  %gets = ROW.storage %row
+  %st = call ptr %gets(ptr %o, ptr null)
+  %snull = icmp eq ptr %st, null
+  br i1 %snull, label %bad, label %stored
+stored:
+  %getn = ROW.nbytes %row
+  %nb = call ptr %getn(ptr %st, ptr null)
+  call void @Py_DecRef(ptr %st)
+  %nnull = icmp eq ptr %nb, null
+  br i1 %nnull, label %bad, label %sized
+sized:
+  %tbytes = call i64 @PyLong_AsLongLong(ptr %nb)
+  call void @Py_DecRef(ptr %nb)
+  %negative = icmp slt i64 %tbytes, 0
+  br i1 %negative, label %bad, label %known
 known:
-  %data = phi i64 [%hdata, %host], [%tdata, %placed]
-  %dtype = phi i64 [%hdtype, %host], [%tdtype, %placed]
-  %device = phi i64 [0, %host], [%dev, %placed]
+  %data = phi i64 [%hdata, %host], [%tdata, %sized]
+  %dtype = phi i64 [%hdtype, %host], [%tdtype, %sized]
+  %device = phi i64 [0, %host], [%dev, %sized]
+  %bytes = phi i64 [%hbytes, %host], [%tbytes, %sized]
+  %units = lshr i64 %bytes, 31
+  %huge = icmp ugt i64 %units, 15
+  %capped = select i1 %huge, i64 15, i64 %units
+  %width = shl i64 %capped, 8
   store i64 %data, ptr %slot
   store i64 %dtype, ptr %val
   %low = and i64 %data, 15
@@ -166,7 +245,8 @@ known:
   %a1 = zext i1 %al to i64
   %d2 = shl i64 %device, 1
   %t1 = or i64 %a1, %d2
-  %tag = or i64 %t1, TAG.ARRAY
+  %t2 = or i64 %t1, %width
+  %tag = or i64 %t2, TAG.ARRAY
   store i64 %tag, ptr %key
   %was = load i64, ptr %place
   %unset = icmp eq i64 %was, 0
@@ -274,16 +354,12 @@ arrays:
   %aok = call i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %place)
   br i1 %aok, label %trim, label %no
 trim:
-  ; alignment counts only by the default rules, the element type not where the annotation gives it
+  ; alignment counts only by the default rules
   %isdefault1 = icmp eq i64 %m, MODE.DEFAULT
   %tag = load i64, ptr %key
   %unaligned = and i64 %tag, -2
   %kept = select i1 %isdefault1, i64 %tag, i64 %unaligned
   store i64 %kept, ptr %key
-  %forced = icmp eq i64 %m, MODE.POINTER
-  %dtype = load i64, ptr %val
-  %dkept = select i1 %forced, i64 0, i64 %dtype
-  store i64 %dkept, ptr %val
   ret i1 true
 
 convert:

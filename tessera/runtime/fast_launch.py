@@ -19,8 +19,6 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import numpy as np
-
 from tessera.backends.compiler import Options
 from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
 from tessera.config import epoch
@@ -107,37 +105,52 @@ class ArrayTypes:
         self.rows = (ctypes.c_uint64 * (len(ROW) * (MOST_TYPES + 1)))()
         self.context = _words(0)
         self.known: dict[type, Any] = {}
-        self.add(np.ndarray, ())
+        self.learn_numpy()
 
     def add(self, kind: type, readers: tuple[int, ...], keep: Any = None) -> None:
-        """`readers`: data_ptr(self, NULL), then getter and closure of dtype and of is_cuda; none: as in NumPy."""
+        """`readers`: the C functions of ROW after the type; none: as in NumPy."""
         if kind in self.known or len(self.known) >= MOST_TYPES:
             return
         at = len(self.known) * len(ROW)
-        self.rows[at : at + len(ROW)] = _words(id(kind), *(readers or (0,) * 5))
+        self.rows[at : at + len(ROW)] = _words(id(kind), *(readers or (0,) * (len(ROW) - 1)))
         self.known[kind] = keep
+
+    def learn_numpy(self) -> None:
+        """Add NumPy's arrays once NumPy is there."""
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            self.add(numpy.ndarray, ())
 
     def learn(self, x: Any) -> bool:
         """Add the type of a torch tensor, whose members are C functions; False for other objects."""
         kind = type(x)
         if kind in self.known:
             return True
-        members = [getattr(kind, name, None) for name in ("data_ptr", "dtype", "is_cuda")]
-        method, *getters = members
-        if not isinstance(method, types.MethodDescriptorType):
-            return False
-        if not all(isinstance(g, types.GetSetDescriptorType) for g in getters):
-            return False
-        # PyMethodDescrObject and PyGetSetDescrObject: three words after the object's head lies the C definition.
-        definitions = [_pointer(id(m) + object.__basicsize__ + 24) for m in members]
-        flags = ctypes.c_int.from_address(definitions[0] + 16).value
-        if flags & 0xF != METH_NOARGS:
-            return False
-        readers = [_pointer(definitions[0] + 8)]
-        for definition in definitions[1:]:
-            readers += [_pointer(definition + 8), _pointer(definition + 32)]
+        storage = x.untyped_storage() if hasattr(x, "untyped_storage") else None
+        members = [
+            getattr(kind, "data_ptr", None), getattr(kind, "dtype", None), getattr(kind, "is_cuda", None),
+            getattr(kind, "untyped_storage", None), getattr(type(storage), "nbytes", None),
+        ]  # fmt: skip
+        readers: list[int] = []
+        for member in members:
+            found = _c_function(member)
+            if found is None:
+                return False
+            readers += found
         self.add(kind, tuple(readers), members)
         return kind in self.known
+
+
+def _c_function(member: Any) -> list[int] | None:
+    """The C function of a method without arguments, or getter and closure of an attribute; None for anything else."""
+    # PyMethodDescrObject and PyGetSetDescrObject: three words after the object's head lies the C definition.
+    definition = id(member) + object.__basicsize__ + 24
+    if isinstance(member, types.GetSetDescriptorType):
+        return [_pointer(_pointer(definition) + 8), _pointer(_pointer(definition) + 32)]
+    if not isinstance(member, types.MethodDescriptorType):
+        return None
+    flags = ctypes.c_int.from_address(_pointer(definition) + 16).value
+    return [_pointer(_pointer(definition) + 8)] if flags & 0xF == METH_NOARGS else None
 
 
 def _pointer(address: int) -> int:
@@ -184,6 +197,7 @@ class FastPath:
     def __init__(
         self, params: list[KernelParam], hooks: list[Any], fallback: Callable[..., Any]
     ) -> None:
+        array_types().learn_numpy()
         self.names = [sys.intern(p.name) for p in params]
         defaults = [p.default for p in params]
         addresses = [id(p.default) if p.has_default else 0 for p in params]
@@ -274,7 +288,7 @@ class FastPath:
             return False
         on_device = 2 if words[0] == DEVICE_PLACE else 0
         tags = words[2 : 2 + 2 * len(values) : 2]
-        arrays = [t & 2 for t in tags if t & ~3 == TAGS["ARRAY"]]
+        arrays = [t & 2 for t in tags if t & TAGS["ARRAY"]]
         # Arrays elsewhere than the kernel runs need the checks of the Python path.
         return all(d == 2 * start.cuda == on_device for d in arrays)
 

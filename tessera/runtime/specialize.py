@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from tessera.compiler.source import WIDE_ATTR
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import SpecializationError
@@ -20,7 +18,7 @@ from tessera.language import constexpr
 from tessera.language.aggregate import ConstexprFunction
 from tessera.language.callable import JITCallable, KernelParam
 from tessera.runtime.descriptor import TensorDescriptor
-from tessera.runtime.tensors import element_type, itemsize_of
+from tessera.runtime.tensors import element_type, is_numpy, itemsize_of, numpy
 
 Pair = tuple[Any, Any]
 
@@ -65,7 +63,7 @@ def _pointer(kind: Any, address: int, storage_bytes: int) -> Pair:
 
 def address_of_array(x: Any) -> int:
     """Address of a NumPy array or of an object of an array interface."""
-    if isinstance(x, np.ndarray):
+    if is_numpy(x):
         return x.__array_interface__["data"][0]
     return x.__cuda_array_interface__["data"][0]
 
@@ -102,7 +100,7 @@ def _descriptor(x: TensorDescriptor) -> Pair:
 
 _HANDLERS: dict[type, Callable[[Any], Pair]] = {
     int: _int, float: lambda x: _FLOAT, bool: lambda x: _BOOL, type(None): lambda x: _NONE,
-    np.ndarray: _array, tuple: _tuple, constexpr: lambda x: ("constexpr", x.value), TensorDescriptor: _descriptor,
+    tuple: _tuple, constexpr: lambda x: ("constexpr", x.value), TensorDescriptor: _descriptor,
 }  # fmt: skip
 
 
@@ -119,16 +117,18 @@ def _handler_for(x: Any) -> Callable[[Any], Pair]:
         return _tensor
     if isinstance(x, tuple):
         return _tuple
-    if isinstance(x, np.ndarray):
+    if is_numpy(x):
         return _array
     if hasattr(x, "__cuda_array_interface__"):
         return lambda x: _pointer(
-            np.dtype(x.__cuda_array_interface__["typestr"]), address_of_array(x), storage_bytes(x)
+            numpy().dtype(x.__cuda_array_interface__["typestr"]),
+            address_of_array(x),
+            storage_bytes(x),
         )
     if isinstance(x, (JITCallable, ConstexprFunction)):
         return lambda x: ("constexpr", x)
     for base in (bool, float, int):
-        if isinstance(x, base) and not isinstance(x, np.generic):
+        if isinstance(x, base) and type(x).__module__ != "numpy":
             return _HANDLERS[base]
     if isinstance(x, float):  # numpy.float64 is a Python float
         return _HANDLERS[float]

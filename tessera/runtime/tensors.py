@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
-
-import numpy as np
-from numpy.typing import NDArray
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tessera import dtypes
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def numpy() -> Any:
+    """NumPy, imported at the first use: that takes longer than the import of tessera."""
+    return importlib.import_module("numpy")
+
 
 def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
-    return isinstance(array, np.ndarray)
+    """Whether `array` is a NumPy array; does not import NumPy."""
+    module = sys.modules.get("numpy")
+    return module is not None and isinstance(array, module.ndarray)
 
 
 def element_type(dtype: Any) -> dtypes.dtype | None:
@@ -138,7 +147,7 @@ class TensorWrapper:
 
     def new_empty(self, sizes: Any) -> TensorWrapper:
         if is_numpy(self.base):
-            return TensorWrapper(np.empty(sizes, self.base.dtype), self.dtype)
+            return TensorWrapper(numpy().empty(sizes, self.base.dtype), self.dtype)
         return TensorWrapper(self.base.new_empty(sizes), self.dtype)
 
 
@@ -184,13 +193,14 @@ def to_numpy(x: Any) -> Any:
     """Values on the host as a NumPy array; bf16 becomes float32 (exactly), fp8 needs torch."""
     if isinstance(x, TensorWrapper):
         if element_type(x.dtype) is dtypes.bfloat16:
+            np = numpy()
             bits = np.asarray(to_numpy(x.base)).view(np.uint16)
             return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
         if element_type(x.dtype) in dtypes.FP8:
             raise TypeError(
                 "fp8 values have no NumPy type: use torch, or decode the bits in `.base`"
             )
-        return np.asarray(to_numpy(x.base)).view(str(x.dtype).rsplit(".", 1)[-1])
+        return numpy().asarray(to_numpy(x.base)).view(str(x.dtype).rsplit(".", 1)[-1])
     if hasattr(x, "detach"):
         x = x.detach().cpu()
         kind = element_type(x.dtype)
@@ -199,4 +209,4 @@ def to_numpy(x: Any) -> Any:
         return x.numpy()
     if hasattr(x, "get") and hasattr(x, "__cuda_array_interface__"):
         return x.get()
-    return np.asarray(x)
+    return numpy().asarray(x)

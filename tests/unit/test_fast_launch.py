@@ -31,15 +31,16 @@ READER = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
 class Tensor:
     """What torch's tensors look like from outside."""
 
-    def __init__(self, address: int, dtype: Any = tl.float32, cuda: bool = True) -> None:
-        self.address, self.dtype, self.is_cuda = address, dtype, cuda
+    def __init__(
+        self, address: int, dtype: Any = tl.float32, cuda: bool = True, nbytes: int = 64
+    ) -> None:
+        self.address, self.dtype, self.is_cuda, self.nbytes = address, dtype, cuda, nbytes
 
 
 READERS = [
-    READER(lambda t, _: t.address),
-    READER(lambda t, _: t.dtype),
-    READER(lambda t, _: t.is_cuda),
-]
+    READER(lambda t, _: t.address), READER(lambda t, _: t.dtype), READER(lambda t, _: t.is_cuda), READER(lambda t, _: t),
+    READER(lambda t, _: t.nbytes),
+]  # fmt: skip
 
 
 def kernel(x, y, n, scale: tl.float16, BLOCK: tl.constexpr = 8, flag=None):
@@ -51,8 +52,10 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         types = ArrayTypes()
-        address, dtype, cuda = (ctypes.cast(r, ctypes.c_void_p).value or 0 for r in READERS)
-        types.add(Tensor, (address, dtype, 0, cuda, 0), READERS)
+        address, dtype, cuda, storage, size = (
+            ctypes.cast(r, ctypes.c_void_p).value or 0 for r in READERS
+        )
+        types.add(Tensor, (address, dtype, 0, cuda, 0, storage, size), READERS)
         monkeypatch.setattr(fast_launch, "array_types", lambda: types)
         self.launches: list[tuple[Any, ...]] = []
         self.python: list[tuple[Any, ...]] = []
@@ -137,7 +140,7 @@ def test_a_launch(machine: Machine):
         ((X, Y, 1, 0.5), {}), ((X, Y, 2**31, 0.5), {}), ((X, Y, 2.0, 0.5), {}), ((X, Y, True, 0.5), {}),
         ((X, Y, None, 0.5), {}), ((X, None, 5, 0.5), {}), ((X, Y, 5, 0.5), {"BLOCK": 16}), ((X, Y, 5, 0.5), {"BLOCK": 8.0}),
         ((X, Y, 5, 0.5), {"BLOCK": True}), ((X, Y, 5, 0.5), {"num_warps": 4}), ((X, Y, 5, 0.5, 8, 3), {}),
-        ((X, Y, 5, 0.5), {"flag": X}),
+        ((X, Y, 5, 0.5), {"flag": X}), ((X, Tensor(0x7010, nbytes=1 << 31), 5, 0.5), {}),
     ],
 )  # fmt: skip
 def test_other_keys(machine: Machine, args: Any, options: Any):

@@ -19,6 +19,7 @@ from tessera.config import knobs
 from tessera.errors import HostPointerError, LaunchError
 from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
 from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.specialize import specialize
 
 
 @pytest.fixture(autouse=True)
@@ -510,6 +511,19 @@ def test_repeated_launches_stay_native(monkeypatch: pytest.MonkeyPatch):
     for _ in range(3):
         kernel[(3,)](x, out, 18, 2.0, CHUNK=8, num_warps=4)
     assert counter.calls == 4
+
+
+def test_views_of_wide_storage():
+    """An offset into a view may need 64 bits because of the array behind it."""
+    kernel = make()
+    big = np.empty(1 << 31, np.int8)  # never touched: no memory
+    x, out = np.ones(32, np.int8), np.zeros(32, np.int8)
+    first = kernel[(4,)](x, out, 32, 2)
+    for _ in range(3):
+        assert kernel[(4,)](x, out, 32, 2) is first
+        assert kernel[(4,)](big[:32], out, 32, 2) is not first
+        assert kernel[(4,)](big[:64].view(np.uint8).view(np.int8)[:32], out, 32, 2) is not first
+    assert "W" in specialize(big[:32])[1]
 
 
 def test_many_specialisations():

@@ -76,6 +76,10 @@ class LLVMError(InternalError, RuntimeError):
 def _llvm() -> Any:
     """llvmlite.binding, imported and initialised once."""
     module = importlib.import_module("llvmlite.binding")
+    if module.llvm_version_info >= (22,):
+        # In the GPU code generators these two take 30 times as long as all else on kernels with hundreds of addresses,
+        # and the assembler makes the same code without them. Other targets do not run them.
+        module.set_option("tessera", "-opt-disable=slsr,nary-reassociate")
     module.initialize_all_targets()
     module.initialize_all_asmprinters()
     module.initialize_native_asmparser()
