@@ -8,10 +8,12 @@ ifeq ($(VENV),0)
 PY := $(PYTHON)
 RUN_DEPS :=
 DEV_DEPS :=
+LINT :=
 else
 PY := $(VENV)/bin/python
 RUN_DEPS := $(VENV)/.ready-run
 DEV_DEPS := $(VENV)/.ready-dev
+LINT := lint
 endif
 
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -23,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 demo: $(RUN_DEPS)
 	$(PY) examples/run_all.py $(ARGS)
 
-test: $(DEV_DEPS)
+test: $(DEV_DEPS) $(LINT)
 	$(PY) -m pytest $(ARGS)
 
 lint: $(DEV_DEPS)
