@@ -16,6 +16,7 @@ from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, Pass, PassManager
 from tessera.passes import neutral_pipeline
+from tessera.passes.descriptors import lower_descriptor_rows
 
 # The lowering emits vectors and hoists by itself: LLVM only makes registers of stack slots and cleans up.
 LLVM_PASSES = "sroa,instcombine,simplifycfg"
@@ -24,6 +25,7 @@ LLVM_PASSES = "sroa,instcombine,simplifycfg"
 def cpu_pipeline() -> list[Pass]:
     """The passes between the front end and the lowering to loops."""
     return [
+        lower_descriptor_rows,
         *neutral_pipeline(),
         scalarise_inductions,  # after LICM, which shows what is invariant in a loop
         defer_dots,  # the form that the pass before leaves

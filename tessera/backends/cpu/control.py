@@ -267,7 +267,7 @@ def _if(lo: Lowering, op: IfOp) -> None:
             kept = {*lo.buffers, *lo.uniform}
             end = lower_block(lo, block)
             write_slots(lo, end, end.operands, slots)
-            _forget(lo, kept)
+            _forget(lo, kept, slots)
         em.stmt(f"br label %fi{k}")
     em.label(f"fi{k}")
     if op.all_effects() & Effect.WRITE:
@@ -276,16 +276,18 @@ def _if(lo: Lowering, op: IfOp) -> None:
         read_slot(lo, r, slot, lo.block)
 
 
-def _forget(lo: Lowering, kept: set[Value]) -> None:
-    """Buffers filled inside a region hold nothing outside."""
+def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:
+    """Buffers filled inside a region hold nothing outside; those of `slots` live on."""
     for v in list(lo.uniform):
         if v not in kept:
             del lo.uniform[v]
+    living = {s.ptr for s in slots if isinstance(s, Buffer)}
     for v in list(lo.buffers):
         if v not in kept:
             buffer = lo.buffers.pop(v)
-            if lo.homes.pop(v, None) is not None and v not in lo.carried:
+            if lo.homes.pop(v, None) is not None and buffer.ptr not in living:
                 lo.recycle(buffer)
+                living.add(buffer.ptr)
 
 
 # --- for ----------------------------------------------------------------------------------------------------
@@ -341,7 +343,7 @@ def _body(lo: Lowering, block: Block, args: Sequence[Value], slots: Sequence[Slo
     outer, lo.block = lo.block, block
     write_slots(lo, end, end.operands, slots)
     lo.block = outer
-    _forget(lo, kept)
+    _forget(lo, kept, slots)
 
 
 def _leave(lo: Lowering, op: Op, slots: Sequence[Slot]) -> None:
@@ -377,13 +379,13 @@ def _while(lo: Lowering, op: WhileOp) -> None:
         write_slots(lo, end, [v for v, _ in changed], [s for _, s in changed])
         em.stmt(f"br i1 {condition}, label %body{k}, label %done{k}")
         em.label(f"body{k}")
-        _forget(lo, kept)
+        _forget(lo, kept, [*slots, *out])
         for v, slot in zip(after.args, out, strict=True):
             read_slot(lo, v, slot, after)
             lo.carried.add(v)
         end = lower_block(lo, after)
         write_slots(lo, end, end.operands, slots)
-        _forget(lo, kept)
+        _forget(lo, kept, [*slots, *out])
         em.stmt(f"br label %head{k}")
         em.label(f"done{k}")
     _leave(lo, op, out)

@@ -124,7 +124,8 @@ class Emitter:
         return name
 
     def declare(self, ret: str, name: str, *types: str) -> None:
-        self.declarations[f"declare {ret} @{name}({', '.join(types)})"] = None
+        if not self.dry:
+            self.declarations[f"declare {ret} @{name}({', '.join(types)})"] = None
 
     def call(self, ret: str, name: str, *args: str) -> Text:
         """A pure call, declared on the way. Arguments are `type text`, e.g. `<4 x float> %v3`."""

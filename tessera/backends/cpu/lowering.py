@@ -201,8 +201,12 @@ class Lowering:
         self.recycle(buffer)
 
     def recycle(self, buffer: Buffer) -> None:
-        if buffer.bytes > SMALL and not any(b.ptr == buffer.ptr for b in self.buffers.values()):
-            self.free.setdefault(buffer.bytes, []).append(buffer.ptr)
+        """Let others have the memory, unless it is small or another value still lies there."""
+        if buffer.bytes <= SMALL or any(b.ptr == buffer.ptr for b in self.buffers.values()):
+            return
+        unused = self.free.setdefault(buffer.bytes, [])
+        if buffer.ptr not in unused:
+            unused.append(buffer.ptr)
 
     def lazy(self, v: Value) -> bool:
         """Whether `v` is a tile that is computed on demand."""

@@ -191,6 +191,9 @@ def prepare(
     for v in order:
         if v not in lo.buffers:
             _decide(lo, v, reach[v], v in values, position, root, keep_top)
+    for v in values if keep_top else ():
+        if lo.lazy(v) and v not in lo.side and turned_dimension(lo, v) is not None:
+            materialise(lo, v, root)
 
 
 def _decide(

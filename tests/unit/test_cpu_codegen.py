@@ -1,0 +1,136 @@
+"""What the CPU back end emits: vector accesses, hoisting, operands in place, no gathers where memory is contiguous."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource
+from tests.unit.cpu_kit import agree, floats
+
+
+def llir(
+    kernel: Any,
+    signature: dict[str, str],
+    arch: str = "avx512",
+    aligned: tuple[str, ...] = (),
+    **constants: Any,
+) -> str:
+    kinds = {**signature, **dict.fromkeys(constants, "constexpr")}
+    attrs = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(kinds) if name in aligned}
+    source = ASTSource(kernel, kinds, constants, attrs)
+    return tessera.compile(source, target=GPUTarget("cpu", arch, 1)).asm["llir"]
+
+
+@tessera.jit
+def add_kernel(x, y, out, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    m = at < n
+    tl.store(out + at, tl.load(x + at, mask=m) + tl.load(y + at, mask=m), mask=m)
+
+
+ADD = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}
+
+
+@pytest.mark.parametrize(("arch", "lanes"), [("avx512", 16), ("avx2", 8), ("generic", 4)])
+def test_masks_split_the_loop(arch, lanes):
+    text = llir(add_kernel, ADD, arch, B=1024)
+    assert text.count(f"call <{lanes} x float> @llvm.masked.load") == 2  # the rest
+    assert text.count(f"load <{lanes} x float>, ptr") == 8  # four vectors a trip, unmasked
+    assert "gather" not in text
+    assert "alloca" not in text
+
+
+@tessera.jit
+def turn_kernel(x, out, N: tl.constexpr):
+    i, j = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
+    tl.store(out + i * N + j, tl.trans(tl.load(x + i * N + j)))
+
+
+def test_transposition_reads_and_writes_vectors():
+    agree(turn_kernel, (1,), floats(64, 64), np.zeros((64, 64), np.float32), N=64)
+    text = llir(turn_kernel, {"x": "*fp32", "out": "*fp32"}, N=64)
+    assert "gather" not in text
+    assert "scatter" not in text
+
+
+@tessera.jit
+def matmul_kernel(
+    a, b, c, M, N, K, sa, sb, sc, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    i = (tl.program_id(0) * BM + tl.arange(0, BM)) % M
+    j = (tl.program_id(1) * BN + tl.arange(0, BN)) % N
+    k = tl.arange(0, BK)
+    pa = a + i[:, None] * sa + k[None, :]
+    pb = b + k[:, None] * sb + j[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for step in range(0, tl.cdiv(K, BK)):
+        x = tl.load(pa, mask=k[None, :] < K - step * BK, other=0.0)
+        y = tl.load(pb, mask=k[:, None] < K - step * BK, other=0.0)
+        acc = tl.dot(x, y, acc, input_precision="ieee")
+        pa += BK
+        pb += BK * sb
+    row, column = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    inside = (row < M)[:, None] & (column < N)[None, :]
+    tl.store(c + row[:, None] * sc + column[None, :], acc, mask=inside)
+
+
+MATMUL = {
+    "a": "*fp32",
+    "b": "*fp32",
+    "c": "*fp32",
+    **dict.fromkeys(("M", "N", "K", "sa", "sb", "sc"), "i32"),
+}
+
+
+def test_operands_stay_in_place():
+    text = llir(matmul_kernel, MATMUL, aligned=tuple(MATMUL), BM=64, BN=64, BK=32)
+    assert "gather" not in text
+    assert not re.search(r"alloca \[\d+ x ptr\]", text)  # no tile of pointers is carried
+    assert "direct" in text
+
+
+@pytest.mark.parametrize("size", [(64, 64, 64), (70, 50, 33), (128, 96, 160), (16, 16, 7)])
+@pytest.mark.parametrize("block", [(32, 32, 16), (64, 64, 32), (16, 128, 16)])
+def test_matmul_of_any_size(size, block):
+    (m, n, k), (bm, bn, bk) = size, block
+    a, b, c = floats(m, k), floats(k, n, seed=1), np.zeros((m, n), np.float32)
+    grid = (tessera.cdiv(m, bm), tessera.cdiv(n, bn))
+    agree(matmul_kernel, grid, a, b, c, m, n, k, k, n, n, rtol=1e-4, atol=1e-4, BM=bm, BN=bn, BK=bk)
+
+
+@tessera.jit
+def rows_kernel(x, w, out, n, N: tl.constexpr, R: tl.constexpr):
+    i, j = tl.arange(0, R)[:, None], tl.arange(0, N)[None, :]
+    scale = tl.exp(tl.load(w + tl.arange(0, R)))[:, None]
+    tl.store(out + i * n + j, tl.load(x + i * n + j) * scale)
+
+
+def test_what_depends_on_the_row_is_not_computed_for_each_vector():
+    text = llir(rows_kernel, {"x": "*fp32", "w": "*fp32", "out": "*fp32", "n": "i32"}, N=256, R=64)
+    # exp runs over a vector of rows in a loop of its own, not for every element
+    assert len(re.findall(r"call <16 x float> @llvm\.x86\.avx512\.mask\.scalef", text)) <= 4
+    assert "scalef.ps.128" not in text
+
+
+def test_scratch_memory_takes_large_tiles():
+    a, b, c = floats(256, 256), floats(256, 256, seed=1), floats(256, 256, seed=2)
+    k = agree(
+        chain_kernel, (1,), a, b, c, np.zeros((256, 256), np.float32), rtol=1e-3, atol=1e-2, N=256
+    )
+    assert k.metadata.scratch_bytes > 0
+
+
+@tessera.jit
+def chain_kernel(a, b, c, out, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    x, y, z = tl.load(a + at), tl.load(b + at), tl.load(c + at)
+    p = tl.dot(x, tl.trans(y), input_precision="ieee") * 0.1
+    q = tl.dot(p, z, input_precision="ieee")
+    tl.store(out + at, tl.dot(q + x, p + y, q, input_precision="ieee"))
