@@ -16,8 +16,11 @@ from tessera.frontend import (  # noqa: F401  handlers and implementations regis
     sem_elementwise,
     sem_hints,
     sem_libdevice,
+    sem_mapping,
     sem_memory,
+    sem_scaled,
     sem_shape,
+    sem_sync,
     statements,
 )
 from tessera.frontend.frontend import FrontEnd

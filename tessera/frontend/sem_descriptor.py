@@ -29,7 +29,13 @@ from tessera.language.values import (
     tensor_descriptor,
     tensor_descriptor_type,
 )  # fmt: skip
-from tessera.ops import DescriptorLoadOp, DescriptorStoreOp, MakeDescriptorOp
+from tessera.ops import (
+    DescriptorGatherOp,
+    DescriptorLoadOp,
+    DescriptorScatterOp,
+    DescriptorStoreOp,
+    MakeDescriptorOp,
+)
 
 if TYPE_CHECKING:
     from tessera.frontend.frontend import FrontEnd
@@ -144,6 +150,55 @@ def _block(fe: FrontEnd, desc: tensor_descriptor, value: Any, exact: bool) -> Va
 def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any, value: Any) -> Any:
     places = _offsets(fe, desc, offsets)
     fe.builder.insert(DescriptorStoreOp(desc.handle, places, _block(fe, desc, value, False)))
+    return None
+
+
+def _rows(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> tuple[Value, Value]:
+    """The rows (1-D int32) and the first column of a gather or scatter."""
+    if not isinstance(desc, tensor_descriptor):
+        raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
+    dims, bits = desc.block_type.shape, desc.dtype.bits
+    if len(dims) != 2 or dims[0] != 1:
+        raise ShapeMismatch(
+            f"descriptor must be 2D with blocks of one row, but its block is {list(dims)}"
+        )
+    rows, column = operand_of(x_offsets), operand_of(y_offset)
+    e = elem_of_operand(rows)
+    if len(shape_of_operand(rows)) != 1 or e.name not in ("int16", "int32"):
+        raise TypeMismatch(f"x_offsets must be a 1D tile of int16 or int32, got {x_offsets}")
+    if shape_of_operand(rows)[0] < 8:
+        raise ShapeMismatch(
+            f"descriptor gather and scatter need at least 8 rows, but got {shape_of_operand(rows)[0]}"
+        )
+    if dims[1] < 32 // bits * 8:
+        raise ShapeMismatch(
+            f"descriptor gather and scatter of {desc.dtype} need blocks of at least {32 // bits * 8} columns,"
+            f" but got {dims[1]}"
+        )
+    if shape_of_operand(column) or not elem_of_operand(column).is_int():
+        raise TypeMismatch(f"y_offset must be an integer scalar, got {y_offset}")
+    return fit(fe, rows, int32, shape_of_operand(rows)), fit(fe, column, int32, ())
+
+
+@impl(tl.descriptor_gather)
+def descriptor_gather_impl(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> Any:
+    rows, column = _rows(fe, desc, x_offsets, y_offset)
+    return wrap(fe.builder.emit(DescriptorGatherOp(desc.handle, rows, column)))
+
+
+@impl(tl.descriptor_scatter)
+def descriptor_scatter_impl(
+    fe: FrontEnd, desc: Any, value: Any, x_offsets: Any, y_offset: Any
+) -> Any:
+    rows, column = _rows(fe, desc, x_offsets, y_offset)
+    dims = (*shape(rows), desc.block_type.shape[1])
+    o = operand_of(value)
+    if shape_of_operand(o) != dims:
+        raise ShapeMismatch(
+            f"the value has shape {list(shape_of_operand(o))}, the rows to scatter {list(dims)}"
+        )
+    v = fit(fe, o, desc.dtype, dims)
+    fe.builder.insert(DescriptorScatterOp(desc.handle, rows, column, v))
     return None
 
 

@@ -18,7 +18,16 @@ from tessera.dtypes import (
 from tessera.errors import InvalidArgument, TypeMismatch
 from tessera.frontend.promote import meet
 from tessera.frontend.registry import impl
-from tessera.frontend.sem_math import binary, clamp, extremum, logical, promote, where
+from tessera.frontend.sem_hints import device_assert
+from tessera.frontend.sem_math import (
+    binary,
+    clamp,
+    compare_op,
+    extremum,
+    logical,
+    promote,
+    where,
+)
 from tessera.frontend.sem_values import (
     bitcast,
     bitcast_raw,
@@ -189,9 +198,14 @@ def _floats(fe: FrontEnd, x: Any, y: Any, function: str) -> tuple[Value, Value]:
 
 
 @impl(tl.fdiv)
-def fdiv_impl(fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False) -> Any:
+def fdiv_impl(
+    fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False
+) -> Any:
     a, b = _floats(fe, x, y, "fdiv")
-    exact = bool(static(ieee_rounding, "ieee_rounding")) or elem(a) is float64
+    exact = bool(static(ieee_rounding, "ieee_rounding"))
+    if exact and static(approx, "approx"):
+        raise InvalidArgument("fdiv() cannot be both approximate and correctly rounded")
+    exact = exact or elem(a) is float64
     return wrap(fe.builder.emit(DivOp(a, b, exact=exact)))
 
 
@@ -222,3 +236,12 @@ def umulhi_impl(fe: FrontEnd, x: Any, y: Any) -> Any:
     unsigned = _UNSIGNED[e.bits]
     high = fe.builder.emit(MulHiOp(bitcast_raw(fe, a, unsigned), bitcast_raw(fe, b, unsigned)))
     return wrap(bitcast_raw(fe, high, e))
+
+
+@impl(tl.expect_zero)
+def expect_zero_impl(fe: FrontEnd, x: Any, mask: Any) -> Any:
+    v = to_value(fe, operand_of(x))
+    if fe.options.debug:
+        is_zero = compare_op(fe, "eq", v, 0)
+        device_assert(fe, is_zero, "expected zero", operand_of(mask))
+    return wrap(v)

@@ -12,7 +12,6 @@ from tessera.errors import (
     NotConstexpr,
     ShapeMismatch,
     TypeMismatch,
-    UnsupportedLanguageConstruct,
 )  # fmt: skip
 from tessera.frontend.registry import impl
 from tessera.frontend.sem_math import invert
@@ -151,12 +150,3 @@ def static_assert_impl(fe: FrontEnd, cond: Any, msg: Any = "") -> Any:
     if not value:
         raise CompileTimeAssertionFailure(str(unwrap(msg)) or "static_assert failed")
     return None
-
-
-@impl(tl.inline_asm_elementwise)
-def inline_asm_elementwise_impl(
-    fe: FrontEnd, asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any
-) -> Any:
-    raise UnsupportedLanguageConstruct(
-        what="inline_asm_elementwise", help="write the computation with tl operations"
-    )

@@ -59,7 +59,20 @@ def _option(x: Any, allowed: tuple[str, ...], argument: str, function: str) -> s
     return value
 
 
-def _pointer(fe: FrontEnd, x: Any, function: str) -> Value:
+def _cache(x: Any, allowed: tuple[str, ...], function: str) -> str:
+    """A cache modifier; the dot in front may be left out."""
+    value = static(x, f"cache_modifier of {function}()")
+    if isinstance(value, str) and value and "." + value in allowed:
+        return "." + value
+    return _option(x, allowed, "cache_modifier", function)
+
+
+def _eviction(x: Any, function: str) -> str:
+    policy = _option(x, (*EVICTION, "evict_normal"), "eviction_policy", function)
+    return "" if policy == "evict_normal" else policy
+
+
+def pointer_of(fe: FrontEnd, x: Any, function: str) -> Value:
     if isinstance(x, tensor) and isinstance(elem(x.handle), pointer_type):
         return x.handle
     raise TypeMismatch(
@@ -68,7 +81,7 @@ def _pointer(fe: FrontEnd, x: Any, function: str) -> Value:
     )
 
 
-def _mask(fe: FrontEnd, x: Any) -> Value | None:
+def mask_of(fe: FrontEnd, x: Any) -> Value | None:
     """The mask as int1; None when it is always true."""
     if x is None:
         return None
@@ -106,8 +119,8 @@ def load_impl(
 ) -> Any:
     padding = _option(padding_option, ("", "zero", "nan"), "padding_option", "load")
     how = {
-        "cache": _option(cache_modifier, CACHE_LOAD, "cache_modifier", "load"),
-        "eviction": _option(eviction_policy, EVICTION, "eviction_policy", "load"),
+        "cache": _cache(cache_modifier, CACHE_LOAD, "load"),
+        "eviction": _eviction(eviction_policy, "load"),
         "volatile": bool(static(volatile, "volatile")),
     }
     if isinstance(pointer, block_pointer):
@@ -117,11 +130,11 @@ def load_impl(
             )
         return wrap(load_block(fe, pointer, boundary_check, padding, how))
     _no_block_arguments(boundary_check, padding)
-    ptr = _pointer(fe, pointer, "tl.load")
+    ptr = pointer_of(fe, pointer, "tl.load")
     if other is not None and mask is None:
         raise InvalidArgument("`other` cannot be provided without `mask`")
     fill = None if other is None else operand_of(other)
-    return wrap(load(fe, ptr, _mask(fe, mask), fill, how))
+    return wrap(load(fe, ptr, mask_of(fe, mask), fill, how))
 
 
 def load(fe: FrontEnd, ptr: Value, mask: Value | None, other: Any, how: dict[str, Any]) -> Value:
@@ -153,8 +166,8 @@ def store_impl(
     eviction_policy: Any = "",
 ) -> Any:
     how = {
-        "cache": _option(cache_modifier, CACHE_STORE, "cache_modifier", "store"),
-        "eviction": _option(eviction_policy, EVICTION, "eviction_policy", "store"),
+        "cache": _cache(cache_modifier, CACHE_STORE, "store"),
+        "eviction": _eviction(eviction_policy, "store"),
     }
     if isinstance(pointer, block_pointer):
         if mask is not None:
@@ -163,22 +176,22 @@ def store_impl(
             )
         return store_block(fe, pointer, operand_of(value), boundary_check, how)
     _no_block_arguments(boundary_check, "")
-    ptr = _pointer(fe, pointer, "tl.store")
+    ptr = pointer_of(fe, pointer, "tl.store")
     if elem(ptr).const:
         raise TypeMismatch("Cannot store to a constant pointer")
-    store(fe, ptr, operand_of(value), _mask(fe, mask), how)
+    store(fe, ptr, operand_of(value), mask_of(fe, mask), how)
     return None
 
 
 def store(fe: FrontEnd, ptr: Value, value: Any, mask: Value | None, how: dict[str, Any]) -> None:
     """`value` (an operand) and mask take the pointer's shape."""
-    dims = _into_pointer(ptr, value, mask)
+    dims = into_pointer(ptr, value, mask)
     v = fit(fe, value, elem(ptr).element_ty, dims)
     m = None if mask is None else broadcast_raw(fe, mask, dims)
     fe.builder.insert(StoreOp(ptr, v, m, **how))
 
 
-def _into_pointer(ptr: Value, value: Any, mask: Value | None) -> tuple[int, ...]:
+def into_pointer(ptr: Value, value: Any, mask: Value | None) -> tuple[int, ...]:
     """The pointer's shape; refuses a value or a mask that is larger."""
     dims = shape(ptr)
     for what, x in (("Value", value), ("Mask", mask)):
@@ -202,6 +215,8 @@ _WIDE = (*_WIDE_INTS, "fp32", "fp64")
 _ATOMIC_TYPES = dict.fromkeys(("max", "min", "and", "or", "xor", "xchg"), _WIDE) | {
     "add": (*_WIDE, "fp16", "bf16")
 }
+_SMALL_INTS = ("int8", "int16", "uint8", "uint16")
+_SMALL_ATOMICS = ("cpu", "interpreter")  # back ends whose machine has atomics of 8 and 16 bits
 
 
 def _ordering(sem: Any, scope: Any) -> dict[str, Any]:
@@ -222,16 +237,19 @@ def _atomic(kind: str) -> Any:
     def atomic_impl(
         fe: FrontEnd, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
     ) -> Any:
-        ptr = _pointer(fe, pointer, f"tl.atomic_{kind}")
+        ptr = pointer_of(fe, pointer, f"tl.atomic_{kind}")
         e = elem(ptr).element_ty
         if elem(ptr).const:
             raise TypeMismatch("Cannot store to a constant pointer")
-        if e.name not in _ATOMIC_TYPES[kind]:
+        takes = _ATOMIC_TYPES[kind]
+        if fe.options.backend_name in _SMALL_ATOMICS:
+            takes = (*takes, *_SMALL_INTS)
+        if e.name not in takes:
             raise TypeMismatch(
-                f"atomic_{kind} does not support {e}", help=f"it takes {', '.join(_ATOMIC_TYPES[kind])}"
-            )  # fmt: skip
-        value, m = operand_of(val), _mask(fe, mask)
-        dims = _into_pointer(ptr, value, m)
+                f"atomic_{kind} does not support {e}", help=f"it takes {', '.join(takes)}"
+            )
+        value, m = operand_of(val), mask_of(fe, mask)
+        dims = into_pointer(ptr, value, m)
         v = fit(fe, value, e, dims)
         m = None if m is None else broadcast_raw(fe, m, dims)
         return wrap(atomic_rmw(fe, kind, ptr, v, m, _ordering(sem, scope)))
@@ -291,7 +309,7 @@ def _float_extremum(
 def atomic_cas_impl(
     fe: FrontEnd, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None
 ) -> Any:
-    ptr = _pointer(fe, pointer, "tl.atomic_cas")
+    ptr = pointer_of(fe, pointer, "tl.atomic_cas")
     e = elem(ptr).element_ty
     if e.bits not in (16, 32, 64):
         raise TypeMismatch(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from tessera.errors import DeviceAssertionError, InterpreterError
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import bits_type, carrier, from_storage, settle, storage, to_storage
 from tessera.ir import elem_of
-from tessera.ops import gpu, memory
+from tessera.ops import gpu, memory, special
 
 
 @evaluate(memory.LoadOp)
@@ -106,6 +107,45 @@ def descriptor_store_(m: Machine, op: memory.DescriptorStoreOp, desc: Any, *rest
         value = settle(_ATOMIC[op.kind](old, value), desc.elem)
     m.memory.store(address, value, desc.elem, mask)
     return ()
+
+
+def _rows(d: Descriptor, rows: Any, column: Any) -> tuple[Any, Any]:
+    """Addresses of whole rows of a 2-D array from a column on, and the mask of those inside."""
+    i = np.asarray(rows, np.int64)[:, None]
+    j = int(column) + np.arange(d.block[1], dtype=np.int64)[None, :]
+    address = d.base + (i * d.strides[0] + j * d.strides[1]) * d.elem.storage_bytes
+    return address, (i >= 0) & (i < d.shape[0]) & (j >= 0) & (j < d.shape[1])
+
+
+@evaluate(memory.DescriptorGatherOp)
+def descriptor_gather_(m: Machine, op: Any, desc: Any, rows: Any, column: Any) -> Any:
+    address, mask = _rows(desc, rows, column)
+    other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
+    return np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
+
+
+@evaluate(memory.DescriptorScatterOp)
+def descriptor_scatter_(
+    m: Machine, op: Any, desc: Any, rows: Any, column: Any, value: Any
+) -> Any:
+    address, mask = _rows(desc, rows, column)
+    m.memory.store(address, value, desc.elem, mask)
+    return ()
+
+
+@evaluate(special.SpecialRegisterOp)
+def special_register_(m: Machine, op: special.SpecialRegisterOp) -> Any:
+    return np.asarray(time.perf_counter_ns() if op.name == "globaltimer" else 0, carrier(op.result.type))
+
+
+@evaluate(special.GridDependencyOp)
+def grid_dependency_(m: Machine, op: Any) -> Any:
+    return ()
+
+
+@evaluate(special.InlineAsmOp, special.VolatileAsmOp)
+def inline_asm_(m: Machine, op: Any, *_: Any) -> Any:
+    raise InterpreterError("assembly has no NumPy meaning", loc=op.loc)
 
 
 @evaluate(memory.AssertOp)

@@ -131,8 +131,11 @@ def fma(x: Any, y: Any, z: Any) -> Any:
 
 
 @builtin
-def fdiv(x: Any, y: Any, ieee_rounding: Any = False) -> Any:
-    """Quotient of two floats: within 2 ulp in fp32, or correctly rounded with `ieee_rounding`."""
+def fdiv(x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False) -> Any:
+    """Quotient of two floats: within 2 ulp in fp32, or correctly rounded with `ieee_rounding`.
+
+    `approx` permits the quickest quotient, which is the default one here; it excludes `ieee_rounding`.
+    """
 
 
 @builtin
@@ -143,3 +146,8 @@ def div_rn(x: Any, y: Any) -> Any:
 @builtin
 def umulhi(x: Any, y: Any) -> Any:
     """High half of the double-width product of 32- or 64-bit ints, their bits taken as unsigned."""
+
+
+@builtin
+def expect_zero(x: Any, mask: Any) -> Any:
+    """`x` unchanged, with the promise that it is 0 where `mask` (int1) holds; debug builds assert it."""

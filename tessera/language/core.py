@@ -6,6 +6,9 @@ those that are also methods of tensors are entered.
 
 from __future__ import annotations
 
+import builtins
+from typing import Any
+
 from tessera.dtypes import (
     MAX_TILE_ELEMENTS,
     bfloat16,
@@ -24,6 +27,7 @@ from tessera.dtypes import (
     int16,
     int32,
     int64,
+    parse_scalar_type,
     pi32_t,
     pointer_type,
     uint8,
@@ -32,6 +36,7 @@ from tessera.dtypes import (
     uint64,
     void,
 )  # fmt: skip
+from tessera.errors import UnsupportedLanguageConstruct
 from tessera.language import arithmetic, combine, creation, memory, standard
 from tessera.language.aggregate import (
     aggregate,
@@ -51,6 +56,7 @@ from tessera.language.arithmetic import (
     erf,
     exp,
     exp2,
+    expect_zero,
     fdiv,
     floor,
     fma,
@@ -69,7 +75,14 @@ from tessera.language.arithmetic import (
 )  # fmt: skip
 from tessera.language.block_pointer import block_pointer
 from tessera.language.builtin import builtin, must_use_result, tensor_method
-from tessera.language.combine import associative_scan, dot, gather, histogram, reduce
+from tessera.language.combine import (
+    associative_scan,
+    dot,
+    dot_scaled,
+    gather,
+    histogram,
+    reduce,
+)
 from tessera.language.creation import (
     arange,
     broadcast,
@@ -101,7 +114,9 @@ from tessera.language.hints import (
     debug_barrier,
     device_assert,
     device_print,
+    extern_elementwise,
     inline_asm_elementwise,
+    map_elementwise,
     max_constancy,
     max_contiguous,
     multiple_of,
@@ -115,9 +130,12 @@ from tessera.language.memory import (
     atomic_add,
     atomic_and,
     atomic_cas,
+    atomic_load,
     atomic_max,
     atomic_min,
     atomic_or,
+    atomic_poll,
+    atomic_store,
     atomic_xchg,
     atomic_xor,
     load,
@@ -141,6 +159,37 @@ from tessera.language.values import (
 )  # fmt: skip
 
 TRITON_MAX_TENSOR_NUMEL = MAX_TILE_ELEMENTS
+_aggregate = aggregate  # its name before it was public
+
+
+def str_to_ty(name: Any, c: Any = None) -> Any:
+    """The type that a signature names: "fp32", "*i8", "*kfp16" (const), "tensordesc<fp16[32, 64]>", "constexpr".
+
+    `c` is the value of a constexpr. ValueError for anything else.
+    """
+    if name == "constexpr":
+        return constexpr_type(c)
+    if isinstance(name, (builtins.tuple, list)):
+        names: Any = name
+        return tuple_type([str_to_ty(n, None) for n in names])
+    text = str(name).replace(" ", "")
+    if text.startswith("tensordesc<"):
+        inner, dims = text.removeprefix("tensordesc<").rstrip(">").split("[")
+        shape = [int(n) for n in dims.split("]")[0].split(",")]
+        return tensor_descriptor_type(block_type(parse_scalar_type(inner), shape))
+    return parse_scalar_type(text)
+
+
+def extern(fn: Any) -> Any:
+    """Decorator of functions that return `extern_elementwise(…)`. They cannot be compiled: no bitcode is linked.
+
+    Raises UnsupportedLanguageConstruct; write the function with `@tessera.jit`, and call `extra.libdevice`.
+    """
+    raise UnsupportedLanguageConstruct(
+        f"the external function {getattr(fn, '__name__', fn)!r} is not supported",
+        help="functions of NVIDIA's libdevice are in tl.extra.libdevice, on every target",
+    )
+
 
 # The tensor methods, by the module that defines the operation.
 _METHODS = {
@@ -171,4 +220,6 @@ __all__ = [
     "static_print", "static_range", "store", "store_tensor_descriptor", "sub", "tensor", "tensor_descriptor",
     "tensor_descriptor_type", "tensor_method", "to_tensor", "trans", "tuple", "tuple_type", "uint16", "uint32",
     "uint64", "uint8", "umulhi", "unsqueeze", "view", "void", "where", "zeros", "zeros_like",
+    "atomic_load", "atomic_poll", "atomic_store", "dot_scaled", "expect_zero", "extern", "extern_elementwise",
+    "map_elementwise", "str_to_ty",
 ]  # fmt: skip

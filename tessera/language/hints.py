@@ -88,9 +88,31 @@ def static_assert(cond: Any, msg: Any = "") -> Any:
     """Refuse to compile with `msg` unless the compile-time bool `cond` is true."""
 
 
-# --- target code --------------------------------------------------------------------------------------
+# --- functions of elements -------------------------------------------------------------------------------
 @builtin
 def inline_asm_elementwise(
     asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any
 ) -> Any:
-    """Apply target assembly to each element of the broadcast `args`. No target supports it yet: raises."""
+    """Apply assembly of the target (PTX on NVIDIA) to the elements of the broadcast `args`, `pack` at a time.
+
+    `$0`, `$1`, … are the registers of the results, then of the operands, that the LLVM `constraints` name
+    ("=r,r,r"). Elements below 32 bits go packed in 32-bit registers. `dtype` is the result's dtype, or a tuple of
+    several results'. Assembly that is not `is_pure` is neither dropped nor merged. Other targets raise.
+    """
+
+
+@builtin
+def map_elementwise(scalar_fn: Any, *args: Any, pack: Any = 1) -> Any:
+    """Apply a jitted function of scalars, which may branch and loop, to each element of the broadcast `args`.
+
+    With `pack` n it gets n neighbours of the first argument, then n of the second, …, and returns n elements of each
+    result, in that order. The result is a tensor, or a tuple if the function returns several (per element).
+    """
+
+
+@builtin
+def extern_elementwise(
+    lib_name: Any, lib_path: Any, args: Any, arg_type_symbol_dict: Any, is_pure: Any
+) -> Any:
+    """Apply a function of a device library by its symbol. Only NVIDIA's libdevice (`__nv_…`) is known, as
+    `extra.libdevice`: other libraries raise, for no bitcode is linked."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera.language.builtin import builtin, must_use_result
+from tessera.language.callable import library
 from tessera.language.values import DESCRIPTOR_METHODS
+
+if TYPE_CHECKING:
+    constexpr = Any  # kernels compute with numbers where they are annotated constexpr
+else:
+    from tessera.language.values import constexpr
 
 _ATOMIC = """{what} atomically; returns the value before, masked-off lanes undefined.
 
@@ -29,8 +35,8 @@ def load(
 
     `mask` (int1) and `other` broadcast with `pointer`; lanes whose mask is false read nothing and give `other`,
     or 0 without one. `other` is cast to the element type. For block pointers, `boundary_check` names the dimensions to
-    check and `padding_option` ("", "zero", "nan") what lies outside. `cache_modifier`: "", ".ca", ".cg", ".cs", ".cv";
-    `eviction_policy`: "", "evict_first", "evict_last".
+    check and `padding_option` ("", "zero", "nan") what lies outside. `cache_modifier`: "", ".ca", ".cg", ".cs", ".cv"
+    (the dot may be left out); `eviction_policy`: "", "evict_first", "evict_last", "evict_normal".
     """
 
 
@@ -113,6 +119,54 @@ def atomic_cas(pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = N
 
 
 @builtin
+def atomic_load(pointer: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
+    """Read elements that other programs may be writing, each in one piece; masked-off lanes undefined.
+
+    `sem` is "acquire" (default; 32- and 64-bit elements) or "relaxed"; `scope` as for the other atomics.
+    """
+
+
+@builtin
+def atomic_store(
+    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
+) -> Any:
+    """Write elements of 32 or 64 bits that other programs may be reading, each in one piece.
+
+    `val` broadcasts to the shape of `pointer` and is cast to its element type. `sem` is "release" (default) or
+    "relaxed"; `scope` as for the other atomics.
+    """
+
+
+@library
+def atomic_poll(
+    pointer,
+    expected,
+    sem: constexpr = "acquire",
+    scope: constexpr = "gpu",
+    timeout_ns: constexpr = None,
+):
+    """Wait until the scalar `*pointer` equals `expected`; int1: whether it did before `timeout_ns` nanoseconds passed.
+
+    Without a timeout it waits for ever: of a program that runs after this one (the interpreter and the CPU run
+    programs in order) nothing can be awaited.
+    """
+    value = atomic_load(pointer, None, sem, scope)
+    if timeout_ns is None:
+        while value != expected:
+            value = atomic_load(pointer, None, sem, scope)
+    else:
+        start = globaltimer()
+        while (value != expected) & (globaltimer() - start < timeout_ns):
+            value = atomic_load(pointer, None, sem, scope)
+    return value == expected
+
+
+@builtin
+def globaltimer() -> Any:
+    """A clock that counts nanoseconds (int64)."""
+
+
+@builtin
 def make_block_ptr(
     base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
 ) -> Any:
@@ -149,6 +203,19 @@ def store_tensor_descriptor(desc: Any, offsets: Any, value: Any) -> Any:
     """Write `value`, of the descriptor's block shape, at element `offsets`; elements outside are dropped."""
 
 
+@builtin
+def descriptor_gather(desc: Any, x_offsets: Any, y_offset: Any) -> Any:
+    """Rows `x_offsets` (1-D ints) of a 2-D array, from column `y_offset` on as many columns as the block has.
+
+    The descriptor's blocks have one row; rows and columns outside the array are the descriptor's padding.
+    """
+
+
+@builtin
+def descriptor_scatter(desc: Any, value: Any, x_offsets: Any, y_offset: Any) -> Any:
+    """Write `value`, a row for each of `x_offsets`, from column `y_offset` on; what lies outside is dropped."""
+
+
 _DESCRIPTOR_ATOMIC = (
     "Combine `value`, of the descriptor's type, with the block at `offsets` by {op}, atomically."
 )
@@ -180,6 +247,8 @@ def descriptor_atomic_xor(desc: Any, offsets: Any, value: Any) -> Any: ...
 
 DESCRIPTOR_METHODS["load"] = load_tensor_descriptor
 DESCRIPTOR_METHODS["store"] = store_tensor_descriptor
+DESCRIPTOR_METHODS["gather"] = descriptor_gather
+DESCRIPTOR_METHODS["scatter"] = descriptor_scatter
 for _op in (
     descriptor_atomic_add,
     descriptor_atomic_min,

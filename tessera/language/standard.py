@@ -248,9 +248,16 @@ def cumsum(input, axis=0, reverse: constexpr = False, dtype: constexpr = None):
 
 
 @library
-def cumprod(input, axis=0, reverse: constexpr = False):
-    """Inclusive running product along `axis`, from the end if `reverse`; bf16 gives fp32, ints keep their width."""
-    return combine.associative_scan(combine.promote_bf16(input), axis, _mul, reverse)
+def cumprod(input, axis=0, reverse: constexpr = False, dtype: constexpr = None):
+    """Inclusive running product along `axis`, from the end if `reverse`.
+
+    Computed in `dtype` if given (the input is cast first); else bf16 gives fp32 and ints keep their width.
+    """
+    if dtype is None:
+        x = combine.promote_bf16(input)
+    else:
+        x = input.to(dtype)
+    return combine.associative_scan(x, axis, _mul, reverse)
 
 
 # --- order ------------------------------------------------------------------------------------------------

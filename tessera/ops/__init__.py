@@ -107,13 +107,21 @@ from tessera.ops.memory import (
     AtomicRmwOp,
     BarrierOp,
     BreakpointOp,
+    DescriptorGatherOp,
     DescriptorLoadOp,
+    DescriptorScatterOp,
     DescriptorStoreOp,
     LoadOp,
     MakeDescriptorOp,
     PrintOp,
     StoreOp,
     pointee,
+)
+from tessera.ops.special import (
+    GridDependencyOp,
+    InlineAsmOp,
+    SpecialRegisterOp,
+    VolatileAsmOp,
 )
 from tessera.ops.tile import (
     ArangeOp,
@@ -151,5 +159,6 @@ __all__ = [
     "DescriptorStoreOp", "LoadOp", "MakeDescriptorOp", "PrintOp", "StoreOp", "pointee", "ArangeOp",
     "BroadcastOp", "CombineOp", "DotOp", "ExpandDimsOp", "GatherOp", "HistogramOp", "JoinOp", "NumProgramsOp",
     "ProgramIdOp", "ReduceOp", "ReshapeOp", "ScanOp", "SplatOp", "SplitOp", "TileOp", "TransOp",
-    "result_tile",
+    "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
+    "SpecialRegisterOp", "VolatileAsmOp",
 ]  # fmt: skip

@@ -206,6 +206,42 @@ class DescriptorStoreOp(Op, opcode="descriptor_store", effects=Effect.WRITE):
         require(ok, self, "the value has not the descriptor's block type")
 
 
+class DescriptorGatherOp(Op, opcode="descriptor_gather", effects=Effect.READ):
+    """Rows `rows` (1-D int32 tile) of a 2-D array, as many columns from `column` (int32) on as the block has."""
+
+    desc: Value = operand()
+    rows: Value = operand()
+    column: Value = operand()
+
+    def infer(self) -> Sequence[Any]:
+        d = self.desc.type
+        return (result_tile((*shape_of(self.rows.type), d.shape[1]), d.elem),)
+
+    def verify(self) -> None:
+        _check_rows(self, self.desc, self.rows)
+
+
+class DescriptorScatterOp(Op, opcode="descriptor_scatter", effects=Effect.WRITE):
+    """Write a tile to rows `rows` of a 2-D array from `column` on; elements outside the array are dropped."""
+
+    desc: Value = operand()
+    rows: Value = operand()
+    column: Value = operand()
+    value: Value = operand()
+
+    def verify(self) -> None:
+        _check_rows(self, self.desc, self.rows)
+        d, want = self.desc.type, (*shape_of(self.rows.type), self.desc.type.shape[1])
+        ok = shape_of(self.value.type) == want and elem_of(self.value.type) == d.elem
+        require(ok, self, "the value has not the type of the rows")
+
+
+def _check_rows(op: Op, desc: Value, rows: Value) -> None:
+    ok = isinstance(desc.type, DescriptorType) and len(desc.type.shape) == 2
+    require(ok and desc.type.shape[0] == 1, op, "the descriptor has not blocks of one row")
+    require(len(shape_of(rows.type)) == 1, op, "the rows are not a 1-D tile")
+
+
 class AssertOp(Op, opcode="assert", effects=Effect.WRITE):
     """Stop the program with `message` if any element of `condition` (int1) is false."""
 

@@ -24,7 +24,9 @@ from tessera.ops import (
     CastOp,
     CmpOp,
     ConstOp,
+    DescriptorGatherOp,
     DescriptorLoadOp,
+    DescriptorScatterOp,
     DescriptorStoreOp,
     ExpandDimsOp,
     ForOp,
@@ -47,11 +49,21 @@ def lower_descriptors(module: Module) -> None:
     for op in module.walk():
         if isinstance(op, (DescriptorLoadOp, DescriptorStoreOp)):
             _Access(op, Builder.before_op(op)).lower()
+        elif isinstance(op, (DescriptorGatherOp, DescriptorScatterOp)):
+            _Rows(op, Builder.before_op(op)).lower()
         elif isinstance(op, MakeDescriptorOp):
             made.append(op)
     for op in made:
         if not op.result.uses:
             op.erase()
+
+
+@pass_("lower_descriptor_rows")
+def lower_descriptor_rows(module: Module) -> None:
+    """Gathers and scatters of rows as pointers and masks; the other accesses stay. Assumes tile IR without layouts."""
+    for op in module.walk():
+        if isinstance(op, (DescriptorGatherOp, DescriptorScatterOp)):
+            _Rows(op, Builder.before_op(op)).lower()
 
 
 def made_by(v: Value) -> MakeDescriptorOp:
@@ -85,7 +97,7 @@ def _carried_from(v: Value) -> Value | None:
 class _Access:
     """One load, store or atomic of a block."""
 
-    def __init__(self, op: DescriptorLoadOp | DescriptorStoreOp, builder: Builder):
+    def __init__(self, op: Any, builder: Builder):
         self.op = op
         self.b = builder
         desc = made_by(op.desc)
@@ -94,7 +106,7 @@ class _Access:
         self.elem = kind.elem
         self.padding: str = desc.padding
         self.base, self.shape, self.strides = desc.base, desc.shape, desc.strides
-        self.offsets = op.offsets
+        self.offsets: Any = getattr(op, "offsets", ())
 
     def lower(self) -> None:
         ptr, mask = self._addresses(), self._mask()
@@ -161,12 +173,16 @@ class _Access:
         assert tile is not None
         return tile
 
+    def _place(self, d: int, offset: Value) -> Value:
+        """The coordinates along dimension d."""
+        steps = self._along(d)
+        return self.b.emit(AddOp(self._spread(offset, steps), steps))
+
     def _mask(self) -> Value:
         emit = self.b.emit
         mask: Value | None = None
         for d, (offset, extent) in enumerate(zip(self.offsets, self.shape, strict=True)):
-            place = self._along(d)
-            place = emit(AddOp(self._spread(offset, place), place))
+            place = self._place(d, offset)
             above = emit(
                 CmpOp(place, self._const(0, TileType(place.type.shape, int32)), predicate="ge")
             )
@@ -175,3 +191,41 @@ class _Access:
             mask = inside if mask is None else emit(AndOp(mask, inside))
         assert mask is not None
         return mask
+
+
+class _Rows(_Access):
+    """A gather or scatter of rows: the first coordinate is a tile of its own."""
+
+    def __init__(self, op: DescriptorGatherOp | DescriptorScatterOp, builder: Builder):
+        super().__init__(op, builder)
+        self.dims = (op.rows.type.shape[0], self.dims[1])
+        self.offsets = (op.rows, op.column)
+
+    def lower(self) -> None:
+        ptr, mask = self._addresses(), self._mask()
+        if isinstance(self.op, DescriptorScatterOp):
+            self.b.insert(StoreOp(ptr, self.op.value, mask))
+            self.op.erase()
+            return
+        fill = None
+        if self.padding == "nan":
+            fill = self._const(float("nan"), TileType(self.dims, self.elem))
+        self.op.replace_by([self.b.emit(LoadOp(ptr, mask, fill))])
+
+    def _place(self, d: int, offset: Value) -> Value:
+        if d == 0:
+            return self.b.emit(ExpandDimsOp(offset, axis=1))
+        return super()._place(d, offset)
+
+    def _addresses(self) -> Value:
+        emit = self.b.emit
+        ptr = emit(HintOp(self.base, divisibility=(_ALIGNMENT,)))
+        ptr = emit(AddPtrOp(ptr, emit(CastOp(self.op.column, results=(int64,)))))
+        whole = max(1, _ALIGNMENT // self.elem.storage_bytes)
+        stride = emit(HintOp(self.strides[0], divisibility=(whole,)))
+        rows = self._place(0, self.op.rows)
+        rows = emit(CastOp(rows, results=(TileType(rows.type.shape, int64),)))
+        starts = emit(MulOp(rows, self._spread(stride, rows)))
+        tile = self._spread(ptr, starts)
+        tile = self._whole(emit(AddPtrOp(tile, starts)))
+        return emit(AddPtrOp(tile, self._whole(self._along(1))))

@@ -41,6 +41,7 @@ from tessera.ops import (
     ScanOp,
     SplitOp,
     StoreOp,
+    VolatileAsmOp,
     WhileOp,
 )  # fmt: skip
 from tessera.passes import layout_rules as rules
@@ -266,6 +267,9 @@ class Assignment:
             op.set_operand(1, self.at(op.index, op.result.type.layout))
         elif isinstance(op, HistogramOp):
             self._operands(op, self._anywhere(op.x))
+        elif isinstance(op, VolatileAsmOp):
+            if isinstance(op.results[0].type, TileType):
+                self._operands(op, op.results[0].type.layout)
         elif isinstance(op, CallOp | ReturnOp):
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):

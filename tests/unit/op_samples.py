@@ -20,6 +20,7 @@ ARGUMENTS = (
 )
 
 DESCRIPTOR = "%d: desc<4x8xfp32> = make_descriptor %p, [%i, %j], [%l, %l] {block_shape=[4, 8]}\n"
+ROW = "%d: desc<1x8xfp32> = make_descriptor %p, [%i, %j], [%l, %l] {block_shape=[1, 8]}\n"
 ALLOC = f"%s: {SHARED} = local_alloc _\n"
 COPY = ALLOC + "%k: token = async_copy %mp, %s, _, _\n"
 PRODUCT = (
@@ -76,6 +77,12 @@ SAMPLES: dict[str, str] = {
     "make_descriptor": DESCRIPTOR,
     "descriptor_load": DESCRIPTOR + "%x: tile<4x8xfp32> = descriptor_load %d, [%i, %j]\n",
     "descriptor_store": DESCRIPTOR + "descriptor_store %d, [%i, %j], %m {kind='add'}\n",
+    "descriptor_gather": ROW + "%x: tile<8x8xfp32> = descriptor_gather %d, %ti, %j\n",
+    "descriptor_scatter": ROW + "%x: tile<8x8xfp32> = descriptor_gather %d, %ti, %j\ndescriptor_scatter %d, %ti, %j, %x\n",
+    "inline_asm": "%x: tile<8xi32> = inline_asm [%ti] {asm='not.b32 $0, $1;', constraints='=r,r', pack=1}\n",
+    "volatile_asm": "%x: tile<8xi32> = volatile_asm [%ti] {asm='not.b32 $0, $1;', constraints='=r,r'}\n",
+    "special_register": "%x: i64 = special_register {name='globaltimer'}\n",
+    "grid_dependency": "grid_dependency {kind='wait'}\n",
     "assert": "assert %tc {message='it\\'s \"wrong\",\\nsee {here}'}\n",
     "print": "print [%i, %tf] {prefix=' x: ', hex=True}\nprint []\n",
     "breakpoint": "breakpoint [%i, %tf] {labels=['n', 'x'], constants=[['B', 4]]}\nbreakpoint []\n",

@@ -14,7 +14,7 @@ from tessera.errors import HostOnly, KernelOnly
 from tessera.language import arithmetic, combine, creation, hints, memory
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
-from tessera.language.extra import cuda, libdevice
+from tessera.language.extra import cuda, hip, libdevice
 from tessera.language.values import DESCRIPTOR_METHODS, METHODS
 
 MODULES = (
@@ -25,6 +25,7 @@ MODULES = (
     memory,
     libdevice,
     cuda,
+    hip,
     tl.target_info,
     tl.standard,
     tl.random,
@@ -62,7 +63,8 @@ def test_exports_exist_and_are_documented():
 def test_methods_are_those_of_the_language():
     assert set(TENSOR_METHODS.split()) == set(METHODS)
     assert set(DESCRIPTOR_METHODS) == {
-        "load", "store", "atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or", "atomic_xor"
+        "load", "store", "gather", "scatter", "atomic_add", "atomic_min", "atomic_max", "atomic_and", "atomic_or",
+        "atomic_xor",
     }  # fmt: skip
 
 

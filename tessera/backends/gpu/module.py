@@ -9,6 +9,7 @@ from tessera.backends.gpu import (
     debug,
     dot,
     elementwise,
+    inline_asm,
     local,
     lookup,
     mathlib,
@@ -26,7 +27,7 @@ from tessera.backends.gpu.writer import ModuleText
 from tessera.ir import Module
 
 _REGISTERED = (
-    atomics, casts, convert, debug, dot, elementwise, local, lookup, mathlib, memory, reduce, scan, shape, shared,
+    atomics, casts, convert, debug, dot, elementwise, inline_asm, local, lookup, mathlib, memory, reduce, scan, shape, shared,
     trigonometry,
 )  # fmt: skip  imported for the lowerings they register
 

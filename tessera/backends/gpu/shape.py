@@ -10,7 +10,7 @@ from tessera.errors import InternalError
 from tessera.ir import Op, TileType
 from tessera.layout.linear import LinearLayout
 from tessera.layout.relate import register_map
-from tessera.ops import control, memory, tile
+from tessera.ops import control, memory, special, tile
 
 
 @lowers(tile.ProgramIdOp)
@@ -23,6 +23,16 @@ def _program_id(fl: FunctionLowering, op: tile.ProgramIdOp) -> None:
 def _num_programs(fl: FunctionLowering, op: tile.NumProgramsOp) -> None:
     with fl.w.hoist():
         fl.set(op.result, [fl.target.num_programs(fl.w, op.axis)])
+
+
+@lowers(special.SpecialRegisterOp)
+def _special_register(fl: FunctionLowering, op: special.SpecialRegisterOp) -> None:
+    fl.set(op.result, [fl.target.special_register(fl.w, op.name)])
+
+
+@lowers(special.GridDependencyOp)
+def _grid_dependency(fl: FunctionLowering, op: special.GridDependencyOp) -> None:
+    fl.target.grid_dependency(fl.w, op.kind)
 
 
 @lowers(tile.ArangeOp)

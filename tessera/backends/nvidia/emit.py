@@ -47,6 +47,13 @@ class NvidiaTarget:
     def num_programs(self, w: Writer, axis: int) -> str:
         return self._plain(w, f"num_programs_{'xyz'[axis]}")
 
+    def special_register(self, w: Writer, name: str) -> str:
+        return self._plain(w, name)
+
+    def grid_dependency(self, w: Writer, kind: str) -> None:
+        if self.cc >= 90:
+            self._plain(w, f"grid_{kind}")
+
     def barrier(self, w: Writer) -> None:
         self._plain(w, "barrier")
 

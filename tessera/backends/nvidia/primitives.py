@@ -91,6 +91,12 @@ _row(
 )  # fmt: skip
 _row("barrier", (), "void", "bar.sync 0;", "~{memory}", pure=False)
 _row("proxy_fence", (), "void", "fence.proxy.async.shared::cta;", "~{memory}", pure=False)
+_row("globaltimer", (), "i64", "mov.u64 $0, %globaltimer;", "=l", pure=False)
+_row("smid", (), "i32", "mov.u32 $0, %smid;", "=r", pure=False)
+_row("grid_wait", (), "void", "griddepcontrol.wait;", "~{memory}", pure=False)
+_row(
+    "grid_launch_dependents", (), "void", "griddepcontrol.launch_dependents;", "~{memory}", pure=False
+)  # fmt: skip
 _row("trap", (), "void", "trap;", "~{memory}", pure=False)
 _row("membar_cta", (), "void", "fence.acq_rel.cta;", "~{memory}", pure=False)
 

@@ -1,5 +1,5 @@
-"""Functions beside the core language: `libdevice` (mathematics) and `cuda` (facts of the launch)."""
+"""Functions beside the core language: `libdevice` (mathematics), `cuda` and `hip` (facts of launch and machine)."""
 
-from tessera.language.extra import cuda, libdevice
+from tessera.language.extra import cuda, hip, libdevice
 
-__all__ = ["cuda", "libdevice"]
+__all__ = ["cuda", "hip", "libdevice"]

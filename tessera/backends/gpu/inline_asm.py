@@ -1,0 +1,137 @@
+"""Assembly given by the kernel's author, applied to `pack` elements of each operand at a time.
+
+Elements of fewer than 32 bits travel packed in registers of the width that the constraint letter says (`h`: 16 bits,
+else 32): with pack=4, four bytes make one `r` register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.backends.gpu.lowering import FunctionLowering, lowers, registers_of
+from tessera.backends.gpu.memory import copies, groups, layout_of, registers
+from tessera.backends.gpu.types import memory_bits
+from tessera.backends.gpu.words import as_bits, from_bits
+from tessera.errors import CompilationError
+from tessera.ir import Op, elem_of
+from tessera.ops import InlineAsmOp, VolatileAsmOp
+
+REGISTERS = {"r": "i32", "h": "i16", "c": "i16", "l": "i64", "f": "float", "d": "double"}
+BITS = {"i16": 16, "i32": 32, "i64": 64, "float": 32, "double": 64}
+
+
+@lowers(InlineAsmOp, VolatileAsmOp)
+def _inline_asm(fl: FunctionLowering, op: Any) -> None:
+    outputs, inputs = _registers(op)
+    results, args = list(op.results), list(op.args)
+    _check(op, "outputs", len(outputs), sum(_count(v, op.pack) for v in results))
+    _check(op, "inputs", len(inputs), sum(_count(v, op.pack) for v in args))
+    layout, count = layout_of(results[0]), registers_of(results[0].type)
+    rows = [registers(fl, v, count) for v in args]
+    names = [[""] * count for _ in results]
+    live = groups(layout, count, 1)
+    for start in range(0, len(live), op.pack):
+        chunk = live[start : start + op.pack]
+        padded = [*chunk, *[chunk[0]] * (op.pack - len(chunk))]
+        given: list[str] = []
+        kinds = iter(inputs)
+        for v, row in zip(args, rows, strict=True):
+            given += _packed(fl, elem_of(v.type), [row[i] for i in padded], kinds)
+        words = iter(_call(fl, op, outputs, given))
+        for v, row in zip(results, names, strict=True):
+            found = _unpacked(fl, elem_of(v.type), op.pack, words)
+            for i, x in zip(chunk, found):
+                row[i] = x
+    for v, row in zip(results, names, strict=True):
+        fl.set(v, copies(layout, row))
+
+
+def _registers(op: Any) -> tuple[list[str], list[str]]:
+    """LLVM types of the output and of the input registers, from the constraints."""
+    outputs: list[str] = []
+    inputs: list[str] = []
+    for part in op.constraints.replace(" ", "").split(","):
+        if not part or part.startswith("~"):
+            continue
+        letter = part.lstrip("=&")
+        if letter.isdigit() and int(letter) < len(outputs):
+            inputs.append(outputs[int(letter)])  # tied to an output
+        elif letter not in REGISTERS:
+            raise CompilationError(
+                f"the constraint {part!r} of inline_asm_elementwise is not known",
+                help=f"registers are {', '.join(REGISTERS)}", loc=op.loc,
+            )  # fmt: skip
+        else:
+            (outputs if part.startswith("=") else inputs).append(REGISTERS[letter])
+    return outputs, inputs
+
+
+def _per_register(bits: int, pack: int) -> int:
+    return min(max(1, 32 // bits), pack)
+
+
+def _count(v: Any, pack: int) -> int:
+    """Registers of `pack` elements."""
+    return -(-pack // _per_register(memory_bits(elem_of(v.type)), pack))
+
+
+def _check(op: Op, what: str, given: int, needed: int) -> None:
+    if given != needed:
+        raise CompilationError(
+            f"inline_asm_elementwise has constraints for {given} {what}, but its operands take {needed} registers",
+            help="elements of fewer than 32 bits go packed: 32 // bits of them in a register", loc=op.loc,
+        )  # fmt: skip
+
+
+def _packed(fl: FunctionLowering, elem: Any, names: Sequence[str], kinds: Any) -> list[str]:
+    """Elements in registers of the given types, typed."""
+    w, bits = fl.w, memory_bits(elem)
+    per = _per_register(bits, len(names))
+    result: list[str] = []
+    for start in range(0, len(names), per):
+        kind = next(kinds)
+        size = BITS[kind]
+        word = ""
+        for k, x in enumerate(names[start : start + per]):
+            part = as_bits(fl, elem, x)
+            if bits < size:
+                part = w.pure(f"zext i{bits} {part} to i{size}")
+            if k:
+                part = w.pure(f"or i{size} {word}, {w.pure(f'shl i{size} {part}, {k * bits}')}")
+            word = part
+        result.append(f"{kind} {_retyped(fl, word, f'i{size}', kind)}")
+    return result
+
+
+def _unpacked(fl: FunctionLowering, elem: Any, pack: int, words: Any) -> list[str]:
+    w, bits = fl.w, memory_bits(elem)
+    per = _per_register(bits, pack)
+    result: list[str] = []
+    for _ in range(0, pack, per):
+        kind, word = next(words)
+        size = BITS[kind]
+        word = _retyped(fl, word, kind, f"i{size}")
+        for k in range(per):
+            part = w.pure(f"lshr i{size} {word}, {k * bits}") if k else word
+            if bits < size:
+                part = w.pure(f"trunc i{size} {part} to i{bits}")
+            result.append(from_bits(fl, elem, part))
+    return result
+
+
+def _retyped(fl: FunctionLowering, x: str, have: str, want: str) -> str:
+    return x if have == want else fl.w.pure(f"bitcast {have} {x} to {want}")
+
+
+def _call(
+    fl: FunctionLowering, op: Any, outputs: Sequence[str], given: Sequence[str]
+) -> list[tuple[str, str]]:
+    """One invocation: (type, name) of each output register."""
+    text = "".join(c if c.isprintable() and c not in '"\\' else f"\\{ord(c):02X}" for c in op.asm)
+    result = outputs[0] if len(outputs) == 1 else "{" + ", ".join(outputs) + "}"
+    constraints = op.constraints.replace(" ", "")
+    value = fl.w.asm(text, constraints, given, result, pure=isinstance(op, InlineAsmOp))
+    if len(outputs) == 1:
+        return [(result, value)]
+    return list(zip(outputs, fl.w.unpack_struct(value, result, len(outputs)), strict=True))

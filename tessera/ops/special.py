@@ -1,0 +1,52 @@
+"""What only the machine knows: assembly of the target, special registers, dependencies between launches."""
+
+from __future__ import annotations
+
+from tessera.dtypes import int32, int64
+from tessera.ir import Effect, Op, Value, attr, operand, require
+from tessera.ops.arith import Elementwise
+
+REGISTERS = {"globaltimer": int64, "smid": int32}
+DEPENDENCIES = ("wait", "launch_dependents")
+
+
+class InlineAsmOp(Elementwise, opcode="inline_asm"):
+    """Assembly of the target applied to `pack` elements of each operand at a time; result types are given.
+
+    `constraints` are LLVM's, outputs first. Elements below 32 bits go packed in 32-bit registers.
+    """
+
+    args: tuple[Value, ...] = operand(variadic=True)
+    asm: str = attr()
+    constraints: str = attr()
+    pack: int = attr(default=1)
+
+
+class VolatileAsmOp(Op, opcode="volatile_asm", effects=Effect.READ | Effect.WRITE):
+    """As `inline_asm`, for assembly with effects: it is neither dropped, merged nor moved across accesses."""
+
+    args: tuple[Value, ...] = operand(variadic=True)
+    asm: str = attr()
+    constraints: str = attr()
+    pack: int = attr(default=1)
+
+
+class SpecialRegisterOp(Op, opcode="special_register", effects=Effect.READ | Effect.WRITE):
+    """The value of a register at this moment: "globaltimer" (int64, nanoseconds) or "smid" (int32)."""
+
+    name: str = attr()
+
+    def infer(self) -> tuple[object, ...]:
+        return (REGISTERS[self.name],)
+
+    def verify(self) -> None:
+        require(self.name in REGISTERS, self, lambda: f"unknown register {self.name!r}")
+
+
+class GridDependencyOp(Op, opcode="grid_dependency", effects=Effect.SYNC):
+    """Programmatic dependent launch: "wait" for the grid before, or let the next one start ("launch_dependents")."""
+
+    kind: str = attr()
+
+    def verify(self) -> None:
+        require(self.kind in DEPENDENCIES, self, lambda: f"unknown dependency {self.kind!r}")
