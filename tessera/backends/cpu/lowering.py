@@ -262,12 +262,12 @@ class Lowering:
 
     def text(self, x: Val, lanes: int) -> str:
         """The LLVM operand of a value in `lanes` lanes."""
-        if x.affine and not x.text:
-            x.text = self._form(x)
+        # Not kept in `x`: the text may be defined in a branch that `x` outlives. Equal text in reach is found again.
+        text = x.text or self._form(x)
         if x.lanes == lanes:
-            return x.text
+            return text
         assert x.lanes == 1, f"{x.lanes} lanes where {lanes} are wanted"
-        return self.em.splat(scalar_type(x.type), x.text, lanes)
+        return self.em.splat(scalar_type(x.type), text, lanes)
 
     def _form(self, x: Val) -> str:
         """The text of an affine value."""
