@@ -9,16 +9,17 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
 from tessera.backends.compiler import Backend, GPUTarget, Options
+from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import CompiledKernel
 from tessera.compiler.source import ASTSource, IRSource
 from tessera.config import knobs
-from tessera.errors import InternalError, LaunchError, TesseraError
+from tessera.errors import InternalError, LaunchError, OutOfResources, TesseraError
 from tessera.ir import Module, parse_module, print_module
 
 # By name; those given as "module:class" are imported when a kernel is first compiled for them.
@@ -27,6 +28,9 @@ BACKENDS: dict[str, type[Backend] | str] = {
     "cuda": "tessera.backends.nvidia.backend:NvidiaBackend",
     "interpreter": "tessera.backends.interpreter:InterpreterBackend",
 }
+
+
+StageRunner = Callable[[Any, Backend, Options, str], "tuple[dict[str, Any], dict[str, Any]]"]
 
 
 class Store(Protocol):
@@ -46,7 +50,10 @@ def make_backend(target: GPUTarget) -> Backend:
             cls = BACKENDS[name] = getattr(importlib.import_module(module), member)
         if cls.supports_target(target):
             return cls(target)
-    known = ", ".join(sorted(BACKENDS))
+    offered = plugin(target.backend)
+    if offered is not None and offered.compiler.supports_target(target):
+        return offered.compiler(target)
+    known = ", ".join(sorted({*BACKENDS, *plugin_names()}))
     raise LaunchError(f"no back end for target {target}", help=f"back ends: {known}")
 
 
@@ -62,11 +69,13 @@ def compile(
     options: Mapping[str, Any] | None = None,
     store: Store | None = None,
     toolchain: str = "",
+    run_stages: StageRunner | None = None,
 ) -> CompiledKernel:
     """Compile an ASTSource, an IRSource or the path of an IR file for `target`; no device is needed.
 
     Errors in the kernel are CompilationErrors. A failure of the compiler itself is an InternalError that names a
-    directory with the last valid IR and the command that repeats the failing stage.
+    directory with the last valid IR and the command that repeats the failing stage. `run_stages` compiles elsewhere:
+    (src, backend, options, key) → (products by stage, metadata).
     """
     if not isinstance(src, (ASTSource, IRSource)):
         src = IRSource(str(src))
@@ -81,7 +90,7 @@ def compile(
     collecting = gc.isenabled()
     gc.disable()  # IR is a large graph without garbage: collections would only walk it
     try:
-        stages, metadata = _run_stages(src, backend, parsed, key)
+        stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
     finally:
         if collecting:
             gc.enable()
@@ -99,7 +108,10 @@ def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) 
     return CompiledKernel(src, stages, {**entries["metadata"], "target": backend.target}, key, backend)
 
 
-def _run_stages(src: Any, backend: Backend, options: Options, key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def compile_stages(
+    src: Any, backend: Backend, options: Options, key: str, shared_limit: int | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(products by stage, metadata). OutOfResources as soon as more than `shared_limit` bytes of shared memory show."""
     metadata: dict[str, Any] = {**asdict(options), "name": src.name, "shared": 0}
     del metadata["target"]  # put back, as an object, by whoever makes the CompiledKernel
     timings: list[tuple[str, float]] = []
@@ -128,6 +140,8 @@ def _run_stages(src: Any, backend: Backend, options: Options, key: str) -> tuple
             error = InternalError(f"stage {name!r} of the {backend.name} back end failed: {type(e).__name__}: {e}")
             _leave_reproducer(error, kept or before, name, backend, options, key)
             raise error from e
+        if shared_limit is not None and metadata["shared"] > shared_limit:
+            raise OutOfResources(metadata["shared"], shared_limit, "shared memory")
         timings.append((name, time.perf_counter() - start))
         products[name] = print_module(product) if isinstance(product, Module) else product
         product, products[name] = _inspect(product, products[name], name, src.name, key)

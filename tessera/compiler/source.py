@@ -110,3 +110,15 @@ class IRSource:
 
     def make_ir(self, options: Options) -> Any:
         return self.module if self.module is not None else self.text
+
+
+class TextSource:
+    """The front end's product as text: what another process needs to compile a kernel."""
+
+    ext = "tir"
+
+    def __init__(self, ir: str, name: str, text: str):
+        self.ir, self.name, self.text = ir, name, text
+
+    def make_ir(self, options: Options) -> Module:
+        return parse_module(self.ir)

@@ -191,6 +191,15 @@ class Autotuning(Group):
     cache = BoolKnob(
         True, "TESSERA_CACHE_AUTOTUNING", "TRITON_CACHE_AUTOTUNING", doc="keep results on disk"
     )
+    verify = BoolKnob(
+        True, "TESSERA_TUNE_VERIFY", doc="compare every config's results with the first one's, drop wrong ones"
+    )
+    processes = IntKnob(
+        None, "TESSERA_TUNE_PROCESSES", doc="processes that compile configs; None: by cores and configs, 0: none"
+    )
+    budget = IntKnob(
+        None, "TESSERA_TUNE_BUDGET", doc="seconds after which tuning takes the best config so far; None: no limit"
+    )
     listener = CallableKnob(
         None, doc="called with (fn, key, best_config, configs_timings, duration, cache_hit)"
     )

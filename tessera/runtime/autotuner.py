@@ -7,7 +7,9 @@ Both wrap anything launchable and stack in any order:
     @tessera.jit
     def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr): ...
 
-The first launch for new values of `key` (or new element types) times every config; later launches look the winner up.
+The first launch for new values of `key` (or new element types) compiles the configs in parallel processes, drops those
+that need more than the device has or whose results differ from the first one's, and times the rest; timings are kept on
+disk by config, so that adding one measures only it. Later launches look the winner up.
 """
 
 from __future__ import annotations
@@ -21,16 +23,25 @@ from typing import Any
 from tessera.config import knobs
 from tessera.errors import AutotunerError, CompileTimeAssertionFailure, OutOfResources, PTXASError
 from tessera.runtime import tuning_store
+from tessera.runtime.async_compile import AsyncCompileMode, active_mode
 from tessera.runtime.benchmark import do_bench as default_do_bench
 from tessera.runtime.benchmark import do_bench_cudagraph
+from tessera.runtime.compile_workers import shared_workers
+from tessera.runtime.driver import driver
 from tessera.runtime.interface import KernelInterface, innermost_function
 from tessera.runtime.tensors import clone, copy_into, fill_zero
+from tessera.runtime.tuning_check import Checker, arrays_of
+from tessera.runtime.tuning_progress import Progress
 
 QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
 LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 # A config that cannot be built or does not fit is slow, not wrong.
 UNFIT = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
 FAILED = [float("inf")] * 3
+
+
+class TuningWarning(UserWarning):
+    """A config was left out for a reason that its author should know."""
 
 
 class Config:
@@ -89,7 +100,7 @@ class Autotuner(KernelInterface):
     """A kernel whose meta-parameters are measured; made by `autotune`, whose arguments it keeps as attributes.
 
     `cache` maps a tuning key to its winner, `best_config` is the last one used, `configs_timings` the times (ms) of the
-    last tuning, `bench_time` how many seconds it took.
+    last tuning, `bench_time` how many seconds it took, `wrong_configs` what it left out for wrong results.
     """
 
     def __init__(
@@ -133,6 +144,7 @@ class Autotuner(KernelInterface):
         self.configs_timings: dict[Config, list[float]] = {}
         self.best_config: Config | None = None
         self.bench_time = 0.0
+        self.wrong_configs: list[Config] = []
         self.nargs: dict[str, Any] | None = None
         self.restore_copies: dict[str, Any] = {}
 
@@ -180,31 +192,128 @@ class Autotuner(KernelInterface):
     # --- measuring ------------------------------------------------------------------------------------
     def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
         configs = self.prune_configs(kwargs)
-        stored = self._stored_timings(key, configs)
-        if stored is None:
+        timings = self._stored_timings(key, configs)
+        missing = [c for c in configs if c not in timings]
+        self.bench_time, self.wrong_configs = 0.0, []
+        if missing:
             start = time.perf_counter()
-            timings = {config: self._measure(config, args, kwargs) for config in configs}
+            self._compile_all(missing, args, kwargs)
+            right = self._verified(configs, missing, args, kwargs)
+            measured = self._measure_all(right, args, kwargs, bool(timings), start)
             self.bench_time = time.perf_counter() - start
             self.pre_hook({**self._named(), **kwargs}, reset_only=True)
+            timings |= measured
             self._store(key, timings)
-        else:
-            timings, self.bench_time = stored, 0.0
         # min() keeps the earlier of two equal configs: the same timings always give the same winner.
+        timings = {c: timings[c] for c in configs if c in timings}
         best = min(timings, key=lambda config: timings[config])
         self.configs_timings = timings
         self.cache[key] = best
-        self._report(key, timings, best, cache_hit=stored is not None)
+        self._report(key, timings, best, cache_hit=not missing)
         return best
 
-    def _measure(
-        self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[float]:
+    def _compile_all(
+        self, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Compile in parallel processes what the measurements need. Errors come up where the config is run."""
+        # Objects that are no kernels of ours have no caches to fill; modes do not nest.
+        if (
+            len(configs) < 3
+            or not hasattr(_kernel_under(self.fn), "device_caches")
+            or active_mode() is not None
+        ):
+            return
+        if knobs.runtime.interpret or any(kwargs.keys() & c.kwargs.keys() for c in configs):
+            return
+        active = driver.active
+        limits = {}
+        if hasattr(active, "get_device_properties"):
+            limits = {
+                "cuda": active.get_device_properties(active.get_current_device())["max_shared_mem"]
+            }
+        workers = shared_workers(limits)
+        if workers is None:
+            return
+        with AsyncCompileMode(workers, ignore_errors=True):
+            for config in configs:
+                launch = {k: v for k, v in kwargs.items() if k != "warmup"}
+                self.fn.warmup(*args, **launch, **config.all_kwargs())
+
+    def _verified(
+        self,
+        configs: list[Config],
+        missing: list[Config],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> list[Config]:
+        """The configs of `missing` whose results agree with those of the first config that runs."""
+        # Hooks change what a run means and may count the runs.
+        hooked = (
+            self.user_defined_pre_hook
+            or self.user_defined_post_hook
+            or any(c.pre_hook for c in configs)
+        )
+        if hooked or not knobs.autotuning.verify or knobs.runtime.interpret or len(configs) < 2:
+            return missing
+        checker = Checker(arrays_of({**self._named(), **kwargs}))
+        if not checker.affordable:
+            return missing
+        order = [configs[0], *(c for c in missing if c is not configs[0])]
+        try:
+            for config in order:
+                self._refuse_clashes(config, kwargs)
+                current = {**kwargs, **config.all_kwargs()}
+                checker.restore()
+                self.pre_hook({**self._named(), **current})
+                try:
+                    self.fn.run(*args, **current)
+                except UNFIT:
+                    continue  # measuring says so
+                checker.record(config)
+        finally:
+            checker.restore()
+            self.restore_copies = {}
+        self.wrong_configs = [c for c in checker.wrong() if c in missing]
+        for config in self.wrong_configs:
+            warnings.warn(
+                f"autotuning {self.__name__}: the results of {config} differ from those of {order[0]}; it is left out",
+                TuningWarning,
+                stacklevel=5,
+            )
+        return [c for c in missing if c not in self.wrong_configs]
+
+    def _measure_all(
+        self,
+        configs: list[Config],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        enough: bool,
+        start: float,
+    ) -> dict[Config, list[float]]:
+        """Times of the configs; those that the time budget leaves out are missing, but one is always measured."""
+        budget = knobs.autotuning.budget
+        timings: dict[Config, list[float]] = {}
+        with Progress(f"tuning {self.__name__}", len(configs)) as progress:
+            for config in configs:
+                late = budget is not None and time.perf_counter() - start > budget
+                if late and (timings or enough):
+                    break
+                timings[config] = self._measure(config, args, kwargs)
+                progress.step(min((t[0] for t in timings.values()), default=0.0))
+        return timings
+
+    def _refuse_clashes(self, config: Config, kwargs: dict[str, Any]) -> None:
         clashes = sorted(kwargs.keys() & config.kwargs.keys())
         if clashes:
             raise ValueError(
                 f"Conflicting meta-parameters: {', '.join(clashes)}. "
                 "A launch must not pass what the autotuner's configs define."
             )
+
+    def _measure(
+        self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[float]:
+        self._refuse_clashes(config, kwargs)
         current = {**kwargs, **config.all_kwargs()}
         named = {**self._named(), **current}
 
@@ -300,28 +409,33 @@ class Autotuner(KernelInterface):
         return top_k
 
     # --- results on disk --------------------------------------------------------------------------------
-    def _store_path(self, key: tuple[Any, ...], configs: Sequence[Config]) -> str | None:
+    def _store_path(self, key: tuple[Any, ...]) -> str | None:
         """Where timings for this key live; None when they must not be kept or cannot be identified."""
         wanted = self.cache_results or knobs.autotuning.cache
         # A hook changes what a config means, and it cannot be written down.
         if not wanted or knobs.runtime.interpret or any(c.pre_hook for c in self.configs):
             return None
         source = tuning_store.source_key(self.fn)
-        if source is None:
-            return None
-        return tuning_store.path_for(self.__name__, source, key, [str(c) for c in configs])
+        return None if source is None else tuning_store.path_for(self.__name__, source, key)
 
     def _stored_timings(
         self, key: tuple[Any, ...], configs: list[Config]
-    ) -> dict[Config, list[float]] | None:
-        path = self._store_path(key, configs)
-        times = tuning_store.read(path, [str(c) for c in configs]) if path else None
-        return dict(zip(configs, times)) if times is not None else None
+    ) -> dict[Config, list[float]]:
+        path = self._store_path(key)
+        stored = tuning_store.read(path) if path else {}
+        return {c: stored[str(c)] for c in configs if str(c) in stored}
 
     def _store(self, key: tuple[Any, ...], timings: dict[Config, list[float]]) -> None:
-        path = self._store_path(key, list(timings))
+        path = self._store_path(key)
         if path is not None:
             tuning_store.write(path, key, {str(c): times for c, times in timings.items()})
+
+
+def _kernel_under(fn: Any) -> Any:
+    """The kernel under any number of wrappers."""
+    while isinstance(fn, (Autotuner, Heuristics)):
+        fn = fn.fn
+    return fn
 
 
 def _deprecated_benchmarker(

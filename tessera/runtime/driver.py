@@ -15,6 +15,7 @@ from typing import Any
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import get_pool, launch_address
 from tessera.backends.llvm.binding import link_object
+from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import DRIVER_FOR, CompiledKernel
 from tessera.config import epoch, knobs
 from tessera.errors import DeviceAssertionError, HostPointerError, LaunchError, NoDeviceError
@@ -247,10 +248,14 @@ _MAKERS: dict[str, Callable[[], Driver]] = {
 
 @cache
 def driver_named(name: str) -> Driver:
-    """The driver "cpu", "cuda" or "interpreter". NoDeviceError when its device is not there."""
-    if name not in _MAKERS:
-        raise LaunchError(f"no driver {name!r}", help=f"drivers: {', '.join(_MAKERS)}")
-    return _MAKERS[name]()
+    """The driver "cpu", "cuda", "interpreter" or a plug-in's. NoDeviceError when its device is not there."""
+    if name in _MAKERS:
+        return _MAKERS[name]()
+    offered = plugin(name)
+    if offered is None:
+        known = ", ".join([*_MAKERS, *plugin_names()])
+        raise LaunchError(f"no driver {name!r}", help=f"drivers: {known}")
+    return offered.driver()
 
 
 class ActiveDriver:

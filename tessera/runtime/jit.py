@@ -394,8 +394,13 @@ class JITFunction(JITCallable, KernelInterface):
         src = ASTSource(self, signature, constants, attrs)
         store, toolchain = disk_cache(), toolchain_fingerprint()
 
+        mode = active_mode()
+        elsewhere = getattr(mode.executor, "run_stages", None) if mode is not None else None
+
         def work() -> CompiledKernel:
-            return compile_for(src, target, options, store=store, toolchain=toolchain)
+            return compile_for(
+                src, target, options, store=store, toolchain=toolchain, run_stages=elsewhere
+            )
 
         def finish(kernel: CompiledKernel) -> CompiledKernel:
             cache[key] = kernel
@@ -404,7 +409,6 @@ class JITFunction(JITCallable, KernelInterface):
                 post(**about, already_compiled=True)
             return kernel
 
-        mode = active_mode()
         if mode is not None:
             cache[key] = mode.submit((id(self), key), work, finish)
             return cache[key]

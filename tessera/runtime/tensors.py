@@ -210,3 +210,41 @@ def to_numpy(x: Any) -> Any:
     if hasattr(x, "get") and hasattr(x, "__cuda_array_interface__"):
         return x.get()
     return numpy().asarray(x)
+
+
+# How far results of two right kernels may lie apart, as a share of the largest magnitude: sums in another order.
+TOLERANCE = {"fp64": 1e-9, "fp32": 1e-3, "fp16": 1e-2, "bf16": 3e-2}
+FP8_TOLERANCE = 0.25
+
+
+def agree(x: Any, y: Any) -> bool:
+    """Whether two arrays of one type hold the same results up to rounding; NaN equals NaN. Integers: exactly."""
+    kind = element_type(x.dtype)
+    if isinstance(x, TensorWrapper):
+        x, y = to_numpy(x), to_numpy(y)
+    if is_numpy(x):
+        x, y = numpy().asarray(x), numpy().asarray(y)
+    if kind is None or not kind.is_floating():
+        return bool((x == y).all())
+    if not is_numpy(x):
+        return _agree_tensors(
+            x.detach().float(), y.detach().float(), TOLERANCE.get(kind.short, FP8_TOLERANCE)
+        )
+    finite = y[numpy().isfinite(y)]
+    limit = TOLERANCE.get(kind.short, FP8_TOLERANCE) * float(abs(finite).max(initial=0.0))
+    return bool(numpy().allclose(x, y, rtol=0, atol=limit, equal_nan=True))
+
+
+def _agree_tensors(x: Any, y: Any, tolerance: float) -> bool:
+    if x.numel() == 0:
+        return True
+    limit = tolerance * y.nan_to_num(0.0, 0.0, 0.0).abs().max()
+    near = ((x - y).abs() <= limit) | (x == y) | (x.isnan() & y.isnan())
+    return bool(near.all())
+
+
+def same_bits(x: Any, y: Any) -> bool:
+    """Whether two arrays hold the same values, NaNs at the same places."""
+    if isinstance(x, TensorWrapper):
+        return same_bits(x.base, y.base)
+    return bool(((x == y) | ((x != x) & (y != y))).all())
