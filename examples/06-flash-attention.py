@@ -16,76 +16,76 @@ import tessera.language as tl
 
 
 @tessera.jit
-def attend(
-    acc, total, peak, q, k_ptr, v_ptr, rows, first, last, length, scale,
-    MASKED: tl.constexpr, CAUSAL: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
+def place(heads, length, BLOCK_M: tl.constexpr, CAUSAL: tl.constexpr, GROUP: tl.constexpr):
+    """(first row, head) of this program: GROUP heads at a time share the cache, and of these the tiles with the
+    most work come first."""
+    tiles = tl.cdiv(length, BLOCK_M)
+    pid = tl.program_id(0)
+    first = pid // (GROUP * tiles) * GROUP
+    together = tl.minimum(heads - first, GROUP)
+    within = pid % (GROUP * tiles)
+    tile = within // together
+    if CAUSAL:
+        tile = tiles - 1 - tile
+    return tile * BLOCK_M, (first + within % together).to(tl.int64)
+
+
+@tessera.jit
+def forward_kernel(
+    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, heads, length, scale,
+    CAUSAL: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    DIM: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys from `first` to `last` into the running result. MASKED: some are hidden from some rows."""
+    """One tile of BLOCK_M queries of one head. `scale` includes log2(e). EVEN: tiles never reach past the end."""
+    first_row, head = place(heads, length, BLOCK_M, CAUSAL, GROUP)
+    base = head * length * DIM
+    rows = first_row + tl.arange(0, BLOCK_M)
     dims = tl.arange(0, DIM)
     at = tl.arange(0, BLOCK_N)
-    k_ptrs = k_ptr + (first + at)[None, :] * DIM + dims[:, None]
-    v_ptrs = v_ptr + (first + at)[:, None] * DIM + dims[None, :]
-    for start in range(first, last, BLOCK_N):
+    tile = rows[:, None] * DIM + dims[None, :]
+    if EVEN:
+        q = tl.load(q_ptr + base + tile)
+    else:
+        q = tl.load(q_ptr + base + tile, mask=rows[:, None] < length, other=0.0)
+    acc = tl.zeros((BLOCK_M, DIM), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    peak = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+    last = length
+    if CAUSAL:
+        last = tl.minimum(first_row + BLOCK_M, length)
+    # Keys before `whole` are seen by every row.
+    whole = first_row if CAUSAL else length // BLOCK_N * BLOCK_N
+    k_ptrs = k_ptr + base + at[None, :] * DIM + dims[:, None]
+    v_ptrs = v_ptr + base + at[:, None] * DIM + dims[None, :]
+    for start in range(0, last, BLOCK_N):
         keys = start + at
-        if MASKED:
-            k = tl.load(k_ptrs, mask=keys[None, :] < length, other=0.0)
-        else:
+        if EVEN:
             k = tl.load(k_ptrs)
+        else:
+            k = tl.load(k_ptrs, mask=keys[None, :] < length, other=0.0)
         scores = tl.dot(q, k)
-        if MASKED:
-            visible = keys[None, :] < length
-            if CAUSAL:
-                visible = visible & (keys[None, :] <= rows[:, None])
-            scores = tl.where(visible, scores, -float("inf"))
+        if CAUSAL or not EVEN:
+            if start + BLOCK_N > whole:
+                visible = keys[None, :] <= rows[:, None] if CAUSAL else keys[None, :] < length
+                scores = tl.where(visible, scores, -float("inf"))
         higher = tl.maximum(peak, tl.max(scores, axis=1) * scale)
         weights = tl.exp2(scores * scale - higher[:, None])
         shrink = tl.exp2(peak - higher)
         total = total * shrink + tl.sum(weights, axis=1)
         acc = acc * shrink[:, None]
-        if MASKED:
-            v = tl.load(v_ptrs, mask=keys[:, None] < length, other=0.0)
-        else:
+        if EVEN:
             v = tl.load(v_ptrs)
+        else:
+            v = tl.load(v_ptrs, mask=keys[:, None] < length, other=0.0)
         acc = tl.dot(weights.to(v.dtype), v, acc)
         peak = higher
         k_ptrs += BLOCK_N * DIM
         v_ptrs += BLOCK_N * DIM
-    return acc, total, peak
-
-
-@tessera.jit
-def forward_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr, lse_ptr, length, scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
-    """One tile of BLOCK_M queries of one head. `scale` includes log2(e)."""
-    first_row = tl.program_id(0) * BLOCK_M
-    head = tl.program_id(1).to(tl.int64)
-    base = head * length * DIM
-    rows = first_row + tl.arange(0, BLOCK_M)
-    tile = rows[:, None] * DIM + tl.arange(0, DIM)[None, :]
-    inside = rows[:, None] < length
-    q = tl.load(q_ptr + base + tile, mask=inside, other=0.0)
-    acc = tl.zeros((BLOCK_M, DIM), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    peak = tl.full((BLOCK_M,), -float("inf"), tl.float32)
-    # Keys before `whole` come in full tiles that every row sees; the rest needs masks.
-    if CAUSAL:
-        whole = first_row // BLOCK_N * BLOCK_N
-        last = tl.minimum(first_row + BLOCK_M, length)
+    out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
+    if EVEN:
+        tl.store(out_ptr + base + tile, out)
     else:
-        whole = length // BLOCK_N * BLOCK_N
-        last = length
-    acc, total, peak = attend(
-        acc, total, peak, q, k_ptr + base, v_ptr + base, rows, 0, whole, length, scale,
-        False, CAUSAL, BLOCK_N, DIM,
-    )  # fmt: skip
-    acc, total, peak = attend(
-        acc, total, peak, q, k_ptr + base, v_ptr + base, rows, whole, last, length, scale,
-        True, CAUSAL, BLOCK_N, DIM,
-    )  # fmt: skip
-    out = acc / total[:, None]
-    tl.store(out_ptr + base + tile, out.to(out_ptr.dtype.element_ty), mask=inside)
+        tl.store(out_ptr + base + tile, out, mask=rows[:, None] < length)
     tl.store(lse_ptr + head * length + rows, peak + tl.log2(total), mask=rows < length)
 
 
@@ -190,10 +190,11 @@ class Attention:
         self.lse, self.delta = device.empty(heads, length), device.empty(heads, length)
 
     def forward(self, q: Any, k: Any, v: Any) -> None:
-        block_m, block_n = 128, 64
-        forward_kernel[(tessera.cdiv(self.length, block_m), self.heads)](
-            q, k, v, self.out, self.lse, self.length, self.scale * LOG2_E, CAUSAL=self.causal,
-            BLOCK_M=block_m, BLOCK_N=block_n, DIM=self.dim,
+        block_m, block_n = 128, 64 if self.dim <= 64 else 128
+        forward_kernel[(tessera.cdiv(self.length, block_m) * self.heads,)](
+            q, k, v, self.out, self.lse, self.heads, self.length, self.scale * LOG2_E,
+            CAUSAL=self.causal, EVEN=self.length % max(block_m, block_n) == 0, BLOCK_M=block_m,
+            BLOCK_N=block_n, DIM=self.dim, GROUP=16 if self.causal else 1,
             num_warps=4 if self.dim <= 64 else 8, num_stages=3,
         )  # fmt: skip
 
@@ -219,11 +220,11 @@ def specimens() -> list[common.Specimen]:
         return {
             **dict.fromkeys(halves, "*fp16"),
             **dict.fromkeys(floats, "*fp32"),
-            **{name: "i32" if name in ("length", "count") else "fp32" for name in numbers},
+            **{name: "i32" if name in ("heads", "length", "count") else "fp32" for name in numbers},
         }
 
     inputs = ("q_ptr", "k_ptr", "v_ptr")
-    forward = signature((*inputs, "out_ptr"), ("lse_ptr",), "length", "scale")
+    forward = signature((*inputs, "out_ptr"), ("lse_ptr",), "heads", "length", "scale")
     saved = ("lse_ptr", "delta_ptr")
     numbers = ("length", "scale", "log2_scale")
     keys = signature((*inputs, "dout_ptr", "dk_ptr", "dv_ptr"), saved, *numbers)
@@ -234,7 +235,8 @@ def specimens() -> list[common.Specimen]:
         tile = {"CAUSAL": causal, "BLOCK_M": 128, "BLOCK_N": 64, "DIM": 64}
         small = {**tile, "BLOCK_M": 64}
         options = {"num_warps": 4, "num_stages": 2}
-        found.append(common.Specimen(forward_kernel, forward, tile))
+        whole = {**tile, "EVEN": True, "GROUP": 16}
+        found.append(common.Specimen(forward_kernel, forward, whole))
         found.append(common.Specimen(key_gradient_kernel, keys, small, options))
         found.append(common.Specimen(query_gradient_kernel, queries, small, options))
     return found

@@ -110,7 +110,7 @@ def wgmma_(m: Machine, op: gpu.WgmmaOp, a: Any, b: Any, acc: Any) -> Any:
 
 
 @evaluate(gpu.WgmmaWaitOp)
-def wgmma_wait_(m: Machine, op: gpu.WgmmaWaitOp, acc: Any) -> Any:
+def wgmma_wait_(m: Machine, op: gpu.WgmmaWaitOp, acc: Any, *held: Any) -> Any:
     return acc
 
 

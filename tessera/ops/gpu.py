@@ -201,6 +201,7 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
 
     `warpgroups`: how many stand along M and along N. Up to `pending` of the latest products may still run
     afterwards: the result then only goes to another `wgmma` or to `wgmma_wait`, and shared operands stay untouched.
+    With `asynchronous` nothing is waited for: a `wgmma_wait` that holds the operands does.
     """
 
     a: Value = operand()
@@ -209,6 +210,7 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     instruction: str = attr()
     warpgroups: tuple[int, int] = attr()
     pending: int = attr(default=0)
+    asynchronous: bool = attr(default=False)
 
     def infer(self) -> Sequence[Any]:
         return (self.acc.type,)
@@ -219,9 +221,12 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
 
 
 class WgmmaWaitOp(Op, opcode="wgmma_wait"):
-    """Accumulators whose products are all finished."""
+    """Accumulators whose products are finished: all but the `pending` latest of the program. `held`: operands of
+    these products, which may change only now."""
 
     acc: Value = operand()
+    held: tuple[Value, ...] = operand(variadic=True)
+    pending: int = attr(default=0)
 
     def infer(self) -> Sequence[Any]:
         return (self.acc.type,)

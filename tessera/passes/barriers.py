@@ -37,6 +37,7 @@ from tessera.ops import (
     LocalStoreOp,
     LocalTransOp,
     WgmmaOp,
+    WgmmaWaitOp,
     WhileOp,
 )  # fmt: skip
 from tessera.passes.fold import constant_of
@@ -139,6 +140,10 @@ class _Barriers:
             yield _touch(op.shared, False)
         elif isinstance(op, WgmmaOp):
             for v in (op.a, op.b):
+                if isinstance(v.type, SharedType):
+                    yield _touch(v, False)
+        elif isinstance(op, WgmmaWaitOp):  # until here the products may have read
+            for v in op.held:
                 if isinstance(v.type, SharedType):
                     yield _touch(v, False)
         elif isinstance(op, LocalStoreOp | AsyncCopyOp):

@@ -12,6 +12,7 @@ from tessera.passes.cse import cse
 from tessera.passes.facts import GpuFacts
 from tessera.passes.layouts import assign_layouts
 from tessera.passes.licm import licm
+from tessera.passes.overlap import overlap_products
 from tessera.passes.pipeline import pipeline
 
 
@@ -31,6 +32,7 @@ def gpu_passes(facts: GpuFacts) -> list[Pass]:
         canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
         cse,  # slices that several loads of a loop share
         licm,
+        overlap_products,  # after the last pass that moves ops
         allocate_shared.bind(
             facts=facts
         ),  # after the last pass that makes, moves or drops conversions

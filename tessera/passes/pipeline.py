@@ -48,10 +48,14 @@ from tessera.ops import (
     WgmmaWaitOp,
     YieldOp,
 )  # fmt: skip
+from tessera.passes.chains import Delayed, delay, delayable
 from tessera.passes.coalesce import access_width
 from tessera.passes.facts import GpuFacts
 from tessera.passes.fold import constant_of
 
+CHAINED_WORDS = (
+    208  # registers of products up to which the last of a chain may be an iteration late
+)
 MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 
 
@@ -71,9 +75,18 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
             assert axis is not None
             streams = [s for op in loop.body if (s := _stream(op, loop, axis, facts)) is not None]
             running = _running_on(loop, streams)
-            stages, lag = _stages(loop.num_stages or default, streams, facts, running is not None)
+            late: list[Delayed] = []
+            if running is None:
+                late = delayable(loop, {s.alloc for s in streams}, CHAINED_WORDS)
+            wanted = loop.num_stages or default
+            stages, lag = _stages(wanted, streams, facts, running is not None, bool(late))
             if stages > 1:
-                _Pipeline(loop, streams, stages, running if lag else None).run()
+                done = _Pipeline(
+                    loop, streams, stages, running if lag else None, bool(late) and lag
+                )
+                new = done.run()
+                if late and lag:
+                    delay(new, late, done.slot)
 
 
 @dataclass(slots=True)
@@ -90,8 +103,11 @@ class Stream:
         return self.alloc.bytes
 
 
-def _stages(wanted: int, streams: list[Stream], facts: GpuFacts, lag: bool) -> tuple[int, bool]:
-    """(as many stages as are wanted and fit, 1 when there is nothing to do; whether products may run on).
+def _stages(
+    wanted: int, streams: list[Stream], facts: GpuFacts, running: bool, late: bool
+) -> tuple[int, bool]:
+    """(as many stages as are wanted and fit, 1 when there is nothing to do; whether products may run on, or be
+    an iteration late).
 
     A product that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
     programs would then share a processor: then the copies run one iteration less ahead, or with three stages
@@ -100,11 +116,11 @@ def _stages(wanted: int, streams: list[Stream], facts: GpuFacts, lag: bool) -> t
         return 1, False
     fit = facts.max_shared_bytes // sum(s.bytes for s in streams)
     stages = max(1, min(wanted, fit))
-    if not lag or stages < 2:
+    if not (running or late) or stages < 2:
         return stages, False
     if stages + 1 <= fit and fit // (stages + 1) == fit // stages:
         return stages + 1, True
-    return stages, stages > 3
+    return stages, stages > (2 if late else 3)
 
 
 def _running_on(loop: ForOp, streams: list[Stream]) -> WgmmaOp | None:
@@ -208,20 +224,29 @@ def _slice(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None
 class _Pipeline:
     """The rewriting of one loop."""
 
-    def __init__(self, loop: ForOp, streams: list[Stream], stages: int, running: WgmmaOp | None):
+    slot: Value  # carried: the buffer of this iteration
+
+    def __init__(
+        self,
+        loop: ForOp,
+        streams: list[Stream],
+        stages: int,
+        running: WgmmaOp | None,
+        late: bool = False,
+    ):
         self.loop, self.streams, self.stages, self.running = loop, streams, stages, running
-        self.ahead = stages - 1 - (running is not None)  # iterations between copy and use
+        self.ahead = stages - 1 - (running is not None or late)  # iterations between copy and use
         ops = set[Op]().union(*[s.slice for s in streams])
         self.slice = [op for op in loop.body if op in ops]
         self.carried = sorted(set[int]().union(*[s.carried for s in streams]))
         self.yields = {n: loop.body.terminator.operands[n] for n in self.carried}
 
-    def run(self) -> None:
+    def run(self) -> ForOp:
         before = Builder.before_op(self.loop)
         self.rings = [self._ring(before, s) for s in self.streams]
         ahead, index = self._prologue(before)
         zero, last = _const(before, 0), _const(before, self.ahead)
-        self._body(before, [index, zero, last, *ahead])
+        return self._body([index, zero, last, *ahead])
 
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
@@ -271,10 +296,11 @@ class _Pipeline:
             tokens.append(b.emit(copy))
         b.emit(AsyncCommitOp(tokens))
 
-    def _body(self, before: Builder, inits: list[Value]) -> None:
+    def _body(self, inits: list[Value]) -> ForOp:
         """Wait, copies ahead, and the old body on the ring's buffers."""
         loop, body = self.loop, self.loop.body
         index, slot, last, *ahead = [body.add_arg(v.type, v.name) for v in inits]
+        self.slot = slot
         b = Builder(body, body.first, loop.loc)
         b.emit(AsyncWaitOp([], pending=self.ahead - 1))
         if self.running is not None:  # the products start first and run while the copies are issued
@@ -295,7 +321,7 @@ class _Pipeline:
         ]
         end.insert(YieldOp([*old.operands, *following], loc=old.loc))
         old.erase()
-        self._replace_loop(inits)
+        return self._replace_loop(inits)
 
     def _next_slot(self, b: Builder, slot: Value) -> Value:
         """slot + 1, from the last one back to the first."""
@@ -303,7 +329,7 @@ class _Pipeline:
         wraps = b.emit(CmpOp(following, _const(b, self.stages), predicate="eq"))
         return b.emit(SelectOp(wraps, _const(b, 0), following))
 
-    def _replace_loop(self, inits: list[Value]) -> None:
+    def _replace_loop(self, inits: list[Value]) -> ForOp:
         loop = self.loop
         attrs: dict[str, Any] = {**loop.attrs, "num_stages": 1}
         new = ForOp(
@@ -316,10 +342,11 @@ class _Pipeline:
         if self.running is not None:
             self.running.pending = 1
             number = self.running.acc.index - 1
-            results[number] = b.emit(WgmmaWaitOp(results[number]))
+            results[number] = b.emit(WgmmaWaitOp(results[number], []))
         b.emit(AsyncWaitOp([], pending=0))  # copies that ran past the end still write their zeros
         loop.regions = []
         loop.replace_by(results)
+        return new
 
 
 def _const(b: Builder, value: int) -> Value:

@@ -113,7 +113,7 @@ SAMPLES: dict[str, str] = {
     + "%x: tile<4x8xfp32> = local_load %s, %w\n",
     "mma": "%x: tile<4x4xfp32> = mma %m, %n, %sq {instruction='mma.m16n8k8.f32.tf32.tf32'}\n",
     "wgmma": PRODUCT,
-    "wgmma_wait": PRODUCT + "%y: tile<4x4xfp32> = wgmma_wait %x\n",
+    "wgmma_wait": PRODUCT + "%y: tile<4x4xfp32> = wgmma_wait %x, []\n",
 }  # fmt: skip
 
 PLUS = (

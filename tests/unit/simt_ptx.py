@@ -113,6 +113,9 @@ class Ptx:
                 tied[int(code)] = x
         if text.startswith(("{ .reg .b64 da, db; wgmma", "wgmma.")):
             assert on.all(), "wgmma with threads missing"
+            if tied[0] is None:  # the first product overwrites
+                kind = np.float32 if "float" in result else np.uint64
+                tied = [np.full(self.threads, -1).astype(kind) for _ in outputs]
             got = products(self, text, operand, tied, SHARED) if text.startswith("{") else tied
             return got[0] if len(got) == 1 else tuple(got)
         found = re.match(r"(?:@\$(\d+) )?(\S+?);?(?: (.*?);?)?$", text)

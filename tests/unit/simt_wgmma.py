@@ -89,7 +89,10 @@ def _one(sim, line: str, operand, registers, acc, first: int, origin: int) -> No
     kinds = re.search(r"k\d+\.(\w+)\.(\w+)\.(\w+)", line).groups()
     rest = line[line.index("}") + 1 :].lstrip(", ")
     shared = sim.memory.shared
-    flags = [int(x) for x in re.search(r"db, ([-\d, ]+)$", rest)[1].split(",")][1:]
+    keeps, *flags = [int(x) for x in re.search(r"db, ([-\d, ]+)$", rest)[1].split(",")]
+    if not keeps:
+        for x in acc:
+            x[first : first + 128] = 0
     transposes = flags[2:] if len(flags) > 2 else []
     if rest.startswith("{"):
         words = [operand[int(x)] for x in re.findall(r"\$(\d+)", rest[: rest.index("}")])]

@@ -101,9 +101,11 @@ class Watch:
             spans = [self.span(v, values) for v in (op.a, op.b) if isinstance(v.type, SharedType)]
             for span in spans:
                 self.touch(op, span, False)
-            self.products = [*self.products, spans][-op.pending :] if op.pending else []
+            self.products = [*self.products, spans]
+            if not op.asynchronous:
+                self.products = self.products[len(self.products) - op.pending :]
         elif isinstance(op, WgmmaWaitOp):
-            self.products = []
+            self.products = self.products[max(0, len(self.products) - op.pending) :]
 
 
 def watched(module: Module, args: list[Any], monkeypatch: pytest.MonkeyPatch) -> Watch:

@@ -177,7 +177,7 @@ def test_products_run_on(stages: int) -> None:
     module = compiled(matmul(bm=128, bn=128, bk=64, warps=8, stages=stages), 90)
     (product,) = ops(module, "wgmma")
     assert product.pending == (1 if stages == 4 else 0)  # three stages leave room for two programs
-    assert len(ops(module, "wgmma_wait")) == product.pending
+    assert len(ops(module, "wgmma_wait")) == 1
     for k in (0, 64, 320):
         assert product_error(module, k) < 1e-3
 

@@ -46,11 +46,11 @@ def _pack_word(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: Wor
     w, t = fl.w, llvm_type(elem)
     if len(names) == 1:
         return _cast(fl, elem, names[0], shape.type)
-    if len(names) == 2 and t in ("half", "bfloat"):
-        return w.pure(f"bitcast <2 x {t}> {w.pair(t, *names)} to {shape.type}")
     found = w.words.get(tuple(names))
     if found is not None:
         return found
+    if len(names) == 2 and t in ("half", "bfloat"):
+        return w.pure(f"bitcast <2 x {t}> {w.pair(t, *names)} to {shape.type}")
     vector = "poison"
     kind = f"<{len(names)} x {t}>"
     for i, x in enumerate(names):
@@ -78,7 +78,9 @@ def unpack(fl: FunctionLowering, elem: Any, words: Sequence[str], shape: WordSha
             continue
         vector = w.pure(f"bitcast {shape.type} {word} to <{n} x {t}>")
         if n == 2 and t in ("half", "bfloat"):
-            result += w.unpair(t, vector)
+            both = w.unpair(t, vector)
+            w.words[both] = word
+            result += both
         else:
             names = [w.pure(f"extractelement <{n} x {t}> {vector}, i32 {i}") for i in range(n)]
             w.words[tuple(names)] = word

@@ -20,10 +20,11 @@ from tessera.backends.gpu.memory import copies
 from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.dtypes import float32
 from tessera.errors import InternalError
-from tessera.ir import SharedType, Value
+from tessera.ir import SharedType, TileType, Value
 from tessera.layout import LinearLayout, shared_swizzled
 from tessera.ops import WgmmaOp, WgmmaWaitOp
 from tessera.passes.facts import WgmmaRow
+from tessera.passes.fold import constant_of
 
 STEP_BYTES = 32  # of K in one instruction
 SWIZZLE_CODES = {128: 1, 64: 2, 32: 3}
@@ -87,6 +88,7 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
     along_m, along_n = op.warpgroups
     n = min(cols // along_n, row.max_n)
     blocks_m, blocks_n = rows // along_m // 64, cols // along_n // n
+    fresh = constant_of(op.acc) == 0  # then the first product overwrites
     acc: list[Block] = _blocks(fl, row, fl.get(op.acc), blocks_m * blocks_n)
     steps = op.b.type.shape[0] // row.k
     b = _Shared(fl, op.b, 0)
@@ -104,13 +106,19 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
             if a is not None:
                 stride = a.outer_bytes(rows // along_m)
                 words: list[str] = []
-                descriptors: list[str] = [a.descriptor(group_m, stride, a.outer_bytes(64 * i)), from_b]
+                descriptors: list[str] = [
+                    a.descriptor(group_m, stride, a.outer_bytes(64 * i)),
+                    from_b,
+                ]
             else:
                 words, descriptors = [x for step in held[i] for x in step], [from_b]
-            text = _products(row, n, len(acc[at]), steps, a, b)
+            text = _products(row, n, len(acc[at]), steps, a, b, fresh)
             if at == len(acc) - 1:
                 text += " wgmma.commit_group.sync.aligned;"
-            acc[at] = _tied(fl, row, text, acc[at], words, descriptors)
+            acc[at] = _tied(fl, row, text, acc[at], words, descriptors, fresh)
+    if op.asynchronous:
+        fl.set(op.result, _elements(fl, op, row, [x for block in acc for x in block]))
+        return
     kept = [x for i in held for words in i for x in words]
     _finish(fl, op, row, acc, kept)
 
@@ -130,7 +138,8 @@ def _wait(fl: FunctionLowering, op: WgmmaWaitOp) -> None:
     shape = word_shape(elem, 2)
     words = pack(fl, elem, names, shape) if elem.bits == 16 else list(names)
     type = "float" if elem is float32 else "i32"
-    words = _asm(fl, "wgmma.wait_group.sync.aligned 0;", words, [], [], type)
+    held = [x for v in op.held if isinstance(v.type, TileType) for x in _words(fl, v)]
+    words = _asm(fl, f"wgmma.wait_group.sync.aligned {op.pending};", words, held, [], type)
     names = unpack(fl, elem, words, shape) if elem.bits == 16 else words
     fl.set(op.result, copies(op.result.type.layout, names))
 
@@ -161,6 +170,11 @@ def _held(
     return [words[i * steps : (i + 1) * steps] for i in range(blocks)]
 
 
+def _words(fl: FunctionLowering, v: Value) -> list[str]:
+    elem: Any = v.type.elem
+    return pack(fl, elem, fl.get(v), word_shape(elem, 32 // elem.bits))
+
+
 def _blocks(fl: FunctionLowering, row: WgmmaRow, names: Sequence[str], count: int) -> list[Block]:
     if row.acc.bits == 16:
         names = pack(fl, row.acc, names, word_shape(row.acc, 2))
@@ -174,12 +188,14 @@ def _elements(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, words: Block) ->
     return copies(op.result.type.layout, words)
 
 
-def _products(row: WgmmaRow, n: int, count: int, steps: int, a: _Shared | None, b: _Shared) -> str:
-    """Fence and all products of one block. Operands of the assembly: accumulators twice, then A, then the
-    descriptor of B."""
+def _products(
+    row: WgmmaRow, n: int, count: int, steps: int, a: _Shared | None, b: _Shared, fresh: bool
+) -> str:
+    """Fence and all products of one block. Operands of the assembly: accumulators twice (`fresh` ones, which
+    the first product overwrites, once), then A, then the descriptor of B."""
     name = row.asm.format(n=n)
     acc = "{" + ",".join([f"${i}" for i in range(count)]) + "}"
-    first = 2 * count
+    first = count if fresh else 2 * count
     from_b = f"${first + 1}" if a is not None else f"${first + 4 * steps}"
     lines = ["{ .reg .b64 da, db; wgmma.fence.sync.aligned;"]
     for k in range(steps):
@@ -193,24 +209,43 @@ def _products(row: WgmmaRow, n: int, count: int, steps: int, a: _Shared | None, 
         if row.transposable:
             tail += f", {int(not a.along_k)}" if a is not None else ""
             tail += f", {int(not b.along_k)}"
-        lines.append(f"{name} {acc}, {source}, db, 1{tail};")
+        lines.append(f"{name} {acc}, {source}, db, {int(k > 0 or not fresh)}{tail};")
     return " ".join([*lines, "}"])
 
 
 def _tied(
-    fl: FunctionLowering, row: WgmmaRow, text: str, acc: Block, words: Block, descriptors: Block
+    fl: FunctionLowering,
+    row: WgmmaRow,
+    text: str,
+    acc: Block,
+    words: Block,
+    descriptors: Block,
+    fresh: bool = False,
 ) -> Block:
     packed = row.acc.bits == 16 or row.acc.is_int()
-    return _asm(fl, text, acc, words, descriptors, "i32" if packed else "float")
+    return _asm(fl, text, acc, words, descriptors, "i32" if packed else "float", fresh)
 
 
 def _asm(
-    fl: FunctionLowering, text: str, acc: Block, words: Block, descriptors: Block, type: str
+    fl: FunctionLowering,
+    text: str,
+    acc: Block,
+    words: Block,
+    descriptors: Block,
+    type: str,
+    fresh: bool = False,
 ) -> Block:
-    """Assembly whose accumulators (of LLVM type `type`) go in and come out in the same registers."""
+    """Assembly whose accumulators (of LLVM type `type`) go in, unless `fresh`, and come out in the same
+    registers."""
     count = len(acc)
+    if fresh:
+        acc = []
     constraints = [f"={'f' if type == 'float' else 'r'}"] * count
-    constraints += [*[str(i) for i in range(count)], *["r"] * len(words), *["l"] * len(descriptors)]
+    constraints += [
+        *[str(i) for i in range(len(acc))],
+        *["r"] * len(words),
+        *["l"] * len(descriptors),
+    ]
     args = [f"{type} {x}" for x in acc] + [f"i32 {x}" for x in words]
     args += [f"i64 {x}" for x in descriptors]
     struct = "{ " + ", ".join([type] * count) + " }"

@@ -1,0 +1,197 @@
+"""Lets products of warpgroups run on until somebody looks at their results.
+
+    %s = wgmma %q, %k, 0                   %s0 = wgmma %q, %k, 0 {asynchronous}
+    %o = wgmma %p, %v, %x           →      %o0 = wgmma %p, %v, %x {asynchronous}
+    use %s                                 %s = wgmma_wait %s0, [%k] {pending=1}
+    use %o                                 use %s
+                                           %o = wgmma_wait %o0, [%p, %v] {pending=0}
+                                           use %o
+
+Products finish in the order in which they were started; a wait names how many later ones may still run, and holds
+the operands, so that nothing writes to their registers or buffers before. Products whose operands are there
+already start first, in program order: those that only need shared memory go up to the wait that fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.ir import Block, Builder, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ops import (
+    AsyncCopyOp,
+    AsyncWaitOp,
+    BarrierOp,
+    CallOp,
+    ForOp,
+    FuncOp,
+    IfOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalStoreOp,
+    LocalTransOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+    WhileOp,
+)  # fmt: skip
+from tessera.passes.fold import constant_of
+
+LIMITS = (
+    AsyncWaitOp,
+    BarrierOp,
+    LocalStoreOp,
+    ForOp,
+    WhileOp,
+    IfOp,
+    CallOp,
+)  # no product moves above
+HOISTED_WORDS = (
+    208  # registers of all results of a block beyond which its products stay where they are
+)
+
+
+@pass_("overlap-products")
+def overlap_products(module: Module) -> None:
+    """Start products early and wait late. The last pass that moves ops: lifetimes of buffers follow the waits."""
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        for block in _blocks(func):
+            products = [op for op in block if isinstance(op, WgmmaOp)]
+            if products and all(op.pending == 0 for op in products):
+                if sum(_words(op.result.type) for op in products) <= HOISTED_WORDS:
+                    _start_early(block, products)
+                _Waits(block).run()
+
+
+def _blocks(op: Op) -> list[Block]:
+    found: list[Block] = []
+    for block in op.regions:
+        found.append(block)
+        for inner in block:
+            found += _blocks(inner)
+    return found
+
+
+def _words(t: Any) -> int:
+    return t.layout.size("register") * t.elem.bits // 32 if isinstance(t, TileType) else 0
+
+
+# --- starting early -----------------------------------------------------------------------------------------
+def _start_early(block: Block, products: Sequence[WgmmaOp]) -> None:
+    for product in products:
+        after = _latest_need(block, product)
+        place = after.next if after is not None else block.first
+        views = _views(product)
+        while place in views:
+            assert place is not None
+            place = place.next
+        if place is product or place is None:
+            continue
+        for op in [*views, product]:
+            op.move_before(place)
+
+
+def _views(product: WgmmaOp) -> list[Op]:
+    """The ops of the block that name the product's shared operands, in order."""
+    found: dict[Op, None] = {}
+    for v in product.operands:
+        chain: list[Op] = []
+        while isinstance(v.op, LocalTransOp | LocalIndexOp) and v.op.parent is product.parent:
+            chain.append(v.op)
+            v = v.op.operands[0]
+        found.update(dict.fromkeys(reversed(chain)))
+    return list(found)
+
+
+def _latest_need(block: Block, product: WgmmaOp) -> Op | None:
+    """The last op before the product that must stay before it."""
+    views = _views(product)
+    needs = {v.op for op in (*views, product) for v in op.operands} - set(views)
+    op = product.prev
+    while op is not None:
+        if op not in views and (op in needs or isinstance(op, (*LIMITS, WgmmaOp))):
+            return op
+        op = op.prev
+    return None
+
+
+# --- waiting late -------------------------------------------------------------------------------------------
+class _Waits:
+    """One walk through a block; `flying`: products since its start that nobody has waited for, `started`: how
+    many there were before each."""
+
+    def __init__(self, block: Block):
+        self.block = block
+        self.started = 0
+        self.flying: dict[WgmmaOp, int] = {}
+        self.held: dict[WgmmaOp, list[Value]] = {}
+
+    def run(self) -> None:
+        for op in list(self.block):
+            for product in list(self.flying):
+                if product in self.flying and self._must_wait(op, product):
+                    self._wait(op, product)
+            if isinstance(op, WgmmaOp):
+                self._start(op)
+
+    def _start(self, op: WgmmaOp) -> None:
+        op.asynchronous = True
+        before = op.acc.op
+        held = [v for v in (op.a, op.b) if v.op is not None or isinstance(v.type, TileType)]
+        if isinstance(before, WgmmaOp) and before in self.flying:  # one more step of the same sum
+            held = [*self.held[before], *held]
+            del self.flying[before]
+        self.flying[op], self.held[op] = self.started, held
+        self.started += 1
+
+    def _must_wait(self, op: Op, product: WgmmaOp) -> bool:
+        if op.terminator or isinstance(op, ForOp | WhileOp | CallOp):
+            return True
+        if isinstance(op, IfOp) and any(isinstance(inner, WgmmaOp) for inner in op.walk()):
+            return True
+        for user in product.result.users():
+            if user is op:
+                return not (isinstance(op, WgmmaOp) and _only_adds(op, product))
+            if user.is_inside(op):
+                return True
+        return any(_overwrites(op, v) for v in self.held[product])
+
+    def _wait(self, op: Op, product: WgmmaOp) -> None:
+        pending = self.started - self.flying.pop(product) - 1
+        uses = list(product.result.uses)
+        wait = WgmmaWaitOp(product.result, self.held[product], pending=pending, loc=product.loc)
+        wait.result.name = product.result.name
+        Builder.before_op(op).insert(wait)
+        for user, index in uses:
+            user.set_operand(index, wait.result)
+
+
+def _only_adds(op: WgmmaOp, product: WgmmaOp) -> bool:
+    return op.acc is product.result and len(product.result.uses) == 1
+
+
+def _overwrites(op: Op, operand: Value) -> bool:
+    """Whether an op writes to the shared memory of an operand."""
+    if not isinstance(operand.type, SharedType) or not isinstance(op, LocalStoreOp | AsyncCopyOp):
+        return False
+    (mine, buffer), (other, written) = _place(operand), _place(op.shared)
+    if mine is not other:
+        return False
+    known = buffer is not None and written is not None and buffer[0] == written[0]
+    return not known or buffer == written
+
+
+def _place(view: Value) -> tuple[Op | None, tuple[str, int] | None]:
+    """(allocation, buffer of the ring: its number, or its distance from that of this iteration)."""
+    buffer: tuple[str, int] | None = None
+    op = view.op
+    while isinstance(op, LocalIndexOp | LocalTransOp):
+        if isinstance(op, LocalIndexOp):
+            number = constant_of(op.index)
+            stages: int = op.ring.type.shape[0]
+            if number is not None:
+                buffer = ("number", number)
+            elif "slot" in op.attrs:
+                buffer = ("slot", op.attrs["slot"] % stages)
+        op = op.operands[0].op
+    assert op is None or isinstance(op, LocalAllocOp)
+    return op, buffer

@@ -1,0 +1,77 @@
+"""Products that run while others' results are used: chains in loops, waits, and what must stay in order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gpu_modules import attention
+from test_gpu_passes_barriers import watched
+from test_gpu_passes_dots import compiled, ops
+
+from tessera.interp import run
+from tessera.ir import Module, TileType
+from tessera.ops import ForOp, WgmmaOp, WgmmaWaitOp
+
+
+def loop_of(module: Module) -> ForOp:
+    (loop,) = [op for op in module.walk() if isinstance(op, ForOp)]
+    return loop
+
+
+def late(stages: int = 3, n: int = 64, warps: int = 8, m: int = 128) -> Module:
+    return compiled(attention(m=m, n=n, warps=warps, stages=stages), 90)
+
+
+def test_the_second_product_is_an_iteration_late() -> None:
+    body = list(loop_of(late()).body)
+    products = [op for op in body if isinstance(op, WgmmaOp)]
+    waits = [op for op in body if isinstance(op, WgmmaWaitOp)]
+    first, second = products
+    assert all(op.asynchronous for op in products)
+    assert second.a.op is None, "its operand comes from the iteration before"
+    assert [w.pending for w in waits] == [1, 0]
+    assert [w.acc for w in waits] == [first.result, second.result]
+    assert second.a in waits[1].held
+    order = [op.opcode for op in body if op.opcode in ("wgmma", "wgmma_wait", "async_copy", "exp")]
+    assert order[:2] == ["wgmma", "wgmma"]
+    assert order.index("async_copy") < order.index("wgmma_wait")
+
+
+def test_what_the_late_product_needs_is_made_behind_its_wait() -> None:
+    body = list(loop_of(late()).body)
+    (last,) = [op for op in body if isinstance(op, WgmmaWaitOp) and op.pending == 0]
+    after = [op.opcode for op in body[body.index(last) :]]
+    assert "cast" in after
+    assert "mul" in after
+    assert "exp" not in after
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3, 7])
+def test_results(blocks: int) -> None:
+    rng = np.random.default_rng(blocks)
+    q = rng.standard_normal((128, 64)).astype(np.float16)
+    k, v = (rng.standard_normal((64 * max(blocks, 1), 64)).astype(np.float16) for _ in range(2))
+    out = np.zeros_like(q)
+    run(late(), (1,), [q, k, v, out, 64 * blocks])
+    if blocks:
+        s = q.astype(np.float64) @ k.T.astype(np.float64)
+        p = np.exp(s - s.max(1, keepdims=True))
+        want = p / p.sum(1, keepdims=True) @ v
+        assert np.abs(out - want).max() < 4e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("stages", [2, 3, 4])
+@pytest.mark.parametrize(("n", "m", "warps"), [(64, 128, 8), (32, 64, 4), (64, 128, 4)])
+def test_no_buffer_is_overwritten_too_early(
+    stages: int, n: int, m: int, warps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = (np.zeros((x, 64), np.float16) for x in (m, 256, 256))
+    watch = watched(late(stages, n, warps, m), [q, k, v, np.zeros_like(q), 256], monkeypatch)
+    assert watch.hazards == []
+    assert watch.accesses > 0
+
+
+def test_two_stages_leave_no_room_to_be_late() -> None:
+    module = late(stages=2)
+    for op in ops(module, "wgmma"):
+        assert op.a.op is not None or not isinstance(op.a.type, TileType)
