@@ -208,7 +208,7 @@ def _tanh32(m: Maths, x: str) -> str:
     small = m.fma(m.mul(z, x), m.horner(tables.TANH, z), x)
     grown = m.add(m.hardware("exp2", m.mul(a, m.const(2 / math.log(2)))), m.const(1.0))
     large = m.fma(m.const(-2.0), m.hardware("rcp", grown), m.const(1.0))
-    return m.select(m.below(a, 0.625), small, m.sign_of(large, x))
+    return m.sign_of(m.select(m.below(a, 0.625), small, large), x)  # -0 too
 
 
 @function("erf", "float")
@@ -238,15 +238,58 @@ def _erf64(m: Maths, x: str) -> str:
     return m.select(m.cmp("uno", x, x), x, result)
 
 
+# --- logarithm in twice the precision ---------------------------------------------------------------------------------
+def _two_sum(m: Maths, a: str, b: str) -> tuple[str, str]:
+    s = m.add(a, b)
+    part = m.sub(s, a)
+    return s, m.add(m.sub(a, m.sub(s, part)), m.sub(b, part))
+
+
+def _log_pair(m: Maths, a: str) -> tuple[str, str]:
+    """log a as an unevaluated sum, good to 2**-65, for a >= 0.
+
+    a = 2**e (1 + f); with s = f / (2 + f) log(1 + f) = 2 s + 2/3 s**3 + 2/5 s**5 + ..., s and s**3 in pairs.
+    """
+    f, e = _split(m, a)
+    below = m.add(f, m.const(2.0))
+    lost = m.sub(f, m.sub(below, m.const(2.0)))  # of 2 + f
+    s = m.op("fdiv", f, below)
+    rest = m.fma(m.neg(s), below, f)
+    rest = m.fma(m.neg(s), lost, rest)
+    s_low = m.op("fdiv", rest, below)
+    z = m.mul(s, s)
+    z_low = m.fma(m.mul(s, m.const(2.0)), s_low, m.fma(s, s, m.neg(z)))
+    # 2/3 s**3 as a pair: its error counts where e is 0.
+    third, third_low = m.const(2 / 3), m.const(3.700743415417188e-17)
+    cube = m.mul(z, s)
+    cube_low = m.fma(z, s_low, m.fma(z_low, s, m.fma(z, s, m.neg(cube))))
+    lead = m.mul(cube, third)
+    lead_low = m.fma(cube, third, m.neg(lead))
+    lead_low = m.fma(cube, third_low, m.fma(cube_low, third, lead_low))
+    series = m.horner([2 / (2 * k + 5) for k in range(11)], z)
+    lead_low = m.fma(m.mul(cube, z), series, lead_low)
+    # e log 2: the high part has trailing zeros, so that the product is exact
+    big, big_low = m.mul(e, m.const(LN2_HIGH)), m.mul(e, m.const(LN2_LOW))
+    total, t1 = _two_sum(m, big, m.mul(s, m.const(2.0)))
+    total, t2 = _two_sum(m, total, lead)
+    tail = m.add(m.add(t1, t2), m.fma(s_low, m.const(2.0), m.add(lead_low, big_low)))
+    high = m.add(total, tail)
+    low = m.sub(tail, m.sub(high, total))
+    edge = m.function("log", a)  # 0, infinity, NaN
+    ordinary = m.w.pure(f"and i1 {m.cmp('ogt', a, m.const(0.0))}, {m.cmp('olt', a, m.const(math.inf))}")
+    return m.select(ordinary, high, edge), m.select(ordinary, low, m.const(0.0))
+
+
 # --- powers ------------------------------------------------------------------------------------------------------------
 @function("pow", "double")
 def _pow(m: Maths, x: str, y: str) -> str:
     """|x|**y = exp(y log|x|), then the signs and special cases of IEEE pow."""
     w, one, inf = m.w, m.const(1.0), m.const(math.inf)
     a = m.abs(x)
-    log = m.function("log", a)
-    high = m.mul(y, log)
-    low = m.fma(y, log, m.neg(high))
+    log_high, log_low = _log_pair(m, a)
+    high = m.mul(y, log_high)
+    low = m.fma(y, log_high, m.neg(high))
+    low = m.fma(y, log_low, low)
     grown = m.function("exp", high)
     finite = m.cmp("olt", m.abs(high), m.const(700.0))
     grown = m.select(finite, m.fma(grown, low, grown), grown)

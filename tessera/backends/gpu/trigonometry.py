@@ -115,7 +115,7 @@ def _wave(m: Maths, x: str, cosine: int) -> str:
 
 @function("sin", "float", "double")
 def _sin(m: Maths, x: str) -> str:
-    return _wave(m, x, 0)
+    return m.select(m.cmp("oeq", x, m.const(0.0)), x, _wave(m, x, 0))  # -0 too
 
 
 @function("cos", "float", "double")
@@ -129,7 +129,8 @@ def _tan(m: Maths, x: str) -> str:
     quadrant, r = _reduced(m, x)
     s, c = _polynomials(m, r)
     odd = w.pure(f"icmp ne i32 {w.pure(f'and i32 {quadrant}, 1')}, 0")
-    return m.div(m.select(odd, m.neg(c), s), m.select(odd, s, c))
+    value = m.div(m.select(odd, m.neg(c), s), m.select(odd, s, c))
+    return m.select(m.cmp("oeq", x, m.const(0.0)), x, value)  # -0 too
 
 
 @function("atan", "double")
