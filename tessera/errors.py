@@ -312,6 +312,12 @@ class AutotunerError(TesseraError):
     code = "autotuner"
 
 
+class PluginError(TesseraError):
+    code = "plug-in"
+    template = "the back end {name!r} that an installed package offers cannot be used: {why}"
+    help = "the contract is in docs/backends.md"
+
+
 class TritonAlreadyImported(TesseraError, ImportError):
     code = "triton-imported"
     template = "`import triton` cannot mean tessera any more: another Triton was imported from {where}"

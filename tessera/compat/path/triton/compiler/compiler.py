@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.compat.absent import absent
+from tessera.compat.binaries import keep_binary
 from tessera.compat.walk import WalkedModule
 from tessera.compiler import ASTSource as _ASTSource
 from tessera.compiler import (
@@ -15,7 +16,8 @@ from tessera.compiler import (
     make_backend,
 )
 from tessera.compiler.kernel import AsmDict
-from tessera.runtime import compile, driver
+from tessera.runtime import compile as _compile
+from tessera.runtime import driver
 from triton.backends.compiler import BaseBackend, GPUTarget, Language
 from triton.runtime.cache import triton_key
 
@@ -30,6 +32,13 @@ class ASTSource(_ASTSource):
         if options is None:
             return super().make_ir(target)
         return WalkedModule(super().make_ir(options))
+
+
+def compile(src: Any, target: GPUTarget | None = None, options: Any = None) -> CompiledKernel:
+    """Compile an ASTSource or an IR file for `target` (default: the active driver's); TorchInductor finds the binary."""
+    kernel = _compile(src, target, options)
+    keep_binary(kernel)
+    return kernel
 
 
 def max_shared_mem(device: int) -> int:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import base64
-
 from tessera import knobs
 from tessera.compat.absent import absent
+from tessera.compat.binaries import folder_name as _base32
 from tessera.runtime import cache as _cache
 from tessera.runtime.cache import toolchain_fingerprint
-
-
-def _base32(key: str) -> str:
-    """The folder name of an entry with this hexadecimal key."""
-    return base64.b32encode(bytes.fromhex(key)).decode().rstrip("=")
 
 
 def triton_key() -> str:

@@ -1,0 +1,41 @@
+"""Back ends of other distributions: entry points of the group `tessera.backends` (see docs/backends.md)."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
+
+from tessera.backends.compiler import Backend
+from tessera.errors import PluginError
+
+GROUP = "tessera.backends"
+
+
+def plugin_names() -> list[str]:
+    """The targets that installed plug-ins offer; nothing is imported."""
+    return sorted({point.name for point in entry_points(group=GROUP)})
+
+
+@cache
+def plugin(name: str) -> Any:
+    """The object behind the entry point `name`, with `compiler` (a Backend) and `driver` (a Driver); None without one.
+
+    PluginError when it cannot be imported or is not that.
+    """
+    points = entry_points(group=GROUP, name=name)
+    if not points:
+        return None
+    point = next(iter(points))
+    try:
+        found: Any = point.load()
+    except Exception as error:
+        raise PluginError(name=name, why=f"{type(error).__name__}: {error}") from error
+    compiler = getattr(found, "compiler", None)
+    if not (isinstance(compiler, type) and issubclass(compiler, Backend)):
+        raise PluginError(name=name, why=f"{point.value} has no class `compiler` derived from Backend")
+    if not callable(getattr(found, "driver", None)):
+        raise PluginError(name=name, why=f"{point.value} has no `driver`")
+    if compiler.name != name:
+        raise PluginError(name=name, why=f"its compiler calls itself {compiler.name!r}")
+    return found

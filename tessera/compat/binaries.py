@@ -1,0 +1,40 @@
+"""The binaries of compiled kernels where TorchInductor looks for them.
+
+Inductor's own launcher loads `<TRITON_CACHE_DIR>/<base 32 of the kernel's hash>/<name>.cubin`, and its caches carry that
+folder to other machines. tessera keeps a kernel in one file of its own cache, so the binary is written there as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from tessera.compiler import CompiledKernel
+
+
+def folder_name(key: str) -> str:
+    """The name of the folder of the entry with this hexadecimal key."""
+    return base64.b32encode(bytes.fromhex(key)).decode().rstrip("=")
+
+
+def keep_binary(kernel: CompiledKernel) -> None:
+    """Write the kernel's cubin below TRITON_CACHE_DIR; nothing without that variable or on other targets.
+
+    A folder that cannot be written is no error: Inductor then launches through tessera.
+    """
+    root, binary = os.environ.get("TRITON_CACHE_DIR"), kernel.kernel
+    if root is None or kernel.backend.binary_ext != "cubin" or not isinstance(binary, bytes):
+        return
+    path = Path(root) / folder_name(kernel.hash) / f"{kernel.name}.cubin"
+    kernel.metadata_group = {path.name: str(path)}
+    with contextlib.suppress(OSError):
+        if path.exists() and path.stat().st_size == len(binary):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, partial = tempfile.mkstemp(dir=path.parent.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(binary)
+        os.replace(partial, path)
