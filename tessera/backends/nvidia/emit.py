@@ -32,7 +32,8 @@ class NvidiaTarget:
         ]
 
     def kernel_attributes(self, num_warps: int) -> str:
-        return f'nounwind "nvvm.maxntid"="{32 * num_warps}"'
+        # One block a processor is enough: without this ptxas delays loads to save registers for a second one.
+        return f'nounwind "nvvm.maxntid"="{32 * num_warps}" "nvvm.minctasm"="1"'
 
     # --- threads ------------------------------------------------------------------------------------------
     def _plain(self, w: Writer, name: str, *args: str) -> str:
