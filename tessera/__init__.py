@@ -1,5 +1,7 @@
 """tessera: a tile language and compiler for GPU and CPU kernels, API-compatible with Triton."""
 
+from importlib import import_module
+
 from tessera import language, runtime
 from tessera.compiler import CompilationError
 from tessera.errors import InterpreterError, OutOfResources, TesseraError, TritonError
@@ -29,3 +31,11 @@ __all__ = [
     "TensorWrapper", "TesseraError", "TritonError", "aggregate", "autotune", "cdiv", "compile", "constexpr_function",
     "heuristics", "jit", "language", "must_use_result", "next_power_of_2", "reinterpret", "runtime",
 ]  # fmt: skip
+
+_LATER = ("knobs", "testing", "tools")  # imported when they are first named
+
+
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        return import_module(f"tessera.{name}")
+    raise AttributeError(f"module 'tessera' has no attribute {name!r}")

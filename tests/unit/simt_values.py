@@ -7,6 +7,8 @@ import re
 
 import numpy as np
 
+from tessera.interp.arith import _fma_f64
+
 SHARED = 0x1000
 PAGE = 1 << 32  # arrays start at multiples of this address, so that no access strays into another
 FLOAT = {"half": np.float16, "bfloat": np.float32, "float": np.float32, "double": np.float64}
@@ -20,21 +22,8 @@ def round_bf16(x: np.ndarray) -> np.ndarray:
 
 
 def fused(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
-    """x * y + z in fp64 with the error terms of product and sum (Dekker, Knuth)."""
-    product = x * y
-
-    def halves(v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        big = v * 134217729.0
-        high = big - (big - v)
-        return high, v - high
-
-    (xh, xl), (yh, yl) = halves(x), halves(y)
-    error = ((xh * yh - product) + xh * yl + xl * yh) + xl * yl
-    total = product + z
-    back = total - product
-    rest = (product - (total - back)) + (z - back)
-    better = total + (rest + error)
-    return np.where(np.isfinite(better), better, total)
+    """x * y + z in fp64, rounded once."""
+    return _fma_f64(x, y, z)
 
 
 def add_to(acc: list, i: int, thread: int, value: float, half: bool) -> None:
