@@ -6,15 +6,20 @@ import sys
 from collections.abc import Callable
 
 from tessera.compat.run import run
+from tessera.tools.cli import cache, tune
 
 USAGE = """\
 usage: python -m tessera run SCRIPT [ARGS...]
        python -m tessera run -m MODULE [ARGS...]
+       python -m tessera cache info | clear [--older DAYS] | export FILE | import FILE
+       python -m tessera tune --show | --export FILE | --import FILE
 
-run   runs a program in which `import triton` means tessera
+run    runs a program in which `import triton` means tessera
+cache  compiled kernels on disk: size, removal, transfer to other machines
+tune   autotuning results: the best configs, a lockfile for a team
 """
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": run}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": run, "cache": cache, "tune": tune}
 
 
 def main(args: list[str]) -> int:

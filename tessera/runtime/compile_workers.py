@@ -1,8 +1,8 @@
 """Processes that compile: LLVM and Python each let one thread at a time do so.
 
 `CompileWorkers` is an executor for AsyncCompileMode: the front end runs here, in threads; its product goes as text to a
-worker process, which runs the other stages and sends their products back. Workers are started by `python -m` (no fork of
-a process with threads or a GPU context, no second run of the user's main module) and end when their input closes.
+worker process, which runs the other stages and sends their products back. Workers are new processes (no fork of one
+with threads or a GPU context, no second run of the user's main module) and end when their input closes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tessera.config import knobs
 from tessera.errors import InternalError
 from tessera.ir import Module, print_module
 
-MODULE = "tessera.runtime.compile_workers"
+START = "from tessera.runtime.compile_workers import main; main()"
 ROOT = str(Path(__file__).resolve().parents[2])
 PREFIXES = (
     "TESSERA_",
@@ -48,7 +48,7 @@ class Worker:
     def __init__(self) -> None:
         path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", START], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
 
@@ -67,8 +67,8 @@ class Worker:
         raise answer
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            for pipe in (self.process.stdin, self.process.stdout):
+        for pipe in (self.process.stdin, self.process.stdout):
+            with contextlib.suppress(OSError):
                 if pipe is not None:
                     pipe.close()
         self.process.wait()
@@ -203,7 +203,8 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
             _send(sink, (False, InternalError(f"{type(answer[1]).__name__}: {answer[1]}")))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """A worker process."""
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what stages print must not get between the answers
     serve(sys.stdin.buffer, sink)
