@@ -10,6 +10,7 @@ from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_o
 from tessera.backends.cpu.defer import defer_dots
 from tessera.backends.cpu.function import lower_module
 from tessera.backends.cpu.induction import scalarise_inductions
+from tessera.backends.cpu.narrow import narrow_accumulators
 from tessera.backends.cpu.target import resolve
 from tessera.backends.llvm.binding import Target, optimise, version
 from tessera.config import knobs
@@ -27,6 +28,7 @@ def cpu_pipeline() -> list[Pass]:
     return [
         lower_descriptor_rows,
         *neutral_pipeline(),
+        narrow_accumulators,  # tiles that need not be carried at all
         scalarise_inductions,  # after LICM, which shows what is invariant in a loop
         defer_dots,  # the form that the pass before leaves
         *neutral_pipeline()[:2],  # what became unused or equal

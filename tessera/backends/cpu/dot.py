@@ -187,14 +187,13 @@ def pack_pairs(lo: Lowering, op: DotOp, v: Value) -> Buffer:
 
 def _pack_rows(lo: Lowering, buffer: Buffer, v: Value, at: Point) -> None:
     row, column = at.coords
-    x = lo.lanes(at.lanes)
-    halves = [
-        lo.text(lo.value(v, Point((row.times(2).shifted(i), column), at.lanes)), at.lanes)
-        for i in (0, 1)
-    ]
-    low, high = (x.convert("zext", "i16", h, "i32") for h in halves)
-    both = x.op("or", "i32", low, x.op("shl", "i32", high, x.int("i32", 16)))
-    to_buffer(lo, buffer, at, Val(int32, at.lanes, both))
+    n = at.lanes
+    halves = [lo.text(lo.value(v, Point((row.times(2).shifted(i), column), n)), n) for i in (0, 1)]
+    woven = lo.em.shuffle(
+        "i16", halves[0], halves[1], n, [k // 2 + n * (k % 2) for k in range(2 * n)]
+    )
+    pairs = lo.em.op(f"bitcast <{2 * n} x i16> {woven} to <{n} x i32>")
+    to_buffer(lo, buffer, at, Val(int32, n, pairs))
 
 
 def _pack_turned(lo: Lowering, buffer: Buffer, v: Value, n: int) -> None:

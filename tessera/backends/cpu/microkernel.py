@@ -57,7 +57,7 @@ class Either:
     condition: str
     first: InPlace
     second: Packed
-    affine: bool = False
+    affine: bool = True  # both are
 
     def address(self, lo: Lowering, row: Coord, column: Coord) -> str:
         a, b = self.first.address(lo, row, column), self.second.address(lo, row, column)
@@ -163,7 +163,7 @@ def _steps(
     ty, align = vector_type(e, lanes), 2 if p.paired else p.t.storage_bytes
     sums = lane_type(p.t, lanes)
     (a, b), (row, k0, column) = operands, at
-    lines = [a.address(lo, row.shifted(i), k0) for i in range(len(cells))]
+    lines = [_line(lo, a, row.shifted(i), k0, e) for i in range(len(cells))]
     for u in range(unroll):
         k = k0.shifted(u)
         if b.affine:
@@ -182,6 +182,13 @@ def _steps(
                     else multiply_add(lo, p.t, lanes, x, y, old)
                 )
                 em.stmt(f"store {sums} {new}, ptr {cell}")
+
+
+def _line(lo: Lowering, a: Matrix, row: Coord, k: Coord, e: str) -> str:
+    """Address of a row's element at `k`: where a row is contiguous, its start stays in a register."""
+    if not a.affine:
+        return a.address(lo, row, k)
+    return lo.em.op(f"getelementptr {e}, ptr {a.address(lo, row, Coord())}, i64 {lo.coord_text(k)}")
 
 
 def add_pairs(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:

@@ -1,0 +1,90 @@
+"""Carried tiles that are only summed up (or maximised) after the loop shrink to what is left after the reduction.
+
+    acc = zeros[1024]                               s = 0
+    for …: acc = acc + x                    →       for …: s = s + reduce(x)
+    s = reduce(acc)                                 (no tile is carried)
+
+The reduction may combine in any order, so this changes nothing but the order of a sum, and a loop over columns writes no
+accumulators to memory.
+"""
+
+from __future__ import annotations
+
+from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ops import AddOp, Binary, ConstOp, ForOp, MaxOp, MinOp, ReduceOp
+
+
+@pass_("narrow-accumulators")
+def narrow_accumulators(module: Module) -> None:
+    """Assumes tile IR; establishes that no such tile is carried through a `for`."""
+    for op in list(module.walk()):
+        if isinstance(op, ForOp) and op.parent is not None:
+            for result in list(op.results):
+                reduction = _reduction(op, result)
+                if reduction is not None:
+                    _narrow(op, result.index, reduction)
+
+
+def _reduction(loop: ForOp, result: Value) -> ReduceOp | None:
+    """The reduction that alone uses a loop's result, if it combines as the loop does."""
+    if (
+        not isinstance(result.type, TileType)
+        or len(result.uses) != 1
+        or elem_of(result.type).bits < 32
+    ):
+        return None
+    ((user, _),) = result.uses
+    arg = loop.carried[result.index]
+    update = loop.body.terminator.operands[result.index].op
+    if (
+        not isinstance(user, ReduceOp)
+        or len(user.inputs) != 1
+        or not isinstance(update, (AddOp, MaxOp, MinOp))
+    ):
+        return None
+    if len(arg.uses) != 1 or arg not in update.operands or len(update.result.uses) != 1:
+        return None
+    return (
+        user if _combines_by(user, update) and _neutral(loop.inits[result.index], update) else None
+    )
+
+
+def _combines_by(reduction: ReduceOp, update: Binary) -> bool:
+    """Whether the region is just the loop's operation on its two arguments."""
+    first = reduction.combine.first
+    end = reduction.combine.terminator
+    return (
+        first is not None
+        and type(first) is type(update)
+        and first.attrs == update.attrs
+        and set(first.operands) == set(reduction.combine.args)
+        and list(end.operands) == first.results
+    )
+
+
+def _neutral(init: Value, update: Op) -> bool:
+    """Whether combining several copies of the initial element gives that element."""
+    return isinstance(init.op, ConstOp) and (not isinstance(update, AddOp) or not init.op.value)
+
+
+def _narrow(loop: ForOp, place: int, reduction: ReduceOp) -> None:
+    update = loop.body.terminator.operands[place].op
+    assert update is not None
+    arg, t = loop.carried[place], reduction.results[0].type
+    (x,) = [v for v in update.operands if v is not arg]
+    inside = Builder.before_op(update)
+    part = inside.emit(
+        ReduceOp([x], axis=reduction.axis, regions=[reduction.combine.clone({})], loc=reduction.loc)
+    )
+    arg.type = t
+    total = inside.emit(type(update)(arg, part, **update.attrs))
+    loop.body.terminator.set_operand(place, total)
+    update.erase()
+    before = Builder.before_op(loop)
+    init = loop.inits[place].op
+    assert isinstance(init, ConstOp)
+    loop.set_operand(3 + place, before.emit(ConstOp(value=init.value, results=[t])))
+    result = loop.results[place]
+    result.type = t
+    reduction.results[0].replace_all_uses(result)
+    reduction.erase()
