@@ -170,3 +170,22 @@ def test_functions_that_are_not_inlined(first):
     x = floats(64)
     x[0] = first
     agree(calling_kernel, (2,), x, np.zeros(128, np.float32), rtol=1e-5, N=64)
+
+
+@tessera.jit
+def moments_kernel(x, out, n, B: tl.constexpr):
+    total = tl.zeros([B], tl.float32)
+    top = tl.full([B], -float("inf"), tl.float32)
+    for start in range(0, n, B):
+        at = start + tl.arange(0, B)
+        v = tl.load(x + at, mask=at < n, other=0.0)
+        total += v * v
+        top = tl.maximum(top, v)
+    tl.store(out, tl.sum(total, 0))
+    tl.store(out + 1, tl.max(top, 0))
+
+
+@pytest.mark.parametrize("n", [0, 5, 1000])
+def test_accumulators_that_are_only_reduced(n):
+    k = agree(moments_kernel, (1,), floats(1024), np.zeros(2, np.float32), n, rtol=1e-5, B=256)
+    assert "alloca [" not in k.asm["llir"]  # no tile in memory

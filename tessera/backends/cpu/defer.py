@@ -4,8 +4,8 @@
       →  for k in 0, n / 4 * 4, 4:  acc = dot(a_k, b_k, acc); … dot(a_k+3, b_k+3, acc)
          for k in n / 4 * 4, n, 1:  acc = dot(a_k, b_k, acc)
 
-The lowering runs such a chain of dots as one: an accumulator then goes through memory once every 128 or more products (256 of 16-bit operands)
-instead of once a step, which is what limits small steps.
+The lowering runs such a chain of dots as one: an accumulator then goes through memory once every 128 or more products
+(256 of 16-bit operands) instead of once a step, which is what limits small steps.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     for …: acc = acc + x                    →       for …: s = s + reduce(x)
     s = reduce(acc)                                 (no tile is carried)
 
-The reduction may combine in any order, so this changes nothing but the order of a sum, and a loop over columns writes no
-accumulators to memory.
+The reduction may combine in any order, so this changes nothing but the order of a sum, and a loop over columns writes
+no accumulators to memory.
 """
 
 from __future__ import annotations
