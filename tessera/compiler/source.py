@@ -53,9 +53,9 @@ class ASTSource:
 
     def _symbol(self) -> str:
         """The kernel's symbol: the function's name, or what its `repr` option makes of the specialisation."""
-        make = getattr(self.fn, "name_of", None)
+        make = getattr(self.fn, "repr", None)
         if make is None:
-            return self.fn.fn.__name__
+            return self.fn.__name__
         names = self.fn.arg_names
         constants = {names[k[0]]: v for k, v in self.constants.items() if len(k) == 1}
         name = make(SimpleNamespace(constants=constants, signature=self.signature))

@@ -555,7 +555,8 @@ def fast_launch_ir() -> str:
     """The functions' text, to be appended to the launcher's module (`unpack` and the declarations are there)."""
     type_offset = object.__basicsize__ - 8  # the type is the last field of `object`
     numbers = {
-        "TYPE_OFFSET": type_offset, "AFTER_TYPE": type_offset + 8, "BASE_FIELD": type_offset + 40, "TUPLE_ITEMS": tuple.__basicsize__,
+        "TYPE_OFFSET": type_offset, "AFTER_TYPE": type_offset + 8, "BASE_FIELD": type_offset + 40,
+        "TUPLE_ITEMS": tuple.__basicsize__,
         "ROW_BYTES": 8 * len(ROW), "HEADER_BYTES": 8 * len(HEADER), "MINI_BYTES": 8 * len(HEADER) + 8,
         "COUNT_OFFSET": 8 * HEADER.index("count"), "LAST_BUCKET": BUCKETS - 1,
         **{f"TAG.{k}": v for k, v in TAGS.items()},

@@ -1,0 +1,257 @@
+"""The compile driver: sources, keys, the disk cache, stages, dumps, overrides, reproducers, kernels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource, IRSource, compile, get_cache_key, make_backend
+from tessera.compiler import compile as compile_for
+from tessera.config import knobs
+from tessera.errors import InternalError, LaunchError, OutOfResources
+from tessera.runtime.cache import DiskCache
+
+CPU = GPUTarget("cpu", "avx2", 1)
+CUDA = GPUTarget("cuda", 90, 32)
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Path):
+    with knobs.scope():
+        knobs.cache.dir = str(tmp_path / "cache")
+        knobs.cache.dump_dir = str(tmp_path / "dump")
+        knobs.cache.override_dir = str(tmp_path / "override")
+        knobs.runtime.default_backend = "cpu"
+        yield
+
+
+@tessera.jit
+def shift(x, n, by, BLOCK: tl.constexpr = 8):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, i < n) + by, i < n)
+
+
+SIGNATURE = {"x": "*fp32", "n": "i32", "by": "fp32"}
+
+
+def source(**changes: Any) -> ASTSource:
+    return ASTSource(shift, **{"signature": SIGNATURE, "constexprs": {"BLOCK": 16}, **changes})
+
+
+def key(
+    src: ASTSource | None = None, target: GPUTarget = CPU, toolchain: str = "", **options: Any
+) -> str:
+    backend = make_backend(target)
+    return get_cache_key(src or source(), backend, backend.parse_options(options), toolchain)
+
+
+def test_what_changes_the_key():
+    base = key()
+    assert key() == base
+    others = [
+        key(source(constexprs={"BLOCK": 32})), key(source(constexprs={"BLOCK": 16.0})),
+        key(source(signature={**SIGNATURE, "x": "*fp16"})), key(source(attrs={(0,): [["tt.divisibility", 16]]})),
+        key(num_warps=8), key(debug=True), key(target=GPUTarget("cpu", "avx512", 1)), key(toolchain="other"),
+    ]  # fmt: skip
+    knobs.language.fp32_default = "ieee"
+    others.append(key())
+    knobs.language.fp32_default = None
+    assert key() == base
+    assert len({base, *others}) == len(others) + 1
+
+
+def test_the_source_changes_the_key():
+    base = key()
+    text = shift.src
+    try:
+        shift._unsafe_update_src(text.replace("+ by", "- by"))
+        assert key() != base
+    finally:
+        shift._unsafe_update_src(text)
+    assert key() == base
+
+
+def test_defaults_and_names_of_sources():
+    assert ASTSource(shift, SIGNATURE).constants == {(3,): 8}
+    assert (
+        source(constexprs={3: 4}).constants == source(constexprs={(3,): 4}).constants == {(3,): 4}
+    )
+    with pytest.raises(TypeError, match="Signature keys must be string"):
+        ASTSource(shift, {0: "*fp32"})  # type: ignore[dict-item]
+    named = tessera.jit(
+        repr=lambda spec: f"shift_{spec.constants['BLOCK']}_{spec.signature['by']}"
+    )(shift.fn)
+    assert ASTSource(named, SIGNATURE, {"BLOCK": 16}).name == "shift_16_fp32"
+    bad = tessera.jit(repr=lambda spec: "a-b")(shift.fn)
+    with pytest.raises(tessera.CompilationError, match="not a valid name"):
+        ASTSource(bad, SIGNATURE, {"BLOCK": 16})
+
+
+def test_products_of_the_cpu():
+    kernel = compile(source(), CPU)
+    assert {"source", "tir", "llir", "object"} <= set(kernel.asm)
+    assert kernel.asm["ttir"] == kernel.asm["tir"]
+    assert kernel.kernel == kernel.asm["object"]
+    assert kernel.metadata.num_warps == 4
+    assert kernel.metadata.target == CPU
+    assert kernel.packed_metadata == (4, 1, kernel.metadata.shared)
+    assert list(kernel.metadata._fields) == sorted(kernel.metadata._fields)
+    with pytest.raises(KeyError, match="Unknown key: 'sass'"):
+        kernel.asm["sass"]
+
+
+def test_ptx_needs_no_gpu():
+    backend = make_backend(CUDA)
+    stages = backend.stages(backend.parse_options({}))
+    assert list(stages)[-1] == "cubin"
+
+
+def test_targets_and_options():
+    with pytest.raises(LaunchError, match="no back end for target"):
+        make_backend(GPUTarget("quantum", 1, 1))
+    with pytest.raises(KeyError, match="Keyword argument num_warp was specified but unrecognised"):
+        compile(source(), CPU, {"num_warp": 4})
+    with pytest.raises(LaunchError, match="power of 2"):
+        compile(source(), CPU, {"num_warps": 6})
+
+
+class Store:
+    def __init__(self) -> None:
+        self.entries: dict[str, Any] = {}
+
+    def get(self, key: str) -> Any:
+        return self.entries.get(key)
+
+    def put(self, key: str, entries: dict[str, Any]) -> None:
+        self.entries[key] = entries
+
+
+def never(*args: Any) -> Any:
+    raise AssertionError("compiled although it was in the cache")
+
+
+def test_the_store():
+    store = Store()
+    first = compile_for(source(), CPU, store=store)
+    again = compile_for(source(), CPU, store=store, run_stages=never)
+    assert again.asm["object"] == first.asm["object"]
+    assert again.metadata == first.metadata
+    knobs.compilation.always_compile = True
+    with pytest.raises(AssertionError):
+        compile_for(source(), CPU, store=store, run_stages=never)
+    knobs.compilation.always_compile = False
+    knobs.compilation.store_binary_only = True
+    store.entries.clear()
+    compile_for(source(), CPU, store=store)
+    (entry,) = store.entries.values()
+    assert {k for k in entry if k.startswith("asm.")} == {"asm.object"}
+
+
+def test_metadata_survives_the_disk(tmp_path: Path):
+    store = DiskCache(tmp_path / "disk")
+    first = compile_for(source(), CPU, {"num_warps": 8}, store=store)
+    again = compile_for(source(), CPU, {"num_warps": 8}, store=store, run_stages=never)
+    assert again.metadata._fields == first.metadata._fields
+    assert again.metadata.num_warps == 8
+    assert list(again.metadata.args) == list(first.metadata.args)
+
+
+def test_ir_files(tmp_path: Path):
+    text = compile(source(), CPU).asm["tir"]
+    path = tmp_path / "shift.tir"
+    path.write_text(text)
+    kernel = compile(str(path), CPU)
+    assert kernel.name == "shift"
+    assert IRSource(str(path)).hash() != ASTSource(shift, SIGNATURE).hash()
+    (tmp_path / "empty.ptx").write_text("// nothing")
+    with pytest.raises(LaunchError, match="holds no kernel"):
+        IRSource(str(tmp_path / "empty.ptx"))
+
+
+def test_dumps_and_overrides(tmp_path: Path):
+    knobs.compilation.dump_ir = True
+    plain = compile(source(), CPU)
+    folder = tmp_path / "dump" / plain.hash
+    assert {p.suffix for p in folder.iterdir()} >= {".tir", ".llir", ".object"}
+    replaced = tmp_path / "override" / plain.hash
+    replaced.mkdir(parents=True)
+    (replaced / "shift.llir").write_text(plain.asm["llir"] + "\n; by hand\n")
+    knobs.compilation.override = True
+    assert "; by hand" in compile(source(), CPU).asm["llir"]
+
+
+def test_failures_of_the_compiler_leave_a_reproducer(monkeypatch: pytest.MonkeyPatch):
+    backend = type(make_backend(CPU))
+    stages = backend.stages
+
+    def broken(self: Any, options: Any) -> Any:
+        def fail(module: Any, metadata: Any) -> Any:
+            raise ZeroDivisionError("inside")
+
+        return {**stages(self, options), "llir": fail}
+
+    monkeypatch.setattr(backend, "stages", broken)
+    with pytest.raises(
+        InternalError, match=r"stage 'llir' of the cpu back end failed: ZeroDivisionError: inside"
+    ) as e:
+        compile(source(), CPU)
+    (note,) = (n for n in e.value.notes if n.startswith("reproducer: "))
+    folder = Path(note.removeprefix("reproducer: "))
+    assert (folder / "input-of-llir.txt").read_text()
+    assert "tessera.compiler" in (folder / "command.txt").read_text()
+
+
+def test_timings_are_printed(capsys: pytest.CaptureFixture[str]):
+    knobs.compilation.time = True
+    compile(source(), CPU)
+    shown = capsys.readouterr().err
+    assert "front end" in shown
+    assert "llir" in shown
+
+
+def test_resources():
+    kernel = compile(source(), CPU)
+    kernel.check_resources(1 << 20, 1024, 32)
+    with pytest.raises(
+        OutOfResources, match=r"out of resource: threads, Required: 128, Hardware limit: 64"
+    ):
+        kernel.check_resources(1 << 20, 64, 32)
+
+
+def test_direct_launches():
+    kernel = tessera.compile(source(), CPU)
+    x = np.zeros(16, np.float32)
+    kernel[(1, 1, 1)](x.ctypes.data, 16, 1.5, 16)
+    np.testing.assert_array_equal(x, 1.5)
+    kernel.run(
+        1,
+        1,
+        1,
+        0,
+        kernel.function,
+        kernel.packed_metadata,
+        None,
+        None,
+        None,
+        x.ctypes.data,
+        16,
+        1.0,
+    )
+    np.testing.assert_array_equal(x, 2.5)
+    events: list[str] = []
+    kernel.run(
+        1, 1, 1, 0, kernel.function, kernel.packed_metadata, "meta", lambda m: events.append(f"enter {m}"),
+        lambda m: events.append(f"exit {m}"), x.ctypes.data, 16, 1.0,
+    )  # fmt: skip
+    assert events == ["enter meta", "exit meta"]
+    kernel[(0, 1, 1)](x.ctypes.data, 16, 1.0, 16)
+    np.testing.assert_array_equal(x, 3.5)
+    assert kernel.n_regs == 0
+    data = kernel.launch_metadata((1, 1, 1), 0, x, 16, 1.0).get()
+    assert data["name"] == "shift"

@@ -1,0 +1,149 @@
+"""Drivers: which one runs a launch, switching, devices that are not there, failures of kernels and tools."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource
+from tessera.config import knobs
+from tessera.errors import LaunchError, NoDeviceError, OutOfResources, ToolNotFound
+from tessera.runtime import cuda
+from tessera.runtime.driver import CpuDriver, CudaDriver, driver, driver_named
+
+no_gpu = pytest.mark.skipif(cuda.available(), reason="there is a CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def clean(tmp_path: Any):
+    with knobs.scope():
+        knobs.cache.dir = str(tmp_path)
+        yield
+    driver.reset_active()
+
+
+@tessera.jit
+def fill(x, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, 7, i < n)
+
+
+def test_arguments_choose():
+    host, device = SimpleNamespace(is_cuda=False), SimpleNamespace(is_cuda=True)
+    assert driver.for_arguments((1, np.zeros(1))).name == "cpu"
+    assert driver.for_arguments((host,)).name == "cpu"
+    assert driver.for_arguments((SimpleNamespace(base=np.zeros(1)),)).name == "cpu"
+    if not cuda.available():
+        with pytest.raises(NoDeviceError):
+            driver.for_arguments((device,))
+    knobs.runtime.default_backend = "interpreter"
+    assert driver.for_arguments((np.zeros(1),)).name == "interpreter"
+    knobs.runtime.default_backend = "cpu"
+    assert driver.for_arguments(()).name == "cpu"
+
+
+def test_switching():
+    driver.set_active("interpreter")
+    assert driver.active.name == "interpreter"
+    assert driver.for_arguments((np.zeros(1),)).name == "interpreter"
+    driver.set_active_to_cpu()
+    assert driver.active.name == "cpu"
+    mine = CpuDriver()
+    driver.set_active(mine)
+    assert driver.active is mine
+    driver.reset_active()
+    with pytest.raises(LaunchError, match="no driver 'vulkan'"):
+        driver_named("vulkan")
+
+
+def test_switching_after_native_launches():
+    x = np.zeros(8, np.int32)
+    for _ in range(3):
+        fill[(1,)](x, 8, BLOCK=8)
+    driver.set_active("interpreter")
+    x[:] = 0
+    kernel = fill[(1,)](x, 8, BLOCK=8)
+    assert kernel.target.backend == "interpreter"
+    assert (x == 7).all()
+    driver.reset_active()
+    assert fill[(1,)](x, 8, BLOCK=8).target.backend == "cpu"
+
+
+def test_devices_of_the_host():
+    on = driver_named("cpu")
+    assert on.get_current_device() == 0
+    on.set_current_device(0)
+    with pytest.raises(LaunchError, match="one device"):
+        on.set_current_device(1)
+    assert on.get_current_stream(0) == 0
+    assert on.get_current_target().backend == "cpu"
+
+
+@no_gpu
+def test_no_gpu():
+    with pytest.raises(NoDeviceError):
+        driver.set_active_to_gpu()
+    with pytest.raises(NoDeviceError):
+        driver_named("cuda")
+    knobs.runtime.default_backend = "cuda"
+    with pytest.raises(NoDeviceError):
+        fill[(1,)](1234, 8, BLOCK=8)
+
+
+def test_no_assembler(tmp_path: Any):
+    source = ASTSource(fill, {"x": "*i32", "n": "i32"}, {"BLOCK": 128})
+    knobs.nvidia.ptxas = str(tmp_path / "nothing")
+    with pytest.raises(ToolNotFound, match="no executable file"):
+        tessera.compile(source, GPUTarget("cuda", 90, 32))
+
+
+def test_a_kernel_that_does_not_fit(monkeypatch: pytest.MonkeyPatch):
+    """What a GPU lacks is said before anything is loaded."""
+    on = object.__new__(CudaDriver)
+    limits = SimpleNamespace(max_shared=1000, max_threads_per_block=1024, warp_size=32)
+    on.api = SimpleNamespace(properties=lambda device: limits, current_device=lambda: 0)  # type: ignore[assignment]
+    kernel = tessera.compile(
+        ASTSource(fill, {"x": "*i32", "n": "i32"}, {"BLOCK": 8}), GPUTarget("cpu", "avx2", 1)
+    )
+    kernel.metadata = kernel.metadata._replace(shared=4096)
+    with pytest.raises(OutOfResources, match="shared memory, Required: 4096, Hardware limit: 1000"):
+        on.load_kernel(kernel)
+    kernel.metadata = kernel.metadata._replace(shared=0, num_warps=64)
+    with pytest.raises(OutOfResources, match="threads, Required: 2048, Hardware limit: 1024"):
+        on.load_kernel(kernel)
+
+
+def test_launches_after_a_fork():
+    x = np.zeros(8, np.int32)
+    for _ in range(3):
+        fill[(1,)](x, 8, BLOCK=8)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        x[:] = 0
+        for _ in range(3):
+            fill[(4,)](x, 8, BLOCK=2)
+            fill[(1,)](x, 8, BLOCK=8)
+        os.write(write, b"good" if (x == 7).all() else b"bad!")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 4) == b"good"
+
+
+def test_threads_of_a_launch():
+    x = np.zeros(64, np.int32)
+    for threads in (1, 2, None):
+        knobs.runtime.num_threads = threads
+        x[:] = 0
+        fill[(8,)](x, 64, BLOCK=8)
+        assert (x == 7).all()
+    knobs.runtime.num_threads = 0
+    with pytest.raises(ValueError, match="number of threads"):
+        fill[(8,)](x, 64, BLOCK=8)
