@@ -11,6 +11,7 @@ from typing import Any
 from tessera.backends.gpu.elementwise import bitcast, map_registers
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.types import FLOATS, float_literal, literal, llvm_type
+from tessera.backends.gpu.writer import split
 from tessera.dtypes import (
     bfloat16,
     dtype,
@@ -25,6 +26,8 @@ from tessera.dtypes import (
 from tessera.errors import InternalError
 from tessera.ir import Op, elem_of
 from tessera.ops import arith
+
+FAR = 1 << 30  # constants below cannot carry an index of the thread past 32 bits
 
 
 @lowers(arith.CastOp)
@@ -67,7 +70,12 @@ def convert(fl: FunctionLowering, source: Any, target: Any, x: str, rounding: st
         return x
     if target.bits < source.bits:
         return w.pure(f"trunc {a} {x} to {b}")
-    return w.pure(f"{'sext' if source.signed else 'zext'} {a} {x} to {b}")
+    how = "sext" if source.signed else "zext"
+    base, constant = split(w.offsets, x)
+    if target.bits == 64 and w.is_of_thread(base) and 0 <= constant < FAR:
+        # An index of the thread plus a small constant does not wrap: the constant stays apart, for addresses.
+        return w.add_const(b, w.pure(f"{how} {a} {base} to {b}"), constant)
+    return w.pure(f"{how} {a} {x} to {b}")
 
 
 def _pointer(fl: FunctionLowering, source: Any, target: Any, x: str) -> str:

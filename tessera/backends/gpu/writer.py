@@ -60,7 +60,7 @@ class Writer:
     """The body of one function."""
 
     __slots__ = (
-        "_hoisted", "_numbered", "_trail", "block", "count", "halves", "lines", "module",
+        "_hoisted", "_numbered", "_of_thread", "_trail", "block", "count", "halves", "lines", "module",
         "offsets", "prologue", "words",
     )  # fmt: skip
 
@@ -73,6 +73,7 @@ class Writer:
             str
         ] = []  # values of the thread index alone; stands first in the function
         self._hoisted: dict[str, str] = {}
+        self._of_thread: set[str] = set()  # the names of those values
         self._numbered: dict[str, str] = {}
         self._trail: list[list[str]] = [[]]
         self.offsets: dict[
@@ -97,14 +98,20 @@ class Writer:
             self.lines.append(f"  {found} = {text}")
             if self.lines is self.prologue:
                 self._hoisted[text] = found
+                self._of_thread.add(found)
             else:
                 self._numbered[text] = found
                 self._trail[-1].append(text)
         elif self.lines is self.prologue and text not in self._hoisted:
             self.count += 1
             found = self._hoisted[text] = f"%v{self.count}"
+            self._of_thread.add(found)
             self.lines.append(f"  {found} = {text}")
         return found
+
+    def is_of_thread(self, value: str) -> bool:
+        """Whether a value depends on nothing but the thread index (so it is small)."""
+        return value in self._of_thread
 
     @contextmanager
     def hoist(self) -> Generator[None]:
