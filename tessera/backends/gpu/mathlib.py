@@ -318,7 +318,10 @@ def _fmod(m: Maths, x: str, y: str) -> str:
     loop, step, after = w.label("loop"), w.label("step"), w.label("done")
     valid = m.cmp("ogt", ay, zero)
     valid = w.pure(f"and i1 {valid}, {m.cmp('olt', start, m.const(math.inf))}")
-    exponent = m.iop("lshr", m.bits(ay), 52)
+    tiny = m.below(ay, 2.0**-1022)
+    normal = m.select(tiny, m.mul(ay, m.const(2.0**54)), ay)
+    short = w.pure(f"select i1 {tiny}, i64 54, i64 0")
+    exponent = m.iop("sub", m.iop("lshr", m.bits(normal), 52), short)
     before = w.block
     w.branch(loop)
     w.start(loop)
@@ -329,8 +332,9 @@ def _fmod(m: Maths, x: str, y: str) -> str:
     w.start(step)
     gap = m.iop("sub", m.iop("sub", m.iop("lshr", m.bits(rest), 52), exponent), 50)
     gap = w.call("i64", "llvm.smax.i64", [f"i64 {gap}", "i64 0"])
-    scale = m.whole(w.call("i64", "llvm.smin.i64", [f"i64 {gap}", "i64 1000"]))
-    divisor = m.mul(ay, scale)
+    gap = w.call("i64", "llvm.smin.i64", [f"i64 {gap}", "i64 2046"])
+    half = m.iop("lshr", gap, 1)  # one power of two could be too large
+    divisor = m.mul(m.mul(ay, m.whole(half)), m.whole(m.iop("sub", gap, half)))
     quotient = m.call("trunc", m.op("fdiv", rest, divisor))
     left = m.fma(m.neg(quotient), divisor, rest)
     fixed = m.add(left, divisor)
