@@ -12,8 +12,6 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-NO_BITCODE = "functions of foreign libraries come as bitcode, which tessera does not link"
-
 # Name, with the module that Triton has it in → (why it is not there, what to use).
 REASONS: dict[str, tuple[str, str]] = {
     "triton.backends.compiler.AttrsDescriptor": (
@@ -31,9 +29,8 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton.language.semantic.TritonSemantic": (
         "operations are lowered by registered functions", "tessera.frontend.registry.impl"
     ),
-    "triton.language.core.builtin": ("builtins of tessera are stubs with a registered lowering", "triton.jit"),
-    "triton.language.core.extern": (NO_BITCODE, "triton.language.extra.libdevice"),
-    "triton.language.core.extern_elementwise": (NO_BITCODE, "triton.language.extra.libdevice"),
+
+
     "triton.language.extra.cuda.experimental_device_tensormap_create1d": (
         "superseded in Triton 3.3", "triton.language.make_tensor_descriptor"
     ),
@@ -41,7 +38,6 @@ REASONS: dict[str, tuple[str, str]] = {
         "superseded in Triton 3.3", "triton.language.make_tensor_descriptor"
     ),
     "triton.language.extra.tlx": ("an extension of one vendor's Triton", "triton.language"),
-    "triton.language.extra.hip": ("there is no AMD back end", "triton.language.extra.cuda"),
     "triton.runtime.cache.FileCacheManager": (
         "an entry of the cache is one checksummed file", "tessera.runtime.cache.DiskCache"
     ),

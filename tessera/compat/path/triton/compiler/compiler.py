@@ -35,7 +35,7 @@ class ASTSource(_ASTSource):
 
 
 def compile(src: Any, target: GPUTarget | None = None, options: Any = None) -> CompiledKernel:
-    """Compile an ASTSource or an IR file for `target` (default: the active driver's); TorchInductor finds the binary."""
+    """Compile an ASTSource or an IR file for `target` (default: the active driver's); Inductor finds the binary."""
     kernel = _compile(src, target, options)
     keep_binary(kernel)
     return kernel

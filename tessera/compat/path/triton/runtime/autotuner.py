@@ -7,7 +7,7 @@ from tessera.runtime.interface import KernelInterface
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 
 __all__ = [
-    "Autotuner", "AutotunerError", "Config", "Heuristics", "KernelInterface", "OutOfResources", "PTXASError", "autotune",
-    "heuristics",
+    "Autotuner", "AutotunerError", "Config", "Heuristics", "KernelInterface", "OutOfResources", "PTXASError",
+    "autotune", "heuristics",
 ]  # fmt: skip
 __getattr__ = absent(__name__, _autotuner)

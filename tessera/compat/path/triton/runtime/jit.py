@@ -24,7 +24,7 @@ def native_specialize_impl(
 
 
 __all__ = [
-    "ConstexprFunction", "JITCallable", "JITFunction", "JitFunctionInfo", "KernelInterface", "KernelParam", "MockTensor",
-    "TensorWrapper", "constexpr_function", "jit", "mangle_type", "native_specialize_impl", "reinterpret",
+    "ConstexprFunction", "JITCallable", "JITFunction", "JitFunctionInfo", "KernelInterface", "KernelParam",
+    "MockTensor", "TensorWrapper", "constexpr_function", "jit", "mangle_type", "native_specialize_impl", "reinterpret",
 ]  # fmt: skip
 __getattr__ = absent(__name__)

@@ -1,0 +1,247 @@
+"""Stock TorchInductor on tessera's CPU back end: generated kernels, user kernels, dynamic shapes, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import report
+import torch
+import torch._inductor.config as inductor_config
+import triton
+import triton.language as tl
+from torch._dynamo.testing import CompileCounter
+from torch._higher_order_ops.triton_kernel_wrap import identify_accessed_tensors
+from torch._inductor.utils import run_and_get_code
+from torch.library import triton_op, wrap_triton
+
+inductor_config.cpu_backend = "triton"
+inductor_config.triton.autotune_pointwise = False
+inductor_config.fallback_random = True
+inductor_config.compile_threads = 1
+
+
+def same(
+    function: Callable[..., Any], *args: Any, rtol: float = 1e-5, atol: float = 1e-5, **options: Any
+) -> str:
+    """Compile `function`, compare with eager, return the generated code."""
+    torch._dynamo.reset()
+    compiled = torch.compile(function, fullgraph=True, **options)
+    found, code = run_and_get_code(compiled, *args)
+    torch.testing.assert_close(found, function(*args), rtol=rtol, atol=atol)
+    return "\n".join(code)
+
+
+def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(*shape) for shape in shapes]
+
+
+def case_pointwise() -> None:
+    x, y = tensors((100, 130), (100, 130))
+    code = same(lambda x, y: (x * y + x).sin().relu(), x, y)
+    assert "@triton.jit" in code
+
+
+def case_reductions() -> None:
+    (x,) = tensors((100, 130))
+    same(lambda x: (x.sum(-1), x.sum(0), x.sum(), x.amax(1), x.argmin(0), x.var(-1), x.prod(1)), x)
+    same(lambda x: x.sum(-1), torch.randn(4, 100_000), rtol=1e-4, atol=1e-3)
+
+
+def case_softmax_and_layer_norm() -> None:
+    x, big = tensors((100, 130), (4, 50_000))
+    same(lambda x: torch.softmax(x, -1), x)
+    same(lambda x: torch.softmax(x, -1), big)
+    same(lambda x: torch.nn.functional.layer_norm(x, (130,)), x)
+
+
+def case_scans_and_sort() -> None:
+    (x,) = tensors((8, 60))
+    same(lambda x: (x.cumsum(-1), x.cumprod(0), x.logcumsumexp(1)), x)
+    same(lambda x: x.sort(dim=-1, stable=True), x)
+
+
+def case_gather_scatter() -> None:
+    (x,) = tensors((50, 30))
+    i = torch.randint(0, 50, (70,))
+    same(lambda x, i: x[i].tanh(), x, i)
+    same(lambda x, i: torch.zeros(50, 30).index_add(0, i, x[i]), x, i)
+    same(lambda x, i: torch.nn.functional.embedding(i, x), x, i)
+
+
+def case_small_dtypes() -> None:
+    a, b = (t.bfloat16() for t in tensors((64, 33), (64, 33)))
+    same(lambda a, b: (a + b).relu(), a, b)
+    same(lambda a, b: (a > b) & (a > 0), a, b)
+    same(lambda a: a.to(torch.int8).to(torch.float16), a)
+
+
+def case_dynamic_shapes() -> None:
+    torch._dynamo.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(lambda x: torch.softmax(x * 2 + x.shape[0], -1), dynamic=True)
+    counted = torch.compile(lambda x: torch.softmax(x * 2, -1), dynamic=True, backend=counter)
+    for n, m in ((10, 20), (33, 65), (128, 1000)):
+        x = torch.randn(n, m)
+        torch.testing.assert_close(compiled(x), torch.softmax(x * 2 + n, -1))
+        counted(x)
+    assert counter.frame_count == 1
+
+
+def case_indices_out_of_range() -> None:
+    torch._dynamo.reset()
+    x = torch.randn(10)
+    compiled = torch.compile(lambda x, i: x[i] + 1)
+    try:
+        compiled(x, torch.tensor([3, 12]))
+    except Exception as error:
+        assert "out of bounds" in str(error), error
+    else:
+        raise AssertionError("an index out of range went unnoticed")
+
+
+def case_random_numbers() -> None:
+    torch._dynamo.reset()
+    with inductor_config.patch(fallback_random=False):
+        compiled = torch.compile(lambda x: torch.nn.functional.dropout(x, 0.25))
+        torch.manual_seed(1)
+        first = compiled(torch.ones(100_000))
+        torch.manual_seed(1)
+        assert torch.equal(first, compiled(torch.ones(100_000)))
+    assert abs(first.mean().item() - 1) < 0.02
+    assert abs((first == 0).float().mean().item() - 0.25) < 0.01
+
+
+def case_matmul_templates() -> None:
+    a, b = tensors((64, 96), (96, 128))
+    chosen = {
+        "max_autotune": True,
+        "max_autotune_gemm_backends": "TRITON",
+        "benchmark_epilogue_fusion": False,
+    }
+    with inductor_config.patch(**chosen):
+        code = same(lambda a, b: (a @ b).relu(), a, b, rtol=1e-4, atol=1e-4)
+    assert "tl.dot(" in code
+
+
+# --- kernels of the user ------------------------------------------------------------------------------------
+@triton.jit
+def add_kernel(a, b, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(a + i, i < n) + tl.load(b + i, i < n), i < n)
+
+
+@triton.autotune([triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128})], key=["n"])
+@triton.jit
+def scale_kernel(a, out, n, s, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(a + i, i < n) * s, i < n)
+
+
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@triton.jit
+def even_kernel(a, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        tl.store(out + i, tl.load(a + i) * 2)
+    else:
+        tl.store(out + i, tl.load(a + i, i < n) * 3, i < n)
+
+
+def blocks(n: Any) -> Callable[[Any], Any]:
+    return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
+
+
+def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(a)
+    add_kernel[lambda meta: (triton.cdiv(a.numel(), meta["BLOCK"]),)](
+        a, b, out, a.numel(), BLOCK=64
+    )
+    return out
+
+
+def case_user_kernel() -> None:
+    a, b = tensors((1000,), (1000,))
+    same(lambda a, b: add(a * 2, b).relu(), a, b)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda a, b: add(a * 2, b), fullgraph=True, dynamic=True)
+    for n in (1000, 1001, 16):
+        torch.testing.assert_close(compiled(a[:n], b[:n]), a[:n] * 2 + b[:n])
+
+
+def case_tuned_kernel() -> None:
+    (a,) = tensors((1000,))
+
+    def scaled(a: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(a)
+        scale_kernel[lambda meta: (triton.cdiv(a.numel(), meta["BLOCK"]),)](a, out, a.numel(), 2.5)
+        return out + 1
+
+    same(scaled, a)
+
+
+def case_heuristics_kernel() -> None:
+    def even(a: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(a)
+        even_kernel[(triton.cdiv(a.numel(), 64),)](a, out, a.numel(), BLOCK=64)
+        return out + 1
+
+    same(even, torch.randn(1000))
+    same(even, torch.randn(1024))
+
+
+def case_in_place_kernel() -> None:
+    def accumulate(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        c = a + 1
+        add_kernel[(triton.cdiv(a.numel(), 64),)](a, b, c, a.numel(), BLOCK=64)
+        return c, a * 2
+
+    same(accumulate, *tensors((1000,), (1000,)))
+
+
+def case_triton_op() -> None:
+    @triton_op("tessera_tests::add", mutates_args={})
+    def added(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(a)
+        grid = (triton.cdiv(a.numel(), 128),)
+        wrap_triton(add_kernel)[grid](a, b, out, a.numel(), BLOCK=128)
+        return out
+
+    added.register_autograd(lambda context, grad: (grad, grad))
+    a, b = (t.requires_grad_() for t in tensors((1000,), (1000,)))
+    torch._dynamo.reset()
+    torch.compile(lambda a, b: (added(a.sin(), b) * b).sum(), fullgraph=True)(a, b).backward()
+    expected = torch.autograd.grad(((a.sin() + b) * b).sum(), (a, b))
+    torch.testing.assert_close((a.grad, b.grad), expected)
+
+
+class Added(torch.autograd.Function):
+    """A kernel with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return add(a, b)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return grad, grad
+
+
+def case_autograd_function() -> None:
+    a, b = tensors((1000,), (1000,))
+    a.requires_grad_()
+    torch._dynamo.reset()
+    torch.compile(lambda a, b: (Added.apply(a, b) ** 2).sum(), fullgraph=True)(a, b).backward()
+    torch.testing.assert_close(a.grad, 2 * (a + b).detach())
+
+
+def case_accesses_of_a_kernel() -> list[list[str]]:
+    t = torch.randn(64)
+    arguments = {"a": t, "b": t, "out": t, "n": 64, "BLOCK": 64}
+    found = identify_accessed_tensors(add_kernel, arguments, {}).read_writes
+    return [sorted(d.name for d in found.reads), sorted(d.name for d in found.writes)]
+
+
+if __name__ == "__main__":
+    report.main(globals())

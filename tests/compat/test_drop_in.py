@@ -1,0 +1,196 @@
+"""`import triton` meaning tessera: the tree of modules, child processes, errors that help."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from kit import ROOT, python
+
+from tessera.compat.absent import REASONS, explain
+from tessera.compat.binaries import folder_name
+
+MODULES = [
+    "triton",
+    "triton.backends",
+    "triton.backends.compiler",
+    "triton.backends.driver",
+    "triton.backends.nvidia.compiler",
+    "triton.backends.nvidia.driver",
+    "triton.compiler",
+    "triton.compiler.code_generator",
+    "triton.compiler.compiler",
+    "triton.compiler.errors",
+    "triton.errors",
+    "triton.experimental",
+    "triton.knobs",
+    "triton.language",
+    "triton.language.core",
+    "triton.language.extra.cuda",
+    "triton.language.extra.libdevice",
+    "triton.language.math",
+    "triton.language.random",
+    "triton.language.semantic",
+    "triton.language.standard",
+    "triton.runtime",
+    "triton.runtime.autotuner",
+    "triton.runtime.cache",
+    "triton.runtime.driver",
+    "triton.runtime.errors",
+    "triton.runtime.interpreter",
+    "triton.runtime.jit",
+    "triton.testing",
+    "triton.tools.tensor_descriptor",
+    "triton._C.libtriton.ir",
+    "triton._utils",
+]
+
+KERNEL = """
+import numpy as np
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double(x, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, 2 * tl.load(x + i, i < n), i < n)
+
+
+def main():
+    x = np.arange(100, dtype=np.float32)
+    double[(triton.cdiv(100, 64),)](x, 100, BLOCK=64)
+    assert (x == 2 * np.arange(100)).all()
+    print("doubled by", triton.__file__)
+"""
+
+
+def ours(path: str) -> bool:
+    return str(ROOT / "tessera" / "compat" / "path") in path
+
+
+def test_the_tree_of_modules(tmp_path: Path):
+    code = f"import importlib, tessera.compat\nfor m in {MODULES}: print(importlib.import_module(m).__spec__ is not None)"
+    assert python(tmp_path, "-c", code).split() == ["True"] * len(MODULES)
+
+
+def test_names_are_the_same_objects(tmp_path: Path):
+    pairs = {
+        "triton.jit": "tessera.jit", "triton.language.load": "tessera.language.load", "triton.Config": "tessera.Config",
+        "triton.runtime.driver": "tessera.runtime.driver", "triton.runtime.jit.JITFunction": "tessera.JITFunction",
+        "triton.compiler.CompiledKernel": "tessera.compiler.CompiledKernel", "triton.knobs": "tessera.knobs",
+        "triton.testing.do_bench": "tessera.testing.do_bench", "triton.TritonError": "tessera.TritonError",
+        "triton.language.extra.libdevice.exp": "tessera.language.extra.libdevice.exp",
+        "triton.runtime.driver.active": "tessera.runtime.driver.active",
+    }  # fmt: skip
+    checks = "\n".join(f"assert {a} is {b}, {a!r}" for a, b in pairs.items())
+    imports = "import tessera.compat, triton, triton.runtime.driver, tessera.knobs, tessera.testing, tessera.compiler\n"
+    python(tmp_path, "-c", imports + checks)
+
+
+def test_the_version_is_one_that_torch_takes(tmp_path: Path):
+    out = python(tmp_path, "-c", "import tessera.compat, triton; print(triton.__version__)")
+    assert tuple(map(int, out.strip().split(".")[:2])) >= (3, 6)
+
+
+def test_a_kernel_of_triton_in_this_process(tmp_path: Path):
+    (tmp_path / "program.py").write_text("import tessera.compat\n" + KERNEL + "\nmain()\n")
+    assert ours(python(tmp_path, str(tmp_path / "program.py")))
+
+
+def test_children_find_it(tmp_path: Path):
+    (tmp_path / "child.py").write_text(KERNEL + "\nmain()\n")
+    code = f"import subprocess, sys, tessera.compat\nsubprocess.run([sys.executable, {str(tmp_path / 'child.py')!r}], check=True)"
+    assert ours(python(tmp_path, "-c", code))
+
+
+def test_run_a_program(tmp_path: Path):
+    source = KERNEL + "\nimport sys\nassert __name__ == '__main__'\nmain()\nprint(sys.argv[1:])\n"
+    (tmp_path / "program.py").write_text(source)
+    out = python(tmp_path, "-m", "tessera", "run", "program.py", "a", "--b")
+    assert ours(out)
+    assert "['a', '--b']" in out
+
+
+def test_run_a_module(tmp_path: Path):
+    (tmp_path / "program.py").write_text(KERNEL + "\nimport sys\nmain()\nprint(sys.argv[1:])\n")
+    out = python(tmp_path, "-m", "tessera", "run", "-m", "program", "a")
+    assert ours(out)
+    assert "['a']" in out
+
+
+@pytest.mark.parametrize("command", [["run"], ["run", "-m"]])
+def test_run_without_a_program(tmp_path: Path, command: list[str]):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "tessera", *command], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "usage:" in done.stderr
+
+
+def test_another_triton_that_is_imported_already(tmp_path: Path):
+    (tmp_path / "triton.py").write_text("__version__ = '0.0'\n")
+    code = "import triton\ntry:\n    import tessera.compat\nexcept ImportError as error:\n    print(error)\nprint(triton.__version__)"
+    out = python(tmp_path, "-c", code)
+    assert "error[triton-imported]" in out
+    assert str(tmp_path / "triton.py") in out
+    assert out.endswith("0.0\n")
+
+
+def test_another_triton_that_is_installed_stays_and_is_not_used(tmp_path: Path):
+    (tmp_path / "triton.py").write_text("raise AssertionError\n")
+    out = python(tmp_path, "-c", "import tessera.compat, triton; print(triton.__file__)")
+    assert ours(out)
+
+
+def test_missing_names_say_why(tmp_path: Path):
+    code = """
+import tessera.compat, triton, triton.language as tl
+for use in (lambda: triton.ops, lambda: tl.laod, lambda: triton.runtime.cache.get_cache_manager, lambda: triton.compiler.code_generator.CodeGenerator):
+    try:
+        use()
+    except AttributeError as error:
+        print(error)
+try:
+    from triton.runtime.cache import get_cache_manager
+except ImportError as error:
+    print(type(error).__name__)
+"""
+    lines = python(tmp_path, "-c", code).splitlines()
+    assert lines[0].startswith(
+        "tessera has no `triton.ops`: left Triton with release 3.0; the nearest is"
+    )
+    assert lines[1] == "tessera has no `triton.language.laod`; did you mean `load`?"
+    assert "tessera.runtime.cache.disk_cache" in lines[2]
+    assert "tessera.frontend" in lines[3]
+    assert lines[4] == "ImportError"
+
+
+def test_every_reason_is_complete():
+    for name, (why, instead) in REASONS.items():
+        assert instead, name
+        assert explain(*name.rsplit(".", 1), []).startswith(f"tessera has no `{name}`")
+        assert why != instead
+
+
+def test_no_reason_for_a_name_that_is_there(tmp_path: Path):
+    code = f"""
+import importlib, tessera.compat
+for name in {list(REASONS)}:
+    module, last = name.rsplit(".", 1)
+    try:
+        found = importlib.import_module(module)
+    except ImportError:
+        continue
+    assert not hasattr(found, last), name
+"""
+    python(tmp_path, "-c", code)
+
+
+def test_folder_names():
+    assert folder_name("00" * 32) == "A" * 52
+    assert folder_name("ff" * 5) == "7" * 8

@@ -1,0 +1,54 @@
+"""Stock TorchInductor with tessera in Triton's place."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import kit
+import pytest
+from kit import HERE, cases_in, needs_torch, python, run_cases, start
+
+pytestmark = [needs_torch, pytest.mark.slow]
+needs_models = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs transformers"
+)
+FILE, MODELS = "inductor_cases.py", "model_cases.py"
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return run_cases(tmp_path_factory.mktemp("inductor"), FILE)
+
+
+@pytest.mark.parametrize("name", cases_in(FILE))
+def test_inductor(name: str, found: dict[str, dict[str, Any]]):
+    assert found[name]["error"] is None
+    if name == "accesses_of_a_kernel":
+        assert found[name]["value"] == [["a", "b"], ["out"]]
+
+
+def test_worker_processes_and_caches(tmp_path: Any):
+    script = str(HERE / "worker_case.py")
+    assert "hits 0" in python(tmp_path, script)
+    assert "hits 1" in python(tmp_path, script)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return run_cases(tmp_path_factory.mktemp("models"), MODELS)
+
+
+@needs_models
+@pytest.mark.parametrize("name", cases_in(MODELS))
+def test_a_training_step(name: str, models: dict[str, dict[str, Any]]):
+    assert models[name]["error"] is None
+    assert models[name]["value"] <= 1e-5
+
+
+def test_a_tenth_of_op_db(tmp_path: Any):
+    command = str(HERE / "op_db.py"), "--part", "10", "--no-cpp", "--slice"
+    halves = [start(tmp_path, *command, str(i), "2") for i in range(2)]
+    for half in halves:
+        out = kit.finish(half, 900)
+        assert "equal" in out
