@@ -12,7 +12,7 @@ import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
-from tests.unit.cpu_kit import agree, floats
+from tests.unit.cpu_kit import agree, floats, native
 
 
 def llir(
@@ -42,7 +42,9 @@ ADD = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "n": "i32"}
 def test_masks_split_the_loop(arch, lanes):
     text = llir(add_kernel, ADD, arch, B=1024)
     assert text.count(f"call <{lanes} x float> @llvm.masked.load") == 2  # the rest
-    assert text.count(f"load <{lanes} x float>, ptr") == 8  # four vectors a trip, unmasked
+    # Four vectors a trip, unmasked; once with stores past the caches, for large launches.
+    assert text.count(f"load <{lanes} x float>, ptr") == 16
+    assert text.count("!nontemporal") == 4
     assert "gather" not in text
     assert "alloca" not in text
 
@@ -134,3 +136,21 @@ def chain_kernel(a, b, c, out, N: tl.constexpr):
     p = tl.dot(x, tl.trans(y), input_precision="ieee") * 0.1
     q = tl.dot(p, z, input_precision="ieee")
     tl.store(out + at, tl.dot(q + x, p + y, q, input_precision="ieee"))
+
+
+@tessera.jit
+def scale_kernel(x, out, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    m = at < n
+    tl.store(out + at, tl.load(x + at, mask=m) * 2, mask=m)
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_large_streams(offset):
+    n = (7 << 20) + 5  # 28 MiB written: past the caches where the output is aligned
+    x = np.arange(n, dtype=np.float32)
+    store = np.zeros(n + 64, np.float32)
+    out = store[offset : offset + n]
+    native(scale_kernel, (tessera.cdiv(n, 4096),), x, out, n, B=4096)
+    np.testing.assert_array_equal(out, x * 2)
+    assert not store[offset + n :].any()

@@ -7,12 +7,19 @@ from typing import Any
 
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.demand import constant
-from tessera.backends.cpu.loops import Nest, each, nest
+from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
 from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make, unsupported
 from tessera.backends.cpu.memory import dummy, load_at, store_at
-from tessera.backends.cpu.plan import contiguous_dimension, finish_side, flush, prepare, run
+from tessera.backends.cpu.plan import (
+    base_of,
+    contiguous_dimension,
+    finish_side,
+    flush,
+    prepare,
+    run,
+)
 from tessera.backends.cpu.text import lane_type, quoted, scalar_type
-from tessera.backends.cpu.values import Pattern, Point, Val
+from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.dtypes import UNSIGNED_INTS, dtype, float32, float64, int1, int32, int64, pointer_type
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ops import memory, tile
@@ -37,8 +44,43 @@ def _store(lo: Lowering, op: Any) -> None:
         mask = lo.value(op.mask, at) if op.mask is not None else None
         store_at(lo, lo.value(op.ptr, at), elem, lo.value(op.value, at), mask, at.lanes)
 
-    run(lo, plan, body, values)
+    run(lo, plan, body, values, _stream(lo, op, plan))
     lo.memory_changed()
+
+
+STREAM_BYTES = 24 << 20  # what a launch writes, from which stores go past the caches
+
+
+def _stream(lo: Lowering, op: Any, plan: Nest) -> str:
+    """An i1: whether a store is part of a stream much larger than the caches, to memory that is not read; "" if not
+    known to be of use. Only element-wise kernels ask: others may read what they wrote."""
+    size = elem_of(op.value.type).storage_bytes
+    target = base_of(op.ptr)
+    loads = dict.fromkeys(base_of(ptr) for ptr in lo.loaded)
+    if (
+        not lo.elementwise
+        or plan.outer
+        or len(plan.group) != 1
+        or plan.vectors <= UNROLL
+        or target in loads
+    ):
+        return ""
+    em = lo.em
+    lo.memo = {}
+    first = lo.value(op.ptr, Point((Coord(),), 1))
+    address = em.op(f"ptrtoint ptr {lo.text(first, 1)} to i64")
+    low = em.op(f"and i64 {address}, {plan.lanes * size - 1}")
+    count = "1"
+    for g in lo.sizes:
+        wide = em.op(f"zext i32 {lo.text(g, 1)} to i64")
+        count = wide if count == "1" else em.op(f"mul i64 {count}, {wide}")
+    large = em.op(f"icmp uge i64 {count}, {STREAM_BYTES // (plan.group_size * size)}")
+    result = em.op(f"and i1 {large}, {em.op(f'icmp eq i64 {low}, 0')}")
+    for base in loads:
+        if base.op is None and target.op is None:
+            other = em.op(f"icmp ne ptr {lo.scalar_text(base)}, {lo.scalar_text(target)}")
+            result = em.op(f"and i1 {result}, {other}")
+    return result
 
 
 def scalar_nest(shape: tuple[int, ...]) -> Nest:

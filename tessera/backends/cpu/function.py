@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 from typing import Any
 
 from tessera.backends.cpu import control, demand, dot, effects, reduce
-from tessera.backends.cpu.lowering import Lowering, ModuleState, executes, make
+from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.text import ATTRIBUTES, memory_type, scalar_type
@@ -14,7 +15,16 @@ from tessera.backends.cpu.values import Val, power_in
 from tessera.dtypes import dtype, int1, int32, int64, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import FuncOp, GridDependencyOp, NumProgramsOp, ProgramIdOp, SpecialRegisterOp
+from tessera.ops import (
+    FuncOp,
+    GridDependencyOp,
+    LoadOp,
+    NumProgramsOp,
+    ProgramIdOp,
+    ReturnOp,
+    SpecialRegisterOp,
+    StoreOp,
+)
 
 _REGISTERED = (
     control,
@@ -57,10 +67,15 @@ def lower_module(
     parts = [d for d in state.globals if not d.startswith("@tessera.")]
     own = {line.split("@", 1)[1].split("(", 1)[0] for line in parts if line.startswith("define")}
     declarations = [d for d in state.declarations if d.split("@", 1)[1].split("(", 1)[0] not in own]
-    text = "\n".join([*parts, *declarations, *functions, "!0 = !{}", ""])
+    text = "\n".join([*parts, *declarations, *functions, "!0 = !{}", "!1 = !{i32 1}", ""])
     kinds = [a.type.short for a in kernel.body.args]
     return LoweredModule(text, name or kernel.name, state.scratch, sorted(state.assumed_disjoint), kinds,
                          state.assertions)  # fmt: skip
+
+
+def _is_simple(op: Op) -> bool:
+    """Whether an op is computed on demand, a store or without code."""
+    return type(op) in EVALUATORS or isinstance(op, (StoreOp, ProgramIdOp, NumProgramsOp, ReturnOp))
 
 
 def symbol(name: str) -> str:
@@ -79,6 +94,8 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     for p in ("%args", "%begin", "%end", "%ctx"):
         em.parameter(p)
     lo.exit_label = "exit"
+    lo.elementwise = all(_is_simple(op) for op in f.body)
+    lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
     for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
         lo.scalars[arg] = _argument(lo, arg, i, dict(attrs))
     sizes = [em.op(_context_field(lo, d)) for d in range(3)]
@@ -89,6 +106,8 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
         control.lower_block(lo, f.body)
     em.stmt("br label %exit")
     em.label("exit")
+    if lo.elementwise and platform.machine() in ("x86_64", "AMD64"):
+        em.call_here("void", "llvm.x86.sse.sfence")  # after stores past the caches
     em.stmt("ret void")
     head = f"define void @{symbol(name)}(ptr noalias %args, i64 %begin, i64 %end, ptr noalias %ctx)"
     return f"{head} nounwind {ATTRIBUTES} {{\nentry:\n  {em.body()}\n}}"

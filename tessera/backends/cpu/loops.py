@@ -10,7 +10,7 @@ below the bound, where the mask is known to be true, and the rest under the mask
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from tessera.backends.cpu.lowering import Lowering
@@ -81,9 +81,16 @@ def group_coords(lo: Lowering, plan: Nest, linear: Coord) -> dict[int, Coord]:
 
 
 def each(
-    lo: Lowering, plan: Nest, body: Body, masks: Iterable[Prefix] = (), unroll: bool = True
+    lo: Lowering,
+    plan: Nest,
+    body: Body,
+    masks: Iterable[Prefix] = (),
+    unroll: bool = True,
+    stream: str = "",
 ) -> None:
-    """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop."""
+    """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop.
+
+    `stream`: an i1; where it is true, whole vectors are stored past the caches."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
     unrolled = unroll and plan.vectors <= UNROLL
@@ -91,7 +98,7 @@ def each(
 
     def visit(depth: int) -> None:
         if depth == len(plan.outer):
-            _vector_loop(lo, plan, coords, body, splits, unrolled)
+            _vector_loop(lo, plan, coords, body, splits, unrolled, stream)
             return
         d = plan.outer[depth]
         if unrolled:
@@ -109,7 +116,13 @@ def each(
 
 
 def _vector_loop(
-    lo: Lowering, plan: Nest, coords: list[Coord], body: Body, splits: list[Prefix], unrolled: bool
+    lo: Lowering,
+    plan: Nest,
+    coords: list[Coord],
+    body: Body,
+    splits: list[Prefix],
+    unrolled: bool,
+    stream: str,
 ) -> None:
     size, n = plan.group_size, plan.lanes
     if not plan.group:
@@ -140,18 +153,38 @@ def _vector_loop(
             at(i, k * n, step)
 
     bound = split_bound(lo, plan, coords, splits, step) if splits else None
-    if bound is None:
-        with lo.em.loop(0, size, step) as i:
-            trip(i)
-        return
-    full, proven = bound
+    full, proven = bound or (str(size), set[Value]())
     saved = lo.assumed
     lo.assumed = saved | proven
-    with lo.em.counted("0", full, str(step), always=True, guarded=True) as i:
-        trip(i)
+    for _ in _streams(lo, stream):
+        if bound is None:
+            with lo.em.loop(0, size, step) as i:
+                trip(i)
+            continue
+        with lo.em.counted("0", full, str(step), always=True, guarded=True) as i:
+            trip(i)
     lo.assumed = saved
+    if bound is None:
+        return
     with lo.em.counted(full, str(size), str(n), always=True, guarded=True) as i:
         at(i)
+
+
+def _streams(lo: Lowering, condition: str) -> Iterator[None]:
+    """One loop, or two versions of it of which `condition` chooses: past the caches and through them."""
+    if not condition:
+        yield
+        return
+    k = lo.em.new_label("")
+    lo.em.stmt(f"br i1 {condition}, label %stream{k}, label %cached{k}")
+    for name in ("stream", "cached"):
+        lo.em.label(f"{name}{k}")
+        with lo.em.arm():
+            lo.streaming = name == "stream"
+            yield
+            lo.streaming = False
+        lo.em.stmt(f"br label %stored{k}")
+    lo.em.label(f"stored{k}")
 
 
 # --- masks that hold up to a bound -----------------------------------------------------------------------------

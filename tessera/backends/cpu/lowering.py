@@ -144,6 +144,9 @@ class Lowering:
         self.sizes: list[Val] = []
         self.exit_label = ""
         self.dummy = ""
+        self.streaming = False  # stores of whole vectors pass the caches by
+        self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
+        self.elementwise = False  # a kernel that only loads, computes and stores
         self.gathers = 0  # emitted so far
 
     # --- small helpers -------------------------------------------------------------------------------

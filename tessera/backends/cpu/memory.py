@@ -191,7 +191,8 @@ def store_at(
     if address.affine and is_unit(address.pattern) and not address.step and address.lanes == n:
         ptr = lo.lane0(address)
         if not mask_text:
-            lo.em.stmt(f"store {ty} {text}, ptr {ptr}, align {align}")
+            past = f"{n * elem.storage_bytes}, !nontemporal !1" if lo.streaming else str(align)
+            lo.em.stmt(f"store {ty} {text}, ptr {ptr}, align {past}")
             return
         name = f"llvm.masked.store.{lanes.suffix(m)}.p0"
         lo.em.call_here(

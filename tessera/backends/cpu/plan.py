@@ -131,10 +131,16 @@ def _unchanged(x: Val) -> Val:
     return x
 
 
-def run(lo: Lowering, plan: Nest, body: Callable[[Point], None], values: Iterable[Value]) -> None:
+def run(
+    lo: Lowering,
+    plan: Nest,
+    body: Callable[[Point], None],
+    values: Iterable[Value],
+    stream: str = "",
+) -> None:
     """The nest of a root that uses `values` at its points; buffers filled on the side are valid afterwards."""
     values = list(values)
-    each(lo, repeated(lo, plan, values), body, masks_of(lo, values, plan))
+    each(lo, repeated(lo, plan, values), body, masks_of(lo, values, plan), stream=stream)
     finish_side(lo)
 
 
