@@ -92,7 +92,8 @@ def import_seconds(package: str, rounds: int) -> float:
 
     def run(code: str) -> float:
         start = time.perf_counter()
-        subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        subprocess.run([sys.executable, "-c", code], check=True, env=environment)
         return time.perf_counter() - start
 
     return statistics.median(run(f"import {package}") - run("pass") for _ in range(rounds))

@@ -4,8 +4,8 @@
 
 Kernels of 5 and 20 arguments, 8 of them arrays. On a machine with a GPU and torch the launches are real, on an idle
 stream. Without a GPU: on the CPU, which includes the running of one program; and "own share": an entry that does
-nothing in place of the thread pool. Triton is then timed with launcher and driver replaced by functions that do nothing,
-which is less than it costs on a GPU.
+nothing in place of the thread pool. Triton is then timed with launcher and driver replaced by functions that do
+nothing, which is less than it costs on a GPU.
 """
 
 # pyright: basic

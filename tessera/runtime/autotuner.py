@@ -146,7 +146,9 @@ class Autotuner(KernelInterface):
         self.bench_time = 0.0
         self.wrong_configs: list[Config] = []
         self.nargs: dict[str, Any] | None = None
-        self._arguments: dict[int, tuple[Config, dict[str, Any]]] = {}  # what a config adds to a launch
+        self._arguments: dict[
+            int, tuple[Config, dict[str, Any]]
+        ] = {}  # what a config adds to a launch
         self.restore_copies: dict[str, Any] = {}
 
     # --- launching ------------------------------------------------------------------------------------
@@ -233,11 +235,8 @@ class Autotuner(KernelInterface):
         if knobs.runtime.interpret or any(kwargs.keys() & c.kwargs.keys() for c in configs):
             return
         active = driver.active
-        limits = {}
-        if hasattr(active, "get_device_properties"):
-            limits = {
-                "cuda": active.get_device_properties(active.get_current_device())["max_shared_mem"]
-            }
+        facts = active.get_device_properties(active.get_current_device())
+        limits = {active.name: facts["max_shared_mem"]} if "max_shared_mem" in facts else {}
         workers = shared_workers(limits)
         if workers is None:
             return

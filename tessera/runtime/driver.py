@@ -22,6 +22,7 @@ from tessera.errors import DeviceAssertionError, HostPointerError, LaunchError, 
 from tessera.ir import parse_module, unpack_locations
 from tessera.runtime import cuda
 from tessera.runtime.cuda_abi import launch_config
+from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.fast_launch import Start
 from tessera.runtime.launcher import make_launcher
 from tessera.runtime.specialize import address_of_array
@@ -51,6 +52,10 @@ class Driver:
     def get_current_stream(self, device: int | None = None) -> int:
         return 0
 
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """Sizes and rates; empty where kernels have no limits of the kind."""
+        return {}
+
     def get_active_torch_device(self) -> Any:
         """torch.device of this driver's memory. NoDeviceError when torch has not been imported."""
         torch = sys.modules.get("torch")
@@ -72,7 +77,7 @@ class Driver:
 
     def address(self, x: Any) -> Any:
         """An argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
-        if is_numpy(x):
+        if is_numpy(x) or speaks_dlpack(x):
             return address_of_array(x)
         return x
 
@@ -216,7 +221,9 @@ class CudaDriver(Driver):
         kernel.n_max_threads = loaded.max_threads
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
-        config, api = kernel.launcher.config, self.api
+        config, api = getattr(kernel.launcher, "config", None), self.api
+        if config is None:  # someone's own launcher
+            return None
 
         def fail(result: int) -> None:
             api.check_launch(result, config)
@@ -233,6 +240,12 @@ class CudaDriver(Driver):
             raise HostPointerError(name=f"(a NumPy array of {x.dtype})", help=HOST_HELP)
         # `data_ptr` first: torch raises for the array interface of element types that NumPy lacks (fp8).
         if not hasattr(x, "data_ptr") and hasattr(x, "__cuda_array_interface__"):
+            return address_of_array(x)
+        if speaks_dlpack(x):
+            if not on_cuda(x):
+                raise HostPointerError(
+                    name=f"(an array of type {type(x).__name__})", help=HOST_HELP
+                )
             return address_of_array(x)
         return x
 
@@ -301,6 +314,8 @@ class ActiveDriver:
                 return driver_named("cuda") if on_gpu else _CPU()
             if hasattr(x, "__cuda_array_interface__"):
                 return driver_named("cuda")
+            if speaks_dlpack(x):
+                return driver_named("cuda") if on_cuda(x) else _CPU()
             base = getattr(x, "base", None)
             if base is not None:
                 return self.for_arguments((base,))

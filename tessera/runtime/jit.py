@@ -356,6 +356,7 @@ class JITFunction(JITCallable, KernelInterface):
     ) -> None:  # fmt: skip
         """Let native code do the next such launch, if nothing but the launch itself is to be done."""
         if key is None:  # an argument of an unknown type: perhaps it can be learnt
+            array_types().learn_numpy()
             for x in values:
                 if hasattr(x, "data_ptr"):
                     array_types().learn(x)
@@ -487,4 +488,4 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if fn is not None:
         return JITFunction(fn, **options)
-    return lambda f: JITFunction(f, **options)
+    return partial(JITFunction, **options)

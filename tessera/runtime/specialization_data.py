@@ -1,5 +1,6 @@
 """A kernel's specialisation as JSON, for cache hooks and `preload`: compile in one process what another used."""
 
+# pyright: basic
 from __future__ import annotations
 
 import json

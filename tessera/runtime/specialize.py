@@ -6,6 +6,7 @@ elements that 32 bits do not count them. Pairs are shared objects, so that build
 the key of a launch stays cheap.
 """
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from tessera.language import constexpr
 from tessera.language.aggregate import ConstexprFunction
 from tessera.language.callable import JITCallable, KernelParam
 from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.dlpack import memory_of, speaks_dlpack
 from tessera.runtime.tensors import element_type, is_numpy, itemsize_of, numpy
 
 Pair = tuple[Any, Any]
@@ -62,9 +64,11 @@ def _pointer(kind: Any, address: int, storage_bytes: int) -> Pair:
 
 
 def address_of_array(x: Any) -> int:
-    """Address of a NumPy array or of an object of an array interface."""
+    """Address of a NumPy array, of an object of an array interface or of one that speaks DLPack."""
     if is_numpy(x):
         return x.__array_interface__["data"][0]
+    if not hasattr(x, "__cuda_array_interface__"):
+        return memory_of(x).address
     return x.__cuda_array_interface__["data"][0]
 
 
@@ -83,6 +87,11 @@ def storage_bytes(x: Any) -> int:
 
 def _tensor(x: Any) -> Pair:
     return _pointer(x.dtype, x.data_ptr(), storage_bytes(x))
+
+
+def _dlpack(x: Any) -> Pair:
+    memory = memory_of(x)
+    return _pointer(memory.dtype, memory.address, memory.nbytes)
 
 
 def _tuple(x: tuple[Any, ...]) -> Pair:
@@ -125,6 +134,8 @@ def _handler_for(x: Any) -> Callable[[Any], Pair]:
             address_of_array(x),
             storage_bytes(x),
         )
+    if speaks_dlpack(x):
+        return _dlpack
     if isinstance(x, (JITCallable, ConstexprFunction)):
         return lambda x: ("constexpr", x)
     for base in (bool, float, int):

@@ -1,5 +1,6 @@
 """The commands `cache` and `tune`: what is on disk, moved between machines."""
 
+# pyright: basic
 from __future__ import annotations
 
 import argparse

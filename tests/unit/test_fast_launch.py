@@ -38,8 +38,8 @@ class Tensor:
 
 
 READERS = [
-    READER(lambda t, _: t.address), READER(lambda t, _: t.dtype), READER(lambda t, _: t.is_cuda), READER(lambda t, _: t),
-    READER(lambda t, _: t.nbytes),
+    READER(lambda t, _: t.address), READER(lambda t, _: t.dtype), READER(lambda t, _: t.is_cuda),
+    READER(lambda t, _: t), READER(lambda t, _: t.nbytes),
 ]  # fmt: skip
 
 
@@ -138,7 +138,8 @@ def test_a_launch(machine: Machine):
     [
         ((Tensor(0x7004), Y, 5, 0.5), {}), ((Tensor(0x7000, tl.float16), Y, 5, 0.5), {}), ((X, Y, 16, 0.5), {}),
         ((X, Y, 1, 0.5), {}), ((X, Y, 2**31, 0.5), {}), ((X, Y, 2.0, 0.5), {}), ((X, Y, True, 0.5), {}),
-        ((X, Y, None, 0.5), {}), ((X, None, 5, 0.5), {}), ((X, Y, 5, 0.5), {"BLOCK": 16}), ((X, Y, 5, 0.5), {"BLOCK": 8.0}),
+        ((X, Y, None, 0.5), {}), ((X, None, 5, 0.5), {}), ((X, Y, 5, 0.5), {"BLOCK": 16}),
+        ((X, Y, 5, 0.5), {"BLOCK": 8.0}),
         ((X, Y, 5, 0.5), {"BLOCK": True}), ((X, Y, 5, 0.5), {"num_warps": 4}), ((X, Y, 5, 0.5, 8, 3), {}),
         ((X, Y, 5, 0.5), {"flag": X}), ((X, Tensor(0x7010, nbytes=1 << 31), 5, 0.5), {}),
     ],

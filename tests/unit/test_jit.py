@@ -19,6 +19,7 @@ from tessera.config import knobs
 from tessera.errors import HostPointerError, LaunchError
 from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
 from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.driver import CudaDriver
 from tessera.runtime.specialize import specialize
 
 
@@ -194,7 +195,7 @@ def test_unhashable_constexprs():
 
 def test_annotated_parameters():
     @tessera.jit
-    def kernel(out, a: tl.int64, b: tl.uint8, c: tl.float16, d: bool, p: "*fp32"):
+    def kernel(out, a: tl.int64, b: tl.uint8, c: tl.float16, d: bool, p: "*fp32"):  # noqa: F722
         tl.store(out, a)
         tl.store(out + 1, b)
         tl.store(out + 2, (c * 1024).to(tl.int64))
@@ -643,6 +644,32 @@ def test_memory_outside_numpy():
     np.testing.assert_array_equal(view.base, (x.view(np.uint32) >> 16).astype(np.uint16))
 
 
+def test_dlpack():
+    class Foreign:
+        """An array of a library that has nothing but DLPack."""
+
+        def __init__(self, array: Any) -> None:
+            self.array = array
+
+        def __dlpack__(self, **options: Any) -> Any:
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> Any:
+            return self.array.__dlpack_device__()
+
+    with pytest.raises(HostPointerError, match="Foreign"):
+        CudaDriver.address(object.__new__(CudaDriver), Foreign(np.zeros(1, np.float32)))
+    kernel = make()
+    for kind in (np.float32, np.float64, np.float16):
+        x, out = (y.astype(kind) for y in arrays())
+        for _ in range(3):
+            kernel[(3,)](Foreign(x), Foreign(out[2:]), 18, 2.0)
+            np.testing.assert_array_equal(out[2:], 2 * x[:18])
+    assert specialize(Foreign(np.zeros(4, np.bool_)))[0] == "*u1"
+    with pytest.raises(TypeError):
+        kernel[(3,)](Foreign(np.zeros(20, np.complex64)), out, 20, 2.0)
+
+
 def test_arrays_of_other_byte_order():
     kernel = make()
     x, out = arrays()
@@ -652,8 +679,6 @@ def test_arrays_of_other_byte_order():
 
 
 def test_host_array_on_a_gpu_driver():
-    from tessera.runtime.driver import CudaDriver
-
     with pytest.raises(HostPointerError, match="cannot be accessed"):
         CudaDriver.address(object.__new__(CudaDriver), np.zeros(1, np.float32))
 

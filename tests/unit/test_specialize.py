@@ -1,5 +1,6 @@
-"""Specialisation of launch arguments, rule by rule, in Python and in the native classification that must agree with it."""
+"""Specialisation of launch arguments, rule by rule."""
 
+# ruff: noqa: F722, F821, UP037  annotations of kernels name types in texts
 from __future__ import annotations
 
 from collections import namedtuple
@@ -39,8 +40,9 @@ Point = namedtuple("Point", "x y")  # noqa: PYI024  what kernels are given
 @pytest.mark.parametrize(
     ("value", "kind", "key"),
     [
-        (None, "constexpr", None), (1, "constexpr", 1), (0, "i32", "D"), (16, "i32", "D"), (-16, "i32", "D"), (2, "i32", ""),
-        (17, "i32", ""), (2**31 - 1, "i32", ""), (-(2**31), "i32", "D"), (2**31, "i64", "D"), (2**31 + 1, "i64", ""),
+        (None, "constexpr", None), (1, "constexpr", 1), (0, "i32", "D"), (16, "i32", "D"), (-16, "i32", "D"),
+        (2, "i32", ""), (17, "i32", ""), (2**31 - 1, "i32", ""), (-(2**31), "i32", "D"), (2**31, "i64", "D"),
+        (2**31 + 1, "i64", ""),
         (-(2**31) - 1, "i64", ""), (2**63 - 1, "i64", ""), (2**63, "u64", "D"), (2**64 - 1, "u64", ""),
         (True, "u1", None), (False, "u1", None), (1.0, "fp32", None), (np.float64(2.5), "fp32", None),
     ],
