@@ -1,4 +1,4 @@
-"""Programs of the drop-in tests run in processes of their own: the tests' process keeps its `triton` and its warnings."""
+"""Programs of the drop-in tests run in processes of their own: the tests' process keeps its `triton`."""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""Small models with random weights: a training step compiled by stock Inductor on tessera beside the same step in eager."""
+"""Small models with random weights: a training step by stock Inductor on tessera beside the same in eager."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import report
+# isort: off
+import tessera.compat  # noqa: F401  before torch._dynamo, which imports triton
 import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
 import transformers
+import report
+# isort: on
 
 inductor_config.cpu_backend = "triton"
 inductor_config.triton.autotune_pointwise = False

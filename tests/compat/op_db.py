@@ -18,11 +18,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+# isort: off
+import tessera.compat  # noqa: F401  before torch._dynamo, which imports triton
 import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
+# isort: on
 
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool,

@@ -73,7 +73,10 @@ def ours(path: str) -> bool:
 
 
 def test_the_tree_of_modules(tmp_path: Path):
-    code = f"import importlib, tessera.compat\nfor m in {MODULES}: print(importlib.import_module(m).__spec__ is not None)"
+    code = (
+        "import importlib, tessera.compat\n"
+        f"for m in {MODULES}: print(importlib.import_module(m).__spec__ is not None)"
+    )
     assert python(tmp_path, "-c", code).split() == ["True"] * len(MODULES)
 
 
@@ -103,7 +106,10 @@ def test_a_kernel_of_triton_in_this_process(tmp_path: Path):
 
 def test_children_find_it(tmp_path: Path):
     (tmp_path / "child.py").write_text(KERNEL + "\nmain()\n")
-    code = f"import subprocess, sys, tessera.compat\nsubprocess.run([sys.executable, {str(tmp_path / 'child.py')!r}], check=True)"
+    code = (
+        "import subprocess, sys, tessera.compat\n"
+        f"subprocess.run([sys.executable, {str(tmp_path / 'child.py')!r}], check=True)"
+    )
     assert ours(python(tmp_path, "-c", code))
 
 
@@ -134,7 +140,10 @@ def test_run_without_a_program(tmp_path: Path, command: list[str]):
 
 def test_another_triton_that_is_imported_already(tmp_path: Path):
     (tmp_path / "triton.py").write_text("__version__ = '0.0'\n")
-    code = "import triton\ntry:\n    import tessera.compat\nexcept ImportError as error:\n    print(error)\nprint(triton.__version__)"
+    code = (
+        "import triton\ntry:\n    import tessera.compat\nexcept ImportError as error:\n    print(error)\n"
+        "print(triton.__version__)"
+    )
     out = python(tmp_path, "-c", code)
     assert "error[triton-imported]" in out
     assert str(tmp_path / "triton.py") in out
@@ -150,7 +159,12 @@ def test_another_triton_that_is_installed_stays_and_is_not_used(tmp_path: Path):
 def test_missing_names_say_why(tmp_path: Path):
     code = """
 import tessera.compat, triton, triton.language as tl
-for use in (lambda: triton.ops, lambda: tl.laod, lambda: triton.runtime.cache.get_cache_manager, lambda: triton.compiler.code_generator.CodeGenerator):
+for use in (
+    lambda: triton.ops,
+    lambda: tl.laod,
+    lambda: triton.runtime.cache.get_cache_manager,
+    lambda: triton.compiler.code_generator.CodeGenerator,
+):
     try:
         use()
     except AttributeError as error:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 
+# isort: off
+import tessera.compat  # noqa: F401  before torch._dynamo, which imports triton
 import torch
 import torch._inductor.config as inductor_config
 from torch._dynamo.utils import counters
 from torch._inductor.async_compile import AsyncCompile
+# isort: on
 
 inductor_config.cpu_backend = "triton"
 inductor_config.triton.autotune_pointwise = False
