@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tessera.backends.cpu.affine import elementwise
 from tessera.backends.cpu.casts import cast
-from tessera.backends.cpu.demand import elementwise
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.plan import (

@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.backends.cpu import control, demand, dot, effects, reduce
+from tessera.backends.cpu import control, demand, dot, effects, host, reduce
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
 from tessera.backends.cpu.target import CpuFacts
@@ -31,6 +31,7 @@ _REGISTERED = (
     demand,
     dot,
     effects,
+    host,
     reduce,
 )  # imported for the lowerings that they register
 

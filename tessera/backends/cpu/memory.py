@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera.backends.cpu.affine import constant
 from tessera.backends.cpu.casts import Lanes
-from tessera.backends.cpu.demand import constant
 from tessera.backends.cpu.lowering import Buffer, BufferAccess, Lowering, evaluates, make
 from tessera.backends.cpu.text import memory_type, scalar_type, vector_type
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val, is_unit

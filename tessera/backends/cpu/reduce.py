@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tessera.backends.cpu.demand import constant, elementwise
+from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.loops import Nest, each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.plan import finish_side, prepare

@@ -1,0 +1,135 @@
+"""Ops that speak to the outside: print and assert, through the C library of the process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.backends.cpu.casts import cast
+from tessera.backends.cpu.effects import scalar_nest, to_bits
+from tessera.backends.cpu.loops import each, nest
+from tessera.backends.cpu.lowering import Lowering, executes
+from tessera.backends.cpu.plan import (
+    finish_side,
+    prepare,
+    run,
+)
+from tessera.backends.cpu.text import quoted
+from tessera.backends.cpu.values import Point
+from tessera.dtypes import UNSIGNED_INTS, dtype, float64, int64
+from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ops import memory
+
+
+def string(lo: Lowering, text: str) -> str:
+    """Address of a constant C string."""
+    known = lo.state.strings
+    if text not in known:
+        name = f"@text{len(known)}"
+        literal, size = quoted(text)
+        known[text] = name
+        lo.state.globals[f"{name} = private unnamed_addr constant [{size} x i8] {literal}"] = None
+    return known[text]
+
+
+def printf(lo: Lowering, format_: str, *args: str) -> None:
+    lo.state.declarations["declare i32 @printf(ptr, ...)"] = None
+    lo.em.stmt(f"call i32 (ptr, ...) @printf({', '.join([f'ptr {string(lo, format_)}', *args])})")
+
+
+def program_args(lo: Lowering) -> list[str]:
+    return [f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3)]
+
+
+def _number(lo: Lowering, t: Any, text: str, hexadecimal: bool) -> tuple[str, str]:
+    """(conversion of printf, argument)."""
+    x = lo.lanes(1)
+    if not isinstance(t, dtype):
+        return "%p", f"ptr {text}"
+    if hexadecimal:
+        wide = cast(x, to_bits(lo, t, text), _unsigned(t), int64)
+        return f"0x%0{t.storage_bits // 4}llx", f"i64 {wide}"
+    if t.is_floating():
+        return "%f", f"double {cast(x, text, t, float64)}"
+    return ("%lld" if t.signed or t.bits < 64 else "%llu"), f"i64 {cast(x, text, t, int64)}"
+
+
+def _unsigned(t: dtype) -> dtype:
+    return _UNSIGNED[t.storage_bits]
+
+
+_UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
+
+
+@executes(memory.PrintOp)
+def _print(lo: Lowering, op: Any) -> None:
+    prefix = op.prefix.replace("%", "%%")
+    head = "pid (%d, %d, %d)"
+    if not op.args:
+        printf(lo, f"{head}{prefix}\n", *program_args(lo))
+    prepare(lo, [v for v in op.args if isinstance(v.type, TileType)], op)
+    for k, v in enumerate(op.args):
+        t = elem_of(v.type)
+        which = f"(operand {k}) " if len(op.args) > 1 else ""
+        if not isinstance(v.type, TileType):
+            form, arg = _number(lo, t, lo.scalar_text(v), op.hex)
+            printf(lo, f"{head} idx (){prefix}{which}{form}\n", *program_args(lo), arg)
+            continue
+        indices = ", ".join(["%lld"] * len(shape_of(v.type)))
+
+        def element(
+            at: Point, v: Value = v, t: Any = t, which: str = which, indices: str = indices
+        ) -> None:
+            form, arg = _number(lo, t, lo.text(lo.value(v, at), 1), op.hex)
+            where = [f"i64 {lo.coord_text(c)}" for c in at.coords]
+            printf(
+                lo, f"{head} idx ({indices}){prefix}{which}{form}\n", *program_args(lo), *where, arg
+            )
+
+        each(lo, scalar_nest(shape_of(v.type)), element)
+    finish_side(lo)
+    lo.em.call_here("i32", "fflush", "ptr null")
+
+
+@executes(memory.AssertOp)
+def _assert(lo: Lowering, op: Any) -> None:
+    """Print, report the number of the assertion (from 1) as status and leave the program."""
+    em = lo.em
+    v = op.condition
+    if isinstance(v.type, TileType):
+        prepare(lo, [v], op)
+        cell = em.alloca("i1", align=8)
+        em.stmt(f"store i1 true, ptr {cell}")
+
+        def body(at: Point) -> None:
+            x = lo.value(v, at)
+            text = lo.text(x, x.lanes)
+            if x.lanes > 1:
+                text = em.call(
+                    "i1", f"llvm.vector.reduce.and.v{x.lanes}i1", f"<{x.lanes} x i1> {text}"
+                )
+            before = em.here(f"load i1, ptr {cell}")
+            em.stmt(f"store i1 {em.here(f'and i1 {text}, {before}')}, ptr {cell}")
+
+        run(lo, nest(lo, shape_of(v.type)), body, [v])
+        ok = em.here(f"load i1, ptr {cell}")
+    else:
+        ok = lo.scalar_text(v)
+    place = f"{op.loc.short()}: " if op.loc is not None else ""
+    with em.branch(ok, negate=True):
+        message = f"{place}pid (%d, %d, %d): assertion failed: {op.message.replace('%', '%%')}\n"
+        printf(lo, message, *program_args(lo))
+        em.call_here("i32", "fflush", "ptr null")
+        where = em.op(f"getelementptr i8, ptr {lo.context}, i64 32")
+        slot = em.here(f"load ptr, ptr {where}, align 8")
+        lo.state.assertions.append(f"{place}{op.message}")
+        em.stmt(f"store atomic i32 {len(lo.state.assertions)}, ptr {slot} monotonic, align 4")
+        if lo.exit_label:
+            # What follows in this branch is unreachable: control leaves the program.
+            k = em.new_label("after")
+            em.stmt(f"br label %{lo.exit_label}")
+            em.label(k)
+
+
+@executes(memory.AssumeOp, memory.BarrierOp)
+def _nothing(lo: Lowering, op: Op) -> None:
+    """Promises are for analyses; one thread runs a program."""
