@@ -20,6 +20,7 @@ from tessera.ops import (
     LocalAllocOp,
     LocalIndexOp,
     LocalTransOp,
+    MbarrierInitOp,
     WhileOp,
 )
 
@@ -76,6 +77,8 @@ def memory_users(v: Value) -> list[Op]:
 def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
     end, asynchronous = at.first[alloc], False
     for user in memory_users(alloc.result):
+        if isinstance(user, MbarrierInitOp):  # late arrivals must not meet other data
+            return max(at.last.values())
         asynchronous |= isinstance(user, AsyncCopyOp)
         op = user
         while op.parent is not alloc.parent:

@@ -125,9 +125,7 @@ def descriptor_gather_(m: Machine, op: Any, desc: Any, rows: Any, column: Any) -
 
 
 @evaluate(memory.DescriptorScatterOp)
-def descriptor_scatter_(
-    m: Machine, op: Any, desc: Any, rows: Any, column: Any, value: Any
-) -> Any:
+def descriptor_scatter_(m: Machine, op: Any, desc: Any, rows: Any, column: Any, value: Any) -> Any:
     address, mask = _rows(desc, rows, column)
     m.memory.store(address, value, desc.elem, mask)
     return ()
@@ -135,7 +133,9 @@ def descriptor_scatter_(
 
 @evaluate(special.SpecialRegisterOp)
 def special_register_(m: Machine, op: special.SpecialRegisterOp) -> Any:
-    return np.asarray(time.perf_counter_ns() if op.name == "globaltimer" else 0, carrier(op.result.type))
+    return np.asarray(
+        time.perf_counter_ns() if op.name == "globaltimer" else 0, carrier(op.result.type)
+    )
 
 
 @evaluate(special.GridDependencyOp)
@@ -263,8 +263,20 @@ def async_commit_(m: Machine, op: gpu.AsyncCommitOp, *_: Any) -> Any:
     m.open_group = []
 
 
+@evaluate(gpu.MbarrierInitOp, gpu.MbarrierArriveOp, gpu.AsyncArriveOp)
+def phase_(m: Machine, op: Any, *_: Any) -> Any:
+    return ()
+
+
+@evaluate(gpu.MbarrierWaitOp)
+def mbarrier_wait_(m: Machine, op: gpu.MbarrierWaitOp, *_: Any) -> Any:
+    if op.data:
+        async_wait_(m, op)
+    return ()
+
+
 @evaluate(gpu.AsyncWaitOp)
-def async_wait_(m: Machine, op: gpu.AsyncWaitOp, *_: Any) -> Any:
+def async_wait_(m: Machine, op: gpu.AsyncWaitOp | gpu.MbarrierWaitOp, *_: Any) -> Any:
     while len(m.groups) > op.pending:
         for land in m.groups.pop(0):
             land()

@@ -51,6 +51,7 @@ from tessera.ops.control import (
     YieldOp,
 )
 from tessera.ops.gpu import (
+    AsyncArriveOp,
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
@@ -60,6 +61,9 @@ from tessera.ops.gpu import (
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
     MmaOp,
     WgmmaOp,
     WgmmaWaitOp,
@@ -160,5 +164,5 @@ __all__ = [
     "BroadcastOp", "CombineOp", "DotOp", "ExpandDimsOp", "GatherOp", "HistogramOp", "JoinOp", "NumProgramsOp",
     "ProgramIdOp", "ReduceOp", "ReshapeOp", "ScanOp", "SplatOp", "SplitOp", "TileOp", "TransOp",
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
-    "SpecialRegisterOp", "VolatileAsmOp",
+    "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
 ]  # fmt: skip

@@ -176,6 +176,44 @@ class AsyncWaitOp(Op, opcode="async_wait", effects=Effect.READ | Effect.WRITE | 
         return (TokenType(),)
 
 
+class MbarrierInitOp(Op, opcode="mbarrier_init", effects=Effect.WRITE | Effect.SYNC):
+    """Start the phase counters `bars` (int64 in shared memory): each phase of one ends with `arrivals` arrivals."""
+
+    bars: Value = operand()
+    arrivals: int = attr()
+
+    def verify(self) -> None:
+        require(
+            isinstance(self.bars.type, SharedType), self, "the counters are not in shared memory"
+        )
+
+
+class MbarrierArriveOp(Op, opcode="mbarrier_arrive", effects=Effect.WRITE | Effect.SYNC):
+    """One arrival of each warp at counter `index`: what it read before may be overwritten by who waits."""
+
+    bars: Value = operand()
+    index: Value = operand()
+
+
+class AsyncArriveOp(Op, opcode="async_arrive", effects=Effect.WRITE | Effect.SYNC):
+    """One arrival of each thread at counter `index`, when its asynchronous copies so far have landed."""
+
+    bars: Value = operand()
+    index: Value = operand()
+
+
+class MbarrierWaitOp(Op, opcode="mbarrier_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
+    """Wait until the phase of counter `index` that has this `parity` (int32, 0 for the first) has ended.
+
+    `data`: copies have landed then, all but those of the `pending` latest groups; else buffers are free."""
+
+    bars: Value = operand()
+    index: Value = operand()
+    parity: Value = operand()
+    data: bool = attr()
+    pending: int = attr(default=0)
+
+
 class MmaOp(Op, opcode="mma"):
     """a @ b + acc by tensor-core instruction `instruction` (a row of the target's table), all in registers.
 

@@ -36,6 +36,7 @@ from tessera.ops import (
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
+    MbarrierInitOp,
     WgmmaOp,
     WgmmaWaitOp,
     WhileOp,
@@ -46,15 +47,18 @@ from tessera.passes.fold import constant_of
 @dataclass(frozen=True, slots=True)
 class Touch:
     """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's
-    iteration."""
+    iteration; `guarded`: the ring, if its users wait for each other by themselves."""
 
     low: int
     high: int
     write: bool
     ring: tuple[Op, int, int] | None = None
+    guarded: Op | None = None
 
     def conflicts(self, other: Touch) -> bool:
         if not (self.write or other.write) or self.low >= other.high or other.low >= self.high:
+            return False
+        if self.guarded is not None and self.guarded is other.guarded:
             return False
         if self.ring is None or other.ring is None or self.ring[0] is not other.ring[0]:
             return True
@@ -146,6 +150,8 @@ class _Barriers:
             for v in op.held:
                 if isinstance(v.type, SharedType):
                     yield _touch(v, False)
+        elif isinstance(op, MbarrierInitOp):
+            yield _touch(op.bars, True)
         elif isinstance(op, LocalStoreOp | AsyncCopyOp):
             yield _touch(op.shared, True)
         elif isinstance(op, CallOp):
@@ -175,7 +181,7 @@ def _touch(view: Value, write: bool) -> Touch:
     if buffer is not None:
         size = op.bytes // op.result.type.shape[0]
         low, high = low + buffer * size, low + (buffer + 1) * size
-    return Touch(low, high, write, ring)
+    return Touch(low, high, write, ring, op if op.attrs.get("guarded") else None)
 
 
 def _next_iteration(t: Touch, loop: ForOp) -> Touch:

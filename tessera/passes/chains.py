@@ -30,6 +30,7 @@ from tessera.ops import (
     IfOp,
     LocalIndexOp,
     LocalTransOp,
+    MbarrierArriveOp,
     WgmmaOp,
     YieldOp,
 )  # fmt: skip
@@ -124,8 +125,9 @@ def _words(products: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
 
 
 # --- the rewriting ------------------------------------------------------------------------------------------
-def delay(loop: ForOp, delayed: Sequence[Delayed], slot: Value) -> None:
-    """Delay products of a loop whose rings are made; `slot` (a carried value) is the ring's buffer in use."""
+def delay(loop: ForOp, delayed: Sequence[Delayed], slot: Value, free: Value | None = None) -> None:
+    """Delay products of a loop whose rings are made; `slot` (a carried value) is the ring's buffer in use. `free`:
+    counters, by buffer, at which warps arrive when they have read it."""
     before = Builder.before_op(loop)
     runs = before.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
     types, names = [r.type for r in loop.results], [r.name for r in loop.results]
@@ -135,9 +137,8 @@ def delay(loop: ForOp, delayed: Sequence[Delayed], slot: Value) -> None:
         old.replace_all_uses(new)
     Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
     inside = Builder(branch.then, None, loop.loc)
-    others = _other_iterations(
-        inside, loop, delayed, slot, _first_iteration(inside, loop, delayed, slot)
-    )
+    inits = _first_iteration(inside, loop, delayed, slot)
+    others = _other_iterations(inside, loop, delayed, slot, inits, free)
     sums = list(others.results[: len(types)])
     *held, last = others.results[len(types) :]
     for d, a in zip(delayed, held, strict=True):
@@ -169,15 +170,25 @@ def _first_iteration(
 
 
 def _other_iterations(
-    b: Builder, loop: ForOp, delayed: Sequence[Delayed], slot: Value, inits: list[Value]
+    b: Builder,
+    loop: ForOp,
+    delayed: Sequence[Delayed],
+    slot: Value,
+    inits: list[Value],
+    free: Value | None,
 ) -> ForOp:
     """The other iterations, each with the products of the one before."""
     body = loop.body
+    released: Op | None = None
+    if free is not None:  # what is sunk to the end comes after it
+        released = Builder.before_op(body.terminator).insert(MbarrierArriveOp(free, slot))
     for d in delayed:
         _sink_step(loop, d)
         _sink_narrowing(d, body.terminator)
     held = [body.add_arg(d.product.a.type, d.product.a.name) for d in delayed]
     previous = body.add_arg(slot.type, "previous")
+    if released is not None:
+        released.set_operand(1, previous)
     at = Builder.after_op(_last_source(loop, delayed))
     for d, a in zip(delayed, held, strict=True):
         carried = loop.carried[d.number]

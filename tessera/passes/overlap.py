@@ -29,6 +29,8 @@ from tessera.ops import (
     LocalIndexOp,
     LocalStoreOp,
     LocalTransOp,
+    MbarrierArriveOp,
+    MbarrierWaitOp,
     WgmmaOp,
     WgmmaWaitOp,
     WhileOp,
@@ -110,6 +112,8 @@ def _latest_need(block: Block, product: WgmmaOp) -> Op | None:
     while op is not None:
         if op not in views and (op in needs or isinstance(op, (*LIMITS, WgmmaOp))):
             return op
+        if isinstance(op, MbarrierWaitOp) and op.data:
+            return op
         op = op.prev
     return None
 
@@ -144,7 +148,7 @@ class _Waits:
         self.started += 1
 
     def _must_wait(self, op: Op, product: WgmmaOp) -> bool:
-        if op.terminator or isinstance(op, ForOp | WhileOp | CallOp):
+        if op.terminator or isinstance(op, ForOp | WhileOp | CallOp | MbarrierArriveOp):
             return True
         if isinstance(op, IfOp) and any(isinstance(inner, WgmmaOp) for inner in op.walk()):
             return True

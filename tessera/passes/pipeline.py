@@ -23,12 +23,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
-from tessera.dtypes import int1, int32
+from tessera.dtypes import int1, int32, int64
 from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, pass_, with_elem
 from tessera.layout import LinearLayout, offset_map
 from tessera.ops import (
     AddOp,
     AndOp,
+    AsyncArriveOp,
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
@@ -41,11 +42,14 @@ from tessera.ops import (
     LocalAllocOp,
     LocalIndexOp,
     LocalTransOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
     MmaOp,
     SelectOp,
     SplatOp,
     WgmmaOp,
     WgmmaWaitOp,
+    XorOp,
     YieldOp,
 )  # fmt: skip
 from tessera.passes.chains import Delayed, delay, delayable
@@ -56,6 +60,7 @@ from tessera.passes.fold import constant_of
 CHAINED_WORDS = (
     208  # registers of products up to which the last of a chain may be an iteration late
 )
+WARPS = 4  # of a warpgroup
 MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 
 
@@ -84,9 +89,12 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
                 done = _Pipeline(
                     loop, streams, stages, running if lag else None, bool(late) and lag
                 )
+                if late and lag and module.attrs["num_warps"] > WARPS:
+                    done.guard = _Guard(module.attrs["num_warps"], stages)
                 new = done.run()
                 if late and lag:
-                    delay(new, late, done.slot)
+                    free = done.guard.free if done.guard is not None else None
+                    delay(new, late, done.slot, free)
 
 
 @dataclass(slots=True)
@@ -221,10 +229,34 @@ def _slice(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None
     return ops, carried
 
 
+class _Guard:
+    """Counters instead of barriers: warpgroups drift apart, so that one multiplies while another one works on its
+    results. `full`: a buffer's copies have landed; `free`: all warps have read it."""
+
+    full: Value
+    free: Value
+
+    def __init__(self, num_warps: int, stages: int):
+        self.num_warps, self.stages = num_warps, stages
+
+    def init(self, b: Builder) -> None:
+        self.full = self._counters(b, 32 * self.num_warps)
+        self.free = self._counters(b, self.num_warps)
+
+    def _counters(self, b: Builder, arrivals: int) -> Value:
+        bits = (self.stages - 1).bit_length()
+        bases = {"offset": [(1 << i,) for i in range(bits)]}
+        counters = SharedType((1 << bits,), int64, LinearLayout((1 << bits,), bases))
+        bars = b.emit(LocalAllocOp(None, results=[counters]))
+        b.insert(MbarrierInitOp(bars, arrivals=arrivals))
+        return bars
+
+
 class _Pipeline:
     """The rewriting of one loop."""
 
     slot: Value  # carried: the buffer of this iteration
+    guard: _Guard | None = None
 
     def __init__(
         self,
@@ -244,16 +276,20 @@ class _Pipeline:
     def run(self) -> ForOp:
         before = Builder.before_op(self.loop)
         self.rings = [self._ring(before, s) for s in self.streams]
+        if self.guard is not None:
+            self.guard.init(before)
         ahead, index = self._prologue(before)
         zero, last = _const(before, 0), _const(before, self.ahead)
-        return self._body([index, zero, last, *ahead])
+        turns = [] if self.guard is None else [zero, zero]
+        return self._body([index, zero, last, *turns, *ahead])
 
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
         ring = SharedType((self.stages, *t.shape), t.elem, t.layout)
-        return b.emit(
-            LocalAllocOp(None, results=[ring], names=[s.alloc.result.name], loc=s.load.loc)
-        )
+        alloc = LocalAllocOp(None, results=[ring], names=[s.alloc.result.name], loc=s.load.loc)
+        if self.guard is not None:
+            alloc.attrs["guarded"] = True
+        return b.emit(alloc)
 
     def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
         """Copies for the first stages - 1 iterations; returns the carried values of the slice and the index
@@ -295,14 +331,25 @@ class _Pipeline:
             )  # fmt: skip
             tokens.append(b.emit(copy))
         b.emit(AsyncCommitOp(tokens))
+        if self.guard is not None:
+            b.insert(AsyncArriveOp(self.guard.full, slots[0]))
 
     def _body(self, inits: list[Value]) -> ForOp:
         """Wait, copies ahead, and the old body on the ring's buffers."""
         loop, body = self.loop, self.loop.body
-        index, slot, last, *ahead = [body.add_arg(v.type, v.name) for v in inits]
+        args = [body.add_arg(v.type, v.name) for v in inits]
+        (index, slot, last), ahead = args[:3], args[3:]
         self.slot = slot
         b = Builder(body, body.first, loop.loc)
-        b.emit(AsyncWaitOp([], pending=self.ahead - 1))
+        turns: list[Value] = []
+        if self.guard is not None:
+            turns, ahead = ahead[:2], ahead[2:]
+            pending = self.ahead - 1
+            b.insert(MbarrierWaitOp(self.guard.full, slot, turns[0], data=True, pending=pending))
+            earlier = b.emit(XorOp(turns[1], _const(b, 1)))
+            b.insert(MbarrierWaitOp(self.guard.free, last, earlier, data=False))
+        else:
+            b.emit(AsyncWaitOp([], pending=self.ahead - 1))
         if self.running is not None:  # the products start first and run while the copies are issued
             b = Builder.before_op(body.terminator)
         mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
@@ -313,10 +360,11 @@ class _Pipeline:
             s.load.erase()
         old = body.terminator
         end = Builder.before_op(old)
+        slots = [self._next_slot(end, x) for x in (slot, last)]
         following = [
             end.emit(AddOp(index, loop.step)),
-            self._next_slot(end, slot),
-            self._next_slot(end, last),
+            *slots,
+            *[self._next_turn(end, x, turn) for x, turn in zip(slots, turns)],
             *[mapping.get(self.yields[n], self.yields[n]) for n in self.carried],
         ]
         end.insert(YieldOp([*old.operands, *following], loc=old.loc))
@@ -328,6 +376,11 @@ class _Pipeline:
         following = b.emit(AddOp(slot, _const(b, 1)))
         wraps = b.emit(CmpOp(following, _const(b, self.stages), predicate="eq"))
         return b.emit(SelectOp(wraps, _const(b, 0), following))
+
+    def _next_turn(self, b: Builder, slot: Value, turn: Value) -> Value:
+        """The parity of the next buffer's phase: the other one when the ring begins again."""
+        wraps = b.emit(CmpOp(slot, _const(b, 0), predicate="eq"))
+        return b.emit(SelectOp(wraps, b.emit(XorOp(turn, _const(b, 1))), turn))
 
     def _replace_loop(self, inits: list[Value]) -> ForOp:
         loop = self.loop

@@ -34,6 +34,9 @@ def _binary(*opcodes: str, operands: str = "%ti, %tj", type: str = "tile<8xi32>"
     return {name: f"%x: {type} = {name} {operands}\n" for name in opcodes}
 
 
+COUNTERS = (
+    "%bars: shared<4xi64, ll<[4] offset=[[1],[2]]>> = local_alloc _\nmbarrier_init %bars {arrivals=8}\n"
+)
 SAMPLES: dict[str, str] = {
     **_binary("add", "sub", "mul", "rem", "and", "or", "xor", "shl", "shr", "min", "max", "mulhi"),
     **_binary("pow", "atan2", "copysign", operands="%f, %g", type="fp32"),
@@ -111,6 +114,10 @@ SAMPLES: dict[str, str] = {
     "async_wait": COPY
     + "%e: token = async_commit [%k]\n%w: token = async_wait [%e] {pending=0}\n"
     + "%x: tile<4x8xfp32> = local_load %s, %w\n",
+    "mbarrier_init": COUNTERS,
+    "mbarrier_arrive": COUNTERS + "mbarrier_arrive %bars, %i\n",
+    "async_arrive": COUNTERS + "async_arrive %bars, %i\n",
+    "mbarrier_wait": COUNTERS + "mbarrier_wait %bars, %i, %j {data=True, pending=1}\n",
     "mma": "%x: tile<4x4xfp32> = mma %m, %n, %sq {instruction='mma.m16n8k8.f32.tf32.tf32'}\n",
     "wgmma": PRODUCT,
     "wgmma_wait": PRODUCT + "%y: tile<4x4xfp32> = wgmma_wait %x, []\n",

@@ -12,6 +12,7 @@ from tessera.backends.nvidia.target import facts_for
 from tessera.interp import EVALUATORS, run
 from tessera.ir import Module, Op, PassManager, SharedType, Value, parse_module
 from tessera.ops import (
+    AsyncArriveOp,
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
@@ -20,6 +21,8 @@ from tessera.ops import (
     LocalIndexOp,
     LocalLoadOp,
     LocalStoreOp,
+    MbarrierArriveOp,
+    MbarrierWaitOp,
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
@@ -42,6 +45,7 @@ class Watch:
         self.met: list[
             list[Span]
         ] = []  # that ran when the threads last met: they may still run in others
+        self.phases: dict[tuple[Value, int], int] = {}  # of counters: how many have ended
         self.hazards: list[str] = []
         self.accesses = 0
 
@@ -74,8 +78,26 @@ class Watch:
         self.reads, self.writes = [], []
         self.met = self.products
 
+    def count(self, op: Any, values: dict[Value, Any]) -> None:
+        """Counters of phases: an arrival releases what was read and is not being multiplied any more."""
+        key = op.bars, int(values[op.index])
+        ended = self.phases.setdefault(key, 0)
+        if isinstance(op, MbarrierWaitOp):
+            if ended % 2 == int(values[op.parity]):
+                self.hazards.append(f"the phase of {key} that is waited for has not ended")
+            if op.data:
+                self.flying = self.flying[max(0, len(self.flying) - op.pending) :]
+                self.writes = []
+            return
+        self.phases[key] = ended + 1
+        if isinstance(op, MbarrierArriveOp):
+            busy = [s for spans in self.products for s in spans]
+            self.reads = [s for s in self.reads if s in busy]
+
     def before(self, op: Op, values: dict[Value, Any]) -> None:
-        if isinstance(op, BarrierOp):
+        if isinstance(op, MbarrierWaitOp | MbarrierArriveOp | AsyncArriveOp):
+            self.count(op, values)
+        elif isinstance(op, BarrierOp):
             self.meet()
         elif isinstance(op, AsyncCommitOp):
             self.flying.append(self.open)

@@ -75,3 +75,20 @@ def test_two_stages_leave_no_room_to_be_late() -> None:
     module = late(stages=2)
     for op in ops(module, "wgmma"):
         assert op.a.op is not None or not isinstance(op.a.type, TileType)
+
+
+def test_warpgroups_wait_by_counters_instead_of_barriers() -> None:
+    body = [op.opcode for op in loop_of(late()).body]
+    assert body.count("mbarrier_wait") == 2
+    assert body.count("mbarrier_arrive") == body.count("async_arrive") == 1
+    assert "async_wait" not in body
+    assert "barrier" not in body
+    assert "async_wait" in [op.opcode for op in loop_of(late(warps=4)).body]
+
+
+def test_a_missing_arrival_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = late()
+    for op in ops(module, "mbarrier_arrive"):
+        op.erase()
+    q, k, v = (np.zeros((x, 64), np.float16) for x in (128, 512, 512))
+    assert watched(module, [q, k, v, np.zeros_like(q), 512], monkeypatch).hazards

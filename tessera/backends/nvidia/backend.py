@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
-from tessera.backends.nvidia import ptxas, wgmma
+from tessera.backends.nvidia import mbarrier, ptxas, wgmma
 from tessera.backends.nvidia.emit import NvidiaTarget
 from tessera.backends.nvidia.target import facts_for
 from tessera.config import knobs
@@ -23,7 +23,7 @@ from tessera.passes.gpu_pipeline import gpu_passes
 # Our own passes hoist, merge and simplify. LLVM's middle end found nothing more in measured kernels, only cost
 # time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.
 MIDDLE_END = "dce"
-_REGISTERED = (wgmma,)  # imported for the lowerings it registers
+_REGISTERED = (mbarrier, wgmma)  # imported for the lowerings it registers
 OLDEST = 80
 NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
 PTX_ISA = 86  # what the emitted instructions need; newer assemblers read it
