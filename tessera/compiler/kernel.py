@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from tessera.backends.compiler import Backend, GPUTarget
 from tessera.compiler.source import ALIASES
@@ -57,7 +57,7 @@ def flatten_arguments(kinds: Iterable[Any], values: Iterable[Any]) -> list[Any]:
         if kind == "constexpr":
             continue
         if isinstance(kind, tuple):
-            found += flatten_arguments(kind, x)
+            found += flatten_arguments(cast("tuple[Any, ...]", kind), x)
         elif kind.startswith("tensordesc"):
             found += [x.base, *map(int, x.shape), *map(int, x.strides)]
         else:

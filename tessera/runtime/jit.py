@@ -172,7 +172,6 @@ class JITFunction(JITCallable, KernelInterface):
     def __getstate__(self) -> dict[str, Any]:
         """What describes the kernel. The function, its module's globals and all that was compiled stay behind."""
         kept = {k: v for k, v in self.__dict__.items() if k not in _UNPICKLED}
-        self.params, self.src  # noqa: B018  computed while the function is there
         kept.update(
             params=self.params, source=self.source.without_tree(), fn=None, __globals__=None
         )
@@ -191,7 +190,7 @@ class JITFunction(JITCallable, KernelInterface):
         self.device_caches = _DeviceCaches(self)
         self._bind = self._fast = self._native = None
         if self.repr is None:
-            self.repr = lambda _: self.__name__
+            self.repr = lambda _: self.__dict__["__name__"]
 
     def __hash__(self) -> int:
         return hash(self.cache_key)

@@ -1,5 +1,6 @@
 """Stock TorchInductor on tessera's CPU back end: generated kernels, user kernels, dynamic shapes, random numbers."""
 
+# pyright: reportIndexIssue=false
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -187,7 +187,8 @@ except ImportError as error:
 def test_every_reason_is_complete():
     for name, (why, instead) in REASONS.items():
         assert instead, name
-        assert explain(*name.rsplit(".", 1), []).startswith(f"tessera has no `{name}`")
+        module, _, last = name.rpartition(".")
+        assert explain(module, last, []).startswith(f"tessera has no `{name}`")
         assert why != instead
 
 

@@ -1,5 +1,6 @@
 """`triton._utils`: walks over nested tuples by index path."""
 
+# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,5 +1,6 @@
 """`triton.language.standard`."""
 
+# pyright: reportUnsupportedDunderAll=false, reportPrivateUsage=false
 from tessera.compat.absent import absent
 from tessera.language import standard as _standard
 from tessera.language.standard import *

@@ -1,5 +1,6 @@
 """`triton.language.extra.cuda`."""
 
+# pyright: reportUnsupportedDunderAll=false
 from tessera.compat.absent import absent
 from tessera.language.extra import cuda as _cuda
 from tessera.language.extra.cuda import *
