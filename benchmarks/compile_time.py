@@ -92,10 +92,12 @@ def import_seconds(package: str, rounds: int) -> float:
 
     def run(code: str) -> float:
         start = time.perf_counter()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        # With byte code on disk, as installers leave it.
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": ""}
         subprocess.run([sys.executable, "-c", code], check=True, env=environment)
         return time.perf_counter() - start
 
+    run(f"import {package}")
     return statistics.median(run(f"import {package}") - run("pass") for _ in range(rounds))
 
 

@@ -14,6 +14,7 @@ disk by config, so that adding one measures only it. Later launches look the win
 
 from __future__ import annotations
 
+import importlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,7 +27,6 @@ from tessera.runtime import tuning_store
 from tessera.runtime.async_compile import AsyncCompileMode, active_mode
 from tessera.runtime.benchmark import do_bench as default_do_bench
 from tessera.runtime.benchmark import do_bench_cudagraph
-from tessera.runtime.compile_workers import shared_workers
 from tessera.runtime.driver import driver
 from tessera.runtime.interface import KernelInterface, innermost_function
 from tessera.runtime.tensors import clone, copy_into, fill_zero
@@ -237,7 +237,8 @@ class Autotuner(KernelInterface):
         active = driver.active
         facts = active.get_device_properties(active.get_current_device())
         limits = {active.name: facts["max_shared_mem"]} if "max_shared_mem" in facts else {}
-        workers = shared_workers(limits)
+        # Imported when something is tuned: most programs never do.
+        workers = importlib.import_module("tessera.runtime.compile_workers").shared_workers(limits)
         if workers is None:
             return
         with AsyncCompileMode(workers, ignore_errors=True):

@@ -15,12 +15,10 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from tessera.backends.compiler import Options
-from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
 from tessera.config import epoch
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import HostPointerError
@@ -40,9 +38,7 @@ from tessera.runtime.fast_bind_ir import (
     UNALIGNED,
     UNKEYED,
 )  # fmt: skip
-from tessera.runtime.fast_launch_ir import fast_launch_ir
-from tessera.runtime.launcher import DATA_PTR, MethodDef, kind_code
-from tessera.runtime.launcher_ir import launcher_ir
+from tessera.runtime.launcher import DATA_PTR, MethodDef, kind_code, native_code
 
 METH_FASTCALL_KEYWORDS = 0x82
 METH_NOARGS = 0x04
@@ -70,22 +66,17 @@ class Start:
 
 
 @cache
-def _code() -> LoadedObject:
-    target = replace(host("native"), opt=1)
-    text = launcher_ir() + fast_launch_ir()
-    return link_object(
-        optimise(text, target, "sroa").to_object(), ["fast_launch", "fast_hash"]
-    ).pin()
-
-
-@cache
 def _method() -> MethodDef:
-    return MethodDef(b"launch", _code()["fast_launch"], METH_FASTCALL_KEYWORDS, b"Launch a kernel.")
+    return MethodDef(
+        b"launch", native_code()["fast_launch"], METH_FASTCALL_KEYWORDS, b"Launch a kernel."
+    )
 
 
 @cache
 def _hash() -> Callable[[bytes, int], int]:
-    return ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int64)(_code()["fast_hash"])
+    return ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int64)(
+        native_code()["fast_hash"]
+    )
 
 
 def _words(*values: int) -> Any:
