@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from importlib.metadata import entry_points
+from importlib import import_module
 from typing import Any
 
 from tessera.backends.compiler import Backend
@@ -12,9 +12,14 @@ from tessera.errors import PluginError
 GROUP = "tessera.backends"
 
 
+def _points(**selection: str) -> Any:
+    """The group's entry points; what reads them takes 30 ms to import, which most programs need not spend."""
+    return import_module("importlib.metadata").entry_points(group=GROUP, **selection)
+
+
 def plugin_names() -> list[str]:
     """The targets that installed plug-ins offer; nothing is imported."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return sorted({point.name for point in _points()})
 
 
 @cache
@@ -23,7 +28,7 @@ def plugin(name: str) -> Any:
 
     PluginError when it cannot be imported or is not that.
     """
-    points = entry_points(group=GROUP, name=name)
+    points = _points(name=name)
     if not points:
         return None
     point = next(iter(points))
@@ -33,7 +38,9 @@ def plugin(name: str) -> Any:
         raise PluginError(name=name, why=f"{type(error).__name__}: {error}") from error
     compiler = getattr(found, "compiler", None)
     if not (isinstance(compiler, type) and issubclass(compiler, Backend)):
-        raise PluginError(name=name, why=f"{point.value} has no class `compiler` derived from Backend")
+        raise PluginError(
+            name=name, why=f"{point.value} has no class `compiler` derived from Backend"
+        )
     if not callable(getattr(found, "driver", None)):
         raise PluginError(name=name, why=f"{point.value} has no `driver`")
     if compiler.name != name:

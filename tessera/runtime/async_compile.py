@@ -7,10 +7,13 @@ with ThreadPoolExecutor() as pool, AsyncCompileMode(pool):
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from concurrent.futures import Executor, Future, as_completed
 from contextvars import ContextVar
+from importlib import import_module
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 _active: ContextVar[Any] = ContextVar("tessera_async_compile", default=None)
 
@@ -81,7 +84,7 @@ class AsyncCompileMode:
     ) -> None:
         _active.reset(self._token)
         # In order of completion, so that the executor's threads never wait for this one.
-        for future in as_completed(self.raw_futures):
+        for future in import_module("concurrent.futures").as_completed(self.raw_futures):
             self.future_kernels[future._key].result(self.ignore_errors or error is not None)  # type: ignore[attr-defined]
 
 
