@@ -55,7 +55,12 @@ def cases(compiler: str) -> dict[str, Case]:
     }  # fmt: skip
     tiles = {"BM": 128, "BN": 256, "BK": 64, "GROUP": 8}
     options = {"num_warps": 8, "num_stages": 3}
-    found["persistent matmul"] = (sources.kernels(compiler).persistent_matmul, signature, tiles, options)
+    found["persistent matmul"] = (
+        sources.kernels(compiler).persistent_matmul,
+        signature,
+        tiles,
+        options,
+    )
     return found
 
 
@@ -93,7 +98,11 @@ def import_seconds(package: str, rounds: int) -> float:
     def run(code: str) -> float:
         start = time.perf_counter()
         # With byte code on disk, as installers leave it.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONDONTWRITEBYTECODE": ""}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
         subprocess.run([sys.executable, "-c", code], check=True, env=environment)
         return time.perf_counter() - start
 
@@ -122,9 +131,15 @@ def main() -> None:
         os.environ.update(TRITON_CACHE_DIR=folder, TRITON_ALWAYS_COMPILE="1")
         rows = measure(arguments.only, arguments.rounds, with_triton)
     ratios = [r[3] for r in rows[1:-1] if r[3]]
-    print_table(f"cold compile, sm_90a, ms (tessera {tessera.__version__})", ["", "ours", "Triton", "ratio"], rows)
+    print_table(
+        f"cold compile, sm_90a, ms (tessera {tessera.__version__})",
+        ["", "ours", "Triton", "ratio"],
+        rows,
+    )
     if ratios:
-        print(f"geometric mean of the ratios: {math.exp(statistics.fmean(map(math.log, ratios))):.2f}")
+        print(
+            f"geometric mean of the ratios: {math.exp(statistics.fmean(map(math.log, ratios))):.2f}"
+        )
     if arguments.json:
         Path(arguments.json).write_text(json.dumps(rows, indent=1))
 
@@ -141,7 +156,10 @@ def measure(only: str, rounds: int, with_triton: bool) -> list[list[Any]]:
             if theirs:
                 times[1].append(seconds(tritons, theirs[name]))
         rows.append(row(name, *times))
-    imports = [[import_seconds("tessera", rounds)], [import_seconds("triton", rounds)] if theirs else []]
+    imports = [
+        [import_seconds("tessera", rounds)],
+        [import_seconds("triton", rounds)] if theirs else [],
+    ]
     rows.append(row("import", *imports))
     return rows
 

@@ -304,7 +304,9 @@ class ChangedGlobal(LaunchError, RuntimeError):
     """A constant that a kernel captured has another value than when the kernel was compiled."""
 
     code = "changed-global"
-    template = "Global variable {name} has changed since we compiled this kernel, from {seen} to {now}"
+    template = (
+        "Global variable {name} has changed since we compiled this kernel, from {seen} to {now}"
+    )
     help = "pass a value that changes as a `tl.constexpr` parameter"
 
 
@@ -320,8 +322,13 @@ class PluginError(TesseraError):
 
 class TritonAlreadyImported(TesseraError, ImportError):
     code = "triton-imported"
-    template = "`import triton` cannot mean tessera any more: another Triton was imported from {where}"
-    help = "import tessera.compat before anything that imports triton, or start the program with `python -m tessera run`"
+    template = (
+        "`import triton` cannot mean tessera any more: another Triton was imported from {where}"
+    )
+    help = (
+        "import tessera.compat before anything that imports triton, "
+        "or start the program with `python -m tessera run`"
+    )
 
 
 TritonError = TesseraError  # the name kernels written for Triton catch

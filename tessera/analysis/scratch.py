@@ -12,7 +12,14 @@ from tessera.ir import Op, TileType, elem_of
 from tessera.layout.convert import Plan, SharedExchange, plan_conversion
 from tessera.layout.linear import LinearLayout
 from tessera.ops import (
-    AtomicCasOp, AtomicRmwOp, ConvertLayoutOp, DotOp, GatherOp, HistogramOp, ReduceOp, ScanOp,
+    AtomicCasOp,
+    AtomicRmwOp,
+    ConvertLayoutOp,
+    DotOp,
+    GatherOp,
+    HistogramOp,
+    ReduceOp,
+    ScanOp,
 )  # fmt: skip
 
 ALIGNMENT = 16

@@ -53,12 +53,16 @@ class Options:
     sanitize_overflow: bool = True
     arch: str | None = None
     instrumentation_mode: str = ""
-    index_bits: int = 32  # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more
+    index_bits: int = (
+        32  # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more
+    )
     target: GPUTarget | None = None  # set by the back end
 
     def __post_init__(self) -> None:
         if not is_power_of_two(self.num_warps):
-            raise LaunchError("num_warps must be a power of 2", help=f"got num_warps={self.num_warps}")
+            raise LaunchError(
+                "num_warps must be a power of 2", help=f"got num_warps={self.num_warps}"
+            )
         if self.debug not in (False, True, "check"):
             raise LaunchError(f'debug must be a bool or "check", got {self.debug!r}')
         if self.index_bits not in (32, 64):
@@ -70,7 +74,9 @@ class Options:
 _FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}
 
 
-def make_options(target: GPUTarget, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> Options:
+def make_options(
+    target: GPUTarget, given: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> Options:
     """A target's defaults under the given options. KeyError for a name that no back end knows."""
     for name in given:
         if name not in _FIELDS:

@@ -59,7 +59,14 @@ def make_backend(target: GPUTarget) -> Backend:
 
 def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str = "") -> str:
     """Everything that the compiled kernel depends on, hashed."""
-    parts = (src.hash(), str(backend.target), repr(options), backend.toolchain(), toolchain, repr(knobs.cache_key_values()))
+    parts = (
+        src.hash(),
+        str(backend.target),
+        repr(options),
+        backend.toolchain(),
+        toolchain,
+        repr(knobs.cache_key_values()),
+    )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -95,7 +102,11 @@ def compile(
         if collecting:
             gc.enable()
     if store is not None:
-        kept = {k: v for k, v in stages.items() if not knobs.compilation.store_binary_only or k == backend.binary_ext}
+        kept = {
+            k: v
+            for k, v in stages.items()
+            if not knobs.compilation.store_binary_only or k == backend.binary_ext
+        }
         store.put(key, {**{_ASM + k: v for k, v in kept.items()}, "metadata": metadata})
     return CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)
 
@@ -105,7 +116,9 @@ _ASM = "asm."  # prefix of stage products among the entries of a cached kernel
 
 def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) -> CompiledKernel:
     stages = {k.removeprefix(_ASM): v for k, v in entries.items() if k.startswith(_ASM)}
-    return CompiledKernel(src, stages, {**entries["metadata"], "target": backend.target}, key, backend)
+    return CompiledKernel(
+        src, stages, {**entries["metadata"], "target": backend.target}, key, backend
+    )
 
 
 def compile_stages(
@@ -129,7 +142,11 @@ def compile_stages(
     for name in names:
         start, before = time.perf_counter(), product
         # IR is changed in place by its stage: what a reproducer needs must be kept first, as text.
-        kept = print_module(product) if isinstance(product, Module) and knobs.compilation.verify else None
+        kept = (
+            print_module(product)
+            if isinstance(product, Module) and knobs.compilation.verify
+            else None
+        )
         try:
             product = stages[name](product, metadata)
         except TesseraError as e:
@@ -137,7 +154,9 @@ def compile_stages(
                 _leave_reproducer(e, kept or before, name, backend, options, key)
             raise
         except Exception as e:
-            error = InternalError(f"stage {name!r} of the {backend.name} back end failed: {type(e).__name__}: {e}")
+            error = InternalError(
+                f"stage {name!r} of the {backend.name} back end failed: {type(e).__name__}: {e}"
+            )
             _leave_reproducer(error, kept or before, name, backend, options, key)
             raise error from e
         if shared_limit is not None and metadata["shared"] > shared_limit:
@@ -188,7 +207,9 @@ def _leave_reproducer(
     error.note(f"reproducer: {folder}")
 
 
-def _print_timings(name: str, timings: list[tuple[str, float]], metadata: Mapping[str, Any]) -> None:
+def _print_timings(
+    name: str, timings: list[tuple[str, float]], metadata: Mapping[str, Any]
+) -> None:
     for stage, seconds in timings:
         print(f"{name:24} {stage:12} {seconds * 1e3:8.2f} ms", file=sys.stderr)
         for inner, part in metadata.get("timings", {}).get(stage, ()):

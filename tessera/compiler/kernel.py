@@ -80,7 +80,14 @@ class CompiledKernel:
         made.launcher = made._run = None
         return made
 
-    def __init__(self, src: Any, stages: Mapping[str, Any], metadata: Mapping[str, Any], key: str, backend: Backend):
+    def __init__(
+        self,
+        src: Any,
+        stages: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        key: str,
+        backend: Backend,
+    ):
         fields = {**metadata, "hash": key}
         make: Any = namedtuple("KernelMetadata", sorted(fields))  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]
         self.metadata: Any = make(**fields)
@@ -90,7 +97,11 @@ class CompiledKernel:
         self.hash = key
         self.target: GPUTarget = backend.target
         self.backend = backend
-        self.packed_metadata = (self.metadata.num_warps, self.metadata.num_ctas, self.metadata.shared)
+        self.packed_metadata = (
+            self.metadata.num_warps,
+            self.metadata.num_ctas,
+            self.metadata.shared,
+        )
         self.kernel: Any = stages.get(backend.binary_ext)
         self.module: Any = None
         self.function: Any = None
@@ -117,7 +128,9 @@ class CompiledKernel:
 
         def launch(*args: Any, stream: int | None = None) -> None:
             driver = DRIVER_FOR[0](self.target)
-            at = driver.get_current_stream(driver.get_current_device()) if stream is None else stream
+            at = (
+                driver.get_current_stream(driver.get_current_device()) if stream is None else stream
+            )
             values = [driver.address(x) for x in args]
             self.run(gx, gy, gz, at, self.function, self.packed_metadata, None, None, None, *values)
 

@@ -60,17 +60,29 @@ class ASTSource:
         constants = {names[k[0]]: v for k, v in self.constants.items() if len(k) == 1}
         name = make(SimpleNamespace(constants=constants, signature=self.signature))
         if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise CompilationError(f"{name!r} is not a valid name of a kernel", help="it must match [A-Za-z_]\\w*")
+            raise CompilationError(
+                f"{name!r} is not a valid name of a kernel", help="it must match [A-Za-z_]\\w*"
+            )
         return name
 
     def hash(self) -> str:
         constants = sorted((k, _constant_key(v)) for k, v in self.constants.items())
-        key = (self.name, self.fn.cache_key, sorted(self.signature.items(), key=str), constants, sorted(self.attrs.items()))
+        key = (
+            self.name,
+            self.fn.cache_key,
+            sorted(self.signature.items(), key=str),
+            constants,
+            sorted(self.attrs.items()),
+        )
         return hashlib.sha256(repr(key).encode()).hexdigest()
 
     def make_ir(self, options: Options) -> Module:
-        module = lower_kernel(self.fn, self.signature, self.constants, self.attrs, options, self.name)
-        if options.index_bits == 64 or any([WIDE_ATTR, 1] in facts for facts in self.attrs.values()):
+        module = lower_kernel(
+            self.fn, self.signature, self.constants, self.attrs, options, self.name
+        )
+        if options.index_bits == 64 or any(
+            [WIDE_ATTR, 1] in facts for facts in self.attrs.values()
+        ):
             wide_index(module)
         return module
 
@@ -100,7 +112,11 @@ class IRSource:
         if self.module is not None:
             return next(f.attrs["name"] for f in self.module.body if f.attrs.get("kernel", True))
         for line in self.text.splitlines():
-            for opening, closing in ((".entry ", "("), ("define ptx_kernel void @", "("), ("define void @", "(")):
+            for opening, closing in (
+                (".entry ", "("),
+                ("define ptx_kernel void @", "("),
+                ("define void @", "("),
+            ):
                 if opening in line:
                     return line.split(opening, 1)[1].split(closing, 1)[0].strip()
         raise LaunchError(f"{self.path} holds no kernel")

@@ -26,7 +26,18 @@ from tessera.config.types import (
     settings,
 )
 
-__all__ = ["Env", "Group", "Hook", "HookChain", "Knob", "Knobs", "env", "epoch", "knobs", "settings"]
+__all__ = [
+    "Env",
+    "Group",
+    "Hook",
+    "HookChain",
+    "Knob",
+    "Knobs",
+    "env",
+    "epoch",
+    "knobs",
+    "settings",
+]
 
 
 class Runtime(Group):
@@ -49,7 +60,10 @@ class Runtime(Group):
         doc="run every launch on the interpreter, checking bounds, NaN, overflow and assertions",
     )
     num_threads = IntKnob(
-        None, "TESSERA_NUM_THREADS", doc="threads of a CPU launch; None: all usable cores", once=True
+        None,
+        "TESSERA_NUM_THREADS",
+        doc="threads of a CPU launch; None: all usable cores",
+        once=True,
     )
     default_backend = StrKnob(
         None,
@@ -192,13 +206,19 @@ class Autotuning(Group):
         True, "TESSERA_CACHE_AUTOTUNING", "TRITON_CACHE_AUTOTUNING", doc="keep results on disk"
     )
     verify = BoolKnob(
-        True, "TESSERA_TUNE_VERIFY", doc="compare every config's results with the first one's, drop wrong ones"
+        True,
+        "TESSERA_TUNE_VERIFY",
+        doc="compare every config's results with the first one's, drop wrong ones",
     )
     processes = IntKnob(
-        None, "TESSERA_TUNE_PROCESSES", doc="processes that compile configs; None: by cores and configs, 0: none"
+        None,
+        "TESSERA_TUNE_PROCESSES",
+        doc="processes that compile configs; None: by cores and configs, 0: none",
     )
     budget = IntKnob(
-        None, "TESSERA_TUNE_BUDGET", doc="seconds after which tuning takes the best config so far; None: no limit"
+        None,
+        "TESSERA_TUNE_BUDGET",
+        doc="seconds after which tuning takes the best config so far; None: no limit",
     )
     listener = CallableKnob(
         None, doc="called with (fn, key, best_config, configs_timings, duration, cache_hit)"

@@ -104,7 +104,9 @@ class Frame:
         self.depth: int = caller.depth + 1 if caller is not None else 0
         self.is_kernel = caller is None
         self.in_loop = False
-        self.kept: frozenset[str] = frozenset()  # names from before the loop, which keep their types
+        self.kept: frozenset[str] = (
+            frozenset()
+        )  # names from before the loop, which keep their types
 
 
 class FrontEnd:
@@ -114,8 +116,12 @@ class FrontEnd:
         self.module = module
         self.options = options
         self.builder = Builder()
-        self.combining = False  # inside a region that back ends evaluate lane by lane: no checks there
-        self.functions: dict[Any, Any] = {}  # specialisations of `noinline` functions, see noinline.py
+        self.combining = (
+            False  # inside a region that back ends evaluate lane by lane: no checks there
+        )
+        self.functions: dict[
+            Any, Any
+        ] = {}  # specialisations of `noinline` functions, see noinline.py
         self.frame: Frame = None  # type: ignore[assignment]  # set before anything is visited
 
     # --- places -------------------------------------------------------------------------------------------

@@ -198,9 +198,7 @@ def _floats(fe: FrontEnd, x: Any, y: Any, function: str) -> tuple[Value, Value]:
 
 
 @impl(tl.fdiv)
-def fdiv_impl(
-    fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False
-) -> Any:
+def fdiv_impl(fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False) -> Any:
     a, b = _floats(fe, x, y, "fdiv")
     exact = bool(static(ieee_rounding, "ieee_rounding"))
     if exact and static(approx, "approx"):

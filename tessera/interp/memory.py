@@ -54,9 +54,7 @@ class Memory:
             self.windows[kind] = np.asarray(_Window(kind))
         return self.windows[kind], (address - _BASE) >> (width.bit_length() - 1)
 
-    def _check(
-        self, address: np.ndarray, width: int, what: str, mask: np.ndarray | None
-    ) -> None:
+    def _check(self, address: np.ndarray, width: int, what: str, mask: np.ndarray | None) -> None:
         lowest, highest = int(address.min()), int(address.max()) + width
         if self.open and lowest >= _BASE:
             return

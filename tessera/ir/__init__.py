@@ -22,6 +22,6 @@ from tessera.ir.verify import verify
 __all__ = [
     "Block", "Builder", "DescriptorType", "Effect", "Module", "Op", "Pass", "PassManager", "Rewriter", "RuleSet",
     "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "pack_locations",
-    "parse_module", "pass_",
-    "print_module", "print_op", "region", "require", "rule", "scalar_of", "shape_of", "unpack_locations", "verify", "with_elem",
+    "parse_module", "pass_", "print_module", "print_op", "region", "require", "rule", "scalar_of", "shape_of",
+    "unpack_locations", "verify", "with_elem",
 ]  # fmt: skip

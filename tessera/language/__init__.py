@@ -186,7 +186,7 @@ __all__ = [
     "pointer_type", "program_id", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x", "random", "range",
     "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid", "sin", "slice", "softmax", "sort", "split", "sqrt",
     "sqrt_rn", "squeeze", "standard", "static_assert", "static_print", "static_range", "store",
-    "store_tensor_descriptor", "sub", "sum", "swizzle2d", "target_info", "tensor", "tensor_descriptor",
+    "store_tensor_descriptor", "str_to_ty", "sub", "sum", "swizzle2d", "target_info", "tensor", "tensor_descriptor",
     "tensor_descriptor_type", "to_tensor", "topk", "trans", "tuple", "tuple_type", "uint16", "uint32", "uint64",
     "uint8", "uint_to_uniform_float", "umulhi", "unsqueeze", "view", "void", "where", "xor_sum", "zeros", "zeros_like",
     "atomic_load", "atomic_poll", "atomic_store", "dot_scaled", "expect_zero", "map_elementwise",

@@ -301,9 +301,7 @@ def test_breakpoint_sees_the_variables(monkeypatch: pytest.MonkeyPatch):
     )
     assert file == __file__
     assert line == stops.starting_line_number + 6
-    with pytest.raises(
-        errors.UnsupportedLanguageConstruct, match="stops the interpreter only"
-    ):
+    with pytest.raises(errors.UnsupportedLanguageConstruct, match="stops the interpreter only"):
         stops[(2,)](p, q, 3, 4)
 
 

@@ -128,7 +128,13 @@ def test_transposed_operands(device, dtype):
 
 
 # Largest error of a product, in units of the product of magnitudes: the parts that are left out, and fp32 sums.
-PRECISIONS = {"ieee": 2.0**-19, "tf32": 2.0**-9, "tf32x3": 2.0**-18, "bf16x3": 2.0**-14, "bf16x6": 2.0**-18}
+PRECISIONS = {
+    "ieee": 2.0**-19,
+    "tf32": 2.0**-9,
+    "tf32x3": 2.0**-18,
+    "bf16x3": 2.0**-14,
+    "bf16x6": 2.0**-18,
+}
 
 
 @pytest.mark.parametrize("spread", [0, 8])
@@ -137,11 +143,23 @@ PRECISIONS = {"ieee": 2.0**-19, "tf32": 2.0**-9, "tf32x3": 2.0**-18, "bf16x3": 2
 def test_error_bound_of_fp32_products(device, precision, shape, spread):
     m, n, k = shape
     rng = np.random.default_rng(5)
-    a = (rng.standard_normal((m, k)) * np.exp(rng.uniform(-spread, spread, (m, k)))).astype(np.float32)
-    b = (rng.standard_normal((k, n)) * np.exp(rng.uniform(-spread, spread, (k, n)))).astype(np.float32)
+    a = (rng.standard_normal((m, k)) * np.exp(rng.uniform(-spread, spread, (m, k)))).astype(
+        np.float32
+    )
+    b = (rng.standard_normal((k, n)) * np.exp(rng.uniform(-spread, spread, (k, n)))).astype(
+        np.float32
+    )
     c, out = sample("fp32", (m, n), seed=3), device.zeros((m, n))
     dot_kernel[(1,)](
-        device.array(a), device.array(b), device.array(c), out, M=m, N=n, K=k, ACC=True, PRECISION=precision
+        device.array(a),
+        device.array(b),
+        device.array(c),
+        out,
+        M=m,
+        N=n,
+        K=k,
+        ACC=True,
+        PRECISION=precision,
     )
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     size = np.abs(wide_a) @ np.abs(wide_b) + np.abs(c)
@@ -153,6 +171,14 @@ def test_error_bound_of_fp32_products(device, precision, shape, spread):
 def test_precision_in_any_case(device, precision):
     a, out = np.eye(16, dtype=np.float32), device.zeros((16, 16))
     dot_kernel[(1,)](
-        device.array(a), device.array(a), device.zeros(1), out, M=16, N=16, K=16, ACC=False, PRECISION=precision
+        device.array(a),
+        device.array(a),
+        device.zeros(1),
+        out,
+        M=16,
+        N=16,
+        K=16,
+        ACC=False,
+        PRECISION=precision,
     )
     np.testing.assert_array_equal(device.numpy(out), a)

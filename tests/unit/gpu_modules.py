@@ -1,6 +1,9 @@
+# ruff: noqa: E501  lines of IR
 """Kernels as tile IR for the tests of GPU passes, with the arguments' facts that a launch would give."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from tessera.ir import Module, TileType
 from tessera.layout import broadcast_map, register_map
@@ -162,8 +165,19 @@ module {{num_warps={warps}, num_stages={stages}}} {{
 """
 
 
+def reshaped(op: Any, held: Any, shape: tuple[int, ...]) -> Any:
+    """The layout `held` of the operand as `op` hands its elements on."""
+    if op.opcode == "expand_dims":
+        return held.expand_dim(op.axis)
+    elif op.opcode == "trans":
+        return held.trans(op.order)
+    else:
+        return held.reshape(shape)
+
+
 def check_layouts(module: Module, num_warps: int) -> None:
     """What the SIMT lowering relies on: whole tiles, all lanes and warps there, operands where the op can use them."""
+    op: Any
     for op in module.walk():
         for v in op.results:
             if isinstance(v.type, TileType):
@@ -181,12 +195,7 @@ def check_layouts(module: Module, num_warps: int) -> None:
         if op.opcode == "broadcast":
             assert broadcast_map(held, target) is not None, op
         elif op.opcode in ("expand_dims", "trans", "reshape"):
-            seen = {
-                "expand_dims": lambda: held.expand_dim(op.axis),
-                "trans": lambda: held.trans(op.order),
-                "reshape": lambda: held.reshape(target.shape),
-            }[op.opcode]()
-            assert register_map(seen, target) is not None, op
+            assert register_map(reshaped(op, held, target.shape), target) is not None, op
         elif op.opcode == "join":
             assert held.join() == target, op
         elif op.opcode == "split":

@@ -34,9 +34,7 @@ def _binary(*opcodes: str, operands: str = "%ti, %tj", type: str = "tile<8xi32>"
     return {name: f"%x: {type} = {name} {operands}\n" for name in opcodes}
 
 
-COUNTERS = (
-    "%bars: shared<4xi64, ll<[4] offset=[[1],[2]]>> = local_alloc _\nmbarrier_init %bars {arrivals=8}\n"
-)
+COUNTERS = "%bars: shared<4xi64, ll<[4] offset=[[1],[2]]>> = local_alloc _\nmbarrier_init %bars {arrivals=8}\n"
 SAMPLES: dict[str, str] = {
     **_binary("add", "sub", "mul", "rem", "and", "or", "xor", "shl", "shr", "min", "max", "mulhi"),
     **_binary("pow", "atan2", "copysign", operands="%f, %g", type="fp32"),
@@ -81,7 +79,8 @@ SAMPLES: dict[str, str] = {
     "descriptor_load": DESCRIPTOR + "%x: tile<4x8xfp32> = descriptor_load %d, [%i, %j]\n",
     "descriptor_store": DESCRIPTOR + "descriptor_store %d, [%i, %j], %m {kind='add'}\n",
     "descriptor_gather": ROW + "%x: tile<8x8xfp32> = descriptor_gather %d, %ti, %j\n",
-    "descriptor_scatter": ROW + "%x: tile<8x8xfp32> = descriptor_gather %d, %ti, %j\ndescriptor_scatter %d, %ti, %j, %x\n",
+    "descriptor_scatter": ROW
+    + "%x: tile<8x8xfp32> = descriptor_gather %d, %ti, %j\ndescriptor_scatter %d, %ti, %j, %x\n",
     "inline_asm": "%x: tile<8xi32> = inline_asm [%ti] {asm='not.b32 $0, $1;', constraints='=r,r', pack=1}\n",
     "volatile_asm": "%x: tile<8xi32> = volatile_asm [%ti] {asm='not.b32 $0, $1;', constraints='=r,r'}\n",
     "special_register": "%x: i64 = special_register {name='globaltimer'}\n",

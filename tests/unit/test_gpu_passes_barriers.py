@@ -1,4 +1,4 @@
-"""Barriers and the pipeline's rings, checked against every access of an actual run; and barriers that are not needed."""
+"""Barriers and the pipeline's rings, checked against every access of an actual run; barriers that are not needed."""
 
 from __future__ import annotations
 

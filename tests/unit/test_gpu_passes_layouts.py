@@ -1,4 +1,5 @@
-"""Layout assignment: vector add, row softmax, conversions only where needed; meaning unchanged under the interpreter."""
+# ruff: noqa: E501  lines of IR
+"""Layout assignment: vector add, row softmax, conversions only where needed; meaning unchanged in the interpreter."""
 
 from __future__ import annotations
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  lines of IR
 """Layout assignment on every kind of op and control flow: valid layouts, and the same meaning before and after."""
 
 from __future__ import annotations

@@ -276,11 +276,13 @@ def _log_pair(m: Maths, a: str) -> tuple[str, str]:
     high = m.add(total, tail)
     low = m.sub(tail, m.sub(high, total))
     edge = m.function("log", a)  # 0, infinity, NaN
-    ordinary = m.w.pure(f"and i1 {m.cmp('ogt', a, m.const(0.0))}, {m.cmp('olt', a, m.const(math.inf))}")
+    ordinary = m.w.pure(
+        f"and i1 {m.cmp('ogt', a, m.const(0.0))}, {m.cmp('olt', a, m.const(math.inf))}"
+    )
     return m.select(ordinary, high, edge), m.select(ordinary, low, m.const(0.0))
 
 
-# --- powers ------------------------------------------------------------------------------------------------------------
+# --- powers ---------------------------------------------------------------------------------------------------------
 @function("pow", "double")
 def _pow(m: Maths, x: str, y: str) -> str:
     """|x|**y = exp(y log|x|), then the signs and special cases of IEEE pow."""

@@ -27,7 +27,21 @@ from tessera.backends.gpu.writer import ModuleText
 from tessera.ir import Module
 
 _REGISTERED = (
-    atomics, casts, convert, debug, dot, elementwise, inline_asm, local, lookup, mathlib, memory, reduce, scan, shape, shared,
+    atomics,
+    casts,
+    convert,
+    debug,
+    dot,
+    elementwise,
+    inline_asm,
+    local,
+    lookup,
+    mathlib,
+    memory,
+    reduce,
+    scan,
+    shape,
+    shared,
     trigonometry,
 )  # fmt: skip  imported for the lowerings they register
 

@@ -89,9 +89,7 @@ def within_thread(
     same = layout.register_representatives()
     rows = [fl.get(v) for v in op.inputs]
     live = [i for i in range(len(same)) if same[i] == i]
-    bits = [
-        b for b in range(len(layout.columns("register"))) if along >> b & 1 and 1 << b in live
-    ]
+    bits = [b for b in range(len(layout.columns("register"))) if along >> b & 1 and 1 << b in live]
     # Highest bits first: neighbours stay neighbours for as long as possible, and pairs of 16-bit floats stay together.
     for b in reversed(bits):
         low = [i for i in live if not i >> b & 1]

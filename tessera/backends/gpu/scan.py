@@ -2,8 +2,8 @@
 
 Before the step of bit k every element holds the combination of its aligned run of 2**k elements up to itself. In the
 step the elements whose bit k is set take in the total of the run before theirs, which its last element holds: the
-element with bit k clear and all lower bits set. That one is in another register, in another lane (shuffle) or in another warp
-(shared memory), by which bits of the layout move along the axis. In reverse, set and clear change places.
+element with bit k clear and all lower bits set. That one is in another register, in another lane (shuffle) or in
+another warp (shared memory), by which bits of the layout move along the axis. In reverse, set and clear change places.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Every NVIDIA instruction that the lowering emits: operand types, PTX or intrinsic, and its meaning over a warp.
 
 `meaning` takes one NumPy array per operand with the lanes of a warp as its first axis and gives the result of all
-lanes, so that lowered code can be followed without a GPU. Families (vector widths, atomics, matrix shapes) are functions that
-make a row. Rows with `constraints` are inline PTX, the others LLVM intrinsics.
+lanes, so that lowered code can be followed without a GPU. Families (vector widths, atomics, matrix shapes) are
+functions that make a row. Rows with `constraints` are inline PTX, the others LLVM intrinsics.
 """
 
 from __future__ import annotations
