@@ -89,8 +89,7 @@ def map_elementwise_impl(fe: FrontEnd, scalar_fn: Any, *args: Any, pack: Any = 1
             f"the function of map_elementwise() returns {len(results)} values, not a multiple of pack={count}"
         )
     whole = [
-        wrap(_interleaved(fe, results[i : i + count], dims))
-        for i in range(0, len(results), count)
+        wrap(_interleaved(fe, results[i : i + count], dims)) for i in range(0, len(results), count)
     ]
     return whole[0] if len(whole) == 1 else tl_tuple(whole)
 
@@ -129,9 +128,9 @@ def extern_elementwise_impl(
     fe: FrontEnd, lib_name: Any, lib_path: Any, args: Any, arg_type_symbol_dict: Any, is_pure: Any
 ) -> Any:
     values = [to_value(fe, operand_of(a)) for a in sequence(args)]
-    table = static(arg_type_symbol_dict, "arg_type_symbol_dict")
+    table: Any = static(arg_type_symbol_dict, "arg_type_symbol_dict")
     wanted = tuple(elem(v) for v in values)
-    found = table.get(wanted) if isinstance(table, dict) else None
+    found: Any = table.get(wanted) if hasattr(table, "get") else None
     if found is None:
         raise TypeMismatch(
             f"the library {static(lib_name, 'lib_name')!r} has no function for operands of "

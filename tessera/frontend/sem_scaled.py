@@ -82,9 +82,7 @@ def dot_scaled_impl(
     )  # fmt: skip
     values = [_unpacked(fe, s, to_value(fe, operand_of(x))) for s, x in zip(sides, (lhs, rhs))]
     factors = [_optional(fe, x) for x in (lhs_scale, rhs_scale)]
-    groups = [
-        None if f is None else _group(s, v, f) for s, v, f in zip(sides, values, factors)
-    ]
+    groups = [None if f is None else _group(s, v, f) for s, v, f in zip(sides, values, factors)]
     if None not in groups and groups[0] != groups[1]:
         raise ShapeMismatch(
             f"Operands must have the same scale factor; (lhs: {groups[0]} vs rhs: {groups[1]})"
@@ -160,9 +158,7 @@ def _group(side: _Side, v: Value, scale: Value) -> int:
     return group
 
 
-def _scaled(
-    fe: FrontEnd, side: _Side, v: Value, scale: Value | None, group: int | None
-) -> Value:
+def _scaled(fe: FrontEnd, side: _Side, v: Value, scale: Value | None, group: int | None) -> Value:
     if scale is None or group is None:
         return v
     factor = _factor(fe, side, scale)
@@ -179,9 +175,7 @@ def _factor(fe: FrontEnd, side: _Side, scale: Value) -> Value:
     if elem(scale) is float8e4nv:
         return cast_raw(fe, scale, float32)
     if elem(scale) is not uint8:
-        raise TypeMismatch(
-            f"{side.name}_scale is a matrix of uint8 or fp8e4nv, got {wrap(scale)}"
-        )
+        raise TypeMismatch(f"{side.name}_scale is a matrix of uint8 or fp8e4nv, got {wrap(scale)}")
     code = cast_raw(fe, scale, uint32)
     normal = bitcast_raw(fe, binary_op(fe, "lshift", code, 23), float32)
     least = where(fe, compare_op(fe, "eq", code, 0), 2.0**-126, normal)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 
-def _ordering(sem: Any, scope: Any, default: str) -> dict[str, str]:
+def _ordering(sem: Any, scope: Any, default: str) -> dict[str, Any]:
     order, where = static(sem, "sem") or default, static(scope, "scope") or "gpu"
     if order not in (default, "relaxed"):
         raise InvalidArgument(
@@ -50,9 +50,7 @@ def _as_bits(fe: FrontEnd, ptr: Value, function: str) -> tuple[Value, Any]:
     """The addresses as pointers to unsigned ints of the element's width, and that int type."""
     e = elem(ptr).element_ty
     if e.bits not in (32, 64):
-        raise TypeMismatch(
-            f"{function} does not support {e}", help="elements have 32 or 64 bits"
-        )
+        raise TypeMismatch(f"{function} does not support {e}", help="elements have 32 or 64 bits")
     bits = _UNSIGNED[e.bits]
     return bitcast_raw(fe, ptr, pointer_type(bits, elem(ptr).address_space)), bits
 

@@ -94,7 +94,9 @@ class Vectorizer:
         n = 1
         for s in self.dims:
             n *= s
-        flat = c if len(self.dims) == 1 else self._emit(ReshapeOp(c, results=(TileType((n,), int1),)))
+        flat = (
+            c if len(self.dims) == 1 else self._emit(ReshapeOp(c, results=(TileType((n,), int1),)))
+        )
         block = Block([int1, int1])
         with self.fe.builder.at(block):
             self.fe.builder.insert(YieldOp([self._emit(OrOp(*block.args))]))

@@ -177,7 +177,9 @@ UNARY = {
     "erfc": (mp.erfc, (1, 1, 0, 2), (0.51, 4), [U(-4, 9), magnitudes(1e-20, 1)]),
     "erfcx": (scaled_erfc, (1, 1, 0, INF), (0.51, 6), [U(-9, 9), magnitudes(1e-20, 1), magnitudes(1, 1e8, False)]),
     "erfinv": (domain(-1, 1, inverse_erf), (0, -0.0, NAN, NAN), (0.51, 4), [U(-1, 1), magnitudes(1e-20, 1)]),
-    "erfcinv": (domain(0, 2, inverse_erfc), (INF, INF, NAN, NAN), (0.51, 4), [U(-0.1, 2.1), magnitudes(1e-37, 1, False)]),
+    "erfcinv": (
+        domain(0, 2, inverse_erfc), (INF, INF, NAN, NAN), (0.51, 4), [U(-0.1, 2.1), magnitudes(1e-37, 1, False)],
+    ),
     "normcdf": (lambda x: mp.erfc(-x / mp.sqrt(2)) / 2, (0.5, 0.5, 1, 0), (0.51, 5), [U(-12, 4), magnitudes(1e-20, 1)]),
     "normcdfinv": (
         domain(0, 1, lambda x: -mp.sqrt(2) * inverse_erfc(2 * x)), (-INF, -INF, NAN, NAN), (0.51, 5),

@@ -169,7 +169,9 @@ def operand(format, rows, cols, pack_axis, seed):
 def scales(rows, group, seed):
     if group is None:
         return np.zeros(1, np.uint8), 1.0
-    code = np.random.default_rng(seed).integers(124, 131, (rows, SIZES[2] // group)).astype(np.uint8)
+    code = (
+        np.random.default_rng(seed).integers(124, 131, (rows, SIZES[2] // group)).astype(np.uint8)
+    )
     return code, np.repeat(2.0 ** (code.astype(np.float64) - 127), group, 1)
 
 
@@ -225,9 +227,13 @@ def scale_codes_kernel(a, sa, b, out, M: tl.constexpr, K: tl.constexpr):
 
 def test_extreme_scales(device):
     one = np.full((16, 32), 0x3F80, np.uint16)  # bf16 1.0
-    code = np.array([[127, 255, 2, 1, 250, 128, 126, 100, 150, 127, 127, 127, 127, 127, 127, 127]], np.uint8).T
+    code = np.array(
+        [[127, 255, 2, 1, 250, 128, 126, 100, 150, 127, 127, 127, 127, 127, 127, 127]], np.uint8
+    ).T
     out = device.zeros((16, 16))
-    scale_codes_kernel[(1,)](device.array(one), device.array(code), device.array(one.T.copy()), out, M=16, K=32)
+    scale_codes_kernel[(1,)](
+        device.array(one), device.array(code), device.array(one.T.copy()), out, M=16, K=32
+    )
     want = np.where(code == 255, np.nan, 32 * 2.0 ** (code.astype(np.float64) - 127))
     got = device.numpy(out)[:, :1]
     with np.errstate(over="ignore"):
@@ -253,7 +259,9 @@ def test_gather_and_scatter_rows(device, dtype, column):
     src = sample(dtype, (m, w))
     rows = np.array([3, 0, 19, 7, 25, -1, 11, 5], np.int32)
     out, dst = device.zeros((8, c), dtype), device.zeros((m, w), dtype)
-    gather_kernel[(1,)](device.array(src, dtype), device.array(rows), out, dst, m, w, column, R=8, C=c)
+    gather_kernel[(1,)](
+        device.array(src, dtype), device.array(rows), out, dst, m, w, column, R=8, C=c
+    )
     padded = np.zeros((m + 40, w + 80), src.dtype)
     padded[20 : 20 + m, 40 : 40 + w] = src
     want = padded[20 + rows][:, 40 + column : 40 + column + c]
@@ -314,7 +322,12 @@ def modifiers_kernel(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     a = tl.load(x + i, cache_modifier="cg", eviction_policy="evict_normal")
     b = tl.load(x + i, cache_modifier=".ca", eviction_policy="")
-    tl.store(out + i, tl.expect_zero(a - b, i < N) + a, cache_modifier="wt", eviction_policy="evict_normal")
+    tl.store(
+        out + i,
+        tl.expect_zero(a - b, i < N) + a,
+        cache_modifier="wt",
+        eviction_policy="evict_normal",
+    )
 
 
 def test_modifiers_with_and_without_dot(device):
@@ -342,7 +355,12 @@ def asm_kernel(x, out, N: tl.constexpr):
     v = tl.load(x + i)
     if tl.target_info.is_cuda():
         v = tl.inline_asm_elementwise(
-            "shf.l.wrap.b32 $0, $1, $2, $3;", "=r,r,r,r", [v, v, 5], dtype=tl.int32, is_pure=True, pack=1
+            "shf.l.wrap.b32 $0, $1, $2, $3;",
+            "=r,r,r,r",
+            [v, v, 5],
+            dtype=tl.int32,
+            is_pure=True,
+            pack=1,
         )
     else:
         u = v.to(tl.uint32, bitcast=True)
@@ -362,7 +380,9 @@ def test_assembly_with_a_fallback(device):
 
 @tessera.jit
 def plain_asm_kernel(x):
-    v = tl.inline_asm_elementwise("not.b32 $0, $1;", "=r,r", [tl.load(x)], dtype=tl.int32, is_pure=True, pack=1)
+    v = tl.inline_asm_elementwise(
+        "not.b32 $0, $1;", "=r,r", [tl.load(x)], dtype=tl.int32, is_pure=True, pack=1
+    )
     tl.store(x, v)
 
 

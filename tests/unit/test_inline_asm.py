@@ -47,20 +47,31 @@ def halves_kernel(x, out, N: tl.constexpr):
 
 @tessera.jit
 def special_kernel(out):
-    lane = tl.inline_asm_elementwise("mov.u32 $0, %laneid;", "=r", [], dtype=tl.int32, is_pure=True, pack=1)
+    lane = tl.inline_asm_elementwise(
+        "mov.u32 $0, %laneid;", "=r", [], dtype=tl.int32, is_pure=True, pack=1
+    )
     tl.store(out, lane)
 
 
 @tessera.jit
 def dropped_kernel(x):
     v = tl.load(x)
-    tl.inline_asm_elementwise("// kept\n not.b32 $0, $1;", "=r,r", [v], dtype=tl.int32, is_pure=False, pack=1)
-    tl.inline_asm_elementwise("// gone\n not.b32 $0, $1;", "=r,r", [v], dtype=tl.int32, is_pure=True, pack=1)
+    tl.inline_asm_elementwise(
+        "// kept\n not.b32 $0, $1;", "=r,r", [v], dtype=tl.int32, is_pure=False, pack=1
+    )
+    tl.inline_asm_elementwise(
+        "// gone\n not.b32 $0, $1;", "=r,r", [v], dtype=tl.int32, is_pure=True, pack=1
+    )
 
 
 @tessera.jit
 def wrong_kernel(x, RULES: tl.constexpr):
-    tl.store(x, tl.inline_asm_elementwise("nop;", RULES, [tl.load(x)], dtype=tl.int32, is_pure=True, pack=1))
+    tl.store(
+        x,
+        tl.inline_asm_elementwise(
+            "nop;", RULES, [tl.load(x)], dtype=tl.int32, is_pure=True, pack=1
+        ),
+    )
 
 
 def compiled(fn, signature, constants):

@@ -6,6 +6,7 @@ a lowering on the CPU and on NVIDIA.
 """
 
 # pyright: basic
+# ruff: noqa: SIM905
 from __future__ import annotations
 
 import inspect
@@ -29,12 +30,17 @@ from tessera.ir import Op
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
 
-_USED = (tessera.backends.cpu.function, tessera.backends.gpu.module, tessera.frontend, tessera.interp)
+_USED = (
+    tessera.backends.cpu.function,
+    tessera.backends.gpu.module,
+    tessera.frontend,
+    tessera.interp,
+)
 
 # --- A: the host ------------------------------------------------------------------------------------------------
 HOST = (
-    "AsyncCompileMode aggregate autotune cdiv CompilationError compile Config constexpr_function FutureKernel heuristics "
-    "InterpreterError jit JITFunction KernelInterface language MockTensor must_use_result next_power_of_2 OutOfResources "
+    "AsyncCompileMode aggregate autotune cdiv CompilationError compile Config constexpr_function FutureKernel "
+    "heuristics InterpreterError jit JITFunction KernelInterface language MockTensor must_use_result next_power_of_2 OutOfResources "
     "reinterpret runtime TensorWrapper TritonError testing tools knobs"
 ).split()
 
@@ -124,7 +130,11 @@ PATHS = [
     *(f"extra.libdevice.{n}" for n in dict.fromkeys(LIBDEVICE)),
     *(f"extra.cuda.libdevice.{n}" for n in ("sin", "erf", "pow")),
 ]  # fmt: skip
-PLAIN_VALUES = {"pi32_t", "TRITON_MAX_TENSOR_NUMEL", "constexpr"}  # instances, or a type made elsewhere
+PLAIN_VALUES = {
+    "pi32_t",
+    "TRITON_MAX_TENSOR_NUMEL",
+    "constexpr",
+}  # instances, or a type made elsewhere
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -173,10 +183,25 @@ def test_library_functions_are_written_in_the_language():
 
 
 # --- the ops behind the names --------------------------------------------------------------------------------------
-STRUCTURE = {"func", "return", "yield", "condition", "if", "for", "while", "call"}  # lowered as control flow
+STRUCTURE = {
+    "func",
+    "return",
+    "yield",
+    "condition",
+    "if",
+    "for",
+    "while",
+    "call",
+}  # lowered as control flow
 # Lowered before: descriptors become pointers and masks (on the CPU only those of rows), checks are made by hand.
 BEFORE_CPU = {"descriptor_gather", "descriptor_scatter"}
-BEFORE_GPU = {"make_descriptor", "descriptor_load", "descriptor_store", "descriptor_gather", "descriptor_scatter"}
+BEFORE_GPU = {
+    "make_descriptor",
+    "descriptor_load",
+    "descriptor_store",
+    "descriptor_gather",
+    "descriptor_scatter",
+}
 ONLY_GPU = {"inline_asm", "volatile_asm"}  # the front end refuses them elsewhere
 ONLY_INTERPRETER = {"breakpoint"}  # stops the interpreter; other targets pass it by
 

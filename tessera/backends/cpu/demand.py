@@ -73,10 +73,14 @@ def _reshape(lo: Lowering, op: Any, at: Point, index: int) -> Val:
 
 
 def _lane_by_lane(lo: Lowering, op: Any, at: Point) -> Val:
-    """Each lane at a point of its own."""
-    t, n = elem_of(op.results[0].type), at.lanes
-    if n == 1:
+    if at.lanes == 1:
         raise unsupported(op, f"reshaping {shape_of(op.x.type)} to {shape_of(op.result.type)} here")
+    return lane_by_lane(lo, op, at)
+
+
+def lane_by_lane(lo: Lowering, op: Any, at: Point) -> Val:
+    """The op's value, each lane at a point of its own."""
+    t, n = elem_of(op.results[0].type), at.lanes
     e, text = scalar_type(t), "poison"
     for k in range(n):
         coords = tuple(

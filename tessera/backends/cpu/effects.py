@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.backends.cpu.affine import constant
 from tessera.backends.cpu.casts import cast
+from tessera.backends.cpu.demand import lane_by_lane
 from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
 from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make, unsupported
 from tessera.backends.cpu.memory import dummy, load_at, store_at
@@ -288,6 +289,8 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
 @evaluates(memory.DescriptorLoadOp)
 def _descriptor_load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     elem = op.desc.type.elem
+    if any(c.pattern is not None for c in at.coords[:-1]):  # a reshaped block: lanes lie in several rows
+        return lane_by_lane(lo, op, at)
     address, mask = descriptor_address(lo, op, at)
     padding = lo.descriptors[op.desc].padding
     other = constant(elem, float("nan")) if padding == "nan" and elem.is_floating() else None

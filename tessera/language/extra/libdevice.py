@@ -6,6 +6,7 @@ NVIDIA's is needed: the functions are written in the language, or ops of every b
 """
 
 # pyright: basic
+# ruff: noqa: F401 the names are exported
 from __future__ import annotations
 
 from tessera.dtypes import float32, float64, int64

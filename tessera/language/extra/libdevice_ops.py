@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tessera.language.builtin import builtin
 
-UNARY = {
+UNARY: dict[str, str] = {
     "exp10": "10 to the power x.",
     "expm1": "e to the power x, minus 1, accurate near 0.",
     "log10": "Logarithm to base 10.",
@@ -35,7 +35,7 @@ def _unary(name, doc):
 exp10, expm1, log10, log1p, tan, asin, acos, atan, sinh, cosh, tanh, trunc, rint, round, sqrt_rn = (
     _unary(name, doc) for name, doc in UNARY.items()
 )
-ROOTS = {
+ROOTS: dict[str, str] = {
     "floor": "Largest integer not above x, as a float.",
     "ceil": "Smallest integer not below x, as a float.",
     "exp2": "2 to the power x.",

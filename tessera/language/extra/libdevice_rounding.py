@@ -25,7 +25,6 @@ from tessera.language.extra.libdevice_base import (
     _step_down,
     _step_up,
     _sum2,
-    typed,
 )
 from tessera.language.extra.libdevice_ops import ceil, div_rn, floor, rint, sqrt_rn, trunc
 
@@ -166,9 +165,7 @@ def _fma(x, y, z, mode: constexpr):
         e = ((b1 - r) + b2) + a2
         # Where the product underflows, its own error decides what the others leave open.
         e = where((e == 0) & (arithmetic.abs(p) < 2.0**-960), _product_error(x, y, p), e)
-        finite = (
-            (arithmetic.abs(x) < INF) & (arithmetic.abs(y) < INF) & (arithmetic.abs(z) < INF)
-        )
+        finite = (arithmetic.abs(x) < INF) & (arithmetic.abs(y) < INF) & (arithmetic.abs(z) < INF)
         over = (e < 0) | ((r == INF) & finite)
         under = (e > 0) | ((r == -INF) & finite)
         return _exact_zero(_moved(r, over, under, mode), p, z, mode)
