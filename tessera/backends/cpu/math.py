@@ -205,7 +205,8 @@ def lanewise(x: Lanes, function: str, element: str, arity: int) -> str:
     if f"@{name}" in x.em.globals:
         return name
     x.em.globals[f"@{name}"] = None
-    x.em.declare(element, function, *[element] * arity)
+    # Not `em.declare`: the definition stays when the code that asked for it is discarded.
+    x.em.declarations[f"declare {element} @{function}({', '.join([element] * arity)})"] = None
     ty = vector_type(element, x.n)
     params = ", ".join(f"{ty} %x{i}" for i in range(arity))
     lines: list[str] = []
