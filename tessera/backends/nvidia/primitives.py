@@ -103,7 +103,6 @@ _row("membar_cta", (), "void", "fence.acq_rel.cta;", "~{memory}", pure=False)
 # --- arithmetic ------------------------------------------------------------------------------------------------
 _F, _D = "float", "double"
 _row("exp2.float", (_F,), _F, "ex2.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.exp2)
-_row("log2.float", (_F,), _F, "lg2.approx.f32 $0, $1;", "=f,f", meaning=np.log2)
 _row(
     "rsqrt.float",
     (_F,),
