@@ -1,8 +1,12 @@
-"""Stock TorchInductor on tessera's CPU back end: generated kernels, user kernels, dynamic shapes, random numbers."""
+"""Stock TorchInductor on tessera: generated kernels, user kernels, dynamic shapes, random numbers.
+
+On the device that TEST_DEVICE names, the CPU by default. On CUDA every kernel goes through Inductor's own launcher.
+"""
 
 # pyright: reportIndexIssue=false
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +28,10 @@ inductor_config.cpu_backend = "triton"
 inductor_config.triton.autotune_pointwise = False
 inductor_config.fallback_random = True
 inductor_config.compile_threads = 1
+DEVICE = os.environ.get("TEST_DEVICE", "cpu")
+torch.set_default_device(DEVICE)
+inductor_config.strict_static_triton_launcher = DEVICE == "cuda"
+inductor_config.static_launch_user_defined_triton_kernels = DEVICE == "cuda"
 
 
 def same(
@@ -96,10 +104,12 @@ def case_dynamic_shapes() -> None:
 
 def case_indices_out_of_range() -> None:
     torch._dynamo.reset()
+    torch.set_default_device("cpu")  # on a GPU a failed assertion ends the process
     x = torch.randn(10)
     compiled = torch.compile(lambda x, i: x[i] + 1)
     with pytest.raises(AssertionError, match="out of bounds"):
         compiled(x, torch.tensor([3, 12]))
+    torch.set_default_device(DEVICE)
 
 
 def case_random_numbers() -> None:

@@ -56,8 +56,8 @@ def cases_in(file: str) -> list[str]:
     ]  # fmt: skip
 
 
-def run_cases(folder: Path, file: str, *names: str) -> dict[str, dict[str, Any]]:
+def run_cases(folder: Path, file: str, *names: str, **env: str) -> dict[str, dict[str, Any]]:
     """What the cases of a script reported, by name."""
-    lines = python(folder, str(HERE / file), *names).splitlines()
+    lines = python(folder, str(HERE / file), *names, **env).splitlines()
     rows = [json.loads(line) for line in lines if line.startswith('{"case"')]
     return {row["case"]: row for row in rows}

@@ -34,6 +34,14 @@ def test_worker_processes_and_caches(tmp_path: Any):
     assert "hits 1" in python(tmp_path, script)
 
 
+@pytest.mark.gpu
+def test_inductor_on_a_gpu(tmp_path: Any):
+    for file in (FILE, "cuda_cases.py"):
+        rows = run_cases(tmp_path, file, TEST_DEVICE="cuda")
+        assert set(rows) == set(cases_in(file))
+        assert {n: r["error"] for n, r in rows.items() if r["error"]} == {}
+
+
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     return run_cases(tmp_path_factory.mktemp("models"), MODELS)

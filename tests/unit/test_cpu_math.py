@@ -7,7 +7,10 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.backends.cpu.target import LEVELS, resolve
+from tessera.backends.cpu.casts import Lanes
+from tessera.backends.cpu.emitter import Emitter
+from tessera.backends.cpu.math import lanewise
+from tessera.backends.cpu.target import AVX2, LEVELS, resolve
 from tessera.backends.llvm.binding import host_features
 from tessera.config import knobs
 from tests.unit.cpu_kit import native
@@ -157,3 +160,11 @@ def test_halves_round_to_even(isa, t):
 def test_levels():
     assert resolve("avx2")[1] is LEVELS["avx2"]
     assert resolve("generic")[0].cpu == "x86-64-v2"
+
+
+def test_declarations_of_libm_outlive_discarded_code():
+    em = Emitter({}, {})
+    with em.discarded():
+        name = lanewise(Lanes(em, AVX2, 4), "sinf", "float", 1)
+    assert name == "tessera.sinf.v4"
+    assert "declare float @sinf(float)" in em.declarations
