@@ -56,6 +56,7 @@ class Options:
     index_bits: int = (
         32  # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more
     )
+    may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
     target: GPUTarget | None = None  # set by the back end
 
     def __post_init__(self) -> None:

@@ -7,8 +7,9 @@ One piece of code serves every kernel function. What differs lies in structures 
     ROW    of an array type: how to read address, element type and place of its objects
 
 Two words per parameter make the key of a launch: what the value is (TAGS), and its element type or compile-time value.
-In front of them come the place of the first array and the CUDA context, after them three words per option: its name
-and two words as for a compile-time value. `fast_launch_ir` looks kernels up by this key.
+In front of them come the place of the first array, with the relations of the pointers (`overlap`) from bit 8 on, and
+the CUDA context, after them three words per option: its name and two words as for a compile-time value.
+`fast_launch_ir` looks kernels up by this key.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ HEAD = (
     "context",  # address of a pointer to cuCtxGetCurrent, null where CUDA is not in use
     "options",  # address of interned names of launch options, null at the end
     "true", "float", "tuple", "list", "modules", "torch",
+    "relations",  # relations(*values) → int, for what the storages' sizes do not tell
 )  # fmt: skip
 ENTRY = (
     "next", "hash", "words", "key", "made", "compiled", "cuda", "entry", "function", "config", "pool", "stream",
@@ -97,9 +99,10 @@ object:
   ret i1 true
 }
 
-; Bytes of the array that a NumPy array is a view of; -1: it is a view of something else. Such a root is contiguous, so
+; Bytes of the array that a NumPy array is a view of, and in *left those from the view's address on; -1: it is a view of
+; something else. Such a root is contiguous, so
 ; its size is the largest product of an extent and its stride.
-define internal i64 @numpy_bytes(ptr %o, ptr %t) nounwind {
+define internal i64 @numpy_bytes(ptr %o, ptr %t, ptr %left) nounwind {
 entry:
   br label %up
 up:
@@ -143,11 +146,18 @@ body:
   %i1 = add i64 %i, 1
   br label %head
 done:
+  %first = load i64, ptr %fields
+  %oa = getelementptr i8, ptr %o, i64 AFTER_TYPE
+  %from = load i64, ptr %oa
+  %end = add i64 %first, %most
+  %rest = sub i64 %end, %from
+  store i64 %rest, ptr %left
   ret i64 %most
 }
 
-; Key words and address of an array; the first array decides on *place. False: not an array of a known type.
-define internal i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %place) nounwind {
+; Key words, address and size (as for @classify) of an array; the first array decides on *place. False: not an array
+; of a known type.
+define internal i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %size, ptr %place) nounwind {
 entry:
   %val = getelementptr i64, ptr %key, i64 1
   %rows = HEAD.rows %d
@@ -175,7 +185,7 @@ host:
   %hdata = load i64, ptr %da
   %ea = getelementptr i64, ptr %da, i64 5
   %hdtype = load i64, ptr %ea
-  %hbytes = call i64 @numpy_bytes(ptr %o, ptr %t)
+  %hbytes = call i64 @numpy_bytes(ptr %o, ptr %t, ptr %size)
   %odd = icmp slt i64 %hbytes, 0
   br i1 %odd, label %no, label %known
 tensor:
@@ -228,12 +238,16 @@ sized:
   %tbytes = call i64 @PyLong_AsLongLong(ptr %nb)
   call void @Py_DecRef(ptr %nb)
   %negative = icmp slt i64 %tbytes, 0
-  br i1 %negative, label %bad, label %known
+  br i1 %negative, label %bad, label %bounded
+bounded:
+  %most = or i64 %tbytes, AT_MOST
+  store i64 %most, ptr %size
+  br label %known
 known:
-  %data = phi i64 [%hdata, %host], [%tdata, %sized]
-  %dtype = phi i64 [%hdtype, %host], [%tdtype, %sized]
-  %device = phi i64 [0, %host], [%dev, %sized]
-  %bytes = phi i64 [%hbytes, %host], [%tbytes, %sized]
+  %data = phi i64 [%hdata, %host], [%tdata, %bounded]
+  %dtype = phi i64 [%hdtype, %host], [%tdtype, %bounded]
+  %device = phi i64 [0, %host], [%dev, %bounded]
+  %bytes = phi i64 [%hbytes, %host], [%tbytes, %bounded]
   %units = lshr i64 %bytes, 31
   %huge = icmp ugt i64 %units, 15
   %capped = select i1 %huge, i64 15, i64 %units
@@ -256,8 +270,9 @@ known:
   ret i1 true
 }
 
-; Key words and slot of one argument; false: let Python see to it.
-define internal i1 @classify(ptr %d, ptr %o, i64 %mode, ptr %key, ptr %slot, ptr %place) nounwind {
+; Key words and slot of one argument; *size: bytes from a pointer to the end of its memory, AT_MOST added where that is
+; a bound, -1 for other arguments. False: let Python see to it.
+define internal i1 @classify(ptr %d, ptr %o, i64 %mode, ptr %key, ptr %slot, ptr %size, ptr %place) nounwind {
 entry:
   %over = alloca i32
   %value = alloca ptr
@@ -265,6 +280,7 @@ entry:
   %mini = alloca [MINI_BYTES x i8], align 8
   %val = getelementptr i64, ptr %key, i64 1
   store i64 0, ptr %val
+  store i64 -1, ptr %size
   %m = and i64 %mode, 255
   %constant = icmp eq i64 %m, MODE.CONSTANT
   br i1 %constant, label %const, label %runtime
@@ -302,6 +318,7 @@ ranged:
   %raw = icmp eq i64 %m, MODE.POINTER
   br i1 %raw, label %any, label %width
 any:
+  store i64 UNKNOWN_SIZE, ptr %size
   store i64 TAG.ANY, ptr %key
   ret i1 true
 width:
@@ -351,7 +368,7 @@ truth1:
   store i64 TAG.BOOL, ptr %key
   ret i1 true
 arrays:
-  %aok = call i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %place)
+  %aok = call i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %size, ptr %place)
   br i1 %aok, label %trim, label %no
 trim:
   ; alignment counts only by the default rules

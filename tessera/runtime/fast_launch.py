@@ -15,7 +15,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from tessera.backends.compiler import Options
@@ -39,6 +39,7 @@ from tessera.runtime.fast_bind_ir import (
     UNKEYED,
 )  # fmt: skip
 from tessera.runtime.launcher import DATA_PTR, MethodDef, kind_code, native_code
+from tessera.runtime.overlap import relations
 
 METH_FASTCALL_KEYWORDS = 0x82
 METH_NOARGS = 0x04
@@ -182,6 +183,19 @@ def mode_of(p: KernelParam) -> int:
     return UNALIGNED if p.do_not_specialize_on_alignment else DEFAULT
 
 
+def _relations(modes: list[int], *values: Any) -> int:
+    """The relations of a launch's pointers, where native code has found that storages may overlap."""
+    pointers: list[Any] = []
+    for mode, x in zip(modes, values, strict=True):
+        number = x is None or isinstance(x, (bool, int, float))
+        if mode == POINTER_MODE:
+            if x is not None:
+                pointers.append(x)
+        elif mode in (DEFAULT, FIXED, UNALIGNED) and not number:
+            pointers.append(x)
+    return relations(pointers)
+
+
 class FastPath:
     """`launch` is the builtin function; it calls `fallback(key, grid, *args, **kwargs)` where it must."""
 
@@ -196,6 +210,7 @@ class FastPath:
         self._table = (ctypes.c_uint64 * BUCKETS)()
         self._entries: dict[bytes, Any] = {}
         self._lock = threading.Lock()
+        self._relations = partial(_relations, [mode_of(p) & 255 for p in params])
         held = [
             _words(*map(id, self.names)), _words(*addresses), _words(*map(mode_of, params)), array_types(),
             _option_names(),
@@ -209,12 +224,14 @@ class FastPath:
             "rows": ctypes.addressof(array_types().rows), "context": ctypes.addressof(array_types().context),
             "options": ctypes.addressof(_option_names()[0]), "true": id(True), "float": id(float), "tuple": id(tuple),
             "list": id(list), "modules": id(sys.modules), "torch": id(TORCH),
+            "relations": id(self._relations),
         }  # fmt: skip
         head = struct.pack(f"={len(HEAD)}Q", *(fields[name] for name in HEAD))
         # The function's module slot keeps alive all that the native code reads, as long as the function lives.
         self._parts: dict[bytes, Any] = {}  # what the entries point at
         self._held: list[Any] = [
             held,
+            self._relations,
             defaults,
             hooks,
             fallback,
@@ -277,7 +294,7 @@ class FastPath:
         if start.cuda and words[1] == 0 and start.context:
             array_types().context[0] = start.context  # the next key will tell the context
             return False
-        on_device = 2 if words[0] == DEVICE_PLACE else 0
+        on_device = 2 if words[0] & 255 == DEVICE_PLACE else 0
         tags = words[2 : 2 + 2 * len(values) : 2]
         arrays = [t & 2 for t in tags if t & TAGS["ARRAY"]]
         # Arrays elsewhere than the kernel runs need the checks of the Python path.

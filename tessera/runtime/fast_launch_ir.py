@@ -13,6 +13,7 @@ from tessera.runtime.fast_bind_ir import (
     BUCKETS,
     CONSTANT,
     DEFAULT,
+    DEVICE_PLACE,
     ENTRY,
     FIXED,
     HEAD,
@@ -22,7 +23,9 @@ from tessera.runtime.fast_bind_ir import (
     TAGS,
 )
 from tessera.runtime.fast_bind_ir import TEXT as BIND
+from tessera.runtime.fast_overlap_ir import TEXT as OVERLAP
 from tessera.runtime.launcher_ir import HEADER
+from tessera.runtime.overlap import AT_MOST, MOST_PAIRS, UNKNOWN
 
 TEXT = r"""
 ; The entry of a key, or null.
@@ -453,6 +456,7 @@ python:
 room:
   %values = alloca ptr, i64 %n
   %slots = alloca i64, i64 %n
+  %sizes = alloca i64, i64 %n
   %n2 = shl i64 %n, 1
   %kw3 = mul i64 %kw, 3
   %k1 = add i64 %n2, 2
@@ -493,14 +497,25 @@ argument2:
   %jk2 = add i64 %jk, 2
   %kp = getelementptr i64, ptr %key, i64 %jk2
   %sp = getelementptr i64, ptr %slots, i64 %j
-  %fine = call i1 @classify(ptr %d, ptr %o, i64 %mode, ptr %kp, ptr %sp, ptr %place)
+  %zp = getelementptr i64, ptr %sizes, i64 %j
+  %fine = call i1 @classify(ptr %d, ptr %o, i64 %mode, ptr %kp, ptr %sp, ptr %zp, ptr %place)
   %j1 = add i64 %j, 1
   br i1 %fine, label %classified, label %python
 classified:
   br label %classify
 placed:
   %where = load i64, ptr %place
-  store i64 %where, ptr %key
+  %ondevice = icmp eq i64 %where, DEVICE_PLACE
+  br i1 %ondevice, label %marked, label %relate
+relate:
+  %relations = call i64 @relate(ptr %d, ptr %values, ptr %slots, ptr %sizes, i64 %n)
+  %odd = icmp slt i64 %relations, 0
+  br i1 %odd, label %python, label %marked
+marked:
+  %related = phi i64 [0, %placed], [%relations, %relate]
+  %high = shl i64 %related, 8
+  %key0 = or i64 %where, %high
+  store i64 %key0, ptr %key
   store ptr null, ptr %context
   %ca = HEAD.context %d
   %current = load ptr, ptr %ca
@@ -562,9 +577,11 @@ def fast_launch_ir() -> str:
         **{f"TAG.{k}": v for k, v in TAGS.items()},
         "MODE.DEFAULT": DEFAULT, "MODE.CONSTANT": CONSTANT, "MODE.FIXED": FIXED, "MODE.POINTER": POINTER_MODE,
         "MODE.KEYED": KEYED,
+        "DEVICE_PLACE": DEVICE_PLACE, "UNKNOWN_SIZE": UNKNOWN, "LAST_PAIR": MOST_PAIRS - 1,
+        "AT_MOST": AT_MOST, "LESS_MARK": ~AT_MOST, "LOWEST_WORD": -(1 << 63),
     }  # fmt: skip
     lines: list[str] = []
-    for number, line in enumerate((BIND + TEXT).splitlines()):
+    for number, line in enumerate((BIND + OVERLAP + TEXT).splitlines()):
         words = line.split()
         if len(words) == 4 and words[1] == "=" and words[2].split(".")[0] in _STRUCTURES:
             structure, field = words[2].split(".")

@@ -23,6 +23,7 @@ from tessera.runtime.cache import disk_cache, toolchain_fingerprint
 from tessera.runtime.driver import Driver, driver, driver_named
 from tessera.runtime.fast_launch import FastPath, array_types, supported
 from tessera.runtime.interface import KernelInterface
+from tessera.runtime.overlap import violates
 from tessera.runtime.specialize import constants_and_attrs, flatten_runtime, specializer
 
 FORBIDDEN_OPTIONS = {
@@ -296,6 +297,11 @@ class JITFunction(JITCallable, KernelInterface):
         grid = self._extents(grid, values)
         if isinstance(compiled, FutureKernel):
             compiled = compiled.result()
+        assumed = getattr(compiled.metadata, "assumed_disjoint", None)
+        if assumed and violates(assumed, compiled.metadata.args, prepared.arguments(values)):
+            compiled = self._overlapping(cache, pairs, options, target, device)
+            if compiled is None:
+                return None
         if grid[0] * grid[1] * grid[2] != 0:
             self._start(compiled, prepared, values, grid, on, device)
             if self._fast is not None and prepared.plain:
@@ -311,6 +317,17 @@ class JITFunction(JITCallable, KernelInterface):
         except TypeError:  # an unhashable constexpr or option
             key = (repr(pairs), types, repr(options))
         return key
+
+    def _overlapping(
+        self, cache: dict[Any, Any], pairs: Any, options: dict[str, Any], target: GPUTarget, device: int
+    ) -> Any:  # fmt: skip
+        """The build of a kernel that assumes nothing of its arrays; None if a hook vetoed it."""
+        options = {**options, "may_overlap": True}
+        key = self._key(pairs, options)
+        found = cache.get(key)
+        if found is None:
+            found = self._compile(cache, key, pairs, options, target, device, warmup=False)
+        return found.result() if isinstance(found, FutureKernel) else found
 
     def _extents(self, grid: Any, values: tuple[Any, ...]) -> tuple[int, int, int]:
         if callable(grid):

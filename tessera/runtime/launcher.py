@@ -99,7 +99,8 @@ def native_code() -> LoadedObject:
     if image is None:
         image = optimise(text, target, "sroa").to_object()
         store.put(key, {"object": image})
-    return link_object(image, ["launch_cuda", "launch_cpu", "fast_launch", "fast_hash"]).pin()
+    names = ["launch_cuda", "launch_cpu", "fast_launch", "fast_hash", "fast_relations"]
+    return link_object(image, names).pin()
 
 
 @cache

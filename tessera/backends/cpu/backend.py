@@ -69,7 +69,9 @@ class CpuBackend(Backend):
         return manager.run(module)
 
     def _llir(self, module: Module, metadata: dict[str, Any], options: Options) -> str:
-        lowered = lower_module(module, self.facts, options.enable_fp_fusion)
+        lowered = lower_module(
+            module, self.facts, options.enable_fp_fusion, overlap=options.may_overlap
+        )
         metadata["name"] = lowered.name
         metadata["args"] = lowered.args
         metadata["shared"] = 0

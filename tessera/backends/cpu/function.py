@@ -38,22 +38,25 @@ _REGISTERED = (
 
 @dataclass(frozen=True, slots=True)
 class LoweredModule:
-    """LLVM IR and the facts for the launch: bytes of scratch memory a thread needs, pairs of arguments that the code
-    takes to overlap fully or not at all, and the kinds of the arguments."""
+    """LLVM IR and the facts for the launch: bytes of scratch memory a thread needs, the kinds of the arguments, and
+    pairs of them (positions i < j, and 1 if they may be the same array) that the code takes not to overlap."""
 
     text: str
     name: str
     scratch_bytes: int
-    assumed_disjoint: list[tuple[str, str]]
+    assumed_disjoint: list[tuple[int, int, int]]
     args: list[str]
     assertions: list[str]
 
 
 def lower_module(
-    module: Module, facts: CpuFacts, fuse: bool = True, name: str = ""
+    module: Module, facts: CpuFacts, fuse: bool = True, name: str = "", overlap: bool = False
 ) -> LoweredModule:
-    """LLVM IR text of a module on the tile level. CompilationError for what the back end cannot do."""
-    state = ModuleState(facts, fuse=fuse)
+    """LLVM IR text of a module on the tile level. CompilationError for what the back end cannot do.
+
+    `fuse`: contract a product and a sum. `overlap`: arguments may overlap in any way.
+    """
+    state = ModuleState(facts, fuse=fuse, overlap=overlap)
     functions: list[str] = []
     kernel: FuncOp | None = None
     for f in module.body:
@@ -70,8 +73,8 @@ def lower_module(
     declarations = [d for d in state.declarations if d.split("@", 1)[1].split("(", 1)[0] not in own]
     text = "\n".join([*parts, *declarations, *functions, "!0 = !{}", "!1 = !{i32 1}", ""])
     kinds = [a.type.short for a in kernel.body.args]
-    return LoweredModule(text, name or kernel.name, state.scratch, sorted(state.assumed_disjoint), kinds,
-                         state.assertions)  # fmt: skip
+    pairs = [(i, j, same) for (i, j), same in sorted(state.assumed_disjoint.items())]
+    return LoweredModule(text, name or kernel.name, state.scratch, pairs, kinds, state.assertions)
 
 
 def _is_simple(op: Op) -> bool:
@@ -96,6 +99,7 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
         em.parameter(p)
     lo.exit_label = "exit"
     lo.elementwise = all(_is_simple(op) for op in f.body)
+    state.arguments = {arg: i for i, arg in enumerate(f.body.args)}
     lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
     for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
         lo.scalars[arg] = _argument(lo, arg, i, dict(attrs))

@@ -91,7 +91,11 @@ class ModuleState:
     declarations: dict[str, None] = field(default_factory=lambda: {})
     globals: dict[str, None] = field(default_factory=lambda: {})
     strings: dict[str, str] = field(default_factory=lambda: {})
-    assumed_disjoint: set[tuple[str, str]] = field(default_factory=lambda: set())
+    arguments: dict[Value, int] = field(default_factory=lambda: {})  # of the kernel → position
+    # Pairs of the kernel's pointers: a load through the one runs in the loop that stores through the other. 0: the
+    # memory must not overlap at all; 1: or start at the same address.
+    assumed_disjoint: dict[tuple[int, int], int] = field(default_factory=lambda: {})
+    overlap: bool = False  # nothing is assumed
     assertions: list[str] = field(default_factory=lambda: [])
     scratch: int = 0
     fuse: bool = True
