@@ -103,6 +103,8 @@ def apply(fe: FrontEnd, call: Application) -> Any:
         return _construct(fe, func, args, kwargs)
     if isinstance(func, dtype) or not callable(func):
         raise TypeMismatch(f"a value of type {type_text(func)} cannot be called")
+    if getattr(func, "__triton_builtin__", False):  # another library's: it takes language values
+        return wrap(_checked(func, args, kwargs))
     return _call_host(func, args, kwargs)
 
 

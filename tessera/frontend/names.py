@@ -74,6 +74,8 @@ def is_free(value: Any) -> bool:
     if isinstance(value, type):
         return is_aggregate(value) or hasattr(value, "_fields") or _is_own(value)
     # an autotuner or another wrapper around a jitted function; functions and enum members of the language
+    if getattr(value, "__triton_builtin__", False):
+        return True
     return isinstance(getattr(value, "fn", None), JITCallable) or _is_own(value)
 
 

@@ -21,6 +21,7 @@ from tessera.config import epoch, knobs
 from tessera.errors import DeviceAssertionError, HostPointerError, LaunchError, NoDeviceError
 from tessera.ir import parse_module, unpack_locations
 from tessera.runtime import cuda
+from tessera.runtime.benchmark import L2_BYTES, do_bench
 from tessera.runtime.cuda_abi import launch_config
 from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.fast_launch import Start
@@ -58,14 +59,32 @@ class Driver:
 
     def get_active_torch_device(self) -> Any:
         """torch.device of this driver's memory. NoDeviceError when torch has not been imported."""
-        torch = sys.modules.get("torch")
-        if torch is None:
-            raise NoDeviceError("torch is not imported")
+        torch = _torch()
         return (
             torch.device("cpu")
             if self.name != "cuda"
             else torch.device("cuda", self.get_current_device())
         )
+
+    def get_device_interface(self) -> Any:
+        """torch.cuda, or torch.cpu for host memory. NoDeviceError when torch has not been imported."""
+        return getattr(_torch(), "cuda" if self.name == "cuda" else "cpu")
+
+    def get_benchmarker(self) -> Callable[..., Any]:
+        """The stopwatch of autotuning: `benchmarker(call, quantiles=...)` gives times in ms."""
+        return do_bench
+
+    def get_empty_cache_for_benchmark(self) -> Any:
+        """A torch tensor larger than the device's caches, for `clear_cache`."""
+        torch = _torch()
+        return torch.empty(L2_BYTES // 4, dtype=torch.int, device=self.get_active_torch_device())
+
+    def clear_cache(self, cache: Any) -> None:
+        cache.zero_()
+
+    @property
+    def utils(self) -> Driver:
+        return self
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
         """Set the kernel's module, function and launcher for the current device."""
@@ -80,6 +99,13 @@ class Driver:
         if is_numpy(x) or speaks_dlpack(x):
             return address_of_array(x)
         return x
+
+
+def _torch() -> Any:
+    torch = sys.modules.get("torch")
+    if torch is None:
+        raise NoDeviceError("torch is not imported")
+    return torch
 
 
 class CpuDriver(Driver):
@@ -166,10 +192,6 @@ class CudaDriver(Driver):
 
     def __init__(self) -> None:
         self.api = cuda.driver()
-
-    @property
-    def utils(self) -> CudaDriver:
-        return self
 
     def get_current_target(self) -> GPUTarget:
         major, minor = self.get_device_capability()

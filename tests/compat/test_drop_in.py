@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from kit import ROOT, python
+from kit import ROOT, needs_torch, python
 
 from tessera.compat.absent import REASONS, explain
 from tessera.compat.binaries import folder_name
@@ -209,3 +209,59 @@ for name in {list(REASONS)}:
 def test_folder_names():
     assert folder_name("00" * 32) == "A" * 52
     assert folder_name("ff" * 5) == "7" * 8
+
+
+def test_builtins_of_another_library(tmp_path: Path):
+    """Functions marked as builtins of Triton run while compiling and get the language's values."""
+    (tmp_path / "program.py").write_text("""
+import numpy as np
+import tessera.compat
+import triton
+import triton.language as tl
+
+
+def builtin(function):
+    function.__triton_builtin__ = True
+    return function
+
+
+@builtin
+def covering(n, *, _builder=None):
+    assert isinstance(n, tl.constexpr)
+    return tl.constexpr(triton.next_power_of_2(n.value))
+
+
+@builtin
+def if_masked(mask, value, *, _builder=None):
+    return tl.constexpr(None) if isinstance(mask, tl.constexpr) and mask.value is None else value
+
+
+@triton.jit
+def double(x, out, N: tl.constexpr):
+    i = tl.arange(0, covering(N))
+    tl.store(out + i, 2 * tl.load(x + i, i < N, if_masked(i < N, 0.0)), i < N)
+
+
+x = np.arange(50, dtype=np.float32)
+out = np.zeros_like(x)
+double[(1,)](x, out, N=50)
+assert (out == 2 * x).all()
+""")
+    python(tmp_path, str(tmp_path / "program.py"))
+
+
+@needs_torch
+def test_what_libraries_ask_the_driver_for(tmp_path: Path):
+    code = """
+import tessera.compat, torch, triton
+active = triton.runtime.driver.active
+assert active.get_active_torch_device() == torch.device("cpu")
+assert active.get_device_interface() is torch.cpu
+cache = active.get_empty_cache_for_benchmark()
+cache.fill_(1)
+active.clear_cache(cache)
+assert cache.max().item() == 0
+assert min(active.get_benchmarker()(lambda: None, quantiles=(0.5, 0.2, 0.8))) >= 0
+assert active.utils.get_device_properties(0) == {}
+"""
+    python(tmp_path, "-c", code, TESSERA_DEFAULT_BACKEND="cpu")
