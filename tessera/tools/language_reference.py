@@ -19,7 +19,7 @@ import numpy as np
 
 import tessera.language as tl
 from tessera.runtime.driver import driver
-from tessera.tools.language_examples import EXAMPLES, HELPERS, SETUP, body
+from tessera.tools.language_examples import ACCURACY, EXAMPLES, HELPERS, SETUP, body
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Program model and creation": (
@@ -165,6 +165,17 @@ def libdevice() -> list[str]:
     return lines
 
 
+def accuracy() -> list[str]:
+    """A table of measured errors."""
+    lines = [
+        "Largest measured error in ulp. Names without `tl.` are those of `tl.extra.libdevice`; `tl.exp` in fp32 is quick:",
+        "on GPUs its error grows with |x|. GPU code was measured in a simulator whose hardware functions are exact:",
+        "`ex2.approx`, `rsqrt.approx` and their like add up to 2 ulp in fp32.", "",
+        "| function | fp32 CPU | fp32 GPU | fp64 CPU | fp64 GPU |", "|---|---|---|---|---|",
+    ]  # fmt: skip
+    return lines + ["| " + " | ".join(row.split()) + " |" for row in ACCURACY.splitlines()]
+
+
 def document() -> str:
     """The text of docs/language.md."""
     lines = [
@@ -179,6 +190,7 @@ def document() -> str:
         lines += [f"## {title}", ""]
         for name in names:
             lines += entry(name)
+    lines += ["## Accuracy", "", *accuracy(), ""]
     lines += ["## libdevice", "", inspect.getdoc(tl.extra.libdevice) or "", "", *libdevice(), ""]
     return "\n".join(lines)
 
