@@ -119,7 +119,7 @@ def row(name: str, us: list[float], them: list[float]) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of a kernel's name")
     parser.add_argument("--stages", action="store_true")

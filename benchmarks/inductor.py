@@ -9,7 +9,7 @@ error of a gradient relative to eager's largest. Start each of the first two wit
 TRITON_CACHE_DIR and TESSERA_CACHE_DIR.
 """
 
-# pyright: basic
+# pyright: basic, reportMissingImports=warning
 from __future__ import annotations
 
 import argparse

@@ -77,7 +77,9 @@ def own_share(array: Any, rounds: int) -> dict[str, float]:
     real = on.native_start
 
     def start(kernel: Any, device: int) -> Any:
-        return dataclasses.replace(real(kernel, device), entry=code["nothing"], keep=code)
+        usual = real(kernel, device)
+        assert usual is not None
+        return dataclasses.replace(usual, entry=code["nothing"], keep=code)
 
     on.native_start = start
     try:
@@ -130,7 +132,7 @@ def columns(rounds: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", help="write the figures there")
     arguments = parser.parse_args()

@@ -275,6 +275,9 @@ class HookKnob(Knob[HookChain]):
         super().__init__(HookChain(reverse), doc=doc)
         self.reverse = reverse
 
+    def __set__(self, group: Group, value: HookChain | Hook | Env | None) -> None:
+        super().__set__(group, cast("HookChain", value))
+
     def read(self, group: Group) -> HookChain:
         chain = group.overrides[self.name] = HookChain(self.reverse)
         return chain

@@ -157,7 +157,8 @@ class CheckedMachine(Machine):
             f"after element {holds - 1}" if element >= 0 else
             f"{op.opcode} out of bounds: {what} element {element} of argument `{base.name}`, before its storage"
         )  # fmt: skip
-        self._fail(error, op, index, [*offsets, *([op.mask] if mask is not None else [])])
+        masks = [] if mask is None or isinstance(op, AtomicCasOp) else [op.mask]
+        self._fail(error, op, index, [*offsets, *masks])
 
     def _provenance(self, v: Value) -> tuple[Value | None, list[Value]]:
         """The kernel argument that a pointer derives from, and the offsets that were added on the way."""
@@ -178,9 +179,8 @@ class CheckedMachine(Machine):
                 v = loop.inits[v.index - isinstance(loop, ForOp)]
             else:
                 break
-        is_argument = (
-            v.op is None and v.owner.parent is not None and v.owner.parent.opcode == "func"
-        )
+        holder = v.owner.parent
+        is_argument = v.op is None and isinstance(holder, Op) and holder.opcode == "func"
         return (v if is_argument else None), offsets
 
     # --- numbers ----------------------------------------------------------------------------------------------
@@ -228,7 +228,7 @@ class CheckedMachine(Machine):
         elif e.bits < 64:
             return  # the front end's assertions know which operations may wrap
         else:
-            bad = _overflows(op, *values, result)
+            bad = _overflows(op, values[0], values[1], result)
         if np.any(bad):
             error = IntegerOverflow(
                 f"{self._result_name(op)} does not fit {e}: overflow in `{op.opcode}`"

@@ -47,8 +47,9 @@ def unpack_locations(module: Module, packed: Packed) -> None:
     """Give the ops and values of a module, printed and parsed again, their locations and names back."""
     strings = packed["strings"]
     places: list[Loc] = []
-    for file, line, col, end_line, end_col, function, first, site in packed["places"]:
-        call_site: Loc | None = places[site] if site >= 0 else None
+    rows: list[tuple[int, int, int, int, int, int, int, int]] = packed["places"]
+    for file, line, col, end_line, end_col, function, first, site in rows:
+        call_site = places[site] if site >= 0 else None
         places.append(
             Loc(strings[file], line, col, end_line, end_col, strings[function], first, call_site)
         )

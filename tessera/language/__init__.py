@@ -165,9 +165,7 @@ from tessera.language.standard import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from typing import (
-        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
-    )
+    from tessera.language.kernel_typing import constexpr
 else:
     from tessera.language.values import constexpr
 

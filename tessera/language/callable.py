@@ -98,6 +98,7 @@ class JITCallable:
 
     is_library = False  # of tessera itself: its source belongs to the compiler's version
     must_use: str | None = None
+    __name__: str  # of the function, as its other dunder names
 
     def __init__(
         self,

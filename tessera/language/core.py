@@ -7,6 +7,7 @@ those that are also methods of tensors are entered.
 from __future__ import annotations
 
 import builtins
+import typing
 from typing import Any
 
 from tessera.dtypes import (
@@ -170,8 +171,7 @@ def str_to_ty(name: Any, c: Any = None) -> Any:
     if name == "constexpr":
         return constexpr_type(c)
     if isinstance(name, (builtins.tuple, list)):
-        names: Any = name
-        return tuple_type([str_to_ty(n, None) for n in names])
+        return tuple_type([str_to_ty(n, None) for n in typing.cast("list[Any]", name)])
     text = str(name).replace(" ", "")
     if text.startswith("tensordesc<"):
         inner, dims = text.removeprefix("tensordesc<").rstrip(">").split("[")

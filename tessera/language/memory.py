@@ -139,12 +139,12 @@ def atomic_store(
 
 @library
 def atomic_poll(
-    pointer,
-    expected,
+    pointer: Any,
+    expected: Any,
     sem: constexpr = "acquire",
     scope: constexpr = "gpu",
     timeout_ns: constexpr = None,
-):
+) -> Any:
     """Wait until the scalar `*pointer` equals `expected`; int1: whether it did before `timeout_ns` nanoseconds passed.
 
     Without a timeout it waits for ever: of a program that runs after this one (the interpreter and the CPU run

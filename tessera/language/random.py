@@ -14,9 +14,7 @@ from tessera.language import arithmetic, creation, hints, values
 from tessera.language.callable import library
 
 if TYPE_CHECKING:
-    from typing import (
-        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
-    )
+    from tessera.language.kernel_typing import constexpr
 else:
     from tessera.language.values import constexpr
 

@@ -13,9 +13,7 @@ from tessera.language.aggregate import constexpr_function
 from tessera.language.callable import library
 
 if TYPE_CHECKING:
-    from typing import (
-        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
-    )
+    from tessera.language.kernel_typing import constexpr
 else:
     from tessera.language.values import constexpr
 

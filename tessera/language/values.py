@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import block_type, dtype, pointer_type
 from tessera.errors import KernelOnly
@@ -198,6 +198,16 @@ class tensor:
     """A run-time value of a kernel: a scalar (`type` is a dtype or pointer type) or a tile (`type` is a block type)."""
 
     __slots__ = ("handle", "type")
+
+    if TYPE_CHECKING:  # the front end computes; type checkers need to know of the operators
+
+        def _operator(self, other: Any = None) -> Any: ...
+
+        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = _operator
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = _operator
+        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __neg__ = __pos__ = _operator
+        __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __invert__ = _operator
+        __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _operator
 
     def __init__(self, handle: Any, type: Any):
         self.handle = handle

@@ -145,7 +145,7 @@ class CpuDriver(Driver):
 
 
 def _cpu_failure(kernel: CompiledKernel, status: int) -> Exception:
-    messages = getattr(kernel.metadata, "assertions", None) or []
+    messages: list[str] = getattr(kernel.metadata, "assertions", None) or []
     if 0 < status <= len(messages):
         return DeviceAssertionError(f"assertion failed in {kernel.name}: {messages[status - 1]}")
     return LaunchError(f"kernel {kernel.name} ended with status {status}")

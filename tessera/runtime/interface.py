@@ -18,7 +18,6 @@ class KernelInterface:
     """
 
     fn: Any
-    arg_names: list[str]
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         raise NotImplementedError

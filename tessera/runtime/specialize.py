@@ -15,9 +15,9 @@ from typing import Any
 from tessera.compiler.source import WIDE_ATTR
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import SpecializationError
-from tessera.language import constexpr
 from tessera.language.aggregate import ConstexprFunction
 from tessera.language.callable import JITCallable, KernelParam
+from tessera.language.values import constexpr
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.dlpack import memory_of, speaks_dlpack
 from tessera.runtime.tensors import element_type, is_numpy, itemsize_of, numpy

@@ -7,6 +7,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera import errors
+from tessera.backends import plugins
 from tessera.backends.nvidia.ptxas import assemble
 from tessera.compat.install import install
 from tessera.config import knobs
@@ -195,6 +197,19 @@ def failing_stage(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr("tessera.backends.interpreter.pack_locations", broken)
     patch.setattr("tempfile.mkdtemp", lambda **kwargs: str(folder))
     scaled.warmup(np.zeros(4, np.float32), 5, grid=(1,), num_warps=2)
+
+
+@case(
+    errors.PluginError,
+    """
+    error[plug-in]: the back end 'elsewhere' that an installed package offers cannot be used: ModuleNotFoundError: No module named 'no_such_package'
+      = help: the contract is in docs/backends.md
+""",
+)
+def broken_plugin(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    point = EntryPoint("elsewhere", "no_such_package:backend", plugins.GROUP)
+    patch.setattr(plugins, "_points", lambda **selection: [point])
+    plugins.plugin("elsewhere")
 
 
 @case(

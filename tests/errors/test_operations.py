@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tessera import errors
-from tests.errors.kernel_source import error_of, text_of
+from tests.errors.kernel_source import OPTIONS, error_of, load_kernel, lower, text_of
 
 T, S, A, C = errors.TypeMismatch, errors.ShapeMismatch, errors.InvalidArgument, errors.NotConstexpr
 
@@ -92,7 +92,7 @@ CASES = {
     "tl.load(p + i, mask=i)": (T, "Mask must have boolean scalar type, got int32"),
     "tl.load(p + i, boundary_check=(0,))": (A, "`padding_option` or `boundary_check` argument is not supported"),
     'tl.load(p + i, cache_modifier=".xx")': (A, "'.xx' is not one of"),
-    'tl.load(p + i, eviction_policy="evict_normal")': (A, "'evict_normal' is not one of"),
+    'tl.load(p + i, eviction_policy="evict_normally")': (A, "'evict_normally' is not one of"),
     "tl.store(p, t)": (S, "Value argument cannot be block type if pointer argument is not a block"),
     "tl.store(p + i[:, None], t[None, :])": (S, "Expected pointer argument to have shape [16, 16] but got [16, 1]"),
     "tl.store(n, 1)": (T, "Unsupported ptr type int32[] in `tl.store`"),
@@ -109,7 +109,7 @@ CASES = {
     'tl.static_assert(1, "one")': (C, "Assertion condition could not be determined at compile-time"),
     'tl.static_assert(2 + 2 == 5, "arithmetic")': (errors.CompileTimeAssertionFailure, "arithmetic"),
     "tl.device_print(n)": (C, "the prefix of device_print() must be known at compile time"),
-    'tl.inline_asm_elementwise("", "", [t], tl.float32, True, 1)': (errors.UnsupportedLanguageConstruct, "inline_asm_elementwise is not supported"),
+    'tl.inline_asm_elementwise("", "", [t], (), True, 1)': (A, "inline_asm_elementwise must have at least one output"),
     "tl.rand(0.5, i)": (errors.CompileTimeAssertionFailure, "the seed of a random function must be an integer"),
 }  # fmt: skip
 
@@ -156,7 +156,7 @@ TEXTS = {
           = help: dot multiplies [M, K] by [K, N]; transpose an operand with tl.trans if it lies the other way
         """,
     'tl.load(p + i, eviction_policy="later")': """
-        error[invalid-argument]: invalid argument "eviction_policy" of load(): 'later' is not one of ('', 'evict_first', 'evict_last')
+        error[invalid-argument]: invalid argument "eviction_policy" of load(): 'later' is not one of ('', 'evict_first', 'evict_last', 'evict_normal')
           --> kernel.py:8:40 in k (at 4:39:)
            |
          8 |     x = tl.load(p + i, eviction_policy="later")
@@ -169,6 +169,23 @@ TEXTS = {
 def test_full_text(tmp_path: Path, expression: str):
     error = error_of(tmp_path, SOURCE.format(expression=expression))
     assert text_of(tmp_path, error) == textwrap.dedent(TEXTS[expression]).strip("\n")
+
+
+ASM = 'tl.inline_asm_elementwise("abs.f32 $0, $1;", "=f,f", [t], tl.float32, True, 1)'
+
+
+@pytest.mark.parametrize("expression", [ASM, 'tl.load(p + i, eviction_policy="evict_normal")'])
+def test_accepted_on_nvidia(tmp_path: Path, expression: str):
+    assert lower(load_kernel(tmp_path, SOURCE.format(expression=expression))).functions
+
+
+def test_inline_asm_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(OPTIONS, "backend_name", "cpu")
+    error = error_of(tmp_path, SOURCE.format(expression=ASM))
+    assert type(error) is errors.UnsupportedLanguageConstruct
+    text = "inline_asm_elementwise is PTX: it runs on NVIDIA GPUs only, not on cpu"
+    assert text in text_of(tmp_path, error)
+    assert "help: write the computation with tl operations" in text_of(tmp_path, error)
 
 
 def test_an_error_inside_a_library_function_shows_the_call(tmp_path: Path):

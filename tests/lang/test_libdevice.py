@@ -15,7 +15,9 @@ import tessera
 import tessera.language as tl
 from tessera.language.extra import libdevice
 
-pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy meets NaN and overflow as we do
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::RuntimeWarning"
+)  # NumPy meets NaN and overflow as we do
 N = 128
 SIZE = {"fp32": np.float32, "fp64": np.float64}
 EDGES = [0.0, -0.0, math.inf, -math.inf, math.nan]
@@ -372,7 +374,9 @@ def rounded(exact, dtype, mode):
         if dtype == "fp32":  # twice rounded: try the neighbours too
             options = [np.nextafter(near, kind(-np.inf)), near, np.nextafter(near, kind(np.inf))]
             options = [o for o in options if np.isfinite(o)]
-            near = min(options, key=lambda o: (abs(Fraction(float(o)) - exact), o.view(np.uint32) & 1))
+            near = min(
+                options, key=lambda o: (abs(Fraction(float(o)) - exact), o.view(np.uint32) & 1)
+            )
             if abs(exact) > Fraction(float(top)) * (1 + Fraction(1, 2**25)):
                 near = kind(np.copysign(np.inf, float(exact > 0) - 0.5))
         if np.isinf(near):
@@ -415,7 +419,9 @@ def test_directed_functions(device, op, mode, dtype):
     x = draw(dtype, U(0, 9), magnitudes(low, high, False), seed=6, edges=False)
     if op == "fma":
         y, z = (draw(dtype, U(-9, 9), magnitudes(1e-5, 1e5), seed=s, edges=False) for s in (7, 8))
-        exact = [Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)) for a, b, c in zip(x, y, z)]
+        exact = [
+            Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c)) for a, b, c in zip(x, y, z)
+        ]
         args = [x, y, z]
     elif op == "rcp":
         exact, args = [1 / Fraction(float(a)) for a in x], [x]
@@ -441,7 +447,12 @@ def test_exact_zeros_when_rounding_down(device):
 
 # --- conversions ---------------------------------------------------------------------------------------------------
 WHOLE = {"rn": np.rint, "rz": np.trunc, "rd": np.floor, "ru": np.ceil}
-TARGETS = {"int": ("i32", np.int32), "uint": ("i32", np.uint32), "ll": ("i64", np.int64), "ull": ("i64", np.uint64)}
+TARGETS = {
+    "int": ("i32", np.int32),
+    "uint": ("i32", np.uint32),
+    "ll": ("i64", np.int64),
+    "ull": ("i64", np.uint64),
+}
 
 
 @pytest.mark.parametrize("mode", WHOLE)
@@ -458,7 +469,9 @@ def test_floats_to_ints(device, source, to, mode):
 
 
 @pytest.mark.parametrize("mode", WHOLE)
-@pytest.mark.parametrize("source", ["int2float", "uint2float", "ll2float", "ull2float", "ll2double", "ull2double"])
+@pytest.mark.parametrize(
+    "source", ["int2float", "uint2float", "ll2float", "ull2float", "ll2double", "ull2double"]
+)
 def test_ints_to_floats(device, source, mode):
     start, result = source.split("2")
     dtype = {"float": "fp32", "double": "fp64"}[result]
@@ -483,8 +496,18 @@ def test_fp64_to_fp32(device, mode):
 @pytest.mark.parametrize("dtype", SIZE)
 @pytest.mark.parametrize("name", ["llrint", "llround"])
 def test_rounding_to_int64(device, name, dtype):
-    x = draw(dtype, U(-9, 9), lambda r, n: np.round(U(-9, 9)(r, n)) + 0.5, magnitudes(1, 1e15), edges=False)
-    whole = np.rint(x) if name == "llrint" else np.sign(x) * np.floor(np.abs(x.astype(np.float64)) + 0.5)
+    x = draw(
+        dtype,
+        U(-9, 9),
+        lambda r, n: np.round(U(-9, 9)(r, n)) + 0.5,
+        magnitudes(1, 1e15),
+        edges=False,
+    )
+    whole = (
+        np.rint(x)
+        if name == "llrint"
+        else np.sign(x) * np.floor(np.abs(x.astype(np.float64)) + 0.5)
+    )
     np.testing.assert_array_equal(launch(device, name, [x], [dtype], "i64"), whole.astype(np.int64))
 
 
@@ -493,7 +516,10 @@ def test_classes_and_exponents(device, dtype):
     x = draw(dtype, ANY[dtype], magnitudes(1e-44, 1))
     assert launch(device, "isnan", [x], [dtype], "i1").tolist() == np.isnan(x).tolist()
     assert launch(device, "isinf", [x], [dtype], "i1").tolist() == np.isinf(x).tolist()
-    assert launch(device, "signbit", [x], [dtype], "i32").tolist() == np.signbit(x).astype(int).tolist()
+    assert (
+        launch(device, "signbit", [x], [dtype], "i32").tolist()
+        == np.signbit(x).astype(int).tolist()
+    )
     name = "finitef" if dtype == "fp32" else "isfinited"
     assert launch(device, name, [x], [dtype], "i1").tolist() == np.isfinite(x).tolist()
     special = {0.0: -(2**31), math.inf: 2**31 - 1, -math.inf: 2**31 - 1}
@@ -540,9 +566,13 @@ def test_counting_bits(device, kind):
     x = integers(kind)
     raw, bits = words(x)
     name = {"i": "i", "u": "u"}[np.dtype(kind).kind] + str(bits)
-    assert launch(device, "clz", [x], [name], "i32").tolist() == [bits - v.bit_length() for v in raw]
+    assert launch(device, "clz", [x], [name], "i32").tolist() == [
+        bits - v.bit_length() for v in raw
+    ]
     assert launch(device, "popc", [x], [name], "i32").tolist() == [v.bit_count() for v in raw]
-    assert launch(device, "ffs", [x], [name], "i32").tolist() == [(v & -v).bit_length() for v in raw]
+    assert launch(device, "ffs", [x], [name], "i32").tolist() == [
+        (v & -v).bit_length() for v in raw
+    ]
     reverse = [int(f"{v:0{bits}b}"[::-1], 2) for v in raw]
     got = launch(device, "brev", [x], [name], name)
     assert words(got)[0] == reverse
@@ -572,7 +602,9 @@ def test_averages_and_products(device, kind):
     pairs_ = [(int(a), int(b)) for a, b in zip(x, y)]
     kinds = [name] * 2
     assert launch(device, "hadd", [x, y], kinds, name).tolist() == [(a + b) >> 1 for a, b in pairs_]
-    assert launch(device, "rhadd", [x, y], kinds, name).tolist() == [(a + b + 1) >> 1 for a, b in pairs_]
+    assert launch(device, "rhadd", [x, y], kinds, name).tolist() == [
+        (a + b + 1) >> 1 for a, b in pairs_
+    ]
     product = [low24(a, signed) * low24(b, signed) & 0xFFFFFFFF for a, b in pairs_]
     assert words(launch(device, "mul24", [x, y], kinds, name))[0] == product
     z = integers(np.uint32, 3)
@@ -599,7 +631,13 @@ BITCASTS = {
 @pytest.mark.parametrize("name", BITCASTS)
 def test_bits_of_floats(device, name):
     source, result = BITCASTS[name]
-    kind = {"fp32": np.float32, "fp64": np.float64, "i32": np.int32, "u32": np.uint32, "i64": np.int64}
+    kind = {
+        "fp32": np.float32,
+        "fp64": np.float64,
+        "i32": np.int32,
+        "u32": np.uint32,
+        "i64": np.int64,
+    }
     x = draw(source, ANY[source]) if source in SIZE else integers(kind[source])
     got = launch(device, name, [x], [source], result)
     assert got.tobytes() == x.tobytes()
@@ -615,6 +653,9 @@ def test_halves_of_doubles(device):
 
 
 def test_ints_to_fp64(device):
-    for name, kind, dtype in (("int2double_rn", np.int32, "i32"), ("uint2double_rn", np.uint32, "u32")):
+    for name, kind, dtype in (
+        ("int2double_rn", np.int32, "i32"),
+        ("uint2double_rn", np.uint32, "u32"),
+    ):
         x = integers(kind)
         assert (launch(device, name, [x], [dtype], "fp64") == x.astype(np.float64)).all()

@@ -168,7 +168,7 @@ def operand(format, rows, cols, pack_axis, seed):
 
 def scales(rows, group, seed):
     if group is None:
-        return np.zeros(1, np.uint8), 1.0
+        return np.zeros(1, np.uint8), np.float64(1.0)
     code = (
         np.random.default_rng(seed).integers(124, 131, (rows, SIZES[2] // group)).astype(np.uint8)
     )
@@ -190,12 +190,14 @@ def test_scaled_products(device, left, right, group):
 @pytest.mark.parametrize(("left", "right"), [("e2m1", "e2m1"), ("e4m3", "e2m1"), ("e2m1", "bf16")])
 @pytest.mark.parametrize("groups", [(None, 32), (32, None), (None, None)])
 def test_scaled_products_without_a_scale(device, left, right, groups):
-    check_scaled(device, left, right, *groups, True, True)
+    group_a, group_b = groups
+    check_scaled(device, left, right, group_a, group_b, True, True)
 
 
 @pytest.mark.parametrize("packs", [(False, True), (True, False), (False, False)])
 def test_four_bit_operands_packed_the_other_way(device, packs):
-    check_scaled(device, "e2m1", "e2m1", 32, 32, *packs)
+    pack_a, pack_b = packs
+    check_scaled(device, "e2m1", "e2m1", 32, 32, pack_a, pack_b)
 
 
 def check_scaled(device, left, right, group_a, group_b, pack_a, pack_b):

@@ -15,7 +15,9 @@ SHAPES = [(64,), (8, 16), (2, 4, 8)]
 
 @tessera.jit
 def table_kernel(x, y, out, SHAPE: tl.constexpr, OP: tl.constexpr):
-    n: tl.constexpr = SHAPE[0] * (SHAPE[1] if len(SHAPE) > 1 else 1) * (SHAPE[2] if len(SHAPE) > 2 else 1)
+    n: tl.constexpr = (
+        SHAPE[0] * (SHAPE[1] if len(SHAPE) > 1 else 1) * (SHAPE[2] if len(SHAPE) > 2 else 1)
+    )
     i = tl.arange(0, n)
     a = tl.reshape(tl.load(x + i), SHAPE)
     b = tl.reshape(tl.load(y + i), SHAPE)
@@ -53,12 +55,12 @@ def table_kernel(x, y, out, SHAPE: tl.constexpr, OP: tl.constexpr):
     tl.store(out + tl.arange(0, m), tl.reshape(r, m))
 
 
-
-
 def sums(x, axis):
     if x.dtype.kind in "iu":
         wide = {"i": np.int32, "u": np.uint32}[x.dtype.kind]
-        return x.astype(wide if x.itemsize < 4 else x.dtype).sum(axis, dtype=wide if x.itemsize < 4 else x.dtype)
+        return x.astype(wide if x.itemsize < 4 else x.dtype).sum(
+            axis, dtype=wide if x.itemsize < 4 else x.dtype
+        )
     return x.sum(axis)
 
 

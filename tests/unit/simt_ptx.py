@@ -1,9 +1,13 @@
 """What inline PTX does, for the SIMT simulator: memory, atomics, matrix moves and products, conversions."""
 
 # pyright: basic
+# the text is our own: patterns match
+# pyright: reportOptionalSubscript=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -97,6 +101,7 @@ class Ptx:
 
     memory: Memory
     threads: int
+    value: Callable[..., Any]
     counts: dict
     written: dict
 
@@ -254,10 +259,10 @@ class Ptx:
 
     def async_copy(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
         found = re.match(r"\[\$(\d+) \+ (\d+)\], \[\$(\d+) \+ (-?\d+)\], (\d+)(?:, \$(\d+))?", tail)
-        to, to_at, source, source_at, size, part = (int(x) if x else None for x in found.groups())
+        to, to_at, source, source_at, size, part = (int(x) if x else -1 for x in found.groups())
         for t in np.nonzero(mask)[0]:
             place = self.memory.place(int(operand[to][t]) + to_at, size, True)
-            want = size if part is None else int(operand[part][t])
+            want = size if part < 0 else int(operand[part][t])
             place[:] = 0
             if want:
                 place[:want] = self.memory.place(int(operand[source][t]) + source_at, want, False)

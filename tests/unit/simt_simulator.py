@@ -7,11 +7,14 @@ mnemonic; everything else is an error, so that nothing new goes unchecked.
 """
 
 # pyright: basic
+# the text is our own: patterns match
+# pyright: reportOptionalSubscript=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
 import re
 import struct
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -162,7 +165,7 @@ class Simulator(Ptx):
                 re.findall(r"\[ ([^,]+), %([\w.]+) \]", rest),
             )
             type = "ptr" if type.startswith("ptr") else type
-            total = None
+            total: Any = None
             for value, block in sources:
                 if value.startswith("%") and value not in env:
                     continue
@@ -183,7 +186,7 @@ class Simulator(Ptx):
         env[name] = x if old is None or on.all() else self.merge(on, x, old)
 
     # --- values ---------------------------------------------------------------------------------------
-    def value(self, type: str, text: str, env):
+    def value(self, type: str, text: str, env) -> Any:
         if text.startswith("%"):
             return env[text]
         vector = re.match(r"<(\d+) x (\w+)>", type)
@@ -284,7 +287,7 @@ class Simulator(Ptx):
         va, vb = re.match(r"<(\d+) x (\w+)>", a), re.match(r"<(\d+) x (\w+)>", b)
         if va:
             width = np.uint64(bits_of(va[2]))
-            raw = sum(
+            raw: Any = sum(
                 to_raw(va[2], np.ascontiguousarray(x[:, i])) << np.uint64(i) * width
                 for i in range(int(va[1]))
             )

@@ -1,6 +1,8 @@
 """What `wgmma` blocks of inline PTX compute, for the simulator: operands by descriptors of swizzled shared memory."""
 
 # pyright: basic
+# the text is our own: patterns match
+# pyright: reportOptionalSubscript=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
 import re

@@ -123,13 +123,13 @@ def test_targets_and_options():
 
 class Store:
     def __init__(self) -> None:
-        self.entries: dict[str, Any] = {}
+        self.entries: dict[str, dict[str, Any]] = {}
 
-    def get(self, key: str) -> Any:
+    def get(self, key: str) -> dict[str, Any] | None:
         return self.entries.get(key)
 
-    def put(self, key: str, entries: dict[str, Any]) -> None:
-        self.entries[key] = entries
+    def put(self, key: str, parts: dict[str, Any]) -> None:
+        self.entries[key] = parts
 
 
 def never(*args: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -48,12 +49,13 @@ def test_false_texts(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 def test_propagation_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TESSERA_NUM_THREADS", raising=False)
     monkeypatch.setattr(settings, "propagate_env", True)
-    module.propagate_env = False
+    switch: Any = module
+    switch.propagate_env = False
     assert settings.propagate_env is False
     knobs.runtime.num_threads = 3
     assert "TESSERA_NUM_THREADS" not in os.environ
     assert knobs.runtime.num_threads == 3
-    module.propagate_env = True
+    switch.propagate_env = True
     knobs.runtime.num_threads = 4
     assert os.environ["TESSERA_NUM_THREADS"] == "4"
     knobs.runtime.num_threads = None

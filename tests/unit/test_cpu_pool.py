@@ -250,7 +250,9 @@ def test_the_python_lock_is_released():
     assert start < seen[0] < stop
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of fork beside threads
+@pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning"
+)  # Python 3.12 warns of fork beside threads
 def test_a_forked_child_gets_its_own_pool():
     run_mark((64, 1, 1), 2)
     parent = pool.get_pool(2).handle

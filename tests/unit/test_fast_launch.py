@@ -1,5 +1,7 @@
 """The native launch path for CUDA, with functions of this test in place of the driver's and of torch's."""
 
+# annotations of kernels name dtypes
+# pyright: reportInvalidTypeForm=false
 from __future__ import annotations
 
 import ctypes

@@ -139,6 +139,7 @@ def test_tuple_arguments_are_flattened():
         {(1, 0): [["tt.divisibility", 16]]},
         OPTIONS,
     )
+    func: Any
     (func,) = module.functions
     assert [(a.name, a.type.short) for a in func.body.args] == [("t_0", "*fp32"), ("t_2_0", "i64")]
     assert func.arg_attrs == ((("divisibility", 16),), ())
@@ -180,9 +181,9 @@ def test_compile_time_if_reads_one_side():
         if B > 4:
             x = B
         elif B is None:
-            x = unknown  # noqa: F821
+            x = unknown  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
         else:
-            x = undefined  # noqa: F821
+            x = undefined  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
         tl.store(p + x, 1)
 
     assert stored(lower(k, B=8)) == [1]
@@ -484,6 +485,7 @@ def test_descriptor_arguments_are_base_extents_and_strides():
 
     attrs = {(0,): [["padding", "nan"]]}
     module = lower_kernel(k, {"d": "tensordesc<fp16[16, 32]>"}, {}, attrs, OPTIONS)
+    func: Any
     (func,) = module.functions
     assert [a.type.short for a in func.body.args] == ["*fp16", "i32", "i32", "i64", "i64"]
     assert func.arg_attrs[0] == (("divisibility", 16),)

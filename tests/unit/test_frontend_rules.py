@@ -110,7 +110,7 @@ class Box:
     def __init__(self, value, size=2):
         self.value = value + 0
         self.size = size
-        self.origin = (value, 1)
+        self.origin = (value, 1)  # pyright: ignore[reportAttributeAccessIssue]
 
     @jit
     def area(self):

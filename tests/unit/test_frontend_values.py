@@ -1,7 +1,9 @@
 # ruff: noqa: F821, RUF005, RUF043, PT012  annotations are read as text; the operators are what is tested
 """The values of the language on the host: constexpr, tuple, aggregates, compile-time functions, jitted functions."""
 
-from typing import NamedTuple
+# annotations of kernels name dtypes
+# pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportArgumentType=false
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -123,7 +125,7 @@ def test_multi_line_strings_and_columns_survive_indentation():
     two"""
         return x, text
 
-    node = inner.parse().body[0]
+    node: Any = inner.parse().body[0]
     assert node.body[0].value.value == "one\n    two"
     assert node.body[1].col_offset == 8
 

@@ -42,9 +42,8 @@ class Watch:
         self.flying: list[list[Span]] = []
         self.open: list[Span] = []
         self.products: list[list[Span]] = []  # that still run in this thread
-        self.met: list[
-            list[Span]
-        ] = []  # that ran when the threads last met: they may still run in others
+        # that ran when the threads last met: they may still run in others
+        self.met: list[list[Span]] = []
         self.phases: dict[tuple[Value, int], int] = {}  # of counters: how many have ended
         self.hazards: list[str] = []
         self.accesses = 0
@@ -53,6 +52,7 @@ class Watch:
         op = view.op
         if isinstance(op, LocalAllocOp):
             return op.offset, op.offset + op.bytes
+        assert op is not None
         low, high = self.span(op.operands[0], values)
         if isinstance(op, LocalIndexOp):
             size = (high - low) // op.ring.type.shape[0]

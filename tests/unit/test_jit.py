@@ -1,5 +1,7 @@
 """Launches: binding, order of steps, keys, grids, hooks, the native path and its ways back to Python."""
 
+# annotations of kernels name dtypes
+# pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false
 from __future__ import annotations
 
 import gc

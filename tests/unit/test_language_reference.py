@@ -1,4 +1,4 @@
-"""docs/language.md is what the docstrings say, and its examples run: interpreter and CPU give the documented results."""
+"""docs/language.md is what the docstrings say, and its examples run: interpreter and CPU give the same results."""
 
 from __future__ import annotations
 
@@ -38,4 +38,6 @@ def test_every_operation_is_in_the_reference():
 @pytest.mark.filterwarnings("ignore")
 def test_the_file_is_up_to_date():
     path = Path(__file__).parents[2] / "docs" / "language.md"
-    assert path.read_text() == reference.document(), "run python3 -m tessera.tools.language_reference"
+    assert path.read_text() == reference.document(), (
+        "run python3 -m tessera.tools.language_reference"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -27,6 +28,8 @@ from tessera.layout import (
     wgmma_operand_a,
 )
 from tests.unit.layout_simulator import fill, run
+
+ALL_CHECKS = cast("list[HealthCheck]", list(HealthCheck))
 
 
 def random_layout(rng: random.Random, bits: int, lanes: int, warps: int, mix: int) -> LinearLayout:
@@ -64,7 +67,7 @@ def check(src: LinearLayout, dst: LinearLayout, elem_bits: int, **options: objec
     assert (run(shared, start, elem_bits) == expected).all()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=ALL_CHECKS)
 @given(
     st.integers(0, 2**32),
     st.integers(2, 9),
@@ -79,7 +82,7 @@ def test_random_pairs(seed: int, bits: int, elem_bits: int, mix: int) -> None:
     check(src, dst, elem_bits, max_bytes=limit)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=150, deadline=None, suppress_health_check=ALL_CHECKS)
 @given(st.integers(0, 2**32), st.integers(2, 8), st.sampled_from([0, 4]))
 def test_random_within_warp(seed: int, bits: int, mix: int) -> None:
     """The same warp bases on both sides, so that shuffles apply."""

@@ -6,6 +6,7 @@ import ctypes
 import math
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -23,9 +24,9 @@ define i64 @f(i64 %x) {
 """
 
 
-def call(image: bytes, name: str, *types: object):
+def call(image: bytes, name: str, *types: Any):
     loaded = link_object(image, [name])
-    function = ctypes.CFUNCTYPE(*types)(loaded[name])
+    function: Any = ctypes.CFUNCTYPE(*types)(loaded[name])
     function.keep = loaded
     return function
 

@@ -1,6 +1,8 @@
 """Specialisation of launch arguments, rule by rule."""
 
 # ruff: noqa: F722, F821, UP037  annotations of kernels name types in texts
+# annotations of kernels name dtypes
+# pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false
 from __future__ import annotations
 
 from collections import namedtuple

@@ -91,7 +91,7 @@ def test_wrong_configs_are_dropped_and_named():
     np.testing.assert_array_equal(out, 2 * X)
     knobs.autotuning.verify = False
     trusting = tuner(Stopwatch(3.0, 2.0, 1.0), [*blocks(16, 32), Config({"BLOCK": 64, "ERROR": 1})])
-    knobs.cache.dir = knobs.cache.dir + "/other"
+    knobs.cache.dir = f"{knobs.cache.dir}/other"
     trusting[grid](X, out, 100)
     assert trusting.best_config.kwargs == {"BLOCK": 64, "ERROR": 1}
 

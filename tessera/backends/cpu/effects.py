@@ -289,7 +289,9 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
 @evaluates(memory.DescriptorLoadOp)
 def _descriptor_load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     elem = op.desc.type.elem
-    if any(c.pattern is not None for c in at.coords[:-1]):  # a reshaped block: lanes lie in several rows
+    if any(
+        c.pattern is not None for c in at.coords[:-1]
+    ):  # a reshaped block: lanes lie in several rows
         return lane_by_lane(lo, op, at)
     address, mask = descriptor_address(lo, op, at)
     padding = lo.descriptors[op.desc].padding

@@ -99,19 +99,22 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
         a = _Shared(fl, op.a, 1)
     else:
         held = _held(fl, row, fl.get(op.a), blocks_m, steps)
+    words: list[str]
+    descriptors: list[str]
     for i in range(blocks_m):
         for j in range(blocks_n):
-            at = i * blocks_n + j
+            at: int = i * blocks_n + j
             from_b = b.descriptor(group_n, b.outer_bytes(cols // along_n), b.outer_bytes(j * n))
             if a is not None:
                 stride = a.outer_bytes(rows // along_m)
-                words: list[str] = []
-                descriptors: list[str] = [
+                words = []
+                descriptors = [
                     a.descriptor(group_m, stride, a.outer_bytes(64 * i)),
                     from_b,
                 ]
             else:
-                words, descriptors = [x for step in held[i] for x in step], [from_b]
+                words = [x for step in held[i] for x in step]
+                descriptors = [from_b]
             text = _products(row, n, len(acc[at]), steps, a, b, fresh)
             if at == len(acc) - 1:
                 text += " wgmma.commit_group.sync.aligned;"

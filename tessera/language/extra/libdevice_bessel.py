@@ -5,6 +5,7 @@ Q of cos and sin of the phase. Near zeros the error is absolute, 2**-50 of the f
 """
 
 # pyright: basic
+# pyright: reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -25,9 +26,7 @@ from tessera.language.extra.libdevice_base import (
 from tessera.language.extra.libdevice_ops import sqrt_rn
 
 if TYPE_CHECKING:
-    from typing import (
-        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
-    )
+    from tessera.language.kernel_typing import constexpr
 else:
     from tessera.language.values import constexpr
 

@@ -26,9 +26,7 @@ from tessera.language.extra.libdevice_base import (
 from tessera.language.extra.libdevice_ops import clz, fmod, sqrt_rn
 
 if TYPE_CHECKING:
-    from typing import (
-        Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
-    )
+    from tessera.language.kernel_typing import constexpr
 else:
     from tessera.language.values import constexpr
 
