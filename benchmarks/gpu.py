@@ -148,12 +148,17 @@ def attention(heads: int, length: int, dim: int, causal: bool) -> Iterator[Case]
 
     out = reference(*leaves)
 
-    def forward(compiler: str) -> Any:
+    def tuned(compiler: str) -> Any:
         call = sources.example("06", compiler).Attention(DEVICE, heads, length, dim, causal)
+        call.tune(q, k, v, dout, lambda run: do_bench(run, warmup=5, rep=15, return_mode="median"))
+        return call
+
+    def forward(compiler: str) -> Any:
+        call = tuned(compiler)
         return lambda: call.forward(q, k, v), call.out
 
     def backward(compiler: str) -> Any:
-        call = sources.example("06", compiler).Attention(DEVICE, heads, length, dim, causal)
+        call = tuned(compiler)
         call.forward(q, k, v)
         return lambda: call.backward(q, k, v, dout), call.dq
 
@@ -176,9 +181,10 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "rms norm", lambda: rms_norm(16384, 4096)
     yield "cross entropy", lambda: cross_entropy(4096, 128256)
     yield "matmul", lambda: matmul(4096)
-    yield "attention", lambda: attention(64, 4096, 64, False)
-    yield "attention", lambda: attention(64, 4096, 64, True)
-    yield "attention", lambda: attention(32, 4096, 128, False)
+    yield "attention", lambda: attention(128, 4096, 64, False)
+    yield "attention", lambda: attention(128, 4096, 64, True)
+    yield "attention", lambda: attention(128, 4096, 128, False)
+    yield "attention", lambda: attention(128, 4096, 128, True)
 
 
 def measure(case: Case, compilers: list[str], rep: float) -> list[Any]:

@@ -6,6 +6,7 @@ for each query, in powers of two, and keeps log2 of the sum; the backward pass m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -102,15 +103,17 @@ def delta_kernel(out_ptr, dout_ptr, delta_ptr, count, BLOCK_M: tl.constexpr, DIM
 
 @tessera.jit
 def key_gradient_kernel(
-    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, length, scale, log2_scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dk_ptr, dv_ptr, heads, length, scale,
+    log2_scale, CAUSAL: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one tile of BLOCK_N keys and values: walks the queries, scores transposed.
 
     Rows past the end read zeros, which contribute nothing.
     """
-    first_key = tl.program_id(0) * BLOCK_N
-    head = tl.program_id(1).to(tl.int64)
+    first_key, head = place(
+        heads, length, BLOCK_N, False, GROUP
+    )  # the first tiles have the most work
     base = head * length * DIM
     dims = tl.arange(0, DIM)
     keys = first_key + tl.arange(0, BLOCK_N)
@@ -126,13 +129,20 @@ def key_gradient_kernel(
     for start in range(first_row, length, BLOCK_M):
         rows = start + tl.arange(0, BLOCK_M)
         row_tile = rows[:, None] * DIM + dims[None, :]
-        q = tl.load(q_ptr + base + row_tile, mask=rows[:, None] < length, other=0.0)
-        dout = tl.load(dout_ptr + base + row_tile, mask=rows[:, None] < length, other=0.0)
-        lse = tl.load(lse_ptr + head * length + rows, mask=rows < length, other=0.0)
-        delta = tl.load(delta_ptr + head * length + rows, mask=rows < length, other=0.0)
+        if EVEN:
+            q = tl.load(q_ptr + base + row_tile)
+            dout = tl.load(dout_ptr + base + row_tile)
+            lse = tl.load(lse_ptr + head * length + rows)
+            delta = tl.load(delta_ptr + head * length + rows)
+        else:
+            q = tl.load(q_ptr + base + row_tile, mask=rows[:, None] < length, other=0.0)
+            dout = tl.load(dout_ptr + base + row_tile, mask=rows[:, None] < length, other=0.0)
+            lse = tl.load(lse_ptr + head * length + rows, mask=rows < length, other=0.0)
+            delta = tl.load(delta_ptr + head * length + rows, mask=rows < length, other=0.0)
         weights = tl.exp2(tl.dot(k, tl.trans(q)) * log2_scale - lse[None, :])
         if CAUSAL:
-            weights = tl.where(keys[:, None] <= rows[None, :], weights, 0.0)
+            if start < first_key + BLOCK_N:
+                weights = tl.where(keys[:, None] <= rows[None, :], weights, 0.0)
         dv = tl.dot(weights.to(dout.dtype), dout, dv)
         dscores = weights * (tl.dot(v, tl.trans(dout)) - delta[None, :])
         dk = tl.dot(dscores.to(q.dtype), q, dk)
@@ -142,12 +152,12 @@ def key_gradient_kernel(
 
 @tessera.jit
 def query_gradient_kernel(
-    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, length, scale, log2_scale,
-    CAUSAL: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, DIM: tl.constexpr,
+    q_ptr, k_ptr, v_ptr, dout_ptr, lse_ptr, delta_ptr, dq_ptr, heads, length, scale, log2_scale,
+    CAUSAL: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    DIM: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Gradient of one tile of BLOCK_M queries: walks the keys. Keys past the end read zeros."""
-    first_row = tl.program_id(0) * BLOCK_M
-    head = tl.program_id(1).to(tl.int64)
+    first_row, head = place(heads, length, BLOCK_M, CAUSAL, GROUP)
     base = head * length * DIM
     dims = tl.arange(0, DIM)
     rows = first_row + tl.arange(0, BLOCK_M)
@@ -164,17 +174,36 @@ def query_gradient_kernel(
     for start in range(0, last, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
         key_tile = keys[:, None] * DIM + dims[None, :]
-        k = tl.load(k_ptr + base + key_tile, mask=keys[:, None] < length, other=0.0)
-        v = tl.load(v_ptr + base + key_tile, mask=keys[:, None] < length, other=0.0)
+        if EVEN:
+            k = tl.load(k_ptr + base + key_tile)
+            v = tl.load(v_ptr + base + key_tile)
+        else:
+            k = tl.load(k_ptr + base + key_tile, mask=keys[:, None] < length, other=0.0)
+            v = tl.load(v_ptr + base + key_tile, mask=keys[:, None] < length, other=0.0)
         weights = tl.exp2(tl.dot(q, tl.trans(k)) * log2_scale - lse[:, None])
         if CAUSAL:
-            weights = tl.where(keys[None, :] <= rows[:, None], weights, 0.0)
+            if start + BLOCK_N > first_row:
+                weights = tl.where(keys[None, :] <= rows[:, None], weights, 0.0)
         dscores = weights * (tl.dot(dout, tl.trans(v)) - delta[:, None])
         dq = tl.dot(dscores.to(k.dtype), k, dq)
     tl.store(dq_ptr + base + tile, (dq * scale).to(dq_ptr.dtype.element_ty), mask=inside)
 
 
 LOG2_E = 1.4426950408889634
+
+# (BLOCK_M, BLOCK_N, num_warps, num_stages), the usually fastest first, for dims up to 64 and beyond.
+FORWARD = (
+    [(64, 64, 4, 3), (128, 64, 8, 3), (64, 128, 4, 3), (128, 64, 8, 4)],
+    [(128, 128, 8, 3), (128, 64, 4, 2), (128, 64, 8, 3)],
+)
+KEYS = (
+    [(64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 8, 3)],
+    [(64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3)],
+)
+QUERIES = (
+    [(64, 64, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3)],
+    [(64, 64, 4, 2), (128, 64, 8, 2), (128, 64, 8, 3)],
+)
 
 
 class Attention:
@@ -188,14 +217,24 @@ class Attention:
         self.out = device.empty(*shape, dtype=dtype)
         self.dq, self.dk, self.dv = (device.empty(*shape, dtype=dtype) for _ in range(3))
         self.lse, self.delta = device.empty(heads, length), device.empty(heads, length)
+        self.choices = [table[dim > 64] for table in (FORWARD, KEYS, QUERIES)]
+        self.configs = [choices[0] for choices in self.choices]
+        if not device.is_gpu:
+            self.configs[0] = (128, 64, 4, 3)
+
+    def options(self, config: tuple[int, int, int, int]) -> dict[str, Any]:
+        block_m, block_n, warps, stages = config
+        return {
+            "CAUSAL": self.causal, "EVEN": self.length % max(block_m, block_n) == 0,
+            "BLOCK_M": block_m, "BLOCK_N": block_n, "DIM": self.dim,
+            "GROUP": 16 if self.causal else 1, "num_warps": warps, "num_stages": stages,
+        }  # fmt: skip
 
     def forward(self, q: Any, k: Any, v: Any) -> None:
-        block_m, block_n = 128, 64 if self.dim <= 64 else 128
-        forward_kernel[(tessera.cdiv(self.length, block_m) * self.heads,)](
+        config = self.configs[0]
+        forward_kernel[(tessera.cdiv(self.length, config[0]) * self.heads,)](
             q, k, v, self.out, self.lse, self.heads, self.length, self.scale * LOG2_E,
-            CAUSAL=self.causal, EVEN=self.length % max(block_m, block_n) == 0, BLOCK_M=block_m,
-            BLOCK_N=block_n, DIM=self.dim, GROUP=16 if self.causal else 1,
-            num_warps=4 if self.dim <= 64 else 8, num_stages=3,
+            **self.options(config),
         )  # fmt: skip
 
     def backward(self, q: Any, k: Any, v: Any, dout: Any) -> None:
@@ -203,16 +242,28 @@ class Attention:
         delta_kernel[(tessera.cdiv(count, 64),)](
             self.out, dout, self.delta, count, BLOCK_M=64, DIM=self.dim
         )
-        tile = {"CAUSAL": self.causal, "BLOCK_M": 64, "BLOCK_N": 64, "DIM": self.dim}
-        options = {"num_warps": 4 if self.dim <= 64 else 8, "num_stages": 2}
-        grid = (tessera.cdiv(self.length, 64), self.heads)
-        scales = (self.length, self.scale, self.scale * LOG2_E)
-        key_gradient_kernel[grid](
-            q, k, v, dout, self.lse, self.delta, self.dk, self.dv, *scales, **tile, **options
+        scales = (self.heads, self.length, self.scale, self.scale * LOG2_E)
+        saved = (dout, self.lse, self.delta)
+        _, keys, queries = self.configs
+        key_gradient_kernel[(tessera.cdiv(self.length, keys[1]) * self.heads,)](
+            q, k, v, *saved, self.dk, self.dv, *scales, **self.options(keys)
         )
-        query_gradient_kernel[grid](
-            q, k, v, dout, self.lse, self.delta, self.dq, *scales, **tile, **options
+        query_gradient_kernel[(tessera.cdiv(self.length, queries[0]) * self.heads,)](
+            q, k, v, *saved, self.dq, *scales, **self.options(queries)
         )
+
+    def tune(self, q: Any, k: Any, v: Any, dout: Any, time: Callable[[Any], float]) -> None:
+        """Choose the fastest configuration of each kernel; `time` measures a call."""
+        self.forward(q, k, v)
+        for kernel, choices in enumerate(self.choices):
+            timed: list[tuple[float, Any]] = []
+            for config in choices:
+                self.configs[kernel] = config
+                if kernel == 0:
+                    timed.append((time(lambda: self.forward(q, k, v)), config))
+                else:
+                    timed.append((time(lambda: self.backward(q, k, v, dout)), config))
+            self.configs[kernel] = min(timed)[1]
 
 
 def specimens() -> list[common.Specimen]:
@@ -226,17 +277,21 @@ def specimens() -> list[common.Specimen]:
     inputs = ("q_ptr", "k_ptr", "v_ptr")
     forward = signature((*inputs, "out_ptr"), ("lse_ptr",), "heads", "length", "scale")
     saved = ("lse_ptr", "delta_ptr")
-    numbers = ("length", "scale", "log2_scale")
+    numbers = ("heads", "length", "scale", "log2_scale")
     keys = signature((*inputs, "dout_ptr", "dk_ptr", "dv_ptr"), saved, *numbers)
     queries = signature((*inputs, "dout_ptr", "dq_ptr"), saved, *numbers)
     delta = signature(("out_ptr", "dout_ptr"), ("delta_ptr",), "count")
     found = [common.Specimen(delta_kernel, delta, {"BLOCK_M": 64, "DIM": 64})]
     for causal in (False, True):
         tile = {"CAUSAL": causal, "BLOCK_M": 128, "BLOCK_N": 64, "DIM": 64}
-        small = {**tile, "BLOCK_M": 64}
+        small = {**tile, "BLOCK_M": 64, "EVEN": True, "GROUP": 16}
         options = {"num_warps": 4, "num_stages": 2}
         whole = {**tile, "EVEN": True, "GROUP": 16}
         found.append(common.Specimen(forward_kernel, forward, whole))
+        wide = {**whole, "BLOCK_N": 128, "DIM": 128}
+        found.append(
+            common.Specimen(forward_kernel, forward, wide, {"num_warps": 8, "num_stages": 3})
+        )
         found.append(common.Specimen(key_gradient_kernel, keys, small, options))
         found.append(common.Specimen(query_gradient_kernel, queries, small, options))
     return found

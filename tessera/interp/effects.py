@@ -263,7 +263,7 @@ def async_commit_(m: Machine, op: gpu.AsyncCommitOp, *_: Any) -> Any:
     m.open_group = []
 
 
-@evaluate(gpu.MbarrierInitOp, gpu.MbarrierArriveOp, gpu.AsyncArriveOp)
+@evaluate(gpu.MbarrierInitOp, gpu.MbarrierArriveOp, gpu.AsyncArriveOp, gpu.TurnOp)
 def phase_(m: Machine, op: Any, *_: Any) -> Any:
     return ()
 

@@ -65,6 +65,7 @@ from tessera.ops.gpu import (
     MbarrierInitOp,
     MbarrierWaitOp,
     MmaOp,
+    TurnOp,
     WgmmaOp,
     WgmmaWaitOp,
 )
@@ -164,5 +165,5 @@ __all__ = [
     "BroadcastOp", "CombineOp", "DotOp", "ExpandDimsOp", "GatherOp", "HistogramOp", "JoinOp", "NumProgramsOp",
     "ProgramIdOp", "ReduceOp", "ReshapeOp", "ScanOp", "SplatOp", "SplitOp", "TileOp", "TransOp",
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
-    "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
+    "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp", "TurnOp",
 ]  # fmt: skip

@@ -214,6 +214,19 @@ class MbarrierWaitOp(Op, opcode="mbarrier_wait", effects=Effect.READ | Effect.WR
     pending: int = attr(default=0)
 
 
+TURNS = ("open", "begin", "end", "close")
+
+
+class TurnOp(Op, opcode="turn", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
+    """Warpgroups take turns: between `begin` and `end` at most one of them is, in order of their numbers, over and
+    over. `open` stands before the first turn, `close` after the last one; all have equally many turns."""
+
+    kind: str = attr()
+
+    def verify(self) -> None:
+        require(self.kind in TURNS, self, f"the kind is none of {', '.join(TURNS)}")
+
+
 class MmaOp(Op, opcode="mma"):
     """a @ b + acc by tensor-core instruction `instruction` (a row of the target's table), all in registers.
 

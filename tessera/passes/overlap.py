@@ -22,6 +22,7 @@ from tessera.ops import (
     AsyncWaitOp,
     BarrierOp,
     CallOp,
+    ConvertLayoutOp,
     ForOp,
     FuncOp,
     IfOp,
@@ -31,6 +32,7 @@ from tessera.ops import (
     LocalTransOp,
     MbarrierArriveOp,
     MbarrierWaitOp,
+    TurnOp,
     WgmmaOp,
     WgmmaWaitOp,
     WhileOp,
@@ -61,6 +63,7 @@ def overlap_products(module: Module) -> None:
             if products and all(op.pending == 0 for op in products):
                 if sum(_words(op.result.type) for op in products) <= HOISTED_WORDS:
                     _start_early(block, products)
+                    _end_turn_early(block)
                 _Waits(block).run()
 
 
@@ -92,6 +95,18 @@ def _start_early(block: Block, products: Sequence[WgmmaOp]) -> None:
             op.move_before(place)
 
 
+def _end_turn_early(block: Block) -> None:
+    """The next warpgroup may go as soon as the products of this one are started."""
+    last: Op | None = None
+    for op in list(block):
+        if isinstance(op, WgmmaOp):
+            last = op
+        elif isinstance(op, TurnOp) and op.kind == "end" and last is not None:
+            place = last.next
+            if place is not None and place is not op:
+                op.move_before(place)
+
+
 def _views(product: WgmmaOp) -> list[Op]:
     """The ops of the block that name the product's shared operands, in order."""
     found: dict[Op, None] = {}
@@ -112,7 +127,7 @@ def _latest_need(block: Block, product: WgmmaOp) -> Op | None:
     while op is not None:
         if op not in views and (op in needs or isinstance(op, (*LIMITS, WgmmaOp))):
             return op
-        if isinstance(op, MbarrierWaitOp) and op.data:
+        if isinstance(op, MbarrierWaitOp) and op.data or isinstance(op, TurnOp):
             return op
         op = op.prev
     return None
@@ -157,7 +172,7 @@ class _Waits:
                 return not (isinstance(op, WgmmaOp) and _only_adds(op, product))
             if user.is_inside(op):
                 return True
-        return any(_overwrites(op, v) for v in self.held[product])
+        return any(_overwrites(op, v) or op in _successors(v) for v in self.held[product])
 
     def _wait(self, op: Op, product: WgmmaOp) -> None:
         pending = self.started - self.flying.pop(product) - 1
@@ -171,6 +186,21 @@ class _Waits:
 
 def _only_adds(op: WgmmaOp, product: WgmmaOp) -> bool:
     return op.acc is product.result and len(product.result.uses) == 1
+
+
+def _successors(operand: Value) -> set[Op]:
+    """What makes the next iteration's value of a carried operand: it may take the same registers."""
+    block = operand.block
+    if operand.op is not None or block is None or not isinstance(block.parent, ForOp):
+        return set()
+    found: set[Op] = set()
+    following: Op | None = block.terminator.operands[operand.index - 1].op
+    while following is not None and following.parent is block:
+        found.add(following)
+        if not isinstance(following, ConvertLayoutOp):
+            break
+        following = following.x.op
+    return found
 
 
 def _overwrites(op: Op, operand: Value) -> bool:

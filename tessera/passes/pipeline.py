@@ -279,6 +279,7 @@ class _Pipeline:
         if self.guard is not None:
             self.guard.init(before)
         ahead, index = self._prologue(before)
+        _fill_late(self.loop)
         zero, last = _const(before, 0), _const(before, self.ahead)
         turns = [] if self.guard is None else [zero, zero]
         return self._body([index, zero, last, *turns, *ahead])
@@ -400,6 +401,37 @@ class _Pipeline:
         loop.regions = []
         loop.replace_by(results)
         return new
+
+
+def _fill_late(loop: ForOp) -> None:
+    """What fills other shared memory for the loop goes behind the loop's first copies, which then travel while the
+    loads that it waits for do."""
+    for op in list(_before(loop)):
+        if isinstance(op, LocalAllocOp) and op.init is not None and isinstance(op.init.op, LoadOp):
+            family = _family(op)
+            users = {u for member in family for u in member.result.users()} - set(family)
+            if users and all(u.is_inside(loop) for u in users):
+                for member in family:
+                    member.move_before(loop)
+
+
+def _before(loop: ForOp) -> list[Op]:
+    found: list[Op] = []
+    op = loop.prev
+    while op is not None:
+        found.append(op)
+        op = op.prev
+    return found[::-1]
+
+
+def _family(alloc: LocalAllocOp) -> list[Op]:
+    """An allocation and its views outside of loops, in order."""
+    found: list[Op] = [alloc]
+    for op in found:
+        found += [
+            u for u in op.result.users() if isinstance(u, LocalTransOp) and u.parent is alloc.parent
+        ]
+    return found
 
 
 def _const(b: Builder, value: int) -> Value:

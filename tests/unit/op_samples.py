@@ -117,6 +117,7 @@ SAMPLES: dict[str, str] = {
     "mbarrier_arrive": COUNTERS + "mbarrier_arrive %bars, %i\n",
     "async_arrive": COUNTERS + "async_arrive %bars, %i\n",
     "mbarrier_wait": COUNTERS + "mbarrier_wait %bars, %i, %j {data=True, pending=1}\n",
+    "turn": "turn {kind='begin'}\n",
     "mma": "%x: tile<4x4xfp32> = mma %m, %n, %sq {instruction='mma.m16n8k8.f32.tf32.tf32'}\n",
     "wgmma": PRODUCT,
     "wgmma_wait": PRODUCT + "%y: tile<4x4xfp32> = wgmma_wait %x, []\n",

@@ -123,7 +123,9 @@ class Ptx:
                 tied = [np.full(self.threads, -1).astype(kind) for _ in outputs]
             got = products(self, text, operand, tied, SHARED) if text.startswith("{") else tied
             return got[0] if len(got) == 1 else tuple(got)
-        if "mbarrier" in text:  # copies land at once, and threads walk in step
+        if (
+            "mbarrier" in text or "bar.arrive" in text or re.search("bar.sync [$1]", text)
+        ):  # copies land at once, and threads walk in step
             return None
         found = re.match(r"(?:@\$(\d+) )?(\S+?);?(?: (.*?);?)?$", text)
         predicate, mnemonic, tail = found[1], found[2], found[3] or ""

@@ -92,3 +92,27 @@ def test_a_missing_arrival_shows(monkeypatch: pytest.MonkeyPatch) -> None:
         op.erase()
     q, k, v = (np.zeros((x, 64), np.float16) for x in (128, 512, 512))
     assert watched(module, [q, k, v, np.zeros_like(q), 512], monkeypatch).hazards
+
+
+def test_warpgroups_take_turns_where_products_are_long() -> None:
+    module = compiled(attention(m=128, n=128, d=128, warps=8, stages=3), 90)
+    body = list(loop_of(module).body)
+    kinds = [op.opcode for op in body if op.opcode in ("turn", "wgmma", "wgmma_wait")]
+    assert kinds == ["turn", "wgmma", "wgmma", "turn", "wgmma_wait", "wgmma_wait"]
+    assert [op.kind for op in ops(module, "turn")] == ["open", "begin", "end", "close"]
+    assert not ops(late(), "turn")
+
+
+def test_first_copies_do_not_wait_for_the_other_operand() -> None:
+    order = [op for op in late().walk() if op.opcode in ("async_copy", "local_alloc")]
+    fills = [i for i, op in enumerate(order) if op.opcode == "local_alloc" and op.init is not None]
+    copies = [i for i, op in enumerate(order) if op.opcode == "async_copy"]
+    assert copies[1] < fills[0]
+
+
+def test_the_next_operand_is_made_when_the_last_one_is_free() -> None:
+    """Without a step between the iterations only the cast depends on the wait, through its registers."""
+    body = list(loop_of(late()).body)
+    (cast,) = [op for op in body if op.opcode == "cast"]
+    wait = [op for op in body if isinstance(op, WgmmaWaitOp)][-1]
+    assert body.index(wait) < body.index(cast)

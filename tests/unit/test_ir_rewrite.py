@@ -180,6 +180,7 @@ def test_what_is_dead() -> None:
         "mbarrier_init",
         "mbarrier_arrive",
         "mbarrier_wait",
+        "turn",
         "descriptor_scatter",
         "volatile_asm",
         "special_register",
