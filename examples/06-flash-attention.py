@@ -288,10 +288,6 @@ def specimens() -> list[common.Specimen]:
         options = {"num_warps": 4, "num_stages": 2}
         whole = {**tile, "EVEN": True, "GROUP": 16}
         found.append(common.Specimen(forward_kernel, forward, whole))
-        wide = {**whole, "BLOCK_N": 128, "DIM": 128}
-        found.append(
-            common.Specimen(forward_kernel, forward, wide, {"num_warps": 8, "num_stages": 3})
-        )
         found.append(common.Specimen(key_gradient_kernel, keys, small, options))
         found.append(common.Specimen(query_gradient_kernel, queries, small, options))
     return found
