@@ -70,6 +70,7 @@ class CompiledKernel:
 
     # What only this process can use lies outside of `__dict__`, which TorchInductor pickles and fills again.
     __slots__ = ("__dict__", "__weakref__", "_run", "launcher")
+    launcher: Any
 
     n_regs: int
     n_spills: int

@@ -86,7 +86,8 @@ def _words(*values: int) -> Any:
 
 def supported() -> bool:
     """The native code relies on the Python lock."""
-    return not hasattr(sys, "_is_gil_enabled") or sys._is_gil_enabled()
+    enabled = getattr(sys, "_is_gil_enabled", None)
+    return enabled is None or enabled()
 
 
 # --- array types ------------------------------------------------------------------------------------------------
