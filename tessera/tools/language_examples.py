@@ -71,15 +71,15 @@ EXAMPLES: dict[str, str] = {
     "item": "tl.item(tl.full([1], 3, tl.int32))",
     "swizzle2d": "u, v = tl.swizzle2d(i // 4, i % 4, 2, 4, 2)\nr = u * 10 + v",
     # products
-    "dot": "tl.sum(tl.dot(a, a, input_precision='ieee'), 1)",
+    "dot": 'tl.sum(tl.dot(a, a, input_precision="ieee"), 1)',
     "dot_scaled": "one = tl.full([16, 32], 0x38, tl.uint8)\n"
     "s = tl.full([16, 1], 128, tl.uint8)\n"
-    "r = tl.max(tl.dot_scaled(one, s, 'e4m3', tl.trans(one), None, 'e4m3'), 1)",
+    'r = tl.max(tl.dot_scaled(one, s, "e4m3", tl.trans(one), None, "e4m3"), 1)',
     # memory
     "load": "tl.load(X + i, mask=i < 6, other=-1.0)",
     "store": "tl.store(Z + i, n, mask=i > 3)\nr = tl.load(Z + i)",
     "make_block_ptr": "p = tl.make_block_ptr(A, [16, 16], [16, 1], [14, 0], [4, 4], [1, 0])\n"
-    "r = tl.load(p, boundary_check=(0,), padding_option='zero')",
+    'r = tl.load(p, boundary_check=(0,), padding_option="zero")',
     "advance": "p = tl.make_block_ptr(A, [16, 16], [16, 1], [0, 0], [2, 4], [1, 0])\n"
     "r = tl.load(tl.advance(p, [3, 4]))",
     "make_tensor_descriptor": _DESC + "r = d.load([14, 12])",
@@ -163,7 +163,7 @@ EXAMPLES: dict[str, str] = {
     "max_constancy": "tl.max_constancy(i // 4, 4)",
     "assume": "tl.assume(tl.num_programs(0) > 0)\nr = i",
     "debug_barrier": "tl.store(Z + i, i)\ntl.debug_barrier()\nr = tl.load(Z + 7 - i)",
-    "device_assert": "tl.device_assert(n > 0, 'positive')\nr = n",
+    "device_assert": 'tl.device_assert(n > 0, "positive")\nr = n',
     "static_assert": "tl.static_assert(x.dtype == tl.float32)\nr = x",
     "range": "r = 0\nfor k in tl.range(0, 10, num_stages=2):\n    r += k",
     "static_range": "r = tl.zeros_like(n)\nfor k in tl.static_range(3):\n    r += n << k",
@@ -176,6 +176,7 @@ def body(name: str) -> str:
     """The statements of an example, which set `r`."""
     text = EXAMPLES[name]
     return text if "\n" in text or text.startswith("r = ") else f"r = {text}"
+
 
 # Largest error in ulp, as measured with tests/lang/test_libdevice.py on 1024 arguments each (the tests hold the bounds
 # of the docstrings): fp32 on CPU and GPU, fp64 on CPU and GPU. GPU code ran in the simulator, whose hardware functions

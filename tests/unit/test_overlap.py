@@ -1,5 +1,7 @@
 """Arrays that overlap: a launch on the CPU sees whole tiles loaded before any is stored."""
 
+# annotations of kernels name dtypes
+# pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false
 from __future__ import annotations
 
 import ctypes
