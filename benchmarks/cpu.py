@@ -2,7 +2,9 @@
 
     python benchmarks/cpu.py [--threads N] [--rep MS]
 
-Times are medians in ms. Also times the cold compile of the vector-add kernel for sm_90a and `import tessera`.
+Times are medians in ms and speed-ups medians of the ratios of rounds that time each in turn, so that a busy machine
+slows all of them. NumPy takes the threads that its BLAS takes by default. Also times the cold compile of the
+vector-add kernel for sm_90a and `import tessera`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from tessera.config import knobs
 from tessera.runtime.benchmark import device_name
 from tessera.testing import do_bench, print_table
 
+ROUNDS = 9
 DEVICE = common.Device("cpu")
 Case = tuple[str, str, float, str, Callable[[], Any], Callable[[], Any], Callable[[], Any] | None]
 
@@ -106,9 +110,18 @@ def attention_case(torch: Any, heads: int, length: int, dim: int) -> Case:
 
 def row(case: Case, rep: float) -> list[str]:
     name, shape, work, unit, ours, numpy, torch = case
-    times = [do_bench(fn, rep=rep, return_mode="median") for fn in (ours, numpy, torch) if fn]
+    rounds = [
+        [
+            do_bench(fn, warmup=rep / 20, rep=rep / ROUNDS, return_mode="median")
+            for fn in (ours, numpy, torch)
+            if fn
+        ]
+        for _ in range(ROUNDS)
+    ]
+    times = [median(column) for column in zip(*rounds)]
     rates = [f"{work / ms * 1e-6:,.1f} {unit}" for ms in times]
-    ratios = [f"{ms / times[0]:.2f}x" for ms in times[1:]]
+    speedups = zip(*([ms / r[0] for ms in r[1:]] for r in rounds))
+    ratios = [f"{median(column):.2f}x" for column in speedups]
     return [name, shape, f"{times[0]:.3f}", *rates, *ratios]
 
 

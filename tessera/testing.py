@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -187,9 +188,9 @@ def _span(found: Any) -> tuple[float, float | None, float | None]:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print rows under a title; with `rich`, where it is installed, in a frame."""
+    """Print rows under a title; on a terminal with `rich`, where it is installed, in a frame."""
     cells = [[f"{v:.6g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
-    if importlib.util.find_spec("rich") is not None:
+    if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
         _print_rich(title, columns, cells)
         return
     widths = [max(map(len, column)) for column in zip(columns, *cells)]
