@@ -43,7 +43,7 @@ def long_softmax_kernel(x_ptr, out_ptr, x_stride, out_stride, cols, BLOCK: tl.co
         peak = higher
     highest = tl.max(peak, axis=0)
     scale = 1.0 / tl.sum(total * tl.exp(peak - highest), axis=0)
-    for start in range(0, cols, BLOCK):
+    for start in tl.range(0, cols, BLOCK, num_stages=3):
         inside = start + at < cols
         x = tl.load(x_ptr + start + at, mask=inside, other=-float("inf")).to(tl.float32)
         tl.store(out_ptr + start + at, tl.exp(x - highest) * scale, mask=inside)

@@ -47,7 +47,7 @@ def backward_kernel(
     dw = tl.zeros((BLOCK,), tl.float32)
     db = tl.zeros((BLOCK,), tl.float32)
     width = tl.cast(cols, tl.int64)
-    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+    for row in tl.range(tl.program_id(0), rows, tl.num_programs(0), num_stages=2):
         offsets = row * width + at
         dy = tl.load(dy_ptr + offsets, mask=inside, other=0.0).to(tl.float32)
         x = tl.load(x_ptr + offsets, mask=inside, other=0.0).to(tl.float32)

@@ -37,11 +37,13 @@ class ConvertLayoutOp(Op, opcode="convert_layout"):
 class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
     """Shared memory for a tile (or a ring of buffers: leading dimension), filled with `init` if given.
 
-    `offset` in bytes is set by shared-memory allocation (-1 before). Result type given.
+    `offset` in bytes is set by shared-memory allocation (-1 before). Result type given. `private`: each thread
+    reads only what it wrote itself.
     """
 
     init: Value | None = operand(optional=True)
     offset: int = attr(default=-1)
+    private: bool = attr(default=False)
 
     def verify(self) -> None:
         require(isinstance(self.result.type, SharedType), self, "the result is not shared memory")
@@ -119,7 +121,8 @@ class LocalStoreOp(Op, opcode="local_store", effects=Effect.WRITE):
 class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
     """Copy `ptr` (tile of pointers) to shared memory in the background where `mask`; elsewhere `other` or zeros.
 
-    Part of the group that the next `async_commit` closes.
+    Part of the group that the next `async_commit` closes. `private`: into a buffer of which each thread reads only
+    what it wrote; then without `other` nothing is written where the mask is off.
     """
 
     ptr: Value = operand()
@@ -128,6 +131,7 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
     other: Value | None = operand(optional=True)
     cache: str = attr(default="")
     eviction: str = attr(default="")
+    private: bool = attr(default=False)
 
     def infer(self) -> Sequence[Any]:
         return (TokenType(),)
@@ -167,10 +171,12 @@ class AsyncCommitOp(Op, opcode="async_commit", effects=Effect.WRITE):
 
 
 class AsyncWaitOp(Op, opcode="async_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
-    """Wait until at most `pending` of the latest groups are in flight, then let all threads see their data."""
+    """Wait until at most `pending` of the latest groups are in flight, then let all threads see their data;
+    `private`: each thread only its own."""
 
     tokens: tuple[Value, ...] = operand(variadic=True)
     pending: int = attr()
+    private: bool = attr(default=False)
 
     def infer(self) -> Sequence[Any]:
         return (TokenType(),)

@@ -119,6 +119,8 @@ class _Barriers:
             entry = grown
 
     def _op(self, op: Op, state: State) -> State:
+        if isinstance(op, AsyncWaitOp) and op.private:
+            return state
         if isinstance(op, BarrierOp | AsyncWaitOp):
             return frozenset()
         touches = list(self._touches(op))
@@ -181,7 +183,7 @@ def _touch(view: Value, write: bool) -> Touch:
     if buffer is not None:
         size = op.bytes // op.result.type.shape[0]
         low, high = low + buffer * size, low + (buffer + 1) * size
-    return Touch(low, high, write, ring, op if op.attrs.get("guarded") else None)
+    return Touch(low, high, write, ring, op if op.private or op.attrs.get("guarded") else None)
 
 
 def _next_iteration(t: Touch, loop: ForOp) -> Touch:

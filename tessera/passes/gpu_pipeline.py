@@ -14,6 +14,7 @@ from tessera.passes.layouts import assign_layouts
 from tessera.passes.licm import licm
 from tessera.passes.overlap import overlap_products
 from tessera.passes.pipeline import pipeline
+from tessera.passes.prefetch import prefetch
 
 
 def gpu_passes(facts: GpuFacts) -> list[Pass]:
@@ -26,6 +27,7 @@ def gpu_passes(facts: GpuFacts) -> list[Pass]:
         assign_layouts.bind(facts=facts),  # now that all fixed layouts are known
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
+        prefetch.bind(facts=facts),  # needs layouts, too: a thread copies what it would load
         pipeline.bind(
             facts=facts
         ),  # needs layouts: only whole vectors may be copied asynchronously

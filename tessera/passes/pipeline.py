@@ -86,9 +86,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
             wanted = loop.num_stages or default
             stages, lag = _stages(wanted, streams, facts, running is not None, bool(late))
             if stages > 1:
-                done = _Pipeline(
-                    loop, streams, stages, running if lag else None, bool(late) and lag
-                )
+                done = Pipeline(loop, streams, stages, running if lag else None, bool(late) and lag)
                 if late and lag and module.attrs["num_warps"] > WARPS:
                     done.guard = _Guard(module.attrs["num_warps"], stages)
                 new = done.run()
@@ -164,11 +162,11 @@ def _stream(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Strea
         or users[0].parent is not loop.body
     ):
         return None
-    if load.other is not None and not _is_zero(load.other):
+    if load.other is not None and not is_zero(load.other):
         return None  # asynchronous copies fill with zeros only
     alloc = users[0]
     shared: SharedType = alloc.result.type
-    order = _fastest(load)
+    order = fastest_dimension(load.result.type.layout)
     bits = shared.elem.storage_bits
     vec = min(
         access_width(axis, load.ptr, load.mask, order, facts.max_vector_bytes),
@@ -177,7 +175,7 @@ def _stream(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Strea
     if vec * bits // 8 < MIN_COPY_BYTES:
         return None
     sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
-    found = _slice(sources, loop)
+    found = slice_of(sources, loop)
     return Stream(load, alloc, *found) if found is not None else None
 
 
@@ -191,23 +189,18 @@ def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
     return count
 
 
-def _fastest(load: LoadOp) -> int:
+def fastest_dimension(layout: LinearLayout) -> int:
     """The dimension along which a thread's registers run first."""
-    bases = load.result.type.layout.bases("register")
-    first = next((b for b in bases if any(b)), None)
-    return (
-        next(d for d, c in enumerate(first) if c)
-        if first is not None
-        else len(load.ptr.type.shape) - 1
-    )
+    first = next((b for b in layout.bases("register") if any(b)), None)
+    return next(d for d, c in enumerate(first) if c) if first is not None else len(layout.shape) - 1
 
 
-def _is_zero(v: Value) -> bool:
+def is_zero(v: Value) -> bool:
     value = constant_of(v)
     return value is not None and value == 0 and str(value)[0] != "-"
 
 
-def _slice(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None:
+def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None:
     """What computes `sources` in the loop, from one iteration to the next: (ops, numbers of carried values)."""
     ops: set[Op] = set()
     carried: set[int] = set()
@@ -252,8 +245,8 @@ class _Guard:
         return bars
 
 
-class _Pipeline:
-    """The rewriting of one loop."""
+class Pipeline:
+    """The rewriting of one loop; `private`: rings of which each thread reads only what it copied itself."""
 
     slot: Value  # carried: the buffer of this iteration
     guard: _Guard | None = None
@@ -263,10 +256,12 @@ class _Pipeline:
         loop: ForOp,
         streams: list[Stream],
         stages: int,
-        running: WgmmaOp | None,
+        running: WgmmaOp | None = None,
         late: bool = False,
+        private: bool = False,
     ):
         self.loop, self.streams, self.stages, self.running = loop, streams, stages, running
+        self.private = private
         self.ahead = stages - 1 - (running is not None or late)  # iterations between copy and use
         ops = set[Op]().union(*[s.slice for s in streams])
         self.slice = [op for op in loop.body if op in ops]
@@ -287,7 +282,9 @@ class _Pipeline:
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
         ring = SharedType((self.stages, *t.shape), t.elem, t.layout)
-        alloc = LocalAllocOp(None, results=[ring], names=[s.alloc.result.name], loc=s.load.loc)
+        alloc = LocalAllocOp(
+            None, results=[ring], names=[s.alloc.result.name], private=self.private, loc=s.load.loc
+        )
         if self.guard is not None:
             alloc.attrs["guarded"] = True
         return b.emit(alloc)
@@ -317,7 +314,8 @@ class _Pipeline:
         slice."""
         loop = self.loop
         mapping[loop.induction] = index
-        runs = b.emit(CmpOp(index, loop.ub, predicate="lt"))
+        down = (constant_of(loop.step) or 0) < 0
+        runs = b.emit(CmpOp(index, loop.ub, predicate="gt" if down else "lt"))
         for op in self.slice:
             b.insert(op.clone(mapping))
         tokens: list[Value] = []
@@ -328,12 +326,21 @@ class _Pipeline:
                 mask = b.emit(AndOp(mapping.get(s.load.mask, s.load.mask), mask))
             view = b.emit(LocalIndexOp(ring, slot, **note))
             copy = AsyncCopyOp(
-                ptr, view, mask, None, cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc
+                ptr, view, mask, self._fill(b, s.load, mapping), private=self.private,
+                cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc,
             )  # fmt: skip
             tokens.append(b.emit(copy))
         b.emit(AsyncCommitOp(tokens))
         if self.guard is not None:
             b.insert(AsyncArriveOp(self.guard.full, slots[0]))
+
+    def _fill(self, b: Builder, load: LoadOp, mapping: dict[Value, Value]) -> Value | None:
+        """What a copy writes where its mask is off; nothing for shared copies: they write zeros."""
+        if not self.private or load.mask is None:
+            return None
+        if load.other is not None:
+            return mapping.get(load.other, load.other)
+        return b.emit(ConstOp(value=zero_of(load.result.type.elem), results=[load.result.type]))
 
     def _body(self, inits: list[Value]) -> ForOp:
         """Wait, copies ahead, and the old body on the ring's buffers."""
@@ -350,7 +357,7 @@ class _Pipeline:
             earlier = b.emit(XorOp(turns[1], _const(b, 1)))
             b.insert(MbarrierWaitOp(self.guard.free, last, earlier, data=False))
         else:
-            b.emit(AsyncWaitOp([], pending=self.ahead - 1))
+            b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
         if self.running is not None:  # the products start first and run while the copies are issued
             b = Builder.before_op(body.terminator)
         mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
@@ -397,7 +404,9 @@ class _Pipeline:
             self.running.pending = 1
             number = self.running.acc.index - 1
             results[number] = b.emit(WgmmaWaitOp(results[number], []))
-        b.emit(AsyncWaitOp([], pending=0))  # copies that ran past the end still write their zeros
+        b.emit(
+            AsyncWaitOp([], pending=0, private=self.private)
+        )  # copies that ran past the end still write their zeros
         loop.regions = []
         loop.replace_by(results)
         return new
@@ -432,6 +441,11 @@ def _family(alloc: LocalAllocOp) -> list[Op]:
             u for u in op.result.users() if isinstance(u, LocalTransOp) and u.parent is alloc.parent
         ]
     return found
+
+
+def zero_of(elem: Any) -> Any:
+    """Zero as constants of the type hold it."""
+    return 0.0 if elem.is_floating() else 0
 
 
 def _const(b: Builder, value: int) -> Value:

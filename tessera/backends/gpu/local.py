@@ -123,7 +123,9 @@ def _copy(fl: FunctionLowering, op: AsyncCopyOp) -> None:
     place = place_of(fl, op.shared)
     addresses = Addresses(fl, place, size, offsets.lane, offsets.warp)
     at = images(offsets.register)
-    if op.other is not None or vec * size not in ASYNC_BYTES:
+    if op.private and vec * size in ASYNC_BYTES:
+        _copy_own(fl, op, vec, addresses, at)
+    elif op.other is not None or vec * size not in ASYNC_BYTES:
         _copy_now(fl, op, vec, addresses, at)
     else:
         _copy_later(fl, op, vec, addresses, at)
@@ -143,6 +145,29 @@ def _copy_later(
             base, offset = split(w.offsets, pointers[i])
             to, shift = addresses.at(at[i])
             fl.target.async_copy(w, to, shift, base, offset, size, masks[i], access)
+
+
+def _copy_own(
+    fl: FunctionLowering, op: AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
+) -> None:
+    """Where only this thread will read: a mask that is off skips the copy, and stores what is to be read there."""
+    w, elem, layout, pointers = fl.w, op.shared.type.elem, op.ptr.type.layout, fl.get(op.ptr)
+    size = vec * memory_bits(elem) // 8
+    masks = registers(fl, op.mask, len(pointers))
+    others = registers(fl, op.other, len(pointers)) if op.other is not None else []
+    shape = word_shape(elem, vec)
+    access = Access(size * 8, 1, op.cache, op.eviction)
+    for i in groups(layout, len(pointers), vec):
+        base, offset = split(w.offsets, pointers[i])
+        to, shift = addresses.at(at[i])
+        if masks[i] != "false":
+            fl.target.async_copy(w, to, shift, base, offset, size, masks[i], access, skip=True)
+    for i in groups(layout, len(pointers), vec) if others else []:
+        if masks[i] != "true":
+            to, shift = addresses.at(at[i])
+            off = w.pure(f"xor i1 {masks[i]}, true")
+            words = pack(fl, elem, others[i : i + vec], shape)
+            fl.target.store_shared(w, to, shift, shape.bits, shape.type, words, off)
 
 
 def straight_run(offsets: OffsetMap) -> int:
@@ -184,6 +209,9 @@ def _commit(fl: FunctionLowering, op: AsyncCommitOp) -> None:
 @lowers(AsyncWaitOp)
 def _wait(fl: FunctionLowering, op: AsyncWaitOp) -> None:
     fl.target.async_wait(fl.w, op.pending)
+    if op.private:
+        fl.set(op.result, [])
+        return
     if op.attrs.get("proxy"):
         fl.target.proxy_fence(fl.w)
     fl.target.barrier(fl.w)

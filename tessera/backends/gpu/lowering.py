@@ -18,6 +18,7 @@ from tessera.errors import InternalError
 from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
+from tessera.ops import DotOp, MmaOp, WgmmaOp
 
 Lowering = Callable[["FunctionLowering", Any], None]
 LOWERINGS: dict[type[Op], Lowering] = {}
@@ -229,7 +230,8 @@ class FunctionLowering:
         """Attributes of the function."""
         if not self.kernel:
             return "nounwind"
-        return self.target.kernel_attributes(self.num_warps) + self.extra_attributes
+        products = any(isinstance(op, DotOp | MmaOp | WgmmaOp) for op in self.module.walk())
+        return self.target.kernel_attributes(self.num_warps, products) + self.extra_attributes
 
     def register_types(self, t: Any) -> str:
         return llvm_type(elem_of(t))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -24,6 +25,7 @@ from tessera.passes.gpu_pipeline import gpu_passes
 # time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.
 MIDDLE_END = "dce"
 _REGISTERED = (mbarrier, wgmma)  # imported for the lowerings it registers
+ONE_BLOCK = re.compile(r"\.minnctapersm \d+")
 OLDEST = 80
 NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
 PTX_ISA = 86  # what the emitted instructions need; newer assemblers read it
@@ -103,6 +105,8 @@ class NvidiaBackend(Backend):
             if not options.enable_fp_fusion:
                 extra.append("--fmad=false")
             done = ptxas.assemble(text, architecture(cc), extra)
+            if done.spill_stores and (alone := ONE_BLOCK.sub(".minnctapersm 1", text)) != text:
+                done = ptxas.assemble(alone, architecture(cc), extra)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
             return done.cubin
 

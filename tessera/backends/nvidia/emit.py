@@ -11,6 +11,7 @@ from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 
 ALL = "-1"
+RESIDENT_THREADS = 512  # of a processor, at 128 registers each
 
 
 class NvidiaTarget:
@@ -31,9 +32,12 @@ class NvidiaTarget:
             "@smem = external addrspace(3) global [0 x i8], align 1024",
         ]
 
-    def kernel_attributes(self, num_warps: int) -> str:
-        # One block a processor is enough: without this ptxas delays loads to save registers for a second one.
-        return f'nounwind "nvvm.maxntid"="{32 * num_warps}" "nvvm.minctasm"="1"'
+    def kernel_attributes(self, num_warps: int, products: bool) -> str:
+        # Without a number of blocks ptxas delays loads to save registers for many. Products need all registers;
+        # other programs hide latency by each other, if none takes more than RESIDENT_THREADS leave it.
+        threads = 32 * num_warps
+        blocks = 1 if products else max(1, RESIDENT_THREADS // threads)
+        return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}"'
 
     # --- threads ------------------------------------------------------------------------------------------
     def _plain(self, w: Writer, name: str, *args: str) -> str:
@@ -156,8 +160,13 @@ class NvidiaTarget:
         bytes: int,
         mask: str,
         access: Access,
+        skip: bool = False,
     ) -> None:
-        """Copy `bytes` (4, 8, 16) where `mask`, write zeros elsewhere."""
+        """Copy `bytes` (4, 8, 16) where `mask`; elsewhere write zeros or, with `skip`, nothing."""
+        if skip and mask != "true":
+            row = p.async_copy_where(bytes, shared_offset, source_offset)
+            row.emit(w, [shared, source, mask])
+            return
         partial = mask != "true"
         prefetch = ".L2::128B" if bytes == 16 else ""  # neighbours come soon: 1 % on large products
         row = p.async_copy(bytes, prefetch, shared_offset, source_offset, partial)

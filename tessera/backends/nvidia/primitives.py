@@ -248,6 +248,15 @@ def async_copy(
     return Primitive("async_copy", ("i32", "ptr addrspace(1)"), "void", text + ";", "r,l", False)
 
 
+@lru_cache(maxsize=256)
+def async_copy_where(bytes: int, offset: int, source_offset: int) -> Primitive:
+    """cp.async where a predicate is on."""
+    kind = "cg" if bytes == 16 else "ca"
+    text = f"@$2 cp.async.{kind}.shared.global [$0 + {offset}], [$1 + {source_offset}], {bytes};"
+    types = ("i32", "ptr addrspace(1)", "i1")
+    return Primitive("async_copy", types, "void", text, "r,l,b", False)
+
+
 @lru_cache(maxsize=32)
 def async_wait(pending: int) -> Primitive:
     return Primitive(
