@@ -165,5 +165,6 @@ __all__ = [
     "BroadcastOp", "CombineOp", "DotOp", "ExpandDimsOp", "GatherOp", "HistogramOp", "JoinOp", "NumProgramsOp",
     "ProgramIdOp", "ReduceOp", "ReshapeOp", "ScanOp", "SplatOp", "SplitOp", "TileOp", "TransOp",
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
-    "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp", "TurnOp",
+    "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
+    "TurnOp",
 ]  # fmt: skip

@@ -39,7 +39,6 @@ from tessera.ops import (
 from tessera.passes.fold import constant_of
 from tessera.passes.layout_rules import is_pointwise
 
-
 TURN_WORDS = 128  # registers of an iteration's results from which warpgroups take turns
 
 

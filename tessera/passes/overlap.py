@@ -127,7 +127,7 @@ def _latest_need(block: Block, product: WgmmaOp) -> Op | None:
     while op is not None:
         if op not in views and (op in needs or isinstance(op, (*LIMITS, WgmmaOp))):
             return op
-        if isinstance(op, MbarrierWaitOp) and op.data or isinstance(op, TurnOp):
+        if (isinstance(op, MbarrierWaitOp) and op.data) or isinstance(op, TurnOp):
             return op
         op = op.prev
     return None

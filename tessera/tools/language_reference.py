@@ -169,8 +169,8 @@ def accuracy() -> list[str]:
     """A table of measured errors."""
     lines = [
         "Largest measured error in ulp. Names without `tl.` are those of `tl.extra.libdevice`; `tl.exp` in fp32 is",
-        "quick: on GPUs its error grows with |x|. GPU code was measured in a simulator whose hardware functions are exact:",
-        "`ex2.approx`, `rsqrt.approx` and their like add up to 2 ulp in fp32.", "",
+        "quick: on GPUs its error grows with |x|. GPU code was measured in a simulator whose hardware functions are",
+        "exact: `ex2.approx`, `rsqrt.approx` and their like add up to 2 ulp in fp32.", "",
         "| function | fp32 CPU | fp32 GPU | fp64 CPU | fp64 GPU |", "|---|---|---|---|---|",
     ]  # fmt: skip
     return lines + ["| " + " | ".join(row.split()) + " |" for row in ACCURACY.splitlines()]

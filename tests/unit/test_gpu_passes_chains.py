@@ -10,7 +10,7 @@ from test_gpu_passes_dots import compiled, ops
 
 from tessera.interp import run
 from tessera.ir import Module, TileType
-from tessera.ops import ForOp, WgmmaOp, WgmmaWaitOp
+from tessera.ops import ForOp, LocalAllocOp, WgmmaOp, WgmmaWaitOp
 
 
 def loop_of(module: Module) -> ForOp:
@@ -105,7 +105,9 @@ def test_warpgroups_take_turns_where_products_are_long() -> None:
 
 def test_first_copies_do_not_wait_for_the_other_operand() -> None:
     order = [op for op in late().walk() if op.opcode in ("async_copy", "local_alloc")]
-    fills = [i for i, op in enumerate(order) if op.opcode == "local_alloc" and op.init is not None]
+    fills = [
+        i for i, op in enumerate(order) if isinstance(op, LocalAllocOp) and op.init is not None
+    ]
     copies = [i for i, op in enumerate(order) if op.opcode == "async_copy"]
     assert copies[1] < fills[0]
 
