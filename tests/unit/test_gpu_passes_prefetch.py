@@ -72,7 +72,7 @@ def counted(x, out, n, BLOCK: tl.constexpr):
     tl.store(x + at, total)
 
 
-def build(fn: Any, stages: int = 3, cc: int = 90, **constants: int) -> Compiled:
+def build(fn: Any, stages: int = 3, cc: int = 90, **constants: int | None) -> Compiled:
     constants = {"BLOCK": 512, **constants}
     signature = {n: "constexpr" if n in constants else ROW[n] for n in fn.arg_names}
     return Compiled(fn, signature, constants, cc=cc, num_warps=4, num_stages=stages)
