@@ -126,8 +126,8 @@ class CompiledKernel:
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
         """`kernel[(x, y, z)](*args, stream=None)`; constexpr arguments are given too and skipped.
 
-        Unlike a launch by the kernel function it does not look whether arrays overlap partially: where they may, compile
-        for the CPU with `may_overlap=True`.
+        Unlike a launch by the kernel function it does not look whether arrays overlap partially: where they may,
+        compile for the CPU with `may_overlap=True`.
         """
         gx, gy, gz = grid
 
