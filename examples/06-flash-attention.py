@@ -227,7 +227,7 @@ class Attention:
         return {
             "CAUSAL": self.causal, "EVEN": self.length % max(block_m, block_n) == 0,
             "BLOCK_M": block_m, "BLOCK_N": block_n, "DIM": self.dim,
-            "GROUP": 16 if self.causal else 1, "num_warps": warps, "num_stages": stages,
+            "GROUP": (8 if self.dim > 64 else 16) if self.causal else 1, "num_warps": warps, "num_stages": stages,
         }  # fmt: skip
 
     def forward(self, q: Any, k: Any, v: Any) -> None:
