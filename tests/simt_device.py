@@ -52,9 +52,13 @@ class SimtDriver(driver_module.InterpreterDriver):
         metadata = kernel.metadata
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
-            values = [_argument(k, a) for k, a in zip(metadata.args, args, strict=True)]
-            threads, shared = 32 * metadata.num_warps, max(metadata.shared, 16)
-            run_kernel(kernel.asm["llir"], kernel.name, values, threads, shared, (gx, gy, gz))
+            kinds = [k for k in metadata.args if k != "memory"]
+            values = [_argument(k, a) for k, a in zip(kinds, args, strict=True)]
+            threads, shared = 32 * metadata.warps, max(metadata.shared, 16)
+            maps = getattr(metadata, "tensor_maps", ())
+            run_kernel(
+                kernel.asm["llir"], kernel.name, values, threads, shared, (gx, gy, gz), maps
+            )
 
         kernel.module = kernel.function = "simt"
         kernel.launcher = launch

@@ -15,6 +15,8 @@ from tessera.ir import Op, Value
 from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
     ForOp,
     FuncOp,
     LocalAllocOp,
@@ -27,6 +29,7 @@ from tessera.ops import (
 SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
 PRIVATE_SCRATCH = 1024
 SMALL_ALIGNMENT = 128  # one line of banks: the swizzles of conversions start there
+TENSOR_OPS = (DescriptorLoadOp, DescriptorStoreOp)
 
 
 @dataclass(slots=True)
@@ -41,7 +44,8 @@ class Buffer:
 
     @property
     def alignment(self) -> int:
-        return SWIZZLE_ALIGNMENT if self.size >= SWIZZLE_ALIGNMENT else SMALL_ALIGNMENT
+        swizzled = self.size >= SWIZZLE_ALIGNMENT or isinstance(self.op, TENSOR_OPS)
+        return SWIZZLE_ALIGNMENT if swizzled else SMALL_ALIGNMENT
 
     def meets(self, other: Buffer) -> bool:
         return self.start <= other.end and other.start <= self.end
@@ -97,6 +101,8 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
 
 def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
     """Small scratch in a loop keeps its place throughout, so that no op has to wait for another one's readers."""
+    if isinstance(op, DescriptorStoreOp):  # the engine reads it until a later wait
+        return 0, len(at.first)
     loop = op.parent_op()
     if size <= PRIVATE_SCRATCH and isinstance(loop, ForOp | WhileOp):
         return at.first[loop], at.last[loop]
@@ -108,7 +114,9 @@ def buffers_of(func: FuncOp, num_warps: int, facts: Any = None) -> list[Buffer]:
     at = Positions(func)
     found: list[Buffer] = []
     for op in func.walk():
-        if isinstance(op, LocalAllocOp):
+        if isinstance(op, LocalAllocOp) and op.attrs.get("lasting"):
+            found.append(Buffer(op, op.bytes, 0, len(at.first)))
+        elif isinstance(op, LocalAllocOp):
             found.append(Buffer(op, op.bytes, at.first[op], _end_of_life(op, at)))
         else:
             size = scratch_bytes(op, num_warps, facts)

@@ -6,24 +6,23 @@ Both sides ask here, so that they cannot disagree. All figures are bytes; a scra
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tessera.ir import Op, TileType, elem_of
+from tessera.layout.boxes import Boxes, box_layout, boxes_of
 from tessera.layout.convert import Plan, SharedExchange, plan_conversion
 from tessera.layout.linear import LinearLayout
+from tessera.layout.shared import offset_map
 from tessera.ops import (
-    AtomicCasOp,
-    AtomicRmwOp,
-    ConvertLayoutOp,
-    DotOp,
-    GatherOp,
-    HistogramOp,
-    ReduceOp,
-    ScanOp,
+    AtomicCasOp, AtomicRmwOp, ConvertLayoutOp, DescriptorLoadOp, DescriptorStoreOp, DotOp, GatherOp, HistogramOp,
+    ReduceOp, ScanOp,
 )  # fmt: skip
 
 ALIGNMENT = 16
 LINE = 128  # bytes of one row over all banks
+GROUP_WARPS = 4
+STAGING_BYTES = 32 * 1024  # of a tile on its way to the tensor engine
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
 
@@ -51,7 +50,53 @@ def scratch_bytes(op: Op, num_warps: int, facts: Any = None) -> int:
         return area(elem_of(op.x.type), op.x.type.numel)
     if isinstance(op, DotOp):
         return dot_area(op.a.type) + dot_area(op.b.type)
+    if isinstance(op, DescriptorLoadOp):
+        return area(op.result.type.elem, op.result.type.numel) + ALIGNMENT  # and a barrier
+    if isinstance(op, DescriptorStoreOp):
+        how = staging(op, num_warps)
+        return how.buffers * how.elements * op.value.type.elem.storage_bytes
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """How a tile goes through shared memory to the tensor engine. Each of `groups` groups of warps stores boxes of its
+    own rows (0: all warps do it together); `boxes` has those of the first group. `buffers`: how many boxes of a group
+    are in shared memory at a time."""
+
+    boxes: Boxes
+    groups: int
+    buffers: int
+
+    @property
+    def elements(self) -> int:
+        """Elements of one buffer of all groups."""
+        return self.boxes.elements * max(1, self.groups)
+
+
+def staging(op: DescriptorStoreOp, num_warps: int) -> Staging:
+    """The staging of a tile that is stored. Few buffers are enough where each thread's registers tell the box."""
+    t: Any = op.value.type
+    bits: int = t.elem.storage_bits
+    shared = box_layout(t.shape, bits)
+    boxes = boxes_of(shared, bits) if shared is not None else None
+    assert shared is not None and boxes is not None, "no tile for the tensor engine"
+    offsets = offset_map(t.layout, shared)
+    size, count = boxes.elements, len(boxes.starts)
+    if any(c >= size for c in (*offsets.lane, *offsets.warp)):
+        return Staging(boxes, 0, count)
+    groups = num_warps // GROUP_WARPS
+    while count > 2 and count * size * bits // 8 > STAGING_BYTES:
+        count //= 2
+    own = size // max(1, groups)
+    apart = [own << i for i in range(groups.bit_length() - 1)]
+    inner = (*offsets.lane, *offsets.warp[:2])
+    if groups < 2 or list(offsets.warp[2:]) != apart or any(c >= own for c in inner):
+        return Staging(boxes, 0, count)
+    if any(own <= c < size for c in offsets.register) or boxes.box[-2] // groups < 8:
+        return Staging(boxes, 0, count)
+    box = (*boxes.box[:-2], boxes.box[-2] // groups, boxes.box[-1])
+    return Staging(replace(boxes, box=box), groups, count)
 
 
 def dot_area(t: TileType) -> int:

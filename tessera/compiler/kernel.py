@@ -119,7 +119,7 @@ class CompiledKernel:
     def check_resources(self, shared_limit: int, thread_limit: int, warp_size: int) -> None:
         if self.metadata.shared > shared_limit:
             raise OutOfResources(self.metadata.shared, shared_limit, "shared memory")
-        threads = self.metadata.num_warps * warp_size
+        threads = getattr(self.metadata, "warps", self.metadata.num_warps) * warp_size
         if threads > thread_limit:
             raise OutOfResources(threads, thread_limit, "threads")
 

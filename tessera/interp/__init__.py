@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import pointer_type
-from tessera.interp import arith, effects, tile
+from tessera.interp import arith, effects, teams, tile
 from tessera.interp.check import CheckedMachine
 from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
 from tessera.interp.memory import Memory
@@ -22,7 +22,7 @@ from tessera.ir import Module
 
 __all__ = ["EVALUATORS", "Machine", "Memory", "evaluate", "run"]
 
-_REGISTERED = (arith, effects, tile)  # imported for the meanings they register
+_REGISTERED = (arith, effects, teams, tile)  # imported for the meanings they register
 
 
 def array_extent(x: Any) -> tuple[int, int] | None:

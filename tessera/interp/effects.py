@@ -80,7 +80,7 @@ def make_descriptor_(m: Machine, op: memory.MakeDescriptorOp, base: Any, *_: Any
     return Descriptor(int(base), shape, strides, op.block_shape, op.result.type.elem, op.padding)
 
 
-def _block(d: Descriptor, offsets: list[Any]) -> tuple[Any, Any]:
+def block_of(d: Descriptor, offsets: list[Any]) -> tuple[Any, Any]:
     """Addresses of a descriptor's block and the mask of those inside the array."""
     address, mask = np.asarray(d.base, np.int64), np.asarray(True)
     for axis, (start, extent) in enumerate(zip(offsets, d.block, strict=True)):
@@ -93,7 +93,7 @@ def _block(d: Descriptor, offsets: list[Any]) -> tuple[Any, Any]:
 
 @evaluate(memory.DescriptorLoadOp)
 def descriptor_load_(m: Machine, op: memory.DescriptorLoadOp, desc: Any, *offsets: Any) -> Any:
-    address, mask = _block(desc, list(offsets))
+    address, mask = block_of(desc, list(offsets))
     other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
     return np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
 
@@ -101,7 +101,7 @@ def descriptor_load_(m: Machine, op: memory.DescriptorLoadOp, desc: Any, *offset
 @evaluate(memory.DescriptorStoreOp)
 def descriptor_store_(m: Machine, op: memory.DescriptorStoreOp, desc: Any, *rest: Any) -> Any:
     *offsets, value = rest
-    address, mask = _block(desc, offsets)
+    address, mask = block_of(desc, offsets)
     if op.kind != "store":
         old = m.memory.load(address, desc.elem, mask, None)
         value = settle(_ATOMIC[op.kind](old, value), desc.elem)

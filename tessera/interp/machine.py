@@ -73,6 +73,7 @@ class Machine:
         default_factory=list
     )  # committed, unfinished async copies
     open_group: list[Callable[[], None]] = field(default_factory=list)
+    barriers: Any = None  # of tensor copies: made by the first op that needs them
 
     def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
         """Execute a block and give its terminator's operand values."""
@@ -132,6 +133,6 @@ def run_program(
 ) -> None:
     machine.program = program
     machine.values = dict(machine.uniform)
-    machine.groups, machine.open_group = [], []
+    machine.groups, machine.open_group, machine.barriers = [], [], None
     with np.errstate(all="ignore"):
         machine.run_block(kernel.body, args)

@@ -26,6 +26,7 @@ from .linear import LinearLayout
 from .matrix_ops import Columns, LayoutError, apply, images, parity
 from .mma import instruction_depth, mma_acc, mma_operand, wgmma_acc, wgmma_operand_a
 from .relate import SourceMap, broadcast_map, invert_and_compose, register_map, source_map
+from .boxes import Boxes, box_layout, boxes_of
 from .shared import (
     OffsetMap,
     VectorGroup,
@@ -87,6 +88,9 @@ __all__ = [
     "plan_shuffle",
     "register_map",
     "shared_linear",
+    "Boxes",
+    "box_layout",
+    "boxes_of",
     "shared_swizzled",
     "source_map",
     "stmatrix_plan",

@@ -66,6 +66,12 @@ from tessera.ops.gpu import (
     MbarrierWaitOp,
     MmaOp,
     TurnOp,
+    ByteBarrierArriveOp,
+    ByteBarrierExpectOp,
+    ByteBarrierInitOp,
+    ByteBarrierWaitOp,
+    TensorCopyOp,
+    WarpSpecializeOp,
     WgmmaOp,
     WgmmaWaitOp,
 )
@@ -166,5 +172,6 @@ __all__ = [
     "ProgramIdOp", "ReduceOp", "ReshapeOp", "ScanOp", "SplatOp", "SplitOp", "TileOp", "TransOp",
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
     "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
-    "TurnOp",
+    "TurnOp", "ByteBarrierArriveOp", "ByteBarrierExpectOp", "ByteBarrierInitOp", "ByteBarrierWaitOp", "TensorCopyOp",
+    "WarpSpecializeOp",
 ]  # fmt: skip

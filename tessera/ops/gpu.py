@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import int1, int32, pointer_type
+from tessera.dtypes import int1, int32, int64, pointer_type
 from tessera.ir import (
+    Block,
+    DescriptorType,
     Effect,
     Op,
     SharedType,
@@ -16,6 +18,7 @@ from tessera.ir import (
     attr,
     elem_of,
     operand,
+    region,
     require,
     shape_of,
     with_elem,
@@ -287,3 +290,89 @@ class WgmmaWaitOp(Op, opcode="wgmma_wait"):
 
     def infer(self) -> Sequence[Any]:
         return (self.acc.type,)
+
+
+# --- copies by the tensor engine, barriers that count bytes --------------------------------------------------
+def _check_barriers(op: Op, bars: Value, index: Value | None = None) -> None:
+    t = bars.type
+    ok = isinstance(t, SharedType) and t.elem == int64 and len(t.shape) == 1
+    require(ok, op, "the barriers are no row of int64 in shared memory")
+    require(index is None or index.type == int32, op, "the barrier's number is not int32")
+
+
+class ByteBarrierInitOp(Op, opcode="byte_barrier_init", effects=Effect.WRITE | Effect.SYNC):
+    """Barriers for `count` arrivals a phase, in phase 0; all threads meet afterwards."""
+
+    bars: Value = operand()
+    count: int = attr()
+
+    def verify(self) -> None:
+        _check_barriers(self, self.bars)
+
+
+class ByteBarrierExpectOp(Op, opcode="byte_barrier_expect", effects=Effect.WRITE):
+    """One arrival at barrier `index`, whose phase then ends only when copies have brought `bytes` more."""
+
+    bars: Value = operand()
+    index: Value = operand()
+    bytes: int = attr()
+
+    def verify(self) -> None:
+        _check_barriers(self, self.bars, self.index)
+
+
+class ByteBarrierWaitOp(Op, opcode="byte_barrier_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
+    """Wait until phase `phase` (int32, 0 or 1) of barrier `index` has ended: what was copied is then seen. Phase 1
+    of a fresh barrier counts as ended."""
+
+    bars: Value = operand()
+    index: Value = operand()
+    phase: Value = operand()
+
+    def verify(self) -> None:
+        _check_barriers(self, self.bars, self.index)
+        require(self.phase.type == int32, self, "the phase is not int32")
+
+
+class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE):
+    """This team is done with `released` (views of shared memory): arrive at barrier `index` if `condition`. One
+    arrival for each warp, or for each group of four with `groups`."""
+
+    bars: Value = operand()
+    index: Value = operand()
+    condition: Value = operand()
+    released: tuple[Value, ...] = operand(variadic=True)
+    groups: bool = attr(default=False)
+
+    def verify(self) -> None:
+        _check_barriers(self, self.bars, self.index)
+        require(self.condition.type == int1, self, "the condition is not int1")
+
+
+class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE):
+    """Start copying the block of `desc` at `offsets` to `shared`; its bytes count at barrier `index`. Elements outside
+    the array are zeros (or what the descriptor pads with)."""
+
+    desc: Value = operand()
+    offsets: tuple[Value, ...] = operand(variadic=True)
+    shared: Value = operand()
+    bars: Value = operand()
+    index: Value = operand()
+
+    def verify(self) -> None:
+        _check_barriers(self, self.bars, self.index)
+        d, s = self.desc.type, self.shared.type
+        require(isinstance(d, DescriptorType), self, "the first operand is no descriptor")
+        same = isinstance(s, SharedType) and (s.shape, s.elem) == (d.shape, d.elem)
+        require(same, self, "block and memory differ in type")
+        require(len(self.offsets) == len(d.shape), self, "one offset a dimension is needed")
+
+
+class WarpSpecializeOp(Op, opcode="warp_specialize"):
+    """Two teams at once: the program's warps run `consumers`, one thread of further warps runs `producer`. They meet at
+    barriers in shared memory. `registers`: of a thread of the producer's and the consumers' warps, (0, 0) for even."""
+
+    registers: tuple[int, int] = attr(default=(0, 0))
+    warps: int = attr(default=4)
+    consumers: Block = region()
+    producer: Block = region()

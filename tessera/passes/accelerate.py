@@ -233,7 +233,9 @@ class _Acceleration:
         reader = layout
         for order in orders:
             reader = reader.trans(inverse(order))
-        view = shared_view(loaded, orders, shared_layout(source.type, memory_order(loaded), reader))
+        turnable = isinstance(loaded, LoadOp)  # the tensor engine knows its own swizzles only
+        place = shared_layout(source.type, memory_order(loaded), reader, turnable)
+        view = shared_view(loaded, orders, place)
         words = layout.size("register") * v.type.elem.storage_bits // 32
         loop = loop_between(self.op, loaded)
         if (
@@ -242,11 +244,11 @@ class _Acceleration:
             or words + self._results(loop) > HELD_WITH_RESULTS
         ):
             return self.builder.emit(LocalLoadOp(view, results=[result]))
-        place = owner(view)
-        while isinstance(place.next, LocalLoadOp):  # another dot may hold the same operand already
-            place = place.next
-            if place.shared is view and place.result.type == result:
-                return place.result
+        last = owner(view)
+        while isinstance(last.next, LocalLoadOp):  # another dot may hold the same operand already
+            last = last.next
+            if last.shared is view and last.result.type == result:
+                return last.result
         return Builder.after_op(owner(view)).emit(LocalLoadOp(view, results=[result]))
 
 

@@ -28,6 +28,8 @@ from tessera.ops import (
     AsyncWaitOp,
     BarrierOp,
     CallOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
     ForOp,
     FuncOp,
     IfOp,
@@ -37,11 +39,17 @@ from tessera.ops import (
     LocalStoreOp,
     LocalTransOp,
     MbarrierInitOp,
+    ByteBarrierInitOp,
+    TensorCopyOp,
+    WarpSpecializeOp,
     WgmmaOp,
     WgmmaWaitOp,
     WhileOp,
 )  # fmt: skip
 from tessera.passes.fold import constant_of
+
+
+THROUGH_DESCRIPTORS = (WgmmaOp, TensorCopyOp, DescriptorLoadOp, DescriptorStoreOp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ def barriers(module: Module) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         _Barriers(module).block(func.body, frozenset())
-        if any(isinstance(op, WgmmaOp) for op in func.walk()):
+        if any(isinstance(op, THROUGH_DESCRIPTORS) for op in func.walk()):
             for op in func.walk():
                 if isinstance(op, BarrierOp | AsyncWaitOp):
                     op.attrs["proxy"] = True
@@ -93,6 +101,8 @@ class _Barriers:
                 state = self._while(op, state)
             elif isinstance(op, IfOp):
                 state = self.block(op.then, state) | self.block(op.orelse, state)
+            elif isinstance(op, WarpSpecializeOp):  # the producer meets the others at its own barriers
+                state = self.block(op.consumers, state)
             else:
                 state = self._op(op, state)
         return state
@@ -121,7 +131,7 @@ class _Barriers:
     def _op(self, op: Op, state: State) -> State:
         if isinstance(op, AsyncWaitOp) and op.private:
             return state
-        if isinstance(op, BarrierOp | AsyncWaitOp):
+        if isinstance(op, BarrierOp | AsyncWaitOp | ByteBarrierInitOp):
             return frozenset()
         touches = list(self._touches(op))
         if not touches:
@@ -136,6 +146,8 @@ class _Barriers:
         return state | frozenset(touches)
 
     def _touches(self, op: Op) -> Iterable[Touch]:
+        if isinstance(op, DescriptorStoreOp):
+            return  # its bytes are its own, and it lets all threads meet before it writes
         if "scratch" in op.attrs:
             low: int = op.attrs["scratch"]
             yield Touch(low, low + op.attrs["scratch_bytes"], True)
@@ -154,7 +166,7 @@ class _Barriers:
                     yield _touch(v, False)
         elif isinstance(op, MbarrierInitOp):
             yield _touch(op.bars, True)
-        elif isinstance(op, LocalStoreOp | AsyncCopyOp):
+        elif isinstance(op, LocalStoreOp | AsyncCopyOp | TensorCopyOp):
             yield _touch(op.shared, True)
         elif isinstance(op, CallOp):
             low, high = self.module.function(op.callee).attrs.get("shared_range", (0, 0))

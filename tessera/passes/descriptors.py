@@ -48,6 +48,8 @@ def lower_descriptors(module: Module) -> None:
     made: list[Op] = []
     for op in module.walk():
         if isinstance(op, (DescriptorLoadOp, DescriptorStoreOp)):
+            if op.desc.op is not None and op.desc.op.attrs.get("mapped"):
+                continue  # the copy engine serves it
             _Access(op, Builder.before_op(op)).lower()
         elif isinstance(op, (DescriptorGatherOp, DescriptorScatterOp)):
             _Rows(op, Builder.before_op(op)).lower()

@@ -82,6 +82,8 @@ class GpuFacts:
     has_cp_async: bool = False
     has_ldmatrix: bool = False
     has_stmatrix: bool = False
+    has_tma: bool = False  # tensor copies, barriers that count bytes
+    has_register_handover: bool = False  # warps may give registers to others
     mma: tuple[MmaRow, ...] = ()
     wgmma: tuple[WgmmaRow, ...] = ()
 

@@ -15,6 +15,8 @@ from tessera.passes.licm import licm
 from tessera.passes.overlap import overlap_products
 from tessera.passes.pipeline import pipeline
 from tessera.passes.prefetch import prefetch
+from tessera.passes.specialize import specialize
+from tessera.passes.tensor_maps import number_tensor_maps
 
 
 def gpu_passes(facts: GpuFacts) -> list[Pass]:
@@ -28,6 +30,7 @@ def gpu_passes(facts: GpuFacts) -> list[Pass]:
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
         prefetch.bind(facts=facts),  # needs layouts, too: a thread copies what it would load
+        specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
         pipeline.bind(
             facts=facts
         ),  # needs layouts: only whole vectors may be copied asynchronously
@@ -38,5 +41,6 @@ def gpu_passes(facts: GpuFacts) -> list[Pass]:
         allocate_shared.bind(
             facts=facts
         ),  # after the last pass that makes, moves or drops conversions
+        number_tensor_maps,  # now that the copies are what they will be
         barriers,  # needs the bytes that buffers share
     ]

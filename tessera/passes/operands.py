@@ -104,15 +104,17 @@ def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
     return tuple(order)
 
 
-def shared_layout(t: TileType, order: tuple[int, ...], reader: LinearLayout) -> LinearLayout:
+def shared_layout(
+    t: TileType, order: tuple[int, ...], reader: LinearLayout, turnable: bool = True
+) -> LinearLayout:
     """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and
-    without .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk: lanes that go
-    along both dimensions then meet other banks."""
+    without .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk (if `turnable`): lanes that
+    go along both dimensions then meet other banks."""
     bits = t.elem.storage_bits
     width = widest_swizzle(t.shape, order, bits)
     plain = shared_swizzled(t.shape, order, bits, width)
     phases = {128: 3, 64: 2}.get(width, 0)
-    if not phases or ldmatrix_plan(reader, plain, bits) is not None:
+    if not (phases and turnable) or ldmatrix_plan(reader, plain, bits) is not None:
         return plain
     turned = _turned(plain, 128 // bits, phases)
     return min(

@@ -33,6 +33,8 @@ from tessera.ops import (
     MbarrierArriveOp,
     MbarrierWaitOp,
     TurnOp,
+    ByteBarrierArriveOp,
+    ByteBarrierWaitOp,
     WgmmaOp,
     WgmmaWaitOp,
     WhileOp,
@@ -47,6 +49,7 @@ LIMITS = (
     WhileOp,
     IfOp,
     CallOp,
+    ByteBarrierWaitOp,
 )  # no product moves above
 HOISTED_WORDS = (
     208  # registers of all results of a block beyond which its products stay where they are
@@ -204,7 +207,9 @@ def _successors(operand: Value) -> set[Op]:
 
 
 def _overwrites(op: Op, operand: Value) -> bool:
-    """Whether an op writes to the shared memory of an operand."""
+    """Whether an op writes to the shared memory of an operand, or gives it to somebody who does."""
+    if isinstance(operand.type, SharedType) and isinstance(op, ByteBarrierArriveOp):
+        return any(_place(v)[0] is _place(operand)[0] for v in op.released)
     if not isinstance(operand.type, SharedType) or not isinstance(op, LocalStoreOp | AsyncCopyOp):
         return False
     (mine, buffer), (other, written) = _place(operand), _place(op.shared)

@@ -79,7 +79,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
         for loop in loops:
             assert axis is not None
             streams = [s for op in loop.body if (s := _stream(op, loop, axis, facts)) is not None]
-            running = _running_on(loop, streams)
+            running = running_on(loop, {s.alloc for s in streams})
             late: list[Delayed] = []
             if running is None:
                 late = delayable(loop, {s.alloc for s in streams}, CHAINED_WORDS)
@@ -129,14 +129,13 @@ def _stages(
     return stages, stages > (2 if late else 3)
 
 
-def _running_on(loop: ForOp, streams: list[Stream]) -> WgmmaOp | None:
+def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
     """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through
-    rings."""
+    rings (allocations that become rings)."""
     products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
     if len(products) != 1 or products[0].parent is not loop.body:
         return None
     op = products[0]
-    rings = {s.alloc for s in streams}
     if any(_alloc_of(v) not in rings for v in (op.a, op.b)):
         return None
     uses = list(op.result.uses)

@@ -191,6 +191,15 @@ class Driver:
         """Wait for all work of the current context."""
         self.call("cuCtxSynchronize")
 
+    def tensor_map_encode(self) -> Any:
+        """cuTensorMapEncodeTiled(map, type, rank, base, extents, strides, box, steps, interleave, swizzle, promotion,
+        fill). NoDeviceError when the driver is older than CUDA 12."""
+        function = getattr(self.library, "cuTensorMapEncodeTiled", None)
+        if function is None:
+            raise NoDeviceError("the CUDA driver is too old for tensor maps (CUDA 12 is needed)")
+        function.argtypes, function.restype = abi.TENSOR_MAP_ENCODE, c_int
+        return function
+
     # --- modules ---
     def load(
         self, cubin: bytes, name: str, shared: int = 0, device: int | None = None, cluster: int = 1

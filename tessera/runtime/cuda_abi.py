@@ -72,6 +72,11 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuPointerGetAttribute": (c_void_p, c_int, c_uint64),
 }
 
+# cuTensorMapEncodeTiled, which drivers have since CUDA 12
+TENSOR_MAP_ENCODE = (
+    c_void_p, c_int, c_uint, c_void_p, c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int,
+)  # fmt: skip
+
 # CUdevice_attribute
 DEVICE_ATTRIBUTES = {
     "max_threads_per_block": 1,

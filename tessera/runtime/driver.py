@@ -27,6 +27,7 @@ from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.fast_launch import Start
 from tessera.runtime.launcher import make_launcher
 from tessera.runtime.specialize import address_of_array
+from tessera.runtime.tensor_maps import TensorMaps
 from tessera.runtime.tensors import is_numpy
 
 
@@ -226,13 +227,17 @@ class CudaDriver(Driver):
         kernel.check_resources(p.max_shared, p.max_threads_per_block, p.warp_size)
         loaded = self.api.load(kernel.asm["cubin"], kernel.name, m.shared, device, m.num_ctas)
         config = launch_config(
-            threads=m.num_warps * 32, shared=m.shared, cluster=(m.num_ctas, 1, 1),
+            threads=getattr(m, "warps", m.num_warps) * 32, shared=m.shared, cluster=(m.num_ctas, 1, 1),
             cooperative=m.launch_cooperative_grid, programmatic=m.launch_pdl,
         )  # fmt: skip
         native = make_launcher(kernel.metadata.args, "cuda")
         function, check = loaded.function, self.api.check_launch
+        specs = getattr(m, "tensor_maps", None)
+        maps = TensorMaps(self.api, specs) if specs else None
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+            if maps is not None:
+                args = (*args, *maps(args))
             result = native(gx, gy, gz, stream, function, config.address, *args)
             if result:
                 check(result, config)
@@ -243,6 +248,8 @@ class CudaDriver(Driver):
         kernel.n_max_threads = loaded.max_threads
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
+        if getattr(kernel.metadata, "tensor_maps", None):
+            return None  # the maps of a launch are looked up in Python
         config, api = getattr(kernel.launcher, "config", None), self.api
         if config is None:  # someone's own launcher
             return None

@@ -27,6 +27,8 @@ PRODUCT = (
     f"%s: {TURNED} = local_alloc %n\n"
     "%x: tile<4x4xfp32> = wgmma %m, %s, %sq {instruction='wgmma', warpgroups=[1, 1], pending=1}\n"
 )
+BARS = "%b: shared<4xi64, ll<[4] offset=[[1],[2]]>> = local_alloc _\n"
+TEAMS = "warp_specialize {registers=[40, 232]} () {\nyield []\n} () {\nyield []\n}\n"
 SUM = "(%a: fp32, %b: fp32) {\n%s: fp32 = add %a, %b\nyield [%s]\n}\n"
 
 
@@ -36,6 +38,12 @@ def _binary(*opcodes: str, operands: str = "%ti, %tj", type: str = "tile<8xi32>"
 
 COUNTERS = "%bars: shared<4xi64, ll<[4] offset=[[1],[2]]>> = local_alloc _\nmbarrier_init %bars {arrivals=8}\n"
 SAMPLES: dict[str, str] = {
+    "byte_barrier_init": BARS + "byte_barrier_init %b {count=2}\n",
+    "byte_barrier_expect": BARS + "byte_barrier_expect %b, %i {bytes=1024}\n",
+    "byte_barrier_wait": BARS + "byte_barrier_wait %b, %i, %j\n",
+    "byte_barrier_arrive": BARS + ALLOC + "byte_barrier_arrive %b, %i, %c, [%s] {groups=True}\n",
+    "tensor_copy": DESCRIPTOR + ALLOC + BARS + "tensor_copy %d, [%i, %j], %s, %b, %i\n",
+    "warp_specialize": TEAMS,
     **_binary("add", "sub", "mul", "rem", "and", "or", "xor", "shl", "shr", "min", "max", "mulhi"),
     **_binary("pow", "atan2", "copysign", operands="%f, %g", type="fp32"),
     **_binary(*MATH_OPS, operands="%tf", type="tile<8xfp32>"),

@@ -117,15 +117,16 @@ class Ptx:
             if code.isdigit():
                 tied[int(code)] = x
         if text.startswith(("{ .reg .b64 da, db; wgmma", "wgmma.")):
-            assert on.all(), "wgmma with threads missing"
+            assert on.reshape(-1, 128).all(1).any() and (on.reshape(-1, 128).all(1) == on.reshape(-1, 128).any(1)).all()
             if tied[0] is None:  # the first product overwrites
                 kind = np.float32 if "float" in result else np.uint64
                 tied = [np.full(self.threads, -1).astype(kind) for _ in outputs]
             got = products(self, text, operand, tied, SHARED) if text.startswith("{") else tied
             return got[0] if len(got) == 1 else tuple(got)
-        if (
-            "mbarrier" in text or "bar.arrive" in text or re.search("bar.sync [$1]", text)
-        ):  # copies land at once, and threads walk in step
+        if text.startswith("{ .reg .pred P; mbarrier.try_wait"):
+            return self.try_wait(operand[1], operand[2], on)
+        others = text.startswith(("{ .reg .pred p;", "cp.async.mbarrier"))
+        if others or "bar.arrive" in text or re.search("bar.sync [$1]", text):  # copies land at once, and threads walk in step
             return None
         found = re.match(r"(?:@\$(\d+) )?(\S+?);?(?: (.*?);?)?$", text)
         predicate, mnemonic, tail = found[1], found[2], found[3] or ""
@@ -179,8 +180,58 @@ class Ptx:
                     got[k][t] = from_raw(out_types[k], np.array([raw], np.uint64))[0]
         return got
 
-    def barrier(self, *rest):
-        assert rest[-2].all(), "barrier with threads missing"
+    def barrier(self, mnemonic, tail, *rest):
+        threads = re.match(r"\d+, (\d+)", tail)
+        present = rest[-2]
+        wanted = int(threads[1]) if threads else self.threads
+        assert present[:wanted].all() and not present[wanted:].any(), "barrier with threads missing"
+        return []
+
+    # --- barriers that count bytes: [arrivals left, bytes left, phase, arrivals a phase] by address ---
+    def mbarrier(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
+        at = names[0]
+        for t in np.nonzero(mask)[0]:
+            address = int(operand[at][t])
+            if ".init" in mnemonic:
+                count = int(tail.rsplit(", ", 1)[1])
+                self.mbarriers[address] = [count, 0, 0, count]
+            elif ".inval" in mnemonic:
+                del self.mbarriers[address]
+            else:
+                state = self.mbarriers[address]
+                if "expect_tx" in mnemonic:
+                    state[1] += int(tail.rsplit(", ", 1)[1])
+                state[0] -= 1
+                assert state[0] >= 0, "too many arrivals"
+                self.turn(state)
+        return []
+
+    @staticmethod
+    def turn(state: list[int]) -> None:
+        if state[0] == 0 and state[1] == 0:
+            state[0], state[2] = state[3], state[2] ^ 1
+
+    def try_wait(self, address, phase, on):
+        done = np.zeros(self.threads, np.uint64)
+        for t in np.nonzero(on)[0]:
+            done[t] = self.mbarriers[int(address[t])][2] != int(phase[t])
+        self.stalled = not done[on].all()
+        return done
+
+    def tensor_copy(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
+        load, reduction = ".mbarrier" in mnemonic, re.search(r"\.(add|min|max|and|or|xor)\.", mnemonic)
+        for t in np.nonzero(mask)[0]:
+            values = [int(operand[n][t]) for n in names]
+            signed32 = [((v + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) for v in values]
+            if load:
+                shared, number, *at, bar = values[0], values[1], *signed32[2:-1], values[-1]
+            else:
+                number, *at, shared = values[0], *signed32[1:-1], values[-1]
+            m = self.tensor_maps[number]
+            size = m.move(self.memory, shared, tuple(reversed(at)), load, reduction and reduction[1])
+            if load:
+                self.mbarriers[bar][1] -= size
+                self.turn(self.mbarriers[bar])
         return []
 
     def atomic(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
@@ -232,13 +283,14 @@ class Ptx:
 
     def matrix_move(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
         """ldmatrix and stmatrix: lane l addresses row l % 8 of matrix l / 8, and holds word l % 4 of row l / 4."""
-        assert mask.all()
+        warps = mask.reshape(-1, 32)
+        assert (warps.all(1) == warps.any(1)).all(), "lanes missing"
         at, constant = self.offset(tail)
         count = int(re.search(r"\.x(\d)", mnemonic)[1])
         trans, store = ".trans" in mnemonic, mnemonic.startswith("st")
         data = [n for n in names if n != at]
         got = [np.zeros(self.threads, np.uint64) for _ in range(count)]
-        for first in range(0, self.threads, 32):
+        for first in np.nonzero(warps[:, 0])[0] * 32:
             for k in range(count):
                 rows = [
                     self.memory.place(int(operand[at][first + 8 * k + r]) + constant, 16, True)
@@ -340,7 +392,9 @@ class Ptx:
 HANDLERS = [
     ("ld.", Ptx.access), ("st.", Ptx.access), ("bar.sync", Ptx.barrier), ("atom", Ptx.atomic),
     ("red", Ptx.atomic),
-    ("fence", Ptx.nothing),
+    ("fence", Ptx.nothing), ("mbarrier.", Ptx.mbarrier), ("setmaxnreg", Ptx.nothing), ("bar.warp", Ptx.nothing),
+    ("cp.async.bulk.tensor", Ptx.tensor_copy), ("cp.reduce.async.bulk", Ptx.tensor_copy),
+    ("cp.async.bulk", Ptx.nothing),
     ("ldmatrix", Ptx.matrix_move), ("stmatrix", Ptx.matrix_move), ("mma.sync", Ptx.mma),
     ("cp.async.commit", Ptx.nothing), ("cp.async.wait", Ptx.nothing), ("cp.async", Ptx.async_copy),
 ]  # fmt: skip

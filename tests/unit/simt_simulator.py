@@ -20,6 +20,7 @@ import numpy as np
 
 from tessera.errors import DeviceAssertionError
 from tests.unit.simt_ptx import Ptx
+from tests.unit.simt_tensor import TensorMap
 from tests.unit.simt_values import (
     FLOAT,
     SHARED,
@@ -53,7 +54,7 @@ def split_args(text: str) -> list[str]:
 
 def typed(text: str) -> tuple[str, str]:
     """`ptr addrspace(1) align 16 %x` → (type, value)."""
-    text = re.sub(r"\balign \d+ ", "", text)
+    text = re.sub(r"\balign \d+ |byval\(.*?\) |\"[\w.]+\" ", "", text)
     type, _, value = text.rpartition(" ")
     return ("ptr" if type.startswith("ptr") else type), value
 
@@ -103,6 +104,9 @@ class Simulator(Ptx):
         self.program = (0, 0, 0)
         self.grid = (1, 1, 1)
         self.counts: dict[str, int] = {}
+        self.mbarriers: dict[int, list[int]] = {}
+        self.tensor_maps: list = []  # objects whose number stands for a map's address
+        self.stalled = False
         self.written = {"global": 0, "shared": 0}  # bytes
 
     def run(self, name: str, args: Sequence[np.ndarray], program=(0, 0, 0), grid=(1, 1, 1)) -> None:
@@ -122,9 +126,13 @@ class Simulator(Ptx):
         came = np.full(self.threads, -1)
         names = list(f.blocks)
         result = None
+        waiting = np.zeros(self.threads, bool)  # in vain so far: others go first
         while (where >= 0).any():
-            here = where[where >= 0].min()
+            ready = where[(where >= 0) & ~waiting]
+            assert ready.size, "all threads wait for barriers that nobody completes"
+            here = ready.min()
             on = where == here
+            self.stalled = False
             lines = f.blocks[names[here]]
             self.phis(f, lines, env, on, came)
             for line in lines:
@@ -137,6 +145,7 @@ class Simulator(Ptx):
                         result = got if result is None else self.merge(on, got, result)
                     break
                 self.step(line, env, on)
+            waiting = waiting | on if self.stalled else np.zeros(self.threads, bool)
         return result
 
     def leave(self, f: Function, line: str, env, on, where):
@@ -408,7 +417,8 @@ class Simulator(Ptx):
             source = self.program if what == "ctaid" else self.grid
             return self.full("i64", source["xyz".index(axis)])
         if name.startswith("llvm.nvvm.shfl.sync"):
-            assert on.all(), "shuffle with threads missing"
+            warps = on.reshape(-1, 32)
+            assert (warps.all(1) == warps.any(1)).all(), "shuffle with threads missing"
             self.counts["shfl"] = self.counts.get("shfl", 0) + 1
             lane = args[2].astype(np.int64)
             source = (lanes % 32) ^ lane if ".bfly." in name else lane & 31
@@ -508,7 +518,7 @@ SIMPLE = {
 
 
 def run_kernel(
-    ir: str, name: str, args: Sequence, threads: int, shared: int, grid=(1, 1, 1)
+    ir: str, name: str, args: Sequence, threads: int, shared: int, grid=(1, 1, 1), tensor_maps: Sequence = ()
 ) -> Simulator:
     """Run all programs of a grid one after the other; array arguments are changed in place, numbers given as
     (type, value)."""
@@ -517,6 +527,9 @@ def run_kernel(
     values = [
         sim.full("i64", memory.add(a)) if isinstance(a, np.ndarray) else sim.full(*a) for a in args
     ]
+    for spec in tensor_maps:
+        values.append(sim.full("i64", len(sim.tensor_maps)))
+        sim.tensor_maps.append(TensorMap(*spec, [int(v[0]) for v in values]))
     for z in range(grid[2]):
         for y in range(grid[1]):
             for x in range(grid[0]):

@@ -23,6 +23,8 @@ from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import TileType, TokenType, Value, elem_of
 from tessera.ops import arith, control, tile
 
+# A tensor map: 128 bytes in the kernel's parameters, read where they are.
+MAP_PARAMETER = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 Row = list[str]
 Edge = tuple[str, Sequence[str]]  # block it comes from, a value for each phi
 
@@ -273,7 +275,10 @@ def lower_function(fl: FunctionLowering) -> str:
             if t == "i8" and carried_type(arg.type) == "i1"
             else names,
         )
+    params += [f"{MAP_PARAMETER} %map{i}" for i in range(fl.tensor_maps)]
     fl.lower_block(func.body)
+    for finish in fl.at_end.values():
+        finish()
     values = [x for row in rows(fl, func.body.terminator.operands) for x in row]
     types = [
         carried_type(v.type)

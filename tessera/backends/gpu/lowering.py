@@ -57,6 +57,9 @@ class FunctionLowering:
         self.contract = "contract " if fusion else ""
         self.kernel: bool = func.kernel
         self.extra_attributes = ""
+        self.single = False  # one thread runs this
+        self.tensor_maps = len(module.attrs.get("tensor_maps", ())) if self.kernel else 0
+        self.at_end: dict[str, Callable[[], None]] = {}  # what the program does before it ends, by name
 
     # --- values ------------------------------------------------------------------------------------------
     def get(self, v: Value) -> list[str]:
@@ -231,7 +234,8 @@ class FunctionLowering:
         if not self.kernel:
             return "nounwind"
         products = any(isinstance(op, DotOp | MmaOp | WgmmaOp) for op in self.module.walk())
-        return self.target.kernel_attributes(self.num_warps, products) + self.extra_attributes
+        warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
+        return self.target.kernel_attributes(warps, products) + self.extra_attributes
 
     def register_types(self, t: Any) -> str:
         return llvm_type(elem_of(t))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
-from tessera.backends.nvidia import mbarrier, ptxas, wgmma
+from tessera.backends.nvidia import mbarrier, ptxas, tensor, wgmma
 from tessera.backends.nvidia.emit import NvidiaTarget
 from tessera.backends.nvidia.target import facts_for
 from tessera.config import knobs
@@ -20,11 +20,12 @@ from tessera.ir import Module, PassManager
 from tessera.passes import neutral_pipeline
 from tessera.passes.descriptors import lower_descriptors
 from tessera.passes.gpu_pipeline import gpu_passes
+from tessera.passes.tensor_maps import select_tensor_maps
 
 # Our own passes hoist, merge and simplify. LLVM's middle end found nothing more in measured kernels, only cost
 # time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.
 MIDDLE_END = "dce"
-_REGISTERED = (mbarrier, wgmma)  # imported for the lowerings it registers
+_REGISTERED = (mbarrier, tensor, wgmma)  # imported for the lowerings it registers
 ONE_BLOCK = re.compile(r"\.minnctapersm \d+")
 OLDEST = 80
 NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
@@ -78,12 +79,17 @@ class NvidiaBackend(Backend):
                 "num_stages": options.num_stages,
                 "target": f"cuda:{cc}",
             }
-            return _run([lower_descriptors, *neutral_pipeline()], module, metadata, "tir")
+            chosen = [select_tensor_maps] if facts.has_tma else []
+            return _run([*chosen, lower_descriptors, *neutral_pipeline()], module, metadata, "tir")
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
             _run(gpu_passes(facts), module, metadata, "gir")
             metadata["shared"] = module.attrs.get("shared", 0)
             metadata["args"] = argument_kinds(module)
+            if "tensor_maps" in module.attrs:
+                metadata["tensor_maps"] = module.attrs["tensor_maps"]
+                metadata["args"] += ["memory"] * len(metadata["tensor_maps"])
+            metadata["warps"] = options.num_warps + module.attrs.get("producer_warps", 0)
             return module
 
         def llir(module: Module, metadata: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ class NvidiaTarget:
     def __init__(self, cc: int, facts: Any) -> None:
         self.cc = cc
         self._facts = facts
+        self.team: tuple[int, int] | None = None  # (barrier, threads) of those who meet; None: all
 
     def facts(self) -> Any:
         return self._facts
@@ -60,7 +61,10 @@ class NvidiaTarget:
             self._plain(w, f"grid_{kind}")
 
     def barrier(self, w: Writer) -> None:
-        self._plain(w, "barrier")
+        if self.team is None:
+            self._plain(w, "barrier")
+        else:
+            p.team_barrier(*self.team).emit(w, [])
 
     def proxy_fence(self, w: Writer) -> None:
         """This thread's writes to shared memory become visible to instructions that read it by descriptors."""

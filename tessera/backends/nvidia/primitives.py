@@ -129,6 +129,22 @@ for _name, _fp8 in (("fp8e4nv", "e4m3"), ("fp8e5", "e5m2")):
 # --- asynchronous copies -----------------------------------------------------------------------------------------
 _row("async_commit", (), "void", "cp.async.commit_group;", "~{memory}", pure=False)
 
+_row(
+    "mbarrier_fence", (), "void", "fence.mbarrier_init.release.cluster;", "~{memory}", pure=False
+)  # fmt: skip
+_row("mbarrier_inval", ("i32",), "void", "mbarrier.inval.shared::cta.b64 [$0];", "r", pure=False)
+_row(
+    "mbarrier_arrive", ("i32",), "void", "mbarrier.arrive.shared::cta.b64 _, [$0];", "r", pure=False
+)  # fmt: skip
+_row(
+    "mbarrier_try", ("i32", "i32"), "i32",
+    "{ .reg .pred P; mbarrier.try_wait.parity.shared::cta.b64 P, [$1], $2; selp.b32 $0, 1, 0, P; }",
+    "=r,r,r", pure=False,
+)  # fmt: skip
+_row("bulk_commit", (), "void", "cp.async.bulk.commit_group;", "~{memory}", pure=False)
+_row("proxy_fence_all", (), "void", "fence.proxy.async;", "~{memory}", pure=False)
+_row("warp_sync", (), "void", "bar.warp.sync 0xffffffff;", "~{memory}", pure=False)
+
 LETTERS = {"float": "f", "double": "d", "i64": "l", "i32": "r", "i16": "h", "i8": "r", "half": "h"}
 
 
@@ -301,3 +317,64 @@ def mma(asm: str, acc: str, counts: tuple[int, int, int], word: str) -> Primitiv
 
 def _list(first: int, count: int) -> str:
     return "{" + ",".join(f"${first + i}" for i in range(count)) + "}"
+
+
+# --- the tensor engine ---------------------------------------------------------------------------------------
+@lru_cache(maxsize=32)
+def team_barrier(number: int, threads: int) -> Primitive:
+    return Primitive(
+        "barrier", (), "void", f"bar.sync {number}, {threads};", "~{memory}", False
+    )
+
+
+@lru_cache(maxsize=4)
+def group_barrier(threads: int) -> Primitive:
+    """The barrier whose number is the operand."""
+    return Primitive("barrier", ("i32",), "void", f"bar.sync $0, {threads};", "r", False)
+
+
+@lru_cache(maxsize=32)
+def mbarrier_init(count: int) -> Primitive:
+    text = f"mbarrier.init.shared::cta.b64 [$0], {count};"
+    return Primitive("mbarrier_init", ("i32",), "void", text, "r", False)
+
+
+@lru_cache(maxsize=64)
+def mbarrier_expect(bytes: int) -> Primitive:
+    text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {bytes};"
+    return Primitive("mbarrier_expect", ("i32",), "void", text, "r", False)
+
+
+@lru_cache(maxsize=16)
+def tensor_load(rank: int) -> Primitive:
+    """Operands: shared address, map, barrier, coordinates from the contiguous one."""
+    at = ", ".join(f"${3 + i}" for i in range(rank))
+    text = (
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+        f"[$0], [$1, {{{at}}}], [$2];"
+    )
+    types = ("i32", "ptr", "i32", *["i32"] * rank)
+    return Primitive("tensor_load", types, "void", text, "r,l,r" + ",r" * rank, False)
+
+
+@lru_cache(maxsize=64)
+def tensor_store(rank: int, reduction: str = "") -> Primitive:
+    """Operands: map, shared address, coordinates from the contiguous one."""
+    at = ", ".join(f"${2 + i}" for i in range(rank))
+    kind = f"cp.reduce.async.bulk.tensor.{rank}d" if reduction else f"cp.async.bulk.tensor.{rank}d"
+    how = f".{reduction}.tile" if reduction else ""
+    text = f"{kind}.global.shared::cta{how}.bulk_group [$0, {{{at}}}], [$1];"
+    types = ("ptr", "i32", *["i32"] * rank)
+    return Primitive("tensor_store", types, "void", text, "l,r" + ",r" * rank, False)
+
+
+@lru_cache(maxsize=16)
+def bulk_wait(pending: int, read: bool) -> Primitive:
+    text = f"cp.async.bulk.wait_group{'.read' if read else ''} {pending};"
+    return Primitive("bulk_wait", (), "void", text, "~{memory}", False)
+
+
+@lru_cache(maxsize=64)
+def set_registers(grow: bool, count: int) -> Primitive:
+    text = f"setmaxnreg.{'inc' if grow else 'dec'}.sync.aligned.u32 {count};"
+    return Primitive("set_registers", (), "void", text, "~{memory}", False)

@@ -1,0 +1,298 @@
+"""Tensor copies (TMA), barriers that count their bytes, and programs of two teams.
+
+One thread starts the copies of all boxes of a block; their arrival counts on an mbarrier in shared memory. A tile that is
+stored goes box by box through a few buffers in shared memory: while the engine reads one, the next is written. Threads
+write through another path than the engine reads, so a fence stands between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any
+
+from tessera.analysis.scratch import staging
+from tessera.backends.gpu.access import Reader, access_for, fixed_place, write
+from tessera.backends.gpu.local import warp_owner
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.memory import copies
+from tessera.backends.gpu.types import memory_bits
+from tessera.backends.nvidia import primitives as p
+from tessera.ir import Value
+from tessera.layout import Boxes, box_layout, boxes_of
+from tessera.ops import (
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    MakeDescriptorOp,
+    ByteBarrierArriveOp,
+    ByteBarrierExpectOp,
+    ByteBarrierInitOp,
+    ByteBarrierWaitOp,
+    TensorCopyOp,
+    WarpSpecializeOp,
+)  # fmt: skip
+
+BARRIER_BYTES = 8
+TEAM_BARRIER = 8  # hardware barrier of the consumers, who do not wait for the producer
+GROUP_BARRIER = 9  # and following: of groups of four warps
+GROUP_THREADS = 128
+
+
+def _plain(fl: FunctionLowering, name: str, *args: str) -> str:
+    return p.PRIMITIVES[name].emit(fl.w, args)
+
+
+def _first_thread(fl: FunctionLowering) -> str:
+    thread = fl.thread
+    with fl.w.hoist():
+        return fl.w.pure(f"icmp eq i32 {thread}, 0")
+
+
+def _alone(fl: FunctionLowering) -> Any:
+    """Code that one thread runs."""
+    return nullcontext() if fl.single else fl.w.when(_first_thread(fl))
+
+
+def _barrier_address(fl: FunctionLowering, bars: Value, index: Value) -> str:
+    w = fl.w
+    return w.add("i32", fl.scalar(bars), w.mul("i32", fl.scalar(index), str(BARRIER_BYTES)))
+
+
+def _wait_for(fl: FunctionLowering, address: str, phase: str) -> None:
+    """Spin; the hardware suspends the thread for a while in each try."""
+    w = fl.w
+    again, done = w.label("wait"), w.label("arrived")
+    w.branch(again)
+    w.start(again)
+    ended = w.emit(f"icmp ne i32 {_plain(fl, 'mbarrier_try', address, phase)}, 0")
+    w.branch_if(ended, done, again)
+    w.start(done)
+
+
+# --- descriptors --------------------------------------------------------------------------------------------
+@lowers(MakeDescriptorOp)
+def _descriptor(fl: FunctionLowering, op: MakeDescriptorOp) -> None:
+    fl.set(op.result, [""])  # its accesses name their maps
+
+
+def _coordinates(
+    fl: FunctionLowering, offsets: Sequence[Value], start: Sequence[int]
+) -> list[str]:
+    """Coordinates of a box, from the contiguous dimension."""
+    w = fl.w
+    found = [w.add("i32", _as_i32(fl, v), str(at)) for v, at in zip(offsets, start, strict=True)]
+    return found[::-1]
+
+
+def _as_i32(fl: FunctionLowering, v: Value) -> str:
+    bits = v.type.bits
+    name = fl.scalar(v)
+    if bits == 32 or name.lstrip("-").isdigit():
+        return name
+    how = "trunc" if bits > 32 else "sext" if v.type.signed else "zext"
+    return fl.w.pure(f"{how} i{bits} {name} to i32")
+
+
+def _load_boxes(
+    fl: FunctionLowering, op: DescriptorLoadOp | TensorCopyOp, boxes: Boxes, address: str, bar: str
+) -> None:
+    w, size = fl.w, boxes.elements * op.desc.type.elem.storage_bytes
+    row = p.tensor_load(len(boxes.box))
+    for i, start in enumerate(boxes.starts):
+        to = w.add("i32", address, str(i * size))
+        row.emit(w, [to, f"%map{op.attrs['map']}", bar, *_coordinates(fl, op.offsets, start)])
+
+
+@lowers(DescriptorLoadOp)
+def _load(fl: FunctionLowering, op: DescriptorLoadOp) -> None:
+    """Through scratch, with a barrier of its own: nobody else runs meanwhile."""
+    t: Any = op.result.type
+    bits = memory_bits(t.elem)
+    shared = box_layout(t.shape, bits)
+    assert shared is not None
+    boxes = boxes_of(shared, bits)
+    assert boxes is not None
+    size = t.numel * bits // 8
+    start: int = op.attrs["scratch"]
+    place, bar = fixed_place(fl, start), fixed_place(fl, start + size).address
+    with _alone(fl):
+        p.mbarrier_init(1).emit(fl.w, [bar])
+        _plain(fl, "mbarrier_fence")
+        _plain(fl, "proxy_fence_all")
+        p.mbarrier_expect(size).emit(fl.w, [bar])
+        _load_boxes(fl, op, boxes, place.address, bar)
+    fl.target.barrier(fl.w)
+    _wait_for(fl, bar, "0")
+    access = access_for(t.layout, shared, bits, fl.target.facts().has_ldmatrix)
+    reader = Reader(fl, t.elem, access, place)
+    out = [""] * t.layout.size("register")
+    for i in range(len(access.groups)):
+        reader.group(i, out)
+    fl.target.barrier(fl.w)
+    with _alone(fl):
+        _plain(fl, "mbarrier_inval", bar)
+    fl.set(op.result, copies(t.layout, out))
+
+
+@lowers(DescriptorStoreOp)
+def _store(fl: FunctionLowering, op: DescriptorStoreOp) -> None:
+    t: Any = op.value.type
+    w, bits = fl.w, memory_bits(t.elem)
+    how = staging(op, fl.num_warps)
+    boxes, buffers, count = how.boxes, how.buffers, len(how.boxes.starts)
+    shared = box_layout(t.shape, bits)
+    assert shared is not None
+    access = access_for(t.layout, shared, bits, fl.target.facts().has_stmatrix)
+    owner, names = warp_owner(fl, t.layout), fl.get(op.value)
+    row = p.tensor_store(len(boxes.box), "" if op.kind == "store" else op.kind)
+    start: int = op.attrs["scratch"]
+    size, group = how.elements * bits // 8, _group(fl) if how.groups else "0"
+    moved = w.mul("i32", group, str(boxes.box[-2] if how.groups else 0))
+    step = count if access.thread_mask >= how.elements else max(1, buffers // 2)
+    for first in range(0, count, step):
+        members = range(first, first + step)
+        with _elected(fl, how.groups):
+            p.bulk_wait(max(0, buffers // step - 1), read=True).emit(w, [])
+        _meet(fl, how.groups, group)
+        part = access if step == count else _part(access, how.elements, members, buffers)
+        write(fl, t.elem, part, fixed_place(fl, start), names, owner)
+        fl.target.proxy_fence(w)
+        _meet(fl, how.groups, group)
+        with _elected(fl, how.groups):
+            for i in members:
+                at = fixed_place(fl, start + i % buffers * size).address
+                at = w.add("i32", at, w.mul("i32", group, str(size // max(1, how.groups))))
+                place = _coordinates(fl, op.offsets, boxes.starts[i])
+                if how.groups:
+                    place[1] = w.add("i32", place[1], moved)
+                row.emit(w, [f"%map{op.attrs['map']}", at, *place])
+            _plain(fl, "bulk_commit")
+    _settle(fl, bool(op.attrs.get("synchronous")))
+
+
+def _group(fl: FunctionLowering) -> str:
+    """Number of this thread's group of four warps."""
+    warp = fl.warp
+    with fl.w.hoist():
+        return fl.target.shuffle_index(fl.w, fl.w.pure(f"lshr i32 {warp}, 2"), "0")
+
+
+def _elected(fl: FunctionLowering, groups: int) -> Any:
+    """Code that one thread of each group runs, or one of all."""
+    return fl.w.when(_first_of_group(fl)) if groups else _alone(fl)
+
+
+def _first_of_group(fl: FunctionLowering) -> str:
+    thread = fl.thread
+    with fl.w.hoist():
+        return fl.w.pure(f"icmp eq i32 {fl.w.pure(f'and i32 {thread}, {GROUP_THREADS - 1}')}, 0")
+
+
+def _meet(fl: FunctionLowering, groups: int, group: str) -> None:
+    if not groups:
+        fl.target.barrier(fl.w)
+        return
+    number = fl.w.add("i32", group, str(GROUP_BARRIER))
+    p.group_barrier(GROUP_THREADS).emit(fl.w, [number])
+
+
+def _part(access: Any, elements: int, members: range, buffers: int) -> Any:
+    """The groups of an access that write certain boxes, into a ring of buffers."""
+    chosen = [g for g in access.groups if g.offset // elements in members]
+    moved = [
+        replace(g, offset=g.offset % elements + g.offset // elements % buffers * elements)
+        for g in chosen
+    ]
+    return replace(access, groups=tuple(moved))
+
+
+def _settle(fl: FunctionLowering, now: bool) -> None:
+    """Shared memory must stay until the engine has read it; with `now` the data are in global memory."""
+    if now:
+        with fl.w.when(_first_of_group(fl)):
+            p.bulk_wait(0, read=False).emit(fl.w, [])
+            _plain(fl, "proxy_fence_all")
+        fl.target.barrier(fl.w)
+        return
+
+    def finish() -> None:
+        with fl.w.when(_first_of_group(fl)):
+            p.bulk_wait(0, read=True).emit(fl.w, [])
+
+    fl.at_end["tensor stores"] = finish
+
+
+# --- barriers -----------------------------------------------------------------------------------------------
+@lowers(ByteBarrierInitOp)
+def _init(fl: FunctionLowering, op: ByteBarrierInitOp) -> None:
+    w = fl.w
+    row = p.mbarrier_init(op.count)
+    with w.when(_first_thread(fl)):
+        for i in range(op.bars.type.shape[0]):
+            row.emit(w, [w.add("i32", fl.scalar(op.bars), str(BARRIER_BYTES * i))])
+        _plain(fl, "mbarrier_fence")
+    fl.target.barrier(w)
+
+
+@lowers(ByteBarrierExpectOp)
+def _expect(fl: FunctionLowering, op: ByteBarrierExpectOp) -> None:
+    with _alone(fl):
+        p.mbarrier_expect(op.bytes).emit(fl.w, [_barrier_address(fl, op.bars, op.index)])
+
+
+@lowers(ByteBarrierWaitOp)
+def _wait(fl: FunctionLowering, op: ByteBarrierWaitOp) -> None:
+    _wait_for(fl, _barrier_address(fl, op.bars, op.index), fl.scalar(op.phase))
+
+
+@lowers(ByteBarrierArriveOp)
+def _arrive(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
+    w, thread = fl.w, fl.thread
+    with w.hoist():
+        lanes = (GROUP_THREADS if op.groups else 32) - 1
+        chosen = w.pure(f"icmp eq i32 {w.pure(f'and i32 {thread}, {lanes}')}, 0")
+    if not op.groups:
+        _plain(fl, "warp_sync")  # lanes that read by themselves are done too
+    with w.when(w.and_("i1", chosen, fl.scalar(op.condition))):
+        _plain(fl, "mbarrier_arrive", _barrier_address(fl, op.bars, op.index))
+
+
+@lowers(TensorCopyOp)
+def _copy(fl: FunctionLowering, op: TensorCopyOp) -> None:
+    t: Any = op.shared.type
+    boxes = boxes_of(t.layout, memory_bits(t.elem))
+    assert boxes is not None
+    with _alone(fl):
+        bar = _barrier_address(fl, op.bars, op.index)
+        _load_boxes(fl, op, boxes, fl.scalar(op.shared), bar)
+
+
+# --- teams --------------------------------------------------------------------------------------------------
+@lowers(WarpSpecializeOp)
+def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
+    """The producer's warps come last, so that the consumers' threads keep their numbers."""
+    w, target = fl.w, fl.target
+    threads = 32 * fl.num_warps
+    thread = fl.thread
+    group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
+    producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
+    w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
+    small, large = op.registers
+    with w.scope():
+        w.start(consumers)
+        if large:
+            p.set_registers(True, large).emit(w, [])
+        target.team = (TEAM_BARRIER, threads)  # type: ignore[attr-defined]
+        fl.lower_block(op.consumers)
+        target.team = None  # type: ignore[attr-defined]
+        w.branch(after)
+    with w.scope():
+        w.start(producer)
+        if small:
+            p.set_registers(False, small).emit(w, [])
+        with w.when(w.pure(f"icmp eq i32 {thread}, {threads}")):
+            fl.single = True
+            fl.lower_block(op.producer)
+            fl.single = False
+        w.branch(after)
+    w.start(after)

@@ -1,0 +1,150 @@
+"""The meaning of tensor copies, barriers that count bytes, and programs of two teams: each team is a Python thread.
+
+A copy reads memory when it starts; shared memory changes only when somebody waits for its barrier, so that a missing
+wait shows."""
+
+# pyright: basic
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tessera.errors import InterpreterError
+from tessera.interp.effects import block_of
+from tessera.interp.machine import Machine, evaluate
+from tessera.interp.numerics import carrier
+from tessera.ops import gpu
+
+PATIENCE = 20.0  # seconds until a wait counts as endless
+
+
+@dataclass(slots=True)
+class Barrier:
+    """`ended` phases; arrivals and bytes that the running one still wants; copies that land at the next wait."""
+
+    count: int
+    arrivals: int
+    bytes: int = 0
+    ended: int = 0
+    landing: list[Callable[[], None]] = field(default_factory=list)
+
+    def turn(self) -> None:
+        if self.arrivals == 0 and self.bytes == 0:
+            self.arrivals, self.ended = self.count, self.ended + 1
+
+
+class Barriers:
+    """All barriers of a program by array and number, and the lock under which they change."""
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[int, int], Barrier] = {}
+        self.changed = threading.Condition()
+        self.failed: BaseException | None = None
+
+    def at(self, bars: Any, index: Any) -> Barrier:
+        found = self.table.get((id(bars), int(index)))
+        if found is None:
+            raise InterpreterError(f"barrier {int(index)} was not initialised")
+        return found
+
+
+def _barriers(m: Machine) -> Barriers:
+    if m.barriers is None:
+        m.barriers = Barriers()
+    return m.barriers
+
+
+@evaluate(gpu.ByteBarrierInitOp)
+def byte_barrier_init_(m: Machine, op: gpu.ByteBarrierInitOp, bars: Any) -> Any:
+    for i in range(bars.shape[0]):
+        _barriers(m).table[id(bars), i] = Barrier(op.count, op.count)
+    return ()
+
+
+def _arrive(m: Machine, bars: Any, index: Any, times: int, size: int) -> None:
+    every = _barriers(m)
+    with every.changed:
+        b = every.at(bars, index)
+        b.bytes += size
+        b.arrivals -= times or b.count
+        if b.arrivals < 0:
+            raise InterpreterError("more arrivals at a barrier than it counts")
+        b.turn()
+        every.changed.notify_all()
+
+
+@evaluate(gpu.ByteBarrierExpectOp)
+def byte_barrier_expect_(m: Machine, op: gpu.ByteBarrierExpectOp, bars: Any, index: Any) -> Any:
+    _arrive(m, bars, index, 1, op.bytes)
+    return ()
+
+
+@evaluate(gpu.ByteBarrierArriveOp)
+def byte_barrier_arrive_(m: Machine, op: Any, bars: Any, index: Any, condition: Any, *_: Any) -> Any:
+    if condition:
+        _arrive(m, bars, index, 0, 0)  # all warps of the team
+    return ()
+
+
+@evaluate(gpu.ByteBarrierWaitOp)
+def byte_barrier_wait_(m: Machine, op: Any, bars: Any, index: Any, phase: Any) -> Any:
+    every = _barriers(m)
+    with every.changed:
+        b = every.at(bars, index)
+        done = every.changed.wait_for(
+            lambda: b.ended % 2 != int(phase) or every.failed is not None, PATIENCE
+        )
+        if every.failed is not None:
+            raise InterpreterError(f"the other team failed: {every.failed}")
+        if not done:
+            raise InterpreterError("a barrier is waited for that nobody completes", loc=op.loc)
+        landing, b.landing = b.landing, []
+        for land in landing:
+            land()
+    return ()
+
+
+@evaluate(gpu.TensorCopyOp)
+def tensor_copy_(m: Machine, op: gpu.TensorCopyOp, desc: Any, *rest: Any) -> Any:
+    *offsets, shared, bars, index = rest
+    address, mask = block_of(desc, offsets)
+    other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
+    value = np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
+
+    def land() -> None:
+        shared[...] = value
+
+    every = _barriers(m)
+    with every.changed:
+        b = every.at(bars, index)
+        b.landing.append(land)
+        b.bytes -= value.size * desc.elem.storage_bytes
+        b.turn()
+        every.changed.notify_all()
+    return ()
+
+
+@evaluate(gpu.WarpSpecializeOp)
+def warp_specialize_(m: Machine, op: gpu.WarpSpecializeOp) -> Any:
+    every = _barriers(m)
+
+    def produce() -> None:
+        try:
+            with np.errstate(all="ignore"):
+                m.run_block(op.producer, [])
+        except BaseException as error:  # noqa: BLE001  shown by the other team
+            with every.changed:
+                every.failed = error
+                every.changed.notify_all()
+
+    thread = threading.Thread(target=produce, daemon=True)
+    thread.start()
+    m.run_block(op.consumers, [])
+    thread.join(PATIENCE)
+    if every.failed is not None:
+        raise InterpreterError(f"the producer failed: {every.failed}")
+    return ()

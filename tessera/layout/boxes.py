@@ -1,0 +1,82 @@
+"""Boxes: the pieces in which the tensor copy engine moves a tile between global and shared memory.
+
+A box is a rectangle of elements that lies in shared memory in one run, its rows swizzled within 128, 64 or 32 bytes. A
+tile that is wider than a swizzle takes several boxes side by side. Example: 64x256 fp16 in a swizzle of 128 bytes:
+
+    4 boxes of 64 rows of 64 elements, at bytes 0, 8192, 16384, 24576
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+
+from .linear import LinearLayout
+from .shared import shared_linear, shared_swizzled, widest_swizzle
+
+MAX_EXTENT = 256
+"""Most elements of a box along one dimension."""
+MIN_ROW_BYTES = 16
+SWIZZLES = (128, 64, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Boxes:
+    """How a tile is cut: extents of a box (in the order of the tile's dimensions), bytes of its swizzle (0: none),
+    first coordinates of the boxes in the order in which they lie in shared memory."""
+
+    box: tuple[int, ...]
+    swizzle: int
+    starts: tuple[tuple[int, ...], ...]
+
+    @property
+    def elements(self) -> int:
+        """Elements of one box."""
+        return prod(self.box)
+
+
+@lru_cache(maxsize=256)
+def box_layout(shape: tuple[int, ...], bits: int) -> LinearLayout | None:
+    """The layout in shared memory that the engine fills best for a tile; None if it cannot move such a tile.
+
+    Rows along the last dimension; the widest swizzle that they fill."""
+    if shape[-1] * bits < MIN_ROW_BYTES * 8:
+        return None
+    order = tuple(reversed(range(len(shape))))
+    width = widest_swizzle(shape, order, bits) if len(shape) > 1 and shape[-2] >= 8 else 0
+    layout = (
+        shared_swizzled(shape, order, bits, width)
+        if width in SWIZZLES
+        else shared_linear(shape, order)
+    )
+    return layout if boxes_of(layout, bits) is not None else None
+
+
+@lru_cache(maxsize=256)
+def boxes_of(layout: LinearLayout, bits: int) -> Boxes | None:
+    """How the engine fills shared memory in `layout`; None if it cannot."""
+    shape = layout.shape
+    order = tuple(reversed(range(len(shape))))
+    for width in SWIZZLES:
+        fits = len(shape) > 1 and shape[-2] >= 8 and shape[-1] * bits >= width * 8
+        if fits and shared_swizzled(shape, order, bits, width) == layout:
+            return _cut(shape, width * 8 // bits, width)
+    return _cut(shape, shape[-1], 0) if shared_linear(shape, order) == layout else None
+
+
+def _cut(shape: tuple[int, ...], width: int, swizzle: int) -> Boxes | None:
+    """Boxes of `width` elements of a row; of all rows, or of those of the last but one dimension."""
+    whole = width == shape[-1]
+    box = (*(shape[:-1] if whole else [*[1] * (len(shape) - 2), *shape[-2:-1]]), width)
+    if max(box) > MAX_EXTENT:
+        return None
+    return Boxes(box, swizzle, tuple(_starts(shape, box)))
+
+
+def _starts(shape: tuple[int, ...], box: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    found: list[tuple[int, ...]] = [()]
+    for extent, step in zip(shape, box, strict=True):
+        found = [(*start, at) for start in found for at in range(0, extent, step)]
+    return iter(found)

@@ -1,0 +1,174 @@
+"""Which tensor descriptors the copy engine serves, and the tensor maps that the host encodes for them.
+
+A map describes an array to the engine: address, extents, strides, and the box and swizzle in which it moves blocks. The
+host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are kernel
+arguments or constants (a descriptor argument is such a one). These descriptors are marked `mapped` and made once, at the
+function's start; accesses through others become pointers and masks (passes/descriptors.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.analysis.scratch import staging
+from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, uint32, uint64
+from tessera.errors import UnsupportedLanguageConstruct
+from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
+from tessera.layout import Boxes, box_layout, boxes_of
+from tessera.ops import (
+    AtomicCasOp,
+    AtomicRmwOp,
+    CastOp,
+    ConstOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    FuncOp,
+    HintOp,
+    MakeDescriptorOp,
+    TensorCopyOp,
+)  # fmt: skip
+from tessera.passes.descriptors import made_by
+
+ALIGNMENT = 16
+PADDED = (float16, bfloat16, float32, float64)  # element types whose maps fill with NaN
+_WORDS = (int32, uint32, int64, uint64)
+REDUCTIONS = {
+    "store": (),
+    "add": (int32, uint32, uint64, float32, float16, bfloat16),
+    "min": (*_WORDS, float16, bfloat16),
+    "max": (*_WORDS, float16, bfloat16),
+    "and": (int32, uint32, int64, uint64),
+    "or": (int32, uint32, int64, uint64),
+    "xor": (int32, uint32, int64, uint64),
+}
+Access = DescriptorLoadOp | DescriptorStoreOp
+
+
+@pass_("select_tensor_maps")
+def select_tensor_maps(module: Module) -> None:
+    """Mark the descriptors whose blocks the engine moves (attribute `mapped`). For targets that have one; before
+    `lower_descriptors`."""
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        if not func.kernel:
+            continue
+        made: dict[Op, Value] = {}
+        for op in func.walk():
+            if isinstance(op, Access):
+                desc = _source(op)
+                if desc is not None and _movable(op, desc) and _known(desc, func):
+                    if desc not in made:
+                        made[desc] = _at_start(desc, func)
+                    op.set_operand(0, made[desc])
+
+
+def _source(op: Access) -> MakeDescriptorOp | None:
+    try:
+        return made_by(op.desc)
+    except UnsupportedLanguageConstruct:
+        return None  # whoever lowers it says why
+
+
+def _movable(op: Access, desc: MakeDescriptorOp) -> bool:
+    t: DescriptorType = desc.result.type
+    if t.elem.storage_bytes not in (1, 2, 4, 8) or box_layout(t.shape, t.elem.storage_bits) is None:
+        return False
+    if desc.padding == "nan" and t.elem not in PADDED:
+        return False
+    if isinstance(op, DescriptorLoadOp):
+        return op.result.type.shape == t.shape
+    return op.kind == "store" or t.elem in REDUCTIONS.get(op.kind, ())
+
+
+def _known(desc: MakeDescriptorOp, func: FuncOp) -> bool:
+    """Whether the host knows the array before the launch, and nothing says that the engine cannot read it."""
+    words = [argument_or_constant(v, func.body) for v in desc.operands]
+    if None in words or words[0] is None or words[0][0] != "arg":
+        return False
+    size = desc.result.type.elem.storage_bytes
+    strides = words[1 + len(desc.shape) :]
+    for word in strides[:-1]:
+        if word is not None and word[0] == "const" and word[1] * size % ALIGNMENT:
+            return False
+    return True
+
+
+def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
+    """("arg", its number), ("const", its value), or None for a number that the program computes."""
+    while isinstance(v.op, CastOp | HintOp):
+        v = v.op.operands[0]
+    if v.owner is body:
+        return "arg", v.index
+    if isinstance(v.op, ConstOp):
+        return "const", int(v.op.value)
+    return None
+
+
+def _at_start(desc: MakeDescriptorOp, func: FuncOp) -> Value:
+    """The descriptor made at the start of the function, with what it is made of."""
+    b = Builder.at_start(func.body)
+    mapping: dict[Value, Value] = {}
+
+    def copy(v: Value) -> Value:
+        if v.op is None:
+            return v
+        if v not in mapping:
+            for x in v.op.operands:
+                copy(x)
+            b.insert(v.op.clone(mapping))
+        return mapping[v]
+
+    words = [copy(v) for v in desc.operands]
+    rank = len(desc.shape)
+    new = MakeDescriptorOp(
+        words[0], words[1 : 1 + rank], words[1 + rank :], loc=desc.loc, **desc.attrs
+    )
+    new.attrs["mapped"] = True
+    made = b.emit(new)
+    made.name = desc.result.name
+    return made
+
+
+# --- maps ---------------------------------------------------------------------------------------------------
+def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
+    """The boxes in which an op moves its block."""
+    if isinstance(op, DescriptorStoreOp):
+        return staging(op, num_warps).boxes
+    t: Any = op.desc.type
+    bits: int = t.elem.storage_bits
+    layout = op.shared.type.layout if isinstance(op, TensorCopyOp) else box_layout(t.shape, bits)
+    boxes = boxes_of(layout, bits) if layout is not None else None
+    assert boxes is not None, "no tile for the tensor engine"
+    return boxes
+
+
+@pass_("number_tensor_maps")
+def number_tensor_maps(module: Module) -> None:
+    """Give each map that the kernel needs a number (attribute `map` of its accesses). The module's `tensor_maps` has,
+    for each: element type, padding, box, swizzle, then base, extents and strides as `argument_or_constant` says.
+    Stores that the kernel may read itself get the attribute `synchronous`."""
+    found: dict[tuple[Any, ...], int] = {}
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        atomics = any(isinstance(op, AtomicRmwOp | AtomicCasOp) for op in func.walk())
+        for op in func.walk():
+            if isinstance(op, DescriptorLoadOp | DescriptorStoreOp | TensorCopyOp):
+                desc = op.desc.op
+                assert isinstance(desc, MakeDescriptorOp)
+                boxes = access_boxes(op, module.attrs["num_warps"])
+                words = tuple(argument_or_constant(v, func.body) for v in desc.operands)
+                key = (desc.result.type.elem.name, desc.padding, boxes.box, boxes.swizzle, words)
+                op.attrs["map"] = found.setdefault(key, len(found))
+                if isinstance(op, DescriptorStoreOp) and (atomics or _read_too(desc)):
+                    op.attrs["synchronous"] = True
+    if found:
+        module.attrs["tensor_maps"] = tuple(found)
+
+
+def _read_too(desc: MakeDescriptorOp) -> bool:
+    """Whether the kernel reaches the array in another way than by stores through descriptors."""
+    for user in desc.base.users():
+        if not isinstance(user, MakeDescriptorOp):
+            return True
+        if any(not isinstance(x, DescriptorStoreOp) for x in user.result.users()):
+            return True
+    return False
