@@ -15,8 +15,16 @@ from tessera.layout.convert import Plan, SharedExchange, plan_conversion
 from tessera.layout.linear import LinearLayout
 from tessera.layout.shared import offset_map
 from tessera.ops import (
-    AtomicCasOp, AtomicRmwOp, ConvertLayoutOp, DescriptorLoadOp, DescriptorStoreOp, DotOp, GatherOp, HistogramOp,
-    ReduceOp, ScanOp,
+    AtomicCasOp,
+    AtomicRmwOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    DotOp,
+    GatherOp,
+    HistogramOp,
+    ReduceOp,
+    ScanOp,
 )  # fmt: skip
 
 ALIGNMENT = 16

@@ -10,6 +10,7 @@ from .access import (
     stmatrix_plan,
     vector_access,
 )
+from .boxes import Boxes, box_layout, boxes_of
 from .convert import (
     Identity,
     Plan,
@@ -26,7 +27,6 @@ from .linear import LinearLayout
 from .matrix_ops import Columns, LayoutError, apply, images, parity
 from .mma import instruction_depth, mma_acc, mma_operand, wgmma_acc, wgmma_operand_a
 from .relate import SourceMap, broadcast_map, invert_and_compose, register_map, source_map
-from .boxes import Boxes, box_layout, boxes_of
 from .shared import (
     OffsetMap,
     VectorGroup,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from math import prod
 
 from .linear import LinearLayout
@@ -57,26 +58,26 @@ def box_layout(shape: tuple[int, ...], bits: int) -> LinearLayout | None:
 @lru_cache(maxsize=256)
 def boxes_of(layout: LinearLayout, bits: int) -> Boxes | None:
     """How the engine fills shared memory in `layout`; None if it cannot."""
-    shape = layout.shape
+    shape: tuple[int, ...] = layout.shape
+    inner = shape[-1]
     order = tuple(reversed(range(len(shape))))
     for width in SWIZZLES:
-        fits = len(shape) > 1 and shape[-2] >= 8 and shape[-1] * bits >= width * 8
+        fits = len(shape) > 1 and shape[-2] >= 8 and inner * bits >= width * 8
         if fits and shared_swizzled(shape, order, bits, width) == layout:
             return _cut(shape, width * 8 // bits, width)
-    return _cut(shape, shape[-1], 0) if shared_linear(shape, order) == layout else None
+    return _cut(shape, inner, 0) if shared_linear(shape, order) == layout else None
 
 
 def _cut(shape: tuple[int, ...], width: int, swizzle: int) -> Boxes | None:
     """Boxes of `width` elements of a row; of all rows, or of those of the last but one dimension."""
     whole = width == shape[-1]
-    box = (*(shape[:-1] if whole else [*[1] * (len(shape) - 2), *shape[-2:-1]]), width)
-    if max(box) > MAX_EXTENT:
+    rows = shape[:-1] if whole else (*[1] * (len(shape) - 2), *shape[-2:-1])
+    box: tuple[int, ...] = (*rows, width)
+    if any(extent > MAX_EXTENT for extent in box):
         return None
     return Boxes(box, swizzle, tuple(_starts(shape, box)))
 
 
 def _starts(shape: tuple[int, ...], box: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    found: list[tuple[int, ...]] = [()]
-    for extent, step in zip(shape, box, strict=True):
-        found = [(*start, at) for start in found for at in range(0, extent, step)]
-    return iter(found)
+    steps = [range(0, extent, step) for extent, step in zip(shape, box, strict=True)]
+    return product(*steps)

@@ -321,7 +321,9 @@ class ByteBarrierExpectOp(Op, opcode="byte_barrier_expect", effects=Effect.WRITE
         _check_barriers(self, self.bars, self.index)
 
 
-class ByteBarrierWaitOp(Op, opcode="byte_barrier_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
+class ByteBarrierWaitOp(
+    Op, opcode="byte_barrier_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC
+):
     """Wait until phase `phase` (int32, 0 or 1) of barrier `index` has ended: what was copied is then seen. Phase 1
     of a fresh barrier counts as ended."""
 

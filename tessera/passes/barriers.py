@@ -27,6 +27,7 @@ from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
     BarrierOp,
+    ByteBarrierInitOp,
     CallOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
@@ -39,7 +40,6 @@ from tessera.ops import (
     LocalStoreOp,
     LocalTransOp,
     MbarrierInitOp,
-    ByteBarrierInitOp,
     TensorCopyOp,
     WarpSpecializeOp,
     WgmmaOp,
@@ -47,7 +47,6 @@ from tessera.ops import (
     WhileOp,
 )  # fmt: skip
 from tessera.passes.fold import constant_of
-
 
 THROUGH_DESCRIPTORS = (WgmmaOp, TensorCopyOp, DescriptorLoadOp, DescriptorStoreOp)
 

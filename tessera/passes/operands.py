@@ -108,8 +108,8 @@ def shared_layout(
     t: TileType, order: tuple[int, ...], reader: LinearLayout, turnable: bool = True
 ) -> LinearLayout:
     """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and
-    without .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk (if `turnable`): lanes that
-    go along both dimensions then meet other banks."""
+    without .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk (if `turnable`): lanes
+    that go along both dimensions then meet other banks."""
     bits = t.elem.storage_bits
     width = widest_swizzle(t.shape, order, bits)
     plain = shared_swizzled(t.shape, order, bits, width)

@@ -1,9 +1,9 @@
 """Which tensor descriptors the copy engine serves, and the tensor maps that the host encodes for them.
 
-A map describes an array to the engine: address, extents, strides, and the box and swizzle in which it moves blocks. The
-host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are kernel
-arguments or constants (a descriptor argument is such a one). These descriptors are marked `mapped` and made once, at the
-function's start; accesses through others become pointers and masks (passes/descriptors.py)."""
+A map describes an array to the engine: address, extents, strides, and the box and swizzle in which it moves blocks.
+The host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are
+kernel arguments or constants (a descriptor argument is such a one). These descriptors are marked `mapped` and made
+once, at the function's start; accesses through others become pointers and masks (passes/descriptors.py)."""
 
 from __future__ import annotations
 
@@ -86,10 +86,8 @@ def _known(desc: MakeDescriptorOp, func: FuncOp) -> bool:
         return False
     size = desc.result.type.elem.storage_bytes
     strides = words[1 + len(desc.shape) :]
-    for word in strides[:-1]:
-        if word is not None and word[0] == "const" and word[1] * size % ALIGNMENT:
-            return False
-    return True
+    fixed = [w[1] for w in strides[:-1] if w is not None and w[0] == "const"]
+    return all(stride * size % ALIGNMENT == 0 for stride in fixed)
 
 
 def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:

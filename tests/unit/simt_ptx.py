@@ -117,7 +117,10 @@ class Ptx:
             if code.isdigit():
                 tied[int(code)] = x
         if text.startswith(("{ .reg .b64 da, db; wgmma", "wgmma.")):
-            assert on.reshape(-1, 128).all(1).any() and (on.reshape(-1, 128).all(1) == on.reshape(-1, 128).any(1)).all()
+            assert (
+                on.reshape(-1, 128).all(1).any()
+                and (on.reshape(-1, 128).all(1) == on.reshape(-1, 128).any(1)).all()
+            )
             if tied[0] is None:  # the first product overwrites
                 kind = np.float32 if "float" in result else np.uint64
                 tied = [np.full(self.threads, -1).astype(kind) for _ in outputs]
@@ -126,7 +129,9 @@ class Ptx:
         if text.startswith("{ .reg .pred P; mbarrier.try_wait"):
             return self.try_wait(operand[1], operand[2], on)
         others = text.startswith(("{ .reg .pred p;", "cp.async.mbarrier"))
-        if others or "bar.arrive" in text or re.search("bar.sync [$1]", text):  # copies land at once, and threads walk in step
+        if (
+            others or "bar.arrive" in text or re.search("bar.sync [$1]", text)
+        ):  # copies land at once, and threads walk in step
             return None
         found = re.match(r"(?:@\$(\d+) )?(\S+?);?(?: (.*?);?)?$", text)
         predicate, mnemonic, tail = found[1], found[2], found[3] or ""
@@ -219,7 +224,10 @@ class Ptx:
         return done
 
     def tensor_copy(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
-        load, reduction = ".mbarrier" in mnemonic, re.search(r"\.(add|min|max|and|or|xor)\.", mnemonic)
+        load, reduction = (
+            ".mbarrier" in mnemonic,
+            re.search(r"\.(add|min|max|and|or|xor)\.", mnemonic),
+        )
         for t in np.nonzero(mask)[0]:
             values = [int(operand[n][t]) for n in names]
             signed32 = [((v + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) for v in values]
@@ -228,7 +236,9 @@ class Ptx:
             else:
                 number, *at, shared = values[0], *signed32[1:-1], values[-1]
             m = self.tensor_maps[number]
-            size = m.move(self.memory, shared, tuple(reversed(at)), load, reduction and reduction[1])
+            size = m.move(
+                self.memory, shared, tuple(reversed(at)), load, reduction and reduction[1]
+            )
             if load:
                 self.mbarriers[bar][1] -= size
                 self.turn(self.mbarriers[bar])

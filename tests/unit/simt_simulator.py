@@ -518,7 +518,13 @@ SIMPLE = {
 
 
 def run_kernel(
-    ir: str, name: str, args: Sequence, threads: int, shared: int, grid=(1, 1, 1), tensor_maps: Sequence = ()
+    ir: str,
+    name: str,
+    args: Sequence,
+    threads: int,
+    shared: int,
+    grid=(1, 1, 1),
+    tensor_maps: Sequence = (),
 ) -> Simulator:
     """Run all programs of a grid one after the other; array arguments are changed in place, numbers given as
     (type, value)."""

@@ -65,7 +65,13 @@ class TensorMap:
         return out
 
     def combine(self, kind: str, old, new):
-        types = {"uint32": np.uint32, "int32": np.int32, "int64": np.int64, "uint64": np.uint64, **NUMPY}
+        types = {
+            "uint32": np.uint32,
+            "int32": np.int32,
+            "int64": np.int64,
+            "uint64": np.uint64,
+            **NUMPY,
+        }
         a, b = (x.copy().view(types[self.elem]) for x in (old, new))
         how = {
             "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,

@@ -59,7 +59,9 @@ class FunctionLowering:
         self.extra_attributes = ""
         self.single = False  # one thread runs this
         self.tensor_maps = len(module.attrs.get("tensor_maps", ())) if self.kernel else 0
-        self.at_end: dict[str, Callable[[], None]] = {}  # what the program does before it ends, by name
+        self.at_end: dict[
+            str, Callable[[], None]
+        ] = {}  # what the program does before it ends, by name
 
     # --- values ------------------------------------------------------------------------------------------
     def get(self, v: Value) -> list[str]:

@@ -89,6 +89,8 @@ class NvidiaBackend(Backend):
             if "tensor_maps" in module.attrs:
                 metadata["tensor_maps"] = module.attrs["tensor_maps"]
                 metadata["args"] += ["memory"] * len(metadata["tensor_maps"])
+            if "remarks" in module.attrs:
+                metadata["remarks"] = module.attrs["remarks"]
             metadata["warps"] = options.num_warps + module.attrs.get("producer_warps", 0)
             return module
 

@@ -322,9 +322,7 @@ def _list(first: int, count: int) -> str:
 # --- the tensor engine ---------------------------------------------------------------------------------------
 @lru_cache(maxsize=32)
 def team_barrier(number: int, threads: int) -> Primitive:
-    return Primitive(
-        "barrier", (), "void", f"bar.sync {number}, {threads};", "~{memory}", False
-    )
+    return Primitive("barrier", (), "void", f"bar.sync {number}, {threads};", "~{memory}", False)
 
 
 @lru_cache(maxsize=4)

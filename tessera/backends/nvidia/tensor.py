@@ -1,8 +1,8 @@
 """Tensor copies (TMA), barriers that count their bytes, and programs of two teams.
 
-One thread starts the copies of all boxes of a block; their arrival counts on an mbarrier in shared memory. A tile that is
-stored goes box by box through a few buffers in shared memory: while the engine reads one, the next is written. Threads
-write through another path than the engine reads, so a fence stands between."""
+One thread starts the copies of all boxes of a block; their arrival counts on an mbarrier in shared memory. A tile
+that is stored goes box by box through a few buffers in shared memory: while the engine reads one, the next is written.
+Threads write through another path than the engine reads, so a fence stands between."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tessera.backends.nvidia import primitives as p
 from tessera.ir import Value
 from tessera.layout import Boxes, box_layout, boxes_of
 from tessera.ops import (
-    DescriptorLoadOp,
-    DescriptorStoreOp,
-    MakeDescriptorOp,
     ByteBarrierArriveOp,
     ByteBarrierExpectOp,
     ByteBarrierInitOp,
     ByteBarrierWaitOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    MakeDescriptorOp,
     TensorCopyOp,
     WarpSpecializeOp,
 )  # fmt: skip
@@ -75,9 +75,7 @@ def _descriptor(fl: FunctionLowering, op: MakeDescriptorOp) -> None:
     fl.set(op.result, [""])  # its accesses name their maps
 
 
-def _coordinates(
-    fl: FunctionLowering, offsets: Sequence[Value], start: Sequence[int]
-) -> list[str]:
+def _coordinates(fl: FunctionLowering, offsets: Sequence[Value], start: Sequence[int]) -> list[str]:
     """Coordinates of a box, from the contiguous dimension."""
     w = fl.w
     found = [w.add("i32", _as_i32(fl, v), str(at)) for v, at in zip(offsets, start, strict=True)]

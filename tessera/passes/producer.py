@@ -1,0 +1,181 @@
+"""The producer's team: the loops around the loads of tiles, with the scalars that these need (passes/specialize.py)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tessera.dtypes import int32
+from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
+from tessera.ops import (
+    ByteBarrierExpectOp,
+    ByteBarrierWaitOp,
+    ForOp,
+    FuncOp,
+    IfOp,
+    LoadOp,
+    LocalIndexOp,
+    TensorCopyOp,
+    XorOp,
+    YieldOp,
+)  # fmt: skip
+from tessera.passes.rings import CannotSplit, Ring, advance, start_const
+
+
+class Split(Protocol):
+    """What the producer must know of the function: its loops with rings, all ops around these (`spine`), scalars that
+    both teams see (`kept`), and whether it may read memory (`reads`)."""
+
+    func: FuncOp
+    rings: list[Ring]
+    of_loop: dict[ForOp, Ring]
+    spine: set[Op]
+    kept: set[Op]
+    reads: bool
+
+
+class Needs:
+    """The values and ops that give the producer its offsets, bounds and branches."""
+
+    def __init__(self, split: Split):
+        self.split = split
+        self.values: set[Value] = set()
+        self.ops: set[Op] = set()
+        self.work: list[Value] = []
+
+    def collect(self) -> Needs:
+        for op in self.split.spine:
+            self.work += op.operands[:3] if isinstance(op, ForOp) else op.operands
+        for r in self.split.rings:
+            self.work += [v for load in r.loads for v in load.offsets]
+        while self.work:
+            v = self.work.pop()
+            if v not in self.values:
+                self.values.add(v)
+                self._of_argument(v) if v.op is None else self._of_op(v, v.op)
+        return self
+
+    def _of_argument(self, v: Value) -> None:
+        loop = v.owner.parent if isinstance(v.owner, Block) else None
+        if isinstance(loop, ForOp) and v.index > 0:
+            self.work += [loop.inits[v.index - 1], loop.body.terminator.operands[v.index - 1]]
+            self.work.append(loop.results[v.index - 1])
+
+    def _of_op(self, v: Value, op: Op) -> None:
+        if op in self.split.kept:
+            return
+        if op in self.split.spine:
+            if isinstance(op, ForOp):
+                self.work.append(op.carried[v.index])
+            else:
+                self.work += [block.terminator.operands[v.index] for block in op.regions]
+            return
+        self._allow(op)
+        self.ops.add(op)
+        self.work += op.operands
+        inside = set(op.walk())
+        for inner in op.walk():
+            if inner is not op:
+                self._allow(inner)
+                self.work += [
+                    x for x in inner.operands if x.op not in inside and not _of(x, inside)
+                ]
+
+    def _allow(self, op: Op) -> None:
+        what = f"the address of a tile depends on {op.opcode}"
+        where = f" at {op.loc.short()}" if op.loc is not None else ""
+        values = [*op.operands, *op.results]
+        if any(isinstance(x.type, TileType | SharedType) for x in values):
+            raise CannotSplit(f"{what} of tiles{where}")
+        read = isinstance(op, LoadOp) and self.split.reads and not op.volatile
+        if op.effects is not Effect.NONE and not read:
+            raise CannotSplit(f"{what}{where}")
+
+
+def _of(v: Value, ops: set[Op]) -> bool:
+    return isinstance(v.owner, Block) and v.owner.parent in ops
+
+
+class Producer:
+    """Writes the producer's code: the loops around the loads, with what `needs` says."""
+
+    def __init__(self, split: Split, needs: Needs):
+        self.split, self.needs = split, needs
+        self.mapping: dict[Value, Value] = {}
+
+    def build(self, before: Builder) -> Block:
+        block = Block()
+        b = Builder(block, None, self.split.func.loc)
+        zero = start_const(before, 0)
+        states = {r.loop: (zero, zero) for r in self.split.rings}
+        self._block(self.split.func.body, b, states)
+        b.insert(YieldOp([]))
+        return block
+
+    def _block(self, block: Block, b: Builder, states: dict[ForOp, tuple[Value, Value]]) -> None:
+        ring = self.split.of_loop.get(block.parent) if block.parent is not None else None  # type: ignore[arg-type]
+        left = list(ring.loads) if ring is not None else []
+        for op in block:
+            if op in self.split.spine:
+                self._for(op, b, states) if isinstance(op, ForOp) else self._if(op, b, states)
+            elif op in self.needs.ops and op not in self.split.kept:
+                b.insert(op.clone(self.mapping))
+            elif op in left:
+                left.remove(op)  # type: ignore[arg-type]
+                if not left and ring is not None:
+                    states[ring.loop] = self._copies(ring, b, *states[ring.loop])
+
+    def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
+        turned = b.emit(XorOp(phase, start_const(b, 1)))
+        b.insert(ByteBarrierWaitOp(r.empty, slot, turned))
+        b.insert(ByteBarrierExpectOp(r.full, slot, bytes=r.bytes))
+        for load, ring in zip(r.loads, r.buffers, strict=True):
+            view = b.emit(LocalIndexOp(ring, slot))
+            offsets = [self.mapping.get(v, v) for v in load.offsets]
+            b.insert(TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc))
+        return advance(b, slot, phase, r.stages)
+
+    def _get(self, v: Value) -> Value:
+        return self.mapping.get(v, v)
+
+    def _inner(self, op: Op, states: dict[ForOp, tuple[Value, Value]]) -> list[ForOp]:
+        return [loop for loop in states if loop is op or loop.is_inside(op)]
+
+    def _for(self, op: ForOp, b: Builder, states: dict[ForOp, tuple[Value, Value]]) -> None:
+        wanted = [i for i, arg in enumerate(op.carried) if arg in self.needs.values]
+        loops = self._inner(op, states)
+        inits = [self._get(op.inits[i]) for i in wanted]
+        inits += [v for loop in loops for v in states[loop]]
+        body = Block([op.lb.type, *[v.type for v in inits]])
+        self.mapping[op.induction] = body.args[0]
+        self.mapping.update({op.carried[i]: body.args[1 + n] for n, i in enumerate(wanted)})
+        pairs = body.args[1 + len(wanted) :]
+        inner = {loop: (pairs[2 * n], pairs[2 * n + 1]) for n, loop in enumerate(loops)}
+        inside = Builder(body, None, op.loc)
+        self._block(op.body, inside, inner)
+        yields = [self._get(op.body.terminator.operands[i]) for i in wanted]
+        inside.insert(YieldOp([*yields, *[v for loop in loops for v in inner[loop]]]))
+        bounds = [self._get(v) for v in (op.lb, op.ub, op.step)]
+        new = b.insert(ForOp(*bounds, inits, regions=[body], loc=op.loc))
+        new.num_stages = 1
+        self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
+        after = new.results[len(wanted) :]
+        states.update({loop: (after[2 * n], after[2 * n + 1]) for n, loop in enumerate(loops)})
+
+    def _if(self, op: Op, b: Builder, states: dict[ForOp, tuple[Value, Value]]) -> None:
+        assert isinstance(op, IfOp)
+        wanted = [i for i, r in enumerate(op.results) if r in self.needs.values]
+        loops = self._inner(op, states)
+        blocks: list[Block] = []
+        for old in op.regions:
+            block = Block()
+            inner = {loop: states[loop] for loop in loops}
+            inside = Builder(block, None, op.loc)
+            self._block(old, inside, inner)
+            yields = [self._get(old.terminator.operands[i]) for i in wanted]
+            inside.insert(YieldOp([*yields, *[v for loop in loops for v in inner[loop]]]))
+            blocks.append(block)
+        types = [op.results[i].type for i in wanted] + [int32] * (2 * len(loops))
+        new = b.insert(IfOp(self._get(op.condition), results=types, regions=blocks, loc=op.loc))
+        self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
+        after = new.results[len(wanted) :]
+        states.update({loop: (after[2 * n], after[2 * n + 1]) for n, loop in enumerate(loops)})

@@ -1,0 +1,223 @@
+"""Descriptors through the copy engine: which ones, their maps, the split into teams; results by the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.nvidia import ptxas
+from tessera.compiler import ASTSource, CompiledKernel
+from tessera.errors import ToolNotFound
+from tessera.interp import run
+from tessera.ir import parse_module
+from tessera.layout import box_layout, boxes_of
+from tests import simt_device
+from tests.unit.simt_simulator import run_kernel
+
+simt_device.install()
+
+
+@tessera.jit
+def grouped(t, tiles_m, tiles_n, GROUP: tl.constexpr):
+    first = t // (GROUP * tiles_n) * GROUP
+    height = tl.minimum(tiles_m - first, GROUP)
+    return first + t % (GROUP * tiles_n) % height, t % (GROUP * tiles_n) // height
+
+
+@tessera.jit
+def persistent(
+    a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TRANS: tl.constexpr
+):  # fmt: skip
+    tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    for t in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+        i, j = grouped(t, tiles_m, tiles_n, 2)
+        acc = tl.zeros((BM, BN), tl.float32)
+        for k in range(0, tl.cdiv(K, BK)):
+            x = a.load([i * BM, k * BK])
+            y = b.load([j * BN, k * BK]).T if TRANS else b.load([k * BK, j * BN])
+            acc = tl.dot(x, y, acc)
+        c.store([i * BM, j * BN], acc.to(tl.float16))
+
+
+@tessera.jit
+def branching(
+    a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TRANS: tl.constexpr
+):
+    """Products inside a branch; a second loop in each tile; the sum is used between products."""
+    for t in range(tl.program_id(0), tl.cdiv(M, BM) * tl.cdiv(N, BN), tl.num_programs(0)):
+        i, j = t // tl.cdiv(N, BN), t % tl.cdiv(N, BN)
+        acc = tl.zeros((BM, BN), tl.float32)
+        if K > 0:
+            for k in range(0, K, BK):
+                y = b.load([j * BN, k]).T if TRANS else b.load([k, j * BN])
+                acc += tl.dot(a.load([i * BM, k]), y)
+            for k in range(0, K, 2 * BK):
+                y = b.load([j * BN, k]).T if TRANS else b.load([k, j * BN])
+                acc = tl.dot(a.load([i * BM, k]), y, acc * 0.5)
+        c.store([i * BM, j * BN], acc.to(tl.float16))
+
+
+@tessera.jit
+def chosen_by_data(index, a, c, N: tl.constexpr, M: tl.constexpr):
+    acc = tl.zeros((M, M), tl.float32)
+    for k in tl.range(0, N, warp_specialize=True):
+        row = tl.max(tl.load(index + tl.arange(0, 16)))
+        x = a.load([row, k * M])
+        acc = tl.dot(x, x.T, acc)
+    c.store([0, 0], acc.to(tl.float16))
+
+
+def built(
+    kernel: Any,
+    signature: dict[str, str],
+    constants: dict[str, Any],
+    backend: str = "simt",
+    **options: Any,
+) -> CompiledKernel:
+    names = [p.name for p in kernel.params]
+    types = {n: signature.get(n, "constexpr") for n in names}
+    values = {(names.index(k),): v for k, v in constants.items()}
+    return tessera.compile(
+        ASTSource(kernel, types, values, {}), target=GPUTarget(backend, 90, 32), options=options
+    )
+
+
+def product(
+    kernel: Any,
+    bm: int,
+    bn: int,
+    bk: int,
+    trans: bool,
+    dtype: str = "fp16",
+    backend: str = "simt",
+    **options: Any,
+) -> CompiledKernel:
+    b = f"{bn}, {bk}" if trans else f"{bk}, {bn}"
+    signature = {
+        "a": f"tensordesc<{dtype}[{bm}, {bk}]>", "b": f"tensordesc<{dtype}[{b}]>",
+        "c": f"tensordesc<fp16[{bm}, {bn}]>", **dict.fromkeys("MNK", "i32"),
+    }  # fmt: skip
+    constants = {"BM": bm, "BN": bn, "BK": bk, "TRANS": trans}
+    return built(kernel, signature, constants, backend, **options)
+
+
+def flat(*arrays: np.ndarray) -> list[Any]:
+    return [x for a in arrays for x in (a, *a.shape, a.shape[1], 1)]
+
+
+def inputs(m: int, n: int, k: int, trans: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((m, k)).astype(np.float16)
+    b = rng.standard_normal((n, k) if trans else (k, n)).astype(np.float16)
+    return a, b, np.zeros((m, n), np.float16)
+
+
+def expected(kernel: Any, a: np.ndarray, b: np.ndarray, bk: int) -> np.ndarray:
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    total = x @ y
+    if kernel is branching:
+        for k in range(0, x.shape[1], 2 * bk):
+            total = total * 0.5 + x[:, k : k + bk] @ y[k : k + bk]
+    return total
+
+
+def ops(kernel: CompiledKernel, opcode: str) -> list[Any]:
+    return [op for op in parse_module(kernel.asm["gir"]).walk() if op.opcode == opcode]
+
+
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.parametrize("kernel", [persistent, branching], ids=["persistent", "branching"])
+def test_teams_compute_the_product(kernel: Any, warps: int, trans: bool) -> None:
+    bm, bn, bk, m, n, k = 64 * (warps // 4), 64, 64, 150, 136, 200
+    compiled = product(kernel, bm, bn, bk, trans, num_warps=warps, num_stages=3)
+    a, b, c = inputs(m, n, k, trans)
+    run(parse_module(compiled.asm["gir"]), (2,), [*flat(a, b, c), m, n, k])
+    want = expected(kernel, a, b.T if trans else b, bk)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+    assert len(ops(compiled, "warp_specialize")) == 1
+    assert not ops(compiled, "descriptor_load")
+
+
+@pytest.mark.parametrize(("warps", "trans"), [(4, True), (8, False)])
+def test_lowered_code_computes_the_product(warps: int, trans: bool) -> None:
+    bm, bn, bk, m, n, k = 64 * (warps // 4), 64, 64, 70, 72, 136
+    compiled = product(persistent, bm, bn, bk, trans, num_warps=warps, num_stages=2)
+    a, b, c = inputs(m, n, k, trans)
+    meta = compiled.metadata
+    values = [x if isinstance(x, np.ndarray) else ("i64", x) for x in [*flat(a, b, c), m, n, k]]
+    run_kernel(
+        compiled.asm["llir"], compiled.name, values, 32 * meta.warps, meta.shared, (1, 1, 1), meta.tensor_maps
+    )  # fmt: skip
+    want = expected(persistent, a, b.T if trans else b, bk)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+def test_maps_say_what_the_host_encodes() -> None:
+    compiled = product(persistent, 128, 128, 64, False, num_warps=8, num_stages=3)
+    maps = {tuple(m[4][0]): m for m in compiled.metadata.tensor_maps}
+    a, b, c = maps["arg", 0], maps["arg", 5], maps["arg", 10]
+    assert (a[0], a[1], list(a[2]), a[3]) == ("fp16", "zero", [128, 64], 128)
+    assert list(b[2]) == [64, 64]  # two boxes side by side
+    assert list(c[2]) == [64, 64]  # each warpgroup stores its own rows
+    assert compiled.metadata.args[-3:] == ["memory"] * 3
+    assert compiled.metadata.warps == 12
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8e4nv"])
+def test_machine_code_needs_no_stack(dtype: str) -> None:
+    depth = 128 if dtype == "fp8e4nv" else 64
+    try:
+        compiled = product(
+            persistent, 128, 256, depth, True, dtype, "cuda", num_warps=8, num_stages=3
+        )
+        done = ptxas.assemble(compiled.asm["ptx"], "sm_90a", ["-v"])
+    except ToolNotFound:
+        pytest.skip("needs ptxas")
+    assert done.spill_stores == done.spill_loads == done.stack == 0
+    assert not [line for line in done.log.splitlines() if "C75" in line]
+    text = compiled.asm["ptx"]
+    assert "setmaxnreg.inc" in text and "cp.async.bulk.tensor.2d.shared::cluster" in text
+    assert "wgmma.mma_async" in text and "cp.async.bulk.tensor.2d.global" in text
+
+
+def test_why_a_loop_stays_whole_is_said() -> None:
+    signature = {"index": "*i32", "a": "tensordesc<fp16[64, 64]>", "c": "tensordesc<fp16[64, 64]>"}
+    compiled = built(chosen_by_data, signature, {"N": 2, "M": 64}, num_warps=4, num_stages=2)
+    assert "not warp-specialised" in compiled.metadata.remarks[0]
+    assert not ops(compiled, "warp_specialize")
+    rng = np.random.default_rng(0)
+    index = np.arange(16, dtype=np.int32)
+    a, c = rng.standard_normal((100, 128)).astype(np.float16), np.zeros((64, 64), np.float16)
+    run(parse_module(compiled.asm["gir"]), (1,), [index, *flat(a), *flat(c)])
+    rows = a[15:79].astype(np.float64)
+    want = rows @ rows.T
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(
+    ("shape", "bits", "box", "swizzle", "count"),
+    [
+        ((64, 256), 16, (64, 64), 128, 4), ((16, 32), 32, (16, 32), 128, 1), ((8, 16), 16, (8, 16), 32, 1),
+        ((4, 8), 16, (4, 8), 0, 1), ((256,), 32, (256,), 0, 1), ((2, 8, 128), 16, (1, 8, 64), 128, 4),
+        ((2, 16, 64), 16, (2, 16, 64), 128, 1),
+    ],
+)  # fmt: skip
+def test_boxes(
+    shape: tuple[int, ...], bits: int, box: tuple[int, ...], swizzle: int, count: int
+) -> None:
+    layout = box_layout(shape, bits)
+    assert layout is not None
+    found = boxes_of(layout, bits)
+    assert found is not None
+    assert (found.box, found.swizzle, len(found.starts)) == (box, swizzle, count)
+
+
+@pytest.mark.parametrize(("shape", "bits"), [((8, 4), 16), ((512, 8), 16), ((1024,), 8)])
+def test_no_boxes(shape: tuple[int, ...], bits: int) -> None:
+    assert box_layout(shape, bits) is None
