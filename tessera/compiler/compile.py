@@ -139,26 +139,22 @@ def compile_stages(
     if isinstance(src, IRSource):
         names = names[names.index(src.ext) + 1 :] if src.ext != "tir" else names
     products: dict[str, Any] = {"source": _source_text(src)}
+    level: str = src.ext  # of what the next stage is given
     for name in names:
-        start, before = time.perf_counter(), product
-        # IR is changed in place by its stage: what a reproducer needs must be kept first, as text.
-        kept = (
-            print_module(product)
-            if isinstance(product, Module) and knobs.compilation.verify
-            else None
-        )
+        start = time.perf_counter()
         try:
             product = stages[name](product, metadata)
-        except TesseraError as e:
-            if isinstance(e, InternalError):
-                _leave_reproducer(e, kept or before, name, backend, options, key)
-            raise
         except Exception as e:
-            error = InternalError(
-                f"stage {name!r} of the {backend.name} back end failed: {type(e).__name__}: {e}"
+            if isinstance(e, TesseraError) and not isinstance(e, InternalError):
+                raise  # the kernel's author made a mistake, or the machine lacks something
+            error = e if isinstance(e, InternalError) else _broken(name, backend, e)
+            _leave_reproducer(
+                error, level, _input_text(src, level, products, options), backend, options
             )
-            _leave_reproducer(error, kept or before, name, backend, options, key)
+            if error is e:
+                raise
             raise error from e
+        level = name
         if shared_limit is not None and metadata["shared"] > shared_limit:
             raise OutOfResources(metadata["shared"], shared_limit, "shared memory")
         timings.append((name, time.perf_counter() - start))
@@ -189,19 +185,33 @@ def _inspect(product: Any, shown: Any, stage: str, name: str, key: str) -> tuple
     return product, shown
 
 
+def _broken(stage: str, backend: Backend, e: Exception) -> InternalError:
+    return InternalError(
+        f"stage {stage!r} of the {backend.name} back end failed: {type(e).__name__}: {e}"
+    )
+
+
+def _input_text(src: Any, level: str, products: Mapping[str, Any], options: Options) -> str:
+    """What the failing stage was given, as text. Stages change IR in place: the front end is asked once more."""
+    if level in products:
+        return str(products[level])
+    made = src.make_ir(options) if isinstance(src, ASTSource) else src.text
+    return print_module(made) if isinstance(made, Module) else str(made)
+
+
 def _leave_reproducer(
-    error: InternalError, ir: Any, stage: str, backend: Backend, options: Options, key: str
+    error: InternalError, level: str, text: str, backend: Backend, options: Options
 ) -> None:
     """Write the input of the failing stage and the command that runs it again; say where."""
     folder = Path(tempfile.mkdtemp(prefix="tessera-reproducer-"))
-    text = ir if isinstance(ir, str) else print_module(ir) if isinstance(ir, Module) else None
-    if text is not None:
-        (folder / f"input-of-{stage}.txt").write_text(text)
+    path = folder / f"input.{level}"
+    path.write_text(text)
+    defaults = asdict(backend.parse_options({}))
+    given = {k: v for k, v in asdict(options).items() if v != defaults[k] and k != "target"}
     target = backend.target
-    changed = {k: v for k, v in asdict(options).items() if v != asdict(Options())[k]}
     code = (
         "from tessera.compiler import compile; from tessera.backends.compiler import GPUTarget; "
-        f"compile('input.tir', GPUTarget({target.backend!r}, {target.arch!r}, {target.warp_size}), {changed!r})"
+        f"compile({str(path)!r}, GPUTarget({target.backend!r}, {target.arch!r}, {target.warp_size}), {given!r})"
     )
     (folder / "command.txt").write_text(f"{sys.executable} -c {shlex.quote(code)}\n")
     error.note(f"reproducer: {folder}")

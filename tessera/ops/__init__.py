@@ -172,7 +172,6 @@ __all__ = [
     "ProgramIdOp", "ReduceOp", "ReshapeOp", "ScanOp", "SplatOp", "SplitOp", "TileOp", "TransOp",
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
     "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
-    "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
     "TurnOp", "ByteBarrierArriveOp", "ByteBarrierExpectOp", "ByteBarrierInitOp", "ByteBarrierWaitOp", "TensorCopyOp",
     "WarpSpecializeOp",
 ]  # fmt: skip
