@@ -56,9 +56,7 @@ class SimtDriver(driver_module.InterpreterDriver):
             values = [_argument(k, a) for k, a in zip(kinds, args, strict=True)]
             threads, shared = 32 * metadata.warps, max(metadata.shared, 16)
             maps = getattr(metadata, "tensor_maps", ())
-            run_kernel(
-                kernel.asm["llir"], kernel.name, values, threads, shared, (gx, gy, gz), maps
-            )
+            run_kernel(kernel.asm["llir"], kernel.name, values, threads, shared, (gx, gy, gz), maps)
 
         kernel.module = kernel.function = "simt"
         kernel.launcher = launch

@@ -100,7 +100,9 @@ class _Barriers:
                 state = self._while(op, state)
             elif isinstance(op, IfOp):
                 state = self.block(op.then, state) | self.block(op.orelse, state)
-            elif isinstance(op, WarpSpecializeOp):  # the producer meets the others at its own barriers
+            elif isinstance(
+                op, WarpSpecializeOp
+            ):  # the producer meets the others at its own barriers
                 state = self.block(op.consumers, state)
             else:
                 state = self._op(op, state)

@@ -688,3 +688,22 @@ def test_host_array_on_a_gpu_driver():
 def test_host_calls_are_refused():
     with pytest.raises(RuntimeError, match="outside of the scope of a kernel"):
         make()(1, 2, 3, 4)
+
+
+@tessera.jit
+def ones(x_ptr, BLOCK: tl.constexpr):
+    tl.store(x_ptr + tl.arange(0, BLOCK), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("grid", "text"),
+    [
+        (5, "the grid 5 is no sequence"),
+        ((), "the grid is empty"),
+        (("a",), "has an extent that is no integer: 'a'"),
+        ((-1,), "has a negative extent"),
+    ],
+)
+def test_grids_that_are_none(grid: Any, text: str):
+    with pytest.raises(LaunchError, match=text):
+        ones[grid](np.zeros(16, np.float32), BLOCK=16)
