@@ -26,6 +26,8 @@ CONFIGS = [
     config(128, 128, 64, warps=8, stages=3),
     config(64, 128, 32, warps=4, stages=4),
     config(64, 64, 64, warps=4, stages=3),
+    config(128, 256, 64, warps=8, stages=3),
+    config(128, 128, 64, warps=4, stages=3),
 ]
 
 

@@ -106,7 +106,10 @@ def mma_(m: Machine, op: gpu.MmaOp, a: Any, b: Any, acc: Any) -> Any:
 def wgmma_(m: Machine, op: gpu.WgmmaOp, a: Any, b: Any, acc: Any) -> Any:
     if elem_of(op.b.type.elem).name == "fp32":
         a, b = _tf32(a), _tf32(b)
-    return _multiply(op, a, b, acc)
+    part, parts = op.part
+    size = b.shape[0] // parts
+    cut = slice(part * size, (part + 1) * size)
+    return _multiply(op, a[:, cut], b[cut], acc)
 
 
 @evaluate(gpu.WgmmaWaitOp)

@@ -261,7 +261,8 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
 
     `warpgroups`: how many stand along M and along N. Up to `pending` of the latest products may still run
     afterwards: the result then only goes to another `wgmma` or to `wgmma_wait`, and shared operands stay untouched.
-    With `asynchronous` nothing is waited for: a `wgmma_wait` that holds the operands does.
+    With `asynchronous` nothing is waited for: a `wgmma_wait` that holds the operands does. `part` = (i, n): the
+    i-th of n equal parts along K, which follow each other as one product; all but the last are asynchronous.
     """
 
     a: Value = operand()
@@ -271,6 +272,7 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     warpgroups: tuple[int, int] = attr()
     pending: int = attr(default=0)
     asynchronous: bool = attr(default=False)
+    part: tuple[int, int] = attr(default=(0, 1))
 
     def infer(self) -> Sequence[Any]:
         return (self.acc.type,)

@@ -61,6 +61,7 @@ CHAINED_WORDS = (
     208  # registers of products up to which the last of a chain may be an iteration late
 )
 WARPS = 4  # of a warpgroup
+PART_BITS = 256  # of K in one instruction of a product
 MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 
 
@@ -264,6 +265,7 @@ class Pipeline:
         self.ahead = stages - 1 - (running is not None or late)  # iterations between copy and use
         ops = set[Op]().union(*[s.slice for s in streams])
         self.slice = [op for op in loop.body if op in ops]
+        self.number = running.acc.index - 1 if running is not None else 0
         self.carried = sorted(set[int]().union(*[s.carried for s in streams]))
         self.yields = {n: loop.body.terminator.operands[n] for n in self.carried}
 
@@ -357,8 +359,8 @@ class Pipeline:
             b.insert(MbarrierWaitOp(self.guard.free, last, earlier, data=False))
         else:
             b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
-        if self.running is not None:  # the products start first and run while the copies are issued
-            b = Builder.before_op(body.terminator)
+        if self.running is not None:
+            b = self._split_product(self.running)
         mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
         self._copies(b, mapping, index, [last] * len(self.rings), {"slot": self.ahead})
         for s, ring in zip(self.streams, self.rings, strict=True):
@@ -377,6 +379,17 @@ class Pipeline:
         end.insert(YieldOp([*old.operands, *following], loc=old.loc))
         old.erase()
         return self._replace_loop(inits)
+
+    def _split_product(self, last: WgmmaOp) -> Builder:
+        """Where copies are issued: between two halves of the product. The first keeps the matrix unit busy while
+        they are, and no copy waits for the product of the iteration before."""
+        depth: int = last.b.type.shape[0] * last.b.type.elem.storage_bits
+        if depth % (2 * PART_BITS) == 0:
+            first = last.clone()
+            first.part, first.asynchronous = (0, 2), True
+            last.part = (1, 2)
+            last.set_operand(2, Builder.before_op(last).emit(first))
+        return Builder.before_op(last)
 
     def _next_slot(self, b: Builder, slot: Value) -> Value:
         """slot + 1, from the last one back to the first."""
@@ -401,8 +414,7 @@ class Pipeline:
         results = new.results[: len(loop.results)]
         if self.running is not None:
             self.running.pending = 1
-            number = self.running.acc.index - 1
-            results[number] = b.emit(WgmmaWaitOp(results[number], []))
+            results[self.number] = b.emit(WgmmaWaitOp(results[self.number], []))
         b.emit(
             AsyncWaitOp([], pending=0, private=self.private)
         )  # copies that ran past the end still write their zeros

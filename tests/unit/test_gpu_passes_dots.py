@@ -175,8 +175,15 @@ def test_operands_that_a_warpgroup_cannot_read() -> None:
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 def test_products_run_on(stages: int) -> None:
     module = compiled(matmul(bm=128, bn=128, bk=64, warps=8, stages=stages), 90)
-    (product,) = ops(module, "wgmma")
-    assert product.pending == (1 if stages == 4 else 0)  # three stages leave room for two programs
+    *firsts, last = ops(module, "wgmma")
+    assert last.pending == (1 if stages == 4 else 0)  # three stages leave room for two programs
+    assert [op.part for op in (*firsts, last)] == ([(0, 2), (1, 2)] if stages == 4 else [(0, 1)])
+    for op in firsts:  # the copies stand between the halves
+        assert op.asynchronous
+        assert op.result.users() == [last]
+        between = [x.opcode for x in last.parent]
+        places = [i for i, name in enumerate(between) if name in ("wgmma", "async_copy")]
+        assert [between[i] for i in places] == ["wgmma", "async_copy", "async_copy", "wgmma"]
     assert len(ops(module, "wgmma_wait")) == 1
     for k in (0, 64, 320):
         assert product_error(module, k) < 1e-3

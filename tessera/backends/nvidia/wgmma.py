@@ -91,6 +91,8 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
     fresh = constant_of(op.acc) == 0  # then the first product overwrites
     acc: list[Block] = _blocks(fl, row, fl.get(op.acc), blocks_m * blocks_n)
     steps = op.b.type.shape[0] // row.k
+    part, parts = op.part
+    mine = range(steps * part // parts, steps * (part + 1) // parts)
     b = _Shared(fl, op.b, 0)
     group_m, group_n = _groups(fl, along_m, along_n)
     a: _Shared | None = None
@@ -113,10 +115,10 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
                     from_b,
                 ]
             else:
-                words = [x for step in held[i] for x in step]
+                words = [x for k in mine for x in held[i][k]]
                 descriptors = [from_b]
-            text = _products(row, n, len(acc[at]), steps, a, b, fresh)
-            if at == len(acc) - 1:
+            text = _products(row, n, len(acc[at]), mine, a, b, fresh)
+            if at == len(acc) - 1 and part == parts - 1:
                 text += " wgmma.commit_group.sync.aligned;"
             acc[at] = _tied(fl, row, text, acc[at], words, descriptors, fresh)
     if op.asynchronous:
@@ -192,22 +194,22 @@ def _elements(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, words: Block) ->
 
 
 def _products(
-    row: WgmmaRow, n: int, count: int, steps: int, a: _Shared | None, b: _Shared, fresh: bool
+    row: WgmmaRow, n: int, count: int, steps: range, a: _Shared | None, b: _Shared, fresh: bool
 ) -> str:
     """Fence and all products of one block. Operands of the assembly: accumulators twice (`fresh` ones, which
     the first product overwrites, once), then A, then the descriptor of B."""
     name = row.asm.format(n=n)
     acc = "{" + ",".join([f"${i}" for i in range(count)]) + "}"
     first = count if fresh else 2 * count
-    from_b = f"${first + 1}" if a is not None else f"${first + 4 * steps}"
+    from_b = f"${first + 1}" if a is not None else f"${first + 4 * len(steps)}"
     lines = ["{ .reg .b64 da, db; wgmma.fence.sync.aligned;"]
-    for k in range(steps):
+    for number, k in enumerate(steps):
         lines.append(f"add.s64 db, {from_b}, {b.step(k)};")
         if a is not None:
             lines.append(f"add.s64 da, ${first}, {a.step(k)};")
             source = "da"
         else:
-            source = "{" + ",".join([f"${first + 4 * k + i}" for i in range(4)]) + "}"
+            source = "{" + ",".join([f"${first + 4 * number + i}" for i in range(4)]) + "}"
         tail = "" if row.acc.is_int() else ", 1, 1"  # signs of A and B
         if row.transposable:
             tail += f", {int(not a.along_k)}" if a is not None else ""
