@@ -21,6 +21,7 @@ from tessera.passes import neutral_pipeline
 from tessera.passes.descriptors import lower_descriptors
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.tensor_maps import select_tensor_maps
+from tessera.passes.unroll import unroll
 
 # Our own passes hoist, merge and simplify. LLVM's middle end found nothing more in measured kernels, only cost
 # time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.
@@ -80,7 +81,7 @@ class NvidiaBackend(Backend):
                 "target": f"cuda:{cc}",
             }
             chosen = [select_tensor_maps] if facts.has_tma else []
-            return _run([*chosen, lower_descriptors, *neutral_pipeline()], module, metadata, "tir")
+            return _run([*chosen, lower_descriptors, unroll, *neutral_pipeline()], module, metadata, "tir")
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
             _run(gpu_passes(facts), module, metadata, "gir")

@@ -1,0 +1,66 @@
+"""`tl.range(loop_unroll_factor=)`: as many iterations as before, in order, whatever their number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tests.unit.simt_compile import Compiled
+
+
+@tessera.jit
+def horner(x, out, start, n, FACTOR: tl.constexpr, STEP: tl.constexpr, STAGES: tl.constexpr):
+    at = tl.arange(0, 128)
+    total = tl.zeros((128,), tl.float32)
+    last = start
+    for i in tl.range(start, n, STEP, loop_unroll_factor=FACTOR, num_stages=STAGES):
+        total = total * 0.5 + tl.load(x + i * 128 + at)
+        last = i
+    tl.store(out + at, total + last)
+
+
+@tessera.jit
+def triangle(out, n, FACTOR: tl.constexpr):
+    total = 0
+    for i in tl.range(0, n, loop_unroll_factor=FACTOR):
+        for k in range(i):
+            total += k
+    tl.store(out, total)
+
+
+def build(fn: Any, **constants: Any) -> Compiled:
+    types = {"x": "*fp32", "out": "*fp32", "start": "i32", "n": "i32"}
+    if fn is triangle:
+        types["out"] = "*i32"
+    signature = {n: "constexpr" if n in constants else types[n] for n in fn.arg_names}
+    return Compiled(fn, signature, constants, num_warps=1)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 4, 7, 8, 9])
+@pytest.mark.parametrize(("factor", "step", "start"), [(2, 1, 0), (4, 1, 1), (4, 2, 0), (3, 3, 2)])
+@pytest.mark.parametrize("stages", [1, 3])
+def test_iterations(n: int, factor: int, step: int, start: int, stages: int) -> None:
+    x = np.random.default_rng(n).standard_normal((16, 128)).astype(np.float32)
+    out = np.zeros(128, np.float32)
+    build(horner, FACTOR=factor, STEP=step, STAGES=stages).run(x, out, start, n)
+    want, last = np.zeros(128, np.float32), start
+    for i in range(start, n, step):
+        want, last = want * np.float32(0.5) + x[i], i
+    assert np.allclose(out, want + last, atol=1e-5)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 4])
+def test_copies_of_the_body(factor: int) -> None:
+    kernel = build(horner, FACTOR=factor, STEP=1, STAGES=1)
+    assert kernel.count(r"ld\.global") == (factor + 1 if factor > 1 else 1)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 6])
+def test_loops_inside(n: int) -> None:
+    out = np.zeros(1, np.int32)
+    build(triangle, FACTOR=2).run(out, n)
+    assert out[0] == sum(k for i in range(n) for k in range(i))
