@@ -55,6 +55,7 @@ class Specimen:
     signature: dict[str, str]
     constants: dict[str, Any]
     options: dict[str, Any] = field(default_factory=lambda: {"num_warps": 4, "num_stages": 3})
+    capabilities: tuple[int, ...] = (80, 90)  # of the GPUs that these tile sizes are meant for
 
 
 class Device:

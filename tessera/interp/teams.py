@@ -59,9 +59,10 @@ def _barriers(m: Machine) -> Barriers:
 
 
 @evaluate(gpu.ByteBarrierInitOp)
-def byte_barrier_init_(m: Machine, op: gpu.ByteBarrierInitOp, bars: Any) -> Any:
-    for i in range(bars.shape[0]):
-        _barriers(m).table[id(bars), i] = Barrier(op.count, op.count)
+def byte_barrier_init_(m: Machine, op: gpu.ByteBarrierInitOp, *rows: Any) -> Any:
+    for bars, count in zip(rows, op.counts, strict=True):
+        for i in range(bars.shape[0]):
+            _barriers(m).table[id(bars), i] = Barrier(count, count)
     return ()
 
 

@@ -303,13 +303,15 @@ def _check_barriers(op: Op, bars: Value, index: Value | None = None) -> None:
 
 
 class ByteBarrierInitOp(Op, opcode="byte_barrier_init", effects=Effect.WRITE | Effect.SYNC):
-    """Barriers for `count` arrivals a phase, in phase 0; all threads meet afterwards."""
+    """Barriers in phase 0, those of each row `bars` for `counts` arrivals a phase; all threads meet afterwards."""
 
-    bars: Value = operand()
-    count: int = attr()
+    bars: tuple[Value, ...] = operand(variadic=True)
+    counts: tuple[int, ...] = attr()
 
     def verify(self) -> None:
-        _check_barriers(self, self.bars)
+        for row in self.bars:
+            _check_barriers(self, row)
+        require(len(self.counts) == len(self.bars), self, "one count a row is needed")
 
 
 class ByteBarrierExpectOp(Op, opcode="byte_barrier_expect", effects=Effect.WRITE):

@@ -120,6 +120,7 @@ class _Split:
                 self.spine.add(op)
                 op = op.parent_op()
         writes = (StoreOp, AtomicRmwOp, AtomicCasOp)
+        self.counts: dict[Value, int] = {}  # arrivals by row of barriers
         self.reads = not any(isinstance(op, writes) for op in func.walk())
 
     def run(self) -> None:
@@ -133,6 +134,7 @@ class _Split:
         running = {r.loop: _running(r) for r in self.rings}
         for r in self.rings:
             self._allocate(r, start, running[r.loop] is not None)
+        start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
         producer = Producer(self, needs).build(start)
         registers = (
             REGISTERS.get(self.warps, (0, 0)) if self.facts.has_register_handover else (0, 0)
@@ -195,7 +197,7 @@ class _Split:
             alloc = LocalAllocOp(None, results=[bars], names=[name])
             alloc.attrs["lasting"] = True
             setattr(r, name, b.emit(alloc))
-            b.insert(ByteBarrierInitOp(getattr(r, name), count=count))
+            self.counts[getattr(r, name)] = count
 
 
 def _kept(func: FuncOp) -> set[Op]:

@@ -38,7 +38,7 @@ def _binary(*opcodes: str, operands: str = "%ti, %tj", type: str = "tile<8xi32>"
 
 COUNTERS = "%bars: shared<4xi64, ll<[4] offset=[[1],[2]]>> = local_alloc _\nmbarrier_init %bars {arrivals=8}\n"
 SAMPLES: dict[str, str] = {
-    "byte_barrier_init": BARS + "byte_barrier_init %b {count=2}\n",
+    "byte_barrier_init": BARS + "byte_barrier_init [%b] {counts=[2]}\n",
     "byte_barrier_expect": BARS + "byte_barrier_expect %b, %i {bytes=1024}\n",
     "byte_barrier_wait": BARS + "byte_barrier_wait %b, %i, %j\n",
     "byte_barrier_arrive": BARS + ALLOC + "byte_barrier_arrive %b, %i, %c, [%s] {groups=True}\n",

@@ -141,6 +141,7 @@ _row(
     "{ .reg .pred P; mbarrier.try_wait.parity.shared::cta.b64 P, [$1], $2; selp.b32 $0, 1, 0, P; }",
     "=r,r,r", pure=False,
 )  # fmt: skip
+_row("prefetch_map", ("ptr",), "void", "prefetch.tensormap [$0];", "l", pure=False)
 _row("bulk_commit", (), "void", "cp.async.bulk.commit_group;", "~{memory}", pure=False)
 _row("proxy_fence_all", (), "void", "fence.proxy.async;", "~{memory}", pure=False)
 _row("warp_sync", (), "void", "bar.warp.sync 0xffffffff;", "~{memory}", pure=False)

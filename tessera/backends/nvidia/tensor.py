@@ -224,10 +224,13 @@ def _settle(fl: FunctionLowering, now: bool) -> None:
 @lowers(ByteBarrierInitOp)
 def _init(fl: FunctionLowering, op: ByteBarrierInitOp) -> None:
     w = fl.w
-    row = p.mbarrier_init(op.count)
     with w.when(_first_thread(fl)):
-        for i in range(op.bars.type.shape[0]):
-            row.emit(w, [w.add("i32", fl.scalar(op.bars), str(BARRIER_BYTES * i))])
+        for number in range(fl.tensor_maps):  # the first copies will find them near
+            _plain(fl, "prefetch_map", f"%map{number}")
+        for bars, count in zip(op.bars, op.counts, strict=True):
+            row = p.mbarrier_init(count)
+            for i in range(bars.type.shape[0]):
+                row.emit(w, [w.add("i32", fl.scalar(bars), str(BARRIER_BYTES * i))])
         _plain(fl, "mbarrier_fence")
     fl.target.barrier(w)
 
