@@ -1,7 +1,7 @@
 """Matrix product by programs that stay: as many as the GPU has processors, each working through its share of the tiles.
 
-Operands come through tensor descriptors, which the copy engine of a Hopper GPU serves: the compiler gives the loads to a
-warp of their own, which is ahead in the next tile while the last one is still being stored.
+Operands come through tensor descriptors, which the copy engine of a Hopper GPU serves: the compiler gives the loads
+to a warp of their own, which is ahead in the next tile while the last one is still being stored.
 """
 
 from __future__ import annotations
