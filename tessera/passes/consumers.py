@@ -121,7 +121,6 @@ def thread_state(
             extended.set_operand(len(extended.operands) - n + i, v)
         found = new.results[-n:]
         if not rest:
-            new.num_stages = 1
             after(new, found)
         return found
     assert isinstance(op, IfOp)

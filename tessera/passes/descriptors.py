@@ -96,6 +96,11 @@ def _carried_from(v: Value) -> Value | None:
     return None
 
 
+def lower_access(op: DescriptorLoadOp | DescriptorStoreOp) -> None:
+    """One access as pointers and masks."""
+    _Access(op, Builder.before_op(op)).lower()
+
+
 class _Access:
     """One load, store or atomic of a block."""
 

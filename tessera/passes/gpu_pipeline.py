@@ -15,13 +15,14 @@ from tessera.passes.licm import licm
 from tessera.passes.overlap import overlap_products
 from tessera.passes.pipeline import pipeline
 from tessera.passes.prefetch import prefetch
-from tessera.passes.specialize import specialize
+from tessera.passes.specialize import keep_whole, specialize
 from tessera.passes.tensor_maps import number_tensor_maps
 
 
 def gpu_passes(facts: GpuFacts) -> list[Pass]:
     """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`."""
     return [
+        keep_whole.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
         accelerate.bind(
             facts=facts

@@ -19,35 +19,61 @@ from typing import Any
 
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int64
-from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, pass_
-from tessera.layout import boxes_of
+from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.layout import box_layout, boxes_of
 from tessera.layout.shared import shared_linear
 from tessera.ops import (
+    AddPtrOp,
     AtomicCasOp,
     AtomicRmwOp,
+    BroadcastOp,
     ByteBarrierInitOp,
     CallOp,
+    ConvertLayoutOp,
     DescriptorLoadOp,
+    DescriptorScatterOp,
     DescriptorStoreOp,
+    ExpandDimsOp,
     ForOp,
     FuncOp,
+    GridDependencyOp,
+    HintOp,
+    LoadOp,
     LocalAllocOp,
+    LocalLoadOp,
+    ReshapeOp,
     ReturnOp,
+    SplatOp,
     StoreOp,
+    TransOp,
+    VolatileAsmOp,
     WarpSpecializeOp,
     WgmmaOp,
     WhileOp,
     YieldOp,
 )  # fmt: skip
 from tessera.passes.consumers import consume
+from tessera.passes.descriptors import lower_access, made_by
 from tessera.passes.facts import GpuFacts
 from tessera.passes.pipeline import running_on
 from tessera.passes.producer import Needs, Producer
 from tessera.passes.rings import CannotSplit, Ring, read_by_products, start_const
+from tessera.passes.tensor_maps import remark
 
 PRODUCER_WARPS = 4  # registers are handed over by groups of four warps
 REGISTERS = {8: (40, 232)}  # by number of consumer warps: of producer and consumer threads
 CONSUMERS = (4, 8)
+OUTSIDE = (GridDependencyOp, VolatileAsmOp)
+DERIVED = (
+    AddPtrOp,
+    SplatOp,
+    BroadcastOp,
+    ExpandDimsOp,
+    ReshapeOp,
+    TransOp,
+    ConvertLayoutOp,
+    HintOp,
+)  # fmt: skip  of pointers
 SLACK = 2048  # bytes of shared memory for barriers and alignment
 
 
@@ -58,44 +84,89 @@ def specialize(module: Module, facts: GpuFacts) -> None:
         return
     for func in module.body:
         assert isinstance(func, FuncOp)
-        loops = [op for op in func.walk() if isinstance(op, ForOp)]
-        rings = [r for loop in loops if (r := _ring(loop)) is not None] if func.kernel else []
+        rings = _rings(func)
+        if rings:
+            try:
+                _Split(module, func, rings, facts).run()
+            except CannotSplit as reason:
+                _remark(module, str(reason))
+
+
+@pass_("keep-whole")
+def keep_whole(module: Module, facts: GpuFacts) -> None:
+    """In kernels that will not be split, loops load through pointers, which other passes know how to do ahead of time.
+    Before layouts are assigned."""
+    if not facts.has_tma:
+        return
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        rings = _rings(func)
         if not rings:
-            if any(loop.warp_specialize for loop in loops):
-                _remark(module, "no loop loads tiles through tensor descriptors")
+            if any(isinstance(op, ForOp) and op.warp_specialize for op in func.walk()):
+                _remark(module, "no loop loads tiles through tensor maps")
             continue
         try:
-            _check(func, rings, module.attrs["num_warps"])
-            _Split(module, func, rings, facts).run()
+            Needs(_Split(module, func, rings, facts)).collect()
         except CannotSplit as reason:
             _remark(module, str(reason))
+            for load in [load for r in rings for load in r.loads]:
+                lower_access(load)
 
 
 def _remark(module: Module, reason: str) -> None:
-    old = module.attrs.get("remarks", ())
-    module.attrs["remarks"] = (*old, f"not warp-specialised: {reason}")
+    remark(module, f"not warp-specialised: {reason}")
 
 
-def _ring(loop: ForOp) -> Ring | None:
-    ring = Ring(loop, [], [])
-    for op in loop.body:
-        if isinstance(op, DescriptorLoadOp):
-            users = op.result.users()
-            if len(users) == 1 and isinstance(users[0], LocalAllocOp):
-                t: Any = users[0].result.type
-                inside = users[0].parent is loop.body
-                if inside and boxes_of(t.layout, t.elem.storage_bits) is not None:
-                    ring.loads.append(op)
-                    ring.allocs.append(users[0])
-    return ring if ring.loads else None
+def _rings(func: FuncOp) -> list[Ring]:
+    """The loops of a kernel that load tiles through tensor maps."""
+    rings: list[Ring] = []
+    for loop in func.walk() if func.kernel else ():
+        if isinstance(loop, ForOp):
+            loads = [op for op in loop.body if isinstance(op, DescriptorLoadOp)]
+            if loads:
+                rings.append(Ring(loop, loads, []))
+    return rings
+
+
+def _find_buffers(r: Ring) -> None:
+    """The allocation that each load fills; one is made for a tile that is used in registers."""
+    for load in r.loads:
+        users = load.result.users()
+        t: Any = load.result.type
+        if len(users) == 1 and isinstance(users[0], LocalAllocOp):
+            layout = users[0].result.type.layout
+            if users[0].parent is r.loop.body and boxes_of(layout, t.elem.storage_bits) is not None:
+                r.allocs.append(users[0])
+                continue
+        layout = box_layout(t.shape, t.elem.storage_bits)
+        assert layout is not None
+        uses = list(load.result.uses)
+        b = Builder.after_op(load)
+        alloc = LocalAllocOp(load.result, results=[SharedType(t.shape, t.elem, layout)])
+        tile = b.emit(LocalLoadOp(b.emit(alloc), results=[t]))
+        for user, index in uses:
+            user.set_operand(index, tile)
+        r.allocs.append(alloc)
 
 
 def _check(func: FuncOp, rings: list[Ring], num_warps: int) -> None:
     if num_warps not in CONSUMERS:
         raise CannotSplit(f"{num_warps} warps leave no room for a producer of {PRODUCER_WARPS}")
+    bases = {made_by(load.desc).base for r in rings for load in r.loads}
     for op in func.walk():
         if isinstance(op, CallOp):
             raise CannotSplit("the kernel calls a function that is not inlined")
+        listens = isinstance(op, AtomicRmwOp | AtomicCasOp) and op.result.uses
+        if listens or isinstance(op, OUTSIDE) or (isinstance(op, LoadOp) and op.volatile):
+            raise CannotSplit(f"the kernel waits for others by {op.opcode}")
+        if isinstance(op, StoreOp | AtomicRmwOp | AtomicCasOp):
+            target = _root(op.ptr)
+        elif isinstance(op, DescriptorStoreOp | DescriptorScatterOp):
+            target = made_by(op.desc).base
+        else:
+            continue
+        if target is None or target in bases:
+            raise CannotSplit("the kernel writes to an array, or may, that its loops load")
     loops = {ring.loop for ring in rings}
     for ring in rings:
         op = ring.loop.parent_op()
@@ -109,6 +180,7 @@ def _check(func: FuncOp, rings: list[Ring], num_warps: int) -> None:
 
 class _Split:
     def __init__(self, module: Module, func: FuncOp, rings: list[Ring], facts: GpuFacts):
+        _check(func, rings, module.attrs["num_warps"])
         self.module, self.func, self.rings, self.facts = module, func, rings, facts
         self.warps: int = module.attrs["num_warps"]
         self.kept = _kept(func)
@@ -124,8 +196,10 @@ class _Split:
         self.reads = not any(isinstance(op, writes) for op in func.walk())
 
     def run(self) -> None:
-        self._stages()
         needs = Needs(self).collect()
+        for r in self.rings:
+            _find_buffers(r)
+        self._stages()
         rest = [op for op in self.func.body if op not in self.kept and not isinstance(op, ReturnOp)]
         # What is shared by both teams stands first.
         for op in [op for op in self.func.body if op in self.kept]:
@@ -198,6 +272,16 @@ class _Split:
             alloc.attrs["lasting"] = True
             setattr(r, name, b.emit(alloc))
             self.counts[getattr(r, name)] = count
+
+
+def _root(ptr: Value) -> Value | None:
+    """The argument that a pointer is made from; None if it is not known."""
+    while isinstance(ptr.op, DERIVED):
+        ptr = ptr.op.operands[0]
+    parent = ptr.owner.parent if isinstance(ptr.owner, Block) else None
+    if isinstance(parent, ForOp) and ptr.index > 0:
+        return _root(parent.inits[ptr.index - 1])
+    return ptr if isinstance(parent, FuncOp) else None
 
 
 def _kept(func: FuncOp) -> set[Op]:

@@ -3,12 +3,14 @@
 A map describes an array to the engine: address, extents, strides, and the box and swizzle in which it moves blocks.
 The host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are
 kernel arguments or constants (a descriptor argument is such a one). These descriptors are marked `mapped` and made
-once, at the function's start; accesses through others become pointers and masks (passes/descriptors.py)."""
+once, at the function's start; accesses through others become pointers and masks (passes/descriptors.py). So do accesses
+whose last offset is not known to be a multiple of 16 bytes: the engine stops the program at any other."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.scratch import staging
 from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, uint32, uint64
 from tessera.errors import UnsupportedLanguageConstruct
@@ -52,13 +54,31 @@ def select_tensor_maps(module: Module) -> None:
         if not func.kernel:
             continue
         made: dict[Op, Value] = {}
+        axis = AxisAnalysis(func)
         for op in func.walk():
             if isinstance(op, Access):
                 desc = _source(op)
-                if desc is not None and _movable(op, desc) and _known(desc, func):
+                if desc is None or not _movable(op, desc) or not _known(desc, func):
+                    continue
+                size = op.desc.type.elem.storage_bytes
+                if axis.facts(op.offsets[-1]).divisibility[0] * size % ALIGNMENT:
+                    remark(
+                        module,
+                        f"pointers for a {op.opcode}{_where(op)}: its last offset may be no multiple of 16 bytes",
+                    )
+                else:
                     if desc not in made:
                         made[desc] = _at_start(desc, func)
                     op.set_operand(0, made[desc])
+
+
+def remark(module: Module, text: str) -> None:
+    """Note for the kernel's author what was not done and why (`metadata.remarks`)."""
+    module.attrs["remarks"] = (*module.attrs.get("remarks", ()), text)
+
+
+def _where(op: Op) -> str:
+    return f" at {op.loc.short()}" if op.loc is not None else ""
 
 
 def _source(op: Access) -> MakeDescriptorOp | None:

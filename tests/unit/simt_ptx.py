@@ -402,7 +402,8 @@ class Ptx:
 HANDLERS = [
     ("ld.", Ptx.access), ("st.", Ptx.access), ("bar.sync", Ptx.barrier), ("atom", Ptx.atomic),
     ("red", Ptx.atomic),
-    ("fence", Ptx.nothing), ("prefetch.tensormap", Ptx.nothing), ("mbarrier.", Ptx.mbarrier), ("setmaxnreg", Ptx.nothing), ("bar.warp", Ptx.nothing),
+    ("fence", Ptx.nothing), ("prefetch.tensormap", Ptx.nothing),
+    ("mbarrier.", Ptx.mbarrier), ("setmaxnreg", Ptx.nothing), ("bar.warp", Ptx.nothing),
     ("cp.async.bulk.tensor", Ptx.tensor_copy), ("cp.reduce.async.bulk", Ptx.tensor_copy),
     ("cp.async.bulk", Ptx.nothing),
     ("ldmatrix", Ptx.matrix_move), ("stmatrix", Ptx.matrix_move), ("mma.sync", Ptx.mma),

@@ -24,6 +24,7 @@ class TensorMap:
 
     def move(self, memory, shared: int, at: tuple[int, ...], load: bool, reduction: str | None):
         """Move the box whose first element has coordinates `at`; the bytes that count."""
+        assert at[-1] * self.size % 16 == 0, "the engine stops at such a coordinate"
         row = self.box[-1] * self.size
         assert shared % (1024 if self.swizzle == 128 else 128) == 0, "place of a box"
         for n, index in enumerate(np.ndindex(*self.box[:-1])):

@@ -221,3 +221,107 @@ def test_boxes(
 @pytest.mark.parametrize(("shape", "bits"), [((8, 4), 16), ((512, 8), 16), ((1024,), 8)])
 def test_no_boxes(shape: tuple[int, ...], bits: int) -> None:
     assert box_layout(shape, bits) is None
+
+
+@tessera.jit
+def half_by_pointers(
+    a, stride, b, c, K, M: tl.constexpr, N: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    ks = tl.arange(0, BK)
+    acc = tl.zeros((M, N), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(a + tl.arange(0, M)[:, None] * stride + k + ks[None, :], mask=k + ks < K)
+        acc = tl.dot(x, b.load([k, 0]), acc)
+    c.store([0, 0], acc.to(tl.float16))
+
+
+@pytest.mark.parametrize("warps", [4, 8])
+def test_pointers_beside_descriptors(warps: int) -> None:
+    m, n, k, bk = 128, 64, 144, 64
+    signature = {
+        "a": "*fp16", "stride": "i32", "b": f"tensordesc<fp16[{bk}, {n}]>", "c": f"tensordesc<fp16[{m}, {n}]>",
+        "K": "i32",
+    }  # fmt: skip
+    names = [p.name for p in half_by_pointers.params]
+    aligned = {(names.index(x),): [["tt.divisibility", 16]] for x in ("a", "stride", "K")}
+    constants = {(names.index(x),): v for x, v in (("M", m), ("N", n), ("BK", bk))}
+    types = {x: signature.get(x, "constexpr") for x in names}
+    compiled = tessera.compile(
+        ASTSource(half_by_pointers, types, constants, aligned),
+        target=GPUTarget("simt", 90, 32),
+        options={"num_warps": warps, "num_stages": 3},
+    )
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((m, 144)).astype(np.float16)
+    b, c = rng.standard_normal((k, n)).astype(np.float16), np.zeros((m, n), np.float16)
+    run(parse_module(compiled.asm["gir"]), (1,), [a, 144, *flat(b, c), k])
+    want = a[:, :k].astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+    assert len(ops(compiled, "warp_specialize")) == 1
+    assert len(ops(compiled, "async_copy")) > 0
+
+
+@tessera.jit
+def shifted(x, y, i, j, M: tl.constexpr, N: tl.constexpr):
+    y.store([0, 0], x.load([i, j]))
+
+
+@pytest.mark.parametrize(("known", "copies"), [(True, 2), (False, 1)])
+def test_columns_must_be_known_to_be_aligned(known: bool, copies: int) -> None:
+    kind = "tensordesc<fp16[16, 32]>"
+    names = ["x", "y", "i", "j", "M", "N"]
+    types = {"x": kind, "y": kind, "i": "i32", "j": "i32", "M": "constexpr", "N": "constexpr"}
+    facts = {(3,): [["tt.divisibility", 16]]} if known else {}
+    compiled = tessera.compile(
+        ASTSource(shifted, types, {(4,): 16, (5,): 32}, facts), target=GPUTarget("simt", 90, 32)
+    )
+    assert list(types) == names
+    assert len(compiled.metadata.tensor_maps) == copies
+    assert hasattr(compiled.metadata, "remarks") is not known
+
+
+@tessera.jit
+def scaled(x, y, n, M: tl.constexpr, N: tl.constexpr):
+    for i in range(0, n):
+        y.store([i * M, 0], x.load([i * M, 0]) * 2)
+
+
+@tessera.jit
+def in_place(x, n, M: tl.constexpr, N: tl.constexpr):
+    for i in range(0, n):
+        x.store([i * M + M, 0], x.load([i * M, 0]) * 2)
+
+
+def test_tiles_for_registers_come_ahead_too() -> None:
+    kind = "tensordesc<fp32[16, 32]>"
+    compiled = built(scaled, {"x": kind, "y": kind, "n": "i32"}, {"M": 16, "N": 32}, num_warps=4)
+    x = np.random.default_rng(0).standard_normal((100, 32)).astype(np.float32)
+    y = np.zeros_like(x)
+    run(parse_module(compiled.asm["gir"]), (1,), [*flat(x, y), 7])
+    np.testing.assert_array_equal(y, 2 * x)
+    assert len(ops(compiled, "warp_specialize")) == 1
+    meta, z = compiled.metadata, np.zeros_like(x)
+    values = [v if isinstance(v, np.ndarray) else ("i64", v) for v in [*flat(x, z), 7]]
+    run_kernel(
+        compiled.asm["llir"], compiled.name, values, 32 * meta.warps, meta.shared, (1, 1, 1), meta.tensor_maps
+    )  # fmt: skip
+    np.testing.assert_array_equal(z, 2 * x)
+
+
+@pytest.mark.parametrize(("kernel", "warps"), [(in_place, 4), (scaled, 2), (scaled, 16)])
+def test_loops_that_stay_whole_load_through_pointers(kernel: Any, warps: int) -> None:
+    kind = "tensordesc<fp32[16, 32]>"
+    signature = {"x": kind, "y": kind, "n": "i32"}
+    if kernel is in_place:
+        del signature["y"]
+    compiled = built(kernel, signature, {"M": 16, "N": 32}, num_warps=warps)
+    x = np.random.default_rng(0).standard_normal((80, 32)).astype(np.float32)
+    arrays = [x.copy()] if kernel is in_place else [x, np.zeros_like(x)]
+    run(parse_module(compiled.asm["gir"]), (1,), [*flat(*arrays), 4])
+    want = x * 2
+    if kernel is in_place:
+        want = np.concatenate([x[:16] * 2**i for i in range(5)])
+    np.testing.assert_array_equal(arrays[-1][:64], want[:64])
+    assert "not warp-specialised" in compiled.metadata.remarks[0]
+    assert not ops(compiled, "warp_specialize")
+    assert not ops(compiled, "descriptor_load")
