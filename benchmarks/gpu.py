@@ -139,6 +139,19 @@ def matmul(size: int) -> Case:
     return Case("matmul", f"{size}^3 fp16", 2.0 * size**3, "TFLOP/s", build, lambda: a @ b)
 
 
+def persistent_matmul(m: int, n: int, k: int) -> Case:
+    a, b = normal(m, k, dtype=torch.float16), normal(n, k, dtype=torch.float16)
+    programs = torch.cuda.get_device_properties(0).multi_processor_count
+
+    def build(compiler: str) -> Any:
+        module = sources.example("11", compiler)
+        c = torch.empty(m, n, device="cuda", dtype=torch.float16)
+        return lambda: module.matmul(a, b, c, programs), c
+
+    shape = f"{m}x{n}x{k} fp16"
+    return Case("persistent matmul", shape, 2.0 * m * n * k, "TFLOP/s", build, lambda: a @ b.T)
+
+
 def attention(heads: int, length: int, dim: int, causal: bool) -> Iterator[Case]:
     q, k, v, dout = (normal(heads, length, dim, dtype=torch.float16) for _ in range(4))
     leaves = [t.clone().requires_grad_() for t in (q, k, v)]
@@ -181,6 +194,8 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "rms norm", lambda: rms_norm(16384, 4096)
     yield "cross entropy", lambda: cross_entropy(4096, 128256)
     yield "matmul", lambda: matmul(4096)
+    for m, n, k in ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (8192, 8192, 512)):
+        yield "persistent matmul", lambda m=m, n=n, k=k: persistent_matmul(m, n, k)
     yield "attention", lambda: attention(128, 4096, 64, False)
     yield "attention", lambda: attention(128, 4096, 64, True)
     yield "attention", lambda: attention(128, 4096, 128, False)
