@@ -104,6 +104,8 @@ class Ptx:
     value: Callable[..., Any]
     counts: dict
     written: dict
+    mbarriers: Any
+    tensor_maps: Any
 
     def asm(self, result: str, text: str, constraints: str, args, env, on):
         codes = [c for c in constraints.split(",") if not c.startswith("~")]

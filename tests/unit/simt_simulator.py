@@ -533,9 +533,10 @@ def run_kernel(
     values = [
         sim.full("i64", memory.add(a)) if isinstance(a, np.ndarray) else sim.full(*a) for a in args
     ]
-    for spec in tensor_maps:
+    for elem, padding, box, swizzle, words in tensor_maps:
         values.append(sim.full("i64", len(sim.tensor_maps)))
-        sim.tensor_maps.append(TensorMap(*spec, [int(v[0]) for v in values]))
+        given = [int(v[0]) for v in values]
+        sim.tensor_maps.append(TensorMap(elem, padding, box, swizzle, words, given))
     for z in range(grid[2]):
         for y in range(grid[1]):
             for x in range(grid[0]):

@@ -81,7 +81,9 @@ class NvidiaBackend(Backend):
                 "target": f"cuda:{cc}",
             }
             chosen = [select_tensor_maps] if facts.has_tma else []
-            return _run([*chosen, lower_descriptors, unroll, *neutral_pipeline()], module, metadata, "tir")
+            return _run(
+                [*chosen, lower_descriptors, unroll, *neutral_pipeline()], module, metadata, "tir"
+            )
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
             _run(gpu_passes(facts), module, metadata, "gir")
