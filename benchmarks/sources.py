@@ -15,6 +15,9 @@ for folder in (ROOT / "examples", ROOT):
         sys.path.insert(0, str(folder))
 
 
+PARTS = ("", ".language", ".tools", ".tools.tensor_descriptor")  # modules that examples import
+
+
 def example(number: str, compiler: str = "tessera") -> Any:
     """Example `number` ("03") with `import tessera` meaning `compiler` ("tessera" or "triton")."""
     (path,) = (ROOT / "examples").glob(f"{number}-*.py")
@@ -30,11 +33,11 @@ def load(path: Path, compiler: str = "tessera") -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     importlib.import_module("common")
-    kept = {key: sys.modules.get(key) for key in ("tessera", "tessera.language")}
+    kept = {f"tessera{part}": sys.modules.get(f"tessera{part}") for part in PARTS}
     try:
         if compiler != "tessera":
-            sys.modules["tessera"] = importlib.import_module(compiler)
-            sys.modules["tessera.language"] = importlib.import_module(f"{compiler}.language")
+            for part in PARTS:
+                sys.modules[f"tessera{part}"] = importlib.import_module(compiler + part)
         spec.loader.exec_module(module)
     finally:
         for key, value in kept.items():

@@ -358,7 +358,7 @@ class JITFunction(JITCallable, KernelInterface):
     ) -> None:
         stream = on.get_current_stream(device)
         address = on.address
-        args = [address(x) for x in prepared.arguments(values)]
+        args = [x if type(x) is int else address(x) for x in prepared.arguments(values)]
         if kernel.module is None:
             on.load_kernel(kernel)
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook

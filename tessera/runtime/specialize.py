@@ -30,6 +30,7 @@ _BOOL: Pair = ("u1", None)
 _FLOAT: Pair = ("fp32", None)
 _INT = {width: ((width, ""), (width, "D")) for width in ("i32", "i64", "u64")}
 _POINTER: dict[tuple[Any, bool, bool], Pair] = {}  # (dtype of the array, aligned, wide) → pair
+_DESCRIPTOR: dict[Any, Pair] = {}  # (dtype, block, padding, rounding) → pair
 WIDE = 1 << 31  # elements of a storage from which on offsets need 64 bits
 
 
@@ -101,10 +102,15 @@ def _tuple(x: tuple[Any, ...]) -> Pair:
 
 
 def _descriptor(x: TensorDescriptor) -> Pair:
-    elem = element_type(x.base.dtype)
-    assert elem is not None
-    block = ", ".join(map(str, x.block_shape))
-    return (f"tensordesc<{elem.short}[{block}]>", (x.padding, x.round_f32_to_tf32))
+    key = (x.base.dtype, tuple(x.block_shape), x.padding, x.round_f32_to_tf32)
+    found = _DESCRIPTOR.get(key)
+    if found is None:
+        elem = element_type(x.base.dtype)
+        assert elem is not None
+        block = ", ".join(map(str, x.block_shape))
+        kind = f"tensordesc<{elem.short}[{block}]>"
+        found = _DESCRIPTOR[key] = (kind, (x.padding, x.round_f32_to_tf32))
+    return found
 
 
 _HANDLERS: dict[type, Callable[[Any], Pair]] = {
