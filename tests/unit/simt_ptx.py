@@ -335,7 +335,8 @@ class Ptx:
         return []
 
     def mma(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
-        assert mask.all()
+        warps = mask.reshape(-1, 32)
+        assert (warps.all(1) == warps.any(1)).all(), "lanes missing"
         shape = re.search(r"m(\d+)n(\d+)k(\d+)\.row\.col\.(\w+)\.(\w+)\.(\w+)\.", mnemonic)
         m, n, k = (int(x) for x in shape.groups()[:3])
         groups = [
@@ -357,7 +358,7 @@ class Ptx:
         acc_types = [types[i] for i in range(len(groups[0]))]
         got = [x.copy() for x in tied]
         half = acc_types[0] == "i32" and shape[4] == "f16"
-        for first in range(0, self.threads, 32):
+        for first in np.nonzero(warps[:, 0])[0] * 32:
             left, right = np.zeros((m, k)), np.zeros((k, n))
             per = max(32 // sizes[shape[5]], 1)
             for lane in range(32):

@@ -325,3 +325,19 @@ def test_loops_that_stay_whole_load_through_pointers(kernel: Any, warps: int) ->
     assert "not warp-specialised" in compiled.metadata.remarks[0]
     assert not ops(compiled, "warp_specialize")
     assert not ops(compiled, "descriptor_load")
+
+
+@pytest.mark.parametrize("limit", [None, 128])
+def test_registers_change_hands_only_where_all_are_there(limit: int | None) -> None:
+    """A request for more registers than the block has at its start would never end."""
+    try:
+        options: dict[str, Any] = {"num_warps": 8, "num_stages": 3, "maxnreg": limit}
+        text = product(persistent, 128, 64, 64, True, "fp16", "cuda", **options).asm["ptx"]
+        kind = "tensordesc<fp32[16, 64]>"
+        signature, constants = {"x": kind, "y": kind, "n": "i32"}, {"M": 16, "N": 64}
+        plain = built(scaled, signature, constants, "cuda", num_warps=8)
+    except ToolNotFound:
+        pytest.skip("needs ptxas")
+    assert ("setmaxnreg" in text) is (limit is None)
+    assert "setmaxnreg" not in plain.asm["ptx"]
+    assert plain.metadata.warps == 12

@@ -235,9 +235,13 @@ class FunctionLowering:
         """Attributes of the function."""
         if not self.kernel:
             return "nounwind"
-        products = any(isinstance(op, DotOp | MmaOp | WgmmaOp) for op in self.module.walk())
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
-        return self.target.kernel_attributes(warps, products) + self.extra_attributes
+        return self.target.kernel_attributes(warps, self.products) + self.extra_attributes
+
+    @property
+    def products(self) -> bool:
+        """Whether the program has matrix products, and so all registers of a processor for one block."""
+        return any(isinstance(op, DotOp | MmaOp | WgmmaOp) for op in self.module.walk())
 
     def register_types(self, t: Any) -> str:
         return llvm_type(elem_of(t))

@@ -278,7 +278,8 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
     group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
     producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
     w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
-    small, large = op.registers
+    # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
+    small, large = op.registers if fl.products and not fl.extra_attributes else (0, 0)
     with w.scope():
         w.start(consumers)
         if large:
