@@ -375,7 +375,7 @@ class Ptx:
                 g, t = lane // 4, lane % 4
                 for i in range(len(groups[0]) * (2 if half else 1)):
                     value = product[g + 8 * (i // 2), 2 * t + i % 2]
-                    add_to(got, i, first + lane, value, half)
+                    add_to(got, i, int(first) + lane, value, half)
         return got
 
     def fragments(self, operand, group, types, outputs, kind, sizes):
