@@ -22,6 +22,7 @@ KINDS = {
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 PROMOTE_256_BYTES = 3
 FILL_NAN = 1
+UNUSED_STRIDE = 16  # elements: of a dimension of extent 1, where any multiple of 16 bytes will do
 Word = tuple[str, int]
 
 
@@ -76,11 +77,13 @@ class _Spec:
         if base == 0:
             return buffer  # a descriptor of nothing, which must not be used
         kind = KINDS.get(self.elem, 0)
+        outer = zip(extents[:-1], strides[:-1], strict=True)
+        steps = [UNUSED_STRIDE if n == 1 else s for n, s in outer]
         bytes_of = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}[kind]
         result = api.tensor_map_encode()(
             _aligned(buffer), kind, rank, base,
             (ctypes.c_uint64 * rank)(*reversed(extents)),
-            (ctypes.c_uint64 * rank)(*[s * bytes_of for s in reversed(strides[:-1])]),
+            (ctypes.c_uint64 * rank)(*[s * bytes_of for s in reversed(steps)]),
             (ctypes.c_uint32 * rank)(*reversed(self.box)), (ctypes.c_uint32 * rank)(*[1] * rank),
             0, SWIZZLES[self.swizzle], PROMOTE_256_BYTES, FILL_NAN if self.padding == "nan" else 0,
         )  # fmt: skip

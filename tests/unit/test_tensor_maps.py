@@ -12,10 +12,11 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia import ptxas
 from tessera.compiler import ASTSource, CompiledKernel
-from tessera.errors import ToolNotFound
+from tessera.errors import LaunchError, ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
+from tessera.runtime.tensor_maps import TensorMaps
 from tests import simt_device
 from tests.unit.simt_simulator import run_kernel
 
@@ -167,6 +168,52 @@ def test_maps_say_what_the_host_encodes() -> None:
     assert list(c[2]) == [64, 64]  # each warpgroup stores its own rows
     assert compiled.metadata.args[-3:] == ["memory"] * 3
     assert compiled.metadata.warps == 12
+    assert compiled.metadata.global_scratch_size > 0  # so that other launchers leave it to ours
+
+
+class FakeDriver:
+    """Keeps what would be encoded."""
+
+    def __init__(self, result: int = 0) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.result = result
+
+    def tensor_map_encode(self) -> Any:
+        def encode(*args: Any) -> int:
+            self.calls.append(tuple(list(a) if hasattr(a, "_length_") else a for a in args))
+            return self.result
+
+        return encode
+
+    def describe(self, result: int) -> tuple[str, str]:
+        return "INVALID_VALUE", ""
+
+
+WORDS = [("arg", 0), ("arg", 1), ("arg", 2), ("arg", 3), ("const", 1)]
+
+
+def test_maps_are_encoded_once_for_equal_arguments() -> None:
+    api: Any = FakeDriver()
+    maps = TensorMaps(api, [("fp16", "nan", [64, 32], 64, WORDS)])
+    first = maps([4096, 100, 200, 208, 7])
+    assert maps([4096, 100, 200, 208, 8]) == first
+    assert first[0] % 64 == 0
+    assert len(api.calls) == 1
+    place, kind, rank, base, extents, strides, box, steps, interleave, swizzle, _, fill = api.calls[
+        0
+    ]
+    assert (place, kind, rank, base) == (first[0], 6, 2, 4096)
+    assert (extents, strides[:1], box, steps) == ([200, 100], [416], [32, 64], [1, 1])
+    assert (interleave, swizzle, fill) == (0, 2, 1)
+    assert maps([8192, 100, 200, 208, 7]) != first
+    maps([4096, 1, 200, 3, 7])
+    assert api.calls[-1][5][0] % 16 == 0  # the stride of a single row means nothing
+
+
+def test_what_no_map_describes() -> None:
+    api: Any = FakeDriver(result=1)
+    with pytest.raises(LaunchError, match="no tensor map"):
+        TensorMaps(api, [("fp32", "zero", [64, 32], 128, WORDS)])([4100, 100, 200, 203])
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp8e4nv"])

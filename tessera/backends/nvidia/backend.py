@@ -30,6 +30,7 @@ _REGISTERED = (mbarrier, tensor, wgmma)  # imported for the lowerings it registe
 ONE_BLOCK = re.compile(r"\.minnctapersm \d+")
 OLDEST = 80
 NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
+MAP_BYTES = 128
 PTX_ISA = 86  # what the emitted instructions need; newer assemblers read it
 
 
@@ -92,6 +93,8 @@ class NvidiaBackend(Backend):
             if "tensor_maps" in module.attrs:
                 metadata["tensor_maps"] = module.attrs["tensor_maps"]
                 metadata["args"] += ["memory"] * len(metadata["tensor_maps"])
+                # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps.
+                metadata["global_scratch_size"] = MAP_BYTES * len(metadata["tensor_maps"])
             if "remarks" in module.attrs:
                 metadata["remarks"] = module.attrs["remarks"]
             metadata["warps"] = options.num_warps + module.attrs.get("producer_warps", 0)
