@@ -31,8 +31,8 @@ WHEEL_FOLDERS = (
 )
 REMEDIES = {
     "ptxas": "`pip install nvidia-cuda-nvcc`, or set TESSERA_PTXAS=/path/to/ptxas, or set CUDA_HOME to a CUDA toolkit",
-    "nvdisasm": "install a CUDA toolkit and set CUDA_HOME, or set TESSERA_NVDISASM=/path/to/nvdisasm",
-    "cuobjdump": "install a CUDA toolkit and set CUDA_HOME, or set TESSERA_CUOBJDUMP=/path/to/cuobjdump",
+    "nvdisasm": "`pip install nvidia-cuda-nvdisasm`, or set TESSERA_NVDISASM or CUDA_HOME",
+    "cuobjdump": "`pip install nvidia-cuda-cuobjdump`, or set TESSERA_CUOBJDUMP or CUDA_HOME",
 }
 
 
