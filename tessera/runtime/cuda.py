@@ -369,3 +369,14 @@ def available() -> bool:
     except NoDeviceError:
         return False
     return True
+
+
+def forked() -> bool:
+    """Whether a CUDA device is there but not for this process: it was forked from one that uses the driver.
+
+    Such a process compiles for the device and leaves the loading to others, as TorchInductor's workers do.
+    """
+    try:
+        return load_library().cuInit(0) == abi.NOT_INITIALIZED
+    except NoDeviceError:
+        return False

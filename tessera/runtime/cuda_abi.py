@@ -24,7 +24,8 @@ FOLDERS = (
     "/usr/local/cuda/compat",
 )
 
-INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE, INVALID_CONTEXT, NOT_READY = 1, 2, 100, 201, 600
+INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 1, 2, 3, 100
+INVALID_CONTEXT, NOT_READY = 201, 600
 LAUNCH_OUT_OF_RESOURCES = 701
 DEFAULT_SHARED = 48 << 10  # a kernel that wants more dynamic shared memory has to say so
 

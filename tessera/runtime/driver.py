@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from tessera.backends.compiler import GPUTarget
@@ -189,10 +189,16 @@ class CudaDriver(Driver):
 
     @staticmethod
     def is_active() -> bool:
-        return cuda.available()
+        return cuda.available() or cuda.forked()
 
     def __init__(self) -> None:
-        self.api = cuda.driver()
+        if not cuda.forked():
+            _ = self.api  # NoDeviceError now rather than at the first use
+
+    @cached_property
+    def api(self) -> cuda.Driver:
+        """The driver of this process, started."""
+        return cuda.driver()
 
     def get_current_target(self) -> GPUTarget:
         major, minor = self.get_device_capability()

@@ -24,8 +24,6 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 @pytest.mark.parametrize("name", cases_in(FILE))
 def test_inductor(name: str, found: dict[str, dict[str, Any]]):
     assert found[name]["error"] is None
-    if name == "accesses_of_a_kernel":
-        assert found[name]["value"] == [["a", "b"], ["out"]]
 
 
 def test_worker_processes_and_caches(tmp_path: Any):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 # isort: off
@@ -28,6 +29,7 @@ if __name__ == "__main__":
     while not AsyncCompile.use_process_pool():
         assert time.monotonic() < deadline, "the workers did not start"
         time.sleep(0.1)
+    torch.set_default_device(os.environ.get("TEST_DEVICE", "cpu"))
     torch.manual_seed(0)
     x = torch.randn(64, 100)
     torch.testing.assert_close(torch.compile(model)(x), model(x), rtol=1e-4, atol=1e-5)

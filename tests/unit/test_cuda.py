@@ -16,6 +16,7 @@ from tessera.config import knobs
 from tessera.errors import HostPointerError, NoDeviceError, OutOfResources
 from tessera.runtime import cuda, cuda_abi
 from tessera.runtime.cuda import CudaError, Driver, LaunchConfig, launch_config
+from tessera.runtime.driver import CudaDriver
 
 INVALID_VALUE = 1
 
@@ -227,3 +228,18 @@ def test_torch_gives_device_and_stream(monkeypatch: pytest.MonkeyPatch):
 def test_not_available_here():
     cuda.driver.cache_clear()
     assert cuda.available() is False
+
+
+def test_a_forked_process_knows_the_device(monkeypatch: pytest.MonkeyPatch):
+    cuda.driver.cache_clear()
+    monkeypatch.setattr(cuda, "load_library", lambda: Fake(cuInit=cuda_abi.NOT_INITIALIZED))
+    assert not cuda.available()
+    assert cuda.forked()
+    assert CudaDriver.is_active()
+    inherited = CudaDriver()  # enough to compile with
+    with pytest.raises(NoDeviceError, match="cannot start"):
+        inherited.get_current_target()
+    monkeypatch.setattr(cuda, "load_library", lambda: Fake(cuInit=cuda_abi.NO_DEVICE))
+    assert not CudaDriver.is_active()
+    with pytest.raises(NoDeviceError):
+        CudaDriver()
