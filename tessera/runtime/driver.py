@@ -141,7 +141,7 @@ class CpuDriver(Driver):
         return Start(
             cuda=False, entry=launch_address(), function=kernel.function,
             config=getattr(kernel.metadata, "scratch_bytes", 0), pool=get_pool(knobs.runtime.num_threads).handle,
-            stream=None, device=0, fail=fail,
+            stream=None, device=0, fail=fail, keep=kernel.module,
         )  # fmt: skip
 
 
@@ -242,20 +242,22 @@ class CudaDriver(Driver):
         maps = TensorMaps(self.api, specs) if specs else None
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
-            if maps is not None:
-                args = (*args, *maps(args))
+            encoded = (
+                maps(args) if maps is not None else None
+            )  # held until the launch has copied them
+            if encoded is not None:
+                args = (*args, *encoded.addresses)
             result = native(gx, gy, gz, stream, function, config.address, *args)
             if result:
                 check(result, config)
 
-        launch.config = config  # type: ignore[attr-defined]  the native path reads it as long as the kernel lives
+        # what the native path reads as long as the kernel lives
+        launch.config, launch.maps = config, maps  # type: ignore[attr-defined]
         kernel.module, kernel.function, kernel.launcher = loaded.module, loaded.function, launch
         kernel.n_regs, kernel.n_spills = loaded.registers, loaded.local_bytes // 4
         kernel.n_max_threads = loaded.max_threads
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
-        if getattr(kernel.metadata, "tensor_maps", None):
-            return None  # the maps of a launch are looked up in Python
         config, api = getattr(kernel.launcher, "config", None), self.api
         if config is None:  # someone's own launcher
             return None
@@ -267,7 +269,7 @@ class CudaDriver(Driver):
         return Start(
             cuda=True, entry=api.address("cuLaunchKernelEx"), function=kernel.function, config=config.address, pool=0,
             stream=None if torch is None else torch._C._cuda_getCurrentRawStream, device=device, fail=fail,
-            context=api.address("cuCtxGetCurrent"),
+            context=api.address("cuCtxGetCurrent"), maps=kernel.launcher.maps, keep=kernel.launcher,
         )  # fmt: skip
 
     def address(self, x: Any) -> Any:

@@ -4,12 +4,15 @@ One piece of code serves every kernel function. What differs lies in structures 
 
     HEAD   of a kernel function: a `bytes` object, the builtin function's `self`
     ENTRY  of a compiled specialisation, written by Python after the launch that compiled or found it
-    ROW    of an array type: how to read address, element type and place of its objects
+    ROW    of an array type: how to read address, element type and place of its objects (fast_array_ir)
+    CURSOR where the next unit goes
+    MAPS   the tensor maps of a compiled specialisation (fast_start_ir)
 
-Two words per parameter make the key of a launch: what the value is (TAGS), and its element type or compile-time value.
-In front of them come the place of the first array, with the relations of the pointers (`overlap`) from bit 8 on, and
-the CUDA context, after them three words per option: its name and two words as for a compile-time value.
-`fast_launch_ir` looks kernels up by this key.
+Arguments become units of two key words, a slot for the value and the size of the memory behind it: one unit each;
+tuples and descriptors those of `fast_compound_ir`. The key words say what the value is (TAGS), and its element type or
+compile-time value. In front of them come the place of the first array, with the relations of
+the pointers (`overlap`) from bit 8 on, and the CUDA context, after them three words per option: its name and two words
+as for a compile-time value. `fast_launch_ir` looks kernels up by this key.
 """
 
 from __future__ import annotations
@@ -26,30 +29,43 @@ HEAD = (
     "options",  # address of interned names of launch options, null at the end
     "true", "float", "tuple", "list", "modules", "torch",
     "relations",  # relations(*values) → int, for what the storages' sizes do not tell
+    "reader",  # reader(array) → (address, dtype, on CUDA, bytes of the storage, bytes from the address on)
+    "descriptor",  # the type TensorDescriptor
+    "attributes",  # address of the interned names of its fields, DESCRIPTOR_FIELDS
 )  # fmt: skip
 ENTRY = (
     "next", "hash", "words", "key", "made", "compiled", "cuda", "entry", "function", "config", "pool", "stream",
     "device", "fail", "globals", "globals_count", "picks", "picks_count",
+    "maps",  # address of MAPS, or null
     "parts",  # a Python object that keeps alive what these fields point at
 )  # fmt: skip
 ROW = (
-    "type",
-    "data_ptr",
-    "dtype",
-    "dtype_closure",
-    "is_cuda",
-    "is_cuda_closure",
-    "storage",
-    "nbytes",
+    "type", "kind",
+    "layout",  # address of torch_layout.LAYOUT, or null
+    "data_ptr", "dtype", "dtype_closure", "is_cuda", "is_cuda_closure", "storage", "nbytes",
+)  # fmt: skip
+CURSOR = ("key", "slot", "size", "place", "room")
+MAPS = (
+    "maps",  # how many
+    "used",  # how many arguments they are made from
+    "arguments",  # address of their numbers among the kernel's run-time arguments
+    "chains",  # address of MAP_BUCKETS pointers to MAP_ENTRY
+    "learn",  # learn(bytes of the arguments' values) → whether the maps are in the table now
 )
-BUCKETS = 256
+MAP_ENTRY = ("next", "hash", "key", "data")
+BUCKETS, MAP_BUCKETS = 256, 64
+READ_NUMPY, READ_TENSOR, READ_PYTHON = range(3)
+DESCRIPTOR_FIELDS = ("base", "shape", "strides", "block_shape", "padding", "round_f32_to_tf32")
+EXTRA_UNITS = 64  # for the items of tuples and descriptors; launches with more go through Python
 
 HOST_PLACE, DEVICE_PLACE = 1, 2
 TAGS = {
-    "NONE": 1, "ONE": 2, "BOOL": 3, "FLOAT": 4, "ANY": 5,
+    "NONE": 1, "ONE": 2, "BOOL": 3, "FLOAT": 4, "ANY": 5, "BLOCK": 6, "STRIDE": 7,
     "I32": 8, "I64": 10,  # + 1: divisible by 16
     "ARRAY": 32,  # + 1: address divisible by 16, + 2: on a CUDA device, + 256 * min(storage's bytes >> 31, 15)
+    "DESCRIPTOR": 48,  # + 2: on a CUDA device, + 256 * rank
     "C_INT": 64, "C_FLOAT": 65, "C_OBJECT": 66,  # compile-time: by value, by bits, by identity
+    "TUPLE": 68,  # + 256 * length
 }  # fmt: skip
 DEFAULT, CONSTANT, FIXED, UNALIGNED, POINTER_MODE, KEYED, UNKEYED = range(
     7
@@ -99,180 +115,9 @@ object:
   ret i1 true
 }
 
-; Bytes of the array that a NumPy array is a view of, and in *left those from the view's address on; -1: it is a view of
-; something else. Such a root is contiguous, so
-; its size is the largest product of an extent and its stride.
-define internal i64 @numpy_bytes(ptr %o, ptr %t, ptr %left) nounwind {
-entry:
-  br label %up
-up:
-  %a = phi ptr [%o, %entry], [%base, %array]
-  %ba = getelementptr i8, ptr %a, i64 BASE_FIELD
-  %base = load ptr, ptr %ba
-  %root = icmp eq ptr %base, null
-  br i1 %root, label %measure, label %view
-view:
-  %bta = getelementptr i8, ptr %base, i64 TYPE_OFFSET
-  %bt = load ptr, ptr %bta
-  %same = icmp eq ptr %bt, %t
-  br i1 %same, label %array, label %foreign
-array:
-  br label %up
-foreign:
-  ret i64 -1
-measure:
-  %fields = getelementptr i8, ptr %a, i64 AFTER_TYPE
-  %na = getelementptr i64, ptr %fields, i64 1
-  %n32 = load i32, ptr %na
-  %n = sext i32 %n32 to i64
-  %da = getelementptr i64, ptr %fields, i64 2
-  %dims = load ptr, ptr %da
-  %sa = getelementptr i64, ptr %fields, i64 3
-  %strides = load ptr, ptr %sa
-  br label %head
-head:
-  %i = phi i64 [0, %measure], [%i1, %body]
-  %most = phi i64 [0, %measure], [%most1, %body]
-  %more = icmp slt i64 %i, %n
-  br i1 %more, label %body, label %done
-body:
-  %xa = getelementptr i64, ptr %dims, i64 %i
-  %x = load i64, ptr %xa
-  %ya = getelementptr i64, ptr %strides, i64 %i
-  %y = load i64, ptr %ya
-  %xy = mul i64 %x, %y
-  %larger = icmp sgt i64 %xy, %most
-  %most1 = select i1 %larger, i64 %xy, i64 %most
-  %i1 = add i64 %i, 1
-  br label %head
-done:
-  %first = load i64, ptr %fields
-  %oa = getelementptr i8, ptr %o, i64 AFTER_TYPE
-  %from = load i64, ptr %oa
-  %end = add i64 %first, %most
-  %rest = sub i64 %end, %from
-  store i64 %rest, ptr %left
-  ret i64 %most
-}
-
-; Key words, address and size (as for @classify) of an array; the first array decides on *place. False: not an array
-; of a known type.
-define internal i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %size, ptr %place) nounwind {
-entry:
-  %val = getelementptr i64, ptr %key, i64 1
-  %rows = HEAD.rows %d
-  br label %head
-head:
-  %row = phi ptr [%rows, %entry], [%following, %more]
-  %rt = ROW.type %row
-  %hit = icmp eq ptr %rt, %t
-  br i1 %hit, label %found, label %miss
-miss:
-  %end = icmp eq ptr %rt, null
-  br i1 %end, label %no, label %more
-more:
-  %following = getelementptr i8, ptr %row, i64 ROW_BYTES
-  br label %head
-no:
-  ret i1 false
-found:
-  %read = ROW.data_ptr %row
-  %numpy = icmp eq ptr %read, null
-  br i1 %numpy, label %host, label %tensor
-host:
-  ; NumPy's PyArrayObject_fields, which every extension module is compiled against: data first, descr five words on
-  %da = getelementptr i8, ptr %o, i64 AFTER_TYPE
-  %hdata = load i64, ptr %da
-  %ea = getelementptr i64, ptr %da, i64 5
-  %hdtype = load i64, ptr %ea
-  %hbytes = call i64 @numpy_bytes(ptr %o, ptr %t, ptr %size)
-  %odd = icmp slt i64 %hbytes, 0
-  br i1 %odd, label %no, label %known
-tensor:
-  %p = call ptr %read(ptr %o, ptr null)
-  %pnull = icmp eq ptr %p, null
-  br i1 %pnull, label %bad, label %address
-bad:
-  call void @PyErr_Clear()
-  ret i1 false
-address:
-  %w = call ptr @PyLong_AsVoidPtr(ptr %p)
-  call void @Py_DecRef(ptr %p)
-  %tdata = ptrtoint ptr %w to i64
-  %zero = icmp eq ptr %w, null
-  br i1 %zero, label %suspect, label %located
-suspect:
-  %err = call ptr @PyErr_Occurred()
-  %set = icmp ne ptr %err, null
-  br i1 %set, label %bad, label %located
-located:
-  %getd = ROW.dtype %row
-  %getdc = ROW.dtype_closure %row
-  %dt = call ptr %getd(ptr %o, ptr %getdc)
-  %dnull = icmp eq ptr %dt, null
-  br i1 %dnull, label %bad, label %typed
-typed:
-  call void @Py_DecRef(ptr %dt)
-  %tdtype = ptrtoint ptr %dt to i64
-  %getc = ROW.is_cuda %row
-  %getcc = ROW.is_cuda_closure %row
-  %c = call ptr %getc(ptr %o, ptr %getcc)
-  %cnull = icmp eq ptr %c, null
-  br i1 %cnull, label %bad, label %placed
-placed:
-  call void @Py_DecRef(ptr %c)
-  %true = HEAD.true %d
-  %oncuda = icmp eq ptr %c, %true
-  %dev = zext i1 %oncuda to i64
-  %gets = ROW.storage %row
-  %st = call ptr %gets(ptr %o, ptr null)
-  %snull = icmp eq ptr %st, null
-  br i1 %snull, label %bad, label %stored
-stored:
-  %getn = ROW.nbytes %row
-  %nb = call ptr %getn(ptr %st, ptr null)
-  call void @Py_DecRef(ptr %st)
-  %nnull = icmp eq ptr %nb, null
-  br i1 %nnull, label %bad, label %sized
-sized:
-  %tbytes = call i64 @PyLong_AsLongLong(ptr %nb)
-  call void @Py_DecRef(ptr %nb)
-  %negative = icmp slt i64 %tbytes, 0
-  br i1 %negative, label %bad, label %bounded
-bounded:
-  %most = or i64 %tbytes, AT_MOST
-  store i64 %most, ptr %size
-  br label %known
-known:
-  %data = phi i64 [%hdata, %host], [%tdata, %bounded]
-  %dtype = phi i64 [%hdtype, %host], [%tdtype, %bounded]
-  %device = phi i64 [0, %host], [%dev, %bounded]
-  %bytes = phi i64 [%hbytes, %host], [%tbytes, %bounded]
-  %units = lshr i64 %bytes, 31
-  %huge = icmp ugt i64 %units, 15
-  %capped = select i1 %huge, i64 15, i64 %units
-  %width = shl i64 %capped, 8
-  store i64 %data, ptr %slot
-  store i64 %dtype, ptr %val
-  %low = and i64 %data, 15
-  %al = icmp eq i64 %low, 0
-  %a1 = zext i1 %al to i64
-  %d2 = shl i64 %device, 1
-  %t1 = or i64 %a1, %d2
-  %t2 = or i64 %t1, %width
-  %tag = or i64 %t2, TAG.ARRAY
-  store i64 %tag, ptr %key
-  %was = load i64, ptr %place
-  %unset = icmp eq i64 %was, 0
-  %here = add i64 %device, 1
-  %now = select i1 %unset, i64 %here, i64 %was
-  store i64 %now, ptr %place
-  ret i1 true
-}
-
 ; Key words and slot of one argument; *size: bytes from a pointer to the end of its memory, AT_MOST added where that is
 ; a bound, -1 for other arguments. False: let Python see to it.
-define internal i1 @classify(ptr %d, ptr %o, i64 %mode, ptr %key, ptr %slot, ptr %size, ptr %place) nounwind {
+define internal i1 @leaf(ptr %d, ptr %o, i64 %mode, ptr %key, ptr %slot, ptr %size, ptr %place) nounwind {
 entry:
   %over = alloca i32
   %value = alloca ptr

@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from typing import Any
 
@@ -23,28 +23,29 @@ from tessera.config import epoch
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import HostPointerError
 from tessera.language.callable import JITCallable, KernelParam
+from tessera.runtime.array_types import array_types, read_array, words
+from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.fast_bind_ir import (
     BUCKETS,
     CONSTANT,
     DEFAULT,
+    DESCRIPTOR_FIELDS,
     DEVICE_PLACE,
     ENTRY,
     FIXED,
     HEAD,
     KEYED,
     POINTER_MODE,
-    ROW,
     TAGS,
     UNALIGNED,
     UNKEYED,
 )  # fmt: skip
-from tessera.runtime.launcher import DATA_PTR, MethodDef, kind_code, native_code
+from tessera.runtime.launcher import DATA_PTR, MethodDef, hash_words, kind_code, native_code
 from tessera.runtime.overlap import relations
+from tessera.runtime.tensor_maps import TensorMaps
 
 METH_FASTCALL_KEYWORDS = 0x82
-METH_NOARGS = 0x04
 MOST_ENTRIES = 4096  # of a kernel function; more specialisations launch through Python
-MOST_TYPES = 64
 TORCH = sys.intern("torch")
 # Compile-time values of these types are told apart by identity, so they must not change nor be made anew.
 BY_IDENTITY = (type(None), bool, int, float, str, dtype, JITCallable, types.FunctionType, type)
@@ -63,6 +64,7 @@ class Start:
     device: int
     fail: Callable[[int], None]  # raises what a non-zero status says
     context: int = 0  # cuda: address of cuCtxGetCurrent
+    maps: TensorMaps | None = None
     keep: Any = None
 
 
@@ -73,86 +75,10 @@ def _method() -> MethodDef:
     )
 
 
-@cache
-def _hash() -> Callable[[bytes, int], int]:
-    return ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int64)(
-        native_code()["fast_hash"]
-    )
-
-
-def _words(*values: int) -> Any:
-    return (ctypes.c_uint64 * max(1, len(values)))(*(v & (1 << 64) - 1 for v in values))
-
-
 def supported() -> bool:
     """The native code relies on the Python lock."""
     enabled = getattr(sys, "_is_gil_enabled", None)
     return enabled is None or enabled()
-
-
-# --- array types ------------------------------------------------------------------------------------------------
-class ArrayTypes:
-    """The process's table of array types, ended by a row of zeros: NumPy's at first, others as they appear."""
-
-    def __init__(self) -> None:
-        self.rows = (ctypes.c_uint64 * (len(ROW) * (MOST_TYPES + 1)))()
-        self.context = _words(0)
-        self.known: dict[type, Any] = {}
-        self.learn_numpy()
-
-    def add(self, kind: type, readers: tuple[int, ...], keep: Any = None) -> None:
-        """`readers`: the C functions of ROW after the type; none: as in NumPy."""
-        if kind in self.known or len(self.known) >= MOST_TYPES:
-            return
-        at = len(self.known) * len(ROW)
-        self.rows[at : at + len(ROW)] = _words(id(kind), *(readers or (0,) * (len(ROW) - 1)))
-        self.known[kind] = keep
-
-    def learn_numpy(self) -> None:
-        """Add NumPy's arrays once NumPy is there."""
-        numpy = sys.modules.get("numpy")
-        if numpy is not None:
-            self.add(numpy.ndarray, ())
-
-    def learn(self, x: Any) -> bool:
-        """Add the type of a torch tensor, whose members are C functions; False for other objects."""
-        kind = type(x)
-        if kind in self.known:
-            return True
-        storage = x.untyped_storage() if hasattr(x, "untyped_storage") else None
-        members = [
-            getattr(kind, "data_ptr", None), getattr(kind, "dtype", None), getattr(kind, "is_cuda", None),
-            getattr(kind, "untyped_storage", None), getattr(type(storage), "nbytes", None),
-        ]  # fmt: skip
-        readers: list[int] = []
-        for member in members:
-            found = _c_function(member)
-            if found is None:
-                return False
-            readers += found
-        self.add(kind, tuple(readers), members)
-        return kind in self.known
-
-
-def _c_function(member: Any) -> list[int] | None:
-    """The C function of a method without arguments, or getter and closure of an attribute; None for anything else."""
-    # PyMethodDescrObject and PyGetSetDescrObject: three words after the object's head lies the C definition.
-    definition = id(member) + object.__basicsize__ + 24
-    if isinstance(member, types.GetSetDescriptorType):
-        return [_pointer(_pointer(definition) + 8), _pointer(_pointer(definition) + 32)]
-    if not isinstance(member, types.MethodDescriptorType):
-        return None
-    flags = ctypes.c_int.from_address(_pointer(definition) + 16).value
-    return [_pointer(_pointer(definition) + 8)] if flags & 0xF == METH_NOARGS else None
-
-
-def _pointer(address: int) -> int:
-    return ctypes.c_uint64.from_address(address).value
-
-
-@cache
-def array_types() -> ArrayTypes:
-    return ArrayTypes()
 
 
 @cache
@@ -160,7 +86,13 @@ def _option_names() -> Any:
     names = [sys.intern(f.name) for f in dataclasses.fields(Options)]
     first = ("num_warps", "num_stages", "num_ctas")
     names.sort(key=lambda n: first.index(n) if n in first else len(first))
-    return _words(*map(id, names), 0), names
+    return words(*map(id, names), 0), names
+
+
+@cache
+def _descriptor_fields() -> Any:
+    names = [sys.intern(name) for name in DESCRIPTOR_FIELDS]
+    return words(*map(id, names)), names
 
 
 # --- one kernel function -------------------------------------------------------------------------------------------
@@ -188,13 +120,57 @@ def _relations(modes: list[int], *values: Any) -> int:
     """The relations of a launch's pointers, where native code has found that storages may overlap."""
     pointers: list[Any] = []
     for mode, x in zip(modes, values, strict=True):
-        number = x is None or isinstance(x, (bool, int, float))
         if mode == POINTER_MODE:
             if x is not None:
                 pointers.append(x)
-        elif mode in (DEFAULT, FIXED, UNALIGNED) and not number:
-            pointers.append(x)
+        elif mode in (DEFAULT, FIXED, UNALIGNED):
+            pointers += arrays_in((x,))
     return relations(pointers)
+
+
+def arrays_in(values: Iterable[Any]) -> list[Any]:
+    """What is neither a number nor None, through tuples; of descriptors the arrays that they describe."""
+    found: list[Any] = []
+    for x in values:
+        if isinstance(x, tuple):
+            found += arrays_in(x)
+        elif type(x) is TensorDescriptor:
+            found.append(x.base)
+        elif x is not None and not isinstance(x, (bool, int, float)):
+            found.append(x)
+    return found
+
+
+def picks_of(kinds: Iterable[Any], values: Iterable[Any]) -> list[int]:
+    """The numbers of the units (fast_bind_ir) that reach the binary, in its order."""
+    picks: list[int] = []
+    _pick(kinds, values, 0, picks)
+    return picks
+
+
+def _pick(kinds: Iterable[Any], values: Iterable[Any], at: int, picks: list[int]) -> int:
+    for kind, x in zip(kinds, values, strict=True):
+        if isinstance(kind, tuple):
+            at = _pick(kind, x, at + 1, picks)
+            continue
+        units = 1 + 2 * len(x.shape) if type(x) is TensorDescriptor and kind != "constexpr" else 1
+        if kind != "constexpr":
+            picks += range(at, at + units)
+        at += units
+    return at
+
+
+def _kept(values: Iterable[Any]) -> list[Any]:
+    """The objects whose addresses stand in the key words of arguments; not the arrays, whose memory would be kept."""
+    found: list[Any] = []
+    for x in values:
+        if isinstance(x, tuple):
+            found += [type(x), *_kept(x)]
+        elif type(x) is TensorDescriptor:
+            found += [x.padding, getattr(x.base, "dtype", None)]
+        else:
+            found.append(getattr(x, "dtype", None))
+    return found
 
 
 class FastPath:
@@ -213,8 +189,8 @@ class FastPath:
         self._lock = threading.Lock()
         self._relations = partial(_relations, [mode_of(p) & 255 for p in params])
         held = [
-            _words(*map(id, self.names)), _words(*addresses), _words(*map(mode_of, params)), array_types(),
-            _option_names(),
+            words(*map(id, self.names)), words(*addresses), words(*map(mode_of, params)), array_types(),
+            _option_names(), sys.modules,
         ]  # fmt: skip
         fields = {
             "entry": 0, "check": 0, "none": id(None), "int": id(int), "data_ptr": id(DATA_PTR),
@@ -225,7 +201,8 @@ class FastPath:
             "rows": ctypes.addressof(array_types().rows), "context": ctypes.addressof(array_types().context),
             "options": ctypes.addressof(_option_names()[0]), "true": id(True), "float": id(float), "tuple": id(tuple),
             "list": id(list), "modules": id(sys.modules), "torch": id(TORCH),
-            "relations": id(self._relations),
+            "relations": id(self._relations), "reader": id(read_array), "descriptor": id(TensorDescriptor),
+            "attributes": ctypes.addressof(_descriptor_fields()[0]),
         }  # fmt: skip
         head = struct.pack(f"={len(HEAD)}Q", *(fields[name] for name in HEAD))
         # The function's module slot keeps alive all that the native code reads, as long as the function lives.
@@ -254,18 +231,18 @@ class FastPath:
             return
         captured = [(scope, name, seen) for (name, _), (seen, scope) in globals_.items()]
         parts = [
-            _words(*picks), _words(*(id(x) for row in captured for x in row)), key, options, captured, compiled, start,
+            words(*picks), words(*(id(x) for row in captured for x in row)), key, options, captured, compiled, start,
             [v for v, constant in zip(values, self.constant, strict=True) if constant],
-            [getattr(v, "dtype", None) for v in values],  # not the arrays: a cache must not keep their memory
+            _kept(values),
         ]  # fmt: skip
         fields = {
-            "hash": _hash()(key, len(key) // 8), "words": len(key) // 8,
+            "hash": hash_words(key), "words": len(key) // 8,
             "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0, "made": epoch.value,
             "compiled": id(compiled), "cuda": int(start.cuda), "entry": start.entry, "function": start.function,
             "config": start.config, "pool": start.pool, "stream": id(start.stream) if start.stream else 0,
             "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(parts[1]),
             "globals_count": len(captured), "picks": ctypes.addressof(parts[0]), "picks_count": len(picks),
-            "parts": id(parts),
+            "maps": start.maps.address if start.maps is not None else 0, "parts": id(parts),
         }  # fmt: skip
         with self._lock:
             self._insert(key, fields, parts)
@@ -277,10 +254,10 @@ class FastPath:
         if not known:
             if len(self._entries) >= MOST_ENTRIES:
                 return
-            entry = self._entries[key] = _words(*[0] * len(ENTRY))
+            entry = self._entries[key] = words(*[0] * len(ENTRY))
             entry[0] = self._table[bucket]
             self._held.append(entry)
-        entry[1:] = _words(*(fields[name] for name in ENTRY[1:]))
+        entry[1:] = words(*(fields[name] for name in ENTRY[1:]))
         self._parts[key] = parts
         if not known:
             self._table[bucket] = ctypes.addressof(entry)
@@ -291,13 +268,12 @@ class FastPath:
         constants = [v for v, constant in zip(values, self.constant, strict=True) if constant]
         if not all(isinstance(v, BY_IDENTITY) for v in [*constants, *options.values()]):
             return False
-        words = struct.unpack(f"={len(key) // 8}Q", key)
-        if start.cuda and words[1] == 0 and start.context:
+        found = struct.unpack(f"={len(key) // 8}Q", key)
+        if start.cuda and found[1] == 0 and start.context:
             array_types().context[0] = start.context  # the next key will tell the context
             return False
-        on_device = 2 if words[0] & 255 == DEVICE_PLACE else 0
-        tags = words[2 : 2 + 2 * len(values) : 2]
-        arrays = [t & 2 for t in tags if t & TAGS["ARRAY"]]
+        on_device = 2 if found[0] & 255 == DEVICE_PLACE else 0
+        arrays = [t & 2 for t in found[2::2] if t & TAGS["ARRAY"] and t & 0xFF < TAGS["C_INT"]]
         # Arrays elsewhere than the kernel runs need the checks of the Python path.
         return all(d == 2 * start.cuda == on_device for d in arrays)
 

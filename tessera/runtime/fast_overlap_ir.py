@@ -80,9 +80,9 @@ next:
 }
 
 ; The same, exactly; negative: let Python see to it.
-define internal i64 @relate(ptr %d, ptr %values, ptr %slots, ptr %sizes, i64 %n) nounwind {
+define internal i64 @relate(ptr %d, ptr %values, ptr %slots, ptr %sizes, i64 %n, i64 %units) nounwind {
 entry:
-  %coarse = call i64 @fast_relations(ptr %slots, ptr %sizes, i64 %n)
+  %coarse = call i64 @fast_relations(ptr %slots, ptr %sizes, i64 %units)
   %sure = icmp sge i64 %coarse, 0
   br i1 %sure, label %known, label %ask
 known:

@@ -21,7 +21,7 @@ from tessera.runtime import specialization_data
 from tessera.runtime.async_compile import FutureKernel, active_mode
 from tessera.runtime.cache import disk_cache, toolchain_fingerprint
 from tessera.runtime.driver import Driver, driver, driver_named
-from tessera.runtime.fast_launch import FastPath, array_types, supported
+from tessera.runtime.fast_launch import FastPath, array_types, arrays_in, picks_of, supported
 from tessera.runtime.interface import KernelInterface
 from tessera.runtime.overlap import violates
 from tessera.runtime.specialize import constants_and_attrs, flatten_runtime, specializer
@@ -53,13 +53,13 @@ class JitFunctionInfo(NamedTuple):
 class _Prepared:
     """How the launches of a compiled kernel pick their run-time arguments."""
 
-    __slots__ = ("indices", "kinds", "pick", "plain")
+    __slots__ = ("kinds", "pick", "plain")
 
     def __init__(self, kinds: tuple[Any, ...]):
         self.kinds = kinds
         # Without tuples and descriptors the run-time arguments are picked by position.
         self.plain = all(isinstance(k, str) and not k.startswith("tensordesc") for k in kinds)
-        self.indices = indices = [i for i, k in enumerate(kinds) if k != "constexpr"]
+        indices = [i for i, k in enumerate(kinds) if k != "constexpr"]
         self.pick: Callable[[Any], Iterable[Any]]
         if len(indices) == 1:
             only = indices[0]
@@ -304,7 +304,7 @@ class JITFunction(JITCallable, KernelInterface):
                 return None
         if grid[0] * grid[1] * grid[2] != 0:
             self._start(compiled, prepared, values, grid, on, device)
-            if self._fast is not None and prepared.plain:
+            if self._fast is not None:
                 self._install(fast_key, values, prepared, options, compiled, on, device)
         return compiled
 
@@ -379,16 +379,21 @@ class JITFunction(JITCallable, KernelInterface):
         """Let native code do the next such launch, if nothing but the launch itself is to be done."""
         if key is None:  # an argument of an unknown type: perhaps it can be learnt
             array_types().learn_numpy()
-            for x in values:
-                if hasattr(x, "data_ptr"):
-                    array_types().learn(x)
+            for x in arrays_in(values):
+                array_types().learn(x)
             return
         start = on.native_start(kernel, device)
         if start is None or knobs.runtime.launch_enter_hook or knobs.runtime.launch_exit_hook:
             return
         if self._fast is not None:
             self._fast.install(
-                key, values, prepared.indices, options, kernel, start, self.used_global_vals
+                key,
+                values,
+                picks_of(prepared.kinds, values),
+                options,
+                kernel,
+                start,
+                self.used_global_vals,
             )
 
     def _check_globals(self) -> None:

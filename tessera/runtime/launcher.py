@@ -104,6 +104,17 @@ def native_code() -> LoadedObject:
 
 
 @cache
+def _hash() -> Callable[[bytes, int], int]:
+    kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int64)
+    return kind(native_code()["fast_hash"])
+
+
+def hash_words(key: bytes) -> int:
+    """The hash by which native code looks up a key of 8-byte words."""
+    return _hash()(key, len(key) // 8)
+
+
+@cache
 def _method(target: str) -> MethodDef:
     # The builtin functions point at this structure: the cache keeps it for the life of the process.
     return MethodDef(

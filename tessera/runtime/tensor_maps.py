@@ -6,11 +6,15 @@ kernel moves its blocks (`metadata.tensor_maps`, made by passes/tensor_maps.py).
 from __future__ import annotations
 
 import ctypes
+import struct
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tessera.errors import LaunchError
 from tessera.runtime.cuda import Driver
+from tessera.runtime.fast_bind_ir import MAP_BUCKETS, MAP_ENTRY, MAPS
+from tessera.runtime.launcher import hash_words
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 MOST_MAPS = 4096  # kept; then all are made anew
@@ -23,29 +27,73 @@ SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}
 PROMOTE_256_BYTES = 3
 FILL_NAN = 1
 UNUSED_STRIDE = 16  # elements: of a dimension of extent 1, where any multiple of 16 bytes will do
+WORD = (1 << 64) - 1
 Word = tuple[str, int]
 
 
+class Maps(NamedTuple):
+    """The encoded maps of a launch; their memory lives as long as this."""
+
+    addresses: list[int]
+    entry: Any  # MAP_ENTRY
+    memory: Any
+
+
 class TensorMaps:
-    """The maps of one kernel: called with its launch arguments, gives the addresses of the encoded maps."""
+    """The maps of one kernel: called with its launch arguments, gives the encoded maps.
+
+    Native launches look them up in `table` and, where they are not there, call `learn` with the values of the arguments
+    that `specs` name, 8 bytes each.
+    """
 
     def __init__(self, api: Driver, specs: Sequence[Any]) -> None:
         self.api = api
         self.specs = [_Spec(*s) for s in specs]
-        self.known: dict[tuple[int, ...], tuple[list[int], list[Any]]] = {}
+        self.known: dict[bytes, Maps] = {}
         self.used = sorted({n for s in self.specs for kind, n in s.words if kind == "arg"})
+        self._chains = (ctypes.c_uint64 * MAP_BUCKETS)()
+        self._arguments = (ctypes.c_uint64 * len(self.used))(*self.used)
+        self._learn = self.learn
+        fields = {
+            "maps": len(self.specs), "used": len(self.used), "arguments": ctypes.addressof(self._arguments),
+            "chains": ctypes.addressof(self._chains), "learn": id(self._learn),
+        }  # fmt: skip
+        self.table = (ctypes.c_uint64 * len(MAPS))(*(fields[name] for name in MAPS))
 
-    def __call__(self, args: Sequence[Any]) -> list[int]:
-        key = tuple([_number(args[i]) for i in self.used])
-        found = self.known.get(key)
-        if found is None:
-            if len(self.known) >= MOST_MAPS:
-                self.known.clear()
-            values = dict(zip(self.used, key, strict=True))
-            buffers = [s.encode(self.api, values) for s in self.specs]
-            addresses = [_aligned(b) for b in buffers]
-            found = self.known[key] = (addresses, buffers)
-        return found[0]
+    @property
+    def address(self) -> int:
+        """Of MAPS, for native launches."""
+        return ctypes.addressof(self.table)
+
+    def __call__(self, args: Sequence[Any]) -> Maps:
+        key = b"".join([(_number(args[i]) & WORD).to_bytes(8, sys.byteorder) for i in self.used])
+        return self.known.get(key) or self._add(key)
+
+    def learn(self, key: bytes) -> bool:
+        """Make the maps for these values."""
+        self._add(key)
+        return True
+
+    def _add(self, key: bytes) -> Maps:
+        values = struct.unpack(f"={len(self.used)}q", key)
+        named = dict(zip(self.used, values, strict=True))
+        memory = ctypes.create_string_buffer(MAP_BYTES * len(self.specs) + MAP_ALIGNMENT)
+        first = _aligned(memory)
+        addresses = [first + i * MAP_BYTES for i in range(len(self.specs))]
+        for spec, address in zip(self.specs, addresses, strict=True):
+            spec.encode(self.api, named, address)
+        if len(self.known) >= MOST_MAPS:  # launches under way have copies or hold their Maps
+            self._chains[:] = [0] * MAP_BUCKETS
+            self.known.clear()
+        made = hash_words(key)
+        fields = {
+            "next": self._chains[made % MAP_BUCKETS], "hash": made, "data": first,
+            "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0,
+        }  # fmt: skip
+        entry = (ctypes.c_uint64 * len(MAP_ENTRY))(*(fields[name] for name in MAP_ENTRY))
+        found = self.known[key] = Maps(addresses, entry, memory)
+        self._chains[made % MAP_BUCKETS] = ctypes.addressof(entry)
+        return found
 
 
 def _number(x: Any) -> int:
@@ -68,20 +116,20 @@ class _Spec:
         self.elem, self.padding, self.box, self.swizzle = elem, padding, tuple(box), swizzle
         self.words: list[Word] = [(w[0], w[1]) for w in words]
 
-    def encode(self, api: Driver, values: dict[int, int]) -> Any:
-        """Memory that holds the map, somewhere at a multiple of its alignment."""
+    def encode(self, api: Driver, values: dict[int, int], address: int) -> None:
+        """Write the map at `address`, a multiple of MAP_ALIGNMENT."""
         base, *rest = [values[n] if kind == "arg" else n for kind, n in self.words]
+        base &= WORD
         rank = len(self.box)
         extents, strides = rest[:rank], rest[rank:]
-        buffer = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
         if base == 0:
-            return buffer  # a descriptor of nothing, which must not be used
+            return  # a descriptor of nothing, which must not be used
         kind = KINDS.get(self.elem, 0)
         outer = zip(extents[:-1], strides[:-1], strict=True)
         steps = [UNUSED_STRIDE if n == 1 else s for n, s in outer]
         bytes_of = {0: 1, 1: 2, 2: 4, 3: 4, 4: 8, 5: 8, 6: 2, 7: 4, 8: 8, 9: 2}[kind]
         result = api.tensor_map_encode()(
-            _aligned(buffer), kind, rank, base,
+            address, kind, rank, base,
             (ctypes.c_uint64 * rank)(*reversed(extents)),
             (ctypes.c_uint64 * rank)(*[s * bytes_of for s in reversed(steps)]),
             (ctypes.c_uint32 * rank)(*reversed(self.box)), (ctypes.c_uint32 * rank)(*[1] * rank),
@@ -93,4 +141,3 @@ class _Spec:
                 f"{self.elem}: {api.describe(result)[0]}",
                 help="the base and all strides but the last must be multiples of 16 bytes, the last stride 1",
             )
-        return buffer

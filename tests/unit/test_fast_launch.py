@@ -15,9 +15,10 @@ import tessera.language as tl
 from tessera.config import epoch
 from tessera.language.callable import JITCallable
 from tessera.runtime import fast_launch
+from tessera.runtime.array_types import ArrayTypes
 from tessera.runtime.cuda import LaunchConfig, launch_config
-from tessera.runtime.fast_bind_ir import HEAD, TAGS
-from tessera.runtime.fast_launch import ArrayTypes, FastPath, Start
+from tessera.runtime.fast_bind_ir import HEAD, READ_TENSOR, TAGS
+from tessera.runtime.fast_launch import FastPath, Start
 
 ENTRY = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -57,7 +58,7 @@ class Machine:
         address, dtype, cuda, storage, size = (
             ctypes.cast(r, ctypes.c_void_p).value or 0 for r in READERS
         )
-        types.add(Tensor, (address, dtype, 0, cuda, 0, storage, size), READERS)
+        types.add(Tensor, READ_TENSOR, (0, address, dtype, 0, cuda, 0, storage, size), READERS)
         monkeypatch.setattr(fast_launch, "array_types", lambda: types)
         self.launches: list[tuple[Any, ...]] = []
         self.python: list[tuple[Any, ...]] = []
@@ -156,7 +157,7 @@ def test_other_keys(machine: Machine, args: Any, options: Any):
 @pytest.mark.parametrize(
     ("args", "options"),
     [
-        ((X, Y, "n", 0.5), {}), ((X, Y, [1], 0.5), {}), ((X, Y, (1, 2), 0.5), {}), ((X, Y, 2**64, 0.5), {}),
+        ((X, Y, "n", 0.5), {}), ((X, Y, [1], 0.5), {}), ((X, Y, (1, "s"), 0.5), {}), ((X, Y, 2**64, 0.5), {}),
         ((X, Y, 5, "s"), {}), ((X, Y, 5), {}), ((), {}), ((X,) * 7, {}), ((X, Y, 5, 0.5), {"unknown": 1}),
         ((X, Y, 5, 0.5), {"x": X}), ((X, Y, np.int32(5), 0.5), {}), ((X, Y, 5, 0.5), {"BLOCK": 2**70}),
     ],

@@ -1,0 +1,179 @@
+"""The array types that native launches know, and how objects of other types are read by Python."""
+
+# pyright: basic
+from __future__ import annotations
+
+import ctypes
+import sys
+import types
+from functools import cache
+from typing import Any
+
+from tessera.dtypes import dtype
+from tessera.runtime.dlpack import memory_of, on_cuda, speaks_dlpack
+from tessera.runtime.fast_bind_ir import READ_NUMPY, READ_PYTHON, READ_TENSOR, ROW
+from tessera.runtime.overlap import UNKNOWN, reach
+from tessera.runtime.specialize import storage_bytes
+from tessera.runtime.tensors import element_type, is_numpy
+from tessera.runtime.torch_layout import Layout, find_layout, tells_the_truth
+
+METH_NOARGS = 0x04
+MOST_TYPES = 64
+_ELEMENTS: dict[
+    Any, dtype
+] = {}  # element type as an array library gives it → ours, which lives for ever
+
+
+def words(*values: int) -> Any:
+    """A ctypes array of 8-byte words, at least one."""
+    return (ctypes.c_uint64 * max(1, len(values)))(*(v & (1 << 64) - 1 for v in values))
+
+
+class ArrayTypes:
+    """The process's table of array types, ended by a row of zeros: NumPy's at first, others as they appear."""
+
+    def __init__(self) -> None:
+        self.rows = (ctypes.c_uint64 * (len(ROW) * (MOST_TYPES + 1)))()
+        self.context = words(0)
+        self.known: dict[type, Any] = {}
+        self.layout: Layout | None = None
+        self.learn_numpy()
+
+    def add(self, kind: type, reading: int, fields: tuple[int, ...] = (), keep: Any = None) -> None:
+        """`fields`: what follows type and kind in ROW."""
+        if kind in self.known or len(self.known) >= MOST_TYPES:
+            return
+        at = len(self.known) * len(ROW)
+        rest = (*fields, *(0,) * (len(ROW) - 2 - len(fields)))
+        self.rows[at : at + len(ROW)] = words(id(kind), reading, *rest)
+        self.known[kind] = keep
+
+    def learn_numpy(self) -> None:
+        """Add NumPy's arrays once NumPy is there."""
+        numpy = sys.modules.get("numpy")
+        if numpy is not None:
+            self.add(numpy.ndarray, READ_NUMPY)
+
+    def learn(self, x: Any) -> bool:
+        """Add the type of an array; False for objects that are none."""
+        kind = type(x)
+        if kind in self.known:
+            return True
+        readers = _c_functions(x)
+        if readers is not None:
+            members, addresses = readers
+            self.add(kind, READ_TENSOR, (self._layout(x), *addresses), members)
+        elif _readable(x):
+            self.add(kind, READ_PYTHON)
+        return kind in self.known
+
+    def _layout(self, x: Any) -> int:
+        """Address of the LAYOUT of torch's tensors if it is that of `x`, else 0."""
+        torch = sys.modules.get("torch")
+        if torch is None or type(x) not in (torch.Tensor, torch.nn.Parameter):
+            return 0
+        if self.layout is None:
+            self.layout = find_layout(torch)
+        if self.layout is None or not tells_the_truth(self.layout, x):
+            return 0
+        return self.layout.address
+
+
+def _c_functions(x: Any) -> tuple[list[Any], list[int]] | None:
+    """The accessors of a torch tensor and their C functions; None where some are not C functions."""
+    kind = type(x)
+    storage = x.untyped_storage() if hasattr(x, "untyped_storage") else None
+    members = [
+        getattr(kind, "data_ptr", None), getattr(kind, "dtype", None), getattr(kind, "is_cuda", None),
+        getattr(kind, "untyped_storage", None), getattr(type(storage), "nbytes", None),
+    ]  # fmt: skip
+    addresses: list[int] = []
+    for member in members:
+        found = _c_function(member)
+        if found is None:
+            return None
+        addresses += found
+    return members, addresses
+
+
+def _c_function(member: Any) -> list[int] | None:
+    """The C function of a method without arguments, or getter and closure of an attribute; None for anything else."""
+    # PyMethodDescrObject and PyGetSetDescrObject: three words after the object's head lies the C definition.
+    definition = id(member) + object.__basicsize__ + 24
+    if isinstance(member, types.GetSetDescriptorType):
+        return [_pointer(_pointer(definition) + 8), _pointer(_pointer(definition) + 32)]
+    if not isinstance(member, types.MethodDescriptorType):
+        return None
+    flags = ctypes.c_int.from_address(_pointer(definition) + 16).value
+    return [_pointer(_pointer(definition) + 8)] if flags & 0xF == METH_NOARGS else None
+
+
+def _pointer(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+@cache
+def array_types() -> ArrayTypes:
+    return ArrayTypes()
+
+
+# --- by Python -------------------------------------------------------------------------------------------------------
+def read_array(x: Any) -> tuple[int, dtype, bool, int, int]:
+    """(address, element type, on CUDA, bytes of the storage, bytes from the address to its end) of any array.
+
+    TypeError for what is none."""
+    if hasattr(x, "data_ptr") or is_numpy(x):
+        address, left = reach(x)
+        return address, _element(x.dtype), _on_cuda(x), storage_bytes(x), left
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is not None:
+        return (
+            interface["data"][0], _element(_numpy_type(interface["typestr"])), True, storage_bytes(x), UNKNOWN
+        )  # fmt: skip
+    if not speaks_dlpack(x):
+        raise TypeError(f"an object of type {type(x).__name__} is no array")
+    memory = memory_of(x)
+    return memory.address, _element(memory.dtype), memory.on_cuda, memory.nbytes, memory.nbytes
+
+
+def _numpy_type(typestr: str) -> str:
+    """ "<f4" as "float32"."""
+    names = {"f": "float", "i": "int", "u": "uint"}
+    if typestr[1] == "b":
+        return "bool"
+    if typestr[0] == ">" or typestr[1] not in names:
+        raise TypeError(f"no kernel type has elements {typestr}")
+    return f"{names[typestr[1]]}{8 * int(typestr[2:])}"
+
+
+def _element(kind: Any) -> dtype:
+    found = _ELEMENTS.get(kind)
+    if found is None:
+        found = element_type(kind)
+        if found is None:
+            raise TypeError(f"no kernel type has elements {kind}")
+        _ELEMENTS[kind] = found
+    return found
+
+
+def _on_cuda(x: Any) -> bool:
+    """As `ActiveDriver.for_arguments` places arrays."""
+    if is_numpy(x):
+        return False
+    if hasattr(x, "is_cuda"):
+        return bool(x.is_cuda)
+    if hasattr(x, "__cuda_array_interface__"):
+        return True
+    if speaks_dlpack(x):
+        return on_cuda(x)
+    if getattr(x, "base", None) is None:
+        raise TypeError(f"nothing tells where an object of type {type(x).__name__} lies")
+    return _on_cuda(x.base)
+
+
+def _readable(x: Any) -> bool:
+    try:
+        read_array(x)
+    except Exception:  # whatever a foreign object raises, its launches stay with Python
+        return False
+    return True

@@ -1,0 +1,256 @@
+"""The native code that evaluates the grid, asks for the stream and starts a kernel, as LLVM IR text."""
+
+from __future__ import annotations
+
+TEXT = r"""
+; The grid's extents. 0: good, 1: let Python see to it, 2: an exception is set.
+define internal i32 @extents(ptr %d, ptr %grid, ptr %values, ptr %out) nounwind {
+entry:
+  %held = alloca ptr
+  %argument = alloca ptr
+  store ptr null, ptr %held
+  store i64 1, ptr %out
+  %out1 = getelementptr i64, ptr %out, i64 1
+  store i64 1, ptr %out1
+  %out2 = getelementptr i64, ptr %out, i64 2
+  store i64 1, ptr %out2
+  %tuple = HEAD.tuple %d
+  %list = HEAD.list %d
+  %int = HEAD.int %d
+  br label %kind
+kind:
+  %g = phi ptr [%grid, %entry], [%made, %called]
+  %ta = getelementptr i8, ptr %g, i64 TYPE_OFFSET
+  %t = load ptr, ptr %ta
+  %za = getelementptr i8, ptr %g, i64 AFTER_TYPE
+  %istuple = icmp eq ptr %t, %tuple
+  br i1 %istuple, label %intuple, label %nottuple
+intuple:
+  %ti = getelementptr i8, ptr %g, i64 TUPLE_ITEMS
+  br label %items
+nottuple:
+  %islist = icmp eq ptr %t, %list
+  br i1 %islist, label %inlist, label %function
+inlist:
+  %la = getelementptr i8, ptr %za, i64 8
+  %li = load ptr, ptr %la
+  br label %items
+function:
+  %again = load ptr, ptr %held
+  %already = icmp ne ptr %again, null
+  br i1 %already, label %no, label %first
+first:
+  %callable = call i32 @PyCallable_Check(ptr %g)
+  %is = icmp ne i32 %callable, 0
+  br i1 %is, label %bound, label %no
+bound:
+  %dict = call ptr @PyDict_New()
+  %dnull = icmp eq ptr %dict, null
+  br i1 %dnull, label %raised, label %fill0
+fill0:
+  %n = HEAD.count %d
+  %names = HEAD.names %d
+  br label %fill
+fill:
+  %j = phi i64 [0, %fill0], [%j1, %filled]
+  %more = icmp slt i64 %j, %n
+  br i1 %more, label %put, label %call
+put:
+  %na = getelementptr ptr, ptr %names, i64 %j
+  %name = load ptr, ptr %na
+  %va = getelementptr ptr, ptr %values, i64 %j
+  %v = load ptr, ptr %va
+  %rc = call i32 @PyDict_SetItem(ptr %dict, ptr %name, ptr %v)
+  %j1 = add i64 %j, 1
+  %put_failed = icmp ne i32 %rc, 0
+  br i1 %put_failed, label %dropdict, label %filled
+filled:
+  br label %fill
+dropdict:
+  call void @Py_DecRef(ptr %dict)
+  ret i32 2
+call:
+  store ptr %dict, ptr %argument
+  %made = call ptr @PyObject_Vectorcall(ptr %g, ptr %argument, i64 1, ptr null)
+  call void @Py_DecRef(ptr %dict)
+  store ptr %made, ptr %held
+  %mnull = icmp eq ptr %made, null
+  br i1 %mnull, label %raised, label %called
+called:
+  br label %kind
+raised:
+  ret i32 2
+items:
+  %first_item = phi ptr [%ti, %intuple], [%li, %inlist]
+  %size = load i64, ptr %za
+  %empty = icmp slt i64 %size, 1
+  br i1 %empty, label %no, label %some
+some:
+  %over = icmp sgt i64 %size, 3
+  %count = select i1 %over, i64 3, i64 %size
+  br label %read
+read:
+  %i = phi i64 [0, %some], [%i1, %good]
+  %ia = getelementptr ptr, ptr %first_item, i64 %i
+  %o = load ptr, ptr %ia
+  %ota = getelementptr i8, ptr %o, i64 TYPE_OFFSET
+  %ot = load ptr, ptr %ota
+  %isint = icmp eq ptr %ot, %int
+  %safe = or i1 %isint, %istuple
+  br i1 %safe, label %number, label %no
+number:
+  ; an exact int, or nothing that runs here could change the sequence
+  %x = call i64 @PyLong_AsLongLong(ptr %o)
+  %xa = getelementptr i64, ptr %out, i64 %i
+  store i64 %x, ptr %xa
+  %in = icmp ule i64 %x, 2147483647
+  br i1 %in, label %good, label %out_of_range
+out_of_range:
+  call void @PyErr_Clear()
+  br label %no
+good:
+  %i1 = add i64 %i, 1
+  %next = icmp slt i64 %i1, %count
+  br i1 %next, label %read, label %finish
+no:
+  br label %finish
+finish:
+  %code = phi i32 [0, %good], [1, %no]
+  %mine = load ptr, ptr %held
+  %nothing = icmp eq ptr %mine, null
+  br i1 %nothing, label %leave, label %release
+release:
+  call void @Py_DecRef(ptr %mine)
+  br label %leave
+leave:
+  ret i32 %code
+}
+
+; The current stream into *out. 0: good, 1: let Python see to it, 2: an exception is set.
+define internal i32 @stream(ptr %d, ptr %e, ptr %out) nounwind {
+entry:
+  %argument = alloca ptr
+  %f = ENTRY.stream %e
+  %none = icmp eq ptr %f, null
+  br i1 %none, label %default, label %ask
+default:
+  ; no torch when the entry was made: its stream counts once it is imported
+  store ptr null, ptr %out
+  %modules = HEAD.modules %d
+  %torch = HEAD.torch %d
+  %now = call ptr @PyDict_GetItemWithError(ptr %modules, ptr %torch)
+  %imported = icmp ne ptr %now, null
+  %code = zext i1 %imported to i32
+  ret i32 %code
+ask:
+  %device = ENTRY.device %e
+  store ptr %device, ptr %argument
+  %r = call ptr @PyObject_Vectorcall(ptr %f, ptr %argument, i64 1, ptr null)
+  %failed = icmp eq ptr %r, null
+  br i1 %failed, label %bad, label %got
+bad:
+  ret i32 2
+got:
+  %s = call ptr @PyLong_AsVoidPtr(ptr %r)
+  call void @Py_DecRef(ptr %r)
+  store ptr %s, ptr %out
+  %zero = icmp eq ptr %s, null
+  br i1 %zero, label %suspect, label %good
+suspect:
+  %e1 = call ptr @PyErr_Occurred()
+  %set = icmp ne ptr %e1, null
+  br i1 %set, label %bad, label %good
+good:
+  ret i32 0
+}
+
+; Run: picked slots in order, to the driver or the thread pool. The status.
+define internal i32 @start(ptr %e, ptr %slots, ptr %extents, ptr %stream, ptr %maps, i64 %map_count) nounwind {
+entry:
+  %config = alloca { i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32, i32 }, align 8
+  %count = ENTRY.picks_count %e
+  %picks = ENTRY.picks %e
+  %cuda = ENTRY.cuda %e
+  %entry_ = ENTRY.entry %e
+  %function = ENTRY.function %e
+  %template = ENTRY.config %e
+  %pool = ENTRY.pool %e
+  %oncuda = icmp ne i64 %cuda, 0
+  %room = add i64 %count, %map_count
+  %packed = alloca i64, i64 %room, align 16
+  br label %head
+head:
+  %i = phi i64 [0, %entry], [%i1, %placed]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %body, label %ready
+body:
+  %pa = getelementptr i64, ptr %picks, i64 %i
+  %p = load i64, ptr %pa
+  %sa = getelementptr i64, ptr %slots, i64 %p
+  %to = getelementptr i64, ptr %packed, i64 %i
+  %i1 = add i64 %i, 1
+  br i1 %oncuda, label %pointer, label %value
+pointer:
+  store ptr %sa, ptr %to
+  br label %placed
+value:
+  %v = load i64, ptr %sa
+  store i64 %v, ptr %to
+  br label %placed
+placed:
+  br label %head
+ready:
+  %first_map = getelementptr i64, ptr %packed, i64 %count
+  br label %map
+map:
+  %q = phi i64 [0, %ready], [%q1, %mapped]
+  %another = icmp slt i64 %q, %map_count
+  br i1 %another, label %mapped, label %launch
+mapped:
+  %qa = getelementptr ptr, ptr %first_map, i64 %q
+  %q128 = shl i64 %q, 7
+  %ma = getelementptr i8, ptr %maps, i64 %q128
+  store ptr %ma, ptr %qa
+  %q1 = add i64 %q, 1
+  br label %map
+launch:
+  %state = call ptr @PyEval_SaveThread()
+  br i1 %oncuda, label %gpu, label %cpu
+gpu:
+  call void @llvm.memcpy.p0.p0.i64(ptr %config, ptr %template, i64 56, i1 false)
+  br label %extent
+extent:
+  %k = phi i64 [0, %gpu], [%k1, %extent]
+  %ga = getelementptr i64, ptr %extents, i64 %k
+  %g = load i64, ptr %ga
+  %ca = getelementptr i32, ptr %config, i64 %k
+  %m = load i32, ptr %ca
+  %g32 = trunc i64 %g to i32
+  %gm = mul i32 %g32, %m
+  store i32 %gm, ptr %ca
+  %k1 = add i64 %k, 1
+  %again = icmp slt i64 %k1, 3
+  br i1 %again, label %extent, label %go
+go:
+  %st = getelementptr i8, ptr %config, i64 32
+  store ptr %stream, ptr %st
+  %rc1 = call i32 %entry_(ptr %config, ptr %function, ptr %packed, ptr null)
+  br label %done
+cpu:
+  %scratch = ptrtoint ptr %template to i64
+  %gx = load i64, ptr %extents
+  %gya = getelementptr i64, ptr %extents, i64 1
+  %gy = load i64, ptr %gya
+  %gza = getelementptr i64, ptr %extents, i64 2
+  %gz = load i64, ptr %gza
+  %x = trunc i64 %gx to i32
+  %y = trunc i64 %gy to i32
+  %z = trunc i64 %gz to i32
+  %rc2 = call i32 %entry_(ptr %pool, ptr %function, ptr %packed, i32 %x, i32 %y, i32 %z, i64 %scratch)
+  br label %done
+done:
+  %rc = phi i32 [%rc1, %go], [%rc2, %cpu]
+  call void @PyEval_RestoreThread(ptr %state)
+  ret i32 %rc
+}
+"""

@@ -1,0 +1,471 @@
+"""Launches of tuples, descriptors and arrays of other libraries by native code; where torch keeps a tensor's fields."""
+
+# annotations of kernels name dtypes
+# pyright: reportInvalidTypeForm=false
+from __future__ import annotations
+
+import ctypes
+import gc
+import sys
+import threading
+from collections import namedtuple
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.errors import LaunchError
+from tessera.runtime import fast_launch, tensor_maps
+from tessera.runtime.array_types import ArrayTypes, array_types, read_array
+from tessera.runtime.cuda import LaunchConfig, launch_config
+from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.fast_bind_ir import READ_TENSOR
+from tessera.runtime.fast_launch import FastPath, Start, picks_of
+from tessera.runtime.tensor_maps import TensorMaps
+from tessera.runtime.tensors import TensorWrapper
+from tessera.runtime.torch_layout import Layout, find_layout, tells_the_truth
+from tests.unit.test_fast_launch import READERS, Tensor
+from tests.unit.test_tensor_maps import FakeDriver
+
+N = 64
+Pair = namedtuple("Pair", ["array", "factor"])  # noqa: PYI024
+
+
+@tessera.jit
+def scaled(pair, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(pair[0] + i) * pair[1])
+
+
+@tessera.jit
+def nested(pairs, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(
+        out + i, tl.load(pairs[0][0] + i) * pairs[0][1] + tl.load(pairs[1][0] + i) * pairs[1][1]
+    )
+
+
+@tessera.jit
+def window(source, out, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    i, j = tl.arange(0, ROWS), tl.arange(0, COLUMNS)
+    tl.store(out + i[:, None] * COLUMNS + j[None, :], source.load([row, 0]))
+
+
+@tessera.jit
+def plus_one(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i) + 1)
+
+
+class Counter:
+    """Counts the launches that reach the complete Python path."""
+
+    def __init__(self, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        complete = kernel._launch
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            return complete(*args, **kwargs)
+
+        monkeypatch.setattr(kernel, "_launch", counted)
+
+
+def test_tuples_stay_native(monkeypatch: pytest.MonkeyPatch):
+    count = Counter(scaled, monkeypatch)
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    for times in range(3):
+        for pair in ((x, 2), (x, 2.5), (x, 1), Pair(x, 3), Pair(x, 16)):
+            scaled[(1,)](pair, out, N=N)
+            np.testing.assert_array_equal(out, x * pair[1])
+            out[:] = 0
+        if times == 0:
+            count.calls = 0
+    assert count.calls == 0
+    scaled[(1,)]((x, 2, 3), out, N=N)  # another length is another kernel
+    assert count.calls == 1
+
+
+def test_nested_tuples_and_wrong_ones(monkeypatch: pytest.MonkeyPatch):
+    count = Counter(nested, monkeypatch)
+    x, y, out = np.arange(N, dtype=np.float32), np.ones(N, np.float32), np.zeros(N, np.float32)
+    for k in range(4):
+        nested[(1,)](((x, k + 2), (y, 0.5)), out, N=N)
+        np.testing.assert_array_equal(out, x * (k + 2) + y * 0.5)
+    assert count.calls == 1
+    with pytest.raises(TypeError):
+        nested[(1,)](((x, "s"), (y, 0.5)), out, N=N)
+    many = (
+        (x, 2),
+        (y, 3),
+        *((y, k) for k in range(100)),
+    )  # more items than native code has room for
+    nested[(1,)](many, out, N=N)
+    np.testing.assert_array_equal(out, x * 2 + y * 3)
+
+
+def test_descriptors_stay_native(monkeypatch: pytest.MonkeyPatch):
+    count = Counter(window, monkeypatch)
+    out = np.zeros((4, 16), np.float32)
+    for turn in range(4):
+        for dtype in (np.float32, np.int32):
+            base = (np.arange(8 * 32) + turn).astype(dtype).reshape(8, 32)
+            window[(1,)](
+                TensorDescriptor(base, [8, 32], [32, 1], [4, 16]), out, 2, ROWS=4, COLUMNS=16
+            )
+            np.testing.assert_array_equal(out, base[2:6, :16])
+            window[(1,)](
+                TensorDescriptor(base, (5, 8), (32, 1), (4, 16)), out, 3, ROWS=4, COLUMNS=16
+            )
+            np.testing.assert_array_equal(out[:2, :8], base[3:5, :8])
+            assert not out[2:].any() and not out[:, 8:].any()  # beyond the described extents
+    assert count.calls == 2  # one for each element type
+
+
+def test_changed_descriptors(monkeypatch: pytest.MonkeyPatch):
+    count = Counter(window, monkeypatch)
+    base, out = np.arange(256.0, dtype=np.float32).reshape(8, 32), np.zeros((4, 16), np.float32)
+    made = TensorDescriptor(base, [8, 32], [32, 1], [4, 16])
+    for _ in range(3):
+        window[(1,)](made, out, 0, ROWS=4, COLUMNS=16)
+    before = count.calls
+    made.base = base[1:]
+    made.shape[0] = 3  # pyright: ignore[reportIndexIssue]
+    window[(1,)](made, out, 0, ROWS=4, COLUMNS=16)
+    np.testing.assert_array_equal(out[:3], base[1:4, :16])
+    assert not out[3].any() and count.calls == before
+    made.padding = "nan"
+    window[(1,)](made, out, 0, ROWS=4, COLUMNS=16)
+    assert np.isnan(out[3]).all() and count.calls == before + 1
+    for broken in ({"shape": [8]}, {"strides": [32, "s"]}, {"shape": 5}, {"block_shape": None}):
+        odd = TensorDescriptor(base, [8, 32], [32, 1], [4, 16])
+        odd.__dict__.update(broken)
+        with pytest.raises(Exception):  # noqa: B017  whatever Python says
+            window[(1,)](odd, out, 0, ROWS=4, COLUMNS=16)
+    del made.__dict__["padding"]
+    made.__dict__.pop("base")
+    with pytest.raises(AttributeError):
+        window[(1,)](made, out, 0, ROWS=4, COLUMNS=16)
+
+
+class Exporter:
+    """An array of another library."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.data.__dlpack__()
+
+    def __dlpack_device__(self) -> Any:
+        return self.data.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    "wrap", [Exporter, lambda x: TensorWrapper(x.view(np.int32), tl.float32), lambda x: np.frombuffer(x, np.float32)]
+)  # fmt: skip
+def test_arrays_that_python_reads_stay_native(monkeypatch: pytest.MonkeyPatch, wrap: Any):
+    count = Counter(plus_one, monkeypatch)
+    for turn in range(5):
+        x, out = np.full(N + 4, turn, np.float32), np.zeros(N, np.float32)
+        plus_one[(1,)](wrap(x), out, N=N)
+        np.testing.assert_array_equal(out, x[:N] + 1)
+        if turn == 1:
+            count.calls = 0
+        # partly the same memory: another build
+        want = x[:N] + 1
+        plus_one[(1,)](wrap(x), x[4:], N=N)
+        np.testing.assert_array_equal(x[4:], want)
+    assert count.calls <= 2
+
+
+def test_reading_of_arrays():
+    x = np.zeros((4, 4), np.float32)
+    assert read_array(x) == (x.ctypes.data, tl.float32, False, 64, 64)
+    assert read_array(x[1:]) == (x.ctypes.data + 16, tl.float32, False, 64, 48)
+    interface = {"data": (512, False), "typestr": "<f2", "shape": (4,), "version": 3}
+    there = SimpleNamespace(__cuda_array_interface__=interface, nbytes=8)
+    assert read_array(there)[:4] == (512, tl.float16, True, 8)
+    for typestr in (">f4", "<c8"):
+        interface["typestr"] = typestr
+        with pytest.raises(TypeError):
+            read_array(there)
+    with pytest.raises(TypeError):
+        read_array("text")
+    types = ArrayTypes()
+    assert not types.learn("text")
+    assert not types.learn(SimpleNamespace(data_ptr=lambda: 0, dtype="complex64"))
+
+
+def test_numbers_of_units():
+    x = np.zeros((4, 16), np.float32)
+    descriptor = TensorDescriptor(x, [4, 16], [16, 1], [4, 16])
+    kinds = (
+        "*fp32",
+        ("i32", "constexpr", ("fp32",)),
+        "tensordesc<fp32[4, 16]>",
+        "constexpr",
+        "i32",
+    )
+    assert picks_of(kinds, (x, (5, 1, (0.5,)), descriptor, (1, 2), 3)) == [
+        0,
+        2,
+        5,
+        6,
+        7,
+        8,
+        9,
+        10,
+        12,
+    ]
+
+
+# --- maps on a GPU that the test plays ---
+def mapped(a, out, n):
+    pass
+
+
+class MapMachine:
+    """A driver that notes the maps which reach it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, result: int = 0) -> None:
+        self.encoder = FakeDriver()
+        words = [("arg", 0), ("arg", 1), ("arg", 2), ("arg", 3), ("const", 1)]
+        specs = [
+            ("fp16", "zero", [4, 16], 32, words),
+            ("fp32", "zero", [4], 0, [("arg", 5), ("arg", 6), ("const", 1)]),
+        ]
+        api: Any = self.encoder
+        self.encoder.tensor_map_encode = self.encode  # type: ignore[method-assign]
+        self.kept: list[Any] = []
+        self.maps, self.result, self.encoded = TensorMaps(api, specs), result, 0
+        types = ArrayTypes()
+        address, dtype, cuda, storage, size = (
+            ctypes.cast(r, ctypes.c_void_p).value or 0 for r in READERS
+        )
+        types.add(Tensor, READ_TENSOR, (0, address, dtype, 0, cuda, 0, storage, size), READERS)
+        monkeypatch.setattr(fast_launch, "array_types", lambda: types)
+        types.context[0] = self.address(
+            ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))(self.current)
+        )
+        slots = ctypes.POINTER(ctypes.c_void_p)
+        config = ctypes.POINTER(LaunchConfig)
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, config, ctypes.c_void_p, slots, ctypes.c_void_p)
+        self.entry = self.address(kind(self.launch))
+        self.template = launch_config(threads=128, shared=0)
+        self.path = FastPath(tl_params(mapped), [], self.fallback)
+        self.seen: list[tuple[Any, ...]] = []
+        self.python = 0
+
+    def address(self, function: Any) -> int:
+        self.kept.append(function)
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    def current(self, out: Any) -> int:
+        out[0] = 0x1000
+        return 0
+
+    def encode(self) -> Any:
+        def made(place: int, kind: int, rank: int, base: int, *rest: Any) -> int:
+            ctypes.memmove(place, base.to_bytes(8, sys.byteorder) * 16, 128)
+            self.encoded += 1
+            return self.result
+
+        return made
+
+    def launch(self, config: Any, function: int, slots: Any, extra: Any) -> int:
+        values = [ctypes.c_uint64.from_address(slots[i]).value for i in range(7)]
+        maps = [ctypes.string_at(slots[7 + i], 128) for i in range(2)]
+        assert all(slots[7 + i] % 64 == 0 for i in range(2))
+        self.seen.append((values, *(int.from_bytes(m[:8], sys.byteorder) for m in maps)))
+        return 0
+
+    def fallback(self, key: bytes | None, grid: Any, *args: Any) -> str:
+        self.python += 1
+        start = Start(
+            cuda=True, entry=self.entry, function=1, config=self.template.address, pool=0, stream=lambda device: 5,
+            device=0, fail=lambda status: None, context=1, maps=self.maps,
+        )  # fmt: skip
+        if key is not None:
+            kinds = ("tensordesc<fp16[4, 16]>", "*fp32", "i32")
+            self.path.install(key, args, picks_of(kinds, args), {}, self, start, {})
+        return "python"
+
+
+def tl_params(fn: Any) -> Any:
+    return tessera.jit(fn).params
+
+
+def descriptor(address: int, rows: int = 8) -> Any:
+    made = TensorDescriptor.__new__(TensorDescriptor)
+    made.__dict__.update(
+        base=Tensor(address, tl.float16), shape=[rows, 32], strides=[32, 1], block_shape=[4, 16], padding="zero",
+        round_f32_to_tf32=False,
+    )  # fmt: skip
+    return made
+
+
+def test_maps_reach_the_launch(monkeypatch: pytest.MonkeyPatch):
+    m = MapMachine(monkeypatch)
+    out = Tensor(0x9000)
+    assert m.path.launch((1,), descriptor(0x7000), out, 7) == "python"
+    for turn, (address, n) in enumerate(
+        [(0x7000, 7), (0x7100, 7), (0x7000, 7), (0x7100, 9), (0x7100, 9)]
+    ):
+        assert m.path.launch((1,), descriptor(address), out, n) is m, turn
+        assert m.seen[-1] == ([address, 8, 32, 32, 1, 0x9000, n], address, 0x9000)
+    assert m.encoded == 2 * 3  # one pair for each set of values
+    assert m.python == 1
+    monkeypatch.setattr(tensor_maps, "MOST_MAPS", 2)
+    for address in range(0x7000, 0x8000, 0x100):
+        m.path.launch((1,), descriptor(address), out, 7)
+        assert m.seen[-1][1:] == (address, 0x9000)
+    assert len(m.maps.known) <= 3
+    m.maps.learn = lambda key: False  # type: ignore[method-assign]
+
+
+def test_maps_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch):
+    m = MapMachine(monkeypatch)
+    m.path.launch((1,), descriptor(0x7000), Tensor(0x9000), 7)
+    m.result = 1
+    for _ in range(20):
+        with pytest.raises(LaunchError, match="no tensor map"):
+            m.path.launch((1,), descriptor(0x7000), Tensor(0x9000), 7)
+    assert not m.seen
+    m.result = 0
+    assert m.path.launch((1,), descriptor(0x7000), Tensor(0x9000), 7) is m
+
+
+# --- torch's fields ---
+def tensors(torch: Any) -> list[Any]:
+    base = torch.arange(N * 8, dtype=torch.float32).reshape(8, N)
+    views = [base, base[3], base[:, 5], base.T, base[2:5, 7:9], base[8:], base.expand(2, 8, N)]
+    types = [torch.bfloat16, torch.complex64, torch.bool]
+    others = [
+        torch.zeros(0), torch.zeros(()), torch.nn.Parameter(base[1]), base.view(torch.int32),
+        torch.from_numpy(np.zeros(N)), torch.zeros(N, device="meta"), torch.zeros(4).requires_grad_() * 2,
+        torch._lazy_clone(torch.zeros(4)),
+        torch.frombuffer(bytearray(64), dtype=torch.int16),
+    ]  # fmt: skip
+    return [*views, *(torch.zeros(N, dtype=t)[3:] for t in types), *others]
+
+
+def test_fields_of_torch_tensors():
+    torch = pytest.importorskip("torch")
+    layout = find_layout(torch)
+    assert layout is not None  # a torch that lays tensors out in another way should be looked at
+    found = tensors(torch)
+    assert all(tells_the_truth(layout, x) for x in found)
+    wrong = Layout({**layout.fields, "offset": layout.fields["offset"] + 8}, layout.sizes)
+    assert not tells_the_truth(wrong, found[1])
+
+
+def test_launches_with_torch_tensors(monkeypatch: pytest.MonkeyPatch):
+    torch = pytest.importorskip("torch")
+    count = Counter(plus_one, monkeypatch)
+    for turn in range(3):
+        base = torch.arange(N * 8, dtype=torch.float32).reshape(8, N) + turn
+        for x in (
+            base[3],
+            torch.nn.Parameter(base[2]),
+            base.view(-1)[5:],
+            torch.from_numpy(np.ones(N, np.float32)),
+        ):
+            out = torch.zeros(N)
+            plus_one[(1,)](x, out, N=N)
+            assert torch.equal(out, x.detach().reshape(-1)[:N] + 1)
+        if turn == 1:
+            count.calls = 0
+    assert count.calls == 0
+    assert array_types().layout is not None
+
+
+def test_memory_that_is_shared_until_written():
+    torch = pytest.importorskip("torch")
+    out = torch.zeros(N)
+    for _ in range(3):
+        plus_one[(1,)](torch.ones(N), out, N=N)
+    original = torch.zeros(N)
+    clone = torch._lazy_clone(original)
+    plus_one[(1,)](torch.ones(N), clone, N=N)
+    assert torch.equal(clone, torch.full((N,), 2.0)) and not original.any()
+
+
+# --- load ---
+def test_no_reference_is_lost():
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    base = np.zeros((8, 32), np.float32)
+    made = TensorDescriptor(base, [8, 32], [32, 1], [4, 16])
+    tile = np.zeros((4, 16), np.float32)
+
+    def launches() -> None:
+        for _ in range(50):
+            scaled[(1,)]((x, 2.5), out, N=N)
+            window[(1,)](made, tile, 2, ROWS=4, COLUMNS=16)
+            plus_one[(1,)](Exporter(x), out, N=N)
+            with pytest.raises(TypeError):
+                scaled[(1,)]((x, "s"), out, N=N)
+
+    launches()
+    watched = [
+        x,
+        out,
+        base,
+        made,
+        made.shape,
+        made.strides,
+        made.padding,
+        made.block_shape,
+        type(made),
+        None,
+        True,
+        8,
+    ]
+    gc.collect()
+    before = [sys.getrefcount(w) for w in watched]
+    launches()
+    gc.collect()
+    after = [sys.getrefcount(w) for w in watched]
+    assert all(abs(b - a) < 40 for a, b in zip(before, after, strict=True)), (before, after)
+
+
+def test_threads_launch_while_others_forget_and_collect():
+    kernels = [tessera.jit(fn.fn) for fn in (scaled, plus_one, window)]
+    failures: list[BaseException] = []
+    stop = threading.Event()
+
+    def work(seed: int) -> None:
+        x, out = np.full(N, seed, np.float32), np.zeros(N, np.float32)
+        base, tile = np.full((8, 32), seed, np.float32), np.zeros((4, 16), np.float32)
+        try:
+            for turn in range(150):
+                kernels[0][(1,)]((x, turn + 2), out, N=N)
+                assert (out == seed * (turn + 2)).all()
+                kernels[1][lambda meta: (1,)](Exporter(x), out=out, N=N)
+                assert (out == seed + 1).all()
+                kernels[2][[1]](
+                    TensorDescriptor(base, [8, 32], [32, 1], [4, 16]), tile, 2, ROWS=4, COLUMNS=16
+                )
+                assert (tile == seed).all()
+        except BaseException as error:
+            failures.append(error)
+
+    def disturb() -> None:
+        while not stop.is_set():
+            for kernel in kernels:
+                kernel.forget_fast_path()
+            gc.collect()
+            stop.wait(0.005)
+
+    workers = [threading.Thread(target=work, args=(seed,)) for seed in range(1, 5)]
+    other = threading.Thread(target=disturb)
+    for thread in (*workers, other):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    stop.set()
+    other.join()
+    assert not failures, failures[0]
