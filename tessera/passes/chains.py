@@ -16,13 +16,14 @@ ahead. `h(acc)` and what makes `p` narrow move to the end of the iteration, behi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tessera.ir import Block, Builder, Op, TileType, Value, elem_of
 from tessera.ops import (
     AddOp,
+    ByteBarrierWaitOp,
     CastOp,
     CmpOp,
     ConvertLayoutOp,
@@ -30,7 +31,6 @@ from tessera.ops import (
     IfOp,
     LocalIndexOp,
     LocalTransOp,
-    MbarrierArriveOp,
     MbarrierWaitOp,
     TurnOp,
     WgmmaOp,
@@ -129,9 +129,9 @@ def _words(products: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
 
 
 # --- the rewriting ------------------------------------------------------------------------------------------
-def delay(loop: ForOp, delayed: Sequence[Delayed], slot: Value, free: Value | None = None) -> None:
-    """Delay products of a loop whose rings are made; `slot` (a carried value) is the ring's buffer in use. `free`:
-    counters, by buffer, at which warps arrive when they have read it."""
+def delay(loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], turns: bool = False) -> None:
+    """Delay products of a loop whose rings are made. `late`: all ops that come with them, in order: the products,
+    what waits for their buffers, names them and gives them back. `turns`: warpgroups may take turns."""
     before = Builder.before_op(loop)
     runs = before.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
     types, names = [r.type for r in loop.results], [r.name for r in loop.results]
@@ -141,84 +141,149 @@ def delay(loop: ForOp, delayed: Sequence[Delayed], slot: Value, free: Value | No
         old.replace_all_uses(new)
     Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
     inside = Builder(branch.then, None, loop.loc)
-    inits = _first_iteration(inside, loop, delayed, slot)
-    turns = free is not None and _worth_turns(loop)
+    inits = _first_iteration(inside, loop, delayed, set(late))
+    turns = turns and _worth_turns(loop)
     if turns:
         inside.insert(TurnOp(kind="open"))
-    others = _other_iterations(inside, loop, delayed, slot, inits, free, turns)
+    others, late = _other_iterations(inside, loop, delayed, late, inits, turns)
     if turns:
         inside.insert(TurnOp(kind="close"))
-    sums = list(others.results[: len(types)])
-    *held, last = others.results[len(types) :]
-    for d, a in zip(delayed, held, strict=True):
-        view = _view(inside, d.product.b, {slot: last}, None)
-        sums[d.number] = inside.insert(_product(d, a, view, sums[d.number])).result
-        d.product.erase()
-    inside.insert(YieldOp(sums))
+    inside.insert(YieldOp(_last_products(inside, others, delayed, late)[: len(types)]))
     loop.erase()
 
 
-def _handed(loop: ForOp, delayed: Sequence[Delayed], slot: Value) -> list[Value]:
-    """What an iteration hands on: sums without their last product, then the product's operands and the slot."""
+def late_view(b: Builder, view: Value, root: Value) -> Value:
+    """The same view (transposes) of another buffer."""
+    op = view.op
+    if not isinstance(op, LocalTransOp):
+        return root
+    return b.insert(op.clone({op.x: late_view(b, op.x, root)})).result
+
+
+def root_of(view: Value) -> Value:
+    """What transposes were made of."""
+    while isinstance(view.op, LocalTransOp):
+        view = view.op.x
+    return view
+
+
+def drop_view(view: Value) -> None:
+    """Erase what made a view that nobody uses any more."""
+    while isinstance(view.op, LocalTransOp | LocalIndexOp) and not view.uses:
+        op = view.op
+        view = op.operands[0]
+        op.erase()
+
+
+def _handed(loop: ForOp, delayed: Sequence[Delayed]) -> list[Value]:
+    """What an iteration hands on: sums without their last product, then the product's operands."""
     handed = list(loop.body.terminator.operands)
     for d in delayed:
         handed[d.number] = d.product.acc
-    return [*handed, *[d.product.a for d in delayed], slot]
+    return [*handed, *[d.product.a for d in delayed]]
 
 
 def _first_iteration(
-    b: Builder, loop: ForOp, delayed: Sequence[Delayed], slot: Value
+    b: Builder, loop: ForOp, delayed: Sequence[Delayed], late: set[Op]
 ) -> list[Value]:
-    """The first iteration without the delayed products; what it hands to the second."""
+    """The first iteration without the late ops; what it hands to the second."""
     mapping = {loop.induction: loop.lb, **dict(zip(loop.carried, loop.inits, strict=True))}
-    late = {d.product for d in delayed}
     for op in loop.body:
         if not op.terminator and op not in late:
             b.insert(op.clone(mapping))
-    return [mapping.get(v, v) for v in _handed(loop, delayed, slot)]
+    handed = _handed(loop, delayed)
+    count = len(loop.carried)
+    kept = [x if v.op in late else v for v, x in zip(handed[:count], loop.carried, strict=True)]
+    return [mapping.get(v, v) for v in (*kept, *handed[count:])]
 
 
 def _other_iterations(
     b: Builder,
     loop: ForOp,
     delayed: Sequence[Delayed],
-    slot: Value,
+    late: Sequence[Op],
     inits: list[Value],
-    free: Value | None,
     turns: bool,
-) -> ForOp:
-    """The other iterations, each with the products of the one before."""
+) -> tuple[ForOp, list[Op]]:
+    """The other iterations, each with the late ops of the one before; and these ops in their new form."""
     body = loop.body
-    released: Op | None = None
-    if free is not None:  # what is sunk to the end comes after it
-        released = Builder.before_op(body.terminator).insert(MbarrierArriveOp(free, slot))
     for d in delayed:
         _sink_step(loop, d)
         _sink_narrowing(d, body.terminator)
-    held = [body.add_arg(d.product.a.type, d.product.a.name) for d in delayed]
-    previous = body.add_arg(slot.type, "previous")
-    at = Builder.after_op(_last_source(loop, delayed))
-    for d, a in zip(delayed, held, strict=True):
-        carried = loop.carried[d.number]
-        users = list(carried.uses)
-        view = _view(at, d.product.b, {slot: previous}, -1)
-        product = at.insert(_product(d, a, view, carried))
-        product.result.name = carried.name
-        for user, index in users:
-            user.set_operand(index, product.result)
-    if released is not None:
-        released.set_operand(1, previous)
+    products: dict[Op, Delayed] = {d.product: d for d in delayed}
+    last = [op for op in late if op in products][-1]
+    waits = [op for op in _until_product(body) if _awaits_data(op) and op not in late]
+    at: Op = _last_source(loop, delayed)
+    moved: list[Op] = []
+    behind = False  # the last product: what follows stays at the end
+    for op in late:
+        new = op
+        if not behind:
+            new = _late_product(loop, products[op]) if op in products else op
+            if new is op:
+                op.detach()
+            at = Builder.after_op(at).insert(new)
+        moved.append(new)
+        behind |= op is last
     if turns:
-        _take_turns(body, at)
-    handed, old = _handed(loop, delayed, slot), body.terminator
+        Builder.after_op(waits[-1]).insert(TurnOp(kind="begin"))
+        Builder.after_op(at).insert(TurnOp(kind="end"))
+    handed, old = _handed(loop, delayed), body.terminator
     Builder.before_op(old).insert(YieldOp(handed, loc=old.loc))
     old.erase()
+    for d in delayed:
+        d.product.erase()
     second = b.emit(AddOp(loop.lb, loop.step))
     names = [v.name for v in body.args[1:]]
     loop.regions = []
-    return b.insert(
-        ForOp(second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs)
-    )
+    new = ForOp(second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs)
+    return b.insert(new), moved
+
+
+def _late_product(loop: ForOp, d: Delayed) -> WgmmaOp:
+    """The product of the iteration before, on an operand that is carried over."""
+    held = loop.body.add_arg(d.product.a.type, d.product.a.name)
+    carried = loop.carried[d.number]
+    users = list(carried.uses)
+    product = WgmmaOp(held, d.product.b, carried, loc=d.product.loc, **d.product.attrs)
+    product.result.name = carried.name
+    for user, index in users:
+        user.set_operand(index, product.result)
+    return product
+
+
+def _until_product(body: Block) -> Iterator[Op]:
+    for op in body:
+        if isinstance(op, WgmmaOp):
+            return
+        yield op
+
+
+def _awaits_data(op: Op) -> bool:
+    return isinstance(op, ByteBarrierWaitOp) or (isinstance(op, MbarrierWaitOp) and op.data)
+
+
+def _last_products(
+    b: Builder, others: ForOp, delayed: Sequence[Delayed], late: Sequence[Op]
+) -> list[Value]:
+    """The late ops of the last iteration; all results."""
+    mapping = dict(zip(others.carried, others.results, strict=True))
+    for op in late:
+        copy = b.insert(op.clone(mapping))
+        copy.attrs.pop("slot", None)
+    sums = {d.number: product for d, product in zip(delayed, _products(late), strict=True)}
+    found: list[Value] = []
+    yields = others.body.terminator.operands
+    for n, (v, result) in enumerate(zip(yields, others.results, strict=True)):
+        if n in sums:
+            found.append(mapping[sums[n].result])
+        else:
+            found.append(mapping[v] if v.op in late else result)
+    return found
+
+
+def _products(ops: Sequence[Op]) -> list[WgmmaOp]:
+    return [op for op in ops if isinstance(op, WgmmaOp)]
 
 
 def _worth_turns(loop: ForOp) -> bool:
@@ -227,32 +292,6 @@ def _worth_turns(loop: ForOp) -> bool:
     products = [op for op in loop.body if isinstance(op, WgmmaOp)]
     even = not any(isinstance(op, IfOp) for op in loop.body)
     return even and _words(products, []) >= TURN_WORDS
-
-
-def _take_turns(body: Block, after_products: Builder) -> None:
-    """One warpgroup starts its products while another one works on its results."""
-    ready = next(op for op in body if isinstance(op, MbarrierWaitOp) and op.data)
-    Builder.after_op(ready).insert(TurnOp(kind="begin"))
-    after_products.insert(TurnOp(kind="end"))
-
-
-def _product(d: Delayed, a: Value, b: Value, acc: Value) -> WgmmaOp:
-    return WgmmaOp(a, b, acc, loc=d.product.loc, **d.product.attrs)
-
-
-def _view(b: Builder, view: Value, mapping: dict[Value, Value], slot: int | None) -> Value:
-    """The view of another buffer of the ring; `slot` as in `passes.barriers`."""
-    op = view.op
-    if not isinstance(op, LocalTransOp | LocalIndexOp):
-        return view
-    source = op.operands[0]
-    if isinstance(op, LocalTransOp):
-        return b.insert(op.clone({source: _view(b, source, mapping, slot)})).result
-    new = b.insert(op.clone(mapping))
-    new.attrs.pop("slot", None)
-    if slot is not None:
-        new.attrs["slot"] = slot
-    return new.result
 
 
 def _last_source(loop: ForOp, delayed: Sequence[Delayed]) -> Op:

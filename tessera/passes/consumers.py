@@ -1,9 +1,9 @@
-"""The consumers' team: loops that read a ring which others fill, its state carried through everything around them
-(passes/specialize.py)."""
+"""The consumers' team: blocks that read rings which others fill, the rings' state carried through everything around
+them (passes/specialize.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.dtypes import int1
@@ -22,44 +22,105 @@ from tessera.ops import (
     WgmmaWaitOp,
     YieldOp,
 )  # fmt: skip
-from tessera.passes.rings import Ring, advance, read_by_products, start_const
+from tessera.passes.chains import Delayed, drop_view, late_view, root_of
+from tessera.passes.rings import Reader, Ring, advance, start_const
 
 
-def consume(r: Ring, top: Block, zero: Value, running: WgmmaOp | None) -> None:
-    """Make a loop read the ring, its state carried by everything around it."""
+def consume_once(r: Ring, zero: Value) -> None:
+    """Read tiles that are loaded a single time."""
+    b = Builder.before_op(r.loads[0])
+    b.insert(ByteBarrierWaitOp(r.full, zero, zero))
+    _replace_loads(r, [b.emit(LocalIndexOp(ring, zero)) for ring in r.buffers])
+
+
+def consume(readers: Sequence[Reader], top: Block, zero: Value, running: WgmmaOp | None) -> set[Op]:
+    """Make a loop read its rings, their state carried by everything around it. What is an iteration late."""
     path: list[Op] = []
-    op: Op | None = r.loop
+    op = readers[0].ring.home.parent
     while op is not None and op.parent is not top:
         path.insert(0, op)
         op = op.parent_op()
     assert op is not None
     path.insert(0, op)
+    late: set[Op] = set()
+    state = [zero, zero] * len(readers)
     thread_state(
-        path, [zero, zero], lambda loop, state: _body(r, loop, state, running), _after(r, running)
+        path,
+        state,
+        lambda loop, state: _body(readers, loop, state, running, late),
+        _after(readers, running),
     )
+    return late
 
 
-def _body(r: Ring, loop: ForOp, state: list[Value], running: WgmmaOp | None) -> list[Value]:
-    slot, phase = state
-    b = Builder.before_op(r.loads[0])
-    b.insert(ByteBarrierWaitOp(r.full, slot, phase))
-    views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
+def _body(
+    readers: Sequence[Reader],
+    loop: ForOp,
+    state: list[Value],
+    running: WgmmaOp | None,
+    late: set[Op],
+) -> list[Value]:
+    out: list[Value] = []
+    for n, r in enumerate(readers):
+        slot, phase = state[2 * n : 2 * n + 2]
+        before = set(loop.body)
+        if r.late:
+            views = _late_views(r.ring, r.late, slot, phase)
+            late |= {d.product for d in r.late}
+        else:
+            b = Builder.before_op(r.ring.loads[0])
+            b.insert(ByteBarrierWaitOp(r.ring.full, slot, phase))
+            views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.ring.buffers]
+            for alloc, view in zip(r.ring.allocs, views, strict=True):
+                alloc.result.replace_all_uses(view)
+        end = Builder.before_op(loop.body.terminator)
+        if r.last:
+            _replace_loads(r.ring, views)
+            _give_back(r.ring, end, loop, slot, views, running)
+        out += advance(end, slot, phase, r.ring.stages)
+        if r.late:
+            late |= set(loop.body) - before
+    return out
+
+
+def _late_views(r: Ring, late: Sequence[Delayed], slot: Value, phase: Value) -> list[Value]:
+    """Views for products that are to be an iteration late, right before them."""
+    at = Builder.before_op(late[0].product)
+    at.insert(ByteBarrierWaitOp(r.full, slot, phase))
+    views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
+    for d in late:
+        old = d.product.b
+        root = root_of(old).op
+        number = next(
+            i for i, a in enumerate(r.allocs) if a is root or _ring_of(root_of(old)) is r.buffers[i]
+        )
+        at = Builder.before_op(d.product)
+        d.product.set_operand(1, late_view(at, old, views[number]))
+        drop_view(old)
+    return views
+
+
+def _replace_loads(r: Ring, views: list[Value]) -> None:
     for load, alloc, view in zip(r.loads, r.allocs, views, strict=True):
         alloc.replace_by([view])
         load.erase()
-    end = Builder.before_op(loop.body.terminator)
-    groups = running is not None or read_by_products(views)
-    if running is not None:
+
+
+def _give_back(
+    r: Ring, end: Builder, loop: ForOp, slot: Value, views: list[Value], running: WgmmaOp | None
+) -> None:
+    if running is not None and any(v in views for v in _roots(running)):
         running.pending = 1
-        before, begun = (
-            _previous(end, slot, r.stages),
-            end.emit(CmpOp(loop.induction, loop.lb, predicate="ne")),
-        )
-        end.insert(ByteBarrierArriveOp(r.empty, before, begun, [], groups=True))
+        before = _previous(end, slot, r.stages)
+        begun = end.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
+        end.insert(ByteBarrierArriveOp(r.empty, before, begun, [], groups=r.groups))
     else:
         yes = end.emit(ConstOp(value=True, results=[int1]))
-        end.insert(ByteBarrierArriveOp(r.empty, slot, yes, views, groups=groups))
-    return list(advance(end, slot, phase, r.stages))
+        end.insert(ByteBarrierArriveOp(r.empty, slot, yes, views, groups=r.groups))
+
+
+def _roots(product: WgmmaOp) -> list[Value]:
+    return [root_of(v) for v in (product.a, product.b)]
 
 
 def _previous(b: Builder, slot: Value, stages: int) -> Value:
@@ -68,7 +129,9 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
     return b.emit(SelectOp(first, start_const(b, stages - 1), before))
 
 
-def _after(r: Ring, running: WgmmaOp | None) -> Callable[[ForOp, list[Value]], None]:
+def _after(
+    readers: Sequence[Reader], running: WgmmaOp | None
+) -> Callable[[ForOp, list[Value]], None]:
     """After the loop: wait for the product that runs on, then give back the last buffer."""
 
     def finish(loop: ForOp, state: list[Value]) -> None:
@@ -81,10 +144,17 @@ def _after(r: Ring, running: WgmmaOp | None) -> Callable[[ForOp, list[Value]], N
         for user, index in uses:
             user.set_operand(index, done)
         ran = b.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
-        last = _previous(b, state[0], r.stages)
-        b.insert(ByteBarrierArriveOp(r.empty, last, ran, [], groups=True))
+        buffers = [_ring_of(v) for v in _roots(running)]
+        for n, r in enumerate(readers):
+            if any(ring in buffers for ring in r.ring.buffers):
+                last = _previous(b, state[2 * n], r.ring.stages)
+                b.insert(ByteBarrierArriveOp(r.ring.empty, last, ran, [], groups=r.ring.groups))
 
     return finish
+
+
+def _ring_of(view: Value) -> Value | None:
+    return view.op.ring if isinstance(view.op, LocalIndexOp) else None
 
 
 def thread_state(

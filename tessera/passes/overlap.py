@@ -68,6 +68,7 @@ def overlap_products(module: Module) -> None:
                     _start_early(block, products)
                     _end_turn_early(block)
                 _Waits(block).run()
+            _give_back_early(block)
 
 
 def _blocks(op: Op) -> list[Block]:
@@ -185,6 +186,34 @@ class _Waits:
         Builder.before_op(op).insert(wait)
         for user, index in uses:
             user.set_operand(index, wait.result)
+
+
+def _give_back_early(block: Block) -> None:
+    """Buffers are free as soon as nobody reads them any more."""
+    place = {op: i for i, op in enumerate(block)}
+    for arrive in [op for op in place if isinstance(op, ByteBarrierArriveOp) and op.released]:
+        needs = [v.op for v in arrive.operands if v.op in place]
+        for view in arrive.released:
+            needs += [_at_level(user, block) for user in _readers(view) if user is not arrive]
+        last = max((op for op in needs if op is not None), key=place.__getitem__, default=None)
+        if last is not None and last.next is not arrive and place[last] < place[arrive]:
+            assert last.next is not None
+            arrive.move_before(last.next)
+
+
+def _readers(view: Value) -> list[Op]:
+    found: list[Op] = []
+    for user in view.users():
+        found += [user] if not isinstance(user, LocalTransOp) else [user, *_readers(user.result)]
+    return found
+
+
+def _at_level(op: Op, block: Block) -> Op | None:
+    """The op of the block that `op` is in."""
+    found: Op | None = op
+    while found is not None and found.parent is not block:
+        found = found.parent_op()
+    return found
 
 
 def _only_adds(op: WgmmaOp, product: WgmmaOp) -> bool:

@@ -24,7 +24,18 @@ from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.dtypes import int1, int32, int64
-from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, pass_, with_elem
+from tessera.ir import (
+    Block,
+    Builder,
+    Effect,
+    Module,
+    Op,
+    SharedType,
+    TileType,
+    Value,
+    pass_,
+    with_elem,
+)
 from tessera.layout import LinearLayout, offset_map
 from tessera.ops import (
     AddOp,
@@ -42,6 +53,7 @@ from tessera.ops import (
     LocalAllocOp,
     LocalIndexOp,
     LocalTransOp,
+    MbarrierArriveOp,
     MbarrierInitOp,
     MbarrierWaitOp,
     MmaOp,
@@ -52,7 +64,7 @@ from tessera.ops import (
     XorOp,
     YieldOp,
 )  # fmt: skip
-from tessera.passes.chains import Delayed, delay, delayable
+from tessera.passes.chains import Delayed, delay, delayable, drop_view, late_view, root_of
 from tessera.passes.coalesce import access_width
 from tessera.passes.facts import GpuFacts
 from tessera.passes.fold import constant_of
@@ -92,8 +104,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
                     done.guard = _Guard(module.attrs["num_warps"], stages)
                 new = done.run()
                 if late and lag:
-                    free = done.guard.free if done.guard is not None else None
-                    delay(new, late, done.slot, free)
+                    delay(new, late, done.late_ops(late), turns=done.guard is not None)
 
 
 @dataclass(slots=True)
@@ -248,7 +259,7 @@ class _Guard:
 class Pipeline:
     """The rewriting of one loop; `private`: rings of which each thread reads only what it copied itself."""
 
-    slot: Value  # carried: the buffer of this iteration
+    late_slot: Value  # carried: the buffer of products that are an iteration late
     guard: _Guard | None = None
 
     def __init__(
@@ -261,7 +272,7 @@ class Pipeline:
         private: bool = False,
     ):
         self.loop, self.streams, self.stages, self.running = loop, streams, stages, running
-        self.private = private
+        self.private, self.late = private, late
         self.ahead = stages - 1 - (running is not None or late)  # iterations between copy and use
         ops = set[Op]().union(*[s.slice for s in streams])
         self.slice = [op for op in loop.body if op in ops]
@@ -278,7 +289,7 @@ class Pipeline:
         _fill_late(self.loop)
         zero, last = _const(before, 0), _const(before, self.ahead)
         turns = [] if self.guard is None else [zero, zero]
-        return self._body([index, zero, last, *turns, *ahead])
+        return self._body([index, zero, last, *turns, *ahead, *[zero] * self.late])
 
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
@@ -348,7 +359,8 @@ class Pipeline:
         loop, body = self.loop, self.loop.body
         args = [body.add_arg(v.type, v.name) for v in inits]
         (index, slot, last), ahead = args[:3], args[3:]
-        self.slot = slot
+        if self.late:
+            self.late_slot = ahead.pop()
         b = Builder(body, body.first, loop.loc)
         turns: list[Value] = []
         if self.guard is not None:
@@ -375,6 +387,7 @@ class Pipeline:
             *slots,
             *[self._next_turn(end, x, turn) for x, turn in zip(slots, turns)],
             *[mapping.get(self.yields[n], self.yields[n]) for n in self.carried],
+            *([self.late_slot] if self.late else []),
         ]
         end.insert(YieldOp([*old.operands, *following], loc=old.loc))
         old.erase()
@@ -401,6 +414,26 @@ class Pipeline:
         """The parity of the next buffer's phase: the other one when the ring begins again."""
         wraps = b.emit(CmpOp(slot, _const(b, 0), predicate="eq"))
         return b.emit(SelectOp(wraps, b.emit(XorOp(turn, _const(b, 1))), turn))
+
+    def late_ops(self, delayed: Sequence[Delayed]) -> list[Op]:
+        """Of the new loop: products that are to be an iteration late, in front of each what names its buffer, behind
+        all what gives the buffers back; in order."""
+        body, slot = self.late_slot.owner, self.late_slot
+        assert isinstance(body, Block)
+        before = set(body)
+        for d in delayed:
+            view, at = d.product.b, Builder.before_op(d.product)
+            root = root_of(view)
+            if isinstance(root.op, LocalIndexOp) and root.op.parent is body:
+                other = at.emit(LocalIndexOp(root.op.ring, slot, slot=-1))
+                d.product.set_operand(1, late_view(at, view, other))
+                drop_view(view)
+        end = Builder.before_op(body.terminator)
+        if self.guard is not None:
+            end.insert(MbarrierArriveOp(self.guard.free, slot))
+        body.terminator.set_operand(slot.index - 1, self._next_slot(end, slot))
+        products = {d.product for d in delayed}
+        return [op for op in body if op not in before or op in products]
 
     def _replace_loop(self, inits: list[Value]) -> ForOp:
         loop = self.loop

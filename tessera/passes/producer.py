@@ -9,6 +9,7 @@ from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ops import (
     ByteBarrierExpectOp,
     ByteBarrierWaitOp,
+    DescriptorLoadOp,
     ForOp,
     FuncOp,
     IfOp,
@@ -22,12 +23,11 @@ from tessera.passes.rings import CannotSplit, Ring, advance, start_const
 
 
 class Split(Protocol):
-    """What the producer must know of the function: its loops with rings, all ops around these (`spine`), scalars that
-    both teams see (`kept`), and whether it may read memory (`reads`)."""
+    """What the producer must know of the function: its rings, all ops around these (`spine`), scalars that both teams
+    see (`kept`), and whether it may read memory (`reads`)."""
 
     func: FuncOp
     rings: list[Ring]
-    of_loop: dict[ForOp, Ring]
     spine: set[Op]
     kept: set[Op]
     reads: bool
@@ -95,6 +95,9 @@ def _of(v: Value, ops: set[Op]) -> bool:
     return isinstance(v.owner, Block) and v.owner.parent in ops
 
 
+States = dict[Ring, tuple[Value, Value]]  # buffer and phase
+
+
 class Producer:
     """Writes the producer's code: the loops around the loads, with what `needs` says."""
 
@@ -106,76 +109,80 @@ class Producer:
         block = Block()
         b = Builder(block, None, self.split.func.loc)
         zero = start_const(before, 0)
-        states = {r.loop: (zero, zero) for r in self.split.rings}
-        self._block(self.split.func.body, b, states)
+        self._block(self.split.func.body, b, dict.fromkeys(self.split.rings, (zero, zero)))
         b.insert(YieldOp([]))
         return block
 
-    def _block(self, block: Block, b: Builder, states: dict[ForOp, tuple[Value, Value]]) -> None:
-        ring = self.split.of_loop.get(block.parent) if block.parent is not None else None  # type: ignore[arg-type]
-        left = list(ring.loads) if ring is not None else []
+    def _block(self, block: Block, b: Builder, states: States) -> None:
+        last = {r.loads[-1]: r for r in self.split.rings if r.home is block}
         for op in block:
             if op in self.split.spine:
                 self._for(op, b, states) if isinstance(op, ForOp) else self._if(op, b, states)
             elif op in self.needs.ops and op not in self.split.kept:
                 b.insert(op.clone(self.mapping))
-            elif op in left:
-                left.remove(op)  # type: ignore[arg-type]
-                if not left and ring is not None:
-                    states[ring.loop] = self._copies(ring, b, *states[ring.loop])
+            elif isinstance(op, DescriptorLoadOp) and op in last:
+                ring = last[op]
+                states[ring] = self._copies(ring, b, *states[ring])
 
     def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
-        turned = b.emit(XorOp(phase, start_const(b, 1)))
-        b.insert(ByteBarrierWaitOp(r.empty, slot, turned))
+        if not r.once:
+            turned = b.emit(XorOp(phase, start_const(b, 1)))
+            b.insert(ByteBarrierWaitOp(r.empty, slot, turned))
         b.insert(ByteBarrierExpectOp(r.full, slot, bytes=r.bytes))
         for load, ring in zip(r.loads, r.buffers, strict=True):
             view = b.emit(LocalIndexOp(ring, slot))
             offsets = [self.mapping.get(v, v) for v in load.offsets]
             b.insert(TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc))
-        return advance(b, slot, phase, r.stages)
+        return (slot, phase) if r.once else advance(b, slot, phase, r.stages)
 
     def _get(self, v: Value) -> Value:
         return self.mapping.get(v, v)
 
-    def _inner(self, op: Op, states: dict[ForOp, tuple[Value, Value]]) -> list[ForOp]:
-        return [loop for loop in states if loop is op or loop.is_inside(op)]
+    def _inner(self, op: Op, states: States) -> list[Ring]:
+        """The rings that turn inside of an op."""
+        found: list[Ring] = []
+        for r in states:
+            home = r.home.parent
+            if home is op or (home is not None and home.is_inside(op)):
+                found.append(r)
+        return found
 
-    def _for(self, op: ForOp, b: Builder, states: dict[ForOp, tuple[Value, Value]]) -> None:
+    def _for(self, op: ForOp, b: Builder, states: States) -> None:
         wanted = [i for i, arg in enumerate(op.carried) if arg in self.needs.values]
-        loops = self._inner(op, states)
+        rings = self._inner(op, states)
         inits = [self._get(op.inits[i]) for i in wanted]
-        inits += [v for loop in loops for v in states[loop]]
+        inits += [v for r in rings for v in states[r]]
         body = Block([op.lb.type, *[v.type for v in inits]])
         self.mapping[op.induction] = body.args[0]
         self.mapping.update({op.carried[i]: body.args[1 + n] for n, i in enumerate(wanted)})
         pairs = body.args[1 + len(wanted) :]
-        inner = {loop: (pairs[2 * n], pairs[2 * n + 1]) for n, loop in enumerate(loops)}
+        inner = {r: (pairs[2 * n], pairs[2 * n + 1]) for n, r in enumerate(rings)}
         inside = Builder(body, None, op.loc)
         self._block(op.body, inside, inner)
         yields = [self._get(op.body.terminator.operands[i]) for i in wanted]
-        inside.insert(YieldOp([*yields, *[v for loop in loops for v in inner[loop]]]))
+        inside.insert(YieldOp([*yields, *[v for r in rings for v in inner[r]]]))
         bounds = [self._get(v) for v in (op.lb, op.ub, op.step)]
         new = b.insert(ForOp(*bounds, inits, regions=[body], loc=op.loc))
         new.num_stages = 1
         self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
         after = new.results[len(wanted) :]
-        states.update({loop: (after[2 * n], after[2 * n + 1]) for n, loop in enumerate(loops)})
+        states.update({r: (after[2 * n], after[2 * n + 1]) for n, r in enumerate(rings)})
 
-    def _if(self, op: Op, b: Builder, states: dict[ForOp, tuple[Value, Value]]) -> None:
+    def _if(self, op: Op, b: Builder, states: States) -> None:
         assert isinstance(op, IfOp)
         wanted = [i for i, r in enumerate(op.results) if r in self.needs.values]
-        loops = self._inner(op, states)
+        rings = self._inner(op, states)
         blocks: list[Block] = []
         for old in op.regions:
             block = Block()
-            inner = {loop: states[loop] for loop in loops}
+            inner = {r: states[r] for r in rings}
             inside = Builder(block, None, op.loc)
             self._block(old, inside, inner)
             yields = [self._get(old.terminator.operands[i]) for i in wanted]
-            inside.insert(YieldOp([*yields, *[v for loop in loops for v in inner[loop]]]))
+            inside.insert(YieldOp([*yields, *[v for r in rings for v in inner[r]]]))
             blocks.append(block)
-        types = [op.results[i].type for i in wanted] + [int32] * (2 * len(loops))
+        types = [op.results[i].type for i in wanted] + [int32] * (2 * len(rings))
         new = b.insert(IfOp(self._get(op.condition), results=types, regions=blocks, loc=op.loc))
         self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
         after = new.results[len(wanted) :]
-        states.update({loop: (after[2 * n], after[2 * n + 1]) for n, loop in enumerate(loops)})
+        states.update({r: (after[2 * n], after[2 * n + 1]) for n, r in enumerate(rings)})

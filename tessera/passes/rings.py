@@ -2,45 +2,124 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera.analysis.allocation import memory_users
 from tessera.dtypes import int32
-from tessera.ir import Builder, Value
+from tessera.ir import Block, Builder, Op, SharedType, Value
+from tessera.layout import box_layout, boxes_of
 from tessera.ops import (
     AddOp,
     CmpOp,
     ConstOp,
     DescriptorLoadOp,
-    ForOp,
     LocalAllocOp,
+    LocalLoadOp,
     LocalTransOp,
     SelectOp,
     WgmmaOp,
     WgmmaWaitOp,
     XorOp,
 )  # fmt: skip
+from tessera.passes.chains import Delayed
 
 
 class CannotSplit(Exception):
     """Why a function stays whole."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Ring:
-    """The tiles that one loop loads: buffers, barriers, and the loads with their allocations."""
+    """Tiles of one block that are loaded and given back together: buffers, barriers, and the loads with their
+    allocations. `once`: no loop is around them, so that nothing is given back."""
 
-    loop: ForOp
+    home: Block
     loads: list[DescriptorLoadOp]
     allocs: list[LocalAllocOp]
+    once: bool = False
+    outer: bool = False  # other rings turn in loops inside of the block
     stages: int = 0
     buffers: list[Value] = field(default_factory=lambda: [])
     full: Any = None
     empty: Any = None
+    groups: bool = False  # whether warpgroups, not warps, give the buffers back
+
+    def home_ops(self) -> Iterator[Op]:
+        """All ops of the block and inside of these."""
+        for op in self.home:
+            yield from op.walk()
 
     @property
     def bytes(self) -> int:
         return sum(a.bytes for a in self.allocs)
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """One of the walks of the consumers through a ring: that of an iteration, or that of the products that are to be an
+    iteration late. The last walk gives the buffers back."""
+
+    ring: Ring
+    late: list[Delayed]
+    last: bool
+
+
+def grouped(loads: list[DescriptorLoadOp], allocs: list[LocalAllocOp]) -> list[Ring]:
+    """Rings of the loads of a block: tiles for the same products go together, and all that products do not read."""
+    found: dict[tuple[Op, ...], Ring] = {}
+    for load, alloc in zip(loads, allocs, strict=True):
+        products = [op for op in memory_users(alloc.result) if isinstance(op, WgmmaOp)]
+        home = load.parent
+        assert home is not None
+        ring = found.setdefault(tuple(dict.fromkeys(products)), Ring(home, [], []))
+        ring.loads.append(load)
+        ring.allocs.append(alloc)
+    return list(found.values())
+
+
+def filled_by(load: DescriptorLoadOp) -> LocalAllocOp | None:
+    """The allocation that a load fills, if the engine can do that."""
+    users = load.result.users()
+    if len(users) != 1 or not isinstance(users[0], LocalAllocOp):
+        return None
+    alloc = users[0]
+    bits = load.result.type.elem.storage_bits
+    known = alloc.parent is load.parent and boxes_of(alloc.result.type.layout, bits) is not None
+    return alloc if known else None
+
+
+def allocation(load: DescriptorLoadOp) -> LocalAllocOp:
+    """The allocation that a load fills; one is made for a tile that is used in registers."""
+    found = filled_by(load)
+    if found is not None:
+        return found
+    t: Any = load.result.type
+    layout = box_layout(t.shape, t.elem.storage_bits)
+    assert layout is not None
+    uses = list(load.result.uses)
+    b = Builder.after_op(load)
+    alloc = LocalAllocOp(load.result, results=[SharedType(t.shape, t.elem, layout)])
+    tile = b.emit(LocalLoadOp(b.emit(alloc), results=[t]))
+    for user, index in uses:
+        user.set_operand(index, tile)
+    return alloc
+
+
+def readers_of(rings: list[Ring], delayed: list[Delayed]) -> list[Reader]:
+    """The walks through the rings of a loop: the late ones come last."""
+    readers: list[Reader] = []
+    lates: list[Reader] = []
+    products = {d.product: d for d in delayed}
+    for r in rings:
+        users = {u for a in r.allocs for u in memory_users(a.result)}
+        late = [d for product, d in products.items() if product in users]
+        if late:
+            lates.append(Reader(r, late, True))
+        if users - set(products) or not late:
+            readers.append(Reader(r, [], not late))
+    return readers + lates
 
 
 def start_const(b: Builder, value: int) -> Value:

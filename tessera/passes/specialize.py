@@ -11,6 +11,10 @@ producer runs ahead into the next tile of a persistent program while the consume
 producer repeats the scalars that it needs: bounds, offsets, branches. A product of warpgroups that only adds up may run
 on into the next iteration; its buffers are given back one iteration later.
 
+Tiles for the same products share a ring, others have their own, and are given back when they are used up. A chain of
+products (passes/chains.py) has its last one an iteration late, which walks through its ring on its own. Operands of
+products that are loaded in front of the loops, too, are copied by the producer.
+
 Where this cannot be done the function stays as it is and the module's attribute `remarks` says why."""
 
 from __future__ import annotations
@@ -20,7 +24,6 @@ from typing import Any
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int64
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
-from tessera.layout import box_layout, boxes_of
 from tessera.layout.shared import shared_linear
 from tessera.ops import (
     AddPtrOp,
@@ -40,7 +43,6 @@ from tessera.ops import (
     HintOp,
     LoadOp,
     LocalAllocOp,
-    LocalLoadOp,
     ReshapeOp,
     ReturnOp,
     SplatOp,
@@ -52,17 +54,29 @@ from tessera.ops import (
     WhileOp,
     YieldOp,
 )  # fmt: skip
-from tessera.passes.consumers import consume
+from tessera.passes.chains import delay, delayable
+from tessera.passes.consumers import consume, consume_once
 from tessera.passes.descriptors import lower_access, made_by
 from tessera.passes.facts import GpuFacts
-from tessera.passes.pipeline import running_on
+from tessera.passes.pipeline import CHAINED_WORDS, running_on
 from tessera.passes.producer import Needs, Producer
-from tessera.passes.rings import CannotSplit, Ring, read_by_products, start_const
+from tessera.passes.rings import (
+    CannotSplit,
+    Ring,
+    allocation,
+    filled_by,
+    grouped,
+    read_by_products,
+    readers_of,
+    start_const,
+)  # fmt: skip
 from tessera.passes.tensor_maps import remark
 
-PRODUCER_WARPS = 4  # registers are handed over by groups of four warps
+HANDOVER_WARPS = 4  # of a producer: registers are handed over by groups of four warps
 REGISTERS = {8: (40, 232)}  # by number of consumer warps: of producer and consumer threads
+LARGE = 96  # registers of products from which consumers need more than their share
 CONSUMERS = (4, 8)
+GROUP_WARPS = 4
 OUTSIDE = (GridDependencyOp, VolatileAsmOp)
 DERIVED = (
     AddPtrOp,
@@ -118,40 +132,27 @@ def _remark(module: Module, reason: str) -> None:
 
 
 def _rings(func: FuncOp) -> list[Ring]:
-    """The loops of a kernel that load tiles through tensor maps."""
+    """What a kernel loads through tensor maps: in its loops, block by block, and once in front of these."""
     rings: list[Ring] = []
-    for loop in func.walk() if func.kernel else ():
-        if isinstance(loop, ForOp):
-            loads = [op for op in loop.body if isinstance(op, DescriptorLoadOp)]
-            if loads:
-                rings.append(Ring(loop, loads, []))
-    return rings
+    for block in _blocks(func) if func.kernel else ():
+        loads = [op for op in block if isinstance(op, DescriptorLoadOp)]
+        if loads and (isinstance(block.parent, ForOp) or block is func.body):
+            rings.append(Ring(block, loads, [], once=block is func.body))
+    return rings if any(not r.once for r in rings) else []
 
 
-def _find_buffers(r: Ring) -> None:
-    """The allocation that each load fills; one is made for a tile that is used in registers."""
-    for load in r.loads:
-        users = load.result.users()
-        t: Any = load.result.type
-        if len(users) == 1 and isinstance(users[0], LocalAllocOp):
-            layout = users[0].result.type.layout
-            if users[0].parent is r.loop.body and boxes_of(layout, t.elem.storage_bits) is not None:
-                r.allocs.append(users[0])
-                continue
-        layout = box_layout(t.shape, t.elem.storage_bits)
-        assert layout is not None
-        uses = list(load.result.uses)
-        b = Builder.after_op(load)
-        alloc = LocalAllocOp(load.result, results=[SharedType(t.shape, t.elem, layout)])
-        tile = b.emit(LocalLoadOp(b.emit(alloc), results=[t]))
-        for user, index in uses:
-            user.set_operand(index, tile)
-        r.allocs.append(alloc)
+def _blocks(op: Op) -> list[Block]:
+    found: list[Block] = []
+    for block in op.regions:
+        found.append(block)
+        for inner in block:
+            found += _blocks(inner)
+    return found
 
 
 def _check(func: FuncOp, rings: list[Ring], num_warps: int) -> None:
     if num_warps not in CONSUMERS:
-        raise CannotSplit(f"{num_warps} warps leave no room for a producer of {PRODUCER_WARPS}")
+        raise CannotSplit(f"a team of {num_warps} warps is not provided for")
     bases = {made_by(load.desc).base for r in rings for load in r.loads}
     for op in func.walk():
         if isinstance(op, CallOp):
@@ -167,12 +168,9 @@ def _check(func: FuncOp, rings: list[Ring], num_warps: int) -> None:
             continue
         if target is None or target in bases:
             raise CannotSplit("the kernel writes to an array, or may, that its loops load")
-    loops = {ring.loop for ring in rings}
     for ring in rings:
-        op = ring.loop.parent_op()
+        op = ring.home.parent
         while op is not None and op is not func:
-            if op in loops:
-                raise CannotSplit("loops that load tiles stand inside one another")
             if isinstance(op, WhileOp):
                 raise CannotSplit("the loop is inside a while loop")
             op = op.parent_op()
@@ -181,13 +179,13 @@ def _check(func: FuncOp, rings: list[Ring], num_warps: int) -> None:
 class _Split:
     def __init__(self, module: Module, func: FuncOp, rings: list[Ring], facts: GpuFacts):
         _check(func, rings, module.attrs["num_warps"])
-        self.module, self.func, self.rings, self.facts = module, func, rings, facts
+        self.module, self.func, self.facts = module, func, facts
         self.warps: int = module.attrs["num_warps"]
         self.kept = _kept(func)
-        self.of_loop = {r.loop: r for r in rings}
+        self.rings = [r for r in rings if not r.once or self._known(r)]
         self.spine: set[Op] = set()
         for r in rings:
-            op: Op | None = r.loop
+            op = r.home.parent
             while op is not None and op is not func:
                 self.spine.add(op)
                 op = op.parent_op()
@@ -195,55 +193,107 @@ class _Split:
         self.counts: dict[Value, int] = {}  # arrivals by row of barriers
         self.reads = not any(isinstance(op, writes) for op in func.walk())
 
+    def _known(self, r: Ring) -> bool:
+        """Keep those loads whose places both teams see from the start."""
+        known = self.kept
+        r.loads = [x for x in r.loads if all(v.op is None or v.op in known for v in x.offsets)]
+        return bool(r.loads)
+
     def run(self) -> None:
         needs = Needs(self).collect()
-        for r in self.rings:
-            _find_buffers(r)
+        self._group()
         self._stages()
         rest = [op for op in self.func.body if op not in self.kept and not isinstance(op, ReturnOp)]
         # What is shared by both teams stands first.
         for op in [op for op in self.func.body if op in self.kept]:
             op.move_before(rest[0])
         start = Builder.before_op(rest[0])
-        running = {r.loop: _running(r) for r in self.rings}
         for r in self.rings:
-            self._allocate(r, start, running[r.loop] is not None)
+            self._allocate(r, start)
         start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
         producer = Producer(self, needs).build(start)
-        registers = (
-            REGISTERS.get(self.warps, (0, 0)) if self.facts.has_register_handover else (0, 0)
-        )
+        warps, registers = self._team()
         op = WarpSpecializeOp(
-            registers=registers,
-            warps=PRODUCER_WARPS,
-            regions=[Block(), producer],
-            loc=self.func.loc,
+            registers=registers, warps=warps, regions=[Block(), producer], loc=self.func.loc
         )
         start.insert(op)
         for x in rest:
             x.detach()
             op.consumers.append(x)
         Builder(op.consumers).insert(YieldOp([]))
-        zero = start_const(Builder.before_op(op), 0)
+        self._consume(op, start_const(Builder.before_op(op), 0))
+        self.module.attrs["producer_warps"] = warps
+
+    def _group(self) -> None:
+        """Split the loads of each block into rings. In front of inner loops only operands of products get one."""
+        found: list[Ring] = []
         for r in self.rings:
-            consume(r, op.consumers, zero, running[r.loop])
-        self.module.attrs["producer_warps"] = PRODUCER_WARPS
+            inner = any(
+                other.home is not r.home and other.home.parent in set(r.home_ops())
+                for other in self.rings
+            )
+            loads = [x for x in r.loads if not (r.once or inner) or filled_by(x) is not None]
+            for ring in grouped(loads, [allocation(x) for x in loads]):
+                ring.once, ring.outer = r.once, r.once or inner
+                found.append(ring)
+        self.rings = found
+
+    def _team(self) -> tuple[int, tuple[int, int]]:
+        """Warps of the producer, and registers of its threads and the consumers' if these get more than their share."""
+        if (
+            self.facts.has_register_handover
+            and self.warps in REGISTERS
+            and _words(self.func) >= LARGE
+        ):
+            return HANDOVER_WARPS, REGISTERS[self.warps]
+        return 1, (0, 0)
+
+    def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
+        homes: dict[Block, list[Ring]] = {}
+        for r in self.rings:
+            if r.once:
+                consume_once(r, zero)
+            else:
+                homes.setdefault(r.home, []).append(r)
+        for home, rings in homes.items():
+            loop = home.parent
+            assert isinstance(loop, ForOp)
+            allocs: set[Op] = {a for r in rings for a in r.allocs}
+            running = running_on(loop, {a for r in rings for a in r.allocs})
+            delayed = [] if running is not None else delayable(loop, allocs, CHAINED_WORDS)
+            readers = readers_of(rings, delayed)
+            late = consume(readers, op.consumers, zero, running)
+            loop = home.parent
+            assert isinstance(loop, ForOp)
+            if delayed:
+                ops = [x for x in home if x in late]
+                delay(loop, delayed, ops, turns=self.warps > GROUP_WARPS)
 
     def _stages(self) -> None:
         """As many buffers as are asked for and fit beside what else needs shared memory."""
-        room = self.facts.max_shared_bytes - SLACK - self._others()
+        total = self.facts.max_shared_bytes
+        room = total - SLACK - self._others()
         default: int = self.module.attrs.get("num_stages", 1)
+        homes: dict[Block, list[Ring]] = {}
         for r in self.rings:
-            share = room // len(self.rings)
-            fit = share // r.bytes
-            wanted = max(2, r.loop.num_stages or default)
+            if r.outer:
+                r.stages = 1
+                room -= r.bytes
+            else:
+                homes.setdefault(r.home, []).append(r)
+        for home, rings in homes.items():
+            size = sum(r.bytes for r in rings)
+            fit = room // len(homes) // size
+            loop = home.parent
+            assert isinstance(loop, ForOp)
+            wanted = max(2, loop.num_stages or default)
             if fit < 2:
-                raise CannotSplit(f"two stages of {r.bytes} bytes do not fit into shared memory")
+                raise CannotSplit(f"two stages of {size} bytes do not fit into shared memory")
             stages = min(wanted, fit)
-            total = self.facts.max_shared_bytes
-            if stages < fit and total // (r.bytes * (stages + 1)) == total // (r.bytes * stages):
+            if stages < fit and total // (size * (stages + 1)) == total // (size * stages):
                 stages += 1
-            r.stages = stages
+            for r in rings:
+                r.stages = stages
 
     def _others(self) -> int:
         lasting = largest = 0
@@ -259,19 +309,37 @@ class _Split:
                 largest = max(largest, scratch_bytes(op, self.warps, self.facts))
         return lasting + largest
 
-    def _allocate(self, r: Ring, b: Builder, running: bool) -> None:
+    def _allocate(self, r: Ring, b: Builder) -> None:
         for a in r.allocs:
             t: SharedType = a.result.type
             ring = SharedType((r.stages, *t.shape), t.elem, t.layout)
             r.buffers.append(b.emit(LocalAllocOp(None, results=[ring], names=[a.result.name])))
         places = 1 << (r.stages - 1).bit_length()
         bars = SharedType((places,), int64, shared_linear((places,), (0,)))
-        groups = read_by_products([a.result for a in r.allocs])
-        for name, count in (("full", 1), ("empty", self.warps // 4 if groups else self.warps)):
-            alloc = LocalAllocOp(None, results=[bars], names=[name])
-            alloc.attrs["lasting"] = True
-            setattr(r, name, b.emit(alloc))
-            self.counts[getattr(r, name)] = count
+        r.groups = self.warps >= GROUP_WARPS and read_by_products([a.result for a in r.allocs])
+        r.full = self._barriers(b, bars, "full", 1)
+        if not r.once:
+            r.empty = self._barriers(
+                b, bars, "empty", self.warps // (GROUP_WARPS if r.groups else 1)
+            )
+
+    def _barriers(self, b: Builder, t: SharedType, name: str, count: int) -> Value:
+        alloc = LocalAllocOp(None, results=[t], names=[name])
+        alloc.attrs["lasting"] = True
+        row = b.emit(alloc)
+        self.counts[row] = count
+        return row
+
+
+def _words(func: FuncOp) -> int:
+    """Registers of a thread for results of products, and operands of such, that may live at a time."""
+    words = 0
+    for op in func.walk():
+        if isinstance(op, WgmmaOp):
+            tiles: list[Any] = [op.result.type]
+            tiles += [op.a.type] if isinstance(op.a.type, TileType) else []
+            words += sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
+    return words
 
 
 def _root(ptr: Value) -> Value | None:
@@ -294,7 +362,3 @@ def _kept(func: FuncOp) -> set[Op]:
         if all(v.op is None or v.op in kept for v in op.operands):
             kept.add(op)
     return kept
-
-
-def _running(r: Ring) -> WgmmaOp | None:
-    return running_on(r.loop, set(r.allocs))

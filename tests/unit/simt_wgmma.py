@@ -72,7 +72,7 @@ def from_registers(words: list[np.ndarray], first: int, kind: str) -> np.ndarray
 def products(sim, text: str, operand: dict, acc: list[np.ndarray], origin: int) -> list[np.ndarray]:
     """Run the block `text` on the accumulators `acc`, for all warpgroups."""
     acc = [x.copy() for x in acc]
-    for first in range(0, sim.threads, 128):
+    for first in range(0, sim.threads // 128 * 128, 128):
         registers: dict[str, int] = {}
         for line in text.split(";"):
             line = re.sub(r"^\s*[{}]?\s*", "", line).strip()
