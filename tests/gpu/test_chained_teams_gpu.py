@@ -1,0 +1,46 @@
+"""Loops with several streams and chained products, split into teams, on a Hopper GPU."""
+
+# pyright: basic
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tessera.tools.tensor_descriptor import TensorDescriptor
+from tests.unit.test_chained_teams import CASES, chains_of_tiles, inputs, reference
+
+torch = pytest.importorskip("torch")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 7, 16])
+@pytest.mark.parametrize(
+    ("m", "step", "d", "warps", "stages"),
+    [(128, 64, 64, 8, 2), (128, 128, 128, 8, 2), (64, 64, 64, 4, 3), (128, 32, 64, 4, 2), (64, 128, 64, 4, 4)],
+)  # fmt: skip
+@pytest.mark.parametrize(("kernel", "causal"), CASES)
+def test_chains(kernel, causal: bool, m: int, step: int, d: int, warps: int, stages: int, blocks):
+    if kernel is chains_of_tiles and (step > m or step != d):
+        pytest.skip("its tiles are as wide as long")
+    square = kernel is chains_of_tiles or causal
+    n = max(m, step) * blocks if square else step * blocks
+    rows = n if square else 3 * m
+    arrays = inputs(rows, n, d)
+    devices = [torch.from_numpy(x).cuda() for x in arrays]
+    q, k, v, out = (
+        TensorDescriptor.from_tensor(x, [size, d])
+        for x, size in zip(devices, (m, step, step, m), strict=True)
+    )
+    programs = 3 if kernel is chains_of_tiles else rows // m
+    for _ in range(3):
+        kernel[(programs,)](
+            q, k, v, out, n, causal, m, step, d, num_warps=warps, num_stages=stages
+        )  # fmt: skip
+    found = devices[3].cpu().numpy().astype(np.float64)
+    want = reference(kernel, arrays, n, m, step, causal)
+    assert np.abs(found - want).max() <= 4e-3 * np.abs(want).max()
