@@ -46,6 +46,7 @@ MODULES = [
     "triton.tools.tensor_descriptor",
     "triton._C.libtriton.ir",
     "triton._utils",
+    "triton._internal_testing",
 ]
 
 KERNEL = """
