@@ -186,6 +186,26 @@ def test_atomic_add_of_floats(device, dtype):
     np.testing.assert_array_equal(got, want)
 
 
+@tessera.jit
+def sums_kernel(x, sums, m, n, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Sums whose old values nobody reads, of whole tiles that reach past the end."""
+    row = tl.arange(0, ROWS)[:, None]
+    col = tl.arange(0, COLS)[None, :]
+    n = tl.multiple_of(n, 8)
+    inside = (row < m) & (col < n)
+    values = tl.load(x + tl.program_id(0) * m * n + row * n + col, inside, other=0.0)
+    tl.atomic_add(sums + row * n + col, values, inside)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16", "fp32", "fp64"])
+@pytest.mark.parametrize(("m", "n"), [(8, 64), (5, 40), (3, 8)])
+def test_sums_of_neighbours(device, dtype, m, n):
+    x = (np.arange(3 * m * n) % 7 - 3).astype(np.float32)
+    sums = device.full(m * n, 1, dtype)
+    sums_kernel[(3,)](device.array(x, dtype), sums, m, n, ROWS=8, COLS=64)
+    np.testing.assert_array_equal(device.numpy(sums), 1 + x.reshape(3, -1).sum(0))
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
 @pytest.mark.parametrize("op", ["max", "min"])
 def test_atomic_extrema_of_floats(device, op, dtype):

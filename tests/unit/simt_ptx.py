@@ -251,6 +251,8 @@ class Ptx:
         kind = re.search(r"\.(add|max|min|and|or|xor|exch|cas)\b", mnemonic)[1]
         ptx = re.search(r"\.([a-z]+)(\d+)$", mnemonic)
         size, shared = int(ptx[2]) // 8, ".shared" in mnemonic
+        if vector := re.search(r"\.v(\d)\.", mnemonic):
+            return self.add_vector(int(vector[1]), ptx[1], size, at, constant, names, operand, mask)
         values = [operand[n] for n in names if n in operand and n != at]
         vtypes = [types[n - outputs] for n in names if n in operand and n != at]
         predicate = names  # the predicate stands before the mnemonic, not in the tail
@@ -265,6 +267,20 @@ class Ptx:
             place[:] = np.frombuffer(new.to_bytes(8, "little")[:size], np.uint8)
         del predicate
         return [old]
+
+    def add_vector(self, count, kind, size, at, constant, names, operand, mask):
+        """Sums of `count` neighbours: floats, or 16-bit ones as their bits."""
+        for t in np.nonzero(mask)[0]:
+            address = int(operand[at][t]) + constant
+            assert address % (count * size) == 0, "a vector that is not aligned"
+            place = self.memory.place(address, count * size, False).reshape(count, size)
+            for row, n in zip(place, [n for n in names if n != at]):
+                raw = int.from_bytes(row.tobytes(), "little")
+                value = operand[n][t : t + 1]
+                given = int(to_raw("float", value)[0]) if size == 4 else int(value[0])
+                new = self.combine("add", kind, size, raw, [given])
+                row[:] = np.frombuffer(new.to_bytes(8, "little")[:size], np.uint8)
+        return []
 
     @staticmethod
     def combine(kind: str, ptx: str, size: int, raw: int, given: list[int]) -> int:

@@ -174,6 +174,31 @@ def test_scalar_atomics_act_once_and_all_threads_see_the_result():
 
 
 @tessera.jit
+def summing_kernel(x, sums, N: tl.constexpr, SEM: tl.constexpr, SCOPE: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.atomic_add(sums + i, tl.load(x + i), sem=SEM, scope=SCOPE)
+
+
+@pytest.mark.parametrize(
+    ("cc", "dtype", "sem", "instruction", "times", "fences"),
+    [
+        (90, "fp32", "acq_rel", r"red\.relaxed\.gpu\.global\.add\.v4\.f32", 2, 2),
+        (90, "fp16", "release", r"red\.relaxed\.gpu\.global\.add\.noftz\.v8\.f16", 1, 1),
+        (90, "bf16", "relaxed", r"red\.relaxed\.gpu\.global\.add\.noftz\.v8\.bf16", 1, 0),
+        (80, "fp32", "acquire", r"red\.relaxed\.gpu\.global\.add\.f32", 8, 1),
+        (90, "i32", "acq_rel", r"red\.relaxed\.gpu\.global\.add\.u32", 8, 2),
+    ],
+)
+def test_sums_nobody_reads_are_vectors_behind_one_fence(cc, dtype, sem, instruction, times, fences):
+    signature = {"x": f"*{dtype}", "sums": f"*{dtype}", "N": C, "SEM": C, "SCOPE": C}
+    constants = {"N": 1024, "SEM": sem, "SCOPE": "gpu"}
+    found = Compiled(summing_kernel, signature, constants, cc=cc, num_warps=4)
+    assert found.count(instruction) == times
+    assert found.count(r"fence\.acq_rel\.gpu") == fences
+    assert found.assemble().warnings == ()
+
+
+@tessera.jit
 def narrow_atomics(target, old, x, K: tl.constexpr, N: tl.constexpr):
     i = tl.arange(0, N)
     a = tl.load(x + i)

@@ -2,7 +2,8 @@
 
 Each element acts once, whatever number of threads hold it; a scalar once a program. Where the old value is used,
 copies of it travel through shared memory. A scalar that releases waits for the program's other threads first, so that
-it publishes their writes as well.
+it publishes their writes as well. The elements of a tile are ordered by one fence for all of them, and sums that nobody
+reads go out as vectors.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
-from tessera.backends.gpu.memory import copies, groups, layout_of, registers
+from tessera.backends.gpu.memory import copies, groups, layout_of, registers, vector_length
 from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.words import as_bits, from_bits
@@ -23,6 +24,7 @@ from tessera.layout.linear import LinearLayout
 from tessera.ops import AtomicCasOp, AtomicRmwOp
 
 RELEASES = ("release", "acq_rel")
+ACQUIRES = ("acquire", "acq_rel")
 
 
 @lowers(AtomicRmwOp)
@@ -34,14 +36,42 @@ def _rmw(fl: FunctionLowering, op: AtomicRmwOp) -> None:
     masks, values = registers(fl, op.mask, count), registers(fl, op.value, count)
     owner = fl.owner_mask(layout)
     used = bool(op.result.uses)
-    if layout is None and op.sem in RELEASES:
-        fl.target.barrier(fl.w)
+    if layout is None:
+        if op.sem in RELEASES:
+            fl.target.barrier(fl.w)
+    elif op.sem in RELEASES:
+        fl.target.memory_fence(fl.w, op.scope)
+    vec = 1 if used else _vector(fl, op, elem)
     old = [""] * count
-    for i in groups(layout, count, 1):
+    for i in groups(layout, count, vec):
         mask = fl.w.and_("i1", masks[i], owner)
-        old[i] = _one(fl, op, elem, pointers[i], values[i], mask, used)
+        if vec > 1:
+            _add_vector(fl, op, elem, pointers[i], values[i : i + vec], mask)
+        else:
+            old[i] = _one(fl, op, elem, pointers[i], values[i], mask, used)
+    if layout is not None and op.sem in ACQUIRES:
+        fl.target.memory_fence(fl.w, op.scope)
     if used:
         fl.set(op.result, _spread(fl, op, layout, old))
+
+
+def _vector(fl: FunctionLowering, op: AtomicRmwOp, elem: Any) -> int:
+    """Elements that one instruction takes."""
+    most = fl.target.atomic_width(op.kind, elem)
+    return min(most, vector_length(fl, op.ptr, op.mask, elem)) if most > 1 else 1
+
+
+def _add_vector(
+    fl: FunctionLowering,
+    op: AtomicRmwOp,
+    elem: Any,
+    pointer: str,
+    values: Sequence[str],
+    mask: str,
+) -> None:
+    base, offset = split(fl.w.offsets, pointer)
+    given = values if elem is float32 else [as_bits(fl, elem, v) for v in values]
+    fl.target.atomic_add_vector(fl.w, elem, base, offset, given, mask, op.scope)
 
 
 def _check(op: AtomicRmwOp, elem: Any) -> None:
@@ -66,8 +96,13 @@ def _one(
         return _by_exchange(fl, op, elem, where, value, mask)
     native = op.kind == "add" and elem in (float32, float64)
     given = value if native else as_bits(fl, elem, value)
-    got = fl.target.atomic(fl.w, op.kind, elem, *where, given, mask, op.sem, op.scope, used)
+    got = fl.target.atomic(fl.w, op.kind, elem, *where, given, mask, _order(op), op.scope, used)
     return got if native or not got else from_bits(fl, elem, got)
+
+
+def _order(op: AtomicRmwOp) -> str:
+    """Of one element: fences order the elements of a tile."""
+    return op.sem if layout_of(op.ptr) is None else "relaxed"
 
 
 def _by_exchange(
@@ -83,7 +118,7 @@ def _by_exchange(
         w.lines.append(f"  {seen} = phi i16 [ 0, %{before} ], [ {got}, %{loop} ]")
         new = w.emit(f"fadd {t} {w.emit(f'bitcast i16 {seen} to {t}')}, {value}")
         bits = w.emit(f"bitcast {t} {new} to i16")
-        found = fl.target.atomic_cas(w, 16, *where, seen, bits, "true", op.sem, op.scope)
+        found = fl.target.atomic_cas(w, 16, *where, seen, bits, "true", _order(op), op.scope)
         w.lines.append(f"  {got} = add i16 {found}, 0")
         w.branch_if(w.emit(f"icmp eq i16 {got}, {seen}"), after, loop)
     w.start(after)
@@ -110,7 +145,7 @@ def _float_extreme(
     opposite = "min" if op.kind == "max" else "max"
     old = [
         fl.target.atomic(
-            w, kind, as_type, *where, bits, w.and_("i1", mask, side), op.sem, op.scope, used
+            w, kind, as_type, *where, bits, w.and_("i1", mask, side), _order(op), op.scope, used
         )
         for kind, as_type, side in ((op.kind, signed, plus), (opposite, unsigned, minus))
     ]

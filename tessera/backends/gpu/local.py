@@ -29,6 +29,7 @@ from tessera.ops import (
     LocalTransOp,
     MmaOp,
 )
+from tessera.passes.pipeline import is_zero
 
 ASYNC_BYTES = (16, 8, 4)  # sizes of one asynchronous copy
 
@@ -123,9 +124,10 @@ def _copy(fl: FunctionLowering, op: AsyncCopyOp) -> None:
     place = place_of(fl, op.shared)
     addresses = Addresses(fl, place, size, offsets.lane, offsets.warp)
     at = images(offsets.register)
-    if op.private and vec * size in ASYNC_BYTES:
+    zeros = op.other is not None and is_zero(op.other)  # what copies write where they do not read
+    if op.private and vec * size in ASYNC_BYTES and not zeros:
         _copy_own(fl, op, vec, addresses, at)
-    elif op.other is not None or vec * size not in ASYNC_BYTES:
+    elif (op.other is not None and not zeros) or vec * size not in ASYNC_BYTES:
         _copy_now(fl, op, vec, addresses, at)
     else:
         _copy_later(fl, op, vec, addresses, at)

@@ -133,6 +133,25 @@ class GpuTarget(Protocol):
         """One matrix instruction of a warp: registers of `acc_type`, words of A and B of type `word`."""
         ...
 
+    def memory_fence(self, w: Writer, scope: str) -> None:
+        """Orders this thread's accesses before and behind it, as threads of `scope` see them."""
+        ...
+
+    def atomic_width(self, kind: str, elem: Any) -> int:
+        """The most elements side by side that `atomic_add_vector` takes; 1: it is not there."""
+        ...
+
+    def atomic_add_vector(
+        self,
+        w: Writer,
+        elem: Any,
+        address: str,
+        offset: int,
+        values: Sequence[str],
+        mask: str,
+        scope: str,
+    ) -> None: ...
+
     def has_atomic(self, kind: str, elem: Any) -> bool:
         """Can `atomic` do this? If not, a loop over `atomic_cas` does."""
         ...

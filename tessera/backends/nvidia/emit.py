@@ -189,6 +189,28 @@ class NvidiaTarget:
         """Is there an instruction for it? bf16 is added from sm_90 on."""
         return not (kind == "add" and elem is bfloat16 and self.cc < 90)
 
+    def memory_fence(self, w: Writer, scope: str) -> None:
+        p.memory_fence(scope).emit(w, [])
+
+    def atomic_width(self, kind: str, elem: Any) -> int:
+        if kind != "add" or self.cc < 90:
+            return 1
+        return {float32: 4, float16: 8, bfloat16: 8}.get(elem, 1)
+
+    def atomic_add_vector(
+        self,
+        w: Writer,
+        elem: Any,
+        address: str,
+        offset: int,
+        values: Sequence[str],
+        mask: str,
+        scope: str,
+    ) -> None:
+        type, ptx = _atomic_type("add", elem)
+        row = p.add_vector(scope, ptx, type, offset, len(values))
+        row.emit(w, [address, *values, mask])
+
     # --- atomics -----------------------------------------------------------------------------------------------
     def atomic(
         self,

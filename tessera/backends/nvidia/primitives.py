@@ -243,6 +243,21 @@ def atomic(
 
 
 @lru_cache(maxsize=64)
+def add_vector(scope: str, ptx: str, type: str, offset: int, count: int) -> Primitive:
+    """Relaxed sums of neighbours in memory, 16-bit ones without flushing subnormals."""
+    noftz = "" if type == "float" else ".noftz"
+    text = (
+        f"red.relaxed.{scope}.global.add{noftz}.v{count}.{ptx} [$0 + {offset}], {braces(1, count)};"
+    )
+    return _store("add_vector", "ptr addrspace(1)", text, type, count, True)
+
+
+@lru_cache(maxsize=8)
+def memory_fence(scope: str) -> Primitive:
+    return Primitive("memory_fence", (), "void", f"fence.acq_rel.{scope};", "~{memory}", False)
+
+
+@lru_cache(maxsize=64)
 def atomic_shared_add(offset: int) -> Primitive:
     """Add to an i32 in shared memory where the predicate is on."""
     text = f"@$2 red.shared.add.u32 [$0 + {offset}], $1;"
