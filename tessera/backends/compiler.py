@@ -48,7 +48,7 @@ class Options:
     allowed_dot_input_precisions: tuple[str, ...] = ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6")
     max_num_imprecise_acc_default: int = 0
     extern_libs: tuple[tuple[str, str], ...] = ()
-    debug: bool | str = False  # "check": run checked, on the interpreter
+    debug: bool | str = False  # "check": a checked build, on the host
     backend_name: str = ""
     sanitize_overflow: bool = True
     arch: str | None = None

@@ -9,6 +9,7 @@ from tessera.backends.compiler import Backend, Options, Stage, make_options
 from tessera.config import knobs
 from tessera.ir import Module, PassManager, pack_locations
 from tessera.passes import neutral_pipeline
+from tessera.passes.checks import insert_checks
 
 
 class InterpreterBackend(Backend):
@@ -25,7 +26,7 @@ class InterpreterBackend(Backend):
     def stages(self, options: Options) -> dict[str, Stage]:
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
             # A checked launch reports values by the names they have in the source: nothing is merged or removed.
-            passes = [] if options.debug == "check" else neutral_pipeline()
+            passes = [insert_checks] if options.debug == "check" else neutral_pipeline()
             PassManager(passes, verify=knobs.compilation.verify).run(module)
             metadata["locations"] = pack_locations(module)
             return module

@@ -136,7 +136,7 @@ class CompiledKernel:
             at = (
                 driver.get_current_stream(driver.get_current_device()) if stream is None else stream
             )
-            values = [driver.address(x) for x in args]
+            values = driver.arguments(self, args)
             self.run(gx, gy, gz, at, self.function, self.packed_metadata, None, None, None, *values)
 
         return launch

@@ -57,7 +57,7 @@ class Runtime(Group):
     check = BoolKnob(
         False,
         "TESSERA_CHECK",
-        doc="run every launch on the interpreter, checking bounds, NaN, overflow and assertions",
+        doc="check bounds, NaN, overflow and assertions in every launch, in a build for the CPU or on the interpreter",
     )
     num_threads = IntKnob(
         None,

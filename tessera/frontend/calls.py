@@ -260,7 +260,7 @@ def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
     if fe.options.backend_name != "interpreter":
         raise UnsupportedLanguageConstruct(
             "`breakpoint()` stops the interpreter only, and this kernel is compiled",
-            help='set TESSERA_INTERPRET=1, or launch the kernel with `debug="check"`',
+            help="set TESSERA_INTERPRET=1",
         )
     names: list[str] = []
     values: list[Value] = []

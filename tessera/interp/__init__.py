@@ -14,13 +14,16 @@ import numpy as np
 
 from tessera.dtypes import pointer_type
 from tessera.interp import arith, effects, teams, tile
-from tessera.interp.check import CheckedMachine
 from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
 from tessera.interp.memory import Memory
 from tessera.interp.numerics import settle
+from tessera.interp.reports import failure, from_words
 from tessera.ir import Module
+from tessera.ops.memory import UNKNOWN_EXTENT
 
-__all__ = ["EVALUATORS", "Machine", "Memory", "evaluate", "run"]
+__all__ = [
+    "EVALUATORS", "Machine", "Memory", "address_of", "evaluate", "extents_of", "failure", "from_words", "run",
+]  # fmt: skip
 
 _REGISTERED = (arith, effects, teams, tile)  # imported for the meanings they register
 
@@ -52,15 +55,24 @@ def address_of(x: Any) -> int:
     return x.data_ptr() if hasattr(x, "data_ptr") else int(x)
 
 
-def run(module: Module, grid: Sequence[int], args: Sequence[Any], check: bool = False) -> None:
-    """Execute the module's kernel for every program of the grid (x fastest), one after another.
+def extents_of(kinds: Sequence[str], args: Sequence[Any]) -> list[int]:
+    """The arguments that a checked build has after the others: first and end address of each pointer's storage."""
+    found: list[int] = []
+    for kind, x in zip(kinds, args, strict=True):
+        if kind.startswith("*"):
+            found += array_extent(x) or UNKNOWN_EXTENT
+    return found
 
-    `check`: stop at the first suspicious value, see check.py.
-    """
+
+def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
+    """Execute the module's kernel for every program of the grid (x fastest), one after another."""
     kernel = kernel_of(module)
     memory = Memory()
     values: list[Any] = []
-    for formal, x in zip(kernel.body.args, args, strict=True):
+    formals = kernel.body.args
+    if len(formals) > len(args):  # a checked build
+        args = [*args, *extents_of([a.type.short for a in formals[: len(args)]], args)]
+    for formal, x in zip(formals, args, strict=True):
         if not isinstance(formal.type, pointer_type):
             values.append(settle(np.asarray(x), formal.type))
             continue
@@ -73,7 +85,7 @@ def run(module: Module, grid: Sequence[int], args: Sequence[Any], check: bool = 
         values.append(np.asarray(address_of(x), np.int64))
     memory.open |= any(_makes_pointers(op) for op in module.walk())
     gx, gy, gz = (*grid, 1, 1, 1)[:3]
-    machine = (CheckedMachine if check else Machine)(module, memory, (gx, gy, gz))
+    machine = Machine(module, memory, (gx, gy, gz))
     with np.errstate(all="ignore"):
         machine.compute_uniform(kernel, values)
     for z in range(gz):

@@ -15,6 +15,7 @@ from tessera.dtypes import dtype
 from tessera.errors import DeviceAssertionError, InterpreterError
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import bits_type, carrier, from_storage, settle, storage, to_storage
+from tessera.interp.reports import failure
 from tessera.ir import elem_of
 from tessera.ops import gpu, memory, special
 
@@ -159,6 +160,18 @@ def assert_(m: Machine, op: memory.AssertOp, condition: Any) -> Any:
         at = f" at element {tuple(int(i) for i in where)}" if where else ""
         raise DeviceAssertionError(f"assertion failed{at}: {op.message}")
     return ()
+
+
+@evaluate(memory.CheckOp)
+def check_(m: Machine, op: memory.CheckOp, bad: Any, *values: Any) -> Any:
+    if not np.any(bad):
+        return ()
+    index, found = int(np.argmax(bad)), []
+    for v, x in zip(op.values, values, strict=True):
+        samples = op.samples(v)
+        at = (index if np.ndim(x) else 0,) if samples is None else samples
+        found.append([np.reshape(x, -1)[i] for i in at])
+    raise failure(op.row(), m.program, index, found)
 
 
 @evaluate(memory.PrintOp)

@@ -2,7 +2,12 @@
 
 from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Effect, Module, Op, Use, Value, attr, operand, region, require
-from tessera.ir.locations import pack_locations, unpack_locations
+from tessera.ir.locations import (
+    pack_location,
+    pack_locations,
+    unpack_location,
+    unpack_locations,
+)
 from tessera.ir.parse import parse_module
 from tessera.ir.passes import Pass, PassManager, pass_
 from tessera.ir.rewrite import Rewriter, RuleSet, rule
@@ -21,7 +26,7 @@ from tessera.ir.verify import verify
 
 __all__ = [
     "Block", "Builder", "DescriptorType", "Effect", "Module", "Op", "Pass", "PassManager", "Rewriter", "RuleSet",
-    "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "pack_locations",
-    "parse_module", "pass_", "print_module", "print_op", "region", "require", "rule", "scalar_of", "shape_of",
-    "unpack_locations", "verify", "with_elem",
+    "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "pack_location",
+    "pack_locations", "parse_module", "pass_", "print_module", "print_op", "region", "require", "rule", "scalar_of",
+    "shape_of", "unpack_location", "unpack_locations", "verify", "with_elem",
 ]  # fmt: skip

@@ -60,3 +60,18 @@ def unpack_locations(module: Module, packed: Packed) -> None:
         for block, labels in zip(op.regions, inner, strict=True):
             for v, name in zip(block.args, labels, strict=True):
                 v.name = name
+
+
+def pack_location(loc: Loc | None) -> list[Any] | None:
+    """One location and its call sites as JSON-able lists."""
+    if loc is None:
+        return None
+    place = [loc.file, loc.line, loc.col, loc.end_line, loc.end_col, loc.function, loc.first_line]
+    return [*place, pack_location(loc.call_site)]
+
+
+def unpack_location(packed: list[Any] | None) -> Loc | None:
+    if packed is None:
+        return None
+    file, line, col, end_line, end_col, function, first, site = packed
+    return Loc(file, line, col, end_line, end_col, function, first, unpack_location(site))

@@ -100,7 +100,7 @@ def uint_to_uniform_float(x):
     else:
         SCALE: constexpr = 1.0842020432385337e-19
         x = x.to(int64, bitcast=True)
-    x = arithmetic.where(x < 0, -x - 1, x)
+    x = arithmetic.where(x < 0, ~x, x)
     return x.to(float32) * SCALE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from tessera.dtypes import dtype, int1, pointer_type
@@ -14,6 +15,7 @@ from tessera.ir import (
     attr,
     elem_of,
     operand,
+    pack_location,
     require,
     shape_of,
     with_elem,
@@ -26,6 +28,7 @@ CACHE_STORE = ("", ".wb", ".cg", ".cs", ".wt")
 EVICTION = ("", "evict_first", "evict_last")
 SEMANTICS = ("acquire", "release", "acq_rel", "relaxed")
 PADDING = ("zero", "nan")
+UNKNOWN_EXTENT = (-(1 << 63), (1 << 63) - 1)  # first and end address of a storage that is not known
 SCOPES = ("gpu", "cta", "sys")
 
 
@@ -250,6 +253,49 @@ class AssertOp(Op, opcode="assert", effects=Effect.WRITE):
 
     def verify(self) -> None:
         require(elem_of(self.condition.type) == int1, self, "the condition is not int1")
+
+
+class CheckOp(Op, opcode="check", effects=Effect.WRITE):
+    """Stop the launch where any element of `bad` (int1) is true, with a report of kind `kind` (an error's code).
+
+    The report has the last `values` under `labels`; those before are facts that its text is made of.
+    """
+
+    bad: Value = operand()
+    values: tuple[Value, ...] = operand(variadic=True)
+    kind: str = attr()
+    message: str = attr()
+    labels: tuple[str, ...] = attr(default=())
+
+    def verify(self) -> None:
+        require(elem_of(self.bad.type) == int1, self, "`bad` is not int1")
+        require(len(self.labels) <= len(self.values), self, "more labels than values")
+
+    def samples(self, v: Value) -> tuple[int, ...] | None:
+        """The elements of `v`, counted row by row, that a report shows; None: the one that is bad, or a scalar."""
+        shape = shape_of(v.type)
+        if shape in ((), shape_of(self.bad.type)):
+            return None
+        n = prod(shape)
+        return tuple(range(n)) if n <= 4 else (0, 1, n - 2, n - 1)
+
+    def row(self) -> dict[str, Any]:
+        """What is known of a report before it is made, as JSON-able data."""
+        elems = [elem_of(v.type) for v in self.values]
+        samples = [self.samples(v) for v in self.values]
+        return {
+            "kind": self.kind,
+            "message": self.message,
+            "labels": list(self.labels),
+            "loc": pack_location(self.loc),
+            "shape": list(shape_of(self.bad.type)),
+            "types": [e.name if isinstance(e, dtype) else "pointer" for e in elems],
+            "counts": [1 if s is None else len(s) for s in samples],
+            "shapes": [
+                [] if s is None else list(shape_of(v.type))
+                for v, s in zip(self.values, samples, strict=True)
+            ],
+        }
 
 
 class PrintOp(Op, opcode="print", effects=Effect.WRITE):

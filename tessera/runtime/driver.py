@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from tessera.errors import DeviceAssertionError, HostPointerError, LaunchError, 
 from tessera.ir import parse_module, unpack_locations
 from tessera.runtime import cuda
 from tessera.runtime.benchmark import L2_BYTES, do_bench
+from tessera.runtime.checked import checked_launcher, hosted
 from tessera.runtime.cuda_abi import launch_config
 from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.fast_launch import Start
@@ -101,6 +102,13 @@ class Driver:
             return address_of_array(x)
         return x
 
+    def arguments(self, kernel: CompiledKernel, args: Sequence[Any]) -> Sequence[Any]:
+        """All run-time arguments as the kernel's launcher takes them: a checked build wants the arrays."""
+        if kernel.metadata.debug == "check":
+            return args
+        address = self.address
+        return [x if type(x) is int else address(x) for x in args]
+
 
 def _torch() -> Any:
     torch = sys.modules.get("torch")
@@ -123,18 +131,25 @@ class CpuDriver(Driver):
         native = make_launcher(kernel.metadata.args, "cpu")
         scratch = getattr(kernel.metadata, "scratch_bytes", 0)
 
-        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
-            status = native(
-                gx, gy, gz, get_pool(knobs.runtime.num_threads).handle, function, scratch, *args
-            )
+        def start(gx: int, gy: int, gz: int, *args: Any) -> None:
+            pool = get_pool(knobs.runtime.num_threads).handle
+            status = native(gx, gy, gz, pool, function, scratch, *args)
             if status:
                 raise _cpu_failure(kernel, status)
 
-        kernel.module, kernel.function, kernel.launcher = code, function, launch
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+            start(gx, gy, gz, *args)
+
+        checked = kernel.metadata.debug == "check"
+        kernel.module, kernel.function = code, function
+        kernel.launcher = checked_launcher(kernel, start) if checked else launch
         kernel.n_regs = kernel.n_spills = 0
         kernel.n_max_threads = 1
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
+        if kernel.metadata.debug == "check":
+            return None
+
         def fail(status: int) -> None:
             raise _cpu_failure(kernel, status)
 
@@ -168,14 +183,10 @@ class InterpreterDriver(Driver):
         run = importlib.import_module("tessera.interp").run  # needs NumPy, which is slow to import
         if getattr(kernel.metadata, "locations", None):
             unpack_locations(module, kernel.metadata.locations)
-        check = kernel.metadata.debug == "check"
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
-            hosted = [x.cpu() if getattr(x, "is_cuda", False) else x for x in args]
-            run(module, (gx, gy, gz), hosted, check)
-            for device, host in zip(args, hosted, strict=True):
-                if device is not host:
-                    device.copy_(host)
+            with hosted(args) as host:
+                run(module, (gx, gy, gz), host)
 
         kernel.module, kernel.function, kernel.launcher = module, module, launch
         kernel.n_regs = kernel.n_spills = 0

@@ -273,11 +273,9 @@ class JITFunction(JITCallable, KernelInterface):
             kwargs["instrumentation_mode"] = mode
         bind = self._bind or self.create_binder()
         values, pairs, options = bind(*args, **kwargs)
-        on = (
-            driver_named("interpreter")
-            if self._interpret or check
-            else driver.for_arguments(values)
-        )
+        on = driver_named("interpreter") if self._interpret else driver.for_arguments(values)
+        if check and on.name != "interpreter":
+            on = driver_named("cpu")  # checked builds run on the host
         device = on.get_current_device()
         cache, prepared_of, target, _, _ = self.device_caches[
             device if on.name == "cuda" else f"{on.name}:{device}"
@@ -357,8 +355,7 @@ class JITFunction(JITCallable, KernelInterface):
         device: int,
     ) -> None:
         stream = on.get_current_stream(device)
-        address = on.address
-        args = [x if type(x) is int else address(x) for x in prepared.arguments(values)]
+        args = on.arguments(kernel, prepared.arguments(values))
         if kernel.module is None:
             on.load_kernel(kernel)
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook

@@ -216,8 +216,16 @@ case(
 )
 
 
+@pytest.fixture(params=["interpreter", "cpu"])
+def target(request: pytest.FixtureRequest):
+    """Both builds make the same reports."""
+    driver.set_active(request.param)
+    yield request.param
+    driver.reset_active()
+
+
 @pytest.mark.parametrize(("kind", "body", "args", "text"), CASES)
-def test_report(tmp_path: Path, kind: type, body: str, args: Any, text: str):
+def test_report(target: str, tmp_path: Path, kind: type, body: str, args: Any, text: str):
     path = tmp_path / "kernel.py"
     path.write_text(HEAD + textwrap.dedent(body).strip("\n") + "\n")
     spec = importlib.util.spec_from_file_location("kernel", path)
@@ -288,7 +296,11 @@ def test_breakpoint_sees_the_variables(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr("sys.breakpointhook", hook)
     p, q = np.arange(4, dtype=np.float32), np.zeros(4, np.float32)
-    stops[(2,)](p, q, 3, 4, debug="check")
+    driver.set_active("interpreter")
+    try:
+        stops[(2,)](p, q, 3, 4, debug="check")
+    finally:
+        driver.reset_active()
     assert len(seen) == 2  # once a program
     names, file, line = seen[1]
     np.testing.assert_array_equal(names["x"], p * 3)

@@ -400,7 +400,7 @@ case(
        |
      7 |         breakpoint()
        |         ^^^^^^^^^^^^
-      = help: set TESSERA_INTERPRET=1, or launch the kernel with `debug="check"`
+      = help: set TESSERA_INTERPRET=1
     """,
 )
 

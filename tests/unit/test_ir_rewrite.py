@@ -164,6 +164,7 @@ def test_what_is_dead() -> None:
         "print",
         "barrier",
         "breakpoint",
+        "check",
         "assume",
         "call",
     }

@@ -17,14 +17,19 @@ from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, Pass, PassManager
 from tessera.passes import neutral_pipeline
+from tessera.passes.checks import insert_checks
 from tessera.passes.descriptors import lower_descriptor_rows
 
 # The lowering emits vectors and hoists by itself: LLVM only makes registers of stack slots and cleans up.
 LLVM_PASSES = "sroa,instcombine,simplifycfg"
 
 
-def cpu_pipeline() -> list[Pass]:
+def cpu_pipeline(checked: bool = False) -> list[Pass]:
     """The passes between the front end and the lowering to loops."""
+    if (
+        checked
+    ):  # values are reported by the names that they have in the source, and where they are computed
+        return [lower_descriptor_rows, insert_checks, *neutral_pipeline()[:2]]
     return [
         lower_descriptor_rows,
         *neutral_pipeline(),
@@ -57,14 +62,14 @@ class CpuBackend(Backend):
 
     def stages(self, options: Options) -> dict[str, Stage]:
         return {
-            "tir": self._tir,
+            "tir": lambda module, metadata: self._tir(module, options.debug == "check"),
             "llir": lambda module, metadata: self._llir(module, metadata, options),
             "object": self._object,
         }
 
-    def _tir(self, module: Module, metadata: dict[str, Any]) -> Module:
+    def _tir(self, module: Module, checked: bool) -> Module:
         manager = PassManager(
-            cpu_pipeline(), knobs.compilation.verify, knobs.compilation.print_after or ""
+            cpu_pipeline(checked), knobs.compilation.verify, knobs.compilation.print_after or ""
         )
         return manager.run(module)
 
@@ -78,6 +83,8 @@ class CpuBackend(Backend):
         metadata["scratch_bytes"] = lowered.scratch_bytes
         metadata["assertions"] = lowered.assertions
         metadata["assumed_disjoint"] = lowered.assumed_disjoint
+        if options.debug == "check":
+            metadata["checks"] = lowered.checks
         return lowered.text
 
     def _object(self, text: str, metadata: dict[str, Any]) -> bytes:

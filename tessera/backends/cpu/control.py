@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.backends.cpu.affine import elementwise
 from tessera.backends.cpu.casts import cast
+from tessera.backends.cpu.checks import leave_if_reported
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.plan import (
@@ -397,6 +398,8 @@ def _call(lo: Lowering, op: CallOp) -> None:
     """Scalars by value, tiles by address; results through slots."""
     flush(lo, op)
     args = [f"ptr {lo.context}", *(f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3))]
+    if lo.report:
+        args.append(f"ptr {lo.report}")
     for v in op.args:
         if isinstance(v.type, TileType):
             args.append(f"ptr {materialise(lo, v, op).ptr}")
@@ -406,6 +409,8 @@ def _call(lo: Lowering, op: CallOp) -> None:
     args += [f"ptr {s.ptr if isinstance(s, Buffer) else s}" for s in slots]
     lo.em.stmt(f"call void @{function_name(op.callee)}({', '.join(args)})")
     lo.memory_changed()
+    if lo.report:
+        leave_if_reported(lo)
     for r, slot in zip(op.results, slots, strict=True):
         read_slot(lo, r, slot, lo.block)
 

@@ -44,6 +44,9 @@ class Emitter:
         self.count = 0
         self.dry = False  # everything goes into the innermost scope, to be thrown away
         self.memory = 0  # version of everything outside the tile buffers: part of the key of reads
+        self.pinned = (
+            False  # reads and traps stay in the loop they stand in, behind the checks before them
+        )
         self.flags = ""  # fast-math flags of sums, differences and products
 
     # --- instructions ------------------------------------------------------------------------------
@@ -74,7 +77,7 @@ class Emitter:
         natural = self.depth_of(text)
         target = natural
         for i in range(len(scopes) - 1, natural, -1):
-            if not scopes[i].always or scopes[i].branch:
+            if self.pinned or not scopes[i].always or scopes[i].branch:
                 target = i
                 break
         return self._place(text, f"{text};{version}", target, target)

@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.backends.cpu import control, demand, dot, effects, host, reduce
+from tessera.backends.cpu import checks, control, demand, dot, effects, host, reduce
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
 from tessera.backends.cpu.target import CpuFacts
@@ -16,6 +16,7 @@ from tessera.dtypes import dtype, int1, int32, int64, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import (
+    CheckOp,
     FuncOp,
     GridDependencyOp,
     LoadOp,
@@ -27,6 +28,7 @@ from tessera.ops import (
 )
 
 _REGISTERED = (
+    checks,
     control,
     demand,
     dot,
@@ -47,6 +49,7 @@ class LoweredModule:
     assumed_disjoint: list[tuple[int, int, int]]
     args: list[str]
     assertions: list[str]
+    checks: list[dict[str, Any]]
 
 
 def lower_module(
@@ -56,7 +59,10 @@ def lower_module(
 
     `fuse`: contract a product and a sum. `overlap`: arguments may overlap in any way.
     """
-    state = ModuleState(facts, fuse=fuse, overlap=overlap)
+    checked = any(isinstance(op, CheckOp) for op in module.walk())
+    state = ModuleState(facts, fuse=fuse, overlap=overlap or checked, checked=checked)
+    if checked:
+        state.globals[checks.RECORD] = None
     functions: list[str] = []
     kernel: FuncOp | None = None
     for f in module.body:
@@ -73,8 +79,11 @@ def lower_module(
     declarations = [d for d in state.declarations if d.split("@", 1)[1].split("(", 1)[0] not in own]
     text = "\n".join([*parts, *declarations, *functions, "!0 = !{}", "!1 = !{i32 1}", ""])
     kinds = [a.type.short for a in kernel.body.args]
+    if checked:
+        kinds.append("ptr")  # of the report
     pairs = [(i, j, same) for (i, j), same in sorted(state.assumed_disjoint.items())]
-    return LoweredModule(text, name or kernel.name, state.scratch, pairs, kinds, state.assertions)
+    return LoweredModule(text, name or kernel.name, state.scratch, pairs, kinds, state.assertions,
+                         state.checks)  # fmt: skip
 
 
 def _is_simple(op: Op) -> bool:
@@ -103,11 +112,16 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
     for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
         lo.scalars[arg] = _argument(lo, arg, i, dict(attrs))
+    if state.checked:
+        where = em.op(f"getelementptr i8, ptr %args, i64 {8 * len(f.body.args)}")
+        lo.report = em.op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
     sizes = [em.op(_context_field(lo, d)) for d in range(3)]
     lo.sizes = [make(int32, 1, s) for s in sizes]
     with em.counted("%begin", "%end", "1", always=False) as pid:
         flat = em.op(f"trunc i64 {pid} to i32")
         _programs(lo, flat, sizes)
+        if state.checked:
+            checks.leave_if_reported(lo)
         control.lower_block(lo, f.body)
     em.stmt("br label %exit")
     em.label("exit")
@@ -162,6 +176,9 @@ def _function(state: ModuleState, f: FuncOp) -> str:
         params.append(f"i32 {text}")
         lo.programs[d] = Val(int32, 1, text, True, text, nonneg=True)
     lo.sizes = [make(int32, 1, em.op(_context_field(lo, d))) for d in range(3)]
+    if state.checked:
+        lo.report, lo.exit_label = em.parameter("%report"), "exit"
+        params.append("ptr %report")
     for i, arg in enumerate(f.body.args):
         text = em.parameter(f"%arg{i}")
         if isinstance(arg.type, TileType):
@@ -175,6 +192,9 @@ def _function(state: ModuleState, f: FuncOp) -> str:
     outs = [em.parameter(f"%out{i}") for i in range(len(f.returns))]
     end = control.lower_block(lo, f.body)
     _return(lo, end, outs)
+    if lo.exit_label:
+        em.stmt("br label %exit")
+        em.label("exit")
     em.stmt("ret void")
     params += [f"ptr {o}" for o in outs]
     head = f"define internal void @{symbol(f.name)}({', '.join(params)}) nounwind {ATTRIBUTES}"

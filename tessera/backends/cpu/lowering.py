@@ -97,6 +97,8 @@ class ModuleState:
     assumed_disjoint: dict[tuple[int, int], int] = field(default_factory=lambda: {})
     overlap: bool = False  # nothing is assumed
     assertions: list[str] = field(default_factory=lambda: [])
+    checked: bool = False  # a checked build: `checks` has the row of each report that it can make
+    checks: list[dict[str, Any]] = field(default_factory=lambda: [])
     scratch: int = 0
     fuse: bool = True
     debug: bool = False
@@ -143,7 +145,9 @@ class Lowering:
         self.extent: dict[str, int] = {}  # of loop indices: it is below this
         self.stack_bytes = 0
         self.versions = 0
+        self.em.pinned = state.checked
         self.context = "%ctx"
+        self.report = ""  # a checked build: where a report is left, see checks.py
         self.programs: dict[int, Val] = {}
         self.sizes: list[Val] = []
         self.exit_label = ""

@@ -1,0 +1,174 @@
+"""Checks of checked builds: look at a whole tile fast; where an element is bad, find the first, report it and leave.
+
+The launch gives the address of a report, 64-bit words: the linear program id of the report (all ones but the sign
+while there is none), a lock, the number of the check, the element counted row by row, the values. Of several programs
+that fail the one with the smallest id has the last word; programs behind it do not start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.backends.cpu.casts import cast
+from tessera.backends.cpu.loops import nest
+from tessera.backends.cpu.lowering import Lowering, executes
+from tessera.backends.cpu.plan import prepare, run
+from tessera.backends.cpu.text import scalar_type
+from tessera.backends.cpu.values import Coord, Point, Val
+from tessera.dtypes import dtype, float64, int64
+from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.ops import memory
+
+HEADER = 4  # words of a report before its values
+
+# Leave a record of `n` words (check, element, values) unless a program with a smaller id did.
+RECORD = """define internal void @record(ptr %report, i64 %pid, ptr %words, i64 %n) noinline cold nounwind {
+entry:
+  %lock = getelementptr i64, ptr %report, i64 1
+  %to = getelementptr i64, ptr %report, i64 2
+  br label %spin
+spin:
+  %x = cmpxchg ptr %lock, i64 0, i64 1 acquire monotonic
+  %got = extractvalue { i64, i1 } %x, 1
+  br i1 %got, label %look, label %spin
+look:
+  %best = load i64, ptr %report, align 8
+  %first = icmp slt i64 %pid, %best
+  br i1 %first, label %copy, label %out
+copy:
+  %i = phi i64 [ 0, %look ], [ %next, %copy ]
+  %a = getelementptr i64, ptr %words, i64 %i
+  %b = getelementptr i64, ptr %to, i64 %i
+  %w = load i64, ptr %a, align 8
+  store i64 %w, ptr %b, align 8
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %n
+  br i1 %more, label %copy, label %done
+done:
+  store atomic i64 %pid, ptr %report monotonic, align 8
+  br label %out
+out:
+  store atomic i64 0, ptr %lock release, align 8
+  ret void
+}"""
+
+
+def _linear_id(lo: Lowering) -> str:
+    em = lo.em
+    x, y, z = (em.op(f"zext i32 {lo.text(lo.programs[d], 1)} to i64") for d in range(3))
+    gx, gy = (em.op(f"zext i32 {lo.text(lo.sizes[d], 1)} to i64") for d in range(2))
+    rows = em.op(f"add i64 {y}, {em.op(f'mul i64 {gy}, {z}')}")
+    return em.op(f"add i64 {x}, {em.op(f'mul i64 {gx}, {rows}')}")
+
+
+def leave(lo: Lowering) -> None:
+    """End the program; what follows in this branch is unreachable."""
+    lo.em.stmt(f"br label %{lo.exit_label}")
+    lo.em.label(lo.em.new_label("after"))
+
+
+def leave_if_reported(lo: Lowering) -> None:
+    """End the program if it, or one before it, has made a report."""
+    best = lo.em.here(f"load atomic i64, ptr {lo.report} monotonic, align 8")
+    with lo.em.branch(lo.em.here(f"icmp sle i64 {best}, {_linear_id(lo)}")):
+        leave(lo)
+
+
+@executes(memory.CheckOp)
+def _check(lo: Lowering, op: memory.CheckOp) -> None:
+    shown = [v for v in op.values if isinstance(v.type, TileType)]
+    prepare(lo, shown, op, loop=[], keep_top=False)
+    if not isinstance(op.bad.type, TileType):
+        bad = lo.scalar(op.bad)
+        if bad.const is not False:
+            with lo.em.branch(lo.text(bad, 1)):
+                _leave_report(lo, op, "0", Point((), 1))
+        return
+    found = _any(lo, op)
+    with lo.em.branch(found):
+        _leave_report(lo, op, *_first(lo, op.bad))
+
+
+def _any(lo: Lowering, op: memory.CheckOp) -> str:
+    """An i1: whether any element is bad."""
+    em, v = lo.em, op.bad
+    prepare(lo, [v], op)
+    cell = em.alloca("i1", align=8)
+    em.stmt(f"store i1 false, ptr {cell}")
+
+    def body(at: Point) -> None:
+        x = lo.value(v, at)
+        text = lo.text(x, x.lanes)
+        if x.lanes > 1:
+            bits = f"<{x.lanes} x i1> {text}"
+            text = em.call("i1", f"llvm.vector.reduce.or.v{x.lanes}i1", bits)
+        before = em.here(f"load i1, ptr {cell}")
+        em.stmt(f"store i1 {em.here(f'or i1 {text}, {before}')}, ptr {cell}")
+
+    run(lo, nest(lo, shape_of(v.type)), body, [v])
+    return em.here(f"load i1, ptr {cell}")
+
+
+def _first(lo: Lowering, bad: Value) -> tuple[str, Point]:
+    """The first bad element, counted row by row, and its point. There is one."""
+    em, shape = lo.em, shape_of(bad.type)
+    slot, k = em.alloca("i64", align=8), em.new_label("first")
+    em.stmt(f"store i64 -1, ptr {slot}")
+    em.stmt(f"br label %{k}")
+    em.label(k)
+    with em.region():
+        number = em.here(f"add i64 {em.here(f'load i64, ptr {slot}')}, 1")
+        em.stmt(f"store i64 {number}, ptr {slot}")
+        lo.memo = {}
+        x = lo.text(lo.value(bad, _point(lo, number, shape)), 1)
+        em.stmt(f"br i1 {x}, label %{k}.found, label %{k}")
+        em.label(f"{k}.found")
+    lo.memo = {}
+    number = em.here(f"load i64, ptr {slot}")
+    return number, _point(lo, number, shape)
+
+
+def _point(lo: Lowering, number: str, shape: tuple[int, ...]) -> Point:
+    """The place of an element counted row by row."""
+    coords: list[Coord] = []
+    for size in reversed(shape[1:]):
+        coords.append(lo.index(lo.em.here(f"urem i64 {number}, {size}"), 1, size))
+        number = lo.em.here(f"udiv i64 {number}, {size}")
+    first = lo.em.here(f"add i64 {number}, 0")
+    return Point((lo.index(first, 1, shape[0]), *reversed(coords)), 1)
+
+
+def _leave_report(lo: Lowering, op: memory.CheckOp, number: str, at: Point) -> None:
+    em = lo.em
+    words: list[str] = [str(len(lo.state.checks)), number]
+    lo.state.checks.append(op.row())
+    for v in op.values:
+        samples, shape = op.samples(v), shape_of(v.type)
+        points = [at] if samples is None else [_constant_point(i, shape) for i in samples]
+        words += [_word(lo, v, lo.value(v, p)) for p in points]
+    record = em.alloca("i64", len(words), align=8)
+    for i, word in enumerate(words):
+        em.stmt(f"store i64 {word}, ptr {em.op(f'getelementptr i64, ptr {record}, i64 {i}')}")
+    args = f"ptr {lo.report}, i64 {_linear_id(lo)}, ptr {record}, i64 {len(words)}"
+    em.stmt(f"call void @record({args})")
+    lo.memo = {}
+    leave(lo)
+
+
+def _constant_point(number: int, shape: tuple[int, ...]) -> Point:
+    coords: list[Coord] = []
+    for size in reversed(shape):
+        number, i = divmod(number, size)
+        coords.append(Coord(i, (), None, size))
+    return Point(tuple(reversed(coords)), 1)
+
+
+def _word(lo: Lowering, v: Value, x: Val) -> str:
+    """A value in 64 bits: integers extended, floats as doubles, pointers as addresses."""
+    t: Any = elem_of(v.type)
+    text = lo.text(x, 1)
+    if not isinstance(t, dtype):
+        return lo.em.op(f"ptrtoint {scalar_type(t)} {text} to i64")
+    if not t.is_floating():
+        return cast(lo.lanes(1), text, t, int64)
+    return lo.em.op(f"bitcast double {cast(lo.lanes(1), text, t, float64)} to i64")

@@ -1,0 +1,80 @@
+"""What a checked launch says of the element where it stopped.
+
+A report is a row of data (`CheckOp.row`), which compiled code has in its metadata, and the values found there.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tessera.errors import (
+    DeviceAssertionError,
+    IntegerOverflow,
+    NotFinite,
+    OutOfBounds,
+    TesseraError,
+)
+from tessera.interp.numerics import CARRIERS
+from tessera.ir import unpack_location
+
+KINDS: dict[str, type[TesseraError]] = {
+    e.code: e for e in (DeviceAssertionError, IntegerOverflow, NotFinite, OutOfBounds)
+}
+
+
+def failure(
+    row: Mapping[str, Any], program: Sequence[int], index: int, values: Sequence[Sequence[Any]]
+) -> TesseraError:
+    """The error of a check: `index` counts the elements row by row, `values` has the samples of each value."""
+    facts = [v[0] for v in values[: len(values) - len(row["labels"])]]
+    kind = KINDS[row["kind"]]
+    message = row["message"]
+    if kind is OutOfBounds:
+        message = _out_of_bounds(message, int(facts[0]), int(facts[1]))
+    elif kind is NotFinite:
+        nan = bool(np.isnan(facts[0]))
+        of = "infinities" if nan and facts[1] else "finite numbers"
+        message = message.format("NaN" if nan else "infinity", of)
+    by_zero = message.endswith("division by zero")
+    error = kind(message, help="divide where the divisor is not 0" if by_zero else None)
+    error.loc = unpack_location(row["loc"])
+    where = f"program ({', '.join(map(str, program))})"
+    element = [int(i) for i in np.unravel_index(index, row["shape"])] if row["shape"] else []
+    error.note(where + (f", element ({', '.join(map(str, element))})" if element else ""))
+    shapes = row["shapes"][len(facts) :]
+    for label, shape, found in zip(row["labels"], shapes, values[len(facts) :], strict=True):
+        error.note(f"{label} = {_shown(found, shape)}")
+    return error
+
+
+def _out_of_bounds(message: str, element: int, holds: int) -> str:
+    where = (
+        f", whose storage ends after element {holds - 1}"
+        if element >= 0
+        else ", before its storage"
+    )
+    return message.format(element) + where
+
+
+def _shown(found: Sequence[Any], shape: Sequence[int]) -> str:
+    if not shape:
+        return str(found[0])
+    texts = [str(x) for x in found]
+    if len(texts) < prod(shape):
+        texts.insert(len(texts) // 2, "...")
+    return f"[{', '.join(texts)}] of shape {'x'.join(map(str, shape))}"
+
+
+def from_words(row: Mapping[str, Any], words: Iterator[int]) -> list[list[Any]]:
+    """The values that compiled code left as 64-bit words, floats as doubles."""
+    found: list[list[Any]] = []
+    for name, count in zip(row["types"], row["counts"], strict=True):
+        kind = np.dtype(CARRIERS.get(name, np.int64))
+        raw = np.array([next(words) for _ in range(count)], np.int64)
+        found.append(list((raw.view(np.float64) if kind.kind == "f" else raw).astype(kind)))
+    return found
