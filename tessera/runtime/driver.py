@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import cache, cached_property
 from typing import Any
 
@@ -102,7 +102,7 @@ class Driver:
             return address_of_array(x)
         return x
 
-    def arguments(self, kernel: CompiledKernel, args: Sequence[Any]) -> Sequence[Any]:
+    def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
         """All run-time arguments as the kernel's launcher takes them: a checked build wants the arrays."""
         if kernel.metadata.debug == "check":
             return args
