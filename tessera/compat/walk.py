@@ -66,7 +66,8 @@ class WalkedOp:
         return NAMES.get(self.op.opcode, f"tessera.{self.op.opcode}")
 
     def get_num_operands(self) -> int:
-        return len(self.op.operands)
+        # What is written through a descriptor is what its base points to, not its extents and strides.
+        return 1 if self.op.opcode == "make_descriptor" else len(self.op.operands)
 
     def get_operand(self, i: int) -> WalkedValue:
         return WalkedValue(self.op.operands[i])

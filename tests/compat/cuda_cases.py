@@ -1,13 +1,20 @@
 """What only a GPU has: CUDA graphs, Inductor's own launcher, templates on tensor cores, flex attention."""
 
+# pyright: reportIndexIssue=false
 from __future__ import annotations
+
+from typing import Any
 
 # isort: off
 import tessera.compat  # noqa: F401  before torch._dynamo, which imports triton
 import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
+import triton
+import triton.language as tl
+from torch._inductor.utils import run_and_get_code
 from torch.nn.attention.flex_attention import flex_attention
+from triton.tools.tensor_descriptor import TensorDescriptor
 import report
 # isort: on
 
@@ -65,6 +72,68 @@ def case_matmul_templates() -> list[float]:
         )
     assert max(errors) < 1e-2, errors
     return errors
+
+
+TEMPLATES = {
+    "max_autotune": True, "max_autotune_gemm_backends": "TRITON", "max_autotune_conv_backends": "TRITON",
+}  # fmt: skip
+
+
+def same(function: Any, *args: torch.Tensor, close: float = 2e-2) -> str:
+    """Compile `function`, compare with eager in fp32, return the generated code."""
+    torch._dynamo.reset()
+    found, code = run_and_get_code(torch.compile(function), *args)
+    expected = function(*(a.float() for a in args))
+    torch.testing.assert_close(found.float(), expected, rtol=close, atol=close)
+    return "\n".join(code)
+
+
+def case_other_templates() -> None:
+    """Batched products, convolutions and sums of products and biases."""
+    torch.manual_seed(0)
+    a, b, c = (torch.randn(n).bfloat16() for n in ((8, 256, 128), (8, 128, 192), (192,)))
+    x, w = (torch.randn(n).bfloat16() / 8 for n in ((4, 32, 28, 28), (64, 32, 3, 3)))
+    with inductor_config.patch(TEMPLATES):
+        assert "tl.dot(" in same(lambda a, b: torch.bmm(a, b).relu() / 8, a, b)
+        assert "tl.dot(" in same(lambda a, b, c: torch.addmm(c, a, b).sigmoid(), a[0], b[0], c)
+        same(lambda x, w: torch.nn.functional.conv2d(x, w, padding=1).relu(), x, w)
+
+
+def case_persistent_templates_with_descriptors() -> None:
+    torch.manual_seed(0)
+    a, b = (torch.randn(1024, 1024).half() / 8 for _ in range(2))
+    with inductor_config.patch({**TEMPLATES, "triton.enable_persistent_tma_matmul": True}):
+        same(lambda a, b: (a @ b).relu() + 1, a, b)
+
+
+def case_max_autotune_mode() -> None:
+    torch._dynamo.reset()
+    model = block(512).bfloat16().eval()
+    compiled = torch.compile(model, mode="max-autotune")
+    x = torch.randn(8, 128, 512).bfloat16()
+    with torch.no_grad():
+        for _ in range(3):
+            torch.compiler.cudagraph_mark_step_begin()
+            found = compiled(x).clone()
+        torch.testing.assert_close(found, model(x), rtol=5e-2, atol=5e-2)
+
+
+@triton.jit
+def copy_kernel(source, target, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.program_id(0) * M, tl.program_id(1) * N
+    target.store([i, j], source.load([i, j]) * 2)
+
+
+def case_descriptors_of_the_host() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        a, b = (TensorDescriptor.from_tensor(t, [32, 64]) for t in (x, out))
+        copy_kernel[(4, 4)](a, b, 32, 64)
+        return out + 1
+
+    torch._dynamo.reset()
+    x = torch.randn(128, 256)
+    torch.testing.assert_close(torch.compile(doubled, fullgraph=True)(x), 2 * x + 1)
 
 
 def case_flex_attention() -> None:

@@ -210,6 +210,23 @@ def case_in_place_kernel() -> None:
     same(accumulate, *tensors((1000,), (1000,)))
 
 
+@triton.jit
+def block_kernel(source, target, rows, columns, M: tl.constexpr, N: tl.constexpr):
+    a = tl.make_tensor_descriptor(source, [rows, columns], [columns, 1], [M, N])
+    b = tl.make_tensor_descriptor(target, [rows, columns], [columns, 1], [M, N])
+    i, j = tl.program_id(0) * M, tl.program_id(1) * N
+    b.store([i, j], a.load([i, j]) * 2)
+
+
+def case_user_kernel_with_descriptors() -> None:
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        block_kernel[(4, 4)](x, out, *x.shape, 32, 64)
+        return out + x
+
+    same(doubled, torch.randn(128, 256))
+
+
 def case_triton_op() -> None:
     @triton_op("tessera_tests::add", mutates_args={})
     def added(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -244,6 +261,45 @@ def case_autograd_function() -> None:
     torch._dynamo.reset()
     torch.compile(lambda a, b: (Added.apply(a, b) ** 2).sum(), fullgraph=True)(a, b).backward()
     torch.testing.assert_close(a.grad, 2 * (a + b).detach())
+
+
+class WithKernels(torch.nn.Module):
+    """Layers, an operator that is a kernel, a function with a kernel's gradient, and a kernel as it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.out = torch.nn.Linear(32, 64), torch.nn.Linear(64, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = Added.apply(self.inner(x), x.repeat(1, 2)).relu()
+        return torch.ops.tessera_tests.doubled(self.out(y)).softmax(-1)
+
+
+@triton_op("tessera_tests::doubled", mutates_args={})
+def doubled(a: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(a)
+    wrap_triton(scale_kernel)[lambda meta: (triton.cdiv(a.numel(), meta["BLOCK"]),)](
+        a, out, a.numel(), 2.0
+    )
+    return out
+
+
+doubled.register_autograd(lambda context, grad: doubled(grad))
+
+
+def case_a_model_with_kernels() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    model, x = WithKernels(), torch.randn(16, 32)
+
+    def step(call: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        model.zero_grad()
+        loss = call(x).square().sum()
+        loss.backward()
+        return [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+    torch.testing.assert_close(step(torch.compile(model, fullgraph=True)), step(model))
+    assert torch._dynamo.explain(model)(x).graph_break_count == 0
 
 
 def case_accesses_of_a_kernel() -> None:
