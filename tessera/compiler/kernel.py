@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -13,6 +14,7 @@ from tessera.errors import OutOfResources
 
 # Set by the runtime: kernel → its driver. A compiler without a runtime cannot launch.
 DRIVER_FOR: list[Callable[[GPUTarget], Any]] = []
+_LOADING = threading.RLock()
 
 
 class AsmDict(dict[str, Any]):
@@ -114,7 +116,13 @@ class CompiledKernel:
     def _init_handles(self) -> None:
         """Load the binary on the current device. OutOfResources if the device cannot run it."""
         if self.module is None:
-            DRIVER_FOR[0](self.target).load_kernel(self)
+            self.load(DRIVER_FOR[0](self.target))
+
+    def load(self, driver: Any) -> None:
+        """Load the binary, once: a second copy would take the first one's place while another thread runs it."""
+        with _LOADING:
+            if self.module is None:
+                driver.load_kernel(self)
 
     def check_resources(self, shared_limit: int, thread_limit: int, warp_size: int) -> None:
         if self.metadata.shared > shared_limit:
@@ -126,8 +134,8 @@ class CompiledKernel:
     def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
         """`kernel[(x, y, z)](*args, stream=None)`; constexpr arguments are given too and skipped.
 
-        Unlike a launch by the kernel function it does not look whether arrays overlap partially: where they may,
-        compile for the CPU with `may_overlap=True`.
+        Where arrays share memory in a way that this build does not expect, it raises LaunchError; a launch by the
+        kernel function takes another build then.
         """
         gx, gy, gz = grid
 
@@ -136,6 +144,7 @@ class CompiledKernel:
             at = (
                 driver.get_current_stream(driver.get_current_device()) if stream is None else stream
             )
+            driver.check_arrays(self, self.arguments(args))
             values = driver.arguments(self, args)
             self.run(gx, gy, gz, at, self.function, self.packed_metadata, None, None, None, *values)
 
@@ -151,6 +160,10 @@ class CompiledKernel:
             self._init_handles()
             self._run = self._make_run()
         return self._run
+
+    def arguments(self, args: Sequence[Any]) -> Iterable[Any]:
+        """From all arguments those that the binary takes."""
+        return self._picker()(args)
 
     def _make_run(self) -> Callable[..., None]:
         launcher, pick = self.launcher, self._picker()
@@ -170,7 +183,6 @@ class CompiledKernel:
         return run
 
     def _picker(self) -> Callable[[Sequence[Any]], Iterable[Any]]:
-        """From all arguments to those that the binary takes."""
         if not hasattr(self.src, "signature"):
             return lambda args: args
         kinds = tuple(self.src.signature.values())

@@ -6,9 +6,9 @@ from __future__ import annotations
 import ctypes
 import sys
 import types
-from functools import cache
 from typing import Any
 
+from tessera.backends.once import once
 from tessera.dtypes import dtype
 from tessera.runtime.dlpack import memory_of, on_cuda, speaks_dlpack
 from tessera.runtime.fast_bind_ir import READ_NUMPY, READ_PYTHON, READ_TENSOR, ROW
@@ -112,7 +112,7 @@ def _pointer(address: int) -> int:
     return ctypes.c_uint64.from_address(address).value
 
 
-@cache
+@once
 def array_types() -> ArrayTypes:
     return ArrayTypes()
 

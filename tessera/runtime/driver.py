@@ -23,10 +23,11 @@ from tessera.ir import parse_module, unpack_locations
 from tessera.runtime import cuda
 from tessera.runtime.benchmark import L2_BYTES, do_bench
 from tessera.runtime.checked import checked_launcher, hosted
-from tessera.runtime.cuda_abi import launch_config
+from tessera.runtime.cuda_abi import INVALID_CONTEXT, launch_config
 from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.fast_launch import Start
 from tessera.runtime.launcher import make_launcher
+from tessera.runtime.overlap import reach, violates
 from tessera.runtime.specialize import address_of_array
 from tessera.runtime.tensor_maps import TensorMaps
 from tessera.runtime.tensors import is_numpy
@@ -89,12 +90,15 @@ class Driver:
         return self
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
-        """Set the kernel's module, function and launcher for the current device."""
+        """Set the kernel's function, launcher and, last, module for the current device (see CompiledKernel.load)."""
         raise NotImplementedError
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
         """How native code starts a loaded kernel; None where it cannot."""
         return None
+
+    def check_arrays(self, kernel: CompiledKernel, args: Iterable[Any]) -> None:
+        """LaunchError if the arrays lie in a way that the kernel was not compiled for."""
 
     def address(self, x: Any) -> Any:
         """An argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
@@ -140,11 +144,25 @@ class CpuDriver(Driver):
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
             start(gx, gy, gz, *args)
 
+        start.code = code  # type: ignore[attr-defined]  stays mapped while a launch may run it
         checked = kernel.metadata.debug == "check"
-        kernel.module, kernel.function = code, function
-        kernel.launcher = checked_launcher(kernel, start) if checked else launch
         kernel.n_regs = kernel.n_spills = 0
         kernel.n_max_threads = 1
+        kernel.function = function
+        kernel.launcher = checked_launcher(kernel, start) if checked else launch
+        kernel.module = code
+
+    def check_arrays(self, kernel: CompiledKernel, args: Iterable[Any]) -> None:
+        assumed = getattr(kernel.metadata, "assumed_disjoint", None)
+        if not assumed:
+            return
+        given, kinds = list(args), kernel.metadata.args
+        # A wrong number of arguments is for the launcher to report.
+        if len(given) == len(kinds) and violates(assumed, kinds, given, reach_of=_trusting):
+            raise LaunchError(
+                f"two arrays of kernel {kernel.name} share memory, which this build does not expect",
+                help="launch by the kernel function, or compile with may_overlap=True",
+            )
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
         if kernel.metadata.debug == "check":
@@ -158,6 +176,11 @@ class CpuDriver(Driver):
             config=getattr(kernel.metadata, "scratch_bytes", 0), pool=get_pool(knobs.runtime.num_threads).handle,
             stream=None, device=0, fail=fail, keep=kernel.module,
         )  # fmt: skip
+
+
+def _trusting(x: Any) -> tuple[int, int]:
+    """As `reach`; nothing is supposed of the memory behind a raw address."""
+    return (x, 1) if isinstance(x, int) else reach(x)
 
 
 def _cpu_failure(kernel: CompiledKernel, status: int) -> Exception:
@@ -188,9 +211,9 @@ class InterpreterDriver(Driver):
             with hosted(args) as host:
                 run(module, (gx, gy, gz), host)
 
-        kernel.module, kernel.function, kernel.launcher = module, module, launch
         kernel.n_regs = kernel.n_spills = 0
         kernel.n_max_threads = 1
+        kernel.function, kernel.launcher, kernel.module = module, launch, module
 
 
 class CudaDriver(Driver):
@@ -253,20 +276,21 @@ class CudaDriver(Driver):
         maps = TensorMaps(self.api, specs) if specs else None
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
-            encoded = (
-                maps(args) if maps is not None else None
-            )  # held until the launch has copied them
+            encoded = maps(args) if maps is not None else None  # held until they are copied
             if encoded is not None:
                 args = (*args, *encoded.addresses)
             result = native(gx, gy, gz, stream, function, config.address, *args)
+            if result == INVALID_CONTEXT:  # a thread that has not used CUDA yet
+                self.api.bind(device)
+                result = native(gx, gy, gz, stream, function, config.address, *args)
             if result:
                 check(result, config)
 
         # what the native path reads as long as the kernel lives
         launch.config, launch.maps = config, maps  # type: ignore[attr-defined]
-        kernel.module, kernel.function, kernel.launcher = loaded.module, loaded.function, launch
         kernel.n_regs, kernel.n_spills = loaded.registers, loaded.local_bytes // 4
         kernel.n_max_threads = loaded.max_threads
+        kernel.function, kernel.launcher, kernel.module = loaded.function, launch, loaded.module
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
         config, api = getattr(kernel.launcher, "config", None), self.api

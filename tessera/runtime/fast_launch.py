@@ -15,10 +15,11 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from tessera.backends.compiler import Options
+from tessera.backends.once import once
 from tessera.config import epoch
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import HostPointerError
@@ -40,7 +41,14 @@ from tessera.runtime.fast_bind_ir import (
     UNALIGNED,
     UNKEYED,
 )  # fmt: skip
-from tessera.runtime.launcher import DATA_PTR, MethodDef, hash_words, kind_code, native_code
+from tessera.runtime.launcher import (
+    DATA_PTR,
+    MethodDef,
+    hash_words,
+    kind_code,
+    native_code,
+    new_builtin,
+)
 from tessera.runtime.overlap import relations
 from tessera.runtime.tensor_maps import TensorMaps
 
@@ -68,7 +76,7 @@ class Start:
     keep: Any = None
 
 
-@cache
+@once
 def _method() -> MethodDef:
     return MethodDef(
         b"launch", native_code()["fast_launch"], METH_FASTCALL_KEYWORDS, b"Launch a kernel."
@@ -81,7 +89,7 @@ def supported() -> bool:
     return enabled is None or enabled()
 
 
-@cache
+@once
 def _option_names() -> Any:
     names = [sys.intern(f.name) for f in dataclasses.fields(Options)]
     first = ("num_warps", "num_stages", "num_ctas")
@@ -89,7 +97,7 @@ def _option_names() -> Any:
     return words(*map(id, names), 0), names
 
 
-@cache
+@once
 def _descriptor_fields() -> Any:
     names = [sys.intern(name) for name in DESCRIPTOR_FIELDS]
     return words(*map(id, names)), names
@@ -217,10 +225,7 @@ class FastPath:
             self.names,
             self._parts,
         ]
-        make = ctypes.pythonapi.PyCFunction_NewEx
-        make.restype = ctypes.py_object
-        make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.py_object]
-        self.launch: Callable[..., Any] = make(ctypes.addressof(_method()), head, self._held)
+        self.launch: Callable[..., Any] = new_builtin(_method(), head, self._held)
 
     def install(
         self, key: bytes, values: tuple[Any, ...], picks: list[int], options: dict[str, Any], compiled: Any,

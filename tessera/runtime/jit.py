@@ -357,7 +357,7 @@ class JITFunction(JITCallable, KernelInterface):
         stream = on.get_current_stream(device)
         args = on.arguments(kernel, prepared.arguments(values))
         if kernel.module is None:
-            on.load_kernel(kernel)
+            kernel.load(on)
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
         if not enter and not leave:
             kernel.launcher(*grid, stream, *args)

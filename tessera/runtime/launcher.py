@@ -28,10 +28,12 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
+from typing import Any
 
 from tessera.backends.cpu.pool import launch_address
 from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise, version
+from tessera.backends.once import once
 from tessera.errors import HostPointerError, InternalError
 from tessera.runtime import cuda
 from tessera.runtime.cache import disk_cache, key_of
@@ -87,7 +89,17 @@ class MethodDef(ctypes.Structure):
     ]
 
 
-@cache
+_new_builtin = ctypes.PYFUNCTYPE(
+    ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object
+)(("PyCFunction_NewEx", ctypes.pythonapi))
+
+
+def new_builtin(method: MethodDef, self: object, module: object) -> Callable[..., Any]:
+    """A builtin function, which keeps `self` and `module` alive; `method` must live for ever."""
+    return _new_builtin(ctypes.addressof(method), self, module)
+
+
+@once
 def native_code() -> LoadedObject:
     """The launchers and the fast path of launches, kept in the disk cache: no process but the first compiles them."""
     target = replace(host("native"), opt=1)
@@ -103,7 +115,7 @@ def native_code() -> LoadedObject:
     return link_object(image, names).pin()
 
 
-@cache
+@once
 def _hash() -> Callable[[bytes, int], int]:
     kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int64)
     return kind(native_code()["fast_hash"])
@@ -114,7 +126,7 @@ def hash_words(key: bytes) -> int:
     return _hash()(key, len(key) // 8)
 
 
-@cache
+@once
 def _method(target: str) -> MethodDef:
     # The builtin functions point at this structure: the cache keeps it for the life of the process.
     return MethodDef(
@@ -153,7 +165,4 @@ def bind_launcher(kinds: tuple[str, ...], target: str, entry: int, check: int) -
     header = struct.pack("=10q", entry, check, *map(id, objects), len(kinds))
     assert len(header) == HEADER_BYTES
     descriptor = header + bytes(kind_code(kind) for kind in kinds)
-    make = ctypes.pythonapi.PyCFunction_NewEx
-    make.restype = ctypes.py_object
-    make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
-    return make(ctypes.addressof(_method(target)), descriptor, None)
+    return new_builtin(_method(target), descriptor, None)

@@ -13,7 +13,7 @@ start is known: they may reach any memory behind them.
 # pyright: basic
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tessera.runtime.dlpack import memory_of, speaks_dlpack
@@ -51,12 +51,12 @@ def _address(x: Any) -> int:
     return x.__array_interface__["data"][0]
 
 
-def relations(arrays: Iterable[Any]) -> int:
+def relations(arrays: Iterable[Any], reach_of: Callable[[Any], tuple[int, int]] = reach) -> int:
     """The number of a launch's pointers, in the order of parameters; arrays, or ints for addresses."""
     bits, pair = 0, 0
     seen: list[tuple[int, int]] = []
     for x in arrays:
-        new = reach(x)
+        new = reach_of(x)
         for old in seen:
             bits |= _relation(old, new) << 2 * min(pair, MOST_PAIRS - 1)
             pair += 1
@@ -74,11 +74,15 @@ def _relation(a: tuple[int, int], b: tuple[int, int]) -> int:
 
 
 def violates(
-    assumed: Sequence[Sequence[int]], kinds: Sequence[str], arguments: Iterable[Any]
+    assumed: Sequence[Sequence[int]],
+    kinds: Sequence[str],
+    arguments: Iterable[Any],
+    reach_of: Callable[[Any], tuple[int, int]] = reach,
 ) -> bool:
     """Whether these run-time arguments break an assumption of the kernel (its metadata `assumed_disjoint`)."""
     order = [i for i, kind in enumerate(kinds) if kind.startswith("*")]
-    bits = relations(x for x, kind in zip(arguments, kinds, strict=True) if kind.startswith("*"))
+    pointers = [x for x, kind in zip(arguments, kinds, strict=True) if kind.startswith("*")]
+    bits = relations(pointers, reach_of)
     if bits == 0:
         return False
     place = {position: rank for rank, position in enumerate(order)}

@@ -12,6 +12,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.errors import LaunchError
 from tessera.runtime.overlap import PARTLY, SAME, UNKNOWN, reach, relations, violates
 
 N = 1024
@@ -158,6 +159,22 @@ def test_raw_addresses_and_tuples():
         assert separate(pair[(1,)]((data, data[1:]), N))
         np.testing.assert_array_equal(data[1 : N + 1], want)
         assert not separate(pair[(1,)]((data, np.empty_like(data)), N))
+
+
+def test_launches_of_a_compiled_kernel(buffer: np.ndarray[Any, Any]):
+    kernel = copy.warmup(buffer, np.empty_like(buffer), N, grid=(1,))
+    assert not separate(kernel)
+    out = np.zeros_like(buffer)
+    for address in (lambda x: x, lambda x: x.ctypes.data):  # arrays, raw addresses
+        out[:] = 0
+        kernel[(1, 1, 1)](address(buffer), address(out), N)
+        np.testing.assert_array_equal(out[:N], buffer[:N] + 1)
+    with pytest.raises(LaunchError, match="share memory"):
+        kernel[(1, 1, 1)](buffer, buffer[4:], N)
+    free = copy.warmup(buffer, np.empty_like(buffer), N, grid=(1,), may_overlap=True)
+    want = buffer[:N] + 1
+    free[(1, 1, 1)](buffer, buffer[4:], N)
+    np.testing.assert_array_equal(buffer[4 : 4 + N], want)
 
 
 def test_foreign_memory():

@@ -24,7 +24,13 @@ RANKS = {
     "runtime": 7,
     **dict.fromkeys(("compat", "graph", "tools", "kernels", "testing", "experimental"), 8),
 }
-SHARED_BACKENDS = {"llvm", "gpu", "base", "compiler"}  # a backend may use these and itself only
+SHARED_BACKENDS = {
+    "llvm",
+    "gpu",
+    "base",
+    "compiler",
+    "once",
+}  # a backend may use these and itself only
 MAY_IMPORT_TORCH = {"runtime", "testing", "tools", "compat", "graph", "kernels"}
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 80

@@ -28,10 +28,10 @@ import ctypes
 import os
 import threading
 from dataclasses import replace
-from functools import cache
 
 from tessera.backends.cpu.pool_ir import OUT_OF_MEMORY, pool_ir, supported
 from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
+from tessera.backends.once import once
 from tessera.config import knobs
 
 SPINS = 1000  # looks for work; a pause takes 20-50 ns on the x86 cores at hand
@@ -49,7 +49,7 @@ def default_threads() -> int:
     return configured
 
 
-@cache
+@once
 def pool_code() -> LoadedObject:
     """The compiled pool; its code stays mapped until the process ends, since workers never leave it."""
     # Glue code: the fast instruction selector (2 ms instead of 11) makes it no slower to run.

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
+from tessera.backends.once import once
 from tessera.config import knobs
 from tessera.errors import InternalError
 
@@ -72,7 +73,7 @@ class LLVMError(InternalError, RuntimeError):
         super().__init__(message)
 
 
-@cache
+@once
 def _llvm() -> Any:
     """llvmlite.binding, imported and initialised once."""
     module = importlib.import_module("llvmlite.binding")
