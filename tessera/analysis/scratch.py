@@ -31,6 +31,7 @@ ALIGNMENT = 16
 LINE = 128  # bytes of one row over all banks
 GROUP_WARPS = 4
 STAGING_BYTES = 32 * 1024  # of a tile on its way to the tensor engine
+SWIZZLE_ROWS = 8  # after which the pattern of a swizzle repeats
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
 
@@ -68,18 +69,25 @@ def scratch_bytes(op: Op, num_warps: int, facts: Any = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """How a tile goes through shared memory to the tensor engine. Each of `groups` groups of warps stores boxes of its
-    own rows (0: all warps do it together); `boxes` has those of the first group. `buffers`: how many boxes of a group
-    are in shared memory at a time."""
+    """How a tile goes through shared memory, where it is in `layout`, to the tensor engine. Each of `groups` groups of
+    warps stores boxes of its own rows (0: all warps do it together); `boxes` has those of the first group. A buffer
+    holds `parts` boxes of a group; `buffers`: how many are in shared memory at a time."""
 
+    layout: LinearLayout
     boxes: Boxes
     groups: int
     buffers: int
+    parts: int = 1
 
     @property
     def elements(self) -> int:
         """Elements of one buffer of all groups."""
-        return self.boxes.elements * max(1, self.groups)
+        return self.boxes.elements * self.parts * max(1, self.groups)
+
+    @property
+    def count(self) -> int:
+        """Buffers that the whole tile fills."""
+        return len(self.boxes.starts) // self.parts
 
 
 def staging(op: DescriptorStoreOp, num_warps: int) -> Staging:
@@ -92,7 +100,7 @@ def staging(op: DescriptorStoreOp, num_warps: int) -> Staging:
     offsets = offset_map(t.layout, shared)
     size, count = boxes.elements, len(boxes.starts)
     if any(c >= size for c in (*offsets.lane, *offsets.warp)):
-        return Staging(boxes, 0, count)
+        return _bands(t, shared, boxes) or Staging(shared, boxes, 0, count)
     groups = num_warps // GROUP_WARPS
     while count > 2 and count * size * bits // 8 > STAGING_BYTES:
         count //= 2
@@ -100,11 +108,31 @@ def staging(op: DescriptorStoreOp, num_warps: int) -> Staging:
     apart = [own << i for i in range(groups.bit_length() - 1)]
     inner = (*offsets.lane, *offsets.warp[:2])
     if groups < 2 or list(offsets.warp[2:]) != apart or any(c >= own for c in inner):
-        return Staging(boxes, 0, count)
+        return Staging(shared, boxes, 0, count)
     if any(own <= c < size for c in offsets.register) or boxes.box[-2] // groups < 8:
-        return Staging(boxes, 0, count)
+        return Staging(shared, boxes, 0, count)
     box = (*boxes.box[:-2], boxes.box[-2] // groups, boxes.box[-1])
-    return Staging(replace(boxes, box=box), groups, count)
+    return Staging(shared, replace(boxes, box=box), groups, count)
+
+
+def _bands(t: Any, shared: LinearLayout, boxes: Boxes) -> Staging | None:
+    """Where warps hold columns of the tile: bands of rows, each a buffer of all the boxes along it."""
+    if len(t.shape) != 2 or boxes.box[0] != t.shape[0] or not boxes.swizzle:
+        return None
+    (rows, cols), width = t.shape, boxes.box[1]
+    height = rows
+    while 2 * height * cols * t.elem.storage_bytes > STAGING_BYTES and height > SWIZZLE_ROWS:
+        height //= 2
+    columns = shared.columns("offset")
+    low, all_rows = ((width * x).bit_length() - 1 for x in (height, rows))
+    order = (*columns[:low], *columns[all_rows:], *columns[low:all_rows])
+    layout = shared.map_columns("offset", order)
+    offsets = offset_map(t.layout, layout)
+    if any(c >= height * cols for c in (*offsets.lane, *offsets.warp)):
+        return None
+    starts = [(i, j) for i in range(0, rows, height) for j in range(0, cols, width)]
+    cut = Boxes((height, width), boxes.swizzle, tuple(starts))
+    return Staging(layout, cut, 0, min(2, rows // height), cols // width)
 
 
 def dot_area(t: TileType) -> int:

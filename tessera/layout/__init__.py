@@ -25,7 +25,14 @@ from .coords import pack, unpack
 from .encodings import blocked, default_blocked, identity1d, zeros1d
 from .linear import LinearLayout
 from .matrix_ops import Columns, LayoutError, apply, images, parity
-from .mma import instruction_depth, mma_acc, mma_operand, wgmma_acc, wgmma_operand_a
+from .mma import (
+    instruction_depth,
+    mma_acc,
+    mma_operand,
+    operand_rows,
+    wgmma_acc,
+    wgmma_operand_a,
+)
 from .relate import SourceMap, broadcast_map, invert_and_compose, register_map, source_map
 from .shared import (
     OffsetMap,
@@ -99,6 +106,7 @@ __all__ = [
     "vector_access",
     "vector_groups",
     "wavefronts",
+    "operand_rows",
     "wgmma_acc",
     "wgmma_operand_a",
     "widest_swizzle",

@@ -4,8 +4,10 @@ ldmatrix (b16) reads 8x8 matrices whose rows are 16 contiguous bytes at an addre
 gets 32-bit word l & 3 of row l >> 2.  In offsets, with W elements in a word: the registers of one word are the bits
 1..W/2, lane bits 0 and 1 are W and 2W, lane bits 2..4 pick the row and may be anything that is a multiple of 16 bytes.
 With .trans (16-bit elements) lane l gets elements (2(l&3), l>>2) and (2(l&3)+1, l>>2): lane bits 2..4 are the offsets
-1, 2, 4, and the register of a pair together with lane bits 0 and 1 picks the row.  x2 and x4 take one or two more
-register bits; lane l then supplies the address of row l & 7 of matrix l >> 3, again a linear map of the lane.
+1, 2, 4, and the register of a pair together with lane bits 0 and 1 picks the row.  8-bit elements move in pairs of
+neighbours: a register bit is offset 1, lane bits 2..4 are 2, 4, 8, another register bit picks the row.  x2 and x4 take
+one or two more register bits; lane l then supplies the address of row l & 7 of matrix l >> 3, again a linear map of the
+lane.
 """
 
 from __future__ import annotations
@@ -79,15 +81,19 @@ def _fits(
 ) -> tuple[list[int], list[int]] | None:
     """(register bits of a word, offsets of the 3 row bits) if the map has the shape that the instruction needs."""
     lane, register = offsets.lane, offsets.register
-    if len(lane) != 5 or elem_bits > 32 or elem_bits < 8 or (trans and elem_bits != 16):
+    if len(lane) != 5 or elem_bits > 32 or elem_bits < 8 or (trans and elem_bits > 16):
         return None
     row = log2(ROW_BITS // elem_bits)
     word = log2(32 // elem_bits)
     if trans:
-        if lane[2:] != (1, 2, 4) or not live:
+        within = [b for b in live if elem_bits == 8 and register[b] == 1]
+        apart = [b for b in live if register[b] >= 1 << row]
+        if lane[2:] != tuple([x << len(within) for x in (1, 2, 4)]) or not apart:
             return None
-        pair = [live[0]]
-        rows = [register[live[0]], lane[0], lane[1]]
+        if len(within) + 1 != word:
+            return None
+        pair = [*within, apart[0]]
+        rows = [register[apart[0]], lane[0], lane[1]]
     else:
         if lane[:2] != (1 << word, 2 << word):
             return None

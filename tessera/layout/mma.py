@@ -14,15 +14,24 @@ A tile is cut in warps_m x warps_n parts of neighbouring rows and columns; withi
 instruction in registers: for operands along K first, then along M or N; for accumulators along N, then M.  Warps that
 differ only in the other dim hold the same operand elements (zero bases).  A batched tile has one leading dim more:
 `warps_b` parts.
+
+Which row of the tile is which row of the instruction is free where A comes through registers: `rows` of the wgmma
+layouts lists, for each bit of the row (g, +8, warp, then repetitions, then warpgroups), the bit of the tile's row that
+it stands for. `operand_rows` chooses it so that an operand contiguous along M is read from shared memory without bank
+conflicts: e.g. fp32 in a swizzle of 128 bytes, where +8 is column bit 0 (one 8-byte read serves both rows) and g the
+bits 1, 4 and 2, which with the bits of t are all banks; and so that ldmatrix.trans can read 8-bit elements, whose pairs
+are then rows g and g + 8.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from .coords import unit_columns
 from .encodings import BasisBuilder
-from .linear import LinearLayout
-from .matrix_ops import LayoutError, log2
+from .linear import LinearLayout, inverse_columns
+from .matrix_ops import Echelon, LayoutError, compose, log2
+from .shared import LINE_BITS
 
 
 def _split(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -134,9 +143,17 @@ def _warpgroup(builder: BasisBuilder, rows: int) -> None:
     builder.take("warp", rows, 2)
 
 
+Rows = tuple[int, ...]
+
+
 @lru_cache(maxsize=512)
 def wgmma_acc(
-    shape: tuple[int, int], warpgroups_m: int, n_instr: int, *, warpgroups_n: int = 1
+    shape: tuple[int, int],
+    warpgroups_m: int,
+    n_instr: int,
+    *,
+    warpgroups_n: int = 1,
+    rows: Rows = (),
 ) -> LinearLayout:
     """Accumulators [M, N] of wgmma m64nN: warp w of a group has rows 16w.., warpgroup = (n, m), m fastest.
 
@@ -152,12 +169,18 @@ def wgmma_acc(
     builder.take("lane", 0, 3)
     builder.take("register", 0, 1)
     _warpgroup(builder, 0)
-    return _finish(builder, [1, 0], {0: warpgroups_m, 1: warpgroups_n}, [0, 1], 1)
+    found = _finish(builder, [1, 0], {0: warpgroups_m, 1: warpgroups_n}, [0, 1], 1)
+    return _with_rows(found, rows)
 
 
 @lru_cache(maxsize=512)
 def wgmma_operand_a(
-    shape: tuple[int, int], warpgroups_m: int, elem_bits: int, *, warpgroups_n: int = 1
+    shape: tuple[int, int],
+    warpgroups_m: int,
+    elem_bits: int,
+    *,
+    warpgroups_n: int = 1,
+    rows: Rows = (),
 ) -> LinearLayout:
     """A [M, K] of wgmma held in registers; the accumulators of an earlier wgmma need no exchange to become it."""
     if shape[1] < instruction_depth(elem_bits) or elem_bits > 32:
@@ -169,4 +192,36 @@ def wgmma_operand_a(
     builder.take("register", 0, 1)
     builder.take("register", 1, 1)
     _warpgroup(builder, 0)
-    return _finish(builder, [1, 0], {0: warpgroups_m, -1: warpgroups_n}, [0, -1], 1)
+    found = _finish(builder, [1, 0], {0: warpgroups_m, -1: warpgroups_n}, [0, -1], 1)
+    return _with_rows(found, rows)
+
+
+def _with_rows(layout: LinearLayout, rows: Rows) -> LinearLayout:
+    """The layout with row bit i moved to bit rows[i]."""
+    if not rows:
+        return layout
+    units = unit_columns(layout.shape)
+    table = list(units[1]) + [units[0][bit] for bit in rows]
+    return LinearLayout.packed(
+        layout.shape,
+        {name: compose(table, layout.columns(name)) for name in layout.in_dims},
+    )
+
+
+@lru_cache(maxsize=256)
+def operand_rows(shared: LinearLayout, elem_bits: int) -> Rows:
+    """`rows` for an operand [M, K] that the threads read from shared memory, where it is contiguous along M."""
+    row, depth = (compose(inverse_columns(shared), unit) for unit in unit_columns(shared.shape))
+    free = list(range(len(row)))
+    if elem_bits < 32:  # ldmatrix: pairs of neighbours, eight of which are a row of a matrix
+        return (*free[1:4], 0, *free[4:])
+    pair = next((i for i in free if row[i] == 1), free[0])
+    free.remove(pair)
+    line = LINE_BITS // elem_bits - 1
+    banks = Echelon([c & line for c in (row[pair], *depth[:2])])
+    lanes: list[int] = []
+    for _ in range(3):
+        found = next((i for i in free if banks.add(row[i] & line)), free[0])
+        free.remove(found)
+        lanes.append(found)
+    return (*lanes, pair, *free)

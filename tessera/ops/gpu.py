@@ -259,8 +259,10 @@ class MmaOp(Op, opcode="mma"):
 class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     """a @ b + acc by a warpgroup's matrix instruction `instruction`: `b` in shared memory, `a` there or in registers.
 
-    `warpgroups`: how many stand along M and along N. Up to `pending` of the latest products may still run
-    afterwards: the result then only goes to another `wgmma` or to `wgmma_wait`, and shared operands stay untouched.
+    `transposed`: the instruction computes bᵀ @ aᵀ + accᵀ, so that `a` is in shared memory, and `b` may be in
+    registers. `warpgroups`: how many stand along the rows and the columns of what the instruction computes. Up to
+    `pending` of the latest products may still run afterwards: the result then only goes to another `wgmma` or to
+    `wgmma_wait`, and shared operands stay untouched.
     With `asynchronous` nothing is waited for: a `wgmma_wait` that holds the operands does. `part` = (i, n): the
     i-th of n equal parts along K, which follow each other as one product; all but the last are asynchronous.
     """
@@ -273,13 +275,24 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     pending: int = attr(default=0)
     asynchronous: bool = attr(default=False)
     part: tuple[int, int] = attr(default=(0, 1))
+    transposed: bool = attr(default=False)
 
     def infer(self) -> Sequence[Any]:
         return (self.acc.type,)
 
+    @property
+    def left(self) -> Value:
+        """What the instruction takes as its first operand, which gives the rows."""
+        return self.b if self.transposed else self.a
+
+    @property
+    def right(self) -> Value:
+        return self.a if self.transposed else self.b
+
     def verify(self) -> None:
-        require(isinstance(self.b.type, SharedType), self, "operand b is not in shared memory")
-        require(isinstance(self.a.type, SharedType | TileType), self, "operand a is no tile")
+        shared = isinstance(self.right.type, SharedType)
+        require(shared, self, "the second operand is not in shared memory")
+        require(isinstance(self.left.type, SharedType | TileType), self, "an operand is no tile")
 
 
 class WgmmaWaitOp(Op, opcode="wgmma_wait"):

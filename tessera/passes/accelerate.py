@@ -133,7 +133,7 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
         dots = [op for op in func.walk() if isinstance(op, DotOp)]
         chained = _chains(dots)
         for op in dots:
-            if use_warpgroups(op, facts, num_warps):
+            if use_warpgroups(op, facts, num_warps, op in chained):
                 continue
             choice = choose(op, facts)
             if choice is None:

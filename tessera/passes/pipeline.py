@@ -52,6 +52,7 @@ from tessera.ops import (
     LoadOp,
     LocalAllocOp,
     LocalIndexOp,
+    LocalLoadOp,
     LocalTransOp,
     MbarrierArriveOp,
     MbarrierInitOp,
@@ -157,6 +158,9 @@ def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
 
 
 def _alloc_of(v: Value) -> Op | None:
+    """The allocation that an operand is a view of, or was read from for this product alone."""
+    if isinstance(v.op, LocalLoadOp) and len(v.uses) == 1:
+        v = v.op.shared
     while isinstance(v.op, LocalTransOp | LocalIndexOp):
         v = v.op.operands[0]
     return v.op
@@ -395,7 +399,10 @@ class Pipeline:
 
     def _split_product(self, last: WgmmaOp) -> Builder:
         """Where copies are issued: between two halves of the product. The first keeps the matrix unit busy while
-        they are, and no copy waits for the product of the iteration before."""
+        they are, and no copy waits for the product of the iteration before. An operand that is read into registers is
+        read after the copies, while the product of the iteration before runs."""
+        if isinstance(last.left.op, LocalLoadOp):
+            return Builder.before_op(last.left.op)
         depth: int = last.b.type.shape[0] * last.b.type.elem.storage_bits
         if depth % (2 * PART_BITS) == 0:
             first = last.clone()

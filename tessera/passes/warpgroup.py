@@ -2,57 +2,99 @@
 
     %d = dot %a, %b, %c      →      %dl = wgmma %as, %bs, %cl        %as, %bs: swizzled shared memory
 
-A operand that was computed in registers (the weights of attention) stays there. Every product waits for its
-result here; the pipeline lets the products of a loop run on into the next iteration where it can."""
+The first operand may come through registers: one that was computed there (the weights of attention) stays there.
+Only 16-bit elements may lie in shared memory in any order; of others the instruction reads rows along K. An
+operand that lies along M or N then comes through registers, too, as the first one:
+
+    a along K,  b along N                 dᵀ = bᵀ aᵀ: wgmma {transposed} %as, (local_load %bs), %cl
+    a along M,  b along K                 wgmma (local_load %as), %bs, %cl
+    a along M,  b along N                 the second: b goes through registers to a buffer along K as well
+
+Which rows of the tile the instruction's rows are is chosen so that these reads meet no bank conflicts (layout/mma.py).
+Every product waits for its result here; the pipeline lets the products of a loop run on into the next iteration where
+it can."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from tessera.dtypes import float32
 from tessera.ir import Builder, SharedType, Value, elem_of, shape_of
-from tessera.layout import LinearLayout, shared_swizzled, wgmma_acc, wgmma_operand_a, widest_swizzle
-from tessera.ops import ConvertLayoutOp, DescriptorLoadOp, DotOp, LoadOp, LocalAllocOp, WgmmaOp
+from tessera.layout import (
+    LinearLayout,
+    operand_rows,
+    shared_swizzled,
+    wgmma_acc,
+    wgmma_operand_a,
+    widest_swizzle,
+)
+from tessera.ops import (
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DotOp,
+    LoadOp,
+    LocalAllocOp,
+    LocalLoadOp,
+    WgmmaOp,
+)
 from tessera.passes.facts import GpuFacts, WgmmaRow
 from tessera.passes.operands import drop_unused, memory_order, shared_view, source_of
 
 ROWS = 64  # of one instruction
+MIN_COLUMNS = 8
 WARPS = 4
 ACC_WORDS = 208  # registers of accumulators beyond which a thread has no room left to work
 SWIZZLES = (128, 64, 32)
 
 
-def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int) -> bool:
-    """Replace the dot if an instruction of warpgroups serves it."""
-    row = _row(op, facts, num_warps)
-    if row is None:
+def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) -> bool:
+    """Replace the dot if an instruction of warpgroups serves it. `chained`: its operands or its result are those of
+    other products, whose rows are the same."""
+    if num_warps % WARPS or len(shape_of(op.acc.type)) != 2:
         return False
-    _rewrite(op, row, num_warps // WARPS)
+    found = [
+        plan
+        for transposed in ((False,) if chained else (False, True))
+        if (plan := _plan(op, facts, num_warps // WARPS, transposed)) is not None
+    ]
+    if not found:
+        return False
+    _Rewriting(op, min(found, key=lambda plan: plan.turned)).run()
     return True
 
 
-def _row(op: DotOp, facts: GpuFacts, num_warps: int) -> WgmmaRow | None:
-    shape = shape_of(op.acc.type)
-    if num_warps % WARPS or len(shape) != 2 or shape[0] < ROWS:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a dot is computed: by which row, whether as dᵀ = bᵀ aᵀ, over how many warpgroups along rows and columns;
+    whether the second operand has to be turned first."""
+
+    row: WgmmaRow
+    transposed: bool
+    warpgroups: tuple[int, int]
+    turned: bool
+
+
+def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | None:
+    a, b = (_Operand(op.a, 1), _Operand(op.b, 0))
+    left, right = (b, a) if transposed else (a, b)
+    rows, cols = (v.shape[1 - v.depth] for v in (left, right))
+    if rows < ROWS:
         return None
-    groups = num_warps // WARPS
-    along_m, along_n = _warpgroups(shape[0], groups)
-    words = prod(shape) // (groups * 128)
-    if shape[0] % (ROWS * along_m) or shape[1] // along_n < 16 or words > ACC_WORDS:
+    along_m, along_n = _warpgroups(rows, groups)
+    words = prod((rows, cols)) // (groups * 128)
+    if rows % (ROWS * along_m) or cols // along_n < MIN_COLUMNS or words > ACC_WORDS:
         return None
-    a, b, acc = (elem_of(v.type) for v in op.operands)
-    tf32 = "tf32" if a is float32 else ""
+    tf32 = "tf32" if left.elem is float32 else ""
     if tf32 and op.precision != "tf32":
         return None
-    row = facts.find_wgmma(a, b, acc, shape_of(op.a.type)[-1], tf32)
-    if row is None or (tf32 and not _is_loaded(op.a)):
+    row = facts.find_wgmma(
+        left.elem, right.elem, elem_of(op.acc.type), left.shape[left.depth], tf32
+    )
+    if row is None or not (left.fits(1) and right.fits(along_n if right.direct(row) else 1)):
         return None
-    for v, depth in ((op.a, 1), (op.b, 0)):
-        order = _order(v, depth, row)
-        if order is None or not _fits(v, order, depth, row, along_n if depth == 0 else 1):
-            return None
-    return row
+    return Plan(row, transposed, (along_m, along_n), not right.direct(row))
 
 
 def _warpgroups(rows: int, groups: int) -> tuple[int, int]:
@@ -61,63 +103,117 @@ def _warpgroups(rows: int, groups: int) -> tuple[int, int]:
     return along_m, groups // along_m
 
 
-def _is_loaded(v: Value) -> bool:
-    return isinstance(source_of(v)[0].op, LoadOp | DescriptorLoadOp)
+class _Operand:
+    """One operand of a dot: `depth` is its dimension K, `order` that in which it is, or would be, in shared memory."""
+
+    def __init__(self, v: Value, depth: int):
+        self.value, self.depth = v, depth
+        self.shape, self.elem = shape_of(v.type), elem_of(v.type)
+        self.source, self.orders = source_of(v)
+        self.loaded = isinstance(self.source.op, LoadOp | DescriptorLoadOp)
+        self.order: tuple[int, ...] = (1, 0) if self.elem.bits == 16 else (depth, 1 - depth)
+        if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
+            self.order = memory_order(self.source.op)
+            for permutation in reversed(self.orders):
+                self.order = tuple([permutation.index(d) for d in self.order])
+
+    def direct(self, row: WgmmaRow) -> bool:
+        """Whether the instruction can read it from shared memory."""
+        return self.order[0] == self.depth or row.transposable
+
+    def fits(self, parts: int) -> bool:
+        """Whether rows fill a swizzle, and parts of the tile for several warpgroups begin at whole rows of it."""
+        bits = self.elem.storage_bits
+        width = widest_swizzle(self.shape, self.order, bits)
+        if width not in SWIZZLES or self.shape[self.order[1]] < 8:
+            return False
+        return (
+            self.order[0] == self.depth or self.shape[self.order[0]] // parts * bits // 8 >= width
+        )
+
+    def shared(self, b: Builder) -> Value:
+        """A view of it in shared memory in the swizzle of the hardware."""
+        if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
+            layout = _swizzled(self.source.type, memory_order(self.source.op))
+            return shared_view(self.source.op, self.orders, layout)
+        return self.stored(b, self.value)
+
+    def stored(self, b: Builder, tile: Value) -> Value:
+        """A buffer filled with a tile that threads hold."""
+        shared = SharedType(tile.type.shape, tile.type.elem, _swizzled(tile.type, self.order))
+        return b.emit(LocalAllocOp(tile, results=[shared], names=[tile.name]))
 
 
-def _order(v: Value, depth: int, row: WgmmaRow) -> tuple[int, ...] | None:
-    """Order in which an operand lies in shared memory (`depth`: the dimension K); None if the row cannot read
-    it so."""
-    source, orders = source_of(v)
-    if isinstance(source.op, LoadOp | DescriptorLoadOp):
-        order = memory_order(source.op)
-        for permutation in reversed(orders):
-            order = tuple([permutation.index(d) for d in order])
-    else:
-        order = (1, 0) if row.transposable or depth == 1 else (0, 1)
-    return order if order[0] == depth or row.transposable else None
+class _Rewriting:
+    """The rewriting of one dot."""
 
+    def __init__(self, op: DotOp, plan: Plan):
+        self.op, self.plan, self.row = op, plan, plan.row
+        self.b = Builder.before_op(op)
+        a, b = (_Operand(op.a, 1), _Operand(op.b, 0))
+        self.left, self.right = (b, a) if plan.transposed else (a, b)
 
-def _fits(v: Value, order: tuple[int, ...], depth: int, row: WgmmaRow, parts: int) -> bool:
-    """Whether rows fill a swizzle, and parts of the tile for several warpgroups begin at whole rows of it."""
-    shape = shape_of(v.type)
-    width = widest_swizzle(shape, order, row.a.bits)
-    if width not in SWIZZLES or shape[order[1]] < 8:
-        return False
-    return order[0] == depth or shape[order[0]] // parts * row.a.bits // 8 >= width
+    def run(self) -> None:
+        op, plan = self.op, self.plan
+        right = self._turned() if plan.turned else self.right.shared(self.b)
+        left, rows = self._left()
+        acc = self.b.emit(ConvertLayoutOp(op.acc, results=[self._accumulators(rows)]))
+        a, b = (right, left) if plan.transposed else (left, right)
+        product = WgmmaOp(
+            a, b, acc, instruction=self.row.name, warpgroups=plan.warpgroups,
+            transposed=plan.transposed,
+        )  # fmt: skip
+        acc = self.b.emit(product)
+        acc.name = op.result.name
+        sources = [op.a, op.b]
+        op.replace_by([self.b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))])
+        for v in sources:
+            drop_unused(v)
 
+    def _accumulators(self, rows: tuple[int, ...]) -> Any:
+        t, (along_m, along_n) = self.op.acc.type, self.plan.warpgroups
+        shape: Any = (t.shape[1], t.shape[0]) if self.plan.transposed else t.shape
+        n = min(shape[1] // along_n, self.row.max_n)
+        layout = wgmma_acc(shape, along_m, n, warpgroups_n=along_n, rows=rows)
+        return t.with_layout(layout.trans((1, 0)) if self.plan.transposed else layout)
 
-def _rewrite(op: DotOp, row: WgmmaRow, groups: int) -> None:
-    b = Builder.before_op(op)
-    shape: Any = shape_of(op.acc.type)
-    along_m, along_n = _warpgroups(shape[0], groups)
-    n = min(shape[1] // along_n, row.max_n)
-    layout = wgmma_acc(shape, along_m, n, warpgroups_n=along_n)
-    acc = b.emit(ConvertLayoutOp(op.acc, results=[op.acc.type.with_layout(layout)]))
-    if _is_loaded(op.a):
-        a = _shared(b, op.a, 1, row)
-    else:
-        held = wgmma_operand_a(shape_of(op.a.type), along_m, row.a.bits, warpgroups_n=along_n)  # type: ignore[arg-type]
-        a = b.emit(ConvertLayoutOp(op.a, results=[op.a.type.with_layout(held)]))
-    groups_of = (along_m, along_n)
-    product = WgmmaOp(a, _shared(b, op.b, 0, row), acc, instruction=row.name, warpgroups=groups_of)
-    acc = b.emit(product)
-    acc.name = op.result.name
-    sources = [op.a, op.b]
-    op.replace_by([b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))])
-    for v in sources:
-        drop_unused(v)
+    def _left(self) -> tuple[Value, tuple[int, ...]]:
+        """The first operand, and which rows of the tile are rows of the instruction."""
+        v = self.left
+        if v.loaded and v.direct(self.row):
+            return v.shared(self.b), ()
+        if not v.loaded:
+            held = v.value.type.with_layout(self._held(v, ()))
+            return self.b.emit(ConvertLayoutOp(v.value, results=[held])), ()
+        view = v.shared(self.b)
+        rows = self._rows(v, view)
+        held = v.value.type.with_layout(self._held(v, rows))
+        return self.b.emit(LocalLoadOp(view, results=[held])), rows
 
+    def _rows(self, v: _Operand, view: Value) -> tuple[int, ...]:
+        layout: LinearLayout = view.type.layout
+        return operand_rows(layout if v.depth == 1 else layout.trans((1, 0)), v.elem.storage_bits)
 
-def _shared(b: Builder, v: Value, depth: int, row: WgmmaRow) -> Value:
-    """A view of `v` in shared memory in the swizzle of the hardware."""
-    order = _order(v, depth, row)
-    assert order is not None
-    source, orders = source_of(v)
-    if isinstance(source.op, LoadOp | DescriptorLoadOp):
-        return shared_view(source.op, orders, _swizzled(source.type, memory_order(source.op)))
-    shared = SharedType(v.type.shape, v.type.elem, _swizzled(v.type, order))
-    return b.emit(LocalAllocOp(v, results=[shared], names=[v.name]))
+    def _held(self, v: _Operand, rows: tuple[int, ...]) -> LinearLayout:
+        """The layout of an operand as the first one in registers."""
+        shape: Any = v.shape if v.depth == 1 else (v.shape[1], v.shape[0])
+        along_m, along_n = self.plan.warpgroups
+        layout = wgmma_operand_a(shape, along_m, v.elem.bits, warpgroups_n=along_n, rows=rows)
+        return layout if v.depth == 1 else layout.trans((1, 0))
+
+    def _turned(self) -> Value:
+        """The second operand along K: read as if it were the first one, and written to a second buffer."""
+        v, tile = self.right, self.right.value
+        shape: Any = v.shape if v.depth == 1 else (v.shape[1], v.shape[0])
+        if shape[0] >= ROWS:
+            view, groups = v.shared(self.b), prod(self.plan.warpgroups)
+            along_m, along_n = _warpgroups(shape[0], groups)
+            rows = self._rows(v, view)
+            layout = wgmma_operand_a(shape, along_m, v.elem.bits, warpgroups_n=along_n, rows=rows)
+            held = tile.type.with_layout(layout if v.depth == 1 else layout.trans((1, 0)))
+            tile = self.b.emit(LocalLoadOp(view, results=[held]))
+        v.order = (v.depth, 1 - v.depth)
+        return v.stored(self.b, tile)
 
 
 def _swizzled(t: Any, order: tuple[int, ...]) -> LinearLayout:

@@ -99,7 +99,8 @@ def _matrix(
         assert all(row * elem_bits % 128 == 0 for row in rows)
         assert len(registers) == width
         if access.trans:
-            cells = [(2 * (lane & 3) + i, lane >> 2) for i in range(2)]
+            per = width // 2  # elements of 16 bits
+            cells = [(2 * (lane & 3) + i // per, per * (lane >> 2) + i % per) for i in range(width)]
         else:
             cells = [(lane >> 2, width * (lane & 3) + i) for i in range(width)]
         moved += [(r, rows[i] + j) for r, (i, j) in zip(registers, cells, strict=True)]

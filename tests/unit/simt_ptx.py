@@ -126,7 +126,7 @@ class Ptx:
             if tied[0] is None:  # the first product overwrites
                 kind = np.float32 if "float" in result else np.uint64
                 tied = [np.full(self.threads, -1).astype(kind) for _ in outputs]
-            got = products(self, text, operand, tied, SHARED) if text.startswith("{") else tied
+            got = products(self, text, operand, tied, SHARED, on) if text.startswith("{") else tied
             return got[0] if len(got) == 1 else tuple(got)
         if text.startswith("{ .reg .pred P; mbarrier.try_wait"):
             return self.try_wait(operand[1], operand[2], on)

@@ -381,6 +381,12 @@ class Simulator(Ptx):
         x[:, int(index[1])] = self.value(*elem, env)
         return x
 
+    def do_shufflevector(self, rest: str, env, on):
+        first, second, mask = split_args(rest)
+        both = [self.value(*typed(x), env) for x in (first, second)]
+        chosen = [int(i) for i in re.findall(r"i32 (\d+)", mask)]
+        return np.concatenate(both, axis=1)[:, chosen]
+
     def do_extractelement(self, rest: str, env, on):
         vector, index = split_args(rest)
         return np.ascontiguousarray(self.value(*typed(vector), env)[:, int(typed(index)[1])])

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import numpy as np
 
@@ -31,9 +32,14 @@ def numbers(kind: str, raw: np.ndarray) -> np.ndarray:
         return (raw.view(np.uint32)[..., 0] & 0xFFFFE000).view(np.float32).astype(np.float64)
     if kind in ("s8", "u8"):
         return raw.view(np.int8 if kind == "s8" else np.uint8)[..., 0].astype(np.float64)
+    return _float8(kind)[raw[..., 0]]
+
+
+@cache
+def _float8(kind: str) -> np.ndarray:
+    """Values of all codes."""
     type = float8e4nv if kind == "e4m3" else float8e5
-    table = np.array([float8_value(type, c) for c in range(256)])
-    return table[raw[..., 0]]
+    return np.array([float8_value(type, c) for c in range(256)])
 
 
 def from_shared(
@@ -69,10 +75,12 @@ def from_registers(words: list[np.ndarray], first: int, kind: str) -> np.ndarray
     return result
 
 
-def products(sim, text: str, operand: dict, acc: list[np.ndarray], origin: int) -> list[np.ndarray]:
-    """Run the block `text` on the accumulators `acc`, for all warpgroups."""
+def products(
+    sim, text: str, operand: dict, acc: list[np.ndarray], origin: int, on: np.ndarray
+) -> list[np.ndarray]:
+    """Run the block `text` on the accumulators `acc`, for all warpgroups that are there."""
     acc = [x.copy() for x in acc]
-    for first in range(0, sim.threads // 128 * 128, 128):
+    for first in np.nonzero(on)[0][::128]:
         registers: dict[str, int] = {}
         for line in text.split(";"):
             line = re.sub(r"^\s*[{}]?\s*", "", line).strip()

@@ -18,6 +18,7 @@ from tessera.layout import (
     mma_acc,
     mma_operand,
     offset_map,
+    operand_rows,
     shared_linear,
     shared_swizzled,
     stmatrix_plan,
@@ -25,6 +26,7 @@ from tessera.layout import (
     vector_groups,
     wavefronts,
     wgmma_acc,
+    wgmma_operand_a,
     widest_swizzle,
 )
 from tests.unit.layout_simulator import fill, transfers
@@ -160,6 +162,31 @@ def test_ldmatrix_of_other_widths() -> None:
         mma_operand((16, 8), 1, 16, 1, 1), shared_swizzled((16, 8), (0, 1), 16, 16), 16
     )
     assert small is not None and small.count == 2
+
+
+@pytest.mark.parametrize("rows", [64, 128, 256])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_first_operand_that_lies_along_its_rows(rows: int, groups: int) -> None:
+    """Pairs of 4-byte elements without bank conflicts; single bytes by ldmatrix.trans."""
+    if rows < 64 * groups:
+        return
+    for elem_bits, k in [(32, 32), (8, 128)]:
+        span = min(128, rows * elem_bits // 8)
+        shared = shared_swizzled((rows, k), (0, 1), elem_bits, span)
+        names = operand_rows(shared, elem_bits)
+        assert sorted(names) == list(range(rows.bit_length() - 1))
+        dist = wgmma_operand_a((rows, k), groups, elem_bits, rows=names)
+        if elem_bits == 32:
+            assert bank_conflicts(dist, shared, 32, 2) == 0
+            continue
+        plan = ldmatrix_plan(dist, shared, 8)
+        assert plan is not None and plan.trans and plan.count == 4
+        elements = fill(dist)
+        for warp, lane in itertools.product(range(dist.size("warp")), range(32)):
+            seen = [pair for group in transfers(plan, lane, warp, 8) for pair in group]
+            assert sorted(r for r, _ in seen) == list(range(dist.size("register")))
+            for register, offset in seen:
+                assert shared.apply_flat({"offset": offset}) == elements[warp, lane, register]
 
 
 def test_unswizzled_rows_conflict_in_ldmatrix() -> None:

@@ -10,6 +10,8 @@ from tessera.backends.gpu.lowering import FunctionLowering
 from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.dtypes import int1, int8, pointer_type
 
+BYTES = 4  # of a word
+
 
 @dataclass(frozen=True, slots=True)
 class WordShape:
@@ -53,6 +55,14 @@ def _pack_word(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: Wor
         return w.pure(f"bitcast <2 x {t}> {w.pair(t, *names)} to {shape.type}")
     vector = "poison"
     kind = f"<{len(names)} x {t}>"
+    parts = [w.parts[x] for x in names if x in w.parts]
+    sources = list(dict.fromkeys([v for v, _ in parts]))
+    if len(parts) == len(names) == BYTES and len(sources) <= 2:  # one permutation of bytes
+        mask = ", ".join([f"i32 {i + BYTES * sources.index(v)}" for v, i in parts])
+        both = f"{kind} {sources[0]}, {kind} {sources[-1]}"
+        return w.pure(
+            f"bitcast {kind} {w.pure(f'shufflevector {both}, <4 x i32> <{mask}>')} to i32"
+        )
     for i, x in enumerate(names):
         vector = w.pure(f"insertelement {kind} {vector}, {t} {x}, i32 {i}")
     return w.pure(f"bitcast {kind} {vector} to {shape.type}")
@@ -84,6 +94,8 @@ def unpack(fl: FunctionLowering, elem: Any, words: Sequence[str], shape: WordSha
         else:
             names = [w.pure(f"extractelement <{n} x {t}> {vector}, i32 {i}") for i in range(n)]
             w.words[tuple(names)] = word
+            if n == BYTES:
+                w.parts.update({x: (vector, i) for i, x in enumerate(names)})
             result += names
     if elem is int1:
         return [w.pure(f"icmp ne i8 {x}, 0") for x in result]

@@ -61,7 +61,7 @@ class Writer:
 
     __slots__ = (
         "_hoisted", "_numbered", "_of_thread", "_trail", "block", "count", "halves", "lines", "module",
-        "offsets", "prologue", "words",
+        "offsets", "parts", "prologue", "words",
     )  # fmt: skip
 
     def __init__(self, module: ModuleText) -> None:
@@ -83,6 +83,7 @@ class Writer:
         self.words: dict[
             tuple[str, ...], str
         ] = {}  # narrow elements that were unpacked -> their word
+        self.parts: dict[str, tuple[str, int]] = {}  # a byte of a word -> (4-vector, its number)
 
     # --- instructions ---------------------------------------------------------------------------------
     def fresh(self) -> str:

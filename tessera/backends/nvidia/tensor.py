@@ -137,10 +137,8 @@ def _store(fl: FunctionLowering, op: DescriptorStoreOp) -> None:
     t: Any = op.value.type
     w, bits = fl.w, memory_bits(t.elem)
     how = staging(op, fl.num_warps)
-    boxes, buffers, count = how.boxes, how.buffers, len(how.boxes.starts)
-    shared = box_layout(t.shape, bits)
-    assert shared is not None
-    access = access_for(t.layout, shared, bits, fl.target.facts().has_stmatrix)
+    boxes, buffers, count = how.boxes, how.buffers, how.count
+    access = access_for(t.layout, how.layout, bits, fl.target.facts().has_stmatrix)
     owner, names = warp_owner(fl, t.layout), fl.get(op.value)
     row = p.tensor_store(len(boxes.box), "" if op.kind == "store" else op.kind)
     start: int = op.attrs["scratch"]
@@ -160,10 +158,12 @@ def _store(fl: FunctionLowering, op: DescriptorStoreOp) -> None:
             for i in members:
                 at = fixed_place(fl, start + i % buffers * size).address
                 at = w.add("i32", at, w.mul("i32", group, str(size // max(1, how.groups))))
-                place = _coordinates(fl, op.offsets, boxes.starts[i])
-                if how.groups:
-                    place[1] = w.add("i32", place[1], moved)
-                row.emit(w, [f"%map{op.attrs['map']}", at, *place])
+                for j in range(how.parts):
+                    place = _coordinates(fl, op.offsets, boxes.starts[i * how.parts + j])
+                    if how.groups:
+                        place[1] = w.add("i32", place[1], moved)
+                    to = w.add("i32", at, str(j * boxes.elements * bits // 8))
+                    row.emit(w, [f"%map{op.attrs['map']}", to, *place])
             _plain(fl, "bulk_commit")
     _settle(fl, bool(op.attrs.get("synchronous")))
 

@@ -7,7 +7,11 @@ A descriptor holds an address and how the rows of a swizzled box follow each oth
 Shared operands lie in boxes of `width` bytes times all rows (layout/shared.py: shared_swizzled). Along K, a
 step of 32 bytes goes through a box of a K-contiguous operand and then to the next box; in a transposed one it
 goes down 32 bytes' worth of rows. All steps of one 64 x n block are one piece of assembly: fence, products,
-commit. Accumulators are tied through it and through the wait, so that nothing reads them in between."""
+commit. Accumulators are tied through it and through the wait, so that nothing reads them in between.
+
+The first operand may come through registers. While a product runs its registers must not be written: a product that
+runs on into the next iteration is waited for there after the next operand is read, and before that is rounded or
+permuted into its place."""
 
 from __future__ import annotations
 
@@ -84,7 +88,7 @@ class _Shared:
 @lowers(WgmmaOp)
 def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
     row: WgmmaRow = fl.target.facts().wgmma_row(op.instruction)
-    rows, cols = op.acc.type.shape
+    rows, cols = reversed(op.acc.type.shape) if op.transposed else op.acc.type.shape
     along_m, along_n = op.warpgroups
     n = min(cols // along_n, row.max_n)
     blocks_m, blocks_n = rows // along_m // 64, cols // along_n // n
@@ -93,14 +97,17 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
     steps = op.b.type.shape[0] // row.k
     part, parts = op.part
     mine = range(steps * part // parts, steps * (part + 1) // parts)
-    b = _Shared(fl, op.b, 0)
+    b = _Shared(fl, op.right, 1 if op.transposed else 0)
     group_m, group_n = _groups(fl, along_m, along_n)
     a: _Shared | None = None
     held: list[list[Block]] = []
-    if isinstance(op.a.type, SharedType):
-        a = _Shared(fl, op.a, 1)
+    if isinstance(op.left.type, SharedType):
+        a = _Shared(fl, op.left, 0 if op.transposed else 1)
     else:
-        held = _held(fl, row, fl.get(op.a), blocks_m, steps)
+        names = fl.get(op.left)
+        if op.pending:  # the operand was read while the product before ran; now it may take that one's registers
+            acc = _waited(fl, row, acc, 0, [])
+        held = _held(fl, row, names, blocks_m, steps)
     words: list[str]
     descriptors: list[str]
     for i in range(blocks_m):
@@ -121,20 +128,20 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
             if at == len(acc) - 1 and part == parts - 1:
                 text += " wgmma.commit_group.sync.aligned;"
             acc[at] = _tied(fl, row, text, acc[at], words, descriptors, fresh)
-    if op.asynchronous:
-        fl.set(op.result, _elements(fl, op, row, [x for block in acc for x in block]))
-        return
     kept = [x for i in held for words in i for x in words]
-    _finish(fl, op, row, acc, kept)
+    if not op.asynchronous and not (held and op.pending):
+        acc = _waited(fl, row, acc, op.pending, kept)
+    fl.set(op.result, _elements(fl, op, row, [x for block in acc for x in block]))
 
 
-def _finish(
-    fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, acc: list[Block], kept: Block
-) -> None:
+def _waited(
+    fl: FunctionLowering, row: WgmmaRow, acc: list[Block], pending: int, kept: Block
+) -> list[Block]:
     """Wait for all groups but the `pending` latest; operands in registers stay alive until then."""
     flat = [x for block in acc for x in block]
-    flat = _tied(fl, row, f"wgmma.wait_group.sync.aligned {op.pending};", flat, kept, [])
-    fl.set(op.result, _elements(fl, op, row, flat))
+    flat = _tied(fl, row, f"wgmma.wait_group.sync.aligned {pending};", flat, kept, [])
+    size = len(acc[0])
+    return [flat[i : i + size] for i in range(0, len(flat), size)]
 
 
 @lowers(WgmmaWaitOp)
@@ -168,16 +175,22 @@ def _groups(fl: FunctionLowering, along_m: int, along_n: int) -> tuple[str, str]
 def _held(
     fl: FunctionLowering, row: WgmmaRow, names: Sequence[str], blocks: int, steps: int
 ) -> list[list[Block]]:
-    """Words of operand A in registers, by block of rows and step along K."""
+    """Words of the first operand in registers, by block of rows and step along K."""
     size = 64 * row.k // 128
     pieces = [names[i : i + size] for i in range(0, len(names), size)]
-    words = [pack(fl, row.a, piece, word_shape(row.a, 32 // row.a.bits)) for piece in pieces]
+    if row.rounds_to:
+        pieces = [[fl.target.round_tf32(fl.w, x) for x in piece] for piece in pieces]
+    words = [_in_words(fl, row.a, piece) for piece in pieces]
     return [words[i * steps : (i + 1) * steps] for i in range(blocks)]
 
 
+def _in_words(fl: FunctionLowering, elem: Any, names: Sequence[str]) -> Block:
+    words = pack(fl, elem, names, word_shape(elem, 32 // elem.bits))
+    return [fl.w.pure(f"bitcast float {x} to i32") for x in words] if elem is float32 else words
+
+
 def _words(fl: FunctionLowering, v: Value) -> list[str]:
-    elem: Any = v.type.elem
-    return pack(fl, elem, fl.get(v), word_shape(elem, 32 // elem.bits))
+    return _in_words(fl, v.type.elem, fl.get(v))
 
 
 def _blocks(fl: FunctionLowering, row: WgmmaRow, names: Sequence[str], count: int) -> list[Block]:

@@ -1,0 +1,128 @@
+"""Products in loops, operands in every order, through pointers and descriptors, by one and two warpgroups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+
+DTYPES = ["fp16", "fp32", "i8", "fp8e4nv"]
+
+
+@tessera.jit
+def pointer_product(
+    a, b, c, M, N, K, sam, sak, sbk, sbn,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    cols = tl.program_id(1) * BN + tl.arange(0, BN)
+    ks = tl.arange(0, BK)
+    a_ptrs = a + rows[:, None] * sam + ks[None, :] * sak
+    b_ptrs = b + ks[:, None] * sbk + cols[None, :] * sbn
+    acc = tl.zeros((BM, BN), ACC)
+    for k in range(0, K, BK):
+        x = tl.load(a_ptrs, mask=(rows[:, None] < M) & (ks[None, :] < K - k), other=0)
+        y = tl.load(b_ptrs, mask=(ks[:, None] < K - k) & (cols[None, :] < N), other=0)
+        acc = tl.dot(x, y, acc)
+        a_ptrs += BK * sak
+        b_ptrs += BK * sbk
+    inside = (rows[:, None] < M) & (cols[None, :] < N)
+    tl.store(c + rows[:, None] * N + cols[None, :], acc, mask=inside)
+
+
+@tessera.jit
+def descriptor_product(
+    a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr,
+    A_TURNED: tl.constexpr, B_TURNED: tl.constexpr,
+):  # fmt: skip
+    if A_TURNED:
+        x_desc = tl.make_tensor_descriptor(a, [K, M], [M, 1], [BK, BM])
+    else:
+        x_desc = tl.make_tensor_descriptor(a, [M, K], [K, 1], [BM, BK])
+    if B_TURNED:
+        y_desc = tl.make_tensor_descriptor(b, [N, K], [K, 1], [BN, BK])
+    else:
+        y_desc = tl.make_tensor_descriptor(b, [K, N], [N, 1], [BK, BN])
+    row, col = tl.program_id(0) * BM, tl.program_id(1) * BN
+    acc = tl.zeros((BM, BN), ACC)
+    for k in range(0, K, BK):
+        if A_TURNED:
+            x = x_desc.load([k, row]).T
+        else:
+            x = x_desc.load([row, k])
+        if B_TURNED:
+            y = y_desc.load([col, k]).T
+        else:
+            y = y_desc.load([k, col])
+        acc = tl.dot(x, y, acc)
+    out = tl.make_tensor_descriptor(c, [M, N], [N, 1], [BM, BN])
+    out.store([row, col], acc)
+
+
+def numbers(rng: np.random.Generator, dtype: str, *shape: int) -> np.ndarray:
+    """Small whole numbers: every sum is exact, and the same on all devices."""
+    kind = {"i8": np.int8, "fp16": np.float16}.get(dtype, np.float32)
+    return rng.integers(-3, 4, shape).astype(kind)
+
+
+def laid(x: np.ndarray, turned: bool) -> np.ndarray:
+    return np.ascontiguousarray(x.T) if turned else x
+
+
+@pytest.mark.parametrize("tile", [(128, 64, 64, 8), (64, 128, 32, 4), (64, 128, 64, 8)])
+@pytest.mark.parametrize("through", ["pointers", "descriptors"])
+@pytest.mark.parametrize(("a_turned", "b_turned"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_orders(
+    device: Any, dtype: str, a_turned: int, b_turned: int, through: str, tile: tuple[int, ...]
+) -> None:
+    m, n, k = 144, 112, 112
+    rng = np.random.default_rng(4)
+    a, b = numbers(rng, dtype, m, k), numbers(rng, dtype, k, n)
+    acc = "i32" if dtype == "i8" else "fp32"
+    c = device.zeros((m, n), acc)
+    x, y = (device.array(laid(v, bool(t)), dtype) for v, t in ((a, a_turned), (b, b_turned)))
+    bm, bn, bk, warps = tile
+    grid = (-(-m // bm), -(-n // bn))
+    to = tl.int32 if dtype == "i8" else tl.float32
+    if through == "pointers":
+        strides = ((1, m) if a_turned else (k, 1)) + ((1, k) if b_turned else (n, 1))
+        pointer_product[grid](
+            x, y, c, m, n, k, *strides, bm, bn, bk, to, num_warps=warps, num_stages=4
+        )
+    else:
+        descriptor_product[grid](
+            x, y, c, m, n, k, bm, bn, bk, to, bool(a_turned), bool(b_turned),
+            num_warps=warps, num_stages=3,
+        )  # fmt: skip
+    np.testing.assert_array_equal(device.numpy(c), a.astype(np.int64) @ b.astype(np.int64))
+
+
+@tessera.jit
+def mixed_product(
+    a, b, c, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, B_TURNED: tl.constexpr
+):  # fmt: skip
+    i, j, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x = tl.load(a + i[:, None] * K + k[None, :])
+    y = tl.load(b + (k[:, None] + j[None, :] * K if B_TURNED else k[:, None] * N + j[None, :]))
+    tl.store(c + i[:, None] * N + j[None, :], tl.dot(x, y))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("n", [16, 64, 256])
+@pytest.mark.parametrize(
+    ("left", "right"), [("fp8e4nv", "fp8e5"), ("fp8e5", "fp8e4nv"), ("i8", "i8"), ("fp32", "fp32")]
+)
+def test_widths_and_mixes(device: Any, left: str, right: str, n: int, turned: bool) -> None:
+    m, k = 64, 64
+    rng = np.random.default_rng(n)
+    a, b = numbers(rng, left, m, k), numbers(rng, right, k, n)
+    c = device.zeros((m, n), "i32" if left == "i8" else "fp32")
+    mixed_product[(1,)](
+        device.array(a, left), device.array(laid(b, turned), right), c, k, m, n, turned
+    )
+    np.testing.assert_array_equal(device.numpy(c), a.astype(np.int64) @ b.astype(np.int64))
