@@ -11,7 +11,7 @@ Example: `offs = pid * 1024 + arange(0, 1024)` has contiguity 1024 and divisibil
 of 1024. `ptr + offs` with a 16-byte-aligned `ptr` to fp32 has contiguity 1024 and divisibility 16 (bytes), so vectors
 of 4 elements may be loaded. `offs < n` with n divisible by 16 has constancy 16: a vector of 4 is masked as a whole.
 
-Quotients and remainders are described for operands that are not negative, as indices are.
+The quotients and remainders of a run are described where its numbers are known not to be negative (see sign.py).
 Facts of loop-carried values are found by assuming the initial value's facts and joining until nothing changes.
 """
 
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import Any
 
+from tessera.analysis.sign import Signs
 from tessera.dtypes import dtype, pointer_type
 from tessera.ir import Block, Op, Value, elem_of, shape_of
 from tessera.ops import arith, control, gpu, tile
@@ -105,6 +106,7 @@ class AxisAnalysis:
 
     def __init__(self, func: control.FuncOp):
         self.table: dict[Value, AxisFacts] = {}
+        self.signs = Signs()
         for value, attrs in zip(
             func.body.args, func.arg_attrs or ((),) * len(func.body.args), strict=True
         ):
@@ -368,9 +370,11 @@ def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
         value = _known(op, _quotient, x, y) if y.value else None
         return AxisFacts(ones, ones, _gcds(x.constancy, y.constancy), value)
     n = y.value
-    # A run counting up from a multiple of k gives k equal quotients in a row, for k dividing n.
+    # A run counting up from a multiple of k gives k equal quotients in a row, for k dividing n, unless it is negative:
+    # -4, -3, -2, -1 divided by 4 is -1, 0, 0, 0.
+    runs = a.signs.nonnegative(op.lhs)
     constancy = tuple(
-        k if c == 1 else gcd(gcd(c, n), d)
+        k if c == 1 or not runs else gcd(gcd(c, n), d)
         for c, d, k in zip(x.contiguity, x.divisibility, x.constancy, strict=True)
     )
     divisibility = tuple(
@@ -383,9 +387,11 @@ def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
 def _rem(a: AxisAnalysis, op: arith.RemOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
     constancy = _gcds(x.constancy, y.constancy)
-    # Runs survive as far as no multiple of the divisor falls inside one.
+    # Runs survive as far as no multiple of the divisor falls inside one; of negative numbers one ends behind each
+    # multiple: -4, -3, -2, -1 modulo 4 is 0, -3, -2, -1.
+    runs = a.signs.nonnegative(op.lhs)
     contiguity = tuple(
-        gcd(cx, gcd(dx, dy)) if ky >= cx or y.value is not None else 1
+        gcd(cx, gcd(dx, dy)) if runs and (ky >= cx or y.value is not None) else 1
         for cx, dx, dy, ky in zip(
             x.contiguity, x.divisibility, y.divisibility, y.constancy, strict=True
         )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera.analysis.axis import AxisAnalysis, AxisFacts
+from tessera.analysis.axis import AxisAnalysis, AxisFacts, power_of_two_part
 from tessera.dtypes import float32, int32, pointer_type
 from tessera.interp.machine import Machine, run_program
 from tessera.interp.memory import Memory
@@ -48,7 +48,7 @@ def holds(f: AxisFacts, x: np.ndarray, axis: int, step: int) -> None:
 
 
 class Expressions:
-    """Builds a random integer tile expression of non-negative values from drawn choices."""
+    """Builds a random integer tile expression from drawn choices."""
 
     def __init__(self, draw: Any):
         self.draw = draw
@@ -69,7 +69,7 @@ class Expressions:
         kind = self.draw(st.sampled_from(kinds))
         b = self.b
         if kind == "arange":
-            start = self.draw(st.sampled_from([0, 0, 1, 4, 32, 48]))
+            start = self.draw(st.sampled_from([0, 0, 1, 4, 32, 48, -16, -32, -33]))
             return b.emit(ArangeOp(start=start, end=start + N))
         if kind == "splat":
             return b.emit(
@@ -77,7 +77,10 @@ class Expressions:
             )
         if kind == "const":
             return b.emit(
-                ConstOp(value=self.draw(st.sampled_from([0, 1, 2, 3, 8, 16, 24])), results=[TILE])
+                ConstOp(
+                    value=self.draw(st.sampled_from([0, 1, 2, 3, 8, 16, 24, -8, -16, -3])),
+                    results=[TILE],
+                )
             )
         x = self.tile(depth - 1)
         if kind in ("div", "rem"):
@@ -91,10 +94,7 @@ class Expressions:
         if kind == "select":
             predicate = self.draw(st.sampled_from(["lt", "le", "gt", "ge", "eq"]))
             return b.emit(SelectOp(b.emit(CmpOp(x, y, predicate=predicate)), x, y))
-        if kind == "sub":  # kept non-negative: division is described for such values only
-            smaller = b.emit(CmpOp(x, y, predicate="lt"))
-            return b.emit(SelectOp(smaller, x, b.emit(SubOp(x, y))))
-        return b.emit((AddOp if kind == "add" else MulOp)(x, y))
+        return b.emit({"add": AddOp, "sub": SubOp, "mul": MulOp}[kind](x, y))
 
 
 @settings(max_examples=300, deadline=None)
@@ -109,12 +109,12 @@ def test_facts_hold_on_every_value(data: st.DataObject) -> None:
     b.emit(BroadcastOp(b.emit(ExpandDimsOp(offset, axis=0)), results=[wide]))
     b.insert(ReturnOp())
     facts = AxisAnalysis(e.func)
-    n = data.draw(st.sampled_from([0, 16, 48, 1024]))
+    n = data.draw(st.sampled_from([0, 16, 48, 1024, -16, -64]))
     machine = Machine(e.module, Memory(), (1, 1, 1))
     run_program(
         machine,
         e.func,
-        [np.int64(4096), np.int32(n), np.int32(data.draw(st.integers(0, 40)))],
+        [np.int64(4096), np.int32(n), np.int32(data.draw(st.integers(-40, 40)))],
         (0, 0, 0),
     )
     for op in e.func.body:
@@ -125,6 +125,85 @@ def test_facts_hold_on_every_value(data: st.DataObject) -> None:
             step = 4 if isinstance(getattr(r.type, "elem", None), pointer_type) else 1
             for axis in range(x.ndim):
                 holds(facts.facts(r), x, axis, step)
+            if step == 1 and facts.signs.nonnegative(r):
+                assert np.min(x) >= 0
+
+
+@pytest.mark.parametrize("start", range(-48, 49))
+def test_runs_divided_by_every_number(start: int) -> None:
+    """What is said of quotients and remainders of start, start + 1, …, against C's division."""
+    x = np.arange(start, start + N)
+    for n in range(1, 41):
+        e = Expressions(lambda s: None)
+        run = e.b.emit(ArangeOp(start=start, end=start + N))
+        by = e.b.emit(ConstOp(value=n, results=[TILE]))
+        quotient, rest = e.b.emit(DivOp(run, by)), e.b.emit(RemOp(run, by))
+        e.b.insert(ReturnOp())
+        facts = AxisAnalysis(e.func)
+        true = np.trunc(x / n).astype(np.int64)
+        holds(facts.facts(quotient), true, 0, 1)
+        holds(facts.facts(rest), x - true * n, 0, 1)
+        if start >= 0:  # as precise as can be for powers of two, and multiples of them
+            shared = min(power_of_two_part(start), power_of_two_part(n), N)
+            assert facts.facts(rest).contiguity[0] >= shared
+        signs = (facts.signs.nonnegative(v) for v in (run, quotient, rest))
+        assert list(signs) == [start >= 0] * 3
+
+
+SIGNS = """module {} {
+  func {name='k'} (%n: i32, %u: u32, %f: fp32) {
+    %zero: i32 = const {value=0}
+    %less: i32 = const {value=-1}
+    %eight: i32 = const {value=8}
+    %pid: i32 = program_id {axis=0}
+    %rows: i32 = sub %n, %pid
+    %height: i32 = min %rows, %eight
+    %within: i32 = rem %pid, %n
+    %column: i32 = div %within, %height
+    %back: i32 = div %within, %less
+    %wide: i64 = cast %u
+    %same: i32 = cast %u
+    %read: i32 = cast %f
+    %top: i32 = max %read, %zero
+    %ok: i1 = cmp %n, %zero {predicate='gt'}
+    %below: i1 = cmp %rows, %eight {predicate='lt'}
+    %a: i32, %b: i32, %c: i32 = for %pid, %n, %eight, [%zero, %zero, %zero]
+        (%i: i32, %x: i32, %y: i32, %z: i32) {
+      %x2: i32 = add %x, %i
+      %y2: i32 = sub %y, %i
+      %z2: i32 = add %z, %y
+      yield [%x2, %y2, %z2]
+    }
+    %w: i32 = while [%pid] (%d: i32) {
+      condition %ok, [%d]
+    } (%e: i32) {
+      %g: i32 = mul %e, %eight
+      yield [%g]
+    }
+    %r: i32 = if %ok () {
+      yield [%w]
+    } () {
+      yield [%n]
+    }
+    print [%column, %back, %wide, %same, %top, %a, %b, %c, %r, %below]
+    PROMISE
+    return []
+  }
+}"""
+
+
+def test_signs_through_control_flow_and_promises() -> None:
+    facts, values, _ = analysed(SIGNS.replace("PROMISE", ""))
+    positive = {name for name, v in values.items() if name and facts.signs.nonnegative(v)}
+    assert positive >= {"pid", "within", "column", "wide", "top", "a", "x", "i", "w", "d", "e", "u"}
+    assert not positive & {"n", "rows", "height", "back", "same", "read", "b", "y", "c", "z", "r"}
+    facts, values, _ = analysed(SIGNS.replace("PROMISE", "assume %ok"))
+    assert facts.signs.nonnegative(values["n"])
+    assert facts.signs.nonnegative(values["r"])
+    both = "%both: i1 = and %ok, %below\nassume %both"
+    facts, values, _ = analysed(SIGNS.replace("PROMISE", both))
+    assert facts.signs.nonnegative(values["n"])
+    assert not facts.signs.nonnegative(values["rows"])
 
 
 def test_row_of_a_matrix_is_a_wide_vector() -> None:

@@ -36,7 +36,7 @@ def constant(t: Any, value: Any) -> Val:
         return Val(t, 1, literal(value, t), const=value)
     text = literal(value, t)
     known = value if isinstance(t, dtype) else None
-    return Val(t, 1, text, True, text, align=power_in(int(value)), nonneg=value >= 0, const=known)
+    return Val(t, 1, text, True, text, align=power_in(int(value)), const=known)
 
 
 def elementwise(lo: Lowering, op: Op, args: list[Val]) -> Val:
@@ -101,7 +101,6 @@ def _add(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
         (*a.terms, *b.terms),
         shape,
         min(a.align, b.align),
-        a.nonneg and b.nonneg,
         a,
         b,
     )
@@ -113,7 +112,6 @@ def _affine(
     terms: tuple[str, ...],
     shape: tuple[Pattern | None, str],
     align: int,
-    nonneg: bool,
     *sources: Val,
 ) -> Val:
     lanes = max(s.lanes for s in sources) if shape[0] is not None else 1
@@ -127,7 +125,6 @@ def _affine(
         shape[0],
         shape[1] if shape[0] is not None else "",
         align,
-        nonneg,
     )
 
 
@@ -147,7 +144,7 @@ def _sub(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
     else:
         shape = (a.pattern, a.step)
     base = a.base if b.base == "0" else lo.em.op(f"sub {e} {a.base}, {b.base}")
-    return _affine(a.type, base, a.terms, shape, min(a.align, b.align), False, a, b)
+    return _affine(a.type, base, a.terms, shape, min(a.align, b.align), a, b)
 
 
 def _mul(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
@@ -185,7 +182,7 @@ def _mul(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
         if pattern is not None:
             step = lo.em.op(f"mul nsw i64 {step}, {wide}") if step else wide
     align = min(a.align * b.align, ANY_ALIGN)
-    return _affine(a.type, base, terms, (pattern, step), align, a.nonneg and b.nonneg, a, b)
+    return _affine(a.type, base, terms, (pattern, step), align, a, b)
 
 
 def _shl(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
@@ -205,7 +202,7 @@ def _cast(lo: Lowering, op: Any, a: Val) -> Val | None:
     if not grows and target.bits < 32:
         return None
     base = vector.cast(lo.lanes(1), a.base, a.type, target)
-    return _affine(target, base, a.terms, (a.pattern, a.step), a.align, a.nonneg and grows, a)
+    return _affine(target, base, a.terms, (a.pattern, a.step), a.align, a)
 
 
 def _hint(lo: Lowering, op: Any, a: Val) -> Val | None:
@@ -219,7 +216,6 @@ def _hint(lo: Lowering, op: Any, a: Val) -> Val | None:
             a.base,
             a.terms,
             align=max(a.align, power_in(known[0])),
-            nonneg=a.nonneg,
         )
     return a
 
@@ -247,7 +243,7 @@ def _addptr(lo: Lowering, op: Any, p: Val, off: Val) -> Val | None:
     if off.base != "0":
         wide = vector.cast(lo.lanes(1), off.base, off.type, int64)
         base = lo.em.op(f"getelementptr {element}, ptr {base}, i64 {wide}")
-    return _affine(t, base, (*p.terms, *off.terms), shape, 1, False, p, off)
+    return _affine(t, base, (*p.terms, *off.terms), shape, 1, p, off)
 
 
 def _zext(lo: Lowering, off: Val) -> str:
@@ -269,8 +265,8 @@ def _addptr_plain(lo: Lowering, op: Any, p: Val, off: Val) -> Val:
 
 
 def _carries(a: Val, b: Val) -> bool:
-    """Whether all lanes of `a` lie in one multiple of the uniform `b`: then only lane 0 needs the division. As in
-    `analysis.axis`, indices that are divided are taken not to be negative."""
+    """Whether all lanes of `a`, not negative, lie in one multiple of the uniform `b`: then only lane 0 needs the
+    division."""
     if not (
         a.affine and a.pattern is not None and not a.step and b.lanes == 1 and min(a.pattern) >= 0
     ):
@@ -286,19 +282,19 @@ def _divide(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
         return a if isinstance(op, arith.DivOp) else constant(a.type, 0)
     rest = isinstance(op, arith.RemOp)
     if a.lanes > 1:
-        if not _carries(a, b):
+        if not _carries(a, b) or not lo.signs.nonnegative(op.operands[0]):
             return None
         first = Val(a.type, 1, "", True, a.base, a.terms)
         text = vector.lower(lo.lanes(1), op, [lo.text(first, 1), lo.text(b, 1)])
         if not rest:
-            return Val(a.type, 1, text, True, text, nonneg=b.nonneg)
-        return Val(a.type, a.lanes, "", True, text, (), a.pattern, "", min(a.align, b.align), True)
+            return Val(a.type, 1, text, True, text)
+        return Val(a.type, a.lanes, "", True, text, (), a.pattern, "", min(a.align, b.align))
     text = vector.lower(lo.lanes(1), op, [lo.text(a, 1), lo.text(b, 1)])
     if rest:
         align = min(a.align, b.align)
     else:
         align = max(1, a.align // b.const) if isinstance(b.const, int) and power(b.const) else 1
-    return Val(a.type, 1, text, True, text, align=align, nonneg=a.nonneg and (rest or b.nonneg))
+    return Val(a.type, 1, text, True, text, align=align)
 
 
 def power(n: int) -> bool:
@@ -315,7 +311,7 @@ def _and(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
     if is_index(a.type) and a.lanes > 1 and isinstance(b.const, int) and _carries_mask(a, b.const):
         first = Val(a.type, 1, "", True, a.base, a.terms)
         text = vector.lower(lo.lanes(1), op, [lo.text(first, 1), lo.text(b, 1)])
-        return Val(a.type, a.lanes, "", True, text, (), a.pattern, "", a.align, b.const >= 0)
+        return Val(a.type, a.lanes, "", True, text, (), a.pattern, "", a.align)
     return None
 
 

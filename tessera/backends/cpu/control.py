@@ -311,8 +311,7 @@ def _for(lo: Lowering, op: ForOp) -> None:
         term = i if not down else em.op(f"sub nsw i64 {_start(lo, op)}, {i}")
         align = min(first.align, by.align)
         lo.align[i] = align
-        nonneg = first.nonneg and not down
-        lo.scalars[op.induction] = Val(t, 1, "", True, "0", (term,), align=align, nonneg=nonneg)
+        lo.scalars[op.induction] = Val(t, 1, "", True, "0", (term,), align=align)
         _body(lo, op.body, op.carried, slots)
     _leave(lo, op, slots)
 

@@ -185,7 +185,7 @@ def _hint_at(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     first = tuple(Coord(k.base, k.terms, None, k.extent) for k in at.coords)
     base = lo.value(op.x, point(first, 1))
     text = lo.text(base, 1)
-    return Val(x.type, at.lanes, "", True, text, (), c.pattern, nonneg=base.nonneg)
+    return Val(x.type, at.lanes, "", True, text, (), c.pattern)
 
 
 evaluates(arith.AddPtrOp)(_evaluate)

@@ -148,7 +148,7 @@ def _programs(lo: Lowering, flat: str, sizes: list[str]) -> None:
     row = em.op(f"udiv i32 {flat}, {sizes[0]}")
     ids = [em.op(f"urem i32 {flat}, {sizes[0]}"), em.op(f"urem i32 {row}, {sizes[1]}"),
            em.op(f"udiv i32 {row}, {sizes[1]}")]  # fmt: skip
-    lo.programs = {d: Val(int32, 1, text, True, text, nonneg=True) for d, text in enumerate(ids)}
+    lo.programs = {d: Val(int32, 1, text, True, text) for d, text in enumerate(ids)}
 
 
 def _argument(lo: Lowering, arg: Value, index: int, attrs: dict[str, Any]) -> Val:
@@ -174,7 +174,7 @@ def _function(state: ModuleState, f: FuncOp) -> str:
     for d in range(3):
         text = em.parameter(f"%pid{d}")
         params.append(f"i32 {text}")
-        lo.programs[d] = Val(int32, 1, text, True, text, nonneg=True)
+        lo.programs[d] = Val(int32, 1, text, True, text)
     lo.sizes = [make(int32, 1, em.op(_context_field(lo, d))) for d in range(3)]
     if state.checked:
         lo.report, lo.exit_label = em.parameter("%report"), "exit"
@@ -222,7 +222,7 @@ def _program_id(lo: Lowering, op: Any) -> None:
 def _num_programs(lo: Lowering, op: Any) -> None:
     axis: int = op.axis
     text = lo.sizes[axis].text
-    lo.scalars[op.result] = Val(int32, 1, text, True, text, nonneg=True)
+    lo.scalars[op.result] = Val(int32, 1, text, True, text)
 
 
 @executes(SpecialRegisterOp)

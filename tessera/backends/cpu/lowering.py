@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera.analysis.sign import Signs
 from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.target import CpuFacts
@@ -146,6 +147,7 @@ class Lowering:
         self.stack_bytes = 0
         self.versions = 0
         self.em.pinned = state.checked
+        self.signs = Signs()
         self.context = "%ctx"
         self.report = ""  # a checked build: where a report is left, see checks.py
         self.programs: dict[int, Val] = {}
@@ -348,7 +350,7 @@ class Lowering:
         base = str(c.base + start)
         constant = c.base + start if not c.terms and c.pattern is None else None
         return Val(int32, lanes if c.pattern is not None else 1, "", True, base, self.term_texts(c), c.pattern,
-                   align=min(self.coord_align(c), power_in(start)), nonneg=start >= 0, const=constant)  # fmt: skip
+                   align=min(self.coord_align(c), power_in(start)), const=constant)  # fmt: skip
 
     def divided(self, c: Coord, divisor: int) -> tuple[Coord, Coord] | None:
         """(c // divisor, c % divisor) when every lane's carry is known at compile time; None otherwise.

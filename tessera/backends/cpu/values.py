@@ -89,7 +89,7 @@ class Val:
 
     With `affine` the text is formed on demand from base (a scalar's text) + Σ terms (i64s, in elements for pointers)
     + step * pattern[lane]; `step` "" is 1. `align`: a power of two dividing base + Σ terms (integers only);
-    `nonneg`: known not to be negative; `const`: the number of a constant scalar.
+    `const`: the number of a constant scalar.
     """
 
     type: Any
@@ -101,7 +101,6 @@ class Val:
     pattern: Pattern | None = None
     step: str = ""
     align: int = 1
-    nonneg: bool = False
     const: int | float | bool | None = None
 
 

@@ -1,0 +1,166 @@
+"""Which integers are known not to be negative: indices made of program ids, ranges and induction variables are.
+
+Quotients truncate toward zero, so that the run -4, -3, -2, -1 divided by 4 gives -1, 0, 0, 0 where 4, 5, 6, 7 gives
+1, 1, 1, 1: facts about the quotients and remainders of runs need the sign of the dividend. A value carried by a loop
+is not negative if its initial value is not, and the next one is not whenever it is not.
+
+Two things are taken for granted, as they are wherever offsets are computed: sums and products of numbers that are not
+negative do not wrap, and a divisor that is no constant is positive (a negative number of columns or of programs in a
+group would make addresses that no launch can mean). Differences, loaded numbers and arguments prove nothing; masks and
+comparisons do not either, but `tl.assume(x >= 0)` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tessera.dtypes import dtype
+from tessera.ir import Block, Op, Value, elem_of
+from tessera.ops import arith, control, gpu, memory, tile
+
+# A value is not negative if all, or any, of some other values are not.
+Rule = tuple[Callable[[Iterable[bool]], bool], Sequence[Value]]
+YES: Rule = (all, ())
+NO: Rule = (any, ())
+
+_ALL_OPERANDS = (
+    arith.AddOp,
+    arith.MulOp,
+    arith.MinOp,
+    arith.OrOp,
+    arith.XorOp,
+    arith.MulHiOp,
+    tile.JoinOp,
+)
+_FIRST_OPERAND = (
+    arith.RemOp, arith.ShrOp, arith.ShlOp, arith.HintOp, tile.SplitOp, tile.GatherOp, tile.SplatOp, tile.BroadcastOp,
+    tile.ExpandDimsOp, tile.ReshapeOp, tile.TransOp, gpu.ConvertLayoutOp,
+)  # fmt: skip
+_NEVER = (
+    tile.ProgramIdOp,
+    tile.NumProgramsOp,
+    arith.AbsOp,
+    arith.PopcOp,
+    arith.ClzOp,
+    tile.HistogramOp,
+)
+
+
+class Signs:
+    """Answers for the values of one module; what was found is kept, so the module must not change meanwhile."""
+
+    def __init__(self) -> None:
+        self.known: dict[Value, bool] = {}
+
+    def nonnegative(self, v: Value) -> bool:
+        """Whether every element of `v` is known not to be negative."""
+        if v not in self.known:
+            self._settle(v)
+        return self.known[v]
+
+    def _settle(self, v: Value) -> None:
+        """Take all values that `v` depends on for non-negative, and take back until nothing speaks against it."""
+        rules: dict[Value, Rule] = {}
+        pending = [v]
+        while pending:
+            x = pending.pop()
+            if x not in rules and x not in self.known:
+                rules[x] = YES if _promised(x) else _rule(x)
+                pending += rules[x][1]
+        held = dict.fromkeys(rules, True)
+        changed = True
+        while changed:
+            changed = False
+            for x, (which, values) in rules.items():
+                if held[x] and not which(self.known.get(y, held.get(y, False)) for y in values):
+                    held[x], changed = False, True
+        self.known.update(held)
+
+
+def _rule(v: Value) -> Rule:
+    t: Any = elem_of(v.type)
+    if not isinstance(t, dtype) or not t.is_int():
+        return NO
+    if not t.signed:
+        return YES
+    return _of_argument(v) if v.op is None else _of_result(v.op, v.index)
+
+
+def _of_result(op: Op, index: int) -> Rule:
+    if isinstance(op, (arith.ConstOp, tile.ArangeOp)):
+        return YES if (op.value if isinstance(op, arith.ConstOp) else op.start) >= 0 else NO
+    if isinstance(op, _NEVER):
+        return YES
+    if isinstance(op, _ALL_OPERANDS):
+        return all, op.operands
+    if isinstance(op, _FIRST_OPERAND):
+        return all, op.operands[:1]
+    if isinstance(op, (arith.MaxOp, arith.AndOp)):
+        return any, op.operands
+    if isinstance(op, arith.SelectOp):
+        return all, op.operands[1:]
+    if isinstance(op, arith.CastOp):
+        return _of_cast(op)
+    if isinstance(op, arith.DivOp):
+        divisor = op.rhs.op.x if isinstance(op.rhs.op, tile.SplatOp) else op.rhs
+        by = divisor.op.value if isinstance(divisor.op, arith.ConstOp) else 1
+        return (all, [op.lhs]) if by > 0 else NO
+    return _of_region(op, index)
+
+
+def _of_cast(op: arith.CastOp) -> Rule:
+    """Integers that widen keep their value; unsigned ones of the same width may come out negative."""
+    source, target = elem_of(op.x.type), elem_of(op.result.type)
+    if not isinstance(source, dtype) or not source.is_int():
+        return NO
+    if source.signed:
+        return (all, [op.x]) if target.bits >= source.bits else NO
+    return YES if target.bits > source.bits else NO
+
+
+def _of_region(op: Op, index: int) -> Rule:
+    if isinstance(op, control.IfOp):
+        return all, [block.terminator.operands[index] for block in op.regions]
+    if isinstance(op, control.ForOp):
+        return all, [op.inits[index], op.body.terminator.operands[index]]
+    if isinstance(op, control.WhileOp):
+        return all, [op.before.terminator.operands[index + 1]]
+    return NO
+
+
+def _of_argument(v: Value) -> Rule:
+    block = v.owner
+    assert isinstance(block, Block)
+    op = block.parent
+    if isinstance(op, control.ForOp):
+        return _of_region(op, v.index - 1) if v.index else (all, [op.lb, op.step])
+    if isinstance(op, control.WhileOp):
+        if block is op.after:
+            return _of_region(op, v.index)
+        return all, [op.inits[v.index], op.after.terminator.operands[v.index]]
+    return NO
+
+
+# --- promises -------------------------------------------------------------------------------------------------
+def _promised(v: Value) -> bool:
+    """Whether the block that computes `v` assumes that it is at least some number that is not negative."""
+    return any(isinstance(op, arith.CmpOp) and _says(op, v) and _assumed(op) for op in v.users())
+
+
+def _says(op: arith.CmpOp, v: Value) -> bool:
+    low, high, strict = {
+        "ge": (op.rhs, op.lhs, 0), "gt": (op.rhs, op.lhs, 1), "le": (op.lhs, op.rhs, 0), "lt": (op.lhs, op.rhs, 1),
+    }.get(op.predicate, (v, op.lhs, 0))  # fmt: skip
+    bound = low.op.value if isinstance(low.op, arith.ConstOp) else -2
+    return high is v and bound + strict >= 0
+
+
+def _assumed(op: Op) -> bool:
+    """Whether a condition is, alone or as a part of a conjunction, assumed in its own block."""
+    for user in op.result.users():
+        if user.parent is op.parent and (
+            isinstance(user, memory.AssumeOp) or (isinstance(user, arith.AndOp) and _assumed(user))
+        ):
+            return True
+    return False
