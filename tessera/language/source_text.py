@@ -5,12 +5,42 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
+import os
 import re
 import textwrap
+import threading
 from collections.abc import Callable
 from typing import Any
 
 NO_SOURCE = "@jit functions should be defined in a Python file"
+
+
+PARSE_TRIES = 100
+_parsing = threading.RLock()
+
+
+def parse(text: str) -> ast.Module:
+    """`ast.parse`, by one thread at a time.
+
+    Older CPythons (gh-106905) keep one count of depth for all trees that are being built: where a thread is stopped
+    in the middle and another one parses, the first ends in a SystemError. What code of others does to ours passes
+    when it is tried again.
+    """
+    with _parsing:
+        for _ in range(PARSE_TRIES - 1):
+            try:
+                return ast.parse(text)
+            except SystemError:
+                continue
+        return ast.parse(text)
+
+
+def _after_fork() -> None:
+    global _parsing
+    _parsing = threading.RLock()  # the thread that held it is not there any more
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 class SourceText:
@@ -58,11 +88,11 @@ class SourceText:
         """
         if self._tree is None:
             if self.indent:
-                outer: Any = ast.parse("if 1:\n" + self.text)
+                outer: Any = parse("if 1:\n" + self.text)
                 node: Any = outer.body[0].body[0]
                 ast.increment_lineno(node, -1)
             else:
-                node = ast.parse(self.text).body[0]
+                node = parse(self.text).body[0]
             assert isinstance(node, ast.FunctionDef)
             self._tree = node
         return self._tree
