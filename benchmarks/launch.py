@@ -2,10 +2,10 @@
 
     python benchmarks/launch.py [--rounds 7] [--json FILE]
 
-Kernels of 5 and 20 arguments, 8 of them arrays. On a machine with a GPU and torch the launches are real, on an idle
-stream. Without a GPU: on the CPU, which includes the running of one program; and "own share": an entry that does
-nothing in place of the thread pool. Triton is then timed with launcher and driver replaced by functions that do
-nothing, which is less than it costs on a GPU.
+Kernels of 5 and 20 arguments, 8 of them arrays, and a product with three tensor descriptors. On a machine with a GPU
+and torch the launches are real, on an idle stream. Without a GPU: on the CPU, which includes the running of one
+program. "Own share": an entry that does nothing in place of the driver's or the thread pool's. Without a GPU Triton is
+timed with launcher and driver replaced by functions that do nothing, which is less than it costs on a GPU.
 """
 
 # pyright: basic
@@ -30,9 +30,7 @@ from tessera.runtime import cuda
 from tessera.runtime.driver import driver_named
 from tessera.testing import print_table
 
-NOTHING = (
-    "define i32 @nothing(ptr %a, ptr %b, ptr %c, i32 %d, i32 %e, i32 %f, i64 %g) { ret i32 0 }"
-)
+NOTHING = "define i32 @nothing() { ret i32 0 }"  # takes any arguments where the caller cleans up
 
 
 def microseconds(launch: Any, rounds: int, synchronise: Any) -> float:
@@ -49,9 +47,9 @@ def microseconds(launch: Any, rounds: int, synchronise: Any) -> float:
 
 
 def launches(api: Any, array: Any) -> dict[str, Any]:
-    """Name → a function that launches once."""
+    """Name → a function that launches once. `array(shape, dtype)` makes an array."""
     kernels = sources.kernels(api.__name__)
-    x = [array() for _ in range(8)]
+    x = [array((128,), "float32") for _ in range(8)]
     five, twenty = kernels.five, kernels.twenty
     numbers = (2, 3, 48, 5, 6, 7, 80, 9, 10, 1.5, 128)
 
@@ -63,17 +61,28 @@ def launches(api: Any, array: Any) -> dict[str, Any]:
         "20 arguments": lambda: twenty[(1,)](*x, *numbers, BLOCK=128),
         "5, grid by function": lambda: five[grid](x[0], x[1], x[2], 128, BLOCK=128),
         "5, num_warps": lambda: five[(1,)](x[0], x[1], x[2], 128, BLOCK=128, num_warps=8),
+        "3 descriptors": product(api, kernels.persistent_matmul, array),
     }
+
+
+def product(api: Any, kernel: Any, array: Any) -> Any:
+    """One tile's product by descriptors; on the CPU a small one, so that the launch is most of it."""
+    n = 128 if getattr(array((1,), "float32"), "is_cuda", False) else 16
+    tools = importlib.import_module(f"{api.__name__}.tools.tensor_descriptor")
+    a, b, c = (
+        tools.TensorDescriptor.from_tensor(array((n, n), "float16"), [n, n]) for _ in range(3)
+    )
+    return lambda: kernel[(1,)](a, b, c, n, n, n, 1, BM=n, BN=n, BK=n, GROUP=1)
 
 
 def measure(api: Any, array: Any, rounds: int, synchronise: Any = None) -> dict[str, float]:
     return {k: microseconds(run, rounds, synchronise) for k, run in launches(api, array).items()}
 
 
-def own_share(array: Any, rounds: int) -> dict[str, float]:
-    """Our CPU launches with a native entry that does nothing."""
+def own_share(array: Any, rounds: int, where: str = "cpu") -> dict[str, float]:
+    """Our launches with a native entry that does nothing."""
     code = link_object(optimise(NOTHING, host("native")).to_object(), ["nothing"])
-    on = driver_named("cpu")
+    on = driver_named(where)
     real = on.native_start
 
     def start(kernel: Any, device: int) -> Any:
@@ -108,26 +117,25 @@ def columns(rounds: int) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     if torch is not None and torch.cuda.is_available() and cuda.available():
 
-        def on_device() -> Any:
-            return torch.zeros(128, device="cuda")
+        def on_device(shape: tuple[int, ...], dtype: str) -> Any:
+            return torch.zeros(shape, dtype=getattr(torch, dtype), device="cuda")
 
         found["tessera"] = measure(tessera, on_device, rounds, torch.cuda.synchronize)
+        found["own share"] = own_share(on_device, rounds, "cuda")
         if triton is not None:
             found["Triton"] = measure(triton, on_device, rounds, torch.cuda.synchronize)
         return found
 
-    def numpy() -> Any:
-        return np.zeros(128, np.float32)
+    def on_host(shape: tuple[int, ...], dtype: str) -> Any:
+        return torch.zeros(shape, dtype=getattr(torch, dtype))
 
-    found["CPU, NumPy"] = measure(tessera, numpy, rounds)
-    found["own share, NumPy"] = own_share(numpy, rounds)
+    found["CPU, NumPy"] = measure(tessera, np.zeros, rounds)
+    found["own share, NumPy"] = own_share(np.zeros, rounds)
     if torch is not None:
-        found["CPU, torch"] = measure(tessera, lambda: torch.zeros(128), rounds)
-        found["own share, torch"] = own_share(lambda: torch.zeros(128), rounds)
+        found["CPU, torch"] = measure(tessera, on_host, rounds)
+        found["own share, torch"] = own_share(on_host, rounds)
         if triton is not None:
-            found["Triton before its launcher"] = triton_without_device(
-                triton, lambda: torch.zeros(128), rounds
-            )
+            found["Triton before its launcher"] = triton_without_device(triton, on_host, rounds)
     return found
 
 
