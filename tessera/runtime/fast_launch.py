@@ -16,7 +16,7 @@ import threading
 import types
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from tessera.backends.compiler import Options
 from tessera.backends.once import once
@@ -149,11 +149,16 @@ def arrays_in(values: Iterable[Any]) -> list[Any]:
     return found
 
 
-def picks_of(kinds: Iterable[Any], values: Iterable[Any]) -> list[int]:
-    """The numbers of the units (fast_bind_ir) that reach the binary, in its order."""
+class Units(NamedTuple):
+    """The units (fast_bind_ir) of a launch: the numbers of those that reach the binary, in its order; how many."""
+
+    picks: list[int]
+    count: int
+
+
+def units_of(kinds: Iterable[Any], values: Iterable[Any]) -> Units:
     picks: list[int] = []
-    _pick(kinds, values, 0, picks)
-    return picks
+    return Units(picks, _pick(kinds, values, 0, picks))
 
 
 def _pick(kinds: Iterable[Any], values: Iterable[Any], at: int, picks: list[int]) -> int:
@@ -228,16 +233,16 @@ class FastPath:
         self.launch: Callable[..., Any] = new_builtin(_method(), head, self._held)
 
     def install(
-        self, key: bytes, values: tuple[Any, ...], picks: list[int], options: dict[str, Any], compiled: Any,
+        self, key: bytes, values: tuple[Any, ...], units: Units, options: dict[str, Any], compiled: Any,
         start: Start, globals_: dict[Any, Any],
     ) -> None:  # fmt: skip
-        """Make launches of this key native: `picks` are the parameters that reach the binary, in order."""
-        if not self._eligible(key, values, options, start):
+        """Make launches of this key native."""
+        if not self._eligible(key, values, units.count, options, start):
             return
         captured = [(scope, name, seen) for (name, _), (seen, scope) in globals_.items()]
         parts = [
-            words(*picks), words(*(id(x) for row in captured for x in row)), key, options, captured, compiled, start,
-            [v for v, constant in zip(values, self.constant, strict=True) if constant],
+            words(*units.picks), words(*(id(x) for row in captured for x in row)), key, options, captured, compiled,
+            start, [v for v, constant in zip(values, self.constant, strict=True) if constant],
             _kept(values),
         ]  # fmt: skip
         fields = {
@@ -246,7 +251,7 @@ class FastPath:
             "compiled": id(compiled), "cuda": int(start.cuda), "entry": start.entry, "function": start.function,
             "config": start.config, "pool": start.pool, "stream": id(start.stream) if start.stream else 0,
             "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(parts[1]),
-            "globals_count": len(captured), "picks": ctypes.addressof(parts[0]), "picks_count": len(picks),
+            "globals_count": len(captured), "picks": ctypes.addressof(parts[0]), "picks_count": len(units.picks),
             "maps": start.maps.address if start.maps is not None else 0, "parts": id(parts),
         }  # fmt: skip
         with self._lock:
@@ -268,7 +273,12 @@ class FastPath:
             self._table[bucket] = ctypes.addressof(entry)
 
     def _eligible(
-        self, key: bytes, values: tuple[Any, ...], options: dict[str, Any], start: Start
+        self,
+        key: bytes,
+        values: tuple[Any, ...],
+        units: int,
+        options: dict[str, Any],
+        start: Start,
     ) -> bool:
         constants = [v for v, constant in zip(values, self.constant, strict=True) if constant]
         if not all(isinstance(v, BY_IDENTITY) for v in [*constants, *options.values()]):
@@ -278,7 +288,10 @@ class FastPath:
             array_types().context[0] = start.context  # the next key will tell the context
             return False
         on_device = 2 if found[0] & 255 == DEVICE_PLACE else 0
-        arrays = [t & 2 for t in found[2::2] if t & TAGS["ARRAY"] and t & 0xFF < TAGS["C_INT"]]
+        tags = found[
+            2 : 2 + 2 * units : 2
+        ]  # behind them: options, whose words may look like any tag
+        arrays = [t & 2 for t in tags if t & TAGS["ARRAY"] and t & 0xFF < TAGS["C_INT"]]
         # Arrays elsewhere than the kernel runs need the checks of the Python path.
         return all(d == 2 * start.cuda == on_device for d in arrays)
 

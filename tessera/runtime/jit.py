@@ -21,7 +21,7 @@ from tessera.runtime import specialization_data
 from tessera.runtime.async_compile import FutureKernel, active_mode
 from tessera.runtime.cache import disk_cache, toolchain_fingerprint
 from tessera.runtime.driver import Driver, driver, driver_named
-from tessera.runtime.fast_launch import FastPath, array_types, arrays_in, picks_of, supported
+from tessera.runtime.fast_launch import FastPath, array_types, arrays_in, supported, units_of
 from tessera.runtime.interface import KernelInterface
 from tessera.runtime.overlap import violates
 from tessera.runtime.specialize import constants_and_attrs, flatten_runtime, specializer
@@ -386,7 +386,7 @@ class JITFunction(JITCallable, KernelInterface):
             self._fast.install(
                 key,
                 values,
-                picks_of(prepared.kinds, values),
+                units_of(prepared.kinds, values),
                 options,
                 kernel,
                 start,

@@ -23,7 +23,7 @@ from tessera.runtime.array_types import ArrayTypes, array_types, read_array
 from tessera.runtime.cuda import LaunchConfig, launch_config
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.fast_bind_ir import READ_TENSOR
-from tessera.runtime.fast_launch import FastPath, Start, picks_of
+from tessera.runtime.fast_launch import FastPath, Start, units_of
 from tessera.runtime.tensor_maps import TensorMaps
 from tessera.runtime.tensors import TensorWrapper
 from tessera.runtime.torch_layout import Layout, find_layout, tells_the_truth
@@ -210,17 +210,8 @@ def test_numbers_of_units():
         "constexpr",
         "i32",
     )
-    assert picks_of(kinds, (x, (5, 1, (0.5,)), descriptor, (1, 2), 3)) == [
-        0,
-        2,
-        5,
-        6,
-        7,
-        8,
-        9,
-        10,
-        12,
-    ]
+    found = units_of(kinds, (x, (5, 1, (0.5,)), descriptor, (1, 2), 3))
+    assert found == ([0, 2, 5, 6, 7, 8, 9, 10, 12], 13)
 
 
 # --- maps on a GPU that the test plays ---
@@ -291,7 +282,7 @@ class MapMachine:
         )  # fmt: skip
         if key is not None:
             kinds = ("tensordesc<fp16[4, 16]>", "*fp32", "i32")
-            self.path.install(key, args, picks_of(kinds, args), {}, self, start, {})
+            self.path.install(key, args, units_of(kinds, args), {}, self, start, {})
         return "python"
 
 

@@ -18,7 +18,7 @@ from tessera.runtime import fast_launch
 from tessera.runtime.array_types import ArrayTypes
 from tessera.runtime.cuda import LaunchConfig, launch_config
 from tessera.runtime.fast_bind_ir import HEAD, READ_TENSOR, TAGS
-from tessera.runtime.fast_launch import FastPath, Start
+from tessera.runtime.fast_launch import FastPath, Start, Units
 
 ENTRY = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -100,7 +100,9 @@ class Machine:
             context=ctypes.cast(self.context, ctypes.c_void_p).value or 0, keep=self,
         )  # fmt: skip
         if key is not None:
-            self.path.install(key, values, [0, 1, 2, 3], options, self, start, self.globals)
+            self.path.install(
+                key, values, Units([0, 1, 2, 3], 6), options, self, start, self.globals
+            )
         return "python"
 
 
@@ -167,6 +169,18 @@ def test_what_python_must_see_to(machine: Machine, args: Any, options: Any):
     assert machine.path.launch((1,), *args, **options) == "python"
     assert machine.python == [(None, (1,), args, options)] or machine.python[0][2] == args
     assert machine.python[0][0] is None
+
+
+def test_options_stay_native(machine: Machine):
+    options = {
+        "num_warps": 8,
+        "num_stages": 2,
+        "maxnreg": 40,
+        "debug": None,
+    }  # 40 looks like the tag of a host array
+    for _ in range(2):
+        machine.path.launch((1,), X, Y, 5, 0.5, **options)
+    assert machine.path.launch((1,), X, Y, 5, 0.5, **options) is machine
 
 
 def test_tensors_on_the_host_are_left_to_python(machine: Machine):
