@@ -38,6 +38,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.fold import constant_of
 from tessera.passes.layout_rules import is_pointwise
+from tessera.passes.split_loops import turn_of
 
 TURN_WORDS = 128  # registers of an iteration's results from which warpgroups take turns
 
@@ -288,9 +289,9 @@ def _products(ops: Sequence[Op]) -> list[WgmmaOp]:
 
 def _worth_turns(loop: ForOp) -> bool:
     """Turns win where products are long and iterations alike: measured on attention, heads of 128 numbers gain,
-    those of 64 and those with a branch for the mask lose."""
+    those of 64 and those with a branch in the iteration lose."""
     products = [op for op in loop.body if isinstance(op, WgmmaOp)]
-    even = not any(isinstance(op, IfOp) for op in loop.body)
+    even = all(turn_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
     return even and _words(products, []) >= TURN_WORDS
 
 

@@ -16,6 +16,7 @@ from tessera.passes.overlap import overlap_products
 from tessera.passes.pipeline import pipeline
 from tessera.passes.prefetch import prefetch
 from tessera.passes.specialize import keep_whole, specialize
+from tessera.passes.split_loops import split_loops
 from tessera.passes.tensor_maps import number_tensor_maps
 
 
@@ -35,6 +36,7 @@ def gpu_passes(facts: GpuFacts) -> list[Pass]:
         pipeline.bind(
             facts=facts
         ),  # needs layouts: only whole vectors may be copied asynchronously
+        split_loops,  # now that what an iteration hands on is carried
         canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
         cse,  # slices that several loads of a loop share
         licm,

@@ -19,8 +19,6 @@ Where this cannot be done the function stays as it is and the module's attribute
 
 from __future__ import annotations
 
-from typing import Any
-
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int64
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
@@ -50,7 +48,6 @@ from tessera.ops import (
     TransOp,
     VolatileAsmOp,
     WarpSpecializeOp,
-    WgmmaOp,
     WhileOp,
     YieldOp,
 )  # fmt: skip
@@ -70,13 +67,10 @@ from tessera.passes.rings import (
     readers_of,
     start_const,
 )  # fmt: skip
+from tessera.passes.teams import GROUP_WARPS, Team, product_words, team_for
 from tessera.passes.tensor_maps import remark
 
-HANDOVER_WARPS = 4  # of a producer: registers are handed over by groups of four warps
-REGISTERS = {8: (40, 232)}  # by number of consumer warps: of producer and consumer threads
-LARGE = 96  # registers of products from which consumers need more than their share
-CONSUMERS = (4, 8)
-GROUP_WARPS = 4
+CONSUMERS = (4, 8, 16)
 OUTSIDE = (GridDependencyOp, VolatileAsmOp)
 DERIVED = (
     AddPtrOp,
@@ -89,6 +83,7 @@ DERIVED = (
     HintOp,
 )  # fmt: skip  of pointers
 SLACK = 2048  # bytes of shared memory for barriers and alignment
+BLOCK_BYTES = 1024  # that the system takes for each block
 
 
 @pass_("specialize")
@@ -203,6 +198,7 @@ class _Split:
         needs = Needs(self).collect()
         self._group()
         self._stages()
+        team = self._team()
         rest = [op for op in self.func.body if op not in self.kept and not isinstance(op, ReturnOp)]
         # What is shared by both teams stands first.
         for op in [op for op in self.func.body if op in self.kept]:
@@ -212,9 +208,11 @@ class _Split:
             self._allocate(r, start)
         start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
         producer = Producer(self, needs).build(start)
-        warps, registers = self._team()
         op = WarpSpecializeOp(
-            registers=registers, warps=warps, regions=[Block(), producer], loc=self.func.loc
+            registers=team.registers,
+            warps=team.warps,
+            regions=[Block(), producer],
+            loc=self.func.loc,
         )
         start.insert(op)
         for x in rest:
@@ -222,7 +220,7 @@ class _Split:
             op.consumers.append(x)
         Builder(op.consumers).insert(YieldOp([]))
         self._consume(op, start_const(Builder.before_op(op), 0))
-        self.module.attrs["producer_warps"] = warps
+        self.module.attrs |= {"producer_warps": team.warps, "resident_blocks": team.blocks}
 
     def _group(self) -> None:
         """Split the loads of each block into rings. In front of inner loops only operands of products get one."""
@@ -238,15 +236,11 @@ class _Split:
                 found.append(ring)
         self.rings = found
 
-    def _team(self) -> tuple[int, tuple[int, int]]:
-        """Warps of the producer, and registers of its threads and the consumers' if these get more than their share."""
-        if (
-            self.facts.has_register_handover
-            and self.warps in REGISTERS
-            and _words(self.func) >= LARGE
-        ):
-            return HANDOVER_WARPS, REGISTERS[self.warps]
-        return 1, (0, 0)
+    def _team(self) -> Team:
+        used = SLACK + self._others() + sum(r.bytes * r.stages for r in self.rings)
+        fit = (self.facts.max_shared_bytes + BLOCK_BYTES) // (used + BLOCK_BYTES)
+        words = product_words(self.func)
+        return team_for(self.facts, self.warps, words, fit if words else 1)
 
     def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
         homes: dict[Block, list[Ring]] = {}
@@ -329,17 +323,6 @@ class _Split:
         row = b.emit(alloc)
         self.counts[row] = count
         return row
-
-
-def _words(func: FuncOp) -> int:
-    """Registers of a thread for results of products, and operands of such, that may live at a time."""
-    words = 0
-    for op in func.walk():
-        if isinstance(op, WgmmaOp):
-            tiles: list[Any] = [op.result.type]
-            tiles += [op.a.type] if isinstance(op.a.type, TileType) else []
-            words += sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
-    return words
 
 
 def _root(ptr: Value) -> Value | None:

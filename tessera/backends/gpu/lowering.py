@@ -236,7 +236,9 @@ class FunctionLowering:
         if not self.kernel:
             return "nounwind"
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
-        return self.target.kernel_attributes(warps, self.products) + self.extra_attributes
+        # Products need all registers that their block can have.
+        blocks: int = self.module.attrs.get("resident_blocks", 1) if self.products else 0
+        return self.target.kernel_attributes(warps, blocks) + self.extra_attributes
 
     @property
     def products(self) -> bool:

@@ -36,8 +36,8 @@ class GpuTarget(Protocol):
         """First lines of the module: the triple and the program's shared memory `@smem`."""
         ...
 
-    def kernel_attributes(self, num_warps: int, products: bool) -> str:
-        """LLVM's attributes of a kernel; `products`: it multiplies matrices."""
+    def kernel_attributes(self, num_warps: int, blocks: int) -> str:
+        """LLVM's attributes of a kernel; `blocks`: how many are to share a processor, 0 if that is left open."""
         ...
 
     def thread_index(self, w: Writer) -> str: ...

@@ -27,6 +27,7 @@ from tessera.passes.unroll import unroll
 # time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.
 MIDDLE_END = "dce"
 _REGISTERED = (mbarrier, tensor, wgmma)  # imported for the lowerings it registers
+HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 ONE_BLOCK = re.compile(r"\.minnctapersm \d+")
 OLDEST = 80
 NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
@@ -120,7 +121,8 @@ class NvidiaBackend(Backend):
                 extra.append("--fmad=false")
             done = ptxas.assemble(text, architecture(cc), extra)
             if done.spill_stores and (alone := ONE_BLOCK.sub(".minnctapersm 1", text)) != text:
-                done = ptxas.assemble(alone, architecture(cc), extra)
+                # A block that is alone has registers enough at its start.
+                done = ptxas.assemble(HANDOVER.sub("", alone), architecture(cc), extra)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
             return done.cubin
 

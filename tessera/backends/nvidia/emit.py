@@ -33,11 +33,11 @@ class NvidiaTarget:
             "@smem = external addrspace(3) global [0 x i8], align 1024",
         ]
 
-    def kernel_attributes(self, num_warps: int, products: bool) -> str:
-        # Without a number of blocks ptxas delays loads to save registers for many. Products need all registers;
-        # other programs hide latency by each other, if none takes more than RESIDENT_THREADS leave it.
+    def kernel_attributes(self, num_warps: int, blocks: int) -> str:
+        # Without a number of blocks ptxas delays loads to save registers for many. Programs without products hide
+        # latency by each other, if none takes more than RESIDENT_THREADS leave it.
         threads = 32 * num_warps
-        blocks = 1 if products else max(1, RESIDENT_THREADS // threads)
+        blocks = blocks or max(1, RESIDENT_THREADS // threads)
         return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}"'
 
     # --- threads ------------------------------------------------------------------------------------------
