@@ -96,7 +96,8 @@ def block_of(d: Descriptor, offsets: list[Any]) -> tuple[Any, Any]:
 def descriptor_load_(m: Machine, op: memory.DescriptorLoadOp, desc: Any, *offsets: Any) -> Any:
     address, mask = block_of(desc, list(offsets))
     other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
-    return np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
+    block = np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
+    return block.reshape(block.shape[op.dropped :])
 
 
 @evaluate(memory.DescriptorStoreOp)

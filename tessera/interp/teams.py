@@ -117,6 +117,7 @@ def tensor_copy_(m: Machine, op: gpu.TensorCopyOp, desc: Any, *rest: Any) -> Any
     address, mask = block_of(desc, offsets)
     other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
     value = np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
+    value = value.reshape(shared.shape)
 
     def land() -> None:
         shared[...] = value

@@ -37,6 +37,12 @@ class Boxes:
         """Elements of one box."""
         return prod(self.box)
 
+    def of_rank(self, rank: int) -> Boxes:
+        """The same in an array of more dimensions, whose first ones the tile lacks."""
+        more = rank - len(self.box)
+        starts = tuple([(*[0] * more, *start) for start in self.starts])
+        return Boxes((*[1] * more, *self.box), self.swizzle, starts)
+
 
 @lru_cache(maxsize=256)
 def box_layout(shape: tuple[int, ...], bits: int) -> LinearLayout | None:

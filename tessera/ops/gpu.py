@@ -370,7 +370,7 @@ class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE
 
 class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE):
     """Start copying the block of `desc` at `offsets` to `shared`; its bytes count at barrier `index`. Elements outside
-    the array are zeros (or what the descriptor pads with)."""
+    the array are zeros (or what the descriptor pads with). The memory may lack first dimensions of extent 1."""
 
     desc: Value = operand()
     offsets: tuple[Value, ...] = operand(variadic=True)
@@ -382,7 +382,8 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
         _check_barriers(self, self.bars, self.index)
         d, s = self.desc.type, self.shared.type
         require(isinstance(d, DescriptorType), self, "the first operand is no descriptor")
-        same = isinstance(s, SharedType) and (s.shape, s.elem) == (d.shape, d.elem)
+        same = isinstance(s, SharedType) and s.elem == d.elem
+        same = same and d.shape == (*[1] * (len(d.shape) - len(s.shape)), *s.shape)
         require(same, self, "block and memory differ in type")
         require(len(self.offsets) == len(d.shape), self, "one offset a dimension is needed")
 

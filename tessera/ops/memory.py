@@ -176,21 +176,25 @@ def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
 
 
 class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
-    """The block at element `offsets` (int32 scalars); elements outside the array are the padding."""
+    """The block at element `offsets` (int32 scalars); elements outside the array are the padding. The result
+    lacks the first `dropped` dimensions, of extent 1."""
 
     desc: Value = operand()
     offsets: tuple[Value, ...] = operand(variadic=True)
     cache: str = attr(default="")
     eviction: str = attr(default="")
+    dropped: int = attr(default=0)
 
     def infer(self) -> Sequence[Any]:
-        t = result_tile(self.desc.type.shape, self.desc.type.elem)
+        t = result_tile(self.desc.type.shape[self.dropped :], self.desc.type.elem)
         layout = self.results[0].type.layout if getattr(self, "results", ()) else None
         return (t.with_layout(layout),)
 
     def verify(self) -> None:
         _check_words(self, cache=CACHE_LOAD, eviction=EVICTION)
         _check_offsets(self, self.desc, self.offsets)
+        ones = all(n == 1 for n in self.desc.type.shape[: self.dropped])
+        require(ones, self, "a dimension is dropped that has several elements")
 
 
 class DescriptorStoreOp(Op, opcode="descriptor_store", effects=Effect.WRITE):

@@ -40,8 +40,6 @@ from tessera.passes.fold import constant_of
 from tessera.passes.layout_rules import is_pointwise
 from tessera.passes.split_loops import turn_of
 
-TURN_WORDS = 128  # registers of an iteration's results from which warpgroups take turns
-
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
@@ -130,9 +128,12 @@ def _words(products: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
 
 
 # --- the rewriting ------------------------------------------------------------------------------------------
-def delay(loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], turns: bool = False) -> None:
+def delay(
+    loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], turn_words: int | None = None
+) -> None:
     """Delay products of a loop whose rings are made. `late`: all ops that come with them, in order: the products,
-    what waits for their buffers, names them and gives them back. `turns`: warpgroups may take turns."""
+    what waits for their buffers, names them and gives them back. `turn_words`: registers of an iteration's results
+    from which warpgroups take turns."""
     before = Builder.before_op(loop)
     runs = before.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
     types, names = [r.type for r in loop.results], [r.name for r in loop.results]
@@ -143,7 +144,7 @@ def delay(loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], turns: bo
     Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
     inside = Builder(branch.then, None, loop.loc)
     inits = _first_iteration(inside, loop, delayed, set(late))
-    turns = turns and _worth_turns(loop)
+    turns = turn_words is not None and _worth_turns(loop, turn_words)
     if turns:
         inside.insert(TurnOp(kind="open"))
     others, late = _other_iterations(inside, loop, delayed, late, inits, turns)
@@ -287,12 +288,11 @@ def _products(ops: Sequence[Op]) -> list[WgmmaOp]:
     return [op for op in ops if isinstance(op, WgmmaOp)]
 
 
-def _worth_turns(loop: ForOp) -> bool:
-    """Turns win where products are long and iterations alike: measured on attention, heads of 128 numbers gain,
-    those of 64 and those with a branch in the iteration lose."""
+def _worth_turns(loop: ForOp, least: int) -> bool:
+    """Turns win where products are long and iterations alike: those with a branch in the iteration lose."""
     products = [op for op in loop.body if isinstance(op, WgmmaOp)]
     even = all(turn_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
-    return even and _words(products, []) >= TURN_WORDS
+    return even and _words(products, []) >= least
 
 
 def _last_source(loop: ForOp, delayed: Sequence[Delayed]) -> Op:

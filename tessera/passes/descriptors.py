@@ -34,6 +34,7 @@ from tessera.ops import (
     LoadOp,
     MakeDescriptorOp,
     MulOp,
+    ReshapeOp,
     SplatOp,
     StoreOp,
     WhileOp,
@@ -123,7 +124,10 @@ class _Access:
             if self.padding == "nan":
                 fill = self._const(float("nan"), TileType(self.dims, self.elem))
             loaded = LoadOp(ptr, mask, fill, cache=op.cache, eviction=op.eviction)
-            op.replace_by([self.b.emit(loaded)])
+            block = self.b.emit(loaded)
+            if op.dropped:
+                block = self.b.emit(ReshapeOp(block, results=[op.result.type]))
+            op.replace_by([block])
             return
         if op.kind == "store":
             self.b.insert(StoreOp(ptr, op.value, mask))

@@ -73,6 +73,7 @@ from tessera.passes.fold import constant_of
 CHAINED_WORDS = (
     208  # registers of products up to which the last of a chain may be an iteration late
 )
+TURN_WORDS = 128  # registers of an iteration's results from which warpgroups take turns
 WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of a product
 MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
@@ -105,7 +106,12 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
                     done.guard = _Guard(module.attrs["num_warps"], stages)
                 new = done.run()
                 if late and lag:
-                    delay(new, late, done.late_ops(late), turns=done.guard is not None)
+                    delay(
+                        new,
+                        late,
+                        done.late_ops(late),
+                        TURN_WORDS if done.guard is not None else None,
+                    )
 
 
 @dataclass(slots=True)

@@ -71,6 +71,7 @@ from tessera.passes.teams import GROUP_WARPS, Team, product_words, team_for
 from tessera.passes.tensor_maps import remark
 
 CONSUMERS = (4, 8, 16)
+MANY_WARPS = 8  # up to here warpgroups drift apart by themselves; more of them are faster in turns
 OUTSIDE = (GridDependencyOp, VolatileAsmOp)
 DERIVED = (
     AddPtrOp,
@@ -261,7 +262,7 @@ class _Split:
             assert isinstance(loop, ForOp)
             if delayed:
                 ops = [x for x in home if x in late]
-                delay(loop, delayed, ops, turns=self.warps > GROUP_WARPS)
+                delay(loop, delayed, ops, 0 if self.warps > MANY_WARPS else None)
 
     def _stages(self) -> None:
         """As many buffers as are asked for and fit beside what else needs shared memory."""

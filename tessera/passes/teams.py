@@ -44,7 +44,9 @@ def team_for(facts: GpuFacts, consumers: int, words: int, fit: int) -> Team:
         given, kept = _handed_over(facts, consumers, blocks, SMALL_PRODUCER)
         if facts.has_register_handover and kept >= need:
             return Team(GROUP_WARPS, (given, kept), blocks)
-    if not facts.has_register_handover or (words < LARGE and _even(facts, consumers + 1, 1) >= need):
+    if not facts.has_register_handover or (
+        words < LARGE and _even(facts, consumers + 1, 1) >= need
+    ):
         return Team(1, (0, 0), 1)
     given, kept = _handed_over(facts, consumers, 1, PRODUCER)
     if kept < need:

@@ -26,6 +26,7 @@ from tessera.ops import (
     FuncOp,
     HintOp,
     MakeDescriptorOp,
+    ReshapeOp,
     TensorCopyOp,
 )  # fmt: skip
 from tessera.passes.descriptors import made_by
@@ -55,7 +56,7 @@ def select_tensor_maps(module: Module) -> None:
             continue
         made: dict[Op, Value] = {}
         axis = AxisAnalysis(func)
-        for op in func.walk():
+        for op in list(func.walk()):
             if isinstance(op, Access):
                 desc = _source(op)
                 if desc is None or not _movable(op, desc) or not _known(desc, func):
@@ -70,6 +71,29 @@ def select_tensor_maps(module: Module) -> None:
                     if desc not in made:
                         made[desc] = _at_start(desc, func)
                     op.set_operand(0, made[desc])
+                    if isinstance(op, DescriptorLoadOp):
+                        _drop_dimensions(op)
+
+
+def _drop_dimensions(load: DescriptorLoadOp) -> None:
+    """Load without first dimensions of extent 1 if everybody reshapes the block so: the tile in shared memory is then
+    what its users want."""
+    users = load.result.users()
+    shape: tuple[int, ...] = load.result.type.shape
+    wanted = {u.result.type.shape if isinstance(u, ReshapeOp) else shape for u in users}
+    if len(wanted) != 1:
+        return
+    (tile,) = wanted
+    dropped = len(shape) - len(tile)
+    bits: int = load.result.type.elem.storage_bits
+    if dropped > 0 and shape == (*[1] * dropped, *tile) and box_layout(tile, bits) is not None:
+        new = DescriptorLoadOp(load.desc, load.offsets, dropped=dropped, loc=load.loc)
+        new.cache, new.eviction = load.cache, load.eviction
+        value = Builder.before_op(load).emit(new)
+        value.name = users[0].result.name
+        for user in users:
+            user.replace_by([value])
+        load.erase()
 
 
 def remark(module: Module, text: str) -> None:
@@ -153,10 +177,14 @@ def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
         return staging(op, num_warps).boxes
     t: Any = op.desc.type
     bits: int = t.elem.storage_bits
-    layout = op.shared.type.layout if isinstance(op, TensorCopyOp) else box_layout(t.shape, bits)
+    layout = (
+        op.shared.type.layout
+        if isinstance(op, TensorCopyOp)
+        else box_layout(op.result.type.shape, bits)
+    )
     boxes = boxes_of(layout, bits) if layout is not None else None
     assert boxes is not None, "no tile for the tensor engine"
-    return boxes
+    return boxes.of_rank(len(t.shape))
 
 
 @pass_("number_tensor_maps")

@@ -12,11 +12,13 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.target import facts_for
 from tessera.compiler import CompiledKernel
 from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import Module, parse_module
 from tessera.ops import ForOp, WgmmaOp
+from tessera.passes.teams import team_for
 from tests.unit.simt_simulator import run_kernel
 from tests.unit.test_tensor_maps import built, flat
 
@@ -239,3 +241,30 @@ def test_machine_code_of_chains(m: int, n: int, d: int, warps: int) -> None:
         pytest.skip("needs ptxas")
     assert done.spill_stores == done.spill_loads == done.stack == 0
     assert not [line for line in done.log.splitlines() if "C75" in line]
+
+
+def test_many_warpgroups_take_turns() -> None:
+    """Four of them in order; two do not need it. The masked iterations are a loop of their own."""
+    module = parse_module(chain(softmax_chain, 256, 64, 64, True, num_warps=16).asm["gir"])
+    found = innermost(module)
+    assert len(found) == 2
+    for loop in found:
+        assert [op.attrs["kind"] for op in loop.body if op.opcode == "turn"] == ["begin", "end"]
+    text = chain(softmax_chain, 128, 64, 64, True, num_warps=8).asm["gir"]
+    assert "turn {" not in text
+
+
+@pytest.mark.parametrize(
+    ("warps", "words", "fit", "want"),
+    [
+        (8, 128, 1, (4, (40, 232), 1)), (16, 80, 2, (4, (24, 112), 1)), (4, 80, 4, (1, (0, 0), 3)),
+        (4, 128, 2, (1, (0, 0), 2)), (8, 32, 3, (1, (0, 0), 3)), (4, 100, 3, (4, (24, 136), 3)),
+        (8, 0, 1, (1, (0, 0), 1)),
+    ],
+)  # fmt: skip
+def test_registers_are_shared_out(warps: int, words: int, fit: int, want: Any) -> None:
+    team = team_for(facts_for(90), warps, words, fit)
+    assert (team.warps, team.registers, team.blocks) == want
+    granted = team.registers if team.warps > 1 else (0, 0)
+    quarter = team.blocks * (granted[0] * team.warps + granted[1] * warps) * 32
+    assert quarter <= 64 * 1024

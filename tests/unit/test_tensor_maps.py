@@ -388,3 +388,43 @@ def test_registers_change_hands_only_where_all_are_there(limit: int | None) -> N
     assert ("setmaxnreg" in text) is (limit is None)
     assert "setmaxnreg" not in plain.asm["ptx"]
     assert plain.metadata.warps == 9
+
+
+@tessera.jit
+def batched_product(a, b, c, K, M: tl.constexpr, N: tl.constexpr, BK: tl.constexpr):
+    batch = tl.program_id(1)
+    acc = tl.zeros((M, N), tl.float32)
+    for k in range(0, K, BK):
+        x = a.load([batch, tl.program_id(0) * M, k]).reshape(M, BK)
+        y = b.load([batch, 0, k]).reshape(N, BK)
+        acc = tl.dot(x, y.T, acc)
+    tile = acc.to(tl.float16).reshape(1, M, N)
+    c.store([batch, tl.program_id(0) * M, 0], tile)
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+def test_blocks_without_their_first_dimension(lanes: bool) -> None:
+    """Arrays of matrices: rows past the end of one are not those of the next."""
+    m, n, bk, k, rows, count = 64, 64, 64, 136, 100, 2
+    kind = "tensordesc<fp16[1, {}, {}]>".format
+    signature = {"a": kind(m, bk), "b": kind(n, bk), "c": kind(m, n), "K": "i32"}
+    constants = {"M": m, "N": n, "BK": bk}
+    compiled = built(batched_product, signature, constants, num_warps=4, num_stages=2)
+    assert len(ops(compiled, "reshape")) == 1  # that of the result
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((count, rows, k)).astype(np.float16)
+    b = rng.standard_normal((count, n, k)).astype(np.float16)
+    c = np.full((count, rows, n), np.nan, np.float16)
+    args = [x for t in (a, b, c) for x in (t, *t.shape, t[0].size, t.shape[2], 1)]
+    grid = (2, count, 1)
+    if lanes:
+        meta = compiled.metadata
+        values = [x if isinstance(x, np.ndarray) else ("i64", x) for x in [*args, k]]
+        run_kernel(
+            compiled.asm["llir"], compiled.name, values, 32 * meta.warps, meta.shared, grid, meta.tensor_maps
+        )  # fmt: skip
+    else:
+        run(parse_module(compiled.asm["gir"]), grid, [*args, k])
+    want = a.astype(np.float64) @ b.astype(np.float64).swapaxes(1, 2)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+    assert all(len(m[2]) == 3 for m in compiled.metadata.tensor_maps)

@@ -94,6 +94,7 @@ def _as_i32(fl: FunctionLowering, v: Value) -> str:
 def _load_boxes(
     fl: FunctionLowering, op: DescriptorLoadOp | TensorCopyOp, boxes: Boxes, address: str, bar: str
 ) -> None:
+    boxes = boxes.of_rank(len(op.offsets))
     w, size = fl.w, boxes.elements * op.desc.type.elem.storage_bytes
     row = p.tensor_load(len(boxes.box))
     for i, start in enumerate(boxes.starts):
