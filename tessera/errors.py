@@ -74,6 +74,12 @@ class Loc:
 SHOWN_CALLS = 8  # outermost and innermost places shown of a chain of inlined calls
 
 
+class Spelling:
+    """Under which name the user imports tessera: `tessera.compat` sets it to "triton"."""
+
+    package = "tessera"
+
+
 class TesseraError(Exception):
     """Base of everything tessera raises on purpose."""
 
@@ -91,13 +97,14 @@ class TesseraError(Exception):
         **facts: Any,
     ):
         self.facts = facts
+        facts = {"package": Spelling.package, **facts}
         self.message = message if message is not None else self.template.format(**facts)
         self.loc = loc
         self.notes: list[str] = []
         if help is not None:
             self.help = help
         elif self.help:
-            self.help = self.help.format(**facts) if facts else self.help
+            self.help = self.help.format(**facts) if len(facts) > 1 else self.help
         super().__init__(self.message)
 
     def note(self, text: str) -> TesseraError:
@@ -205,14 +212,20 @@ class CompileTimeAssertionFailure(CompilationError):
 
 
 class HostOnly(TesseraError, RuntimeError):
+    """A kernel was called as a function from the host."""
+
     code = "host-only"
+    template = "Cannot call @{package}.jit'd outside of the scope of a kernel"
+    help = "launch a kernel with a grid: `{name}[grid](...)`"
 
 
 class KernelOnly(TesseraError, ValueError):
     """A `tl.*` operation was called from the host."""
 
     code = "kernel-only"
-    template = "Did you forget to add @tessera.jit ? (`{name}` can only be called inside a kernel)"
+    template = (
+        "Did you forget to add @{package}.jit ? (`{name}` can only be called inside a kernel)"
+    )
 
 
 class InterpreterError(TesseraError):
@@ -286,6 +299,20 @@ class LaunchError(TesseraError):
     """The arguments, the grid or the options of a launch are wrong."""
 
     code = "launch"
+
+
+class InvalidOption(LaunchError, AssertionError):
+    """A launch option has a value that it cannot have."""
+
+    code = "launch-option"
+
+
+class ForeignSpecialization(LaunchError, RuntimeError):
+    """`preload` was given the specialisation of another kernel or target."""
+
+    code = "foreign-specialization"
+    template = "Specialization data is for {found} but trying to preload for {name}"
+    help = "give `preload` the `specialization_data` that a compile hook got for this kernel and target"
 
 
 class HostPointerError(LaunchError, ValueError):

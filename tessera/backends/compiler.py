@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
+from tessera.config import knobs
 from tessera.dtypes import is_power_of_two
-from tessera.errors import LaunchError
+from tessera.errors import InvalidOption
 
 # A stage turns the product of the one before (a Module, text or bytes) into its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
@@ -61,15 +62,15 @@ class Options:
 
     def __post_init__(self) -> None:
         if not is_power_of_two(self.num_warps):
-            raise LaunchError(
+            raise InvalidOption(
                 "num_warps must be a power of 2", help=f"got num_warps={self.num_warps}"
             )
         if self.debug not in (False, True, "check"):
-            raise LaunchError(f'debug must be a bool or "check", got {self.debug!r}')
+            raise InvalidOption(f'debug must be a bool or "check", got {self.debug!r}')
         if self.index_bits not in (32, 64):
-            raise LaunchError(f"index_bits must be 32 or 64, got {self.index_bits}")
+            raise InvalidOption(f"index_bits must be 32 or 64, got {self.index_bits}")
         if self.num_stages < 0:
-            raise LaunchError(f"num_stages must not be negative, got {self.num_stages}")
+            raise InvalidOption(f"num_stages must not be negative, got {self.num_stages}")
 
 
 _FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}
@@ -83,6 +84,8 @@ def make_options(
         if name not in _FIELDS:
             raise KeyError(f"Keyword argument {name} was specified but unrecognised")
     chosen: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
+    if knobs.language.fp32_default is not None:
+        defaults = {**defaults, "default_dot_input_precision": knobs.language.fp32_default}
     values = {**defaults, **{k: _hashable(v) for k, v in chosen.items()}}
     return Options(target=target, **values)
 

@@ -38,17 +38,8 @@ REASONS: dict[str, tuple[str, str]] = {
         "superseded in Triton 3.3", "triton.language.make_tensor_descriptor"
     ),
     "triton.language.extra.tlx": ("an extension of one vendor's Triton", "triton.language"),
-    "triton.runtime.cache.FileCacheManager": (
-        "an entry of the cache is one checksummed file", "tessera.runtime.cache.DiskCache"
-    ),
-    "triton.runtime.cache.CacheManager": (
-        "an entry of the cache is one checksummed file", "tessera.runtime.cache.DiskCache"
-    ),
     "triton.runtime.cache.RemoteCacheBackend": (
         "caches are shared as read-only folders", "knobs.cache.shared_dir (TESSERA_CACHE_SHARED)"
-    ),
-    "triton.runtime.cache.get_cache_manager": (
-        "an entry of the cache is one checksummed file", "tessera.runtime.cache.disk_cache"
     ),
     "triton.runtime.errors.IntelGPUError": ("there is no Intel back end", "triton.runtime.errors.OutOfResources"),
     "triton.runtime.interpreter.GridExecutor": (

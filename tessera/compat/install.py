@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from tessera.compiler.kernel import INTERFACE_VERSION
 from tessera.errors import TritonAlreadyImported
 
 PATH = Path(__file__).resolve().parent / "path"
 ROOT = PATH.parents[2]  # the folder that holds the package tessera
-TRITON_VERSION = "3.6.0"  # the release whose interface this is; torch takes 3.6 and later
+TRITON_VERSION = INTERFACE_VERSION  # torch takes 3.6 and later
 
 
 def is_ours(module: ModuleType) -> bool:

@@ -59,6 +59,7 @@ def make_backend(target: GPUTarget) -> Backend:
 
 def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str = "") -> str:
     """Everything that the compiled kernel depends on, hashed."""
+    inspect = knobs.runtime.add_stages_inspection_hook
     parts = (
         src.hash(),
         str(backend.target),
@@ -66,6 +67,7 @@ def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str =
         backend.toolchain(),
         toolchain,
         repr(knobs.cache_key_values()),
+        *((str(inspect()[1]),) if inspect is not None else ()),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -93,11 +95,12 @@ def compile(
     if usable and store is not None:
         entries = store.get(key)
         if entries is not None:
-            return _restored(src, entries, key, backend)
+            return _heard(_restored(src, entries, key, backend), {}, cache_hit=True)
     collecting = gc.isenabled()
     gc.disable()  # IR is a large graph without garbage: collections would only walk it
     try:
         stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
+        timings = metadata.pop("timings", {})
     finally:
         if collecting:
             gc.enable()
@@ -108,7 +111,22 @@ def compile(
             if not knobs.compilation.store_binary_only or k == backend.binary_ext
         }
         store.put(key, {**{_ASM + k: v for k, v in kept.items()}, "metadata": metadata})
-    return CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)
+    made = CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)
+    return _heard(made, timings, cache_hit=False)
+
+
+def _heard(kernel: CompiledKernel, timings: Mapping[str, Any], cache_hit: bool) -> CompiledKernel:
+    """Tell the listener of a kernel; `times`: a stage's name → seconds, of stages that ran in this process."""
+    listener = knobs.compilation.listener
+    if listener is not None:
+        listener(
+            src=kernel.src,
+            metadata=kernel.metadata._asdict(),
+            metadata_group=kernel.metadata_group,
+            times=dict(timings.get("stages", ())),
+            cache_hit=cache_hit,
+        )
+    return kernel
 
 
 _ASM = "asm."  # prefix of stage products among the entries of a cached kernel
@@ -135,6 +153,9 @@ def compile_stages(
         kernel = next(f for f in product.body if f.attrs["kernel"])
         metadata["args"] = [a.type.short for a in kernel.regions[0].args]
     stages = backend.stages(options)
+    inspect = knobs.runtime.add_stages_inspection_hook
+    if inspect is not None:
+        inspect(backend, stages, options, None, backend.target)
     names = list(stages)
     if isinstance(src, IRSource):
         names = names[names.index(src.ext) + 1 :] if src.ext != "tir" else names
@@ -162,7 +183,7 @@ def compile_stages(
         product, products[name] = _inspect(product, products[name], name, src.name, key)
     if knobs.compilation.time:
         _print_timings(src.name, timings, metadata)
-    metadata.pop("timings", None)
+    metadata["timings"] = {"stages": timings}
     return products, metadata
 
 

@@ -10,11 +10,19 @@ from typing import Any, Self, cast
 
 from tessera.backends.compiler import Backend, GPUTarget
 from tessera.compiler.source import ALIASES
+from tessera.config import knobs
 from tessera.errors import OutOfResources
 
 # Set by the runtime: kernel → its driver. A compiler without a runtime cannot launch.
 DRIVER_FOR: list[Callable[[GPUTarget], Any]] = []
 _LOADING = threading.RLock()
+
+
+INTERFACE_VERSION = "3.6.0"  # the release of Triton whose interface this is
+NO_SCRATCH: dict[str, Any] = {  # what Triton's kernels say of memory that ours do not need
+    "tmem_size": 0, "global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0,
+    "profile_scratch_align": 1, "tensordesc_meta": (), "triton_version": INTERFACE_VERSION,
+}  # fmt: skip
 
 
 class AsmDict(dict[str, Any]):
@@ -91,7 +99,7 @@ class CompiledKernel:
         key: str,
         backend: Backend,
     ):
-        fields = {**metadata, "hash": key}
+        fields = {**NO_SCRATCH, **metadata, "hash": key}
         make: Any = namedtuple("KernelMetadata", sorted(fields))  # noqa: PYI024  # pyright: ignore[reportUntypedNamedTuple]
         self.metadata: Any = make(**fields)
         self.asm = AsmDict(stages, backend)
@@ -121,8 +129,13 @@ class CompiledKernel:
     def load(self, driver: Any) -> None:
         """Load the binary, once: a second copy would take the first one's place while another thread runs it."""
         with _LOADING:
-            if self.module is None:
-                driver.load_kernel(self)
+            if self.module is not None:
+                return
+            hooks = knobs.runtime
+            hooks.kernel_load_start_hook(None, None, self.name, self.metadata_group, self.hash)
+            driver.load_kernel(self)
+            loaded = self.module, self.function
+            hooks.kernel_load_end_hook(*loaded, self.name, self.metadata_group, self.hash)
 
     def check_resources(self, shared_limit: int, thread_limit: int, warp_size: int) -> None:
         if self.metadata.shared > shared_limit:

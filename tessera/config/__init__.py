@@ -89,13 +89,15 @@ class Runtime(Group):
     kernel_load_end_hook = HookKnob(
         "called with the same after loading, last added first", reverse=True
     )
-    kernel_unload_hook = HookKnob("called with the same when a kernel is unloaded")
+    kernel_unload_hook = HookKnob("accepted; kernels stay loaded until the process ends")
     jit_cache_hook = CallableKnob(
         None, doc="called before a kernel is compiled; a true result skips the compilation"
     )
     jit_post_compile_hook = CallableKnob(None, doc="called after a kernel was compiled")
     add_stages_inspection_hook = CallableKnob(
-        None, doc="called with the pipeline's stages, which it may change"
+        None,
+        doc="called as hook(backend, stages, options, language, target) before the stages run, which it may replace; "
+        "called as hook() for a (key, hash) that tells its kernels from others in the cache",
     )
 
 

@@ -252,10 +252,7 @@ class JITCallable:
                     yield node.id, where[node.id], where
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise HostOnly(
-            "Cannot call @tessera.jit'd outside of the scope of a kernel",
-            help=f"launch a kernel with a grid: `{self.fn.__name__}[grid](...)`",
-        )
+        raise HostOnly(name=self.fn.__name__)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.module}:{self.fn.__qualname__})"

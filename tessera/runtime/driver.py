@@ -46,6 +46,10 @@ class Driver:
     def get_current_target(self) -> GPUTarget:
         raise NotImplementedError
 
+    def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
+        """(major, minor) of an NVIDIA device; (0, 0) elsewhere."""
+        return 0, 0
+
     def get_current_device(self) -> int:
         return 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import dtype, parse_scalar_type
-from tessera.errors import LaunchError
+from tessera.errors import ForeignSpecialization, LaunchError
 from tessera.language.callable import JITCallable
 
 
@@ -29,17 +29,13 @@ def encode(
 def decode(
     data: str, name: str, arg_names: list[str], target: GPUTarget, fn: JITCallable
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """(pairs, options) of a specialisation of kernel `name`. LaunchError if `data` is of another kernel or target."""
+    """(pairs, options) of a specialisation of kernel `name`. ForeignSpecialization if it is another's."""
     fields = json.loads(data)
     if fields["name"] != name:
-        raise LaunchError(
-            f"Specialization data is for {fields['name']} but trying to preload for {name}"
-        )
+        raise ForeignSpecialization(found=fields["name"], name=name)
     here = [target.backend, target.arch, target.warp_size]
     if fields["target"] != here:
-        raise LaunchError(
-            f"Specialization data is for {fields['target']} but trying to preload for {here}"
-        )
+        raise ForeignSpecialization(found=fields["target"], name=here)
     if len(fields["kinds"]) != len(arg_names):
         raise LaunchError(
             f"Specialization data has {len(fields['kinds'])} arguments, {name} has {len(arg_names)}"

@@ -163,7 +163,7 @@ import tessera.compat, triton, triton.language as tl
 for use in (
     lambda: triton.ops,
     lambda: tl.laod,
-    lambda: triton.runtime.cache.get_cache_manager,
+    lambda: triton.runtime.cache.RemoteCacheBackend,
     lambda: triton.compiler.code_generator.CodeGenerator,
 ):
     try:
@@ -171,7 +171,7 @@ for use in (
     except AttributeError as error:
         print(error)
 try:
-    from triton.runtime.cache import get_cache_manager
+    from triton.runtime.cache import RemoteCacheBackend
 except ImportError as error:
     print(type(error).__name__)
 """
@@ -180,7 +180,7 @@ except ImportError as error:
         "tessera has no `triton.ops`: left Triton with release 3.0; the nearest is"
     )
     assert lines[1] == "tessera has no `triton.language.laod`; did you mean `load`?"
-    assert "tessera.runtime.cache.disk_cache" in lines[2]
+    assert "knobs.cache.shared_dir" in lines[2]
     assert "tessera.frontend" in lines[3]
     assert lines[4] == "ImportError"
 
@@ -266,3 +266,34 @@ assert min(active.get_benchmarker()(lambda: None, quantiles=(0.5, 0.2, 0.8))) >=
 assert active.utils.get_device_properties(0) == {}
 """
     python(tmp_path, "-c", code, TESSERA_DEFAULT_BACKEND="cpu")
+
+
+def test_files_kept_by_key(tmp_path: Path):
+    code = f"""
+import os, tessera.compat, triton
+from triton.runtime.cache import FileCacheManager, get_cache_manager, get_dump_manager
+triton.knobs.cache.dir, triton.knobs.cache.dump_dir = {str(tmp_path / "kept")!r}, {str(tmp_path / "dumped")!r}
+files = get_cache_manager("ab" * 32)
+assert isinstance(files, FileCacheManager) and files.get_file("x.so") is None
+path = files.put(b"binary", "x.so")
+assert path == files.get_file("x.so") and path.startswith({str(tmp_path / "kept")!r})
+files.put("text", "x.txt", binary=False)
+assert open(files.get_file("x.txt")).read() == "text" and len(os.listdir(files.cache_dir)) == 2
+assert files.get_group("all.json") is None
+files.put_group("all.json", {{"x.so": path, "gone": path + ".gone"}})
+assert get_cache_manager("ab" * 32).get_group("all.json") == {{"x.so": path}}
+assert not get_dump_manager("ab" * 32).has_file("x.so")
+print("fine")
+"""
+    assert python(tmp_path, "-c", code).strip() == "fine"
+
+
+def test_messages_name_triton(tmp_path: Path):
+    code = """
+import tessera.compat, triton, triton.language as tl
+try:
+    tl.arange(0, 4)
+except ValueError as error:
+    print(error)
+"""
+    assert "Did you forget to add @triton.jit ?" in python(tmp_path, "-c", code)

@@ -92,12 +92,33 @@ def change_a_global(patch: pytest.MonkeyPatch, folder: Path) -> None:
 @case(
     errors.LaunchError,
     """
-    error[launch]: num_warps must be a power of 2
+    error[launch]: the grid (2, -1, 1) has a negative extent
+""",
+)
+def negative_grid(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(2, -1)](np.zeros(4, np.float32), 3)
+
+
+@case(
+    errors.InvalidOption,
+    """
+    error[launch-option]: num_warps must be a power of 2
       = help: got num_warps=3
 """,
 )
 def odd_warps(patch: pytest.MonkeyPatch, folder: Path) -> None:
     scaled[(1,)](np.zeros(4, np.float32), 3, num_warps=3)
+
+
+@case(
+    errors.ForeignSpecialization,
+    """
+    error[foreign-specialization]: Specialization data is for other.kernel but trying to preload for {module}.scaled
+      = help: give `preload` the `specialization_data` that a compile hook got for this kernel and target
+""".replace("{module}", __name__),
+)
+def foreign_specialization(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled.preload('{"name": "other.kernel", "target": [], "kinds": [], "keys": [], "options": {}}')
 
 
 @case(

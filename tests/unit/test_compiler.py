@@ -259,3 +259,63 @@ def test_direct_launches():
     assert kernel.n_regs == 0
     data = kernel.launch_metadata((1, 1, 1), 0, x, 16, 1.0).get()
     assert data["name"] == "shift"
+
+
+def test_the_listener_hears_of_each_kernel(tmp_path: Path) -> None:
+    heard: list[dict[str, Any]] = []
+    knobs.compilation.listener = lambda **facts: heard.append(facts)
+    store = DiskCache(tmp_path / "store")
+    for _ in range(2):
+        compile(source(), CPU, store=store)
+    assert [h["cache_hit"] for h in heard] == [False, True]
+    assert set(heard[0]["times"]) == {"front end", "tir", "llir", "object"}
+    assert heard[1]["metadata"]["name"] == heard[0]["src"].name
+
+
+def test_a_hook_may_replace_stages() -> None:
+    seen: list[str] = []
+
+    def inspect(*facts: Any) -> tuple[str, str] | None:
+        if not facts:
+            return "seen", "1"
+        _backend, stages, _options, _language, target = facts
+        kept = stages["llir"]
+        assert target == CPU
+
+        def llir(module: Any, metadata: dict[str, Any]) -> Any:
+            seen.append(metadata["name"])
+            return kept(module, metadata)
+
+        stages["llir"] = llir
+        return None
+
+    plain = key()
+    knobs.runtime.add_stages_inspection_hook = inspect
+    assert key() != plain
+    kernel = compile(source(), CPU)
+    assert seen == [kernel.name]
+
+
+def test_hooks_see_a_kernel_loaded_once() -> None:
+    events: list[tuple[Any, ...]] = []
+    knobs.runtime.kernel_load_start_hook.add(lambda *facts: events.append(("start", *facts)))
+    knobs.runtime.kernel_load_end_hook.add(lambda *facts: events.append(("end", *facts)))
+    x = np.ones(16, np.float32)
+    kernel = shift[(1,)](x, 16, 1.0, BLOCK=16)
+    shift[(1,)](x, 16, 1.0, BLOCK=16)
+    assert [e[0] for e in events] == ["start", "end"]
+    assert events[0][1:] == (None, None, kernel.name, kernel.metadata_group, kernel.hash)
+    assert events[1][1:4] == (kernel.module, kernel.function, kernel.name)
+
+
+def test_defaults_by_knob() -> None:
+    cuda, cpu = make_backend(CUDA), make_backend(CPU)
+    assert cuda.parse_options({}).default_dot_input_precision == "tf32"
+    knobs.language.fp32_default = "tf32x3"
+    knobs.runtime.override_arch = "sm80"
+    for backend in (cuda, cpu):
+        assert backend.parse_options({}).default_dot_input_precision == "tf32x3"
+    assert cuda.parse_options({}).arch == "sm80"
+    assert cuda.parse_options({"arch": "sm89"}).arch == "sm89"
+    kernel = compile(source(), CUDA)
+    assert ".target sm_80" in kernel.asm["ptx"]

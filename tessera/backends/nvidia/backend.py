@@ -59,6 +59,8 @@ class NvidiaBackend(Backend):
             "max_num_imprecise_acc_default": 2**30 if self.capability == 90 else 0,
             "enable_fp_fusion": knobs.language.default_fp_fusion,
         }
+        if knobs.runtime.override_arch is not None:
+            defaults["arch"] = knobs.runtime.override_arch
         found = make_options(self.target, options, defaults)
         if found.num_ctas > 1 and self.capability < 90:
             raise LaunchError(

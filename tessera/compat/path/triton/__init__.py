@@ -6,6 +6,7 @@ from tessera import *
 from tessera import __all__ as _names
 from tessera.compat.absent import absent
 from tessera.compat.install import TRITON_VERSION
+from tessera.errors import Spelling
 from tessera.runtime.allocation import set_allocator
 from triton import (
     _C,
@@ -24,6 +25,7 @@ from triton.compiler import CompilationError, compile
 from triton.errors import TritonError
 from triton.runtime.errors import InterpreterError, OutOfResources
 
+Spelling.package = __name__  # in messages
 __version__ = TRITON_VERSION
 __all__ = [
     *(x for x in _names if x != "TesseraError"),
