@@ -1,186 +1,310 @@
-"""CPU speeds beside NumPy and, where it is installed, torch eager on as many threads.
+"""CPU speeds beside torch: eager, and compiled where asked for.
 
-    python benchmarks/cpu.py [--threads N] [--rep MS]
+    python benchmarks/cpu.py [--threads N] [--rep MS] [--only TEXT] [--compile]
 
-Times are medians in ms and speed-ups medians of the ratios of rounds that time each in turn, so that a busy machine
-slows all of them. NumPy takes the threads that its BLAS takes by default. Also times the cold compile of the
-vector-add kernel for sm_90a and `import tessera`.
+Kernels are those of the GPU; of a few tile sizes the fastest is taken. Each row is the median of rounds that time every
+program in turn, and a speed-up is the median of the rounds' ratios, so that a busy machine slows all of them. Set
+OMP_WAIT_POLICY=passive and GOMP_SPINCOUNT=0 to keep torch's idle threads from spinning on the cores that ours need.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
-import importlib.util
 import os
-import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-import numpy as np
 import sources
 
-import common
+import tessera
 from tessera.config import knobs
 from tessera.runtime.benchmark import device_name
-from tessera.testing import do_bench, print_table
+from tessera.runtime.driver import driver
+from tessera.testing import print_table
 
-ROUNDS = 9
-DEVICE = common.Device("cpu")
-Case = tuple[str, str, float, str, Callable[[], Any], Callable[[], Any], Callable[[], Any] | None]
-
-
-def torch_or_none(threads: int) -> Any:
-    if importlib.util.find_spec("torch") is None:
-        return None
-    import torch
-
-    torch.set_num_threads(threads)
-    return torch
+ROUNDS = 7
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # numbers of mallopt
+Call = Callable[[], Any]
 
 
-def softmax_case(torch: Any, rows: int, cols: int) -> Case:
-    example = sources.example("02")
-    x, out = DEVICE.normal(rows, cols), DEVICE.empty(rows, cols)
-    other = None
-    if torch:
-        tensor = torch.from_numpy(x)
-        other = lambda: tensor.softmax(1)  # noqa: E731
-    return (
-        "fused softmax", f"{rows}x{cols} fp32", 8.0 * rows * cols, "GB/s",
-        lambda: example.softmax(x, out), lambda: example.numpy_softmax(x), other,
-    )  # fmt: skip
+@dataclass
+class Case:
+    """`ours`: one call for each choice of tile sizes; `torch`: the same by torch, also what is compiled. `result` and
+    the value of `torch` are compared."""
+
+    name: str
+    shape: str
+    work: float
+    unit: str
+    ours: list[Call]
+    torch: Call
+    result: Any
+    compiled: bool = False  # whether torch.compile is a rival
 
 
-def add_case(torch: Any, n: int) -> Case:
-    example = sources.example("01")
-    x, y, out = DEVICE.normal(n), DEVICE.normal(n), DEVICE.empty(n)
-    sum_ = np.empty_like(x)
-    other = None
-    if torch:
-        tensors = [torch.from_numpy(t) for t in (x, y, sum_)]
-        other = lambda: torch.add(tensors[0], tensors[1], out=tensors[2])  # noqa: E731
-    return (
-        "vector add", f"{n} fp32", 12.0 * n, "GB/s",
-        lambda: example.add(x, y, out), lambda: np.add(x, y, out=sum_), other,
-    )  # fmt: skip
+def keep_freed_memory() -> None:
+    """Let freed memory serve the next allocation: torch's results are new each time, and the system would clear every
+    page of them again."""
+    mallopt = ctypes.CDLL(None).mallopt
+    mallopt(M_MMAP_MAX, 0)
+    mallopt(M_TRIM_THRESHOLD, 1 << 30)
 
 
-def matmul_case(torch: Any, size: int) -> Case:
-    example = sources.example("03")
-    a, b, c = DEVICE.normal(size, size), DEVICE.normal(size, size), DEVICE.empty(size, size)
-    other = None
-    if torch:
-        tensors = [torch.from_numpy(t) for t in (a, b)]
-        other = lambda: tensors[0] @ tensors[1]  # noqa: E731
-    return (
-        "matmul", f"{size}^3 fp32", 2.0 * size**3, "GFLOP/s",
-        lambda: example.matmul(a, b, c), lambda: a @ b, other,
-    )  # fmt: skip
+def bytes_of(*tensors: Any) -> float:
+    return float(sum(t.nbytes for t in tensors))
 
 
-def rms_norm_case(torch: Any, rows: int, cols: int) -> Case:
-    example = sources.example("07")
-    x, w, y = DEVICE.normal(rows, cols), DEVICE.normal(cols), DEVICE.empty(rows, cols)
-    other = None
-    if torch:
-        tensors = [torch.from_numpy(t) for t in (x, w)]
-        other = lambda: torch.nn.functional.rms_norm(tensors[0], (cols,), tensors[1], 1e-6)  # noqa: E731
-    return (
-        "RMS norm", f"{rows}x{cols} fp32", 8.0 * rows * cols, "GB/s",
-        lambda: example.rms_norm(x, w, y), lambda: example.numpy_rms_norm(x, w), other,
-    )  # fmt: skip
+class Cases:
+    """All rows of the table, as generators of cases."""
 
+    def __init__(self, torch: Any) -> None:
+        self.torch, self.kernels = torch, sources.kernels()
+        torch.manual_seed(0)
 
-def attention_case(torch: Any, heads: int, length: int, dim: int) -> Case:
-    example = sources.example("06")
-    q, k, v = (DEVICE.normal(heads, length, dim) for _ in range(3))
-    ours = example.Attention(DEVICE, heads, length, dim, False)
-    other = None
-    if torch:
-        tensors = [torch.from_numpy(t)[None] for t in (q, k, v)]
-        other = lambda: torch.nn.functional.scaled_dot_product_attention(*tensors)  # noqa: E731
-    return (
-        "attention forward", f"{heads}x{length}x{dim} fp32", 4.0 * heads * length**2 * dim, "GFLOP/s",
-        lambda: ours.forward(q, k, v), lambda: example.numpy_probabilities(q, k, False) @ v, other,
-    )  # fmt: skip
+    def normal(self, *shape: int, dtype: str = "float32") -> Any:
+        return self.torch.randn(*shape).to(getattr(self.torch, dtype))
 
+    def empty(self, *shape: int, dtype: str = "float32") -> Any:
+        return self.torch.empty(*shape, dtype=getattr(self.torch, dtype))
 
-def row(case: Case, rep: float) -> list[str]:
-    name, shape, work, unit, ours, numpy, torch = case
-    rounds = [
-        [
-            do_bench(fn, warmup=rep / 20, rep=rep / ROUNDS, return_mode="median")
-            for fn in (ours, numpy, torch)
-            if fn
+    def streams(self) -> Iterator[Case]:
+        torch, kernels = self.torch, self.kernels
+        add = sources.example("01").add_kernel
+        for n in (1 << 24, 1 << 20):
+            x, y, out, other = (self.normal(n) for _ in range(4))
+            blocks = (1024, 4096, 16384)
+            ours = [
+                lambda b=b, x=x, y=y, o=out, n=n: add[(tessera.cdiv(n, b),)](x, y, o, n, BLOCK=b)
+                for b in blocks
+            ]
+            theirs = lambda x=x, y=y, o=other: torch.add(x, y, out=o)  # noqa: E731
+            yield Case("add", f"2^{n.bit_length() - 1} fp32", 12.0 * n, "GB/s", ours, theirs, out)
+        n = 1 << 24
+        x, out, other = (self.normal(n) for _ in range(3))
+        ours = [
+            lambda b=b: kernels.copy[(tessera.cdiv(n, b),)](x, out, n, BLOCK=b)
+            for b in (1024, 4096, 16384)
         ]
-        for _ in range(ROUNDS)
-    ]
-    times = [median(column) for column in zip(*rounds)]
-    rates = [f"{work / ms * 1e-6:,.1f} {unit}" for ms in times]
-    speedups = zip(*([ms / r[0] for ms in r[1:]] for r in rounds))
-    ratios = [f"{median(column):.2f}x" for column in speedups]
-    return [name, shape, f"{times[0]:.3f}", *rates, *ratios]
+        yield Case("copy", "2^24 fp32", 8.0 * n, "GB/s", ours, lambda: other.copy_(x), out)
+        n = 1 << 22
+        x, out = self.normal(n), self.empty(n)
+        dropout = sources.example("04").dropout_kernel
+        ours = [
+            lambda b=b: dropout[(tessera.cdiv(n, b),)](x, out, n, 0.5, 7, BLOCK=b)
+            for b in (1024, 4096)
+        ]
+        theirs = lambda: torch.nn.functional.dropout(x, 0.5)  # noqa: E731
+        yield Case("dropout", "2^22 fp32", 8.0 * n, "GB/s", ours, theirs, None)
+
+    def softmax(self) -> Iterator[Case]:
+        run = sources.example("02").softmax
+        for cols, dtype in (
+            (256, "float32"), (1000, "float32"), (1024, "float32"), (4096, "float32"),
+            (8192, "float32"), (8100, "float32"), (4096, "bfloat16"),
+        ):  # fmt: skip
+            x, out = self.normal(4096, cols, dtype=dtype), self.empty(4096, cols, dtype=dtype)
+            theirs = lambda x=x: self.torch.softmax(x, 1)  # noqa: E731
+            ours = [lambda x=x, out=out: run(x, out)]
+            yield self.rows("softmax", x, out, ours, theirs, dtype == "bfloat16")
+
+    def rows(
+        self, name: str, x: Any, out: Any, ours: list[Call], theirs: Call, compiled: bool = True
+    ) -> Case:
+        shape = f"{x.shape[0]}x{x.shape[1]} {str(x.dtype)[6:]}"
+        return Case(name, shape, bytes_of(x, out), "GB/s", ours, theirs, out, compiled)
+
+    def norms(self) -> Iterator[Case]:
+        functional = self.torch.nn.functional
+        layer_norm, rms = sources.example("05").forward_kernel, sources.example("07").rms_norm
+        for cols in (1024, 4096):
+            x, w, b = self.normal(4096, cols), self.normal(cols), self.normal(cols)
+            y, mean, rstd = self.empty(4096, cols), self.empty(4096), self.empty(4096)
+            ours = [
+                lambda x=x, w=w, b=b, y=y, m=mean, r=rstd, c=cols: layer_norm[(4096,)](
+                    x, w, b, y, m, r, c, 1e-5, BLOCK=c
+                )
+            ]
+            theirs = lambda x=x, w=w, b=b, c=cols: functional.layer_norm(x, (c,), w, b)  # noqa: E731
+            yield self.rows("layer norm", x, y, ours, theirs)
+        for dtype in ("float32", "bfloat16"):
+            x, w = self.normal(4096, 4096, dtype=dtype), self.normal(4096, dtype=dtype)
+            y = self.empty(4096, 4096, dtype=dtype)
+            ours = [lambda x=x, w=w, y=y: rms(x, w, y)]
+            theirs = lambda x=x, w=w: functional.rms_norm(x, (4096,), w, 1e-6)  # noqa: E731
+            yield self.rows("RMS norm", x, y, ours, theirs)
+
+    def losses(self) -> Iterator[Case]:
+        functional, gelu = self.torch.nn.functional, self.kernels.gelu_bias
+        x, bias, y = self.normal(4096, 4096), self.normal(4096), self.empty(4096, 4096)
+        for form in ("none", "tanh"):
+            ours = [
+                lambda f=form: gelu[(4096,)](x, bias, y, 4096, TANH=f == "tanh", BLOCK=4096)
+            ]
+            theirs = lambda f=form: functional.gelu(x + bias, approximate=f)  # noqa: E731
+            name = "gelu+bias, tanh" if form == "tanh" else "gelu+bias, erf"
+            yield self.rows(name, x, y, ours, theirs)
+        logits = self.normal(2048, 32000)
+        targets = self.torch.randint(0, 32000, (2048,))
+        loss, lse = self.empty(2048), self.empty(2048)
+        kernel = sources.example("08").loss_kernel
+        ours = [
+            lambda b=b: kernel[(2048,)](logits, targets, loss, lse, 32000, BLOCK=b)
+            for b in (512, 1024, 4096)
+        ]
+        theirs = lambda: functional.cross_entropy(logits, targets, reduction="none")  # noqa: E731
+        yield Case(
+            "cross entropy", "2048x32000 float32", bytes_of(logits), "GB/s", ours, theirs, loss, True
+        )  # fmt: skip
+
+    def matmuls(self) -> Iterator[Case]:
+        kernel = sources.example("03").matmul_kernel.fn.fn
+        for dtype in ("float32", "bfloat16", "float16"):
+            for n in (512, 1024, 2048):
+                a, b = self.normal(n, n, dtype=dtype), self.normal(n, n, dtype=dtype)
+                c = self.empty(n, n, dtype=dtype)
+                ours = [
+                    lambda t=t, a=a, b=b, c=c, n=n: kernel[(n // t[0] * (n // t[1]),)](
+                        a, b, c, n, n, n, n, 1, n, 1, n, 1, BLOCK_M=t[0], BLOCK_N=t[1], BLOCK_K=t[2],
+                        GROUP_M=8, EVEN_K=True, ACTIVATION="",
+                    )
+                    for t in ((128, 128, 64), (256, 128, 64), (128, 256, 64), (256, 256, 64))
+                ]  # fmt: skip
+                theirs = lambda a=a, b=b: a @ b  # noqa: E731
+                yield self.product("matmul", dtype, n, ours, theirs, c)
+        for n in (512, 1024, 2048):
+            a, b = (self.torch.randint(-128, 128, (n, n), dtype=self.torch.int8) for _ in range(2))
+            c = self.empty(n, n, dtype="int32")
+            ours = [
+                lambda t=t, a=a, b=b, c=c, n=n: self.kernels.int_matmul[(n // t[0] * (n // t[1]),)](
+                    a, b, c, n, n, n, BM=t[0], BN=t[1], BK=t[2], GROUP=8
+                )
+                for t in ((128, 128, 64), (128, 128, 128), (256, 256, 128))
+            ]
+            theirs = lambda a=a, b=b: self.torch._int_mm(a, b)  # noqa: E731
+            yield self.product("matmul", "int8", n, ours, theirs, c)
+
+    def product(self, name: str, dtype: str, n: int, ours: list[Call], torch: Call, c: Any) -> Case:
+        return Case(name, f"{n}^3 {dtype}", 2.0 * n**3, "GFLOP/s", ours, torch, c)
+
+    def gemv(self) -> Iterator[Case]:
+        n = 4096
+        for dtype in ("float32", "bfloat16"):
+            a, x = self.normal(n, n, dtype=dtype), self.normal(n, dtype=dtype)
+            out = self.empty(n, dtype=dtype)
+            ours = [
+                lambda t=t, a=a, x=x, out=out: self.kernels.gemv[(n // t[0],)](
+                    a, x, out, n, n, n, BM=t[0], BN=t[1]
+                )
+                for t in ((4, 1024), (8, 256), (16, 128), (1, 4096))
+            ]
+            theirs = lambda a=a, x=x: a @ x  # noqa: E731
+            yield Case("gemv", f"4096x4096 {dtype}", bytes_of(a), "GB/s", ours, theirs, out)
+
+    def attention(self) -> Iterator[Case]:
+        example = sources.example("06")
+        heads, n, dim = 8, 1024, 64
+        for dtype in ("float32", "bfloat16"):
+            for causal in (False, True):
+                q, k, v = (self.normal(heads, n, dim, dtype=dtype) for _ in range(3))
+                out, lse = self.empty(heads, n, dim, dtype=dtype), self.empty(heads, n)
+                scale = dim**-0.5 * example.LOG2_E
+                ours = [
+                    lambda t=t, q=q, k=k, v=v, out=out, lse=lse, causal=causal: example.forward_kernel[
+                        (n // t[0] * heads,)
+                    ](
+                        q, k, v, out, lse, heads, n, scale, CAUSAL=causal, EVEN=True, BLOCK_M=t[0],
+                        BLOCK_N=t[1], DIM=dim, GROUP=1,
+                    )
+                    for t in ((64, 64), (128, 64), (64, 128), (128, 128))
+                ]  # fmt: skip
+                theirs = lambda q=q, k=k, v=v, causal=causal: (  # noqa: E731
+                    self.torch.nn.functional.scaled_dot_product_attention(
+                        q[None], k[None], v[None], is_causal=causal
+                    )[0]
+                )
+                work = 4.0 * heads * n * n * dim / (2 if causal else 1)
+                name = "attention, causal" if causal else "attention"
+                yield Case(name, f"8x1024x64 {dtype}", work, "GFLOP/s", ours, theirs, out)
 
 
-COMPILE = """
-import time, sys
-sys.path[:0] = {paths!r}
-start = time.perf_counter()
-import tessera
-imported = time.perf_counter()
-import sources
-from tessera.backends.compiler import GPUTarget
-from tessera.compiler import ASTSource
-specimen = sources.example("01").specimens()[0]
-signature = dict(specimen.signature, **dict.fromkeys(specimen.constants, "constexpr"))
-names = list(signature)
-attrs = {{(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if signature[n] != "constexpr"}}
-source = ASTSource(specimen.kernel, signature, specimen.constants, attrs)
-begin = time.perf_counter()
-tessera.compile(source, target=GPUTarget("cuda", 90, 32))
-print((imported - start) * 1e3, (time.perf_counter() - begin) * 1e3)
-"""
+def timed(fn: Call, ms: float) -> float:
+    """Median time of a call in ms, of about `ms` in all."""
+    times: list[float] = []
+    end = time.perf_counter() + ms / 1e3
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        fn()
+        times.append((time.perf_counter() - start) * 1e3)
+    return median(times)
 
 
-def compile_times() -> tuple[float, float]:
-    """(import tessera, cold compile of vector add for sm_90a) in ms: best of three new processes, no cache."""
-    paths = [str(sources.ROOT), str(sources.ROOT / "benchmarks")]
-    environment = {**os.environ, "TESSERA_ALWAYS_COMPILE": "1"}
-    found: list[list[float]] = []
-    for _ in range(3):
-        answer = subprocess.check_output(
-            [sys.executable, "-c", COMPILE.format(paths=paths)], env=environment, text=True
-        )
-        found.append([float(ms) for ms in answer.split()])
-    return min(f[0] for f in found), min(f[1] for f in found)
+def fastest(calls: list[Call], ms: float) -> Call:
+    for call in calls:
+        call()
+    if len(calls) == 1:
+        return calls[0]
+    return min(calls, key=lambda call: timed(call, ms))
+
+
+def row(case: Case, rep: float, compiler: Any, torch: Any) -> list[str]:
+    ours = fastest(case.ours, rep / 4)
+    ours()
+    expected = case.torch()
+    error = "-"
+    if case.result is not None:
+        scale = expected.double().abs().max()
+        error = f"{float((case.result.double() - expected.double()).abs().max() / scale):.0e}"
+    rivals = [case.torch]
+    if compiler is not None and case.compiled:
+        torch.compiler.reset()
+        rivals.append(compiler(case.torch))
+    for fn in rivals:
+        timed(fn, rep / 10)
+    rounds = [[timed(fn, rep / ROUNDS) for fn in (ours, *rivals)] for _ in range(ROUNDS)]
+    times = [median(column) for column in zip(*rounds, strict=True)]
+    ratios = [f"{median(r[i] / r[0] for r in rounds):.2f}" for i in range(1, len(times))]
+    rates = [f"{case.work / ms * 1e-6:,.1f}" for ms in times]
+    if len(rivals) == 1 and compiler is not None:
+        rates.append("")
+        ratios.append("")
+    return [case.name, case.shape, error, case.unit, *rates, *ratios]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rep", type=float, default=200.0, help="ms for timing each function")
+    parser.add_argument("--only", default="", help="rows whose name and shape contain this")
+    parser.add_argument("--compile", action="store_true", help="torch.compile as a second rival")
     args = parser.parse_args()
+    keep_freed_memory()
+    import torch
+
     knobs.runtime.num_threads = args.threads
-    torch = torch_or_none(args.threads)
-    cases = [
-        add_case(torch, 1 << 24),
-        softmax_case(torch, 4096, 1024),
-        rms_norm_case(torch, 4096, 1024),
-        matmul_case(torch, 1024),
-        attention_case(torch, 8, 1024, 64),
-    ]
-    rows = [row(case, args.rep) for case in cases]
-    others = ["NumPy", *(["torch"] if torch else [])]
-    title = f"{datetime.date.today()} {device_name()}, {args.threads} threads"
-    titles = ["kernel", "shape", "ms", "tessera", *others, *(f"vs {who}" for who in others)]
+    torch.set_num_threads(args.threads)
+    driver.set_active("cpu")
+    compiler = torch.compile if args.compile else None
+    cases = Cases(torch)
+    groups = (
+        cases.streams, cases.softmax, cases.norms, cases.losses, cases.matmuls, cases.gemv, cases.attention,
+    )  # fmt: skip
+    rows: list[list[str]] = []
+    for group in groups:
+        for case in group():
+            if args.only in f"{case.name} {case.shape}":
+                rows.append(row(case, args.rep, compiler, torch))
+                print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
+    policy = "passive" if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else "spinning"
+    title = f"{datetime.date.today()} {device_name()}, {args.threads} threads, torch's idle threads {policy}"
+    rivals = ["torch", *(["compiled"] if compiler else [])]
+    titles = ["kernel", "shape", "error", "unit", "tessera", *rivals, *(f"vs {r}" for r in rivals)]
     print_table(title, titles, rows)
-    imported, compiled = compile_times()
-    print(
-        f"import tessera: {imported:.0f} ms; cold compile of vector add for sm_90a: {compiled:.0f} ms"
-    )
 
 
 if __name__ == "__main__":

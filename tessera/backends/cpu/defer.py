@@ -4,19 +4,20 @@
       →  for k in 0, n / 4 * 4, 4:  acc = dot(a_k, b_k, acc); … dot(a_k+3, b_k+3, acc)
          for k in n / 4 * 4, n, 1:  acc = dot(a_k, b_k, acc)
 
-The lowering runs such a chain of dots as one: an accumulator then goes through memory once every 128 or more products
-(256 of 16-bit operands) instead of once a step, which is what limits small steps.
+The lowering runs such a chain of dots as one: an accumulator then goes through memory once every 256 products
+(512 of 16-bit operands) instead of once a step, which is what limits small steps.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from tessera.dtypes import float16
 from tessera.ir import Builder, Effect, Module, Value, elem_of, pass_, shape_of
 from tessera.ops import AddOp, ConstOp, DivOp, DotOp, ForOp, MaxOp, MulOp, SubOp
 
-DEPTH = 512  # bytes of a row of A between two looks at the accumulator
-MOST = 4
+DEPTH = 1024  # bytes of a row of A between two looks at the accumulator
+MOST = 8
 
 
 @pass_("defer-dots")
@@ -35,8 +36,14 @@ def _times(loop: ForOp) -> int:
     simple = not any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body)
     if not dots or not simple or not all(_accumulates(loop, d) for d in dots):
         return 1
-    depth = min(shape_of(d.a.type)[-1] * elem_of(d.a.type).storage_bytes for d in dots)
+    depth = min(shape_of(d.a.type)[-1] * _bytes(d) for d in dots)
     return max(1, min(MOST, DEPTH // depth))
+
+
+def _bytes(dot: DotOp) -> int:
+    """Of an element as it is multiplied: fp16 becomes fp32."""
+    t = elem_of(dot.a.type)
+    return 4 if t is float16 else t.storage_bytes
 
 
 def _accumulates(loop: ForOp, dot: DotOp) -> bool:

@@ -104,6 +104,14 @@ class Emitter:
         self.depth[name] = len(self.scopes) - 1
         return name
 
+    def entry_op(self, text: str) -> Text:
+        """A pure instruction in the function's entry; its operands are known there."""
+        return self._place(text, text, 0, 0)
+
+    def at_entry(self, text: str) -> None:
+        """An instruction without a result in the function's entry, after those that are there."""
+        self.scopes[-1 if self.dry else 0].lines.append(text)
+
     def stmt(self, text: str) -> None:
         """An instruction without a result, here."""
         self.scopes[-1].lines.append(text)

@@ -9,18 +9,26 @@ from typing import Any
 from tessera.backends.cpu import checks, control, demand, dot, effects, host, reduce
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
+from tessera.backends.cpu.plan import argument_of
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.values import Val, power_in
 from tessera.dtypes import dtype, int1, int32, int64, pointer_type
 from tessera.errors import CompilationError
-from tessera.ir import Module, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Effect, Module, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import (
+    AssertOp,
+    AssumeOp,
+    AtomicCasOp,
+    AtomicRmwOp,
     CheckOp,
+    DescriptorStoreOp,
     FuncOp,
     GridDependencyOp,
     LoadOp,
+    MakeDescriptorOp,
     NumProgramsOp,
+    PrintOp,
     ProgramIdOp,
     ReturnOp,
     SpecialRegisterOp,
@@ -109,6 +117,7 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     lo.exit_label = "exit"
     lo.elementwise = all(_is_simple(op) for op in f.body)
     state.arguments = {arg: i for i, arg in enumerate(f.body.args)}
+    state.written = written_arguments(f, state.arguments)
     lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
     for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
         lo.scalars[arg] = _argument(lo, arg, i, dict(attrs))
@@ -127,9 +136,27 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     em.label("exit")
     if lo.elementwise and platform.machine() in ("x86_64", "AMD64"):
         em.call_here("void", "llvm.x86.sse.sfence")  # after stores past the caches
+    if lo.tiles:
+        em.call_here("void", "llvm.x86.tilerelease")
     em.stmt("ret void")
     head = f"define void @{symbol(name)}(ptr noalias %args, i64 %begin, i64 %end, ptr noalias %ctx)"
     return f"{head} nounwind {ATTRIBUTES} {{\nentry:\n  {em.body()}\n}}"
+
+
+def written_arguments(f: FuncOp, arguments: dict[Value, int]) -> set[int] | None:
+    """Positions of the arguments through which something may be written; None if that is not known."""
+    found: set[int] = set()
+    for op in f.body.walk():
+        if not op.effects & Effect.WRITE or isinstance(op, (PrintOp, AssertOp, AssumeOp)):
+            continue
+        target = op.operands[0] if isinstance(op, (StoreOp, AtomicRmwOp, AtomicCasOp)) else None
+        if isinstance(op, DescriptorStoreOp) and isinstance(op.desc.op, MakeDescriptorOp):
+            target = op.desc.op.base
+        position = None if target is None else arguments.get(argument_of(target))
+        if position is None:
+            return None
+        found.add(position)
+    return found
 
 
 def _attributes(f: FuncOp) -> list[Any]:

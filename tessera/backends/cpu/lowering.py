@@ -100,6 +100,8 @@ class ModuleState:
     assertions: list[str] = field(default_factory=lambda: [])
     checked: bool = False  # a checked build: `checks` has the row of each report that it can make
     checks: list[dict[str, Any]] = field(default_factory=lambda: [])
+    # The kernel's arguments that something is stored through; None where that is not known.
+    written: set[int] | None = None
     scratch: int = 0
     fuse: bool = True
     debug: bool = False
@@ -158,6 +160,7 @@ class Lowering:
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
         self.elementwise = False  # a kernel that only loads, computes and stores
         self.gathers = 0  # emitted so far
+        self.tiles = False  # the function uses the matrix unit's registers
 
     # --- small helpers -------------------------------------------------------------------------------
     def lanes(self, n: int) -> Lanes:

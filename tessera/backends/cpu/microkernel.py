@@ -1,9 +1,8 @@
-"""The register-blocked kernel behind every matrix product, over operands in buffers or where they lie in memory.
+"""The register-blocked kernel of products on vectors, over operands in buffers, in panels or where they lie in memory.
 
 `dot_rows` x `dot_vectors` accumulator vectors (6 x 64 fp32 on AVX-512) walk along k: per step the vectors of one row of
-B are loaded and one element of A a row is broadcast. Extents that do not divide are cut into near-equal row blocks and
-into narrower column panels. In a product of bf16 pairs an element is two neighbours along k, and one instruction
-multiplies both.
+B are loaded and one word of A a row is broadcast. Extents that do not divide are cut into near-equal row blocks and
+into narrower column panels. A word may hold two bf16 or four bytes, all of which one instruction multiplies and adds.
 """
 
 from __future__ import annotations
@@ -11,74 +10,42 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tessera.backends.cpu.lowering import Lowering
+from tessera.backends.cpu.operands import Left, Panel, Panels, Right, panels
 from tessera.backends.cpu.text import lane_type, scalar_type, vector_type
-from tessera.backends.cpu.values import Coord, Point
+from tessera.backends.cpu.values import Coord
 from tessera.dtypes import dtype
-from tessera.ir import Value
 
 UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """An operand in a row-major buffer: `ptr` of the first element, `width` elements a row."""
-
-    ptr: str
-    t: dtype
-    width: int
-    affine: bool = True
-
-    def address(self, lo: Lowering, row: Coord, column: Coord) -> str:
-        at = lo.coord_text(row.times(self.width).plus(column))
-        return lo.em.op(f"getelementptr {scalar_type(self.t)}, ptr {self.ptr}, i64 {at}")
-
-
-@dataclass(frozen=True, slots=True)
-class InPlace:
-    """An operand where it lies in memory: rows anywhere, elements of a row contiguous at least in whole vectors
-    (`affine`: in the whole row)."""
-
-    ptr: Value
-    t: dtype
-    affine: bool
-
-    pairs: bool = False  # columns count pairs of elements
-
-    def address(self, lo: Lowering, row: Coord, column: Coord) -> str:
-        lo.memo = {}
-        where = Point((row, column.times(2) if self.pairs else column), 1)
-        return lo.text(lo.value(self.ptr, where), 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Either:
-    """One of two places, chosen at run time by `condition` (i1)."""
-
-    condition: str
-    first: InPlace
-    second: Packed
-    affine: bool = True  # both are
-
-    def address(self, lo: Lowering, row: Coord, column: Coord) -> str:
-        a, b = self.first.address(lo, row, column), self.second.address(lo, row, column)
-        return lo.em.op(f"select i1 {self.condition}, ptr {a}, ptr {b}")
-
-
-Matrix = Packed | InPlace | Either
-
-
-@dataclass(frozen=True, slots=True)
 class Product:
-    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, k); c is row-major and dense; `zero`: it starts at 0."""
+    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, words along k); c is row-major and dense. `zero`: it
+    starts at 0. `word`: what a word holds: "" one element of `t`, "pair" two bf16, "bytes" four; `signed`: whether those of A
+    are."""
 
     t: dtype
     m: int
     n: int
-    terms: list[tuple[Matrix, Matrix, int]]
+    terms: list[tuple[Left, Right, int]]
     c: str
     zero: bool
-    paired: bool = False  # an element of a and b is a pair of bf16 neighbours along k
+    word: str = ""
+    signed: bool = True
     unroll: int = UNROLL_K
+
+    @property
+    def element(self) -> str:
+        """LLVM type of a word."""
+        return "i32" if self.word else scalar_type(self.t)
+
+    @property
+    def align(self) -> int:
+        return {"": self.t.storage_bytes, "pair": 2, "bytes": 1}[self.word]
+
+
+def column_panels(lo: Lowering, t: dtype, n: int) -> list[Panel]:
+    return panels(n, lo.facts.vector_bits // t.bits, lo.facts.dot_vectors)
 
 
 def split_rows(total: int, most: int) -> list[tuple[int, int, int]]:
@@ -90,38 +57,15 @@ def split_rows(total: int, most: int) -> list[tuple[int, int, int]]:
     return [(big, 0, extra), (big - 1, big * extra, blocks - extra)]
 
 
-def panels(n: int, lanes: int, vectors: int) -> list[tuple[int, int, int, int]]:
-    """Column panels: (lanes, vectors, first column, number of panels)."""
-    found: list[tuple[int, int, int, int]] = []
-    first, width = 0, lanes * vectors
-    if n // width:
-        found.append((lanes, vectors, 0, n // width))
-        first = n // width * width
-    rest = (n - first) // lanes
-    if rest:
-        found.append((lanes, rest, first, 1))
-        first += rest * lanes
-    while first < n:
-        narrow = 1 << ((n - first).bit_length() - 1)
-        found.append((narrow, 1, first, 1))
-        first += narrow
-    return found
-
-
 def product(lo: Lowering, p: Product) -> None:
-    lanes = lo.facts.vector_bits // p.t.bits
-    for width, vectors, first, count in panels(p.n, lanes, lo.facts.dot_vectors):
+    for width, vectors, first, count in column_panels(lo, p.t, p.n):
         with lo.em.loop(0, count, 1) as panel:
-            column = (
-                lo.index(panel, 1, count)
-                .times(width * vectors)
-                .plus(Coord(first, (), None, first + 1))
-            )
+            column = lo.index(panel, 1, count).times(width * vectors)
+            column = column.plus(Coord(first, (), None, first + 1))
             for rows, row0, blocks in split_rows(p.m, lo.facts.dot_rows):
                 with lo.em.loop(0, blocks, 1) as block:
-                    row = (
-                        lo.index(block, 1, blocks).times(rows).plus(Coord(row0, (), None, row0 + 1))
-                    )
+                    row = lo.index(block, 1, blocks).times(rows)
+                    row = row.plus(Coord(row0, (), None, row0 + 1))
                     _micro(lo, p, rows, vectors, width, row, column)
 
 
@@ -138,11 +82,14 @@ def _micro(
     targets = [
         [_at(lo, e, corner, i * p.n + j * lanes) for j in range(vectors)] for i in range(rows)
     ]
+    biases = [_bias(lo, p, column, j * lanes, lanes) for j in range(vectors)]
     for line, ptrs in zip(cells, targets, strict=True):
-        for cell, ptr in zip(line, ptrs, strict=True):
+        for cell, ptr, bias in zip(line, ptrs, biases, strict=True):
             start = (
                 zero_text(p.t, lanes) if p.zero else em.here(f"load {ty}, ptr {ptr}, align {align}")
             )
+            if bias:
+                start = em.op(f"sub {ty} {start}, {bias}")
             em.stmt(f"store {ty} {start}, ptr {cell}")
     for a, b, depth in p.terms:
         wide = p.unroll if b.affine else 1
@@ -154,41 +101,64 @@ def _micro(
             em.stmt(f"store {ty} {em.here(f'load {ty}, ptr {cell}')}, ptr {ptr}, align {align}")
 
 
+def _bias(lo: Lowering, p: Product, column: Coord, offset: int, lanes: int) -> str:
+    """What the products of all terms are too large by; "" without such."""
+    em, total = lo.em, ""
+    for _, b, _ in p.terms:
+        if isinstance(b, Panels) and b.bias:
+            ptr = em.op(f"getelementptr i32, ptr {b.bias}, i64 {lo.coord_text(column)}")
+            x = em.here(f"load <{lanes} x i32>, ptr {_at(lo, 'i32', ptr, offset)}, align 4")
+            total = em.op(f"add <{lanes} x i32> {total}, {x}") if total else x
+    return total
+
+
 def _steps(
-    lo: Lowering, p: Product, cells: list[list[str]], operands: tuple[Matrix, Matrix], at: tuple[Coord, Coord, Coord],
+    lo: Lowering, p: Product, cells: list[list[str]], operands: tuple[Left, Right], at: tuple[Coord, Coord, Coord],
     unroll: int, lanes: int,
 ) -> None:  # fmt: skip
     """`unroll` steps along k of one block."""
-    em, e = lo.em, "i32" if p.paired else scalar_type(p.t)
-    ty, align = vector_type(e, lanes), 2 if p.paired else p.t.storage_bytes
-    sums = lane_type(p.t, lanes)
+    em, e = lo.em, p.element
+    ty, sums = vector_type(e, lanes), lane_type(p.t, lanes)
     (a, b), (row, k0, column) = operands, at
+    vectors = len(cells[0])
     lines = [_line(lo, a, row.shifted(i), k0, e) for i in range(len(cells))]
     for u in range(unroll):
         k = k0.shifted(u)
-        if b.affine:
+        if isinstance(b, Panels):
+            first = b.row(lo, k, column, vectors * lanes)
+            places = [_at(lo, e, first, j * lanes) for j in range(vectors)]
+        elif b.affine:
             first = b.address(lo, k, column)
-            places = [_at(lo, e, first, j * lanes) for j in range(len(cells[0]))]
+            places = [_at(lo, e, first, j * lanes) for j in range(vectors)]
         else:
-            places = [b.address(lo, k, column.shifted(j * lanes)) for j in range(len(cells[0]))]
-        bs = [em.here(f"load {ty}, ptr {ptr}, align {align}") for ptr in places]
+            places = [b.address(lo, k, column.shifted(j * lanes)) for j in range(vectors)]
+        bs = [em.here(f"load {ty}, ptr {ptr}, align {p.align}") for ptr in places]
         for line, cell_row in zip(lines, cells, strict=True):
-            x = em.splat(e, em.here(f"load {e}, ptr {_at(lo, e, line, u)}, align {align}"), lanes)
+            x = em.here(f"load {e}, ptr {_at(lo, e, line, u)}, align {p.align}")
+            if p.word == "bytes" and p.signed:
+                x = em.op(f"xor i32 {x}, -2139062144")  # the instruction wants them unsigned
+            x = em.splat(e, x, lanes)
             for cell, y in zip(cell_row, bs, strict=True):
                 old = em.here(f"load {sums}, ptr {cell}")
-                new = (
-                    add_pairs(lo, lanes, x, y, old)
-                    if p.paired
-                    else multiply_add(lo, p.t, lanes, x, y, old)
-                )
-                em.stmt(f"store {sums} {new}, ptr {cell}")
+                em.stmt(f"store {sums} {multiply_add(lo, p, lanes, x, y, old)}, ptr {cell}")
 
 
-def _line(lo: Lowering, a: Matrix, row: Coord, k: Coord, e: str) -> str:
-    """Address of a row's element at `k`: where a row is contiguous, its start stays in a register."""
+def _line(lo: Lowering, a: Left, row: Coord, k: Coord, e: str) -> str:
+    """Address of a row's word at `k`: where a row is contiguous, its start stays in a register."""
     if not a.affine:
         return a.address(lo, row, k)
     return lo.em.op(f"getelementptr {e}, ptr {a.address(lo, row, Coord())}, i64 {lo.coord_text(k)}")
+
+
+def multiply_add(lo: Lowering, p: Product, lanes: int, a: str, b: str, c: str) -> str:
+    x, e = lo.lanes(lanes), scalar_type(p.t)
+    if p.word == "pair":
+        return add_pairs(lo, lanes, a, b, c)
+    if p.word == "bytes":
+        return add_bytes(lo, lanes, a, b, c)
+    if p.t.is_int():
+        return x.op("add", e, x.op("mul", e, a, b), c)
+    return x.call("fma", e, a, b, c)
 
 
 def add_pairs(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:
@@ -201,6 +171,14 @@ def add_pairs(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:
     )
 
 
+def add_bytes(lo: Lowering, lanes: int, a: str, b: str, c: str) -> str:
+    """c + Σ a_i * b_i over the four bytes of each lane: those of `a` unsigned, of `b` signed."""
+    em, ty, wide = lo.em, f"<{lanes} x i32>", f"<{4 * lanes} x i8>"
+    a, b = (em.op(f"bitcast {ty} {x} to {wide}") for x in (a, b))
+    name = f"llvm.x86.avx512.vpdpbusd.{lanes * 32}"
+    return em.call(ty, name, f"{ty} {c}", f"{wide} {a}", f"{wide} {b}")
+
+
 def zero_text(t: dtype, lanes: int) -> str:
     if lanes > 1:
         return "zeroinitializer"
@@ -209,10 +187,3 @@ def zero_text(t: dtype, lanes: int) -> str:
 
 def _at(lo: Lowering, e: str, ptr: str, elements: int) -> str:
     return ptr if elements == 0 else lo.em.op(f"getelementptr {e}, ptr {ptr}, i64 {elements}")
-
-
-def multiply_add(lo: Lowering, t: dtype, lanes: int, a: str, b: str, c: str) -> str:
-    x, e = lo.lanes(lanes), scalar_type(t)
-    if t.is_int():
-        return x.op("add", e, x.op("mul", e, a, b), c)
-    return x.call("fma", e, a, b, c)

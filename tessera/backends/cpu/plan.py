@@ -314,7 +314,7 @@ def _may_fuse(lo: Lowering, load: Value, address: Value | None) -> bool:
     if op.ptr is address:
         return True
     state = lo.state
-    a, b = (state.arguments.get(_argument_of(x)) for x in (op.ptr, address))
+    a, b = (state.arguments.get(argument_of(x)) for x in (op.ptr, address))
     if state.overlap or a is None or b is None or a == b:
         return False
     pair = (min(a, b), max(a, b))
@@ -323,7 +323,7 @@ def _may_fuse(lo: Lowering, load: Value, address: Value | None) -> bool:
     return True
 
 
-def _argument_of(v: Value) -> Value:
+def argument_of(v: Value) -> Value:
     """The argument that a pointer is computed from, through loops that carry it."""
     for _ in range(16):
         v = base_of(v)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 from dataclasses import dataclass, replace
+from functools import cache
 
-from tessera.backends.llvm.binding import Target, aarch64, host, host_features, x86
+from tessera.backends.llvm.binding import X86_LEVELS, Target, aarch64, host, host_features, x86
 from tessera.config import knobs
 
 
@@ -15,7 +17,8 @@ class CpuFacts:
 
     `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16
     conversions in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits;
-    `scalef`: the instruction x * 2^n; `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones.
+    `scalef`: the instruction x * 2^n; `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones;
+    `bytes_dot`: products of four bytes; `tiles`: a matrix unit for bf16 and bytes.
     """
 
     name: str
@@ -27,6 +30,8 @@ class CpuFacts:
     masked_small: bool = False
     scalef: bool = False
     bf16_dot: bool = False
+    bytes_dot: bool = False
+    tiles: bool = False
 
     def __post_init__(self) -> None:
         assert self.vector_bits in (128, 256, 512) and self.dot_rows * self.dot_vectors <= 28
@@ -40,25 +45,44 @@ class CpuFacts:
 BASELINE = CpuFacts("baseline", 128, 3, 3, False)
 AVX2 = CpuFacts("avx2", 256, 4, 3, True)
 AVX512 = CpuFacts("avx512", 512, 6, 4, True, masked_small=True, scalef=True)
-AVX512_BF16 = CpuFacts("avx512_bf16", 512, 6, 4, True, True, True, True)
-ZEN4 = replace(
-    AVX512_BF16, name="zen4", bf16_dot=True
-)  # on other makes the instruction runs at half the rate
+AMX = replace(AVX512, name="amx", bf16_convert=True, bytes_dot=True, tiles=True)
 NEON = CpuFacts("neon", 128, 6, 4, True)
+
+SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
+
+FAST_PAIRS = ("znver4", "znver5", "znver6")  # elsewhere products of pairs run at half the rate
+
+
+@cache
+def permitted() -> bool:
+    """Ask Linux for the tile registers: once a process, for its threads and children too."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    syscall = ctypes.CDLL(None).syscall
+    return syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0
 
 
 def facts_of(features: frozenset[str], cpu: str = "") -> CpuFacts:
     """The best row that these LLVM features (and the CPU's LLVM name) allow."""
-    if "avx512bf16" in features and cpu in ("znver4", "znver5", "znver6"):
-        return ZEN4
     if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= features:
-        return AVX512_BF16 if "avx512bf16" in features else AVX512
+        pairs, bytes_ = "avx512bf16" in features, "avx512vnni" in features
+        tiles = {"amx-tile", "amx-bf16", "amx-int8"} <= features and pairs and bytes_
+        if tiles and permitted():
+            return AMX
+        name = "avx512" + ("_bf16" if pairs else "") + ("_vnni" if bytes_ else "")
+        fast = pairs and cpu in FAST_PAIRS
+        return replace(
+            AVX512, name=f"{name}_{cpu}" if fast else name, bf16_convert=pairs, bf16_dot=fast,
+            bytes_dot=bytes_,
+        )  # fmt: skip
     if {"avx2", "fma", "f16c"} <= features:
         return AVX2
     return NEON if "neon" in features else BASELINE
 
 
-LEVELS = {"baseline": BASELINE, "generic": BASELINE, "avx2": AVX2, "avx512": AVX512, "neon": NEON}
+LEVELS = {
+    "baseline": BASELINE, "generic": BASELINE, "avx2": AVX2, "avx512": AVX512, "amx": AMX, "neon": NEON,
+}  # fmt: skip
 
 
 def resolve(arch: str | int = "native") -> tuple[Target, CpuFacts]:
@@ -79,4 +103,4 @@ def _level(isa: str) -> Target:
         return aarch64()
     if platform.machine() in ("x86_64", "AMD64"):
         return host(isa)
-    return x86({"baseline": "x86-64-v2", "avx2": "x86-64-v3", "avx512": "x86-64-v4"}[isa])
+    return x86(X86_LEVELS[isa])

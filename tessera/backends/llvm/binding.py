@@ -128,7 +128,9 @@ def aarch64(cpu: str = "generic", features: str = "+neon") -> Target:
     return Target("aarch64-unknown-linux-gnu", cpu, features, "pic", "small")
 
 
-X86_LEVELS = {"baseline": "x86-64-v2", "avx2": "x86-64-v3", "avx512": "x86-64-v4"}
+X86_LEVELS = {
+    "baseline": "x86-64-v2", "avx2": "x86-64-v3", "avx512": "x86-64-v4", "amx": "sapphirerapids",
+}  # fmt: skip
 
 
 def host(isa: str | None = None) -> Target:

@@ -1,0 +1,100 @@
+"""Products on the matrix unit (AMX): 2 x 2 accumulator tiles of 16 x 16, fed by two tiles of A and two of B.
+
+A tile of A is 16 rows of 64 bytes as they lie in memory; a tile of B is 16 rows of words out of a panel, each word
+holding what lies at two (bf16) or four (bytes) neighbours along k. The eight tile registers are named by hand: 0 to 3
+are sums, 4 and 5 rows of A, 6 and 7 columns of B. One configuration serves a whole function.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tessera.backends.cpu.lowering import Lowering
+from tessera.backends.cpu.microkernel import Product
+from tessera.backends.cpu.operands import Panels, panels
+from tessera.backends.cpu.values import Coord
+
+ROWS, WORDS = 16, 16  # of a tile
+UNROLL_STEPS = 4  # tiles along k without a loop
+CONFIG = "tile_config"
+
+
+def configure(lo: Lowering) -> None:
+    """Full tiles for all eight registers, from the function's start on."""
+    data = struct.pack("<BB14x16H16B", 1, 0, *[64] * 8, *[0] * 8, *[ROWS] * 8, *[0] * 8)
+    bytes_ = ", ".join(f"i8 {b}" for b in data)
+    lo.em.globals[f"@{CONFIG} = private constant [64 x i8] [{bytes_}], align 64"] = None
+    lo.em.declare("void", "llvm.x86.ldtilecfg", "ptr")
+    lo.em.declare("void", "llvm.x86.tilerelease")
+    if not lo.tiles:
+        lo.tiles = True
+        lo.em.at_entry(f"call void @llvm.x86.ldtilecfg(ptr @{CONFIG})")
+
+
+def instruction(p: Product, signed_b: bool) -> str:
+    if p.word == "pair":
+        return "llvm.x86.tdpbf16ps"
+    return f"llvm.x86.tdpb{'s' if p.signed else 'u'}{'s' if signed_b else 'u'}d"
+
+
+def tile_product(lo: Lowering, p: Product, signed_b: bool = True) -> None:
+    """Extents of c are multiples of 16, those of k of 16 words."""
+    configure(lo)
+    name = instruction(p, signed_b)
+    for width, columns, first, count in panels(p.n, WORDS, 2):
+        with lo.em.loop(0, count, 1) as panel:
+            column = lo.index(panel, 1, count).times(width * columns)
+            column = column.plus(Coord(first, (), None, first + 1))
+            for height, rows, first_row, blocks in panels(p.m, ROWS, 2):
+                with lo.em.loop(0, blocks, 1) as block:
+                    row = lo.index(block, 1, blocks).times(height * rows)
+                    row = row.plus(Coord(first_row, (), None, first_row + 1))
+                    _block(lo, p, name, (rows, columns), row, column)
+
+
+def _tile(lo: Lowering, kind: str, register: int, ptr: str, stride: str) -> None:
+    lo.em.call_here(
+        "void", f"llvm.x86.tile{kind}64", f"i8 {register}", f"ptr {ptr}", f"i64 {stride}"
+    )
+
+
+def _block(
+    lo: Lowering, p: Product, name: str, size: tuple[int, int], row: Coord, column: Coord
+) -> None:
+    em = lo.em
+    rows, columns = size
+    corner = em.op(
+        f"getelementptr i32, ptr {p.c}, i64 {lo.coord_text(row.times(p.n).plus(column))}"
+    )
+    sums = [
+        (2 * i + j, em.op(f"getelementptr i32, ptr {corner}, i64 {(i * p.n + j) * 16}"))
+        for i in range(rows)
+        for j in range(columns)
+    ]
+    for register, ptr in sums:
+        if p.zero:
+            em.call_here("void", "llvm.x86.tilezero", f"i8 {register}")
+        else:
+            _tile(lo, "loadd", register, ptr, str(4 * p.n))
+    for a, b, depth in p.terms:
+        assert isinstance(b, Panels)
+        step = WORDS if depth > UNROLL_STEPS * WORDS else depth
+        with em.loop(0, depth, step) as k0:
+            for inner in range(0, step, WORDS):
+                k = lo.index(k0, step, depth).shifted(inner)
+                lefts = [a.strided(lo, row.shifted(ROWS * i), k) for i in range(rows)]
+                right = b.row(lo, k, column, WORDS * columns)
+                _step(lo, name, lefts, right, columns)
+    for register, ptr in sums:
+        _tile(lo, "stored", register, ptr, str(4 * p.n))
+
+
+def _step(lo: Lowering, name: str, lefts: list[tuple[str, str]], right: str, columns: int) -> None:
+    """One tile along k: loads stand as early as the registers allow."""
+    em, stride = lo.em, str(4 * WORDS * columns)
+    for j in range(columns):
+        _tile(lo, "loadd", 6 + j, em.op(f"getelementptr i32, ptr {right}, i64 {WORDS * j}"), stride)
+    for i, (ptr, distance) in enumerate(lefts):
+        _tile(lo, "loadd", 4 + i, ptr, distance)
+        for j in range(columns):
+            em.call_here("void", name, f"i8 {2 * i + j}", f"i8 {4 + i}", f"i8 {6 + j}")
