@@ -279,7 +279,7 @@ class Cpu(Group):
     isa = StrKnob(
         None,
         "TESSERA_CPU",
-        doc="native, baseline, avx2, avx512 or an LLVM CPU name; None: native",
+        doc="native, generic, avx2, avx512, amx or an LLVM CPU name; None: native",
         key=True,
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import get_pool, launch_address
+from tessera.backends.cpu.target import lacking
 from tessera.backends.llvm.binding import link_object
 from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import DRIVER_FOR, CompiledKernel
@@ -134,6 +135,10 @@ class CpuDriver(Driver):
         return GPUTarget("cpu", knobs.cpu.isa or "native", 1)
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
+        arch = kernel.metadata.target.arch
+        missing = lacking(arch)
+        if missing:
+            raise NoDeviceError(f"this machine cannot run code for {arch}: it lacks {missing}")
         code = link_object(kernel.asm["object"], [kernel.name])
         function = code[kernel.name]
         native = make_launcher(kernel.metadata.args, "cpu")

@@ -23,7 +23,7 @@ from tessera.backends.cpu.values import (
     Val,
     power_in,
 )
-from tessera.dtypes import dtype, int1, int64, pointer_type
+from tessera.dtypes import dtype, float32, int1, int64, pointer_type
 from tessera.ir import Op, elem_of
 from tessera.ops import arith
 
@@ -276,6 +276,9 @@ def _carries(a: Val, b: Val) -> bool:
 
 
 def _divide(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
+    if a.type is float32 and a.lanes >= 8 and b.lanes == 1 and isinstance(op, arith.DivOp):
+        x = lo.lanes(a.lanes)
+        return Val(float32, a.lanes, vector.divide_by_one(x, lo.text(a, a.lanes), lo.text(b, 1)))
     if not is_index(a.type) or b.lanes > a.lanes:
         return None
     if b.const == 1:

@@ -71,6 +71,29 @@ def _div(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
     return x.op("fdiv", _ty(t), a, b) if _is_float(t) else quotient(x, t, a, b)
 
 
+def divide_by_one(x: Lanes, a: str, b: str) -> str:
+    """fp32 lanes by one number, rounded as a division is: a product with its reciprocal and a correction (Markstein).
+
+    Where the reciprocal would leave the normal numbers both are scaled first; infinities, which the correction turns
+    into NaN, are taken from the product.
+    """
+    one, e = Lanes(x.em, x.facts, 1), "float"
+    size = one.call("fabs", e, b)
+    tiny = one.cmp("fcmp olt", e, size, one.f32(2.0**-126))
+    huge = one.cmp("fcmp ogt", e, size, one.f32(2.0**126))
+    scale = one.select(e, huge, one.f32(2.0**-64), one.f32(1.0))
+    scale = one.select(e, tiny, one.f32(2.0**64), scale)
+    b = one.op("fmul", e, b, scale)
+    inverse = x.em.splat(e, one.op("fdiv", e, one.f32(1.0), b), x.n)
+    a = x.op("fmul", e, a, x.em.splat(e, scale, x.n))
+    first = x.op("fmul", e, a, inverse)
+    rest = x.call(
+        "fma", e, x.em.op(f"fneg {lane_type(float32, x.n)} {first}"), x.em.splat(e, b, x.n), a
+    )
+    better = x.call("fma", e, rest, inverse, first)
+    return x.select(e, x.cmp("fcmp uno", e, better, better), first, better)
+
+
 @lowers(arith.RemOp)
 def _rem(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
     if _is_float(t):

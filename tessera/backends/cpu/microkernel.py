@@ -20,9 +20,10 @@ UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, words along k); c is row-major and dense. `zero`: it
-    starts at 0. `word`: what a word holds: "" one element of `t`, "pair" two bf16, "bytes" four; `signed`: whether those of A
-    are."""
+    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, words along k); c is row-major and dense.
+
+    `zero`: it starts at 0. `word`: what a word holds: "" one element of `t`, "pair" two bf16, "bytes" four; `signed`:
+    whether those of A are."""
 
     t: dtype
     m: int

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.backends.cpu.affine import constant, elementwise
-from tessera.backends.cpu.loops import Nest, each, nest
+from tessera.backends.cpu.loops import Nest, each, nest, split_bound
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
-from tessera.backends.cpu.plan import finish_side, prepare
+from tessera.backends.cpu.plan import finish_side, masks_of, prepare
 from tessera.backends.cpu.text import lane_type, scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.ir import Block, TileType, elem_of, shape_of
@@ -146,7 +146,7 @@ def _horizontal(
         for k, cell in enumerate(cells):
             cell.set(vector(Coord(0, (), None, length), k))
         if vectors > used:
-            _accumulate(lo, op, cells, vector, length, lanes * used)
+            _accumulate(lo, op, cells, vector, (outer, length), lanes * used)
         lo.memo = {}
         values = [cell.get() for cell in cells]
         while len(values) > 1:
@@ -167,19 +167,43 @@ def _horizontal(
 
 
 def _accumulate(
-    lo: Lowering, op: Any, cells: list[Registers], vector: Any, length: int, step: int
+    lo: Lowering,
+    op: Any,
+    cells: list[Registers],
+    vector: Any,
+    where: tuple[tuple[Coord, ...], int],
+    step: int,
 ) -> None:
+    """The rest of a row; where masks hold up to some index, whole trips below it know that they are true."""
+    outer, length = where
+    lanes = step // len(cells)
+
     def body(i: int | str) -> None:
         lo.memo = {}
         base = lo.index(i, step, length)
         for k, cell in enumerate(cells):
             cell.set(combine(lo, op, cell.get(), vector(base, k)))
 
-    if length // step <= 8 and length // (step // len(cells)) <= 8:
+    if length // step <= 8 and length // lanes <= 8:
         for i in range(step, length, step):
             body(i)
         return
-    with lo.em.loop(step, length, step) as i:
+    plan = Nest(
+        (*shape_of(op.inputs[0].type)[:-1], length), tuple(range(len(outer))), (len(outer),), lanes
+    )
+    masks = masks_of(lo, op.inputs, plan)
+    if not masks:
+        with lo.em.loop(step, length, step) as i:
+            body(i)
+        return
+    full, proven = split_bound(lo, plan, [*outer, Coord()], masks, step)
+    full = lo.em.call("i64", "llvm.smax.i64", f"i64 {full}", f"i64 {step}")
+    saved = lo.assumed
+    lo.assumed = saved | proven
+    with lo.em.counted(str(step), full, str(step), always=True, guarded=True) as i:
+        body(i)
+    lo.assumed = saved
+    with lo.em.counted(full, str(length), str(step), always=True, guarded=True) as i:
         body(i)
 
 

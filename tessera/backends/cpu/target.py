@@ -62,12 +62,28 @@ def permitted() -> bool:
     return syscall(SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0
 
 
+NEEDED = {
+    "avx2": {"avx2", "fma", "f16c"},
+    "avx512": {"avx512f", "avx512bw", "avx512vl", "avx512dq"},
+    "amx": {"amx-tile", "amx-bf16", "amx-int8", "avx512bf16", "avx512vnni", "avx512vl", "avx512bw"},
+}
+
+
+def lacking(isa: str | int) -> str:
+    """What this machine lacks to run code for an instruction set level, in words; "" if nothing."""
+    missing = NEEDED.get(str(isa), set[str]()) - host_features()
+    if missing:
+        return ", ".join(sorted(missing))
+    if isa == "amx" and not permitted():
+        return "the system's permission to use the tile registers"
+    return ""
+
+
 def facts_of(features: frozenset[str], cpu: str = "") -> CpuFacts:
     """The best row that these LLVM features (and the CPU's LLVM name) allow."""
-    if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= features:
+    if NEEDED["avx512"] <= features:
         pairs, bytes_ = "avx512bf16" in features, "avx512vnni" in features
-        tiles = {"amx-tile", "amx-bf16", "amx-int8"} <= features and pairs and bytes_
-        if tiles and permitted():
+        if NEEDED["amx"] <= features and permitted():
             return AMX
         name = "avx512" + ("_bf16" if pairs else "") + ("_vnni" if bytes_ else "")
         fast = pairs and cpu in FAST_PAIRS
@@ -75,7 +91,7 @@ def facts_of(features: frozenset[str], cpu: str = "") -> CpuFacts:
             AVX512, name=f"{name}_{cpu}" if fast else name, bf16_convert=pairs, bf16_dot=fast,
             bytes_dot=bytes_,
         )  # fmt: skip
-    if {"avx2", "fma", "f16c"} <= features:
+    if NEEDED["avx2"] <= features:
         return AVX2
     return NEON if "neon" in features else BASELINE
 
