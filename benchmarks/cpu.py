@@ -143,9 +143,7 @@ class Cases:
         functional, gelu = self.torch.nn.functional, self.kernels.gelu_bias
         x, bias, y = self.normal(4096, 4096), self.normal(4096), self.empty(4096, 4096)
         for form in ("none", "tanh"):
-            ours = [
-                lambda f=form: gelu[(4096,)](x, bias, y, 4096, TANH=f == "tanh", BLOCK=4096)
-            ]
+            ours = [lambda f=form: gelu[(4096,)](x, bias, y, 4096, TANH=f == "tanh", BLOCK=4096)]
             theirs = lambda f=form: functional.gelu(x + bias, approximate=f)  # noqa: E731
             name = "gelu+bias, tanh" if form == "tanh" else "gelu+bias, erf"
             yield self.rows(name, x, y, ours, theirs)
@@ -209,11 +207,11 @@ class Cases:
     def attention(self) -> Iterator[Case]:
         example = sources.example("06")
         heads, n, dim = 8, 1024, 64
+        scale = dim**-0.5 * example.LOG2_E
         for dtype in ("float32", "bfloat16"):
             for causal in (False, True):
                 q, k, v = (self.normal(heads, n, dim, dtype=dtype) for _ in range(3))
                 out, lse = self.empty(heads, n, dim, dtype=dtype), self.empty(heads, n)
-                scale = dim**-0.5 * example.LOG2_E
                 ours = [
                     lambda t=t, q=q, k=k, v=v, out=out, lse=lse, causal=causal: example.forward_kernel[
                         (n // t[0] * heads,)

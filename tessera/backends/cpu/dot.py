@@ -4,9 +4,9 @@ A that is a plain contiguous load stays in place (a masked one if its mask turns
 brought into a row-major buffer. B is packed in panels (packing.py), or stays in place where that would not pay. Of the
 instructions that the machine has, a dot takes the widest that is exact for its types:
 
-    tiles   bf16 and fp8 with fp32 sums, bytes with int32 sums: the matrix unit
+    tiles   bf16 and fp8 with fp32 sums, int8 with int32 sums: the matrix unit
     pairs   bf16 and fp8: two neighbours along k at once
-    bytes   int8 x int8 and uint8 x int8: four at once
+    bytes   int8: four at once
     else    fp32 (fp16, bf16 and fp8 widened), fp64 or int32
 """
 
@@ -36,7 +36,7 @@ from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.tiles import ROWS, WORDS, tile_product
 from tessera.backends.cpu.turn import Convert
 from tessera.backends.cpu.values import Val
-from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32, uint8
+from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32
 from tessera.ir import Effect, Value, elem_of, shape_of
 from tessera.ops import ConstOp, DotOp
 
@@ -70,11 +70,11 @@ def scheme_of(lo: Lowering, op: DotOp) -> Scheme:
         if _tiles_fit(lo, op, 2):
             return Scheme("tiles", bfloat16, 2)
         return Scheme("pairs", bfloat16, 2) if lo.facts.bf16_dot and _vectors_fit(op, 2) else plain
-    if acc is int32 and a in (int8, uint8) and b in (int8, uint8):
+    if acc is int32 and a is int8 and b is int8:
         if _tiles_fit(lo, op, 4):
-            return Scheme("tiles", b, 4)
-        if lo.facts.bytes_dot and b is int8 and _vectors_fit(op, 4):
-            return Scheme("bytes", b, 4)
+            return Scheme("tiles", int8, 4)
+        if lo.facts.bytes_dot and _vectors_fit(op, 4):
+            return Scheme("bytes", int8, 4)
     return plain
 
 
@@ -144,10 +144,9 @@ def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero:
     lefts = [_left(lo, op, scheme) for op in links]
     terms = [(a, b, words) for a, b in zip(lefts, rights, strict=True)]
     word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
-    signed = elem_of(links[0].a.type).signed
-    p = Product(t, m, n, terms, c.ptr, zero, word, signed)
+    p = Product(t, m, n, terms, c.ptr, zero, word)
     if scheme.kind == "tiles":
-        tile_product(lo, p, scheme.t.signed)
+        tile_product(lo, p)
     else:
         product(lo, p)
 
@@ -161,7 +160,7 @@ def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int, n: int) ->
     if scheme.kind == "tiles":
         form = Form(scheme.t, scheme.group, panels(n, WORDS, 2))
     else:
-        bias = 128 if scheme.kind == "bytes" and elem_of(links[0].a.type).signed else 0
+        bias = 128 if scheme.kind == "bytes" else 0
         acc = compute_type(elem_of(links[0].acc.type))
         form = Form(scheme.t, scheme.group, column_panels(lo, acc, n), bias)
     return list(packed(lo, links, form))
@@ -169,7 +168,7 @@ def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int, n: int) ->
 
 def _left(lo: Lowering, op: DotOp, scheme: Scheme) -> Left:
     """A in place, or in a buffer; which of them is decided at run time where a mask is involved."""
-    t = elem_of(op.a.type) if scheme.group == 4 else scheme.t  # bytes keep their own sign
+    t = scheme.t
     word = int32 if scheme.group > 1 else t
     width = shape_of(op.a.type)[1] // scheme.group
     placed = in_place(lo, op.a, t)

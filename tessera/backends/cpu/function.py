@@ -143,11 +143,14 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     return f"{head} nounwind {ATTRIBUTES} {{\nentry:\n  {em.body()}\n}}"
 
 
+_REPORTS = (PrintOp, AssertOp, AssumeOp, CheckOp)  # they write, but to no array
+
+
 def written_arguments(f: FuncOp, arguments: dict[Value, int]) -> set[int] | None:
     """Positions of the arguments through which something may be written; None if that is not known."""
     found: set[int] = set()
     for op in f.body.walk():
-        if not op.effects & Effect.WRITE or isinstance(op, (PrintOp, AssertOp, AssumeOp)):
+        if not op.effects & Effect.WRITE or isinstance(op, _REPORTS):
             continue
         target = op.operands[0] if isinstance(op, (StoreOp, AtomicRmwOp, AtomicCasOp)) else None
         if isinstance(op, DescriptorStoreOp) and isinstance(op.desc.op, MakeDescriptorOp):

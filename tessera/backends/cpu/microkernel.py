@@ -22,8 +22,7 @@ UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code
 class Product:
     """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, words along k); c is row-major and dense.
 
-    `zero`: it starts at 0. `word`: what a word holds: "" one element of `t`, "pair" two bf16, "bytes" four; `signed`:
-    whether those of A are."""
+    `zero`: it starts at 0. `word`: what a word holds: "" one element of `t`, "pair" two bf16, "bytes" four int8."""
 
     t: dtype
     m: int
@@ -32,7 +31,6 @@ class Product:
     c: str
     zero: bool
     word: str = ""
-    signed: bool = True
     unroll: int = UNROLL_K
 
     @property
@@ -136,7 +134,7 @@ def _steps(
         bs = [em.here(f"load {ty}, ptr {ptr}, align {p.align}") for ptr in places]
         for line, cell_row in zip(lines, cells, strict=True):
             x = em.here(f"load {e}, ptr {_at(lo, e, line, u)}, align {p.align}")
-            if p.word == "bytes" and p.signed:
+            if p.word == "bytes":
                 x = em.op(f"xor i32 {x}, -2139062144")  # the instruction wants them unsigned
             x = em.splat(e, x, lanes)
             for cell, y in zip(cell_row, bs, strict=True):

@@ -31,16 +31,10 @@ def configure(lo: Lowering) -> None:
         lo.em.at_entry(f"call void @llvm.x86.ldtilecfg(ptr @{CONFIG})")
 
 
-def instruction(p: Product, signed_b: bool) -> str:
-    if p.word == "pair":
-        return "llvm.x86.tdpbf16ps"
-    return f"llvm.x86.tdpb{'s' if p.signed else 'u'}{'s' if signed_b else 'u'}d"
-
-
-def tile_product(lo: Lowering, p: Product, signed_b: bool = True) -> None:
+def tile_product(lo: Lowering, p: Product) -> None:
     """Extents of c are multiples of 16, those of k of 16 words."""
     configure(lo)
-    name = instruction(p, signed_b)
+    name = "llvm.x86.tdpbf16ps" if p.word == "pair" else "llvm.x86.tdpbssd"
     for width, columns, first, count in panels(p.n, WORDS, 2):
         with lo.em.loop(0, count, 1) as panel:
             column = lo.index(panel, 1, count).times(width * columns)

@@ -1,0 +1,203 @@
+"""Products on the CPU: which instructions each type takes, B packed once for several programs, tiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.target import LEVELS, facts_of, lacking
+from tessera.compiler import ASTSource
+from tessera.compiler.compile import make_backend
+from tessera.config import knobs
+from tessera.errors import NoDeviceError
+from tests.unit.cpu_kit import agree, floats, native
+
+
+@tessera.jit
+def product(
+    a, b, c, K, sa, sb, sc, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr
+):
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    ks = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), ACC)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] * sa + (k + ks)[None, :])
+        right = tl.load(b + (k + ks)[:, None] * sb + column[None, :])
+        acc = tl.dot(left, right, acc)
+    tl.store(c + row[:, None] * sc + column[None, :], acc)
+
+
+def compiled(a: str, b: str, acc: Any, arch: str, **sizes: int) -> Any:
+    constants = {"BM": 64, "BN": 64, "BK": 64, **sizes, "ACC": acc}
+    out = "*i32" if acc is tl.int32 else "*fp32"
+    kinds = {"a": a, "b": b, "c": out, **dict.fromkeys(("K", "sa", "sb", "sc"), "i32")}
+    kinds |= dict.fromkeys(constants, "constexpr")
+    attrs = {(i,): [["tt.divisibility", 16]] for i in range(7)}
+    source = ASTSource(product, kinds, constants, attrs)
+    return tessera.compile(source, target=GPUTarget("cpu", arch, 1))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "acc", "instruction"),
+    [
+        ("*bf16", "*bf16", tl.float32, "tdpbf16ps"),
+        ("*fp8e5", "*fp8e4nv", tl.float32, "tdpbf16ps"),
+        ("*i8", "*i8", tl.int32, "tdpbssd"),
+        ("*fp16", "*fp16", tl.float32, "vfmadd231ps"),
+        ("*fp32", "*fp32", tl.float32, "vfmadd231ps"),
+    ],
+)
+def test_instructions_of_the_matrix_unit(a, b, acc, instruction):
+    text = compiled(a, b, acc, "amx").asm["asm"]
+    assert instruction in text
+    uses_tiles = instruction.startswith("tdp")
+    assert text.count("ldtilecfg") == text.count("tilerelease") == uses_tiles
+
+
+@pytest.mark.parametrize("sizes", [{"BM": 8}, {"BN": 8}, {"BK": 16}])
+def test_blocks_that_fill_no_tile_use_vectors(sizes):
+    assert "tdp" not in compiled("*bf16", "*bf16", tl.float32, "amx", **sizes).asm["asm"]
+
+
+def test_sums_stay_in_tiles_along_k():
+    """A block of c is read and written once for 512 products."""
+    text = compiled("*bf16", "*bf16", tl.float32, "amx").asm["asm"]
+    main, rest = 8 * 2 * 4, 2 * 4  # eight tiles of 64 along k at once, then one
+    assert text.count("tdpbf16ps") == main + rest
+    assert text.count("tilestored") == 2 * 4
+
+
+def test_compile_time_does_not_grow_with_the_tile():
+    """Loops, not copies: large tiles take about as many instructions as small ones."""
+    for t, arch in (("*fp32", "avx512"), ("*bf16", "amx")):
+        small = len(compiled(t, t, tl.float32, arch, BM=64, BN=64, BK=64).asm["llir"])
+        large = len(compiled(t, t, tl.float32, arch, BM=128, BN=256, BK=64).asm["llir"])
+        assert large < 1.3 * small
+        assert small < 300_000
+
+
+def test_levels_lack_what_the_machine_has_not(monkeypatch):
+    monkeypatch.setattr("tessera.backends.cpu.target.host_features", lambda: frozenset[str]())
+    assert lacking("native") == "" == lacking("generic")
+    assert "amx-tile" in lacking("amx")
+    arrays = operands(np.float32)
+    with knobs.scope():
+        knobs.cpu.isa = "avx512"
+        with pytest.raises(NoDeviceError, match=r"lacks .*avx512f"):
+            native(product, (1, 1), *arrays, 64, 64, 64, 64, **SIZES, ACC=tl.float32)
+
+
+def test_tiles_need_the_permission_of_the_system(monkeypatch):
+    everything = frozenset(
+        [
+            "amx-tile",
+            "amx-bf16",
+            "amx-int8",
+            "avx512f",
+            "avx512bw",
+            "avx512vl",
+            "avx512dq",
+            "avx512bf16",
+            "avx512vnni",
+        ]
+    )
+    monkeypatch.setattr("tessera.backends.cpu.target.permitted", lambda: False)
+    facts = facts_of(everything)
+    assert not facts.tiles
+    assert facts.bytes_dot
+    monkeypatch.setattr("tessera.backends.cpu.target.permitted", lambda: True)
+    assert facts_of(everything) == LEVELS["amx"]
+
+
+SIZES = {"BM": 64, "BN": 64, "BK": 64}
+
+
+def operands(t: Any, m: int = 64, n: int = 64, k: int = 64) -> tuple[Any, Any, Any]:
+    if np.dtype(t).kind == "f":
+        return floats(m, k).astype(t), floats(k, n, seed=1).astype(t), np.zeros((m, n), np.float32)
+    random, info = np.random.default_rng(0), np.iinfo(t)
+    a, b = (random.integers(info.min, info.max + 1, s).astype(t) for s in ((m, k), (k, n)))
+    return a, b, np.zeros((m, n), np.int32)
+
+
+@pytest.mark.parametrize("t", [np.float32, np.float16, np.int8])
+@pytest.mark.parametrize("block", [(16, 16, 64), (64, 32, 64), (64, 64, 128), (32, 16, 32)])
+def test_products_of_programs_that_share_b(t, block):
+    bm, bn, bk = block
+    a, b, c = operands(t, 4 * bm, 3 * bn, 5 * bk)
+    k, n = b.shape
+    acc = tl.int32 if c.dtype == np.int32 else tl.float32
+    exact = acc is tl.int32
+    agree(product, (4, 3), a, b, c, k, k, n, n, BM=bm, BN=bn, BK=bk, ACC=acc,
+          rtol=0 if exact else 1e-4, atol=0 if exact else 1e-3)  # fmt: skip
+
+
+@tessera.jit
+def accumulate(a, b, c, K, sa, sb, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Each program reads what the one before has written: B and c may be one array."""
+    row, column, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] * sa + (k + ks)[None, :])
+        right = tl.load(b + (k + ks)[:, None] * sb + column[None, :])
+        acc = tl.dot(left, right, acc)
+    tl.store(c + row[:, None] * sb + column[None, :], acc)
+
+
+def test_panels_are_made_anew_where_b_is_written():
+    a = (floats(64, 64) / 16).astype(np.float32)
+    b = floats(64, 64, seed=1)
+    expected = b.astype(np.float64)
+    for _ in range(3):
+        expected = a.astype(np.float64) @ expected
+    k = native(accumulate, (3,), a, b, b, 64, 64, 64, BM=64, BN=64, BK=64)
+    np.testing.assert_allclose(b, expected, rtol=1e-3, atol=1e-4)
+    assert k.metadata.assumed_disjoint in ([], [(1, 2, 0)], [[1, 2, 0]])
+
+
+def test_panels_are_made_anew_for_each_launch():
+    a, b, c = operands(np.float32, 128, 64, 128)
+    for _ in range(2):
+        b += 1.0
+        native(product, (2, 1), a, b, c, 128, 128, 64, 64, **SIZES, ACC=tl.float32)
+        np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-3)
+
+
+def test_masked_columns_are_not_kept():
+    """Programs whose masks differ read the same addresses."""
+    a, b, c = floats(64, 64), floats(64, 64, seed=1), np.zeros((4, 64, 64), np.float32)
+    native(ragged, (4,), a, b, c, 64, BM=64, BN=64, BK=64)
+    for pid in range(4):
+        seen = b[: 16 * (pid + 1)]
+        np.testing.assert_allclose(c[pid], a[:, : len(seen)] @ seen, rtol=1e-4, atol=1e-3)
+
+
+@tessera.jit
+def ragged(a, b, c, s, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row, column, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    left = tl.load(a + row[:, None] * s + ks[None, :])
+    seen = ks < 16 * (tl.program_id(0) + 1)
+    right = tl.load(b + ks[:, None] * s + column[None, :], mask=seen[:, None], other=0.0)
+    out = c + tl.program_id(0) * BM * BN + row[:, None] * BN + column[None, :]
+    tl.store(out, tl.dot(left, right))
+
+
+def test_the_key_of_the_cache_tells_the_levels_apart():
+    keys = {
+        make_backend(GPUTarget("cpu", arch, 1)).toolchain()
+        for arch in ("generic", "avx2", "avx512", "amx")
+    }
+    assert len(keys) == 4
+
+
+def test_neon_code_assembles():
+    for t, acc in (("*fp32", tl.float32), ("*bf16", tl.float32), ("*i8", tl.int32)):
+        kernel = compiled(t, t, acc, "neon")
+        assert kernel.asm["object"][:4] == b"\x7fELF"
+        assert kernel.asm["object"][18] == 183  # AArch64
