@@ -87,51 +87,91 @@ class _Shared:
 
 @lowers(WgmmaOp)
 def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
-    row: WgmmaRow = fl.target.facts().wgmma_row(op.instruction)
-    rows, cols = reversed(op.acc.type.shape) if op.transposed else op.acc.type.shape
-    along_m, along_n = op.warpgroups
-    n = min(cols // along_n, row.max_n)
-    blocks_m, blocks_n = rows // along_m // 64, cols // along_n // n
-    fresh = constant_of(op.acc) == 0  # then the first product overwrites
-    acc: list[Block] = _blocks(fl, row, fl.get(op.acc), blocks_m * blocks_n)
-    steps = op.b.type.shape[0] // row.k
+    product = _Product(fl, op)
+    acc = product.accumulators()
+    steps = product.steps
     part, parts = op.part
-    mine = range(steps * part // parts, steps * (part + 1) // parts)
-    b = _Shared(fl, op.right, 1 if op.transposed else 0)
-    group_m, group_n = _groups(fl, along_m, along_n)
-    a: _Shared | None = None
-    held: list[list[Block]] = []
     if isinstance(op.left.type, SharedType):
-        a = _Shared(fl, op.left, 0 if op.transposed else 1)
+        mine = range(steps * part // parts, steps * (part + 1) // parts)
+        acc = product.issue(acc, mine, [], commit=part == parts - 1)
+        if not op.asynchronous:
+            acc = _waited(fl, product.row, acc, op.pending, [])
+    elif op.pending:
+        acc = _run_on(product, acc)
     else:
-        names = fl.get(op.left)
-        if op.pending:  # the operand was read while the product before ran; now it may take that one's registers
-            acc = _waited(fl, row, acc, 0, [])
-        held = _held(fl, row, names, blocks_m, steps)
-    words: list[str]
-    descriptors: list[str]
-    for i in range(blocks_m):
-        for j in range(blocks_n):
-            at: int = i * blocks_n + j
-            from_b = b.descriptor(group_n, b.outer_bytes(cols // along_n), b.outer_bytes(j * n))
-            if a is not None:
-                stride = a.outer_bytes(rows // along_m)
-                words = []
-                descriptors = [
-                    a.descriptor(group_m, stride, a.outer_bytes(64 * i)),
-                    from_b,
-                ]
-            else:
-                words = [x for k in mine for x in held[i][k]]
-                descriptors = [from_b]
-            text = _products(row, n, len(acc[at]), mine, a, b, fresh)
-            if at == len(acc) - 1 and part == parts - 1:
-                text += " wgmma.commit_group.sync.aligned;"
-            acc[at] = _tied(fl, row, text, acc[at], words, descriptors, fresh)
-    kept = [x for i in held for words in i for x in words]
-    if not op.asynchronous and not (held and op.pending):
-        acc = _waited(fl, row, acc, op.pending, kept)
-    fl.set(op.result, _elements(fl, op, row, [x for block in acc for x in block]))
+        held = product.held(range(steps))
+        acc = product.issue(acc, range(steps), held)
+        if not op.asynchronous:
+            acc = _waited(fl, product.row, acc, 0, [x for i in held for words in i for x in words])
+    fl.set(op.result, _elements(fl, op, product.row, [x for block in acc for x in block]))
+
+
+def _run_on(product: _Product, acc: list[Block]) -> list[Block]:
+    """The first operand has been read while the product before ran. Each half of that product is waited for before the
+    same half of this one takes its registers, while the other half keeps the matrix unit busy."""
+    halves = 2 if product.steps % 2 == 0 else 1
+    for half in range(halves):
+        mine = range(product.steps * half // halves, product.steps * (half + 1) // halves)
+        acc = _waited(product.fl, product.row, acc, halves - 1, [])
+        acc = product.issue(acc, mine, product.held(mine))
+    return acc
+
+
+class _Product:
+    """The blocks of 64 rows and `n` columns that one warpgroup computes, and where their operands are."""
+
+    def __init__(self, fl: FunctionLowering, op: WgmmaOp):
+        self.fl, self.op = fl, op
+        self.row: WgmmaRow = fl.target.facts().wgmma_row(op.instruction)
+        rows, cols = reversed(op.acc.type.shape) if op.transposed else op.acc.type.shape
+        along_m, along_n = op.warpgroups
+        self.rows, self.cols = rows // along_m, cols // along_n
+        self.n = min(self.cols, self.row.max_n)
+        self.blocks = (self.rows // 64, self.cols // self.n)
+        self.steps: int = op.b.type.shape[0] // self.row.k
+        self.fresh = constant_of(op.acc) == 0  # then the first product overwrites
+        self.b = _Shared(fl, op.right, 1 if op.transposed else 0)
+        self.group_m, self.group_n = _groups(fl, along_m, along_n)
+        shared = isinstance(op.left.type, SharedType)
+        self.a = _Shared(fl, op.left, 0 if op.transposed else 1) if shared else None
+
+    def accumulators(self) -> list[Block]:
+        count = self.blocks[0] * self.blocks[1]
+        return _blocks(self.fl, self.row, self.fl.get(self.op.acc), count)
+
+    def held(self, mine: range) -> list[list[Block]]:
+        """Words of the first operand in registers for the steps `mine` along K, by block of rows."""
+        row, fl, names = self.row, self.fl, self.fl.get(self.op.left)
+        size = 64 * row.k // 128
+        found: list[list[Block]] = []
+        for i in range(self.blocks[0]):
+            starts = [(i * self.steps + k) * size for k in mine]
+            pieces = [list(names[at : at + size]) for at in starts]
+            if row.rounds_to:
+                pieces = [[fl.target.round_tf32(fl.w, x) for x in piece] for piece in pieces]
+            found.append([_in_words(fl, row.a, piece) for piece in pieces])
+        return found
+
+    def issue(
+        self, acc: list[Block], mine: range, held: list[list[Block]], commit: bool = True
+    ) -> list[Block]:
+        """Start the products of the steps `mine` along K."""
+        out: list[Block] = []
+        for i in range(self.blocks[0]):
+            words = [x for k in held[i] for x in k] if held else []
+            for j in range(self.blocks[1]):
+                block: Block = acc[len(out)]
+                stride = self.b.outer_bytes(self.cols)
+                names = [self.b.descriptor(self.group_n, stride, self.b.outer_bytes(j * self.n))]
+                if self.a is not None:
+                    stride = self.a.outer_bytes(self.rows)
+                    at = self.a.outer_bytes(64 * i)
+                    names = [self.a.descriptor(self.group_m, stride, at), *names]
+                text = _products(self.row, self.n, len(block), mine, self.a, self.b, self.fresh)
+                if commit and len(out) == len(acc) - 1:
+                    text += " wgmma.commit_group.sync.aligned;"
+                out.append(_tied(self.fl, self.row, text, block, words, names, self.fresh))
+        return out
 
 
 def _waited(
@@ -170,18 +210,6 @@ def _groups(fl: FunctionLowering, along_m: int, along_n: int) -> tuple[str, str]
             return "0", group
         shift = along_m.bit_length() - 1
         return fl.w.pure(f"and i32 {group}, {along_m - 1}"), fl.w.pure(f"lshr i32 {group}, {shift}")
-
-
-def _held(
-    fl: FunctionLowering, row: WgmmaRow, names: Sequence[str], blocks: int, steps: int
-) -> list[list[Block]]:
-    """Words of the first operand in registers, by block of rows and step along K."""
-    size = 64 * row.k // 128
-    pieces = [names[i : i + size] for i in range(0, len(names), size)]
-    if row.rounds_to:
-        pieces = [[fl.target.round_tf32(fl.w, x) for x in piece] for piece in pieces]
-    words = [_in_words(fl, row.a, piece) for piece in pieces]
-    return [words[i * steps : (i + 1) * steps] for i in range(blocks)]
 
 
 def _in_words(fl: FunctionLowering, elem: Any, names: Sequence[str]) -> Block:
