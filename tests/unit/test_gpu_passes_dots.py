@@ -131,6 +131,14 @@ def test_too_much_shared_memory() -> None:
     assert "local_alloc" in str(e.value)
 
 
+def test_too_many_registers() -> None:
+    compiled(matmul(bm=128, bn=128, warps=2), 90)  # 256 of a thread: some are spilled
+    with pytest.raises(OutOfResources) as e:
+        compiled(matmul(bm=256, bn=256, warps=2), 90)
+    assert (e.value.required, e.value.limit) == (1024, 255)
+    assert "256x256, spread over 64 threads" in str(e.value)
+
+
 def test_attention_moves_nothing_between_threads() -> None:
     module = compiled(attention())
     for op in in_loop(module, "convert_layout"):
