@@ -67,7 +67,7 @@ from tessera.passes.rings import (
     readers_of,
     start_const,
 )  # fmt: skip
-from tessera.passes.teams import GROUP_WARPS, Team, product_words, team_for
+from tessera.passes.teams import GROUP_WARPS, Team, instruction_words, product_words, team_for
 from tessera.passes.tensor_maps import remark
 
 CONSUMERS = (4, 8, 16)
@@ -241,7 +241,8 @@ class _Split:
         used = SLACK + self._others() + sum(r.bytes * r.stages for r in self.rings)
         fit = (self.facts.max_shared_bytes + BLOCK_BYTES) // (used + BLOCK_BYTES)
         words = product_words(self.func)
-        return team_for(self.facts, self.warps, words, fit if words else 1)
+        largest = instruction_words(self.func)
+        return team_for(self.facts, self.warps, words, fit if words else 1, largest)
 
     def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
         homes: dict[Block, list[Ring]] = {}

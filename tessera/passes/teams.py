@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.ir import Block, Op, TileType
-from tessera.ops import WgmmaOp
+from tessera.ops import LocalLoadOp, WgmmaOp
 from tessera.passes.facts import GpuFacts
 
 GROUP_WARPS = 4
@@ -22,6 +22,8 @@ LARGE = 96  # registers of products from which a block that is alone hands some 
 PRODUCER = 40  # registers of a producer's thread that gave the rest away
 SMALL_PRODUCER = 24  # the same where registers are scarce
 LARGEST = 248
+HELD_WORDS = 4  # of an operand in registers in one instruction
+MOST_COLUMNS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,17 @@ class Team:
     blocks: int
 
 
-def team_for(facts: GpuFacts, consumers: int, words: int, fit: int) -> Team:
+def team_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int = 0) -> Team:
     """`consumers`: warps; `words`: registers of products that live at a time; `fit`: blocks for which there is shared
-    memory."""
+    memory; `largest`: registers of one instruction, which must be there before any are handed over."""
     need = words + WORK
+    start = largest + WORK
     for blocks in range(fit, 1, -1):
         if _even(facts, consumers + 1, blocks) >= need:
             return Team(1, (0, 0), blocks)
         given, kept = _handed_over(facts, consumers, blocks, SMALL_PRODUCER)
-        if facts.has_register_handover and kept >= need:
+        enough = kept >= need and _even(facts, consumers + GROUP_WARPS, blocks) >= start
+        if facts.has_register_handover and enough:
             return Team(GROUP_WARPS, (given, kept), blocks)
     if not facts.has_register_handover or (
         words < LARGE and _even(facts, consumers + 1, 1) >= need
@@ -83,11 +87,28 @@ def _blocks(op: Op) -> list[Block]:
     return found
 
 
+def instruction_words(func: Op) -> int:
+    """Registers of a thread that the largest instruction of a product names."""
+    products = [op for op in func.walk() if isinstance(op, WgmmaOp)]
+    return max((_of_instruction(op) for op in products), default=0)
+
+
+def _of_instruction(op: WgmmaOp) -> int:
+    t: Any = op.result.type
+    columns = t.shape[0 if op.transposed else 1] // op.warpgroups[1]
+    held = HELD_WORDS if isinstance(op.left.type, TileType) else 0
+    return min(columns, MOST_COLUMNS) * t.elem.bits // 64 + held
+
+
 def _of_block(block: Block) -> int:
     words = 0
     for op in block:
         if isinstance(op, WgmmaOp):
-            tiles: list[Any] = [op.result.type]
-            tiles += [op.a.type] if isinstance(op.a.type, TileType) else []
-            words += sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
+            words += _words(op.result.type)
+            if isinstance(op.left.type, TileType):  # the next one is read while this one is used
+                words += _words(op.left.type) * (2 if isinstance(op.left.op, LocalLoadOp) else 1)
     return words
+
+
+def _words(t: Any) -> int:
+    return t.layout.size("register") * t.elem.bits // 32

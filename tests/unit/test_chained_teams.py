@@ -268,3 +268,10 @@ def test_registers_are_shared_out(warps: int, words: int, fit: int, want: Any) -
     granted = team.registers if team.warps > 1 else (0, 0)
     quarter = team.blocks * (granted[0] * team.warps + granted[1] * warps) * 32
     assert quarter <= 64 * 1024
+
+
+def test_one_instruction_fits_before_registers_are_handed_over() -> None:
+    """Three blocks would start with 80 registers a thread: too few for an instruction that names 68."""
+    facts = facts_for(90)
+    assert team_for(facts, 4, 100, 3, largest=36).blocks == 3
+    assert team_for(facts, 4, 100, 3, largest=68).blocks == 2
