@@ -15,7 +15,7 @@ from tessera.backends.nvidia.emit import NvidiaTarget
 from tessera.backends.nvidia.target import facts_for
 from tessera.config import knobs
 from tessera.dtypes import pointer_type
-from tessera.errors import LaunchError
+from tessera.errors import LaunchError, PTXASError
 from tessera.ir import Module, PassManager
 from tessera.passes import neutral_pipeline
 from tessera.passes.descriptors import lower_descriptors
@@ -29,6 +29,7 @@ MIDDLE_END = "dce"
 _REGISTERED = (mbarrier, tensor, wgmma)  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 ONE_BLOCK = re.compile(r"\.minnctapersm \d+")
+TOO_FEW_REGISTERS = "C7602"  # for one instruction
 OLDEST = 80
 NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
 MAP_BYTES = 128
@@ -121,10 +122,17 @@ class NvidiaBackend(Backend):
             extra = shlex.split(options.ptx_options or "")
             if not options.enable_fp_fusion:
                 extra.append("--fmad=false")
-            done = ptxas.assemble(text, architecture(cc), extra)
-            if done.spill_stores and (alone := ONE_BLOCK.sub(".minnctapersm 1", text)) != text:
+            alone = ONE_BLOCK.sub(".minnctapersm 1", text)
+            try:
+                done = ptxas.assemble(text, architecture(cc), extra)
+            except PTXASError as error:
+                if TOO_FEW_REGISTERS not in str(error) or alone == text:
+                    raise
+                done = None
+            if alone != text and (done is None or done.spill_stores):
                 # A block that is alone has registers enough at its start.
                 done = ptxas.assemble(HANDOVER.sub("", alone), architecture(cc), extra)
+            assert done is not None
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
             return done.cubin
 
