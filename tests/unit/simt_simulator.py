@@ -61,7 +61,7 @@ def typed(text: str) -> tuple[str, str]:
 
 class Function:
     def __init__(self, text: str) -> None:
-        lines = text.splitlines()
+        lines = re.sub(r",? !dbg !\d+", "", text).splitlines()  # source lines mean nothing here
         head = lines[0]
         self.name = re.search(r"@([\w.]+)\(", head)[1]
         inside = head[

@@ -294,8 +294,12 @@ def lower_function(fl: FunctionLowering) -> str:
             packed = w.emit(f"insertvalue {result} {packed}, {t} {x}, {i}")
         w.do(f"ret {result} {packed}")
     linkage = "ptx_kernel void" if fl.kernel else f"internal {result}"
-    head = f"define {linkage} @{func.name}({', '.join(params)}) {fl.attributes()} {{"
-    return "\n".join([head, "entry:", *w.prologue, *w.lines, "}"])
+    head = f"define {linkage} @{func.name}({', '.join(params)}) {fl.attributes()}"
+    lines, scope = w.lines, ""
+    if fl.lines is not None:
+        lines = fl.lines.attach(lines)
+        scope = f" !dbg !{fl.lines.scope}" if fl.lines.scope >= 0 else ""
+    return "\n".join([f"{head}{scope} {{", "entry:", *w.prologue, *lines, "}"])
 
 
 def _attributes(func: Any, index: int, arg: Value) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.backends.gpu.line_info import FunctionLines
 from tessera.backends.gpu.target import GpuTarget
 from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.writer import ModuleText, Writer
@@ -59,6 +60,7 @@ class FunctionLowering:
         self.extra_attributes = ""
         self.single = False  # one thread runs this
         self.tensor_maps = len(module.attrs.get("tensor_maps", ())) if self.kernel else 0
+        self.lines = FunctionLines(text.lines, func.name) if text.lines is not None else None
         self.at_end: dict[
             str, Callable[[], None]
         ] = {}  # what the program does before it ends, by name
@@ -224,12 +226,15 @@ class FunctionLowering:
         fn = LOWERINGS.get(type(op))
         if fn is None:
             raise InternalError(f"no GPU lowering of {op.opcode}", loc=op.loc)
+        before = self.lines.enter(op.loc, self.w.lines) if self.lines is not None else -1
         try:
             fn(self, op)
         except InternalError as error:
             if error.loc is None:
                 error.loc = op.loc
             raise
+        if self.lines is not None:
+            self.lines.leave(before, self.w.lines)
 
     def attributes(self) -> str:
         """Attributes of the function."""

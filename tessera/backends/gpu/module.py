@@ -21,6 +21,7 @@ from tessera.backends.gpu import (
     trigonometry,
 )  # fmt: skip
 from tessera.backends.gpu.control import lower_function
+from tessera.backends.gpu.line_info import LineTable
 from tessera.backends.gpu.lowering import FunctionLowering
 from tessera.backends.gpu.target import GpuTarget
 from tessera.backends.gpu.writer import ModuleText
@@ -47,11 +48,20 @@ _REGISTERED = (
 
 
 def lower_module(
-    module: Module, target: GpuTarget, *, fusion: bool = True, attributes: str = ""
+    module: Module,
+    target: GpuTarget,
+    *,
+    fusion: bool = True,
+    attributes: str = "",
+    line_info: bool = False,
 ) -> str:
-    """LLVM IR of a module whose tiles have layouts. `fusion` allows a*b+c to round once; `attributes` are added to the
-    kernel (its register limit). Raises InternalError for ops without a lowering."""
+    """LLVM IR of a module whose tiles have layouts.
+
+    `fusion` allows a*b+c to round once; `attributes` are added to the kernel (its register limit); `line_info` tells of
+    each instruction which source line it comes from. InternalError for ops without a lowering.
+    """
     text = ModuleText(target.header())
+    text.lines = LineTable() if line_info else None
     for func in module.body:
         lowering = FunctionLowering(module, func, text, target, fusion=fusion)
         lowering.extra_attributes = attributes

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
+from tessera.backends.gpu.line_info import LineTable
+
 
 class ModuleText:
     """The whole module: declarations and globals, each once, then the functions."""
@@ -20,6 +22,7 @@ class ModuleText:
         self.globals: list[str] = []
         self.functions: list[str] = []
         self.defined: set[str] = set()  # internal functions written so far
+        self.lines: LineTable | None = None  # where source lines are wanted
         self._strings: dict[bytes, str] = {}
 
     def declare(self, text: str) -> None:
@@ -46,7 +49,16 @@ class ModuleText:
 
     def render(self) -> str:
         return (
-            "\n".join([*self.head, *self.globals, *self.declarations, *self.functions, ATTRIBUTES])
+            "\n".join(
+                [
+                    *self.head,
+                    *self.globals,
+                    *self.declarations,
+                    *self.functions,
+                    ATTRIBUTES,
+                    *(self.lines.render() if self.lines is not None else ()),
+                ]
+            )
             + "\n"
         )
 

@@ -77,6 +77,7 @@ class NvidiaBackend(Backend):
     def stages(self, options: Options) -> dict[str, Stage]:
         cc = self._capability(options)
         facts = facts_for(cc)
+        line_info = not knobs.compilation.disable_line_info
 
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
             module.attrs |= {
@@ -107,8 +108,9 @@ class NvidiaBackend(Backend):
         def llir(module: Module, metadata: dict[str, Any]) -> str:
             limit = f' "nvvm.maxnreg"="{options.maxnreg}"' if options.maxnreg else ""
             return lower_module(
-                module, NvidiaTarget(cc, facts), fusion=options.enable_fp_fusion, attributes=limit
-            )
+                module, NvidiaTarget(cc, facts), fusion=options.enable_fp_fusion, attributes=limit,
+                line_info=line_info,
+            )  # fmt: skip
 
         def ptx(text: str, metadata: dict[str, Any]) -> str:
             isa = options.ptx_version or min(PTX_ISA, ptxas.newest_ptx())
@@ -124,14 +126,14 @@ class NvidiaBackend(Backend):
                 extra.append("--fmad=false")
             alone = ONE_BLOCK.sub(".minnctapersm 1", text)
             try:
-                done = ptxas.assemble(text, architecture(cc), extra)
+                done = ptxas.assemble(text, architecture(cc), extra, line_info)
             except PTXASError as error:
                 if TOO_FEW_REGISTERS not in str(error) or alone == text:
                     raise
                 done = None
             if alone != text and (done is None or done.spill_stores):
                 # A block that is alone has registers enough at its start.
-                done = ptxas.assemble(HANDOVER.sub("", alone), architecture(cc), extra)
+                done = ptxas.assemble(HANDOVER.sub("", alone), architecture(cc), extra, line_info)
             assert done is not None
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
             return done.cubin
