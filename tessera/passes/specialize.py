@@ -199,7 +199,7 @@ class _Split:
         needs = Needs(self).collect()
         self._group()
         self._stages()
-        team = self._team()
+        team = self._leave_room()
         rest = [op for op in self.func.body if op not in self.kept and not isinstance(op, ReturnOp)]
         # What is shared by both teams stands first.
         for op in [op for op in self.func.body if op in self.kept]:
@@ -237,6 +237,28 @@ class _Split:
                 found.append(ring)
         self.rings = found
 
+    def _leave_room(self) -> Team:
+        """The team; with fewer stages if a second block then shares the processor with a warpgroup that is alone: while
+        one works on results of a chain of products, the other one multiplies."""
+        team, turning = self._team(), [r for r in self.rings if not r.outer]
+        chains = any(
+            delayable(loop, _allocs([r]), CHAINED_WORDS)
+            for r in turning
+            if isinstance(loop := r.home.parent, ForOp)
+        )
+        if self.warps > GROUP_WARPS or team.blocks > 1 or not chains:
+            return team
+        wanted = {r: r.stages for r in turning}
+        for stages in range(max(wanted.values()) - 1, 1, -1):
+            for r in turning:
+                r.stages = min(r.stages, stages)
+            smaller = self._team()
+            if smaller.blocks > 1:
+                return smaller
+        for r, stages in wanted.items():
+            r.stages = stages
+        return team
+
     def _team(self) -> Team:
         used = SLACK + self._others() + sum(r.bytes * r.stages for r in self.rings)
         fit = (self.facts.max_shared_bytes + BLOCK_BYTES) // (used + BLOCK_BYTES)
@@ -254,7 +276,7 @@ class _Split:
         for home, rings in homes.items():
             loop = home.parent
             assert isinstance(loop, ForOp)
-            allocs: set[Op] = {a for r in rings for a in r.allocs}
+            allocs = _allocs(rings)
             running = running_on(loop, {a for r in rings for a in r.allocs})
             delayed = [] if running is not None else delayable(loop, allocs, CHAINED_WORDS)
             readers = readers_of(rings, delayed)
@@ -325,6 +347,10 @@ class _Split:
         row = b.emit(alloc)
         self.counts[row] = count
         return row
+
+
+def _allocs(rings: list[Ring]) -> set[Op]:
+    return {a for r in rings for a in r.allocs}
 
 
 def _root(ptr: Value) -> Value | None:

@@ -275,3 +275,12 @@ def test_one_instruction_fits_before_registers_are_handed_over() -> None:
     facts = facts_for(90)
     assert team_for(facts, 4, 100, 3, largest=36).blocks == 3
     assert team_for(facts, 4, 100, 3, largest=68).blocks == 2
+
+
+def test_a_lone_warpgroup_leaves_room_for_another_block() -> None:
+    """Two blocks with two stages instead of one with four; two warpgroups of a block get one more, as it fits."""
+    for m, warps, blocks, stages in ((64, 4, 2, 2), (128, 8, 1, 5)):
+        text = chain(softmax_chain, m, 128, 64, num_warps=warps, num_stages=4).asm["gir"]
+        module = parse_module(text)
+        assert module.attrs["resident_blocks"] == blocks
+        assert f"shared<{stages}x128x64xfp16" in text
