@@ -337,6 +337,17 @@ class ChangedGlobal(LaunchError, RuntimeError):
     help = "pass a value that changes as a `tl.constexpr` parameter"
 
 
+class ConflictingGlobal(LaunchError, RuntimeError):
+    """A constant that a kernel and a function it calls capture has changed between the compilations of the two."""
+
+    code = "conflicting-global"
+    template = (
+        "Global variable {name} has value {mine} when compiling {kernel}, but inner kernel {inner} has conflicting "
+        "value {its} from when it was first compiled."
+    )
+    help = "pass a value that changes as a `tl.constexpr` parameter"
+
+
 class AutotunerError(TesseraError):
     code = "autotuner"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -276,13 +278,30 @@ def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
     fe.builder.insert(BreakpointOp(values, labels=tuple(names), constants=tuple(constants)))
 
 
+def _ordered(pick: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Numbers, if Python's order of them is that of the machine."""
+    for x in values:
+        if isinstance(x, float) and (math.isnan(x) or (not x and math.copysign(1, x) < 0)):
+            raise TypeMismatch(
+                f"{pick.__name__}() of {x} at compile time is not supported",
+                help="NaN and -0.0 have no place in the order that Python and the machine share",
+            )
+    return values
+
+
 def _extreme(pick: Callable[..., Any], op: Any) -> Callable[[FrontEnd, list[Any], Kwargs], Any]:
     def choose(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
         items = list(args[0].values) if len(args) == 1 and isinstance(args[0], tl_tuple) else args
         if not items:
             raise TypeMismatch(f"{pick.__name__}() needs a value")
         if not any(is_runtime(x) for x in items):
-            return compute(lambda *values: pick(values), *items)
+            return compute(lambda *values: pick(_ordered(pick, values)), *items)
+        if any(isinstance(x, tensor) and x.dims for x in items):
+            warnings.warn(
+                f"`{pick.__name__}` of tensors that are no scalars is deprecated: use `tl.{op.__name__}`",
+                UserWarning,
+                stacklevel=2,
+            )
         result = items[0]
         for x in items[1:]:
             result = fe.call(op, [result, x], kwargs)

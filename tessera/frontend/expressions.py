@@ -52,23 +52,13 @@ UNARY: dict[type[ast.unaryop], Operator] = {
 }  # fmt: skip
 
 
-def _is_in(x: Any, items: Any) -> bool:
-    return x in items
-
-
-def _is_not_in(x: Any, items: Any) -> bool:
-    return x not in items
-
-
 COMPARE: dict[type[ast.cmpop], Operator] = {
     ast.Eq: ("==", _python.eq), ast.NotEq: ("!=", _python.ne), ast.Lt: ("<", _python.lt),
     ast.LtE: ("<=", _python.le), ast.Gt: (">", _python.gt), ast.GtE: (">=", _python.ge),
     ast.Is: ("is", _python.is_), ast.IsNot: ("is not", _python.is_not),
-    ast.In: ("in", _is_in), ast.NotIn: ("not in", _is_not_in),
 }  # fmt: skip
 _REFUSED_ON_TENSORS = {
     "**": "use `tl.exp2(y * tl.log2(x))`, or multiply", "@": "use `tl.dot(a, b)`",
-    "in": "compare with each element", "not in": "compare with each element",
 }  # fmt: skip
 _RUNTIME = (tensor, tensor_descriptor)
 
@@ -132,8 +122,7 @@ def visit_fstring(fe: FrontEnd, node: ast.JoinedStr) -> constexpr:
         value = unwrap(x)
         if part.conversion != -1:
             value = {"s": str, "r": repr, "a": ascii}[chr(part.conversion)](value)
-        spec = unwrap(fe.visit(part.format_spec)) if part.format_spec is not None else ""
-        parts.append(compute(format, value, spec).value)
+        parts.append(str(value))  # what follows a colon says nothing
     return constexpr("".join(parts))
 
 
@@ -236,6 +225,11 @@ def visit_compare(fe: FrontEnd, node: ast.Compare) -> Any:
     result: Any = None
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         rhs = fe.visit(comparator)
+        if type(op) not in COMPARE:
+            raise UnsupportedLanguageConstruct(
+                what="`in`" if isinstance(op, ast.In) else "`not in`",
+                help="compare with each element",
+            )
         one = _compare(fe, node, COMPARE[type(op)], lhs, rhs)
         result = one if result is None else _conjunction(fe, node, result, one)
         lhs = rhs

@@ -90,6 +90,8 @@ def visit_jumping(fe: FrontEnd, form: Jumping) -> Returned | None:
     if isinstance(node, ast.If):
         if frame.in_loop:
             return _if_in_loop(fe, node, rest)
+        if rest and goes_on(node.body) and goes_on(node.orelse):
+            return _if_that_may_return(fe, node, rest)
         return visit_returning_if(fe, node, rest)
     fe.visit(node)
     returned = frame.names[RETURNED]
@@ -105,12 +107,36 @@ def visit_jumping(fe: FrontEnd, form: Jumping) -> Returned | None:
     return run_if_live(fe, rest)
 
 
+def goes_on(body: Sequence[ast.stmt]) -> bool:
+    """Whether control may come to the end of some statements, as far as syntax tells."""
+    last = body[-1] if body else None
+    if isinstance(last, ast.If):
+        return goes_on(last.body) or goes_on(last.orelse)
+    return not isinstance(last, ast.Return)
+
+
+def _if_that_may_return(fe: FrontEnd, node: ast.If, rest: Sequence[ast.stmt]) -> Returned | None:
+    """An `if` at function level whose sides may both go on, and may both return: what follows is read once, under
+    `if not returned`, as after a loop."""
+    frame = fe.frame
+    frame.in_loop = True
+    enter_iteration(fe)
+    try:
+        _if_in_loop(fe, node, [])
+    finally:
+        frame.in_loop = False
+    returned = frame.names[RETURNED]
+    if is_static(returned, False):
+        return fe.run(rest)
+    return _after_returning_loop(fe, node, returned, rest)
+
+
 def negated(fe: FrontEnd, flag: tensor) -> tensor:
     return fe.tensor(fe.builder.emit(XorOp(flag.handle, to_tensor(fe, TRUE).handle)))
 
 
 def _after_returning_loop(
-    fe: FrontEnd, node: ast.For | ast.While, returned: Any, rest: Sequence[ast.stmt]
+    fe: FrontEnd, node: ast.If | ast.For | ast.While, returned: Any, rest: Sequence[ast.stmt]
 ) -> Returned:
     frame = fe.frame
     value = frame.names[VALUE]

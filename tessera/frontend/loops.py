@@ -37,9 +37,10 @@ from tessera.frontend.source import walrus_names
 from tessera.frontend.statements import assign
 from tessera.ir import Block, Value
 from tessera.language import hints
-from tessera.language.values import constexpr, tensor, unwrap, wrap
-from tessera.language.values import tuple as tl_tuple
+from tessera.language.values import constexpr, tensor, unwrap
 from tessera.ops import AddOp, AndOp, CmpOp, ConditionOp, ConstOp, ForOp, WhileOp, YieldOp
+
+_ITERATORS = (builtins.range, hints.range, hints.static_range)
 
 
 # --- for ------------------------------------------------------------------------------------------------
@@ -47,33 +48,19 @@ from tessera.ops import AddOp, AndOp, CmpOp, ConditionOp, ConstOp, ForOp, WhileO
 def visit_for(fe: FrontEnd, node: ast.For) -> None:
     if node.orelse:
         raise UnsupportedLanguageConstruct(what="`else` of a loop", loc=fe.loc(node.orelse[0]))
-    if not isinstance(node.iter, ast.Call):
-        return _unroll(fe, node, _static_items(fe, node))
-    func = fe.visit(node.iter.func)
+    func = fe.visit(node.iter.func) if isinstance(node.iter, ast.Call) else None
+    if not isinstance(node.iter, ast.Call) or func not in _ITERATORS:
+        raise UnsupportedLanguageConstruct(
+            "Only `range`, `tl.range` and `tl.static_range` iterators are currently supported",
+            loc=fe.loc(node.iter),
+        )
     args, kwargs = arguments(fe, node.iter)
     with fe.loc(node.iter):
         if func is builtins.range or func is hints.range:
             bound, _, _ = hints.range.binder.bind(args, kwargs)
             return _for_range(fe, node, bound)
-        if func is hints.static_range:
-            bound, _, _ = hints.static_range.binder.bind(args, kwargs)
-            return _unroll(fe, node, _static_range(bound))
-    raise UnsupportedLanguageConstruct(
-        "Only `range`, `tl.range` and `tl.static_range` iterators are currently supported",
-        loc=fe.loc(node.iter),
-    )
-
-
-def _static_items(fe: FrontEnd, node: ast.For) -> Sequence[Any]:
-    items = fe.visit(node.iter)
-    if isinstance(items, tl_tuple):
-        return items.values
-    if isinstance(items, constexpr) and type(items.value) in (list, tuple, range):
-        return [wrap(x) for x in items.value]
-    raise UnsupportedLanguageConstruct(
-        "Only `range`, `tl.range` and `tl.static_range` iterators are currently supported",
-        loc=fe.loc(node.iter),
-    )
+        bound, _, _ = hints.static_range.binder.bind(args, kwargs)
+        return _unroll(fe, node, _static_range(bound))
 
 
 def _static_range(bound: Sequence[Any]) -> list[constexpr]:

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tessera.errors import CompilationError, TesseraError, TypeMismatch
+from tessera.errors import (
+    CompilationError,
+    TesseraError,
+    TypeMismatch,
+    UnsupportedLanguageConstruct,
+)
 from tessera.frontend.flatten import flatten, rebuild
 from tessera.frontend.frontend import MAX_DEPTH, Frame, FrontEnd, SeparateCall, handles
-from tessera.ir import Block
+from tessera.frontend.sem_values import wrap
+from tessera.ir import Block, TileType
 from tessera.language.aggregate import field_values, is_aggregate_value
 from tessera.language.callable import JITCallable
 from tessera.language.values import constexpr, tensor, tensor_descriptor
 from tessera.language.values import tuple as tl_tuple
-from tessera.ops import CallOp, FuncOp, ReturnOp
+from tessera.ops import CallOp, FuncOp, MakeDescriptorOp, ReturnOp
 
 
 class _Made(NamedTuple):
@@ -48,7 +54,7 @@ def call_separately(fe: FrontEnd, call: SeparateCall) -> Any:
             f"the noinline function {fn.fn.__name__}() calls itself",
             help="a called function cannot be recursive at run time: write a loop",
         )
-    args = [v for x in names.values() for v in flatten(x)]
+    args = [v for x in names.values() for v in flatten(_exposed(x))]
     types = [v.type for v in flatten(made.result)]
     op = fe.builder.insert(CallOp(args, callee=made.name, results=types))
     return rebuild(made.result, iter(op.results))
@@ -57,11 +63,13 @@ def call_separately(fe: FrontEnd, call: SeparateCall) -> Any:
 def _make(fe: FrontEnd, fn: JITCallable, names: dict[str, Any]) -> _Made:
     block = Block()
     inside: dict[str, Any] = {}
-    for name, x in names.items():
+    for name, whole in names.items():
+        x = _exposed(whole)
         inner = flatten(x)
         labels = [name] if len(inner) == 1 else [f"{name}_{i}" for i in range(len(inner))]
         args = [block.add_arg(v.type, label) for v, label in zip(inner, labels, strict=True)]
-        inside[name] = rebuild(x, iter(args))
+        with fe.builder.at(block):
+            inside[name] = _hidden(fe, whole, rebuild(x, iter(args)))
     caller = fe.frame
     if caller.depth >= MAX_DEPTH:
         raise CompilationError(f"calls nest more than {MAX_DEPTH} deep in {fn.fn.__name__}()")
@@ -88,7 +96,7 @@ def _key(x: Any) -> Any:
     if isinstance(x, tensor):
         return x.type
     if isinstance(x, tensor_descriptor):
-        return (x.type, len(x.shape))
+        return (x.type, len(x.shape), _made(x).padding)
     if isinstance(x, tl_tuple):
         return (x.cls, *(_key(v) for v in x.values))
     if is_aggregate_value(x):
@@ -101,9 +109,46 @@ def _key(x: Any) -> Any:
     return (type(value), repr(value) if isinstance(value, float) else value)
 
 
+# --- descriptors ------------------------------------------------------------------------------------------
+def _made(x: tensor_descriptor) -> MakeDescriptorOp:
+    op = x.handle.op
+    if not isinstance(op, MakeDescriptorOp):
+        raise UnsupportedLanguageConstruct(
+            "a tensor descriptor that a loop or a branch carries cannot be passed to a noinline function",
+            help="pass the descriptor that was made outside, or let the function be inlined",
+        )
+    return op
+
+
+def _exposed(x: Any) -> Any:
+    """`x` with each descriptor as what it is made of, so that only scalars are passed."""
+    if isinstance(x, tl_tuple):
+        return x.rebuild([_exposed(v) for v in x.values])
+    if isinstance(x, tensor_descriptor):
+        op = _made(x)
+        return tl_tuple([wrap(v) for v in (op.base, *op.shape, *op.strides)])
+    return x
+
+
+def _hidden(fe: FrontEnd, x: Any, parts: Any) -> Any:
+    """In the function: the descriptors of `x` made again of their parts."""
+    if isinstance(x, tl_tuple):
+        pairs = zip(x.values, parts.values, strict=True)
+        return x.rebuild([_hidden(fe, v, p) for v, p in pairs])
+    if not isinstance(x, tensor_descriptor):
+        return parts
+    op, (base, *rest) = _made(x), flatten(parts)
+    n = len(op.shape)
+    shape, strides = rest[:n], rest[n:]
+    new = MakeDescriptorOp(base, shape, strides, block_shape=op.block_shape, padding=op.padding)
+    known = [*zip(x.shape, shape, strict=True), *zip(x.strides, strides, strict=True)]
+    values = [v for given, v in known if isinstance(given, tensor)]
+    return rebuild(x, iter([fe.builder.emit(new), *values]))
+
+
 def _check_scalars(fn: JITCallable, names: dict[str, Any]) -> None:
     for name, value in names.items():
-        if isinstance(value, tensor) and value.dims:
+        if any(isinstance(v.type, TileType) for v in flatten(value)):
             raise TypeMismatch(
                 f"Function {fn.fn.__name__} is marked noinline, but was called with non-scalar argument "
                 f"{name}:{value}"

@@ -114,6 +114,12 @@ def unary(fe: FrontEnd, op: str, x: Any) -> tensor:
 def logical(fe: FrontEnd, op: str, lhs: Any, rhs: Any) -> tensor:
     """`lhs and rhs`, `lhs or rhs` (op "and", "or") of int1 operands."""
     a, b = (_as_bit(fe, to_value(fe, operand_of(x))) for x in (lhs, rhs))
+    if shape(a) or shape(b):
+        warnings.warn(
+            f"logical `{op}` of tensors that are no scalars is deprecated: use `{'&' if op == 'and' else '|'}`",
+            UserWarning,
+            stacklevel=2,
+        )
     return wrap(binary_op(fe, op, a, b))
 
 

@@ -234,7 +234,7 @@ def expand_dims_impl(fe: FrontEnd, input: Any, axis: Any) -> Any:
 
 
 def subscript(fe: FrontEnd, x: tensor, indices: Sequence[Any]) -> tensor:
-    """`x[indices]`: None inserts a dimension, a full `:` keeps one; nothing else is a subscript of a tensor."""
+    """`x[indices]`: None inserts a dimension, a full `:` keeps one, if there is one; nothing else is a subscript."""
     v = x.handle
     for axis, index in enumerate(indices):
         i = index.value if isinstance(index, constexpr) else index
@@ -245,8 +245,6 @@ def subscript(fe: FrontEnd, x: tensor, indices: Sequence[Any]) -> tensor:
                 f"unsupported tensor index: {index}",
                 help="only None and `:` index a tensor; elements are read with tl.gather or from memory",
             )
-        elif axis >= len(shape(v)):
-            raise ShapeMismatch(f"too many indices for tensor of rank {len(x.dims)}")
     return wrap(v)
 
 

@@ -26,7 +26,7 @@ class Jumps(Flag):
 
 
 class BlockFacts:
-    """Of an `if`, `for` or `while`: the names assigned inside, in order, and the jumps inside.
+    """Of an `if`, `for`, `while` or `with`: the names assigned inside, in order, and the jumps inside.
 
     `inner`: jumps inside that concern the block itself (those of nested loops are theirs); `jumps`: those that leave
     it, which for a loop are only its returns.
@@ -100,6 +100,11 @@ class FunctionSource:
                 jumps |= out
                 continue
             names.update(dict.fromkeys(assigned_names(s)))
+            if isinstance(s, ast.With):
+                inner = {}
+                found = self._collect(s.body, inner)
+                self.facts[s] = BlockFacts(list(inner), found, found)
+                names.update(inner)
             if self._walrus:
                 names.update(dict.fromkeys(walrus_names(s)))
             jumps |= _JUMPS.get(type(s), Jumps.NONE)
@@ -113,6 +118,8 @@ class FunctionSource:
                 names.update(dict.fromkeys(self.facts[s].assigned))
             else:
                 names.update(dict.fromkeys([*assigned_names(s), *walrus_names(s)]))
+                if isinstance(s, ast.With):
+                    names.update(dict.fromkeys(self.facts[s].assigned))
         return list(names)
 
 
@@ -128,6 +135,10 @@ def assigned_names(s: ast.stmt) -> Iterator[str]:
     if isinstance(s, ast.Assign):
         for target in s.targets:
             yield from target_names(target)
+    elif isinstance(s, ast.With):
+        for item in s.items:
+            if item.optional_vars is not None:
+                yield from target_names(item.optional_vars)
     elif isinstance(s, ast.AugAssign) or (isinstance(s, ast.AnnAssign) and s.value is not None):
         yield from target_names(s.target)
 
@@ -152,6 +163,8 @@ def last_assignment(body: Sequence[ast.stmt], name: str) -> ast.stmt | None:
     for s in body:
         if isinstance(s, ast.If | ast.For | ast.While):
             found = last_assignment([*s.body, *s.orelse], name) or found
+        elif isinstance(s, ast.With):
+            found = last_assignment(s.body, name) or found
         elif name in assigned_names(s) or name in walrus_names(s):
             found = s
     return found

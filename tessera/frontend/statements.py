@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+from contextlib import ExitStack
 from typing import Any
 
-from tessera.errors import CompilationError, UnsupportedLanguageConstruct
+from tessera.dtypes import dtype
+from tessera.errors import CompilationError, TypeMismatch, UnsupportedLanguageConstruct
 from tessera.frontend.calls import unused_result
 from tessera.frontend.expressions import BINARY, apply_binary
 from tessera.frontend.flatten import flatten, is_number, type_text
@@ -55,13 +57,12 @@ def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: Any) -> None:
         raise CompilationError(
             f"cannot unpack a value of type {type_text(value)}", loc=fe.loc(target)
         )
-    if len(value) != len(target.elts):
-        much = "not enough" if len(value) < len(target.elts) else "too many"
+    if len(value) < len(target.elts):
         raise CompilationError(
-            f"{much} values to unpack (expected {len(target.elts)}, got {len(value)})",
+            f"not enough values to unpack (expected {len(target.elts)}, got {len(value)})",
             loc=fe.loc(target),
         )
-    for t, v in zip(target.elts, value.values, strict=True):
+    for t, v in zip(target.elts, value.values, strict=False):  # more values are dropped
         assign(fe, t, v)
 
 
@@ -85,20 +86,39 @@ def _decayed(fe: FrontEnd, target: ast.expr, value: Any, node: ast.stmt | ast.ex
     if isinstance(target, ast.Name) and fe.frame.constant.get(target.id) is _DECLARED:
         return value
     if isinstance(target, ast.Tuple | ast.List) and isinstance(value, tl_tuple):
-        if len(target.elts) == len(value):
-            pairs = zip(target.elts, value.values, strict=True)
-            return value.rebuild([_decayed(fe, t, v, node) for t, v in pairs])
+        if len(target.elts) <= len(value):
+            pairs = zip(target.elts, value.values, strict=False)
+            return tl_tuple([_decayed(fe, t, v, node) for t, v in pairs])
     if isinstance(value, tensor):
         return value
     fe.builder.loc = fe.loc(node)
+    _check_assignable(fe, value, node)
     return fe.decay(value)
+
+
+def _check_assignable(fe: FrontEnd, value: Any, node: ast.stmt | ast.expr) -> None:
+    """Variables hold numbers, values of the language, dtypes and None; anything else only as a constexpr."""
+    if isinstance(value, tl_tuple):
+        for v in value.values:
+            _check_assignable(fe, v, node)
+        return
+    x = value.value if isinstance(value, constexpr) else value
+    if isinstance(x, str) or (callable(x) and not isinstance(x, (dtype, type))):
+        raise TypeMismatch(
+            f"cannot convert {x!r} of type {type(x).__name__} to tensor", loc=fe.loc(node),
+            help="annotate the name: `x: tl.constexpr = ...`",
+        )  # fmt: skip
 
 
 @handles(ast.Assign)
 def visit_assign(fe: FrontEnd, node: ast.Assign) -> None:
-    value = fe.visit(node.value)
-    for target in node.targets:
-        assign(fe, target, _decayed(fe, target, value, node))
+    if len(node.targets) > 1:
+        raise UnsupportedLanguageConstruct(
+            "simultaneous multiple assignment is not supported in a kernel",
+            loc=fe.loc(node.targets[1]), help="write one assignment for each name",
+        )  # fmt: skip
+    (target,) = node.targets
+    assign(fe, target, _decayed(fe, target, fe.visit(node.value), node))
 
 
 _DECLARED: Any = object()  # of a name declared by a bare `x: tl.constexpr`
@@ -118,8 +138,7 @@ def visit_annotated(fe: FrontEnd, node: ast.AnnAssign) -> None:
     if not is_constant:
         assign(fe, node.target, _decayed(fe, node.target, value, node))
         return
-    # the same statement binds anew in each iteration of an unrolled loop
-    if name in frame.names and frame.constant.get(name) not in (node, _DECLARED):
+    if name in frame.names and frame.constant.get(name) is not _DECLARED:
         raise CompilationError(
             f"{name} is already defined. constexpr cannot be reassigned.", loc=fe.loc(node.target),
             help="give the compile-time value a name of its own",
@@ -177,6 +196,27 @@ def visit_assert(fe: FrontEnd, node: ast.Assert) -> None:
     fe.call(hints.device_assert, [test, constexpr(message)])
 
 
+@handles(ast.With)
+def visit_with(fe: FrontEnd, node: ast.With) -> None:
+    """Operations that give a context manager, a profiler's scopes for instance: entered and left as it is read."""
+    if fe.facts(node).jumps:
+        raise UnsupportedLanguageConstruct(
+            "Cannot have `return`, `break` or `continue` statements inside `with` statements in a kernel"
+        )
+    with ExitStack() as stack:
+        for item in node.items:
+            manager = unwrap(fe.visit(item.context_expr))
+            if not hasattr(manager, "__enter__") or not hasattr(manager, "__exit__"):
+                raise UnsupportedLanguageConstruct(
+                    f"`with` takes an operation that gives a context manager, not {type_text(manager)}",
+                    loc=fe.loc(item.context_expr),
+                )
+            value = stack.enter_context(manager)
+            if item.optional_vars is not None:
+                assign(fe, item.optional_vars, value)
+        fe.run(node.body)
+
+
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lambda: ("`lambda`", "write a function under `@tessera.jit`"),
     ast.FunctionDef: ("a nested function definition", "define it at module level under `@tessera.jit`"),
@@ -184,7 +224,6 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.ClassDef: ("a class definition", "define it at module level under `@tessera.aggregate`"),
     ast.Try: ("`try`", "a kernel has no exceptions; test the condition with `if`"),
     ast.Raise: ("`raise`", "use `tl.static_assert` or `tl.device_assert`"),
-    ast.With: ("`with`", ""),
     ast.Import: ("`import`", "import at the top of the module"),
     ast.ImportFrom: ("`import`", "import at the top of the module"),
     ast.Global: ("`global`", "pass the value as an argument and return the result"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import hashlib
 import inspect
@@ -11,7 +12,7 @@ from types import CellType, ModuleType
 from typing import Any
 
 from tessera.dtypes import ALL_DTYPES, by_array_name, dtype, pointer_type
-from tessera.errors import HostOnly
+from tessera.errors import ConflictingGlobal, HostOnly
 from tessera.language.aggregate import ConstexprFunction, is_aggregate
 from tessera.language.builtin import ArgumentBinder
 from tessera.language.source_text import SourceText
@@ -118,6 +119,9 @@ class JITCallable:
         self.module: str = fn.__module__
         self.hash: str | None = None
         self.used_global_vals: dict[tuple[str, int], tuple[Any, dict[str, Any]]] = {}
+        self._used_by: dict[
+            tuple[str, int], JITCallable
+        ] = {}  # the called function that brought it
         functools.update_wrapper(self, fn, updated=())
         self.__globals__: dict[str, Any] = fn.__globals__  # type: ignore[attr-defined]
         if not lazy:
@@ -207,9 +211,14 @@ class JITCallable:
         """Hash of the source, of its first line number, of all functions it calls and constants it captures."""
         if self.hash is None:
             self.hash = f"recursion:{self.fn.__qualname__}"  # what a recursive call contributes
-            self.used_global_vals = {}
+            self.used_global_vals, self._used_by = {}, {}
             digest = hashlib.sha256(f"{self.src}\n{self.starting_line_number}".encode())
-            for part in sorted(set(self._dependencies())):
+            try:
+                parts = sorted(set(self._dependencies()))
+            except BaseException:
+                self.hash = None
+                raise
+            for part in parts:
                 digest.update(part.encode())
             self.hash = digest.hexdigest()
         return self.hash
@@ -222,12 +231,13 @@ class JITCallable:
             if isinstance(value, JITCallable):
                 if not value.is_library:
                     yield value.cache_key + str(value.noinline)
-                    self.used_global_vals.update(value.used_global_vals)
+                    for key, (seen, found_in) in value.used_global_vals.items():
+                        self._use(key, seen, found_in, value)
             elif isinstance(value, ConstexprFunction):
                 yield value.cache_key
             elif isinstance(value, constexpr):
                 if name in scope:  # attributes of modules may change without notice
-                    self.used_global_vals[name, id(scope)] = (value, scope)
+                    self._use((name, id(scope)), copy.deepcopy(value), scope)
                 yield f"{name}={value.value!r}"
             elif is_aggregate(value):
                 for cls in value.__mro__[:-1]:
@@ -236,6 +246,27 @@ class JITCallable:
                             isinstance(member, JITCallable) and not member.is_library
                         ):
                             yield member.cache_key
+
+    def _use(
+        self,
+        key: tuple[str, int],
+        value: Any,
+        scope: dict[str, Any],
+        inner: JITCallable | None = None,
+    ) -> None:
+        """Remember the value of a captured constant, which `inner` was compiled with. ConflictingGlobal if another
+        function, or this one, sees another value."""
+        old, by = self.used_global_vals.get(key), self._used_by.get(key)
+        if old is not None and old[0] != value:
+            called = inner or by
+            mine, its = (old[0], value) if inner is not None else (value, old[0])
+            raise ConflictingGlobal(
+                name=key[0], mine=mine, its=its, kernel=self.fn.__name__,
+                inner=called.fn.__name__ if called is not None else self.fn.__name__,
+            )  # fmt: skip
+        self.used_global_vals[key] = (value, scope)
+        if inner is not None:
+            self._used_by[key] = inner
 
     def _captured(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
         """(name, value, the dictionary it was found in) of every global or attribute chain in the body."""

@@ -55,6 +55,21 @@ def scaled(p, n):
     tl.store(p + tl.arange(0, 4), tl.arange(0, 4) * FACTOR + n)
 
 
+@tessera.jit
+def times_factor(x):
+    return x * FACTOR
+
+
+@tessera.jit
+def uses_factor(p):
+    tl.store(p, times_factor(1.0))
+
+
+@tessera.jit
+def calls_scaled(p):
+    tl.store(p, times_factor(1.0) + FACTOR)
+
+
 @case(
     errors.HostOnly,
     """
@@ -87,6 +102,21 @@ def change_a_global(patch: pytest.MonkeyPatch, folder: Path) -> None:
     scaled[(1,)](np.zeros(4, np.float32), 3)
     patch.setitem(globals(), "FACTOR", tl.constexpr(3))
     scaled[(1,)](np.zeros(4, np.float32), 3)
+
+
+@case(
+    errors.ConflictingGlobal,
+    """
+    error[conflicting-global]: Global variable FACTOR has value 3 when compiling calls_scaled, but inner kernel times_factor has conflicting value 2 from when it was first compiled.
+      = help: pass a value that changes as a `tl.constexpr` parameter
+""",
+)
+def change_a_global_between(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.setitem(globals(), "FACTOR", tl.constexpr(2))
+    patch.setattr(times_factor, "hash", None)
+    uses_factor[(1,)](np.zeros(4, np.float32))
+    patch.setitem(globals(), "FACTOR", tl.constexpr(3))
+    calls_scaled[(1,)](np.zeros(4, np.float32))
 
 
 @case(

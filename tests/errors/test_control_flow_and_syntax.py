@@ -585,19 +585,19 @@ case(
 )
 
 case(
-    "too many values to unpack",
+    "not enough values to unpack",
     errors.CompilationError,
     """
     @jit
     def k(p, n):
-        a, b = 1, 2, 3
+        a, b, c = 1, 2
     """,
     """
-    error[compilation]: too many values to unpack (expected 2, got 3)
+    error[compilation]: not enough values to unpack (expected 3, got 2)
       --> kernel.py:6:5 in k (at 2:4:)
        |
-     6 |     a, b = 1, 2, 3
-       |     ^^^^
+     6 |     a, b, c = 1, 2
+       |     ^^^^^^^
     """,
 )
 
@@ -701,14 +701,14 @@ case(
     """
     @jit
     def k(p, n):
-        é = "äöü"; ü = tl.load(ñ)
+        é: "ä" = 1; ü = tl.load(ñ)
     """,
     """
     error[unknown-name]: ñ is not defined
-      --> kernel.py:6:28 in k (at 2:27:)
+      --> kernel.py:6:29 in k (at 2:28:)
        |
-     6 |     é = "äöü"; ü = tl.load(ñ)
-       |                            ^
+     6 |     é: "ä" = 1; ü = tl.load(ñ)
+       |                             ^
     """,
 )
 

@@ -153,3 +153,28 @@ def test_operators_of_aggregates(device: Any):
             z = z * z + c[i]
         want[i] = -2 * z.real, -2 * z.imag, 1
     np.testing.assert_allclose(device.numpy(out), want, rtol=1e-5, atol=1e-6)
+
+
+@tessera.jit(noinline=True)
+def block_sum(d, at, scale, extra):
+    """Literals stay compile-time values; a descriptor is passed as what it is made of."""
+    tl.static_assert(isinstance(scale, tl.constexpr))
+    x = d[0].load([at, 2])
+    return tl.sum(tl.sum(x, 1), 0) * scale + extra[0] + d[0].shape[1]
+
+
+@tessera.jit
+def called_with_descriptor_kernel(p, out, rows):
+    d = tl.make_tensor_descriptor(p, [rows, 8], [8, 1], [4, 4])
+    for i in range(3):
+        tl.store(out + i, block_sum((d, i), i * 2, 2, (rows, 7)))
+
+
+def test_descriptors_are_passed_to_functions(device: Any):
+    x = np.arange(64, dtype=np.float32).reshape(8, 8)
+    p, out = device.array(x), device.zeros(3, "fp32")
+    called_with_descriptor_kernel[(1,)](p, out, 6)
+    padded = np.zeros((12, 8), np.float32)
+    padded[:6] = x[:6]
+    want = [2 * padded[2 * i : 2 * i + 4, 2:6].sum() + 6 + 8 for i in range(3)]
+    np.testing.assert_array_equal(device.numpy(out), want)

@@ -3,9 +3,11 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import tessera.language as tl
+from tessera import interp
 from tessera.errors import CompilationError, InternalError, LoopCarriedType
 from tessera.frontend import lower_kernel
 from tessera.ir import Module, Op, parse_module, print_module
@@ -73,7 +75,7 @@ def test_assigned_numbers_become_scalars_and_annotated_ones_do_not():
         i = tl.arange(0, b) + a
         tl.store(p + i, c)
         x, (y, z) = 1, (2.5, True)
-        w = v = 2**40
+        v = 2**40
 
     lines = body(k)
     assert "%a: i32 = const {value=3}" in lines
@@ -93,14 +95,16 @@ def test_compile_time_expressions_are_pythons():
         tl.store(p, twice(B) ** 2)
         tl.store(p, B if T is None else 1)
         tl.store(p, [x * 2 for x in (1, 2, 3) if x > 1][1])
-        tl.store(p, len(f"B={B:03d} {tl.float16}") + max(B, 2) + int(2.9))
+        tl.store(
+            p, len(f"B={B:03d} {tl.float16}") + max(B, 2) + int(2.9)
+        )  # formats are passed over
         tl.store(p, 1 < B < 8 and not (B == 3 or False))
         tl.store(p, isinstance(B, tl.constexpr) and hasattr(p, "dtype"))
         tl.store(p, B.real + min([4, 3]))
         tl.store(p, (1, 2, 3)[-1] + (5, 6)[1:][0])
 
     values = stored(lower(k, B=7, T=None))
-    assert values == [-4, 196, 7, 6, 10 + 7 + 2, 1, 1, 10, 9]
+    assert values == [-4, 196, 7, 6, 8 + 7 + 2, 1, 1, 10, 9]
 
 
 class Pair(NamedTuple):
@@ -338,10 +342,9 @@ def test_static_range_is_unrolled_with_constants():
     def k(p, n):
         acc: tl.constexpr = 1
         for i in tl.static_range(3, 0, -1):
-            double: tl.constexpr = i * 2
-            tl.store(p + i, double)
-        for x in (10, n):
-            tl.store(p, x)
+            tl.store(p + i, i * 2)
+        for j in tl.static_range(2):
+            tl.store(p, (10, n)[j])
         tl.store(p, i)
 
     values = stored(lower(k))
@@ -388,8 +391,8 @@ def test_constants_stay_constants_in_callees():
     @jit
     def sum_all(*xs):
         total = 0
-        for x in xs:
-            total += x
+        for i in tl.static_range(len(xs)):
+            total += xs[i]
         return total
 
     @jit
@@ -417,6 +420,54 @@ def test_locations_follow_inlined_calls():
     assert [place.line - place.first_line for place in chain] == [1, 1]
     assert chain[0].render().endswith("| " + " " * 12 + "^" * 8)
     assert all(isinstance(op, Op) and op.loc is not None for op in module.walk())
+
+
+def test_nested_early_returns_read_what_follows_once():
+    """Where both sides of an `if` may return and may go on, the rest is not repeated at the end of each."""
+
+    @jit
+    def helper(n):
+        x = n
+        if n > 0:
+            if n > 1:
+                return x * 2
+            x += 1
+        else:
+            if n < -5:
+                return x
+        if n > 2:
+            if n > 3:
+                x -= 1
+            else:
+                return 7
+        x += 100
+        return x
+
+    @jit
+    def k(p, n):
+        x = 0
+        if n > 1:
+            if n > 11:
+                return
+            x += 1
+        if n > 2:
+            if n > 12:
+                return
+            x += 2
+        if n > 3:
+            if n > 13:
+                return
+            x += 3
+        tl.store(p, x + helper(n))
+
+    module = lower(k)
+    assert len(ops(module, StoreOp)) == 1
+    assert len([c for c in ops(module, ConstOp) if c.value == 100]) == 1
+    for n in range(-8, 16):
+        out = np.full(1, -1, np.float32)
+        interp.run(module, (1, 1, 1), [out, n])
+        want = -1 if n > 11 else helper.fn(n) + (n > 1) + 2 * (n > 2) + 3 * (n > 3)
+        assert out[0] == want, n
 
 
 def test_noinline_takes_scalars_only():

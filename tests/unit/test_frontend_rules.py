@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import math  # noqa: F401  the rows use it
+import re
 import textwrap
 from typing import Any, NamedTuple
 
@@ -18,7 +19,9 @@ import pytest
 import tessera.language as tl
 from tessera import errors, interp
 from tessera.frontend import lower_kernel
+from tessera.frontend.registry import impl
 from tessera.language.aggregate import aggregate, constexpr_function
+from tessera.language.builtin import builtin
 from tessera.language.callable import JITCallable as jit
 from tests.errors.kernel_source import OPTIONS
 
@@ -200,22 +203,60 @@ refused(
     errors.UnsupportedLanguageConstruct,
     "Attribute assignment is not supported",
 )
+row("B1", "a, b = (n, m, 1)\nput(a, b)", 6, -7)
 refused(
     "B1",
-    "a, b = (n, m, 1)",
+    "a, b, c = (n, m)",
     errors.CompilationError,
-    "too many values to unpack (expected 2, got 3)",
+    "not enough values to unpack (expected 3, got 2)",
+)
+refused(
+    "B1",
+    "a = b = 1",
+    errors.UnsupportedLanguageConstruct,
+    "simultaneous multiple assignment is not supported",
+)
+for _bad in ("x = 'abc'", "x = (1, 'abc')", "x = successor", "x = tl.load", "x, y = n, half"):
+    refused("B1", _bad, errors.TypeMismatch, "cannot convert ")
+row("B1", "x: tl.constexpr = 'abc'\nput(len(x), len((x, 'b')))", 3, 2)
+row("B1", "with scope('a', n) as x, scope('b', 2):\n    y = x + 1\nput(x, y)", 6, 7)
+row("B1", "s = 0\nfor i in range(3):\n    with scope('a', i) as x:\n        s += x\nput(s)", 3)
+row("B1", "y = 0\nif n > 3:\n    with scope('a', n) as x:\n        y = x\nput(y)", 6)
+for _bad in ("return", "if n:\n        return", "for i in range(n):\n        return"):
+    refused(
+        "B1",
+        f"with scope('a', n):\n    {_bad}",
+        errors.UnsupportedLanguageConstruct,
+        "Cannot have `return`, `break` or `continue` statements inside `with`",
+    )
+row(
+    "B1",
+    "with scope('a', n) as x:\n    for i in range(n):\n        if i > 2:\n            break\n        x += 1\nput(x)",
+    9,
 )
 refused("B1", "a, *b = (n, m, 1)", errors.UnsupportedLanguageConstruct, "a starred target")
 for _bad, _what in (
     ("try:\n    pass\nexcept ValueError:\n    pass", "`try`"), ("import os", "`import`"), ("global q", "`global`"),
     ("del n", "`del`"), ("x = lambda a: a", "`lambda`"), ("def f():\n    pass", "a nested function definition"),
     ("x = {1: 2}", "a dict display"), ("x = {1}", "a set display"), ("x = total(i for i in (1, 2))", "a generator expression"),
-    ("with n:\n    pass", "`with`"), ("raise ValueError", "`raise`"), ("class A:\n    pass", "a class definition"),
+    ("raise ValueError", "`raise`"), ("class A:\n    pass", "a class definition"),
 ):  # fmt: skip
     refused(
         "B1", _bad, errors.UnsupportedLanguageConstruct, f"{_what} is not supported in a kernel"
     )
+
+refused(
+    "B1",
+    "with n:\n    pass",
+    errors.UnsupportedLanguageConstruct,
+    "`with` takes an operation that gives a context manager, not int32",
+)
+refused(
+    "B1",
+    "for i in tl.static_range(2):\n    k: tl.constexpr = i",
+    errors.CompilationError,
+    "k is already defined. constexpr cannot be reassigned.",
+)
 
 # --- B2 if
 row("B2", "if n > 3:\n    x = 1\nelse:\n    x = 2\nput(x)", 1)
@@ -238,7 +279,7 @@ refused("B2", "if tl.arange(0, 4) > 1:\n    pass", errors.CompilationError, "amb
 row("B3", "put(0 or 3, len(() and undefined), (1 and 2))", 3, 0, 2)
 row("B3", "put((n > 3) and (m > 0), (n > 3) or (m > 0), not (n > 3))", 0, 1, 0)
 row("B3", "put(1 < n < 7, 1 < n < 6, -8 <= m < n <= 6)", 1, 0, 1)
-row("B3", "put(one is None, one is not None, 'a' in NAMES)", 0, 1, 1)
+row("B3", "put(one is None, one is not None)", 0, 1)
 row("B3", "put(n if n > m else m, 1.5 if one == 1 else n)", 6, 1.5)
 refused("B3", "put(n and m)", errors.TypeMismatch, "int1")
 refused(
@@ -247,6 +288,9 @@ refused(
     errors.TypeMismatch,
     "Ternary expression with dynamic condition has inconsistent types",
 )
+
+for _bad in ("put('a' in NAMES)", "put(n not in (1, 2))"):
+    refused("B3", _bad, errors.UnsupportedLanguageConstruct, "in` is not supported in a kernel")
 
 # --- B4 loops
 row("B4", "s = 0\nfor i in range(n):\n    s += i\nput(s)", 15)
@@ -280,6 +324,20 @@ refused(
     "`else` of a loop",
 )
 
+refused(
+    "B4",
+    "while n > 3:\n    n -= 1\nelse:\n    pass",
+    errors.UnsupportedLanguageConstruct,
+    "`else` of a loop",
+)
+for _bad in ("(1, 2)", "NAMES", "[n]", "list((1, 2))"):
+    refused(
+        "B4",
+        f"for i in {_bad}:\n    put(1)",
+        errors.UnsupportedLanguageConstruct,
+        "Only `range`, `tl.range` and `tl.static_range` iterators are currently supported",
+    )
+
 # --- B5 calls
 row("B5", "put(add(n), add(n, 1), add(n, c=10), add(b=1, a=2, c=3))", 11, 7, 21, 6)
 row("B5", "put(total(1, n, m), total(*(1, 2)), total())", 0, 3, 0)
@@ -289,7 +347,9 @@ row("B5", "put(is_constant(3), is_constant(n), is_constant((3)))", 1, 0, 1)
 row("B5", "put(factorial(5), is_constant(factorial(4)))", 120, 1)
 row("B5", "put(nothing(n) is None)", 1)
 row("B5", "put(is_constant(equal_constants(n)), equal_constants(n))", 1, 4)
-row("B5", "fs = [successor, scale_by_11]\nput(fs[1](n), [f(2) for f in fs][0])", 66, 3)
+row(
+    "B5", "fs: tl.constexpr = [successor, scale_by_11]\nput(fs[1](n), [f(2) for f in fs][0])", 66, 3
+)
 row("B5", "put(math.sqrt(16.0), 'ab'.upper() == 'AB')", 4, 1)
 refused("B5", "add(**n)", errors.TypeMismatch, "`**` is not supported in a call")
 refused("B5", "put(add(n, 1, 2))", errors.CompilationError, "takes 2 positional arguments")
@@ -312,6 +372,8 @@ refused(
     errors.ForbiddenGlobal,
     "Cannot access global variable PLAIN from within @jit'ed function.",
 )
+refused("B6", "put(min(float('nan'), 1.0))", errors.TypeMismatch, "min() of nan")
+refused("B6", "put(max(-0.0, 1.0))", errors.TypeMismatch, "max() of -0.0")
 refused("B6", "put(abs(n))", errors.UnknownName, "abs is not defined")
 refused(
     "B6",
@@ -338,6 +400,8 @@ row(
     41,
     1,
 )
+row("B7", "x = tl.arange(0, 4)\nput(x[:, :].shape[0], len(x[None, :, :].shape))", 4, 2)
+row("B7", "put(f'{SEVEN:>4}' == '7', f'{1.5:.3f}' == '1.5')", 1, 1)
 row("B7", "put(f'{SEVEN}-{1 + 1}' == '7-2', f'{tl.int32}' == 'int32')", 1, 1)
 refused(
     "B7", "put(n ** 2)", errors.UnsupportedLanguageConstruct, "`**` is not supported on tensors"
@@ -433,6 +497,28 @@ refused(
 refused("B10", "put(half(n))", errors.NotConstexpr, "every argument of the Python function half()")
 
 
+class Scope:
+    """A context manager, as an operation for a profiler would give."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __enter__(self) -> Any:
+        return self.value
+
+    def __exit__(self, *args: object) -> None: ...
+
+
+@builtin
+def scope(name, value):
+    """Test operation."""
+
+
+@impl(scope)
+def _scope(fe: Any, name: Any, value: Any) -> Scope:
+    return Scope(fe.to_tensor(value))
+
+
 @jit
 def put(*values):
     """Print each value on a line of its own."""
@@ -466,3 +552,17 @@ def test_refusal(body: str, kind: type, text: str, request: Any):
         lower(body, request.node.name)
     assert text in str(caught.value)
     assert "-->" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("x = tl.arange(0, 1) + n\nif x > 1:\n    put(1)", "a condition should be a scalar"),
+        ("x = tl.arange(0, 4) > 1\ny = x and x", "use `&`"),
+        ("x = tl.arange(0, 4) > 1\ny = x or x", "use `|`"),
+        ("put(tl.sum(max(tl.arange(0, 4), 2)))", "use `tl.maximum`"),
+    ],
+)
+def test_deprecated_forms_warn(body: str, text: str):
+    with pytest.warns(UserWarning, match=re.escape(text)):
+        lower(body, text)
