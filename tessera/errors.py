@@ -287,6 +287,17 @@ class PTXASError(TesseraError):
     code = "ptxas"
 
 
+class CompilationTimeout(TesseraError):
+    """A compilation took longer than the knob compilation.budget allows. `step`: what it was at."""
+
+    code = "compile-timeout"
+    help = "set TESSERA_COMPILE_BUDGET to more seconds (0: no limit), or make tiles or unrolled loops smaller"
+
+    def __init__(self, step: str, seconds: float):
+        self.step = step
+        super().__init__(f"the compilation took more than {seconds:g} s, at {step}")
+
+
 class ToolNotFound(TesseraError):
     code = "tool-not-found"
 

@@ -19,6 +19,7 @@ from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import CompiledKernel
 from tessera.compiler.source import ASTSource, IRSource
 from tessera.config import knobs
+from tessera.config.budget import budget, check_budget
 from tessera.errors import InternalError, LaunchError, OutOfResources, TesseraError
 from tessera.ir import Module, parse_module, print_module
 
@@ -99,7 +100,8 @@ def compile(
     collecting = gc.isenabled()
     gc.disable()  # IR is a large graph without garbage: collections would only walk it
     try:
-        stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
+        with budget(knobs.compilation.budget or None):
+            stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
         timings = metadata.pop("timings", {})
     finally:
         if collecting:
@@ -162,6 +164,7 @@ def compile_stages(
     products: dict[str, Any] = {"source": _source_text(src)}
     level: str = src.ext  # of what the next stage is given
     for name in names:
+        check_budget(f"stage {name!r}")
         start = time.perf_counter()
         try:
             product = stages[name](product, metadata)

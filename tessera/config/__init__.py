@@ -84,7 +84,7 @@ class Runtime(Group):
         "called with the launch metadata after each launch, last added first", reverse=True
     )
     kernel_load_start_hook = HookKnob(
-        "called with (module, function, name, metadata_group, hash) before loading"
+        "called with (module, function, name, metadata_group, hash) before a kernel is loaded"
     )
     kernel_load_end_hook = HookKnob(
         "called with the same after loading, last added first", reverse=True
@@ -169,6 +169,11 @@ class Compilation(Group):
         doc="no source lines in code",
         key=True,
     )
+    budget = IntKnob(
+        900,
+        "TESSERA_COMPILE_BUDGET",
+        doc="seconds after which a compilation is given up; 0: no limit",
+    )
     allow_non_constexpr_globals = BoolKnob(
         False,
         "TESSERA_ALLOW_NON_CONSTEXPR_GLOBALS",
@@ -191,7 +196,8 @@ class Compilation(Group):
         once=True,
     )
     listener = CallableKnob(
-        None, doc="called after each compilation with its source, metadata, times and cache hit"
+        None,
+        doc="called after each compilation with src, metadata, metadata_group, times, cache_hit",
     )
 
 
@@ -267,6 +273,17 @@ class Nvidia(Group):
     )
     dump_ptxas_log = BoolKnob(
         False, "TESSERA_DUMP_PTXAS_LOG", "TRITON_DUMP_PTXAS_LOG", doc="print the log of ptxas"
+    )
+    dump_nvptx = BoolKnob(False, "TESSERA_DUMP_NVPTX", "NVPTX_ENABLE_DUMP", doc="print the PTX")
+    use_jitlink = BoolKnob(
+        False,
+        "TESSERA_USE_JITLINK",
+        doc="assemble with the library nvJitLink where it is installed, not with ptxas: faster, but it ignores "
+        "setmaxnreg and orders instructions differently",
+        key=True,
+    )
+    jitlink_path = PathKnob(
+        None, "TESSERA_JITLINK_PATH", doc="libnvJitLink.so, if not that of a wheel or of CUDA_HOME"
     )
     libcuda_path = PathKnob(
         None, "TESSERA_LIBCUDA_PATH", "TRITON_LIBCUDA_PATH", doc="libcuda.so.1 or its folder"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from tessera.config.budget import check_budget
 from tessera.ir.core import Module
 from tessera.ir.text import print_module
 from tessera.ir.verify import verify
@@ -67,6 +68,7 @@ class PassManager:
     def run(self, module: Module) -> Module:
         self._check(module, "before the first pass")
         for p in self.passes:
+            check_budget(f"pass {p.name!r}")
             start = time.perf_counter()
             try:
                 p(module)

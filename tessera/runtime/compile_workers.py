@@ -24,7 +24,8 @@ from typing import IO, Any
 from tessera.backends.compiler import Backend, GPUTarget, Options
 from tessera.compiler import TextSource, compile_stages, make_backend
 from tessera.config import knobs
-from tessera.errors import InternalError
+from tessera.config.budget import check_budget, remaining_seconds
+from tessera.errors import CompilationTimeout, InternalError
 from tessera.ir import Module, print_module
 
 START = "from tessera.runtime.compile_workers import main; main()"
@@ -57,11 +58,20 @@ class Worker:
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
+        left = remaining_seconds()
+        guard = threading.Timer(left, self.process.kill) if left is not None else None
+        if guard is not None:
+            guard.daemon = True
+            guard.start()
         try:
             _send(stdin, job)
             good, answer = _receive(stdout)
         except (OSError, EOFError) as error:
+            check_budget("a kernel in a worker process")
             raise WorkerDied(f"a compile worker ended with code {self.process.poll()}") from error
+        finally:
+            if guard is not None:
+                guard.cancel()
         if good:
             return answer
         raise answer
@@ -124,7 +134,7 @@ class CompileWorkers(Executor):
             worker = Worker()
         try:
             return worker.ask(job)
-        except WorkerDied:
+        except (WorkerDied, CompilationTimeout):
             worker.close()
             worker = None
             raise

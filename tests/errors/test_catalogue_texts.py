@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -22,6 +23,7 @@ from tessera.backends import plugins
 from tessera.backends.nvidia.ptxas import assemble
 from tessera.compat.install import install
 from tessera.config import knobs
+from tessera.config.budget import budget, check_budget
 from tessera.interp import run
 from tessera.ir import parse_module, verify
 from tessera.runtime.driver import CudaDriver, driver, driver_named
@@ -299,6 +301,20 @@ def no_assembler(patch: pytest.MonkeyPatch, folder: Path) -> None:
     with knobs.nvidia.scope():
         knobs.nvidia.ptxas = str(folder / "ptxas")
         assemble("", "sm_90")
+
+
+@case(
+    errors.CompilationTimeout,
+    """
+    error[compile-timeout]: the compilation took more than 0.5 s, at pass 'coalesce'
+      = help: set TESSERA_COMPILE_BUDGET to more seconds (0: no limit), or make tiles or unrolled loops smaller
+""",
+)
+def slow_compilation(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    later = time.monotonic() + 1
+    with budget(0.5):
+        patch.setattr(time, "monotonic", lambda: later)
+        check_budget("pass 'coalesce'")
 
 
 @case(

@@ -54,7 +54,7 @@ def run(kernel: kernels.Kernel, *arrays: np.ndarray | int) -> list[np.ndarray]:
     module = kernel.module(facts)
     text = lower_module(module, NvidiaTarget(cc, facts))
     ptx = binding.optimise(
-        text, binding.nvptx(architecture(cc), min(86, ptxas.newest_ptx())), ""
+        text, binding.nvptx(architecture(cc), min(86, ptxas.newest_ptx(ptxas.version()))), ""
     ).to_assembly()
     loaded = driver.load(ptxas.assemble(ptx, architecture(cc)).cubin, "k", module.attrs["shared"])
     args: list[ctypes.c_uint64 | ctypes.c_int32] = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
-from tessera.backends.nvidia import mbarrier, ptxas, tensor, wgmma
+from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, wgmma
 from tessera.backends.nvidia.emit import NvidiaTarget
 from tessera.backends.nvidia.target import facts_for
 from tessera.config import knobs
@@ -113,9 +114,11 @@ class NvidiaBackend(Backend):
             )  # fmt: skip
 
         def ptx(text: str, metadata: dict[str, Any]) -> str:
-            isa = options.ptx_version or min(PTX_ISA, ptxas.newest_ptx())
+            isa = options.ptx_version or min(PTX_ISA, assembler.newest_ptx())
             built = binding.optimise(text, binding.nvptx(architecture(cc), isa), MIDDLE_END)
             found = built.to_assembly()
+            if knobs.nvidia.dump_nvptx:
+                print(found, file=sys.stderr)
             timings = [(k, v * 1e-3) for k, v in built.timings.items()]
             metadata.setdefault("timings", {})["ptx"] = timings
             return found
@@ -126,14 +129,16 @@ class NvidiaBackend(Backend):
                 extra.append("--fmad=false")
             alone = ONE_BLOCK.sub(".minnctapersm 1", text)
             try:
-                done = ptxas.assemble(text, architecture(cc), extra, line_info)
+                done = assembler.assemble(text, architecture(cc), extra, line_info)
             except PTXASError as error:
                 if TOO_FEW_REGISTERS not in str(error) or alone == text:
                     raise
                 done = None
             if alone != text and (done is None or done.spill_stores):
                 # A block that is alone has registers enough at its start.
-                done = ptxas.assemble(HANDOVER.sub("", alone), architecture(cc), extra, line_info)
+                done = assembler.assemble(
+                    HANDOVER.sub("", alone), architecture(cc), extra, line_info
+                )
             assert done is not None
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
             return done.cubin
@@ -145,7 +150,7 @@ class NvidiaBackend(Backend):
         return int(options.arch.removeprefix("sm").strip("_a")) if options.arch else self.capability
 
     def toolchain(self) -> str:
-        return f"{binding.version()} ptxas-{ptxas.version()}"
+        return f"{binding.version()} {assembler.identity()}"
 
     def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
         """`kernel.asm["sass"]`: the machine code, disassembled on demand."""

@@ -19,6 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tessera.config import knobs
+from tessera.config.budget import out_of_time, remaining_seconds
 from tessera.errors import PTXASError, ToolNotFound
 
 # Where wheels put the tools: CUDA 12 wheels one folder per package, CUDA 13 wheels all in one.
@@ -131,9 +132,10 @@ def _version(path: str, mtime: int, size: int) -> str:
     return found[1]
 
 
-def newest_ptx(path: str | None = None) -> int:
-    """The newest PTX ISA (major * 10 + minor) that this ptxas reads: CUDA 12.0 reads 8.0, 12.8 reads 8.7, 13.0 9.0."""
-    major, minor = (int(x) for x in version(path).split(".")[:2])
+def newest_ptx(release: str) -> int:
+    """The newest PTX ISA (major * 10 + minor) that the assembler of a CUDA release reads: 12.0 reads 8.0, 12.8 reads
+    8.7, 13.0 9.0."""
+    major, minor = (int(x) for x in release.split(".")[:2])
     if major >= 13:
         return 90 + 10 * (major - 13) + minor
     if major == 12:
@@ -151,27 +153,32 @@ def assemble(
     Raises PTXASError with ptxas's words, the PTX lines meant and a command to repeat it; ToolNotFound.
     """
     tool = find_tool("ptxas")
-    command = [tool, "-v", f"-arch={arch}", *_options(options, line_info)]
+    command = [tool, "-v", f"-arch={arch}", *extra_options(options, line_info)]
     with tempfile.TemporaryDirectory(prefix="tessera-ptxas-") as folder:
         source, target = os.path.join(folder, "kernel.ptx"), os.path.join(folder, "kernel.cubin")
         Path(source).write_text(ptx, encoding="utf-8")
-        result = subprocess.run(
-            [*command, source, "-o", target],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        try:
+            result = subprocess.run(
+                [*command, source, "-o", target],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+                timeout=remaining_seconds(),
+            )
+        except subprocess.TimeoutExpired:
+            raise out_of_time("ptxas") from None
         log = result.stdout + result.stderr
         if result.returncode != 0 or not os.path.exists(target):
             raise _failure(command, ptx, log.replace(source, "kernel.ptx"), result.returncode)
         cubin = Path(target).read_bytes()
     if knobs.nvidia.dump_ptxas_log:
         print(log, file=sys.stderr)
-    return _read_log(cubin, log)
+    return read_log(cubin, log)
 
 
-def _options(options: Sequence[str], line_info: bool) -> list[str]:
+def extra_options(options: Sequence[str], line_info: bool = False) -> list[str]:
+    """`options` and those that knobs add."""
     extra = shlex.split(knobs.nvidia.ptxas_options or "")
     level = ["-O0"] if knobs.nvidia.disable_ptxas_opt else []
     return [*options, *(["-lineinfo"] if line_info else []), *level, *extra]
@@ -181,7 +188,7 @@ def _largest(pattern: str, log: str) -> int:
     return max((int(n) for n in re.findall(pattern, log)), default=0)
 
 
-def _read_log(cubin: bytes, log: str) -> Assembled:
+def read_log(cubin: bytes, log: str) -> Assembled:
     return Assembled(
         cubin=cubin,
         log=log,
@@ -213,13 +220,13 @@ def _failure(command: list[str], ptx: str, log: str, code: int) -> PTXASError:
     output = os.path.splitext(saved)[0] + ".cubin"
     repeat = shlex.join([*command, saved, "-o", output])
     what = f"was killed by signal {-code}" if code < 0 else f"failed with code {code}"
-    error = PTXASError("\n".join([f"ptxas {what}", log.strip(), *_lines_meant(ptx, log)]))
+    error = PTXASError("\n".join([f"ptxas {what}", log.strip(), *lines_meant(ptx, log)]))
     error.note(f"the PTX is in {saved}")
     error.note(f"repeat with: {repeat}")
     return error
 
 
-def _lines_meant(ptx: str, log: str, most: int = 5) -> list[str]:
+def lines_meant(ptx: str, log: str, most: int = 5) -> list[str]:
     """The PTX lines that the log's `line N` messages speak of."""
     lines = ptx.splitlines()
     numbers = dict.fromkeys(int(n) for n in re.findall(r"\bline (\d+)", log))
