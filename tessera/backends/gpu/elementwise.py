@@ -13,10 +13,10 @@ from tessera.backends.gpu.types import (
     llvm_type,
     memory_bits,
 )  # fmt: skip
-from tessera.backends.gpu.writer import is_number, split
+from tessera.backends.gpu.writer import Writer, is_number, split
 from tessera.dtypes import bfloat16, float16, float32, float64, int1, pointer_type
 from tessera.errors import InternalError
-from tessera.ir import Op, elem_of
+from tessera.ir import Op, Value, elem_of
 from tessera.ops import arith
 
 Element = Callable[..., str]
@@ -35,11 +35,14 @@ def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
     return register
 
 
-def map_registers(fl: FunctionLowering, op: Any, fn: Element) -> None:
-    """Apply `fn` to each register, once for equal operands; lists of one value stand for all registers."""
+def map_registers(fl: FunctionLowering, op: Any, fn: Element, equal: int = 0) -> None:
+    """Apply `fn` to each register, once for equal operands; lists of one value stand for all registers. Registers
+    whose numbers differ only in bits of `equal` are known to get the same result."""
     lists = [fl.get(v) for v in op.operands]
     count = max([len(names) for names in lists])
     rows = [names if len(names) == count else names * count for names in lists]
+    if equal and count > 1:
+        rows = [[names[i & ~equal] for i in range(count)] for names in rows]
     elem = elem_of(op.operands[0].type)
     done: dict[tuple[str, ...], str] = {}
     result: list[str] = []
@@ -85,6 +88,8 @@ def _int_sum(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
     if op.opcode == "add":
         return w.add(t, a, b)
     if op.opcode == "mul":
+        if _has_high_half(op, elem):
+            return w.pure(f"trunc i64 {_wide_product(w, elem, a, b)} to {t}")
         return w.mul(t, a, b)
     if is_number(b):
         return w.add(t, a, str(-int(b)))
@@ -179,11 +184,26 @@ def _suffix(elem: Any) -> str:
 
 @elementwise(arith.MulHiOp)
 def _mul_high(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
-    w, t = fl.w, llvm_type(elem)
-    wide, ext = f"i{2 * elem.bits}", "sext" if elem.signed else "zext"
-    x, y = (w.pure(f"{ext} {t} {v} to {wide}") for v in (a, b))
-    product = w.pure(f"mul {wide} {x}, {y}")
+    w, t, wide = fl.w, llvm_type(elem), f"i{2 * elem.bits}"
+    product = _wide_product(w, elem, a, b)
     return w.pure(f"trunc {wide} {w.pure(f'lshr {wide} {product}, {elem.bits}')} to {t}")
+
+
+def _wide_product(w: Writer, elem: Any, a: str, b: str) -> str:
+    t, wide, ext = llvm_type(elem), f"i{2 * elem.bits}", "sext" if elem.signed else "zext"
+    x, y = (w.pure(f"{ext} {t} {v} to {wide}") for v in sorted((a, b)))
+    return w.pure(f"mul {wide} {x}, {y}")
+
+
+def _has_high_half(op: Op, elem: Any) -> bool:
+    """Whether the high half of this product of 32-bit integers is computed too: one instruction gives both."""
+    operands = set(op.operands)
+    return elem.bits == 32 and any(
+        isinstance(user, arith.MulHiOp) and set(user.operands) == operands
+        for v in operands
+        if not isinstance(v.op, arith.ConstOp)
+        for user in v.users()
+    )
 
 
 @elementwise(arith.CopySignOp)
@@ -245,7 +265,24 @@ UNSIGNED = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge":
 ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 
 
-@elementwise(arith.CmpOp)
+@lowers(arith.CmpOp)
+def _compare(fl: FunctionLowering, op: arith.CmpOp) -> None:
+    map_registers(fl, op, _cmp, _constant_bits(fl, op.result))
+
+
+def _constant_bits(fl: FunctionLowering, v: Value) -> int:
+    """Bits of register numbers that move within runs of equal elements, as masks have in front of a row's end."""
+    layout = getattr(v.type, "layout", None)
+    if layout is None:
+        return 0
+    constancy = fl.axis.facts(v).constancy
+    bits = 0
+    for i, base in enumerate(layout.bases("register")):
+        if all(c < run for c, run in zip(base, constancy)):
+            bits |= 1 << i
+    return bits
+
+
 def _cmp(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
     t = llvm_type(elem)
     if isinstance(elem, pointer_type):
