@@ -3,11 +3,14 @@
 # pyright: basic
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.backends.nvidia.backend import fewer_blocks
 from tests.unit.simt_compile import Compiled
 
 C = "constexpr"
@@ -92,6 +95,29 @@ def test_shuffles_of_a_reduction():
 
 
 @tessera.jit
+def extremes_kernel(x, sums, place, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    tile = tl.load(x + i[:, None] * N + j[None, :])
+    tl.store(sums + i, tl.sum(tile, axis=1))
+    tl.store(place, tl.argmax(tl.reshape(tile, (M * N,)), axis=0))
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1024), (2, 2048), (1, 16)])
+@pytest.mark.parametrize(("warps", "single"), [(8, False), (16, True), (32, True)])
+def test_parts_of_many_warps_are_read_by_lanes(m, n, warps, single):
+    signature = {"x": "*fp32", "sums": "*fp32", "place": "*i32", "M": C, "N": C}
+    found = Compiled(extremes_kernel, signature, {"M": m, "N": n}, num_warps=warps)
+    x = RNG.standard_normal((m, n)).astype("f4")
+    x.reshape(-1)[[3, 11]] = 9
+    sums, place = np.zeros(m, "f4"), np.zeros(1, "i4")
+    found.run(x, sums, place)
+    np.testing.assert_allclose(sums, x.sum(1), rtol=2e-6, atol=1e-4)
+    assert place[0] == 3  # of equals the first
+    if n == 1024:
+        assert (found.count(r"ld\.shared\.v4") == 0) == single
+
+
+@tessera.jit
 def total_kernel(x, out, n, N: tl.constexpr):
     acc = tl.zeros((N,), tl.float32)
     p = x + tl.arange(0, N)
@@ -108,6 +134,19 @@ def test_loop_carries_one_address():
     sim = found.run(x, out, 4500)
     np.testing.assert_allclose(out[0], x[:4500].sum(dtype="f8"), rtol=1e-5)
     assert sim.written["global"] == 4  # the scalar is stored by one thread
+
+
+def test_room_for_programs():
+    """Straight code leaves room for many programs, loops for fewer; where registers spill, for fewer still."""
+    p = {"x": "*fp32", "out": "*fp32", "n": "i32", "N": C}
+    assert re.search(r"minnctapersm 12$", compile_add("fp32", num_warps=4).ptx, re.M)
+    loop = Compiled(total_kernel, p, {"N": 1024}, num_warps=4)
+    assert re.search(r"minnctapersm 4$", loop.ptx, re.M)
+    text, blocks = ".maxntid 256\n.minnctapersm 6\n.x", []
+    while (looser := fewer_blocks(text)) != text:
+        text = looser
+        blocks.append(int(text.split()[3]))
+    assert blocks == [4, 2, 1]
 
 
 @tessera.jit
@@ -171,6 +210,46 @@ def test_scalar_atomics_act_once_and_all_threads_see_the_result():
     )
     assert counter.tolist() == [13, 8, 0]
     assert (out[3], out[8], out.sum()) == (70, 3, 73)
+
+
+@tessera.jit
+def tail_kernel(x, out, n, N: tl.constexpr):
+    n = tl.multiple_of(n, 8)
+    i = tl.arange(0, N)
+    value = tl.load(x + i, i < n, other=1.0)
+    tl.store(out + i, tl.where(i < n, value - 3, 0.0))
+
+
+@pytest.mark.parametrize("n", [0, 8, 1016, 1024])
+def test_masks_are_compared_once_for_a_run_of_equal_elements(n):
+    found = Compiled(tail_kernel, {"x": "*fp16", "out": "*fp16", "n": "i32", "N": C}, {"N": 1024})
+    assert found.count(r"setp\.") == 1
+    x, out = RNG.standard_normal(1024).astype("f2"), np.ones(1024, "f2")
+    found.run(x, out, n)
+    np.testing.assert_array_equal(out, np.where(np.arange(1024) < n, x - np.float16(3), 0))
+
+
+@tessera.jit
+def product_kernel(x, y, high, low, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(high + i, tl.umulhi(a, b))
+    tl.store(low + i, b * a)
+
+
+@pytest.mark.parametrize("dtype", ["u4", "i4"])
+def test_both_halves_of_a_product_by_one_instruction(dtype):
+    kind = "*u32" if dtype == "u4" else "*i32"
+    signature = {**dict.fromkeys(("x", "y", "high", "low"), kind), "N": C}
+    found = Compiled(product_kernel, signature, {"N": 128}, num_warps=4)
+    if dtype == "u4":
+        assert found.count(r"mul\.wide\.u32\s+%rd\d+, %r\d+, %r\d+") == 1
+        assert found.count(r"mul\.(hi|lo)") == 0
+    x, y = RNG.integers(0, 2**32, (2, 128), dtype="u8")
+    high, low = np.zeros((2, 128), dtype)
+    found.run(x.astype("u4").view(dtype), y.astype("u4").view(dtype), high, low)
+    np.testing.assert_array_equal(high.view("u4"), (x * y >> 32).astype("u4"))
+    np.testing.assert_array_equal(low.view("u4"), (x * y).astype("u4"))
 
 
 @tessera.jit

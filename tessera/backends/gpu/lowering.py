@@ -19,7 +19,7 @@ from tessera.errors import InternalError
 from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
-from tessera.ops import DotOp, MmaOp, WgmmaOp
+from tessera.ops import DotOp, ForOp, MmaOp, WgmmaOp, WhileOp
 
 Lowering = Callable[["FunctionLowering", Any], None]
 LOWERINGS: dict[type[Op], Lowering] = {}
@@ -243,7 +243,8 @@ class FunctionLowering:
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
         # Products need all registers that their block can have.
         blocks: int = self.module.attrs.get("resident_blocks", 1) if self.products else 0
-        return self.target.kernel_attributes(warps, blocks) + self.extra_attributes
+        loops = any(isinstance(op, ForOp | WhileOp) for op in self.module.walk())
+        return self.target.kernel_attributes(warps, blocks, loops) + self.extra_attributes
 
     @property
     def products(self) -> bool:

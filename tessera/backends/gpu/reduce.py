@@ -21,6 +21,7 @@ from tessera.ops import arith, tile
 
 Row = list[str]  # registers of one operand
 SIMPLE = (arith.Elementwise, arith.ConstOp)
+VECTOR_PARTS = 8  # of warps, that each thread reads
 
 
 # --- the region ---------------------------------------------------------------------------------------------
@@ -133,25 +134,53 @@ def shuffle_index(fl: FunctionLowering, elem: Any, x: str, lane: str) -> str:
 def _across_warps(
     fl: FunctionLowering, op: tile.ReduceOp, rest: LinearLayout, rows: list[Row], warps: list[int]
 ) -> list[Row]:
-    """Each warp writes its part; after a barrier every thread reads the parts of all warps and combines them.
+    """Each warp writes its part; after a barrier every warp reads the parts of all and combines them.
 
-    Element e of the part of axis warp v stands at index e * parts + v, so that the parts are read as one vector.
+    Element e of the part of axis warp v stands at index e * parts + v, so that every thread reads the parts as one
+    vector. Of many parts each lane reads one: shuffles take a little longer but no registers.
     """
     parts = 1 << len(warps)
     live = [i for i, first in enumerate(rest.register_representatives()) if i == first]
     owner = fl.owner_mask(rest, distinct_warps=sum(1 << b for b in warps))
+    lanes = _idle_lanes(rest, len(warps)) if parts > VECTOR_PARTS else []
     start: int = op.attrs["scratch"]
     reads: list[tuple[Any, Row]] = []
     for v, row in zip(op.inputs, rows):
         elem = elem_of(v.type)
-        write = _addresses(fl, rest, elem, start, parts, warps)
+        write = _addresses(fl, rest, elem, start, parts, warps=warps)
         for i in live:
             store_elements(fl, elem, write[i], [row[i]], owner)
-        reads.append((elem, _addresses(fl, rest, elem, start, parts, [])))
+        reads.append((elem, _addresses(fl, rest, elem, start, parts, lanes=lanes)))
         start += area(elem, rest.num_elements * parts)
     fl.target.barrier(fl.w)
-    # found[part][operand]: registers
-    found: list[list[Row]] = [[[] for _ in rows] for _ in range(parts)]
+    if lanes:
+        new = [[load_elements(fl, elem, read[i], 1)[0] for i in live] for elem, read in reads]
+        for lane in reversed(lanes):
+            others = [
+                [shuffle_xor(fl, elem, x, 1 << lane) for x in row]
+                for (elem, _), row in zip(reads, new)
+            ]
+            new = combine(fl, op.combine, new, others)
+    else:
+        new = _read_all(fl, op, reads, live, parts)
+    place = {i: n for n, i in enumerate(live)}
+    return [[row[place[i]] for i in rest.register_representatives()] for row in new]
+
+
+def _idle_lanes(rest: LinearLayout, count: int) -> list[int]:
+    """`count` bits of the lane that do not move the result; [] if there are fewer."""
+    idle = [b for b, column in enumerate(rest.columns("lane")) if column == 0]
+    return idle[:count] if len(idle) >= count else []
+
+
+def _read_all(
+    fl: FunctionLowering,
+    op: tile.ReduceOp,
+    reads: Sequence[tuple[Any, Row]],
+    live: Sequence[int],
+    parts: int,
+) -> list[Row]:
+    found: list[list[Row]] = [[[] for _ in reads] for _ in range(parts)]  # [part][operand]
     for k, (elem, read) in enumerate(reads):
         for i in live:
             for part, x in zip(found, load_elements(fl, elem, read[i], parts)):
@@ -159,8 +188,7 @@ def _across_warps(
     while len(found) > 1:
         half = len(found) // 2
         found = [combine(fl, op.combine, found[j], found[j + half]) for j in range(half)]
-    place = {i: n for n, i in enumerate(live)}
-    return [[row[place[i]] for i in rest.register_representatives()] for row in found[0]]
+    return found[0]
 
 
 def _addresses(
@@ -169,13 +197,16 @@ def _addresses(
     elem: Any,
     start: int,
     parts: int,
-    warps: Sequence[int],
+    warps: Sequence[int] = (),
+    lanes: Sequence[int] = (),
 ) -> Row:
-    """Shared address of each register's first part; with `warps`, of the part of this thread's warp."""
+    """Shared address of each register's first part; with `warps` or `lanes`, of the part that these bits count."""
     size = elem.storage_bytes
     register, lane, warp = (
         [c * parts * size for c in rest.columns(d)] for d in ("register", "lane", "warp")
     )
     for i, b in enumerate(warps):
         warp[b] |= size << i
+    for i, b in enumerate(lanes):
+        lane[b] |= size << i
     return fl.shared_addresses(start, register, lane, warp)

@@ -36,8 +36,9 @@ class GpuTarget(Protocol):
         """First lines of the module: the triple and the program's shared memory `@smem`."""
         ...
 
-    def kernel_attributes(self, num_warps: int, blocks: int) -> str:
-        """LLVM's attributes of a kernel; `blocks`: how many are to share a processor, 0 if that is left open."""
+    def kernel_attributes(self, num_warps: int, blocks: int, loops: bool) -> str:
+        """LLVM's attributes of a kernel; `blocks`: how many are to share a processor, 0 if that is left open; `loops`:
+        it has any."""
         ...
 
     def thread_index(self, w: Writer) -> str: ...

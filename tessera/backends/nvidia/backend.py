@@ -12,7 +12,7 @@ from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_o
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
 from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, wgmma
-from tessera.backends.nvidia.emit import NvidiaTarget
+from tessera.backends.nvidia.emit import RESIDENT_THREADS, NvidiaTarget
 from tessera.backends.nvidia.target import facts_for
 from tessera.config import knobs
 from tessera.dtypes import pointer_type
@@ -29,7 +29,7 @@ from tessera.passes.unroll import unroll
 MIDDLE_END = "dce"
 _REGISTERED = (mbarrier, tensor, wgmma)  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
-ONE_BLOCK = re.compile(r"\.minnctapersm \d+")
+BLOCKS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "C7602"  # for one instruction
 OLDEST = 80
 NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
@@ -127,19 +127,7 @@ class NvidiaBackend(Backend):
             extra = shlex.split(options.ptx_options or "")
             if not options.enable_fp_fusion:
                 extra.append("--fmad=false")
-            alone = ONE_BLOCK.sub(".minnctapersm 1", text)
-            try:
-                done = assembler.assemble(text, architecture(cc), extra, line_info)
-            except PTXASError as error:
-                if TOO_FEW_REGISTERS not in str(error) or alone == text:
-                    raise
-                done = None
-            if alone != text and (done is None or done.spill_stores):
-                # A block that is alone has registers enough at its start.
-                done = assembler.assemble(
-                    HANDOVER.sub("", alone), architecture(cc), extra, line_info
-                )
-            assert done is not None
+            done = assemble_with_room(text, architecture(cc), extra, line_info)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
             return done.cubin
 
@@ -155,6 +143,33 @@ class NvidiaBackend(Backend):
     def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
         """`kernel.asm["sass"]`: the machine code, disassembled on demand."""
         return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
+
+
+def assemble_with_room(ptx: str, arch: str, options: list[str], line_info: bool) -> ptxas.Assembled:
+    """For as many blocks on a processor as `ptx` asks for, or the most whose registers do not spill."""
+    while True:
+        looser = fewer_blocks(ptx)
+        try:
+            done = assembler.assemble(ptx, arch, options, line_info)
+        except PTXASError as error:
+            if TOO_FEW_REGISTERS not in str(error) or looser == ptx:
+                raise
+        else:
+            if not done.spill_stores or looser == ptx:
+                return done
+        ptx = looser
+
+
+def fewer_blocks(ptx: str) -> str:
+    """With the next lower number of blocks that a processor must find registers for."""
+    asked = BLOCKS.search(ptx)
+    if asked is None or asked[2] == "1":
+        return ptx
+    threads, blocks = int(asked[1]), int(asked[2])
+    fewer = [n for n in (resident // threads for resident in RESIDENT_THREADS) if n < blocks]
+    ptx = BLOCKS.sub(f".maxntid {threads}\n.minnctapersm {max([1, *fewer])}", ptx)
+    # A block that is alone has registers enough at its start.
+    return ptx if max([1, *fewer]) > 1 else HANDOVER.sub("", ptx)
 
 
 def architecture(cc: int) -> str:

@@ -11,7 +11,9 @@ from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 
 ALL = "-1"
-RESIDENT_THREADS = 512  # of a processor, at 128 registers each
+# Of a processor, at 40, 64 and 128 registers each. Straight code hides its latency by as many programs as possible;
+# loops read ahead, for which they need registers.
+RESIDENT_THREADS = (1536, 1024, 512)
 
 
 class NvidiaTarget:
@@ -33,11 +35,11 @@ class NvidiaTarget:
             "@smem = external addrspace(3) global [0 x i8], align 1024",
         ]
 
-    def kernel_attributes(self, num_warps: int, blocks: int) -> str:
-        # Without a number of blocks ptxas delays loads to save registers for many. Programs without products hide
-        # latency by each other, if none takes more than RESIDENT_THREADS leave it.
+    def kernel_attributes(self, num_warps: int, blocks: int, loops: bool) -> str:
+        # Without a number of blocks ptxas delays loads to save registers for many.
         threads = 32 * num_warps
-        blocks = blocks or max(1, RESIDENT_THREADS // threads)
+        resident = RESIDENT_THREADS[-1] if loops else RESIDENT_THREADS[0]
+        blocks = blocks or max(1, resident // threads)
         return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}"'
 
     # --- threads ------------------------------------------------------------------------------------------
