@@ -26,12 +26,12 @@ def dropout_kernel(x_ptr, out_ptr, n, p, seed, BLOCK: tl.constexpr):
 
 def dropout(x: Any, out: Any, p: float, seed: int) -> None:
     n = x.shape[0]
-    dropout_kernel[lambda meta: (tessera.cdiv(n, meta["BLOCK"]),)](x, out, n, p, seed, BLOCK=1024)
+    dropout_kernel[lambda meta: (tessera.cdiv(n, meta["BLOCK"]),)](x, out, n, p, seed, BLOCK=2048)
 
 
 def specimens() -> list[common.Specimen]:
     signature = {"x_ptr": "*fp32", "out_ptr": "*fp32", "n": "i32", "p": "fp32", "seed": "i32"}
-    return [common.Specimen(dropout_kernel, signature, {"BLOCK": 1024})]
+    return [common.Specimen(dropout_kernel, signature, {"BLOCK": 2048})]
 
 
 def philox_uniform(seed: int, n: int) -> np.ndarray:

@@ -1,0 +1,148 @@
+"""Matrix products whose tiles do not divide evenly among the processors: steps of K are dealt out, not tiles.
+
+All tiles' steps along K form one long row, of which each program takes an equal stretch. A stretch may begin or end
+within a tile: a program that does not reach a tile's end leaves its sums in a workspace, and the one that does waits
+for them. Programs begin with their last tile, the one they may not finish, so that nobody waits for long, and wait only
+for programs of lower numbers, which began before them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import common
+import tessera
+import tessera.language as tl
+
+
+@tessera.jit
+def partial_tile(
+    a_ptr, b_ptr, rows, cols, M, N, K, stride_am, stride_bk, first, last, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """Steps [first, last) of one tile. Rows and columns past the edge wrap around and are not stored."""
+    ks = first * BLOCK_K + tl.arange(0, BLOCK_K)
+    a_ptrs = a_ptr + (rows % M)[:, None] * stride_am + ks[None, :]
+    b_ptrs = b_ptr + ks[:, None] * stride_bk + (cols % N)[None, :]
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for step in range(first, last):
+        if EVEN_K:
+            a = tl.load(a_ptrs)
+            b = tl.load(b_ptrs)
+        else:
+            left = K - step * BLOCK_K
+            a = tl.load(a_ptrs, mask=tl.arange(0, BLOCK_K)[None, :] < left, other=0.0)
+            b = tl.load(b_ptrs, mask=tl.arange(0, BLOCK_K)[:, None] < left, other=0.0)
+        acc = tl.dot(a, b, acc)
+        a_ptrs += BLOCK_K
+        b_ptrs += BLOCK_K * stride_bk
+    return acc
+
+
+@tessera.jit
+def stream_kernel(
+    a_ptr, b_ptr, c_ptr, work_ptr, ready_ptr, M, N, K, stride_am, stride_bk, stretch,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
+):  # fmt: skip
+    """Steps [stretch * program_id, + stretch) of all tiles. `ready_ptr` holds zeros, before and after."""
+    pid = tl.program_id(0)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    steps = tl.cdiv(K, BLOCK_K)
+    start = pid * stretch
+    end = tl.minimum(start + stretch, tl.cdiv(M, BLOCK_M) * tiles_n * steps)
+    slot = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
+    while start < end:
+        tile = (end - 1) // steps
+        first = tl.maximum(start - tile * steps, 0)
+        last = end - tile * steps
+        rows = tile // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
+        cols = tile % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
+        acc = partial_tile(
+            a_ptr, b_ptr, rows, cols, M, N, K, stride_am, stride_bk, first, last,
+            BLOCK_M, BLOCK_N, BLOCK_K, EVEN_K,
+        )  # fmt: skip
+        if last < steps:
+            tl.store(work_ptr + pid * BLOCK_M * BLOCK_N + slot, acc)
+            tl.debug_barrier()  # every thread's sums must be in memory before the flag is up
+            tl.atomic_xchg(ready_ptr + pid, 1)
+        else:
+            other, missing = pid, first
+            while missing > 0:  # the steps before ours are those of the programs before us
+                other -= 1
+                while tl.atomic_cas(ready_ptr + other, 1, 0) == 0:
+                    pass
+                tl.debug_barrier()
+                acc += tl.load(work_ptr + other * BLOCK_M * BLOCK_N + slot)
+                missing -= stretch
+            c_ptrs = c_ptr + rows[:, None] * N + cols[None, :]
+            inside = (rows[:, None] < M) & (cols[None, :] < N)
+            tl.store(c_ptrs, acc.to(c_ptr.dtype.element_ty), mask=inside)
+        end = tile * steps + first
+
+
+class StreamMatmul:
+    """Buffers and launches of c = a @ b, rows contiguous."""
+
+    def __init__(self, device: common.Device, m: int, n: int, k: int) -> None:
+        self.size = (m, n, k)
+        self.block = (128, 128, 64)
+        block_m, block_n, block_k = self.block
+        steps = tessera.cdiv(m, block_m) * tessera.cdiv(n, block_n) * tessera.cdiv(k, block_k)
+        self.stretch = tessera.cdiv(steps, min(processors(device), steps))
+        self.programs = tessera.cdiv(steps, self.stretch)
+        self.c = device.empty(m, n, dtype=device.pick("float32", "float16"))
+        self.work = device.empty(self.programs, block_m, block_n)
+        self.ready = device.zeros(self.programs, dtype="int32")
+
+    def run(self, a: Any, b: Any) -> None:
+        m, n, k = self.size
+        block_m, block_n, block_k = self.block
+        stream_kernel[(self.programs,)](
+            a, b, self.c, self.work, self.ready, m, n, k, common.strides(a)[0],
+            common.strides(b)[0], self.stretch, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k,
+            EVEN_K=k % block_k == 0, num_warps=8, num_stages=4,
+        )  # fmt: skip
+
+
+def processors(device: common.Device) -> int:
+    """As many programs as run at the same time: they wait for each other."""
+    if not device.is_gpu:
+        return 8
+    properties = tessera.runtime.driver.active.utils.get_device_properties(0)
+    return properties["multiprocessor_count"]
+
+
+def specimens() -> list[common.Specimen]:
+    signature = {
+        "a_ptr": "*fp16", "b_ptr": "*fp16", "c_ptr": "*fp16", "work_ptr": "*fp32", "ready_ptr": "*i32",
+        **dict.fromkeys(("M", "N", "K", "stride_am", "stride_bk", "stretch"), "i32"),
+    }  # fmt: skip
+    constants = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "EVEN_K": True}
+    options = {"num_warps": 8, "num_stages": 4}
+    return [common.Specimen(stream_kernel, signature, constants, options)]
+
+
+def measure(device: common.Device, m: int, n: int, k: int) -> common.Row:
+    dtype = device.pick("float32", "float16")
+    a, b = device.normal(m, k, dtype=dtype), device.normal(k, n, dtype=dtype)
+    product = StreamMatmul(device, m, n, k)
+    product.run(a, b)
+    product.run(a, b)  # the flags are down again
+    expected = device.numpy(a).astype(np.float64) @ device.numpy(b).astype(np.float64)
+    return common.Row(
+        "stream-K matmul", f"{m}x{n}x{k} {dtype}",
+        common.relative_error(device.numpy(product.c), expected), device.pick(1e-5, 2e-3),
+        2.0 * m * n * k, "GFLOP/s",
+        device.time(lambda: product.run(a, b)), device.time(lambda: a @ b),
+    )  # fmt: skip
+
+
+def main(device: common.Device) -> list[common.Row]:
+    unit = device.pick(128, 512)
+    return [measure(device, 3 * unit, 3 * unit, 8 * unit), measure(device, 333, 200, 8 * unit - 3)]
+
+
+if __name__ == "__main__":
+    common.run(main)
