@@ -57,6 +57,7 @@ class Options:
     index_bits: int = (
         32  # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more
     )
+    pointer_maps: bool = True  # CUDA: loads through pointers may become those through tensor maps
     may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
     target: GPUTarget | None = None  # set by the back end
 

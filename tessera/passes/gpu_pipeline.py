@@ -15,14 +15,17 @@ from tessera.passes.licm import licm
 from tessera.passes.overlap import overlap_products
 from tessera.passes.pipeline import pipeline
 from tessera.passes.prefetch import prefetch
+from tessera.passes.promote import promote
 from tessera.passes.specialize import keep_whole, specialize
 from tessera.passes.split_loops import split_loops
 from tessera.passes.tensor_maps import number_tensor_maps
 
 
-def gpu_passes(facts: GpuFacts) -> list[Pass]:
-    """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`."""
+def gpu_passes(facts: GpuFacts, pointer_maps: bool = True) -> list[Pass]:
+    """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`. With
+    `pointer_maps` the code may rely on the module's `guard`, which a launcher checks."""
     return [
+        *([promote.bind(facts=facts)] if pointer_maps else []),  # makes what the next pass looks at
         keep_whole.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
         accelerate.bind(

@@ -123,6 +123,11 @@ def keep_whole(module: Module, facts: GpuFacts) -> None:
                 lower_access(load)
 
 
+def check_split(module: Module, func: FuncOp, facts: GpuFacts) -> None:
+    """CannotSplit if a function with loops that load tiles through tensor maps would stay whole."""
+    Needs(_Split(module, func, _rings(func), facts)).collect()
+
+
 def _remark(module: Module, reason: str) -> None:
     remark(module, f"not warp-specialised: {reason}")
 

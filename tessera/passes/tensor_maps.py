@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.host_code import HostCode
 from tessera.analysis.scratch import staging
 from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, uint32, uint64
 from tessera.errors import UnsupportedLanguageConstruct
@@ -190,24 +191,37 @@ def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
 @pass_("number_tensor_maps")
 def number_tensor_maps(module: Module) -> None:
     """Give each map that the kernel needs a number (attribute `map` of its accesses). The module's `tensor_maps` has,
-    for each: element type, padding, box, swizzle, then base, extents and strides as `argument_or_constant` says.
+    for each: element type, padding, box, swizzle, then base, extents and strides as `_word` says.
     Stores that the kernel may read itself get the attribute `synchronous`."""
     found: dict[tuple[Any, ...], int] = {}
     for func in module.body:
         assert isinstance(func, FuncOp)
         atomics = any(isinstance(op, AtomicRmwOp | AtomicCasOp) for op in func.walk())
+        code = HostCode(func, module.attrs.get("host_code", ()))
         for op in func.walk():
             if isinstance(op, DescriptorLoadOp | DescriptorStoreOp | TensorCopyOp):
                 desc = op.desc.op
                 assert isinstance(desc, MakeDescriptorOp)
                 boxes = access_boxes(op, module.attrs["num_warps"])
-                words = tuple(argument_or_constant(v, func.body) for v in desc.operands)
+                words = tuple(_word(v, func.body, code) for v in desc.operands)
                 key = (desc.result.type.elem.name, desc.padding, boxes.box, boxes.swizzle, words)
                 op.attrs["map"] = found.setdefault(key, len(found))
                 if isinstance(op, DescriptorStoreOp) and (atomics or _read_too(desc)):
                     op.attrs["synchronous"] = True
+        if code.code:
+            module.attrs["host_code"] = tuple(code.code)
     if found:
         module.attrs["tensor_maps"] = tuple(found)
+
+
+def _word(v: Value, body: Block, code: HostCode) -> tuple[str, int]:
+    """As `argument_or_constant`, or ("code", number) for what the host computes (`host_code`)."""
+    found = argument_or_constant(v, body)
+    if found is None:
+        number = code.value(v)
+        assert number is not None, "the host does not know the array of a tensor map"
+        found = "code", number
+    return found
 
 
 def _read_too(desc: MakeDescriptorOp) -> bool:

@@ -93,7 +93,7 @@ class NvidiaBackend(Backend):
             )
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
-            _run(gpu_passes(facts), module, metadata, "gir")
+            _run(gpu_passes(facts, options.pointer_maps), module, metadata, "gir")
             metadata["shared"] = module.attrs.get("shared", 0)
             metadata["args"] = argument_kinds(module)
             if "tensor_maps" in module.attrs:
@@ -101,8 +101,9 @@ class NvidiaBackend(Backend):
                 metadata["args"] += ["memory"] * len(metadata["tensor_maps"])
                 # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps.
                 metadata["global_scratch_size"] = MAP_BYTES * len(metadata["tensor_maps"])
-            if "remarks" in module.attrs:
-                metadata["remarks"] = module.attrs["remarks"]
+            for name in ("host_code", "guard", "remarks"):
+                if name in module.attrs:
+                    metadata[name] = module.attrs[name]
             metadata["warps"] = options.num_warps + module.attrs.get("producer_warps", 0)
             return module
 

@@ -1,0 +1,110 @@
+"""Writes the code of integer expressions that the host evaluates before a launch (analysis/intervals.py)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.analysis.polynomials import Along, Poly, Polynomials
+from tessera.dtypes import dtype
+from tessera.ir import Block, Op, TileType, Value
+from tessera.ops import arith, control, tile
+
+_OPERATIONS: dict[type[Op], str] = {
+    arith.AddOp: "add", arith.SubOp: "sub", arith.MulOp: "mul", arith.DivOp: "div", arith.RemOp: "rem",
+    arith.MinOp: "min", arith.MaxOp: "max",
+}  # fmt: skip
+WIDEST = 64
+
+
+class HostCode:
+    """The code of one function's scalars; equal instructions are there once."""
+
+    def __init__(self, func: control.FuncOp, code: tuple[Any, ...] = ()):
+        self.func, self.code = func, list(code)
+        self.numbers: dict[Any, int] = {x: i for i, x in enumerate(code)}
+        self.found: dict[Value, int | None] = {}
+        self.polynomials = Polynomials()
+
+    def add(self, *instruction: Any) -> int:
+        if instruction not in self.numbers:
+            self.numbers[instruction] = len(self.code)
+            self.code.append(instruction)
+        return self.numbers[instruction]
+
+    def value(self, v: Value) -> int | None:
+        """The number of the expression of a scalar; None if the host cannot tell even its range."""
+        if v not in self.found:
+            self.found[v] = None  # while a loop is followed
+            self.found[v] = self._of(v)
+        return self.found[v]
+
+    def _of(self, v: Value) -> int | None:
+        if isinstance(v.type, TileType) or not isinstance(v.type, dtype) or not v.type.is_int():
+            return self.add("arg", v.index) if v.owner is self.func.body else None
+        op = v.op
+        if op is None:
+            return self._argument(v)
+        if isinstance(op, arith.ConstOp):
+            return self.add("const", int(op.value))
+        if isinstance(op, tile.ProgramIdOp):
+            return self.add("id", op.axis)
+        if isinstance(op, tile.NumProgramsOp):
+            return self.add("count", op.axis)
+        if isinstance(op, arith.HintOp):
+            return self.value(op.x)
+        if not v.type.signed or v.type.bits < 32:
+            return None
+        if isinstance(op, arith.CastOp):
+            return self._built("fit", v.type.bits, op.x) if op.x.type.is_int() else None
+        if isinstance(op, arith.SelectOp):
+            return self._hull(op.on_true, op.on_false)
+        if isinstance(op, control.IfOp):
+            return self._hull(*[block.terminator.operands[v.index] for block in op.regions])
+        name = _OPERATIONS.get(type(op))
+        return self._built(name, v.type.bits, *op.operands) if name is not None else None
+
+    def _argument(self, v: Value) -> int | None:
+        assert isinstance(v.owner, Block)
+        loop = v.owner.parent
+        if v.owner is self.func.body:
+            return self.add("arg", v.index)
+        if not isinstance(loop, control.ForOp):
+            return None
+        if v.index == 0:
+            bounds = [self.value(x) for x in (loop.lb, loop.ub, loop.step)]
+            return self.add("loop", *bounds) if None not in bounds else None
+        p = self.polynomials.of(v)
+        return self.poly(p) if p is not None and v not in p.atoms else None
+
+    def _built(self, name: str, bits: int, *operands: Value) -> int | None:
+        numbers = [self.value(x) for x in operands]
+        return self.add(name, *numbers, bits) if None not in numbers else None
+
+    def _hull(self, a: Value, b: Value) -> int | None:
+        numbers = [self.value(a), self.value(b)]
+        return self.add("hull", *numbers) if None not in numbers else None
+
+    def poly(self, p: Poly) -> int | None:
+        total: int | None = None
+        for m, c in p.terms.items():
+            term = self.add("const", c)
+            for atom, power in sorted(m, key=lambda f: str(self._rank(f[0]))):
+                number = self._rank(atom)
+                if number is None:
+                    return None
+                for _ in range(power):
+                    term = self.add("mul", term, number, WIDEST)
+            total = term if total is None else self.add("add", total, term, WIDEST)
+        return total if total is not None else self.add("const", 0)
+
+    def _rank(self, atom: Value | Along) -> int | None:
+        return self.value(atom) if isinstance(atom, Value) else None
+
+    def exact(self, number: int) -> bool:
+        """Whether the expression has the same value in all programs and iterations."""
+        kind, *rest = self.code[number]
+        if kind in ("arg", "const", "count"):
+            return True
+        if kind in ("id", "loop", "hull"):
+            return False
+        return all(self.exact(i) for i in rest[:-1])

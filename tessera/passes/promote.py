@@ -1,0 +1,274 @@
+"""Tiles that loops load through pointers for products, loaded by the copy engine instead.
+
+    p = a + rows[:, None] * stride + ks          %d = make_descriptor %a, [%m, 2^31 - 1], [%stride, 1]
+    for k in range(0, n, 64):              →     for k in range(0, n, 64):
+        x = load(p); p += 64                         x = descriptor_load %d, [%row, k]
+
+A tile of pointers that is a window of a strided array (analysis/windows.py) is described by a tensor map, as if the
+kernel's author had written a descriptor. The engine wants more than pointers do: strides in multiples of 16 bytes,
+coordinates from 0 on. Whether that holds is known for sure only when arguments and grid are: the module's `guard` has
+the checks, `host_code` the expressions that they look at. The launcher evaluates them before each launch, and runs the
+kernel that was compiled without this pass where one fails.
+
+Only loops that can be split into teams (passes/specialize.py) are changed, and all loads for their products or none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.host_code import HostCode
+from tessera.analysis.polynomials import Poly
+from tessera.analysis.windows import NoWindow, Side, Window, Windows
+from tessera.dtypes import dtype, int1, int32, int64
+from tessera.ir import Block, Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
+from tessera.layout import box_layout
+from tessera.ops import (
+    AddOp,
+    CastOp,
+    ConstOp,
+    DescriptorLoadOp,
+    DotOp,
+    ForOp,
+    FuncOp,
+    LoadOp,
+    MakeDescriptorOp,
+    MulOp,
+    RemOp,
+    TransOp,
+)  # fmt: skip
+from tessera.passes.canonicalize import canonicalize
+from tessera.passes.facts import GpuFacts
+from tessera.passes.pipeline import is_zero
+from tessera.passes.rings import CannotSplit
+from tessera.passes.specialize import check_split
+from tessera.passes.tensor_maps import ALIGNMENT
+
+ENDLESS = (1 << 31) - 1  # the extent of an array whose end nobody told
+LAST_ADDRESS = (1 << 63) - 1
+STRIDE_BYTES = 1 << 40  # from which on no stride may be
+MOST_DIMENSIONS = 5
+CACHED = ("", ".ca", ".cg")
+FEWEST_STAGES = 2
+
+
+@dataclass(slots=True)
+class _Chosen:
+    load: LoadOp
+    window: Window
+
+    @property
+    def order(self) -> list[int]:
+        """The tile's dimensions as the array has them: the contiguous one last."""
+        last = self.window.contiguous
+        return [*[d for d in range(len(self.window.sides)) if d != last], last]
+
+    @property
+    def sides(self) -> list[Side]:
+        return [*self.window.further, *[self.window.sides[d] for d in self.order]]
+
+
+@pass_("promote")
+def promote(module: Module, facts: GpuFacts) -> None:
+    """Load tiles of products through tensor maps where a launch can make sure that they are there. Assumes tile IR
+    without layouts; before `keep-whole`."""
+    if not facts.has_tma:
+        return
+    changed = False
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        if func.kernel and any(isinstance(op, DotOp) for op in func.walk()):
+            changed |= _Promotion(module, func, facts).run()
+    if changed:
+        canonicalize(module)
+
+
+class _Promotion:
+    """The loads of one function."""
+
+    def __init__(self, module: Module, func: FuncOp, facts: GpuFacts):
+        self.module, self.func, self.facts = module, func, facts
+        self.code = HostCode(func, module.attrs.get("host_code", ()))
+        self.checks: dict[tuple[int, int, int, int], None] = dict.fromkeys(
+            module.attrs.get("guard", ())
+        )
+        self.emitted: list[Op] = []
+
+    def run(self) -> bool:
+        default: int = self.module.attrs.get("num_stages", 1)
+        loops = [op for op in self.func.walk() if isinstance(op, ForOp)]
+        loops = [op for op in loops if (op.num_stages or default) >= FEWEST_STAGES]
+        wanted = {loop: found for loop in loops if (found := _loads(loop))}
+        if not wanted or _written_before(self.func, list(wanted)):
+            return False
+        windows = Windows(self.func, AxisAnalysis(self.func), self.code)
+        chosen: list[_Chosen] = []
+        for loop, loads in wanted.items():
+            try:
+                here = [self._chosen(load, windows) for load in loads]
+            except NoWindow:
+                continue
+            size = sum(_bytes(c.load) for c in here)
+            if FEWEST_STAGES * size <= self.facts.max_shared_bytes // 2 or len(loops) == 1:
+                chosen += here
+        return bool(chosen) and self._replace(chosen)
+
+    # --- what may be promoted ----------------------------------------------------------------------------------
+    def _chosen(self, load: LoadOp, windows: Windows) -> _Chosen:
+        t: Any = load.result.type
+        if load.volatile or load.cache not in CACHED or t.elem is int1:
+            raise NoWindow("the load is special")
+        if load.other is not None and not is_zero(load.other):
+            raise NoWindow("masked elements are no zeros")
+        found = _Chosen(load, windows.of(load))
+        block = tuple(t.shape[d] for d in found.order)
+        size: int = t.elem.storage_bytes
+        facts = dict(self.func.arg_attrs[found.window.base.index]) if self.func.arg_attrs else {}
+        fits = (
+            len(found.sides) <= MOST_DIMENSIONS
+            and size in (1, 2, 4, 8)
+            and box_layout(block, t.elem.storage_bits) is not None
+            and facts.get("divisibility", 1) % ALIGNMENT == 0
+            and windows.divisor(found.sides[-1].start) * size % ALIGNMENT == 0
+        )
+        if not fits:
+            raise NoWindow("the copy engine cannot move the tile")
+        self._guard(found, size)
+        return found
+
+    def _guard(self, found: _Chosen, size: int) -> None:
+        """The checks that make sure that a map describes the array, and its coordinates what the pointers did."""
+        self._check(self.code.value(found.window.base), 1, LAST_ADDRESS, ALIGNMENT)
+        whole = ALIGNMENT // size
+        for side in found.sides:
+            if side is not found.sides[-1]:
+                stride = side.stride if side.stride.terms else Poly.constant(whole)
+                self._check(self.code.poly(stride), 1, STRIDE_BYTES // size - 1, whole)
+            least = -ENDLESS if side.from_zero else 0
+            self._check(self.code.poly(side.start), least, ENDLESS - side.extent, 1)
+            if side.bound is not None:
+                self._check(self.code.poly(side.bound), 1, ENDLESS, 1)
+            if side.period is not None:
+                self._check(self.code.poly(side.period), 1, ENDLESS, side.extent)
+
+    def _check(self, number: int | None, low: int, high: int, divisor: int) -> None:
+        if number is None:
+            raise NoWindow("the host does not know a coordinate's range")
+        if self.code.code[number][0] == "const":
+            value = self.code.code[number][1]
+            if not low <= value <= high or value % divisor:
+                raise NoWindow("the array is no array of the copy engine")
+            return
+        self.checks[number, low, high, divisor] = None
+
+    # --- the change ----------------------------------------------------------------------------------------------
+    def _replace(self, chosen: list[_Chosen]) -> bool:
+        tiles = [self._tile(c) for c in chosen]
+        try:
+            check_split(self.module, self.func, self.facts)
+        except CannotSplit:
+            for op in reversed(self.emitted):
+                op.erase()
+            return False
+        for c, tile in zip(chosen, tiles, strict=True):
+            c.load.replace_by([tile])
+        self.module.attrs["guard"] = tuple(self.checks)
+        self.module.attrs["host_code"] = tuple(self.code.code)
+        return True
+
+    def _tile(self, c: _Chosen) -> Value:
+        """The tile through a descriptor, beside the load that it will replace."""
+        t: Any = c.load.result.type
+        block = (*[1] * len(c.window.further), *[t.shape[d] for d in c.order])
+        b = Builder.before_op(_top(c.load))
+        extents = [self._scalar(b, s.bound or Poly.constant(ENDLESS), int32) for s in c.sides]
+        whole = Poly.constant(ALIGNMENT // t.elem.storage_bytes)
+        strides = [self._scalar(b, s.stride if s.stride.terms else whole, int64) for s in c.sides]
+        desc = self._emit(
+            b, MakeDescriptorOp(c.window.base, extents, strides, block_shape=block)
+        )
+        desc.op.attrs["mapped"] = True  # type: ignore[union-attr]
+        b = Builder.before_op(c.load)
+        offsets = [self._offset(b, s) for s in c.sides]
+        load = DescriptorLoadOp(
+            desc, offsets, cache=c.load.cache, eviction=c.load.eviction, dropped=len(c.window.further)
+        )  # fmt: skip
+        tile = self._emit(b, load)
+        if c.order != sorted(c.order):
+            back = tuple(c.order.index(d) for d in range(len(c.order)))
+            tile = self._emit(b, TransOp(tile, order=back))
+        return tile
+
+    def _offset(self, b: Builder, side: Side) -> Value:
+        start = self._scalar(b, side.start, int32)
+        if side.period is None:
+            return start
+        return self._emit(b, RemOp(start, self._scalar(b, side.period, int32)))
+
+    def _scalar(self, b: Builder, p: Poly, t: dtype) -> Value:
+        """Code for a polynomial."""
+        total: Value | None = None
+        for m, c in p.terms.items():
+            term: Value | None = None
+            for atom, power in m:
+                assert isinstance(atom, Value)
+                x = atom if atom.type == t else self._emit(b, CastOp(atom, results=[t]))
+                for _ in range(power):
+                    term = x if term is None else self._emit(b, MulOp(term, x))
+            if term is None or c != 1:
+                number = self._emit(b, ConstOp(value=c, results=[t]))
+                term = number if term is None else self._emit(b, MulOp(term, number))
+            total = term if total is None else self._emit(b, AddOp(total, term))
+        return total if total is not None else self._emit(b, ConstOp(value=0, results=[t]))
+
+    def _emit(self, b: Builder, op: Op) -> Value:
+        self.emitted.append(op)
+        return b.emit(op)
+
+
+def _loads(loop: ForOp) -> list[LoadOp]:
+    """The loads of a loop that its products read."""
+    loads = [
+        op for op in loop.body if isinstance(op, LoadOp) and isinstance(op.result.type, TileType)
+    ]
+    return [op for op in loads if _feeds_product(op.result)]
+
+
+def _feeds_product(v: Value) -> bool:
+    todo, seen = [v], {v}
+    while todo:
+        x = todo.pop()
+        for op, index in x.uses:
+            if isinstance(op, DotOp) and index < 2:
+                return True
+            if op.effects is Effect.NONE and not op.regions and not isinstance(op, DotOp):
+                todo += [r for r in op.results if r not in seen]
+                seen.update(op.results)
+    return False
+
+
+def _top(op: Op) -> Op:
+    """The op of the function's body that `op` is, or is inside of."""
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, FuncOp):
+        op, parent = parent, parent.parent_op()
+    return op
+
+
+def _written_before(func: FuncOp, loops: list[ForOp]) -> bool:
+    """Whether the kernel may write to memory before it is done with a loop: arrays that overlap would then be seen."""
+    last = max(_place(func.body, _top(loop)) for loop in loops)
+    return any(
+        op.all_effects() & (Effect.WRITE | Effect.SYNC) and place <= last
+        for place, op in enumerate(func.body)
+    )
+
+
+def _place(block: Block, op: Op) -> int:
+    return next(i for i, x in enumerate(block) if x is op)
+
+
+def _bytes(load: LoadOp) -> int:
+    t: Any = load.result.type
+    return t.numel * elem_of(t).storage_bytes
