@@ -16,6 +16,8 @@ import numpy as np
 
 from tessera.backends.compiler import GPUTarget, Options, Stage
 from tessera.backends.nvidia.backend import NvidiaBackend
+from tessera.analysis.intervals import evaluate, holds
+from tessera.runtime.variants import unguarded
 from tests.unit.simt_simulator import run_kernel
 
 compile_module: Any = importlib.import_module("tessera.compiler.compile")
@@ -55,13 +57,26 @@ class SimtDriver(driver_module.InterpreterDriver):
             kinds = [k for k in metadata.args if k != "memory"]
             values = [_argument(k, a) for k, a in zip(kinds, args, strict=True)]
             threads, shared = 32 * metadata.warps, max(metadata.shared, 16)
-            maps = getattr(metadata, "tensor_maps", ())
-            run_kernel(kernel.asm["llir"], kernel.name, values, threads, shared, (gx, gy, gz), maps)
+            maps, code = getattr(metadata, "tensor_maps", ()), getattr(metadata, "host_code", ())
+            grid = (gx, gy, gz)
+            if not guarded(kernel, values, grid):
+                other = unguarded(kernel)
+                self.load_kernel(other)
+                return other.launcher(gx, gy, gz, stream, *args)
+            run_kernel(kernel.asm["llir"], kernel.name, values, threads, shared, grid, maps, code)
 
         kernel.module = kernel.function = "simt"
         kernel.launcher = launch
         kernel.n_regs = kernel.n_spills = 0
         kernel.n_max_threads = 1024
+
+
+def guarded(kernel: Any, values: list[Any], grid: tuple[int, ...]) -> bool:
+    """Whether a launch passes the kernel's guard. Arrays count as aligned, as their copies in the simulator are."""
+    numbers = [4096 if isinstance(v, np.ndarray) else v[1] for v in values]
+    args = {i: x for i, x in enumerate(numbers) if isinstance(x, int)}
+    found = evaluate(getattr(kernel.metadata, "host_code", ()), args, grid)
+    return holds(getattr(kernel.metadata, "guard", ()), found)
 
 
 def _argument(kind: str, value: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from tessera.backends.compiler import Backend, GPUTarget, Options
 from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import CompiledKernel
-from tessera.compiler.source import ASTSource, IRSource
+from tessera.compiler.source import ASTSource, IRSource, TextSource
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
 from tessera.errors import InternalError, LaunchError, OutOfResources, TesseraError
@@ -81,13 +81,13 @@ def compile(
     toolchain: str = "",
     run_stages: StageRunner | None = None,
 ) -> CompiledKernel:
-    """Compile an ASTSource, an IRSource or the path of an IR file for `target`; no device is needed.
+    """Compile an ASTSource, an IRSource, a TextSource or the path of an IR file for `target`; no device is needed.
 
     Errors in the kernel are CompilationErrors. A failure of the compiler itself is an InternalError that names a
     directory with the last valid IR and the command that repeats the failing stage. `run_stages` compiles elsewhere:
     (src, backend, options, key) → (products by stage, metadata).
     """
-    if not isinstance(src, (ASTSource, IRSource)):
+    if not isinstance(src, (ASTSource, IRSource, TextSource)):
         src = IRSource(str(src))
     backend = make_backend(target)
     parsed = backend.parse_options(options or {})
@@ -107,10 +107,12 @@ def compile(
         if collecting:
             gc.enable()
     if store is not None:
+        # What the twin of a kernel with a guard is made of must be there, too.
+        needed = (backend.binary_ext, *(("tir", "source") if "guard" in metadata else ()))
         kept = {
             k: v
             for k, v in stages.items()
-            if not knobs.compilation.store_binary_only or k == backend.binary_ext
+            if not knobs.compilation.store_binary_only or k in needed
         }
         store.put(key, {**{_ASM + k: v for k, v in kept.items()}, "metadata": metadata})
     made = CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)

@@ -136,5 +136,8 @@ class TextSource:
     def __init__(self, ir: str, name: str, text: str):
         self.ir, self.name, self.text = ir, name, text
 
+    def hash(self) -> str:
+        return hashlib.sha256(self.ir.encode()).hexdigest()
+
     def make_ir(self, options: Options) -> Module:
         return parse_module(self.ir)

@@ -319,14 +319,18 @@ class _Split:
                 r.stages = stages
 
     def _others(self) -> int:
+        """Bytes of shared memory besides the rings'. What is needed behind the last loop finds their buffers free."""
         lasting = largest = 0
         mine = {a for r in self.rings for a in r.allocs}
+        tops = list(self.func.body)
+        last = max(i for i, op in enumerate(tops) if op in self.spine)
+        behind = {x for op in tops[last + 1 :] for x in op.walk()}
         for op in self.func.walk():
             if isinstance(op, LocalAllocOp):
                 lasting += 0 if op in mine else op.bytes
             elif isinstance(op, DescriptorStoreOp):
                 lasting += -(-scratch_bytes(op, self.warps, self.facts) // 1024) * 1024
-            elif not (
+            elif op not in behind and not (
                 isinstance(op, DescriptorLoadOp) and op in {x for r in self.rings for x in r.loads}
             ):
                 largest = max(largest, scratch_bytes(op, self.warps, self.facts))

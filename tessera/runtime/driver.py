@@ -32,6 +32,7 @@ from tessera.runtime.overlap import reach, violates
 from tessera.runtime.specialize import address_of_array
 from tessera.runtime.tensor_maps import TensorMaps
 from tessera.runtime.tensors import is_numpy
+from tessera.runtime.variants import unguarded
 
 
 class Driver:
@@ -282,11 +283,24 @@ class CudaDriver(Driver):
         native = make_launcher(kernel.metadata.args, "cuda")
         function, check = loaded.function, self.api.check_launch
         specs = getattr(m, "tensor_maps", None)
-        maps = TensorMaps(self.api, specs) if specs else None
+        maps = None
+        if specs:
+            code, guard = getattr(m, "host_code", ()), getattr(m, "guard", ())
+            maps = TensorMaps(self.api, specs, code, guard)
+
+        @cache
+        def other() -> CompiledKernel:
+            found = unguarded(kernel)
+            self.load_kernel(found)
+            return found
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
-            encoded = maps(args) if maps is not None else None  # held until they are copied
+            # held until the launch has copied them
+            encoded = maps(args, (gx, gy, gz)) if maps is not None else None
             if encoded is not None:
+                if not encoded.usable:
+                    other().launcher(gx, gy, gz, stream, *args)
+                    return
                 args = (*args, *encoded.addresses)
             result = native(gx, gy, gz, stream, function, config.address, *args)
             if result == INVALID_CONTEXT:  # a thread that has not used CUDA yet

@@ -49,6 +49,7 @@ MAPS = (
     "maps",  # how many
     "used",  # how many arguments they are made from
     "arguments",  # address of their numbers among the kernel's run-time arguments
+    "extents",  # how many of the grid's extents they depend on
     "chains",  # address of MAP_BUCKETS pointers to MAP_ENTRY
     "learn",  # learn(bytes of the arguments' values) → whether the maps are in the table now
 )

@@ -91,13 +91,18 @@ no:
 
 
 ; The tensor maps of a launch into memory of 128 bytes each. 0: good, 1: let Python see to it, 2: an exception is set.
-define internal i32 @maps(ptr %maps, ptr %slots, ptr %picks, ptr %out) nounwind {
+define internal i32 @maps(ptr %maps, ptr %slots, ptr %picks, ptr %extents, ptr %out) nounwind {
 entry:
   %argument = alloca ptr
   %n = MAPS.used %maps
   %numbers = MAPS.arguments %maps
-  %key = alloca i64, i64 %n
-  %size = shl i64 %n, 3
+  %en = MAPS.extents %maps
+  %all = add i64 %n, %en
+  %key = alloca i64, i64 %all
+  %size = shl i64 %all, 3
+  %esize = shl i64 %en, 3
+  %eto = getelementptr i64, ptr %key, i64 %n
+  call void @llvm.memcpy.p0.p0.i64(ptr %eto, ptr %extents, i64 %esize, i1 false)
   %count = MAPS.maps %maps
   %bytes = shl i64 %count, 7
   br label %head
@@ -116,7 +121,7 @@ head:
   br i1 %more, label %head, label %search
 search:
   %asked = phi i1 [false, %head], [true, %again]
-  %h = call i64 @fast_hash(ptr %key, i64 %n)
+  %h = call i64 @fast_hash(ptr %key, i64 %all)
   %chains = MAPS.chains %maps
   %slot = and i64 %h, LAST_CHAIN
   %ca = getelementptr ptr, ptr %chains, i64 %slot

@@ -45,7 +45,7 @@ _STRUCTURES = {
 }  # fmt: skip
 _INTEGERS = {  # the other fields are pointers
     "HEAD.count", "ENTRY.hash", "ENTRY.words", "ENTRY.cuda", "ENTRY.globals_count", "ENTRY.picks_count", "ENTRY.made",
-    "ROW.kind", "CURSOR.place", "CURSOR.room", "MAPS.maps", "MAPS.used", "MAP_ENTRY.hash",
+    "ROW.kind", "CURSOR.place", "CURSOR.room", "MAPS.maps", "MAPS.used", "MAPS.extents", "MAP_ENTRY.hash",
     *(f"LAYOUT.{field}" for field in LAYOUT),
 }  # fmt: skip
 
@@ -103,7 +103,7 @@ mapped:
   %mb = shl i64 %mc, 7
   %memory = alloca i8, i64 %mb, align 64
   %picks = ENTRY.picks %e
-  %mr = call i32 @maps(ptr %map_table, ptr %slots, ptr %picks, ptr %memory)
+  %mr = call i32 @maps(ptr %map_table, ptr %slots, ptr %picks, ptr %extents, ptr %memory)
   switch i32 %mr, label %drop [ i32 0, label %asked  i32 1, label %later ]
 asked:
   %map_data = phi ptr [null, %streamed], [%memory, %mapped]

@@ -8,9 +8,10 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tessera.analysis.intervals import arguments_of, evaluate, holds
 from tessera.errors import LaunchError
 from tessera.runtime.cuda import Driver
 from tessera.runtime.fast_bind_ir import MAP_BUCKETS, MAP_ENTRY, MAPS
@@ -32,31 +33,38 @@ Word = tuple[str, int]
 
 
 class Maps(NamedTuple):
-    """The encoded maps of a launch; their memory lives as long as this."""
+    """The encoded maps of a launch; their memory lives as long as this. `usable`: the kernel's guard holds."""
 
+    usable: bool
     addresses: list[int]
     entry: Any  # MAP_ENTRY
     memory: Any
 
 
 class TensorMaps:
-    """The maps of one kernel: called with its launch arguments, gives the encoded maps.
+    """The maps of one kernel: called with its launch arguments and the grid, gives the encoded maps.
 
-    Native launches look them up in `table` and, where they are not there, call `learn` with the values of the arguments
-    that `specs` name, 8 bytes each.
+    `code` and `guard` as analysis/intervals.py has them. Native launches look maps up in `table` and, where they are
+    not there, call `learn` with the values of the arguments that `specs` and the code name, 8 bytes each; with a guard,
+    the grid's extents follow.
     """
 
-    def __init__(self, api: Driver, specs: Sequence[Any]) -> None:
+    def __init__(
+        self, api: Driver, specs: Sequence[Any], code: Sequence[Any] = (), guard: Sequence[Any] = ()
+    ) -> None:
         self.api = api
         self.specs = [_Spec(*s) for s in specs]
+        self.code, self.guard = code, guard
         self.known: dict[bytes, Maps] = {}
-        self.used = sorted({n for s in self.specs for kind, n in s.words if kind == "arg"})
+        named = {n for s in self.specs for kind, n in s.words if kind == "arg"}
+        self.used = sorted(named | set(arguments_of(code)))
+        self.extents = 3 if guard else 0
         self._chains = (ctypes.c_uint64 * MAP_BUCKETS)()
         self._arguments = (ctypes.c_uint64 * len(self.used))(*self.used)
         self._learn = self.learn
         fields = {
             "maps": len(self.specs), "used": len(self.used), "arguments": ctypes.addressof(self._arguments),
-            "chains": ctypes.addressof(self._chains), "learn": id(self._learn),
+            "chains": ctypes.addressof(self._chains), "learn": id(self._learn), "extents": self.extents,
         }  # fmt: skip
         self.table = (ctypes.c_uint64 * len(MAPS))(*(fields[name] for name in MAPS))
 
@@ -65,35 +73,49 @@ class TensorMaps:
         """Of MAPS, for native launches."""
         return ctypes.addressof(self.table)
 
-    def __call__(self, args: Sequence[Any]) -> Maps:
-        key = b"".join([(_number(args[i]) & WORD).to_bytes(8, sys.byteorder) for i in self.used])
+    def __call__(self, args: Sequence[Any], grid: Sequence[int] = (1, 1, 1)) -> Maps:
+        words = [_number(args[i]) & WORD for i in self.used] + list(grid[: self.extents])
+        key = b"".join([x.to_bytes(8, sys.byteorder) for x in words])
         return self.known.get(key) or self._add(key)
 
     def learn(self, key: bytes) -> bool:
-        """Make the maps for these values."""
-        self._add(key)
-        return True
+        """Make the maps for these values. False if the guard fails."""
+        return (self.known.get(key) or self._add(key)).usable
 
     def _add(self, key: bytes) -> Maps:
-        values = struct.unpack(f"={len(self.used)}q", key)
-        named = dict(zip(self.used, values, strict=True))
+        words = struct.unpack(f"={len(self.used) + self.extents}q", key)
+        args = dict(zip(self.used, words, strict=False))
+        values = evaluate(self.code, args, words[len(self.used) :])
+        if not holds(self.guard, values):
+            return self._unusable(key)
+        named = {("arg", n): x for n, x in args.items()}
+        named |= {("code", i): x[0] for i, x in enumerate(values) if x is not None}
         memory = ctypes.create_string_buffer(MAP_BYTES * len(self.specs) + MAP_ALIGNMENT)
         first = _aligned(memory)
         addresses = [first + i * MAP_BYTES for i in range(len(self.specs))]
         for spec, address in zip(self.specs, addresses, strict=True):
             spec.encode(self.api, named, address)
-        if len(self.known) >= MOST_MAPS:  # launches under way have copies or hold their Maps
-            self._chains[:] = [0] * MAP_BUCKETS
-            self.known.clear()
+        self._make_room()
         made = hash_words(key)
         fields = {
             "next": self._chains[made % MAP_BUCKETS], "hash": made, "data": first,
             "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0,
         }  # fmt: skip
         entry = (ctypes.c_uint64 * len(MAP_ENTRY))(*(fields[name] for name in MAP_ENTRY))
-        found = self.known[key] = Maps(addresses, entry, memory)
+        found = self.known[key] = Maps(True, addresses, entry, memory)
         self._chains[made % MAP_BUCKETS] = ctypes.addressof(entry)
         return found
+
+    def _unusable(self, key: bytes) -> Maps:
+        """Not in the table: Python sees to such launches."""
+        self._make_room()
+        found = self.known[key] = Maps(False, [], None, None)
+        return found
+
+    def _make_room(self) -> None:
+        if len(self.known) >= MOST_MAPS:  # launches under way have copies or hold their Maps
+            self._chains[:] = [0] * MAP_BUCKETS
+            self.known.clear()
 
 
 def _number(x: Any) -> int:
@@ -116,9 +138,9 @@ class _Spec:
         self.elem, self.padding, self.box, self.swizzle = elem, padding, tuple(box), swizzle
         self.words: list[Word] = [(w[0], w[1]) for w in words]
 
-    def encode(self, api: Driver, values: dict[int, int], address: int) -> None:
+    def encode(self, api: Driver, values: Mapping[Word, int], address: int) -> None:
         """Write the map at `address`, a multiple of MAP_ALIGNMENT."""
-        base, *rest = [values[n] if kind == "arg" else n for kind, n in self.words]
+        base, *rest = [word[1] if word[0] == "const" else values[word] for word in self.words]
         base &= WORD
         rank = len(self.box)
         extents, strides = rest[:rank], rest[rank:]

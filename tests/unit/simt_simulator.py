@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tessera.analysis.intervals import evaluate
 from tessera.errors import DeviceAssertionError
 from tests.unit.simt_ptx import Ptx
 from tests.unit.simt_tensor import TensorMap
@@ -531,6 +532,7 @@ def run_kernel(
     shared: int,
     grid=(1, 1, 1),
     tensor_maps: Sequence = (),
+    host_code: Sequence = (),
 ) -> Simulator:
     """Run all programs of a grid one after the other; array arguments are changed in place, numbers given as
     (type, value)."""
@@ -542,6 +544,8 @@ def run_kernel(
     for elem, padding, box, swizzle, words in tensor_maps:
         values.append(sim.full("i64", len(sim.tensor_maps)))
         given = [int(v[0]) for v in values]
+        known = evaluate(host_code, dict(enumerate(given)))
+        words = [("const", known[n][0]) if kind == "code" else (kind, n) for kind, n in words]
         sim.tensor_maps.append(TensorMap(elem, padding, box, swizzle, words, given))
     for z in range(grid[2]):
         for y in range(grid[1]):

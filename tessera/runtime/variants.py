@@ -1,0 +1,26 @@
+"""The kernel behind a kernel: code that relies on a guard has a twin that does not, for launches where it fails.
+
+The twin is compiled, or found in the cache, when it is first needed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from tessera.backends.compiler import Options
+from tessera.compiler import CompiledKernel, TextSource
+from tessera.compiler import compile as compile_for
+from tessera.runtime.cache import disk_cache, toolchain_fingerprint
+
+LEVEL = "tir"  # the product that both are made of
+
+
+def unguarded(kernel: CompiledKernel) -> CompiledKernel:
+    """The same kernel, for any launch."""
+    m: Any = kernel.metadata
+    options = {f.name: getattr(m, f.name) for f in fields(Options) if f.name != "target"}
+    source = TextSource(kernel.asm[LEVEL], kernel.name, kernel.asm["source"])
+    return compile_for(
+        source, kernel.target, {**options, "pointer_maps": False},
+        store=disk_cache(), toolchain=toolchain_fingerprint(),
+    )  # fmt: skip
