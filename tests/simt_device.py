@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tessera.analysis.intervals import evaluate, holds
 from tessera.backends.compiler import GPUTarget, Options, Stage
 from tessera.backends.nvidia.backend import NvidiaBackend
-from tessera.analysis.intervals import evaluate, holds
 from tessera.runtime.variants import unguarded
 from tests.unit.simt_simulator import run_kernel
 
@@ -62,7 +62,8 @@ class SimtDriver(driver_module.InterpreterDriver):
             if not guarded(kernel, values, grid):
                 other = unguarded(kernel)
                 self.load_kernel(other)
-                return other.launcher(gx, gy, gz, stream, *args)
+                other.launcher(gx, gy, gz, stream, *args)
+                return
             run_kernel(kernel.asm["llir"], kernel.name, values, threads, shared, grid, maps, code)
 
         kernel.module = kernel.function = "simt"

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-Interval = tuple[int, int] | None
+Known = tuple[int, int]
+Interval = Known | None
 
 
 def evaluate(
@@ -22,27 +23,33 @@ def evaluate(
 ) -> list[Interval]:
     """The intervals of all instructions. `args`: launch arguments by number; those that are missing are unknown."""
     found: list[Interval] = []
-    for kind, *rest in code:
-        if kind == "arg":
-            x = args.get(rest[0])
-            found.append((x, x) if x is not None else None)
-        elif kind == "const":
-            found.append((rest[0], rest[0]))
-        elif kind == "id":
-            found.append((0, max(0, grid[rest[0]] - 1)))
-        elif kind == "count":
-            found.append((grid[rest[0]], grid[rest[0]]))
-        elif kind == "loop":
-            found.append(_loop(*[found[i] for i in rest]))
-        elif kind == "hull":
-            a, b = found[rest[0]], found[rest[1]]
-            found.append((min(a[0], b[0]), max(a[1], b[1])) if a and b else None)
-        else:
-            *operands, bits = rest
-            values = [x for i in operands if (x := found[i]) is not None]
-            whole = len(values) == len(operands)
-            found.append(_fit(_OPERATIONS[kind](*values), bits) if whole else None)
+    for instruction in code:
+        kind: str = instruction[0]
+        numbers: list[int] = list(instruction[1:])
+        found.append(_interval(kind, numbers, found, args, grid))
     return found
+
+
+def _interval(
+    kind: str, numbers: list[int], found: list[Interval], args: Mapping[int, int], grid: Sequence[int]
+) -> Interval:  # fmt: skip
+    if kind == "const":
+        return numbers[0], numbers[0]
+    if kind == "arg":
+        x = args.get(numbers[0])
+        return (x, x) if x is not None else None
+    if kind == "id":
+        return 0, max(0, grid[numbers[0]] - 1)
+    if kind == "count":
+        return grid[numbers[0]], grid[numbers[0]]
+    bits = 0 if kind in ("loop", "hull") else numbers.pop()
+    known: list[Known] = []
+    for i in numbers:
+        x = found[i]
+        if x is None:
+            return None
+        known.append(x)
+    return _fit(_OPERATIONS[kind](*known), bits) if bits else _OPERATIONS[kind](*known)
 
 
 def _fit(x: Interval, bits: int) -> Interval:
@@ -50,10 +57,12 @@ def _fit(x: Interval, bits: int) -> Interval:
     return x if x is not None and -half <= x[0] and x[1] < half else None
 
 
-def _loop(lb: Interval, ub: Interval, step: Interval) -> Interval:
-    if lb is None or ub is None or step is None or step[0] <= 0:
-        return None
-    return lb[0], max(lb[1], ub[1] - 1)
+def _loop(lb: Known, ub: Known, step: Known) -> Interval:
+    return (lb[0], max(lb[1], ub[1] - 1)) if step[0] > 0 else None
+
+
+def _hull(a: Known, b: Known) -> Interval:
+    return min(a[0], b[0]), max(a[1], b[1])
 
 
 def quotient(a: int, b: int) -> int:
@@ -61,12 +70,12 @@ def quotient(a: int, b: int) -> int:
     return q if (a < 0) == (b < 0) else -q
 
 
-def _mul(a: tuple[int, int], b: tuple[int, int]) -> Interval:
+def _mul(a: Known, b: Known) -> Interval:
     corners = [x * y for x in a for y in b]
     return min(corners), max(corners)
 
 
-def _div(a: tuple[int, int], b: tuple[int, int]) -> Interval:
+def _div(a: Known, b: Known) -> Interval:
     if b[0] <= 0 <= b[1]:
         return None
     corners = [quotient(x, y) for x in a for y in b]
@@ -74,7 +83,7 @@ def _div(a: tuple[int, int], b: tuple[int, int]) -> Interval:
     return min(corners + inside), max(corners + inside)
 
 
-def _rem(a: tuple[int, int], b: tuple[int, int]) -> Interval:
+def _rem(a: Known, b: Known) -> Interval:
     if b[0] <= 0 <= b[1]:
         return None
     if a[0] == a[1] and b[0] == b[1]:
@@ -84,22 +93,36 @@ def _rem(a: tuple[int, int], b: tuple[int, int]) -> Interval:
     return max(-most, min(a[0], 0)), min(most, max(a[1], 0))
 
 
+def _add(a: Known, b: Known) -> Interval:
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _sub(a: Known, b: Known) -> Interval:
+    return a[0] - b[1], a[1] - b[0]
+
+
+def _min(a: Known, b: Known) -> Interval:
+    return min(a[0], b[0]), min(a[1], b[1])
+
+
+def _max(a: Known, b: Known) -> Interval:
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def _same(a: Known) -> Interval:
+    return a
+
+
 _OPERATIONS: dict[str, Callable[..., Interval]] = {
-    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "mul": _mul,
-    "div": _div,
-    "rem": _rem,
-    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    "fit": lambda a: a,
-}
+    "add": _add, "sub": _sub, "mul": _mul, "div": _div, "rem": _rem, "min": _min, "max": _max, "fit": _same,
+    "loop": _loop, "hull": _hull,
+}  # fmt: skip
 
 
 def holds(checks: Sequence[Any], values: Sequence[Interval]) -> bool:
     """Whether all checks hold: (number, lowest, highest, divisor) of an expression; with a divisor it has one value."""
     for number, low, high, divisor in checks:
-        x = values[number]
+        x = values[int(number)]
         if x is None or x[0] < low or x[1] > high:
             return False
         if divisor > 1 and (x[0] != x[1] or x[0] % divisor):
@@ -109,4 +132,4 @@ def holds(checks: Sequence[Any], values: Sequence[Interval]) -> bool:
 
 def arguments_of(code: Sequence[Any]) -> list[int]:
     """The launch arguments that the code reads."""
-    return sorted({rest[0] for kind, *rest in code if kind == "arg"})
+    return sorted({int(x[1]) for x in code if x[0] == "arg"})

@@ -4,7 +4,7 @@
     ptr + rows[:, None] * stride + cols        ptr + 128·pid·stride + i₀·stride + i₁
 
 `iₙ` is the index along dimension n of the tile at hand. A value that a loop carries and moves by the same amount in
-each iteration is a polynomial in the loop's variable k: after `p += 64 * stride` in `range(0, n, 64)` it is p₀ + k·stride.
+each iteration is a polynomial in the loop's variable k: with `p += 64 * stride` in `range(0, n, 64)`, p₀ + k·stride.
 
 Indices that are kept below a bound M, by `% M`, `minimum` or `where`, are *limited* indices along their dimension: such
 an index is its polynomial as long as that is less than M. Sums of signed int32 and int64 are taken not to wrap, as
@@ -187,7 +187,9 @@ class Polynomials:
         if isinstance(op, arith.ShlOp):
             x, by = self.of(op.lhs), self.of(op.rhs)
             bits = by.value if by is not None else None
-            return x * Poly.constant(1 << bits) if x is not None and bits in range(32) else None
+            if x is None or bits is None or not 0 <= bits < 32:
+                return None
+            return x * Poly.constant(1 << bits)
         if isinstance(v.type, TileType):
             return self._of_tile(op)
         return None

@@ -2,9 +2,9 @@
 
     p = a + (tile_m * 128 + arange(0, 128))[:, None] * stride + arange(0, 64) + k
 
-is the window of 128 x 64 elements at coordinates (128·tile_m, k) of an array at `a` with strides (stride, 1). A mask that
-compares coordinates with numbers known to the host bounds the array. What is left of the address after that, such as
-`head * stride_h`, becomes a coordinate along a further dimension."""
+is the window of 128 x 64 elements at coordinates (128·tile_m, k) of an array at `a` with strides (stride, 1). A mask
+that compares coordinates with numbers known to the host bounds the array. What is left of the address after that, such
+as `head * stride_h`, becomes a coordinate along a further dimension."""
 
 from __future__ import annotations
 
@@ -67,8 +67,7 @@ class Windows:
         tilted = offset.only(is_index)
         found = self._sides(tilted, shape_of(load.ptr.type))
         window = Window(base, [side for side, _ in found], self._contiguous(found))
-        self._place(window, offset - tilted)
-        left = Poly({})
+        left = self._place(window, offset - tilted)
         for d, (side, index) in enumerate(found):
             if index is not None and index.limited is not None:
                 left += self._limit(load, d, side, index)
@@ -135,15 +134,26 @@ class Windows:
             raise NoWindow("there is not one dimension of stride 1")
         return ones[0]
 
-    def _place(self, window: Window, rest: Poly) -> None:
-        """Give each part of the address that is the same in the whole tile to the side whose stride divides it."""
+    def _place(self, window: Window, rest: Poly) -> Poly:
+        """Give each part of the address that is the same in the whole tile to the side whose stride divides it. What
+        is left: those of strides that no side has."""
+        left = Poly({})
         order = sorted(window.sides, key=lambda s: _degree(s.stride), reverse=True)
         for term in rest:
             for side in order:
                 part = term.over(side.stride) if side.stride.terms else None
                 if part is not None:
-                    side.start += part
+                    if side.stride == ONE and self._strided(term):
+                        left += term
+                    else:
+                        side.start += part
                     break
+        return left
+
+    def _strided(self, term: Poly) -> bool:
+        """Whether a part of the address is a number of steps of a size that the host knows."""
+        known = [self.known(atom) for atom in term.atoms]
+        return any(known) and not all(known)
 
     def _limit(self, load: LoadOp, d: int, side: Side, index: Along) -> Poly:
         """A coordinate that is kept below a bound. What else moves the window along it goes elsewhere."""

@@ -104,7 +104,7 @@ class _Promotion:
             return False
         windows = Windows(self.func, AxisAnalysis(self.func), self.code)
         chosen: list[_Chosen] = []
-        for loop, loads in wanted.items():
+        for loads in wanted.values():
             try:
                 here = [self._chosen(load, windows) for load in loads]
             except NoWindow:
@@ -185,9 +185,7 @@ class _Promotion:
         extents = [self._scalar(b, s.bound or Poly.constant(ENDLESS), int32) for s in c.sides]
         whole = Poly.constant(ALIGNMENT // t.elem.storage_bytes)
         strides = [self._scalar(b, s.stride if s.stride.terms else whole, int64) for s in c.sides]
-        desc = self._emit(
-            b, MakeDescriptorOp(c.window.base, extents, strides, block_shape=block)
-        )
+        desc = self._emit(b, MakeDescriptorOp(c.window.base, extents, strides, block_shape=block))
         desc.op.attrs["mapped"] = True  # type: ignore[union-attr]
         b = Builder.before_op(c.load)
         offsets = [self._offset(b, s) for s in c.sides]

@@ -148,7 +148,7 @@ def watched(module: Module, args: list[Any], monkeypatch: pytest.MonkeyPatch) ->
 
 def compiled(text: str, with_barriers: bool = True, capability: int = 89) -> Module:
     module = parse_module(text)
-    passes = [*neutral_pipeline(), *gpu_passes(facts_for(capability))]
+    passes = [*neutral_pipeline(), *gpu_passes(facts_for(capability), pointer_maps=False)]
     PassManager([p for p in passes if with_barriers or p is not barriers], verify=True).run(module)
     return module
 

@@ -21,7 +21,8 @@ FACTS = facts_for(90)
 def compiled(text: str, capability: int = 89) -> Module:
     module = parse_module(text)
     verify(module)
-    PassManager([*neutral_pipeline(), *gpu_passes(facts_for(capability))], verify=True).run(module)
+    passes = gpu_passes(facts_for(capability), pointer_maps=False)
+    PassManager([*neutral_pipeline(), *passes], verify=True).run(module)
     check_layouts(module, module.attrs["num_warps"])
     assert print_module(parse_module(print_module(module))) == print_module(module)
     return module

@@ -198,7 +198,7 @@ module {{num_warps={warps}}} {{
 }}
 """
     outputs = []
-    for passes in ([], [*neutral_pipeline(), *gpu_passes(facts_for(90))]):
+    for passes in ([], [*neutral_pipeline(), *gpu_passes(facts_for(90), pointer_maps=False)]):
         module = parse_module(text)
         verify(module)
         PassManager(passes, verify=True).run(module)

@@ -296,7 +296,7 @@ def test_pointers_beside_descriptors(warps: int) -> None:
     compiled = tessera.compile(
         ASTSource(half_by_pointers, types, constants, aligned),
         target=GPUTarget("simt", 90, 32),
-        options={"num_warps": warps, "num_stages": 3},
+        options={"num_warps": warps, "num_stages": 3, "pointer_maps": False},
     )
     rng = np.random.default_rng(0)
     a = rng.standard_normal((m, 144)).astype(np.float16)

@@ -1,0 +1,375 @@
+"""Loads through pointers as copies through tensor maps: what is found, the guard, results by the interpreter and the
+lane simulator."""
+
+# annotations of kernels name dtypes
+# pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.analysis.intervals import evaluate, holds
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource, CompiledKernel
+from tessera.interp import run
+from tessera.ir import parse_module
+from tessera.runtime.variants import unguarded
+from tests import simt_device
+from tests.unit.simt_simulator import run_kernel
+
+simt_device.install()
+
+
+@tessera.jit
+def wrapped(
+    a, b, c, M, N, K, sam, sak, sbk, sbn, scm, HOW: tl.constexpr, MASK: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Groups of rows; rows and columns past the edge are read from somewhere, and their products dropped."""
+    tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    group = tl.program_id(0) // (2 * tiles_n)
+    height = tl.minimum(tiles_m - group * 2, 2)
+    i = group * 2 + tl.program_id(0) % (2 * tiles_n) % height
+    j = tl.program_id(0) % (2 * tiles_n) // height
+    rows, cols, ks = i * BM + tl.arange(0, BM), j * BN + tl.arange(0, BN), tl.arange(0, BK)
+    ar, bc = rows, cols
+    if HOW == "rem":
+        ar, bc = rows % M, tl.max_contiguous(tl.multiple_of(cols % N, BN), BN)
+    elif HOW == "where":
+        ar, bc = tl.where(rows < M, rows, 0), tl.minimum(cols, N - 1)
+    x = a + ar[:, None] * sam + ks[None, :] * sak
+    y = b + ks[:, None] * sbk + bc[None, :] * sbn
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, tl.cdiv(K, BK)):
+        inside = ks < K - k * BK
+        if HOW == "mask":
+            p = tl.load(x, mask=inside[None, :] & (rows < M)[:, None], other=0.0)
+            q = tl.load(y, mask=(inside[:, None] & (cols[None, :] < N)) & (cols[None, :] >= 0))
+        else:
+            p = tl.load(x, mask=inside[None, :], other=0.0)
+            q = tl.load(y, mask=inside[:, None], other=0.0)
+        acc = tl.dot(p, q, acc)
+        x += BK * sak
+        y += BK * sbk
+    mask = (rows[:, None] < M) & (cols[None, :] < N)
+    tl.store(
+        c + rows[:, None] * scm + cols[None, :], acc.to(tl.float16), mask=mask if MASK else None
+    )
+
+
+@tessera.jit
+def batched(
+    a, b, c, K, saz, sah, sam, sbh, sbk, H: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):  # fmt: skip
+    """Heads of a batch side by side in the columns of `a`, one after the other in `b`."""
+    z, h = tl.program_id(0) // H, tl.program_id(0) % H
+    rows, ks, cols = tl.arange(0, BM), tl.arange(0, BK), tl.arange(0, BN)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        x = tl.load(
+            a + z * saz + h * sah + (rows[:, None] * sam + (k + ks)[None, :]), (k + ks)[None, :] < K
+        )
+        y = tl.load(
+            b + h * sbh + (k + ks)[:, None] * sbk + cols[None, :], (k + ks)[:, None] < K, 0.0
+        )
+        acc += tl.dot(x, y)
+    out = c + tl.program_id(0) * BM * BN + rows[:, None] * BN + cols[None, :]
+    tl.store(out, acc.to(tl.float16))
+
+
+def compiled(
+    kernel: Any, constants: dict[str, Any], pointers: str = "abc", elem: str = "fp16", odd: tuple[str, ...] = (),
+    **options: Any,
+) -> CompiledKernel:  # fmt: skip
+    """All run-time arguments are divisible by 16, except those in `odd`."""
+    names = [p.name for p in kernel.params]
+    types = {n: f"*{elem}" if n in pointers else "i32" for n in names}
+    types |= dict.fromkeys(constants, "constexpr")
+    facts = {
+        (i,): [["tt.divisibility", 16]]
+        for i, n in enumerate(names)
+        if types[n] != "constexpr" and n not in odd
+    }
+    values = {(names.index(k),): v for k, v in constants.items()}
+    source = ASTSource(kernel, types, values, facts)
+    options = {"num_warps": 4, "num_stages": 3, **options}
+    return tessera.compile(source, target=GPUTarget("simt", 90, 32), options=options)
+
+
+def matmul(
+    how: str = "rem", b_order: str = "row", mask: bool = True, **more: Any
+) -> CompiledKernel:
+    ones = {"sak": 1, "sbn" if b_order == "row" else "sbk": 1}
+    more = {"odd": ("M", "N", "K", "sam", "sbk", "sbn", "scm"), **more}
+    return compiled(
+        wrapped, {"HOW": how, "MASK": mask, "BM": 64, "BN": 64, "BK": 64, **ones}, **more
+    )
+
+
+def copies(kernel: CompiledKernel) -> int:
+    return [op.opcode for op in parse_module(kernel.asm["gir"]).walk()].count("tensor_copy")
+
+
+def passes(kernel: CompiledKernel, values: list[Any], grid: tuple[int, int, int]) -> bool:
+    return simt_device.guarded(kernel, [simt_device._argument("", v) for v in values], grid)  # pyright: ignore[reportPrivateUsage]
+
+
+def arguments(m: int, n: int, k: int, b_order: str) -> tuple[list[Any], np.ndarray, np.ndarray]:
+    """What `wrapped` takes; c, and what it should be. Rows have room behind them."""
+    rng = np.random.default_rng(m + n + k)
+    wide = lambda x: -(-x // 8) * 8 + 8
+    a = rng.standard_normal((m, wide(k))).astype(np.float16)
+    inner, outer = (n, k) if b_order == "row" else (k, n)
+    b = rng.standard_normal((outer, wide(inner))).astype(np.float16)
+    c = np.full((m, n), np.nan, np.float16)
+    want = a[:, :k].astype(np.float64) @ (b[:, :n] if b_order == "row" else b[:, :k].T).astype(
+        np.float64
+    )
+    return [a, b, c, m, n, k, a.shape[1], b.shape[1], n], c, want
+
+
+def grid_of(m: int, n: int) -> tuple[int, int, int]:
+    return -(-m // 64) * -(-n // 64), 1, 1
+
+
+@pytest.mark.parametrize("shape", [(200, 130, 136), (64, 64, 64), (65, 72, 1), (330, 64, 200)])
+@pytest.mark.parametrize("b_order", ["row", "column"])
+@pytest.mark.parametrize("how", ["rem", "where", "mask"])
+def test_products_of_any_size(how: str, b_order: str, shape: tuple[int, int, int]) -> None:
+    kernel = matmul(how, b_order)
+    assert copies(kernel) == 2
+    m, n, k = shape
+    values, c, want = arguments(m, n, k, b_order)
+    assert passes(kernel, values, grid_of(m, n))
+    run(parse_module(kernel.asm["gir"]), grid_of(m, n), values)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(("how", "b_order"), [("rem", "row"), ("mask", "column")])
+def test_lowered_code(how: str, b_order: str) -> None:
+    kernel = matmul(how, b_order)
+    values, c, want = arguments(72, 65, 100, b_order)
+    meta: Any = kernel.metadata
+    given = [v if isinstance(v, np.ndarray) else ("i64", v) for v in values]
+    run_kernel(
+        kernel.asm["llir"], kernel.name, given, 32 * meta.warps, meta.shared, grid_of(72, 65), meta.tensor_maps,
+        meta.host_code,
+    )  # fmt: skip
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+def test_a_mask_of_the_result_is_what_makes_wrapped_rows_unread() -> None:
+    kernel = matmul(mask=False)
+    assert copies(kernel) == 2
+    values, c, want = arguments(128, 192, 136, "row")
+    assert passes(kernel, values, grid_of(128, 192))
+    run(parse_module(kernel.asm["gir"]), grid_of(128, 192), values)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+    values = arguments(100, 192, 136, "row")[0]
+    assert not passes(kernel, values, grid_of(100, 192)), "a tile would wrap around"
+    assert copies(matmul("where", mask=False)) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "grid"),
+    [({6: 148}, 4), ({6: 0}, 4), ({6: -144}, 4), ({3: 0}, 4), ({5: 0}, 4), ({}, 6), ({3: -5}, 4)],
+)
+def test_launches_that_the_guard_refuses(change: dict[int, int], grid: int) -> None:
+    """Strides that are no multiples of 16 bytes or not positive; empty arrays; programs without a tile."""
+    kernel = matmul()
+    values = arguments(100, 100, 136, "row")[0]
+    assert passes(kernel, values, (4, 1, 1))
+    for i, x in change.items():
+        values[i] = x
+    assert not passes(kernel, values, (grid, 1, 1))
+
+
+def test_a_refused_launch_runs_the_kernel_without_maps() -> None:
+    kernel = matmul()
+    other = unguarded(kernel)
+    assert copies(other) == 0
+    assert not hasattr(other.metadata, "guard")
+    values, c, want = arguments(70, 72, 80, "row")
+    values[0] = np.ascontiguousarray(np.pad(values[0], ((0, 0), (0, 3))))
+    values[6] += 3
+    assert not passes(kernel, values, grid_of(70, 72))
+    kernel[grid_of(70, 72)](*values[:7], 1, values[7], 1, values[8])
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+def test_further_dimensions() -> None:
+    heads, m, n, k = 3, 64, 64, 96
+    kernel = compiled(batched, {"H": heads, "BM": m, "BN": n, "BK": 64})
+    maps = kernel.metadata.tensor_maps
+    assert sorted(len(m[2]) for m in maps) == [3, 4]
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((2, m, heads, k)).astype(np.float16)
+    b = rng.standard_normal((heads, k, n)).astype(np.float16)
+    c = np.zeros((2, heads, m, n), np.float16)
+    values = [a, b, c, k, m * heads * k, k, heads * k, k * n, n]
+    assert passes(kernel, values, (2 * heads, 1, 1))
+    run(parse_module(kernel.asm["gir"]), (2 * heads, 1, 1), values)
+    want = np.einsum("zmhk,hkn->zhmn", a.astype(np.float64), b.astype(np.float64))
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+    c[:] = 0
+    meta: Any = kernel.metadata
+    given = [v if isinstance(v, np.ndarray) else ("i64", v) for v in values]
+    run_kernel(
+        kernel.asm["llir"], kernel.name, given, 32 * meta.warps, meta.shared, (6, 1, 1), meta.tensor_maps,
+        meta.host_code,
+    )  # fmt: skip
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+@tessera.jit
+def odd_ones(a, b, c, n, K, s, WHAT: tl.constexpr, B: tl.constexpr):
+    """Loads that look like windows and are none, or must not be copied."""
+    i, j = tl.arange(0, B), tl.arange(0, B)
+    if WHAT == "written":
+        tl.store(a + i, tl.zeros((B,), tl.float16))
+    if WHAT == "written before":
+        tl.store(c + i, tl.zeros((B,), tl.float16))
+    x = a + i[:, None] * s + j[None, :]
+    y = b + i[:, None] * s + j[None, :]
+    if WHAT == "no line":
+        x = a + (i[:, None] * s) * (1 + (j[None, :] // 8)) + j[None, :]
+    elif WHAT == "from data":
+        x += tl.load(c + n).to(tl.int32)
+    elif WHAT == "diagonal":
+        x = a + (i[:, None] + j[None, :]) * s + j[None, :]
+    elif WHAT == "odd column":
+        x += n
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, K):
+        if WHAT == "ones":
+            p = tl.load(x, mask=j[None, :] < n, other=1.0)
+        elif WHAT == "volatile":
+            p = tl.load(x, volatile=True)
+        elif WHAT == "unequal":
+            p = tl.load(x, mask=j[None, :] + k * B < n)
+        elif WHAT == "holes":
+            p = tl.load(x, mask=(j[None, :] & 1) < n, other=0.0)
+        else:
+            p = tl.load(x)
+        acc += tl.dot(p, tl.load(y))
+        if WHAT == "square":
+            x += k * B
+        else:
+            x += B
+        if WHAT == "unequal":
+            x += B
+        y += B * s
+    tl.store(c + i[:, None] * s + j[None, :], acc.to(tl.float16))
+
+
+WHATS = [
+    "written", "written before", "no line", "from data", "diagonal", "odd column", "ones", "volatile", "holes",
+    "square",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ["", *WHATS])
+def test_what_is_left_to_pointers(what: str) -> None:
+    kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",))
+    assert copies(kernel) == (0 if what else 2)
+    assert hasattr(kernel.metadata, "guard") is not bool(what)
+
+
+def test_a_mask_of_another_coordinate_than_the_address() -> None:
+    """The columns that are read go two blocks ahead where the mask goes one."""
+    kernel = compiled(odd_ones, {"WHAT": "unequal", "B": 64}, odd=("n",))
+    assert copies(kernel) == 2
+    rng = np.random.default_rng(0)
+    a, b = (
+        rng.standard_normal((64, 512)).astype(np.float16),
+        rng.standard_normal((192, 512)).astype(np.float16),
+    )
+    c = np.zeros((64, 512), np.float16)
+    values = [a, b, c, 100, 3, 512]
+    assert passes(kernel, values, (1, 1, 1))
+    run(parse_module(kernel.asm["gir"]), (1,), values)
+    want = np.zeros((64, 64))
+    for k in range(3):
+        inside = np.arange(64) + 64 * k < 100
+        want += (
+            np.where(inside, a[:, 128 * k : 128 * k + 64], 0).astype(np.float64)
+            @ b[64 * k : 64 * k + 64, :64]
+        )
+    assert np.abs(c[:, :64] - want).max() <= 2e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("options", [{"num_warps": 2}, {"num_stages": 1}, {"pointer_maps": False}])
+def test_programs_that_stay_whole(options: dict[str, Any]) -> None:
+    assert copies(matmul(**options)) == 0
+
+
+def test_unaligned_arrays_are_known_when_a_kernel_is_compiled() -> None:
+    assert copies(matmul(odd=("a",))) == 0
+
+
+def everything(code: list[Any], pids: int, arg: int) -> list[set[int]]:
+    """All values of the instructions, program by program, loops by all their iterations."""
+    found: list[set[int]] = [set() for _ in code]
+    loops = [i for i, x in enumerate(code) if x[0] == "loop"]
+
+    def value(i: int, pid: int, turns: dict[int, int]) -> int | None:
+        kind, *rest = code[i]
+        if kind in ("arg", "const", "id", "count"):
+            return {"arg": arg, "const": rest[0], "id": pid, "count": pids}[kind]
+        if kind == "loop":
+            lb, ub, step = (value(x, pid, turns) for x in rest)
+            if lb is None or ub is None or step is None or step <= 0 or lb + turns[i] * step >= ub:
+                return None
+            return lb + turns[i] * step
+        a, b = (value(x, pid, turns) for x in rest[:2])
+        if a is None or b is None or (kind in ("div", "rem") and b == 0):
+            return None
+        quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1) if b else 0
+        return {
+            "add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b), "hull": b,
+            "div": quotient, "rem": a - b * quotient,
+        }[kind]  # fmt: skip
+
+    for pid, *turns in itertools.product(range(pids), *[range(4)] * len(loops)):
+        for i in range(len(code)):
+            x = value(i, pid, dict(zip(loops, turns, strict=True)))
+            if x is not None:
+                found[i].add(x)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_intervals_hold_all_values(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    code: list[Any] = [
+        ("arg", 0),
+        ("id", 0),
+        ("count", 0),
+        ("const", int(rng.integers(-3, 9))),
+        ("const", 1),
+    ]
+    code.append(("loop", 4, int(rng.integers(4)), 4))
+    for _ in range(12):
+        kind = str(rng.choice(["add", "sub", "mul", "div", "rem", "min", "max", "hull"]))
+        a, b = (int(rng.integers(len(code))) for _ in range(2))
+        code.append((kind, a, b) if kind == "hull" else (kind, a, b, 64))
+    arg = int(rng.integers(-4, 20))
+    intervals = evaluate(code, {0: arg}, (5, 1, 1))
+    for interval, values in zip(intervals, everything(code, 5, arg), strict=True):
+        if interval is not None:
+            assert all(interval[0] <= x <= interval[1] for x in values)
+
+
+def test_numbers_that_do_not_fit_are_unknown() -> None:
+    code = [("arg", 0), ("mul", 0, 0, 32), ("mul", 0, 0, 64), ("arg", 1)]
+    assert evaluate(code, {0: 1 << 20}) == [(1 << 20, 1 << 20), None, (1 << 40, 1 << 40), None]
+    found = evaluate(code, {0: 48})
+    assert holds([(1, 0, 2304, 16), (2, 2304, 1 << 40, 1)], found)
+    assert not holds([(1, 0, 2303, 1)], found)
+    assert not holds([(1, 0, 1 << 20, 5)], found)
+    assert not holds([(3, 0, 1, 1)], found)
