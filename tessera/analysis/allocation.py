@@ -2,7 +2,8 @@
 
 Ops are numbered in program order. A buffer lives from its `local_alloc` to its last use; a use inside a loop
 that does not contain the allocation counts to the end of that loop. A buffer that asynchronous copies fill
-lives on to the next wait for all of them. The scratch of an op lives while the op runs. Larger buffers are
+lives on to the next wait for all of them. Of two teams, the consumers wait for all that the producer copies: its
+buffers live until they are through with them. The scratch of an op lives while the op runs. Larger buffers are
 placed first, each at the lowest offset that is free for its lifetime."""
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tessera.ops import (
     LocalIndexOp,
     LocalTransOp,
     MbarrierInitOp,
+    WarpSpecializeOp,
     WhileOp,
 )
 
@@ -84,12 +86,14 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
         if isinstance(user, MbarrierInitOp):  # late arrivals must not meet other data
             return max(at.last.values())
         asynchronous |= isinstance(user, AsyncCopyOp)
-        op = user
+        op, parent = user, user.parent_op()
         while op.parent is not alloc.parent:
-            parent = op.parent_op()
             assert parent is not None
-            op = parent
-        end = max(end, at.last[op])
+            if isinstance(parent, WarpSpecializeOp):
+                break
+            op, parent = parent, parent.parent_op()
+        if not isinstance(parent, WarpSpecializeOp) or op.parent is parent.consumers:
+            end = max(end, at.last[op])
     if asynchronous:
         op = alloc.next
         while op is not None:

@@ -42,6 +42,7 @@ from tessera.passes.canonicalize import canonicalize
 from tessera.passes.facts import GpuFacts
 from tessera.passes.pipeline import is_zero
 from tessera.passes.rings import CannotSplit
+from tessera.passes.residency import split_pays
 from tessera.passes.specialize import check_split
 from tessera.passes.tensor_maps import ALIGNMENT
 
@@ -109,10 +110,17 @@ class _Promotion:
                 here = [self._chosen(load, windows) for load in loads]
             except NoWindow:
                 continue
-            size = sum(_bytes(c.load) for c in here)
-            if FEWEST_STAGES * size <= self.facts.max_shared_bytes // 2 or len(loops) == 1:
+            if self._pays(loads):
                 chosen += here
         return bool(chosen) and self._replace(chosen)
+
+    def _pays(self, loads: list[LoadOp]) -> bool:
+        loop = loads[0].parent_op()
+        assert isinstance(loop, ForOp)
+        stages: int = loop.num_stages or self.module.attrs["num_stages"]
+        warps: int = self.module.attrs["num_warps"]
+        products = [op for op in loop.walk() if isinstance(op, DotOp)]
+        return split_pays(products, stages * sum(_bytes(x) for x in loads), warps, self.facts)
 
     # --- what may be promoted ----------------------------------------------------------------------------------
     def _chosen(self, load: LoadOp, windows: Windows) -> _Chosen:
