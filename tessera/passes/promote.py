@@ -41,8 +41,8 @@ from tessera.ops import (
 from tessera.passes.canonicalize import canonicalize
 from tessera.passes.facts import GpuFacts
 from tessera.passes.pipeline import is_zero
-from tessera.passes.rings import CannotSplit
 from tessera.passes.residency import split_pays
+from tessera.passes.rings import CannotSplit
 from tessera.passes.specialize import check_split
 from tessera.passes.tensor_maps import ALIGNMENT
 
