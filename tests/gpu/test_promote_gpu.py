@@ -61,7 +61,7 @@ def test_products(how: str, orders, blocks, warps: int, shape):
     )
     c, kernel = product(a, b, how, blocks, warps)
     close(c, a, b)
-    assert kernel.metadata.tensor_maps
+    assert k == 1 or kernel.metadata.tensor_maps  # one column: both strides may be 1
 
 
 @pytest.mark.parametrize(("room", "start"), [(0, 0), (3, 0), (8, 8), (8, 1), (4, 4), (1, 7)])

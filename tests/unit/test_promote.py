@@ -39,7 +39,7 @@ def wrapped(
     rows, cols, ks = i * BM + tl.arange(0, BM), j * BN + tl.arange(0, BN), tl.arange(0, BK)
     ar, bc = rows, cols
     if HOW == "rem":
-        ar, bc = rows % M, tl.max_contiguous(tl.multiple_of(cols % N, BN), BN)
+        ar, bc = rows % M, cols % N
     elif HOW == "where":
         ar, bc = tl.where(rows < M, rows, 0), tl.minimum(cols, N - 1)
     x = a + ar[:, None] * sam + ks[None, :] * sak
