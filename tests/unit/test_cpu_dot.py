@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,12 @@ def test_blocks_that_fill_no_tile_use_vectors(sizes):
 
 
 def test_sums_stay_in_tiles_along_k():
-    """A block of c is read and written once for 512 products."""
-    text = compiled("*bf16", "*bf16", tl.float32, "amx").asm["asm"]
-    main, rest = 8 * 2 * 4, 2 * 4  # eight tiles of 64 along k at once, then one
-    assert text.count("tdpbf16ps") == main + rest
-    assert text.count("tilestored") == 2 * 4
+    """A block of c is read and written once for 512 products, in one loop along k."""
+    kernel = compiled("*bf16", "*bf16", tl.float32, "amx")
+    main, rest = 4, 2 * 4  # a step of 32 along k in a loop, and the two steps of the last 64
+    assert kernel.asm["asm"].count("tdpbf16ps") == main + rest
+    assert kernel.asm["asm"].count("tilestored") == 2 * 4
+    assert re.search(r"icmp slt i64 %next\d+, 256", kernel.asm["llir"])  # words of a pair
 
 
 def test_compile_time_does_not_grow_with_the_tile():

@@ -12,7 +12,8 @@ instructions that the machine has, a dot takes the widest that is exact for its 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.loops import each, nest
@@ -24,8 +25,10 @@ from tessera.backends.cpu.operands import (
     InPlace,
     Left,
     Packed,
+    Panels,
     Right,
     all_inside,
+    distance,
     in_place,
     panels,
     uniform_along,
@@ -50,6 +53,10 @@ class Scheme:
     kind: str
     t: dtype
     group: int = 1
+
+    @property
+    def word(self) -> dtype:
+        return int32 if self.group > 1 else self.t
 
 
 def compute_type(acc: dtype) -> dtype:
@@ -138,13 +145,17 @@ def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
 
 def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero: bool) -> None:
     m, n = c.shape
-    t = c.elem
     words = shape_of(links[0].a.type)[1] // scheme.group
     rights = _rights(lo, links, scheme, m, n)
-    lefts = [_left(lo, op, scheme) for op in links]
-    terms = [(a, b, words) for a, b in zip(lefts, rights, strict=True)]
+    lefts = _lefts(lo, links, scheme, len(rights) == 1)
+    if len(rights) == 1 and isinstance(rights[0], Panels):
+        rights = [replace(rights[0], first=i * words) for i in range(len(links))]
+    if len(lefts) == 1:
+        terms = [(lefts[0], rights[0], words * len(links))]
+    else:
+        terms = [(a, b, words) for a, b in zip(lefts, rights, strict=True)]
     word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
-    p = Product(t, m, n, terms, c.ptr, zero, word)
+    p = Product(c.elem, m, n, terms, c.ptr, zero, word)
     if scheme.kind == "tiles":
         tile_product(lo, p)
     else:
@@ -152,6 +163,7 @@ def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero:
 
 
 def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int, n: int) -> list[Right]:
+    """B of each link in place, or of all of them in panels."""
     if scheme.kind == "plain" and m < PACK_ROWS:
         places = [in_place(lo, op.b, scheme.t) for op in links]
         found = [x for x in places if x is not None]
@@ -163,32 +175,70 @@ def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int, n: int) ->
         bias = 128 if scheme.kind == "bytes" else 0
         acc = compute_type(elem_of(links[0].acc.type))
         form = Form(scheme.t, scheme.group, column_panels(lo, acc, n), bias)
-    return list(packed(lo, links, form))
+    return [packed(lo, links, form)]
 
 
-def _left(lo: Lowering, op: DotOp, scheme: Scheme) -> Left:
-    """A in place, or in a buffer; which of them is decided at run time where a mask is involved."""
-    t = scheme.t
-    word = int32 if scheme.group > 1 else t
-    width = shape_of(op.a.type)[1] // scheme.group
-    placed = in_place(lo, op.a, t)
-    if placed is not None and not placed.affine and scheme.group > 1:
-        placed = None
-    if placed is not None and scheme.kind == "tiles":
-        rows = shape_of(op.a.type)[0]
-        if not all(uniform_along(lo, placed.ptr, 0, i, ROWS) for i in range(0, rows, ROWS)):
-            placed = None
-    if placed is None:
-        return Packed(operand_buffer(lo, op, op.a, t).ptr, word, width)
-    placed = InPlace(placed.ptr, word, placed.affine, scheme.group)
-    condition = all_inside(lo, [op.a])
+def _lefts(lo: Lowering, links: list[DotOp], scheme: Scheme, join: bool) -> list[Left]:
+    """A of each link; of all of them as one matrix where they lie side by side, or are copied (and `join`)."""
+    places = [_left_in_place(lo, op, scheme) for op in links]
+    found = [x for x in places if x is not None]
+    if len(found) < len(links):
+        return [_copied(lo, part, scheme) for part in ([links] if join else [[x] for x in links])]
+    k = shape_of(links[0].a.type)[1]
+    steps = [distance(x.ptr, y.ptr) for x, y in pairwise(found)]
+    if join and found[0].affine and all(step == k for step in steps):
+        return [_either(lo, links, found[0], scheme)]
+    return [_either(lo, [op], x, scheme) for op, x in zip(links, found, strict=True)]
+
+
+def _left_in_place(lo: Lowering, op: DotOp, scheme: Scheme) -> InPlace | None:
+    placed = in_place(lo, op.a, scheme.t)
+    if placed is None or (not placed.affine and scheme.group > 1):
+        return None
+    rows = shape_of(op.a.type)[0]
+    if scheme.kind == "tiles" and not all(
+        uniform_along(lo, placed.ptr, 0, i, ROWS) for i in range(0, rows, ROWS)
+    ):
+        return None
+    return InPlace(placed.ptr, scheme.word, placed.affine, scheme.group)
+
+
+def _either(lo: Lowering, links: list[DotOp], placed: InPlace, scheme: Scheme) -> Left:
+    """A where it lies, or a copy where a mask hides something: decided at run time."""
+    condition = all_inside(lo, [op.a for op in links])
     if condition == "true":
         return placed
-    buffer = lo.allocate(t, shape_of(op.a.type))
+    m, k = shape_of(links[0].a.type)
+    buffer = lo.allocate(scheme.t, (m, k * len(links)))
     with lo.em.branch(condition, negate=True):
-        fill(lo, buffer, op.a)
+        _fill_side_by_side(lo, buffer, links)
     lo.temporaries.append(buffer)
-    return Either(condition, placed, Packed(buffer.ptr, word, width), placed.affine)
+    copy = Packed(buffer.ptr, scheme.word, k * len(links) // scheme.group)
+    return Either(condition, placed, copy, placed.affine)
+
+
+def _copied(lo: Lowering, links: list[DotOp], scheme: Scheme) -> Packed:
+    """A of all links side by side in a buffer; of one link in the buffer that it may have."""
+    m, k = shape_of(links[0].a.type)
+    if len(links) == 1:
+        buffer = operand_buffer(lo, links[0], links[0].a, scheme.t)
+    else:
+        for op in links:
+            prepare(lo, [op.a], op)
+        buffer = lo.allocate(scheme.t, (m, k * len(links)))
+        _fill_side_by_side(lo, buffer, links)
+        finish_side(lo)
+        lo.temporaries.append(buffer)
+    return Packed(buffer.ptr, scheme.word, k * len(links) // scheme.group)
+
+
+def _fill_side_by_side(lo: Lowering, buffer: Buffer, links: list[DotOp]) -> None:
+    m, width = buffer.shape
+    k = width // len(links)
+    for i, op in enumerate(links):
+        part = replace(buffer, shape=(m, k), pitch=width, offset=i * k)
+        fill(lo, part, op.a, _casting(lo, elem_of(op.a.type), buffer.elem))
+    buffer.version = lo.new_version()
 
 
 # --- batches ------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def executes(*classes: type[Op]) -> Callable[[Root], Root]:
 @dataclass(slots=True, eq=False)
 class Buffer:
     """A tile in memory, row-major. `version` changes with each write; `width`: lanes of the narrowest vector written
-    at constant places, 0 once a place was computed."""
+    at constant places, 0 once a place was computed. `pitch`, `offset`: of a part of a wider matrix, in elements."""
 
     ptr: str
     elem: Any
@@ -73,9 +73,13 @@ class Buffer:
     version: int = 0
     bytes: int = 0
     width: int = 1 << 10
+    pitch: int = 0
+    offset: int = 0
 
     @property
     def strides(self) -> tuple[int, ...]:
+        if self.pitch:
+            return self.pitch, 1
         found: list[int] = []
         n = 1
         for s in reversed(self.shape):

@@ -215,7 +215,7 @@ def _store_scalar(lo: Lowering, address: Val, elem: Any, x: Val, mask: Val | Non
 # --- tile buffers ------------------------------------------------------------------------------------------
 def buffer_address(lo: Lowering, buffer: Buffer, at: Point) -> tuple[Val, int]:
     """(address, known alignment in bytes) of the elements at a point."""
-    linear = Coord()
+    linear = Coord(buffer.offset)
     for c, stride in zip(at.coords, buffer.strides, strict=True):
         linear = linear.plus(c.times(stride))
     terms = lo.term_texts(linear)

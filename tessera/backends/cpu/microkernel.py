@@ -101,14 +101,12 @@ def _micro(
 
 
 def _bias(lo: Lowering, p: Product, column: Coord, offset: int, lanes: int) -> str:
-    """What the products of all terms are too large by; "" without such."""
-    em, total = lo.em, ""
-    for _, b, _ in p.terms:
-        if isinstance(b, Panels) and b.bias:
-            ptr = em.op(f"getelementptr i32, ptr {b.bias}, i64 {lo.coord_text(column)}")
-            x = em.here(f"load <{lanes} x i32>, ptr {_at(lo, 'i32', ptr, offset)}, align 4")
-            total = em.op(f"add <{lanes} x i32> {total}, {x}") if total else x
-    return total
+    """What the sums of these columns are too large by; "" without such."""
+    _, b, _ = p.terms[0]
+    if not isinstance(b, Panels) or not b.bias:
+        return ""
+    ptr = lo.em.op(f"getelementptr i32, ptr {b.bias}, i64 {lo.coord_text(column)}")
+    return lo.em.here(f"load <{lanes} x i32>, ptr {_at(lo, 'i32', ptr, offset)}, align 4")
 
 
 def _steps(

@@ -15,7 +15,17 @@ from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Coord, Point
 from tessera.dtypes import dtype
 from tessera.ir import TileType, Value, elem_of, shape_of
-from tessera.ops import AddPtrOp, AndOp, BroadcastOp, ExpandDimsOp, LoadOp
+from tessera.ops import (
+    AddOp,
+    AddPtrOp,
+    AndOp,
+    BroadcastOp,
+    CastOp,
+    ConstOp,
+    ExpandDimsOp,
+    LoadOp,
+    SplatOp,
+)
 
 Panel = tuple[int, int, int, int]  # lanes, vectors, first column, number of panels of this kind
 
@@ -88,17 +98,19 @@ Left = Packed | InPlace | Either
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """B packed: panel after panel, each `depth` rows of its own width. `bias`: sums over k, one a column (or "")."""
+    """B packed: panel after panel, each `depth` rows of its own width. `bias`: sums over k, one a column (or "").
+    `first`: the row that is row 0 of this operand."""
 
     ptr: str
     word: str  # LLVM type
     depth: int
     bias: str = ""
+    first: int = 0
     affine: bool = True
 
     def row(self, lo: Lowering, k: Coord, column: Coord, width: int) -> str:
         """Address of row `k` of the panel of `width` columns that begins at `column`."""
-        at = lo.coord_text(column.times(self.depth).plus(k.times(width)))
+        at = lo.coord_text(column.times(self.depth).plus(k.shifted(self.first).times(width)))
         return lo.em.op(f"getelementptr {self.word}, ptr {self.ptr}, i64 {at}")
 
 
@@ -168,6 +180,30 @@ def uniform_along(lo: Lowering, ptr: Value, dim: int, first: int, lanes: int) ->
         return x.affine
     distance = x.pattern[1] - x.pattern[0]
     return all(p == i * distance for i, p in enumerate(x.pattern))
+
+
+def distance(a: Value, b: Value) -> int | None:
+    """b - a, in elements, where that is one number for all elements of two tiles of addresses or indices."""
+    if a is b:
+        return 0
+    x, y = a.op, b.op
+    for op, other, sign in ((y, a, 1), (x, b, -1)):
+        if isinstance(op, AddOp) and isinstance(op.rhs.op, ConstOp):
+            rest = distance(other, op.lhs)
+            if rest is not None:
+                return sign * (rest + int(op.rhs.op.value))
+    if type(x) is not type(y) or x is None or y is None or a.type != b.type:
+        return None
+    if isinstance(x, ConstOp) and isinstance(y, ConstOp):
+        return int(y.value) - int(x.value)
+    if isinstance(x, (AddOp, AddPtrOp)):
+        parts = [distance(p, q) for p, q in zip(x.operands, y.operands, strict=True)]
+        return None if None in parts else sum(p for p in parts if p is not None)
+    if isinstance(x, (SplatOp, BroadcastOp, ExpandDimsOp)) or (
+        isinstance(x, CastOp) and elem_of(a.type).bits >= elem_of(x.operands[0].type).bits
+    ):
+        return distance(x.operands[0], y.operands[0])
+    return None
 
 
 def all_inside(lo: Lowering, loads: list[Value]) -> str:

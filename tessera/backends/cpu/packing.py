@@ -12,7 +12,7 @@ in the launch writes to the array: other arguments must not overlap it, which th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.lowering import Lowering
@@ -22,7 +22,7 @@ from tessera.backends.cpu.plan import argument_of, finish_side, prepare
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.turn import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point
-from tessera.dtypes import dtype, int64
+from tessera.dtypes import dtype, int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ops import (
     AddOp,
@@ -61,26 +61,25 @@ class Form:
         return self.group * self.t.storage_bytes
 
 
-def packed(lo: Lowering, links: list[DotOp], form: Form) -> list[Panels]:
-    """B of each dot in panels."""
-    sizes = [-(-_bytes(form, op) // 64) * 64 for op in links]
+def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
+    """B of all dots of a chain, one under the other, in panels."""
+    k, n = shape_of(links[0].b.type)
+    depth = k // form.group * len(links)
     for op in links:
         prepare(lo, [op.b], op)
+    size = -(-depth * n * form.word_bytes // 64) * 64
+    sums = -(-n * 4 // 64) * 64 if form.bias else 0
     tags = _tags(lo, links)
-    total = sum(sizes)
-    if tags is None or total > RING_BYTES:
-        buffers = [lo.allocate(form.t, (size // form.t.storage_bytes,)) for size in sizes]
+    if tags is None or size + sums > RING_BYTES:
+        buffers = [lo.allocate(form.t, (size // form.t.storage_bytes,)), lo.allocate(int32, (n,))]
         lo.temporaries += buffers
-        found = [_panels(lo, form, op, b.ptr) for op, b in zip(links, buffers, strict=True)]
-        for op, p in zip(links, found, strict=True):
-            _fill(lo, form, op, p)
+        target = Panels(buffers[0].ptr, form.word, depth, buffers[1].ptr if form.bias else "")
+        _fill(lo, form, links, target)
         finish_side(lo)
-        return found
-    base, keys = _slot(lo, links[0], total, len(tags))
-    found: list[Panels] = []
-    for op, size in zip(links, sizes, strict=True):
-        found.append(_panels(lo, form, op, base))
-        base = lo.em.op(f"getelementptr i8, ptr {base}, i64 {size}")
+        return target
+    base, keys = _slot(lo, links[0], size + sums, len(tags))
+    bias = lo.em.op(f"getelementptr i8, ptr {base}, i64 {size}") if form.bias else ""
+    target = Panels(base, form.word, depth, bias)
     inside = all_inside(lo, [op.b for op in links])
     known = inside
     places = [lo.em.op(f"getelementptr i64, ptr {keys}, i64 {i}") for i in range(len(tags))]
@@ -88,27 +87,12 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> list[Panels]:
         same = lo.em.op(f"icmp eq i64 {lo.em.here(f'load i64, ptr {place}, align 8')}, {tag}")
         known = lo.em.op(f"and i1 {known}, {same}")
     with lo.em.branch(known, negate=True):
-        for op, p in zip(links, found, strict=True):
-            _fill(lo, form, op, p)
+        _fill(lo, form, links, target)
         for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
             kept = tag if i else lo.em.op(f"select i1 {inside}, i64 {tag}, i64 0")
             lo.em.stmt(f"store i64 {kept}, ptr {place}, align 8")
     finish_side(lo)
-    return found
-
-
-def _bytes(form: Form, op: DotOp) -> int:
-    k, n = shape_of(op.b.type)
-    return k * n * form.t.storage_bytes + (n * 4 if form.bias else 0)
-
-
-def _panels(lo: Lowering, form: Form, op: DotOp, base: str) -> Panels:
-    k, n = shape_of(op.b.type)
-    bias = ""
-    if form.bias:
-        bias = base
-        base = lo.em.op(f"getelementptr i32, ptr {base}, i64 {n}")
-    return Panels(base, form.word, k // form.group, bias)
+    return target
 
 
 # --- what is kept from one program to the next -----------------------------------------------------------------
@@ -221,21 +205,23 @@ def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:
 
 
 # --- packing ---------------------------------------------------------------------------------------------------
-def _fill(lo: Lowering, form: Form, op: DotOp, target: Panels) -> None:
-    k, _ = shape_of(op.b.type)
+def _fill(lo: Lowering, form: Form, links: list[DotOp], target: Panels) -> None:
+    k, _ = shape_of(links[0].b.type)
     lanes = min(lo.facts.lanes, form.panels[0][0])
-    read = _reader(lo, form, op.b)
     whole = all(width == lanes for width, *_ in form.panels)
-    if (
-        whole
-        and form.word_bytes == 4
-        and k % (form.group * lanes) == 0
-        and gathers(lo, op.b, 1, lanes)
-        and not gathers(lo, op.b, 0, lanes * form.group)
-    ):
-        _fill_turned(lo, form, op.b, target, read, lanes)
-    else:
-        _fill_rows(lo, form, target, read)
+    for i, op in enumerate(links):
+        part = replace(target, first=i * (k // form.group))
+        read = _reader(lo, form, op.b)
+        if (
+            whole
+            and form.word_bytes == 4
+            and k % (form.group * lanes) == 0
+            and gathers(lo, op.b, 1, lanes)
+            and not gathers(lo, op.b, 0, lanes * form.group)
+        ):
+            _fill_turned(lo, form, k // form.group, part, read, lanes)
+        else:
+            _fill_rows(lo, form, k // form.group, part, read)
     if form.bias:
         _fill_bias(lo, form, target)
 
@@ -254,11 +240,11 @@ def _reader(lo: Lowering, form: Form, v: Value) -> Read:
     return read
 
 
-def _fill_rows(lo: Lowering, form: Form, target: Panels, read: Read) -> None:
+def _fill_rows(lo: Lowering, form: Form, depth: int, target: Panels, read: Read) -> None:
     """Row by row of words; neighbours along k are woven together."""
     em = lo.em
-    with em.loop(0, target.depth, 1) as i:
-        k = lo.index(i, 1, target.depth)
+    with em.loop(0, depth, 1) as i:
+        k = lo.index(i, 1, depth)
         for lanes, vectors, first, count in form.panels:
             width = lanes * vectors
             with em.loop(0, count, 1) as p:
@@ -296,13 +282,13 @@ def _woven(lo: Lowering, form: Form, parts: list[str], lanes: int) -> str:
     return parts[0]
 
 
-def _fill_turned(lo: Lowering, form: Form, v: Value, target: Panels, read: Read, n: int) -> None:
+def _fill_turned(lo: Lowering, form: Form, depth: int, target: Panels, read: Read, n: int) -> None:
     """From memory that is contiguous along k, where the elements of a word are neighbours already: blocks of n x n."""
     em, g = lo.em, form.group
-    with em.loop(0, target.depth // n, 1) as i:
-        row = lo.index(i, 1, target.depth // n).times(n)
+    with em.loop(0, depth // n, 1) as i:
+        row = lo.index(i, 1, depth // n).times(n)
         k = row.times(g)
-        along = Coord(k.base, k.terms, tuple(range(n * g)), target.depth * g)
+        along = Coord(k.base, k.terms, tuple(range(n * g)), depth * g)
         for lanes, vectors, first, count in form.panels:
             width = lanes * vectors
             with em.loop(0, count, 1) as p:
