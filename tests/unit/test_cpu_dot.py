@@ -203,3 +203,42 @@ def test_neon_code_assembles():
         kernel = compiled(t, t, acc, "neon")
         assert kernel.asm["object"][:4] == b"\x7fELF"
         assert kernel.asm["object"][18] == 183  # AArch64
+
+
+@pytest.mark.parametrize("k", [0, 64, 640])
+def test_sums_of_no_steps_are_zero(k):
+    a, b, c = floats(64, 640), floats(640, 64, seed=1), np.full((64, 64), 7, np.float32)
+    native(product, (1, 1), a, b, c, k, 640, 64, 64, **SIZES, ACC=tl.float32)
+    np.testing.assert_allclose(c, a[:, :k] @ b[:k], rtol=1e-4, atol=1e-3)
+
+
+@tessera.jit
+def swizzled(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Rows and columns past the edge wrap around, as in the well-known kernel."""
+    row = (tl.program_id(0) * BM + tl.arange(0, BM)) % M
+    column = (tl.program_id(1) * BN + tl.arange(0, BN)) % N
+    ks = tl.arange(0, BK)
+    left, right = a + row[:, None] * K + ks[None, :], b + ks[:, None] * N + column[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        acc = tl.dot(tl.load(left), tl.load(right), acc)
+        left += BK
+        right += BK * N
+    row, column = tl.program_id(0) * BM + tl.arange(0, BM), tl.program_id(1) * BN + tl.arange(0, BN)
+    inside = (row < M)[:, None] & (column < N)[None, :]
+    tl.store(c + row[:, None] * N + column[None, :], acc, mask=inside)
+
+
+def test_panels_of_large_tiles_are_shared_too():
+    """Few tags tell the addresses of a tile whose columns wrap around."""
+    kinds = {**dict.fromkeys("abc", "*bf16"), **dict.fromkeys("MNK", "i32")}
+    constants = {"BM": 128, "BN": 256, "BK": 64}
+    attrs = {(i,): [["tt.divisibility", 16]] for i in range(6)}
+    source = ASTSource(
+        swizzled, {**kinds, **dict.fromkeys(constants, "constexpr")}, constants, attrs
+    )
+    text = tessera.compile(source, target=GPUTarget("cpu", "amx", 1)).asm["llir"]
+    assert text.count("call void @llvm.memset") == 2  # the ring of the chain, and of the rest
+    a, b, c = floats(160, 640), floats(640, 176, seed=1), np.zeros((160, 176), np.float32)
+    native(swizzled, (3, 3), a, b, c, 160, 176, 640, BM=64, BN=64, BK=64)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-3)

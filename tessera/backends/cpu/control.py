@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.backends.cpu.affine import elementwise
+from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.checks import leave_if_reported
 from tessera.backends.cpu.loops import each, nest
@@ -23,9 +23,9 @@ from tessera.backends.cpu.plan import (
 )
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
-from tessera.dtypes import dtype, int64, pointer_type
+from tessera.dtypes import dtype, float32, float64, int32, int64, pointer_type
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import CallOp, DivOp, ForOp, FuncOp, IfOp, RemOp, WhileOp
+from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp
 
 Slot = str | Buffer  # address of a scalar, or a tile's buffer
 
@@ -299,10 +299,12 @@ def _for(lo: Lowering, op: ForOp) -> None:
     lb, ub, step = (
         cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
     )
-    slots = _initial(lo, op, op.inits)
-    enter(lo, op, repeats=True)
     first, by = lo.scalar(op.lb), lo.scalar(op.step)
     down = isinstance(by.const, int) and by.const < 0
+    sums = frozenset(i for i in range(len(op.inits)) if not down and _is_sum(op, i))
+    slots = _initial(lo, op, op.inits, sums)
+    _clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
+    enter(lo, op, repeats=True)
     if down:
         assert isinstance(by.const, int)
         room = em.op(f"sub nsw i64 {lb}, {ub}")
@@ -312,6 +314,9 @@ def _for(lo: Lowering, op: ForOp) -> None:
         align = min(first.align, by.align)
         lo.align[i] = align
         lo.scalars[op.induction] = Val(t, 1, "", True, "0", (term,), align=align)
+        if sums:
+            start = em.op(f"icmp eq i64 {i}, {lb}")
+            lo.fresh |= {op.carried[k]: start for k in sums}
         _body(lo, op.body, op.carried, slots)
     _leave(lo, op, slots)
 
@@ -320,10 +325,37 @@ def _start(lo: Lowering, op: ForOp) -> str:
     return cast(lo.lanes(1), lo.scalar_text(op.lb), op.lb.type, int64)
 
 
-def _initial(lo: Lowering, op: Op, inits: Sequence[Value]) -> list[Slot]:
+def _initial(
+    lo: Lowering, op: Op, inits: Sequence[Value], unset: frozenset[int] = frozenset()
+) -> list[Slot]:
     slots = [_adopt(lo, op, v) or new_slot(lo, v.type) for v in inits]
-    write_slots(lo, op, inits, slots)
+    pairs = [
+        (v, slot) for i, (v, slot) in enumerate(zip(inits, slots, strict=True)) if i not in unset
+    ]
+    write_slots(lo, op, [v for v, _ in pairs], [slot for _, slot in pairs])
     return slots
+
+
+def _is_sum(op: ForOp, i: int) -> bool:
+    """Whether a carried tile starts at zero and is only added to, by products of each iteration."""
+    init, arg = op.inits[i], op.carried[i]
+    if not isinstance(init.op, ConstOp) or init.op.value or len(arg.uses) != 1:
+        return False
+    ((user, place),) = arg.uses
+    dot = isinstance(user, DotOp) and place == 2 and user.parent is op.body
+    return dot and len(shape_of(arg.type)) == 2 and elem_of(arg.type) in (float32, float64, int32)
+
+
+def _clear_unless_run(lo: Lowering, op: ForOp, slots: list[Slot], lb: str, ub: str) -> None:
+    """Sums that the first iteration takes for zero without reading them: zero where there is none."""
+    if not slots:
+        return
+    with lo.em.branch(lo.em.op(f"icmp slt i64 {lb}, {ub}"), negate=True):
+        for slot in slots:
+            assert isinstance(slot, Buffer)
+            zero = constant(slot.elem, 0)
+            each(lo, nest(lo, slot.shape), lambda at, s=slot, z=zero: lo.to_buffer(s, at, z))
+            slot.version = lo.new_version()
 
 
 def _adopt(lo: Lowering, op: Op, v: Value) -> Buffer | None:

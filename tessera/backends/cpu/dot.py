@@ -143,7 +143,7 @@ def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
     return links
 
 
-def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero: bool) -> None:
+def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero: str) -> None:
     m, n = c.shape
     words = shape_of(links[0].a.type)[1] // scheme.group
     rights = _rights(lo, links, scheme, m, n)
@@ -242,7 +242,7 @@ def _fill_side_by_side(lo: Lowering, buffer: Buffer, links: list[DotOp]) -> None
 
 
 # --- batches ------------------------------------------------------------------------------------------------------
-def _multiply_batch(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: bool) -> None:
+def _multiply_batch(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: str) -> None:
     *batch, m, n = c.shape
     count = 1
     for s in batch:
@@ -255,15 +255,15 @@ def _multiply_batch(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero:
                 offset(lo, x, i, size) for x, size in ((a, m * k), (b, k * n), (c, m * n))
             )
             packed_product(lo, t, (m, n, k), (pa, pb, pc), zero)
-            zero = False
+            zero = "false"
 
 
 def packed_product(
-    lo: Lowering, t: dtype, sizes: tuple[int, int, int], where: tuple[str, str, str], zero: bool
+    lo: Lowering, t: dtype, sizes: tuple[int, int, int], where: tuple[str, str, str], zero: str
 ) -> None:
     """c (+)= a @ b for row-major matrices of `sizes` (m, n, k), by a function that all such products share."""
     m, n, k = sizes
-    name = f"tessera.product.{t.name}.{m}x{n}x{k}{'.zero' if zero else ''}"
+    name = f"tessera.product.{t.name}.{m}x{n}x{k}{'.zero' if zero == 'true' else ''}"
     if f"@{name}" not in lo.em.globals:
         lo.em.globals[f"@{name}"] = None
         inner = Lowering(lo.state, lo.access)
@@ -297,20 +297,20 @@ def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
     return buffer
 
 
-def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, bool]:
-    """(buffer that the product is added to, whether it counts as zero). The accumulator's own buffer when nothing else
-    needs the old value."""
+def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
+    """(buffer that the product is added to, i1: whether it counts as zero). The accumulator's own buffer when nothing
+    else needs the old value."""
     v, shape = op.acc, shape_of(op.acc.type)
     if isinstance(v.op, ConstOp) and not v.op.value:
-        return lo.allocate(t, shape), True
+        return lo.allocate(t, shape), "true"
     own = lo.buffers.get(v)
     if own is not None and len(v.uses) == 1 and own.elem == t and lo.homes.get(v) is lo.block:
-        return own, False
+        return own, lo.fresh.get(v, "false")
     buffer = lo.allocate(t, shape)
     prepare(lo, [v], op, keep_top=False)
     fill(lo, buffer, v, _casting(lo, elem_of(v.type), t))
     finish_side(lo)
-    return buffer, False
+    return buffer, "false"
 
 
 def _casting(lo: Lowering, source: dtype, t: dtype) -> Convert:

@@ -145,6 +145,7 @@ class Lowering:
         self.block: Block | None = None
         self.homes: dict[Value, Block | None] = {}  # the block in which a buffer's value was made
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
+        self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}

@@ -22,14 +22,15 @@ UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code
 class Product:
     """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, words along k); c is row-major and dense.
 
-    `zero`: it starts at 0. `word`: what a word holds: "" one element of `t`, "pair" two bf16, "bytes" four int8."""
+    `zero`: an i1, whether it starts at 0. `word`: what a word holds: "" one element of `t`, "pair" two bf16, "bytes"
+    four int8."""
 
     t: dtype
     m: int
     n: int
     terms: list[tuple[Left, Right, int]]
     c: str
-    zero: bool
+    zero: str
     word: str = ""
     unroll: int = UNROLL_K
 
@@ -84,9 +85,10 @@ def _micro(
     biases = [_bias(lo, p, column, j * lanes, lanes) for j in range(vectors)]
     for line, ptrs in zip(cells, targets, strict=True):
         for cell, ptr, bias in zip(line, ptrs, biases, strict=True):
-            start = (
-                zero_text(p.t, lanes) if p.zero else em.here(f"load {ty}, ptr {ptr}, align {align}")
-            )
+            start = zero_text(p.t, lanes)
+            if p.zero != "true":
+                old = em.here(f"load {ty}, ptr {ptr}, align {align}")
+                start = lo.lanes(1).select(ty, p.zero, start, old) if p.zero != "false" else old
             if bias:
                 start = em.op(f"sub {ty} {start}, {bias}")
             em.stmt(f"store {ty} {start}, ptr {cell}")

@@ -18,7 +18,7 @@ from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.microkernel import add_bytes
 from tessera.backends.cpu.operands import Panel, Panels, all_inside, uniform_along
-from tessera.backends.cpu.plan import argument_of, finish_side, prepare
+from tessera.backends.cpu.plan import argument_of, contiguous_along, finish_side, prepare
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.turn import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point
@@ -140,17 +140,46 @@ def _loop_around(op: Op) -> ForOp | None:
 def _tags(lo: Lowering, links: list[DotOp]) -> list[str] | None:
     """i64s that the addresses of all elements of B follow from; None where they do not, or the elements may change."""
     found: dict[str, None] = {}
+    before: Value | None = None
     for op in links:
         load = op.b.op
         if not isinstance(load, LoadOp) or not lo.lazy(op.b) or load.volatile:
             return None
         if not _constant_memory(lo, load.ptr) or not separable(load.ptr):
             return None
+        if before is not None and apart(before, load.ptr):
+            found[_address(lo, load.ptr, 0, 0)] = None
+            continue
         mine = _address_tags(lo, load.ptr)
         if mine is None:
             return None
         found.update(dict.fromkeys(mine))
+        before = load.ptr
     return list(found) if len(found) <= MOST_TAGS else None
+
+
+def apart(a: Value, b: Value) -> bool:
+    """Whether two pointer tiles differ by one number for all elements, known at run time or earlier."""
+    if a is b:
+        return True
+    x, y = a.op, b.op
+    if x is None or y is None or type(x) is not type(y) or a.type != b.type:
+        return False
+    if isinstance(x, (SplatOp, ConstOp)):
+        return True
+    if isinstance(x, (AddPtrOp, AddOp, SubOp, BroadcastOp, ExpandDimsOp)):
+        return all(apart(p, q) for p, q in zip(x.operands, y.operands, strict=True))
+    return False
+
+
+def _address(lo: Lowering, ptr: Value, dim: int, at: int) -> str:
+    """Of the element `at` along `dim` and 0 along all others, as an i64."""
+    coords = [Coord(0, (), None, s) for s in shape_of(ptr.type)]
+    coords[dim] = Coord(at, (), None, coords[dim].extent)
+    lo.memo = {}
+    text = lo.text(lo.value(ptr, Point(tuple(coords), 1)), 1)
+    lo.memo = {}
+    return lo.em.op(f"ptrtoint ptr {text} to i64")
 
 
 def _constant_memory(lo: Lowering, ptr: Value) -> bool:
@@ -177,30 +206,20 @@ def separable(v: Value) -> bool:
 
 
 def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:
-    """Addresses of corners of uniform groups along each dimension, and the distances in them."""
-    shape = shape_of(ptr.type)
-    zero = [Coord(0, (), None, s) for s in shape]
+    """The first address of each uniform group along each dimension, and the second where only that tells the distance
+    in the groups."""
     found: list[str] = []
-    for d, size in enumerate(shape):
+    for d, size in enumerate(shape_of(ptr.type)):
+        widths = [w for w in (size, 64, 32, 16, 8) if w <= size and size % w == 0]
         lanes = next(
-            (
-                w
-                for w in (size, 64, 32, 16, 8)
-                if w <= size and size % w == 0
-                and all(uniform_along(lo, ptr, d, i, w) for i in range(0, size, w))
-            ),
+            (w for w in widths if all(uniform_along(lo, ptr, d, i, w) for i in range(0, size, w))),
             0,
-        )  # fmt: skip
+        )
         if not lanes:
             return None
-        for i in range(0, size, lanes):
-            for more in (0, 1) if size > 1 else (0,):  # the second element tells the distance
-                coords = list(zero)
-                coords[d] = Coord(i + more, (), None, size)
-                lo.memo = {}
-                text = lo.text(lo.value(ptr, Point(tuple(coords), 1)), 1)
-                found.append(lo.em.op(f"ptrtoint ptr {text} to i64"))
-    lo.memo = {}
+        found += [_address(lo, ptr, d, i) for i in range(0, size, lanes)]
+        if size > 1 and not contiguous_along(lo, ptr, d, lanes):
+            found += [_address(lo, ptr, d, i + 1) for i in range(0, size, lanes)]
     return found
 
 

@@ -35,14 +35,14 @@ def tile_product(lo: Lowering, p: Product) -> None:
     """Extents of c are multiples of 16, those of k of 16 words."""
     configure(lo)
     name = "llvm.x86.tdpbf16ps" if p.word == "pair" else "llvm.x86.tdpbssd"
-    for width, columns, first, count in panels(p.n, WORDS, 2):
-        with lo.em.loop(0, count, 1) as panel:
-            column = lo.index(panel, 1, count).times(width * columns)
-            column = column.plus(Coord(first, (), None, first + 1))
-            for height, rows, first_row, blocks in panels(p.m, ROWS, 2):
-                with lo.em.loop(0, blocks, 1) as block:
-                    row = lo.index(block, 1, blocks).times(height * rows)
-                    row = row.plus(Coord(first_row, (), None, first_row + 1))
+    for height, rows, first_row, blocks in panels(p.m, ROWS, 2):
+        with lo.em.loop(0, blocks, 1) as block:
+            row = lo.index(block, 1, blocks).times(height * rows)
+            row = row.plus(Coord(first_row, (), None, first_row + 1))
+            for width, columns, first, count in panels(p.n, WORDS, 2):
+                with lo.em.loop(0, count, 1) as panel:
+                    column = lo.index(panel, 1, count).times(width * columns)
+                    column = column.plus(Coord(first, (), None, first + 1))
                     _block(lo, p, name, (rows, columns), row, column)
 
 
@@ -65,11 +65,14 @@ def _block(
         for i in range(rows)
         for j in range(columns)
     ]
-    for register, ptr in sums:
-        if p.zero:
-            em.call_here("void", "llvm.x86.tilezero", f"i8 {register}")
-        else:
-            _tile(lo, "loadd", register, ptr, str(4 * p.n))
+    if p.zero != "false":
+        with em.branch(p.zero):
+            for register, _ in sums:
+                em.call_here("void", "llvm.x86.tilezero", f"i8 {register}")
+    if p.zero != "true":
+        with em.branch(p.zero, negate=True):
+            for register, ptr in sums:
+                _tile(lo, "loadd", register, ptr, str(4 * p.n))
     for a, b, depth in p.terms:
         assert isinstance(b, Panels)
         step = WORDS if depth > UNROLL_STEPS * WORDS else depth
@@ -84,11 +87,11 @@ def _block(
 
 
 def _step(lo: Lowering, name: str, lefts: list[tuple[str, str]], right: str, columns: int) -> None:
-    """One tile along k: loads stand as early as the registers allow."""
+    """One tile along k."""
     em, stride = lo.em, str(4 * WORDS * columns)
-    for j in range(columns):
-        _tile(lo, "loadd", 6 + j, em.op(f"getelementptr i32, ptr {right}, i64 {WORDS * j}"), stride)
     for i, (ptr, distance) in enumerate(lefts):
         _tile(lo, "loadd", 4 + i, ptr, distance)
-        for j in range(columns):
+    for j in range(columns):
+        _tile(lo, "loadd", 6 + j, em.op(f"getelementptr i32, ptr {right}, i64 {WORDS * j}"), stride)
+        for i in range(len(lefts)):
             em.call_here("void", name, f"i8 {2 * i + j}", f"i8 {4 + i}", f"i8 {6 + j}")
