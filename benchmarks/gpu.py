@@ -2,7 +2,8 @@
 
     python benchmarks/gpu.py [--only softmax,matmul] [--rep MS]
 
-Times are medians in ms of single calls with a cold L2. The last column compares tessera with Triton's time.
+Times are medians in ms of single calls with a cold L2, a call of each program after the other, so that all meet the
+same clock rates. The last column compares tessera with Triton's time.
 """
 
 from __future__ import annotations
@@ -237,9 +238,34 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         )
 
 
+def in_turn(calls: dict[str, Callable[[], Any]], rep: float) -> dict[str, float]:
+    """Median ms of each call; in each round one call of each. About `rep` ms for each, five rounds at least."""
+    flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        call()
+    spent, rounds = 0.0, 0
+    while rounds < 5 or (spent < rep * len(calls) and rounds < 1000):
+        marks = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in calls
+        ]
+        for call, (start, end) in zip(calls.values(), marks, strict=True):
+            flush.zero_()
+            start.record()
+            call()
+            end.record()
+        torch.cuda.synchronize()
+        for name, (start, end) in zip(calls, marks, strict=True):
+            times[name].append(start.elapsed_time(end))
+            spent += times[name][-1]
+        rounds += 1
+    return {name: sorted(found)[len(found) // 2] for name, found in times.items()}
+
+
 def measure(case: Case, compilers: list[str], rep: float) -> list[Any]:
     """One row; results that differ from torch's by more than 1 % of its largest value are marked."""
-    times: dict[str, float] = {}
+    calls: dict[str, Callable[[], Any]] = {}
     marks: dict[str, str] = {}
     expected = case.reference().float()
     for compiler in compilers:
@@ -251,11 +277,12 @@ def measure(case: Case, compilers: list[str], rep: float) -> list[Any]:
             else:
                 error = (result.float() - expected).abs().max() / expected.abs().max()
             marks[compiler] = "" if error < 0.01 else f" WRONG {error:.1e}"
-            times[compiler] = do_bench(call, rep=rep, return_mode="median")
+            calls[compiler] = call
         except Exception as error:
             print(f"{case.name} by {compiler}: {type(error).__name__}: {str(error)[:500]}")
-            times[compiler], marks[compiler] = float("nan"), " FAILED"
-    times["torch"] = do_bench(case.reference, rep=rep, return_mode="median")
+            marks[compiler] = " FAILED"
+    timed = in_turn({**calls, "torch": case.reference}, rep)
+    times = {who: timed.get(who, float("nan")) for who in (*compilers, "torch")}
     per = 1e-6 if case.unit == "GB/s" else 1e-9
     rates = [
         f"{case.work / times[who] * per:,.0f} {case.unit}{marks.get(who, '')}"
