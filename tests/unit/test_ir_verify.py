@@ -126,7 +126,7 @@ BROKEN = [
     ("%x: tile<8xfp32> = local_index %m, %i", "the first operand is not shared memory"),
     (ALLOC + "%x: token = async_copy %tp, %s, _, _", "source and target differ"),
     (ALLOC + "%x: token = async_copy %m, %s, _, _", "the first operand is not a pointer"),
-    ("%x: tile<4x4xfp32> = wgmma %m, %n, %sq {instruction='x', warpgroups=[1, 1]}", "second operand is not in shared memory"),
+    ("%x: tile<4x4xfp32> = wgmma %m, %n, %sq {instruction='x', warpgroups=[1, 1]}", "operand is not in shared memory"),
     ("%x: fp32 = mma %f, %f, %f {instruction='x'}", "operands are not tiles"),
 ]  # fmt: skip
 
