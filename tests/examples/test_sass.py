@@ -87,6 +87,19 @@ def attention() -> list[Any]:
     return found
 
 
+def attention_through_descriptors() -> list[Any]:
+    """Large tiles hand the producer's registers over."""
+    found: list[Any] = []
+    for made in example("12").specimens():
+        tile, warps = made.constants, made.options["num_warps"]
+        wanted = ("HGMMA", "UTMALDG", "UTMASTG", *(["USETMAXREG"] if warps >= 8 else []))
+        label = (
+            f"descriptors-attention-{tile['DIM']}-{tile['BLOCK_M']}" + "-causal" * tile["CAUSAL"]
+        )
+        found.append(pytest.param(made, wanted, id=label))
+    return found
+
+
 def streams() -> list[Any]:
     """Kernels bound by memory: loads into registers, or copies that pass by them."""
     return [
@@ -98,7 +111,13 @@ def streams() -> list[Any]:
 
 @pytest.mark.parametrize(
     ("specimen", "wanted"),
-    [*products_through_pointers(), *products_through_descriptors(), *attention(), *streams()],
+    [
+        *products_through_pointers(),
+        *products_through_descriptors(),
+        *attention(),
+        *attention_through_descriptors(),
+        *streams(),
+    ],  # fmt: skip
 )
 def test_instructions(specimen: common.Specimen, wanted: tuple[str, ...]):
     kernel = compile_specimen(specimen, 90)
