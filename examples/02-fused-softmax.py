@@ -54,7 +54,7 @@ def softmax(x: Any, out: Any) -> None:
     block = tessera.next_power_of_2(cols)
     kernel = softmax_kernel if block <= LONGEST_TILE else long_softmax_kernel
     block = min(block, LONGEST_TILE if kernel is softmax_kernel else 4096)
-    warps = 4 if block <= 2048 else 8
+    warps = 2 if block <= 1024 else 4 if block <= 4096 and kernel is softmax_kernel else 8
     kernel[(rows,)](
         x, out, common.strides(x)[0], common.strides(out)[0], cols, BLOCK=block, num_warps=warps
     )

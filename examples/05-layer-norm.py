@@ -88,11 +88,12 @@ def merge_kernel(
 class LayerNorm:
     """Buffers and launches for one shape."""
 
-    def __init__(self, device: common.Device, rows: int, cols: int, eps: float = 1e-5) -> None:
+    def __init__(
+        self, device: common.Device, rows: int, cols: int, eps: float = 1e-5, dtype: str = "float32"
+    ) -> None:
         self.rows, self.cols, self.eps = rows, cols, eps
         self.block = tessera.next_power_of_2(cols)
-        self.warps = 4 if self.block <= 2048 else 8
-        self.y, self.dx = device.empty(rows, cols), device.empty(rows, cols)
+        self.y, self.dx = device.empty(rows, cols, dtype=dtype), device.empty(rows, cols)
         self.mean, self.rstd = device.empty(rows), device.empty(rows)
         self.dw, self.db = device.empty(cols), device.empty(cols)
         self.parts = device.zeros(2, GROUPS, cols)
@@ -101,7 +102,7 @@ class LayerNorm:
     def forward(self, x: Any, w: Any, b: Any) -> None:
         forward_kernel[(self.rows,)](
             x, w, b, self.y, self.mean, self.rstd, self.cols, self.eps,
-            BLOCK=self.block, num_warps=self.warps,
+            BLOCK=self.block, num_warps=4 if self.block <= 4096 else 8,
         )  # fmt: skip
 
     def backward(self, dy: Any, x: Any, w: Any) -> None:
@@ -109,7 +110,8 @@ class LayerNorm:
         dw_parts, db_parts = self.parts[0], self.parts[1]
         backward_kernel[(min(PROGRAMS, self.rows),)](
             dy, x, w, self.mean, self.rstd, self.dx, dw_parts, db_parts, self.locks,
-            self.rows, self.cols, GROUPS=GROUPS, BLOCK=self.block, num_warps=self.warps,
+            self.rows, self.cols, GROUPS=GROUPS, BLOCK=self.block,
+            num_warps=4 if self.block <= 2048 else 8,
         )  # fmt: skip
         merge_kernel[(tessera.cdiv(self.cols, 64),)](
             dw_parts, db_parts, self.dw, self.db, self.cols, GROUPS=GROUPS, BLOCK=64

@@ -1,0 +1,168 @@
+"""NVIDIA's compute-sanitizer over the examples' kernels, at sizes that it gets through in a minute.
+
+    python benchmarks/sanitize.py [--tools memcheck,racecheck] [--only softmax,attention] [--log FILE]
+
+Prints what each tool counts; exit status 1 if that is more than nothing. racecheck knows shared memory only, and not
+every way in which copies of the tensor engine and mbarriers order accesses: read what it reports with that in mind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import products
+import sources
+
+import common
+
+Program = Callable[[common.Device], None]
+SUMMARY = re.compile(r"(ERROR SUMMARY|RACECHECK SUMMARY): (\d+)")
+
+
+def elementwise(device: common.Device) -> None:
+    x, out = device.normal(3000), device.empty(3000)
+    sources.example("01").add(x, x, out)
+    sources.example("04").dropout(x, out, 0.3, 7)
+
+
+def softmax(device: common.Device) -> None:
+    for rows, cols in ((5, 1000), (3, 5000), (2, 20000)):
+        x = device.normal(rows, cols)
+        sources.example("02").softmax(x, device.empty(rows, cols))
+
+
+def layer_norm(device: common.Device) -> None:
+    rows, cols = 70, 1000
+    x, w = device.normal(rows, cols), device.normal(cols)
+    norm = sources.example("05").LayerNorm(device, rows, cols)
+    norm.forward(x, w, w)
+    norm.backward(x, x, w)
+    sources.example("07").rms_norm(x, w, device.empty(rows, cols))
+
+
+def cross_entropy(device: common.Device) -> None:
+    rows, vocabulary = 3, 20000
+    module = sources.example("08")
+    logits, targets = device.normal(rows, vocabulary), device.array(device.random.integers(0, 9, 3))
+    loss, lse = device.empty(rows), device.empty(rows)
+    module.cross_entropy(logits, targets, loss, lse)
+    module.cross_entropy_gradient(logits, targets, lse, device.empty(rows, vocabulary))
+
+
+def halves(device: common.Device, *shape: int) -> Any:
+    return device.normal(*shape, dtype=device.pick("float32", "float16"))
+
+
+def small_products(device: common.Device) -> None:
+    a, b = halves(device, 200, 600), halves(device, 600, 328)
+    for atomic in (True, False):
+        sources.example("15").SplitMatmul(device, 200, 328, 600, atomic).run(a, b)
+    sources.example("16").StreamMatmul(device, 200, 328, 600).run(a, b)
+    sources.example("13").gemv(
+        a, b[:, 0] if not device.is_gpu else b[:, 0].contiguous(), device.empty(200)
+    )
+
+
+def matrix_products(device: common.Device) -> None:
+    """Through pointers and through descriptors, on a GPU: fp16, tf32, fp8."""
+    if not device.is_gpu:
+        return
+    import torch
+
+    a, b, c = halves(device, 512, 512), halves(device, 512, 512), halves(device, 512, 512)
+    products.pointer_call(a, b, c, (128, 256, 64, 8, 3))()
+    products.pointer_call(a, b.T, c, (128, 128, 64, 4, 3))()
+    products.descriptor_call(a, b.T, c, (128, 256, 64, 8, 4), 3)()
+    products.descriptor_call(a.float(), b.float().T, c.float(), (128, 128, 32, 8, 3), 3)()
+    bytes_a, bytes_b = (x.to(torch.float8_e4m3fn) for x in (a, b))
+    products.descriptor_call(bytes_a, bytes_b.T, c, (128, 256, 128, 8, 3), 3)()
+
+
+def attention(device: common.Device) -> None:
+    for length, dim, causal in ((256, 64, False), (256, 128, True), (200, 64, True)):
+        q, k, v, dout = (halves(device, 2, length, dim) for _ in range(4))
+        call = sources.example("06").Attention(device, 2, length, dim, causal)
+        call.forward(q, k, v)
+        call.backward(q, k, v, dout)
+        if length % 128 == 0:
+            sources.example("12").Attention(device, 2, length, dim, causal).forward(q, k, v)
+
+
+def decoding(device: common.Device) -> None:
+    q, k = halves(device, 8, 128), halves(device, 2, 700, 128)
+    sources.example("14").Decoding(device, 2, 4, 700, 128).run(q, k, k)
+
+
+PROGRAMS: dict[str, Program] = {
+    "elementwise": elementwise,
+    "softmax": softmax,
+    "norms": layer_norm,
+    "cross entropy": cross_entropy,
+    "matrix products": matrix_products,
+    "small products": small_products,
+    "attention": attention,
+    "decoding": decoding,
+}
+
+
+def run(device: common.Device, only: list[str]) -> None:
+    for name, program in PROGRAMS.items():
+        if not only or any(word in name for word in only):
+            print(name, flush=True)
+            program(device)
+    if device.is_gpu:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def sanitize(tool: str, only: str, log: Path | None) -> int:
+    """What `tool` counts in a process that runs the programs; its report goes to `log`."""
+    sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(sanitizer):
+        sys.exit("compute-sanitizer was found neither on PATH nor in /usr/local/cuda/bin")
+    command = [sanitizer, "--tool", tool, sys.executable, __file__, "--run", "--only", only]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    report = done.stdout + done.stderr
+    if log is not None:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(report)
+    found = SUMMARY.findall(report)
+    if done.returncode or not found:
+        print(report[-4000:])
+        sys.exit(f"{tool}: the programs did not run to their end")
+    lines = [
+        line for line in report.splitlines() if re.search(r"=+ .*(Error|Warning|hazard)", line)
+    ]
+    for line in dict.fromkeys(lines):
+        print(line)
+    return sum(int(count) for _, count in found)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", default="memcheck,racecheck")
+    parser.add_argument("--only", default="", help="parts of names, comma-separated")
+    parser.add_argument("--log", type=Path, help="file that the tools' reports are added to")
+    parser.add_argument("--run", action="store_true", help="run the programs without a tool")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    args = parser.parse_args()
+    if args.run:
+        run(common.Device(args.device), [word for word in args.only.split(",") if word])
+        return 0
+    counts = {tool: sanitize(tool, args.only, args.log) for tool in args.tools.split(",")}
+    for tool, count in counts.items():
+        print(f"{tool}: {count}")
+    return int(any(counts.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
