@@ -22,7 +22,13 @@ from functools import cache, partial
 from typing import Any
 
 from tessera.config import knobs
-from tessera.errors import AutotunerError, CompileTimeAssertionFailure, OutOfResources, PTXASError
+from tessera.errors import (
+    AutotunerError,
+    CompilationTimeout,
+    CompileTimeAssertionFailure,
+    OutOfResources,
+    PTXASError,
+)
 from tessera.runtime import tuning_store
 from tessera.runtime.async_compile import AsyncCompileMode, active_mode
 from tessera.runtime.benchmark import do_bench as default_do_bench
@@ -35,8 +41,8 @@ from tessera.runtime.tuning_progress import Progress
 
 QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
 LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
-# A config that cannot be built or does not fit is slow, not wrong.
-UNFIT = (OutOfResources, CompileTimeAssertionFailure, PTXASError)
+# A config that cannot be built, or not in time, or does not fit is slow, not wrong.
+UNFIT = (OutOfResources, CompileTimeAssertionFailure, CompilationTimeout, PTXASError)
 FAILED = [float("inf")] * 3
 
 

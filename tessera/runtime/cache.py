@@ -144,6 +144,13 @@ def decode(key: str, data: bytes) -> Entry | None:
     payload = memoryview(data)[len(MAGIC) + DIGEST_BYTES :]
     if hashlib.sha256(payload).digest() != data[len(MAGIC) : len(MAGIC) + DIGEST_BYTES]:
         return None
+    try:
+        return _parts(key, payload)
+    except (KeyError, TypeError, ValueError):  # sound, but of a version that writes other tables
+        return None
+
+
+def _parts(key: str, payload: memoryview) -> Entry | None:
     start = 8 + int.from_bytes(payload[:8], "little")
     head = json.loads(bytes(payload[8:start]))
     if head["key"] != key:

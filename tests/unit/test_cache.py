@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import errno
+import hashlib
+import json
 import multiprocessing
 import os
 import warnings
@@ -106,6 +108,66 @@ def test_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.Mon
         store.put(KEY, PARTS)
     assert store.get(KEY) == PARTS
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def _sealed(payload: bytes) -> bytes:
+    return cache.MAGIC + hashlib.sha256(payload).digest() + payload
+
+
+@pytest.mark.parametrize(
+    "table",
+    [b"[]", b"{}", b"no json", b'{"key": 1}', json.dumps({"key": KEY, "parts": [["a", "bytes"]]}).encode(),
+     json.dumps({"key": KEY, "parts": 3}).encode(), json.dumps({"key": KEY, "parts": [["a", "json", 5]]}).encode()],
+)  # fmt: skip
+def test_sound_entries_of_another_version_are_misses(tmp_path: Path, table: bytes):
+    store = DiskCache(tmp_path)
+    store.put(KEY, PARTS)
+    file_of(store).write_bytes(_sealed(len(table).to_bytes(8, "little") + table + b"data"))
+    assert store.get(KEY) is None
+    file_of(store).parent.mkdir(exist_ok=True)
+    file_of(store).write_bytes(_sealed(b""))
+    assert store.get(KEY) is None
+    store.put(KEY, PARTS)
+    assert store.get(KEY) == PARTS
+
+
+def test_renames_of_a_network_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A rename that was done may be reported as failed; an open file may have been replaced elsewhere."""
+    real, store = os.replace, DiskCache(tmp_path)
+
+    def told_twice(source: str, target: str) -> None:
+        real(source, target)
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+
+    monkeypatch.setattr(os, "replace", told_twice)
+    with pytest.warns(CacheWarning):
+        store.put(KEY, PARTS)
+    assert store.get(KEY) == PARTS
+    assert DiskCache(tmp_path).get(KEY) == PARTS
+
+    def stale(path: Path) -> bytes:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    assert DiskCache(tmp_path).get(KEY) is None
+    monkeypatch.undo()
+    assert DiskCache(tmp_path).get(KEY) == PARTS
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")
+def test_read_only_folder(tmp_path: Path):
+    store = DiskCache(tmp_path)
+    store.put(KEY, PARTS)
+    for folder in (file_of(store).parent, tmp_path):
+        folder.chmod(0o555)
+    try:
+        other = key_of("other")
+        with pytest.warns(CacheWarning, match="TESSERA_CACHE_DIR"):
+            store.put(other, PARTS)
+        assert store.get(other) == store.get(KEY) == PARTS
+    finally:
+        for folder in (tmp_path, file_of(store).parent):
+            folder.chmod(0o755)
 
 
 def test_shared_folder_is_second_and_never_changed(tmp_path: Path):
