@@ -3,8 +3,8 @@
     python benchmarks/compile_time.py [--rounds 3] [--only matmul] [--stages] [--json FILE]
 
 Nothing is read from a disk cache; the two compilers take turns and the median of the rounds counts. The first
-compilation of the process, which also loads LLVM, is timed apart. Also: `import` in a fresh process. --stages shows
-where our time goes.
+compilation of the process, which also loads LLVM, is timed apart. Also, in fresh processes: `import`, and a warm start,
+which is import and a kernel from the disk cache. --stages shows where our time goes.
 """
 
 # pyright: basic
@@ -34,6 +34,20 @@ from tessera.config import knobs
 from tessera.testing import print_table
 
 WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "GROUP_M": 8}
+START = """
+import {api}
+import {api}.language as tl
+from {api}.backends.compiler import GPUTarget
+from {api}.compiler import ASTSource
+
+@{api}.jit
+def add(x, y, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n) + tl.load(y + i, i < n), i < n)
+
+kinds = dict(x="*fp32", y="*fp32", out="*fp32", n="i32", BLOCK="constexpr")
+{api}.compile(ASTSource(add, kinds, dict(BLOCK=1024)), target=GPUTarget("cuda", 90, 32))
+"""
 Case = tuple[Any, dict[str, str], dict[str, Any], dict[str, Any]]
 
 
@@ -92,22 +106,37 @@ def seconds(work: Any, case: Case) -> float:
     return time.perf_counter() - start
 
 
+def warm_start_seconds(package: str, rounds: int) -> float:
+    """Import and a kernel from the disk cache in a fresh process, less the start of Python."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "start.py"
+        path.write_text(START.format(api=package))
+        caches = {f"{name}_CACHE_DIR": folder for name in ("TESSERA", "TRITON")}
+        return process_seconds([str(path)], rounds, {**caches, "TRITON_ALWAYS_COMPILE": "0"})
+
+
 def import_seconds(package: str, rounds: int) -> float:
     """`import package` in a fresh process, less the start of Python."""
+    return process_seconds(["-c", f"import {package}"], rounds, {})
 
-    def run(code: str) -> float:
+
+def process_seconds(arguments: list[str], rounds: int, environment: dict[str, str]) -> float:
+    """What Python takes for `arguments`, less its start; the first run does not count."""
+
+    def run(arguments: list[str]) -> float:
         start = time.perf_counter()
         # With byte code on disk, as installers leave it.
-        environment = {
+        variables = {
             **os.environ,
+            **environment,
             "PYTHONPATH": os.pathsep.join(sys.path),
             "PYTHONDONTWRITEBYTECODE": "",
         }
-        subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+        subprocess.run([sys.executable, *arguments], check=True, env=variables)
         return time.perf_counter() - start
 
-    run(f"import {package}")
-    return statistics.median(run(f"import {package}") - run("pass") for _ in range(rounds))
+    run(arguments)
+    return statistics.median(run(arguments) - run(["-c", "pass"]) for _ in range(rounds))
 
 
 def row(name: str, us: list[float], them: list[float]) -> list[Any]:
@@ -130,7 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(TRITON_CACHE_DIR=folder, TRITON_ALWAYS_COMPILE="1")
         rows = measure(arguments.only, arguments.rounds, with_triton)
-    ratios = [r[3] for r in rows[1:-1] if r[3]]
+    ratios = [r[3] for r in rows[1:-2] if r[3]]
     print_table(
         f"cold compile, sm_90a, ms (tessera {tessera.__version__})",
         ["", "ours", "Triton", "ratio"],
@@ -156,11 +185,9 @@ def measure(only: str, rounds: int, with_triton: bool) -> list[list[Any]]:
             if theirs:
                 times[1].append(seconds(tritons, theirs[name]))
         rows.append(row(name, *times))
-    imports = [
-        [import_seconds("tessera", rounds)],
-        [import_seconds("triton", rounds)] if theirs else [],
-    ]
-    rows.append(row("import", *imports))
+    for name, measured in (("import", import_seconds), ("warm start", warm_start_seconds)):
+        us, them = [measured("tessera", rounds)], [measured("triton", rounds)] if theirs else []
+        rows.append(row(name, us, them))
     return rows
 
 
