@@ -175,9 +175,17 @@ def convert(x: np.ndarray, source: Any, target: Any, rounding: str = "rtne") -> 
         return _to_int(x, target) if source.is_floating() else x.astype(carrier(target))
     if rounding == "rtz" and source.is_floating() and source.bits > target.bits:
         return _truncate(x, target)
-    if source is float64 and target.bits < 32:
-        x = x.astype(np.float32)  # through fp32, as the hardware does
+    if source is float64 and target is bfloat16:
+        x = _to_odd(x)
     return settle(x, target)
+
+
+def _to_odd(x: np.ndarray) -> np.ndarray:
+    """float64 toward zero to float32, the last bit set where that is not exact: rounding once more, to fewer bits,
+    then gives what rounding once would."""
+    cut = _truncate(x, float32)
+    inexact = np.isfinite(x) & (cut.astype(np.float64) != x)
+    return (cut.view(np.uint32) | inexact.astype(np.uint32)).view(np.float32)
 
 
 def bits_type(t: Any) -> Any:

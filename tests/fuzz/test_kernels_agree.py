@@ -2,7 +2,8 @@
 
 A kernel is a list of statements on int32, fp32 and int1 tiles and int32 scalars: operators, casts, selections,
 reductions, scans, permutations, loads at computed places, branches and loops with break and continue. Only operations
-with one right answer occur (no fused products, sums of floats in one order), so results must agree bit for bit.
+with one right answer occur (no fused products, sums of floats in one order; minimum and maximum, which leave the sign
+of a zero open, are followed by + 0.0, lest a division make infinities of it), so results must agree bit for bit.
 A failure prints the source: it can be pasted into a file and run.
 """
 
@@ -97,8 +98,8 @@ class Generator:
             lambda: f"({a} {self.pick(FLOAT_OPS)} {b})",
             lambda: f"({a} {self.pick(FLOAT_OPS)} {self.random.choice([0.5, -1.25, 3.0, 1e10, -0.0])})",
             lambda: f"tl.where({v('b', d)}, {a}, {b})",
-            lambda: f"tl.maximum({a}, {b})",
-            lambda: f"tl.minimum({a}, {b})",
+            lambda: f"(tl.maximum({a}, {b}) + 0.0)",
+            lambda: f"(tl.minimum({a}, {b}) + 0.0)",
             lambda: f"tl.abs({a})",
             lambda: f"(-{a})",
             lambda: f"tl.floor({a})",
@@ -109,7 +110,7 @@ class Generator:
             lambda: f"{a}.to(tl.float16).to(tl.float32)",
             lambda: f"{a}.to(tl.float64).to(tl.float32)",
             lambda: f"tl.flip({a}, 0)",
-            lambda: f"tl.max(tl.reshape({a}, 8, 8), 0)[None, :].broadcast_to(8, 8).reshape({N})",
+            lambda: f"(tl.max(tl.reshape({a}, 8, 8), 0)[None, :].broadcast_to(8, 8).reshape({N}) + 0.0)",
         ])()  # fmt: skip
 
     def _b(self, d: int) -> str:

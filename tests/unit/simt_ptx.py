@@ -69,7 +69,8 @@ def _float8_codes(type) -> tuple[np.ndarray, np.ndarray]:
 def _narrow8(type, x: np.ndarray) -> np.ndarray:
     """Nearest code, ties to even, saturating."""
     values, codes = _float8_codes(type)
-    near = np.abs(np.abs(x.astype(np.float64))[:, None] - values[None, :])
+    size = np.minimum(np.abs(x.astype(np.float64)), np.nanmax(values[np.isfinite(values)]))
+    near = np.abs(size[:, None] - values[None, :])
     near = np.where((codes & 1)[None, :], np.nextafter(near, np.inf), near)
     best = codes[np.argmin(np.where(np.isnan(near), np.inf, near), axis=1)]
     best = np.where(np.isinf(x), codes[-1], best)

@@ -205,11 +205,29 @@ def cast(x: Lanes, text: str, source: Any, target: Any, rounding: str = "rtne") 
     if target.is_int():
         return _float_to_int(x, text, source, target)
     if is_small_float(target):
-        return narrow(x, cast(x, text, source, float32), target, rounding)
-    name = "fpext" if target is float64 else "fptrunc"
+        single = _toward_zero(x, text, odd=True) if source is float64 else text
+        return narrow(x, single, target, rounding)
     if source == target:
         return text
+    if target is float32 and rounding == "rtz":
+        return _toward_zero(x, text)
+    name = "fpext" if target is float64 else "fptrunc"
     return x.convert(name, lane_type(source, 1), text, lane_type(target, 1))
+
+
+def _toward_zero(x: Lanes, text: str, odd: bool = False) -> str:
+    """fp64 to the fp32 next to it toward zero. `odd`: where that is not exact its last bit is set, so that rounding
+    once more, to a type of fewer bits, gives what rounding once would."""
+    near = x.convert("fptrunc", "double", text, "float")
+    back = x.convert("fpext", "float", near, "double")
+    bits = x.convert("bitcast", "float", near, "i32")
+    sizes = (x.call("fabs", "double", back), x.call("fabs", "double", text))
+    over = x.cmp("fcmp ogt", "double", *sizes)
+    bits = x.select("i32", over, x.op("sub", "i32", bits, x.int("i32", 1)), bits)
+    if odd:
+        last = x.convert("zext", "i1", x.cmp("fcmp one", "double", back, text), "i32")
+        bits = x.op("or", "i32", bits, last)
+    return x.convert("bitcast", "i32", bits, "float")
 
 
 def _pointer_cast(x: Lanes, text: str, source: Any, target: Any) -> str:

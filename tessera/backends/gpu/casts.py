@@ -177,7 +177,10 @@ def _float8(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
             return
         fl.set(op.result, [_from_float32(fl, target, x) for x in middle])
         return
-    wide = [convert(fl, source, float32, x) if source is not float32 else x for x in names]
+    if source is float64:
+        wide = [_round_to_odd(fl, x) for x in names]
+    else:
+        wide = [convert(fl, source, float32, x) if source is not float32 else x for x in names]
     fl.set(op.result, _narrow8(fl, target, wide, op.rounding))
 
 

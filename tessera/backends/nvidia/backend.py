@@ -15,7 +15,7 @@ from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, wgmma
 from tessera.backends.nvidia.emit import RESIDENT_THREADS, NvidiaTarget
 from tessera.backends.nvidia.target import facts_for
 from tessera.config import knobs
-from tessera.dtypes import pointer_type
+from tessera.dtypes import FP8, pointer_type
 from tessera.errors import LaunchError, PTXASError
 from tessera.ir import Module, PassManager
 from tessera.passes import neutral_pipeline
@@ -52,10 +52,9 @@ class NvidiaBackend(Backend):
             )
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
-        fp8 = ("fp8e5", "fp8e4b15") + (("fp8e4nv",) if self.capability >= 89 else ())
         defaults: dict[str, Any] = {
             "backend_name": self.name,
-            "supported_fp8_dtypes": tuple(sorted(fp8)),
+            "supported_fp8_dtypes": tuple(sorted(t.name for t in FP8)),  # most by software
             "deprecated_fp8_dot_operand_dtypes": ("fp8e4b15",) if self.capability >= 90 else (),
             "default_dot_input_precision": "tf32",
             "max_num_imprecise_acc_default": 2**30 if self.capability == 90 else 0,
