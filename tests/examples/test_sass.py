@@ -117,7 +117,7 @@ def streams() -> list[Any]:
         *attention(),
         *attention_through_descriptors(),
         *streams(),
-    ],  # fmt: skip
+    ],
 )
 def test_instructions(specimen: common.Specimen, wanted: tuple[str, ...]):
     kernel = compile_specimen(specimen, 90)
