@@ -61,6 +61,8 @@ def _body(
     late: set[Op],
 ) -> list[Value]:
     out: list[Value] = []
+    if running is not None:
+        running.pending = 1
     for n, r in enumerate(readers):
         slot, phase = state[2 * n : 2 * n + 2]
         before = set(loop.body)
@@ -110,7 +112,6 @@ def _give_back(
     r: Ring, end: Builder, loop: ForOp, slot: Value, views: list[Value], running: WgmmaOp | None
 ) -> None:
     if running is not None and any(v in views for v in _roots(running)):
-        running.pending = 1
         before = _previous(end, slot, r.stages)
         begun = end.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
         end.insert(ByteBarrierArriveOp(r.empty, before, begun, [], groups=r.groups))

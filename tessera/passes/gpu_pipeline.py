@@ -16,6 +16,7 @@ from tessera.passes.overlap import overlap_products
 from tessera.passes.pipeline import pipeline
 from tessera.passes.prefetch import prefetch
 from tessera.passes.promote import promote
+from tessera.passes.rotate import rotate
 from tessera.passes.specialize import keep_whole, specialize
 from tessera.passes.split_loops import split_loops
 from tessera.passes.tensor_maps import number_tensor_maps
@@ -35,6 +36,7 @@ def gpu_passes(facts: GpuFacts, pointer_maps: bool = True) -> list[Pass]:
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
         prefetch.bind(facts=facts),  # needs layouts, too: a thread copies what it would load
+        rotate,  # needs to know what is read back from shared memory
         specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
         pipeline.bind(
             facts=facts

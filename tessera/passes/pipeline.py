@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1, int32, int64
 from tessera.ir import (
     Block,
@@ -99,7 +100,8 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
             if running is None:
                 late = delayable(loop, {s.alloc for s in streams}, CHAINED_WORDS)
             wanted = loop.num_stages or default
-            stages, lag = _stages(wanted, streams, facts, running is not None, bool(late))
+            room = facts.max_shared_bytes - _beside(loop, streams, module.attrs["num_warps"], facts)
+            stages, lag = _stages(wanted, streams, facts, room, running is not None, bool(late))
             if stages > 1:
                 done = Pipeline(loop, streams, stages, running if lag else None, bool(late) and lag)
                 if late and lag and module.attrs["num_warps"] > WARPS:
@@ -128,35 +130,47 @@ class Stream:
         return self.alloc.bytes
 
 
+def _beside(loop: ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts) -> int:
+    """Bytes of shared memory that the loop needs beside its rings."""
+    rings: set[Op] = {s.alloc for s in streams}
+    roots = [_root(v) for op in loop.walk() for v in (*op.operands, *op.results)]
+    others = {op for op in roots if isinstance(op, LocalAllocOp) and op not in rings}
+    scratch = max((scratch_bytes(op, num_warps, facts) for op in loop.walk()), default=0)
+    return sum(op.bytes for op in others) + scratch
+
+
 def _stages(
-    wanted: int, streams: list[Stream], facts: GpuFacts, running: bool, late: bool
+    wanted: int, streams: list[Stream], facts: GpuFacts, room: int, running: bool, late: bool
 ) -> tuple[int, bool]:
-    """(as many stages as are wanted and fit, 1 when there is nothing to do; whether products may run on, or be
-    an iteration late).
+    """(as many stages as are wanted and fit into `room` bytes, 1 when there is nothing to do; whether products may run
+    on, or be an iteration late).
 
     A product that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
     programs would then share a processor: then the copies run one iteration less ahead, or with three stages
     the product waits."""
     if not streams:
         return 1, False
-    fit = facts.max_shared_bytes // sum(s.bytes for s in streams)
-    stages = max(1, min(wanted, fit))
+    size = sum(s.bytes for s in streams)
+    fit, most = facts.max_shared_bytes // size, room // size
+    stages = max(1, min(wanted, most))
     if not (running or late) or stages < 2:
         return stages, False
-    if stages + 1 <= fit and fit // (stages + 1) == fit // stages:
+    if stages + 1 <= most and fit // (stages + 1) == fit // stages:
         return stages + 1, True
     return stages, stages > (2 if late else 3)
 
 
 def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
     """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through
-    rings (allocations that become rings)."""
+    rings (allocations that become rings) or buffers in turn."""
     products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
     if len(products) != 1 or products[0].parent is not loop.body:
         return None
     op = products[0]
-    if any(_alloc_of(v) not in rings for v in (op.a, op.b)):
-        return None
+    for v in (op.a, op.b):
+        alloc = _alloc_of(v)
+        if alloc not in rings and (alloc is None or not alloc.attrs.get("rotates")):
+            return None
     uses = list(op.result.uses)
     carried = op.acc.op is None and op.acc.block is loop.body and len(op.acc.uses) == 1
     last = loop.body.terminator
@@ -167,6 +181,11 @@ def _alloc_of(v: Value) -> Op | None:
     """The allocation that an operand is a view of, or was read from for this product alone."""
     if isinstance(v.op, LocalLoadOp) and len(v.uses) == 1:
         v = v.op.shared
+    return _root(v)
+
+
+def _root(v: Value) -> Op | None:
+    """What made the shared memory of a view."""
     while isinstance(v.op, LocalTransOp | LocalIndexOp):
         v = v.op.operands[0]
     return v.op

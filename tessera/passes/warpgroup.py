@@ -8,7 +8,7 @@ operand that lies along M or N then comes through registers, too, as the first o
 
     a along K,  b along N                 dᵀ = bᵀ aᵀ: wgmma {transposed} %as, (local_load %bs), %cl
     a along M,  b along K                 wgmma (local_load %as), %bs, %cl
-    a along M,  b along N                 the second: b goes through registers to a buffer along K as well
+    a along M,  b along N                 one of the two: the smaller operand goes through registers to a buffer along K
 
 Which rows of the tile the instruction's rows are is chosen so that these reads meet no bank conflicts (layout/mma.py).
 Every product waits for its result here; the pipeline lets the products of a loop run on into the next iteration where
@@ -61,19 +61,19 @@ def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) ->
     ]
     if not found:
         return False
-    _Rewriting(op, min(found, key=lambda plan: plan.turned)).run()
+    _Rewriting(op, min(found, key=lambda plan: plan.turned_bytes)).run()
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a dot is computed: by which row, whether as dᵀ = bᵀ aᵀ, over how many warpgroups along rows and columns;
-    whether the second operand has to be turned first."""
+    how many bytes the second operand has if it has to be turned first."""
 
     row: WgmmaRow
     transposed: bool
     warpgroups: tuple[int, int]
-    turned: bool
+    turned_bytes: int
 
 
 def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | None:
@@ -94,7 +94,8 @@ def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | N
     )
     if row is None or not (left.fits(1) and right.fits(along_n if right.direct(row) else 1)):
         return None
-    return Plan(row, transposed, (along_m, along_n), not right.direct(row))
+    size = 0 if right.direct(row) else prod(right.shape) * right.elem.storage_bytes
+    return Plan(row, transposed, (along_m, along_n), size)
 
 
 def _warpgroups(rows: int, groups: int) -> tuple[int, int]:
@@ -155,7 +156,7 @@ class _Rewriting:
 
     def run(self) -> None:
         op, plan = self.op, self.plan
-        right = self._turned() if plan.turned else self.right.shared(self.b)
+        right = self._turned() if plan.turned_bytes else self.right.shared(self.b)
         left, rows = self._left()
         acc = self.b.emit(ConvertLayoutOp(op.acc, results=[self._accumulators(rows)]))
         a, b = (right, left) if plan.transposed else (left, right)
