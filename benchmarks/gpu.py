@@ -16,6 +16,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import orders
 import sources
 import streams
 import torch
@@ -114,6 +115,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "matmul", lambda: matmul(4096)
     for m, n, k in ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (8192, 8192, 512)):
         yield "persistent matmul", lambda m=m, n=n, k=k: persistent_matmul(m, n, k)
+    yield "products", orders.products
     yield "attention", lambda: attention(128, 4096, 64, False)
     yield "attention", lambda: attention(128, 4096, 64, True)
     yield "attention", lambda: attention(128, 4096, 128, False)
@@ -186,6 +188,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.zeros(1, device="cuda")
+    torch.backends.cuda.matmul.allow_tf32 = True
     compilers = ["tessera"] + ["triton"] * (importlib.util.find_spec("triton") is not None)
     wanted = [word for word in args.only.split(",") if word]
     rows: list[list[Any]] = []

@@ -1,0 +1,92 @@
+"""Matrix products for the GPU benchmark: operands in every order, small and odd sizes (kernels: products.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import sources
+import torch
+from cases import Case, normal
+
+from tessera.testing import do_bench
+
+
+def product(
+    dtype: Any, m: int, n: int, k: int, orders: str, tiles: Any, how: str = "pointers"
+) -> Case:
+    """`orders`: of a and b, "r" for rows that are contiguous, "c" for columns; the fastest of `tiles` counts. cuBLAS
+    has 8-bit products for "rc" only: it is timed on copies in these orders."""
+
+    def operand(rows: int, cols: int, order: str) -> torch.Tensor:
+        x = normal(*((rows, cols) if order == "r" else (cols, rows)))
+        x = (20 * x).clamp(-127, 127).to(dtype) if dtype == torch.int8 else x.to(dtype)
+        return x if order == "r" else x.T
+
+    a, b = operand(m, k, orders[0]), operand(k, n, orders[1])
+    out = {torch.int8: torch.int32, torch.float8_e4m3fn: torch.float16}.get(dtype, dtype)
+    some = torch.randint(0, m, (64,), device="cuda")
+    wide = [x.float().double() for x in (a[some], b)]
+    expected = wide[0] @ wide[1]
+    del wide
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+
+    def build(compiler: str) -> Any:
+        module = sources.load(Path(__file__).with_name("products.py"), compiler)
+        found: list[Any] = []
+        for tile in tiles:
+            c = torch.empty(m, n, device="cuda", dtype=out)
+            try:
+                if how == "pointers":
+                    call = module.pointer_call(a, b, c, tile)
+                else:
+                    call = module.descriptor_call(a, b, c, tile, processors)
+                found.append((do_bench(call, warmup=2, rep=5, return_mode="median"), call, c))
+            except Exception as error:
+                print(f"{compiler} {tile}: {type(error).__name__}: {str(error)[:200]}")
+        return min(found, key=lambda each: each[0])[1:]
+
+    name, shape = f"product, {how}", f"{m}x{n}x{k} {str(dtype)[6:]} {orders}"
+    return Case(
+        name, shape, 2.0 * m * n * k, "TFLOP/s", build, _by_cublas(a, b),
+        lambda c: (c[some].double() - expected).abs().max() / expected.abs().max(),
+    )  # fmt: skip
+
+
+def _by_cublas(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
+    if a.dtype.itemsize > 1:
+        c = torch.empty(a.shape[0], b.shape[1], device="cuda", dtype=a.dtype)
+        return lambda: torch.mm(a, b, out=c)
+    rows, cols, one = a.contiguous(), b.T.contiguous().T, torch.ones((), device="cuda")
+    if a.dtype == torch.int8:
+        return lambda: torch._int_mm(rows, cols)
+    return lambda: torch._scaled_mm(
+        rows, cols, one, one, out_dtype=torch.float16, use_fast_accum=True
+    )
+
+
+def products() -> Iterator[Case]:
+    """Orders of operands that the instructions do not read themselves; small and odd sizes. Tiles: rows, columns,
+    depth, warps, stages."""
+    wide, tall = (
+        ((128, 256, 32, 8, 4), (256, 128, 32, 8, 4)),
+        ((128, 256, 128, 8, 4), (256, 128, 128, 8, 4)),
+    )
+    for how in ("pointers", "descriptors"):
+        for orders in ("rc", "rr", "cc", "cr"):
+            yield product(torch.float32, 4096, 4096, 4096, orders, wide, how)
+        for orders in ("rc", "rr", "cc", "cr"):
+            yield product(torch.float8_e4m3fn, 8192, 8192, 8192, orders, tall, how)
+        for orders in ("rc", "rr", "cr"):
+            yield product(torch.int8, 8192, 8192, 8192, orders, tall, how)
+    half, short = torch.float16, torch.bfloat16
+    middle = ((128, 64, 64, 4, 5), (64, 128, 64, 4, 5), (64, 128, 64, 4, 6), (64, 128, 128, 4, 3))
+    few = ((32, 64, 64, 4, 5), (64, 32, 128, 4, 4), (64, 64, 128, 4, 3))
+    large = ((128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 8, 4))
+    flat = ((16, 64, 128, 4, 4), (16, 64, 256, 4, 4), (16, 128, 128, 4, 4))
+    yield product(half, 1024, 1024, 1024, "rr", middle)
+    yield product(half, 512, 512, 512, "rr", few)
+    yield product(half, 4000, 4000, 4000, "rr", large)
+    yield product(short, 8192, 8192, 512, "rr", large)
+    yield product(short, 16, 8192, 8192, "rr", flat)
