@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera.analysis.scratch import conversion_plan, staging
+from tessera.backends.gpu.access import access_for
 from tessera.backends.gpu.elementwise import bitcast, map_registers
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.types import FLOATS, float_literal, literal, llvm_type
@@ -24,8 +26,9 @@ from tessera.dtypes import (
     uint64,
 )  # fmt: skip
 from tessera.errors import InternalError
-from tessera.ir import Op, elem_of
-from tessera.ops import arith
+from tessera.ir import Op, Value, elem_of
+from tessera.layout import Access, MatrixGroup, SharedExchange
+from tessera.ops import ConvertLayoutOp, DescriptorStoreOp, arith
 
 FAR = 1 << 30  # constants below cannot carry an index of the thread past 32 bits
 
@@ -151,14 +154,34 @@ def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
         return False
     if len(names) % 2:
         return False
-    t = FLOATS[target]
-    result: list[str] = []
-    for low, high in zip(names[::2], names[1::2]):
-        both = w.pure(f"insertelement <2 x float> poison, float {low}, i32 0")
-        both = w.pure(f"insertelement <2 x float> {both}, float {high}, i32 1")
-        result += w.unpair(t, w.pure(f"fptrunc <2 x float> {both} to <2 x {t}>"))
+    t, step = FLOATS[target], _partner(fl, op.result)
+    result = [""] * len(names)
+    for i in [i for i in range(len(names)) if not i & step]:
+        both = w.pure(f"insertelement <2 x float> poison, float {names[i]}, i32 0")
+        both = w.pure(f"insertelement <2 x float> {both}, float {names[i + step]}, i32 1")
+        pair = w.pure(f"fptrunc <2 x float> {both} to <2 x {t}>")
+        result[i], result[i + step] = w.unpair(t, pair)
     fl.set(op.result, result)
     return True
+
+
+def _partner(fl: FunctionLowering, v: Value) -> int:
+    """How far apart the registers are whose 16 bits are to share a word: as they will lie in shared memory if they go
+    there next, else neighbours."""
+    for user in v.users():
+        access: Access | None = None
+        if isinstance(user, DescriptorStoreOp):
+            layout = staging(user, fl.num_warps).layout
+            access = access_for(user.value.type.layout, layout, 16, fl.target.facts().has_stmatrix)
+        elif isinstance(user, ConvertLayoutOp):
+            plan = conversion_plan(user, fl.target.facts())
+            access = plan.rounds[0].store if isinstance(plan, SharedExchange) else None
+        if access is not None:
+            group = access.groups[0]
+            word = group.words[0] if isinstance(group, MatrixGroup) else group.registers
+            step = word[0] ^ word[1] if len(word) > 1 else 1
+            return step if step.bit_count() == 1 else 1
+    return 1
 
 
 # --- 8-bit floats -----------------------------------------------------------------------------------------------

@@ -1,0 +1,63 @@
+"""Machine code of products with operands in every order: products run on, nothing is kept in memory. No GPU needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.backend import NvidiaBackend
+from tessera.compiler.source import ASTSource
+from tessera.errors import ToolNotFound
+from tests.lang.test_dot_orders import descriptor_product, pointer_product
+
+TYPES = {
+    "fp32": ("fp32", tl.float32, 32),
+    "i8": ("i32", tl.int32, 128),
+    "fp8e5": ("fp16", tl.float32, 128),
+}
+
+
+def assembled(fn: Any, signature: dict, constants: dict, warps: int) -> tuple[str, ptxas.Assembled]:
+    backend = NvidiaBackend(GPUTarget("cuda", 90, 32))
+    options = backend.parse_options({"num_warps": warps, "num_stages": 4})
+    stages = backend.stages(options)
+    aligned = {(fn.arg_names.index(name),): [["tt.divisibility", 16]] for name in signature}
+    full = {name: signature.get(name, "constexpr") for name in fn.arg_names}
+    product: Any = ASTSource(fn, full, constants, aligned).make_ir(options)
+    metadata: dict[str, Any] = {}
+    for name in ("tir", "gir", "llir", "ptx"):
+        product = stages[name](product, metadata)
+    try:
+        return product, ptxas.assemble(product, "sm_90a")
+    except ToolNotFound:
+        pytest.skip("needs ptxas")
+
+
+@pytest.mark.parametrize(("a_turned", "b_turned"), [(0, 1), (0, 0), (1, 1), (1, 0)])
+@pytest.mark.parametrize("through", ["pointers", "descriptors"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_products_run_on(dtype: str, through: str, a_turned: int, b_turned: int) -> None:
+    out, acc, depth = TYPES[dtype]
+    rows, cols = (256, 128) if b_turned < 1 else (128, 256)
+    signature = {"a": "*" + dtype, "b": "*" + dtype, "c": "*" + out} | dict.fromkeys("MNK", "i32")
+    constants: dict[str, Any] = {"BM": rows, "BN": cols, "BK": depth, "ACC": acc}
+    kernel = pointer_product
+    if through == "descriptors":
+        kernel = descriptor_product
+        constants |= {"A_TURNED": bool(a_turned), "B_TURNED": bool(b_turned)}
+    else:
+        for name, one in (
+            ("sam", a_turned),
+            ("sak", not a_turned),
+            ("sbk", b_turned),
+            ("sbn", not b_turned),
+        ):
+            (constants if one else signature)[name] = 1 if one else "i32"
+    text, done = assembled(kernel, signature, constants, 8)
+    assert not done.warnings
+    assert not done.spill_stores
+    assert "m64n256" in text or (a_turned and not b_turned)
