@@ -283,16 +283,20 @@ class CudaDriver(Driver):
         native = make_launcher(kernel.metadata.args, "cuda")
         function, check = loaded.function, self.api.check_launch
         specs = getattr(m, "tensor_maps", None)
-        maps = None
-        if specs:
-            code, guard = getattr(m, "host_code", ()), getattr(m, "guard", ())
-            maps = TensorMaps(self.api, specs, code, guard)
 
         @cache
         def other() -> CompiledKernel:
             found = unguarded(kernel)
             self.load_kernel(found)
             return found
+
+        def instead() -> tuple[int, int]:
+            return other().function, other().launcher.config.address
+
+        maps = None
+        if specs:
+            code, guard = getattr(m, "host_code", ()), getattr(m, "guard", ())
+            maps = TensorMaps(self.api, specs, code, guard, instead)
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
             # held until the launch has copied them

@@ -53,7 +53,10 @@ MAPS = (
     "chains",  # address of MAP_BUCKETS pointers to MAP_ENTRY
     "learn",  # learn(bytes of the arguments' values) → whether the maps are in the table now
 )
-MAP_ENTRY = ("next", "hash", "key", "data")
+MAP_ENTRY = (
+    "next", "hash", "key", "data",
+    "function", "config",  # of the kernel that runs instead of the one with maps, or null
+)  # fmt: skip
 BUCKETS, MAP_BUCKETS = 256, 64
 READ_NUMPY, READ_TENSOR, READ_PYTHON = range(3)
 DESCRIPTOR_FIELDS = ("base", "shape", "strides", "block_shape", "padding", "round_f32_to_tf32")

@@ -90,7 +90,8 @@ no:
 }
 
 
-; The tensor maps of a launch into memory of 128 bytes each. 0: good, 1: let Python see to it, 2: an exception is set.
+; The tensor maps of a launch into memory of 128 bytes each. 0: good, 1: let Python see to it, 2: an exception is set,
+; 3: no maps, but function and launch template of another kernel.
 define internal i32 @maps(ptr %maps, ptr %slots, ptr %picks, ptr %extents, ptr %out) nounwind {
 entry:
   %argument = alloca ptr
@@ -144,6 +145,16 @@ advance:
   %following = MAP_ENTRY.next %e
   br label %chain
 found:
+  %function = MAP_ENTRY.function %e
+  %usable = icmp eq ptr %function, null
+  br i1 %usable, label %copy, label %instead
+instead:
+  store ptr %function, ptr %out
+  %config = MAP_ENTRY.config %e
+  %second = getelementptr ptr, ptr %out, i64 1
+  store ptr %config, ptr %second
+  ret i32 3
+copy:
   %data = MAP_ENTRY.data %e
   call void @llvm.memcpy.p0.p0.i64(ptr %out, ptr %data, i64 %bytes, i1 false)
   ret i32 0

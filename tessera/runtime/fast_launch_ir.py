@@ -89,6 +89,8 @@ sized:
   %zero = or i1 %zxy, %zz
   br i1 %zero, label %done, label %device
 device:
+  %own = ENTRY.function %e
+  %own_template = ENTRY.config %e
   store ptr null, ptr %stream
   %cuda = ENTRY.cuda %e
   %oncuda = icmp ne i64 %cuda, 0
@@ -104,10 +106,17 @@ mapped:
   %memory = alloca i8, i64 %mb, align 64
   %picks = ENTRY.picks %e
   %mr = call i32 @maps(ptr %map_table, ptr %slots, ptr %picks, ptr %extents, ptr %memory)
-  switch i32 %mr, label %drop [ i32 0, label %asked  i32 1, label %later ]
+  switch i32 %mr, label %drop [ i32 0, label %asked  i32 1, label %later  i32 3, label %instead ]
+instead:
+  %other = load ptr, ptr %memory
+  %oca = getelementptr ptr, ptr %memory, i64 1
+  %other_template = load ptr, ptr %oca
+  br label %asked
 asked:
-  %map_data = phi ptr [null, %streamed], [%memory, %mapped]
-  %map_count = phi i64 [0, %streamed], [%mc, %mapped]
+  %map_data = phi ptr [null, %streamed], [%memory, %mapped], [null, %instead]
+  %map_count = phi i64 [0, %streamed], [%mc, %mapped], [0, %instead]
+  %asked_function = phi ptr [%own, %streamed], [%own, %mapped], [%other, %instead]
+  %asked_template = phi ptr [%own_template, %streamed], [%own_template, %mapped], [%other_template, %instead]
   %sc = call i32 @stream(ptr %d, ptr %e, ptr %stream)
   switch i32 %sc, label %drop [ i32 0, label %run  i32 1, label %later ]
 later:
@@ -119,8 +128,10 @@ drop:
 run:
   %md = phi ptr [null, %device], [%map_data, %asked]
   %mn = phi i64 [0, %device], [%map_count, %asked]
+  %fn = phi ptr [%own, %device], [%asked_function, %asked]
+  %template = phi ptr [%own_template, %device], [%asked_template, %asked]
   %s = load ptr, ptr %stream
-  %rc = call i32 @start(ptr %e, ptr %slots, ptr %extents, ptr %s, ptr %md, i64 %mn)
+  %rc = call i32 @start(ptr %e, ptr %fn, ptr %template, ptr %slots, ptr %extents, ptr %s, ptr %md, i64 %mn)
   %bad = icmp ne i32 %rc, 0
   br i1 %bad, label %report, label %done
 report:

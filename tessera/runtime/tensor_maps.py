@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tessera.analysis.intervals import arguments_of, evaluate, holds
@@ -46,13 +46,18 @@ class TensorMaps:
 
     `code` and `guard` as analysis/intervals.py has them. Native launches look maps up in `table` and, where they are
     not there, call `learn` with the values of the arguments that `specs` and the code name, 8 bytes each; with a guard,
-    the grid's extents follow.
+    the grid's extents follow. `instead`: function and launch template for launches where the guard fails.
     """
 
     def __init__(
-        self, api: Driver, specs: Sequence[Any], code: Sequence[Any] = (), guard: Sequence[Any] = ()
+        self,
+        api: Driver,
+        specs: Sequence[Any],
+        code: Sequence[Any] = (),
+        guard: Sequence[Any] = (),
+        instead: Callable[[], tuple[int, int]] | None = None,
     ) -> None:
-        self.api = api
+        self.api, self.instead = api, instead
         self.specs = [_Spec(*s) for s in specs]
         self.code, self.guard = code, guard
         self.known: dict[bytes, Maps] = {}
@@ -79,8 +84,8 @@ class TensorMaps:
         return self.known.get(key) or self._add(key)
 
     def learn(self, key: bytes) -> bool:
-        """Make the maps for these values. False if the guard fails."""
-        return (self.known.get(key) or self._add(key)).usable
+        """Make the maps for these values, or note that another kernel has to run; whether that is in the table now."""
+        return (self.known.get(key) or self._add(key)).entry is not None
 
     def _add(self, key: bytes) -> Maps:
         words = struct.unpack(f"={len(self.used) + self.extents}q", key)
@@ -93,29 +98,36 @@ class TensorMaps:
         memory = ctypes.create_string_buffer(MAP_BYTES * len(self.specs) + MAP_ALIGNMENT)
         first = _aligned(memory)
         addresses = [first + i * MAP_BYTES for i in range(len(self.specs))]
-        for spec, address in zip(self.specs, addresses, strict=True):
-            spec.encode(self.api, named, address)
-        self._make_room()
-        made = hash_words(key)
-        fields = {
-            "next": self._chains[made % MAP_BUCKETS], "hash": made, "data": first,
-            "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0,
-        }  # fmt: skip
-        entry = (ctypes.c_uint64 * len(MAP_ENTRY))(*(fields[name] for name in MAP_ENTRY))
-        found = self.known[key] = Maps(True, addresses, entry, memory)
-        self._chains[made % MAP_BUCKETS] = ctypes.addressof(entry)
-        return found
+        try:
+            for spec, address in zip(self.specs, addresses, strict=True):
+                spec.encode(self.api, named, address)
+        except LaunchError:
+            if not self.guard:
+                raise
+            return self._unusable(key)  # the driver wants more than the guard
+        return self._keep(key, True, addresses, memory, data=first)
 
     def _unusable(self, key: bytes) -> Maps:
-        """Not in the table: Python sees to such launches."""
-        self._make_room()
-        found = self.known[key] = Maps(False, [], None, None)
-        return found
+        if self.instead is None:
+            return Maps(False, [], None, None)
+        function, config = self.instead()
+        return self._keep(key, False, [], None, function=function, config=config)
 
-    def _make_room(self) -> None:
+    def _keep(
+        self, key: bytes, usable: bool, addresses: list[int], memory: Any, **words: int
+    ) -> Maps:
         if len(self.known) >= MOST_MAPS:  # launches under way have copies or hold their Maps
             self._chains[:] = [0] * MAP_BUCKETS
             self.known.clear()
+        made = hash_words(key)
+        fields = {
+            **dict.fromkeys(MAP_ENTRY, 0), **words, "next": self._chains[made % MAP_BUCKETS], "hash": made,
+            "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0,
+        }  # fmt: skip
+        entry = (ctypes.c_uint64 * len(MAP_ENTRY))(*(fields[name] for name in MAP_ENTRY))
+        found = self.known[key] = Maps(usable, addresses, entry, memory)
+        self._chains[made % MAP_BUCKETS] = ctypes.addressof(entry)
+        return found
 
 
 def _number(x: Any) -> int:

@@ -269,6 +269,9 @@ class MapMachine:
 
     def launch(self, config: Any, function: int, slots: Any, extra: Any) -> int:
         values = [ctypes.c_uint64.from_address(slots[i]).value for i in range(7)]
+        if function != 1:
+            self.seen.append((values, function, config.contents.block[0]))
+            return 0
         maps = [ctypes.string_at(slots[7 + i], 128) for i in range(2)]
         assert all(slots[7 + i] % 64 == 0 for i in range(2))
         self.seen.append((values, *(int.from_bytes(m[:8], sys.byteorder) for m in maps)))
@@ -316,6 +319,46 @@ def test_maps_reach_the_launch(monkeypatch: pytest.MonkeyPatch):
         assert m.seen[-1][1:] == (address, 0x9000)
     assert len(m.maps.known) <= 3
     m.maps.learn = lambda key: False  # type: ignore[method-assign]
+
+
+def test_a_guard_chooses_the_kernel(monkeypatch: pytest.MonkeyPatch):
+    """Values and grid decide, launch by launch, without Python once they were seen."""
+    m = MapMachine(monkeypatch)
+    template, asked = launch_config(threads=64), []
+    specs: list[Any] = [
+        (
+            "fp16",
+            "zero",
+            [4, 16],
+            32,
+            [("arg", 0), ("code", 3), ("code", 0), ("arg", 3), ("const", 1)],
+        )
+    ]
+    specs.append(("fp32", "zero", [4], 0, [("arg", 5), ("arg", 6), ("const", 1)]))
+    code = [("arg", 6), ("count", 0), ("const", 3), ("mul", 0, 2, 64), ("id", 0), ("add", 0, 4, 32)]
+    guard = [(3, 1, 60, 1), (5, 0, 14, 1), (0, 0, 99, 2)]
+
+    def instead() -> tuple[int, int]:
+        asked.append(1)
+        return 2, template.address
+
+    api: Any = m.encoder
+    m.maps = TensorMaps(api, specs, code, guard, instead)
+    m.path.launch((1,), descriptor(0x7000), Tensor(0x9000), 8)
+    for _ in range(3):
+        for n, grid, usable in [
+            (8, 1, True),
+            (7, 1, False),
+            (8, 7, True),
+            (8, 8, False),
+            (22, 1, False),
+            (12, 3, True),
+        ]:
+            assert m.path.launch((grid,), descriptor(0x7000), Tensor(0x9000), n) is m
+            values = [0x7000, 8, 32, 32, 1, 0x9000, n]
+            assert m.seen[-1] == ((values, 0x7000, 0x9000) if usable else (values, 2, 64))
+    assert m.python == 1
+    assert len(asked) == 3
 
 
 def test_maps_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch):
