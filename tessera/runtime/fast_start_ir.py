@@ -165,7 +165,8 @@ good:
 }
 
 ; Run: picked slots in order, to the driver or the thread pool. The status.
-define internal i32 @start(ptr %e, ptr %function, ptr %template, ptr %slots, ptr %extents, ptr %stream, ptr %maps, i64 %map_count) nounwind {
+define internal i32 @start(ptr %e, ptr %function, ptr %template, ptr %slots, ptr %extents, ptr %stream, ptr %maps,
+                           i64 %map_count) nounwind {
 entry:
   %config = alloca { i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32, i32 }, align 8
   %count = ENTRY.picks_count %e
