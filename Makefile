@@ -9,17 +9,21 @@ PY := $(PYTHON)
 RUN_DEPS :=
 DEV_DEPS :=
 LINT :=
+INDUCTOR_PY := $(PYTHON)
+INDUCTOR_DEPS :=
 else
 PY := $(VENV)/bin/python
 RUN_DEPS := $(VENV)/.ready-run
 DEV_DEPS := $(VENV)/.ready-dev
 LINT := lint
+INDUCTOR_PY := $(VENV)-inductor/bin/python
+INDUCTOR_DEPS := $(VENV)-inductor/.ready
 endif
 
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-inductor lint bench clean
 .DELETE_ON_ERROR:
 
 demo: $(RUN_DEPS)
@@ -32,6 +36,10 @@ lint: $(DEV_DEPS)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m pyright
+
+# TorchInductor on tessera, in an environment of its own: torch is large. Any torch from 2.11 on does; this one is tested.
+test-inductor: $(INDUCTOR_DEPS)
+	$(INDUCTOR_PY) -m pytest tests/compat $(ARGS)
 
 bench: $(RUN_DEPS)
 	$(PY) benchmarks/cpu.py $(ARGS)
@@ -51,5 +59,10 @@ $(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet -e '.[dev,nvidia]'
 	@touch $@ $(VENV)/.ready-run
 
+$(VENV)-inductor/.ready: pyproject.toml | $(VENV)/bin/python
+	$(PYTHON) -m venv $(VENV)-inductor
+	$(VENV)-inductor/bin/python -m pip install --quiet -e '.[inductor]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .hypothesis .ruff_cache
+	rm -rf $(VENV) $(VENV)-inductor build dist .pytest_cache .hypothesis .ruff_cache

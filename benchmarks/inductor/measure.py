@@ -28,7 +28,7 @@ from distance import distance
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-STEPS = 12
+STEPS = 7
 
 
 @dataclass
@@ -128,6 +128,7 @@ def main() -> None:
         for name, _, dtype in (c.partition(":") for c in options.cases):
             try:
                 cases.append(compiled(name, getattr(torch, dtype)))
+                torch.save({**cases[-1].row, **about}, options.folder / f"{cases[-1].name}.pt")
             except Exception:
                 print(f"{name} {dtype}\n{traceback.format_exc()[-3000:]}", flush=True)
         fcntl.flock(lock, fcntl.LOCK_UN)

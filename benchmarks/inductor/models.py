@@ -44,12 +44,15 @@ def convnext() -> Made:
     return classifier(model, 3, 128, 128)
 
 
-def swin() -> Made:
-    model = torchvision.models.SwinTransformer(
-        patch_size=[4, 4], embed_dim=64, depths=[2, 2], num_heads=[2, 4], window_size=[8, 8],
-        stochastic_depth_prob=0.0, num_classes=100,
-    )  # fmt: skip
-    return classifier(model, 3, 128, 128)
+def mobilenet() -> Made:
+    row = torchvision.models.mobilenetv3.InvertedResidualConfig
+    rows = [row(32, 3, 64, 64, True, "RE", 2, 1, 1.0), row(64, 5, 128, 64, True, "HS", 1, 1, 1.0)]
+    return classifier(torchvision.models.MobileNetV3(rows, 256, dropout=0.0), 3, 128, 128)
+
+
+def resnet() -> Made:
+    kind = torchvision.models.resnet.BasicBlock
+    return classifier(torchvision.models.ResNet(kind, [1, 1, 1, 1]), 3, 128, 128)
 
 
 def ids(tokens: int = TOKENS) -> torch.Tensor:
@@ -74,7 +77,7 @@ def language(
     return make
 
 
-COMMON: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 8}
+COMMON: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_attention_heads": 8}
 SIZES = {**COMMON, "intermediate_size": 4 * WIDTH}
 GROUPED = {**SIZES, "num_key_value_heads": 2}
 NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -82,7 +85,7 @@ NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropo
 
 def t5() -> Made:
     config = transformers.T5Config(
-        vocab_size=VOCABULARY, d_model=WIDTH, d_kv=64, d_ff=4 * WIDTH, num_layers=2, num_heads=8, dropout_rate=0.0,
+        vocab_size=VOCABULARY, d_model=WIDTH, d_kv=64, d_ff=4 * WIDTH, num_layers=1, num_heads=8, dropout_rate=0.0,
         decoder_start_token_id=0,
     )  # fmt: skip
     return transformers.T5ForConditionalGeneration(config), {"input_ids": ids(), "labels": ids(64)}
@@ -97,7 +100,7 @@ def vit() -> Made:
 
 def whisper() -> Made:
     config = transformers.WhisperConfig(
-        vocab_size=VOCABULARY, d_model=WIDTH, encoder_layers=2, decoder_layers=2, encoder_attention_heads=8,
+        vocab_size=VOCABULARY, d_model=WIDTH, encoder_layers=1, decoder_layers=1, encoder_attention_heads=8,
         decoder_attention_heads=8, encoder_ffn_dim=4 * WIDTH, decoder_ffn_dim=4 * WIDTH, max_source_positions=200,
         dropout=0.0, pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1,
     )  # fmt: skip
@@ -107,13 +110,15 @@ def whisper() -> Made:
 
 MODELS: dict[str, Callable[[], Made]] = {
     "mlp": mlp,
-    "resnet18": lambda: classifier(torchvision.models.resnet18(), 3, 128, 128),
+    "resnet": resnet,
     "densenet": lambda: classifier(torchvision.models.DenseNet(32, (2, 2, 2)), 3, 128, 128),
     "mobilenet": lambda: classifier(
         torchvision.models.mobilenet_v3_small(dropout=0.0), 3, 128, 128
     ),
     "convnext": convnext,
-    "swin": swin,
+    "squeezenet": lambda: classifier(
+        torchvision.models.SqueezeNet("1_1", dropout=0.0), 3, 128, 128
+    ),
     "vit": vit,
     "bert": language("Bert", "ForMaskedLM", **SIZES, **NO_DROPOUT),
     "t5": t5,
@@ -122,7 +127,7 @@ MODELS: dict[str, Callable[[], Made]] = {
         "GPT2",
         "LMHeadModel",
         n_embd=WIDTH,
-        n_layer=2,
+        n_layer=1,
         n_head=8,
         resid_pdrop=0.0,
         embd_pdrop=0.0,
@@ -134,7 +139,7 @@ MODELS: dict[str, Callable[[], Made]] = {
     "mamba": language("Mamba", tokens=12, hidden_size=WIDTH, num_hidden_layers=1),
     "albert": language("Albert", "ForMaskedLM", **SIZES, **NO_DROPOUT, embedding_size=128),
     "opt": language("OPT", **COMMON, ffn_dim=4 * WIDTH, word_embed_proj_dim=WIDTH, dropout=0.0),
-    "bloom": language("Bloom", hidden_size=WIDTH, n_layer=2, n_head=8),
+    "bloom": language("Bloom", hidden_size=WIDTH, n_layer=1, n_head=8),
     "gpt-neox": language("GPTNeoX", **SIZES),
     "olmo2": language("Olmo2", **GROUPED),
 }

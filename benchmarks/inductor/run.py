@@ -18,6 +18,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 MODELS = (
-    "mlp", "resnet18", "densenet", "mobilenet", "convnext", "swin", "vit", "bert", "t5", "whisper", "gpt2", "llama",
+    "mlp", "resnet", "densenet", "mobilenet", "convnext", "squeezenet", "vit", "bert", "t5", "whisper", "gpt2", "llama",
     "qwen3", "gemma2", "mamba", "albert", "opt", "bloom", "gpt-neox", "olmo2",
 )  # fmt: skip
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
@@ -51,8 +52,8 @@ def start(folder: Path, side: str, part: int, cases: list[str], cores: set[int])
     )  # fmt: skip
 
 
-def measure(folder: Path, names: list[str], dtypes: list[str], jobs: int) -> None:
-    """Both sides of everything, half of the processes each."""
+def measure(folder: Path, names: list[str], dtypes: list[str], jobs: int, limit: float) -> None:
+    """Both sides of everything, half of the processes each; what has not ended after `limit` seconds is stopped."""
     cases = [f"{m}:{d}" for d in dtypes for m in names]
     parts = min(max(1, jobs // 2), len(cases))
     cores = sorted(os.sched_getaffinity(0))
@@ -66,7 +67,12 @@ def measure(folder: Path, names: list[str], dtypes: list[str], jobs: int) -> Non
             at = (2 * part + i) * share % len(cores)
             mine = set(cores[at : at + share])
             processes.append((side, start(folder, side, part, cases[part::parts], mine)))
+    end = time.monotonic() + limit
     for side, process in processes:
+        try:
+            process.wait(max(0.1, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
         out, _ = process.communicate()
         if out.strip() or process.returncode:
             print(f"{side}, exit status {process.returncode}:\n{out[-6000:]}", flush=True)
@@ -144,12 +150,19 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=MODELS)
     parser.add_argument("--dtypes", nargs="*", default=list(TOLERANCE))
     parser.add_argument("--jobs", type=int, default=8)
+    parser.add_argument("--limit", type=float, default=1200, help="seconds for all of it")
     parser.add_argument("--slowest", type=int, default=0, help="list launches that lose most time")
     parser.add_argument("--compare-only", action="store_true")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     if not options.compare_only:
-        measure(options.folder.resolve(), list(options.models), options.dtypes, options.jobs)
+        measure(
+            options.folder.resolve(),
+            list(options.models),
+            options.dtypes,
+            options.jobs,
+            options.limit,
+        )
     compare(options.folder, options.slowest)
 
 

@@ -58,6 +58,10 @@ def cases_in(file: str) -> list[str]:
 
 def run_cases(folder: Path, file: str, *names: str, **env: str) -> dict[str, dict[str, Any]]:
     """What the cases of a script reported, by name."""
-    lines = python(folder, str(HERE / file), *names, **env).splitlines()
-    rows = [json.loads(line) for line in lines if line.startswith('{"case"')]
+    return reported(start(folder, str(HERE / file), *names, **env))
+
+
+def reported(process: subprocess.Popen[str]) -> dict[str, dict[str, Any]]:
+    """What the cases of a script that was started reported, by name."""
+    rows = [json.loads(line) for line in finish(process).splitlines() if line.startswith('{"case"')]
     return {row["case"]: row for row in rows}

@@ -23,6 +23,7 @@ import tessera.compat  # noqa: F401  before torch._dynamo, which imports triton
 import torch
 import torch._dynamo
 import torch._inductor.config as inductor_config
+import triton
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 # isort: on
@@ -87,6 +88,25 @@ def setup(backend: str = "triton") -> None:
     inductor_config.compile_threads = 1
     torch._dynamo.config.capture_scalar_outputs = False
     torch._dynamo.config.suppress_errors = False
+
+
+class Watch:
+    """Processor seconds spent in `triton.compile`."""
+
+    def __init__(self) -> None:
+        self.inner, self.spent = triton.compile, 0.0
+        triton.compile = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        start = time.thread_time()
+        try:
+            return self.inner(*args, **kwargs)
+        finally:
+            self.spent += time.thread_time() - start
+
+    def take(self) -> float:
+        spent, self.spent = self.spent, 0.0
+        return spent
 
 
 def copied(values: Any) -> Any:
@@ -172,7 +192,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     count: Counter[str] = Counter()
-    slow = 0.0
+    slow, watch = (0.0, ""), Watch()
     out = open(options.out, "w") if options.out else None  # noqa: SIM115
     for number, (op, dtype) in enumerate(cases(options.part, options.only)):
         if number % options.slice[1] != options.slice[0]:
@@ -186,17 +206,16 @@ def main() -> int:
             result, why = "skipped", f"no sample: {type(error).__name__}"
         else:
             result, why = judge(op, dtype, sample, not options.no_cpp)
-        seconds = time.perf_counter() - start
-        slow = max(slow, seconds if result == "equal" else 0.0)
+        seconds, spent = time.perf_counter() - start, watch.take()
+        slow = max(slow, (spent, f"{full_name(op)} {str(dtype)[6:]}"))
         count[result] += 1
         if out:
-            out.write(
-                json.dumps([full_name(op), str(dtype), result, why, round(seconds, 2)]) + "\n"
-            )
+            row = [full_name(op), str(dtype), result, why, round(seconds, 2), round(spent, 2)]
+            out.write(json.dumps(row) + "\n")
             out.flush()
         if result in ("differs", "error"):
             print(f"{result:8} {full_name(op)} {str(dtype)[6:]}: {why}", flush=True)
-    print(dict(count), f"slowest {slow:.1f} s")
+    print(dict(count), f"slowest compile {slow[0]:.2f} s ({slow[1]})")
     return 1 if count["differs"] + count["error"] else 0
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from subprocess import Popen
 from typing import Any
 
 import kit
@@ -17,19 +19,23 @@ FILE, MODELS = "inductor_cases.py", "model_cases.py"
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    return run_cases(tmp_path_factory.mktemp("inductor"), FILE)
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Popen[str]]]:
+    """The scripts of cases, running beside each other."""
+    files = [FILE, MODELS] if importlib.util.find_spec("transformers") else [FILE]
+    running = {f: start(tmp_path_factory.mktemp("cases"), str(HERE / f)) for f in files}
+    yield running
+    for process in running.values():
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def found(started: dict[str, Popen[str]]) -> dict[str, dict[str, Any]]:
+    return kit.reported(started[FILE])
 
 
 @pytest.mark.parametrize("name", cases_in(FILE))
 def test_inductor(name: str, found: dict[str, dict[str, Any]]):
     assert found[name]["error"] is None
-
-
-def test_worker_processes_and_caches(tmp_path: Any):
-    script = str(HERE / "worker_case.py")
-    assert "hits 0" in python(tmp_path, script)
-    assert "hits 1" in python(tmp_path, script)
 
 
 @pytest.mark.gpu
@@ -41,8 +47,8 @@ def test_inductor_on_a_gpu(tmp_path: Any):
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    return run_cases(tmp_path_factory.mktemp("models"), MODELS)
+def models(started: dict[str, Popen[str]]) -> dict[str, dict[str, Any]]:
+    return kit.reported(started[MODELS])
 
 
 @needs_models
@@ -52,9 +58,16 @@ def test_a_training_step(name: str, models: dict[str, dict[str, Any]]):
     assert models[name]["value"] <= 1e-5
 
 
+def test_worker_processes_and_caches(tmp_path: Any):
+    script = str(HERE / "worker_case.py")
+    assert "hits 0" in python(tmp_path, script)
+    assert "hits 1" in python(tmp_path, script)
+
+
 def test_a_tenth_of_op_db(tmp_path: Any):
     command = str(HERE / "op_db.py"), "--part", "10", "--no-cpp", "--slice"
     halves = [start(tmp_path, *command, str(i), "2") for i in range(2)]
     for half in halves:
         out = kit.finish(half, 900)
         assert "equal" in out
+        assert float(out.rsplit("slowest compile", 1)[1].split()[0]) < 2, out
