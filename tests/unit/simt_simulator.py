@@ -139,7 +139,7 @@ class Simulator(Ptx):
             for line in lines:
                 if " = phi " in line:
                     continue
-                if line.startswith(("br ", "ret")):
+                if line.startswith(("br ", "ret", "unreachable")):
                     came = np.where(on, here, came)
                     got = self.leave(f, line, env, on, where)
                     if got is not None:
@@ -150,9 +150,9 @@ class Simulator(Ptx):
         return result
 
     def leave(self, f: Function, line: str, env, on, where):
-        if line.startswith("ret"):
+        if line.startswith(("ret", "unreachable")):
             where[on] = -1
-            if line == "ret void":
+            if line in ("ret void", "unreachable"):
                 return None
             type, value = typed(line[4:])
             return self.value(type, value, env)

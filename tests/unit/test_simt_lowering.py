@@ -11,6 +11,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.nvidia.backend import fewer_blocks
+from tessera.language.extra import libdevice
 from tests.unit.simt_compile import Compiled
 
 C = "constexpr"
@@ -330,3 +331,36 @@ def test_options_and_targets_are_checked():
         compile_add("fp32", cc=80, num_ctas=2)
     with pytest.raises(tessera.TesseraError, match="not supported"):
         compile_add("fp32", cc=75)
+
+
+@tessera.jit
+def rows_by_index(x, at, out, n, N: tl.constexpr):
+    j = tl.arange(0, N)
+    total = tl.zeros([N], tl.float32)
+    for k in tl.static_range(3):
+        row = tl.load(at + k)
+        tl.device_assert((row >= 0) & (row < n), "index out of bounds")
+        total += tl.load(x + row * N + j).to(tl.float32)
+    tl.store(out + j, total)
+
+
+def test_what_fails_an_assertion_does_not_come_back():
+    """So ptxas need not wait for loads in front of an assertion, nor expect warps that have come apart after it."""
+    signature = {"x": "*fp16", "at": "*i32", "out": "*fp32", "n": "i32", "N": C}
+    found = Compiled(rows_by_index, signature, {"N": 512}, debug=True)
+    calls = found.ptx.split("__assertfail, (")[1:]
+    assert len(calls) >= 3
+    assert all(re.match(r"[^;]*;\s*\}[^;]*\strap;", after) for after in calls)
+
+
+@tessera.jit
+def exp_kernel(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, libdevice.exp(tl.load(x + i)))
+
+
+def test_exp_of_the_library_is_short():
+    found = Compiled(exp_kernel, {"x": "*fp32", "out": "*fp32", "N": C}, {"N": 1024})
+    assert not found.count("f64")
+    assert not found.count(r"cvt\.")
+    assert found.count(r"ex2\.approx") == 8

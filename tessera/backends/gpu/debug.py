@@ -91,7 +91,8 @@ def _assert(fl: FunctionLowering, op: AssertOp) -> None:
     if holds == "true":
         return
     failed = w.pure(f"xor i1 {holds}, true")
-    with w.when(failed):
+    with w.ending(failed):
         loc = op.loc
         place = (loc.file, loc.line, loc.function) if loc is not None else ("unknown", 0, "unknown")
         fl.target.assert_fail(w, op.message, *place)
+        fl.target.trap(w)

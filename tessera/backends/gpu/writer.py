@@ -217,6 +217,20 @@ class Writer:
         self.branch(after)
         self.start(after)
 
+    @contextmanager
+    def ending(self, condition: str) -> Generator[None]:
+        """Code for the threads where `condition` holds, which do not go on after it.
+
+        What follows then has one way in, so that LLVM moves uses of a load across it.
+        """
+        then, after = self.label("then"), self.label("after")
+        self.branch_if(condition, then, after)
+        with self.scope():
+            self.start(then)
+            yield
+            self.lines.append("  unreachable")
+        self.start(after)
+
     # --- integers ----------------------------------------------------------------------------------------
     def add(self, type: str, a: str, b: str) -> str:
         """a + b; a constant part stays apart (`offsets`)."""

@@ -8,13 +8,13 @@ NVIDIA's is needed: the functions are written in the language, or ops of every b
 # pyright: basic
 from __future__ import annotations
 
-from tessera.dtypes import float32, float64, int64
+from tessera.dtypes import float32, float64, int32, int64
 from tessera.language import arithmetic
-from tessera.language.arithmetic import fma, where
+from tessera.language.arithmetic import fma, maximum, minimum, where
 from tessera.language.callable import library
 from tessera.language.creation import zeros_like
 from tessera.language.extra import libdevice_rounding
-from tessera.language.extra.libdevice_base import _bits, _power, typed
+from tessera.language.extra.libdevice_base import _bits, typed
 from tessera.language.extra.libdevice_bessel import (
     cyl_bessel_i0,
     cyl_bessel_i1,
@@ -181,21 +181,13 @@ def exp(arg0):
     if x.dtype == float64:
         return arithmetic.exp(x)
     else:
-        # x = n log 2 + r, log 2 in two parts; 2**n in two factors, so that neither overflows.
-        n = rint(x * 1.4426950408889634)
-        n = where(n > 200.0, 200.0, where(n < -200.0, -200.0, n))
-        r = fma(n, -0.693145751953125, x)
-        r = fma(n, -1.42860676533018e-06, r)
-        part = rint(n * 0.5)
-        size = exp2(r * 1.4426950408889634)
-        value = size * _power32(part) * _power32(n - part)
-        return where(x > 89.0, float("inf"), where(x < -104.0, 0.0, value))
-
-
-@library
-def _power32(n):
-    """2**n of a whole fp32 n, as fp32."""
-    return _power(n.to(int64)).to(float32)
+        # x log2(e) = n + r, log2(e) in two parts. n is rounded by adding 1.5 * 2**23, whose last bit counts ones;
+        # it stays where 2**n is normal, and r has what goes beyond.
+        t = minimum(maximum(x * 1.4426950408889634, -126.0), 126.0) + 12582912.0
+        n = t - 12582912.0
+        r = fma(x, 1.925963033500011e-08, fma(x, 1.4426950216293335, -n))
+        power = ((t.to(int32, bitcast=True) << 23) + 0x3F800000).to(float32, bitcast=True)
+        return exp2(r) * power
 
 
 @library
