@@ -189,3 +189,20 @@ def moments_kernel(x, out, n, B: tl.constexpr):
 def test_accumulators_that_are_only_reduced(n):
     k = agree(moments_kernel, (1,), floats(1024), np.zeros(2, np.float32), n, rtol=1e-5, B=256)
     assert "alloca [" not in k.asm["llir"]  # no tile in memory
+
+
+@tessera.jit
+def gathered_divisor_kernel(x, out, n, N: tl.constexpr):
+    at = tl.arange(0, N)
+    a = tl.load(x + at)
+    b = a
+    for _ in range(n):
+        b = (a - b) % (tl.abs(tl.gather(a, a & (N - 1), 0)) + 1)
+        b += (a >> 1) // (tl.load(x + (a & (N - 1))) | 1)
+    tl.store(out + at, b)
+
+
+def test_divisions_in_a_loop_by_values_that_are_gathered():
+    """Not index arithmetic: no table of quotients is made of it before the loop."""
+    x = np.random.default_rng(0).integers(0, 1 << 20, 64).astype(np.int32)
+    agree(gathered_divisor_kernel, (1,), x, np.zeros(64, np.int32), 3, N=64)

@@ -11,11 +11,13 @@ from tessera.backends.cpu.checks import leave_if_reported
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.plan import (
+    INDEX_DEPTH,
     KEEP_CAPTURED,
     KEEP_SHARED,
     cost,
     fill,
     flush,
+    integers_only,
     last_need,
     materialise,
     prepare,
@@ -225,7 +227,7 @@ def tabulate(lo: Lowering, values: list[Value]) -> None:
         if (
             isinstance(op, (DivOp, RemOp))
             and len(shape_of(v.type)) == 1
-            and elem_of(v.type).is_int()
+            and integers_only(v, INDEX_DEPTH)
         ):
             buffer = lo.allocate(v.type.elem, v.type.shape)
             fill(lo, buffer, v)

@@ -26,6 +26,7 @@ from tessera.ops import MATH_OPS, ForOp, arith, memory, tile
 
 KEEP_SHARED = 4.0  # cost from which a value that several roots need is computed once
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer
+INDEX_DEPTH = 12  # operations of index arithmetic that are looked at
 KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer
 
 _INDEX_OPS = (arith.AddOp, arith.SubOp, arith.MulOp, arith.CmpOp, arith.AndOp, arith.OrOp, arith.AddPtrOp,
@@ -225,17 +226,17 @@ def _decide(
 def _is_address(v: Value) -> bool:
     """Pointers, whose affine form is worth more than any buffer, and integers or masks."""
     e = elem_of(v.type)
-    return not isinstance(e, dtype) or (not e.is_floating() and _integers_only(v, 12))
+    return not isinstance(e, dtype) or (not e.is_floating() and integers_only(v, INDEX_DEPTH))
 
 
-def _integers_only(v: Value, depth: int) -> bool:
+def integers_only(v: Value, depth: int) -> bool:
     """Whether an integer tile is index arithmetic: no load, no float below it."""
     e, op = elem_of(v.type), v.op
     if (isinstance(e, dtype) and e.is_floating()) or op is None or depth == 0:
         return False
     if isinstance(op, (*_SHAPE_OPS, *_INDEX_OPS, arith.DivOp, arith.RemOp)):
         return all(
-            not isinstance(x.type, TileType) or _integers_only(x, depth - 1) for x in op.operands
+            not isinstance(x.type, TileType) or integers_only(x, depth - 1) for x in op.operands
         )
     return False
 
