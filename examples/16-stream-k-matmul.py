@@ -22,19 +22,19 @@ def partial_tile(
     a_ptr, b_ptr, rows, cols, M, N, K, stride_am, stride_bk, first, last, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Steps [first, last) of one tile. Rows and columns past the edge wrap around and are not stored."""
+    """Steps [first, last) of one tile."""
     ks = first * BLOCK_K + tl.arange(0, BLOCK_K)
-    a_ptrs = a_ptr + (rows % M)[:, None] * stride_am + ks[None, :]
-    b_ptrs = b_ptr + ks[:, None] * stride_bk + (cols % N)[None, :]
+    a_ptrs = a_ptr + rows[:, None] * stride_am + ks[None, :]
+    b_ptrs = b_ptr + ks[:, None] * stride_bk + cols[None, :]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for step in range(first, last):
         if EVEN_K:
-            a = tl.load(a_ptrs)
-            b = tl.load(b_ptrs)
+            a = tl.load(a_ptrs, mask=rows[:, None] < M, other=0.0)
+            b = tl.load(b_ptrs, mask=cols[None, :] < N, other=0.0)
         else:
-            left = K - step * BLOCK_K
-            a = tl.load(a_ptrs, mask=tl.arange(0, BLOCK_K)[None, :] < left, other=0.0)
-            b = tl.load(b_ptrs, mask=tl.arange(0, BLOCK_K)[:, None] < left, other=0.0)
+            inside = tl.arange(0, BLOCK_K) < K - step * BLOCK_K
+            a = tl.load(a_ptrs, mask=(rows[:, None] < M) & inside[None, :], other=0.0)
+            b = tl.load(b_ptrs, mask=inside[:, None] & (cols[None, :] < N), other=0.0)
         acc = tl.dot(a, b, acc)
         a_ptrs += BLOCK_K
         b_ptrs += BLOCK_K * stride_bk
