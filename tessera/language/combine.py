@@ -23,6 +23,7 @@ def dot(
     Operands: two fp8, or twice the same of int8, fp16, bf16, fp32, fp64. The result is int32 for int8, fp32 for bf16
     and fp32, fp64 for fp64, else `out_dtype` (default: acc's dtype, or fp32). `input_precision` says how fp32 operands
     are multiplied: "tf32", "tf32x3", "ieee", "bf16x3", "bf16x6". K is at least 16 (16-bit), 32 (8-bit), 8 (32-bit).
+    CPUs that multiply bf16 in hardware (AVX512-BF16, AMX) take subnormal bf16 operands, those below 2**-126, for 0.
     """
 
 
@@ -45,7 +46,8 @@ def dot_scaled(
     Formats: "e2m1" (uint8, two values a byte, low nibble first, packed along K, or along M or N where `…_k_pack` is
     False), "e4m3" and "e5m2" (fp8 or uint8), "bf16", "fp16" (or uint16). Scales: [.., M, K/g] and [.., N, K/g], uint8
     as 2**(s - 127) (255: NaN) or fp8e4nv, or None. The result is fp32. Scaled operands are rounded to bf16 (fp16 if an
-    operand is fp16) and multiplied there, which is exact for the 4- and 8-bit formats while nothing underflows.
+    operand is fp16) and multiplied there, which is exact for the 4- and 8-bit formats while nothing underflows;
+    of subnormal bf16 on CPUs see `dot`.
     """
 
 
