@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+NEVER = ((0, 1, 0, 1),)  # a check that always fails
 Known = tuple[int, int]
 Interval = Known | None
 

@@ -5,6 +5,7 @@ lane simulator."""
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
 from __future__ import annotations
 
+import importlib
 import itertools
 from typing import Any
 
@@ -15,7 +16,9 @@ import tessera
 import tessera.language as tl
 from tessera.analysis.intervals import evaluate, holds
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.nvidia import ptxas
 from tessera.compiler import ASTSource, CompiledKernel
+from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.runtime.variants import unguarded
@@ -23,6 +26,7 @@ from tests import simt_device
 from tests.unit.simt_simulator import run_kernel
 
 simt_device.install()
+nvidia: Any = importlib.import_module("tessera.backends.nvidia.backend")
 
 
 @tessera.jit
@@ -84,7 +88,7 @@ def batched(
 
 def compiled(
     kernel: Any, constants: dict[str, Any], pointers: str = "abc", elem: str = "fp16", odd: tuple[str, ...] = (),
-    **options: Any,
+    target: str = "simt", **options: Any,
 ) -> CompiledKernel:  # fmt: skip
     """All run-time arguments are divisible by 16, except those in `odd`."""
     names = [p.name for p in kernel.params]
@@ -98,7 +102,7 @@ def compiled(
     values = {(names.index(k),): v for k, v in constants.items()}
     source = ASTSource(kernel, types, values, facts)
     options = {"num_warps": 4, "num_stages": 3, **options}
-    return tessera.compile(source, target=GPUTarget("simt", 90, 32), options=options)
+    return tessera.compile(source, target=GPUTarget(target, 90, 32), options=options)
 
 
 def matmul(
@@ -306,6 +310,22 @@ def test_a_mask_of_another_coordinate_than_the_address() -> None:
 @pytest.mark.parametrize("options", [{"num_warps": 2}, {"num_stages": 1}, {"pointer_maps": False}])
 def test_programs_that_stay_whole(options: dict[str, Any]) -> None:
     assert copies(matmul(**options)) == 0
+
+
+def test_code_with_fewer_programs_than_hoped_for_is_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for roomy in (True, False):
+        made = ptxas.Assembled(b"", "", 168, 0, 0, 0, 0, 0, ())
+        monkeypatch.setattr(
+            nvidia, "assemble_with_room", lambda *_, made=made, roomy=roomy: (made, roomy)
+        )
+        try:
+            kernel = matmul("rem" if roomy else "mask", target="cuda")  # none that the cache knows
+        except ToolNotFound:
+            pytest.skip("needs ptxas")
+        assert copies(kernel) == 2
+        assert passes(kernel, arguments(64, 64, 64, "row")[0], (1, 1, 1)) is roomy
 
 
 def test_unaligned_arrays_are_known_when_a_kernel_is_compiled() -> None:

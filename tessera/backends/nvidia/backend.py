@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from tessera.analysis.intervals import NEVER
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
@@ -127,8 +128,12 @@ class NvidiaBackend(Backend):
             extra = shlex.split(options.ptx_options or "")
             if not options.enable_fp_fusion:
                 extra.append("--fmad=false")
-            done = assemble_with_room(text, architecture(cc), extra, line_info)
+            done, roomy = assemble_with_room(text, architecture(cc), extra, line_info)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
+            if (
+                not roomy and "guard" in metadata
+            ):  # worth it only with as many blocks as were hoped for
+                metadata["guard"] = NEVER
             return done.cubin
 
         return {"tir": tir, "gir": gir, "llir": llir, "ptx": ptx, "cubin": cubin}
@@ -145,8 +150,12 @@ class NvidiaBackend(Backend):
         return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
 
 
-def assemble_with_room(ptx: str, arch: str, options: list[str], line_info: bool) -> ptxas.Assembled:
-    """For as many blocks on a processor as `ptx` asks for, or the most whose registers do not spill."""
+def assemble_with_room(
+    ptx: str, arch: str, options: list[str], line_info: bool
+) -> tuple[ptxas.Assembled, bool]:
+    """For as many blocks on a processor as `ptx` asks for, or the most whose registers do not spill; whether there are
+    as many as were asked for."""
+    asked = ptx
     while True:
         looser = fewer_blocks(ptx)
         try:
@@ -156,7 +165,7 @@ def assemble_with_room(ptx: str, arch: str, options: list[str], line_info: bool)
                 raise
         else:
             if not done.spill_stores or looser == ptx:
-                return done
+                return done, ptx == asked
         ptx = looser
 
 
