@@ -26,6 +26,8 @@ from tessera.ir import Block, Builder, Effect, Module, Op, TileType, Value, elem
 from tessera.layout import box_layout
 from tessera.ops import (
     AddOp,
+    AssertOp,
+    AssumeOp,
     CastOp,
     ConstOp,
     DescriptorLoadOp,
@@ -35,6 +37,7 @@ from tessera.ops import (
     LoadOp,
     MakeDescriptorOp,
     MulOp,
+    PrintOp,
     RemOp,
     TransOp,
 )  # fmt: skip
@@ -51,6 +54,7 @@ LAST_ADDRESS = (1 << 63) - 1
 STRIDE_BYTES = 1 << 40  # from which on no stride may be
 MOST_DIMENSIONS = 5
 CACHED = ("", ".ca", ".cg")
+SAYING = (AssumeOp, AssertOp, PrintOp)  # "write", but to no array
 FEWEST_STAGES = 2
 
 
@@ -266,8 +270,9 @@ def _written_before(func: FuncOp, loops: list[ForOp]) -> bool:
     """Whether the kernel may write to memory before it is done with a loop: arrays that overlap would then be seen."""
     last = max(_place(func.body, _top(loop)) for loop in loops)
     return any(
-        op.all_effects() & (Effect.WRITE | Effect.SYNC) and place <= last
-        for place, op in enumerate(func.body)
+        op.effects & (Effect.WRITE | Effect.SYNC) and not isinstance(op, SAYING)
+        for place, top in enumerate(func.body)
+        for op in (top.walk() if place <= last else ())
     )
 
 

@@ -48,6 +48,8 @@ def wrapped(
         ar, bc = tl.where(rows < M, rows, 0), tl.minimum(cols, N - 1)
     x = a + ar[:, None] * sam + ks[None, :] * sak
     y = b + ks[:, None] * sbk + bc[None, :] * sbn
+    tl.assume(i >= 0)
+    tl.assume(sam > 0)
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, tl.cdiv(K, BK)):
         inside = ks < K - k * BK
