@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import itemgetter
+from types import MethodType
 from typing import Any, NamedTuple, overload
 
 from tessera.backends.compiler import GPUTarget
@@ -224,7 +225,11 @@ class JITFunction(JITCallable, KernelInterface):
     # --- the two ways of a launch ------------------------------------------------------------------------------
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
-        return partial(self._native or self._start_native(), grid)
+        native = self._native or self._start_native()
+        try:
+            return MethodType(native, grid)  # binds like a partial, in three quarters of its time
+        except TypeError:  # None, which the launch explains
+            return partial(native, grid)
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel | None:
         """Compile if needed and, unless `warmup`, launch. None if a cache hook vetoed the compilation."""

@@ -296,8 +296,9 @@ def test_bad_grids(times: int):
             kernel[lambda meta: (1 // 0,)](x, out, 20, 2.0)
         with pytest.raises(LaunchError, match="no integer: 'a'"):
             kernel[("a",)](x, out, 20, 2.0)
-        with pytest.raises(LaunchError, match="the grid 5 is no sequence"):
-            kernel[5](x, out, 20, 2.0)
+        for grid in (5, None):
+            with pytest.raises(LaunchError, match=f"the grid {grid} is no sequence"):
+                kernel[grid](x, out, 20, 2.0)
         kernel[(3,)](x, out, 20, 2.0)
 
 
