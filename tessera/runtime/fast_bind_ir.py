@@ -37,6 +37,8 @@ ENTRY = (
     "next", "hash", "words", "key", "made", "compiled", "cuda", "entry", "function", "config", "pool", "stream",
     "device", "fail", "globals", "globals_count", "picks", "picks_count",
     "maps",  # address of MAPS, or null
+    "enter",  # enter(grid x, y, z, stream, *values) → what `leave` gets after the launch; or null
+    "leave",
     "parts",  # a Python object that keeps alive what these fields point at
 )  # fmt: skip
 ROW = (

@@ -73,6 +73,8 @@ class Start:
     fail: Callable[[int], None]  # raises what a non-zero status says
     context: int = 0  # cuda: address of cuCtxGetCurrent
     maps: TensorMaps | None = None
+    enter: Callable[..., Any] | None = None  # hooks around the launch, see ENTRY
+    leave: Callable[[Any], Any] | None = None
     keep: Any = None
 
 
@@ -252,7 +254,8 @@ class FastPath:
             "config": start.config, "pool": start.pool, "stream": id(start.stream) if start.stream else 0,
             "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(parts[1]),
             "globals_count": len(captured), "picks": ctypes.addressof(parts[0]), "picks_count": len(units.picks),
-            "maps": start.maps.address if start.maps is not None else 0, "parts": id(parts),
+            "maps": start.maps.address if start.maps is not None else 0,
+            "enter": id(start.enter) if start.enter else 0, "leave": id(start.leave), "parts": id(parts),
         }  # fmt: skip
         with self._lock:
             self._insert(key, fields, parts)

@@ -131,10 +131,33 @@ run:
   %fn = phi ptr [%own, %device], [%asked_function, %asked]
   %template = phi ptr [%own_template, %device], [%asked_template, %asked]
   %s = load ptr, ptr %stream
+  %enter = ENTRY.enter %e
+  %unhooked = icmp eq ptr %enter, null
+  br i1 %unhooked, label %launch, label %hooked
+hooked:
+  %metadata = call ptr @enter(ptr %d, ptr %enter, ptr %extents, ptr %s, ptr %values)
+  %refused = icmp eq ptr %metadata, null
+  br i1 %refused, label %drop, label %launch
+launch:
+  %about = phi ptr [null, %run], [%metadata, %hooked]
   %rc = call i32 @start(ptr %e, ptr %fn, ptr %template, ptr %slots, ptr %extents, ptr %s, ptr %md, i64 %mn)
   %bad = icmp ne i32 %rc, 0
-  br i1 %bad, label %report, label %done
+  br i1 %bad, label %report, label %started
+started:
+  %entered = icmp ne ptr %about, null
+  br i1 %entered, label %leave, label %done
+leave:
+  store ptr %about, ptr %argument
+  %lf = ENTRY.leave %e
+  %lr = call ptr @PyObject_Vectorcall(ptr %lf, ptr %argument, i64 1, ptr null)
+  call void @Py_DecRef(ptr %about)
+  %stayed = icmp eq ptr %lr, null
+  br i1 %stayed, label %drop, label %left
+left:
+  call void @Py_DecRef(ptr %lr)
+  br label %done
 report:
+  call void @Py_DecRef(ptr %about)
   %rc64 = sext i32 %rc to i64
   %code = call ptr @PyLong_FromLong(i64 %rc64)
   store ptr %code, ptr %argument

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 TEXT = r"""
+declare ptr @PyLong_FromVoidPtr(ptr)
+
 ; The grid's extents. 0: good, 1: let Python see to it, 2: an exception is set.
 define internal i32 @extents(ptr %d, ptr %grid, ptr %values, ptr %out) nounwind {
 entry:
@@ -162,6 +164,59 @@ suspect:
   br i1 %set, label %bad, label %good
 good:
   ret i32 0
+}
+
+; What the hook before a launch returns, a new reference; null: an exception is set.
+define internal ptr @enter(ptr %d, ptr %hook, ptr %extents, ptr %stream, ptr %values) nounwind {
+entry:
+  %n = HEAD.count %d
+  %all = add i64 %n, 4
+  %args = alloca ptr, i64 %all
+  br label %number
+number:
+  %i = phi i64 [0, %entry], [%i1, %number]
+  %ga = getelementptr i64, ptr %extents, i64 %i
+  %g = load i64, ptr %ga
+  %o = call ptr @PyLong_FromLong(i64 %g)
+  %to = getelementptr ptr, ptr %args, i64 %i
+  store ptr %o, ptr %to
+  %i1 = add i64 %i, 1
+  %more = icmp slt i64 %i1, 3
+  br i1 %more, label %number, label %handle
+handle:
+  %so = call ptr @PyLong_FromVoidPtr(ptr %stream)
+  %sa = getelementptr ptr, ptr %args, i64 3
+  store ptr %so, ptr %sa
+  %rest = getelementptr ptr, ptr %args, i64 4
+  %bytes = shl i64 %n, 3
+  call void @llvm.memcpy.p0.p0.i64(ptr %rest, ptr %values, i64 %bytes, i1 false)
+  br label %check
+check:
+  %j = phi i64 [0, %handle], [%j1, %checked]
+  %ca = getelementptr ptr, ptr %args, i64 %j
+  %c = load ptr, ptr %ca
+  %missing = icmp eq ptr %c, null
+  br i1 %missing, label %release, label %checked
+checked:
+  %j1 = add i64 %j, 1
+  %again = icmp slt i64 %j1, 4
+  br i1 %again, label %check, label %call
+call:
+  %found = call ptr @PyObject_Vectorcall(ptr %hook, ptr %args, i64 %all, ptr null)
+  br label %release
+release:
+  %r = phi ptr [null, %check], [%found, %call]
+  br label %drop
+drop:
+  %k = phi i64 [0, %release], [%k1, %drop]
+  %da = getelementptr ptr, ptr %args, i64 %k
+  %x = load ptr, ptr %da
+  call void @Py_DecRef(ptr %x)
+  %k1 = add i64 %k, 1
+  %on = icmp slt i64 %k1, 4
+  br i1 %on, label %drop, label %done
+done:
+  ret ptr %r
 }
 
 ; Run: picked slots in order, to the driver or the thread pool. The status.

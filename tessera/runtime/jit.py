@@ -6,6 +6,7 @@ also prepares that.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import itemgetter
@@ -131,6 +132,23 @@ def _make_binder(
     )
     exec(text, scope)
     return scope["dynamic_func"]
+
+
+def _around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    """The launch hooks as native code calls them: (grid, stream, values) → metadata before, metadata after a launch."""
+    before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+
+    def enter(gx: int, gy: int, gz: int, stream: int, *values: Any) -> Any:
+        metadata = kernel.launch_metadata((gx, gy, gz), stream, *values)
+        if before:
+            before(metadata)
+        return metadata
+
+    def leave(metadata: Any) -> None:
+        if after:
+            after(metadata)
+
+    return enter, leave
 
 
 _UNPICKLED = frozenset(
@@ -385,8 +403,11 @@ class JITFunction(JITCallable, KernelInterface):
                 array_types().learn(x)
             return
         start = on.native_start(kernel, device)
-        if start is None or knobs.runtime.launch_enter_hook or knobs.runtime.launch_exit_hook:
+        if start is None:
             return
+        if knobs.runtime.launch_enter_hook or knobs.runtime.launch_exit_hook:
+            enter, leave = _around(kernel)
+            start = dataclasses.replace(start, enter=enter, leave=leave)
         if self._fast is not None:
             self._fast.install(
                 key,

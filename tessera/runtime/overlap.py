@@ -34,7 +34,7 @@ def reach(x: Any) -> tuple[int, int]:
         while is_numpy(root.base):
             root = root.base
         address = _address(x)
-        return address, _address(root) + root.nbytes - address
+        return address, (_address(root) - address if root is not x else 0) + root.nbytes
     if hasattr(x, "untyped_storage"):
         storage, address = x.untyped_storage(), x.data_ptr()
         start = storage.data_ptr() if hasattr(storage, "data_ptr") else address

@@ -326,6 +326,54 @@ def test_order_of_a_launch():
     assert events == ["pre False 4", "grid", "enter scale", "exit"]
 
 
+def test_launches_with_hooks_stay_native(monkeypatch: pytest.MonkeyPatch):
+    kernel = make()
+    kernel.launch_metadata = lambda grid, metadata, args: {"grid": grid, "args": args}
+    x, out = arrays()
+    counter, seen, failing = Counter(kernel, monkeypatch), [], []
+
+    def entered(metadata: Any) -> None:
+        about = metadata.get()
+        assert about["args"]["x"] is x
+        assert about["args"]["CHUNK"] == 8
+        seen.append((about["name"], about["grid"], about["stream"], out.any()))
+        if "enter" in failing:
+            raise ValueError("entered")
+
+    def left(metadata: Any) -> None:
+        seen.append(("left", metadata.get()["grid"], out.any()))
+        if "leave" in failing:
+            raise ValueError("left")
+
+    def launch() -> None:
+        out[:] = 0
+        kernel[lambda meta: (3, 1)](x, out, 20, 2.0)
+
+    knobs.runtime.launch_enter_hook.add(entered)
+    knobs.runtime.launch_exit_hook.add(left)
+    for _ in range(4):
+        launch()
+    before, after = ("scale", (3, 1, 1), 0, False), ("left", (3, 1, 1), True)
+    assert seen == [before, after] * 4
+    assert counter.calls == 1
+    kernel[(0,)](x, out, 20, 2.0)
+    assert len(seen) == 8
+    watched = (x, out, kernel, None, entered, left)
+    references = [sys.getrefcount(a) for a in watched]
+    for way, message, written in (("enter", "entered", False), ("leave", "left", True)):
+        failing[:] = [way]
+        for _ in range(50):
+            with pytest.raises(ValueError, match=message):
+                launch()
+            assert out.any() == written
+    failing.clear()
+    for _ in range(50):
+        launch()
+    found = [sys.getrefcount(a) for a in watched]
+    assert all(abs(b - a) < 40 for a, b in zip(references, found, strict=True))
+    assert counter.calls == 1
+
+
 def test_hooks_added_after_native_launches(monkeypatch: pytest.MonkeyPatch):
     kernel = make()
     x, out = arrays()
