@@ -38,6 +38,16 @@ def rows_kernel(
     tl.store(out + k, r)
 
 
+@pytest.mark.parametrize("what", ["sum", "max", "argmax"])
+@pytest.mark.parametrize("warps", [1, 8, 16, 32])
+def test_rows_in_many_warps(device, warps, what):
+    x = sample("i32", (2, 2048)) // 1024
+    x[:, [7, 9]] = x.max()
+    out, index = device.zeros(2, "i32"), device.zeros(2, "i32")
+    rows_kernel[(1,)](device.array(x), out, index, M=2, N=2048, AXIS=1, WHAT=what, num_warps=warps)
+    np.testing.assert_array_equal(device.numpy(out), getattr(np, what)(x, axis=1))
+
+
 @tessera.jit
 def all_kernel(x, out, M: tl.constexpr, N: tl.constexpr):
     a = tl.load(x + tl.arange(0, M)[:, None] * N + tl.arange(0, N)[None, :])
