@@ -430,6 +430,9 @@ class Simulator(Ptx):
             lane = args[2].astype(np.int64)
             source = (lanes % 32) ^ lane if ".bfly." in name else lane & 31
             return args[1][lanes // 32 * 32 + source]
+        if name.startswith("llvm.nvvm.ff2"):  # the first one is the high half
+            pair = np.stack([args[1], args[0]], axis=1)
+            return round_bf16(pair) if "bf16" in name else pair.astype(np.float16)
         if name == "vprintf":
             return self.vprintf(args[0], args[1], on)
         if name == "__assertfail":

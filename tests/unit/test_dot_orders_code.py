@@ -61,3 +61,15 @@ def test_products_run_on(dtype: str, through: str, a_turned: int, b_turned: int)
     assert not done.warnings
     assert not done.spill_stores
     assert "m64n256" in text or (a_turned and not b_turned)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("rows", [16, 32])
+def test_few_rows_are_stored_from_where_they_are(dtype: str, rows: int) -> None:
+    """Single 16-bit numbers of the result; products still run on."""
+    names = ("a", "b", "c", "M", "N", "K", "sam", "sbk")
+    signature = {n: f"*{dtype}" if n in "abc" else "i32" for n in names}
+    constants = {"sak": 1, "sbn": 1, "BM": rows, "BN": 64, "BK": 64, "ACC": tl.float32}
+    text, done = assembled(pointer_product, signature, constants, 4)
+    assert f"m64n{rows}k16" in text
+    assert not done.warnings

@@ -157,9 +157,7 @@ def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
     t, step = FLOATS[target], _partner(fl, op.result)
     result = [""] * len(names)
     for i in [i for i in range(len(names)) if not i & step]:
-        both = w.pure(f"insertelement <2 x float> poison, float {names[i]}, i32 0")
-        both = w.pure(f"insertelement <2 x float> {both}, float {names[i + step]}, i32 1")
-        pair = w.pure(f"fptrunc <2 x float> {both} to <2 x {t}>")
+        pair = fl.target.narrow_pair(w, t, names[i], names[i + step])
         result[i], result[i + step] = w.unpair(t, pair)
     fl.set(op.result, result)
     return True

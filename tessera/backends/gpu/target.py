@@ -121,6 +121,10 @@ class GpuTarget(Protocol):
     def async_wait(self, w: Writer, pending: int) -> None: ...
 
     def round_tf32(self, w: Writer, x: str) -> str: ...
+    def narrow_pair(self, w: Writer, type: str, low: str, high: str) -> str:
+        """<2 x type> (half or bfloat) of two fp32 numbers, rounded to nearest even."""
+        ...
+
     def mma(
         self,
         w: Writer,

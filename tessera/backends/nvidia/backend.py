@@ -134,6 +134,8 @@ class NvidiaBackend(Backend):
                 not roomy and "guard" in metadata
             ):  # worth it only with as many blocks as were hoped for
                 metadata["guard"] = NEVER
+            if done.warnings:
+                metadata["remarks"] = (*metadata.get("remarks", ()), *done.warnings)
             return done.cubin
 
         return {"tir": tir, "gir": gir, "llir": llir, "ptx": ptx, "cubin": cubin}

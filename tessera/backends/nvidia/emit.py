@@ -262,6 +262,12 @@ class NvidiaTarget:
         row = p.PRIMITIVES.get(f"{name}.{type}")
         return row.emit(w, args) if row is not None else None
 
+    def narrow_pair(self, w: Writer, type: str, low: str, high: str) -> str:
+        # Not by fptrunc: LLVM takes it apart where the halves go different ways, and ptxas then lets products of
+        # warpgroups wait for each other (C7514) when single halves are made of their results.
+        name = "ff2f16x2" if type == "half" else "ff2bf16x2"
+        return w.call(f"<2 x {type}>", f"llvm.nvvm.{name}.rn", [f"float {high}", f"float {low}"])
+
     def round_tf32(self, w: Writer, x: str) -> str:
         return self._plain(w, "to_tf32", x)
 
