@@ -79,6 +79,8 @@ class Decoding:
     def __init__(self, device: common.Device, heads: int, group: int, length: int, dim: int):
         self.heads, self.group, self.length, self.dim = heads, group, length, dim
         self.block = 64
+        # A tensor core multiplies 16 rows at least.
+        self.rows = max(device.pick(1, 16), tessera.next_power_of_2(group))
         most = tessera.cdiv(length, 4 * self.block)
         splits = max(1, min(device.pick(8, PROGRAMS) // heads, most))
         self.part = tessera.cdiv(tessera.cdiv(length, splits), self.block) * self.block
@@ -91,7 +93,7 @@ class Decoding:
     def run(self, q: Any, k: Any, v: Any) -> None:
         partial_kernel[(self.heads, self.splits)](
             q, k, v, self.parts, self.lse, self.length, self.part, self.splits,
-            self.dim**-0.5 * LOG2_E, G=self.group, BLOCK_G=max(16, self.group), BLOCK_N=self.block,
+            self.dim**-0.5 * LOG2_E, G=self.group, BLOCK_G=self.rows, BLOCK_N=self.block,
             DIM=self.dim, num_warps=4, num_stages=3,
         )  # fmt: skip
         combine_kernel[(self.heads * self.group,)](
