@@ -113,9 +113,7 @@ class Driver:
         return x
 
     def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
-        """All run-time arguments as the kernel's launcher takes them: a checked build wants the arrays."""
-        if kernel.metadata.debug == "check":
-            return args
+        """All run-time arguments as the kernel's launcher takes them."""
         address = self.address
         return [x if type(x) is int else address(x) for x in args]
 
@@ -161,6 +159,10 @@ class CpuDriver(Driver):
         kernel.function = function
         kernel.launcher = checked_launcher(kernel, start) if checked else launch
         kernel.module = code
+
+    def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
+        """A checked build wants the arrays, whose extents it checks."""
+        return args if kernel.metadata.debug == "check" else super().arguments(kernel, args)
 
     def check_arrays(self, kernel: CompiledKernel, args: Iterable[Any]) -> None:
         assumed = getattr(kernel.metadata, "assumed_disjoint", None)

@@ -288,3 +288,19 @@ def test_every_width_of_floats(t: Any):
     text = both(lambda: half_kernel[(1,)](x, out, 16, t, debug="check"))
     assert "becomes infinity" in text
     assert "element (9)" in text
+
+
+def test_a_compiled_kernel_is_launched_with_arrays():
+    x, out = np.ones(64, np.float32), zeros(64)
+    driver.set_active("cpu")
+    try:
+        kernel = stream_kernel.warmup(x, out, 2, 32, 16, grid=(2,), debug="check")
+        kernel[(2, 1, 1)](x, out, 2, 32, 16)
+        assert (out[:32] == 2).all()
+        with pytest.raises(errors.OutOfBounds, match="reads element 64 of argument `x`"):
+            kernel[(2, 1, 1)](x, out, 3, 32, 16)
+        out[:] = 0
+        kernel[(2, 1, 1)](x.ctypes.data, out, 2, 32, 16)  # of an address no end is known
+        assert (out[:32] == 2).all()
+    finally:
+        driver.reset_active()
