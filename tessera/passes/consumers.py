@@ -3,7 +3,8 @@ them (passes/specialize.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tessera.dtypes import int1
@@ -33,33 +34,23 @@ def consume_once(r: Ring, zero: Value) -> None:
     _replace_loads(r, [b.emit(LocalIndexOp(ring, zero)) for ring in r.buffers])
 
 
-def consume(readers: Sequence[Reader], top: Block, zero: Value, running: WgmmaOp | None) -> set[Op]:
-    """Make a loop read its rings, their state carried by everything around it. What is an iteration late."""
-    path: list[Op] = []
-    op = readers[0].ring.home.parent
-    while op is not None and op.parent is not top:
-        path.insert(0, op)
-        op = op.parent_op()
-    assert op is not None
-    path.insert(0, op)
-    late: set[Op] = set()
-    state = [zero, zero] * len(readers)
-    thread_state(
-        path,
-        state,
-        lambda loop, state: _body(readers, loop, state, running, late),
-        _after(readers, running),
-    )
-    return late
+@dataclass(slots=True)
+class Plan:
+    """What becomes of a loop with rings: its walks, the product that runs on, those that are to be an iteration late,
+    and (found by `consume`) the ops that come with these."""
+
+    readers: list[Reader]
+    running: WgmmaOp | None
+    delayed: list[Delayed]
+    late: set[Op] = field(default_factory=lambda: set())
 
 
-def _body(
-    readers: Sequence[Reader],
-    loop: ForOp,
-    state: list[Value],
-    running: WgmmaOp | None,
-    late: set[Op],
-) -> list[Value]:
+def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: Value) -> None:
+    """Make loops read the rings, which have the same buffers; their state is carried by everything around the loops."""
+    _Thread(rings, plans).block(top, [zero, zero])
+
+
+def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan) -> list[Value]:
     out: list[Value] = []
     if running is not None:
         running.pending = 1
@@ -68,7 +59,7 @@ def _body(
         before = set(loop.body)
         if r.late:
             views = _late_views(r.ring, r.late, slot, phase)
-            late |= {d.product for d in r.late}
+            plan.late |= {d.product for d in r.late}
         else:
             b = Builder.before_op(r.ring.loads[0])
             b.insert(ByteBarrierWaitOp(r.ring.full, slot, phase))
@@ -78,10 +69,10 @@ def _body(
         end = Builder.before_op(loop.body.terminator)
         if r.last:
             _replace_loads(r.ring, views)
-            _give_back(r.ring, end, loop, slot, views, running)
+            _give_back(r.ring, end, loop, slot, views, plan.running)
         out += advance(end, slot, phase, r.ring.stages)
         if r.late:
-            late |= set(loop.body) - before
+            plan.late |= set(loop.body) - before
     return out
 
 
@@ -130,45 +121,45 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
     return b.emit(SelectOp(first, start_const(b, stages - 1), before))
 
 
-def _after(
-    readers: Sequence[Reader], running: WgmmaOp | None
-) -> Callable[[ForOp, list[Value]], None]:
+def _after(r: Ring, loop: ForOp, slot: Value, running: WgmmaOp | None) -> None:
     """After the loop: wait for the product that runs on, then give back the last buffer."""
-
-    def finish(loop: ForOp, state: list[Value]) -> None:
-        if running is None:
-            return
-        b = Builder.after_op(loop)
-        result = loop.results[running.acc.index - 1]
-        uses = list(result.uses)
-        done = b.emit(WgmmaWaitOp(result, []))
-        for user, index in uses:
-            user.set_operand(index, done)
-        ran = b.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
-        buffers = [_ring_of(v) for v in _roots(running)]
-        for n, r in enumerate(readers):
-            if any(ring in buffers for ring in r.ring.buffers):
-                last = _previous(b, state[2 * n], r.ring.stages)
-                b.insert(ByteBarrierArriveOp(r.ring.empty, last, ran, [], groups=r.ring.groups))
-
-    return finish
+    if running is None or not any(_ring_of(v) in r.buffers for v in _roots(running)):
+        return
+    b = Builder.after_op(loop)
+    result = loop.results[running.acc.index - 1]
+    uses = list(result.uses)
+    done = b.emit(WgmmaWaitOp(result, []))
+    for user, index in uses:
+        user.set_operand(index, done)
+    ran = b.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
+    last = _previous(b, slot, r.stages)
+    b.insert(ByteBarrierArriveOp(r.empty, last, ran, [], groups=r.groups))
 
 
 def _ring_of(view: Value) -> Value | None:
     return view.op.ring if isinstance(view.op, LocalIndexOp) else None
 
 
-def thread_state(
-    path: list[Op],
-    state: list[Value],
-    body: Callable[[ForOp, list[Value]], list[Value]],
-    after: Callable[[ForOp, list[Value]], None],
-) -> list[Value]:
-    """Carry `state` through the nested loops and branches `path`, outermost first. `body` rewrites the innermost loop
-    and gives the state after an iteration; `after` gets that loop and the state after it. The state after all."""
-    op, rest = path[0], path[1:]
-    n = len(state)
-    if isinstance(op, ForOp):
+class _Thread:
+    """Carries the state of rings, a buffer's number and its phase, through all loops and branches on the way."""
+
+    def __init__(self, rings: Sequence[Ring], plans: dict[Block, Plan]):
+        self.rings, self.plans = {r.home: r for r in rings}, plans
+
+    def block(self, block: Block, state: list[Value]) -> list[Value]:
+        """The state after the block."""
+        for op in list(block):
+            if any(home.parent is op or _is_inside(home, op) for home in self.rings):
+                state = self._for(op, state) if isinstance(op, ForOp) else self._if(op, state)
+        return state
+
+    def _for(self, op: ForOp, state: list[Value]) -> list[Value]:
+        ring = self.rings.get(op.body)
+        readers: list[Reader] = []
+        if ring is not None:
+            readers = [x for x in self.plans[op.body].readers if x.ring is ring]
+            state = state * len(readers)
+        n = len(state)
         args = [op.body.add_arg(v.type, v.name) for v in state]
         new = _grown(
             op,
@@ -187,25 +178,29 @@ def thread_state(
         extended = YieldOp([*term.operands, *args], loc=term.loc)
         Builder.before_op(term).insert(extended)
         term.erase()
-        out = thread_state(rest, args, body, after) if rest else body(new, args)
+        if ring is None:
+            out = self.block(new.body, args)
+        else:
+            out = _body(readers, new, args, self.plans[new.body])
+            _after(ring, new, new.results[-2], self.plans[new.body].running)
         for i, v in enumerate(out):
             extended.set_operand(len(extended.operands) - n + i, v)
-        found = new.results[-n:]
-        if not rest:
-            after(new, found)
-        return found
-    assert isinstance(op, IfOp)
-    inside = next(k for k, block in enumerate(op.regions) if rest[0].parent is block)
-    out = thread_state(rest, state, body, after)
-    for k, block in enumerate(op.regions):
-        term = block.terminator
-        Builder.before_op(term).insert(
-            YieldOp([*term.operands, *(out if k == inside else state)], loc=term.loc)
-        )
-        term.erase()
-    types = [*[r.type for r in op.results], *[v.type for v in state]]
-    new = _grown(op, IfOp(op.condition, results=types, regions=op.regions, loc=op.loc, **op.attrs))
-    return new.results[-n:]
+        return new.results[-2:]  # of the walk that gives buffers back
+
+    def _if(self, op: Op, state: list[Value]) -> list[Value]:
+        assert isinstance(op, IfOp)
+        for block in op.regions:
+            out = self.block(block, state)
+            term = block.terminator
+            Builder.before_op(term).insert(YieldOp([*term.operands, *out], loc=term.loc))
+            term.erase()
+        types = [*[r.type for r in op.results], *[v.type for v in state]]
+        new = IfOp(op.condition, results=types, regions=op.regions, loc=op.loc, **op.attrs)
+        return _grown(op, new).results[-len(state) :]
+
+
+def _is_inside(block: Block, op: Op) -> bool:
+    return block.parent is not None and block.parent.is_inside(op)
 
 
 def _grown(op: Any, new: Any) -> Any:

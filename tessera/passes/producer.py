@@ -95,7 +95,7 @@ def _of(v: Value, ops: set[Op]) -> bool:
     return isinstance(v.owner, Block) and v.owner.parent in ops
 
 
-States = dict[Ring, tuple[Value, Value]]  # buffer and phase
+States = dict[Ring, tuple[Value, Value]]  # buffer and phase, by the ring that has the buffers
 
 
 class Producer:
@@ -109,7 +109,8 @@ class Producer:
         block = Block()
         b = Builder(block, None, self.split.func.loc)
         zero = start_const(before, 0)
-        self._block(self.split.func.body, b, dict.fromkeys(self.split.rings, (zero, zero)))
+        leads = [r.lead for r in self.split.rings]
+        self._block(self.split.func.body, b, dict.fromkeys(leads, (zero, zero)))
         b.insert(YieldOp([]))
         return block
 
@@ -122,7 +123,7 @@ class Producer:
                 b.insert(op.clone(self.mapping))
             elif isinstance(op, DescriptorLoadOp) and op in last:
                 ring = last[op]
-                states[ring] = self._copies(ring, b, *states[ring])
+                states[ring.lead] = self._copies(ring, b, *states[ring.lead])
 
     def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
         if not r.once:
@@ -140,12 +141,12 @@ class Producer:
 
     def _inner(self, op: Op, states: States) -> list[Ring]:
         """The rings that turn inside of an op."""
-        found: list[Ring] = []
-        for r in states:
+        inside: set[Ring] = set()
+        for r in self.split.rings:
             home = r.home.parent
             if home is op or (home is not None and home.is_inside(op)):
-                found.append(r)
-        return found
+                inside.add(r.lead)
+        return [r for r in states if r in inside]
 
     def _for(self, op: ForOp, b: Builder, states: States) -> None:
         wanted = [i for i, arg in enumerate(op.carried) if arg in self.needs.values]

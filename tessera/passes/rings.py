@@ -45,6 +45,18 @@ class Ring:
     full: Any = None
     empty: Any = None
     groups: bool = False  # whether warpgroups, not warps, give the buffers back
+    first: Ring | None = None  # of an earlier loop, whose buffers this one turns on
+
+    @property
+    def lead(self) -> Ring:
+        """The ring that has the buffers."""
+        return self if self.first is None else self.first
+
+    def follow(self) -> None:
+        """Take what the first ring has."""
+        lead = self.lead
+        self.buffers, self.full, self.empty = lead.buffers, lead.full, lead.empty
+        self.stages, self.groups = lead.stages, lead.groups
 
     def home_ops(self) -> Iterator[Op]:
         """All ops of the block and inside of these."""
@@ -77,6 +89,25 @@ def grouped(loads: list[DescriptorLoadOp], allocs: list[LocalAllocOp]) -> list[R
         ring.loads.append(load)
         ring.allocs.append(alloc)
     return list(found.values())
+
+
+def share(rings: list[Ring]) -> None:
+    """Let loops that follow each other turn the same buffers: what one has read the producer fills for the next."""
+    taken: dict[Block, set[Ring]] = {}
+    for number, r in enumerate(rings):
+        mine = taken.setdefault(r.home, set())
+        if not (r.once or r.outer):
+            for other in rings[:number]:
+                fits = other.first is None and not (other.once or other.outer) and other not in mine
+                if fits and other.home is not r.home and _kind(other) == _kind(r):
+                    r.first = other
+                    break
+        mine.add(r.lead)
+
+
+def _kind(r: Ring) -> Any:
+    types = [a.result.type for a in r.allocs]
+    return types, read_by_products([a.result for a in r.allocs])
 
 
 def filled_by(load: DescriptorLoadOp) -> LocalAllocOp | None:

@@ -52,7 +52,7 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.chains import delay, delayable
-from tessera.passes.consumers import consume, consume_once
+from tessera.passes.consumers import Plan, consume, consume_once
 from tessera.passes.descriptors import lower_access, made_by
 from tessera.passes.facts import GpuFacts
 from tessera.passes.pipeline import CHAINED_WORDS, running_on
@@ -65,6 +65,7 @@ from tessera.passes.rings import (
     grouped,
     read_by_products,
     readers_of,
+    share,
     start_const,
 )  # fmt: skip
 from tessera.passes.teams import GROUP_WARPS, Team, instruction_words, product_words, team_for
@@ -211,7 +212,9 @@ class _Split:
             op.move_before(rest[0])
         start = Builder.before_op(rest[0])
         for r in self.rings:
-            self._allocate(r, start)
+            if r.first is None:
+                self._allocate(r, start)
+            r.follow()
         start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
         producer = Producer(self, needs).build(start)
         op = WarpSpecializeOp(
@@ -241,11 +244,12 @@ class _Split:
                 ring.once, ring.outer = r.once, r.once or inner
                 found.append(ring)
         self.rings = found
+        share(found)
 
     def _leave_room(self) -> Team:
         """The team; with fewer stages if a second block then shares the processor with a warpgroup that is alone: while
         one works on results of a chain of products, the other one multiplies."""
-        team, turning = self._team(), [r for r in self.rings if not r.outer]
+        team, turning = self._team(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
             delayable(loop, _allocs([r]), CHAINED_WORDS)
             for r in turning
@@ -265,7 +269,9 @@ class _Split:
         return team
 
     def _team(self) -> Team:
-        used = SLACK + self._others() + sum(r.bytes * r.stages for r in self.rings)
+        used = (
+            SLACK + self._others() + sum(r.bytes * r.stages for r in self.rings if r.first is None)
+        )
         fit = (self.facts.max_shared_bytes + BLOCK_BYTES) // (used + BLOCK_BYTES)
         words = product_words(self.func)
         largest = instruction_words(self.func)
@@ -273,24 +279,28 @@ class _Split:
 
     def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
         homes: dict[Block, list[Ring]] = {}
+        leads: dict[Ring, list[Ring]] = {}
         for r in self.rings:
             if r.once:
                 consume_once(r, zero)
             else:
                 homes.setdefault(r.home, []).append(r)
+                leads.setdefault(r.lead, []).append(r)
+        plans: dict[Block, Plan] = {}
         for home, rings in homes.items():
             loop = home.parent
             assert isinstance(loop, ForOp)
-            allocs = _allocs(rings)
             running = running_on(loop, {a for r in rings for a in r.allocs})
-            delayed = [] if running is not None else delayable(loop, allocs, CHAINED_WORDS)
-            readers = readers_of(rings, delayed)
-            late = consume(readers, op.consumers, zero, running)
+            delayed = [] if running else delayable(loop, _allocs(rings), CHAINED_WORDS)
+            plans[home] = Plan(readers_of(rings, delayed), running, delayed)
+        for rings in leads.values():
+            consume(rings, plans, op.consumers, zero)
+        for home, plan in plans.items():
             loop = home.parent
             assert isinstance(loop, ForOp)
-            if delayed:
-                ops = [x for x in home if x in late]
-                delay(loop, delayed, ops, 0 if self.warps > MANY_WARPS else None)
+            if plan.delayed:
+                late = [x for x in home if x in plan.late]
+                delay(loop, plan.delayed, late, 0 if self.warps > MANY_WARPS else None)
 
     def _stages(self) -> None:
         """As many buffers as are asked for and fit beside what else needs shared memory."""
@@ -302,7 +312,7 @@ class _Split:
             if r.outer:
                 r.stages = 1
                 room -= r.bytes
-            else:
+            elif r.first is None:
                 homes.setdefault(r.home, []).append(r)
         for home, rings in homes.items():
             size = sum(r.bytes for r in rings)

@@ -51,6 +51,54 @@ def softmax_chain(
     out.store([first, 0], (acc / total[:, None]).to(out.dtype))
 
 
+@tessera.jit
+def walk(
+    x,
+    k,
+    v,
+    acc,
+    total,
+    peak,
+    first,
+    begin,
+    end,
+    masked: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+):
+    """The keys from `begin` to `end`."""
+    rows, at = first + tl.arange(0, M), tl.arange(0, N)
+    for start in range(begin, end, N):
+        s = tl.dot(x, k.load([start, 0]).T)
+        if masked:
+            s = tl.where(start + at[None, :] <= rows[:, None], s, -float("inf"))
+        higher = tl.maximum(peak, tl.max(s, axis=1))
+        p = tl.exp2(s - higher[:, None])
+        shrink = tl.exp2(peak - higher)
+        total = total * shrink + tl.sum(p, axis=1)
+        y = v.load([start, 0])
+        acc = tl.dot(p.to(y.dtype), y, acc * shrink[:, None])
+        peak = higher
+    return acc, total, peak
+
+
+@tessera.jit
+def two_walks(
+    q, k, v, out, n, causal: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr
+):
+    """A loop before the diagonal, and one along it, in programs that stay."""
+    for tile in range(tl.program_id(0), n // M, tl.num_programs(0)):
+        first = tile * M
+        x = q.load([first, 0])
+        acc = tl.zeros((M, D), tl.float32)
+        total = tl.zeros((M,), tl.float32)
+        peak = tl.full((M,), -float("inf"), tl.float32)
+        acc, total, peak = walk(x, k, v, acc, total, peak, first, 0, first, False, M, N)
+        if causal:
+            acc, total, peak = walk(x, k, v, acc, total, peak, first, first, first + M, True, M, N)
+        out.store([first, 0], (acc / total[:, None]).to(out.dtype))
+
+
 def softmax_reference(q: Any, k: Any, v: Any, n: int, causal: bool) -> Any:
     s = q @ k[:n].T * np.log(2)
     if causal:
@@ -167,7 +215,9 @@ def innermost(module: Module) -> list[ForOp]:
 
 CASES = [
     (softmax_chain, False), (softmax_chain, True), (same_tile_twice, False), (chains_of_tiles, False),
+    (two_walks, True),
 ]  # fmt: skip
+STAYING = (chains_of_tiles, two_walks)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 6])
@@ -181,7 +231,7 @@ def test_teams_compute_chains(
     n = m * blocks if kernel is chains_of_tiles or causal else step * blocks
     rows = n if kernel is chains_of_tiles or causal else 2 * m
     arrays = inputs(rows, n, d)
-    programs = 2 if kernel is chains_of_tiles else rows // m
+    programs = 2 if kernel in STAYING else rows // m
     found = execute(compiled, arrays, n, programs, lanes=False)
     want = reference(kernel, arrays, n, m, step, causal)
     assert np.abs(found - want).max() <= 4e-3 * np.abs(want).max()
@@ -211,6 +261,16 @@ def test_streams_have_rings_of_their_own() -> None:
     assert "barrier" not in body
 
 
+def test_loops_that_follow_each_other_share_buffers() -> None:
+    """Two loops with two streams each, in a loop with one of its own: three rings."""
+    text = chain(two_walks, 128, 128, 128, True, num_warps=8).asm["gir"]
+    module = parse_module(text)
+    (inits,) = [op for op in module.walk() if op.opcode == "byte_barrier_init"]
+    assert sorted(inits.attrs["counts"]) == [1, 1, 1, 2, 2, 2]
+    assert len(innermost(module)) == 2
+    assert "descriptor_load" not in text
+
+
 def test_the_second_product_starts_before_the_first_result_is_used() -> None:
     module = parse_module(chain(softmax_chain, 128, 64, 64, num_warps=8).asm["gir"])
     (loop,) = innermost(module)
@@ -233,9 +293,10 @@ def test_a_tile_that_both_products_read_is_given_back_by_the_late_one() -> None:
 
 
 @pytest.mark.parametrize(("m", "n", "d", "warps"), [(128, 128, 128, 8), (128, 64, 64, 8)])
-def test_machine_code_of_chains(m: int, n: int, d: int, warps: int) -> None:
+@pytest.mark.parametrize("kernel", [softmax_chain, two_walks])
+def test_machine_code_of_chains(kernel: Any, m: int, n: int, d: int, warps: int) -> None:
     try:
-        compiled = chain(softmax_chain, m, n, d, True, "cuda", num_warps=warps, num_stages=2)
+        compiled = chain(kernel, m, n, d, True, "cuda", num_warps=warps, num_stages=2)
         done = ptxas.assemble(compiled.asm["ptx"], "sm_90a", ["-v"])
     except ToolNotFound:
         pytest.skip("needs ptxas")
