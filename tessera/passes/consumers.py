@@ -3,7 +3,7 @@ them (passes/specialize.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,7 @@ class Plan:
     running: WgmmaOp | None
     delayed: list[Delayed]
     late: set[Op] = field(default_factory=lambda: set())
+    finished: Op | None = None  # the wait for the product that runs on, after the loop
 
 
 def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: Value) -> None:
@@ -52,8 +53,8 @@ def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: V
 
 def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan) -> list[Value]:
     out: list[Value] = []
-    if running is not None:
-        running.pending = 1
+    if plan.running is not None:
+        plan.running.pending = 1
     for n, r in enumerate(readers):
         slot, phase = state[2 * n : 2 * n + 2]
         before = set(loop.body)
@@ -121,23 +122,51 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
     return b.emit(SelectOp(first, start_const(b, stages - 1), before))
 
 
-def _after(r: Ring, loop: ForOp, slot: Value, running: WgmmaOp | None) -> None:
+def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan) -> None:
     """After the loop: wait for the product that runs on, then give back the last buffer."""
-    if running is None or not any(_ring_of(v) in r.buffers for v in _roots(running)):
+    running = plan.running
+    if running is None:
         return
-    b = Builder.after_op(loop)
-    result = loop.results[running.acc.index - 1]
-    uses = list(result.uses)
-    done = b.emit(WgmmaWaitOp(result, []))
-    for user, index in uses:
-        user.set_operand(index, done)
-    ran = b.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
-    last = _previous(b, slot, r.stages)
-    b.insert(ByteBarrierArriveOp(r.empty, last, ran, [], groups=r.groups))
+    if plan.finished is None:
+        result = loop.results[running.acc.index - 1]
+        uses = list(result.uses)
+        plan.finished = Builder.after_op(loop).insert(WgmmaWaitOp(result, []))
+        for user, index in uses:
+            user.set_operand(index, plan.finished.result)
+    if any(_ring_of(v) in r.buffers for v in _roots(running)):
+        b = Builder.after_op(plan.finished)
+        ran = b.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
+        last = _previous(b, slot, r.stages)
+        b.insert(ByteBarrierArriveOp(r.empty, last, ran, [], groups=r.groups))
 
 
 def _ring_of(view: Value) -> Value | None:
     return view.op.ring if isinstance(view.op, LocalIndexOp) else None
+
+
+def carry(
+    loop: ForOp, state: Sequence[Value], body: Callable[[ForOp, list[Value]], list[Value]]
+) -> list[Value]:
+    """Carry further values through a loop; `body` gets the new loop and them, and gives those of the next iteration.
+    The last ones."""
+    args = [loop.body.add_arg(v.type, v.name) for v in state]
+    types = [*[r.type for r in loop.results], *[v.type for v in state]]
+    inits = [*loop.inits, *state]
+    new = _grown(
+        loop,
+        ForOp(
+            loop.lb, loop.ub, loop.step, inits,
+            regions=loop.regions, loc=loop.loc, results=types, **loop.attrs,
+        ),
+    )  # fmt: skip
+    term = new.body.terminator
+    extended = YieldOp([*term.operands, *args], loc=term.loc)
+    Builder.before_op(term).insert(extended)
+    term.erase()
+    first = len(extended.operands) - len(args)
+    for i, v in enumerate(body(new, args)):
+        extended.set_operand(first + i, v)
+    return new.results[first:]
 
 
 class _Thread:
@@ -159,33 +188,16 @@ class _Thread:
         if ring is not None:
             readers = [x for x in self.plans[op.body].readers if x.ring is ring]
             state = state * len(readers)
-        n = len(state)
-        args = [op.body.add_arg(v.type, v.name) for v in state]
-        new = _grown(
-            op,
-            ForOp(
-                op.lb,
-                op.ub,
-                op.step,
-                [*op.inits, *state],
-                regions=op.regions,
-                loc=op.loc,
-                results=[*[r.type for r in op.results], *[v.type for v in state]],
-                **op.attrs,
-            ),
-        )
-        term = new.body.terminator
-        extended = YieldOp([*term.operands, *args], loc=term.loc)
-        Builder.before_op(term).insert(extended)
-        term.erase()
-        if ring is None:
-            out = self.block(new.body, args)
-        else:
-            out = _body(readers, new, args, self.plans[new.body])
-            _after(ring, new, new.results[-2], self.plans[new.body].running)
-        for i, v in enumerate(out):
-            extended.set_operand(len(extended.operands) - n + i, v)
-        return new.results[-2:]  # of the walk that gives buffers back
+
+        def body(new: ForOp, args: list[Value]) -> list[Value]:
+            if ring is None:
+                return self.block(new.body, args)
+            plan = self.plans[new.body]
+            out = _body(readers, new, args, plan)
+            _after(ring, new, new.results[-2], plan)
+            return out
+
+        return carry(op, state, body)[-2:]  # of the walk that gives buffers back
 
     def _if(self, op: Op, state: list[Value]) -> list[Value]:
         assert isinstance(op, IfOp)

@@ -25,7 +25,7 @@ from tessera.ops import (
     SelectOp,
     WgmmaOp,
 )
-from tessera.passes.consumers import thread_state
+from tessera.passes.consumers import carry
 from tessera.passes.rings import start_const
 
 BUFFERS = 3
@@ -75,4 +75,4 @@ def _rotate(loop: ForOp, alloc: LocalAllocOp) -> None:
         wraps = end.emit(CmpOp(following, start_const(end, BUFFERS), predicate="eq"))
         return [end.emit(SelectOp(wraps, start_const(end, 0), following))]
 
-    thread_state([loop], [zero], body, lambda _loop, _state: None)
+    carry(loop, [zero], body)
