@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.backends.cpu import checks, control, demand, dot, effects, host, reduce
+from tessera.backends.cpu.ahead import plan_ahead
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
 from tessera.backends.cpu.plan import argument_of
@@ -119,6 +120,7 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     state.arguments = {arg: i for i, arg in enumerate(f.body.args)}
     state.written = written_arguments(f, state.arguments)
     lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
+    lo.ahead = plan_ahead(lo, f.body)
     for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
         lo.scalars[arg] = _argument(lo, arg, i, dict(attrs))
     if state.checked:

@@ -7,9 +7,11 @@ identity element is needed: accumulators start with the first elements.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tessera.backends.cpu.affine import constant, elementwise
+from tessera.backends.cpu.ahead import Row, prefetch, rows_ahead
 from tessera.backends.cpu.loops import Nest, each, nest, split_bound
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.plan import finish_side, masks_of, prepare
@@ -178,9 +180,10 @@ def _accumulate(
     outer, length = where
     lanes = step // len(cells)
 
-    def body(i: int | str) -> None:
+    def body(i: int | str, rows: Sequence[Row] = ()) -> None:
         lo.memo = {}
         base = lo.index(i, step, length)
+        prefetch(lo, rows, base, step)
         for k, cell in enumerate(cells):
             cell.set(combine(lo, op, cell.get(), vector(base, k)))
 
@@ -192,16 +195,17 @@ def _accumulate(
         (*shape_of(op.inputs[0].type)[:-1], length), tuple(range(len(outer))), (len(outer),), lanes
     )
     masks = masks_of(lo, op.inputs, plan)
+    rows = rows_ahead(lo, op)
     if not masks:
         with lo.em.loop(step, length, step) as i:
-            body(i)
+            body(i, rows)
         return
     full, proven = split_bound(lo, plan, [*outer, Coord()], masks, step)
     full = lo.em.call("i64", "llvm.smax.i64", f"i64 {full}", f"i64 {step}")
     saved = lo.assumed
     lo.assumed = saved | proven
     with lo.em.counted(str(step), full, str(step), always=True, guarded=True) as i:
-        body(i)
+        body(i, rows)
     lo.assumed = saved
     with lo.em.counted(full, str(length), str(step), always=True, guarded=True) as i:
         body(i)
