@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,10 +13,12 @@ import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.target import LEVELS, facts_of, lacking
+from tessera.backends.llvm.binding import host_features
 from tessera.compiler import ASTSource
 from tessera.compiler.compile import make_backend
 from tessera.config import knobs
 from tessera.errors import NoDeviceError
+from tests.unit import amx_kit
 from tests.unit.cpu_kit import agree, floats, native
 
 
@@ -242,3 +245,94 @@ def test_panels_of_large_tiles_are_shared_too():
     a, b, c = floats(160, 640), floats(640, 176, seed=1), np.zeros((160, 176), np.float32)
     native(swizzled, (3, 3), a, b, c, 160, 176, 640, BM=64, BN=64, BK=64)
     np.testing.assert_allclose(c, a @ b, rtol=1e-4, atol=1e-3)
+
+
+avx512 = pytest.mark.skipif(lacking("avx512") != "", reason=f"no AVX-512: {lacking('avx512')}")
+bf16_host = pytest.mark.skipif(
+    "avx512bf16" not in host_features(), reason="this machine does not convert to bf16"
+)
+
+
+@avx512
+@bf16_host
+@pytest.mark.parametrize("steps", [1, 5, 9, 19])
+@pytest.mark.parametrize("block", [(16, 16, 64), (32, 64, 64), (64, 16, 128), (64, 32, 32)])
+def test_tiles_of_bf16(block, steps):
+    """One tile, blocks of four tiles, single rows and columns of tiles; chains of steps and the rest."""
+    bm, bn, bk = block
+    m, n, k = 2 * bm, 2 * bn, steps * bk
+    a, b = (x.astype(ml_dtypes.bfloat16) for x in (floats(m, k), floats(k, n, seed=1)))
+    c = np.full((m, n), 7, np.float32)
+    kernel = compiled("*bf16", "*bf16", tl.float32, "amx", BM=bm, BN=bn, BK=bk)
+    tiles = amx_kit.run(kernel, (2, 2, 1), a, b, c, k, k, n, n)
+    np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-4, atol=1e-3)
+    assert tiles.ran["tdpbf16ps"] == m * n * k // (16 * 16 * 32)
+    chain = max(1, min(8, 512 // bk))  # steps, of 512 products at most
+    blocks = (m // 16) * (n // 16)
+    assert tiles.ran["tilestored64"] == (steps // chain + steps % chain) * blocks
+    # The first chain reads no sums.
+    assert tiles.ran.get("tilezero", 0) == (blocks if steps >= chain else 0)
+    assert not tiles.configured
+
+
+@avx512
+@pytest.mark.parametrize("block", [(16, 16, 64), (32, 64, 128), (64, 32, 64)])
+def test_tiles_of_bytes(block):
+    bm, bn, bk = block
+    a, b, c = operands(np.int8, 2 * bm, 2 * bn, 11 * bk)
+    k, n = b.shape
+    kernel = compiled("*i8", "*i8", tl.int32, "amx", BM=bm, BN=bn, BK=bk)
+    amx_kit.run(kernel, (2, 2, 1), a, b, c, k, k, n, n)
+    np.testing.assert_array_equal(c, a.astype(np.int32) @ b.astype(np.int32))
+
+
+@avx512
+@bf16_host
+def test_tiles_with_rows_that_wrap_around():
+    """A in place where 16 rows are neighbours; programs past the edge read from the start."""
+    constants = {"BM": 64, "BN": 64, "BK": 64}
+    kinds = {**dict.fromkeys("ab", "*bf16"), "c": "*fp32", **dict.fromkeys("MNK", "i32")}
+    attrs = {(i,): [["tt.divisibility", 16]] for i in range(6)}
+    source = ASTSource(
+        swizzled, {**kinds, **dict.fromkeys(constants, "constexpr")}, constants, attrs
+    )
+    kernel = tessera.compile(source, target=GPUTarget("cpu", "amx", 1))
+    m, n, k = 160, 176, 640
+    a, b = (x.astype(ml_dtypes.bfloat16) for x in (floats(m, k), floats(k, n, seed=1)))
+    c = np.zeros((m, n), np.float32)
+    tiles = amx_kit.run(kernel, (3, 3, 1), a, b, c, m, n, k)
+    np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32), rtol=1e-4, atol=1e-3)
+    assert tiles.ran["tdpbf16ps"] > 0
+
+
+@tessera.jit
+def two_products(q, k, v, out, N, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    """As in attention: K transposed, weights computed, sums scaled between the steps."""
+    rows, dims, keys = tl.arange(0, BM) + tl.program_id(0) * BM, tl.arange(0, D), tl.arange(0, BN)
+    queries = tl.load(q + rows[:, None] * D + dims[None, :])
+    acc = tl.zeros((BM, D), tl.float32)
+    for start in range(0, N, BN):
+        columns = tl.load(k + (start + keys)[None, :] * D + dims[:, None])
+        weights = tl.dot(queries, columns) * 0.125
+        values = tl.load(v + (start + keys)[:, None] * D + dims[None, :])
+        acc = tl.dot(weights.to(tl.bfloat16), values, acc * 0.5)
+    tl.store(out + rows[:, None] * D + dims[None, :], acc)
+
+
+@avx512
+@bf16_host
+def test_tiles_of_computed_operands():
+    constants = {"D": 64, "BM": 32, "BN": 64}
+    kinds = {**dict.fromkeys("qkv", "*bf16"), "out": "*fp32", "N": "i32"}
+    source = ASTSource(two_products, {**kinds, **dict.fromkeys(constants, "constexpr")}, constants)
+    kernel = tessera.compile(source, target=GPUTarget("cpu", "amx", 1))
+    q, k, v = (floats(192, 64, seed=i).astype(ml_dtypes.bfloat16) for i in range(3))
+    out = np.zeros((64, 64), np.float32)
+    tiles = amx_kit.run(kernel, (2, 1, 1), q[:64].copy(), k, v, out, 192)
+    expected = np.zeros((64, 64))
+    for start in range(0, 192, 64):
+        weights = q[:64].astype(np.float32) @ k[start : start + 64].astype(np.float32).T * 0.125
+        rounded = weights.astype(ml_dtypes.bfloat16).astype(np.float32)
+        expected = expected * 0.5 + rounded @ v[start : start + 64].astype(np.float32)
+    np.testing.assert_allclose(out, expected, rtol=1e-2, atol=5e-2)
+    assert tiles.ran["tdpbf16ps"] == 2 * 64 * 192 * 64 // (16 * 16 * 32)
