@@ -37,11 +37,11 @@ from tessera.backends.cpu.packing import Form, packed
 from tessera.backends.cpu.plan import fill, finish_side, materialise, prepare
 from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.tiles import ROWS, WORDS, tile_product
-from tessera.backends.cpu.turn import Convert
+from tessera.backends.cpu.turn import Convert, turned_dimension
 from tessera.backends.cpu.values import Val
 from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32
 from tessera.ir import Effect, Value, elem_of, shape_of
-from tessera.ops import ConstOp, DotOp
+from tessera.ops import AddOp, ConstOp, DotOp, MulOp, SubOp
 
 PACK_ROWS = 96  # rows of c from which copying B of one program alone pays
 
@@ -306,11 +306,28 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
     own = lo.buffers.get(v)
     if own is not None and len(v.uses) == 1 and own.elem == t and lo.homes.get(v) is lo.block:
         return own, lo.fresh.get(v, "false")
-    buffer = lo.allocate(t, shape)
+    buffer = _scaled_in_place(lo, v, t) or lo.allocate(t, shape)
     prepare(lo, [v], op, keep_top=False)
     fill(lo, buffer, v, _casting(lo, elem_of(v.type), t))
     finish_side(lo)
     return buffer, "false"
+
+
+def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
+    """The buffer of a carried sum that `v` is computed from element by element, and that nothing else needs:
+    `acc * shrink` of attention, say."""
+    x: Value = v
+    while lo.lazy(x):
+        assert x.op is not None
+        same = [y for y in x.op.operands if y.type == v.type]
+        if len(x.uses) != 1 or not isinstance(x.op, (AddOp, SubOp, MulOp)) or not same:
+            return None
+        x = next((y for y in same if y in lo.buffers), same[0])
+    own = lo.buffers.get(x)
+    if own is None or own.elem != t or x not in lo.carried or lo.homes.get(x) is not lo.block:
+        return None
+    shared = any(b.ptr == own.ptr and y is not x for y, b in lo.buffers.items())
+    return None if shared or len(x.uses) != 1 or turned_dimension(lo, v) is not None else own
 
 
 def _casting(lo: Lowering, source: dtype, t: dtype) -> Convert:

@@ -145,7 +145,7 @@ def _vector_loop(
         for i in range(0, size, n):
             at(i)
         return
-    times = plan.times if size % (n * plan.times) == 0 and size > n * plan.times else 1
+    times = plan.times if size % (n * plan.times) == 0 else 1
     step = n * times
 
     def trip(i: int | str) -> None:

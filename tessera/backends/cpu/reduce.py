@@ -105,6 +105,47 @@ def fold_lanes(lo: Lowering, op: Any, values: Group, lanes: int) -> Group:
     ]
 
 
+def fold_rows(lo: Lowering, op: Any, rows: list[Group], lanes: int) -> Group:
+    """`lanes` vectors, each folded as by `fold_lanes`, into one: lane r is the result of row r.
+
+    A step folds two rows in one vector, the lower halves of both against the upper ones:
+
+        a0 a1 a2 a3, b0 b1 b2 b3  →  a0 a1 b0 b1 · a2 a3 b2 b3
+    """
+    size = lanes
+    while size > 1:
+        half = size // 2
+        low = [
+            q + i + source
+            for q in range(0, lanes, size)
+            for source in (0, lanes)
+            for i in range(half)
+        ]
+        folded: list[Group] = []
+        for a, b in zip(rows[: len(rows) // 2], rows[len(rows) // 2 :], strict=True):
+            parts: list[Group] = []
+            for order in (low, [i + half for i in low]):
+                parts.append(
+                    [
+                        make(
+                            x.type,
+                            lanes,
+                            lo.em.shuffle(
+                                scalar_type(x.type),
+                                lo.text(x, lanes),
+                                lo.text(y, lanes),
+                                lanes,
+                                order,
+                            ),
+                        )
+                        for x, y in zip(a, b, strict=True)
+                    ]
+                )
+            folded.append(combine(lo, op, *parts))
+        rows, size = folded, half
+    return rows[0]
+
+
 # --- reduce --------------------------------------------------------------------------------------------------
 @executes(ReduceOp)
 def _reduce(lo: Lowering, op: ReduceOp) -> None:
@@ -128,16 +169,68 @@ def _reduce(lo: Lowering, op: ReduceOp) -> None:
 def _horizontal(
     lo: Lowering, op: ReduceOp, shape: tuple[int, ...], out: list[Buffer | None]
 ) -> None:
-    """One row at a time: vectors along the axis."""
+    """Vectors along the axis: one row at a time, or as many rows at once as a vector has lanes."""
     length = shape[-1]
     lanes = min(length & -length, lo.facts.lanes)
-    vectors = length // lanes
-    used = next(k for k in (ACCUMULATORS, 2, 1) if vectors % k == 0)
-    cells = [Registers(lo, op, lanes) for _ in range(used)]
+    row = _Row(lo, op, length, lanes)
+
+    def single(at: Point) -> None:
+        result = fold_lanes(lo, op, row.folded(at.coords), lanes)
+        for x, buffer, r in zip(result, out, op.results, strict=True):
+            if buffer is None:
+                lo.scalars[r] = make(x.type, 1, lo.text(x, 1))
+            else:
+                lo.to_buffer(buffer, Point(at.coords, 1), x)
+
+    def several(at: Point) -> None:
+        *outer, block = at.coords
+        first = block.times(lanes)
+        kept = [lo.em.alloca(lane_type(elem_of(v.type), lanes), lanes) for v in op.inputs]
+        with lo.em.loop(0, lanes, 1) as i:
+            index = lo.index(i, 1, lanes)
+            found = row.folded((*outer, first.plus(index)))
+            for x, ptr in zip(found, kept, strict=True):
+                ty = lane_type(x.type, lanes)
+                where = lo.em.op(f"getelementptr {ty}, ptr {ptr}, i64 {lo.coord_text(index)}")
+                lo.em.stmt(f"store {ty} {lo.text(x, lanes)}, ptr {where}")
+        rows: list[Group] = []
+        for i in range(lanes):
+            group: Group = []
+            for v, ptr in zip(op.inputs, kept, strict=True):
+                ty = lane_type(elem_of(v.type), lanes)
+                where = lo.em.op(f"getelementptr {ty}, ptr {ptr}, i64 {i}")
+                group.append(make(elem_of(v.type), lanes, lo.em.here(f"load {ty}, ptr {where}")))
+            rows.append(group)
+        wide = Coord(first.base, first.terms, tuple(range(lanes)), shape[-2])
+        for x, buffer in zip(fold_rows(lo, op, rows, lanes), out, strict=True):
+            assert buffer is not None
+            lo.to_buffer(buffer, Point((*outer, wide), lanes), x)
+
+    if len(shape) == 1:
+        single(Point((), 1))
+    elif lanes == lo.facts.lanes and shape[-2] % lanes == 0:
+        blocks = (*shape[:-2], shape[-2] // lanes)
+        each(lo, Nest(blocks, tuple(range(len(blocks))), (), 1), several, unroll=False)
+    else:
+        rest = shape[:-1]
+        each(lo, Nest(rest, tuple(range(len(rest))), (), 1), single)
     lo.memo = {}
 
-    def row(at: Point) -> None:
-        outer = at.coords
+
+class _Row:
+    """Combines the vectors of one row, in registers that all rows use."""
+
+    def __init__(self, lo: Lowering, op: ReduceOp, length: int, lanes: int):
+        self.lo, self.op, self.length, self.lanes = lo, op, length, lanes
+        vectors = length // lanes
+        used = next(k for k in (ACCUMULATORS, 2, 1) if vectors % k == 0)
+        self.cells = [Registers(lo, op, lanes) for _ in range(used)]
+        self.more = vectors > used
+
+    def folded(self, outer: tuple[Coord, ...]) -> Group:
+        """One vector an input: lanes are not combined with each other yet."""
+        lo, op, lanes, length = self.lo, self.op, self.lanes, self.length
+        lo.memo = {}
 
         def vector(base: Coord, k: int) -> Group:
             c = base.plus(Coord(k * lanes, (), None, k * lanes + 1))
@@ -145,27 +238,15 @@ def _horizontal(
             lo.here = point((*outer, c), lanes)
             return group_at(lo, op, lo.here)
 
-        for k, cell in enumerate(cells):
+        for k, cell in enumerate(self.cells):
             cell.set(vector(Coord(0, (), None, length), k))
-        if vectors > used:
-            _accumulate(lo, op, cells, vector, (outer, length), lanes * used)
+        if self.more:
+            _accumulate(lo, op, self.cells, vector, (outer, length), lanes * len(self.cells))
         lo.memo = {}
-        values = [cell.get() for cell in cells]
+        values = [cell.get() for cell in self.cells]
         while len(values) > 1:
             values = [combine(lo, op, a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
-        result = fold_lanes(lo, op, values[0], lanes)
-        for x, buffer, r in zip(result, out, op.results, strict=True):
-            if buffer is None:
-                lo.scalars[r] = make(x.type, 1, lo.text(x, 1))
-            else:
-                lo.to_buffer(buffer, Point(outer, 1), x)
-
-    if len(shape) == 1:
-        row(Point((), 1))
-    else:
-        rest = shape[:-1]
-        each(lo, Nest(rest, tuple(range(len(rest))), (), 1), row)
-    lo.memo = {}
+        return values[0]
 
 
 def _accumulate(
