@@ -120,7 +120,7 @@ def keep_whole(module: Module, facts: GpuFacts) -> None:
             Needs(_Split(module, func, rings, facts)).collect()
         except CannotSplit as reason:
             _remark(module, str(reason))
-            for load in [load for r in rings for load in r.loads]:
+            for load in [load for r in rings if not r.once for load in r.loads]:
                 lower_access(load)
 
 
