@@ -102,6 +102,16 @@ class Poly:
             terms[rest] = d // c
         return Poly(terms)
 
+    def replaced(self, atom: Atom, by: Poly) -> Poly:
+        """With another polynomial in place of a factor."""
+        total = Poly({})
+        for m, c in self.terms.items():
+            term = Poly({frozenset((a, n) for a, n in m if a != atom): c})
+            for _ in range(dict(m).get(atom, 0)):
+                term = term * by
+            total += term
+        return total
+
     def only(self, wanted: Callable[[Atom], bool]) -> Poly:
         """The monomials that have a factor as wanted."""
         return Poly({m: c for m, c in self.terms.items() if any(wanted(a) for a, _ in m)})

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tessera.analysis.axis import AxisAnalysis, power_of_two_part
+from tessera.analysis.axis import TOP, AxisAnalysis, power_of_two_part
 from tessera.analysis.host_code import HostCode
 from tessera.analysis.polynomials import Along, Atom, Poly, Polynomials, along_one, is_index
 from tessera.analysis.unread import conditions, unread_beyond
 from tessera.dtypes import pointer_type
-from tessera.ir import Value, shape_of
-from tessera.ops import FuncOp, LoadOp
+from tessera.ir import Block, Op, Value, shape_of
+from tessera.ops import ForOp, FuncOp, LoadOp
 
 ONE = Poly.constant(1)
 
@@ -87,13 +87,25 @@ class Windows:
         return p.only(lambda atom: not self.known(atom))
 
     def divisor(self, p: Poly) -> int:
-        """A power of two that divides the polynomial."""
-        found = 1 << 32
+        """A power of two that divides the polynomial in all iterations."""
+        counts: set[Value] = set()  # variables of loops that now count iterations
+        while True:
+            loops = [
+                loop for x in p.atoms if (loop := _loop_of(x)) and loop.induction not in counts
+            ]
+            if not loops:
+                break
+            loop = max(loops, key=_depth)  # bounds are made of the variables of loops around
+            lb, step = self.polynomials.of(loop.lb), self.polynomials.of(loop.step)
+            assert lb is not None and step is not None, "scalars have polynomials"
+            p = p.replaced(loop.induction, lb + step * Poly.atom(loop.induction))
+            counts.add(loop.induction)
+        found = TOP
         for m, c in p.terms.items():
             part = power_of_two_part(c)
             for atom, power in m:
                 assert isinstance(atom, Value)
-                part *= self.axis.facts(atom).divisibility[0] ** power
+                part *= 1 if atom in counts else self.axis.facts(atom).divisibility[0] ** power
             found = min(found, part)
         return found
 
@@ -219,3 +231,14 @@ def _degree(p: Poly) -> tuple[int, int]:
     for m, c in p.terms.items():
         return sum(n for _, n in m), abs(c)
     return 0, 0
+
+
+def _loop_of(atom: Atom) -> ForOp | None:
+    """The loop whose variable a factor is."""
+    loop = atom.owner.parent if isinstance(atom, Value) and isinstance(atom.owner, Block) else None
+    return loop if isinstance(loop, ForOp) and atom is loop.induction else None
+
+
+def _depth(op: Op) -> int:
+    parent = op.parent_op()
+    return 1 + _depth(parent) if parent is not None else 0
