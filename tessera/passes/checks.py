@@ -14,12 +14,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from tessera.dtypes import dtype, float32, int1, int64, pointer_type
-from tessera.errors import DeviceAssertionError, IntegerOverflow, Loc, NotFinite, OutOfBounds
+from tessera.errors import (
+    DeviceAssertionError,
+    IntegerOverflow,
+    Loc,
+    NotFinite,
+    OutOfBounds,
+    UnsupportedLanguageConstruct,
+)
 from tessera.ir import (
     Block,
     Builder,
@@ -34,6 +42,7 @@ from tessera.ir import (
 )
 from tessera.language import extra
 from tessera.ops import arith, control, memory, tile
+from tessera.passes.descriptors import lower_access
 
 _ACCESSES = (memory.LoadOp, memory.StoreOp, memory.AtomicRmwOp, memory.AtomicCasOp)
 _SAME_BASE = (arith.AddPtrOp, arith.HintOp, tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp, tile.ReshapeOp,
@@ -54,7 +63,14 @@ _WHOLE = (tile.DotOp, tile.ReduceOp, tile.ScanOp)
 
 @pass_("checks")
 def insert_checks(module: Module) -> None:
-    """Put checks into IR as the front end emits it. Later passes keep them in their order with effects."""
+    """Put checks into IR as the front end emits it. Later passes keep them in their order with effects.
+
+    Accesses through descriptors become accesses through pointers: the extents of a descriptor may lie.
+    """
+    for op in module.walk():
+        if isinstance(op, (memory.DescriptorLoadOp, memory.DescriptorStoreOp)):
+            with suppress(UnsupportedLanguageConstruct):  # of a descriptor that a loop changes
+                lower_access(op)
     functions = [f for f in module.body if isinstance(f, control.FuncOp)]
     extents = {arg: pair for f in functions for arg, pair in _add_extents(f).items()}
     checker = _Checker(extents)

@@ -304,3 +304,24 @@ def test_a_compiled_kernel_is_launched_with_arrays():
         assert (out[:32] == 2).all()
     finally:
         driver.reset_active()
+
+
+@tessera.jit
+def descriptor_kernel(x, out, rows, M: tl.constexpr, N: tl.constexpr):
+    source = tl.make_tensor_descriptor(x, [rows, N], [N, 1], [M, N])
+    target = tl.make_tensor_descriptor(out, [rows, N], [N, 1], [M, N])
+    for i in range(0, rows, M):
+        block = source.load([i, 0])
+        target.store([i, 0], block * 2)
+
+
+def test_descriptors_that_promise_too_much():
+    x, out = np.ones((6, 8), np.float32), np.zeros((6, 8), np.float32)
+    descriptor_kernel[(1,)](x, out, 6, 4, 8, debug="check")
+    assert (out == 2).all()
+    text = both(lambda: descriptor_kernel[(1,)](x, np.zeros((8, 8), np.float32), 7, 4, 8, debug="check"))  # fmt: skip
+    assert "reads element 48 of argument `x`, whose storage ends after element 47" in text
+    assert "block = source.load([i, 0])" in text
+    assert "element (2, 0)" in text
+    text = both(lambda: descriptor_kernel[(1,)](np.ones((8, 8), np.float32), out, 8, 4, 8, debug="check"))  # fmt: skip
+    assert "writes element 48 of argument `out`" in text
