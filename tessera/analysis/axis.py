@@ -365,22 +365,23 @@ def _div(a: AxisAnalysis, op: arith.DivOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
     if y.value == 1:
         return x
-    if y.value is None or y.value <= 0 or y.value & (y.value - 1):
-        ones = (1,) * len(x.contiguity)
-        value = _known(op, _quotient, x, y) if y.value else None
-        return AxisFacts(ones, ones, _gcds(x.constancy, y.constancy), value)
-    n = y.value
-    # A run counting up from a multiple of k gives k equal quotients in a row, for k dividing n, unless it is negative:
-    # -4, -3, -2, -1 divided by 4 is -1, 0, 0, 0.
+    # A run counting up from a multiple of k gives k equal quotients in a row, for k dividing the divisor, unless it is
+    # negative: -4, -3, -2, -1 divided by 4 is -1, 0, 0, 0.
     runs = a.signs.nonnegative(op.lhs)
     constancy = tuple(
-        k if c == 1 or not runs else gcd(gcd(c, n), d)
-        for c, d, k in zip(x.contiguity, x.divisibility, x.constancy, strict=True)
+        gcd(kx, ky) if c == 1 or not runs or ky < c else gcd(gcd(c, n), d)
+        for c, d, kx, n, ky in zip(
+            x.contiguity, x.divisibility, x.constancy, y.divisibility, y.constancy, strict=True
+        )
     )
-    divisibility = tuple(
-        max(d // n, 1) if c == 1 else 1 for d, c in zip(x.divisibility, x.contiguity, strict=True)
-    )
-    return AxisFacts((1,) * len(constancy), divisibility, constancy, _known(op, _quotient, x, y))
+    divisibility, n = (1,) * len(constancy), y.value
+    if n is not None and n > 0 and n & (n - 1) == 0:
+        divisibility = tuple(
+            max(d // n, 1) if c == 1 else 1
+            for d, c in zip(x.divisibility, x.contiguity, strict=True)
+        )
+    value = _known(op, _quotient, x, y) if y.value else None
+    return AxisFacts((1,) * len(constancy), divisibility, constancy, value)
 
 
 @_transfer(arith.RemOp)

@@ -143,9 +143,10 @@ def test_runs_divided_by_every_number(start: int) -> None:
         true = np.trunc(x / n).astype(np.int64)
         holds(facts.facts(quotient), true, 0, 1)
         holds(facts.facts(rest), x - true * n, 0, 1)
-        if start >= 0:  # as precise as can be for powers of two, and multiples of them
+        if start >= 0:  # as precise as can be for powers of two that divide the divisor
             shared = min(power_of_two_part(start), power_of_two_part(n), N)
             assert facts.facts(rest).contiguity[0] >= shared
+            assert facts.facts(quotient).constancy[0] >= shared
         signs = (facts.signs.nonnegative(v) for v in (run, quotient, rest))
         assert list(signs) == [start >= 0] * 3
 

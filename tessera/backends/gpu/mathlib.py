@@ -1,7 +1,7 @@
 """Mathematical functions in LLVM IR: exp and the roots by hardware, the rest by range reduction and polynomials.
 
 Functions that the hardware approximates well are written in place; the others become internal functions, written once
-a module. fp32 versions exist of those that hot loops use (log, sin, cos, tanh, erf, ...); the rest of fp32 goes
+a module. fp32 versions exist of those that hot loops use (log, log1p, sin, cos, tanh, erf, ...); the rest of fp32 goes
 through the fp64 version, which makes it correctly rounded in all but a few cases in a million. fp16 and bf16 go
 through fp32.
 """
@@ -105,6 +105,24 @@ def _log32(m: Maths, x: str) -> str:
     tail = m.fma(m.const(-0.5), square, tail)
     result = m.fma(e, m.const(0.693359375), m.add(f, tail))
     return _log_edges(m, x, result)
+
+
+@function("log1p", "float")
+def _log1p32(m: Maths, x: str) -> str:
+    """1 + x = (1 + f) * 2**e: f comes from x itself, not from the rounded sum."""
+    root, four = 0x3F3504F3, 0x40800000
+    total = m.add(x, m.const(1.0))
+    e = m.iop("ashr", m.iop("sub", m.bits(total), root), 23)
+    scale = m.mul(
+        m.from_bits(m.iop("sub", four, m.iop("shl", e, 23))), m.const(0.25)
+    )  # subnormal for e > 126
+    f = m.fma(x, scale, m.sub(scale, m.const(1.0)))
+    square, e = m.mul(f, f), m.to_float(e)
+    tail = m.fma(m.const(-0.5), square, m.mul(m.mul(square, f), m.horner(tables.LOG, f)))
+    tail = m.fma(e, m.const(-2.1219444005469058e-4), tail)
+    result = m.fma(e, m.const(0.693359375), m.add(f, tail))
+    result = _log_edges(m, total, result)
+    return m.select(m.cmp("oeq", x, m.const(0.0)), x, result)  # the sign of zero
 
 
 def _log_base(m: Maths, x: str, per_two: float, factor_high: float, factor_low: float) -> str:
@@ -353,7 +371,7 @@ def _fmod(m: Maths, x: str, y: str) -> str:
 INTRINSIC = {
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "round": "round",
 }  # fmt: skip
-IN_PLACE = {"tanh", "erf", "log", "log2"}
+IN_PLACE = {"tanh", "erf", "log", "log2", "log1p"}
 
 
 def evaluate(fl: FunctionLowering, name: str, elem: Any, args: Sequence[str]) -> str:

@@ -67,7 +67,7 @@ class Maths:
     def select(self, c: str, a: str, b: str) -> str:
         return self.w.pure(f"select i1 {c}, {self.type} {a}, {self.type} {b}")
 
-    def iop(self, name: str, a: str, b: str | int) -> str:
+    def iop(self, name: str, a: str | int, b: str | int) -> str:
         return self.w.pure(f"{name} {self.int} {a}, {b}")
 
     def bits(self, a: str) -> str:
