@@ -157,7 +157,7 @@ class CompiledKernel:
             at = (
                 driver.get_current_stream(driver.get_current_device()) if stream is None else stream
             )
-            driver.check_arrays(self, self.arguments(args))
+            driver.check_arrays(self, args)
             values = driver.arguments(self, args)
             self.run(gx, gy, gz, at, self.function, self.packed_metadata, None, None, None, *values)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -103,7 +103,7 @@ class Driver:
         """How native code starts a loaded kernel; None where it cannot."""
         return None
 
-    def check_arrays(self, kernel: CompiledKernel, args: Iterable[Any]) -> None:
+    def check_arrays(self, kernel: CompiledKernel, args: Sequence[Any]) -> None:
         """LaunchError if the arrays lie in a way that the kernel was not compiled for."""
 
     def address(self, x: Any) -> Any:
@@ -164,11 +164,11 @@ class CpuDriver(Driver):
         """A checked build wants the arrays, whose extents it checks."""
         return args if kernel.metadata.debug == "check" else super().arguments(kernel, args)
 
-    def check_arrays(self, kernel: CompiledKernel, args: Iterable[Any]) -> None:
+    def check_arrays(self, kernel: CompiledKernel, args: Sequence[Any]) -> None:
         assumed = getattr(kernel.metadata, "assumed_disjoint", None)
         if not assumed:
             return
-        given, kinds = list(args), kernel.metadata.args
+        given, kinds = list(kernel.arguments(args)), kernel.metadata.args
         # A wrong number of arguments is for the launcher to report.
         if len(given) == len(kinds) and violates(assumed, kinds, given, reach_of=_trusting):
             raise LaunchError(

@@ -68,6 +68,7 @@ class Machine:
         self.fail_with: Any = RuntimeError
         self.path = FastPath(JITCallable(kernel).params, [], self.fallback)
         self.globals: dict[Any, Any] = {}
+        self.around: tuple[Any, Any] = (None, None)
 
     def launch(self, config: Any, function: int, slots: Any, extra: Any) -> int:
         c = config.contents
@@ -98,6 +99,7 @@ class Machine:
             cuda=True, entry=ctypes.cast(self.entry, ctypes.c_void_p).value or 0, function=0xF00D,
             config=self.template.address, pool=0, stream=self.stream, device=3, fail=self.fail,
             context=ctypes.cast(self.context, ctypes.c_void_p).value or 0, keep=self,
+            enter=self.around[0], leave=self.around[1],
         )  # fmt: skip
         if key is not None:
             self.path.install(
@@ -209,6 +211,32 @@ def test_failed_launches(machine: Machine):
     assert sys.getrefcount(machine) <= before + 5
     machine.fail_with = None
     assert machine.path.launch((1,), X, Y, 5, 0.5) is machine
+
+
+def test_hooks_around_a_launch(machine: Machine):
+    events: list[Any] = []
+
+    def enter(*about: Any) -> Any:
+        events.append((*about, len(machine.launches)))
+        return events
+
+    def leave(metadata: Any) -> None:
+        assert metadata is events
+        events.append(len(machine.launches))
+
+    machine.around = (enter, leave)
+    warm(machine, X, Y, 5, 0.5)
+    events.clear()
+    machine.current_stream = (1 << 64) - 8
+    assert machine.path.launch((4, 3), X, Y, 5, 0.5) is machine
+    assert events == [(4, 3, 1, (1 << 64) - 8, X, Y, 5, 0.5, 8, None, 0), 1]
+    machine.result = 701
+    before = sys.getrefcount(events)
+    for _ in range(50):
+        with pytest.raises(RuntimeError, match="result 701"):  # nothing to be left
+            machine.path.launch((1,), X, Y, 5, 0.5)
+    assert len(events) == 2 + 50
+    assert sys.getrefcount(events) <= before + 5
 
 
 def test_changes_send_one_launch_through_python(machine: Machine):
