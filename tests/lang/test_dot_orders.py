@@ -84,22 +84,27 @@ def test_orders(
     rng = np.random.default_rng(4)
     a, b = numbers(rng, dtype, m, k), numbers(rng, dtype, k, n)
     acc = "i32" if dtype == "i8" else "fp32"
-    c = device.zeros((m, n), acc)
     x, y = (device.array(laid(v, bool(t)), dtype) for v, t in ((a, a_turned), (b, b_turned)))
     bm, bn, bk, warps = tile
     grid = (-(-m // bm), -(-n // bn))
     to = tl.int32 if dtype == "i8" else tl.float32
+    want = a.astype(np.int64) @ b.astype(np.int64)
     if through == "pointers":
         strides = ((1, m) if a_turned else (k, 1)) + ((1, k) if b_turned else (n, 1))
-        pointer_product[grid](
-            x, y, c, m, n, k, *strides, bm, bn, bk, to, num_warps=warps, num_stages=4
-        )
-    else:
-        descriptor_product[grid](
-            x, y, c, m, n, k, bm, bn, bk, to, bool(a_turned), bool(b_turned),
-            num_warps=warps, num_stages=3,
-        )  # fmt: skip
-    np.testing.assert_array_equal(device.numpy(c), a.astype(np.int64) @ b.astype(np.int64))
+        on_gpu = device.name in ("cuda", "simt")
+        for option in [{"pointer_maps": maps} for maps in (False, True)] if on_gpu else [{}]:
+            c = device.zeros((m, n), acc)
+            pointer_product[grid](
+                x, y, c, m, n, k, *strides, bm, bn, bk, to, num_warps=warps, num_stages=4, **option
+            )
+            np.testing.assert_array_equal(device.numpy(c), want)
+        return
+    c = device.zeros((m, n), acc)
+    descriptor_product[grid](
+        x, y, c, m, n, k, bm, bn, bk, to, bool(a_turned), bool(b_turned),
+        num_warps=warps, num_stages=3,
+    )  # fmt: skip
+    np.testing.assert_array_equal(device.numpy(c), want)
 
 
 @tessera.jit
@@ -124,5 +129,56 @@ def test_widths_and_mixes(device: Any, left: str, right: str, n: int, turned: bo
     c = device.zeros((m, n), "i32" if left == "i8" else "fp32")
     mixed_product[(1,)](
         device.array(a, left), device.array(laid(b, turned), right), c, k, m, n, turned
+    )
+    np.testing.assert_array_equal(device.numpy(c), a.astype(np.int64) @ b.astype(np.int64))
+
+
+@tessera.jit
+def computed_product(
+    a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TYPE: tl.constexpr,
+    A_COMPUTED: tl.constexpr, B_COMPUTED: tl.constexpr, B_TURNED: tl.constexpr,
+):  # fmt: skip
+    i, j, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    acc = tl.zeros((M, N), tl.int32 if TYPE == tl.int8 else tl.float32)
+    for _ in range(2):
+        x = tl.load(a + i[:, None] * K + k[None, :])
+        y = tl.load(b + (k[:, None] + j[None, :] * K if B_TURNED else k[:, None] * N + j[None, :]))
+        if A_COMPUTED:
+            x = (x.to(tl.float32) + 1).to(TYPE)
+        if B_COMPUTED:
+            y = (y.to(tl.float32) + 1).to(TYPE)
+        acc = tl.dot(x, y, acc)
+    tl.store(c + i[:, None] * N + j[None, :], acc)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_computed_operands(
+    device: Any, dtype: str, first: bool, second: bool, turned: bool
+) -> None:
+    """Operands from registers, as the first and as the second one."""
+    m, n, k = 64, 32, 32
+    rng = np.random.default_rng(7)
+    a, b = numbers(rng, dtype, m, k), numbers(rng, dtype, k, n)
+    c = device.zeros((m, n), "i32" if dtype == "i8" else "fp32")
+    kind = {"i8": tl.int8, "fp16": tl.float16, "fp32": tl.float32, "fp8e4nv": tl.float8e4nv}[dtype]
+    computed_product[(1,)](
+        device.array(a, dtype), device.array(laid(b, turned), dtype), c, m, n, k, kind,
+        first, second, turned,
+    )  # fmt: skip
+    wide = (a.astype(np.int64) + first) @ (b.astype(np.int64) + second)
+    np.testing.assert_array_equal(device.numpy(c), 2 * wide)
+
+
+@pytest.mark.parametrize("n", [8, 16])
+@pytest.mark.parametrize("dtype", ["fp16", "i8"])
+def test_narrowest_instructions(device: Any, dtype: str, n: int) -> None:
+    m, k = 64, 32
+    rng = np.random.default_rng(n)
+    a, b = numbers(rng, dtype, m, k), numbers(rng, dtype, k, n)
+    c = device.zeros((m, n), "i32" if dtype == "i8" else "fp32")
+    mixed_product[(1,)](
+        device.array(a, dtype), device.array(laid(b, True), dtype), c, k, m, n, True
     )
     np.testing.assert_array_equal(device.numpy(c), a.astype(np.int64) @ b.astype(np.int64))
