@@ -316,18 +316,24 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
 def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
     """The buffer of a carried sum that `v` is computed from element by element, and that nothing else needs:
     `acc * shrink` of attention, say."""
-    x: Value = v
-    while lo.lazy(x):
-        assert x.op is not None
-        same = [y for y in x.op.operands if y.type == v.type]
-        if len(x.uses) != 1 or not isinstance(x.op, (AddOp, SubOp, MulOp)) or not same:
-            return None
-        x = next((y for y in same if y in lo.buffers), same[0])
-    own = lo.buffers.get(x)
-    if own is None or own.elem != t or x not in lo.carried or lo.homes.get(x) is not lo.block:
+    x = _one_source(lo, v)
+    own = lo.buffers.get(x) if x is not None else None
+    if x is None or own is None or own.elem != t or lo.homes.get(x) is not lo.block:
         return None
     shared = any(b.ptr == own.ptr and y is not x for y, b in lo.buffers.items())
-    return None if shared or len(x.uses) != 1 or turned_dimension(lo, v) is not None else own
+    return None if shared or turned_dimension(lo, v) is not None else own
+
+
+def _one_source(lo: Lowering, v: Value) -> Value | None:
+    """The carried tile at the end of a line of sums and products that are used once."""
+    if len(v.uses) != 1:
+        return None
+    if v in lo.buffers:
+        return v if v in lo.carried else None
+    if not isinstance(v.op, (AddOp, SubOp, MulOp)) or not lo.lazy(v):
+        return None
+    found = [_one_source(lo, y) for y in v.op.operands if y.type == v.type]
+    return next((x for x in found if x is not None), None)
 
 
 def _casting(lo: Lowering, source: dtype, t: dtype) -> Convert:

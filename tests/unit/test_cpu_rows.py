@@ -1,0 +1,156 @@
+"""What rows cost on the CPU: masks, divisions, reductions of many rows, rows fetched ahead; counts of instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource
+from tests.unit.cpu_kit import agree, floats, native
+
+
+@tessera.jit
+def softmax(x, out, stride, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    row = tl.program_id(0) * stride
+    inside = at < n
+    v = tl.load(x + row + at, mask=inside, other=-float("inf"))
+    powers = tl.exp(v - tl.max(v, axis=0))
+    tl.store(out + row + at, powers / tl.sum(powers, axis=0), mask=inside)
+
+
+def assembly(kernel: Any, kinds: dict[str, str], arch: str = "avx512", **constants: Any) -> str:
+    signature = {**kinds, **dict.fromkeys(constants, "constexpr")}
+    attrs = {(i,): [["tt.divisibility", 16]] for i in range(len(kinds))}
+    source = ASTSource(kernel, signature, constants, attrs)
+    return tessera.compile(source, target=GPUTarget("cpu", arch, 1)).asm["asm"]
+
+
+SOFTMAX = {"x": "*fp32", "out": "*fp32", "stride": "i32", "n": "i32"}
+
+
+def test_a_row_asks_for_the_next():
+    text = assembly(softmax, SOFTMAX, B=1024)
+    # One line each of the next row and of the output, for each of four vectors of a trip.
+    assert text.count("\tprefetcht1\t") == 4
+    assert text.count("\tprefetchw\t") + text.count("\tprefetcht0\t") == 4
+    assert "prefetch" not in assembly(softmax, SOFTMAX, B=64)
+
+
+def test_rows_are_not_divided_vector_by_vector():
+    text = assembly(softmax, SOFTMAX, B=1024)
+    assert "vdivps\t%zmm" not in text
+
+
+@pytest.mark.parametrize("n", [1024, 1000, 65, 64, 3])
+def test_masked_rows(n):
+    x, out = floats(7, n), np.zeros((7, n), np.float32)
+    native(softmax, (7,), x, out, n, n, B=1024)
+    powers = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    np.testing.assert_allclose(out, powers / powers.sum(axis=1, keepdims=True), rtol=2e-6)
+
+
+@pytest.mark.parametrize("grid", [1, 2, 5])
+def test_rows_in_any_distance(grid):
+    """The guess where the next row lies may be anywhere."""
+    order = np.array([3, 0, 4, 1, 2], np.int32)
+    x, out = floats(5, 512), np.zeros((5, 512), np.float32)
+    native(permuted, (grid,), x, order, out, B=512)
+    np.testing.assert_allclose(
+        out[order[:grid]], x[order[:grid]] - x[order[:grid]].max(axis=1)[:, None]
+    )
+
+
+@tessera.jit
+def permuted(x, order, out, B: tl.constexpr):
+    at = tl.load(order + tl.program_id(0)) * B + tl.arange(0, B)
+    v = tl.load(x + at)
+    tl.store(out + at, v - tl.max(v, axis=0))
+
+
+@tessera.jit
+def divide(x, by, out, B: tl.constexpr):
+    at = tl.arange(0, B)
+    tl.store(out + at, tl.load(x + at) / tl.load(by))
+
+
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 3e38, -3.4e38, 1.2e-38, 1.0, -1.0]
+
+
+@pytest.mark.parametrize("by", [*SPECIAL, 3.0, -7.1, 1e-30, 2.5e30, 1.9999999, 0.3])
+def test_division_by_one_number_rounds_like_a_division(by):
+    random = np.random.default_rng(1)
+    bits = random.integers(0, 1 << 32, 1012, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    x = np.concatenate([np.array(SPECIAL, np.float32), bits]).astype(np.float32)
+    out, divisor = np.zeros_like(x), np.array([by], np.float32)
+    native(divide, (1,), x, divisor, out, B=1024)
+    with np.errstate(all="ignore"):
+        expected = x / divisor
+    # Below 2^-100 the correction loses bits: within one step there.
+    small = (np.abs(x) < 2.0**-100) | (np.abs(expected) < 2.0**-100)
+    np.testing.assert_array_equal(out[~small], expected[~small])
+    steps = np.abs(out[small].view(np.int32).astype(np.int64) - expected[small].view(np.int32))
+    both_zero = (out[small] == 0) & (expected[small] == 0)
+    assert (steps[~both_zero] <= 1).all() or (np.abs(out[small] - expected[small]) <= 2e-45).all()
+
+
+@tessera.jit
+def row_maxima(x, out, where, R: tl.constexpr, C: tl.constexpr):
+    i, j = tl.arange(0, R), tl.arange(0, C)
+    v = tl.load(x + i[:, None] * C + j[None, :])
+    best, place = tl.max(v, axis=1, return_indices=True)
+    tl.store(out + i, best + tl.sum(v, axis=1))
+    tl.store(where + i, place)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(16, 16), (32, 64), (128, 32), (8, 128), (64, 1024)])
+def test_many_rows_at_once(rows, columns):
+    x = floats(rows, columns)
+    x[:, columns // 2] = x[:, 1]  # ties
+    x[rows // 2, 3] = np.nan
+    out, where = np.zeros(rows, np.float32), np.zeros(rows, np.int32)
+    agree(row_maxima, (1,), x, out, where, R=rows, C=columns, rtol=1e-5, atol=1e-4)
+
+
+@tessera.jit
+def attention(q, k, v, out, N, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    rows, dims, keys = tl.arange(0, BM), tl.arange(0, D), tl.arange(0, BN)
+    queries = tl.load(q + rows[:, None] * D + dims[None, :])
+    acc, total = tl.zeros((BM, D), tl.float32), tl.zeros((BM,), tl.float32)
+    peak = tl.full((BM,), -1e30, tl.float32)
+    for start in range(0, N, BN):
+        scores = tl.dot(queries, tl.load(k + (start + keys)[None, :] * D + dims[:, None]))
+        higher = tl.maximum(peak, tl.max(scores, axis=1))
+        weights = tl.exp2(scores - higher[:, None])
+        shrink = tl.exp2(peak - higher)
+        total = total * shrink + tl.sum(weights, axis=1)
+        acc = acc * shrink[:, None]
+        values = tl.load(v + (start + keys)[:, None] * D + dims[None, :])
+        acc = tl.dot(weights.to(values.dtype), values, acc)
+        peak = higher
+    tl.store(out + rows[:, None] * D + dims[None, :], acc / total[:, None])
+
+
+ATTENTION = {**dict.fromkeys("qkv", "*bf16"), "out": "*fp32", "N": "i32"}
+
+
+@pytest.mark.parametrize(("arch", "most"), [("amx", 2400), ("avx512", 2900), ("avx2", 4500)])
+def test_attention_is_little_code(arch, most):
+    """Compile time follows the number of instructions; tiles of any size make loops."""
+    small = assembly(attention, ATTENTION, arch, BM=64, BN=64, D=64).count("\n")
+    large = assembly(attention, ATTENTION, arch, BM=128, BN=128, D=64).count("\n")
+    assert large < most
+    assert large < 1.3 * small
+
+
+def test_scaled_sums_stay_in_their_buffer():
+    """The sums of attention are scaled in place and added to: they are copied nowhere."""
+    signature = {**ATTENTION, "BM": "constexpr", "BN": "constexpr", "D": "constexpr"}
+    source = ASTSource(attention, signature, {"BM": 64, "BN": 32, "D": 128})
+    text = tessera.compile(source, target=GPUTarget("cpu", "amx", 1)).asm["llir"]
+    assert text.count(f"alloca [{64 * 128} x float]") == 1
