@@ -206,3 +206,32 @@ def test_divisions_in_a_loop_by_values_that_are_gathered():
     """Not index arithmetic: no table of quotients is made of it before the loop."""
     x = np.random.default_rng(0).integers(0, 1 << 20, 64).astype(np.int32)
     agree(gathered_divisor_kernel, (1,), x, np.zeros(64, np.int32), 3, N=64)
+
+
+@tessera.jit
+def pick_descriptor(x, y, out, flag, n, N: tl.constexpr):
+    a = tl.make_tensor_descriptor(x, [n, n], [N, 1], [16, 16])
+    b = tl.make_tensor_descriptor(y, [n, n], [N, 1], [16, 16], padding_option="nan")
+    if flag > 0:
+        d = a
+    else:
+        d = b
+    total = tl.zeros((16, 16), tl.float32)
+    k = 0
+    while k < 3:
+        part = d.load([16 * k, 0])
+        total += tl.where(part == part, part, 1000.0)  # what lies outside is zero or NaN
+        if k == 1:
+            d = b
+        k += 1
+    for k in range(2):
+        total += d.load([16 * k, 16])
+        d = a
+    i, j = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+    tl.store(out + i * 16 + j, total)
+
+
+@pytest.mark.parametrize("flag", [0, 1])
+def test_descriptors_are_carried(flag):
+    x, y = floats(64, 64), floats(64, 64, seed=1)
+    agree(pick_descriptor, (1,), x, y, np.zeros((16, 16), np.float32), flag, 40, N=64)

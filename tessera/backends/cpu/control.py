@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.checks import leave_if_reported
+from tessera.backends.cpu.effects import Descriptor
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.plan import (
@@ -26,10 +28,18 @@ from tessera.backends.cpu.plan import (
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import dtype, float32, float64, int32, int64, pointer_type
-from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Block, DescriptorType, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp
 
-Slot = str | Buffer  # address of a scalar, or a tile's buffer
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The addresses of a descriptor's parts."""
+
+    ptrs: tuple[str, ...]
+
+
+Slot = str | Buffer | Cells  # address of a scalar, a tile's buffer, or a descriptor's parts
 
 
 # --- blocks -------------------------------------------------------------------------------------------------
@@ -97,13 +107,14 @@ def _release_dead(lo: Lowering, op: Op) -> None:
 def new_slot(lo: Lowering, t: Any) -> Slot:
     if isinstance(t, TileType):
         return lo.allocate(t.elem, t.shape)
-    if not isinstance(t, (dtype, pointer_type)):
-        raise unsupported_type(t)
+    if isinstance(t, DescriptorType):
+        return Cells(tuple(lo.em.alloca(e, align=8) for e in _part_types(t)))
+    assert isinstance(t, (dtype, pointer_type)), f"a value of type {t} in control flow"
     return lo.em.alloca(scalar_type(t), align=8)
 
 
-def unsupported_type(t: Any) -> Exception:
-    return NotImplementedError(f"a value of type {t.short} carried through control flow")
+def _part_types(t: DescriptorType) -> list[str]:
+    return ["ptr", *["i64"] * (2 * len(t.shape)), "i1"]
 
 
 def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
@@ -112,16 +123,23 @@ def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
         slot.version = lo.new_version()
         lo.buffers[v] = slot
         lo.homes[v] = home
-        return
-    lo.scalars[v] = make(v.type, 1, lo.em.here(f"load {scalar_type(v.type)}, ptr {slot}"))
+    elif isinstance(slot, Cells):
+        t: Any = v.type
+        parts = zip(_part_types(t), slot.ptrs, strict=True)
+        lo.descriptors[v] = Descriptor.of(t, [lo.em.here(f"load {e}, ptr {p}") for e, p in parts])
+    else:
+        lo.scalars[v] = make(v.type, 1, lo.em.here(f"load {scalar_type(v.type)}, ptr {slot}"))
 
 
 def write_slots(lo: Lowering, op: Op, values: Sequence[Value], slots: Sequence[Slot]) -> None:
     """All values at once into their slots; values may be computed from what the slots hold now."""
-    texts = [
-        None if isinstance(s, Buffer) else lo.scalar_text(v)
-        for v, s in zip(values, slots, strict=True)
-    ]
+    stores: list[str] = []
+    for v, slot in zip(values, slots, strict=True):
+        if isinstance(slot, Cells):
+            for (e, text), ptr in zip(lo.descriptors[v].parts(), slot.ptrs, strict=True):
+                stores.append(f"store {e} {text}, ptr {ptr}")
+        elif not isinstance(slot, Buffer):
+            stores.append(f"store {scalar_type(v.type)} {lo.scalar_text(v)}, ptr {slot}")
     tiles: list[tuple[Value, Buffer]] = []
     for v, slot in zip(values, slots, strict=True):
         if isinstance(slot, Buffer):
@@ -130,9 +148,8 @@ def write_slots(lo: Lowering, op: Op, values: Sequence[Value], slots: Sequence[S
                 tiles.append((v, slot))
     if tiles:
         _write_tiles(lo, op, tiles)
-    for v, slot, text in zip(values, slots, texts, strict=True):
-        if text is not None:
-            lo.em.stmt(f"store {scalar_type(v.type)} {text}, ptr {slot}")
+    for text in stores:
+        lo.em.stmt(text)
 
 
 def _write_tiles(lo: Lowering, op: Op, tiles: list[tuple[Value, Buffer]]) -> None:
@@ -429,6 +446,8 @@ def _while(lo: Lowering, op: WhileOp) -> None:
 @executes(CallOp)
 def _call(lo: Lowering, op: CallOp) -> None:
     """Scalars by value, tiles by address; results through slots."""
+    if any(isinstance(v.type, DescriptorType) for v in (*op.args, *op.results)):
+        raise unsupported(op, "a descriptor handed to or from a function that is not inlined")
     flush(lo, op)
     args = [f"ptr {lo.context}", *(f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3))]
     if lo.report:

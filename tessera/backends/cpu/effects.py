@@ -23,7 +23,7 @@ from tessera.backends.cpu.plan import (
 from tessera.backends.cpu.text import lane_type, scalar_type
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.dtypes import dtype, float32, int1, int32, int64, pointer_type
-from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.ir import DescriptorType, TileType, Value, elem_of, shape_of
 from tessera.ops import memory, tile
 
 
@@ -229,12 +229,27 @@ def _zero(t: Any) -> str:
 # --- descriptors --------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class Descriptor:
-    """A strided array: address, extents and strides as i64 texts (in elements)."""
+    """A strided array: address, extents and strides as i64 texts (in elements); `nans`: i1, whether elements outside
+    are NaN rather than zero."""
 
     base: Val
     shape: list[str]
     strides: list[str]
-    padding: str
+    nans: str
+
+    def parts(self) -> list[tuple[str, str]]:
+        """LLVM type and text of all that it is made of."""
+        numbers = [("i64", x) for x in (*self.shape, *self.strides)]
+        return [("ptr", self.base.base), *numbers, ("i1", self.nans)]
+
+    @staticmethod
+    def of(t: DescriptorType, texts: list[str]) -> Descriptor:
+        """From the texts of its parts."""
+        base, *numbers, nans = texts
+        rank = len(t.shape)
+        return Descriptor(
+            make(pointer_type(t.elem), 1, base), numbers[:rank], [*numbers[rank:-1], "1"], nans
+        )
 
 
 @executes(memory.MakeDescriptorOp)
@@ -244,7 +259,9 @@ def _make_descriptor(lo: Lowering, op: Any) -> None:
 
     shape, strides = [wide(v) for v in op.shape], [wide(v) for v in op.strides]
     strides[-1] = "1"
-    lo.descriptors[op.result] = Descriptor(lo.scalar(op.base), shape, strides, op.padding)
+    nans = "true" if op.padding == "nan" else "false"
+    base = make(op.base.type, 1, lo.scalar_text(op.base))
+    lo.descriptors[op.result] = Descriptor(base, shape, strides, nans)
 
 
 def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | None]:
@@ -288,6 +305,18 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
     return base, mask
 
 
+def _padding(lo: Lowering, elem: Any, nans: str) -> Val | None:
+    """What lies outside of the array; None: zero."""
+    if nans == "false" or not elem.is_floating():
+        return None
+    nan = constant(elem, float("nan"))
+    if nans == "true":
+        return nan
+    e = scalar_type(elem)
+    zero = lo.text(constant(elem, 0.0), 1)
+    return Val(elem, 1, lo.lanes(1).select(e, nans, lo.text(nan, 1), zero))
+
+
 @evaluates(memory.DescriptorLoadOp)
 def _descriptor_load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     elem = op.desc.type.elem
@@ -296,8 +325,7 @@ def _descriptor_load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     ):  # a reshaped block: lanes lie in several rows
         return lane_by_lane(lo, op, at)
     address, mask = descriptor_address(lo, op, at)
-    padding = lo.descriptors[op.desc].padding
-    other = constant(elem, float("nan")) if padding == "nan" and elem.is_floating() else None
+    other = _padding(lo, elem, lo.descriptors[op.desc].nans)
     return load_at(lo, address, elem, mask, other, lo.em.memory)
 
 
