@@ -32,7 +32,7 @@ from tessera.runtime.overlap import reach, violates
 from tessera.runtime.specialize import address_of_array
 from tessera.runtime.tensor_maps import TensorMaps
 from tessera.runtime.tensors import is_numpy
-from tessera.runtime.variants import unguarded
+from tessera.runtime.variants import Twin
 
 
 class Driver:
@@ -286,14 +286,10 @@ class CudaDriver(Driver):
         function, check = loaded.function, self.api.check_launch
         specs = getattr(m, "tensor_maps", None)
 
-        @cache
-        def other() -> CompiledKernel:
-            found = unguarded(kernel)
-            self.load_kernel(found)
-            return found
+        twin = Twin(kernel, self)
 
         def instead() -> tuple[int, int]:
-            return other().function, other().launcher.config.address
+            return twin.get().function, twin.get().launcher.config.address
 
         maps = None
         if specs:
@@ -305,7 +301,7 @@ class CudaDriver(Driver):
             encoded = maps(args, (gx, gy, gz)) if maps is not None else None
             if encoded is not None:
                 if not encoded.usable:
-                    other().launcher(gx, gy, gz, stream, *args)
+                    twin.get().launcher(gx, gy, gz, stream, *args)
                     return
                 args = (*args, *encoded.addresses)
             result = native(gx, gy, gz, stream, function, config.address, *args)

@@ -5,6 +5,7 @@ The twin is compiled, or found in the cache, when it is first needed."""
 from __future__ import annotations
 
 from dataclasses import fields
+from threading import Lock
 from typing import Any
 
 from tessera.backends.compiler import Options
@@ -13,6 +14,23 @@ from tessera.compiler import compile as compile_for
 from tessera.runtime.cache import disk_cache, toolchain_fingerprint
 
 LEVEL = "tir"  # the product that both are made of
+
+
+class Twin:
+    """The same kernel for any launch, made and loaded once; native launches have its addresses."""
+
+    def __init__(self, kernel: CompiledKernel, driver: Any) -> None:
+        self.kernel, self.driver = kernel, driver
+        self.made: CompiledKernel | None = None
+        self.lock = Lock()
+
+    def get(self) -> CompiledKernel:
+        with self.lock:
+            if self.made is None:
+                found = unguarded(self.kernel)
+                found.load(self.driver)
+                self.made = found
+            return self.made
 
 
 def unguarded(kernel: CompiledKernel) -> CompiledKernel:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import threading
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tessera.compiler import ASTSource, CompiledKernel
 from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
+from tessera.runtime import variants
 from tessera.runtime.variants import unguarded
 from tests import simt_device
 from tests.unit.simt_simulator import run_kernel
@@ -395,3 +397,34 @@ def test_numbers_that_do_not_fit_are_unknown() -> None:
     assert not holds([(1, 0, 2303, 1)], found)
     assert not holds([(1, 0, 1 << 20, 5)], found)
     assert not holds([(3, 0, 1, 1)], found)
+
+
+def test_a_twin_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches of several threads at a time, of which each would compile."""
+    kernel, started = matmul(), threading.Barrier(4)
+    made: list[CompiledKernel] = []
+    loaded: list[CompiledKernel] = []
+
+    def slowly(k: CompiledKernel) -> CompiledKernel:
+        made.append(unguarded(k))
+        return made[-1]
+
+    class Loader:
+        def load_kernel(self, k: CompiledKernel) -> None:
+            loaded.append(k)
+            k.module = k.function = "loaded"
+
+    monkeypatch.setattr(variants, "unguarded", slowly)
+    twin, found = variants.Twin(kernel, Loader()), []
+
+    def work() -> None:
+        started.wait()
+        found.append(twin.get())
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(made) == len(loaded) == 1
+    assert all(x is made[0] for x in found)
