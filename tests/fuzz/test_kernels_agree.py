@@ -22,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from tessera.errors import DeviceAssertionError, InterpreterError
 from tessera.runtime.driver import driver
 
 # The front end raises the limit for deep kernels; Hypothesis warns when that happens while it runs an example.
@@ -291,3 +292,31 @@ def test_kernels_agree(other, seed, statements):
         raise AssertionError(f"{type(error).__name__}: {error}\n{source}") from error
     for ours, theirs in zip(got, want):
         assert same(ours, theirs), source
+
+
+def checked(kernel, target: str, seed: int) -> str:
+    """The report of a checked launch, or what it computes."""
+    ints, floats, n, k = inputs(seed)
+    ints_out, floats_out = np.zeros(3 * N, np.int32), np.zeros(2 * N, np.float32)
+    driver.set_active(target)
+    try:
+        kernel[(1,)](
+            ints, floats, ints_out, floats_out, n, k, enable_fp_fusion=False, debug="check"
+        )
+    except (InterpreterError, DeviceAssertionError) as error:
+        return str(error)
+    finally:
+        driver.reset_active()
+    return f"{ints_out.tolist()} {(floats_out + 0.0).tolist()}"
+
+
+@given(st.integers(0, 2**31), st.integers(1, 10))
+@settings(
+    max_examples=20, deadline=None, derandomize=True, database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_checked_builds_report_alike(seed, statements):
+    source = Generator(seed, statements).source()
+    kernel = load(source)
+    assert checked(kernel, "cpu", seed) == checked(kernel, "interpreter", seed), source
