@@ -135,11 +135,11 @@ def test_widths_and_mixes(device: Any, left: str, right: str, n: int, turned: bo
 
 @tessera.jit
 def computed_product(
-    a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TYPE: tl.constexpr,
+    a, b, c, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, TYPE: tl.constexpr, ACC: tl.constexpr,
     A_COMPUTED: tl.constexpr, B_COMPUTED: tl.constexpr, B_TURNED: tl.constexpr,
 ):  # fmt: skip
     i, j, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
-    acc = tl.zeros((M, N), tl.int32 if TYPE == tl.int8 else tl.float32)
+    acc = tl.zeros((M, N), ACC)
     for _ in range(2):
         x = tl.load(a + i[:, None] * K + k[None, :])
         y = tl.load(b + (k[:, None] + j[None, :] * K if B_TURNED else k[:, None] * N + j[None, :]))
@@ -165,7 +165,7 @@ def test_computed_operands(
     kind = {"i8": tl.int8, "fp16": tl.float16, "fp32": tl.float32, "fp8e4nv": tl.float8e4nv}[dtype]
     computed_product[(1,)](
         device.array(a, dtype), device.array(laid(b, turned), dtype), c, m, n, k, kind,
-        first, second, turned,
+        tl.int32 if dtype == "i8" else tl.float32, first, second, turned,
     )  # fmt: skip
     wide = (a.astype(np.int64) + first) @ (b.astype(np.int64) + second)
     np.testing.assert_array_equal(device.numpy(c), 2 * wide)
@@ -182,3 +182,39 @@ def test_narrowest_instructions(device: Any, dtype: str, n: int) -> None:
         device.array(a, dtype), device.array(laid(b, True), dtype), c, k, m, n, True
     )
     np.testing.assert_array_equal(device.numpy(c), a.astype(np.int64) @ b.astype(np.int64))
+
+
+@tessera.jit
+def attention(
+    q, k, v, out, L, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, TYPE: tl.constexpr
+):
+    i, d, j = tl.arange(0, BM), tl.arange(0, D), tl.arange(0, BN)
+    x = tl.load(q + i[:, None] * D + d[None, :])
+    peak, total = tl.full((BM,), -1e30, tl.float32), tl.zeros((BM,), tl.float32)
+    acc = tl.zeros((BM, D), tl.float32)
+    for start in range(0, L, BN):
+        keys = tl.load(k + (start + j)[None, :] * D + d[:, None])
+        score = tl.dot(x, keys)
+        higher = tl.maximum(peak, tl.max(score, 1))
+        weight, shrink = tl.exp(score - higher[:, None]), tl.exp(peak - higher)
+        total = total * shrink + tl.sum(weight, 1)
+        values = tl.load(v + (start + j)[:, None] * D + d[None, :])
+        acc = tl.dot(weight.to(TYPE), values, acc * shrink[:, None])
+        peak = higher
+    tl.store(out + i[:, None] * D + d[None, :], acc / total[:, None])
+
+
+@pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.parametrize("dtype", ["fp8e4nv", "fp32"])
+def test_chains_whose_second_operand_is_turned(device: Any, dtype: str, warps: int) -> None:
+    rows, keys, dim = 16 * warps, 192, 64
+    rng = np.random.default_rng(0)
+    q, k, v = (0.25 * numbers(rng, dtype, n, dim) for n in (rows, keys, keys))
+    out = device.zeros((rows, dim))
+    kind = {"fp32": tl.float32, "fp8e4nv": tl.float8e4nv}[dtype]
+    arrays = [device.array(x, dtype) for x in (q, k, v)]
+    attention[(1,)](*arrays, out, keys, dim, rows, 64, kind, num_warps=warps, num_stages=2)
+    score = q.astype(np.float64) @ k.T
+    weight = np.exp(score - score.max(1, keepdims=True))
+    want = weight @ v / weight.sum(1, keepdims=True)
+    np.testing.assert_allclose(device.numpy(out), want, atol=0.03)
