@@ -9,8 +9,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import os
+import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tessera.compiler import CompiledKernel
 
@@ -18,6 +21,16 @@ from tessera.compiler import CompiledKernel
 def folder_name(key: str) -> str:
     """The name of the folder of the entry with this hexadecimal key."""
     return base64.b32encode(bytes.fromhex(key)).decode().rstrip("=")
+
+
+def options_for_inductor(options: Any) -> Any:
+    """Launch options under which the binary is the whole kernel where Inductor writes the launch in C++: there is
+    nobody to evaluate a guard or to encode tensor maps."""
+    config = sys.modules.get("torch._inductor.config")
+    if not getattr(config, "cpp_wrapper", False):
+        return options
+    given: Mapping[str, Any] = options or {}
+    return {**given, "pointer_maps": False}
 
 
 def keep_binary(kernel: CompiledKernel) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.compat.absent import absent
-from tessera.compat.binaries import keep_binary
+from tessera.compat.binaries import keep_binary, options_for_inductor
 from tessera.compat.walk import WalkedModule
 from tessera.compiler import ASTSource as _ASTSource
 from tessera.compiler import (
@@ -37,7 +37,7 @@ class ASTSource(_ASTSource):
 
 def compile(src: Any, target: GPUTarget | None = None, options: Any = None) -> CompiledKernel:
     """Compile an ASTSource or an IR file for `target` (default: the active driver's); Inductor finds the binary."""
-    kernel = _compile(src, target, options)
+    kernel = _compile(src, target, options_for_inductor(options))
     keep_binary(kernel)
     return kernel
 
