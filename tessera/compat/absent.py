@@ -1,7 +1,7 @@
 """Names of Triton that tessera does not have: why, and what comes nearest.
 
 Each module of the `triton` package ends with `__getattr__ = absent(__name__)`. A name that is looked up there in vain
-gives an AttributeError that says more than "not found".
+gives an AttributeError that says more than "not found"; one that is imported, an ImportError that does (install.py).
 """
 
 from __future__ import annotations
@@ -53,23 +53,34 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "triton.runtime.jit.specialize_impl": ("removed in Triton 3.5", "triton.runtime.jit.native_specialize_impl"),
     "triton.runtime.build": ("tessera needs no C compiler", "tessera.runtime.launcher.make_launcher"),
-    "triton.tools.disasm": ("disassembly is a view of a compiled kernel", "kernel.asm['sass']"),
+    "triton.tools.ragged_tma": (
+        "its descriptors rely on addresses that wrap, which the interpreter and the CPU do not follow",
+        "triton.language.make_tensor_descriptor of each slice in the kernel",
+    ),
+    "triton.tools.build_extern": (
+        "functions of libdevice are written in the language", "tessera.language.extra.libdevice"
+    ),
     "triton.tools.experimental_descriptor": (
         "superseded in Triton 3.3", "triton.tools.tensor_descriptor.TensorDescriptor"
     ),
-    "triton.tools.compile": ("", "triton.compile"),
-    "triton.tools.link": ("kernels are launched from Python", "triton.compile"),
+    "triton.tools.compile": (
+        "no C sources are written ahead of time", "triton.compile, whose asm['cubin'] any launcher loads"
+    ),
+    "triton.tools.link": ("no C sources are written ahead of time", "triton.compile"),
     "triton.experimental.gluon": ("layouts are the compiler's business here", "triton.jit with triton.language"),
     "triton.ops": ("left Triton with release 3.0", "the kernels under examples/"),
-    "triton.profiler": ("proton is a program of its own", "triton.testing.do_bench"),
+    "triton.profiler": (
+        "proton is a profiler of its own", "triton.testing.do_bench, or torch.profiler, which shows kernels by name"
+    ),
     "triton.fb": ("of one company's build of Triton", "triton"),
     "triton._C.libtriton.passes": ("there is no C extension", "tessera.passes"),
     "triton._C.libtriton.llvm": ("there is no C extension", "tessera.backends.llvm.binding"),
 }  # fmt: skip
 
 
-def explain(module: str, name: str, known: list[str]) -> str:
+def explain(module: str, name: str) -> str:
     """The text of the error for `module.name`."""
+    known = [x for x in vars(sys.modules.get(module, object)) if not x.startswith("_")]
     why, instead = REASONS.get(f"{module}.{name}", ("", ""))
     text = f"tessera has no `{module}.{name}`"
     if why:
@@ -82,11 +93,14 @@ def explain(module: str, name: str, known: list[str]) -> str:
 
 def absent(module: str, source: ModuleType | None = None) -> Callable[[str], Any]:
     """A `__getattr__` for `module`: names of `source` that its `__all__` leaves out, then a reasoned AttributeError."""
+    here = vars(sys.modules[module])
+    here.setdefault(
+        "__path__", []
+    )  # else Python itself answers `from module import name`, without the reason
 
     def __getattr__(name: str) -> Any:
         if source is not None and not name.startswith("__") and hasattr(source, name):
             return getattr(source, name)
-        known = [x for x in vars(sys.modules[module]) if not x.startswith("_")]
-        raise AttributeError(explain(module, name, known), name=name, obj=sys.modules[module])
+        raise AttributeError(explain(module, name), name=name, obj=sys.modules[module])
 
     return __getattr__

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from types import ModuleType
 
+from tessera.compat.absent import explain
 from tessera.compiler.kernel import INTERFACE_VERSION
 from tessera.errors import TritonAlreadyImported
 
@@ -22,6 +26,24 @@ def is_ours(module: ModuleType) -> bool:
     return origin is not None and Path(origin).is_relative_to(PATH)
 
 
+class Reasons(MetaPathFinder):
+    """Asked after all other finders: a module of our `triton` that is not there fails with the reason."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> None:
+        parent, _, name = fullname.rpartition(".")
+        module = sys.modules.get(parent)
+        if parent.partition(".")[0] != "triton" or module is None or not is_ours(module):
+            return
+        finding = inspect.currentframe()
+        for _ in range(2):
+            finding = None if finding is None else finding.f_back
+        if finding is None or finding.f_globals.get("__name__") != "importlib.util":
+            raise ModuleNotFoundError(explain(parent, name))
+        # importlib.util.find_spec only wants to know whether there is such a module.
+
+
 def install() -> None:
     """Make `import triton` find tessera here and in child processes; harmless when repeated.
 
@@ -30,6 +52,8 @@ def install() -> None:
     present = sys.modules.get("triton")
     if present is not None and not is_ours(present):
         raise TritonAlreadyImported(where=getattr(present, "__file__", "an unknown place"))
+    if not any(isinstance(finder, Reasons) for finder in sys.meta_path):
+        sys.meta_path.append(Reasons())
     mine = str(PATH)
     if not sys.path or sys.path[0] != mine:
         sys.path[:] = [mine, *(p for p in sys.path if p != mine)]

@@ -170,10 +170,17 @@ for use in (
         use()
     except AttributeError as error:
         print(error)
-try:
-    from triton.runtime.cache import RemoteCacheBackend
-except ImportError as error:
-    print(type(error).__name__)
+for use in (
+    "from triton.runtime.cache import RemoteCacheBackend", "import triton.profiler as proton",
+    "from triton.experimental import gluon", "from triton.experimental.gluon import language",
+    "from triton.tools.compile import main", "from triton.language import laod",
+):
+    try:
+        exec(use)
+    except ImportError as error:
+        print(error)
+import importlib.util
+print(importlib.util.find_spec("triton.profiler"), hasattr(triton, "profiler"))
 """
     lines = python(tmp_path, "-c", code).splitlines()
     assert lines[0].startswith(
@@ -182,14 +189,47 @@ except ImportError as error:
     assert lines[1] == "tessera has no `triton.language.laod`; did you mean `load`?"
     assert "knobs.cache.shared_dir" in lines[2]
     assert "tessera.frontend" in lines[3]
-    assert lines[4] == "ImportError"
+    assert "knobs.cache.shared_dir" in lines[4]
+    assert "triton.testing.do_bench" in lines[5]
+    assert "layouts are the compiler's business" in lines[6]
+    assert "layouts are the compiler's business" in lines[7]
+    assert "no C sources" in lines[8]
+    assert lines[9].endswith("did you mean `load`?")
+    assert lines[10] == "None False"
+
+
+@needs_torch
+def test_block_scaled_numbers(tmp_path: Path):
+    code = """
+import tessera.compat, torch
+from triton.tools.mxfp import MXFP4Tensor, MXScaleTensor
+x = torch.tensor([[0.2, 0.25, 0.3, 2.5, 3.5, 5.0, -7.0], [-0.5, 1.25, 1.75, 0.75, 6.0, 4.9, -0.0]])
+t = MXFP4Tensor(x)
+print(t.to(torch.float32).tolist())
+for dim in (0, 1):
+    packed = t.to_packed_tensor(dim)
+    print(tuple(packed.shape), torch.equal(t.unpack_packed_tensor(packed, dim, x.shape), t.data))
+print(sorted(set(MXFP4Tensor(size=(64, 64)).random().data.flatten().tolist())) == list(range(16)))
+s = MXScaleTensor(torch.tensor([1.0, 3.0, 0.3, 2.0**-127, 2.0**127, 0.0, float("inf")]))
+print(s.data.tolist(), s.to(torch.float64)[:5].tolist())
+r = MXScaleTensor(size=(1000,)).random(low=0.25, high=8).to(torch.float32)
+print(r.min().item(), r.max().item())
+"""
+    lines = python(tmp_path, "-W", "ignore", "-c", code).splitlines()
+    assert lines[0] == (
+        "[[0.0, 0.0, 0.5, 2.0, 4.0, 4.0, -6.0], [-0.5, 1.0, 2.0, 1.0, 6.0, 4.0, -0.0]]"
+    )
+    assert lines[1:4] == ["(1, 7) True", "(2, 4) True", "True"]
+    powers = [1.0, 2.0, 0.25, 2.0**-127, 2.0**127]
+    assert lines[4] == f"[127, 128, 125, 0, 254, 255, 255] {powers}"
+    assert lines[5] == "0.25 8.0"
 
 
 def test_every_reason_is_complete():
     for name, (why, instead) in REASONS.items():
         assert instead, name
         module, _, last = name.rpartition(".")
-        assert explain(module, last, []).startswith(f"tessera has no `{name}`")
+        assert explain(module, last).startswith(f"tessera has no `{name}`")
         assert why != instead
 
 

@@ -24,7 +24,6 @@ ABSENT = {
     "triton.runtime.errors.IntelGPUError": "no Intel back end",
     "triton.runtime.jit.create_specialize_impl": "the older of two ways; native_specialize_impl is there",
     "triton.runtime.jit.specialize_impl": "the oldest of three ways; native_specialize_impl is there",
-    "triton.tools.disasm": "of another package's tools; `kernel.asm['sass']` is the disassembly",
     "triton.tools.experimental_descriptor": "superseded by triton.tools.tensor_descriptor",
 }
 
