@@ -47,7 +47,7 @@ from tessera.passes.pipeline import is_zero
 from tessera.passes.residency import split_pays
 from tessera.passes.rings import CannotSplit
 from tessera.passes.specialize import check_split
-from tessera.passes.tensor_maps import ALIGNMENT
+from tessera.passes.tensor_maps import ALIGNMENT, remark
 
 ENDLESS = (1 << 31) - 1  # the extent of an array whose end nobody told
 LAST_ADDRESS = (1 << 63) - 1
@@ -109,14 +109,21 @@ class _Promotion:
             return False
         windows = Windows(self.func, AxisAnalysis(self.func), self.code)
         chosen: list[_Chosen] = []
-        for loads in wanted.values():
+        for loop, loads in wanted.items():
             try:
                 here = [self._chosen(load, windows) for load in loads]
-            except NoWindow:
+            except NoWindow as reason:
+                self._remark(loop, str(reason))
                 continue
             if self._pays(loads):
                 chosen += here
+            else:
+                self._remark(loop, "a team of its own for loads would leave fewer programs")
         return bool(chosen) and self._replace(chosen)
+
+    def _remark(self, loop: ForOp, reason: str) -> None:
+        where = f" at {loop.loc.short()}" if loop.loc is not None else ""
+        remark(self.module, f"pointers for the tiles of the loop{where}: {reason}")
 
     def _pays(self, loads: list[LoadOp]) -> bool:
         loop = loads[0].parent_op()

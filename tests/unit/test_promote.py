@@ -286,6 +286,8 @@ def test_what_is_left_to_pointers(what: str) -> None:
     kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",))
     assert copies(kernel) == (0 if what else 2)
     assert hasattr(kernel.metadata, "guard") is not bool(what)
+    if what and not what.startswith("written"):
+        assert "pointers for the tiles of the loop" in kernel.metadata.remarks[0]
 
 
 def test_a_mask_of_another_coordinate_than_the_address() -> None:
