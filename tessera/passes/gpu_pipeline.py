@@ -36,7 +36,7 @@ def gpu_passes(facts: GpuFacts, pointer_maps: bool = True) -> list[Pass]:
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
         prefetch.bind(facts=facts),  # needs layouts, too: a thread copies what it would load
-        rotate,  # needs to know what is read back from shared memory
+        rotate.bind(facts=facts),  # needs to know what is read back from shared memory
         specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
         pipeline.bind(
             facts=facts

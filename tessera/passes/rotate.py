@@ -7,10 +7,12 @@
                                                 %d = wgmma %a, ring[i mod 3], %acc
 
 All warps write a buffer and meet before the product reads it. A warpgroup comes to that meeting when its product of two
-iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration."""
+iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration.
+Where shared memory is scarce the loop's own tiles come first."""
 
 from __future__ import annotations
 
+from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Builder, Module, SharedType, Value, pass_
 from tessera.ops import (
     AddOp,
@@ -26,20 +28,35 @@ from tessera.ops import (
     WgmmaOp,
 )
 from tessera.passes.consumers import carry
+from tessera.passes.facts import GpuFacts
 from tessera.passes.rings import start_const
 
 BUFFERS = 3
+FEWEST_STAGES = 2
+SLACK = 2048  # bytes for barriers and alignment
 
 
 @pass_("rotate")
-def rotate(module: Module) -> None:
+def rotate(module: Module, facts: GpuFacts) -> None:
     """Give turned operands of sums a buffer for each of three iterations. Assumes layouts; before `specialize`."""
+    num_warps: int = module.attrs["num_warps"]
     for func in module.body:
         assert isinstance(func, FuncOp)
         for loop in [op for op in func.walk() if isinstance(op, ForOp)]:
             products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
-            if len(products) == 1 and (alloc := _turned(loop, products[0])) is not None:
+            alloc = _turned(loop, products[0]) if len(products) == 1 else None
+            if alloc is not None and _fits(func, loop, alloc, num_warps, facts):
                 _rotate(loop, alloc)
+
+
+def _fits(func: FuncOp, loop: ForOp, turned: LocalAllocOp, num_warps: int, facts: GpuFacts) -> bool:
+    """Whether there is room for the buffers beside two stages of the tiles that the loop loads."""
+    need = SLACK + BUFFERS * turned.bytes
+    for op in func.walk():
+        if isinstance(op, LocalAllocOp) and op is not turned:
+            need += op.bytes * (FEWEST_STAGES if op.parent is loop.body else 1)
+    need += max(scratch_bytes(op, num_warps, facts) for op in func.walk())
+    return need <= facts.max_shared_bytes
 
 
 def _turned(loop: ForOp, product: WgmmaOp) -> LocalAllocOp | None:

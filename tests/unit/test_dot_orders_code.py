@@ -21,7 +21,10 @@ TYPES = {
 }
 
 
-def assembled(fn: Any, signature: dict, constants: dict, warps: int) -> tuple[str, ptxas.Assembled]:
+def assembled(
+    fn: Any, signature: dict, constants: dict, warps: int, seen: Any = None
+) -> tuple[str, ptxas.Assembled]:
+    """PTX and what ptxas makes of it; `seen` gets the GPU-level module."""
     backend = NvidiaBackend(GPUTarget("cuda", 90, 32))
     options = backend.parse_options({"num_warps": warps, "num_stages": 4})
     stages = backend.stages(options)
@@ -31,6 +34,8 @@ def assembled(fn: Any, signature: dict, constants: dict, warps: int) -> tuple[st
     metadata: dict[str, Any] = {}
     for name in ("tir", "gir", "llir", "ptx"):
         product = stages[name](product, metadata)
+        if name == "gir" and seen is not None:
+            seen(product)
     try:
         return product, ptxas.assemble(product, "sm_90a")
     except ToolNotFound:
@@ -73,3 +78,20 @@ def test_few_rows_are_stored_from_where_they_are(dtype: str, rows: int) -> None:
     text, done = assembled(pointer_product, signature, constants, 4)
     assert f"m64n{rows}k16" in text
     assert not done.warnings
+
+
+@pytest.mark.parametrize(("depth", "buffers"), [(32, [3]), (64, [])])
+def test_turned_operands_take_turns_where_there_is_room(depth: int, buffers: list[int]) -> None:
+    """Three buffers beside two stages of the tiles, else a single one."""
+    found: list[int] = []
+
+    def look(module: Any) -> None:
+        for op in module.walk():
+            if op.opcode == "local_alloc" and op.attrs.get("rotates"):
+                found.append(op.result.type.shape[0])
+
+    signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32"} | dict.fromkeys("MNK", "i32")
+    constants = {"BM": 256, "BN": 128, "BK": depth, "ACC": tl.float32}
+    constants |= {"A_TURNED": True, "B_TURNED": False}
+    assembled(descriptor_product, signature, constants, 8, look)
+    assert found == buffers
