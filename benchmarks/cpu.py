@@ -30,6 +30,14 @@ from tessera.testing import print_table
 
 ROUNDS = 7
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # numbers of mallopt
+# Rows, columns and depth of a product's tile, and how many tiles of rows a group has (their A stays in the caches).
+TILES = (
+    (64, 64, 64, 8),
+    (128, 128, 64, 8),
+    (128, 128, 64, 2),
+    (256, 128, 64, 2),
+    (256, 256, 64, 2),
+)
 Call = Callable[[], Any]
 
 
@@ -169,9 +177,9 @@ class Cases:
                 ours = [
                     lambda t=t, a=a, b=b, c=c, n=n: kernel[(n // t[0] * (n // t[1]),)](
                         a, b, c, n, n, n, n, 1, n, 1, n, 1, BLOCK_M=t[0], BLOCK_N=t[1], BLOCK_K=t[2],
-                        GROUP_M=8, EVEN_K=True, ACTIVATION="",
+                        GROUP_M=t[3], EVEN_K=True, ACTIVATION="",
                     )
-                    for t in ((128, 128, 64), (256, 128, 64), (128, 256, 64), (256, 256, 64))
+                    for t in TILES
                 ]  # fmt: skip
                 theirs = lambda a=a, b=b: a @ b  # noqa: E731
                 yield self.product("matmul", dtype, n, ours, theirs, c)
@@ -180,9 +188,9 @@ class Cases:
             c = self.empty(n, n, dtype="int32")
             ours = [
                 lambda t=t, a=a, b=b, c=c, n=n: self.kernels.int_matmul[(n // t[0] * (n // t[1]),)](
-                    a, b, c, n, n, n, BM=t[0], BN=t[1], BK=t[2], GROUP=8
+                    a, b, c, n, n, n, BM=t[0], BN=t[1], BK=2 * t[2], GROUP=t[3]
                 )
-                for t in ((128, 128, 64), (128, 128, 128), (256, 256, 128))
+                for t in TILES
             ]
             theirs = lambda a=a, b=b: self.torch._int_mm(a, b)  # noqa: E731
             yield self.product("matmul", "int8", n, ours, theirs, c)

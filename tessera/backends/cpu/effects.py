@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.backends.cpu.affine import constant
-from tessera.backends.cpu.ahead import note
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.demand import lane_by_lane
 from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
@@ -40,7 +39,6 @@ def _store(lo: Lowering, op: Any) -> None:
         return
     flush(lo, op, values, op.ptr)
     prepare(lo, values, op)
-    note(lo, op)
     plan = nest(lo, shape_of(op.ptr.type), along=contiguous_dimension(lo, op.ptr))
 
     def body(at: Point) -> None:
