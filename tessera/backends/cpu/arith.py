@@ -11,6 +11,7 @@ from typing import Any
 
 from tessera.backends.cpu.casts import Lanes, bitcast, cast, constant, is_small_float, narrow, widen
 from tessera.backends.cpu.math import libm, math
+from tessera.backends.cpu.power import pow32
 from tessera.backends.cpu.text import lane_type
 from tessera.dtypes import dtype, float32, int1, int32
 from tessera.ir import Op, elem_of
@@ -180,7 +181,7 @@ def _mulhi(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
 
 @lowers(arith.PowOp)
 def _pow(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
-    return libm(x, "pow", t, a, b)
+    return pow32(x, a, b) if t is float32 else libm(x, "pow", t, a, b)
 
 
 @lowers(arith.Atan2Op)

@@ -1,7 +1,7 @@
 """Mathematical functions: vector polynomials for fp32, libm lane by lane for fp64 and for what has no polynomial.
 
 Each polynomial is a minimax fit made for this file (weighted least squares on Chebyshev nodes, iterated); bounds are
-checked by the tests: exp, exp2, log, log2, sin, cos, tanh, erf within 2 ulp over their range.
+checked by the tests: exp, exp2, log, log2, sin, cos, tanh, erf within 2 ulp over their range. Powers: power.py.
 """
 
 from __future__ import annotations
