@@ -57,7 +57,11 @@ def max_constancy(input: Any, values: Any) -> Any:
 
 @builtin
 def assume(cond: Any) -> Any:
-    """Promise that the int1 scalar `cond` is true."""
+    """Promise that the int1 scalar `cond` is true.
+
+    `tl.assume(start >= 0)` lets vectors of `(start + tl.arange(0, N)) % M` and `// M` stay whole: of arguments,
+    differences and loaded numbers the compiler does not take that for granted, of program ids it does.
+    """
 
 
 @builtin

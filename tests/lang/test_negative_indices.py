@@ -41,3 +41,19 @@ def test_loads_at_quotients_and_remainders(device: Any, back: int, divisor: int)
         out = device.zeros(2 * n, "fp32")
         launch(out)
         np.testing.assert_array_equal(device.numpy(out), want)
+
+
+@tessera.jit
+def assumed_kernel(x, out, start, N: tl.constexpr):
+    tl.assume(start >= 0)
+    i = start + tl.arange(0, N)
+    tl.store(out + tl.arange(0, N), tl.load(x + i % 64) + tl.load(x + i // 64))
+
+
+def test_a_promise_keeps_vectors(device: Any):
+    values = np.arange(64, dtype=np.float32)
+    x, out = device.array(values), device.zeros(64, "fp32")
+    for start in (0, 16, 80):
+        assumed_kernel[(1,)](x, out, start, 64)
+        i = start + np.arange(64)
+        np.testing.assert_array_equal(device.numpy(out), values[i % 64] + values[i // 64])
