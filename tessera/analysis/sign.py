@@ -6,8 +6,8 @@ is not negative if its initial value is not, and the next one is not whenever it
 
 Two things are taken for granted, as they are wherever offsets are computed: sums and products of numbers that are not
 negative do not wrap, and a divisor that is no constant is positive (a negative number of columns or of programs in a
-group would make addresses that no launch can mean). Differences, loaded numbers and arguments prove nothing; masks and
-comparisons do not either, but `tl.assume(x >= 0)` does.
+group would make addresses that no launch can mean). Loaded numbers and arguments prove nothing, nor do masks, but
+`tl.assume(x >= 0)` does; a difference `x - y` is not negative where a branch or a `while` has asked for `x >= y`.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ def _of_result(op: Op, index: int) -> Rule:
         return any, op.operands
     if isinstance(op, arith.SelectOp):
         return all, op.operands[1:]
+    if isinstance(op, arith.SubOp):
+        return YES if _ordered(op, op.lhs, op.rhs) else NO
     if isinstance(op, arith.CastOp):
         return _of_cast(op)
     if isinstance(op, arith.DivOp):
@@ -140,6 +142,34 @@ def _of_argument(v: Value) -> Rule:
             return _of_region(op, v.index)
         return all, [op.inits[v.index], op.after.terminator.operands[v.index]]
     return NO
+
+
+# --- conditions -----------------------------------------------------------------------------------------------
+def _ordered(op: Op, high: Value, low: Value) -> bool:
+    """Whether `op` runs only where high >= low was found true: in a branch or in the body of a `while`."""
+    block = op.parent
+    while block is not None and block.parent is not None:
+        outer = block.parent
+        if isinstance(outer, control.IfOp) and block is outer.regions[0]:
+            if _implies(outer.operands[0], high, low):
+                return True
+        elif isinstance(outer, control.WhileOp) and block is outer.after:
+            condition, *passed = outer.before.terminator.operands
+            tested = [passed[x.index] if x.owner is block else x for x in (high, low)]
+            if _implies(condition, *tested):
+                return True
+        block = outer.parent
+    return False
+
+
+def _implies(condition: Value, high: Value, low: Value) -> bool:
+    op = condition.op
+    if isinstance(op, arith.AndOp):
+        return any(_implies(x, high, low) for x in op.operands)
+    if not isinstance(op, arith.CmpOp):
+        return False
+    sides = (op.lhs, op.rhs) if op.predicate in ("ge", "gt") else (op.rhs, op.lhs)
+    return op.predicate in ("ge", "gt", "le", "lt", "eq") and sides == (high, low)
 
 
 # --- promises -------------------------------------------------------------------------------------------------

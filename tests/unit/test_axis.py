@@ -207,6 +207,42 @@ def test_signs_through_control_flow_and_promises() -> None:
     assert not facts.signs.nonnegative(values["rows"])
 
 
+CONDITIONS = """module {} {
+  func {name='k'} (%n: i32, %m: i32) {
+    %pid: i32 = program_id {axis=0}
+    %more: i1 = cmp %m, %n {predicate='gt'}
+    %last: i32, %tile: i32 = while [%n, %pid] (%from: i32, %at: i32) {
+      %late: i1 = cmp %from, %at {predicate='le'}
+      %both: i1 = and %late, %more
+      condition %both, [%from, %at]
+    } (%base: i32, %here: i32) {
+      %inside: i32 = sub %here, %base
+      %turned: i32 = sub %base, %here
+      %outer: i32 = sub %m, %n
+      %next: i32 = add %here, %m
+      yield [%base, %next]
+    }
+    %after: i32 = sub %tile, %last
+    %r: i32 = if %more () {
+      %then: i32 = sub %m, %n
+      yield [%then]
+    } () {
+      %else: i32 = sub %m, %n
+      yield [%else]
+    }
+    print [%after, %r]
+    return []
+  }
+}"""
+
+
+def test_differences_under_conditions() -> None:
+    facts, values, _ = analysed(CONDITIONS)
+    positive = {name for name, v in values.items() if name and facts.signs.nonnegative(v)}
+    assert positive >= {"inside", "outer", "then", "pid"}
+    assert not positive & {"turned", "after", "else", "r", "next", "tile", "base"}
+
+
 def test_row_of_a_matrix_is_a_wide_vector() -> None:
     """base + row * stride + arange with aligned base and stride loads 16 bytes at a time."""
     e = Expressions.__new__(Expressions)
