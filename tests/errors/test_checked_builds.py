@@ -12,6 +12,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera import errors
+from tessera.config import knobs
 from tessera.language.extra import libdevice
 from tessera.runtime.driver import driver
 
@@ -325,3 +326,29 @@ def test_descriptors_that_promise_too_much():
     assert "element (2, 0)" in text
     text = both(lambda: descriptor_kernel[(1,)](np.ones((8, 8), np.float32), out, 8, 4, 8, debug="check"))  # fmt: skip
     assert "writes element 48 of argument `out`" in text
+
+
+@tessera.jit
+def locked_kernel(lock, total, n):
+    while tl.atomic_cas(lock, 0, 1) == 1:
+        pass
+    count = tl.load(total) + 1
+    tl.device_assert(count < n, "full")
+    tl.store(total, count)
+    tl.debug_barrier()
+    tl.atomic_xchg(lock, 0)
+
+
+def test_programs_do_not_wait_for_one_that_failed():
+    """The program that fails holds the lock for good."""
+    driver.set_active("cpu")
+    try:
+        for threads in (1, 4):
+            lock, total = zeros(1, np.int32), zeros(1, np.int32)
+            with knobs.runtime.scope():
+                knobs.runtime.num_threads = threads
+                with pytest.raises(errors.DeviceAssertionError, match="assertion failed: full"):
+                    locked_kernel[(64,)](lock, total, 20, debug="check")
+            assert total[0] == 19
+    finally:
+        driver.reset_active()

@@ -67,10 +67,12 @@ def leave(lo: Lowering) -> None:
     lo.em.label(lo.em.new_label("after"))
 
 
-def leave_if_reported(lo: Lowering) -> None:
-    """End the program if it, or one before it, has made a report."""
+def leave_if_reported(lo: Lowering, waits: bool = False) -> None:
+    """End the program if it, or one before it, has made a report; if it `waits`, perhaps for a lock that a failed
+    program holds, whichever has."""
     best = lo.em.here(f"load atomic i64, ptr {lo.report} monotonic, align 8")
-    with lo.em.branch(lo.em.here(f"icmp sle i64 {best}, {_linear_id(lo)}")):
+    last = str((1 << 63) - 2) if waits else _linear_id(lo)
+    with lo.em.branch(lo.em.here(f"icmp sle i64 {best}, {last}")):
         leave(lo)
 
 

@@ -29,7 +29,7 @@ from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import dtype, float32, float64, int32, int64, pointer_type
 from tessera.ir import Block, DescriptorType, Effect, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp
+from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp, memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +404,9 @@ def _leave(lo: Lowering, op: Op, slots: Sequence[Slot]) -> None:
         read_slot(lo, r, slot, lo.block)
 
 
+_ATOMICS = (memory.AtomicCasOp, memory.AtomicRmwOp)
+
+
 # --- while --------------------------------------------------------------------------------------------------
 @executes(WhileOp)
 def _while(lo: Lowering, op: WhileOp) -> None:
@@ -420,6 +423,8 @@ def _while(lo: Lowering, op: WhileOp) -> None:
     em.stmt(f"br label %head{k}")
     em.label(f"head{k}")
     with em.region():
+        if lo.report:
+            leave_if_reported(lo, waits=any(isinstance(x, _ATOMICS) for x in op.walk()))
         kept = {*lo.buffers, *lo.uniform}
         for v, slot in zip(before.args, slots, strict=True):
             read_slot(lo, v, slot, before)
