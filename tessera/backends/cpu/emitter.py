@@ -13,7 +13,7 @@ at least once; what must stay in order (`here`) stays.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from tessera.backends.cpu.text import is_literal, splat_literal, vector_type
@@ -220,6 +220,20 @@ class Emitter:
         lines.append(f"then{k}:")
         lines += body
         lines += [f"br label %fi{k}", f"fi{k}:"]
+
+    def choose(self, condition: str, then: Callable[[], None], other: Callable[[], None]) -> None:
+        """Code that runs if `condition` (an i1, perhaps a literal), and code that runs if not."""
+        if condition in ("true", "false"):
+            (then if condition == "true" else other)()
+            return
+        k = self.new_label("")
+        self.stmt(f"br i1 {condition}, label %then{k}, label %else{k}")
+        for name, side in (("then", then), ("else", other)):
+            self.label(f"{name}{k}")
+            with self.arm():
+                side()
+            self.stmt(f"br label %fi{k}")
+        self.label(f"fi{k}")
 
     @contextmanager
     def region(self) -> Generator[None]:

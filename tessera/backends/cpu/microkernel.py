@@ -83,15 +83,20 @@ def _micro(
         [_at(lo, e, corner, i * p.n + j * lanes) for j in range(vectors)] for i in range(rows)
     ]
     biases = [_bias(lo, p, column, j * lanes, lanes) for j in range(vectors)]
-    for line, ptrs in zip(cells, targets, strict=True):
-        for cell, ptr, bias in zip(line, ptrs, biases, strict=True):
-            start = zero_text(p.t, lanes)
-            if p.zero != "true":
-                old = em.here(f"load {ty}, ptr {ptr}, align {align}")
-                start = lo.lanes(1).select(ty, p.zero, start, old) if p.zero != "false" else old
-            if bias:
-                start = em.op(f"sub {ty} {start}, {bias}")
-            em.stmt(f"store {ty} {start}, ptr {cell}")
+
+    def start(old: bool) -> None:
+        for line, ptrs in zip(cells, targets, strict=True):
+            for cell, ptr, bias in zip(line, ptrs, biases, strict=True):
+                x = (
+                    em.here(f"load {ty}, ptr {ptr}, align {align}")
+                    if old
+                    else zero_text(p.t, lanes)
+                )
+                if bias:
+                    x = em.op(f"sub {ty} {x}, {bias}")
+                em.stmt(f"store {ty} {x}, ptr {cell}")
+
+    em.choose(p.zero, lambda: start(False), lambda: start(True))
     for a, b, depth in p.terms:
         wide = p.unroll if b.affine else 1
         unroll = next(u for u in (wide, 2, 1) if u <= wide and depth % u == 0)

@@ -65,14 +65,16 @@ def _block(
         for i in range(rows)
         for j in range(columns)
     ]
-    if p.zero != "false":
-        with em.branch(p.zero):
-            for register, _ in sums:
-                em.call_here("void", "llvm.x86.tilezero", f"i8 {register}")
-    if p.zero != "true":
-        with em.branch(p.zero, negate=True):
-            for register, ptr in sums:
-                _tile(lo, "loadd", register, ptr, str(4 * p.n))
+
+    def clear() -> None:
+        for register, _ in sums:
+            em.call_here("void", "llvm.x86.tilezero", f"i8 {register}")
+
+    def load() -> None:
+        for register, ptr in sums:
+            _tile(lo, "loadd", register, ptr, str(4 * p.n))
+
+    em.choose(p.zero, clear, load)
     for a, b, depth in p.terms:
         assert isinstance(b, Panels)
         step = WORDS if depth > UNROLL_STEPS * WORDS else depth
