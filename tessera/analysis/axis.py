@@ -26,7 +26,7 @@ from typing import Any
 from tessera.analysis.sign import Signs
 from tessera.dtypes import dtype, pointer_type
 from tessera.ir import Block, Op, Value, elem_of, shape_of
-from tessera.ops import arith, control, gpu, tile
+from tessera.ops import arith, control, gpu, memory, tile
 
 TOP = 1 << 32  # "divisible by anything we ask": the divisibility of zero
 
@@ -214,6 +214,19 @@ def _splat(a: AxisAnalysis, op: tile.SplatOp) -> AxisFacts:
 @_transfer(gpu.ConvertLayoutOp)
 def _convert_layout(a: AxisAnalysis, op: gpu.ConvertLayoutOp) -> AxisFacts:
     return a.facts(op.x)
+
+
+@_transfer(memory.LoadOp)
+def _load(a: AxisAnalysis, op: memory.LoadOp) -> AxisFacts:
+    """What is read from one place is one value: indices of rows, say."""
+    unknown = _unknown(op.result.type)
+    if op.volatile:
+        return unknown
+    constancy = a.facts(op.ptr).constancy
+    for v in (op.mask, op.other):
+        if v is not None and shape_of(v.type):
+            constancy = _gcds(constancy, a.facts(v).constancy)
+    return AxisFacts(unknown.contiguity, unknown.divisibility, constancy)
 
 
 @_transfer(arith.HintOp)

@@ -120,7 +120,12 @@ def _need_native(op: Op, elem: Any) -> None:
         )
 
 
-@elementwise(arith.DivOp)
+@lowers(arith.DivOp)
+def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
+    # Not cheap, and what follows from equal quotients is then computed once as well.
+    map_registers(fl, op, _div, _constant_bits(fl, op.result))
+
+
 def _div(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if not elem.is_floating():

@@ -72,10 +72,17 @@ def _load(fl: FunctionLowering, op: memory.LoadOp) -> None:
     shape = word_shape(elem, vec)
     access = Access(shape.bits, shape.count, op.cache, op.eviction, op.volatile)
     result = [""] * count
+    loaded: dict[
+        tuple[str, ...], list[str]
+    ] = {}  # registers that read one place, as rows' indices do, read it once
     for i in groups(layout, count, vec):
+        key = (pointers[i], masks[i], *others[i : i + vec])
+        if key in loaded and not op.volatile:
+            result[i : i + vec] = loaded[key]
+            continue
         other = pack(fl, elem, others[i : i + vec], shape) if others and masks[i] != "true" else []
         words = _load_words(fl, pointers[i], access, shape, masks[i], other)
-        result[i : i + vec] = unpack(fl, elem, words, shape)
+        result[i : i + vec] = loaded[key] = unpack(fl, elem, words, shape)
     fl.set(op.result, copies(layout, result))
 
 
