@@ -9,9 +9,33 @@ from contextlib import contextmanager
 from typing import Any
 
 from tessera.compiler.kernel import CompiledKernel
+from tessera.errors import LaunchError
+from tessera.runtime.dlpack import Memory, memory_of, on_cuda, speaks_dlpack
+from tessera.runtime.tensors import is_numpy
 
 HEADER = 4  # words of a report before its values: program, lock, check, element
 NOTHING = (1 << 63) - 1  # in place of the program while there is no report
+
+
+def _foreign(x: Any) -> bool:
+    """Whether an array is of a library that speaks DLPack only."""
+    return speaks_dlpack(x) and not is_numpy(x)
+
+
+class _Memory:
+    """Host memory of an array of some library, as the little of a tensor that launches ask for."""
+
+    def __init__(self, memory: Memory):
+        self.memory = memory
+
+    def data_ptr(self) -> int:
+        return self.memory.address
+
+    def untyped_storage(self) -> _Memory:
+        return self
+
+    def nbytes(self) -> int:
+        return self.memory.nbytes
 
 
 @contextmanager
@@ -20,7 +44,15 @@ def hosted(args: Sequence[Any]) -> Generator[list[Any]]:
     storages: dict[int, tuple[Any, Any]] = {}  # by address → storage on the device, its copy
 
     def on_host(x: Any) -> Any:
+        foreign = _foreign(x)
+        if foreign and not on_cuda(x):
+            return _Memory(memory_of(x))
         if not getattr(x, "is_cuda", False):
+            if foreign or hasattr(x, "__cuda_array_interface__"):
+                raise LaunchError(
+                    f"a checked launch runs on the host, and does not know how to copy a {type(x).__name__}",
+                    help="pass torch tensors, or arrays of the host",
+                )
             return x
         storage = x.untyped_storage()
         _, copy = storages.setdefault(storage.data_ptr(), (storage, storage.cpu()))

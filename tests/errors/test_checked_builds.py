@@ -352,3 +352,31 @@ def test_programs_do_not_wait_for_one_that_failed():
             assert total[0] == 19
     finally:
         driver.reset_active()
+
+
+class Exported:
+    """An array of a library that speaks DLPack only."""
+
+    def __init__(self, array: np.ndarray, device: int = 1):
+        self.array, self.dtype, self.device = array, array.dtype, device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device, 0
+
+
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
+def test_arrays_of_other_libraries(target: str):
+    x, out = Exported(np.ones(64, np.float32)), zeros(64)
+    driver.set_active(target)
+    try:
+        stream_kernel[(2,)](x, out, 2, 32, 16, debug="check")
+        assert (out[:32] == 2).all()
+        with pytest.raises(errors.OutOfBounds, match="reads element 64 of argument `x`"):
+            stream_kernel[(2,)](x, out, 3, 32, 16, debug="check")
+        with pytest.raises(errors.LaunchError, match="does not know how to copy a Exported"):
+            stream_kernel[(2,)](Exported(x.array, 2), out, 2, 32, 16, debug="check")
+    finally:
+        driver.reset_active()
