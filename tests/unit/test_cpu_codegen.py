@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.target import LEVELS
 from tessera.compiler import ASTSource
 from tests.unit.cpu_kit import agree, floats, native
 
@@ -47,6 +49,20 @@ def test_masks_split_the_loop(arch, lanes):
     assert text.count("!nontemporal") == 4
     assert "gather" not in text
     assert "alloca" not in text
+
+
+@tessera.jit
+def exp_kernel(x, y, out, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    m = at < n
+    tl.store(out + at, tl.exp(tl.load(x + at, mask=m)) + tl.load(y + at, mask=m), mask=m)
+
+
+def test_loops_that_hardly_compute_may_use_narrower_vectors(monkeypatch):
+    halves = replace(LEVELS["avx512"], name="avx512-halves", stream_bits=256)
+    monkeypatch.setitem(LEVELS, "avx512", halves)
+    assert "<8 x float>" in llir(add_kernel, ADD, "avx512", B=1024)
+    assert "<8 x float>" not in llir(exp_kernel, ADD, "avx512", B=1024)
 
 
 @tessera.jit

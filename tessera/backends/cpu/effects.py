@@ -14,6 +14,7 @@ from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.plan import (
     base_of,
     contiguous_dimension,
+    cost,
     finish_side,
     flush,
     prepare,
@@ -39,7 +40,9 @@ def _store(lo: Lowering, op: Any) -> None:
         return
     flush(lo, op, values, op.ptr)
     prepare(lo, values, op)
-    plan = nest(lo, shape_of(op.ptr.type), along=contiguous_dimension(lo, op.ptr))
+    light = lo.elementwise and elem_of(op.value.type).bits == 32 and cost(lo, op.value) <= LIGHT
+    lanes = lo.facts.stream_lanes if light else 0
+    plan = nest(lo, shape_of(op.ptr.type), contiguous_dimension(lo, op.ptr), lanes)
 
     def body(at: Point) -> None:
         mask = lo.value(op.mask, at) if op.mask is not None else None
@@ -49,6 +52,7 @@ def _store(lo: Lowering, op: Any) -> None:
     lo.memory_changed()
 
 
+LIGHT = 4.0  # cost up to which a loop waits for memory even where it lies in the caches
 STREAM_BYTES = 24 << 20  # what a launch writes, from which stores go past the caches
 
 

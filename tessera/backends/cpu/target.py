@@ -18,7 +18,8 @@ class CpuFacts:
     `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16
     conversions in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits;
     `scalef`: the instruction x * 2^n; `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones;
-    `bytes_dot`: products of four bytes; `tiles`: a matrix unit for bf16 and bytes.
+    `bytes_dot`: products of four bytes; `tiles`: a matrix unit for bf16 and bytes. `stream_bits`: the width for loops
+    that hardly compute, if not `vector_bits`.
     """
 
     name: str
@@ -32,9 +33,15 @@ class CpuFacts:
     bf16_dot: bool = False
     bytes_dot: bool = False
     tiles: bool = False
+    stream_bits: int = 0
 
     def __post_init__(self) -> None:
         assert self.vector_bits in (128, 256, 512) and self.dot_rows * self.dot_vectors <= 28
+
+    @property
+    def stream_lanes(self) -> int:
+        """Lanes of a vector of 32-bit elements that are only loaded, added and stored."""
+        return (self.stream_bits or self.vector_bits) // 32
 
     @property
     def lanes(self) -> int:
@@ -89,7 +96,7 @@ def facts_of(features: frozenset[str], cpu: str = "") -> CpuFacts:
         fast = pairs and cpu in FAST_PAIRS
         return replace(
             AVX512, name=f"{name}_{cpu}" if fast else name, bf16_convert=pairs, bf16_dot=fast,
-            bytes_dot=bytes_,
+            bytes_dot=bytes_, stream_bits=256 if fast else 0,  # halves of a vector move faster there
         )  # fmt: skip
     if NEEDED["avx2"] <= features:
         return AVX2
