@@ -126,12 +126,14 @@ def columns(rounds: int) -> dict[str, dict[str, float]]:
             found["Triton"] = measure(triton, on_device, rounds, torch.cuda.synchronize)
         return found
 
-    def on_host(shape: tuple[int, ...], dtype: str) -> Any:
-        return torch.zeros(shape, dtype=getattr(torch, dtype))
-
     found["CPU, NumPy"] = measure(tessera, np.zeros, rounds)
     found["own share, NumPy"] = own_share(np.zeros, rounds)
     if torch is not None:
+        zeros, kinds = torch.zeros, torch
+
+        def on_host(shape: tuple[int, ...], dtype: str) -> Any:
+            return zeros(shape, dtype=getattr(kinds, dtype))
+
         found["CPU, torch"] = measure(tessera, on_host, rounds)
         found["own share, torch"] = own_share(on_host, rounds)
         if triton is not None:

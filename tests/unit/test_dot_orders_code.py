@@ -61,7 +61,10 @@ def test_products_run_on(dtype: str, through: str, a_turned: int, b_turned: int)
             ("sbk", b_turned),
             ("sbn", not b_turned),
         ):
-            (constants if one else signature)[name] = 1 if one else "i32"
+            if one:
+                constants[name] = 1
+            else:
+                signature[name] = "i32"
     text, done = assembled(kernel, signature, constants, 8)
     assert not done.warnings
     assert not done.spill_stores
