@@ -335,3 +335,17 @@ def test_descriptor_atomics(device):
     want = np.ones((8, 16), np.float32)
     want[:6] += x.reshape(6, 4, 16).sum(1)
     np.testing.assert_allclose(device.numpy(out), want, rtol=1e-5, atol=1e-6)
+
+
+@tessera.jit
+def _equals(x, out, k, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, (tl.load(x + i) == k).to(tl.int32))
+
+
+@pytest.mark.parametrize("k", [-4, 0, 7])
+def test_scalars_of_any_sign(device, k):
+    x = np.arange(-16, 16)
+    out = device.zeros(32, "i32")
+    _equals[(1,)](device.array(x, "i32"), out, k, N=32)
+    np.testing.assert_array_equal(device.numpy(out), x == k)

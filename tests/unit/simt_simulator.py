@@ -60,6 +60,12 @@ def typed(text: str) -> tuple[str, str]:
     return ("ptr" if type.startswith("ptr") else type), value
 
 
+def narrowed(type: str, values: np.ndarray) -> np.ndarray:
+    """Arguments come with 64 bits; those of narrower integers have no others set."""
+    bits = int(type[1:]) if re.fullmatch(r"i\d+", type) else 64
+    return values & np.uint64(2**bits - 1) if bits < 64 else values
+
+
 class Function:
     def __init__(self, text: str) -> None:
         lines = re.sub(r",? !dbg !\d+", "", text).splitlines()  # source lines mean nothing here
@@ -122,7 +128,7 @@ class Simulator(Ptx):
     # --- control --------------------------------------------------------------------------------------
     def call(self, name: str, args: list[np.ndarray], active: np.ndarray):
         f = self.functions[name]
-        env = {p[1]: a for p, a in zip(f.params, args, strict=True)}
+        env = {v: narrowed(type, a) for (type, v), a in zip(f.params, args, strict=True)}
         where = np.where(active, 0, -1)
         came = np.full(self.threads, -1)
         names = list(f.blocks)
