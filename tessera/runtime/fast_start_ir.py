@@ -271,23 +271,7 @@ launch:
   %state = call ptr @PyEval_SaveThread()
   br i1 %oncuda, label %gpu, label %cpu
 gpu:
-  call void @llvm.memcpy.p0.p0.i64(ptr %config, ptr %template, i64 56, i1 false)
-  br label %extent
-extent:
-  %k = phi i64 [0, %gpu], [%k1, %extent]
-  %ga = getelementptr i64, ptr %extents, i64 %k
-  %g = load i64, ptr %ga
-  %ca = getelementptr i32, ptr %config, i64 %k
-  %m = load i32, ptr %ca
-  %g32 = trunc i64 %g to i32
-  %gm = mul i32 %g32, %m
-  store i32 %gm, ptr %ca
-  %k1 = add i64 %k, 1
-  %again = icmp slt i64 %k1, 3
-  br i1 %again, label %extent, label %go
-go:
-  %st = getelementptr i8, ptr %config, i64 32
-  store ptr %stream, ptr %st
+  call void @configure(ptr %config, ptr %template, ptr %extents, ptr %stream)
   %rc1 = call i32 %entry_(ptr %config, ptr %function, ptr %packed, ptr null)
   br label %done
 cpu:
@@ -303,7 +287,7 @@ cpu:
   %rc2 = call i32 %entry_(ptr %pool, ptr %function, ptr %packed, i32 %x, i32 %y, i32 %z, i64 %scratch)
   br label %done
 done:
-  %rc = phi i32 [%rc1, %go], [%rc2, %cpu]
+  %rc = phi i32 [%rc1, %gpu], [%rc2, %cpu]
   call void @PyEval_RestoreThread(ptr %state)
   ret i32 %rc
 }

@@ -304,19 +304,14 @@ done:
   ret i1 true
 }
 
-define ptr @launch_cuda(ptr %self, ptr %objects, i64 %given) nounwind {
+; CUlaunchConfig: the kernel's template with the grid's extents, each times the blocks of a program, and the stream
+define internal void @configure(ptr %config, ptr %template, ptr %extents, ptr %stream) nounwind {
 entry:
-  %lead = alloca [6 x i64], align 8
-  %config = alloca { i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32, i32 }, align 8
-PREPARE
-ready:
-CALL_LEAD
-  %template = load ptr, ptr %l5
   call void @llvm.memcpy.p0.p0.i64(ptr %config, ptr %template, i64 56, i1 false)
   br label %extent
 extent:
-  %k = phi i64 [0, %ready], [%k1, %extent]
-  %ga = getelementptr i64, ptr %lead, i64 %k
+  %k = phi i64 [0, %entry], [%k1, %extent]
+  %ga = getelementptr i64, ptr %extents, i64 %k
   %g = load i64, ptr %ga
   %ca = getelementptr i32, ptr %config, i64 %k
   %m = load i32, ptr %ca
@@ -327,14 +322,26 @@ extent:
   %again = icmp slt i64 %k1, 3
   br i1 %again, label %extent, label %go
 go:
-  %sa = getelementptr i8, ptr %config, i64 32
-  store ptr %stream, ptr %sa
+  %place = getelementptr i8, ptr %config, i64 32
+  store ptr %stream, ptr %place
+  ret void
+}
+
+define ptr @launch_cuda(ptr %self, ptr %objects, i64 %given) nounwind {
+entry:
+  %lead = alloca [6 x i64], align 8
+  %config = alloca { i32, i32, i32, i32, i32, i32, i32, i32, ptr, ptr, i32, i32 }, align 8
+PREPARE
+ready:
+CALL_LEAD
+  %template = load ptr, ptr %l5
+  call void @configure(ptr %config, ptr %template, ptr %lead, ptr %stream)
   %state = call ptr @PyEval_SaveThread()
   %rc = call i32 %entry_(ptr %config, ptr %function, ptr %pointers, ptr null)
   call void @PyEval_RestoreThread(ptr %state)
   br label %return
 return:
-  %code = phi i32 [0, %empty], [%rc, %go]
+  %code = phi i32 [0, %empty], [%rc, %ready]
   %long = sext i32 %code to i64
   %result = call ptr @PyLong_FromLong(i64 %long)
   ret ptr %result
