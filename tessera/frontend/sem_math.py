@@ -152,8 +152,8 @@ def _arithmetic_elem(x: Operand) -> dtype:
     return e
 
 
-def _invalid(a: Any, b: Any) -> TypeMismatch:
-    return TypeMismatch(f"invalid operands of type {a!r} and {b!r}")
+def _invalid(a: Any, b: Any, help: str | None = None) -> TypeMismatch:
+    return TypeMismatch(f"invalid operands of type {a!r} and {b!r}", help=help)
 
 
 # --- operators ---------------------------------------------------------------------------------------------
@@ -201,7 +201,9 @@ def _integer_division(fe: FrontEnd, name: str, lhs: Operand, rhs: Operand) -> Va
 def _bitwise(fe: FrontEnd, name: str, lhs: Operand, rhs: Operand) -> Value:
     left, right = elem_of_operand(lhs), elem_of_operand(rhs)
     if not (left.is_int() and right.is_int()):
-        raise _invalid(left, right)
+        raise _invalid(
+            left, right, help="this takes integers: cast with `.to(...)`, or compare first"
+        )
     if name in ("lshift", "rshift"):
         return _shift(fe, name, lhs, rhs)
     a, b = promote(fe, lhs, rhs)

@@ -138,6 +138,14 @@ def test_message(tmp_path: Path, expression: str):
 
 
 TEXTS = {
+    "t & 2.5": """
+        error[type-mismatch]: invalid operands of type tessera.language.float32 and tessera.language.float32
+          --> kernel.py:8:9 in k (at 4:8:)
+           |
+         8 |     x = t & 2.5
+           |         ^^^^^^^
+          = help: this takes integers: cast with `.to(...)`, or compare first
+        """,
     "t + tl.arange(0, 32)": """
         error[shape-mismatch]: Cannot make_shape_compatible: incompatible dimensions at index 0: 16 and 32
           --> kernel.py:8:9 in k (at 4:8:)
