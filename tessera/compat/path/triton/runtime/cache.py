@@ -105,19 +105,21 @@ class FileCacheManager(CacheManager):
 
 def get_cache_manager(key: str) -> CacheManager:
     """The files kept under `key`, any string."""
-    return FileCacheManager(_base32(key) if _is_digest(key) else key)
+    return FileCacheManager(_folder(key))
 
 
 def get_override_manager(key: str) -> CacheManager:
-    return FileCacheManager(_base32(key) if _is_digest(key) else key, override=True)
+    return FileCacheManager(_folder(key), override=True)
 
 
 def get_dump_manager(key: str) -> CacheManager:
-    return FileCacheManager(_base32(key) if _is_digest(key) else key, dump=True)
+    return FileCacheManager(_folder(key), dump=True)
 
 
-def _is_digest(key: str) -> bool:
-    return len(key) == 64 and all(c in "0123456789abcdef" for c in key)
+def _folder(key: str) -> str:
+    """Triton's name of the folder of a digest in hexadecimal digits; other keys are names already."""
+    digest = len(key) == 64 and all(c in "0123456789abcdef" for c in key)
+    return _base32(key) if digest else key
 
 
 __all__ = [
