@@ -37,7 +37,9 @@ def unguarded(kernel: CompiledKernel) -> CompiledKernel:
     """The same kernel, for any launch."""
     m: Any = kernel.metadata
     options = {f.name: getattr(m, f.name) for f in fields(Options) if f.name != "target"}
-    source = TextSource(kernel.asm[LEVEL], kernel.name, kernel.asm["source"])
+    source: Any = kernel.src  # where the cache keeps binaries only, there are no texts
+    if LEVEL in kernel.asm:
+        source = TextSource(kernel.asm[LEVEL], kernel.name, kernel.asm["source"])
     return compile_for(
         source, kernel.target, {**options, "pointer_maps": False},
         store=disk_cache(), toolchain=toolchain_fingerprint(),

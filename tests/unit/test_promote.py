@@ -210,6 +210,16 @@ def test_a_refused_launch_runs_the_kernel_without_maps() -> None:
     assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
 
 
+def test_the_twin_of_a_kernel_kept_without_texts() -> None:
+    """A cache that keeps binaries only gives back kernels without the text that a twin is made of."""
+    kernel = matmul()
+    for level in set(kernel.asm) - {kernel.backend.binary_ext}:
+        del kernel.asm[level]
+    other = unguarded(kernel)
+    assert not hasattr(other.metadata, "guard")
+    assert other.name == kernel.name
+
+
 def test_further_dimensions() -> None:
     heads, m, n, k = 3, 64, 64, 96
     kernel = compiled(batched, {"H": heads, "BM": m, "BN": n, "BK": 64})
