@@ -103,6 +103,8 @@ class Backend:
     name: ClassVar[str] = ""
     binary_ext: ClassVar[str] = ""  # the stage whose product is loaded
     ir_levels: ClassVar[tuple[str, ...]] = ("tir", "gir")  # stages whose product is a Module
+    # Options that no stage reads: configs that differ in them alone are timed once by the tuner.
+    idle_options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, target: GPUTarget):
         self.target = target

@@ -18,8 +18,8 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, compile_stages, make_backend
 from tessera.config import knobs
 from tessera.errors import OutOfResources, TesseraError
-from tessera.runtime import tuning_store
-from tessera.runtime.autotuner import Config, TuningWarning, autotune
+from tessera.runtime import autotuner, tuning_store
+from tessera.runtime.autotuner import Config, TuningWarning, autotune, heuristics
 from tessera.runtime.compile_workers import CompileWorkers, Worker, WorkerDied
 from tessera.runtime.tensors import agree
 from tessera.runtime.tuning_check import Checker
@@ -155,6 +155,29 @@ def test_a_new_config_alone_is_measured():
     known = tuner(fewer, blocks(32, 16), cache_results=True)
     known[grid](X, out, 100)
     assert known.best_config.kwargs == {"BLOCK": 32}
+
+
+def test_configs_that_compile_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch):
+    watch = Stopwatch(2.0, 1.0)
+    monkeypatch.setattr(autotuner, "default_do_bench", watch)  # as if it were tessera's own
+    configs = [
+        Config({"BLOCK": b}, num_warps=w, num_stages=s)
+        for b in (16, 32) for w in (1, 8) for s in (1, 2)
+    ]  # fmt: skip
+    out = np.zeros_like(X)
+    kernel = autotune(configs, key=["n"])(scale)
+    kernel[grid](X, out, 100)
+    assert watch.count == 2  # no stage of the CPU back end reads warps or stages
+    assert kernel.best_config is configs[4]
+    assert kernel.configs_timings == {
+        c: [2.0 if c.kwargs["BLOCK"] == 16 else 1.0] * 3 for c in configs
+    }
+
+    read = Stopwatch(*range(8, 0, -1))
+    monkeypatch.setattr(autotuner, "default_do_bench", read)
+    ruled = heuristics({"ERROR": lambda args: args["num_warps"] - args["num_warps"]})(scale)
+    autotune(configs, key=["n"])(ruled)[grid](X, out, 99)  # nothing on disk for it
+    assert read.count == 8  # a rule may read what the stages do not
 
 
 def test_budget():
