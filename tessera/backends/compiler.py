@@ -121,6 +121,10 @@ class Backend:
         """Stage name → function, in order; the names are the extensions under `kernel.asm`."""
         raise NotImplementedError
 
+    def check_fit(self, make_ir: Callable[[], Any], options: Options) -> None:
+        """OutOfResources if the kernel of this tile IR certainly needs more than the target has. A back end whose
+        kernels have no limits does not even make the IR."""
+
     def toolchain(self) -> str:
         """Versions of the tools that this back end runs: part of the cache key."""
         return ""

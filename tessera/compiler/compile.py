@@ -58,6 +58,16 @@ def make_backend(target: GPUTarget) -> Backend:
     raise LaunchError(f"no back end for target {target}", help=f"back ends: {known}")
 
 
+def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> None:
+    """OutOfResources if the front end's product shows that the kernel cannot fit: what `compile` would say, long
+    before it does. Nothing is said where users replace stages or their products."""
+    if knobs.runtime.add_stages_inspection_hook is not None or knobs.compilation.override:
+        return
+    backend = make_backend(target)
+    parsed = backend.parse_options(options)
+    backend.check_fit(lambda: src.make_ir(parsed), parsed)
+
+
 def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str = "") -> str:
     """Everything that the compiled kernel depends on, hashed."""
     inspect = knobs.runtime.add_stages_inspection_hook

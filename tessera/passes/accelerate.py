@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.dtypes import bfloat16, float16, float32, int32
-from tessera.errors import OutOfResources
 from tessera.ir import (
     Builder,
     Module,
@@ -68,7 +67,6 @@ from tessera.passes.warpgroup import use_warpgroups
 # products in the loop leave room for it.
 HELD_OPERAND_REGISTERS = 32
 HELD_WITH_RESULTS = 128
-MOST_SPILLED = 2  # times the registers of a thread that the result of a product may take
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
 PRODUCTS = {  # parts of a times parts of b, smallest first
     "tf32x3": ((1, 0), (0, 1), (0, 0)),
@@ -135,7 +133,6 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
         dots = [op for op in func.walk() if isinstance(op, DotOp)]
         chained = _chains(dots)
         for op in dots:
-            _check_registers(op, facts, num_warps)
             if use_warpgroups(op, facts, num_warps, op in chained):
                 continue
             choice = choose(op, facts)
@@ -143,21 +140,6 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
                 _prepare_fma(op)
             else:
                 _Acceleration(op, choice, num_warps, op in chained).run()
-
-
-def _check_registers(op: DotOp, facts: GpuFacts, num_warps: int) -> None:
-    """Refuse a product whose result alone would be in memory for the most part: code for it takes long to make and
-    longer to run."""
-    threads = facts.warp_size * num_warps
-    have = min(facts.registers, facts.register_file // threads)
-    words = op.acc.type.numel * max(32, elem_of(op.acc.type).bits) // 32 // threads
-    if words > MOST_SPILLED * have:
-        error = OutOfResources(words, have, "registers of a thread")
-        where = f" at {op.loc.short()}" if op.loc is not None else ""
-        shape = "x".join([str(n) for n in shape_of(op.acc.type)])
-        error.note(f"the result of the dot{where} is {shape}, spread over {threads} threads")
-        error.note("more warps (`num_warps`) have more registers")
-        raise error
 
 
 def _chains(dots: list[DotOp]) -> set[Op]:

@@ -77,7 +77,6 @@ class GpuFacts:
     warp_size: int = 32
     max_shared_bytes: int = 48 * 1024
     registers: int = 255
-    register_file: int = 64 * 1024  # of all threads of a block
     register_file: int = 64 * 1024  # of a processor
     max_warps: int = 32
     max_vector_bytes: int = 16

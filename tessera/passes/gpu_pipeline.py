@@ -16,6 +16,7 @@ from tessera.passes.overlap import overlap_products
 from tessera.passes.pipeline import pipeline
 from tessera.passes.prefetch import prefetch
 from tessera.passes.promote import promote
+from tessera.passes.resources import check_resources
 from tessera.passes.rotate import rotate
 from tessera.passes.specialize import keep_whole, specialize
 from tessera.passes.split_loops import split_loops
@@ -26,6 +27,7 @@ def gpu_passes(facts: GpuFacts, pointer_maps: bool = True) -> list[Pass]:
     """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`. With
     `pointer_maps` the code may rely on the module's `guard`, which a launcher checks."""
     return [
+        check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
         *([promote.bind(facts=facts)] if pointer_maps else []),  # makes what the next pass looks at
         keep_whole.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them

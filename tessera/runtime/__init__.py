@@ -1,8 +1,9 @@
 """The host side: launch, drivers, disk cache, tuning (rank 7)."""
 
 from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
-from tessera.runtime.autotuner import Autotuner, Config, Heuristics, autotune, heuristics
+from tessera.runtime.autotuner import Autotuner, Config, autotune
 from tessera.runtime.driver import driver
+from tessera.runtime.heuristics import Heuristics, heuristics
 from tessera.runtime.interface import KernelInterface
 from tessera.runtime.jit import JITFunction, compile, jit
 from tessera.runtime.tensors import MockTensor, TensorWrapper, reinterpret

@@ -1,15 +1,15 @@
-"""Choosing a kernel's meta-parameters: by measurement (`autotune`) or by rule (`heuristics`).
-
-Both wrap anything launchable and stack in any order:
+"""Choosing a kernel's meta-parameters by measurement. What `autotune` makes wraps anything launchable, and stacks with
+`heuristics` in any order:
 
     @tessera.autotune(configs=[Config({"BLOCK": 256}), Config({"BLOCK": 1024}, num_warps=8)], key=["n"])
     @tessera.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
     @tessera.jit
     def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr): ...
 
-The first launch for new values of `key` (or new element types) compiles the configs in parallel processes, drops those
-that need more than the device has or whose results differ from the first one's, and times the rest; timings are kept on
-disk by config, so that adding one measures only it. Later launches look the winner up.
+The first launch for new values of `key` (or new element types) drops the configs that need more than the device has, as
+far as the front end's product tells, compiles the others in parallel processes, drops those whose results differ from
+the first one's, and times the rest; timings are kept on disk by config, so that adding one measures only it. Later
+launches look the winner up.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ from tessera.errors import (
     CompileTimeAssertionFailure,
     OutOfResources,
     PTXASError,
+    TesseraError,
 )
 from tessera.runtime import tuning_store
 from tessera.runtime.async_compile import AsyncCompileMode, active_mode
 from tessera.runtime.benchmark import do_bench as default_do_bench
 from tessera.runtime.benchmark import do_bench_cudagraph
 from tessera.runtime.driver import driver
+from tessera.runtime.heuristics import Heuristics
 from tessera.runtime.interface import KernelInterface, innermost_function
 from tessera.runtime.tensors import clone, copy_into, fill_zero
 from tessera.runtime.tuning_check import Checker, arrays_of
@@ -109,7 +111,8 @@ class Autotuner(KernelInterface):
     """A kernel whose meta-parameters are measured; made by `autotune`, whose arguments it keeps as attributes.
 
     `cache` maps a tuning key to its winner, `best_config` is the last one used, `configs_timings` the times (ms) of the
-    last tuning, `bench_time` how many seconds it took, `wrong_configs` what it left out for wrong results.
+    last tuning, `bench_time` how many seconds it took, `wrong_configs` what it left out for wrong results,
+    `unfit_configs` what it left out because it cannot be built or does not fit, with the reasons.
     """
 
     def __init__(
@@ -154,6 +157,7 @@ class Autotuner(KernelInterface):
         self.best_config: Config | None = None
         self.bench_time = 0.0
         self.wrong_configs: list[Config] = []
+        self.unfit_configs: dict[Config, str] = {}
         self.nargs: dict[str, Any] | None = None
         self._arguments: dict[
             int, tuple[Config, dict[str, Any]]
@@ -212,18 +216,20 @@ class Autotuner(KernelInterface):
         configs = self.prune_configs(kwargs)
         timings = self._stored_timings(key, configs)
         missing = [c for c in configs if c not in timings]
-        self.bench_time, self.wrong_configs = 0.0, []
+        self.bench_time, self.wrong_configs, self.unfit_configs = 0.0, [], {}
         if missing:
             start = time.perf_counter()
             first = self._first_alike(missing)
-            distinct = [c for c in missing if first[c] is c]
+            distinct = self._fitting([c for c in missing if first[c] is c], args, kwargs)
             self._compile_all(distinct, args, kwargs)
-            right = self._verified(configs, distinct, args, kwargs)
+            known = [c for c in configs if c not in self.unfit_configs]
+            right = self._verified(known, distinct, args, kwargs)
             measured = self._measure_all(right, args, kwargs, bool(timings), start)
             measured = {c: measured[first[c]] for c in missing if first[c] in measured}
             self.bench_time = time.perf_counter() - start
             self.pre_hook({**self._named(), **kwargs}, reset_only=True)
-            timings |= measured
+            unfit = [c for c in missing if first[c] in self.unfit_configs]
+            timings |= {c: list(FAILED) for c in unfit} | measured
             self._store(key, timings)
         # min() keeps the earlier of two equal configs: the same timings always give the same winner.
         timings = {c: timings[c] for c in configs if c in timings}
@@ -232,6 +238,29 @@ class Autotuner(KernelInterface):
         self.cache[key] = best
         self._report(key, timings, best, cache_hit=not missing)
         return best
+
+    def _fitting(
+        self, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> list[Config]:
+        """The configs that may fit the device: the others are found before they are compiled."""
+        check = getattr(self.fn, "check_fit", None)
+        if check is None or knobs.runtime.interpret:
+            return configs
+        for config in configs:
+            if kwargs.keys() & config.kwargs.keys():
+                continue
+            try:
+                check(*args, **kwargs, **config.all_kwargs())
+            except UNFIT as error:
+                self._leave_out(config, error)
+            except TesseraError:
+                pass  # comes up where the config is run
+        return [c for c in configs if c not in self.unfit_configs]
+
+    def _leave_out(self, config: Config, error: Exception) -> None:
+        self.unfit_configs[config] = str(error)
+        if knobs.autotuning.print:
+            print(f"Autotuning {self.__name__}: {config} left out: {error}")
 
     def _compile_all(
         self, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -363,8 +392,7 @@ class Autotuner(KernelInterface):
         try:
             found = self.do_bench(call, quantiles=QUANTILES)
         except UNFIT as error:
-            if knobs.autotuning.print:
-                print(f"Autotuning {self.__name__}: {config} left out: {error}")
+            self._leave_out(config, error)
             return list(FAILED)
         times = [float(found)] if isinstance(found, (int, float)) else [float(t) for t in found]
         if knobs.autotuning.print:
@@ -534,47 +562,5 @@ def autotune(
             do_bench=do_bench,
             cache_results=cache_results,
         )
-
-    return decorate
-
-
-class Heuristics(KernelInterface):
-    """A kernel some of whose parameters are computed from the others; made by `heuristics`."""
-
-    def __init__(
-        self, fn: Any, arg_names: list[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]
-    ) -> None:
-        self.fn = fn
-        self.base_fn = innermost_function(fn)
-        self.__name__ = getattr(self.base_fn, "__name__", type(fn).__name__)
-        self.__doc__ = getattr(self.base_fn, "__doc__", None)
-        self.arg_names = list(arg_names)
-        self.values = values
-
-    def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch with the computed values added; each rule sees the results of the earlier ones."""
-        return self.fn.run(*args, **self._with_values(args, kwargs))
-
-    def warmup(self, *args: Any, **kwargs: Any) -> Any:
-        return self.fn.warmup(*args, **self._with_values(args, kwargs))
-
-    def _with_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        named = {**dict(zip(self.arg_names, args)), **kwargs}
-        added = dict(kwargs)
-        for name, rule in self.values.items():
-            added[name] = named[name] = rule(named)
-        return added
-
-
-def heuristics(
-    values: Mapping[str, Callable[[dict[str, Any]], Any]],
-) -> Callable[[Any], Heuristics]:
-    """Decorator: compute parameters from the other arguments.
-
-    values: parameter name → function of a dict of all named arguments (results of earlier entries included).
-    """
-
-    def decorate(fn: Any) -> Heuristics:
-        return Heuristics(fn, fn.arg_names, values)
 
     return decorate

@@ -26,6 +26,10 @@ class KernelInterface:
         """Compile for these arguments without launching; a `torch.dtype` may stand for a tensor."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
+    def check_fit(self, *args: Any, **kwargs: Any) -> None:
+        """OutOfResources if a launch with these arguments certainly needs more than the device has. What is known
+        before anything is compiled decides."""
+
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
         return partial(self.run, grid=grid, warmup=False)

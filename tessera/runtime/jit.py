@@ -14,7 +14,7 @@ from types import MethodType
 from typing import Any, NamedTuple, overload
 
 from tessera.backends.compiler import GPUTarget
-from tessera.compiler import ASTSource, CompiledKernel, make_backend
+from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
 from tessera.errors import ChangedGlobal, LaunchError
@@ -98,7 +98,8 @@ class _DeviceCaches(dict[Any, tuple[Any, ...]]):
 
     def __missing__(self, key: Any) -> tuple[Any, ...]:
         name, index = ("cuda", key) if isinstance(key, int) else key.split(":")
-        on = driver_named(name)
+        chosen = driver.chosen
+        on = chosen if chosen is not None and chosen.name == name else driver_named(name)
         if int(index) != on.get_current_device():
             raise KeyError(f"device {key} is not the current one")
         target = on.get_current_target()
@@ -426,23 +427,33 @@ class JITFunction(JITCallable, KernelInterface):
                 raise ChangedGlobal(name=name, seen=seen, now=now)
 
     # --- compilation -----------------------------------------------------------------------------------------
+    def check_fit(self, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:
+        checked = knobs.runtime.check or kwargs.get("debug", self.debug) == "check"
+        if self._interpret or checked:  # run on the host
+            return
+        values, pairs, options = self.create_binder()(*args, **kwargs)
+        target = driver.for_arguments(values).get_current_target()
+        check_fit(self._source(pairs), target, options)
+
+    def _source(self, pairs: Any) -> ASTSource:
+        """What is compiled for specialised arguments."""
+        kinds, keys = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
+        constants, attrs = constants_and_attrs(kinds, keys)
+        signature = dict(zip(self.arg_names, kinds, strict=True))
+        return ASTSource(self, signature, constants, attrs)
+
     def _compile(
         self, cache: dict[Any, Any], key: Any, pairs: Any, options: dict[str, Any], target: GPUTarget, device: int,
         warmup: bool,
     ) -> Any:  # fmt: skip
         for name, message in FORBIDDEN_OPTIONS.items():
             assert name not in options, message
-        kinds, keys = tuple(p[0] for p in pairs), tuple(p[1] for p in pairs)
-        constants, attrs = constants_and_attrs(kinds, keys)
-        signature = dict(zip(self.arg_names, kinds, strict=True))
+        src, keys = self._source(pairs), tuple(p[1] for p in pairs)
         parsed = make_backend(target).parse_options(options)
-        about = self._hook_arguments(
-            key, signature, constants, keys, options, parsed, target, device, warmup
-        )
+        about = self._hook_arguments(key, src, keys, options, parsed, target, device, warmup)
         hook = knobs.runtime.jit_cache_hook
         if hook is not None and hook(**about, already_compiled=False):
             return None
-        src = ASTSource(self, signature, constants, attrs)
         store, toolchain = disk_cache(), toolchain_fingerprint()
 
         mode = active_mode()
@@ -466,13 +477,13 @@ class JITFunction(JITCallable, KernelInterface):
         return finish(work())
 
     def _hook_arguments(
-        self, key: Any, signature: dict[str, Any], constants: Any, keys: Any, options: dict[str, Any], parsed: Any,
-        target: GPUTarget, device: int, warmup: bool,
+        self, key: Any, src: ASTSource, keys: Any, options: dict[str, Any], parsed: Any, target: GPUTarget,
+        device: int, warmup: bool,
     ) -> dict[str, Any]:  # fmt: skip
         """The keyword arguments of cache hooks; empty where no hook is set."""
         if knobs.runtime.jit_cache_hook is None and knobs.runtime.jit_post_compile_hook is None:
             return {}
-        name = f"{self.module}.{self.fn.__qualname__}"
+        name, signature = f"{self.module}.{self.fn.__qualname__}", src.signature
         shown = ", ".join(f"{n}: {k}" for n, k in signature.items())
         flags = (
             "num_warps",
@@ -485,8 +496,8 @@ class JITFunction(JITCallable, KernelInterface):
         facts = {k: getattr(parsed, k) for k in flags}
         data = specialization_data.encode(name, signature, keys, options, target)
         about = {
-            "key": str(key), "signature": signature, "device": device, "constants": constants, **facts,
-            "configs": [constants], "specialization_data": data, "is_warmup": warmup,
+            "key": str(key), "signature": signature, "device": device, "constants": src.constants,
+            **facts, "configs": [src.constants], "specialization_data": data, "is_warmup": warmup,
         }  # fmt: skip
         return {
             "key": str(key),

@@ -9,8 +9,8 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
 
 
-def compile_specimen(specimen: Any, arch: int) -> Any:
-    """As a launch with 16-byte aligned arrays and sizes divisible by 16 would."""
+def source_of(specimen: Any) -> ASTSource:
+    """As a launch with 16-byte aligned arrays and sizes divisible by 16 would make it."""
     names = specimen.kernel.arg_names
     signature = {
         n: "constexpr" if n in specimen.constants else specimen.signature[n] for n in names
@@ -20,5 +20,10 @@ def compile_specimen(specimen: Any, arch: int) -> Any:
         for index, name in enumerate(names)
         if signature[name].startswith("*") or signature[name] == "i32"
     }
-    source = ASTSource(specimen.kernel, signature, specimen.constants, attrs)
-    return tessera.compile(source, target=GPUTarget("cuda", arch, 32), options=specimen.options)
+    return ASTSource(specimen.kernel, signature, specimen.constants, attrs)
+
+
+def compile_specimen(specimen: Any, arch: int) -> Any:
+    """Compiled for the compute capability `arch`."""
+    target = GPUTarget("cuda", arch, 32)
+    return tessera.compile(source_of(specimen), target=target, options=specimen.options)

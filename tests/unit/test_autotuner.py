@@ -12,7 +12,8 @@ import pytest
 
 from tessera.config import knobs
 from tessera.errors import AutotunerError, OutOfResources
-from tessera.runtime.autotuner import Autotuner, Config, autotune, heuristics
+from tessera.runtime.autotuner import Autotuner, Config, autotune
+from tessera.runtime.heuristics import heuristics
 from tessera.runtime.interface import KernelInterface
 
 

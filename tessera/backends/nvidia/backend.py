@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from tessera.analysis.intervals import NEVER
@@ -22,6 +22,7 @@ from tessera.ir import Module, PassManager
 from tessera.passes import neutral_pipeline
 from tessera.passes.descriptors import lower_descriptors
 from tessera.passes.gpu_pipeline import gpu_passes
+from tessera.passes.resources import check_resources
 from tessera.passes.tensor_maps import select_tensor_maps
 from tessera.passes.unroll import unroll
 
@@ -139,6 +140,10 @@ class NvidiaBackend(Backend):
             return done.cubin
 
         return {"tir": tir, "gir": gir, "llir": llir, "ptx": ptx, "cubin": cubin}
+
+    def check_fit(self, make_ir: Callable[[], Any], options: Options) -> None:
+        module = self.stages(options)["tir"](make_ir(), {})
+        check_resources.bind(facts=facts_for(self._capability(options)))(module)
 
     def _capability(self, options: Options) -> int:
         """That of the option `arch` ("sm90"), else of the target."""

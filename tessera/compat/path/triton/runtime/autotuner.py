@@ -2,7 +2,8 @@
 
 from tessera.compat.absent import absent
 from tessera.runtime import autotuner as _autotuner
-from tessera.runtime.autotuner import Autotuner, Config, Heuristics, autotune, heuristics
+from tessera.runtime.autotuner import Autotuner, Config, autotune
+from tessera.runtime.heuristics import Heuristics, heuristics
 from tessera.runtime.interface import KernelInterface
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 
