@@ -173,6 +173,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     with knobs.scope():
         knobs.cache.dir = str(tmp_path)
         knobs.autotuning.processes = 0
+        knobs.autotuning.cache = True
         driver.set_active(Gpu())
         yield seen
         driver.reset_active()
