@@ -41,16 +41,16 @@ def team_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int
     memory; `largest`: registers of one instruction, which must be there before any are handed over."""
     need = words + WORK
     start = largest + WORK
+    handover = facts.has_register_handover and consumers >= GROUP_WARPS
     for blocks in range(fit, 1, -1):
         if _even(facts, consumers + 1, blocks) >= need:
             return Team(1, (0, 0), blocks)
+        if not handover:
+            continue
         given, kept = _handed_over(facts, consumers, blocks, SMALL_PRODUCER)
-        enough = kept >= need and _even(facts, consumers + GROUP_WARPS, blocks) >= start
-        if facts.has_register_handover and enough:
+        if kept >= need and _even(facts, consumers + GROUP_WARPS, blocks) >= start:
             return Team(GROUP_WARPS, (given, kept), blocks)
-    if not facts.has_register_handover or (
-        words < LARGE and _even(facts, consumers + 1, 1) >= need
-    ):
+    if not handover or (words < LARGE and _even(facts, consumers + 1, 1) >= need):
         return Team(1, (0, 0), 1)
     given, kept = _handed_over(facts, consumers, 1, PRODUCER)
     if kept < need:

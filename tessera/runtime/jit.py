@@ -497,7 +497,7 @@ class JITFunction(JITCallable, KernelInterface):
         data = specialization_data.encode(name, signature, keys, options, target)
         about = {
             "key": str(key), "signature": signature, "device": device, "constants": src.constants,
-            **facts, "configs": [src.constants], "specialization_data": data, "is_warmup": warmup,
+            **facts, "configs": [src.attrs], "specialization_data": data, "is_warmup": warmup,
         }  # fmt: skip
         return {
             "key": str(key),

@@ -345,3 +345,14 @@ def test_a_lone_warpgroup_leaves_room_for_another_block() -> None:
         module = parse_module(text)
         assert module.attrs["resident_blocks"] == blocks
         assert f"shared<{stages}x128x64xfp16" in text
+
+
+@pytest.mark.parametrize("warps", [1, 2])
+@pytest.mark.parametrize("words", [32, 128, 400])
+@pytest.mark.parametrize("fit", [1, 2, 4])
+def test_fewer_warps_than_a_group_get_registers_from_nobody(
+    warps: int, words: int, fit: int
+) -> None:
+    team = team_for(facts_for(90), warps, words, fit)
+    assert (team.warps, team.registers) == (1, (0, 0))
+    assert 1 <= team.blocks <= fit
