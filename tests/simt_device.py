@@ -1,7 +1,8 @@
 """The device `simt`: kernels compiled for an NVIDIA GPU up to LLVM IR and run by the simulator, without a GPU.
 
 `pytest tests/lang --device simt` checks layouts, passes and the SIMT lowering against the meaning of the language.
-TESSERA_SIMT_CAPABILITY (default 90) chooses the GPU.
+TESSERA_SIMT_CAPABILITY (default 90) chooses the GPU, TESSERA_SIMT_CTAS (default 1) over how many blocks programs are
+spread that do not say it.
 """
 
 # pyright: basic
@@ -32,7 +33,8 @@ class SimtBackend(NvidiaBackend):
     binary_ext: ClassVar[str] = "llir"
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
-        return super().parse_options({"backend_name": "cuda", **options})
+        ctas = int(os.environ.get("TESSERA_SIMT_CTAS", "1"))
+        return super().parse_options({"backend_name": "cuda", "num_ctas": ctas, **options})
 
     def stages(self, options: Options) -> dict[str, Stage]:
         everything = super().stages(options)
@@ -64,7 +66,10 @@ class SimtDriver(driver_module.InterpreterDriver):
                 self.load_kernel(other)
                 other.launcher(gx, gy, gz, stream, *args)
                 return
-            run_kernel(kernel.asm["llir"], kernel.name, values, threads, shared, grid, maps, code)
+            run_kernel(
+                kernel.asm["llir"], kernel.name, values, threads, shared, grid, maps, code,
+                metadata.cluster_dims[0],
+            )  # fmt: skip
 
         kernel.module = kernel.function = "simt"
         kernel.launcher = launch

@@ -40,6 +40,7 @@ _FIRST_OPERAND = (
 _NEVER = (
     tile.ProgramIdOp,
     tile.NumProgramsOp,
+    tile.BlockRankOp,
     arith.AbsOp,
     arith.PopcOp,
     arith.ClzOp,

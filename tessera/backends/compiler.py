@@ -13,6 +13,7 @@ from tessera.errors import InvalidOption
 
 # A stage turns the product of the one before (a Module, text or bytes) into its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
+CLUSTERS = (1, 2, 4, 8, 16)  # blocks that a program may be spread over
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ class Options:
         if not is_power_of_two(self.num_warps):
             raise InvalidOption(
                 "num_warps must be a power of 2", help=f"got num_warps={self.num_warps}"
+            )
+        if self.num_ctas not in CLUSTERS:
+            raise InvalidOption(
+                "num_ctas must be 1, 2, 4, 8 or 16", help=f"got num_ctas={self.num_ctas}"
             )
         if self.debug not in (False, True, "check"):
             raise InvalidOption(f'debug must be a bool or "check", got {self.debug!r}')

@@ -16,7 +16,7 @@ import numpy as np
 from tessera.errors import InterpreterError, Loc, TesseraError
 from tessera.interp.memory import Memory
 from tessera.ir import Block, Effect, Module, Op, Value
-from tessera.ops import FuncOp, ProgramIdOp
+from tessera.ops import BlockRankOp, FuncOp, ProgramIdOp
 
 Evaluator = Callable[..., Any]
 EVALUATORS: dict[type[Op], Evaluator] = {}
@@ -64,6 +64,7 @@ class Machine:
     memory: Memory
     grid: tuple[int, int, int]
     program: tuple[int, int, int] = (0, 0, 0)
+    rank: int = 0  # of the block that runs, among those of the program
     values: dict[Value, Any] = field(default_factory=dict)
     uniform: dict[Value, Any] = field(
         default_factory=dict
@@ -99,7 +100,11 @@ class Machine:
         self.values = values = dict(zip(kernel.body.args, args, strict=True))
         for op in kernel.body:
             pure = op.effects is Effect.NONE and not op.regions and not op.terminator
-            if pure and not isinstance(op, ProgramIdOp) and all(v in values for v in op.operands):
+            if (
+                pure
+                and not isinstance(op, ProgramIdOp | BlockRankOp)
+                and all(v in values for v in op.operands)
+            ):
                 out = EVALUATORS[type(op)](self, op, *[values[v] for v in op.operands])
                 values.update(zip(op.results, [out] if len(op.results) == 1 else out, strict=True))
         self.uniform = values
@@ -132,7 +137,9 @@ def run_program(
     machine: Machine, kernel: FuncOp, args: Sequence[Any], program: tuple[int, int, int]
 ) -> None:
     machine.program = program
-    machine.values = dict(machine.uniform)
-    machine.groups, machine.open_group, machine.barriers = [], [], None
-    with np.errstate(all="ignore"):
-        machine.run_block(kernel.body, args)
+    for rank in range(machine.module.attrs.get("cluster", 1)):
+        machine.rank = rank
+        machine.values = dict(machine.uniform)
+        machine.groups, machine.open_group, machine.barriers = [], [], None
+        with np.errstate(all="ignore"):
+            machine.run_block(kernel.body, args)

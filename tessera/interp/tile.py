@@ -24,6 +24,11 @@ def num_programs_(m: Machine, op: tile.NumProgramsOp) -> Any:
     return np.asarray(m.grid[op.axis], np.int32)
 
 
+@evaluate(tile.BlockRankOp)
+def block_rank_(m: Machine, op: tile.BlockRankOp) -> Any:
+    return np.asarray(m.rank, np.int32)
+
+
 @evaluate(tile.ArangeOp)
 def arange_(m: Machine, op: tile.ArangeOp) -> Any:
     return np.arange(op.start, op.end, dtype=np.int32)

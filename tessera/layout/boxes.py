@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from math import prod
+from math import gcd, prod
 
 from .linear import LinearLayout
 from .shared import shared_linear, shared_swizzled, widest_swizzle
@@ -21,6 +21,8 @@ MAX_EXTENT = 256
 """Most elements of a box along one dimension."""
 MIN_ROW_BYTES = 16
 SWIZZLES = (128, 64, 32)
+PLACE_BYTES = 1024
+"""Where a box with a swizzle may begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,25 @@ class Boxes:
         more = rank - len(self.box)
         starts = tuple([(*[0] * more, *start) for start in self.starts])
         return Boxes((*[1] * more, *self.box), self.swizzle, starts)
+
+    def shares(self, count: int, bits: int) -> Boxes | None:
+        """The same in boxes of which `count` equal runs can be made: of fewer rows, if need be. None if rows are too
+        few."""
+        if len(self.starts) % count == 0:
+            return self
+        dim = next((i for i, n in enumerate(self.box[:-1]) if n > 1), None)
+        more = count // gcd(count, len(self.starts))
+        part = self.elements // more * bits // 8
+        if dim is None or self.box[dim] % more or part % PLACE_BYTES:
+            return None
+        rows = self.box[dim] // more
+        box = (*self.box[:dim], rows, *self.box[dim + 1 :])
+        starts = [
+            (*at[:dim], at[dim] + i * rows, *at[dim + 1 :])
+            for at in self.starts
+            for i in range(more)
+        ]
+        return Boxes(box, self.swizzle, tuple(starts))
 
 
 @lru_cache(maxsize=256)

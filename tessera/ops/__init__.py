@@ -137,6 +137,7 @@ from tessera.ops.special import (
 )
 from tessera.ops.tile import (
     ArangeOp,
+    BlockRankOp,
     BroadcastOp,
     CombineOp,
     DotOp,
@@ -175,5 +176,5 @@ __all__ = [
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
     "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
     "TurnOp", "ByteBarrierArriveOp", "ByteBarrierExpectOp", "ByteBarrierInitOp", "ByteBarrierWaitOp", "TensorCopyOp",
-    "WarpSpecializeOp",
+    "WarpSpecializeOp", "BlockRankOp",
 ]  # fmt: skip

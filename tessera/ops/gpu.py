@@ -316,10 +316,12 @@ def _check_barriers(op: Op, bars: Value, index: Value | None = None) -> None:
 
 
 class ByteBarrierInitOp(Op, opcode="byte_barrier_init", effects=Effect.WRITE | Effect.SYNC):
-    """Barriers in phase 0, those of each row `bars` for `counts` arrivals a phase; all threads meet afterwards."""
+    """Barriers in phase 0, those of each row `bars` for `counts` arrivals a phase; all threads meet afterwards, those
+    of all `blocks`."""
 
     bars: tuple[Value, ...] = operand(variadic=True)
     counts: tuple[int, ...] = attr()
+    blocks: int = attr(default=1)
 
     def verify(self) -> None:
         for row in self.bars:
@@ -355,13 +357,14 @@ class ByteBarrierWaitOp(
 
 class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE):
     """This team is done with `released` (views of shared memory): arrive at barrier `index` if `condition`. One
-    arrival for each warp, or for each group of four with `groups`."""
+    arrival for each warp, or for each group of four with `groups`, at the barriers of all `blocks` of the cluster."""
 
     bars: Value = operand()
     index: Value = operand()
     condition: Value = operand()
     released: tuple[Value, ...] = operand(variadic=True)
     groups: bool = attr(default=False)
+    blocks: int = attr(default=1)
 
     def verify(self) -> None:
         _check_barriers(self, self.bars, self.index)
@@ -370,13 +373,16 @@ class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE
 
 class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE):
     """Start copying the block of `desc` at `offsets` to `shared`; its bytes count at barrier `index`. Elements outside
-    the array are zeros (or what the descriptor pads with). The memory may lack first dimensions of extent 1."""
+    the array are zeros (or what the descriptor pads with). The memory may lack first dimensions of extent 1.
+    With several `blocks` each block of the cluster copies its share of the tile to all of them: shared memory and
+    barriers lie at the same place in each."""
 
     desc: Value = operand()
     offsets: tuple[Value, ...] = operand(variadic=True)
     shared: Value = operand()
     bars: Value = operand()
     index: Value = operand()
+    blocks: int = attr(default=1)
 
     def verify(self) -> None:
         _check_barriers(self, self.bars, self.index)
@@ -390,9 +396,11 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
 
 class WarpSpecializeOp(Op, opcode="warp_specialize"):
     """Two teams at once: the program's warps run `consumers`, one thread of further warps runs `producer`. They meet at
-    barriers in shared memory. `registers`: of a thread of the producer's and the consumers' warps, (0, 0) for even."""
+    barriers in shared memory. `registers`: of a thread of the producer's and the consumers' warps, (0, 0) for even.
+    Nobody leaves before the threads of all `blocks` of the cluster are done."""
 
     registers: tuple[int, int] = attr(default=(0, 0))
     warps: int = attr(default=4)
+    blocks: int = attr(default=1)
     consumers: Block = region()
     producer: Block = region()

@@ -177,13 +177,14 @@ def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
 
 class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
     """The block at element `offsets` (int32 scalars); elements outside the array are the padding. The result
-    lacks the first `dropped` dimensions, of extent 1."""
+    lacks the first `dropped` dimensions, of extent 1. `blocks` of the program's cluster load the same one."""
 
     desc: Value = operand()
     offsets: tuple[Value, ...] = operand(variadic=True)
     cache: str = attr(default="")
     eviction: str = attr(default="")
     dropped: int = attr(default=0)
+    blocks: int = attr(default=1)
 
     def infer(self) -> Sequence[Any]:
         t = result_tile(self.desc.type.shape[self.dropped :], self.desc.type.elem)

@@ -77,6 +77,13 @@ class NumProgramsOp(Op, opcode="num_programs"):
         require(self.axis in (0, 1, 2), self, "axis is not 0, 1 or 2")
 
 
+class BlockRankOp(Op, opcode="block_rank"):
+    """Number of this block among those of the cluster that runs the program (int32)."""
+
+    def infer(self) -> Sequence[Any]:
+        return (int32,)
+
+
 class ArangeOp(TileOp, opcode="arange"):
     """start, start+1, …, end-1 as int32; the length is a power of two."""
 

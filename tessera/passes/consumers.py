@@ -106,10 +106,10 @@ def _give_back(
     if running is not None and any(v in views for v in _roots(running)):
         before = _previous(end, slot, r.stages)
         begun = end.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
-        end.insert(ByteBarrierArriveOp(r.empty, before, begun, [], groups=r.groups))
+        end.insert(ByteBarrierArriveOp(r.empty, before, begun, [], **r.arrivals))
     else:
         yes = end.emit(ConstOp(value=True, results=[int1]))
-        end.insert(ByteBarrierArriveOp(r.empty, slot, yes, views, groups=r.groups))
+        end.insert(ByteBarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
 
 
 def _roots(product: WgmmaOp) -> list[Value]:
@@ -137,7 +137,7 @@ def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan) -> None:
         b = Builder.after_op(plan.finished)
         ran = b.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
         last = _previous(b, slot, r.stages)
-        b.insert(ByteBarrierArriveOp(r.empty, last, ran, [], groups=r.groups))
+        b.insert(ByteBarrierArriveOp(r.empty, last, ran, [], **r.arrivals))
 
 
 def _ring_of(view: Value) -> Value | None:

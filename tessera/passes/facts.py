@@ -84,6 +84,7 @@ class GpuFacts:
     has_ldmatrix: bool = False
     has_stmatrix: bool = False
     has_tma: bool = False  # tensor copies, barriers that count bytes
+    has_clusters: bool = False  # blocks that run side by side reach each other's shared memory
     has_register_handover: bool = False  # warps may give registers to others
     mma: tuple[MmaRow, ...] = ()
     wgmma: tuple[WgmmaRow, ...] = ()

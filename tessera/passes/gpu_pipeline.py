@@ -7,6 +7,7 @@ from tessera.passes.accelerate import accelerate
 from tessera.passes.allocate import allocate_shared
 from tessera.passes.barriers import barriers
 from tessera.passes.canonicalize import canonicalize
+from tessera.passes.clusters import spread
 from tessera.passes.coalesce import coalesce
 from tessera.passes.cse import cse
 from tessera.passes.facts import GpuFacts
@@ -29,6 +30,7 @@ def gpu_passes(facts: GpuFacts, pointer_maps: bool = True) -> list[Pass]:
     return [
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
         *([promote.bind(facts=facts)] if pointer_maps else []),  # makes what the next pass looks at
+        spread.bind(facts=facts),  # all that follows sees the part of one block
         keep_whole.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
         accelerate.bind(

@@ -19,7 +19,7 @@ from tessera.ops import (
     XorOp,
     YieldOp,
 )  # fmt: skip
-from tessera.passes.rings import CannotSplit, Ring, advance, start_const
+from tessera.passes.rings import CannotSplit, Ring, advance, copying_blocks, start_const
 
 
 class Split(Protocol):
@@ -130,10 +130,12 @@ class Producer:
             turned = b.emit(XorOp(phase, start_const(b, 1)))
             b.insert(ByteBarrierWaitOp(r.empty, slot, turned))
         b.insert(ByteBarrierExpectOp(r.full, slot, bytes=r.bytes))
-        for load, ring in zip(r.loads, r.buffers, strict=True):
+        for load, alloc, ring in zip(r.loads, r.allocs, r.buffers, strict=True):
             view = b.emit(LocalIndexOp(ring, slot))
             offsets = [self.mapping.get(v, v) for v in load.offsets]
-            b.insert(TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc))
+            copy = TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc)
+            copy.blocks = copying_blocks(load, alloc)
+            b.insert(copy)
         return (slot, phase) if r.once else advance(b, slot, phase, r.stages)
 
     def _get(self, v: Value) -> Value:

@@ -44,6 +44,7 @@ class Ring:
     buffers: list[Value] = field(default_factory=lambda: [])
     full: Any = None
     empty: Any = None
+    blocks: int = 1  # of a cluster, which fill the buffers together
     groups: bool = False  # whether warpgroups, not warps, give the buffers back
     first: Ring | None = None  # of an earlier loop, whose buffers this one turns on
 
@@ -56,7 +57,12 @@ class Ring:
         """Take what the first ring has."""
         lead = self.lead
         self.buffers, self.full, self.empty = lead.buffers, lead.full, lead.empty
-        self.stages, self.groups = lead.stages, lead.groups
+        self.stages, self.groups, self.blocks = lead.stages, lead.groups, lead.blocks
+
+    @property
+    def arrivals(self) -> dict[str, int]:
+        """Attributes of the arrivals that give a buffer back."""
+        return {"groups": self.groups, "blocks": self.blocks}
 
     def home_ops(self) -> Iterator[Op]:
         """All ops of the block and inside of these."""
@@ -107,7 +113,15 @@ def share(rings: list[Ring]) -> None:
 
 def _kind(r: Ring) -> Any:
     types = [a.result.type for a in r.allocs]
-    return types, read_by_products([a.result for a in r.allocs])
+    blocks = [copying_blocks(x, a) for x, a in zip(r.loads, r.allocs, strict=True)]
+    return types, blocks, read_by_products([a.result for a in r.allocs])
+
+
+def copying_blocks(load: DescriptorLoadOp, alloc: LocalAllocOp) -> int:
+    """How many blocks of the cluster copy the tile together: all that load it, if it has as many parts."""
+    bits = load.result.type.elem.storage_bits
+    boxes = boxes_of(alloc.result.type.layout, bits)
+    return load.blocks if boxes is not None and boxes.shares(load.blocks, bits) else 1
 
 
 def filled_by(load: DescriptorLoadOp) -> LocalAllocOp | None:

@@ -61,6 +61,7 @@ from tessera.passes.rings import (
     CannotSplit,
     Ring,
     allocation,
+    copying_blocks,
     filled_by,
     grouped,
     read_by_products,
@@ -163,7 +164,7 @@ def _check(func: FuncOp, rings: list[Ring], num_warps: int) -> None:
         if listens or isinstance(op, OUTSIDE) or (isinstance(op, LoadOp) and op.volatile):
             raise CannotSplit(f"the kernel waits for others by {op.opcode}")
         if isinstance(op, StoreOp | AtomicRmwOp | AtomicCasOp):
-            target = _root(op.ptr)
+            target = array_of(op.ptr)
         elif isinstance(op, DescriptorStoreOp | DescriptorScatterOp):
             target = made_by(op.desc).base
         else:
@@ -215,11 +216,15 @@ class _Split:
             if r.first is None:
                 self._allocate(r, start)
             r.follow()
-        start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
+        blocks = max(r.blocks for r in self.rings)
+        start.insert(
+            ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values()), blocks=blocks)
+        )
         producer = Producer(self, needs).build(start)
         op = WarpSpecializeOp(
             registers=team.registers,
             warps=team.warps,
+            blocks=blocks,
             regions=[Block(), producer],
             loc=self.func.loc,
         )
@@ -355,10 +360,10 @@ class _Split:
         bars = SharedType((places,), int64, shared_linear((places,), (0,)))
         r.groups = self.warps >= GROUP_WARPS and read_by_products([a.result for a in r.allocs])
         r.full = self._barriers(b, bars, "full", 1)
+        r.blocks = max(map(copying_blocks, r.loads, r.allocs))
         if not r.once:
-            r.empty = self._barriers(
-                b, bars, "empty", self.warps // (GROUP_WARPS if r.groups else 1)
-            )
+            arrivals = self.warps // (GROUP_WARPS if r.groups else 1)
+            r.empty = self._barriers(b, bars, "empty", arrivals * r.blocks)
 
     def _barriers(self, b: Builder, t: SharedType, name: str, count: int) -> Value:
         alloc = LocalAllocOp(None, results=[t], names=[name])
@@ -372,13 +377,13 @@ def _allocs(rings: list[Ring]) -> set[Op]:
     return {a for r in rings for a in r.allocs}
 
 
-def _root(ptr: Value) -> Value | None:
+def array_of(ptr: Value) -> Value | None:
     """The argument that a pointer is made from; None if it is not known."""
     while isinstance(ptr.op, DERIVED):
         ptr = ptr.op.operands[0]
     parent = ptr.owner.parent if isinstance(ptr.owner, Block) else None
     if isinstance(parent, ForOp) and ptr.index > 0:
-        return _root(parent.inits[ptr.index - 1])
+        return array_of(parent.inits[ptr.index - 1])
     return ptr if isinstance(parent, FuncOp) else None
 
 

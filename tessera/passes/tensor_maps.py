@@ -184,6 +184,8 @@ def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
         else box_layout(op.result.type.shape, bits)
     )
     boxes = boxes_of(layout, bits) if layout is not None else None
+    if isinstance(op, TensorCopyOp) and boxes is not None:
+        boxes = boxes.shares(op.blocks, bits)
     assert boxes is not None, "no tile for the tensor engine"
     return boxes.of_rank(len(t.shape))
 

@@ -277,9 +277,10 @@ class CudaDriver(Driver):
         m, device = kernel.metadata, self.get_current_device()
         p = self.api.properties(device)
         kernel.check_resources(p.max_shared, p.max_threads_per_block, p.warp_size)
-        loaded = self.api.load(kernel.asm["cubin"], kernel.name, m.shared, device, m.num_ctas)
+        blocks: int = getattr(m, "cluster_dims", (1,))[0]
+        loaded = self.api.load(kernel.asm["cubin"], kernel.name, m.shared, device, blocks)
         config = launch_config(
-            threads=getattr(m, "warps", m.num_warps) * 32, shared=m.shared, cluster=(m.num_ctas, 1, 1),
+            threads=getattr(m, "warps", m.num_warps) * 32, shared=m.shared, cluster=(blocks, 1, 1),
             cooperative=m.launch_cooperative_grid, programmatic=m.launch_pdl,
         )  # fmt: skip
         native = make_launcher(kernel.metadata.args, "cuda")

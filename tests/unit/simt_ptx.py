@@ -18,6 +18,7 @@ from tests.unit.simt_values import (
     FLOAT,
     PTX_BITS,
     SHARED,
+    WINDOW,
     Memory,
     add_to,
     from_raw,
@@ -102,6 +103,11 @@ class Ptx:
 
     memory: Memory
     threads: int
+    in_block: int
+    stride: int
+    cluster: int
+    held: bool
+    stalled: bool
     value: Callable[..., Any]
     counts: dict
     written: dict
@@ -129,6 +135,8 @@ class Ptx:
                 tied = [np.full(self.threads, -1).astype(kind) for _ in outputs]
             got = products(self, text, operand, tied, SHARED, on) if text.startswith("{") else tied
             return got[0] if len(got) == 1 else tuple(got)
+        if text.startswith("{ .reg .b32 R; mapa.shared::cluster.u32 R, $0, $1; mbarrier.arrive"):
+            return self.arrive_remotely(operand[0], operand[1], on)
         if text.startswith("{ .reg .pred P; mbarrier.try_wait"):
             return self.try_wait(operand[1], operand[2], on)
         others = text.startswith(("{ .reg .pred p;", "cp.async.mbarrier"))
@@ -190,10 +198,23 @@ class Ptx:
 
     def barrier(self, mnemonic, tail, *rest):
         threads = re.match(r"\d+, (\d+)", tail)
-        present = rest[-2]
-        wanted = int(threads[1]) if threads else self.threads
-        assert present[:wanted].all() and not present[wanted:].any(), "barrier with threads missing"
+        wanted = int(threads[1]) if threads else self.in_block
+        for present in rest[-2].reshape(self.cluster, self.stride):
+            there = present[:wanted].all() or not present.any()
+            assert there and not present[wanted:].any(), "barrier with threads missing"
         return []
+
+    def cluster_barrier(self, *rest):
+        """Threads of all blocks meet; until then those that are there are held."""
+        missing = rest[-2].sum() < self.cluster * self.in_block
+        self.held = self.stalled = bool(missing)
+        return []
+
+    def arrive_remotely(self, address, rank, on):
+        """At the barrier of another block that has this address in its own shared memory."""
+        there = (address - np.uint64(SHARED)) % np.uint64(WINDOW) + rank * np.uint64(WINDOW)
+        operand = {0: there + np.uint64(SHARED)}
+        return self.mbarrier("mbarrier.arrive", "", [0], operand, [], [], [], on, 0)
 
     # --- barriers that count bytes: [arrivals left, bytes left, phase, arrivals a phase] by address ---
     def mbarrier(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
@@ -234,17 +255,27 @@ class Ptx:
         for t in np.nonzero(mask)[0]:
             values = [int(operand[n][t]) for n in names]
             signed32 = [((v + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) for v in values]
+            blocks = [int(t) // self.stride]
+            if ".multicast" in mnemonic:
+                members = values.pop()
+                blocks = [rank for rank in range(self.cluster) if members >> rank & 1]
+                del signed32[-1]
             if load:
                 shared, number, *at, bar = values[0], values[1], *signed32[2:-1], values[-1]
             else:
                 number, *at, shared = values[0], *signed32[1:-1], values[-1]
-            m = self.tensor_maps[number]
-            size = m.move(
-                self.memory, shared, tuple(reversed(at)), load, reduction and reduction[1]
-            )
-            if load:
-                self.mbarriers[bar][1] -= size
-                self.turn(self.mbarriers[bar])
+            m, own = self.tensor_maps[number], int(t) // self.stride
+            for there in [(rank - own) * WINDOW for rank in blocks]:
+                size = m.move(
+                    self.memory,
+                    shared + there,
+                    tuple(reversed(at)),
+                    load,
+                    reduction and reduction[1],
+                )
+                if load:
+                    self.mbarriers[bar + there][1] -= size
+                    self.turn(self.mbarriers[bar + there])
         return []
 
     def atomic(self, mnemonic, tail, names, operand, types, tied, out_types, mask, outputs):
@@ -420,6 +451,7 @@ class Ptx:
 
 
 HANDLERS = [
+    ("barrier.cluster", Ptx.cluster_barrier),
     ("ld.", Ptx.access), ("st.", Ptx.access), ("bar.sync", Ptx.barrier), ("atom", Ptx.atomic),
     ("red", Ptx.atomic),
     ("fence", Ptx.nothing), ("prefetch.tensormap", Ptx.nothing),

@@ -1,4 +1,5 @@
-"""Runs the LLVM IR that the SIMT lowering wrote, for all threads of a program at once, in NumPy.
+"""Runs the LLVM IR that the SIMT lowering wrote, for all threads of a program at once, in NumPy: those of one block, or
+of all blocks of a cluster.
 
 Each value is an array with the threads as its first axis. Threads stand in blocks; the block that comes first in the
 text and has threads runs next, so that threads which parted meet again where the text says. Barriers demand that all
@@ -25,6 +26,7 @@ from tests.unit.simt_tensor import TensorMap
 from tests.unit.simt_values import (
     FLOAT,
     SHARED,
+    WINDOW,
     Memory,
     bits_of,
     from_raw,
@@ -87,9 +89,9 @@ class Function:
 
 
 class Simulator(Ptx):
-    """One program: `run(args)` with scalars and addresses from `Memory.add`."""
+    """One program: `run(args)` with scalars and addresses from `Memory.add`. `threads` a block, of `cluster` blocks."""
 
-    def __init__(self, ir: str, memory: Memory, threads: int) -> None:
+    def __init__(self, ir: str, memory: Memory, threads: int, cluster: int = 1) -> None:
         self.functions = {}
         for found in re.finditer(r"^define .*?^\}", ir, re.M | re.S):
             f = Function(found[0])
@@ -107,18 +109,22 @@ class Simulator(Ptx):
             plain = re.sub(r"\\([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), text)
             self.texts[name] = plain.encode("latin-1").decode("utf-8")
         self.local: dict[int, list] = {}  # stack slots by address
-        self.memory, self.threads = memory, threads
+        self.memory, self.in_block, self.cluster = memory, threads, cluster
+        # Warpgroups stay whole: where several blocks run, some threads at the end of each are never there.
+        self.stride = threads if cluster == 1 else -(-threads // 128) * 128
+        self.threads = cluster * self.stride
+        self.rank, self.index = np.divmod(np.arange(self.threads), self.stride)
         self.program = (0, 0, 0)
         self.grid = (1, 1, 1)
         self.counts: dict[str, int] = {}
         self.mbarriers: dict[int, list[int]] = {}
         self.tensor_maps: list = []  # objects whose number stands for a map's address
-        self.stalled = False
+        self.stalled = self.held = False
         self.written = {"global": 0, "shared": 0}  # bytes
 
     def run(self, name: str, args: Sequence[np.ndarray], program=(0, 0, 0), grid=(1, 1, 1)) -> None:
         self.program, self.grid = program, grid
-        self.call(name, list(args), np.ones(self.threads, bool))
+        self.call(name, list(args), self.index < self.in_block)
 
     def full(self, type: str, value) -> np.ndarray:
         if type in FLOAT:
@@ -139,7 +145,7 @@ class Simulator(Ptx):
             assert ready.size, "all threads wait for barriers that nobody completes"
             here = ready.min()
             on = where == here
-            self.stalled = False
+            self.stalled = self.held = False
             lines = f.blocks[names[here]]
             self.phis(f, lines, env, on, came)
             for line in lines:
@@ -152,6 +158,8 @@ class Simulator(Ptx):
                         result = got if result is None else self.merge(on, got, result)
                     break
                 self.step(line, env, on)
+                if self.held:  # comes again to the start of this piece of code
+                    break
             waiting = waiting | on if self.stalled else np.zeros(self.threads, bool)
         return result
 
@@ -271,7 +279,7 @@ class Simulator(Ptx):
         type, a = typed(first)
         target = "ptr" if target.startswith("ptr") else target
         if a == "@smem":
-            return self.full("i64", SHARED)
+            return (SHARED + self.rank * WINDOW).astype(np.uint64)
         if opcode == "addrspacecast":
             return self.value(type, a, env)
         x = self.value(type, a, env)
@@ -426,8 +434,11 @@ class Simulator(Ptx):
         if name.startswith("llvm.nvvm.read.ptx.sreg."):
             what, axis = name.rsplit(".", 2)[1:]
             if what == "tid":
-                return lanes.astype(np.uint64)
-            source = self.program if what == "ctaid" else self.grid
+                return self.index.astype(np.uint64)
+            if what == "cluster":
+                return self.rank.astype(np.uint64)
+            assert what in ("clusterid", "nclusterid") or self.cluster == 1 or axis != "x"
+            source = self.program if what in ("ctaid", "clusterid") else self.grid
             return self.full("i64", source["xyz".index(axis)])
         if name.startswith("llvm.nvvm.shfl.sync"):
             warps = on.reshape(-1, 32)
@@ -542,11 +553,12 @@ def run_kernel(
     grid=(1, 1, 1),
     tensor_maps: Sequence = (),
     host_code: Sequence = (),
+    cluster: int = 1,
 ) -> Simulator:
     """Run all programs of a grid one after the other; array arguments are changed in place, numbers given as
     (type, value)."""
-    memory = Memory(shared)
-    sim = Simulator(ir, memory, threads)
+    memory = Memory(shared, cluster)
+    sim = Simulator(ir, memory, threads, cluster)
     values = [
         sim.full("i64", memory.add(a)) if isinstance(a, np.ndarray) else sim.full(*a) for a in args
     ]

@@ -10,6 +10,7 @@ import numpy as np
 from tessera.interp.arith import _fma_f64
 
 SHARED = 0x1000
+WINDOW = 1 << 18  # from the shared memory of one block of a cluster to the next one's
 PAGE = 1 << 32  # arrays start at multiples of this address, so that no access strays into another
 FLOAT = {"half": np.float16, "bfloat": np.float32, "float": np.float32, "double": np.float64}
 PTX_BITS = re.compile(r"\.[bfsu](\d+)")
@@ -72,19 +73,21 @@ def signed(x: np.ndarray, bits: int) -> np.ndarray:
 
 
 class Memory:
-    """Global arrays at addresses PAGE, 2 PAGE, ..., and shared memory."""
+    """Global arrays at addresses PAGE, 2 PAGE, ..., and the shared memory of each block of a cluster."""
 
-    def __init__(self, shared_bytes: int) -> None:
+    def __init__(self, shared_bytes: int, blocks: int = 1) -> None:
         self.arrays: list[np.ndarray] = []
-        self.shared = np.full(shared_bytes, 0xA5, np.uint8)
+        self.shared = np.full((blocks, shared_bytes), 0xA5, np.uint8)
 
     def add(self, array: np.ndarray) -> int:
         self.arrays.append(array.reshape(-1).view(np.uint8))
         return len(self.arrays) * PAGE
 
     def place(self, address: int, size: int, shared: bool) -> np.ndarray:
-        space, at = (self.shared, address - SHARED) if shared else (None, 0)
-        if space is None:
+        if shared:
+            rank, at = divmod(address - SHARED, WINDOW)
+            space = self.shared[rank]
+        else:
             number, at = divmod(address, PAGE)
             if not 0 < number <= len(self.arrays):
                 raise IndexError(f"address {address:#x} is in no array")

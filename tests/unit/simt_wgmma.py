@@ -98,7 +98,7 @@ def _one(sim, line: str, operand, registers, acc, first: int, origin: int) -> No
     n, k = (int(x) for x in re.search(r"m64n(\d+)k(\d+)", line).groups())
     kinds = re.search(r"k\d+\.(\w+)\.(\w+)\.(\w+)", line).groups()
     rest = line[line.index("}") + 1 :].lstrip(", ")
-    shared = sim.memory.shared
+    shared = sim.memory.shared[first // sim.stride]
     keeps, *flags = [int(x) for x in re.search(r"db, ([-\d, ]+)$", rest)[1].split(",")]
     if not keeps:
         for x in acc:

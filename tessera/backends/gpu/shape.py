@@ -25,6 +25,12 @@ def _num_programs(fl: FunctionLowering, op: tile.NumProgramsOp) -> None:
         fl.set(op.result, [fl.target.num_programs(fl.w, op.axis)])
 
 
+@lowers(tile.BlockRankOp)
+def _block_rank(fl: FunctionLowering, op: tile.BlockRankOp) -> None:
+    with fl.w.hoist():
+        fl.set(op.result, [fl.target.block_rank(fl.w)])
+
+
 @lowers(special.SpecialRegisterOp)
 def _special_register(fl: FunctionLowering, op: special.SpecialRegisterOp) -> None:
     fl.set(op.result, [fl.target.special_register(fl.w, op.name)])

@@ -70,10 +70,6 @@ class NvidiaBackend(Backend):
                 "num_ctas > 1 requires NVIDIA SM90+ (Hopper). "
                 f"Current target is sm_{self.capability}. This configuration will fail."
             )
-        if found.num_ctas > 1:
-            raise LaunchError(
-                "num_ctas > 1 is not implemented: programs do not span several blocks yet"
-            )
         return found
 
     def stages(self, options: Options) -> dict[str, Stage]:
@@ -105,14 +101,18 @@ class NvidiaBackend(Backend):
             for name in ("host_code", "guard", "remarks"):
                 if name in module.attrs:
                     metadata[name] = module.attrs[name]
+            cluster: int = module.attrs.get("cluster", 1)
+            metadata["cluster_dims"] = (cluster, 1, 1)
+            if cluster > 1:  # launchers of others know blocks only
+                metadata.setdefault("global_scratch_size", MAP_BYTES)
             metadata["warps"] = options.num_warps + module.attrs.get("producer_warps", 0)
             return module
 
         def llir(module: Module, metadata: dict[str, Any]) -> str:
             limit = f' "nvvm.maxnreg"="{options.maxnreg}"' if options.maxnreg else ""
             return lower_module(
-                module, NvidiaTarget(cc, facts), fusion=options.enable_fp_fusion, attributes=limit,
-                line_info=line_info,
+                module, NvidiaTarget(cc, facts, module.attrs.get("cluster", 1)),
+                fusion=options.enable_fp_fusion, attributes=limit, line_info=line_info,
             )  # fmt: skip
 
         def ptx(text: str, metadata: dict[str, Any]) -> str:

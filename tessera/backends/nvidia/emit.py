@@ -17,12 +17,13 @@ RESIDENT_THREADS = (1536, 1024, 512)
 
 
 class NvidiaTarget:
-    """Emits PTX instructions for compute capability `cc` (80, 89, 90, ...)."""
+    """Emits PTX instructions for compute capability `cc` (80, 89, 90, ...). `cluster` blocks side by side along x run
+    a program."""
 
     warp_size = 32
 
-    def __init__(self, cc: int, facts: Any) -> None:
-        self.cc = cc
+    def __init__(self, cc: int, facts: Any, cluster: int = 1) -> None:
+        self.cc, self.cluster = cc, cluster
         self._facts = facts
         self.team: tuple[int, int] | None = None  # (barrier, threads) of those who meet; None: all
 
@@ -40,7 +41,8 @@ class NvidiaTarget:
         threads = 32 * num_warps
         resident = RESIDENT_THREADS[-1] if loops else RESIDENT_THREADS[0]
         blocks = blocks or max(1, resident // threads)
-        return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}"'
+        cluster = f' "nvvm.cluster_dim"="{self.cluster},1,1"' if self.cluster > 1 else ""
+        return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}"{cluster}'
 
     # --- threads ------------------------------------------------------------------------------------------
     def _plain(self, w: Writer, name: str, *args: str) -> str:
@@ -50,10 +52,15 @@ class NvidiaTarget:
         return self._plain(w, "thread_index")
 
     def program_id(self, w: Writer, axis: int) -> str:
-        return self._plain(w, f"program_id_{'xyz'[axis]}")
+        whole = self.cluster > 1 and axis == 0
+        return self._plain(w, "cluster_id" if whole else f"program_id_{'xyz'[axis]}")
 
     def num_programs(self, w: Writer, axis: int) -> str:
-        return self._plain(w, f"num_programs_{'xyz'[axis]}")
+        whole = self.cluster > 1 and axis == 0
+        return self._plain(w, "num_clusters" if whole else f"num_programs_{'xyz'[axis]}")
+
+    def block_rank(self, w: Writer) -> str:
+        return self._plain(w, "block_rank")
 
     def special_register(self, w: Writer, name: str) -> str:
         return self._plain(w, name)

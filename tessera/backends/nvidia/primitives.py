@@ -63,6 +63,9 @@ _row("thread_index", (), "i32", "llvm.nvvm.read.ptx.sreg.tid.x", meaning=lambda:
 for _axis in "xyz":
     _row(f"program_id_{_axis}", (), "i32", f"llvm.nvvm.read.ptx.sreg.ctaid.{_axis}")
     _row(f"num_programs_{_axis}", (), "i32", f"llvm.nvvm.read.ptx.sreg.nctaid.{_axis}")
+_row("cluster_id", (), "i32", "llvm.nvvm.read.ptx.sreg.clusterid.x")
+_row("num_clusters", (), "i32", "llvm.nvvm.read.ptx.sreg.nclusterid.x")
+_row("block_rank", (), "i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank")
 
 # --- exchange and order ----------------------------------------------------------------------------------------
 SHUFFLE = ("i32", "i32", "i32", "i32")  # members, value, lane or mask, clamp
@@ -143,6 +146,19 @@ _row(
 )  # fmt: skip
 _row("prefetch_map", ("ptr",), "void", "prefetch.tensormap [$0];", "l", pure=False)
 _row("bulk_commit", (), "void", "cp.async.bulk.commit_group;", "~{memory}", pure=False)
+_row(
+    "mbarrier_arrive_in", ("i32", "i32"), "void",
+    "{ .reg .b32 R; mapa.shared::cluster.u32 R, $0, $1; mbarrier.arrive.shared::cluster.b64 _, [R]; }",
+    "r,r", pure=False,
+)  # fmt: skip
+_row(
+    "cluster_barrier",
+    (),
+    "void",
+    "barrier.cluster.arrive; barrier.cluster.wait;",
+    "~{memory}",
+    pure=False,
+)
 _row("proxy_fence_all", (), "void", "fence.proxy.async;", "~{memory}", pure=False)
 _row("warp_sync", (), "void", "bar.warp.sync 0xffffffff;", "~{memory}", pure=False)
 
@@ -360,15 +376,18 @@ def mbarrier_expect(bytes: int) -> Primitive:
 
 
 @lru_cache(maxsize=16)
-def tensor_load(rank: int) -> Primitive:
-    """Operands: shared address, map, barrier, coordinates from the contiguous one."""
+def tensor_load(rank: int, blocks: int = 1) -> Primitive:
+    """Operands: shared address, map, barrier, coordinates from the contiguous one; with several `blocks` of a cluster
+    also a mask of those that get the box."""
     at = ", ".join(f"${3 + i}" for i in range(rank))
+    how, mask = ("", "") if blocks == 1 else (".multicast::cluster", f", ${3 + rank}")
     text = (
-        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-        f"[$0], [$1, {{{at}}}], [$2];"
+        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{how} "
+        f"[$0], [$1, {{{at}}}], [$2]{mask};"
     )
-    types = ("i32", "ptr", "i32", *["i32"] * rank)
-    return Primitive("tensor_load", types, "void", text, "r,l,r" + ",r" * rank, False)
+    types = ("i32", "ptr", "i32", *["i32"] * rank, *["i16"] * bool(mask))
+    constraints = "r,l,r" + ",r" * rank + ",h" * bool(mask)
+    return Primitive("tensor_load", types, "void", text, constraints, False)
 
 
 @lru_cache(maxsize=64)

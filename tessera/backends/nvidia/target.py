@@ -94,6 +94,7 @@ def facts_for(capability: int) -> GpuFacts:
         has_ldmatrix=capability >= 75,
         has_stmatrix=capability >= 90,
         has_tma=capability == 90,
+        has_clusters=capability >= 90,
         has_register_handover=capability == 90,
         mma=(AMPERE_ROWS if capability >= 80 else ()) + (FP8_ROWS if capability >= 89 else ()),
         wgmma=HOPPER_ROWS if capability == 90 else (),

@@ -19,7 +19,7 @@ from tessera.backends.gpu.memory import copies
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.nvidia import primitives as p
 from tessera.ir import Value
-from tessera.layout import Boxes, box_layout, boxes_of
+from tessera.layout import Boxes, box_layout
 from tessera.ops import (
     ByteBarrierArriveOp,
     ByteBarrierExpectOp,
@@ -31,6 +31,7 @@ from tessera.ops import (
     TensorCopyOp,
     WarpSpecializeOp,
 )  # fmt: skip
+from tessera.passes.tensor_maps import access_boxes
 
 BARRIER_BYTES = 8
 TEAM_BARRIER = 8  # hardware barrier of the consumers, who do not wait for the producer
@@ -92,14 +93,40 @@ def _as_i32(fl: FunctionLowering, v: Value) -> str:
 
 
 def _load_boxes(
-    fl: FunctionLowering, op: DescriptorLoadOp | TensorCopyOp, boxes: Boxes, address: str, bar: str
+    fl: FunctionLowering, op: DescriptorLoadOp | TensorCopyOp, address: str, bar: str, blocks: int
 ) -> None:
-    boxes = boxes.of_rank(len(op.offsets))
+    """All boxes, or with several `blocks` those of this one, which go to all."""
+    boxes = access_boxes(op, fl.num_warps)
     w, size = fl.w, boxes.elements * op.desc.type.elem.storage_bytes
-    row = p.tensor_load(len(boxes.box))
-    for i, start in enumerate(boxes.starts):
+    row = p.tensor_load(len(boxes.box), blocks)
+    mine = len(boxes.starts) // blocks
+    first = ["0"] * len(boxes.box)
+    mask: list[str] = []
+    if blocks > 1:
+        first = _first_of_share(fl, boxes, blocks)
+        with w.hoist():
+            rank = fl.target.block_rank(w)
+            offset = w.pure(f"mul i32 {rank}, {mine * size}")
+        address = w.add("i32", address, offset)
+        mask = [str((1 << blocks) - 1)]
+    for i, start in enumerate(boxes.starts[:mine]):
         to = w.add("i32", address, str(i * size))
-        row.emit(w, [to, f"%map{op.attrs['map']}", bar, *_coordinates(fl, op.offsets, start)])
+        at = _coordinates(fl, op.offsets, start)
+        at = [w.add("i32", x, by) for x, by in zip(at, reversed(first), strict=True)]
+        row.emit(w, [to, f"%map{op.attrs['map']}", bar, *at, *mask])
+
+
+def _first_of_share(fl: FunctionLowering, boxes: Boxes, blocks: int) -> list[str]:
+    """Coordinates of the first box of this block's share: a sum over the bits of the block's number."""
+    w, mine = fl.w, len(boxes.starts) // blocks
+    with w.hoist():
+        rank, first = fl.target.block_rank(w), ["0"] * len(boxes.box)
+        for bit in range(blocks.bit_length() - 1):
+            one = w.pure(f"and i32 {w.pure(f'lshr i32 {rank}, {bit}')}, 1")
+            for d, by in enumerate(boxes.starts[mine << bit]):
+                if by:
+                    first[d] = w.add("i32", first[d], w.pure(f"mul i32 {one}, {by}"))
+    return first
 
 
 @lowers(DescriptorLoadOp)
@@ -109,8 +136,6 @@ def _load(fl: FunctionLowering, op: DescriptorLoadOp) -> None:
     bits = memory_bits(t.elem)
     shared = box_layout(t.shape, bits)
     assert shared is not None
-    boxes = boxes_of(shared, bits)
-    assert boxes is not None
     size = t.numel * bits // 8
     start: int = op.attrs["scratch"]
     place, bar = fixed_place(fl, start), fixed_place(fl, start + size).address
@@ -119,7 +144,7 @@ def _load(fl: FunctionLowering, op: DescriptorLoadOp) -> None:
         _plain(fl, "mbarrier_fence")
         _plain(fl, "proxy_fence_all")
         p.mbarrier_expect(size).emit(fl.w, [bar])
-        _load_boxes(fl, op, boxes, place.address, bar)
+        _load_boxes(fl, op, place.address, bar, 1)
     fl.target.barrier(fl.w)
     _wait_for(fl, bar, "0")
     access = access_for(t.layout, shared, bits, fl.target.facts().has_ldmatrix)
@@ -233,7 +258,10 @@ def _init(fl: FunctionLowering, op: ByteBarrierInitOp) -> None:
             for i in range(bars.type.shape[0]):
                 row.emit(w, [w.add("i32", fl.scalar(bars), str(BARRIER_BYTES * i))])
         _plain(fl, "mbarrier_fence")
-    fl.target.barrier(w)
+    if op.blocks > 1:
+        _plain(fl, "cluster_barrier")
+    else:
+        fl.target.barrier(w)
 
 
 @lowers(ByteBarrierExpectOp)
@@ -250,23 +278,25 @@ def _wait(fl: FunctionLowering, op: ByteBarrierWaitOp) -> None:
 @lowers(ByteBarrierArriveOp)
 def _arrive(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
     w, thread = fl.w, fl.thread
-    with w.hoist():
+    with w.hoist():  # one thread for each block that is to know
         lanes = (GROUP_THREADS if op.groups else 32) - 1
-        chosen = w.pure(f"icmp eq i32 {w.pure(f'and i32 {thread}, {lanes}')}, 0")
+        number = w.pure(f"and i32 {thread}, {lanes}")
+        chosen = w.pure(f"icmp ult i32 {number}, {op.blocks}")
     if not op.groups:
         _plain(fl, "warp_sync")  # lanes that read by themselves are done too
     with w.when(w.and_("i1", chosen, fl.scalar(op.condition))):
-        _plain(fl, "mbarrier_arrive", _barrier_address(fl, op.bars, op.index))
+        address = _barrier_address(fl, op.bars, op.index)
+        if op.blocks > 1:
+            _plain(fl, "mbarrier_arrive_in", address, number)
+        else:
+            _plain(fl, "mbarrier_arrive", address)
 
 
 @lowers(TensorCopyOp)
 def _copy(fl: FunctionLowering, op: TensorCopyOp) -> None:
-    t: Any = op.shared.type
-    boxes = boxes_of(t.layout, memory_bits(t.elem))
-    assert boxes is not None
     with _alone(fl):
         bar = _barrier_address(fl, op.bars, op.index)
-        _load_boxes(fl, op, boxes, fl.scalar(op.shared), bar)
+        _load_boxes(fl, op, fl.scalar(op.shared), bar, op.blocks)
 
 
 # --- teams --------------------------------------------------------------------------------------------------
@@ -299,3 +329,5 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
             fl.single = False
         w.branch(after)
     w.start(after)
+    if op.blocks > 1:  # what others copy or say comes to memory that is still there
+        _plain(fl, "cluster_barrier")
