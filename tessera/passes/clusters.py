@@ -64,6 +64,7 @@ LEAST_ROWS = 64  # of a product's part: those of one instruction of a warpgroup
 LEAST_EXTENT = 16  # of a product's part, in any case
 MEMORY_WORK = 64  # of an element that is loaded or stored, in multiplications
 MOST_COPIED = 64  # ops of index arithmetic that a dimension gets of its own
+REASONS = 2  # that are told, of the largest classes
 ONCE = (CallOp, BarrierOp, BreakpointOp, CheckOp, PrintOp, SpecialRegisterOp, VolatileAsmOp)
 ATOMICS = (AtomicRmwOp, AtomicCasOp)
 READS = (LoadOp, DescriptorLoadOp, DescriptorGatherOp)
@@ -162,7 +163,7 @@ def _chosen(func: FuncOp, blocks: int) -> set[Dim]:
     ops = list(func.walk())
     total = sum(_work(op, None, blocks) for op in ops)
     best: tuple[int, set[Dim]] = 0, set()
-    refused = 0, "most of its tiles have no dimension that could be cut"
+    refused: dict[str, int] = {"most tiles have no dimension that could be cut": 0}
     for name, members in dimensions.classes().items():
         cut = set(members)
         work = sum(_work(op, cut, blocks) for op in ops)
@@ -170,10 +171,10 @@ def _chosen(func: FuncOp, blocks: int) -> set[Dim]:
         reason = _obstacle(ops, cut, blocks) if met is None else f"elements meet in {_named(met)}"
         if not reason and work > best[0]:
             best = work, cut
-        elif reason and work > refused[0]:
-            refused = work, reason
+        elif reason and work:
+            refused[reason] = max(work, refused.get(reason, 0))
     if best[0] * 2 <= total:
-        raise CannotSpread(refused[1])
+        raise CannotSpread("; ".join(sorted(refused, key=lambda x: -refused[x])[:REASONS]))
     return best[1]
 
 

@@ -60,7 +60,7 @@ class Ring:
         self.stages, self.groups, self.blocks = lead.stages, lead.groups, lead.blocks
 
     @property
-    def arrivals(self) -> dict[str, int]:
+    def arrivals(self) -> dict[str, Any]:
         """Attributes of the arrivals that give a buffer back."""
         return {"groups": self.groups, "blocks": self.blocks}
 

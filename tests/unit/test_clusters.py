@@ -1,0 +1,247 @@
+"""Programs spread over the blocks of a cluster: which dimensions are cut, results by the interpreter and the lane
+simulator, and why a program stays with one block."""
+
+# annotations of kernels name dtypes
+# pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.nvidia import ptxas
+from tessera.compiler import ASTSource, CompiledKernel
+from tessera.errors import InvalidOption, LaunchError, ToolNotFound
+from tessera.interp import run
+from tessera.ir import parse_module
+from tessera.layout import box_layout, boxes_of
+from tests.unit.simt_simulator import Simulator, run_kernel
+from tests.unit.test_chained_teams import softmax_chain
+from tests.unit.test_promote import arguments, compiled, wrapped
+from tests.unit.test_tensor_maps import built, expected, flat, inputs, ops, persistent, product
+
+
+def simulated(kernel: CompiledKernel, args: list[Any], grid: int = 1) -> Simulator:
+    meta: Any = kernel.metadata
+    given = [v if isinstance(v, np.ndarray) else ("i64", v) for v in args]
+    return run_kernel(
+        kernel.asm["llir"], kernel.name, given, 32 * meta.warps, max(16, meta.shared), (grid, 1, 1),
+        getattr(meta, "tensor_maps", ()), getattr(meta, "host_code", ()), meta.cluster_dims[0],
+    )  # fmt: skip
+
+
+def interpreted(kernel: CompiledKernel, args: list[Any], grid: int = 1) -> None:
+    run(parse_module(kernel.asm["gir"]), (grid,), args)
+
+
+def remarks(kernel: CompiledKernel) -> str:
+    return " ".join(getattr(kernel.metadata, "remarks", ()))
+
+
+# --- products -----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("trans", [False, True])
+@pytest.mark.parametrize(("bm", "bn", "ctas"), [(128, 64, 2), (64, 128, 2), (256, 64, 4)])
+def test_a_product_is_cut_along_rows_or_columns(bm: int, bn: int, ctas: int, trans: bool) -> None:
+    kernel = product(persistent, bm, bn, 64, trans, num_warps=4, num_stages=2, num_ctas=ctas)
+    assert list(kernel.metadata.cluster_dims) == [ctas, 1, 1] and kernel.metadata.num_ctas == ctas
+    (multiplied,) = ops(kernel, "wgmma")
+    assert multiplied.result.type.shape == (64, 64)
+    assert sorted(op.blocks for op in ops(kernel, "tensor_copy")) == [1, ctas]
+    a, b, c = inputs(150, 136, 200, trans)
+    interpreted(kernel, [*flat(a, b, c), 150, 136, 200], 2)
+    want = expected(persistent, a, b.T if trans else b, 64)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(("trans", "ctas", "bn"), [(False, 2, 128), (True, 2, 64), (True, 4, 64)])
+def test_blocks_copy_tiles_to_each_other(trans: bool, ctas: int, bn: int) -> None:
+    """Each buffer is filled several times; whole boxes for each block, or some rows of one."""
+    kernel = product(persistent, 128, bn, 64, trans, num_warps=4, num_stages=2, num_ctas=ctas)
+    a, b, c = inputs(150, 72, 264, trans)
+    sim = simulated(kernel, [*flat(a, b, c), 150, 72, 264], 2)
+    want = expected(persistent, a, b.T if trans else b, 64)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+    assert any(".multicast::cluster" in str(name) for name in sim.counts)
+
+
+@pytest.mark.parametrize("lanes", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_rows_of_chained_products(causal: bool, lanes: bool) -> None:
+    m, n, d = 128, 64, 64
+    names = {
+        k: f"tensordesc<fp16[{m if k in ('q', 'out') else n}, {d}]>" for k in ("q", "k", "v", "out")
+    }
+    constants = {"causal": causal, "M": m, "N": n, "D": d}
+    kernel = built(
+        softmax_chain, {**names, "n": "i32"}, constants, num_warps=4, num_stages=2, num_ctas=2
+    )
+    assert kernel.metadata.cluster_dims[0] == 2
+    assert [op.blocks for op in ops(kernel, "tensor_copy")].count(2) == 2
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((256, d)).astype(np.float16) for _ in range(3))
+    out = np.zeros_like(q)
+    (simulated if lanes else interpreted)(kernel, [*flat(q, k, v, out), 256], 1 if lanes else 2)
+    s = q.astype(np.float64) @ k.T.astype(np.float64)
+    if causal:
+        s = np.where(np.tri(256, dtype=bool), s, -np.inf)
+    p = np.exp2(s - s.max(1, keepdims=True))
+    want = (p / p.sum(1, keepdims=True)) @ v.astype(np.float64)
+    rows = 128 if lanes else 256
+    assert np.abs(out[:rows] - want[:rows]).max() <= 4e-3
+
+
+@pytest.mark.parametrize("how", ["rem", "mask"])
+def test_products_through_pointers(how: str) -> None:
+    constants = {"HOW": how, "MASK": True, "BM": 128, "BN": 64, "BK": 64, "sak": 1, "sbk": 1}
+    odd = ("M", "N", "K", "sam", "sbk", "sbn", "scm")
+    kernel = compiled(wrapped, constants, odd=odd, num_ctas=2)
+    assert kernel.metadata.cluster_dims[0] == 2
+    values, c, want = arguments(200, 60, 136, "column")
+    for grid_run in (interpreted, simulated):
+        c[:] = np.nan
+        grid_run(kernel, values, 2)
+        assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+# --- other kernels --------------------------------------------------------------------------------------------
+@tessera.jit
+def scaled_rows(x, scale, out, n, M: tl.constexpr, N: tl.constexpr):
+    """Rows and columns from one range; a hint; a transposition; a reduction of rows."""
+    i = tl.arange(0, M)
+    at = tl.multiple_of(i * N, (N,))[:, None] + i[None, :]
+    v = tl.load(x + at, (i < n)[:, None] & (i < N)[None, :], 0.0)
+    v = v * tl.load(scale + i, i < N, 1.0)[None, :]
+    peak = tl.max(v, axis=1)
+    turned = tl.trans(tl.trans(v) - peak[None, :])
+    halves = tl.reshape(turned, (M // 2, 2 * N))
+    tl.store(out + at, tl.reshape(halves, (M, N)), (i < n)[:, None])
+
+
+@pytest.mark.parametrize("ctas", [2, 8])
+def test_a_kernel_without_products(ctas: int) -> None:
+    signature = {"x": "*fp32", "scale": "*fp32", "out": "*fp32", "n": "i32"}
+    kernel = built(scaled_rows, signature, {"M": 32, "N": 32}, num_warps=2, num_ctas=ctas)
+    assert kernel.metadata.cluster_dims[0] == ctas
+    rng = np.random.default_rng(0)
+    x, scale = rng.standard_normal((32, 32)).astype(np.float32), np.arange(32, dtype=np.float32)
+    want = x * scale
+    want = want - want.max(1, keepdims=True)
+    want[27:] = 0
+    for way in (interpreted, simulated):
+        out = np.zeros_like(x)
+        way(kernel, [x, scale, out, 27])
+        assert np.abs(out - want).max() < 1e-6
+
+
+@tessera.jit
+def counted(x, out, total, N: tl.constexpr, WHAT: tl.constexpr):
+    i = tl.arange(0, N)
+    v = tl.load(x + i)
+    if WHAT == "reduce":
+        v -= tl.max(v, axis=0)
+    if WHAT == "scan":
+        v = tl.cumsum(v, 0)
+    if WHAT == "barrier":
+        tl.debug_barrier()
+    if WHAT == "print":
+        tl.device_print("x", v)
+    if WHAT == "atomic":
+        tl.atomic_add(total, 1.0)
+    if WHAT == "elements":
+        tl.atomic_add(total + i, v)
+    if WHAT == "old":
+        v += tl.atomic_add(total, 1.0)
+    if WHAT == "own":
+        tl.store(x + i, v + 1)
+    tl.store(out + i, v)
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ("reduce", "elements meet in reduce"), ("scan", "elements meet in scan"), ("barrier", "barrier is for"),
+        ("print", "print is for"), ("atomic", "same atomic_rmw"), ("old", "same atomic_rmw"),
+        ("own", "reads an array that it writes"), ("elements", ""), ("", ""),
+    ],
+)  # fmt: skip
+def test_what_one_block_must_do(what: str, why: str) -> None:
+    signature = {"x": "*fp32", "out": "*fp32", "total": "*fp32"}
+    kernel = built(counted, signature, {"N": 64, "WHAT": what}, num_warps=1, num_ctas=2)
+    assert kernel.metadata.cluster_dims[0] == (1 if why else 2)
+    assert (why in remarks(kernel)) if why else not remarks(kernel)
+    x = np.arange(64, dtype=np.float32)
+    want = {"reduce": x - 63, "scan": np.cumsum(x)}.get(what, x.copy())
+    for way in (interpreted, simulated):
+        given, out, total = x.copy(), np.zeros_like(x), np.zeros_like(x)
+        way(kernel, [given, out, total])
+        assert (out == want).all()
+        assert total[0] == (1 if what in ("atomic", "old") else 0)
+        assert total[5] == (5 if what == "elements" else 0)
+
+
+def test_extents_that_have_no_equal_parts() -> None:
+    signature = {"x": "*fp32", "out": "*fp32", "total": "*fp32"}
+    kernel = built(counted, signature, {"N": 8, "WHAT": ""}, num_warps=1, num_ctas=16)
+    assert "no multiple of 16" in remarks(kernel) and kernel.metadata.cluster_dims[0] == 1
+
+
+def test_too_small_products_stay_whole() -> None:
+    kernel = product(persistent, 16, 16, 64, True, num_warps=4, num_stages=2, num_ctas=2)
+    assert "too little would be left of dot" in remarks(kernel)
+
+
+# --- options, machine code --------------------------------------------------------------------------------------
+def test_numbers_of_blocks() -> None:
+    signature = {"x": "*fp32", "out": "*fp32", "total": "*fp32"}
+    with pytest.raises(InvalidOption, match="num_ctas must be 1, 2, 4, 8 or 16"):
+        built(counted, signature, {"N": 64, "WHAT": ""}, num_ctas=3)
+    with pytest.raises(LaunchError, match="requires NVIDIA SM90"):
+        tessera.compile(
+            ASTSource(counted, signature, {(3,): 64, (4,): ""}, {}),
+            target=GPUTarget("cuda", 80, 32),
+            options={"num_ctas": 2},
+        )
+
+
+def test_hosts_take_no_notice(device: Any) -> None:
+    x, out, total = (device.array(np.arange(64, dtype=np.float32)) for _ in range(3))
+    counted[(1,)](x, out, total, N=64, WHAT="reduce", num_ctas=2)
+    assert (device.numpy(out) == np.arange(64) - 63).all()
+
+
+def test_machine_code() -> None:
+    try:
+        kernel = product(
+            persistent, 256, 256, 64, True, "fp16", "cuda", num_warps=8, num_stages=4, num_ctas=2
+        )
+        done = ptxas.assemble(kernel.asm["ptx"], "sm_90a", ["-v"])
+    except ToolNotFound:
+        pytest.skip("needs ptxas")
+    assert done.spill_stores == done.spill_loads == done.stack == 0
+    text = kernel.asm["ptx"]
+    assert ".reqnctapercluster 2, 1, 1" in text and text.count(".multicast::cluster") == 1
+    assert "setmaxnreg.inc" in text and "%clusterid.x" in text and "%ctaid.x" not in text
+
+
+@pytest.mark.parametrize(
+    ("shape", "count", "box"),
+    [((64, 256), 2, (64, 64)), ((256, 64), 2, (128, 64)), ((256, 64), 16, (16, 64)), ((64, 128), 4, (32, 64))],
+)  # fmt: skip
+def test_shares_of_boxes(shape: tuple[int, int], count: int, box: tuple[int, int]) -> None:
+    layout = box_layout(shape, 16)
+    assert layout is not None
+    whole = boxes_of(layout, 16)
+    assert whole is not None
+    shares = whole.shares(count, 16)
+    assert shares is not None and shares.box == box and len(shares.starts) % count == 0
+    assert len(set(shares.starts)) * shares.elements == shape[0] * shape[1]
+    # in the order in which they lie in memory
+    inverse = {layout.apply({"offset": i}): i for i in range(shape[0] * shape[1])}
+    assert [inverse[at] for at in shares.starts] == [
+        i * shares.elements for i in range(len(shares.starts))
+    ]
+    assert whole.shares(64, 16) is None
