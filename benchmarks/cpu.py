@@ -1,6 +1,6 @@
-"""CPU speeds beside torch: eager, and compiled where asked for.
+"""CPU speeds beside torch: eager, and compiled where asked for; and beside numba.
 
-    python benchmarks/cpu.py [--threads N] [--rep MS] [--only TEXT] [--compile]
+    python benchmarks/cpu.py [--threads N] [--rep MS] [--only PATTERN] [--compile] [--numba]
 
 Kernels are those of the GPU; of a few tile sizes the fastest is taken. Each row is the median of rounds that time every
 program in turn, and a speed-up is the median of the rounds' ratios, so that a busy machine slows all of them. Set
@@ -12,7 +12,9 @@ from __future__ import annotations
 import argparse
 import ctypes
 import datetime
+import importlib
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -44,7 +46,7 @@ Call = Callable[[], Any]
 @dataclass
 class Case:
     """`ours`: one call for each choice of tile sizes; `torch`: the same by torch, also what is compiled. `result` and
-    the value of `torch` are compared."""
+    the value of `torch` are compared. `numba`: a function of `numba_rivals` and its arguments, the result last."""
 
     name: str
     shape: str
@@ -54,6 +56,7 @@ class Case:
     torch: Call
     result: Any
     compiled: bool = False  # whether torch.compile is a rival
+    numba: tuple[Any, ...] = ()
 
 
 def keep_freed_memory() -> None:
@@ -92,14 +95,18 @@ class Cases:
                 for b in blocks
             ]
             theirs = lambda x=x, y=y, o=out: torch.add(x, y, out=o)  # noqa: E731
-            yield Case("add", f"2^{n.bit_length() - 1} fp32", 12.0 * n, "GB/s", ours, theirs, out)
+            shape = f"2^{n.bit_length() - 1} fp32"
+            yield Case("add", shape, 12.0 * n, "GB/s", ours, theirs, out, numba=("add", x, y, out))
         n = 1 << 24
         x, out = (self.normal(n) for _ in range(2))
         ours = [
             lambda b=b: kernels.copy[(tessera.cdiv(n, b),)](x, out, n, BLOCK=b)
             for b in (1024, 4096, 16384)
         ]
-        yield Case("copy", "2^24 fp32", 8.0 * n, "GB/s", ours, lambda: out.copy_(x), out)
+        yield Case(
+            "copy", "2^24 fp32", 8.0 * n, "GB/s", ours, lambda: out.copy_(x), out,
+            numba=("copy", x, out),
+        )  # fmt: skip
         n = 1 << 22
         x, out = self.normal(n), self.empty(n)
         dropout = sources.example("04").dropout_kernel
@@ -119,13 +126,15 @@ class Cases:
             x, out = self.normal(4096, cols, dtype=dtype), self.empty(4096, cols, dtype=dtype)
             theirs = lambda x=x: self.torch.softmax(x, 1)  # noqa: E731
             ours = [lambda x=x, out=out: run(x, out)]
-            yield self.rows("softmax", x, out, ours, theirs, dtype == "bfloat16")
+            yield self.rows("softmax", x, out, ours, theirs, "softmax")
 
     def rows(
-        self, name: str, x: Any, out: Any, ours: list[Call], theirs: Call, compiled: bool = True
+        self, name: str, x: Any, out: Any, ours: list[Call], theirs: Call, rival: str, *others: Any
     ) -> Case:
+        """`rival` of numba takes x, `others` and out."""
         shape = f"{x.shape[0]}x{x.shape[1]} {str(x.dtype)[6:]}"
-        return Case(name, shape, bytes_of(x, out), "GB/s", ours, theirs, out, compiled)
+        numba = () if x.dtype == self.torch.bfloat16 else (rival, x, *others, out)
+        return Case(name, shape, bytes_of(x, out), "GB/s", ours, theirs, out, True, numba)
 
     def norms(self) -> Iterator[Case]:
         functional = self.torch.nn.functional
@@ -139,13 +148,13 @@ class Cases:
                 )
             ]
             theirs = lambda x=x, w=w, b=b, c=cols: functional.layer_norm(x, (c,), w, b)  # noqa: E731
-            yield self.rows("layer norm", x, y, ours, theirs)
+            yield self.rows("layer norm", x, y, ours, theirs, "layer_norm", w, b)
         for dtype in ("float32", "bfloat16"):
             x, w = self.normal(4096, 4096, dtype=dtype), self.normal(4096, dtype=dtype)
             y = self.empty(4096, 4096, dtype=dtype)
             ours = [lambda x=x, w=w, y=y: rms(x, w, y)]
             theirs = lambda x=x, w=w: functional.rms_norm(x, (4096,), w, 1e-6)  # noqa: E731
-            yield self.rows("RMS norm", x, y, ours, theirs)
+            yield self.rows("RMS norm", x, y, ours, theirs, "rms_norm", w)
 
     def losses(self) -> Iterator[Case]:
         functional, gelu = self.torch.nn.functional, self.kernels.gelu_bias
@@ -153,19 +162,20 @@ class Cases:
         for form in ("none", "tanh"):
             ours = [lambda f=form: gelu[(4096,)](x, bias, y, 4096, TANH=f == "tanh", BLOCK=4096)]
             theirs = lambda f=form: functional.gelu(x + bias, approximate=f)  # noqa: E731
-            name = "gelu+bias, tanh" if form == "tanh" else "gelu+bias, erf"
-            yield self.rows(name, x, y, ours, theirs)
+            form = "tanh" if form == "tanh" else "erf"
+            yield self.rows(f"gelu+bias, {form}", x, y, ours, theirs, f"gelu_{form}", bias)
         logits = self.normal(2048, 32000)
         targets = self.torch.randint(0, 32000, (2048,))
         loss, lse = self.empty(2048), self.empty(2048)
         kernel = sources.example("08").loss_kernel
         ours = [
-            lambda b=b: kernel[(2048,)](logits, targets, loss, lse, 32000, BLOCK=b)
-            for b in (512, 1024, 4096)
+            lambda r=r, b=b: kernel[(2048,)](logits, targets, loss, lse, 32000, ROWS=r, BLOCK=b)
+            for r, b in ((1, 512), (1, 1024), (1, 4096), (4, 256), (4, 512), (4, 2048))
         ]
         theirs = lambda: functional.cross_entropy(logits, targets, reduction="none")  # noqa: E731
         yield Case(
-            "cross entropy", "2048x32000 float32", bytes_of(logits), "GB/s", ours, theirs, loss, True
+            "cross entropy", "2048x32000 float32", bytes_of(logits), "GB/s", ours, theirs, loss, True,
+            ("cross_entropy", logits, targets, loss),
         )  # fmt: skip
 
     def matmuls(self) -> Iterator[Case]:
@@ -258,7 +268,29 @@ def fastest(calls: list[Call], ms: float) -> Call:
     return min(calls, key=lambda call: timed(call, ms))
 
 
-def row(case: Case, rep: float, compiler: Any, torch: Any) -> list[str]:
+@dataclass
+class Rivals:
+    """Who runs beside torch: a compiler of its functions, a module of functions for numba."""
+
+    torch: Any
+    compiler: Any
+    numba: Any
+
+    def names(self) -> list[str]:
+        others = {"compiled": self.compiler, "numba": self.numba}
+        return ["torch", *(name for name, there in others.items() if there is not None)]
+
+    def calls(self, case: Case) -> list[Call | None]:
+        found: list[Call | None] = [case.torch]
+        if self.compiler is not None:
+            self.torch.compiler.reset()
+            found.append(self.compiler(case.torch) if case.compiled else None)
+        if self.numba is not None:
+            found.append(self.numba.call(*case.numba) if case.numba else None)
+        return found
+
+
+def row(case: Case, rep: float, rivals: Rivals) -> list[str]:
     ours = fastest(case.ours, rep / 4)
     ours()
     found = None if case.result is None else case.result.double().clone()
@@ -268,28 +300,28 @@ def row(case: Case, rep: float, compiler: Any, torch: Any) -> list[str]:
         error = (
             f"{float((found - expected.double()).abs().max() / expected.double().abs().max()):.0e}"
         )
-    rivals = [case.torch]
-    if compiler is not None and case.compiled:
-        torch.compiler.reset()
-        rivals.append(compiler(case.torch))
-    for fn in rivals:
+    theirs = rivals.calls(case)
+    programs = [ours, *(call for call in theirs if call is not None)]
+    for fn in programs[1:]:
         timed(fn, rep / 10)
-    rounds = [[timed(fn, rep / ROUNDS) for fn in (ours, *rivals)] for _ in range(ROUNDS)]
+    rounds = [[timed(fn, rep / ROUNDS) for fn in programs] for _ in range(ROUNDS)]
     times = [median(column) for column in zip(*rounds, strict=True)]
-    ratios = [f"{median(r[i] / r[0] for r in rounds):.2f}" for i in range(1, len(times))]
+    at = {name: programs.index(call) for name, call in zip(rivals.names(), theirs) if call}
     rates = [f"{case.work / ms * 1e-6:,.1f}" for ms in times]
-    if len(rivals) == 1 and compiler is not None:
-        rates.append("")
-        ratios.append("")
-    return [case.name, case.shape, error, case.unit, *rates, *ratios]
+    ratios = [f"{median(r[i] / r[0] for r in rounds):.2f}" for i in range(len(times))]
+    columns = [
+        [of[at[name]] if name in at else "" for name in rivals.names()] for of in (rates, ratios)
+    ]
+    return [case.name, case.shape, error, case.unit, rates[0], *columns[0], *columns[1]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rep", type=float, default=200.0, help="ms for timing each function")
-    parser.add_argument("--only", default="", help="rows whose name and shape contain this")
+    parser.add_argument("--only", default="", help="rows whose name and shape match this")
     parser.add_argument("--compile", action="store_true", help="torch.compile as a second rival")
+    parser.add_argument("--numba", action="store_true", help="numba as a rival")
     args = parser.parse_args()
     keep_freed_memory()
     import torch
@@ -297,7 +329,11 @@ def main() -> None:
     knobs.runtime.num_threads = args.threads
     torch.set_num_threads(args.threads)
     driver.set_active("cpu")
-    compiler = torch.compile if args.compile else None
+    numba = None
+    if args.numba:
+        os.environ["NUMBA_NUM_THREADS"] = str(args.threads)
+        numba = importlib.import_module("numba_rivals")
+    rivals = Rivals(torch, torch.compile if args.compile else None, numba)
     cases = Cases(torch)
     groups = (
         cases.streams, cases.softmax, cases.norms, cases.losses, cases.matmuls, cases.gemv, cases.attention,
@@ -305,13 +341,13 @@ def main() -> None:
     rows: list[list[str]] = []
     for group in groups:
         for case in group():
-            if args.only in f"{case.name} {case.shape}":
-                rows.append(row(case, args.rep, compiler, torch))
+            if re.search(args.only, f"{case.name} {case.shape}"):
+                rows.append(row(case, args.rep, rivals))
                 print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
     policy = "passive" if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else "spinning"
     title = f"{datetime.date.today()} {device_name()}, {args.threads} threads, torch's idle threads {policy}"
-    rivals = ["torch", *(["compiled"] if compiler else [])]
-    titles = ["kernel", "shape", "error", "unit", "tessera", *rivals, *(f"vs {r}" for r in rivals)]
+    names = rivals.names()
+    titles = ["kernel", "shape", "error", "unit", "tessera", *names, *(f"vs {n}" for n in names)]
     print_table(title, titles, rows)
 
 
