@@ -72,6 +72,11 @@ def _div(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
     return x.op("fdiv", _ty(t), a, b) if _is_float(t) else quotient(x, t, a, b)
 
 
+# Four bits for each class of the product: quiet NaN, signalling NaN, zero, one, -infinity, infinity, negative, positive,
+# the first lowest. 1: the product is the quotient; 0: the corrected one is.
+PRODUCT_AT_EDGES = 0x110101
+
+
 def divide_by_one(x: Lanes, a: str, b: str) -> str:
     """fp32 lanes by one number, rounded as a division is: a product with its reciprocal and a correction (Markstein).
 
@@ -92,6 +97,10 @@ def divide_by_one(x: Lanes, a: str, b: str) -> str:
         "fma", e, x.em.op(f"fneg {lane_type(float32, x.n)} {first}"), x.em.splat(e, b, x.n), a
     )
     better = x.call("fma", e, rest, inverse, first)
+    if x.has_edges:
+        ty, ints = lane_type(float32, x.n), f"<{x.n} x i32>"
+        table = f"{ints} splat (i32 {PRODUCT_AT_EDGES})"
+        return x.masked("fixupimm", f"{ty} {better}", f"{ty} {first}", table, "i32 0")
     return x.select(e, x.cmp("fcmp uno", e, better, better), first, better)
 
 
@@ -160,6 +169,11 @@ TABLE[arith.ShrOp] = _shift(False)
 
 def _extremum(word: str) -> Lowering:
     def fn(x: Lanes, op: Any, t: Any, a: str, b: str) -> str:
+        if t is float32 and x.has_edges and not op.propagate_nan:
+            ty, kind = lane_type(t, x.n), 4 if word == "min" else 5  # 4: the sign is the result's
+            return x.masked(
+                "range", f"{ty} {a}", f"{ty} {b}", f"i32 {kind}", f"{ty} zeroinitializer"
+            )
         if _is_float(t):
             return x.call(f"{word}imum" if op.propagate_nan else f"{word}num", _ty(t), a, b)
         return x.call(f"{'s' if t.signed else 'u'}{word}", _ty(t), a, b)

@@ -68,6 +68,17 @@ class Lanes:
         name = f"llvm.{base}.{suffix or self.suffix(element)}"
         return self.em.call(ty, name, *(f"{ty} {x}" for x in operands), *extra)
 
+    @property
+    def has_edges(self) -> bool:
+        """Whether `masked` may be used on fp32 lanes."""
+        return self.facts.edges and self.n in (4, 8, 16)
+
+    def masked(self, name: str, *operands: str) -> str:
+        """An intrinsic of AVX-512 on fp32 lanes, none of which is masked off; the default rounding."""
+        mask, rounding = ("i16 -1", ("i32 4",)) if self.n == 16 else ("i8 -1", ())
+        name = f"llvm.x86.avx512.mask.{name}.ps.{32 * self.n}"
+        return self.em.call(vector_type("float", self.n), name, *operands, mask, *rounding)
+
     def suffix(self, element: str) -> str:
         short = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}.get(element, element)
         return short if self.n == 1 else f"v{self.n}{short}"

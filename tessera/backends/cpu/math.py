@@ -46,21 +46,20 @@ def horner(x: Lanes, coefficients: Sequence[float], at: str) -> str:
     return total
 
 
-def _clamp(x: Lanes, text: str, low: float, high: float) -> str:
+def _clamp(x: Lanes, text: str, low: float, high: float | None) -> str:
     """Into [low, high]; NaN passes (the comparison is false, which picks the operand)."""
     for name, bound in (("fcmp ogt", low), ("fcmp olt", high)):
+        if bound is None:
+            continue
         text = x.select("float", x.cmp(name, "float", x.f32(bound), text), x.f32(bound), text)
     return text
 
 
 def _scale(x: Lanes, q: str, n: str, bits: str) -> str:
     """q * 2^n; `bits`: integers whose low bits hold n."""
-    if x.facts.scalef and x.n in (4, 8, 16):
-        ty, width = vector_type("float", x.n), x.n * 32
-        mask = "i16 -1" if x.n == 16 else "i8 -1"
-        extra = ("i32 4",) if x.n == 16 else ()
-        name = f"llvm.x86.avx512.mask.scalef.ps.{width}"
-        return x.em.call(ty, name, f"{ty} {q}", f"{ty} {n}", f"{ty} zeroinitializer", mask, *extra)
+    if x.has_edges:
+        ty = vector_type("float", x.n)
+        return x.masked("scalef", f"{ty} {q}", f"{ty} {n}", f"{ty} zeroinitializer")
     # Two steps, because 2^n alone may overflow or be subnormal.
     whole = x.op("shl", "i32", bits, x.int("i32", 9))
     whole = x.op("ashr", "i32", whole, x.int("i32", 9))
@@ -73,7 +72,10 @@ def _scale(x: Lanes, q: str, n: str, bits: str) -> str:
 
 
 def exp(x: Lanes, text: str) -> str:
-    text = _clamp(x, text, -105.0, 89.0)
+    # With the instruction for 2^n: infinity gives NaN * 2^infinity, which it takes for infinity, and a large number a
+    # positive one * 2^large. A small number would give infinity * 2^-large, which stays infinity.
+    high = None if x.has_edges else 89.0
+    text = _clamp(x, text, -105.0, high)
     shifted = _fma(x, text, x.f32(1.4426950408889634), x.f32(MAGIC))
     n = x.op("fsub", "float", shifted, x.f32(MAGIC))
     r = _fma(x, n, x.f32(-0.693145751953125), text)
@@ -82,7 +84,8 @@ def exp(x: Lanes, text: str) -> str:
 
 
 def exp2(x: Lanes, text: str) -> str:
-    text = _clamp(x, text, -151.0, 129.0)
+    if not x.has_edges:  # as in exp; here small numbers have a remainder of 0
+        text = _clamp(x, text, -151.0, 129.0)
     shifted = x.op("fadd", "float", text, x.f32(MAGIC))
     n = x.op("fsub", "float", shifted, x.f32(MAGIC))
     r = x.op("fsub", "float", text, n)

@@ -17,7 +17,7 @@ class CpuFacts:
 
     `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16
     conversions in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits;
-    `scalef`: the instruction x * 2^n; `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones;
+    `edges`: the edges of floats in single instructions (x * 2^n, minNum and maxNum, replaced special cases); `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones;
     `bytes_dot`: products of four bytes; `tiles`: a matrix unit for bf16 and bytes. `stream_bits`: the width for loops
     that hardly compute, if not `vector_bits`.
     """
@@ -29,7 +29,7 @@ class CpuFacts:
     half_convert: bool
     bf16_convert: bool = False
     masked_small: bool = False
-    scalef: bool = False
+    edges: bool = False
     bf16_dot: bool = False
     bytes_dot: bool = False
     tiles: bool = False
@@ -51,7 +51,7 @@ class CpuFacts:
 
 BASELINE = CpuFacts("baseline", 128, 3, 3, False)
 AVX2 = CpuFacts("avx2", 256, 4, 3, True)
-AVX512 = CpuFacts("avx512", 512, 6, 4, True, masked_small=True, scalef=True)
+AVX512 = CpuFacts("avx512", 512, 6, 4, True, masked_small=True, edges=True)
 AMX = replace(AVX512, name="amx", bf16_convert=True, bytes_dot=True, tiles=True)
 NEON = CpuFacts("neon", 128, 6, 4, True)
 
