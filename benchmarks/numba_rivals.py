@@ -1,4 +1,4 @@
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 """The rows of `cpu.py` written for numba: loops over rows that its compiler spreads over threads and vectors."""
 
 from __future__ import annotations

@@ -93,6 +93,33 @@ def test_special_arguments(isa, name):
     np.testing.assert_allclose(y, want, rtol=3e-7)
 
 
+@pytest.mark.parametrize("name", ["exp", "exp2"])
+def test_large_exponents(isa, name):
+    sizes = [1e2, 1.4e2, 1.5e2, 1e3, 4e6, 6e6, 2e7, 1e10, 1e20, 1e38, 2.4e38, 3.4e38]
+    x = np.array([sign * v for v in sizes for sign in (1, -1)], np.float32)
+    y = np.zeros_like(x)
+    native(unary_kernel, (1,), x, y, len(x), F=RANGES[name][0], B=32)
+    with np.errstate(all="ignore"):
+        want = reference(name, x).astype(np.float32)
+    np.testing.assert_allclose(y, want, rtol=3e-7, atol=3e-45)
+
+
+@tessera.jit
+def extrema_kernel(x, y, low, high, B: tl.constexpr):
+    at = tl.arange(0, B)
+    a, b = tl.load(x + at), tl.load(y + at)
+    tl.store(low + at, tl.minimum(a, b))
+    tl.store(high + at, tl.maximum(a, b))
+
+
+def test_numbers_win_against_nan(isa):
+    a, b = (m.ravel().astype(np.float32) for m in np.meshgrid(SPECIAL[2:10], SPECIAL[2:10]))
+    low, high = np.zeros_like(a), np.zeros_like(a)
+    native(extrema_kernel, (1,), a, b, low, high, B=64)
+    np.testing.assert_array_equal(low, np.fmin(a, b))
+    np.testing.assert_array_equal(high, np.fmax(a, b))
+
+
 def test_large_angles(isa):
     x = np.array([1e5, -1e6, 12345678.0, 1e20, 3e38, 0.1] * 4, np.float32)
     for name, fn in (("sin", tl.sin), ("cos", tl.cos)):

@@ -35,8 +35,9 @@ SOFTMAX = {"x": "*fp32", "out": "*fp32", "stride": "i32", "n": "i32"}
 
 
 def test_a_row_asks_for_the_next():
-    text = assembly(softmax, SOFTMAX, B=1024)
-    assert text.count("\tprefetcht1\t") == 4  # a line for each of the four vectors of a trip
+    """A line for each of the four vectors of a trip: short rows into the first cache, long ones into the second."""
+    assert assembly(softmax, SOFTMAX, B=1024).count("\tprefetcht0\t") == 4
+    assert assembly(softmax, SOFTMAX, B=4096).count("\tprefetcht1\t") == 4
     assert "prefetch" not in assembly(softmax, SOFTMAX, B=64)
 
 
@@ -51,6 +52,18 @@ def test_masked_rows(n):
     native(softmax, (7,), x, out, n, n, B=1024)
     powers = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
     np.testing.assert_allclose(out, powers / powers.sum(axis=1, keepdims=True), rtol=2e-6)
+
+
+@pytest.mark.parametrize("columns", [2048, 2000])
+def test_large_rows_go_past_the_caches(columns):
+    """28 MiB written; rows of 2000 columns do not all begin at a cache line."""
+    assert assembly(softmax, SOFTMAX, B=2048).count("vmovntps") == 4
+    x = np.broadcast_to(floats(1, columns), (3584, columns))
+    store = np.zeros(3584 * columns + 64, np.float32)
+    out = store[16 - store.ctypes.data % 64 // 4 :][: 3584 * columns].reshape(3584, columns)
+    native(softmax, (3584,), np.ascontiguousarray(x), out, columns, columns, B=2048)
+    powers = np.exp(x[0].astype(np.float64) - x[0].max())
+    np.testing.assert_allclose(out, np.broadcast_to(powers / powers.sum(), x.shape), rtol=2e-6)
 
 
 @pytest.mark.parametrize("grid", [1, 2, 5])

@@ -22,6 +22,9 @@ from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import LoadOp, ProgramIdOp, ReduceOp
 
 LINE = 64
+NEAR = (
+    8 << 10
+)  # bytes of a row up to which the next one is fetched into the first cache, else into the second
 
 
 @dataclass(slots=True)
@@ -71,7 +74,7 @@ def _moves(ptr: Value) -> bool:
     return False
 
 
-Row = tuple[str, int]  # address, bytes of an element
+Row = tuple[str, int, int]  # address, bytes of an element, the cache where it is wanted
 
 
 def rows_ahead(lo: Lowering, op: Op) -> list[Row]:
@@ -83,7 +86,9 @@ def rows_ahead(lo: Lowering, op: Op) -> list[Row]:
     for load, cell in ahead.cells.items():
         if contiguous_along(lo, load.ptr, 0, lo.facts.lanes):
             size = elem_of(load.ptr.type).element_ty.storage_bytes
-            found.append((_next_row(lo, load.ptr, cell), size))
+            (length,) = shape_of(load.ptr.type)
+            cache = 1 if length * size <= NEAR else 2
+            found.append((_next_row(lo, load.ptr, cell), size, cache))
     return found
 
 
@@ -101,12 +106,12 @@ def _next_row(lo: Lowering, ptr: Value, cell: str) -> str:
 
 
 def prefetch(lo: Lowering, rows: Sequence[Row], at: Coord, elements: int) -> None:
-    """Ask for `elements` of each row from `at` on: into the second cache."""
+    """Ask for `elements` of each row from `at` on."""
     em = lo.em
     if rows:
         em.declare("void", "llvm.prefetch.p0", "ptr", "i32", "i32", "i32")
-    for address, size in rows:
+    for address, size, cache in rows:
         first = em.op(f"add i64 {address}, {lo.coord_text(at.times(size))}")
         for offset in range(0, elements * size, LINE):
             ptr = em.op(f"inttoptr i64 {em.op(f'add i64 {first}, {offset}')} to ptr")
-            em.stmt(f"call void @llvm.prefetch.p0(ptr {ptr}, i32 0, i32 2, i32 1)")
+            em.stmt(f"call void @llvm.prefetch.p0(ptr {ptr}, i32 0, i32 {4 - cache}, i32 1)")

@@ -72,8 +72,8 @@ def _div(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
     return x.op("fdiv", _ty(t), a, b) if _is_float(t) else quotient(x, t, a, b)
 
 
-# Four bits for each class of the product: quiet NaN, signalling NaN, zero, one, -infinity, infinity, negative, positive,
-# the first lowest. 1: the product is the quotient; 0: the corrected one is.
+# Four bits for each class of the product: quiet NaN, signalling NaN, zero, one, -infinity, infinity, negative,
+# positive, the first lowest. 1: the product is the quotient; 0: the corrected one is.
 PRODUCT_AT_EDGES = 0x110101
 
 

@@ -58,12 +58,12 @@ STREAM_BYTES = 24 << 20  # what a launch writes, from which stores go past the c
 
 def _stream(lo: Lowering, op: Any, plan: Nest) -> str:
     """An i1: whether a store is part of a stream much larger than the caches, to memory that is not read; "" if not
-    known to be of use. Only element-wise kernels ask: others may read what they wrote."""
+    known to be of use. Kernels with loops do not ask: they may read what they wrote."""
     size = elem_of(op.value.type).storage_bytes
     target = base_of(op.ptr)
     loads = dict.fromkeys(base_of(ptr) for ptr in lo.loaded)
     if (
-        not lo.elementwise
+        not lo.straight
         or plan.outer
         or len(plan.group) != 1
         or plan.vectors <= UNROLL

@@ -31,6 +31,7 @@ from tessera.ops import (
     NumProgramsOp,
     PrintOp,
     ProgramIdOp,
+    ReduceOp,
     ReturnOp,
     SpecialRegisterOp,
     StoreOp,
@@ -117,6 +118,7 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
         em.parameter(p)
     lo.exit_label = "exit"
     lo.elementwise = all(_is_simple(op) for op in f.body)
+    lo.straight = all(_is_simple(op) or isinstance(op, ReduceOp) for op in f.body)
     state.arguments = {arg: i for i, arg in enumerate(f.body.args)}
     state.written = written_arguments(f, state.arguments)
     lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
@@ -136,7 +138,7 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
         control.lower_block(lo, f.body)
     em.stmt("br label %exit")
     em.label("exit")
-    if lo.elementwise and platform.machine() in ("x86_64", "AMD64"):
+    if lo.straight and platform.machine() in ("x86_64", "AMD64"):
         em.call_here("void", "llvm.x86.sse.sfence")  # after stores past the caches
     if lo.tiles:
         em.call_here("void", "llvm.x86.tilerelease")

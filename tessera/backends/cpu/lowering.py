@@ -164,6 +164,7 @@ class Lowering:
         self.streaming = False  # stores of whole vectors pass the caches by
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
         self.elementwise = False  # a kernel that only loads, computes and stores
+        self.straight = False  # likewise, and reduces
         self.ahead: Any = (
             None  # rows that are fetched before the program that needs them (ahead.py)
         )

@@ -17,9 +17,9 @@ class CpuFacts:
 
     `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16
     conversions in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits;
-    `edges`: the edges of floats in single instructions (x * 2^n, minNum and maxNum, replaced special cases); `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones;
-    `bytes_dot`: products of four bytes; `tiles`: a matrix unit for bf16 and bytes. `stream_bits`: the width for loops
-    that hardly compute, if not `vector_bits`.
+    `edges`: the edges of floats in single instructions (x * 2^n, minNum and maxNum, replaced special cases);
+    `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones; `bytes_dot`: products of four bytes; `tiles`:
+    a matrix unit for bf16 and bytes. `stream_bits`: the width for loops that hardly compute, if not `vector_bits`.
     """
 
     name: str
