@@ -6,7 +6,7 @@ Both sides ask here, so that they cannot disagree. All figures are bytes; a scra
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from tessera.ir import Op, TileType, elem_of
@@ -101,18 +101,51 @@ def staging(op: DescriptorStoreOp, num_warps: int) -> Staging:
     size, count = boxes.elements, len(boxes.starts)
     if any(c >= size for c in (*offsets.lane, *offsets.warp)):
         return _bands(t, shared, boxes) or Staging(shared, boxes, 0, count)
-    groups = num_warps // GROUP_WARPS
-    while count > 2 and count * size * bits // 8 > STAGING_BYTES:
+    found = _by_groups(t, shared, boxes, num_warps // GROUP_WARPS)
+    return found or Staging(shared, boxes, 0, _buffers(count, size * bits // 8))
+
+
+def _buffers(count: int, size: int) -> int:
+    """How many of `count` buffers of `size` bytes are in shared memory at a time."""
+    while count > 2 and count * size > STAGING_BYTES:
         count //= 2
-    own = size // max(1, groups)
-    apart = [own << i for i in range(groups.bit_length() - 1)]
-    inner = (*offsets.lane, *offsets.warp[:2])
-    if groups < 2 or list(offsets.warp[2:]) != apart or any(c >= own for c in inner):
-        return Staging(shared, boxes, 0, count)
-    if any(own <= c < size for c in offsets.register) or boxes.box[-2] // groups < 8:
-        return Staging(shared, boxes, 0, count)
-    box = (*boxes.box[:-2], boxes.box[-2] // groups, boxes.box[-1])
-    return Staging(shared, replace(boxes, box=box), groups, count)
+    return count
+
+
+def _by_groups(t: Any, shared: LinearLayout, boxes: Boxes, groups: int) -> Staging | None:
+    """Where each group of warps holds rows of its own: in boxes so low that two buffers need little room, if each
+    thread's registers tell the box even so."""
+    found: Staging | None = None
+    height = boxes.box[-2] // max(1, groups) if len(boxes.box) > 1 else 0
+    while groups > 1 and height >= SWIZZLE_ROWS:
+        layout, cut = _lower(shared, boxes, groups, height)
+        offsets = offset_map(t.layout, layout)
+        size = cut.elements * groups
+        apart = [cut.elements << i for i in range(groups.bit_length() - 1)]
+        inner = (*offsets.lane, *offsets.warp[:2])
+        if list(offsets.warp[2:]) != apart or any(c >= cut.elements for c in inner):
+            break
+        if any(cut.elements <= c < size for c in offsets.register):
+            break
+        bytes_of = size * t.elem.storage_bits // 8
+        found = Staging(layout, cut, groups, _buffers(len(cut.starts), bytes_of))
+        if 2 * bytes_of <= STAGING_BYTES or len(t.shape) != 2:
+            break
+        height //= 2
+    return found
+
+
+def _lower(
+    shared: LinearLayout, boxes: Boxes, groups: int, height: int
+) -> tuple[LinearLayout, Boxes]:
+    """Boxes of `height` rows of each group, all groups' behind each other: the layout, and those of the first group."""
+    own, width = boxes.box[-2] // groups, boxes.box[-1]
+    columns = shared.columns("offset")
+    low, high, box = ((width * x).bit_length() - 1 for x in (height, own, own * groups))
+    order = (*columns[:low], *columns[high:box], *columns[box:], *columns[low:high])
+    starts = [(*s[:-2], s[-2] + i, s[-1]) for i in range(0, own, height) for s in boxes.starts]
+    cut = Boxes((*boxes.box[:-2], height, width), boxes.swizzle, tuple(starts))
+    return shared.map_columns("offset", order), cut
 
 
 def _bands(t: Any, shared: LinearLayout, boxes: Boxes) -> Staging | None:

@@ -8,6 +8,12 @@ With .trans (16-bit elements) lane l gets elements (2(l&3), l>>2) and (2(l&3)+1,
 neighbours: a register bit is offset 1, lane bits 2..4 are 2, 4, 8, another register bit picks the row.  x2 and x4 take
 one or two more register bits; lane l then supplies the address of row l & 7 of matrix l >> 3, again a linear map of the
 lane.
+
+Rows that meet in the same banks are spread over the matrices of one instruction: a lane bit that picks a row is added
+to a register bit that picks a matrix, so that lanes with that bit find the words of matrix j in word j ^ mask
+(`flips`), and put them in order by a selection.  E.g. 8-bit elements [K, M], M contiguous in a swizzle of 128 bytes, as
+words along K: lane bits 0 and 1 are rows 4 and 8 of K, the pair's register is row 1, and row 8 has the banks of row 0;
+with the register of row 2 added to it the eight rows are in eight different places.
 """
 
 from __future__ import annotations
@@ -16,8 +22,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .linear import LinearLayout
-from .matrix_ops import Columns, Echelon, LayoutError, images, log2, union
-from .shared import OffsetMap, VectorGroup, count_wavefronts, max_vector, offset_map, vector_groups
+from .matrix_ops import Columns, Echelon, LayoutError, apply, images, log2, union
+from .shared import (
+    LINE_BITS,
+    OffsetMap,
+    VectorGroup,
+    count_wavefronts,
+    max_vector,
+    offset_map,
+    vector_groups,
+)
 
 ROW_BITS = 128
 """Bits of a row of an 8x8 matrix of ldmatrix."""
@@ -51,7 +65,8 @@ class VectorAccess:
 
 @dataclass(frozen=True, slots=True)
 class MatrixAccess:
-    """ldmatrix or stmatrix .x`count`, `.trans` or not; lane and warp columns give the row address of each lane."""
+    """ldmatrix or stmatrix .x`count`, `.trans` or not; lane and warp columns give the row address of each lane.
+    `flips`: (lane bit, mask); in lanes with that bit word j of a group is at j ^ mask."""
 
     count: int
     trans: bool
@@ -59,6 +74,7 @@ class MatrixAccess:
     warp: Columns
     groups: tuple[MatrixGroup, ...]
     wavefronts: int
+    flips: tuple[tuple[int, int], ...] = ()
 
     @property
     def thread_mask(self) -> int:
@@ -78,8 +94,9 @@ def vector_access(offsets: OffsetMap, elem_bits: int, limit_bits: int = 128) -> 
 
 def _fits(
     offsets: OffsetMap, elem_bits: int, trans: bool, live: Sequence[int]
-) -> tuple[list[int], list[int]] | None:
-    """(register bits of a word, offsets of the 3 row bits) if the map has the shape that the instruction needs."""
+) -> tuple[list[int], list[int], int] | None:
+    """(register bits of a word, offsets of the 3 row bits, lane bit of the first that a lane bit picks, the others
+    being of the following ones) if the map has the shape that the instruction needs."""
     lane, register = offsets.lane, offsets.register
     if len(lane) != 5 or elem_bits > 32 or elem_bits < 8 or (trans and elem_bits > 16):
         return None
@@ -93,18 +110,38 @@ def _fits(
         if len(within) + 1 != word:
             return None
         pair = [*within, apart[0]]
-        rows = [register[apart[0]], lane[0], lane[1]]
+        rows, first = [register[apart[0]], lane[0], lane[1]], -1
     else:
         if lane[:2] != (1 << word, 2 << word):
             return None
         pair = [b for k in range(word) for b in live if register[b] == 1 << k]
         if len(pair) != word:
             return None
-        rows = list(lane[2:])
+        rows, first = list(lane[2:]), 2
     others = [register[b] for b in live if b not in pair] + rows + list(offsets.warp)
     if any(c & ((1 << row) - 1) for c in others):
         return None
-    return pair, rows
+    return pair, rows, first
+
+
+def _spread(
+    rows: list[int], first: int, registers: Columns, rest: Sequence[int], elem_bits: int
+) -> tuple[list[int], list[tuple[int, int]]]:
+    """Rows in different banks: (their offsets, (lane bit, register bits added to it)), by two register bits at most."""
+    line = LINE_BITS // elem_bits - ROW_BITS // elem_bits
+    banks, found, used = Echelon(), list(rows), 0
+    added: list[tuple[int, int]] = []
+    for i, row in enumerate(rows):
+        if banks.add(row & line) or first + i < 0:
+            continue
+        for mask in (1 << a | 1 << b for a in rest for b in rest):
+            both = row ^ apply(registers, mask)
+            if (used | mask).bit_count() <= 2 and banks.add(both & line):
+                used |= mask
+                found[i] = both
+                added.append((first + i, mask))
+                break
+    return found, added
 
 
 def matrix_access(
@@ -118,10 +155,13 @@ def matrix_access(
     fit = _fits(offsets, elem_bits, trans, live)
     if fit is None:
         return None
-    pair, rows = fit
+    pair, rows, first = fit
     register = offsets.register
     rest = [b for b in live if b not in pair]
-    picked = [b for b in rest if not register[b] >> slot_bits][:2]
+    inside = [b for b in rest if not register[b] >> slot_bits]
+    rows, added = _spread(rows, first, register, inside, elem_bits)
+    inside.sort(key=lambda b: not any(mask >> b & 1 for _, mask in added))
+    picked = inside[:2]
     repeated = [b for b in rest if b not in picked]
     address = rows + [register[b] for b in picked] + [0] * (2 - len(picked))
     within = images([1 << b for b in pair])
@@ -134,7 +174,10 @@ def matrix_access(
         groups.append(MatrixGroup(offset, words))
     count = 1 << len(picked)
     passes = count * count_wavefronts(images(rows), elem_bits, ROW_BITS // elem_bits)
-    return MatrixAccess(count, trans, tuple(address), offsets.warp, tuple(groups), passes)
+    flips = tuple(
+        [(bit, sum(1 << i for i, b in enumerate(picked) if mask >> b & 1)) for bit, mask in added]
+    )
+    return MatrixAccess(count, trans, tuple(address), offsets.warp, tuple(groups), passes, flips)
 
 
 def ldmatrix_plan(dist: LinearLayout, shared: LinearLayout, elem_bits: int) -> MatrixAccess | None:
@@ -169,6 +212,8 @@ def _gather_cost(access: Access, elem_bits: int) -> float:
 def access_cost(access: Access, elem_bits: int) -> float:
     """Shared-memory passes plus issue slots of one warp for the whole access."""
     each = access.wavefronts + 1.0 + _gather_cost(access, elem_bits)
+    if isinstance(access, MatrixAccess):
+        each += access.count * len(access.flips)
     mask = access.thread_mask
     bases = len({group.offset & mask for group in access.groups})
     return len(access.groups) * each + 0.5 * bases
@@ -206,5 +251,6 @@ def round_groups(access: Access, slot_bits: int, number: int) -> Access:
         ]
     )
     return MatrixAccess(
-        access.count, access.trans, access.lane, access.warp, matrices, access.wavefronts
-    )
+        access.count, access.trans, access.lane, access.warp, matrices, access.wavefronts,
+        access.flips,
+    )  # fmt: skip

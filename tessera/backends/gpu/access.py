@@ -117,6 +117,20 @@ def _matrix_word(elem: Any) -> WordShape:
     return WordShape("i32", 32, 1, 32 // memory_bits(elem))
 
 
+def flipped(fl: FunctionLowering, words: list[str], access: MatrixAccess) -> list[str]:
+    """The words of a group in their places, where lanes have them in different ones."""
+    for bit, mask in access.flips:
+        lane = fl.lane
+        with fl.w.hoist():
+            here = fl.w.pure(f"and i32 {lane}, {1 << bit}")
+            here = fl.w.pure(f"icmp ne i32 {here}, 0")
+        words = [
+            fl.w.pure(f"select i1 {here}, i32 {words[i ^ mask]}, i32 {x}")
+            for i, x in enumerate(words)
+        ]
+    return words
+
+
 def write(
     fl: FunctionLowering,
     elem: Any,
@@ -132,6 +146,7 @@ def write(
         for group in access.groups:
             base, at = addresses.at(group.offset)
             words = [pack(fl, elem, [names[r] for r in rs], word)[0] for rs in group.words]
+            words = flipped(fl, words, access)
             fl.target.store_matrix(fl.w, base, at, words, access.trans)
         return
     shape = word_shape(elem, access.vec)
@@ -166,6 +181,7 @@ class Reader:
         base, at = self._addresses.at(access.groups[number].offset)
         if isinstance(access, MatrixAccess):
             words = fl.target.load_matrix(fl.w, base, at, access.count, access.trans)
+            words = flipped(fl, words, access)
         else:
             words = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
         for r, name in zip(
