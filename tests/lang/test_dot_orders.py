@@ -76,7 +76,7 @@ def laid(x: np.ndarray, turned: bool) -> np.ndarray:
 @pytest.mark.parametrize("tile", [(128, 64, 64, 8), (64, 128, 32, 4), (64, 128, 64, 8)])
 @pytest.mark.parametrize("through", ["pointers", "descriptors"])
 @pytest.mark.parametrize(("a_turned", "b_turned"), [(0, 0), (0, 1), (1, 0), (1, 1)])
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [*DTYPES, "fp8e5 fp8e4nv"])
 def test_orders(
     device: Any, dtype: str, a_turned: int, b_turned: int, through: str, tile: tuple[int, ...]
 ) -> None:
@@ -84,7 +84,11 @@ def test_orders(
     rng = np.random.default_rng(4)
     a, b = numbers(rng, dtype, m, k), numbers(rng, dtype, k, n)
     acc = "i32" if dtype == "i8" else "fp32"
-    x, y = (device.array(laid(v, bool(t)), dtype) for v, t in ((a, a_turned), (b, b_turned)))
+    types = (dtype.split()[0], dtype.split()[-1])
+    x, y = (
+        device.array(laid(v, bool(t)), kind)
+        for v, t, kind in zip((a, b), (a_turned, b_turned), types, strict=True)
+    )
     bm, bn, bk, warps = tile
     grid = (-(-m // bm), -(-n // bn))
     to = tl.int32 if dtype == "i8" else tl.float32

@@ -169,7 +169,7 @@ def _store(fl: FunctionLowering, op: DescriptorStoreOp) -> None:
     row = p.tensor_store(len(boxes.box), "" if op.kind == "store" else op.kind)
     start: int = op.attrs["scratch"]
     size, group = how.elements * bits // 8, _group(fl) if how.groups else "0"
-    moved = w.mul("i32", group, str(boxes.box[-2] if how.groups else 0))
+    moved = w.mul("i32", group, str(t.shape[-2] // how.groups if how.groups else 0))
     step = count if access.thread_mask >= how.elements else max(1, buffers // 2)
     for first in range(0, count, step):
         members = range(first, first + step)
