@@ -311,8 +311,7 @@ def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:
 
 
 # --- for ----------------------------------------------------------------------------------------------------
-@executes(ForOp)
-def _for(lo: Lowering, op: ForOp) -> None:
+def lower_for(lo: Lowering, op: ForOp) -> None:
     em = lo.em
     t = op.lb.type
     lb, ub, step = (
@@ -320,9 +319,9 @@ def _for(lo: Lowering, op: ForOp) -> None:
     )
     first, by = lo.scalar(op.lb), lo.scalar(op.step)
     down = isinstance(by.const, int) and by.const < 0
-    sums = frozenset(i for i in range(len(op.inits)) if not down and _is_sum(op, i))
-    slots = _initial(lo, op, op.inits, sums)
-    _clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
+    sums = frozenset(i for i in range(len(op.inits)) if not down and starts_at_zero(op, i))
+    slots = initial(lo, op, op.inits, sums)
+    clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
     enter(lo, op, repeats=True)
     if down:
         assert isinstance(by.const, int)
@@ -336,15 +335,15 @@ def _for(lo: Lowering, op: ForOp) -> None:
         if sums:
             start = em.op(f"icmp eq i64 {i}, {lb}")
             lo.fresh |= {op.carried[k]: start for k in sums}
-        _body(lo, op.body, op.carried, slots)
-    _leave(lo, op, slots)
+        body(lo, op.body, op.carried, slots)
+    leave(lo, op, slots)
 
 
 def _start(lo: Lowering, op: ForOp) -> str:
     return cast(lo.lanes(1), lo.scalar_text(op.lb), op.lb.type, int64)
 
 
-def _initial(
+def initial(
     lo: Lowering, op: Op, inits: Sequence[Value], unset: frozenset[int] = frozenset()
 ) -> list[Slot]:
     slots = [_adopt(lo, op, v) or new_slot(lo, v.type) for v in inits]
@@ -355,7 +354,7 @@ def _initial(
     return slots
 
 
-def _is_sum(op: ForOp, i: int) -> bool:
+def starts_at_zero(op: ForOp, i: int) -> bool:
     """Whether a carried tile starts at zero and is only added to, by products of each iteration."""
     init, arg = op.inits[i], op.carried[i]
     if not isinstance(init.op, ConstOp) or init.op.value or len(arg.uses) != 1:
@@ -365,7 +364,7 @@ def _is_sum(op: ForOp, i: int) -> bool:
     return dot and len(shape_of(arg.type)) == 2 and elem_of(arg.type) in (float32, float64, int32)
 
 
-def _clear_unless_run(lo: Lowering, op: ForOp, slots: list[Slot], lb: str, ub: str) -> None:
+def clear_unless_run(lo: Lowering, op: ForOp, slots: list[Slot], lb: str, ub: str) -> None:
     """Sums that the first iteration takes for zero without reading them: zero where there is none."""
     if not slots:
         return
@@ -385,7 +384,7 @@ def _adopt(lo: Lowering, op: Op, v: Value) -> Buffer | None:
     return own
 
 
-def _body(lo: Lowering, block: Block, args: Sequence[Value], slots: Sequence[Slot]) -> None:
+def body(lo: Lowering, block: Block, args: Sequence[Value], slots: Sequence[Slot]) -> None:
     kept = {*lo.buffers, *lo.uniform}
     for v, slot in zip(args, slots, strict=True):
         read_slot(lo, v, slot, block)
@@ -397,7 +396,7 @@ def _body(lo: Lowering, block: Block, args: Sequence[Value], slots: Sequence[Slo
     _forget(lo, kept, slots)
 
 
-def _leave(lo: Lowering, op: Op, slots: Sequence[Slot]) -> None:
+def leave(lo: Lowering, op: Op, slots: Sequence[Slot]) -> None:
     if op.all_effects() & Effect.WRITE:
         lo.memory_changed()
     for r, slot in zip(op.results, slots, strict=True):
@@ -411,7 +410,7 @@ _ATOMICS = (memory.AtomicCasOp, memory.AtomicRmwOp)
 @executes(WhileOp)
 def _while(lo: Lowering, op: WhileOp) -> None:
     em = lo.em
-    slots = _initial(lo, op, op.inits)
+    slots = initial(lo, op, op.inits)
     enter(lo, op, repeats=True)
     before, after = op.regions
     passed = before.terminator.operands[1:]
@@ -444,7 +443,7 @@ def _while(lo: Lowering, op: WhileOp) -> None:
         _forget(lo, kept, [*slots, *out])
         em.stmt(f"br label %head{k}")
         em.label(f"done{k}")
-    _leave(lo, op, out)
+    leave(lo, op, out)
 
 
 # --- calls --------------------------------------------------------------------------------------------------

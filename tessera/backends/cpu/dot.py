@@ -38,7 +38,7 @@ from tessera.backends.cpu.plan import fill, finish_side, materialise, prepare
 from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.tiles import ROWS, WORDS, tile_product
 from tessera.backends.cpu.turn import Convert, turned_dimension
-from tessera.backends.cpu.values import Val
+from tessera.backends.cpu.values import Coord, Val
 from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32
 from tessera.ir import Effect, Value, elem_of, shape_of
 from tessera.ops import AddOp, ConstOp, DotOp, MulOp, SubOp
@@ -100,6 +100,10 @@ def _dot(lo: Lowering, op: DotOp) -> None:
     acc = elem_of(op.acc.type)
     if acc.is_int() and acc is not int32:
         raise unsupported(op, f"a dot with an accumulator of {acc}")
+    if op in lo.packs:
+        lo.packs[op]()
+        lo.keep(op.result, lo.buffers[op.acc])
+        return
     if _postponed(op):
         lo.chained[op] = None  # it runs together with the dot that adds to its result
         return
@@ -149,13 +153,16 @@ def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero:
     rights = _rights(lo, links, scheme, m, n)
     lefts = _lefts(lo, links, scheme, len(rights) == 1)
     if len(rights) == 1 and isinstance(rights[0], Panels):
-        rights = [replace(rights[0], first=i * words) for i in range(len(links))]
+        rights = [replace(rights[0], first=Coord(i * words)) for i in range(len(links))]
     if len(lefts) == 1:
         terms = [(lefts[0], rights[0], words * len(links))]
     else:
         terms = [(a, b, words) for a, b in zip(lefts, rights, strict=True)]
     word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
-    p = Product(c.elem, m, n, terms, c.ptr, zero, word)
+    multiply(lo, scheme, Product(c.elem, m, n, terms, c.ptr, zero, word))
+
+
+def multiply(lo: Lowering, scheme: Scheme, p: Product) -> None:
     if scheme.kind == "tiles":
         tile_product(lo, p)
     else:
@@ -169,13 +176,17 @@ def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int, n: int) ->
         found = [x for x in places if x is not None]
         if len(found) == len(links) and all_inside(lo, [op.b for op in links]) == "true":
             return list(found)
+    return [packed(lo, links, form_of(lo, links[0], scheme))]
+
+
+def form_of(lo: Lowering, op: DotOp, scheme: Scheme) -> Form:
+    """How B is packed."""
+    n = shape_of(op.b.type)[1]
     if scheme.kind == "tiles":
-        form = Form(scheme.t, scheme.group, panels(n, WORDS, 2))
-    else:
-        bias = 128 if scheme.kind == "bytes" else 0
-        acc = compute_type(elem_of(links[0].acc.type))
-        form = Form(scheme.t, scheme.group, column_panels(lo, acc, n), bias)
-    return [packed(lo, links, form)]
+        return Form(scheme.t, scheme.group, panels(n, WORDS, 2))
+    bias = 128 if scheme.kind == "bytes" else 0
+    acc = compute_type(elem_of(op.acc.type))
+    return Form(scheme.t, scheme.group, column_panels(lo, acc, n), bias)
 
 
 def _lefts(lo: Lowering, links: list[DotOp], scheme: Scheme, join: bool) -> list[Left]:
@@ -237,7 +248,7 @@ def _fill_side_by_side(lo: Lowering, buffer: Buffer, links: list[DotOp]) -> None
     k = width // len(links)
     for i, op in enumerate(links):
         part = replace(buffer, shape=(m, k), pitch=width, offset=i * k)
-        fill(lo, part, op.a, _casting(lo, elem_of(op.a.type), buffer.elem))
+        fill(lo, part, op.a, casting(lo, elem_of(op.a.type), buffer.elem))
     buffer.version = lo.new_version()
 
 
@@ -290,7 +301,7 @@ def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
     source = elem_of(v.type)
     prepare(lo, [v], op)
     buffer = lo.allocate(t, shape_of(v.type))
-    fill(lo, buffer, v, _casting(lo, source, t))
+    fill(lo, buffer, v, casting(lo, source, t))
     finish_side(lo)
     buffer.version = lo.new_version()
     lo.temporaries.append(buffer)
@@ -308,7 +319,7 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
         return own, lo.fresh.get(v, "false")
     buffer = _scaled_in_place(lo, v, t) or lo.allocate(t, shape)
     prepare(lo, [v], op, keep_top=False)
-    fill(lo, buffer, v, _casting(lo, elem_of(v.type), t))
+    fill(lo, buffer, v, casting(lo, elem_of(v.type), t))
     finish_side(lo)
     return buffer, "false"
 
@@ -336,7 +347,7 @@ def _one_source(lo: Lowering, v: Value) -> Value | None:
     return next((x for x in found if x is not None), None)
 
 
-def _casting(lo: Lowering, source: dtype, t: dtype) -> Convert:
+def casting(lo: Lowering, source: dtype, t: dtype) -> Convert:
     def convert(x: Val) -> Val:
         return (
             Val(t, x.lanes, cast(lo.lanes(x.lanes), lo.text(x, x.lanes), source, t))
@@ -350,7 +361,7 @@ def _casting(lo: Lowering, source: dtype, t: dtype) -> Convert:
 def rounded(lo: Lowering, c: Buffer, acc: dtype) -> Buffer:
     """The result in the accumulator's type."""
     buffer = lo.allocate(acc, c.shape)
-    change = _casting(lo, c.elem, acc)
+    change = casting(lo, c.elem, acc)
     each(lo, nest(lo, c.shape), lambda at: to_buffer(lo, buffer, at, change(lo.from_buffer(c, at))))
     buffer.version = lo.new_version()
     return buffer

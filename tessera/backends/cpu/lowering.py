@@ -147,6 +147,7 @@ class Lowering:
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
         self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
+        self.packs: dict[Op, Callable[[], None]] = {}  # dots of which only the operands are packed now
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}
         self.align: dict[str, int] = {}  # of loop indices: a power of two that divides it

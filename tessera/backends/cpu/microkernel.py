@@ -7,6 +7,7 @@ into narrower column panels. A word may hold two bf16 or four bytes, all of whic
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from tessera.backends.cpu.lowering import Lowering
@@ -33,6 +34,7 @@ class Product:
     zero: str
     word: str = ""
     unroll: int = UNROLL_K
+    steps: str = ""  # an i64: how often each term's words follow one another
 
     @property
     def element(self) -> str:
@@ -100,11 +102,21 @@ def _micro(
     for a, b, depth in p.terms:
         wide = p.unroll if b.affine else 1
         unroll = next(u for u in (wide, 2, 1) if u <= wide and depth % u == 0)
-        with em.loop(0, depth, unroll) as k0:
-            _steps(lo, p, cells, (a, b), (row, lo.index(k0, unroll, depth), column), unroll, lanes)
+        with along_k(lo, p, depth, unroll) as k0:
+            _steps(lo, p, cells, (a, b), (row, lo.index(k0, unroll, 1 << 31 if p.steps else depth), column), unroll, lanes)
     for line, ptrs in zip(cells, targets, strict=True):
         for cell, ptr in zip(line, ptrs, strict=True):
             em.stmt(f"store {ty} {em.here(f'load {ty}, ptr {cell}')}, ptr {ptr}, align {align}")
+
+
+def along_k(
+    lo: Lowering, p: Product, words: int, step: int
+) -> AbstractContextManager[int | str]:
+    """A loop over the words of a term."""
+    if not p.steps:
+        return lo.em.loop(0, words, step)
+    end = lo.em.op(f"mul i64 {p.steps}, {words}")
+    return lo.em.counted("0", end, str(step), always=True, guarded=False)
 
 
 def _bias(lo: Lowering, p: Product, column: Coord, offset: int, lanes: int) -> str:

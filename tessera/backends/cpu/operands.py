@@ -12,7 +12,7 @@ from tessera.backends.cpu.loops import prefix_masks, slope
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.plan import contiguous_along, contiguous_dimension, prepare
 from tessera.backends.cpu.text import scalar_type
-from tessera.backends.cpu.values import Coord, Point
+from tessera.backends.cpu.values import ZERO, Coord, Point
 from tessera.dtypes import dtype
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import (
@@ -105,12 +105,12 @@ class Panels:
     word: str  # LLVM type
     depth: int
     bias: str = ""
-    first: int = 0
+    first: Coord = ZERO
     affine: bool = True
 
     def row(self, lo: Lowering, k: Coord, column: Coord, width: int) -> str:
         """Address of row `k` of the panel of `width` columns that begins at `column`."""
-        at = lo.coord_text(column.times(self.depth).plus(k.shifted(self.first).times(width)))
+        at = lo.coord_text(column.times(self.depth).plus(k.plus(self.first).times(width)))
         return lo.em.op(f"getelementptr {self.word}, ptr {self.ptr}, i64 {at}")
 
 

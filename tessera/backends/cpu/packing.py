@@ -69,12 +69,12 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
         prepare(lo, [op.b], op)
     size = -(-depth * n * form.word_bytes // 64) * 64
     sums = -(-n * 4 // 64) * 64 if form.bias else 0
-    tags = _tags(lo, links)
+    tags = tags_of(lo, [op.b for op in links])
     if tags is None or size + sums > RING_BYTES:
         buffers = [lo.allocate(form.t, (size // form.t.storage_bytes,)), lo.allocate(int32, (n,))]
         lo.temporaries += buffers
         target = Panels(buffers[0].ptr, form.word, depth, buffers[1].ptr if form.bias else "")
-        _fill(lo, form, links, target)
+        _fill(lo, form, links, target, depth)
         finish_side(lo)
         return target
     base, keys = _slot(lo, links[0], size + sums, len(tags))
@@ -87,7 +87,7 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
         same = lo.em.op(f"icmp eq i64 {lo.em.here(f'load i64, ptr {place}, align 8')}, {tag}")
         known = lo.em.op(f"and i1 {known}, {same}")
     with lo.em.branch(known, negate=True):
-        _fill(lo, form, links, target)
+        _fill(lo, form, links, target, depth)
         for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
             kept = tag if i else lo.em.op(f"select i1 {inside}, i64 {tag}, i64 0")
             lo.em.stmt(f"store i64 {kept}, ptr {place}, align 8")
@@ -137,13 +137,13 @@ def _loop_around(op: Op) -> ForOp | None:
     return parent
 
 
-def _tags(lo: Lowering, links: list[DotOp]) -> list[str] | None:
-    """i64s that the addresses of all elements of B follow from; None where they do not, or the elements may change."""
+def tags_of(lo: Lowering, values: list[Value]) -> list[str] | None:
+    """i64s that the addresses of all elements of operands follow from; None where they do not, or the elements may change."""
     found: dict[str, None] = {}
     before: Value | None = None
-    for op in links:
-        load = op.b.op
-        if not isinstance(load, LoadOp) or not lo.lazy(op.b) or load.volatile:
+    for v in values:
+        load = v.op
+        if not isinstance(load, LoadOp) or not lo.lazy(v) or load.volatile:
             return None
         if not _constant_memory(lo, load.ptr) or not separable(load.ptr):
             return None
@@ -224,12 +224,13 @@ def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:
 
 
 # --- packing ---------------------------------------------------------------------------------------------------
-def _fill(lo: Lowering, form: Form, links: list[DotOp], target: Panels) -> None:
+def fill_panels(lo: Lowering, form: Form, links: list[DotOp], target: Panels) -> None:
+    """B of `links`, one under the other."""
     k, _ = shape_of(links[0].b.type)
     lanes = min(lo.facts.lanes, form.panels[0][0])
     whole = all(width == lanes for width, *_ in form.panels)
     for i, op in enumerate(links):
-        part = replace(target, first=i * (k // form.group))
+        part = replace(target, first=target.first.shifted(i * (k // form.group)))
         read = _reader(lo, form, op.b)
         if (
             whole
@@ -241,8 +242,6 @@ def _fill(lo: Lowering, form: Form, links: list[DotOp], target: Panels) -> None:
             _fill_turned(lo, form, k // form.group, part, read, lanes)
         else:
             _fill_rows(lo, form, k // form.group, part, read)
-    if form.bias:
-        _fill_bias(lo, form, target)
 
 
 Read = Callable[[Point], str]
@@ -337,8 +336,15 @@ def _put(lo: Lowering, form: Form, text: str, row: str, offset: int, lanes: int)
     em.stmt(f"store {ty} {text}, ptr {where}, align {form.word_bytes}")
 
 
-def _fill_bias(lo: Lowering, form: Form, target: Panels) -> None:
-    """bias[n] = form.bias * Σ over k, for products of bytes: the sum of a word by the product's own instruction."""
+def _fill(lo: Lowering, form: Form, links: list[DotOp], target: Panels, depth: int) -> None:
+    fill_panels(lo, form, links, target)
+    if form.bias:
+        fill_bias(lo, form, target, str(depth))
+
+
+def fill_bias(lo: Lowering, form: Form, target: Panels, depth: str) -> None:
+    """bias[n] = form.bias * Σ over `depth` rows, for products of bytes: the sum of a word by the product's own
+    instruction."""
     em = lo.em
     for lanes, vectors, first, count in form.panels:
         width, ty = lanes * vectors, f"<{lanes} x i32>"
@@ -347,8 +353,8 @@ def _fill_bias(lo: Lowering, form: Form, target: Panels) -> None:
             cells = [em.alloca(ty) for _ in range(vectors)]
             for cell in cells:
                 em.stmt(f"store {ty} zeroinitializer, ptr {cell}")
-            with em.loop(0, target.depth, 1) as i:
-                row = target.row(lo, lo.index(i, 1, target.depth), left, width)
+            with em.counted("0", depth, "1", always=True, guarded=False) as i:
+                row = target.row(lo, lo.index(i, 1, 1 << 31), left, width)
                 for j, cell in enumerate(cells):
                     where = em.op(f"getelementptr i32, ptr {row}, i64 {j * lanes}")
                     words = em.here(f"load {ty}, ptr {where}, align 4")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from tessera.backends.cpu.lowering import Lowering
-from tessera.backends.cpu.microkernel import Product
+from tessera.backends.cpu.microkernel import Product, along_k
 from tessera.backends.cpu.operands import Panels, panels
 from tessera.backends.cpu.values import Coord
 
@@ -77,10 +77,10 @@ def _block(
     em.choose(p.zero, clear, load)
     for a, b, depth in p.terms:
         assert isinstance(b, Panels)
-        step = WORDS if depth > UNROLL_STEPS * WORDS else depth
-        with em.loop(0, depth, step) as k0:
+        step = WORDS if p.steps or depth > UNROLL_STEPS * WORDS else depth
+        with along_k(lo, p, depth, step) as k0:
             for inner in range(0, step, WORDS):
-                k = lo.index(k0, step, depth).shifted(inner)
+                k = lo.index(k0, step, 1 << 31 if p.steps else depth).shifted(inner)
                 lefts = [a.strided(lo, row.shifted(ROWS * i), k) for i in range(rows)]
                 right = b.row(lo, k, column, WORDS * columns)
                 _step(lo, name, lefts, right, columns)

@@ -1,0 +1,237 @@
+"""Loops that only sum products: the operands of all steps are packed first, so that sums stay in registers.
+
+    for k in 0, n, 1:  acc = dot(a_k, b_k, acc)
+      →  for k in 0, n, 1:  A[:, k] = a_k;  B[k, :] = b_k
+         for each block of acc:  sum A @ B over all of k in registers
+
+Both operands lie in scratch memory of the thread, in slots of one step each. Beside a slot stand the addresses that it
+was packed from, its tags: programs that share rows or columns take what an earlier one packed (see packing.py for why
+that is sound). All slots of a program follow one another; as many programs' slots are kept as there is room for.
+A loop longer than that is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tessera.backends.cpu import control
+from tessera.backends.cpu.casts import cast
+from tessera.backends.cpu.defer import packs_all_steps, summed_products
+from tessera.backends.cpu.dot import Scheme, casting, form_of, multiply, scheme_of
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes
+from tessera.backends.cpu.microkernel import Product
+from tessera.backends.cpu.operands import Packed, Panels, all_inside
+from tessera.backends.cpu.packing import Form, fill_bias, fill_panels, tags_of
+from tessera.backends.cpu.plan import fill, finish_side, prepare
+from tessera.backends.cpu.values import Val
+from tessera.dtypes import int32, int64
+from tessera.ir import Value, elem_of, shape_of
+from tessera.ops import DotOp, ForOp
+
+RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's second cache
+MOST_SLOTS = 64
+
+
+@executes(ForOp)
+def _for(lo: Lowering, op: ForOp) -> None:
+    if packs_all_steps(op):
+        _summed(lo, op)
+    else:
+        control.lower_for(lo, op)
+
+
+@dataclass(slots=True)
+class Trip:
+    """Where in the loop the packing is: `number` of this step, of `count`, and an i1: the first of them."""
+
+    number: str
+    count: str
+    first: str
+
+
+@dataclass(slots=True)
+class Ring:
+    """Memory of one operand: `slots` steps and one more, so that rows do not begin in the same sets of a cache.
+    `first`: address of the number of the first slot in use."""
+
+    base: str
+    keys: str
+    first: str
+    slots: int
+
+
+def _summed(lo: Lowering, op: ForOp) -> None:
+    em = lo.em
+    t = op.lb.type
+    lb, ub, step = (
+        cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
+    )
+    dots = summed_products(op)
+    sums = frozenset(i for i in range(len(op.inits)) if control.starts_at_zero(op, i))
+    slots = control.initial(lo, op, op.inits, sums)
+    control.clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
+    control.enter(lo, op, repeats=True)
+    pairs = [_Pair.of(lo, dot) for dot in dots]
+    room = min(x.slots for x in pairs)
+    span = em.op(f"mul i64 {step}, {room}")
+    align = min(lo.scalar(op.lb).align, lo.scalar(op.step).align)
+    with em.counted(lb, ub, span, always=False) as start:
+        end = em.call("i64", "llvm.smin.i64", f"i64 {em.op(f'add i64 {start}, {span}')}", f"i64 {ub}")
+        more = em.op(f"sub i64 {em.op(f'sub i64 {end}, {start}')}, 1")
+        count = em.op(f"add i64 {em.op(f'sdiv i64 {more}, {step}')}, 1")
+        with em.counted(start, end, step, always=True, guarded=False) as k:
+            lo.align[k] = align
+            lo.scalars[op.induction] = Val(t, 1, "", True, "0", (k,), align=align)
+            number = em.op(f"sdiv i64 {em.op(f'sub i64 {k}, {start}')}, {step}")
+            trip = Trip(number, count, em.op(f"icmp eq i64 {k}, {start}"))
+            lo.packs = {x.op: lambda x=x: x.pack(lo, trip) for x in pairs}
+            control.body(lo, op.body, op.carried, slots)
+            lo.packs = {}
+        for x in pairs:
+            i = x.op.acc.index - 1
+            c = slots[i]
+            assert isinstance(c, Buffer)
+            zero = em.op(f"icmp eq i64 {start}, {lb}") if i in sums else "false"
+            x.multiply(lo, c, zero, count)
+            c.version = lo.new_version()
+    control.leave(lo, op, slots)
+
+
+@dataclass(slots=True)
+class _Pair:
+    """The operands of one dot, in their rings."""
+
+    op: DotOp
+    scheme: Scheme
+    form: Form
+    slots: int
+    left: Ring | None = None
+    right: Ring | None = None
+    bias: str = ""
+
+    @staticmethod
+    def of(lo: Lowering, op: DotOp) -> _Pair:
+        scheme = scheme_of(lo, op)
+        (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
+        size = scheme.t.storage_bytes * k * max(m, n)
+        return _Pair(op, scheme, form_of(lo, op, scheme), max(1, min(MOST_SLOTS, RING_BYTES // size)))
+
+    def pack(self, lo: Lowering, trip: Trip) -> None:
+        """Both operands of this step, unless they are there."""
+        op, t = self.op, self.scheme.t
+        (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
+        prepare(lo, [op.a, op.b], op)
+        source = casting(lo, elem_of(op.a.type), t)
+
+        def left(ring: Ring, slot: str) -> None:
+            first = lo.em.op(f"mul i64 {slot}, {k * t.storage_bytes}")
+            ptr = lo.em.op(f"getelementptr i8, ptr {ring.base}, i64 {first}")
+            fill(lo, Buffer(ptr, t, (m, k), pitch=self.pitch), op.a, source)
+
+        def right(ring: Ring, slot: str) -> None:
+            fill_panels(lo, self.form, [op], self._panels(lo, ring, slot))
+
+        a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
+        self.left = _kept(lo, op.a, trip, self.slots, a_bytes, left)
+        self.right = _kept(lo, op.b, trip, self.slots, b_bytes, right)
+        finish_side(lo)
+
+    @property
+    def pitch(self) -> int:
+        """Elements from one row of A to the next: a line more than the slots take."""
+        return self.slots * shape_of(self.op.a.type)[1] + 64 // self.scheme.t.storage_bytes
+
+    def _panels(self, lo: Lowering, ring: Ring, slot: str) -> Panels:
+        words = shape_of(self.op.a.type)[1] // self.scheme.group
+        first = lo.index(slot, 1, ring.slots).times(words)
+        return Panels(ring.base, self.form.word, (ring.slots + 1) * words, first=first)
+
+    def multiply(self, lo: Lowering, c: Buffer, zero: str, count: str) -> None:
+        em, scheme = lo.em, self.scheme
+        assert self.left is not None and self.right is not None
+        m, k = shape_of(self.op.a.type)
+        first, second = (em.here(f"load i64, ptr {x.first}") for x in (self.left, self.right))
+        offset = em.op(f"mul i64 {first}, {k * scheme.t.storage_bytes}")
+        ptr = em.op(f"getelementptr i8, ptr {self.left.base}, i64 {offset}")
+        a = Packed(ptr, scheme.word, self.pitch // scheme.group)
+        b = self._panels(lo, self.right, second)
+        if self.form.bias:
+            sums = lo.allocate(int32, (c.shape[1],))
+            b = replace(b, bias=sums.ptr)
+            fill_bias(lo, self.form, b, em.op(f"mul i64 {count}, {k // scheme.group}"))
+            lo.temporaries.append(sums)
+        word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
+        multiply(lo, scheme, Product(c.elem, m, c.shape[1], [(a, b, k // scheme.group)], c.ptr, zero, word, steps=count))
+
+
+def _kept(
+    lo: Lowering, v: Value, trip: Trip, slots: int, size: int, fill_: Callable[[Ring, str], None]
+) -> Ring:
+    """The ring of an operand, in which the slot of this step has been filled."""
+    em = lo.em
+    tags = tags_of(lo, [v])
+    count = len(tags or [])
+    base = _scratch(lo, (slots + 1) * size + 64 * shape_of(v.type)[0])
+    keys = _scratch(lo, slots * count * 8)
+    ring = Ring(base, keys, em.alloca("i64"), slots)
+    if tags is None:
+        with em.branch(trip.first):
+            em.stmt(f"store i64 0, ptr {ring.first}")
+        fill_(ring, trip.number)
+        return ring
+    em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
+    em.at_entry(f"call void @llvm.memset.p0.i64(ptr {keys}, i8 0, i64 {slots * count * 8}, i1 false)")
+    with em.branch(trip.first):
+        _choose(lo, ring, trip, tags)
+    slot = em.here(f"add i64 {em.here(f'load i64, ptr {ring.first}')}, {trip.number}")
+    inside = all_inside(lo, [v])
+    known = inside
+    where = _key(lo, ring, slot, count)
+    places = [em.op(f"getelementptr i64, ptr {where}, i64 {i}") for i in range(count)]
+    for place, tag in zip(places, tags, strict=True):
+        same = em.op(f"icmp eq i64 {em.here(f'load i64, ptr {place}, align 8')}, {tag}")
+        known = em.op(f"and i1 {known}, {same}")
+    with em.branch(known, negate=True):
+        fill_(ring, slot)
+        for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
+            kept = tag if i else em.op(f"select i1 {inside}, i64 {tag}, i64 0")
+            em.stmt(f"store i64 {kept}, ptr {place}, align 8")
+    return ring
+
+
+def _scratch(lo: Lowering, size: int) -> str:
+    """The address of scratch memory of its own."""
+    em, state = lo.em, lo.state
+    first = state.scratch
+    state.scratch += -(-size // 64) * 64
+    where = em.entry_op(f"getelementptr i8, ptr {lo.context}, i64 16")
+    base = em.entry_op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
+    return em.entry_op(f"getelementptr i8, ptr {base}, i64 {first}")
+
+
+def _key(lo: Lowering, ring: Ring, slot: str, count: int) -> str:
+    index = lo.em.op(f"mul i64 {slot}, {count}")
+    return lo.em.op(f"getelementptr i64, ptr {ring.keys}, i64 {index}")
+
+
+def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
+    """Where the slots of this program begin: at those of an earlier program with the same first tag, else in turn."""
+    em = lo.em
+    turn = em.alloca("i64")
+    em.at_entry(f"store i64 0, ptr {turn}")
+    places = em.op(f"udiv i64 {ring.slots}, {trip.count}")
+    mine = em.here(f"load i64, ptr {turn}")
+    own = em.op(f"mul i64 {em.op(f'urem i64 {mine}, {places}')}, {trip.count}")
+    em.stmt(f"store i64 {own}, ptr {ring.first}")
+    found = em.alloca("i64")
+    em.stmt(f"store i64 0, ptr {found}")
+    with em.counted("0", places, "1", always=False, guarded=False) as i:
+        slot = em.op(f"mul i64 {i}, {trip.count}")
+        key = em.here(f"load i64, ptr {_key(lo, ring, slot, len(tags))}, align 8")
+        with em.branch(em.op(f"icmp eq i64 {key}, {tags[0]}")):
+            em.stmt(f"store i64 {slot}, ptr {ring.first}")
+            em.stmt(f"store i64 1, ptr {found}")
+    hit = em.here(f"load i64, ptr {found}")
+    following = em.op(f"sub i64 {em.op(f'add i64 {mine}, 1')}, {hit}")
+    em.stmt(f"store i64 {following}, ptr {turn}")
