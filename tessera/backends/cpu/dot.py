@@ -19,7 +19,7 @@ from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, unsupported
 from tessera.backends.cpu.memory import to_buffer
-from tessera.backends.cpu.microkernel import Product, column_panels, product
+from tessera.backends.cpu.microkernel import Product, column_panels, product, product_rows, row_blocks
 from tessera.backends.cpu.operands import (
     Either,
     InPlace,
@@ -36,7 +36,7 @@ from tessera.backends.cpu.operands import (
 from tessera.backends.cpu.packing import Form, packed
 from tessera.backends.cpu.plan import fill, finish_side, materialise, prepare
 from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
-from tessera.backends.cpu.tiles import ROWS, WORDS, tile_product
+from tessera.backends.cpu.tiles import ROWS, WORDS, tile_blocks, tile_product, tile_product_rows
 from tessera.backends.cpu.turn import Convert, turned_dimension
 from tessera.backends.cpu.values import Coord, Val
 from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32
@@ -167,6 +167,16 @@ def multiply(lo: Lowering, scheme: Scheme, p: Product) -> None:
         tile_product(lo, p)
     else:
         product(lo, p)
+
+
+def multiply_rows(lo: Lowering, scheme: Scheme, p: Product, row: Coord, rows: int) -> None:
+    """One of the blocks below."""
+    (tile_product_rows if scheme.kind == "tiles" else product_rows)(lo, p, row, rows)
+
+
+def blocks_of_rows(lo: Lowering, scheme: Scheme, p: Product) -> list[tuple[int, int, int]]:
+    """(rows of a block, first row, number of blocks)."""
+    return tile_blocks(p) if scheme.kind == "tiles" else row_blocks(lo, p)
 
 
 def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int, n: int) -> list[Right]:

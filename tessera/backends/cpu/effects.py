@@ -48,7 +48,7 @@ def _store(lo: Lowering, op: Any) -> None:
         mask = lo.value(op.mask, at) if op.mask is not None else None
         store_at(lo, lo.value(op.ptr, at), elem, lo.value(op.value, at), mask, at.lanes)
 
-    run(lo, plan, body, values, _stream(lo, op, plan))
+    run(lo, plan, body, values, _stream(lo, op, plan), lo.strips.pop(op, None))
     lo.memory_changed()
 
 

@@ -50,6 +50,16 @@ class Nest:
         return n
 
 
+@dataclass(frozen=True, slots=True)
+class Strips:
+    """Rows of a matrix that are computed in blocks while a nest walks over them. `blocks`: (rows of a block, first row,
+    number of blocks); `make(row, rows)` computes a block, `finish` all rows at once."""
+
+    blocks: list[tuple[int, int, int]]
+    make: Callable[[Coord, int], None]
+    finish: Callable[[], None]
+
+
 def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: int = 0) -> Nest:
     """How to loop over `shape`; `along`: run the vector along this dimension only."""
     width = lanes or lo.facts.lanes
@@ -67,6 +77,12 @@ def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: 
 def _divisor(size: int, most: int) -> int:
     """The largest power of two, at most `most`, that divides `size`."""
     return min(size & -size, most)
+
+
+def places(lo: Lowering, size: int, first: int, count: int) -> Iterator[Coord]:
+    """A loop over `count` blocks of `size` from `first` on: where they begin."""
+    with lo.em.loop(0, count, 1) as i:
+        yield lo.index(i, 1, count).times(size).plus(Coord(first, (), None, first + 1))
 
 
 def group_coords(lo: Lowering, plan: Nest, linear: Coord) -> dict[int, Coord]:
@@ -87,6 +103,7 @@ def each(
     masks: Iterable[Prefix] = (),
     unroll: bool = True,
     stream: str = "",
+    strips: Strips | None = None,
 ) -> None:
     """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop.
 
@@ -111,7 +128,17 @@ def each(
             visit(depth + 1)
 
     lo.memo = {}
-    visit(0)
+    if strips is not None and plan.outer == (0,) and not unrolled:
+        for rows, first, count in strips.blocks:
+            for top in places(lo, rows, first, count):
+                strips.make(top, rows)
+                with lo.em.loop(0, rows, 1) as i:
+                    coords[0] = top.plus(lo.index(i, 1, rows))
+                    _vector_loop(lo, plan, coords, body, splits, unrolled, stream)
+    else:
+        if strips is not None:
+            strips.finish()
+        visit(0)
     lo.memo = {}
 
 

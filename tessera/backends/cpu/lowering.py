@@ -148,6 +148,7 @@ class Lowering:
         self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
         self.packs: dict[Op, Callable[[], None]] = {}  # dots of which only the operands are packed now
+        self.strips: dict[Op, Any] = {}  # stores that compute a product while they walk over it
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}
         self.align: dict[str, int] = {}  # of loop indices: a power of two that divides it

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from tessera.backends.cpu.loops import places
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import Left, Panel, Panels, Right, panels
 from tessera.backends.cpu.text import lane_type, scalar_type, vector_type
@@ -59,16 +60,23 @@ def split_rows(total: int, most: int) -> list[tuple[int, int, int]]:
     return [(big, 0, extra), (big - 1, big * extra, blocks - extra)]
 
 
+def row_blocks(lo: Lowering, p: Product) -> list[tuple[int, int, int]]:
+    return split_rows(p.m, lo.facts.dot_rows)
+
+
 def product(lo: Lowering, p: Product) -> None:
     for width, vectors, first, count in column_panels(lo, p.t, p.n):
-        with lo.em.loop(0, count, 1) as panel:
-            column = lo.index(panel, 1, count).times(width * vectors)
-            column = column.plus(Coord(first, (), None, first + 1))
-            for rows, row0, blocks in split_rows(p.m, lo.facts.dot_rows):
-                with lo.em.loop(0, blocks, 1) as block:
-                    row = lo.index(block, 1, blocks).times(rows)
-                    row = row.plus(Coord(row0, (), None, row0 + 1))
+        for column in places(lo, width * vectors, first, count):
+            for rows, row0, blocks in row_blocks(lo, p):
+                for row in places(lo, rows, row0, blocks):
                     _micro(lo, p, rows, vectors, width, row, column)
+
+
+def product_rows(lo: Lowering, p: Product, row: Coord, rows: int) -> None:
+    """One block of rows."""
+    for width, vectors, first, count in column_panels(lo, p.t, p.n):
+        for column in places(lo, width * vectors, first, count):
+            _micro(lo, p, rows, vectors, width, row, column)
 
 
 def _micro(
@@ -116,7 +124,7 @@ def along_k(
     if not p.steps:
         return lo.em.loop(0, words, step)
     end = lo.em.op(f"mul i64 {p.steps}, {words}")
-    return lo.em.counted("0", end, str(step), always=True, guarded=False)
+    return lo.em.counted("0", end, str(step), always=True)
 
 
 def _bias(lo: Lowering, p: Product, column: Coord, offset: int, lanes: int) -> str:

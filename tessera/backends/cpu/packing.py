@@ -353,7 +353,7 @@ def fill_bias(lo: Lowering, form: Form, target: Panels, depth: str) -> None:
             cells = [em.alloca(ty) for _ in range(vectors)]
             for cell in cells:
                 em.stmt(f"store {ty} zeroinitializer, ptr {cell}")
-            with em.counted("0", depth, "1", always=True, guarded=False) as i:
+            with em.counted("0", depth, "1", always=True) as i:
                 row = target.row(lo, lo.index(i, 1, 1 << 31), left, width)
                 for j, cell in enumerate(cells):
                     where = em.op(f"getelementptr i32, ptr {row}, i64 {j * lanes}")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from tessera.backends.cpu.loops import Nest, Prefix, each, nest, prefix_masks
+from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
 from tessera.backends.cpu.turn import Convert, turned_dimension, turned_fill
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit
@@ -138,10 +138,12 @@ def run(
     body: Callable[[Point], None],
     values: Iterable[Value],
     stream: str = "",
+    strips: Strips | None = None,
 ) -> None:
     """The nest of a root that uses `values` at its points; buffers filled on the side are valid afterwards."""
     values = list(values)
-    each(lo, repeated(lo, plan, values), body, masks_of(lo, values, plan), stream=stream)
+    masks = masks_of(lo, values, plan)
+    each(lo, repeated(lo, plan, values), body, masks, stream=stream, strips=strips)
     finish_side(lo)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 
+from tessera.backends.cpu.loops import places
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.microkernel import Product, along_k
 from tessera.backends.cpu.operands import Panels, panels
@@ -33,17 +34,23 @@ def configure(lo: Lowering) -> None:
 
 def tile_product(lo: Lowering, p: Product) -> None:
     """Extents of c are multiples of 16, those of k of 16 words."""
+    for rows, first, blocks in tile_blocks(p):
+        for row in places(lo, rows, first, blocks):
+            tile_product_rows(lo, p, row, rows)
+
+
+def tile_blocks(p: Product) -> list[tuple[int, int, int]]:
+    """(rows of a block, first row, number of blocks)."""
+    return [(height * rows, first, count) for height, rows, first, count in panels(p.m, ROWS, 2)]
+
+
+def tile_product_rows(lo: Lowering, p: Product, row: Coord, rows: int) -> None:
+    """One block of rows."""
     configure(lo)
     name = "llvm.x86.tdpbf16ps" if p.word == "pair" else "llvm.x86.tdpbssd"
-    for height, rows, first_row, blocks in panels(p.m, ROWS, 2):
-        with lo.em.loop(0, blocks, 1) as block:
-            row = lo.index(block, 1, blocks).times(height * rows)
-            row = row.plus(Coord(first_row, (), None, first_row + 1))
-            for width, columns, first, count in panels(p.n, WORDS, 2):
-                with lo.em.loop(0, count, 1) as panel:
-                    column = lo.index(panel, 1, count).times(width * columns)
-                    column = column.plus(Coord(first, (), None, first + 1))
-                    _block(lo, p, name, (rows, columns), row, column)
+    for width, columns, first, count in panels(p.n, WORDS, 2):
+        for column in places(lo, width * columns, first, count):
+            _block(lo, p, name, (rows // ROWS, columns), row, column)
 
 
 def _tile(lo: Lowering, kind: str, register: int, ptr: str, stride: str) -> None:

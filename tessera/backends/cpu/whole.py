@@ -16,18 +16,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tessera.backends.cpu import control
+from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.defer import packs_all_steps, summed_products
-from tessera.backends.cpu.dot import Scheme, casting, form_of, multiply, scheme_of
+from tessera.backends.cpu.dot import (
+    Scheme,
+    blocks_of_rows,
+    casting,
+    form_of,
+    multiply,
+    multiply_rows,
+    scheme_of,
+)
+from tessera.backends.cpu.loops import Strips
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes
 from tessera.backends.cpu.microkernel import Product
 from tessera.backends.cpu.operands import Packed, Panels, all_inside
 from tessera.backends.cpu.packing import Form, fill_bias, fill_panels, tags_of
 from tessera.backends.cpu.plan import fill, finish_side, prepare
-from tessera.backends.cpu.values import Val
+from tessera.backends.cpu.text import scalar_type
+from tessera.backends.cpu.values import Coord, Val
 from tessera.dtypes import int32, int64
 from tessera.ir import Value, elem_of, shape_of
-from tessera.ops import DotOp, ForOp
+from tessera.ops import DotOp, ForOp, HintOp, StoreOp
 
 RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's second cache
 MOST_SLOTS = 64
@@ -39,6 +50,23 @@ def _for(lo: Lowering, op: ForOp) -> None:
         _summed(lo, op)
     else:
         control.lower_for(lo, op)
+
+
+def only_store(v: Value) -> StoreOp | None:
+    """The one store, in the same block, that a tile reaches, through element-wise operations only."""
+    found: set[StoreOp] = set()
+    todo, seen = [v], {v}
+    while todo:
+        for user, place in todo.pop().uses:
+            if isinstance(user, StoreOp) and place == 1:
+                found.add(user)
+            elif type(user) in TABLE and not isinstance(user, HintOp):
+                todo += [r for r in user.results if r not in seen]
+                seen.update(user.results)
+            else:
+                return None
+    stores = [x for x in found if v.op is not None and x.parent is v.op.parent]
+    return stores[0] if len(stores) == len(found) == 1 else None
 
 
 @dataclass(slots=True)
@@ -67,12 +95,12 @@ def _summed(lo: Lowering, op: ForOp) -> None:
     lb, ub, step = (
         cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
     )
-    dots = summed_products(op)
     sums = frozenset(i for i in range(len(op.inits)) if control.starts_at_zero(op, i))
     slots = control.initial(lo, op, op.inits, sums)
     control.clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
     control.enter(lo, op, repeats=True)
-    pairs = [_Pair.of(lo, dot) for dot in dots]
+    pairs = [_Pair.of(lo, op, dot, sums) for dot in summed_products(op)]
+    results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
     room = min(x.slots for x in pairs)
     span = em.op(f"mul i64 {step}, {room}")
     align = min(lo.scalar(op.lb).align, lo.scalar(op.step).align)
@@ -88,14 +116,21 @@ def _summed(lo: Lowering, op: ForOp) -> None:
             lo.packs = {x.op: lambda x=x: x.pack(lo, trip) for x in pairs}
             control.body(lo, op.body, op.carried, slots)
             lo.packs = {}
-        for x in pairs:
-            i = x.op.acc.index - 1
-            c = slots[i]
-            assert isinstance(c, Buffer)
-            zero = em.op(f"icmp eq i64 {start}, {lb}") if i in sums else "false"
-            x.multiply(lo, c, zero, count)
-            c.version = lo.new_version()
+        for x, c in zip(pairs, results, strict=True):
+            zero = em.op(f"icmp eq i64 {start}, {lb}") if x.fresh else "false"
+            if x.store is None:
+                multiply(lo, x.scheme, x.product(lo, c, zero, count))
+                c.version = lo.new_version()
+                continue
+            last = em.op(f"icmp sge i64 {end}, {ub}")
+            em.stmt(f"store i64 {em.op(f'select i1 {last}, i64 {count}, i64 0')}, ptr {x.count}")
+            with em.branch(last, negate=True):
+                multiply(lo, x.scheme, x.product(lo, c, zero, count))
+                em.stmt(f"store i1 false, ptr {x.zero}")
     control.leave(lo, op, slots)
+    for x, c in zip(pairs, results, strict=True):
+        if x.store is not None:
+            lo.strips[x.store] = x.strips(lo, c)
 
 
 @dataclass(slots=True)
@@ -106,16 +141,25 @@ class _Pair:
     scheme: Scheme
     form: Form
     slots: int
+    place: int  # among the carried values
+    fresh: bool  # the sum starts at zero
+    store: StoreOp | None  # that computes the last product
+    count: str  # address of the steps that this last product has, and
+    zero: str  # of an i1: whether there was none before
     left: Ring | None = None
     right: Ring | None = None
-    bias: str = ""
 
     @staticmethod
-    def of(lo: Lowering, op: DotOp) -> _Pair:
-        scheme = scheme_of(lo, op)
+    def of(lo: Lowering, loop: ForOp, op: DotOp, sums: frozenset[int]) -> _Pair:
+        em, scheme, place = lo.em, scheme_of(lo, op), op.acc.index - 1
         (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
         size = scheme.t.storage_bytes * k * max(m, n)
-        return _Pair(op, scheme, form_of(lo, op, scheme), max(1, min(MOST_SLOTS, RING_BYTES // size)))
+        slots, fresh = max(1, min(MOST_SLOTS, RING_BYTES // size)), place in sums
+        count, zero = em.alloca("i64"), em.alloca("i1", align=1)
+        em.stmt(f"store i64 0, ptr {count}")
+        em.stmt(f"store i1 {str(fresh).lower()}, ptr {zero}")
+        store = only_store(loop.results[place])
+        return _Pair(op, scheme, form_of(lo, op, scheme), slots, place, fresh, store, count, zero)
 
     def pack(self, lo: Lowering, trip: Trip) -> None:
         """Both operands of this step, unless they are there."""
@@ -147,22 +191,42 @@ class _Pair:
         first = lo.index(slot, 1, ring.slots).times(words)
         return Panels(ring.base, self.form.word, (ring.slots + 1) * words, first=first)
 
-    def multiply(self, lo: Lowering, c: Buffer, zero: str, count: str) -> None:
+    def product(self, lo: Lowering, c: Buffer, zero: str, count: str) -> Product:
+        """Of the `count` steps that are packed now."""
         em, scheme = lo.em, self.scheme
         assert self.left is not None and self.right is not None
-        m, k = shape_of(self.op.a.type)
+        k, n = shape_of(self.op.b.type)
         first, second = (em.here(f"load i64, ptr {x.first}") for x in (self.left, self.right))
         offset = em.op(f"mul i64 {first}, {k * scheme.t.storage_bytes}")
         ptr = em.op(f"getelementptr i8, ptr {self.left.base}, i64 {offset}")
         a = Packed(ptr, scheme.word, self.pitch // scheme.group)
-        b = self._panels(lo, self.right, second)
+        b, words = self._panels(lo, self.right, second), k // scheme.group
         if self.form.bias:
-            sums = lo.allocate(int32, (c.shape[1],))
-            b = replace(b, bias=sums.ptr)
-            fill_bias(lo, self.form, b, em.op(f"mul i64 {count}, {k // scheme.group}"))
-            lo.temporaries.append(sums)
+            b = replace(b, bias=lo.allocate(int32, (n,)).ptr)
+            fill_bias(lo, self.form, b, em.op(f"mul i64 {count}, {words}"))
         word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
-        multiply(lo, scheme, Product(c.elem, m, c.shape[1], [(a, b, k // scheme.group)], c.ptr, zero, word, steps=count))
+        return Product(c.elem, c.shape[0], n, [(a, b, words)], c.ptr, zero, word, steps=count)
+
+    def strips(self, lo: Lowering, c: Buffer) -> Strips:
+        """The last product, by blocks of rows: where it is the only one in a buffer of that size."""
+        em, n = lo.em, c.shape[1]
+        zero = em.here(f"load i1, ptr {self.zero}")
+        whole = self.product(lo, c, zero, em.here(f"load i64, ptr {self.count}"))
+        blocks = blocks_of_rows(lo, self.scheme, whole)
+        strip = lo.allocate(c.elem, (max(rows for rows, *_ in blocks), n))
+
+        def make(row: Coord, rows: int) -> None:
+            back = em.op(f"sub i64 0, {lo.coord_text(row.times(n))}")
+            near = em.op(f"getelementptr {scalar_type(c.elem)}, ptr {strip.ptr}, i64 {back}")
+            c.ptr = em.op(f"select i1 {zero}, ptr {near}, ptr {whole.c}")
+            c.version = lo.new_version()
+            multiply_rows(lo, self.scheme, replace(whole, c=c.ptr), row, rows)
+
+        def finish() -> None:
+            multiply(lo, self.scheme, whole)
+            c.version = lo.new_version()
+
+        return Strips(blocks, make, finish)
 
 
 def _kept(
