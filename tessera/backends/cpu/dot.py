@@ -201,7 +201,7 @@ def form_of(lo: Lowering, op: DotOp, scheme: Scheme) -> Form:
 
 def _lefts(lo: Lowering, links: list[DotOp], scheme: Scheme, join: bool) -> list[Left]:
     """A of each link; of all of them as one matrix where they lie side by side, or are copied (and `join`)."""
-    places = [_left_in_place(lo, op, scheme) for op in links]
+    places = [left_in_place(lo, op, scheme) for op in links]
     found = [x for x in places if x is not None]
     if len(found) < len(links):
         return [_copied(lo, part, scheme) for part in ([links] if join else [[x] for x in links])]
@@ -212,7 +212,8 @@ def _lefts(lo: Lowering, links: list[DotOp], scheme: Scheme, join: bool) -> list
     return [_either(lo, [op], x, scheme) for op, x in zip(links, found, strict=True)]
 
 
-def _left_in_place(lo: Lowering, op: DotOp, scheme: Scheme) -> InPlace | None:
+def left_in_place(lo: Lowering, op: DotOp, scheme: Scheme) -> InPlace | None:
+    """A where it lies, if the product can read it there."""
     placed = in_place(lo, op.a, scheme.t)
     if placed is None or (not placed.affine and scheme.group > 1):
         return None

@@ -145,7 +145,7 @@ def tags_of(lo: Lowering, values: list[Value]) -> list[str] | None:
         load = v.op
         if not isinstance(load, LoadOp) or not lo.lazy(v) or load.volatile:
             return None
-        if not _constant_memory(lo, load.ptr) or not separable(load.ptr):
+        if not constant_memory(lo, load.ptr) or not separable(load.ptr):
             return None
         if before is not None and apart(before, load.ptr):
             found[_address(lo, load.ptr, 0, 0)] = None
@@ -182,7 +182,7 @@ def _address(lo: Lowering, ptr: Value, dim: int, at: int) -> str:
     return lo.em.op(f"ptrtoint ptr {text} to i64")
 
 
-def _constant_memory(lo: Lowering, ptr: Value) -> bool:
+def constant_memory(lo: Lowering, ptr: Value) -> bool:
     """Whether nothing that the kernel writes overlaps the array, on assumptions that the launch checks."""
     state = lo.state
     mine = state.arguments.get(argument_of(ptr))

@@ -12,7 +12,7 @@ A loop longer than that is cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tessera.backends.cpu import control
@@ -24,21 +24,34 @@ from tessera.backends.cpu.dot import (
     blocks_of_rows,
     casting,
     form_of,
+    left_in_place,
     multiply,
     multiply_rows,
     scheme_of,
 )
 from tessera.backends.cpu.loops import Strips
-from tessera.backends.cpu.lowering import Buffer, Lowering, executes
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
 from tessera.backends.cpu.microkernel import Product
-from tessera.backends.cpu.operands import Packed, Panels, all_inside
-from tessera.backends.cpu.packing import Form, fill_bias, fill_panels, tags_of
+from tessera.backends.cpu.operands import InPlace, Packed, Panels, all_inside
+from tessera.backends.cpu.packing import Form, constant_memory, fill_bias, fill_panels, tags_of
 from tessera.backends.cpu.plan import fill, finish_side, prepare
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Coord, Val
 from tessera.dtypes import int32, int64
-from tessera.ir import Value, elem_of, shape_of
-from tessera.ops import DotOp, ForOp, HintOp, StoreOp
+from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ops import (
+    AddOp,
+    AddPtrOp,
+    BroadcastOp,
+    ConstOp,
+    DotOp,
+    ExpandDimsOp,
+    ForOp,
+    HintOp,
+    LoadOp,
+    SplatOp,
+    StoreOp,
+)  # fmt: skip
 
 RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's second cache
 MOST_SLOTS = 64
@@ -50,6 +63,30 @@ def _for(lo: Lowering, op: ForOp) -> None:
         _summed(lo, op)
     else:
         control.lower_for(lo, op)
+
+
+def scalar_ops(loop: ForOp) -> list[Op]:
+    """The operations of a loop's body that are executed once an iteration."""
+    return [x for x in loop.body if x.results and not isinstance(x.results[0].type, TileType)]
+
+
+def growth(loop: ForOp, v: Value) -> int | None:
+    """By how much all elements of a value grow from one iteration to the next; None where that is not one number."""
+    op = v.op
+    if v is loop.induction:
+        return loop.step.op.value if isinstance(loop.step.op, ConstOp) else None
+    if op is None and v in loop.carried:
+        following = loop.body.terminator.operands[v.index - 1].op
+        known = isinstance(following, AddOp) and following.lhs is v
+        return following.rhs.op.value if known and isinstance(following.rhs.op, ConstOp) else None
+    if op is None or not op.is_inside(loop):
+        return 0
+    parts = [growth(loop, x) for x in op.operands]
+    if not any(parts) and None not in parts:
+        return 0
+    if isinstance(op, (AddOp, AddPtrOp)):
+        return None if None in parts else sum(x for x in parts if x is not None)
+    return parts[0] if isinstance(op, (SplatOp, BroadcastOp, ExpandDimsOp, HintOp)) else None
 
 
 def only_store(v: Value) -> StoreOp | None:
@@ -65,8 +102,15 @@ def only_store(v: Value) -> StoreOp | None:
                 seen.update(user.results)
             else:
                 return None
-    stores = [x for x in found if v.op is not None and x.parent is v.op.parent]
-    return stores[0] if len(stores) == len(found) == 1 else None
+    (store, *more) = found or (None,)
+    if store is None or more or v.op is None or store.parent is not v.op.parent:
+        return None
+    between = v.op.next
+    while between is not store:
+        if between is None or between.all_effects() & (Effect.WRITE | Effect.SYNC):
+            return None
+        between = between.next
+    return store
 
 
 @dataclass(slots=True)
@@ -91,7 +135,6 @@ class Ring:
 
 def _summed(lo: Lowering, op: ForOp) -> None:
     em = lo.em
-    t = op.lb.type
     lb, ub, step = (
         cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
     )
@@ -99,25 +142,25 @@ def _summed(lo: Lowering, op: ForOp) -> None:
     slots = control.initial(lo, op, op.inits, sums)
     control.clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
     control.enter(lo, op, repeats=True)
-    pairs = [_Pair.of(lo, op, dot, sums) for dot in summed_products(op)]
+    start = Start.of(lo, op)
+    pairs = [_Pair.of(lo, start, dot, sums) for dot in summed_products(op)]
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
-    room = min(x.slots for x in pairs)
-    span = em.op(f"mul i64 {step}, {room}")
-    align = min(lo.scalar(op.lb).align, lo.scalar(op.step).align)
-    with em.counted(lb, ub, span, always=False) as start:
-        end = em.call("i64", "llvm.smin.i64", f"i64 {em.op(f'add i64 {start}, {span}')}", f"i64 {ub}")
-        more = em.op(f"sub i64 {em.op(f'sub i64 {end}, {start}')}, 1")
+    span = em.op(f"mul i64 {step}, {min(x.slots for x in pairs)}")
+    with em.counted(lb, ub, span, always=False) as low:
+        start.save(lo, low, slots)
+        high = em.op(f"add i64 {low}, {span}")
+        end = em.call("i64", "llvm.smin.i64", f"i64 {high}", f"i64 {ub}")
+        more = em.op(f"sub i64 {em.op(f'sub i64 {end}, {low}')}, 1")
         count = em.op(f"add i64 {em.op(f'sdiv i64 {more}, {step}')}, 1")
-        with em.counted(start, end, step, always=True, guarded=False) as k:
-            lo.align[k] = align
-            lo.scalars[op.induction] = Val(t, 1, "", True, "0", (k,), align=align)
-            number = em.op(f"sdiv i64 {em.op(f'sub i64 {k}, {start}')}, {step}")
-            trip = Trip(number, count, em.op(f"icmp eq i64 {k}, {start}"))
+        with em.counted(low, end, step, always=True, guarded=False) as k:
+            start.count(lo, k)
+            number = em.op(f"sdiv i64 {em.op(f'sub i64 {k}, {low}')}, {step}")
+            trip = Trip(number, count, em.op(f"icmp eq i64 {k}, {low}"))
             lo.packs = {x.op: lambda x=x: x.pack(lo, trip) for x in pairs}
             control.body(lo, op.body, op.carried, slots)
             lo.packs = {}
         for x, c in zip(pairs, results, strict=True):
-            zero = em.op(f"icmp eq i64 {start}, {lb}") if x.fresh else "false"
+            zero = em.op(f"icmp eq i64 {low}, {lb}") if x.fresh else "false"
             if x.store is None:
                 multiply(lo, x.scheme, x.product(lo, c, zero, count))
                 c.version = lo.new_version()
@@ -133,6 +176,44 @@ def _summed(lo: Lowering, op: ForOp) -> None:
             lo.strips[x.store] = x.strips(lo, c)
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The scalars of a loop's body in the first of the steps that are packed: `first` is the address of its index,
+    `cells` those of what the loop carries."""
+
+    loop: ForOp
+    first: str
+    cells: dict[Value, str]
+
+    @staticmethod
+    def of(lo: Lowering, loop: ForOp) -> Start:
+        carried = [v for v in loop.carried if not isinstance(v.type, TileType)]
+        cells = {v: lo.em.alloca(scalar_type(v.type), align=8) for v in carried}
+        return Start(loop, lo.em.alloca("i64"), cells)
+
+    def save(self, lo: Lowering, low: str, slots: Sequence[control.Slot]) -> None:
+        em = lo.em
+        em.stmt(f"store i64 {low}, ptr {self.first}")
+        for v, cell in self.cells.items():
+            t = scalar_type(v.type)
+            em.stmt(f"store {t} {em.here(f'load {t}, ptr {slots[v.index - 1]}')}, ptr {cell}")
+
+    def count(self, lo: Lowering, k: str) -> None:
+        """`k` is the loop's index."""
+        align = lo.align[k] = min(lo.scalar(self.loop.lb).align, lo.scalar(self.loop.step).align)
+        v = self.loop.induction
+        lo.scalars[v] = Val(v.type, 1, "", True, "0", (k,), align=align)
+
+    def rewind(self, lo: Lowering) -> None:
+        """Compute the scalars anew."""
+        em = lo.em
+        self.count(lo, em.here(f"load i64, ptr {self.first}"))
+        for v, cell in self.cells.items():
+            lo.scalars[v] = make(v.type, 1, em.here(f"load {scalar_type(v.type)}, ptr {cell}"))
+        for op in scalar_ops(self.loop):
+            control.lower_op(lo, op)
+
+
 @dataclass(slots=True)
 class _Pair:
     """The operands of one dot, in their rings."""
@@ -146,11 +227,12 @@ class _Pair:
     store: StoreOp | None  # that computes the last product
     count: str  # address of the steps that this last product has, and
     zero: str  # of an i1: whether there was none before
-    left: Ring | None = None
+    start: Start
+    left: Ring | InPlace | None = None
     right: Ring | None = None
 
     @staticmethod
-    def of(lo: Lowering, loop: ForOp, op: DotOp, sums: frozenset[int]) -> _Pair:
+    def of(lo: Lowering, start: Start, op: DotOp, sums: frozenset[int]) -> _Pair:
         em, scheme, place = lo.em, scheme_of(lo, op), op.acc.index - 1
         (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
         size = scheme.t.storage_bytes * k * max(m, n)
@@ -158,8 +240,9 @@ class _Pair:
         count, zero = em.alloca("i64"), em.alloca("i1", align=1)
         em.stmt(f"store i64 0, ptr {count}")
         em.stmt(f"store i1 {str(fresh).lower()}, ptr {zero}")
-        store = only_store(loop.results[place])
-        return _Pair(op, scheme, form_of(lo, op, scheme), slots, place, fresh, store, count, zero)
+        store = only_store(start.loop.results[place])
+        form = form_of(lo, op, scheme)
+        return _Pair(op, scheme, form, slots, place, fresh, store, count, zero, start)
 
     def pack(self, lo: Lowering, trip: Trip) -> None:
         """Both operands of this step, unless they are there."""
@@ -177,9 +260,20 @@ class _Pair:
             fill_panels(lo, self.form, [op], self._panels(lo, ring, slot))
 
         a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
-        self.left = _kept(lo, op.a, trip, self.slots, a_bytes, left)
+        self.left = self._in_place(lo) or _kept(lo, op.a, trip, self.slots, a_bytes, left)
         self.right = _kept(lo, op.b, trip, self.slots, b_bytes, right)
         finish_side(lo)
+
+    def _in_place(self, lo: Lowering) -> InPlace | None:
+        """A where it lies, if its steps are one matrix that nothing writes to."""
+        load, op = self.op.a.op, self.op
+        placed = left_in_place(lo, op, self.scheme)
+        if placed is None or not isinstance(load, LoadOp) or load.mask is not None:
+            return None
+        loop = self.start.loop
+        whole = placed.affine and growth(loop, load.ptr) == shape_of(op.a.type)[1]
+        pure = all(type(x) in TABLE or isinstance(x, ConstOp) for x in scalar_ops(loop))
+        return placed if whole and pure and constant_memory(lo, load.ptr) else None
 
     @property
     def pitch(self) -> int:
@@ -196,10 +290,15 @@ class _Pair:
         em, scheme = lo.em, self.scheme
         assert self.left is not None and self.right is not None
         k, n = shape_of(self.op.b.type)
-        first, second = (em.here(f"load i64, ptr {x.first}") for x in (self.left, self.right))
-        offset = em.op(f"mul i64 {first}, {k * scheme.t.storage_bytes}")
-        ptr = em.op(f"getelementptr i8, ptr {self.left.base}, i64 {offset}")
-        a = Packed(ptr, scheme.word, self.pitch // scheme.group)
+        if isinstance(self.left, Ring):
+            first = em.here(f"load i64, ptr {self.left.first}")
+            offset = em.op(f"mul i64 {first}, {k * scheme.t.storage_bytes}")
+            ptr = em.op(f"getelementptr i8, ptr {self.left.base}, i64 {offset}")
+            a = Packed(ptr, scheme.word, self.pitch // scheme.group)
+        else:
+            self.start.rewind(lo)
+            a = self.left
+        second = em.here(f"load i64, ptr {self.right.first}")
         b, words = self._panels(lo, self.right, second), k // scheme.group
         if self.form.bias:
             b = replace(b, bias=lo.allocate(int32, (n,)).ptr)
