@@ -19,7 +19,13 @@ from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, unsupported
 from tessera.backends.cpu.memory import to_buffer
-from tessera.backends.cpu.microkernel import Product, column_panels, product, product_rows, row_blocks
+from tessera.backends.cpu.microkernel import (
+    Product,
+    column_panels,
+    product,
+    product_rows,
+    row_blocks,
+)
 from tessera.backends.cpu.operands import (
     Either,
     InPlace,

@@ -147,7 +147,9 @@ class Lowering:
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
         self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
-        self.packs: dict[Op, Callable[[], None]] = {}  # dots of which only the operands are packed now
+        self.packs: dict[
+            Op, Callable[[], None]
+        ] = {}  # dots of which only the operands are packed now
         self.strips: dict[Op, Any] = {}  # stores that compute a product while they walk over it
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}

@@ -111,15 +111,21 @@ def _micro(
         wide = p.unroll if b.affine else 1
         unroll = next(u for u in (wide, 2, 1) if u <= wide and depth % u == 0)
         with along_k(lo, p, depth, unroll) as k0:
-            _steps(lo, p, cells, (a, b), (row, lo.index(k0, unroll, 1 << 31 if p.steps else depth), column), unroll, lanes)
+            _steps(
+                lo,
+                p,
+                cells,
+                (a, b),
+                (row, lo.index(k0, unroll, 1 << 31 if p.steps else depth), column),
+                unroll,
+                lanes,
+            )
     for line, ptrs in zip(cells, targets, strict=True):
         for cell, ptr in zip(line, ptrs, strict=True):
             em.stmt(f"store {ty} {em.here(f'load {ty}, ptr {cell}')}, ptr {ptr}, align {align}")
 
 
-def along_k(
-    lo: Lowering, p: Product, words: int, step: int
-) -> AbstractContextManager[int | str]:
+def along_k(lo: Lowering, p: Product, words: int, step: int) -> AbstractContextManager[int | str]:
     """A loop over the words of a term."""
     if not p.steps:
         return lo.em.loop(0, words, step)

@@ -138,7 +138,7 @@ def _loop_around(op: Op) -> ForOp | None:
 
 
 def tags_of(lo: Lowering, values: list[Value]) -> list[str] | None:
-    """i64s that the addresses of all elements of operands follow from; None where they do not, or the elements may change."""
+    """i64s that the addresses of all elements follow from; None where they do not, or where the elements may change."""
     found: dict[str, None] = {}
     before: Value | None = None
     for v in values:

@@ -74,11 +74,11 @@ def growth(loop: ForOp, v: Value) -> int | None:
     """By how much all elements of a value grow from one iteration to the next; None where that is not one number."""
     op = v.op
     if v is loop.induction:
-        return loop.step.op.value if isinstance(loop.step.op, ConstOp) else None
+        return _number(loop.step)
     if op is None and v in loop.carried:
         following = loop.body.terminator.operands[v.index - 1].op
         known = isinstance(following, AddOp) and following.lhs is v
-        return following.rhs.op.value if known and isinstance(following.rhs.op, ConstOp) else None
+        return _number(following.operands[1]) if following is not None and known else None
     if op is None or not op.is_inside(loop):
         return 0
     parts = [growth(loop, x) for x in op.operands]
@@ -87,6 +87,10 @@ def growth(loop: ForOp, v: Value) -> int | None:
     if isinstance(op, (AddOp, AddPtrOp)):
         return None if None in parts else sum(x for x in parts if x is not None)
     return parts[0] if isinstance(op, (SplatOp, BroadcastOp, ExpandDimsOp, HintOp)) else None
+
+
+def _number(v: Value) -> int | None:
+    return int(v.op.value) if isinstance(v.op, ConstOp) else None
 
 
 def only_store(v: Value) -> StoreOp | None:
@@ -344,7 +348,9 @@ def _kept(
         fill_(ring, trip.number)
         return ring
     em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
-    em.at_entry(f"call void @llvm.memset.p0.i64(ptr {keys}, i8 0, i64 {slots * count * 8}, i1 false)")
+    em.at_entry(
+        f"call void @llvm.memset.p0.i64(ptr {keys}, i8 0, i64 {slots * count * 8}, i1 false)"
+    )
     with em.branch(trip.first):
         _choose(lo, ring, trip, tags)
     slot = em.here(f"add i64 {em.here(f'load i64, ptr {ring.first}')}, {trip.number}")

@@ -1,0 +1,161 @@
+"""Products of a loop's steps all at once on the CPU: what is packed, what stays in place, and what becomes of the sum."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.target import lacking
+from tessera.backends.llvm.binding import host_features
+from tessera.compiler import ASTSource
+from tests.unit import amx_kit
+from tests.unit.cpu_kit import floats, native
+
+BLOCK = {"BM": 64, "BN": 64, "BK": 64}
+CLOSE = {"rtol": 1e-4, "atol": 2e-3}
+
+
+@tessera.jit
+def masked(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Extents of any size, an epilogue that uses the sum twice."""
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    column = tl.program_id(1) * BN + tl.arange(0, BN)
+    ks = tl.arange(0, BK)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        inside = k + ks < K
+        left = tl.load(
+            a + row[:, None] * K + (k + ks)[None, :],
+            mask=(row[:, None] < M) & inside[None, :], other=0.0,
+        )  # fmt: skip
+        right = tl.load(
+            b + (k + ks)[:, None] * N + column[None, :],
+            mask=inside[:, None] & (column[None, :] < N), other=0.0,
+        )  # fmt: skip
+        acc = tl.dot(left, right, acc)
+    acc = tl.where(acc > 0, acc, 0.5 * acc)
+    tl.store(
+        c + row[:, None] * N + column[None, :], acc,
+        mask=(row[:, None] < M) & (column[None, :] < N),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 128), (100, 90, 150), (70, 130, 1), (1, 65, 64)])
+def test_extents_of_any_size(m, n, k):
+    a, b, c = floats(m, k), floats(k, n, seed=1), np.zeros((m, n), np.float32)
+    native(masked, (-(-m // 64), -(-n // 64)), a, b, c, m, n, k, **BLOCK)
+    expected = a @ b
+    np.testing.assert_allclose(c, np.where(expected > 0, expected, expected / 2), **CLOSE)
+
+
+@tessera.jit
+def turned(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A and c are column-major: A is copied, c is no nest of rows; the sum starts at what c holds."""
+    row, column, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    out = c + row[:, None] + column[None, :] * BM
+    acc = tl.load(out)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] + (k + ks)[None, :] * BM)
+        right = tl.load(b + (k + ks)[:, None] * BN + column[None, :])
+        acc = tl.dot(left, right, acc)
+    tl.store(out, acc)
+
+
+@pytest.mark.parametrize("k", [0, 64, 640])
+def test_column_major_operands_and_a_sum_that_does_not_start_at_zero(k):
+    a, b, c = floats(640, 64), floats(640, 64, seed=1), floats(64, 64, seed=2)
+    expected = c + (a[:k].T @ b[:k]).T
+    native(turned, (1,), a, b, c, k, **BLOCK)
+    np.testing.assert_allclose(c, expected, **CLOSE)
+
+
+@tessera.jit
+def gated(a, b, d, c, e, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """Two sums of one loop; one is stored twice, the other used by both stores."""
+    row, column, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    one, two = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] * K + (k + ks)[None, :])
+        one = tl.dot(left, tl.load(b + (k + ks)[:, None] * BN + column[None, :]), one)
+        two = tl.dot(left, tl.load(d + (k + ks)[:, None] * BN + column[None, :]), two)
+    where = row[:, None] * BN + column[None, :]
+    tl.store(c + where, one * two)
+    tl.store(e + where, one - two)
+
+
+def test_two_sums_of_one_loop():
+    a, b, d = floats(64, 192), floats(192, 64, seed=1), floats(192, 64, seed=2)
+    c, e = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
+    native(gated, (1,), a, b, d, c, e, 192, **BLOCK)
+    np.testing.assert_allclose(c, (a @ b) * (a @ d), rtol=1e-3, atol=1e-2)
+    np.testing.assert_allclose(e, a @ b - a @ d, **CLOSE)
+
+
+@tessera.jit
+def product(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    column, ks = tl.arange(0, BN), tl.arange(0, BK)
+    left, right = a + row[:, None] * K + ks[None, :], b + ks[:, None] * BN + column[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        acc = tl.dot(tl.load(left), tl.load(right), acc)
+        left += BK
+        right += BK * BN
+    tl.store(c + row[:, None] * BN + column[None, :], acc)
+
+
+def test_a_loop_longer_than_the_memory_for_panels_is_cut():
+    """64 steps at most are kept: two cuts, and a rest."""
+    k = 64 * 130
+    a, b, c = floats(128, k) / 8, floats(k, 64, seed=1), np.zeros((128, 64), np.float32)
+    native(product, (2,), a, b, c, k, **BLOCK)
+    np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-2)
+
+
+def test_a_that_c_overwrites_is_copied():
+    """Every program writes its rows of c over its rows of A: blocks of rows that are still to come need them."""
+    a, b = floats(128, 64) / 8, floats(64, 64, seed=1)
+    expected = a @ b
+    native(product, (2,), a, b, a, 64, **BLOCK)
+    np.testing.assert_allclose(a, expected, **CLOSE)
+
+
+avx512 = pytest.mark.skipif(
+    lacking("avx512") != "" or "avx512bf16" not in host_features(), reason="no AVX-512 with bf16"
+)
+
+
+def on_tiles(kernel, grid, *args, **constants):
+    names = list(kernel.arg_names)
+    kinds = {
+        n: "*bf16" if n in "ab" else "*fp32" if n in "cde" else "i32"
+        for n in names if n not in constants
+    }  # fmt: skip
+    attrs = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n in kinds and n in "abc"}
+    source = ASTSource(kernel, kinds | dict.fromkeys(constants, "constexpr"), constants, attrs)
+    compiled = tessera.compile(source, target=GPUTarget("cpu", "amx", 1))
+    return amx_kit.run(compiled, grid, *args)
+
+
+@avx512
+@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 128), (100, 90, 150)])
+def test_tiles_with_masks(m, n, k):
+    a, b = (x.astype(ml_dtypes.bfloat16) for x in (floats(m, k), floats(k, n, seed=1)))
+    c = np.zeros((m, n), np.float32)
+    on_tiles(masked, (2, 2, 1), a, b, c, m, n, k, **BLOCK)
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    np.testing.assert_allclose(c, np.where(expected > 0, expected, expected / 2), **CLOSE)
+
+
+@avx512
+def test_tiles_of_programs_that_share_a():
+    """A column-major A is copied once for all programs of a row, B for each column."""
+    a, b = (x.astype(ml_dtypes.bfloat16) for x in (floats(192, 64), floats(192, 64, seed=1)))
+    c = floats(64, 64, seed=2)
+    expected = c + (a.astype(np.float32).T @ b.astype(np.float32)).T
+    on_tiles(turned, (1, 1, 1), a, b, c, 192, **BLOCK)
+    np.testing.assert_allclose(c, expected, **CLOSE)
