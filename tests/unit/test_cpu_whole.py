@@ -1,6 +1,8 @@
-"""Products of a loop's steps all at once on the CPU: what is packed, what stays in place, and what becomes of the sum."""
+"""Products of all steps of a loop at once on the CPU: what is packed, what stays in place, what becomes of the sum."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,7 +18,10 @@ from tests.unit import amx_kit
 from tests.unit.cpu_kit import floats, native
 
 BLOCK = {"BM": 64, "BN": 64, "BK": 64}
-CLOSE = {"rtol": 1e-4, "atol": 2e-3}
+
+
+def close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-3)
 
 
 @tessera.jit
@@ -44,12 +49,14 @@ def masked(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("m", "n", "k"), [(128, 128, 128), (100, 90, 150), (70, 130, 1), (1, 65, 64)])
+@pytest.mark.parametrize(
+    ("m", "n", "k"), [(128, 128, 128), (100, 90, 150), (70, 130, 1), (1, 65, 64)]
+)
 def test_extents_of_any_size(m, n, k):
     a, b, c = floats(m, k), floats(k, n, seed=1), np.zeros((m, n), np.float32)
     native(masked, (-(-m // 64), -(-n // 64)), a, b, c, m, n, k, **BLOCK)
     expected = a @ b
-    np.testing.assert_allclose(c, np.where(expected > 0, expected, expected / 2), **CLOSE)
+    close(c, np.where(expected > 0, expected, expected / 2))
 
 
 @tessera.jit
@@ -70,7 +77,7 @@ def test_column_major_operands_and_a_sum_that_does_not_start_at_zero(k):
     a, b, c = floats(640, 64), floats(640, 64, seed=1), floats(64, 64, seed=2)
     expected = c + (a[:k].T @ b[:k]).T
     native(turned, (1,), a, b, c, k, **BLOCK)
-    np.testing.assert_allclose(c, expected, **CLOSE)
+    close(c, expected)
 
 
 @tessera.jit
@@ -92,7 +99,7 @@ def test_two_sums_of_one_loop():
     c, e = np.zeros((64, 64), np.float32), np.zeros((64, 64), np.float32)
     native(gated, (1,), a, b, d, c, e, 192, **BLOCK)
     np.testing.assert_allclose(c, (a @ b) * (a @ d), rtol=1e-3, atol=1e-2)
-    np.testing.assert_allclose(e, a @ b - a @ d, **CLOSE)
+    close(e, a @ b - a @ d)
 
 
 @tessera.jit
@@ -121,7 +128,7 @@ def test_a_that_c_overwrites_is_copied():
     a, b = floats(128, 64) / 8, floats(64, 64, seed=1)
     expected = a @ b
     native(product, (2,), a, b, a, 64, **BLOCK)
-    np.testing.assert_allclose(a, expected, **CLOSE)
+    close(a, expected)
 
 
 avx512 = pytest.mark.skipif(
@@ -129,16 +136,18 @@ avx512 = pytest.mark.skipif(
 )
 
 
-def on_tiles(kernel, grid, *args, **constants):
-    names = list(kernel.arg_names)
+def on_tiles(kernel: Any, grid: tuple[int, int, int], *args: Any, **constants: int) -> None:
+    names: list[str] = list(kernel.arg_names)
     kinds = {
         n: "*bf16" if n in "ab" else "*fp32" if n in "cde" else "i32"
         for n in names if n not in constants
     }  # fmt: skip
-    attrs = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n in kinds and n in "abc"}
+    attrs = {
+        (i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if n in kinds and n in "abc"
+    }
     source = ASTSource(kernel, kinds | dict.fromkeys(constants, "constexpr"), constants, attrs)
     compiled = tessera.compile(source, target=GPUTarget("cpu", "amx", 1))
-    return amx_kit.run(compiled, grid, *args)
+    amx_kit.run(compiled, grid, *args)
 
 
 @avx512
@@ -148,7 +157,7 @@ def test_tiles_with_masks(m, n, k):
     c = np.zeros((m, n), np.float32)
     on_tiles(masked, (2, 2, 1), a, b, c, m, n, k, **BLOCK)
     expected = a.astype(np.float32) @ b.astype(np.float32)
-    np.testing.assert_allclose(c, np.where(expected > 0, expected, expected / 2), **CLOSE)
+    close(c, np.where(expected > 0, expected, expected / 2))
 
 
 @avx512
@@ -158,4 +167,4 @@ def test_tiles_of_programs_that_share_a():
     c = floats(64, 64, seed=2)
     expected = c + (a.astype(np.float32).T @ b.astype(np.float32)).T
     on_tiles(turned, (1, 1, 1), a, b, c, 192, **BLOCK)
-    np.testing.assert_allclose(c, expected, **CLOSE)
+    close(c, expected)
