@@ -23,6 +23,7 @@ from tests.unit.simt_simulator import run_kernel
 
 compile_module: Any = importlib.import_module("tessera.compiler.compile")
 driver_module: Any = importlib.import_module("tessera.runtime.driver")
+BLOCKS = 3  # that run at a time
 SCALARS = {"fp32": "float", "fp64": "double", "fp16": "half", "bf16": "bfloat"}
 
 
@@ -66,9 +67,10 @@ class SimtDriver(driver_module.InterpreterDriver):
                 self.load_kernel(other)
                 other.launcher(gx, gy, gz, stream, *args)
                 return
+            blocks = BLOCKS * getattr(metadata, "resident_blocks", 0)
             run_kernel(
                 kernel.asm["llir"], kernel.name, values, threads, shared, grid, maps, code,
-                metadata.cluster_dims[0],
+                metadata.cluster_dims[0], blocks,
             )  # fmt: skip
 
         kernel.module = kernel.function = "simt"

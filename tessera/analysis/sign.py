@@ -41,6 +41,8 @@ _NEVER = (
     tile.ProgramIdOp,
     tile.NumProgramsOp,
     tile.BlockRankOp,
+    gpu.BlockIdOp,
+    gpu.NumBlocksOp,
     arith.AbsOp,
     arith.PopcOp,
     arith.ClzOp,

@@ -16,7 +16,7 @@ from tessera.analysis.polynomials import Along, Atom, Poly, Polynomials, along_o
 from tessera.analysis.unread import conditions, unread_beyond
 from tessera.dtypes import pointer_type
 from tessera.ir import Block, Op, Value, shape_of
-from tessera.ops import ForOp, FuncOp, LoadOp
+from tessera.ops import ForOp, FuncOp, LoadOp, StoreOp
 
 ONE = Poly.constant(1)
 
@@ -52,27 +52,27 @@ class Window:
 
 
 class Windows:
-    """Finds windows of one function's loads."""
+    """Finds windows of one function's loads and stores."""
 
     def __init__(self, func: FuncOp, axis: AxisAnalysis, code: HostCode):
         self.func, self.axis, self.code = func, axis, code
         self.polynomials: Polynomials = code.polynomials
 
-    def of(self, load: LoadOp) -> Window:
-        """The window of a load. NoWindow if there is none."""
-        p = self.polynomials.of(load.ptr)
+    def of(self, access: LoadOp | StoreOp) -> Window:
+        """The window of a load or a store. NoWindow if there is none."""
+        p = self.polynomials.of(access.ptr)
         if p is None:
             raise NoWindow("the address is not linear in its coordinates")
         base, offset = self._base(p)
         tilted = offset.only(is_index)
-        found = self._sides(tilted, shape_of(load.ptr.type))
+        found = self._sides(tilted, shape_of(access.ptr.type))
         window = Window(base, [side for side, _ in found], self._contiguous(found))
         left = self._place(window, offset - tilted)
         for d, (side, index) in enumerate(found):
             if index is not None and index.limited is not None:
-                left += self._limit(load, d, side, index)
-        if load.mask is not None:
-            for c in conditions(load.mask, self.polynomials):
+                left += self._limit(access, d, side, index)
+        if access.mask is not None:
+            for c in conditions(access.mask, self.polynomials):
                 left += self._bound(window.sides, c)
         self._further(window, left)
         return window
@@ -167,7 +167,7 @@ class Windows:
         known = [self.known(atom) for atom in term.atoms]
         return any(known) and not all(known)
 
-    def _limit(self, load: LoadOp, d: int, side: Side, index: Along) -> Poly:
+    def _limit(self, access: LoadOp | StoreOp, d: int, side: Side, index: Along) -> Poly:
         """A coordinate that is kept below a bound. What else moves the window along it goes elsewhere."""
         assert index.limited is not None
         coordinate, bound = index.limited
@@ -176,7 +176,9 @@ class Windows:
         moved, side.start = side.start * side.stride, one[1]
         if self.computed(bound).terms:
             raise NoWindow("the host does not know a bound")
-        if unread_beyond(load.result, d, side.start, bound, self.polynomials):
+        if isinstance(access, StoreOp):
+            raise NoWindow("elements beyond a bound are stored elsewhere")
+        if unread_beyond(access.result, d, side.start, bound, self.polynomials):
             side.bound = bound
         elif index.wraps and self.divisor(side.start) % side.extent == 0:
             side.period = bound

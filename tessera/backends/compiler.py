@@ -59,6 +59,7 @@ class Options:
         32  # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more
     )
     pointer_maps: bool = True  # CUDA: loads through pointers may become those through tensor maps
+    persistent: bool = True  # CUDA: blocks may run several programs each, with `pointer_maps`
     may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
     target: GPUTarget | None = None  # set by the back end
 

@@ -16,7 +16,7 @@ import numpy as np
 from tessera.errors import InterpreterError, Loc, TesseraError
 from tessera.interp.memory import Memory
 from tessera.ir import Block, Effect, Module, Op, Value
-from tessera.ops import BlockRankOp, FuncOp, ProgramIdOp
+from tessera.ops import BlockIdOp, BlockRankOp, FuncOp, ProgramIdOp
 
 Evaluator = Callable[..., Any]
 EVALUATORS: dict[type[Op], Evaluator] = {}
@@ -102,7 +102,7 @@ class Machine:
             pure = op.effects is Effect.NONE and not op.regions and not op.terminator
             if (
                 pure
-                and not isinstance(op, ProgramIdOp | BlockRankOp)
+                and not isinstance(op, ProgramIdOp | BlockRankOp | BlockIdOp)
                 and all(v in values for v in op.operands)
             ):
                 out = EVALUATORS[type(op)](self, op, *[values[v] for v in op.operands])

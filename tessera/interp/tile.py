@@ -29,6 +29,18 @@ def block_rank_(m: Machine, op: tile.BlockRankOp) -> Any:
     return np.asarray(m.rank, np.int32)
 
 
+@evaluate(gpu.BlockIdOp)
+def block_id_(m: Machine, op: gpu.BlockIdOp) -> Any:
+    (x, y, z), (gx, gy, _) = m.program, m.grid
+    return np.asarray(x + gx * (y + gy * z), np.int32)
+
+
+@evaluate(gpu.NumBlocksOp)
+def num_blocks_(m: Machine, op: gpu.NumBlocksOp) -> Any:
+    """One for each program, of which each block then runs one."""
+    return np.asarray(np.prod(m.grid), np.int32)
+
+
 @evaluate(tile.ArangeOp)
 def arange_(m: Machine, op: tile.ArangeOp) -> Any:
     return np.arange(op.start, op.end, dtype=np.int32)

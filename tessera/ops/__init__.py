@@ -55,6 +55,7 @@ from tessera.ops.gpu import (
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
+    BlockIdOp,
     ByteBarrierArriveOp,
     ByteBarrierExpectOp,
     ByteBarrierInitOp,
@@ -69,6 +70,7 @@ from tessera.ops.gpu import (
     MbarrierInitOp,
     MbarrierWaitOp,
     MmaOp,
+    NumBlocksOp,
     TensorCopyOp,
     TurnOp,
     WarpSpecializeOp,
@@ -176,5 +178,5 @@ __all__ = [
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
     "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
     "TurnOp", "ByteBarrierArriveOp", "ByteBarrierExpectOp", "ByteBarrierInitOp", "ByteBarrierWaitOp", "TensorCopyOp",
-    "WarpSpecializeOp", "BlockRankOp",
+    "WarpSpecializeOp", "BlockRankOp", "BlockIdOp", "NumBlocksOp",
 ]  # fmt: skip

@@ -37,6 +37,20 @@ class ConvertLayoutOp(Op, opcode="convert_layout"):
         require(same, self, "shape or element type changes")
 
 
+class BlockIdOp(Op, opcode="block_id"):
+    """Number of this block among those that were started, in a kernel whose blocks run several programs (int32)."""
+
+    def infer(self) -> Sequence[Any]:
+        return (int32,)
+
+
+class NumBlocksOp(Op, opcode="num_blocks"):
+    """How many blocks were started (int32)."""
+
+    def infer(self) -> Sequence[Any]:
+        return (int32,)
+
+
 class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
     """Shared memory for a tile (or a ring of buffers: leading dimension), filled with `init` if given.
 

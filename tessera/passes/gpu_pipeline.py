@@ -14,6 +14,7 @@ from tessera.passes.facts import GpuFacts
 from tessera.passes.layouts import assign_layouts
 from tessera.passes.licm import licm
 from tessera.passes.overlap import overlap_products
+from tessera.passes.persist import persist
 from tessera.passes.pipeline import pipeline
 from tessera.passes.prefetch import prefetch
 from tessera.passes.promote import promote
@@ -24,12 +25,14 @@ from tessera.passes.split_loops import split_loops
 from tessera.passes.tensor_maps import number_tensor_maps
 
 
-def gpu_passes(facts: GpuFacts, pointer_maps: bool = True) -> list[Pass]:
+def gpu_passes(facts: GpuFacts, pointer_maps: bool = True, persistent: bool = True) -> list[Pass]:
     """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`. With
-    `pointer_maps` the code may rely on the module's `guard`, which a launcher checks."""
+    `pointer_maps` the code may rely on the module's `guard`, which a launcher checks; with `persistent`, too, it may
+    be for fewer blocks than programs."""
     return [
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
-        *([promote.bind(facts=facts)] if pointer_maps else []),  # makes what the next pass looks at
+        *([promote.bind(facts=facts)] if pointer_maps else []),  # makes what the next passes look at
+        *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
         spread.bind(facts=facts),  # all that follows sees the part of one block
         keep_whole.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them

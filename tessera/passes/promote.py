@@ -39,6 +39,7 @@ from tessera.ops import (
     MulOp,
     PrintOp,
     RemOp,
+    StoreOp,
     TransOp,
 )  # fmt: skip
 from tessera.passes.canonicalize import canonicalize
@@ -59,8 +60,10 @@ FEWEST_STAGES = 2
 
 
 @dataclass(slots=True)
-class _Chosen:
-    load: LoadOp
+class Chosen:
+    """An access to be made by the copy engine."""
+
+    access: LoadOp | StoreOp
     window: Window
 
     @property
@@ -84,13 +87,13 @@ def promote(module: Module, facts: GpuFacts) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         if func.kernel and any(isinstance(op, DotOp) for op in func.walk()):
-            changed |= _Promotion(module, func, facts).run()
+            changed |= Promotion(module, func, facts).run()
     if changed:
         canonicalize(module)
 
 
-class _Promotion:
-    """The loads of one function."""
+class Promotion:
+    """The accesses of one function that are to go by the copy engine, and what a launch has to check for them."""
 
     def __init__(self, module: Module, func: FuncOp, facts: GpuFacts):
         self.module, self.func, self.facts = module, func, facts
@@ -108,10 +111,10 @@ class _Promotion:
         if not wanted or _written_before(self.func, list(wanted)):
             return False
         windows = Windows(self.func, AxisAnalysis(self.func), self.code)
-        chosen: list[_Chosen] = []
+        chosen: list[Chosen] = []
         for loop, loads in wanted.items():
             try:
-                here = [self._chosen(load, windows) for load in loads]
+                here = [self.chosen(load, windows) for load in loads]
             except NoWindow as reason:
                 self._remark(loop, str(reason))
                 continue
@@ -134,13 +137,14 @@ class _Promotion:
         return split_pays(products, stages * sum(_bytes(x) for x in loads), warps, self.facts)
 
     # --- what may be promoted ----------------------------------------------------------------------------------
-    def _chosen(self, load: LoadOp, windows: Windows) -> _Chosen:
-        t: Any = load.result.type
-        if load.volatile or load.cache not in CACHED or t.elem is int1:
-            raise NoWindow("the load is special")
-        if load.other is not None and not is_zero(load.other):
+    def chosen(self, access: LoadOp | StoreOp, windows: Windows) -> Chosen:
+        """The access with its window; adds to the checks. NoWindow if the engine cannot make it."""
+        t: Any = access.result.type if isinstance(access, LoadOp) else access.value.type
+        if t.elem is int1 or _is_special(access):
+            raise NoWindow(f"the {access.opcode} is special")
+        if isinstance(access, LoadOp) and access.other is not None and not is_zero(access.other):
             raise NoWindow("masked elements are no zeros")
-        found = _Chosen(load, windows.of(load))
+        found = Chosen(access, windows.of(access))
         block = tuple(t.shape[d] for d in found.order)
         size: int = t.elem.storage_bytes
         facts = dict(self.func.arg_attrs[found.window.base.index]) if self.func.arg_attrs else {}
@@ -156,22 +160,22 @@ class _Promotion:
         self._guard(found, size)
         return found
 
-    def _guard(self, found: _Chosen, size: int) -> None:
+    def _guard(self, found: Chosen, size: int) -> None:
         """The checks that make sure that a map describes the array, and its coordinates what the pointers did."""
-        self._check(self.code.value(found.window.base), 1, LAST_ADDRESS, ALIGNMENT)
+        self.check(self.code.value(found.window.base), 1, LAST_ADDRESS, ALIGNMENT)
         whole = ALIGNMENT // size
         for side in found.sides:
             if side is not found.sides[-1]:
                 stride = side.stride if side.stride.terms else Poly.constant(whole)
-                self._check(self.code.poly(stride), 1, STRIDE_BYTES // size - 1, whole)
+                self.check(self.code.poly(stride), 1, STRIDE_BYTES // size - 1, whole)
             least = -ENDLESS if side.from_zero else 0
-            self._check(self.code.poly(side.start), least, ENDLESS - side.extent, 1)
+            self.check(self.code.poly(side.start), least, ENDLESS - side.extent, 1)
             if side.bound is not None:
-                self._check(self.code.poly(side.bound), 1, ENDLESS, 1)
+                self.check(self.code.poly(side.bound), 1, ENDLESS, 1)
             if side.period is not None:
-                self._check(self.code.poly(side.period), 1, ENDLESS, side.extent)
+                self.check(self.code.poly(side.period), 1, ENDLESS, side.extent)
 
-    def _check(self, number: int | None, low: int, high: int, divisor: int) -> None:
+    def check(self, number: int | None, low: int, high: int, divisor: int) -> None:
         if number is None:
             raise NoWindow("the host does not know a coordinate's range")
         if self.code.code[number][0] == "const":
@@ -182,7 +186,7 @@ class _Promotion:
         self.checks[number, low, high, divisor] = None
 
     # --- the change ----------------------------------------------------------------------------------------------
-    def _replace(self, chosen: list[_Chosen]) -> bool:
+    def _replace(self, chosen: list[Chosen]) -> bool:
         tiles = [self._tile(c) for c in chosen]
         try:
             check_split(self.module, self.func, self.facts)
@@ -191,31 +195,49 @@ class _Promotion:
                 op.erase()
             return False
         for c, tile in zip(chosen, tiles, strict=True):
-            c.load.replace_by([tile])
-        self.module.attrs["guard"] = tuple(self.checks)
-        self.module.attrs["host_code"] = tuple(self.code.code)
+            c.access.replace_by([tile])
+        self.note()
         return True
 
-    def _tile(self, c: _Chosen) -> Value:
+    def note(self) -> None:
+        """Leave the checks in the module."""
+        self.module.attrs["guard"] = tuple(self.checks)
+        self.module.attrs["host_code"] = tuple(self.code.code)
+
+    def _tile(self, c: Chosen) -> Value:
         """The tile through a descriptor, beside the load that it will replace."""
-        t: Any = c.load.result.type
-        block = (*[1] * len(c.window.further), *[t.shape[d] for d in c.order])
-        b = Builder.before_op(_top(c.load))
-        extents = [self._scalar(b, s.bound or Poly.constant(ENDLESS), int32) for s in c.sides]
-        whole = Poly.constant(ALIGNMENT // t.elem.storage_bytes)
-        strides = [self._scalar(b, s.stride if s.stride.terms else whole, int64) for s in c.sides]
-        desc = self._emit(b, MakeDescriptorOp(c.window.base, extents, strides, block_shape=block))
-        desc.op.attrs["mapped"] = True  # type: ignore[union-attr]
-        b = Builder.before_op(c.load)
-        offsets = [self._offset(b, s) for s in c.sides]
-        load = DescriptorLoadOp(
-            desc, offsets, cache=c.load.cache, eviction=c.load.eviction, dropped=len(c.window.further)
+        load: Any = c.access
+        desc = self.descriptor(c)
+        b = Builder.before_op(load)
+        tile = self._emit(
+            b,
+            DescriptorLoadOp(
+                desc, self.offsets(b, c), cache=load.cache, eviction=load.eviction,
+                dropped=len(c.window.further),
+            ),
         )  # fmt: skip
-        tile = self._emit(b, load)
         if c.order != sorted(c.order):
             back = tuple(c.order.index(d) for d in range(len(c.order)))
             tile = self._emit(b, TransOp(tile, order=back))
         return tile
+
+    def descriptor(self, c: Chosen) -> Value:
+        """The array of an access, in front of all at the function's top that the access is inside of."""
+        t: Any = c.access.ptr.type
+        elem: Any = elem_of(t).element_ty
+        block = (*[1] * len(c.window.further), *[t.shape[d] for d in c.order])
+        b = Builder.before_op(_top(c.access))
+        extents = [self._scalar(b, s.bound or Poly.constant(ENDLESS), int32) for s in c.sides]
+        whole = Poly.constant(ALIGNMENT // elem.storage_bytes)
+        strides = [self._scalar(b, s.stride if s.stride.terms else whole, int64) for s in c.sides]
+        made = MakeDescriptorOp(c.window.base, extents, strides, block_shape=block)
+        desc = self._emit(b, made)
+        made.attrs["mapped"] = True
+        return desc
+
+    def offsets(self, b: Builder, c: Chosen) -> list[Value]:
+        """The coordinates of an access."""
+        return [self._offset(b, s) for s in c.sides]
 
     def _offset(self, b: Builder, side: Side) -> Value:
         start = self._scalar(b, side.start, int32)
@@ -242,6 +264,12 @@ class _Promotion:
     def _emit(self, b: Builder, op: Op) -> Value:
         self.emitted.append(op)
         return b.emit(op)
+
+
+def _is_special(access: LoadOp | StoreOp) -> bool:
+    if isinstance(access, StoreOp):
+        return bool(access.cache or access.eviction)
+    return access.volatile or access.cache not in CACHED
 
 
 def _loads(loop: ForOp) -> list[LoadOp]:

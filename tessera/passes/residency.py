@@ -26,7 +26,13 @@ def split_pays(products: Sequence[DotOp], shared: int, warps: int, facts: GpuFac
     registers = min(facts.registers + 1, -(-(words + WORK) // GRAIN) * GRAIN)
     fit = max(1, facts.max_shared_bytes // max(1, shared))
     whole = min(fit, facts.register_file // (registers * warps * facts.warp_size))
-    return 2 * team_for(facts, warps, words, fit).blocks > whole
+    return 2 * split_blocks(products, shared, warps, facts) > whole
+
+
+def split_blocks(products: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> int:
+    """Blocks that share a processor after a split."""
+    fit = max(1, facts.max_shared_bytes // max(1, shared))
+    return team_for(facts, warps, _words(products, warps, facts), fit).blocks
 
 
 def _words(products: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:

@@ -30,7 +30,7 @@ from tessera.runtime.fast_launch import Start
 from tessera.runtime.launcher import make_launcher
 from tessera.runtime.overlap import reach, violates
 from tessera.runtime.specialize import address_of_array
-from tessera.runtime.tensor_maps import TensorMaps
+from tessera.runtime.tensor_maps import Instead, TensorMaps
 from tessera.runtime.tensors import is_numpy
 from tessera.runtime.variants import Twin
 
@@ -289,13 +289,15 @@ class CudaDriver(Driver):
 
         twin = Twin(kernel, self)
 
-        def instead() -> tuple[int, int]:
-            return twin.get().function, twin.get().launcher.config.address
+        def instead() -> Instead:
+            other = twin.get()
+            return Instead(other.function, other.launcher.config.address, other.launcher.maps)
 
         maps = None
         if specs:
             code, guard = getattr(m, "host_code", ()), getattr(m, "guard", ())
-            maps = TensorMaps(self.api, specs, code, guard, instead)
+            resident = getattr(m, "resident_blocks", 0) * p.multiprocessor_count
+            maps = TensorMaps(self.api, specs, code, guard, instead, resident)
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
             # held until the launch has copied them
@@ -305,6 +307,8 @@ class CudaDriver(Driver):
                     twin.get().launcher(gx, gy, gz, stream, *args)
                     return
                 args = (*args, *encoded.addresses)
+                if encoded.blocks:
+                    gx, gy, gz = encoded.blocks, 1, 1
             result = native(gx, gy, gz, stream, function, config.address, *args)
             if result == INVALID_CONTEXT:  # a thread that has not used CUDA yet
                 self.api.bind(device)

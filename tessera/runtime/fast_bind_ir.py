@@ -56,8 +56,10 @@ MAPS = (
     "learn",  # learn(bytes of the arguments' values) → whether the maps are in the table now
 )
 MAP_ENTRY = (
-    "next", "hash", "key", "data",
-    "function", "config",  # of the kernel that runs instead of the one with maps, or null
+    "next", "hash", "key",
+    "data", "maps",  # the encoded maps, and how many
+    "blocks",  # to start, 0 for one each program
+    "function", "config",  # of the kernel that runs instead, or null
 )  # fmt: skip
 BUCKETS, MAP_BUCKETS = 256, 64
 READ_NUMPY, READ_TENSOR, READ_PYTHON = range(3)

@@ -90,9 +90,10 @@ no:
 }
 
 
-; The tensor maps of a launch into memory of 128 bytes each. 0: good, 1: let Python see to it, 2: an exception is set,
-; 3: no maps, but function and launch template of another kernel.
-define internal i32 @maps(ptr %maps, ptr %slots, ptr %picks, ptr %extents, ptr %out) nounwind {
+; The tensor maps of a launch into memory of 128 bytes each, into *which their number and, unless null, function and
+; launch template of another kernel, into *blocks the extents of the grid. 0: good, 1: let Python see to it, 2: an
+; exception is set.
+define internal i32 @maps(ptr %maps, ptr %slots, ptr %picks, ptr %extents, ptr %out, ptr %which, ptr %blocks) nounwind {
 entry:
   %argument = alloca ptr
   %n = MAPS.used %maps
@@ -104,14 +105,12 @@ entry:
   %esize = shl i64 %en, 3
   %eto = getelementptr i64, ptr %key, i64 %n
   call void @llvm.memcpy.p0.p0.i64(ptr %eto, ptr %extents, i64 %esize, i1 false)
-  %count = MAPS.maps %maps
-  %bytes = shl i64 %count, 7
   br label %head
 head:
   %i = phi i64 [0, %entry], [%i1, %head]
   %na = getelementptr i64, ptr %numbers, i64 %i
-  %number = load i64, ptr %na
-  %pa = getelementptr i64, ptr %picks, i64 %number
+  %argument_number = load i64, ptr %na
+  %pa = getelementptr i64, ptr %picks, i64 %argument_number
   %p = load i64, ptr %pa
   %sa = getelementptr i64, ptr %slots, i64 %p
   %v = load i64, ptr %sa
@@ -145,18 +144,32 @@ advance:
   %following = MAP_ENTRY.next %e
   br label %chain
 found:
+  %count = MAP_ENTRY.maps %e
+  store i64 %count, ptr %which
   %function = MAP_ENTRY.function %e
-  %usable = icmp eq ptr %function, null
-  br i1 %usable, label %copy, label %instead
-instead:
-  store ptr %function, ptr %out
+  %fa = getelementptr ptr, ptr %which, i64 1
+  store ptr %function, ptr %fa
   %config = MAP_ENTRY.config %e
-  %second = getelementptr ptr, ptr %out, i64 1
-  store ptr %config, ptr %second
-  ret i32 3
-copy:
+  %ga = getelementptr ptr, ptr %which, i64 2
+  store ptr %config, ptr %ga
   %data = MAP_ENTRY.data %e
+  %bytes = shl i64 %count, 7
   call void @llvm.memcpy.p0.p0.i64(ptr %out, ptr %data, i64 %bytes, i1 false)
+  %number = MAP_ENTRY.blocks %e
+  %limited = icmp ne i64 %number, 0
+  %bx = load i64, ptr %extents
+  %extents1 = getelementptr i64, ptr %extents, i64 1
+  %by = load i64, ptr %extents1
+  %extents2 = getelementptr i64, ptr %extents, i64 2
+  %bz = load i64, ptr %extents2
+  %cx = select i1 %limited, i64 %number, i64 %bx
+  %cy = select i1 %limited, i64 1, i64 %by
+  %cz = select i1 %limited, i64 1, i64 %bz
+  store i64 %cx, ptr %blocks
+  %blocks1 = getelementptr i64, ptr %blocks, i64 1
+  store i64 %cy, ptr %blocks1
+  %blocks2 = getelementptr i64, ptr %blocks, i64 2
+  store i64 %cz, ptr %blocks2
   ret i32 0
 none:
   br i1 %asked, label %python, label %ask

@@ -46,6 +46,7 @@ _STRUCTURES = {
 _INTEGERS = {  # the other fields are pointers
     "HEAD.count", "ENTRY.hash", "ENTRY.words", "ENTRY.cuda", "ENTRY.globals_count", "ENTRY.picks_count", "ENTRY.made",
     "ROW.kind", "CURSOR.place", "CURSOR.room", "MAPS.maps", "MAPS.used", "MAPS.extents", "MAP_ENTRY.hash",
+    "MAP_ENTRY.maps", "MAP_ENTRY.blocks",
     *(f"LAYOUT.{field}" for field in LAYOUT),
 }  # fmt: skip
 
@@ -57,6 +58,8 @@ entry:
   %stream = alloca ptr
   %argument = alloca ptr
   %extents = alloca [3 x i64]
+  %blocks = alloca [3 x i64]
+  %which = alloca [3 x i64]
   %hl = HEAD.hooks %d
   %hsa = getelementptr i8, ptr %hl, i64 AFTER_TYPE
   %hn = load i64, ptr %hsa
@@ -105,18 +108,24 @@ mapped:
   %mb = shl i64 %mc, 7
   %memory = alloca i8, i64 %mb, align 64
   %picks = ENTRY.picks %e
-  %mr = call i32 @maps(ptr %map_table, ptr %slots, ptr %picks, ptr %extents, ptr %memory)
-  switch i32 %mr, label %drop [ i32 0, label %asked  i32 1, label %later  i32 3, label %instead ]
-instead:
-  %other = load ptr, ptr %memory
-  %oca = getelementptr ptr, ptr %memory, i64 1
-  %other_template = load ptr, ptr %oca
+  %mr = call i32 @maps(ptr %map_table, ptr %slots, ptr %picks, ptr %extents, ptr %memory, ptr %which, ptr %blocks)
+  switch i32 %mr, label %drop [ i32 0, label %chosen  i32 1, label %later ]
+chosen:
+  %found_count = load i64, ptr %which
+  %found1 = getelementptr ptr, ptr %which, i64 1
+  %other = load ptr, ptr %found1
+  %found2 = getelementptr ptr, ptr %which, i64 2
+  %other_template = load ptr, ptr %found2
+  %mine = icmp eq ptr %other, null
+  %chosen_function = select i1 %mine, ptr %own, ptr %other
+  %chosen_template = select i1 %mine, ptr %own_template, ptr %other_template
   br label %asked
 asked:
-  %map_data = phi ptr [null, %streamed], [%memory, %mapped], [null, %instead]
-  %map_count = phi i64 [0, %streamed], [%mc, %mapped], [0, %instead]
-  %asked_function = phi ptr [%own, %streamed], [%own, %mapped], [%other, %instead]
-  %asked_template = phi ptr [%own_template, %streamed], [%own_template, %mapped], [%other_template, %instead]
+  %map_data = phi ptr [null, %streamed], [%memory, %chosen]
+  %map_count = phi i64 [0, %streamed], [%found_count, %chosen]
+  %asked_function = phi ptr [%own, %streamed], [%chosen_function, %chosen]
+  %asked_template = phi ptr [%own_template, %streamed], [%chosen_template, %chosen]
+  %asked_grid = phi ptr [%extents, %streamed], [%blocks, %chosen]
   %sc = call i32 @stream(ptr %d, ptr %e, ptr %stream)
   switch i32 %sc, label %drop [ i32 0, label %run  i32 1, label %later ]
 later:
@@ -130,6 +139,7 @@ run:
   %mn = phi i64 [0, %device], [%map_count, %asked]
   %fn = phi ptr [%own, %device], [%asked_function, %asked]
   %template = phi ptr [%own_template, %device], [%asked_template, %asked]
+  %started_grid = phi ptr [%extents, %device], [%asked_grid, %asked]
   %s = load ptr, ptr %stream
   %enter = ENTRY.enter %e
   %unhooked = icmp eq ptr %enter, null
@@ -140,7 +150,7 @@ hooked:
   br i1 %refused, label %drop, label %launch
 launch:
   %about = phi ptr [null, %run], [%metadata, %hooked]
-  %rc = call i32 @start(ptr %e, ptr %fn, ptr %template, ptr %slots, ptr %extents, ptr %s, ptr %md, i64 %mn)
+  %rc = call i32 @start(ptr %e, ptr %fn, ptr %template, ptr %slots, ptr %started_grid, ptr %s, ptr %md, i64 %mn)
   %bad = icmp ne i32 %rc, 0
   br i1 %bad, label %report, label %started
 started:

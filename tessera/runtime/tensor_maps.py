@@ -9,6 +9,7 @@ import ctypes
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from tessera.analysis.intervals import arguments_of, evaluate, holds
@@ -33,12 +34,22 @@ Word = tuple[str, int]
 
 
 class Maps(NamedTuple):
-    """The encoded maps of a launch; their memory lives as long as this. `usable`: the kernel's guard holds."""
+    """The encoded maps of a launch; their memory lives as long as this. `usable`: the kernel's guard holds. `blocks`:
+    how many to start, 0 for one each program."""
 
     usable: bool
     addresses: list[int]
+    blocks: int
     entry: Any  # MAP_ENTRY
     memory: Any
+
+
+class Instead(NamedTuple):
+    """What runs where a guard fails: function, launch template, and its own maps."""
+
+    function: int
+    config: int
+    maps: TensorMaps | None
 
 
 class TensorMaps:
@@ -46,7 +57,8 @@ class TensorMaps:
 
     `code` and `guard` as analysis/intervals.py has them. Native launches look maps up in `table` and, where they are
     not there, call `learn` with the values of the arguments that `specs` and the code name, 8 bytes each; with a guard,
-    the grid's extents follow. `instead`: function and launch template for launches where the guard fails.
+    the grid's extents follow. `instead`: what runs where the guard fails. `resident`: the blocks that there is room
+    for, of a kernel whose blocks run several programs each (else 0); its last memory argument holds the grid.
     """
 
     def __init__(
@@ -55,20 +67,22 @@ class TensorMaps:
         specs: Sequence[Any],
         code: Sequence[Any] = (),
         guard: Sequence[Any] = (),
-        instead: Callable[[], tuple[int, int]] | None = None,
+        instead: Callable[[], Instead] | None = None,
+        resident: int = 0,
     ) -> None:
-        self.api, self.instead = api, instead
+        self.api, self.instead, self.resident = api, instead, resident
         self.specs = [_Spec(*s) for s in specs]
         self.code, self.guard = code, guard
         self.known: dict[bytes, Maps] = {}
         named = {n for s in self.specs for kind, n in s.words if kind == "arg"}
         self.used = sorted(named | set(arguments_of(code)))
         self.extents = 3 if guard else 0
+        self.count = len(self.specs) + (resident > 0)
         self._chains = (ctypes.c_uint64 * MAP_BUCKETS)()
         self._arguments = (ctypes.c_uint64 * len(self.used))(*self.used)
         self._learn = self.learn
         fields = {
-            "maps": len(self.specs), "used": len(self.used), "arguments": ctypes.addressof(self._arguments),
+            "maps": self.count, "used": len(self.used), "arguments": ctypes.addressof(self._arguments),
             "chains": ctypes.addressof(self._chains), "learn": id(self._learn), "extents": self.extents,
         }  # fmt: skip
         self.table = (ctypes.c_uint64 * len(MAPS))(*(fields[name] for name in MAPS))
@@ -89,32 +103,55 @@ class TensorMaps:
 
     def _add(self, key: bytes) -> Maps:
         words = struct.unpack(f"={len(self.used) + self.extents}q", key)
-        args = dict(zip(self.used, words, strict=False))
-        values = evaluate(self.code, args, words[len(self.used) :])
+        args, grid = dict(zip(self.used, words, strict=False)), words[len(self.used) :]
+        made = self._encoded(args, grid)
+        if made is not None:
+            return self._keep(key, True, *made)
+        if self.instead is None:
+            return Maps(False, [], 0, None, None)
+        return self._other(key, self.instead(), args, grid)
+
+    def _encoded(
+        self, args: Mapping[int, int], grid: Sequence[int]
+    ) -> tuple[list[int], int, Any] | None:
+        """Addresses of the maps, blocks to start, the maps' memory; None where the guard fails."""
+        values = evaluate(self.code, args, grid)
         if not holds(self.guard, values):
-            return self._unusable(key)
+            return None
         named = {("arg", n): x for n, x in args.items()}
         named |= {("code", i): x[0] for i, x in enumerate(values) if x is not None}
-        memory = ctypes.create_string_buffer(MAP_BYTES * len(self.specs) + MAP_ALIGNMENT)
+        memory = ctypes.create_string_buffer(MAP_BYTES * self.count + MAP_ALIGNMENT)
         first = _aligned(memory)
-        addresses = [first + i * MAP_BYTES for i in range(len(self.specs))]
+        addresses = [first + i * MAP_BYTES for i in range(self.count)]
         try:
-            for spec, address in zip(self.specs, addresses, strict=True):
+            for spec, address in zip(self.specs, addresses, strict=False):
                 spec.encode(self.api, named, address)
         except LaunchError:
             if not self.guard:
                 raise
-            return self._unusable(key)  # the driver wants more than the guard
-        return self._keep(key, True, addresses, memory, data=first)
+            return None  # the driver wants more than the guard
+        if not self.resident:
+            return addresses, 0, memory
+        ctypes.memmove(addresses[-1], (ctypes.c_int32 * 3)(*grid), 12)
+        return addresses, min(self.resident, prod(grid)), memory
 
-    def _unusable(self, key: bytes) -> Maps:
-        if self.instead is None:
-            return Maps(False, [], None, None)
-        function, config = self.instead()
-        return self._keep(key, False, [], None, function=function, config=config)
+    def _other(
+        self, key: bytes, other: Instead, args: Mapping[int, int], grid: Sequence[int]
+    ) -> Maps:
+        """Note for native launches that another kernel runs."""
+        function, config, maps = other
+        while maps is not None:
+            known = set(maps.used) <= set(self.used) and maps.count <= self.count
+            found = maps._encoded(args, grid) if known else None
+            if found is not None:
+                return self._keep(key, False, *found, function=function, config=config)
+            if maps.instead is None:
+                return Maps(False, [], 0, None, None)
+            function, config, maps = maps.instead()
+        return self._keep(key, False, [], 0, None, function=function, config=config)
 
     def _keep(
-        self, key: bytes, usable: bool, addresses: list[int], memory: Any, **words: int
+        self, key: bytes, usable: bool, addresses: list[int], blocks: int, memory: Any, **words: int
     ) -> Maps:
         if len(self.known) >= MOST_MAPS:  # launches under way have copies or hold their Maps
             self._chains[:] = [0] * MAP_BUCKETS
@@ -122,10 +159,11 @@ class TensorMaps:
         made = hash_words(key)
         fields = {
             **dict.fromkeys(MAP_ENTRY, 0), **words, "next": self._chains[made % MAP_BUCKETS], "hash": made,
-            "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0,
+            "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0, "blocks": blocks,
+            "data": addresses[0] if addresses else 0, "maps": len(addresses),
         }  # fmt: skip
         entry = (ctypes.c_uint64 * len(MAP_ENTRY))(*(fields[name] for name in MAP_ENTRY))
-        found = self.known[key] = Maps(usable, addresses, entry, memory)
+        found = self.known[key] = Maps(usable, addresses, blocks, entry, memory)
         self._chains[made % MAP_BUCKETS] = ctypes.addressof(entry)
         return found
 

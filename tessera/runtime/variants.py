@@ -34,13 +34,14 @@ class Twin:
 
 
 def unguarded(kernel: CompiledKernel) -> CompiledKernel:
-    """The same kernel, for any launch."""
+    """The same kernel without what its guard is for: first one program a block again, then pointers again."""
     m: Any = kernel.metadata
+    given_up = "persistent" if hasattr(m, "resident_blocks") else "pointer_maps"
     options = {f.name: getattr(m, f.name) for f in fields(Options) if f.name != "target"}
     source: Any = kernel.src  # where the cache keeps binaries only, there are no texts
     if LEVEL in kernel.asm:
         source = TextSource(kernel.asm[LEVEL], kernel.name, kernel.asm["source"])
     return compile_for(
-        source, kernel.target, {**options, "pointer_maps": False},
+        source, kernel.target, {**options, given_up: False},
         store=disk_cache(), toolchain=toolchain_fingerprint(),
     )  # fmt: skip

@@ -44,6 +44,8 @@ SAMPLES: dict[str, str] = {
     "byte_barrier_arrive": BARS + ALLOC + "byte_barrier_arrive %b, %i, %c, [%s] {groups=True}\n",
     "tensor_copy": DESCRIPTOR + ALLOC + BARS + "tensor_copy %d, [%i, %j], %s, %b, %i\n",
     "warp_specialize": TEAMS,
+    "block_id": "%x: i32 = block_id\n",
+    "num_blocks": "%x: i32 = num_blocks\n",
     **_binary("add", "sub", "mul", "rem", "and", "or", "xor", "shl", "shr", "min", "max", "mulhi"),
     **_binary("pow", "atan2", "copysign", operands="%f, %g", type="fp32"),
     **_binary(*MATH_OPS, operands="%tf", type="tile<8xfp32>"),

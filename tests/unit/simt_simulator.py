@@ -367,7 +367,11 @@ class Simulator(Ptx):
         return base + signed(self.value(type, offset, env), bits_of(type)).view(np.uint64)
 
     def do_load(self, rest: str, env, on):
-        name, at = self.value("ptr", typed(split_args(rest)[1])[1], env)
+        place = self.value("ptr", typed(split_args(rest)[1])[1], env)
+        if isinstance(place, np.ndarray):  # of a parameter, the same for all threads
+            word = self.memory.place(int(place[0]), 4, False).view(np.uint32)[0]
+            return self.full("i64", word)
+        name, at = place
         return self.tables[name][np.where(on, at, 0).astype(np.int64)]
 
     def do_alloca(self, rest: str, env, on):
@@ -554,9 +558,10 @@ def run_kernel(
     tensor_maps: Sequence = (),
     host_code: Sequence = (),
     cluster: int = 1,
+    blocks: int = 0,
 ) -> Simulator:
     """Run all programs of a grid one after the other; array arguments are changed in place, numbers given as
-    (type, value)."""
+    (type, value). `blocks`: how many to start of a kernel whose blocks run several programs each."""
     memory = Memory(shared, cluster)
     sim = Simulator(ir, memory, threads, cluster)
     values = [
@@ -568,6 +573,9 @@ def run_kernel(
         known = evaluate(host_code, dict(enumerate(given)))
         words = [("const", known[n][0]) if kind == "code" else (kind, n) for kind, n in words]
         sim.tensor_maps.append(TensorMap(elem, padding, box, swizzle, words, given))
+    if blocks:
+        values.append(sim.full("i64", memory.add(np.array(grid, np.int32))))
+        grid = (min(blocks, int(np.prod(grid))), 1, 1)
     for z in range(grid[2]):
         for y in range(grid[1]):
             for x in range(grid[0]):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import struct
 import sys
 import threading
 from collections import namedtuple
@@ -24,7 +25,7 @@ from tessera.runtime.cuda import LaunchConfig, launch_config
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.fast_bind_ir import READ_TENSOR
 from tessera.runtime.fast_launch import FastPath, Start, units_of
-from tessera.runtime.tensor_maps import TensorMaps
+from tessera.runtime.tensor_maps import Instead, TensorMaps
 from tessera.runtime.tensors import TensorWrapper
 from tessera.runtime.torch_layout import Layout, find_layout, tells_the_truth
 from tests.unit.test_fast_launch import READERS, Tensor
@@ -338,9 +339,9 @@ def test_a_guard_chooses_the_kernel(monkeypatch: pytest.MonkeyPatch):
     code = [("arg", 6), ("count", 0), ("const", 3), ("mul", 0, 2, 64), ("id", 0), ("add", 0, 4, 32)]
     guard = [(3, 1, 60, 1), (5, 0, 14, 1), (0, 0, 99, 2)]
 
-    def instead() -> tuple[int, int]:
+    def instead() -> Instead:
         asked.append(1)
-        return 2, template.address
+        return Instead(2, template.address, None)
 
     api: Any = m.encoder
     m.maps = TensorMaps(api, specs, code, guard, instead)
@@ -359,6 +360,51 @@ def test_a_guard_chooses_the_kernel(monkeypatch: pytest.MonkeyPatch):
             assert m.seen[-1] == ((values, 0x7000, 0x9000) if usable else (values, 2, 64))
     assert m.python == 1
     assert len(asked) == 3
+
+
+def test_kernels_behind_kernels_whose_blocks_run_several_programs(monkeypatch: pytest.MonkeyPatch):
+    """The first kernel starts as many blocks as there is room for and gets the grid; where its guard fails, the second
+    one runs with its own map and one block a program, then the third without any."""
+    m = MapMachine(monkeypatch)
+    second, third = launch_config(threads=64), launch_config(threads=32)
+    words = [("arg", 0), ("arg", 1), ("arg", 2), ("arg", 3), ("const", 1)]
+    spec: Any = ("fp16", "zero", [4, 16], 32, words)
+    code = [("arg", 6), ("arg", 5)]
+    api: Any = m.encoder
+    seen: list[Any] = []
+
+    def launch(config: Any, function: int, slots: Any, extra: Any) -> int:
+        memory = [ctypes.string_at(slots[7 + i], 12) for i in range({1: 2, 2: 1, 3: 0}[function])]
+        found = [int.from_bytes(memory[0][:8], sys.byteorder)] if memory else []
+        found += [struct.unpack("=3i", x) for x in memory[1:]]
+        seen.append((function, config.contents.block[0], tuple(config.contents.grid), *found))
+        return 0
+
+    monkeypatch.setattr(m, "launch", launch)
+    config = ctypes.POINTER(LaunchConfig)
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_int, config, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p
+    )
+    m.entry = m.address(kind(launch))
+    behind = TensorMaps(api, [spec], code, [(0, 0, 20, 1)], lambda: Instead(3, third.address, None))
+    m.maps = TensorMaps(
+        api, [spec], code, [(0, 0, 10, 1)], lambda: Instead(2, second.address, behind), resident=5
+    )
+    m.path.launch((1,), descriptor(0x7000), Tensor(0x9000), 8)
+    for _ in range(2):
+        for n, grid, wanted in [
+            (8, (3,), (1, 128, (3, 1, 1), 0x7000, (3, 1, 1))),
+            (8, (3, 7), (1, 128, (5, 1, 1), 0x7000, (3, 7, 1))),
+            (15, (3, 7, 2), (2, 64, (3, 7, 2), 0x7000)),
+            (25, (3, 7, 2), (3, 32, (3, 7, 2))),
+            (9, (6, 1, 2), (1, 128, (5, 1, 1), 0x7000, (6, 1, 2))),
+        ]:
+            assert m.path.launch(grid, descriptor(0x7000), Tensor(0x9000), n) is m
+            assert seen[-1] == wanted
+    assert m.python == 1
+    found = m.maps([0x7000, 8, 32, 32, 1, 0x9000, 8], (3, 7, 1))
+    assert found.usable
+    assert found.blocks == 5
 
 
 def test_maps_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch):

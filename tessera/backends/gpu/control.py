@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.backends.gpu.lowering import (
+    PROGRAMS,
     FunctionLowering,
     carried_type,
     lowers,
@@ -276,6 +277,7 @@ def lower_function(fl: FunctionLowering) -> str:
             else names,
         )
     params += [f"{MAP_PARAMETER} %map{i}" for i in range(fl.tensor_maps)]
+    params += [f"{MAP_PARAMETER} {PROGRAMS}"] * fl.persistent
     fl.lower_block(func.body)
     for finish in fl.at_end.values():
         finish()

@@ -21,6 +21,7 @@ from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
 from tessera.ops import DotOp, ForOp, MmaOp, WgmmaOp, WhileOp
 
+PROGRAMS = "%programs"  # the parameter that has the launch's grid, three words
 Lowering = Callable[["FunctionLowering", Any], None]
 LOWERINGS: dict[type[Op], Lowering] = {}
 
@@ -60,6 +61,8 @@ class FunctionLowering:
         self.extra_attributes = ""
         self.single = False  # one thread runs this
         self.tensor_maps = len(module.attrs.get("tensor_maps", ())) if self.kernel else 0
+        # Whether blocks run several programs; the launch's grid is then a parameter.
+        self.persistent = bool(self.kernel and module.attrs.get("persistent"))
         self.lines = FunctionLines(text.lines, func.name) if text.lines is not None else None
         self.at_end: dict[
             str, Callable[[], None]

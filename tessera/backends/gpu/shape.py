@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from tessera.backends.gpu.lowering import FunctionLowering, lowers, registers_of
+from tessera.backends.gpu.lowering import PROGRAMS, FunctionLowering, lowers, registers_of
 from tessera.errors import InternalError
 from tessera.ir import Op, TileType
 from tessera.layout.linear import LinearLayout
 from tessera.layout.relate import register_map
-from tessera.ops import control, memory, special, tile
+from tessera.ops import control, gpu, memory, special, tile
 
 
 @lowers(tile.ProgramIdOp)
@@ -21,8 +21,25 @@ def _program_id(fl: FunctionLowering, op: tile.ProgramIdOp) -> None:
 
 @lowers(tile.NumProgramsOp)
 def _num_programs(fl: FunctionLowering, op: tile.NumProgramsOp) -> None:
+    w = fl.w
+    if fl.persistent:  # fewer blocks were started
+        place = w.pure(f"getelementptr i8, ptr {PROGRAMS}, i64 {4 * op.axis}")
+        fl.set(op.result, [w.emit(f"load i32, ptr {place}, align 4")])
+        return
+    with w.hoist():
+        fl.set(op.result, [fl.target.num_programs(w, op.axis)])
+
+
+@lowers(gpu.BlockIdOp)
+def _block_id(fl: FunctionLowering, op: gpu.BlockIdOp) -> None:
     with fl.w.hoist():
-        fl.set(op.result, [fl.target.num_programs(fl.w, op.axis)])
+        fl.set(op.result, [fl.target.program_id(fl.w, 0)])
+
+
+@lowers(gpu.NumBlocksOp)
+def _num_blocks(fl: FunctionLowering, op: gpu.NumBlocksOp) -> None:
+    with fl.w.hoist():
+        fl.set(op.result, [fl.target.num_programs(fl.w, 0)])
 
 
 @lowers(tile.BlockRankOp)

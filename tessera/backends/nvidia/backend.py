@@ -90,7 +90,8 @@ class NvidiaBackend(Backend):
             )
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
-            _run(gpu_passes(facts, options.pointer_maps), module, metadata, "gir")
+            passes = gpu_passes(facts, options.pointer_maps, options.persistent)
+            _run(passes, module, metadata, "gir")
             metadata["shared"] = module.attrs.get("shared", 0)
             metadata["args"] = argument_kinds(module)
             if "tensor_maps" in module.attrs:
@@ -98,6 +99,9 @@ class NvidiaBackend(Backend):
                 metadata["args"] += ["memory"] * len(metadata["tensor_maps"])
                 # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps.
                 metadata["global_scratch_size"] = MAP_BYTES * len(metadata["tensor_maps"])
+            if module.attrs.get("persistent"):
+                metadata["resident_blocks"] = module.attrs.get("resident_blocks", 1)
+                metadata["args"].append("memory")
             for name in ("host_code", "guard", "remarks"):
                 if name in module.attrs:
                     metadata[name] = module.attrs[name]
