@@ -27,7 +27,6 @@ from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
     BarrierOp,
-    ByteBarrierInitOp,
     CallOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
@@ -103,7 +102,7 @@ class _Barriers:
             elif isinstance(
                 op, WarpSpecializeOp
             ):  # the producer meets the others at its own barriers
-                state = self.block(op.consumers, state)
+                state = self.block(op.consumers, frozenset())
             else:
                 state = self._op(op, state)
         return state
@@ -132,7 +131,7 @@ class _Barriers:
     def _op(self, op: Op, state: State) -> State:
         if isinstance(op, AsyncWaitOp) and op.private:
             return state
-        if isinstance(op, BarrierOp | AsyncWaitOp | ByteBarrierInitOp):
+        if isinstance(op, BarrierOp | AsyncWaitOp):
             return frozenset()
         touches = list(self._touches(op))
         if not touches:

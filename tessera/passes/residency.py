@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.ir import Op, elem_of
-from tessera.ops import DotOp, LoadOp, ReshapeOp, TransOp
+from tessera.ops import DescriptorLoadOp, DotOp, LoadOp, ReshapeOp, TransOp
 from tessera.passes.facts import GpuFacts
 from tessera.passes.teams import GRAIN, WORK, team_for
 
@@ -48,4 +48,4 @@ def _words(products: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:
 def _loaded(op: Op | None) -> bool:
     while isinstance(op, TransOp | ReshapeOp):
         op = op.x.op
-    return isinstance(op, LoadOp)
+    return isinstance(op, LoadOp | DescriptorLoadOp)

@@ -41,6 +41,7 @@ from tessera.ops import (
     HintOp,
     LoadOp,
     LocalAllocOp,
+    MakeDescriptorOp,
     ReshapeOp,
     ReturnOp,
     SplatOp,
@@ -211,7 +212,7 @@ class _Split:
         # What is shared by both teams stands first.
         for op in [op for op in self.func.body if op in self.kept]:
             op.move_before(rest[0])
-        start = Builder.before_op(rest[0])
+        start = Builder.at_start(self.func.body)  # while indices are computed barriers get ready
         for r in self.rings:
             if r.first is None:
                 self._allocate(r, start)
@@ -220,6 +221,7 @@ class _Split:
         start.insert(
             ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values()), blocks=blocks)
         )
+        start = Builder.before_op(rest[0])
         producer = Producer(self, needs).build(start)
         op = WarpSpecializeOp(
             registers=team.registers,
@@ -234,6 +236,7 @@ class _Split:
             op.consumers.append(x)
         Builder(op.consumers).insert(YieldOp([]))
         self._consume(op, start_const(Builder.before_op(op), 0))
+        _repeat(op, [x for x in self.func.body if x in self.kept])
         self.module.attrs |= {"producer_warps": team.warps, "resident_blocks": team.blocks}
 
     def _group(self) -> None:
@@ -371,6 +374,35 @@ class _Split:
         row = b.emit(alloc)
         self.counts[row] = count
         return row
+
+
+def _repeat(teams: WarpSpecializeOp, scalars: list[Op]) -> None:
+    """Compute scalars in the teams that need them, each by itself: the producer begins while the others wait for it, and
+    these have time for indices while they wait."""
+    for op in reversed(scalars):
+        users = {user for r in op.results for user in r.users()}
+        homes = {
+            block: x for block in teams.regions if (x := [u for u in users if _within(u, block)])
+        }
+        if isinstance(op, MakeDescriptorOp) or sum(map(len, homes.values())) < len(users):
+            continue
+        for block, inside in homes.items():
+            new = Builder.at_start(block).insert(op.clone({}))
+            for old, fresh in zip(op.results, new.results, strict=True):
+                for user in inside:
+                    for i, v in enumerate(user.operands):
+                        if v is old:
+                            user.set_operand(i, fresh)
+        op.erase()
+
+
+def _within(op: Op, block: Block) -> bool:
+    while op.parent is not block:
+        around = op.parent_op()
+        if around is None:
+            return False
+        op = around
+    return True
 
 
 def _allocs(rings: list[Ring]) -> set[Op]:

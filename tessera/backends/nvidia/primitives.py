@@ -357,6 +357,12 @@ def team_barrier(number: int, threads: int) -> Primitive:
     return Primitive("barrier", (), "void", f"bar.sync {number}, {threads};", "~{memory}", False)
 
 
+@lru_cache(maxsize=32)
+def team_arrive(number: int, threads: int) -> Primitive:
+    """At a barrier at which others wait."""
+    return Primitive("barrier", (), "void", f"bar.arrive {number}, {threads};", "~{memory}", False)
+
+
 @lru_cache(maxsize=4)
 def group_barrier(threads: int) -> Primitive:
     """The barrier whose number is the operand."""

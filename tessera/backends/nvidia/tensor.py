@@ -36,6 +36,7 @@ from tessera.passes.tensor_maps import access_boxes
 BARRIER_BYTES = 8
 TEAM_BARRIER = 8  # hardware barrier of the consumers, who do not wait for the producer
 GROUP_BARRIER = 9  # and following: of groups of four warps
+START_BARRIER = 13  # where consumers wait for the producer's barriers
 GROUP_THREADS = 128
 
 
@@ -47,6 +48,13 @@ def _first_thread(fl: FunctionLowering) -> str:
     thread = fl.thread
     with fl.w.hoist():
         return fl.w.pure(f"icmp eq i32 {thread}, 0")
+
+
+def _is_producer(fl: FunctionLowering) -> str:
+    """Whether this is the thread that copies: its warps come last, so that the consumers' threads keep their numbers."""
+    thread = fl.thread
+    with fl.w.hoist():
+        return fl.w.pure(f"icmp eq i32 {thread}, {32 * fl.num_warps}")
 
 
 def _alone(fl: FunctionLowering) -> Any:
@@ -249,8 +257,9 @@ def _settle(fl: FunctionLowering, now: bool) -> None:
 # --- barriers -----------------------------------------------------------------------------------------------
 @lowers(ByteBarrierInitOp)
 def _init(fl: FunctionLowering, op: ByteBarrierInitOp) -> None:
+    """By the producer, who goes on with its copies at once."""
     w = fl.w
-    with w.when(_first_thread(fl)):
+    with w.when(_is_producer(fl)):
         for number in range(fl.tensor_maps):  # the first copies will find them near
             _plain(fl, "prefetch_map", f"%map{number}")
         for bars, count in zip(op.bars, op.counts, strict=True):
@@ -258,10 +267,6 @@ def _init(fl: FunctionLowering, op: ByteBarrierInitOp) -> None:
             for i in range(bars.type.shape[0]):
                 row.emit(w, [w.add("i32", fl.scalar(bars), str(BARRIER_BYTES * i))])
         _plain(fl, "mbarrier_fence")
-    if op.blocks > 1:
-        _plain(fl, "cluster_barrier")
-    else:
-        fl.target.barrier(w)
 
 
 @lowers(ByteBarrierExpectOp)
@@ -302,17 +307,22 @@ def _copy(fl: FunctionLowering, op: TensorCopyOp) -> None:
 # --- teams --------------------------------------------------------------------------------------------------
 @lowers(WarpSpecializeOp)
 def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
-    """The producer's warps come last, so that the consumers' threads keep their numbers."""
+    """The producer has made the barriers ready, for which the consumers wait."""
     w, target = fl.w, fl.target
     threads = 32 * fl.num_warps
+    everybody = threads + 32 * op.warps
     thread = fl.thread
     group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
     producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
+    if op.blocks > 1:  # others copy to our memory
+        _plain(fl, "cluster_barrier")
     w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
     # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
     small, large = op.registers if fl.products and not fl.extra_attributes else (0, 0)
     with w.scope():
         w.start(consumers)
+        if op.blocks == 1:
+            p.team_barrier(START_BARRIER, everybody).emit(w, [])
         if large:
             p.set_registers(True, large).emit(w, [])
         target.team = (TEAM_BARRIER, threads)  # type: ignore[attr-defined]
@@ -321,9 +331,11 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         w.branch(after)
     with w.scope():
         w.start(producer)
+        if op.blocks == 1:
+            p.team_arrive(START_BARRIER, everybody).emit(w, [])
         if small:
             p.set_registers(False, small).emit(w, [])
-        with w.when(w.pure(f"icmp eq i32 {thread}, {threads}")):
+        with w.when(_is_producer(fl)):
             fl.single = True
             fl.lower_block(op.producer)
             fl.single = False
