@@ -377,8 +377,8 @@ class _Split:
 
 
 def _repeat(teams: WarpSpecializeOp, scalars: list[Op]) -> None:
-    """Compute scalars in the teams that need them, each by itself: the producer begins while the others wait for it, and
-    these have time for indices while they wait."""
+    """Compute scalars in the teams that need them, each by itself: the producer begins when it has made the barriers
+    ready, and the others have time while they wait for tiles."""
     for op in reversed(scalars):
         users = {user for r in op.results for user in r.users()}
         homes = {

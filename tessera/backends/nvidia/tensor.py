@@ -51,7 +51,7 @@ def _first_thread(fl: FunctionLowering) -> str:
 
 
 def _is_producer(fl: FunctionLowering) -> str:
-    """Whether this is the thread that copies: its warps come last, so that the consumers' threads keep their numbers."""
+    """Whether this thread copies. Its warps come last, so that the consumers' threads keep their numbers."""
     thread = fl.thread
     with fl.w.hoist():
         return fl.w.pure(f"icmp eq i32 {thread}, {32 * fl.num_warps}")
