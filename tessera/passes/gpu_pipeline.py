@@ -31,7 +31,9 @@ def gpu_passes(facts: GpuFacts, pointer_maps: bool = True, persistent: bool = Tr
     be for fewer blocks than programs."""
     return [
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
-        *([promote.bind(facts=facts)] if pointer_maps else []),  # makes what the next passes look at
+        *(
+            [promote.bind(facts=facts)] if pointer_maps else []
+        ),  # makes what the next passes look at
         *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
         spread.bind(facts=facts),  # all that follows sees the part of one block
         keep_whole.bind(facts=facts),  # before accesses get layouts
