@@ -72,6 +72,13 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton.profiler": (
         "proton is a profiler of its own", "triton.testing.do_bench, or torch.profiler, which shows kernels by name"
     ),
+    "triton.testing.cuda_memcheck": (
+        "the tool is started around a program", "compute-sanitizer python script.py"
+    ),
+    "triton.testing.do_bench_proton": ("proton is a profiler of its own", "triton.testing.do_bench"),
+    "triton.testing.do_bench_cudagraph_proton": (
+        "proton is a profiler of its own", "triton.testing.do_bench_cudagraph"
+    ),
     "triton.fb": ("of one company's build of Triton", "triton"),
     "triton._C.libtriton.passes": ("there is no C extension", "tessera.passes"),
     "triton._C.libtriton.llvm": ("there is no C extension", "tessera.backends.llvm.binding"),

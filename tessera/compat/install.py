@@ -16,7 +16,7 @@ from tessera.errors import TritonAlreadyImported
 
 PATH = Path(__file__).resolve().parent / "path"
 ROOT = PATH.parents[2]  # the folder that holds the package tessera
-TRITON_VERSION = INTERFACE_VERSION  # torch takes 3.6 and later
+TRITON_VERSION = INTERFACE_VERSION
 
 
 def is_ours(module: ModuleType) -> bool:

@@ -18,7 +18,7 @@ DRIVER_FOR: list[Callable[[GPUTarget], Any]] = []
 _LOADING = threading.RLock()
 
 
-INTERFACE_VERSION = "3.6.0"  # the release of Triton whose interface this is
+INTERFACE_VERSION = "3.8.0"  # the release of Triton whose interface this is
 NO_SCRATCH: dict[str, Any] = {  # what Triton's kernels say of memory that ours do not need
     "tmem_size": 0, "global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0,
     "profile_scratch_align": 1, "tensordesc_meta": (), "triton_version": INTERFACE_VERSION,

@@ -203,6 +203,11 @@ def is_hip_impl(fe: FrontEnd) -> Any:
     return constexpr(_backend(fe) == "hip")
 
 
+@impl(tl_target.is_hip_cdna3, tl_target.is_hip_cdna4, tl_target.is_hip_gfx1250)
+def is_hip_family_impl(fe: FrontEnd) -> Any:
+    return constexpr(False)  # no back end for these is told apart by family
+
+
 @impl(tl_target.cuda_capability_geq)
 def cuda_capability_geq_impl(fe: FrontEnd, major: Any, minor: Any = 0) -> Any:
     wanted = static_int(major, "major") * 10 + static_int(minor, "minor")

@@ -23,5 +23,20 @@ def is_hip() -> Any:
 
 
 @builtin
+def is_hip_cdna3() -> Any:
+    """Whether the target is an AMD GPU of the CDNA 3 family."""
+
+
+@builtin
+def is_hip_cdna4() -> Any:
+    """Whether the target is an AMD GPU of the CDNA 4 family."""
+
+
+@builtin
+def is_hip_gfx1250() -> Any:
+    """Whether the target is an AMD GPU of the family gfx1250."""
+
+
+@builtin
 def cuda_capability_geq(major: Any, minor: Any = 0) -> Any:
     """Whether the target is an NVIDIA GPU of at least this compute capability."""

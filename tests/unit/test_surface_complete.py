@@ -88,7 +88,7 @@ DESCRIPTOR_METHODS = (
 ).split()
 CUDA = "globaltimer smid num_warps num_threads gdc_wait gdc_launch_dependents libdevice".split()
 HIP = "memrealtime smid num_threads num_warps".split()
-TARGET_INFO = "current_target is_cuda is_hip cuda_capability_geq".split()
+TARGET_INFO = "current_target is_cuda is_hip cuda_capability_geq is_hip_cdna3 is_hip_cdna4 is_hip_gfx1250".split()
 
 MODES = ("rn", "rz", "rd", "ru")
 LIBDEVICE = (

@@ -12,6 +12,8 @@ from tessera.language.core import *
 from tessera.language.values import unwrap
 from tessera.runtime.specialize import type_of_string as str_to_ty
 
+CONSTEXPR_0 = constexpr(0)  # a default that stays a compile-time value
+
 _INTEGERS = {
     (x.primitive_bitwidth, signed): x
     for signed, row in ((True, (int1, int8, int16, int32, int64)), (False, (uint8, uint16, uint32, uint64)))

@@ -1,10 +1,22 @@
 """`triton.language.standard`."""
 
-# pyright: reportUnsupportedDunderAll=false, reportPrivateUsage=false
+# pyright: basic
 from tessera.compat.absent import absent
+from tessera.language import interleave, ravel, zeros, zeros_like
 from tessera.language import standard as _standard
 from tessera.language.standard import *
+
+# Combine functions and helpers that kernels outside pass to `tl.reduce`, under Triton's names.
+from tessera.language.standard import _add as _sum_combine
+from tessera.language.standard import _any_max as _argmax_combine_tie_break_fast
+from tessera.language.standard import _any_min as _argmin_combine_tie_break_fast
+from tessera.language.standard import _first_max as _argmax_combine_tie_break_left
+from tessera.language.standard import _first_min as _argmin_combine_tie_break_left
+from tessera.language.standard import _max as _elementwise_max
+from tessera.language.standard import _min as _elementwise_min
+from tessera.language.standard import _mul as _prod_combine
+from tessera.language.standard import _or as _or_combine
+from tessera.language.standard import _xor as _xor_combine
 from tessera.language.standard import log2_of as _log2
 
-__all__ = [*getattr(_standard, "__all__", ()), "_log2"]
 __getattr__ = absent(__name__, _standard)
