@@ -31,7 +31,7 @@ from tessera.errors import (
     PTXASError,
     TesseraError,
 )
-from tessera.runtime import tuning_store
+from tessera.runtime import cuda, tuning_store
 from tessera.runtime.async_compile import AsyncCompileMode, active_mode
 from tessera.runtime.benchmark import do_bench as default_do_bench
 from tessera.runtime.benchmark import do_bench_cudagraph
@@ -202,13 +202,17 @@ class Autotuner(KernelInterface):
         return config if config is not None else self._tune(key, args, kwargs)
 
     def _key(self, kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Values of the `key` parameters that were passed, then the element type of every array argument."""
+        """Values of the `key` parameters that were passed, the element type of every array argument, and the device's
+        name where there are different ones."""
         given = {**(self.nargs or {}), **kwargs}
         found = [given[name] for name in self.keys if name in given]
         for name in self.arg_names:
             kind = getattr(given.get(name), "dtype", None)
             if kind is not None:
                 found.append(_type_name(kind))
+        torch = cuda.torch_cuda()
+        if torch is not None and torch.cuda.is_initialized() and (names := different_gpus()):
+            found.append(names[torch.cuda.current_device()])
         return tuple(found)
 
     # --- measuring ------------------------------------------------------------------------------------
@@ -489,6 +493,14 @@ class Autotuner(KernelInterface):
         path = self._store_path(key)
         if path is not None:
             tuning_store.write(path, key, {str(c): times for c, times in timings.items()})
+
+
+@cache
+def different_gpus() -> tuple[str, ...]:
+    """The name of each GPU of a machine that has different ones, as torch sees them; () elsewhere."""
+    torch = cuda.torch_cuda()
+    names = [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())]
+    return tuple(names) if len(set(names)) > 1 else ()
 
 
 @cache

@@ -1,4 +1,5 @@
-"""Timing of kernel calls, in ms: CUDA events where torch drives a GPU, the host's clock otherwise."""
+"""Timing of kernel calls, in ms: CUDA events where torch drives a GPU, the host's clock around all that a call starts
+otherwise."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from tessera.runtime import cuda
 
 L2_BYTES = (
     256 * 1024 * 1024
@@ -99,9 +102,11 @@ def _time_on_host(
         clear_gradients(grad_to_none)
         start = time.perf_counter_ns()
         fn()
+        cuda.finish()
         return (time.perf_counter_ns() - start) / 1e6
 
     fn()
+    cuda.finish()
     # Few calls give the estimate when one call already outlasts the whole budget.
     first = once()
     estimate = first if first > rep else statistics.fmean(once() for _ in range(5))

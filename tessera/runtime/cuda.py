@@ -162,7 +162,11 @@ class Driver:
         torch = torch_cuda()
         if torch is not None:
             return cast(int, torch.cuda.current_device())
-        return self._int("cuCtxGetDevice") if self._handle("cuCtxGetCurrent") else 0
+        return self._int("cuCtxGetDevice") if self.has_context() else 0
+
+    def has_context(self) -> bool:
+        """Whether the calling thread has a current context."""
+        return self._handle("cuCtxGetCurrent") != 0
 
     def set_current_device(self, device: int) -> None:
         torch = torch_cuda()
@@ -360,6 +364,12 @@ def torch_cuda() -> Any:
 def driver() -> Driver:
     """The driver, started at the first call. NoDeviceError where there is no GPU or no driver."""
     return Driver(load_library())
+
+
+def finish() -> None:
+    """Wait for all work of the current context, if this process uses CUDA without torch."""
+    if driver.cache_info().currsize and driver().has_context():
+        driver().synchronize()
 
 
 def available() -> bool:

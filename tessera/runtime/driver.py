@@ -24,7 +24,7 @@ from tessera.ir import parse_module, unpack_locations
 from tessera.runtime import cuda
 from tessera.runtime.benchmark import L2_BYTES, do_bench
 from tessera.runtime.checked import checked_launcher, hosted
-from tessera.runtime.cuda_abi import INVALID_CONTEXT, launch_config
+from tessera.runtime.cuda_abi import INVALID_CONTEXT, INVALID_HANDLE, launch_config
 from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.fast_launch import Start
 from tessera.runtime.launcher import make_launcher
@@ -310,8 +310,9 @@ class CudaDriver(Driver):
                 if encoded.blocks:
                     gx, gy, gz = encoded.blocks, 1, 1
             result = native(gx, gy, gz, stream, function, config.address, *args)
-            if result == INVALID_CONTEXT:  # a thread that has not used CUDA yet
-                self.api.bind(device)
+            if result in (INVALID_CONTEXT, INVALID_HANDLE):
+                # A thread that has not used CUDA yet, or whose device torch has changed but not made current.
+                self._bind_for(kernel.name, device)
                 result = native(gx, gy, gz, stream, function, config.address, *args)
             if result:
                 check(result, config)
@@ -321,6 +322,16 @@ class CudaDriver(Driver):
         kernel.n_regs, kernel.n_spills = loaded.registers, loaded.local_bytes // 4
         kernel.n_max_threads = loaded.max_threads
         kernel.function, kernel.launcher, kernel.module = loaded.function, launch, loaded.module
+
+    def _bind_for(self, name: str, device: int) -> None:
+        """Make current the context of the device that kernel `name` was loaded on, if that is the current device."""
+        current = self.get_current_device()
+        if current != device:
+            raise LaunchError(
+                f"kernel {name} was loaded on device {device}; the current device is {current}",
+                help="launch by the kernel function, which loads it on each device",
+            )
+        self.api.bind(device)
 
     def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
         config, api = getattr(kernel.launcher, "config", None), self.api

@@ -472,7 +472,7 @@ class JITFunction(JITCallable, KernelInterface):
             return kernel
 
         if mode is not None:
-            cache[key] = mode.submit((id(self), key), work, finish)
+            cache[key] = mode.submit((id(self), target, device, key), work, finish)
             return cache[key]
         return finish(work())
 

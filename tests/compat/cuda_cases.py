@@ -58,6 +58,20 @@ def case_training_step() -> float:
     return error
 
 
+def case_every_device() -> None:
+    """The same model on each device, in turn; Inductor's launcher loads the kernels on each."""
+    torch._dynamo.reset()
+    devices = range(torch.cuda.device_count())
+    places = [(torch.device("cuda", i), block().to(torch.device("cuda", i))) for i in devices]
+    for _ in range(2):
+        for device, model in places:
+            x = torch.randn(4, 64, 256, device=device)
+            found = torch.compile(model)(x)
+            found.square().mean().backward()
+            assert found.device == device
+            torch.testing.assert_close(found, model(x), rtol=2e-3, atol=2e-3)
+
+
 def case_matmul_templates() -> list[float]:
     """Largest errors of fp16 and bf16 products with an epilogue, beside eager in fp32."""
     errors = []

@@ -332,13 +332,3 @@ def test_empty_and_offset_tensors():
         add_one[(7,)](x[3:], out[5:], N - 512, BLOCK=512)
         assert torch.equal(out[5 : 5 + 7 * 512], x[3 : 3 + 7 * 512] + 1)
     assert not out[:5].any()
-
-
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-def test_two_devices():
-    for _ in range(3):
-        for device in (0, 1, 0):
-            with torch.cuda.device(device):
-                x, out = data()
-                run(add_one, x, out)
-                assert torch.equal(out, x + 1)

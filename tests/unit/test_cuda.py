@@ -58,7 +58,9 @@ class Fake:
         if name in values:
             args[0]._obj.value = values[name]
         elif name == "cuDeviceGetAttribute":
-            args[0]._obj.value = {97: 232448, 16: 132, 75: 9, 76: 0, 10: 32}.get(args[1], 7)
+            args[0]._obj.value = {1: 1024, 97: 232448, 16: 132, 75: 9, 76: 0, 10: 32}.get(
+                args[1], 7
+            )
         elif name == "cuFuncGetAttribute":
             args[0]._obj.value = {0: 1024, 1: 64, 3: 16, 4: 168}[args[1]]
         elif name == "cuDeviceGetName":
