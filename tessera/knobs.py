@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from types import ModuleType
 
-from tessera.config import Env, Group, HookChain, Knob, env, settings
+from tessera.config import ABSENT_GROUPS, Env, Group, HookChain, Knob, env, settings
 from tessera.config import knobs as _all
 
 __all__ = [
@@ -14,12 +14,14 @@ __all__ = [
     "HookChain",
     "Knob",
     "autotuning",
+    "build",
     "cache",
     "compilation",
     "cpu",
     "env",
     "language",
     "nvidia",
+    "redis",
     "refresh_knobs",
     "runtime",
 ]
@@ -30,12 +32,24 @@ compilation = _all.compilation
 autotuning = _all.autotuning
 language = _all.language
 nvidia = _all.nvidia
+redis = _all.redis
+build = _all.build
 cpu = _all.cpu
 
 
 def refresh_knobs() -> None:
     """Read again the knobs whose environment variable is read only once (runtime.debug, …)."""
     _all.refresh()
+
+
+def __getattr__(name: str) -> object:
+    why = ABSENT_GROUPS.get(name)
+    text = (
+        f"tessera has no knobs {name}.*: {why}"
+        if why
+        else f"tessera has no group of knobs {name!r}"
+    )
+    raise AttributeError(text, name=name)
 
 
 class _KnobsModule(ModuleType):

@@ -38,9 +38,6 @@ REASONS: dict[str, tuple[str, str]] = {
         "superseded in Triton 3.3", "triton.language.make_tensor_descriptor"
     ),
     "triton.language.extra.tlx": ("an extension of one vendor's Triton", "triton.language"),
-    "triton.runtime.cache.RemoteCacheBackend": (
-        "caches are shared as read-only folders", "knobs.cache.shared_dir (TESSERA_CACHE_SHARED)"
-    ),
     "triton.runtime.errors.IntelGPUError": ("there is no Intel back end", "triton.runtime.errors.OutOfResources"),
     "triton.runtime.interpreter.GridExecutor": (
         "the interpreter runs tile IR, not Python", "tessera.interp.run"

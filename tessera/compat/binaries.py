@@ -6,7 +6,6 @@ that folder to other machines. tessera keeps a kernel in one file of its own cac
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import sys
@@ -16,11 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.compiler import CompiledKernel
-
-
-def folder_name(key: str) -> str:
-    """The name of the folder of the entry with this hexadecimal key."""
-    return base64.b32encode(bytes.fromhex(key)).decode().rstrip("=")
+from tessera.runtime.cache_managers import folder_name
 
 
 def options_for_inductor(options: Any) -> Any:

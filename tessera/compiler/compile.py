@@ -17,11 +17,11 @@ from typing import Any, Protocol
 from tessera.backends.compiler import Backend, GPUTarget, Options
 from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import CompiledKernel
-from tessera.compiler.source import ASTSource, IRSource, TextSource
+from tessera.compiler.source import ALIASES, ASTSource, IRSource, TextSource
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
-from tessera.errors import InternalError, LaunchError, OutOfResources, TesseraError
-from tessera.ir import Module, parse_module, print_module
+from tessera.errors import InternalError, LaunchError, Loc, OutOfResources, TesseraError
+from tessera.ir import Module, parse_module, print_module, print_with_lines
 
 # By name; those given as "module:class" are imported when a kernel is first compiled for them.
 BACKENDS: dict[str, type[Backend] | str] = {
@@ -194,6 +194,8 @@ def compile_stages(
         if shared_limit is not None and metadata["shared"] > shared_limit:
             raise OutOfResources(metadata["shared"], shared_limit, "shared memory")
         timings.append((name, time.perf_counter() - start))
+        if isinstance(product, Module) and name == _located_level():
+            _locate(product, name, src.name, key)
         products[name] = print_module(product) if isinstance(product, Module) else product
         product, products[name] = _inspect(product, products[name], name, src.name, key)
     if knobs.compilation.time:
@@ -219,6 +221,23 @@ def _inspect(product: Any, shown: Any, stage: str, name: str, key: str) -> tuple
             data: Any = path.read_bytes() if isinstance(shown, bytes) else path.read_text()
             return (parse_module(data) if isinstance(product, Module) else data), data
     return product, shown
+
+
+def _located_level() -> str | None:
+    """The level of IR that line information is to refer to, if not the kernel's source."""
+    level = knobs.compilation.use_ir_loc
+    return ALIASES.get(level, level) if level is not None else None
+
+
+def _locate(module: Module, level: str, name: str, key: str) -> None:
+    """Write the module into the folder of dumps and let the ops' locations be their lines there."""
+    folder = Path(str(knobs.cache.dump_dir)) / key
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.{level}"
+    text, lines = print_with_lines(module)
+    path.write_text(text, encoding="utf-8")
+    for op, line in lines.items():
+        op.loc = Loc(str(path.absolute()), line, function=name)
 
 
 def _broken(stage: str, backend: Backend, e: Exception) -> InternalError:

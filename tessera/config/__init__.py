@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from typing import cast
 
 from tessera.config.types import (
+    Absent,
     BoolKnob,
     CallableKnob,
+    ClassKnob,
     Env,
     Group,
     Hook,
@@ -27,6 +29,7 @@ from tessera.config.types import (
 )
 
 __all__ = [
+    "ABSENT_GROUPS",
     "Env",
     "Group",
     "Hook",
@@ -128,6 +131,19 @@ class Cache(Group):
         "TRITON_OVERRIDE_DIR",
         doc="where compilation.override looks for stages",
     )
+    manager_class = ClassKnob(
+        None,
+        "TESSERA_CACHE_MANAGER",
+        "TRITON_CACHE_MANAGER",
+        doc="keeps compiled kernels in place of tessera's own cache: a class with `get_file` and `put`, made for a key",
+    )
+    remote_manager_class = ClassKnob(
+        None,
+        "TESSERA_REMOTE_CACHE_BACKEND",
+        "TRITON_REMOTE_CACHE_BACKEND",
+        doc="what the manager triton.runtime.cache:RemoteCacheManager asks for files that it has not: a class with "
+        "`get` and `put`, made for a key",
+    )
 
 
 class Compilation(Group):
@@ -195,9 +211,21 @@ class Compilation(Group):
         key=True,
         once=True,
     )
+    use_ir_loc = StrKnob(
+        None,
+        "TESSERA_USE_IR_LOC",
+        "USE_IR_LOC",
+        doc="line information refers to the IR of this level, which is written into cache.dump_dir",
+        key=True,
+        choices=("tir", "gir", "ttir", "ttgir"),
+    )
     listener = CallableKnob(
         None,
         doc="called after each compilation with src, metadata, metadata_group, times, cache_hit",
+    )
+    enable_asan = Absent('`debug="check"` (TESSERA_CHECK=1) finds accesses out of bounds')
+    dump_ir_extract_di_local_variables = Absent(
+        "code has line information, but no variables; TESSERA_PRINT_AFTER shows their names in the IR"
     )
 
 
@@ -259,6 +287,20 @@ class Nvidia(Group):
     ptxas = PathKnob(
         None, "TESSERA_PTXAS", "TRITON_PTXAS_PATH", doc="the PTX assembler to use", key=True
     )
+    ptxas_blackwell = PathKnob(
+        None,
+        "TESSERA_PTXAS_BLACKWELL",
+        "TRITON_PTXAS_BLACKWELL_PATH",
+        doc="the PTX assembler to use for sm_100 and newer, if another one",
+        key=True,
+    )
+    mock_ptx_version = StrKnob(
+        None,
+        "TESSERA_MOCK_PTX_VERSION",
+        "TRITON_MOCK_PTX_VERSION",
+        doc="the release of ptxas to suppose, e.g. 12.8; its own is not asked for",
+        key=True,
+    )
     cuobjdump = PathKnob(
         None, "TESSERA_CUOBJDUMP", "TRITON_CUOBJDUMP_PATH", doc="the cubin dumper to use"
     )
@@ -289,6 +331,48 @@ class Nvidia(Group):
         None, "TESSERA_LIBCUDA_PATH", "TRITON_LIBCUDA_PATH", doc="libcuda.so.1 or its folder"
     )
 
+    libdevice_path = PathKnob(
+        None,
+        "TESSERA_LIBDEVICE_PATH",
+        "TRITON_LIBDEVICE_PATH",
+        doc="accepted, without effect: functions of libdevice are written in the language, no bitcode is linked",
+    )
+
+
+class Redis(Group):
+    __slots__ = ()
+    title = "redis"
+    key_format = StrKnob(
+        "triton:{key}:{filename}",
+        "TESSERA_REDIS_KEY_FORMAT",
+        "TRITON_REDIS_KEY_FORMAT",
+        doc="names of what triton.runtime.cache:RedisRemoteCacheBackend keeps",
+    )
+    host = StrKnob(
+        "localhost", "TESSERA_REDIS_HOST", "TRITON_REDIS_HOST", doc="the server of the same"
+    )
+    port = IntKnob(6379, "TESSERA_REDIS_PORT", "TRITON_REDIS_PORT", doc="its port")
+
+
+NOTHING_BUILT = "accepted, without effect: no C compiler is run"
+
+
+class Build(Group):
+    __slots__ = ()
+    title = "build"
+    cc = PathKnob(None, "CC", doc=NOTHING_BUILT)
+    cudacrt_path = PathKnob(None, "TRITON_CUDACRT_PATH", doc=NOTHING_BUILT)
+    cudart_path = PathKnob(None, "TRITON_CUDART_PATH", doc=NOTHING_BUILT)
+    impl = Absent("no C compiler is run; launchers are made by `tessera.runtime.launcher`")
+    backend_dirs = Absent("back ends are found by the entry points of the group `tessera.backends`")
+
+
+# Groups of Triton's knobs that there are none of here -> why.
+ABSENT_GROUPS = {
+    "amd": "there is no back end for AMD GPUs yet",
+    "proton": "proton is a profiler of its own; torch.profiler and nsys show kernels by name",
+}
+
 
 class Cpu(Group):
     __slots__ = ()
@@ -311,6 +395,8 @@ class Knobs:
         self.autotuning = Autotuning()
         self.language = Language()
         self.nvidia = Nvidia()
+        self.redis = Redis()
+        self.build = Build()
         self.cpu = Cpu()
 
     def groups(self) -> tuple[Group, ...]:

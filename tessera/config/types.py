@@ -7,6 +7,7 @@ Assigning a knob also writes the environment variable, so that child processes s
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -266,6 +267,59 @@ class CallableKnob(Knob["Hook | None"]):
         return value
 
 
+class ClassKnob(Knob["type | None"]):
+    """A class, or None. The environment and a text name one as module:class; it is imported when the knob is read."""
+
+    kind = "a class, a text module:class or None"
+
+    def parse(self, name: str, text: str) -> type | None:
+        return _class_named(f"environment variable {name}", text) if text else None
+
+    def unparse(self, value: type | None) -> str | None:
+        return None if value is None else f"{value.__module__}:{value.__qualname__}"
+
+    def check(self, group: Group, value: type | str | None) -> type | None:
+        if isinstance(value, str):
+            return _class_named(f"knob {group.title}.{self.name}", value)
+        if value is not None and not isinstance(cast(object, value), type):
+            raise self.wrong_type(group, value)
+        return value
+
+
+def _class_named(where: str, text: str) -> type:
+    module, _, name = text.partition(":")
+    found: object = None
+    try:
+        found = getattr(importlib.import_module(module), name, None) if name else None
+    except ImportError as error:
+        raise ValueError(f"{where}: {module!r} cannot be imported: {error}") from error
+    if not isinstance(found, type):
+        raise ValueError(f"{where} must be module:class, not {text!r}")
+    return found
+
+
+class Absent:
+    """In place of a knob of Triton's that there is none of here: its use says why, and what to take."""
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+        self.name = ""
+
+    def __set_name__(self, owner: type[Group], name: str) -> None:
+        self.name = f"{owner.title}.{name}"
+
+    def __get__(self, group: Group | None, owner: type) -> Self:
+        if group is None:
+            return self
+        raise self.error()
+
+    def __set__(self, group: Group, value: object) -> None:
+        raise self.error()
+
+    def error(self) -> AttributeError:
+        return AttributeError(f"tessera has no knob {self.name}: {self.why}", name=self.name)
+
+
 class HookKnob(Knob[HookChain]):
     """A HookChain; assigning a function makes a chain of it, assigning None an empty one."""
 
@@ -307,6 +361,11 @@ class Group:
     def descriptors(cls) -> dict[str, Knob[Any]]:
         """Name -> descriptor, in order of declaration."""
         return {n: k for n, k in vars(cls).items() if isinstance(k, Knob)}
+
+    @classmethod
+    def absent(cls) -> dict[str, str]:
+        """Name of a knob that Triton has and tessera has not -> why."""
+        return {n: k.why for n, k in vars(cls).items() if isinstance(k, Absent)}
 
     @property
     def knob_descriptors(self) -> dict[str, Knob[Any]]:

@@ -44,6 +44,7 @@ class _Printer:
         self.names: dict[Value, str] = {}
         self.taken: dict[str, int] = {}
         self.lines: list[str] = []
+        self.first: dict[Op, int] = {}  # the line of an op, from 1 on
         self.locations = locations
 
     def name(self, v: Value) -> str:
@@ -77,6 +78,7 @@ class _Printer:
         return ", ".join(parts)
 
     def op(self, op: Op, indent: str) -> None:
+        self.first[op] = len(self.lines) + 1
         defined = ", ".join(f"{self.name(r)}: {r.type.short}" for r in op.results)
         text = f"{defined} = {op.opcode}" if defined else op.opcode
         if op.operand_fields:
@@ -113,6 +115,15 @@ def _same(value: Any, default: Any) -> bool:
 
 def print_module(module: Module, locations: bool = False) -> str:
     """The module's text; `locations` adds comments with file, line and column."""
+    return _printed(module, locations)[0]
+
+
+def print_with_lines(module: Module) -> tuple[str, dict[Op, int]]:
+    """The module's text, and the line, from 1 on, of each op in it."""
+    return _printed(module, locations=False)
+
+
+def _printed(module: Module, locations: bool) -> tuple[str, dict[Op, int]]:
     p = _Printer(locations)
     attrs = ", ".join(f"{k}={format_attr(v)}" for k, v in module.attrs.items())
     p.lines.append(f"module {{{attrs}}} {{")
@@ -121,7 +132,7 @@ def print_module(module: Module, locations: bool = False) -> str:
         p.taken.clear()
         p.op(f, "  ")
     p.lines.append("}")
-    return "\n".join(p.lines) + "\n"
+    return "\n".join(p.lines) + "\n", p.first
 
 
 def print_op(op: Op) -> str:

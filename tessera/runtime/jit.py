@@ -21,7 +21,8 @@ from tessera.errors import ChangedGlobal, LaunchError
 from tessera.language.callable import JITCallable
 from tessera.runtime import specialization_data
 from tessera.runtime.async_compile import FutureKernel, active_mode
-from tessera.runtime.cache import disk_cache, toolchain_fingerprint
+from tessera.runtime.cache import toolchain_fingerprint
+from tessera.runtime.cache_managers import kernel_cache
 from tessera.runtime.driver import Driver, driver, driver_named
 from tessera.runtime.fast_launch import FastPath, array_types, arrays_in, supported, units_of
 from tessera.runtime.interface import KernelInterface
@@ -41,7 +42,9 @@ def compile(
     """Compile an ASTSource or an IR file for `target` (default: the active driver's), through the disk cache."""
     if target is None:
         target = driver.active.get_current_target()
-    return compile_for(src, target, options, store=disk_cache(), toolchain=toolchain_fingerprint())
+    return compile_for(
+        src, target, options, store=kernel_cache(), toolchain=toolchain_fingerprint()
+    )
 
 
 class JitFunctionInfo(NamedTuple):
@@ -454,7 +457,7 @@ class JITFunction(JITCallable, KernelInterface):
         hook = knobs.runtime.jit_cache_hook
         if hook is not None and hook(**about, already_compiled=False):
             return None
-        store, toolchain = disk_cache(), toolchain_fingerprint()
+        store, toolchain = kernel_cache(), toolchain_fingerprint()
 
         mode = active_mode()
         elsewhere = getattr(mode.executor, "run_stages", None) if mode is not None else None

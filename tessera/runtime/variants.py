@@ -11,7 +11,8 @@ from typing import Any
 from tessera.backends.compiler import Options
 from tessera.compiler import CompiledKernel, TextSource
 from tessera.compiler import compile as compile_for
-from tessera.runtime.cache import disk_cache, toolchain_fingerprint
+from tessera.runtime.cache import toolchain_fingerprint
+from tessera.runtime.cache_managers import kernel_cache
 
 LEVEL = "tir"  # the product that both are made of
 
@@ -43,5 +44,5 @@ def unguarded(kernel: CompiledKernel) -> CompiledKernel:
         source = TextSource(kernel.asm[LEVEL], kernel.name, kernel.asm["source"])
     return compile_for(
         source, kernel.target, {**options, given_up: False},
-        store=disk_cache(), toolchain=toolchain_fingerprint(),
+        store=kernel_cache(), toolchain=toolchain_fingerprint(),
     )  # fmt: skip

@@ -63,7 +63,7 @@ def test_the_assembler_is_ptxas_where_it_is(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(jitlink, "available", lambda: True)
     monkeypatch.setattr(jitlink, "version", lambda: "13.0")
     monkeypatch.setattr(ptxas, "find_tool", lambda name: "/ptxas")
-    monkeypatch.setattr(ptxas, "version", lambda: "12.8.1")
+    monkeypatch.setattr(ptxas, "version", lambda path: "12.8.1")
     assert (assembler.identity(), assembler.newest_ptx()) == ("ptxas-12.8.1", 87)
     knobs.nvidia.use_jitlink = True
     assert (assembler.identity(), assembler.newest_ptx()) == ("nvjitlink-13.0", 90)
@@ -110,3 +110,62 @@ def test_a_kernel_by_the_library():
     kernel = compile(ASTSource(make(), {"x": "*fp32", "N": "constexpr"}, {(1,): 16}), CUDA)
     assert kernel.asm["cubin"].startswith(b"\x7fELF")
     assert kernel.metadata.registers > 0
+
+
+# --- which ptxas ----------------------------------------------------------------------------------------------
+def tool(folder: Path, name: str, release: str) -> str:
+    """A ptxas of that release that only tells it."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {release}, V{release}.7'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_ptxas_of_its_own_for_newer_gpus(tmp_path: Path):
+    knobs.nvidia.ptxas = tool(tmp_path, "old", "12.4")
+    for arch in ("sm_90a", "sm_100"):
+        assert ptxas.ptxas_for(arch) == knobs.nvidia.ptxas
+    knobs.nvidia.ptxas_blackwell = tool(tmp_path, "new", "13.1")
+    assert ptxas.ptxas_for("sm_90a") == knobs.nvidia.ptxas
+    assert ptxas.ptxas_for("sm_100") == knobs.nvidia.ptxas_blackwell
+    assert (assembler.release("sm_90a"), assembler.release("sm_120")) == ("12.4.7", "13.1.7")
+    identities = [
+        make_backend(GPUTarget("cuda", cc, 32)).toolchain().split()[1] for cc in (90, 100)
+    ]
+    assert identities == ["ptxas-12.4.7", "ptxas-13.1.7"]
+    knobs.nvidia.ptxas_blackwell = "/nowhere"
+    with pytest.raises(ToolNotFound, match="TESSERA_PTXAS_BLACKWELL names '/nowhere'"):
+        ptxas.ptxas_for("sm_100")
+
+
+def test_a_release_that_is_only_said(tmp_path: Path):
+    knobs.nvidia.ptxas = tool(tmp_path, "ptxas", "12.4")
+    knobs.nvidia.mock_ptx_version = "Cuda compilation tools, release 12.8, V12.8.93"
+    assert assembler.identity() == "ptxas-12.8"
+    assert assembler.newest_ptx() == 87
+    knobs.nvidia.mock_ptx_version = "none"
+    with pytest.raises(ValueError, match="mock_ptx_version names no release: 'none'"):
+        assembler.identity()
+
+
+# --- line information of the IR -----------------------------------------------------------------------------------
+@pytest.mark.skipif(not has_ptxas(), reason="no ptxas on this machine")
+@pytest.mark.parametrize(("asked", "level"), [("ttgir", "gir"), ("tir", "tir")])
+def test_lines_of_the_ir(tmp_path: Path, asked: str, level: str):
+    knobs.cache.dump_dir = str(tmp_path / "dump")
+    source = ASTSource(make(), {"x": "*fp32", "N": "constexpr"}, {(1,): 16})
+    plain = compile(source, CUDA)
+    assert "test_knob_effects.py" in plain.asm["ptx"]
+    knobs.compilation.use_ir_loc = asked
+    kernel = compile(source, CUDA)
+    assert kernel.hash != plain.hash
+    path = tmp_path / "dump" / kernel.hash / f"doubled.{level}"
+    text = path.read_text()
+    assert text == kernel.asm[level]
+    ptx = kernel.asm["ptx"]
+    assert f"doubled.{level}" in ptx
+    assert "test_knob_effects.py" not in ptx
+    lines = {int(line.split()[2]) for line in ptx.splitlines() if line.strip().startswith(".loc")}
+    shown = text.splitlines()
+    assert any(" = load " in shown[line - 1] for line in lines)
+    assert any("store " in shown[line - 1] for line in lines)

@@ -15,12 +15,12 @@ from tessera.config import knobs
 from tessera.errors import ToolNotFound
 
 
-def by_library() -> bool:
-    """Whether nvJitLink assembles; ToolNotFound where neither it nor ptxas is there."""
+def by_library(arch: str = "") -> bool:
+    """Whether nvJitLink assembles for `arch`; ToolNotFound where neither it nor ptxas is there."""
     if knobs.nvidia.use_jitlink:
         return jitlink.available()
     try:
-        ptxas.find_tool("ptxas")
+        ptxas.ptxas_for(arch)
     except ToolNotFound:
         if knobs.nvidia.ptxas or not jitlink.available():
             raise
@@ -28,25 +28,25 @@ def by_library() -> bool:
     return False
 
 
-def release() -> str:
+def release(arch: str = "") -> str:
     """The CUDA release of the assembler."""
-    return jitlink.version() if by_library() else ptxas.version()
+    return jitlink.version() if by_library(arch) else ptxas.version(ptxas.ptxas_for(arch))
 
 
-def identity() -> str:
+def identity(arch: str = "") -> str:
     """For cache keys."""
-    return f"{'nvjitlink' if by_library() else 'ptxas'}-{release()}"
+    return f"{'nvjitlink' if by_library(arch) else 'ptxas'}-{release(arch)}"
 
 
-def newest_ptx() -> int:
+def newest_ptx(arch: str = "") -> int:
     """The newest PTX ISA, major * 10 + minor, that the assembler reads."""
-    return ptxas.newest_ptx(release())
+    return ptxas.newest_ptx(release(arch))
 
 
 def assemble(
     ptx: str, arch: str, options: Sequence[str] = (), line_info: bool = False
 ) -> Assembled:
     """Assemble `ptx` for `arch` (sm_80, sm_90a, …); `options` are ptxas's. PTXASError, ToolNotFound."""
-    if by_library():
+    if by_library(arch):
         return jitlink.assemble(ptx, arch, options, line_info)
     return ptxas.assemble(ptx, arch, options, line_info)

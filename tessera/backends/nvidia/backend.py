@@ -120,7 +120,7 @@ class NvidiaBackend(Backend):
             )  # fmt: skip
 
         def ptx(text: str, metadata: dict[str, Any]) -> str:
-            isa = options.ptx_version or min(PTX_ISA, assembler.newest_ptx())
+            isa = options.ptx_version or min(PTX_ISA, assembler.newest_ptx(architecture(cc)))
             built = binding.optimise(text, binding.nvptx(architecture(cc), isa), MIDDLE_END)
             found = built.to_assembly()
             if knobs.nvidia.dump_nvptx:
@@ -154,7 +154,7 @@ class NvidiaBackend(Backend):
         return int(options.arch.removeprefix("sm").strip("_a")) if options.arch else self.capability
 
     def toolchain(self) -> str:
-        return f"{binding.version()} {assembler.identity()}"
+        return f"{binding.version()} {assembler.identity(architecture(self.capability))}"
 
     def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
         """`kernel.asm["sass"]`: the machine code, disassembled on demand."""

@@ -30,6 +30,7 @@ WHEEL_FOLDERS = (
     "nvidia/cuda_nvdisasm/bin",
     "triton/backends/nvidia/bin",
 )
+BLACKWELL = 100  # the first compute capability, times ten, of that family
 REMEDIES = {
     "ptxas": "`pip install nvidia-cuda-nvcc`, or set TESSERA_PTXAS=/path/to/ptxas, or set CUDA_HOME to a CUDA toolkit",
     "nvdisasm": "`pip install nvidia-cuda-nvdisasm`, or set TESSERA_NVDISASM or CUDA_HOME",
@@ -70,6 +71,14 @@ def find_tool(name: str) -> str:
             help=REMEDIES[name],
         )
     return found
+
+
+def ptxas_for(arch: str) -> str:
+    """Path of the ptxas that assembles for `arch` (sm_90a, …): the knob nvidia.ptxas_blackwell names that of sm_100 and
+    newer, if set."""
+    number = int("".join(filter(str.isdigit, arch)) or 0)
+    blackwell = number >= BLACKWELL and knobs.nvidia.ptxas_blackwell
+    return find_tool("ptxas_blackwell" if blackwell else "ptxas")
 
 
 def _places() -> tuple[str, str, str]:
@@ -117,7 +126,14 @@ def _executable(path: Path) -> Path:
 
 
 def version(path: str | None = None) -> str:
-    """The release of ptxas at `path` (default: the one found), like 13.0.88."""
+    """The release of ptxas at `path` (default: the one found), like 13.0.88; what the knob nvidia.mock_ptx_version
+    says of it counts more."""
+    mocked = knobs.nvidia.mock_ptx_version
+    if mocked:
+        said = re.search(r"\d+(?:\.\d+)+", mocked)
+        if said is None:
+            raise ValueError(f"knob nvidia.mock_ptx_version names no release: {mocked!r}")
+        return said[0]
     path = path or find_tool("ptxas")
     stat = os.stat(path)
     return _version(path, stat.st_mtime_ns, stat.st_size)
@@ -152,7 +168,7 @@ def assemble(
 
     Raises PTXASError with ptxas's words, the PTX lines meant and a command to repeat it; ToolNotFound.
     """
-    tool = find_tool("ptxas")
+    tool = ptxas_for(arch)
     command = [tool, "-v", f"-arch={arch}", *extra_options(options, line_info)]
     with tempfile.TemporaryDirectory(prefix="tessera-ptxas-") as folder:
         source, target = os.path.join(folder, "kernel.ptx"), os.path.join(folder, "kernel.cubin")
