@@ -21,7 +21,7 @@ import tessera.language as tl  # noqa: E402
 from tessera.backends.compiler import GPUTarget  # noqa: E402
 from tessera.backends.nvidia import backend as nvidia  # noqa: E402
 from tessera.backends.nvidia.target import facts_for  # noqa: E402
-from tessera.compiler import CompiledKernel, make_backend  # noqa: E402
+from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend  # noqa: E402
 from tessera.config import knobs  # noqa: E402
 from tessera.errors import OutOfResources  # noqa: E402
 from tessera.ir import PassManager, parse_module, print_module  # noqa: E402
@@ -103,7 +103,7 @@ def counted(x, out, BINS: tl.constexpr):
 
 def fit(kernel: Any, signature: dict[str, str], constants: dict[str, Any], **options: Any) -> None:
     backend = make_backend(GPUTarget("cuda", 80, 32))
-    src = tessera.compiler.ASTSource(kernel, signature, constants)
+    src = ASTSource(kernel, signature, constants)
     parsed = backend.parse_options(options)
     backend.check_fit(lambda: src.make_ir(parsed), parsed)
 
@@ -239,8 +239,8 @@ def test_nothing_is_pruned_where_users_replace_stages(compiled: list[int]) -> No
         return None if about else ("key", "hash")
 
     knobs.runtime.add_stages_inspection_hook = inspect
-    tessera.compiler.check_fit(
-        tessera.compiler.ASTSource(
+    check_fit(
+        ASTSource(
             product,
             {"a": "*fp16", "b": "*fp16", "c": "*fp32"},
             {"M": 128, "N": 128, "K": 512, "PRECISION": "tf32"},
