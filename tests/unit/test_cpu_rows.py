@@ -66,6 +66,46 @@ def test_large_rows_go_past_the_caches(columns):
     np.testing.assert_allclose(out, np.broadcast_to(powers / powers.sum(), x.shape), rtol=2e-6)
 
 
+@tessera.jit
+def scaled_rows(x, w, out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    inside = at < n
+    row = tl.program_id(0) * n + at
+    v = tl.load(x + row, mask=inside, other=0.0)
+    scale = 1.0 / tl.sqrt(tl.sum(v * v, axis=0) / n)
+    tl.store(out + row, (v * scale * tl.load(w + at, mask=inside)).to(out.dtype.element_ty), inside)
+
+
+@tessera.jit
+def whole_rows(x, w, out, n, B: tl.constexpr):
+    at = tl.arange(0, B)
+    row = tl.program_id(0) * n + at
+    tl.store(out + row, (tl.load(x + row) * tl.load(w + at)).to(out.dtype.element_ty))
+
+
+@pytest.mark.parametrize("kernel", [scaled_rows, whole_rows])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("offset", [0, 1, 7, 15, 16, 23])
+def test_rows_that_begin_anywhere(kernel, dtype, offset):
+    """Vectors of the output lie at multiples of their size; nothing beside the rows is written."""
+    n = 257 if kernel is scaled_rows else 512
+    x, w = floats(5, n), floats(1, n, seed=1)[0]
+    store = np.full(5 * n + 64, 7, dtype)
+    agree(kernel, (5,), x, w, store[offset : offset + 5 * n], n, B=512, rtol=1e-6)
+    native(kernel, (5,), x, w, store[offset : offset + 5 * n], n, B=512)
+    assert (store[:offset] == 7).all() and (store[offset + 5 * n :] == 7).all()
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_rows_that_begin_anywhere_in_place(offset):
+    x, w = floats(1, 4 * 300 + 8)[0], floats(1, 300, seed=1)[0]
+    rows = x[offset : offset + 4 * 300].copy()
+    native(scaled_rows, (4,), x[offset:], w, x[offset:], 300, B=512)
+    wide = rows.reshape(4, 300).astype(np.float64)
+    expected = wide / np.sqrt((wide * wide).mean(axis=1, keepdims=True)) * w
+    np.testing.assert_allclose(x[offset : offset + 1200], expected.ravel(), rtol=2e-6)
+
+
 @pytest.mark.parametrize("grid", [1, 2, 5])
 def test_rows_in_any_distance(grid):
     """The guess where the next row lies may be anywhere."""

@@ -12,7 +12,9 @@ from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
 from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make, unsupported
 from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.plan import (
+    any_start,
     base_of,
+    contiguous_along,
     contiguous_dimension,
     cost,
     finish_side,
@@ -48,17 +50,43 @@ def _store(lo: Lowering, op: Any) -> None:
         mask = lo.value(op.mask, at) if op.mask is not None else None
         store_at(lo, lo.value(op.ptr, at), elem, lo.value(op.value, at), mask, at.lanes)
 
-    run(lo, plan, body, values, _stream(lo, op, plan), lo.strips.pop(op, None))
+    head = _head(lo, op, plan, values)
+    stream = _stream(lo, op, plan, bool(head))
+    run(lo, plan, body, values, stream, head, lo.strips.pop(op, None))
     lo.memory_changed()
+
+
+def _address(lo: Lowering, ptr: Value) -> str:
+    """Of the first element, as an i64."""
+    lo.memo = {}
+    first = lo.text(lo.value(ptr, Point((Coord(),), 1)), 1)
+    lo.memo = {}
+    return lo.em.op(f"ptrtoint ptr {first} to i64")
+
+
+def _head(lo: Lowering, op: Any, plan: Nest, values: list[Value]) -> str:
+    """An i64: how many elements of a long row to store before its vectors lie at multiples of their size; "" if they
+    should not. Rows whose lengths are no multiples of a cache line begin anywhere, and each of their vectors would
+    touch two lines."""
+    size = elem_of(op.value.type).storage_bytes
+    long = lo.straight and plan.lanes > 1 and plan.vectors > UNROLL
+    if not long or plan.shape != (plan.group_size,) or not any_start(lo, values, plan.shape):
+        return ""
+    if not contiguous_along(lo, op.ptr, 0, plan.lanes):
+        return ""
+    before = lo.em.op(f"sub i64 0, {_address(lo, op.ptr)}")
+    past = lo.em.op(f"and i64 {before}, {plan.lanes * size - 1}")
+    return lo.em.op(f"lshr i64 {past}, {size.bit_length() - 1}")
 
 
 LIGHT = 4.0  # cost up to which a loop waits for memory even where it lies in the caches
 STREAM_BYTES = 24 << 20  # what a launch writes, from which stores go past the caches
 
 
-def _stream(lo: Lowering, op: Any, plan: Nest) -> str:
+def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
     """An i1: whether a store is part of a stream much larger than the caches, to memory that is not read; "" if not
-    known to be of use. Kernels with loops do not ask: they may read what they wrote."""
+    known to be of use. `shifted`: vectors start where the loop's head ends. Kernels with loops do not ask: they may
+    read what they wrote."""
     size = elem_of(op.value.type).storage_bytes
     target = base_of(op.ptr)
     loads = dict.fromkeys(base_of(ptr) for ptr in lo.loaded)
@@ -71,10 +99,8 @@ def _stream(lo: Lowering, op: Any, plan: Nest) -> str:
     ):
         return ""
     em = lo.em
-    lo.memo = {}
-    first = lo.value(op.ptr, Point((Coord(),), 1))
-    address = em.op(f"ptrtoint ptr {lo.text(first, 1)} to i64")
-    low = em.op(f"and i64 {address}, {plan.lanes * size - 1}")
+    unit = size if shifted else plan.lanes * size
+    low = em.op(f"and i64 {_address(lo, op.ptr)}, {unit - 1}")
     count = "1"
     for g in lo.sizes:
         wide = em.op(f"zext i32 {lo.text(g, 1)} to i64")

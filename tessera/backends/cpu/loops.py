@@ -4,18 +4,21 @@ The vector covers trailing dimensions together when the last one is shorter than
 lanes one point is rows i … i+7, columns 0 and 1. Small tiles are unrolled completely, so that their buffers become
 registers.
 
+A loop may have a head: part of a vector, after which whole vectors lie at multiples of their size in memory.
+
 Masks like `offsets < n` that are true up to some index along the vector dimension split the loop in two: whole vectors
 below the bound, where the mask is known to be true, and the rest under the mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tessera.backends.cpu.lowering import Lowering
-from tessera.backends.cpu.text import scalar_type
-from tessera.backends.cpu.values import Coord, Point, point
+from tessera.backends.cpu.text import scalar_type, vector_literal
+from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.dtypes import dtype, int1
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import arith, tile
@@ -103,11 +106,13 @@ def each(
     masks: Iterable[Prefix] = (),
     unroll: bool = True,
     stream: str = "",
+    head: str = "",
     strips: Strips | None = None,
 ) -> None:
     """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop.
 
-    `stream`: an i1; where it is true, whole vectors are stored past the caches."""
+    `stream`: an i1; where it is true, whole vectors are stored past the caches. `head`: an i64, how many elements come
+    before the first whole vector (less than a vector has)."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
     unrolled = unroll and plan.vectors <= UNROLL
@@ -115,7 +120,7 @@ def each(
 
     def visit(depth: int) -> None:
         if depth == len(plan.outer):
-            _vector_loop(lo, plan, coords, body, splits, unrolled, stream)
+            _vector_loop(lo, plan, coords, body, splits, unrolled, stream, head)
             return
         d = plan.outer[depth]
         if unrolled:
@@ -134,7 +139,7 @@ def each(
                 strips.make(top, rows)
                 with lo.em.loop(0, rows, 1) as i:
                     coords[0] = top.plus(lo.index(i, 1, rows))
-                    _vector_loop(lo, plan, coords, body, splits, unrolled, stream)
+                    _vector_loop(lo, plan, coords, body, splits, unrolled, stream, head)
     else:
         if strips is not None:
             strips.finish()
@@ -150,6 +155,7 @@ def _vector_loop(
     splits: list[Prefix],
     unrolled: bool,
     stream: str,
+    head: str,
 ) -> None:
     size, n = plan.group_size, plan.lanes
     if not plan.group:
@@ -179,22 +185,40 @@ def _vector_loop(
         for k in range(times):
             at(i, k * n, step)
 
-    bound = split_bound(lo, plan, coords, splits, step) if splits else None
-    full, proven = bound or (str(size), set[Value]())
+    bound = split_bound(lo, plan, coords, splits, step, head) if splits or head else None
+    if bound is None:
+        for _ in _streams(lo, stream):
+            with lo.em.loop(0, size, step) as i:
+                trip(i)
+        return
+    if head:
+        with lo.em.counted("0", head, str(n), always=True) as i, _part(lo, n, head):
+            at(i)
+        step = 1  # as far as alignment is known
+    full, proven = bound
     saved = lo.assumed
     lo.assumed = saved | proven
     for _ in _streams(lo, stream):
-        if bound is None:
-            with lo.em.loop(0, size, step) as i:
-                trip(i)
-            continue
-        with lo.em.counted("0", full, str(step), always=True, guarded=True) as i:
+        with lo.em.counted(head or "0", full, str(n * times), always=True) as i:
             trip(i)
     lo.assumed = saved
-    if bound is None:
-        return
-    with lo.em.counted(full, str(size), str(n), always=True, guarded=True) as i:
-        at(i)
+    with lo.em.counted(full, str(size), str(n), always=True) as i:
+        if not head:
+            at(i)
+            return
+        with _part(lo, n, lo.em.op(f"sub nsw i64 {size}, {i}")):
+            at(i, 0, 1)
+
+
+@contextmanager
+def _part(lo: Lowering, n: int, count: str) -> Generator[None]:
+    """The first `count` (an i64) of `n` lanes belong to the tile."""
+    x, em = lo.lanes(n), lo.em
+    numbers = vector_literal("i32", tuple(range(n)))
+    limit = em.splat("i32", em.op(f"trunc i64 {count} to i32"), n)
+    lo.inside = Val(int1, n, x.cmp("icmp slt", "i32", numbers, limit))
+    yield
+    lo.inside = None
 
 
 def _streams(lo: Lowering, condition: str) -> Iterator[None]:
@@ -278,16 +302,17 @@ def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
 
 
 def split_bound(
-    lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefix], step: int
+    lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefix], step: int, start: str = ""
 ) -> tuple[str, set[Value]]:
-    """(number of leading elements in whole trips of `step` elements for which all `masks` hold, the masks)."""
+    """(end of the whole trips of `step` elements, from element `start` (an i64) on, for which all `masks` hold, the
+    masks)."""
     em, (dim,) = lo.em, plan.group
     limit = str(plan.group_size)
-    start = [*coords]
-    start[dim] = Coord()
+    origin = [*coords]
+    origin[dim] = Coord()
     for prefix in masks:
         op = prefix.compare
-        where = Point(tuple(Coord() if d is None else start[d] for d in prefix.dims), 1)
+        where = Point(tuple(Coord() if d is None else origin[d] for d in prefix.dims), 1)
         low, high = (op.lhs, op.rhs) if op.predicate in ("lt", "le") else (op.rhs, op.lhs)
         lo.memo = {}
         first, bound = (_wide(lo, v, where) for v in (low, high))
@@ -295,8 +320,11 @@ def split_bound(
         if op.predicate in ("le", "ge"):
             room = em.op(f"add nsw i64 {room}, 1")
         limit = em.call("i64", "llvm.smin.i64", f"i64 {limit}", f"i64 {room}")
+    if start:
+        limit = em.op(f"sub nsw i64 {limit}, {start}")
     limit = em.call("i64", "llvm.smax.i64", f"i64 {limit}", "i64 0")
-    return em.op(f"and i64 {limit}, {-step}"), {p.mask for p in masks}
+    limit = em.op(f"and i64 {limit}, {-step}")
+    return em.op(f"add nsw i64 {limit}, {start}") if start else limit, {p.mask for p in masks}
 
 
 def _wide(lo: Lowering, v: Value, at: Point) -> str:

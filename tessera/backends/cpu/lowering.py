@@ -136,6 +136,7 @@ class Lowering:
             Value, Buffer
         ] = {}  # index tiles for single elements: vectors keep the affine form
         self.assumed: set[Value] = set()  # masks known to be true at `here`
+        self.inside: Val | None = None  # lanes of the tile, in vectors that reach past its part
         self.here: Point | None = None  # the point of the loop body being emitted
         self.pending: dict[Value, None] = {}  # loads not yet executed, in program order
         self.memo: dict[Any, Val] = {}

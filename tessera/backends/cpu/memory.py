@@ -45,6 +45,7 @@ def load_at(
             return other if other is not None else constant(elem, 0)
         mask = None
     n = max(address.lanes, mask.lanes if mask is not None else 1)
+    mask = _within(lo, mask, n)
     if n == 1:
         return make(elem, 1, _load_scalar(lo, address, elem, mask, other, version))
     align = align or elem.storage_bytes
@@ -60,6 +61,14 @@ def load_at(
         return make(elem, 1, _load_scalar(lo, address, elem, None, None, version))
     mask_text = lo.text(mask, n) if mask is not None else None
     return _gathered(lo, elem, lo.text(address, n), n, mask_text, other, version)
+
+
+def _within(lo: Lowering, mask: Val | None, lanes: int) -> Val | None:
+    """`mask`, and within the tile's part of a vector that reaches past it."""
+    part = lo.inside
+    if part is None or lanes != part.lanes or mask is None:
+        return part if part is not None and lanes == part.lanes else mask
+    return Val(int1, lanes, lo.lanes(lanes).op("and", "i1", lo.text(mask, lanes), part.text))
 
 
 def _zero(elem: Any, n: int) -> str:
@@ -181,6 +190,7 @@ def store_at(
         if not mask.const:
             return
         mask = None
+    mask = _within(lo, mask, n)
     if n == 1:
         _store_scalar(lo, address, elem, x, mask)
         return

@@ -138,12 +138,13 @@ def run(
     body: Callable[[Point], None],
     values: Iterable[Value],
     stream: str = "",
+    head: str = "",
     strips: Strips | None = None,
 ) -> None:
     """The nest of a root that uses `values` at its points; buffers filled on the side are valid afterwards."""
     values = list(values)
-    masks = masks_of(lo, values, plan)
-    each(lo, repeated(lo, plan, values), body, masks, stream=stream, strips=strips)
+    plan = repeated(lo, plan, values)
+    each(lo, plan, body, masks_of(lo, values, plan), stream=stream, head=head, strips=strips)
     finish_side(lo)
 
 
@@ -381,6 +382,24 @@ def masks_of(lo: Lowering, values: Iterable[Value], plan: Nest) -> list[Prefix]:
     for v in values:
         visit(v)
     return list(found.values())
+
+
+def any_start(lo: Lowering, values: Iterable[Value], shape: tuple[int, ...]) -> bool:
+    """Whether vectors of `values` may start at any element: each lane is computed from its own index alone, which
+    neither promises about blocks of lanes nor maps of indices depend on."""
+    seen: set[Value] = set()
+
+    def visit(v: Value) -> bool:
+        if v in seen or not lo.lazy(v):
+            return True
+        seen.add(v)
+        op = v.op
+        assert op is not None
+        if isinstance(op, (arith.HintOp, tile.GatherOp)) or shape_of(v.type) != shape:
+            return False
+        return all(visit(x) for x in op.operands)
+
+    return all(visit(v) for v in values)
 
 
 def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:
