@@ -66,7 +66,7 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
     k, n = shape_of(links[0].b.type)
     depth = k // form.group * len(links)
     for op in links:
-        prepare(lo, [op.b], op)
+        prepare(lo, [op.b], op, keep_top=False)
     size = -(-depth * n * form.word_bytes // 64) * 64
     sums = -(-n * 4 // 64) * 64 if form.bias else 0
     tags = tags_of(lo, [op.b for op in links])

@@ -277,6 +277,7 @@ def _accumulate(
     )
     masks = masks_of(lo, op.inputs, plan)
     rows = rows_ahead(lo, op)
+    prefetch(lo, rows, Coord(), step)
     if not masks:
         with lo.em.loop(step, length, step) as i:
             body(i, rows)
