@@ -206,3 +206,96 @@ def test_scaled_sums_stay_in_their_buffer():
     source = ASTSource(attention, signature, {"BM": 64, "BN": 32, "D": 128})
     text = tessera.compile(source, target=GPUTarget("cpu", "amx", 1)).asm["llir"]
     assert text.count(f"alloca [{64 * 128} x float]") == 1
+
+
+def llir(kernel: Any, kinds: dict[str, str], arch: str, **constants: Any) -> str:
+    source = ASTSource(kernel, {**kinds, **dict.fromkeys(constants, "constexpr")}, constants)
+    return tessera.compile(source, target=GPUTarget("cpu", arch, 1)).asm["llir"]
+
+
+def test_transposed_operands_are_packed_once():
+    """K is read along its rows where its panels are made, and nowhere else: no transposed copy of it."""
+    text = llir(attention, ATTENTION, "amx", BM=64, BN=64, D=64)
+    assert text.count("load <32 x i16>") == 16
+    assert text.count("shufflevector <16 x i16>") == 2  # V's rows are woven
+
+
+def test_only_the_narrow_form_of_weights_is_kept():
+    text = llir(attention, ATTENTION, "amx", BM=32, BN=128, D=64)
+    assert text.count(f"alloca [{32 * 128} x float]") == 1  # the scores
+    assert text.count(f"alloca [{32 * 128} x i16]") == 1
+
+
+@tessera.jit
+def narrow_sums(x, y, sums, out, also, N: tl.constexpr, BOTH: tl.constexpr):
+    at = tl.arange(0, N)
+    powers = tl.exp(tl.load(x + at))
+    total = tl.sum(powers, axis=0)
+    tl.store(sums, total)
+    tl.store(out + at, powers.to(tl.float16) * tl.load(y + at))
+    if BOTH:
+        tl.store(also + at, powers - total)
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_values_that_are_needed_narrow_only(both):
+    x, y = floats(512), floats(512, seed=1).astype(np.float16)
+    sums, out, also = np.zeros(1, np.float32), np.zeros(512, np.float16), floats(512)
+    agree(narrow_sums, (1,), x, y, sums, out, also, N=512, BOTH=both, rtol=1e-6, atol=1e-6)
+
+
+@tessera.jit
+def change_some(x, out, limit, both, C: tl.constexpr):
+    i = tl.arange(0, 32)[:, None] * C + tl.arange(0, C)[None, :]
+    product = tl.dot(tl.load(x + i), tl.trans(tl.load(x + i)))
+    again = product
+    if tl.program_id(0) < limit:
+        cols = tl.arange(0, 32)
+        product = tl.where(cols[:, None] < cols[None, :], 0.0, product)
+        if both:
+            again = product + again
+    at = tl.program_id(0) * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    tl.store(out + at, product * tl.sum(again, axis=1)[:, None] + tl.max(product, axis=0)[None, :])
+
+
+@pytest.mark.parametrize("both", [0, 1])
+def test_tiles_that_one_side_of_an_if_hands_on(both):
+    """They stay where they are; the other side changes them there, unless they are needed as they were."""
+    x, out = np.round(floats(32, 64)), np.zeros((4, 32, 32), np.float32)
+    agree(change_some, (4,), x, out, 2, both, C=64)
+
+
+@tessera.jit
+def swap_some(x, out, limit, C: tl.constexpr):
+    i = tl.arange(0, 32)[:, None] * C + tl.arange(0, C)[None, :]
+    a, b = tl.load(x + i), tl.load(x + 32 * C + i)
+    p, q = tl.dot(a, tl.trans(b)), tl.dot(b, tl.trans(a))
+    if tl.program_id(0) < limit:
+        p, q = q, p
+    at = tl.program_id(0) * 1024 + tl.arange(0, 32)[:, None] * 32 + tl.arange(0, 32)[None, :]
+    tl.store(out + at, p + tl.sum(q, axis=0)[None, :] * tl.sum(p, axis=1)[:, None])
+
+
+def test_tiles_that_change_places_in_an_if():
+    x, out = np.round(floats(64, 64)), np.zeros((2, 32, 32), np.float32)
+    agree(swap_some, (2,), x, out, 1, C=64)
+
+
+@tessera.jit
+def masked_later(q, k, v, out, N, BM: tl.constexpr, BN: tl.constexpr, D: tl.constexpr):
+    rows, dims, keys = tl.arange(0, BM), tl.arange(0, D), tl.arange(0, BN)
+    queries = tl.load(q + rows[:, None] * D + dims[None, :])
+    acc = tl.zeros((BM, D), tl.float32)
+    for start in range(0, N, BN):
+        scores = tl.dot(queries, tl.load(k + (start + keys)[None, :] * D + dims[:, None]))
+        if start + BN > BM:
+            scores = tl.where((start + keys)[None, :] <= rows[:, None], scores, 0.0)
+        acc = tl.dot(
+            scores.to(tl.bfloat16), tl.load(v + (start + keys)[:, None] * D + dims[None, :]), acc
+        )
+    tl.store(out + rows[:, None] * D + dims[None, :], acc)
+
+
+def test_masks_behind_a_condition_change_scores_in_place():
+    text = llir(masked_later, ATTENTION, "amx", BM=64, BN=128, D=64)
+    assert text.count(f"alloca [{64 * 128} x float]") == 1

@@ -278,7 +278,9 @@ def _if(lo: Lowering, op: IfOp) -> None:
     em = lo.em
     condition = lo.scalar_text(op.condition)
     enter(lo, op, repeats=False)
-    slots = [new_slot(lo, r.type) for r in op.results]
+    slots: list[Slot] = []
+    for r in op.results:
+        slots.append(_passed_through(lo, op, r.index, slots) or new_slot(lo, r.type))
     k = em.new_label("")
     em.stmt(f"br i1 {condition}, label %then{k}, label %else{k}")
     for name, block in zip(("then", "else"), op.regions, strict=True):
@@ -294,6 +296,20 @@ def _if(lo: Lowering, op: IfOp) -> None:
         lo.memory_changed()
     for r, slot in zip(op.results, slots, strict=True):
         read_slot(lo, r, slot, lo.block)
+
+
+def _passed_through(lo: Lowering, op: IfOp, index: int, taken: Sequence[Slot]) -> Buffer | None:
+    """The buffer of a tile that one side hands on as it is and nothing needs afterwards: that side has nothing to do,
+    and the other one changes it in place."""
+    for block in op.regions:
+        v = block.terminator.operands[index]
+        own = lo.buffers.get(v)
+        if own is None or lo.homes.get(v) is not lo.block or v in lo.carried or own in taken:
+            continue
+        alone = all(y is v or b.ptr != own.ptr for y, b in lo.buffers.items())
+        if alone and last_need(lo, v) <= lo.end[op]:
+            return own
+    return None
 
 
 def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:

@@ -132,6 +132,7 @@ class Lowering:
         self.buffers: dict[Value, Buffer] = {}
         self.descriptors: dict[Value, Any] = {}
         self.side: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
+        self.narrowed: dict[Value, Value] = {}  # whose elements in `side` follow from this one's
         self.uniform: dict[
             Value, Buffer
         ] = {}  # index tiles for single elements: vectors keep the affine form
@@ -273,6 +274,9 @@ class Lowering:
                 if side is not None:
                     self.to_buffer(side, at, found)
             self.memo[key] = found
+            narrow = self.narrowed.get(v)
+            if narrow is not None and narrow in self.side:
+                self.value(narrow, at)
         return found
 
     def from_buffer(self, buffer: Buffer, at: Point) -> Val:

@@ -159,6 +159,7 @@ def finish_side(lo: Lowering) -> None:
         buffer.version = lo.new_version()
         lo.keep(v, buffer)
     lo.side = {}
+    lo.narrowed = {}
 
 
 def prepare(
@@ -221,9 +222,28 @@ def _decide(
         materialise(lo, v, root)
     elif root is not None and price >= KEEP_SHARED and _worth(op) and last_need(lo, v) > position:
         if direct:
-            lo.side[v] = lo.allocate(elem_of(v.type), shape_of(v.type))
+            kept = _needed_later(lo, v, position)
+            if kept is not v:
+                lo.narrowed[v] = kept
+            lo.side[kept] = lo.allocate(elem_of(kept.type), shape_of(kept.type))
         elif not top:
             materialise(lo, v, root)
+
+
+def _needed_later(lo: Lowering, v: Value, position: int) -> Value:
+    """What is needed of `v` after `position`: itself, or only the smaller elements that it is cast to."""
+    casts: list[Value] = []
+    for user, _ in v.uses:
+        lazy = [r for r in user.results if lo.lazy(r)]
+        if not lazy and lo.position.get(user, position) <= position:
+            continue
+        if lazy and all(last_need(lo, r) <= position for r in lazy):
+            continue
+        if not lazy or not isinstance(user, arith.CastOp):
+            return v
+        casts += lazy
+    small = len(casts) == 1 and elem_of(casts[0].type).bits < elem_of(v.type).bits
+    return casts[0] if small else v
 
 
 def _is_address(v: Value) -> bool:
