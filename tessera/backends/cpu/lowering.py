@@ -266,6 +266,8 @@ class Lowering:
                 buffer = self.uniform.get(v)
             if buffer is not None:
                 found = self.from_buffer(buffer, at)
+            elif v in self.uniform and (run := self._run(v, at)) is not None:
+                found = run
             else:
                 op = v.op
                 assert op is not None, f"{v!r} has no value here"
@@ -278,6 +280,21 @@ class Lowering:
             if narrow is not None and narrow in self.side:
                 self.value(narrow, at)
         return found
+
+    def _run(self, v: Value, at: Point) -> Val | None:
+        """A vector of a tabulated index tile: its first lane from the table, the others at known distances."""
+        saved_side, saved_memo = self.side, self.memo
+        self.side, self.memo = {}, {}
+        with self.em.discarded():
+            x = EVALUATORS[type(v.op)](self, v.op, at, v.index)
+        self.side, self.memo = saved_side, saved_memo
+        if not x.affine or x.step or x.pattern is None or x.pattern[0]:
+            return None
+        coords = tuple(
+            Coord(c.base + (c.pattern or (0,))[0], c.terms, None, c.extent) for c in at.coords
+        )
+        first = self.from_buffer(self.uniform[v], Point(coords, 1))
+        return Val(x.type, at.lanes, "", True, self.text(first, 1), (), x.pattern, "", x.align)
 
     def from_buffer(self, buffer: Buffer, at: Point) -> Val:
         return self.access.load(self, buffer, at)
