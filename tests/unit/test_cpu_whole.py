@@ -123,6 +123,14 @@ def test_a_loop_longer_than_the_memory_for_panels_is_cut():
     np.testing.assert_allclose(c, a @ b, rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize("k", [0, 192, 64 * 70])
+def test_rows_of_a_are_converted(k):
+    a, b = ((floats(*s, seed=k) / 8).astype(np.float16) for s in ((128, k), (k, 64)))
+    c = np.full((128, 64), 7, np.float32)
+    native(product, (2,), a, b, c, k, **BLOCK)
+    close(c, a.astype(np.float32) @ b.astype(np.float32))
+
+
 def test_a_that_c_overwrites_is_copied():
     """Every program writes its rows of c over its rows of A: blocks of rows that are still to come need them."""
     a, b = floats(128, 64) / 8, floats(64, 64, seed=1)

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tessera.dtypes import float16, float32, float64, int32
-from tessera.ir import Builder, Effect, Module, TileType, Value, elem_of, pass_, shape_of
+from tessera.backends.cpu.sums import packs_all_steps, summed_products
+from tessera.dtypes import float16
+from tessera.ir import Builder, Module, Value, elem_of, pass_, shape_of
 from tessera.ops import AddOp, ConstOp, DivOp, DotOp, ForOp, MaxOp, MulOp, SubOp
 
 DEPTH = 1024  # bytes of a row of A between two looks at the accumulator
 MOST = 8
-LEAST = 32  # rows and columns of a sum from which operands of all steps are packed
 
 
 @pass_("defer-dots")
@@ -40,45 +40,10 @@ def _times(loop: ForOp) -> int:
     return max(1, min(MOST, DEPTH // depth))
 
 
-def summed_products(loop: ForOp) -> list[DotOp]:
-    """The dots of a loop that writes nothing and only adds them to carried accumulators; [] if it does more."""
-    dots = [op for op in loop.body if isinstance(op, DotOp)]
-    simple = not any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body)
-    return dots if simple and all(_accumulates(loop, d) for d in dots) else []
-
-
-def packs_all_steps(loop: ForOp) -> bool:
-    """Whether the operands of all steps of a loop are to be packed before any of them is multiplied (whole.py): sums
-    of large products, and nothing else carried but scalars."""
-    dots, step = summed_products(loop), loop.step.op
-    sums = {d.acc for d in dots}
-    return (
-        bool(dots)
-        and isinstance(step, ConstOp)
-        and step.value > 0
-        and all(v in sums or not isinstance(v.type, TileType) for v in loop.carried)
-        and all(len(shape_of(d.acc.type)) == 2 and min(shape_of(d.acc.type)) >= LEAST for d in dots)
-        and all(elem_of(d.acc.type) in (float32, float64, int32) for d in dots)
-    )
-
-
 def _bytes(dot: DotOp) -> int:
     """Of an element as it is multiplied: fp16 becomes fp32."""
     t = elem_of(dot.a.type)
     return 4 if t is float16 else t.storage_bytes
-
-
-def _accumulates(loop: ForOp, dot: DotOp) -> bool:
-    """Whether the accumulator is carried, and neither it nor the result is used otherwise."""
-    if (
-        len(dot.result.uses) != 1
-        or len(dot.acc.uses) != 1
-        or dot.acc.block is not loop.body
-        or dot.acc.op is not None
-    ):
-        return False
-    ((user, place),) = dot.result.uses
-    return user is loop.body.terminator and place == dot.acc.index - 1
 
 
 def _unroll(loop: ForOp, times: int) -> None:

@@ -283,6 +283,7 @@ class Lowering:
 
     def _run(self, v: Value, at: Point) -> Val | None:
         """A vector of a tabulated index tile: its first lane from the table, the others at known distances."""
+        assert v.op is not None
         saved_side, saved_memo = self.side, self.memo
         self.side, self.memo = {}, {}
         with self.em.discarded():

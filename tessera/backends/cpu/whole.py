@@ -4,21 +4,20 @@
       →  for k in 0, n, 1:  A[:, k] = a_k;  B[k, :] = b_k
          for each block of acc:  sum A @ B over all of k in registers
 
-Both operands lie in scratch memory of the thread, in slots of one step each. Beside a slot stand the addresses that it
-was packed from, its tags: programs that share rows or columns take what an earlier one packed (see packing.py for why
-that is sound). All slots of a program follow one another; as many programs' slots are kept as there is room for.
-A loop longer than that is cut.
+B is packed in panels, in memory that later programs find again (rings.py); a loop with more steps than that holds is
+cut. A stays where it lies if its steps side by side are one matrix that nothing writes to, or a few rows of it at a time
+are converted; otherwise it is copied as B is. Where a store alone uses the sum, through element-wise operations only, it
+computes a block of rows, converts and stores it, before the next: the sum is never in memory as a whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tessera.backends.cpu import control
 from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.casts import cast
-from tessera.backends.cpu.defer import packs_all_steps, summed_products
 from tessera.backends.cpu.dot import (
     Scheme,
     blocks_of_rows,
@@ -29,32 +28,31 @@ from tessera.backends.cpu.dot import (
     multiply_rows,
     scheme_of,
 )
-from tessera.backends.cpu.loops import Strips
+from tessera.backends.cpu.loops import Strips, places
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
 from tessera.backends.cpu.microkernel import Product
-from tessera.backends.cpu.operands import InPlace, Packed, Panels, all_inside
-from tessera.backends.cpu.packing import Form, constant_memory, fill_bias, fill_panels, tags_of
+from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place
+from tessera.backends.cpu.packing import Form, constant_memory, fill_bias, fill_panels
 from tessera.backends.cpu.plan import fill, finish_side, prepare
-from tessera.backends.cpu.text import scalar_type
-from tessera.backends.cpu.values import Coord, Val
+from tessera.backends.cpu.rings import MOST_SLOTS, RING_BYTES, Ring, Trip, kept
+from tessera.backends.cpu.sums import (
+    growth,
+    only_store,
+    packs_all_steps,
+    scalar_ops,
+    summed_products,
+)
+from tessera.backends.cpu.text import memory_type, scalar_type
+from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import int32, int64
-from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import (
-    AddOp,
-    AddPtrOp,
-    BroadcastOp,
     ConstOp,
     DotOp,
-    ExpandDimsOp,
     ForOp,
-    HintOp,
     LoadOp,
-    SplatOp,
     StoreOp,
 )  # fmt: skip
-
-RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's second cache
-MOST_SLOTS = 64
 
 
 @executes(ForOp)
@@ -63,78 +61,6 @@ def _for(lo: Lowering, op: ForOp) -> None:
         _summed(lo, op)
     else:
         control.lower_for(lo, op)
-
-
-def scalar_ops(loop: ForOp) -> list[Op]:
-    """The operations of a loop's body that are executed once an iteration."""
-    return [x for x in loop.body if x.results and not isinstance(x.results[0].type, TileType)]
-
-
-def growth(loop: ForOp, v: Value) -> int | None:
-    """By how much all elements of a value grow from one iteration to the next; None where that is not one number."""
-    op = v.op
-    if v is loop.induction:
-        return _number(loop.step)
-    if op is None and v in loop.carried:
-        following = loop.body.terminator.operands[v.index - 1].op
-        known = isinstance(following, AddOp) and following.lhs is v
-        return _number(following.operands[1]) if following is not None and known else None
-    if op is None or not op.is_inside(loop):
-        return 0
-    parts = [growth(loop, x) for x in op.operands]
-    if not any(parts) and None not in parts:
-        return 0
-    if isinstance(op, (AddOp, AddPtrOp)):
-        return None if None in parts else sum(x for x in parts if x is not None)
-    return parts[0] if isinstance(op, (SplatOp, BroadcastOp, ExpandDimsOp, HintOp)) else None
-
-
-def _number(v: Value) -> int | None:
-    return int(v.op.value) if isinstance(v.op, ConstOp) else None
-
-
-def only_store(v: Value) -> StoreOp | None:
-    """The one store, in the same block, that a tile reaches, through element-wise operations only."""
-    found: set[StoreOp] = set()
-    todo, seen = [v], {v}
-    while todo:
-        for user, place in todo.pop().uses:
-            if isinstance(user, StoreOp) and place == 1:
-                found.add(user)
-            elif type(user) in TABLE and not isinstance(user, HintOp):
-                todo += [r for r in user.results if r not in seen]
-                seen.update(user.results)
-            else:
-                return None
-    (store, *more) = found or (None,)
-    if store is None or more or v.op is None or store.parent is not v.op.parent:
-        return None
-    between = v.op.next
-    while between is not store:
-        if between is None or between.all_effects() & (Effect.WRITE | Effect.SYNC):
-            return None
-        between = between.next
-    return store
-
-
-@dataclass(slots=True)
-class Trip:
-    """Where in the loop the packing is: `number` of this step, of `count`, and an i1: the first of them."""
-
-    number: str
-    count: str
-    first: str
-
-
-@dataclass(slots=True)
-class Ring:
-    """Memory of one operand: `slots` steps and one more, so that rows do not begin in the same sets of a cache.
-    `first`: address of the number of the first slot in use."""
-
-    base: str
-    keys: str
-    first: str
-    slots: int
 
 
 def _summed(lo: Lowering, op: ForOp) -> None:
@@ -166,13 +92,13 @@ def _summed(lo: Lowering, op: ForOp) -> None:
         for x, c in zip(pairs, results, strict=True):
             zero = em.op(f"icmp eq i64 {low}, {lb}") if x.fresh else "false"
             if x.store is None:
-                multiply(lo, x.scheme, x.product(lo, c, zero, count))
+                x.multiply(lo, x.product(lo, c, zero, count))
                 c.version = lo.new_version()
                 continue
             last = em.op(f"icmp sge i64 {end}, {ub}")
             em.stmt(f"store i64 {em.op(f'select i1 {last}, i64 {count}, i64 0')}, ptr {x.count}")
             with em.branch(last, negate=True):
-                multiply(lo, x.scheme, x.product(lo, c, zero, count))
+                x.multiply(lo, x.product(lo, c, zero, count))
                 em.stmt(f"store i1 false, ptr {x.zero}")
     control.leave(lo, op, slots)
     for x, c in zip(pairs, results, strict=True):
@@ -234,6 +160,7 @@ class _Pair:
     start: Start
     left: Ring | InPlace | None = None
     right: Ring | None = None
+    copy: Buffer | None = None  # of rows of A in another type
 
     @staticmethod
     def of(lo: Lowering, start: Start, op: DotOp, sums: frozenset[int]) -> _Pair:
@@ -264,14 +191,17 @@ class _Pair:
             fill_panels(lo, self.form, [op], self._panels(lo, ring, slot))
 
         a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
-        self.left = self._in_place(lo) or _kept(lo, op.a, trip, self.slots, a_bytes, left)
-        self.right = _kept(lo, op.b, trip, self.slots, b_bytes, right)
+        self.left = self._in_place(lo) or kept(lo, op.a, trip, self.slots, a_bytes, left)
+        self.right = kept(lo, op.b, trip, self.slots, b_bytes, right)
         finish_side(lo)
 
     def _in_place(self, lo: Lowering) -> InPlace | None:
-        """A where it lies, if its steps are one matrix that nothing writes to."""
-        load, op = self.op.a.op, self.op
-        placed = left_in_place(lo, op, self.scheme)
+        """A where it lies, if its steps are one matrix that nothing writes to; perhaps of another type."""
+        load, op, source = self.op.a.op, self.op, elem_of(self.op.a.type)
+        if source == self.scheme.t:
+            placed = left_in_place(lo, op, self.scheme)
+        else:
+            placed = in_place(lo, op.a, source)
         if placed is None or not isinstance(load, LoadOp) or load.mask is not None:
             return None
         loop = self.start.loop
@@ -304,18 +234,60 @@ class _Pair:
             a = self.left
         second = em.here(f"load i64, ptr {self.right.first}")
         b, words = self._panels(lo, self.right, second), k // scheme.group
+        if elem_of(self.op.a.type) != scheme.t and self.copy is None and a is self.left:
+            self.copy = lo.allocate(
+                scheme.t, (max(rows for rows, *_ in self.blocks(lo, c)), self.pitch)
+            )
         if self.form.bias:
             b = replace(b, bias=lo.allocate(int32, (n,)).ptr)
             fill_bias(lo, self.form, b, em.op(f"mul i64 {count}, {words}"))
         word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
         return Product(c.elem, c.shape[0], n, [(a, b, words)], c.ptr, zero, word, steps=count)
 
+    def blocks(self, lo: Lowering, c: Buffer) -> list[tuple[int, int, int]]:
+        """(rows of a block, first row, number of blocks)."""
+        return blocks_of_rows(lo, self.scheme, Product(c.elem, c.shape[0], c.shape[1], [], "", ""))
+
+    def multiply(self, lo: Lowering, p: Product) -> None:
+        if self.copy is None:
+            multiply(lo, self.scheme, p)
+            return
+        for rows, first, count in blocks_of_rows(lo, self.scheme, p):
+            for row in places(lo, rows, first, count):
+                self.multiply_rows(lo, p, row, rows)
+
+    def multiply_rows(self, lo: Lowering, p: Product, row: Coord, rows: int) -> None:
+        if self.copy is not None:
+            ((_, b, words),) = p.terms
+            a = Packed(self._converted(lo, self.copy, p.steps, row, rows), self.scheme.word,
+                       self.pitch // self.scheme.group)  # fmt: skip
+            p = replace(p, terms=[(a, b, words)])
+        multiply_rows(lo, self.scheme, p, row, rows)
+
+    def _converted(self, lo: Lowering, copy: Buffer, count: str, row: Coord, rows: int) -> str:
+        """Copy a block of rows of A in the product's type; gives the address that row 0 would have."""
+        em, v, t = lo.em, self.op.a, self.scheme.t
+        k, lanes = shape_of(v.type)[1], lo.facts.lanes
+        convert = casting(lo, elem_of(v.type), t)
+        back = em.op(f"sub i64 0, {lo.coord_text(row.times(self.pitch))}")
+        ptr = em.op(f"getelementptr {memory_type(t)}, ptr {copy.ptr}, i64 {back}")
+        target = Buffer(ptr, t, (rows, self.pitch), lo.new_version())
+        with em.loop(0, rows, 1) as i:
+            r = row.plus(lo.index(i, 1, rows))
+            with em.counted("0", em.op(f"mul i64 {count}, {k}"), str(lanes), always=True) as j:
+                first = lo.index(j, lanes, 1 << 31)
+                at = Point((r, Coord(0, first.terms, tuple(range(lanes)), first.extent)), lanes)
+                lo.memo = {}
+                lo.to_buffer(target, at, convert(lo.value(v, at)))
+        lo.memo = {}
+        return ptr
+
     def strips(self, lo: Lowering, c: Buffer) -> Strips:
         """The last product, by blocks of rows: where it is the only one in a buffer of that size."""
         em, n = lo.em, c.shape[1]
         zero = em.here(f"load i1, ptr {self.zero}")
         whole = self.product(lo, c, zero, em.here(f"load i64, ptr {self.count}"))
-        blocks = blocks_of_rows(lo, self.scheme, whole)
+        blocks = self.blocks(lo, c)
         strip = lo.allocate(c.elem, (max(rows for rows, *_ in blocks), n))
 
         def make(row: Coord, rows: int) -> None:
@@ -323,84 +295,10 @@ class _Pair:
             near = em.op(f"getelementptr {scalar_type(c.elem)}, ptr {strip.ptr}, i64 {back}")
             c.ptr = em.op(f"select i1 {zero}, ptr {near}, ptr {whole.c}")
             c.version = lo.new_version()
-            multiply_rows(lo, self.scheme, replace(whole, c=c.ptr), row, rows)
+            self.multiply_rows(lo, replace(whole, c=c.ptr), row, rows)
 
         def finish() -> None:
-            multiply(lo, self.scheme, whole)
+            self.multiply(lo, whole)
             c.version = lo.new_version()
 
         return Strips(blocks, make, finish)
-
-
-def _kept(
-    lo: Lowering, v: Value, trip: Trip, slots: int, size: int, fill_: Callable[[Ring, str], None]
-) -> Ring:
-    """The ring of an operand, in which the slot of this step has been filled."""
-    em = lo.em
-    tags = tags_of(lo, [v])
-    count = len(tags or [])
-    base = _scratch(lo, (slots + 1) * size + 64 * shape_of(v.type)[0])
-    keys = _scratch(lo, slots * count * 8)
-    ring = Ring(base, keys, em.alloca("i64"), slots)
-    if tags is None:
-        with em.branch(trip.first):
-            em.stmt(f"store i64 0, ptr {ring.first}")
-        fill_(ring, trip.number)
-        return ring
-    em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
-    em.at_entry(
-        f"call void @llvm.memset.p0.i64(ptr {keys}, i8 0, i64 {slots * count * 8}, i1 false)"
-    )
-    with em.branch(trip.first):
-        _choose(lo, ring, trip, tags)
-    slot = em.here(f"add i64 {em.here(f'load i64, ptr {ring.first}')}, {trip.number}")
-    inside = all_inside(lo, [v])
-    known = inside
-    where = _key(lo, ring, slot, count)
-    places = [em.op(f"getelementptr i64, ptr {where}, i64 {i}") for i in range(count)]
-    for place, tag in zip(places, tags, strict=True):
-        same = em.op(f"icmp eq i64 {em.here(f'load i64, ptr {place}, align 8')}, {tag}")
-        known = em.op(f"and i1 {known}, {same}")
-    with em.branch(known, negate=True):
-        fill_(ring, slot)
-        for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
-            kept = tag if i else em.op(f"select i1 {inside}, i64 {tag}, i64 0")
-            em.stmt(f"store i64 {kept}, ptr {place}, align 8")
-    return ring
-
-
-def _scratch(lo: Lowering, size: int) -> str:
-    """The address of scratch memory of its own."""
-    em, state = lo.em, lo.state
-    first = state.scratch
-    state.scratch += -(-size // 64) * 64
-    where = em.entry_op(f"getelementptr i8, ptr {lo.context}, i64 16")
-    base = em.entry_op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
-    return em.entry_op(f"getelementptr i8, ptr {base}, i64 {first}")
-
-
-def _key(lo: Lowering, ring: Ring, slot: str, count: int) -> str:
-    index = lo.em.op(f"mul i64 {slot}, {count}")
-    return lo.em.op(f"getelementptr i64, ptr {ring.keys}, i64 {index}")
-
-
-def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
-    """Where the slots of this program begin: at those of an earlier program with the same first tag, else in turn."""
-    em = lo.em
-    turn = em.alloca("i64")
-    em.at_entry(f"store i64 0, ptr {turn}")
-    places = em.op(f"udiv i64 {ring.slots}, {trip.count}")
-    mine = em.here(f"load i64, ptr {turn}")
-    own = em.op(f"mul i64 {em.op(f'urem i64 {mine}, {places}')}, {trip.count}")
-    em.stmt(f"store i64 {own}, ptr {ring.first}")
-    found = em.alloca("i64")
-    em.stmt(f"store i64 0, ptr {found}")
-    with em.counted("0", places, "1", always=False, guarded=False) as i:
-        slot = em.op(f"mul i64 {i}, {trip.count}")
-        key = em.here(f"load i64, ptr {_key(lo, ring, slot, len(tags))}, align 8")
-        with em.branch(em.op(f"icmp eq i64 {key}, {tags[0]}")):
-            em.stmt(f"store i64 {slot}, ptr {ring.first}")
-            em.stmt(f"store i64 1, ptr {found}")
-    hit = em.here(f"load i64, ptr {found}")
-    following = em.op(f"sub i64 {em.op(f'add i64 {mine}, 1')}, {hit}")
-    em.stmt(f"store i64 {following}, ptr {turn}")

@@ -1,0 +1,108 @@
+"""Loops that only add products to what they carry: which they are, and what is known of their operands and sums."""
+
+from __future__ import annotations
+
+from tessera.backends.cpu.arith import TABLE
+from tessera.dtypes import float32, float64, int32
+from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ops import (
+    AddOp,
+    AddPtrOp,
+    BroadcastOp,
+    ConstOp,
+    DotOp,
+    ExpandDimsOp,
+    ForOp,
+    HintOp,
+    SplatOp,
+    StoreOp,
+)  # fmt: skip
+
+LEAST = 32  # rows and columns of a sum from which operands of all steps are packed
+
+
+def summed_products(loop: ForOp) -> list[DotOp]:
+    """The dots of a loop that writes nothing and only adds them to carried accumulators; [] if it does more."""
+    dots = [op for op in loop.body if isinstance(op, DotOp)]
+    simple = not any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body)
+    return dots if simple and all(_accumulates(loop, d) for d in dots) else []
+
+
+def packs_all_steps(loop: ForOp) -> bool:
+    """Whether the operands of all steps of a loop are to be packed before any of them is multiplied (whole.py): sums
+    of large products, and nothing else carried but scalars."""
+    dots, step = summed_products(loop), loop.step.op
+    sums = {d.acc for d in dots}
+    return (
+        bool(dots)
+        and isinstance(step, ConstOp)
+        and step.value > 0
+        and all(v in sums or not isinstance(v.type, TileType) for v in loop.carried)
+        and all(len(shape_of(d.acc.type)) == 2 and min(shape_of(d.acc.type)) >= LEAST for d in dots)
+        and all(elem_of(d.acc.type) in (float32, float64, int32) for d in dots)
+    )
+
+
+def _accumulates(loop: ForOp, dot: DotOp) -> bool:
+    """Whether the accumulator is carried, and neither it nor the result is used otherwise."""
+    if (
+        len(dot.result.uses) != 1
+        or len(dot.acc.uses) != 1
+        or dot.acc.block is not loop.body
+        or dot.acc.op is not None
+    ):
+        return False
+    ((user, place),) = dot.result.uses
+    return user is loop.body.terminator and place == dot.acc.index - 1
+
+
+def scalar_ops(loop: ForOp) -> list[Op]:
+    """The operations of a loop's body that are executed once an iteration."""
+    return [x for x in loop.body if x.results and not isinstance(x.results[0].type, TileType)]
+
+
+def growth(loop: ForOp, v: Value) -> int | None:
+    """By how much all elements of a value grow from one iteration to the next; None where that is not one number."""
+    op = v.op
+    if v is loop.induction:
+        return _number(loop.step)
+    if op is None and v in loop.carried:
+        following = loop.body.terminator.operands[v.index - 1].op
+        known = isinstance(following, AddOp) and following.lhs is v
+        return _number(following.operands[1]) if following is not None and known else None
+    if op is None or not op.is_inside(loop):
+        return 0
+    parts = [growth(loop, x) for x in op.operands]
+    if not any(parts) and None not in parts:
+        return 0
+    if isinstance(op, (AddOp, AddPtrOp)):
+        return None if None in parts else sum(x for x in parts if x is not None)
+    return parts[0] if isinstance(op, (SplatOp, BroadcastOp, ExpandDimsOp, HintOp)) else None
+
+
+def _number(v: Value) -> int | None:
+    return int(v.op.value) if isinstance(v.op, ConstOp) else None
+
+
+def only_store(v: Value) -> StoreOp | None:
+    """The one store, in the same block, that a tile reaches, through element-wise operations only."""
+    found: set[StoreOp] = set()
+    todo, seen = [v], {v}
+    while todo:
+        for user, place in todo.pop().uses:
+            if isinstance(user, StoreOp) and place == 1:
+                found.add(user)
+            elif type(user) in TABLE and not isinstance(user, HintOp):
+                todo += [r for r in user.results if r not in seen]
+                seen.update(user.results)
+            else:
+                return None
+    (store, *more) = found or (None,)
+    if store is None or more or v.op is None or store.parent is not v.op.parent:
+        return None
+    between = v.op.next
+    while between is not store:
+        if between is None or between.all_effects() & (Effect.WRITE | Effect.SYNC):
+            return None
+        between = between.next
+    return store
