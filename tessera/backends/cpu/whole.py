@@ -5,9 +5,9 @@
          for each block of acc:  sum A @ B over all of k in registers
 
 B is packed in panels, in memory that later programs find again (rings.py); a loop with more steps than that holds is
-cut. A stays where it lies if its steps side by side are one matrix that nothing writes to, or a few rows of it at a time
-are converted; otherwise it is copied as B is. Where a store alone uses the sum, through element-wise operations only, it
-computes a block of rows, converts and stores it, before the next: the sum is never in memory as a whole.
+cut. A stays where it lies if its steps side by side are one matrix that nothing writes to, or a few of its rows at a
+time are converted; otherwise it is copied as B is. Where a store alone uses the sum, through element-wise operations
+only, it computes a block of rows, converts and stores it, before the next: the sum is never in memory as a whole.
 """
 
 from __future__ import annotations
