@@ -41,7 +41,6 @@ from tessera.ops import (
 RING_BYTES = 2 << 20  # of panels that a thread keeps: about a core's second cache
 MOST_SLOTS = 64
 MOST_TAGS = 64
-LINE, ROWS_AHEAD = 64, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +241,7 @@ def fill_panels(lo: Lowering, form: Form, links: list[DotOp], target: Panels) ->
         ):
             _fill_turned(lo, form, k // form.group, part, read, lanes)
         else:
-            _fill_rows(lo, form, k // form.group, part, read, _rows_ahead(lo, form, op.b))
+            _fill_rows(lo, form, k // form.group, part, read)
 
 
 Read = Callable[[Point], str]
@@ -259,32 +258,7 @@ def _reader(lo: Lowering, form: Form, v: Value) -> Read:
     return read
 
 
-Ahead = Callable[[Coord, Coord, int], None]
-
-
-def _rows_ahead(lo: Lowering, form: Form, v: Value) -> Ahead:
-    """Asks for what lies some rows below (a row, a column, the number of columns): a row of a tile is short, so that
-    the machine's own prefetching does not see a stream."""
-    load = v.op
-    if not isinstance(load, LoadOp) or not lo.lazy(v) or not contiguous_along(lo, load.ptr, 1, 2):
-        return lambda _row, _column, _width: None
-    size = elem_of(v.type).storage_bytes
-
-    def ask(row: Coord, column: Coord, width: int) -> None:
-        lo.em.declare("void", "llvm.prefetch.p0", "ptr", "i32", "i32", "i32")
-        for i in range(0, width, max(1, LINE // size)):
-            at = Point((row.shifted(ROWS_AHEAD), column.shifted(i)), 1)
-            lo.memo = {}
-            ptr = lo.text(lo.value(load.ptr, at), 1)
-            lo.em.stmt(f"call void @llvm.prefetch.p0(ptr {ptr}, i32 0, i32 3, i32 1)")
-        lo.memo = {}
-
-    return ask
-
-
-def _fill_rows(
-    lo: Lowering, form: Form, depth: int, target: Panels, read: Read, ahead: Ahead
-) -> None:
+def _fill_rows(lo: Lowering, form: Form, depth: int, target: Panels, read: Read) -> None:
     """Row by row of words; neighbours along k are woven together."""
     em = lo.em
     with em.loop(0, depth, 1) as i:
@@ -294,8 +268,6 @@ def _fill_rows(
             with em.loop(0, count, 1) as p:
                 left = lo.index(p, 1, count).times(width).plus(Coord(first, (), None, first + 1))
                 row = target.row(lo, k, left, width)
-                for u in range(form.group):
-                    ahead(k.times(form.group).shifted(u), left, width)
                 for j in range(vectors):
                     c = left.shifted(j * lanes)
                     wide = Coord(
