@@ -492,6 +492,13 @@ def test_cast_between_floats(device, have, to):
         np.testing.assert_array_equal(got, x.astype(got.dtype))
 
 
+@pytest.mark.parametrize("rounding", ["rtne", "rtz"])
+def test_cast_to_the_same_type_rounds_nothing(device, rounding):
+    """Kernels ask for a rounding whatever type they are specialised for."""
+    x = sample("fp32", (N,))
+    np.testing.assert_array_equal(cast(device, x, "fp32", "fp32", rounding), x)
+
+
 def test_cast_to_bf16_rounds_to_nearest_even(device):
     x = np.array(
         [1.0, 1 + 2**-8, 1 + 3 * 2**-8, 1 + 2**-8 + 2**-20, -1 - 2**-8, np.inf, 0.1, 0], np.float32
