@@ -311,11 +311,12 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
 
 class WgmmaWaitOp(Op, opcode="wgmma_wait"):
     """Accumulators whose products are finished: all but the `pending` latest of the program. `held`: operands of
-    these products, which may change only now."""
+    these products, which may change only now. `waited`: the wait before this one was for these, too."""
 
     acc: Value = operand()
     held: tuple[Value, ...] = operand(variadic=True)
     pending: int = attr(default=0)
+    waited: bool = attr(default=False)
 
     def infer(self) -> Sequence[Any]:
         return (self.acc.type,)

@@ -179,13 +179,20 @@ class _Waits:
         return any(_overwrites(op, v) or op in _successors(v) for v in self.held[product])
 
     def _wait(self, op: Op, product: WgmmaOp) -> None:
-        pending = self.started - self.flying.pop(product) - 1
-        uses = list(product.result.uses)
-        wait = WgmmaWaitOp(product.result, self.held[product], pending=pending, loc=product.loc)
-        wait.result.name = product.result.name
-        Builder.before_op(op).insert(wait)
-        for user, index in uses:
-            user.set_operand(index, wait.result)
+        """Products that were started before `product` are then finished, too: ptxas wants no further waits for them."""
+        number = self.flying[product]
+        pending = self.started - number - 1
+        older = [x for x, n in self.flying.items() if n < number]
+        for x in (product, *older):
+            del self.flying[x]
+            uses = list(x.result.uses)
+            wait = WgmmaWaitOp(
+                x.result, self.held[x], pending=pending, waited=x is not product, loc=x.loc
+            )
+            wait.result.name = x.result.name
+            Builder.before_op(op).insert(wait)
+            for user, index in uses:
+                user.set_operand(index, wait.result)
 
 
 def _give_back_early(block: Block) -> None:

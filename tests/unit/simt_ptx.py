@@ -125,7 +125,7 @@ class Ptx:
             operand[len(outputs) + i] = x
             if code.isdigit():
                 tied[int(code)] = x
-        if text.startswith(("{ .reg .b64 da, db; wgmma", "wgmma.")):
+        if not text or text.startswith(("{ .reg .b64 da, db; wgmma", "wgmma.")):
             groups = on[: len(on) // 128 * 128].reshape(-1, 128)
             assert groups.all(1).any()
             assert (groups.all(1) == groups.any(1)).all()

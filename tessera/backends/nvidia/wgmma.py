@@ -191,7 +191,8 @@ def _wait(fl: FunctionLowering, op: WgmmaWaitOp) -> None:
     words = pack(fl, elem, names, shape) if elem.bits == 16 else list(names)
     type = "float" if elem is float32 else "i32"
     held = [x for v in op.held if isinstance(v.type, TileType) for x in _words(fl, v)]
-    words = _asm(fl, f"wgmma.wait_group.sync.aligned {op.pending};", words, held, [], type)
+    text = "" if op.waited else f"wgmma.wait_group.sync.aligned {op.pending};"
+    words = _asm(fl, text, words, held, [], type)
     names = unpack(fl, elem, words, shape) if elem.bits == 16 else words
     fl.set(op.result, copies(op.result.type.layout, names))
 
