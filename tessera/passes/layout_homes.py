@@ -171,8 +171,8 @@ def is_slice_load(op: Op, limit: int) -> bool:
     straight to the layout that these ask for: reading a few numbers in many threads is cheaper than handing
     them round."""
     if (
-        not isinstance(op, LoadOp)
-        or op.volatile
+        not isinstance(op, LoadOp | DescriptorLoadOp)
+        or (isinstance(op, LoadOp) and op.volatile)
         or len(shape_of(op.result.type)) != 1
         or op.result.type.numel > limit
     ):
@@ -192,7 +192,7 @@ def is_slice_load(op: Op, limit: int) -> bool:
     return widened
 
 
-def _memory(h: Homes, op: LoadOp) -> None:
+def _memory(h: Homes, op: LoadOp | DescriptorLoadOp) -> None:
     r = op.result
     if isinstance(r.type, TileType) and r not in h.table and not is_slice_load(op, h.slice_limit):
         wide = r.type.numel >= h.lanes * h.num_warps

@@ -98,7 +98,7 @@ class Assignment:
                 self._feed_groups()
         for op in self.func.walk():
             if (
-                isinstance(op, LoadOp)
+                isinstance(op, LoadOp | DescriptorLoadOp)
                 and isinstance(op.result.type, TileType)
                 and op.result.type.layout is None
             ):
@@ -135,7 +135,7 @@ class Assignment:
             if group is not None:
                 self._settle(group, layout)
                 return self.at(v, layout)
-            if isinstance(op, LoadOp):
+            if isinstance(op, LoadOp | DescriptorLoadOp):
                 self._settle_load(op, layout)
                 return self.at(v, layout)
             if op is None or not is_pointwise(op):
@@ -153,7 +153,7 @@ class Assignment:
             v.type = v.type.with_layout(layout)
         self.ready.append(group)
 
-    def _settle_load(self, op: LoadOp, layout: LinearLayout) -> None:
+    def _settle_load(self, op: LoadOp | DescriptorLoadOp, layout: LinearLayout) -> None:
         """A load that serves as a slice is done where its first user wants it."""
         op.attrs.pop("layout", None)
         op.result.type = op.result.type.with_layout(layout.unique_registers())

@@ -40,7 +40,7 @@ from tessera.ops import (
     WgmmaOp,
 )
 from tessera.passes.facts import GpuFacts, WgmmaRow
-from tessera.passes.operands import drop_unused, memory_order, shared_view, source_of
+from tessera.passes.operands import drop_unused, memory_order, shared_view, source_of, transposed
 
 ROWS = 64  # of one instruction
 MIN_COLUMNS = 8
@@ -105,7 +105,8 @@ def _warpgroups(rows: int, groups: int) -> tuple[int, int]:
 
 
 class _Operand:
-    """One operand of a dot: `depth` is its dimension K, `order` that in which it is, or would be, in shared memory."""
+    """One operand of a dot: `depth` is its dimension K, `order` that in which it is, or would be, in shared memory.
+    `is_turned`: the transpose of a tile that threads hold, which is written as it is and read turned."""
 
     def __init__(self, v: Value, depth: int):
         self.value, self.depth = v, depth
@@ -113,8 +114,10 @@ class _Operand:
         self.source, self.orders = source_of(v)
         self.loaded = isinstance(self.source.op, LoadOp | DescriptorLoadOp)
         self.order: tuple[int, ...] = (1, 0) if self.elem.bits == 16 else (depth, 1 - depth)
+        self.is_turned = not self.loaded and self.elem.bits == 16 and bool(self.orders)
         if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
             self.order = memory_order(self.source.op)
+        if self.loaded or self.is_turned:
             for permutation in reversed(self.orders):
                 self.order = tuple([permutation.index(d) for d in self.order])
 
@@ -137,11 +140,13 @@ class _Operand:
         if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
             layout = _swizzled(self.source.type, memory_order(self.source.op))
             return shared_view(self.source.op, self.orders, layout)
-        return self.stored(b, self.value)
+        if self.is_turned:
+            return transposed(self.stored(b, self.source, (1, 0)), self.orders)
+        return self.stored(b, self.value, self.order)
 
-    def stored(self, b: Builder, tile: Value) -> Value:
+    def stored(self, b: Builder, tile: Value, order: tuple[int, ...]) -> Value:
         """A buffer filled with a tile that threads hold."""
-        shared = SharedType(tile.type.shape, tile.type.elem, _swizzled(tile.type, self.order))
+        shared = SharedType(tile.type.shape, tile.type.elem, _swizzled(tile.type, order))
         return b.emit(LocalAllocOp(tile, results=[shared], names=[tile.name]))
 
 
@@ -183,6 +188,8 @@ class _Rewriting:
         v = self.left
         if v.loaded and v.direct(self.row):
             return v.shared(self.b), ()
+        if v.is_turned:  # it would go through shared memory to other threads anyway
+            return v.shared(self.b), ()
         if not v.loaded:
             held = v.value.type.with_layout(self._held(v, ()))
             return self.b.emit(ConvertLayoutOp(v.value, results=[held])), ()
@@ -214,7 +221,7 @@ class _Rewriting:
             held = tile.type.with_layout(layout if v.depth == 1 else layout.trans((1, 0)))
             tile = self.b.emit(LocalLoadOp(view, results=[held]))
         v.order = (v.depth, 1 - v.depth)
-        return v.stored(self.b, tile)
+        return v.stored(self.b, tile, v.order)
 
 
 def _swizzled(t: Any, order: tuple[int, ...]) -> LinearLayout:
