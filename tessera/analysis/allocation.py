@@ -8,10 +8,10 @@ placed first, each at the lowest offset that is free for its lifetime."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.analysis.scratch import scratch_bytes
+from tessera.analysis.scratch import scratch_bytes, staging
 from tessera.ir import Op, Value
 from tessera.ops import (
     AsyncCopyOp,
@@ -36,13 +36,15 @@ TENSOR_OPS = (DescriptorLoadOp, DescriptorStoreOp)
 
 @dataclass(slots=True)
 class Buffer:
-    """Bytes that an op needs from position `start` to `end` (both included). `offset` is set by `place`."""
+    """Bytes that an op needs from position `start` to `end` (both included). `offset` is set by `place`. `others`: ops
+    that use the same bytes in their turn."""
 
     op: Op
     size: int
     start: int
     end: int
     offset: int = 0
+    others: list[Op] = field(default_factory=lambda: [])
 
     @property
     def alignment(self) -> int:
@@ -106,11 +108,19 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
 def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
     """Small scratch in a loop keeps its place throughout, so that no op has to wait for another one's readers."""
     if isinstance(op, DescriptorStoreOp):  # the engine reads it until a later wait
-        return 0, len(at.first)
+        return 0 if is_in_loop(op) else at.first[op], len(at.first)
     loop = op.parent_op()
     if size <= PRIVATE_SCRATCH and isinstance(loop, ForOp | WhileOp):
         return at.first[loop], at.last[loop]
     return at.first[op], at.first[op]
+
+
+def is_in_loop(op: Op) -> bool:
+    """Whether a loop of its function is around an op."""
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, ForOp | WhileOp):
+        parent = parent.parent_op()
+    return parent is not None
 
 
 def buffers_of(func: FuncOp, num_warps: int, facts: Any = None) -> list[Buffer]:
@@ -126,7 +136,25 @@ def buffers_of(func: FuncOp, num_warps: int, facts: Any = None) -> list[Buffer]:
             size = scratch_bytes(op, num_warps, facts)
             if size:
                 found.append(Buffer(op, size, *_scratch_life(op, size, at)))
-    return found
+    return _shared_by_copies(found, num_warps)
+
+
+def _shared_by_copies(buffers: list[Buffer], num_warps: int) -> list[Buffer]:
+    """Stores of equal tiles in different blocks, as there are when a loop was cut in pieces, take turns with the same
+    buffers: each waits for the one before as it would for itself in the next iteration."""
+    kept: list[Buffer] = []
+    stores: dict[Any, Buffer] = {}
+    for b in buffers:
+        if isinstance(b.op, DescriptorStoreOp):
+            how = staging(b.op, num_warps)
+            first = stores.setdefault((how.layout, how.boxes, how.groups, how.buffers), b)
+            blocks = [op.parent for op in (first.op, *first.others)]
+            if first is not b and b.op.parent not in blocks:
+                first.start, first.end = min(first.start, b.start), max(first.end, b.end)
+                first.others.append(b.op)
+                continue
+        kept.append(b)
+    return kept
 
 
 def place(buffers: list[Buffer], base: int = 0) -> int:

@@ -33,7 +33,8 @@ def allocate_shared(module: Module, facts: GpuFacts) -> None:
             if isinstance(b.op, LocalAllocOp):
                 b.op.offset = b.offset
             else:
-                b.op.attrs |= {"scratch": b.offset, "scratch_bytes": b.size}
+                for op in (b.op, *b.others):
+                    op.attrs |= {"scratch": b.offset, "scratch_bytes": b.size}
     module.attrs["shared"] = top
     if top > facts.max_shared_bytes:
         error = OutOfResources(top, facts.max_shared_bytes, "shared memory")

@@ -22,6 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tessera.analysis.allocation import is_in_loop
+from tessera.analysis.scratch import staging
 from tessera.ir import Block, Module, Op, SharedType, Value, pass_
 from tessera.ops import (
     AsyncCopyOp,
@@ -134,6 +136,8 @@ class _Barriers:
         if isinstance(op, BarrierOp | AsyncWaitOp):
             return frozenset()
         touches = list(self._touches(op))
+        if isinstance(op, DescriptorStoreOp) and self._meets(op) and not touches:
+            return frozenset()
         if not touches:
             return state
         if any(t.conflicts(old) for t in touches for old in state):
@@ -141,13 +145,19 @@ class _Barriers:
             barrier = BarrierOp(loc=op.loc)
             op.parent.insert_before(op, barrier)
             state = frozenset()
+        if isinstance(op, DescriptorStoreOp):  # the bytes stay its own to the end
+            return frozenset() if self._meets(op) else state
         if "scratch" in op.attrs:  # the op lets all threads meet between writing and reading
             return frozenset([replace(t, write=False) for t in touches])
         return state | frozenset(touches)
 
+    def _meets(self, op: DescriptorStoreOp) -> bool:
+        """Whether all threads meet in a store, not only those of each group."""
+        return staging(op, self.module.attrs["num_warps"]).groups == 0
+
     def _touches(self, op: Op) -> Iterable[Touch]:
-        if isinstance(op, DescriptorStoreOp):
-            return  # its bytes are its own, and it lets all threads meet before it writes
+        if isinstance(op, DescriptorStoreOp) and is_in_loop(op):
+            return  # its bytes are its own, and it lets those meet before it writes that share them
         if "scratch" in op.attrs:
             low: int = op.attrs["scratch"]
             yield Touch(low, low + op.attrs["scratch_bytes"], True)

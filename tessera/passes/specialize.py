@@ -19,6 +19,7 @@ Where this cannot be done the function stays as it is and the module's attribute
 
 from __future__ import annotations
 
+from tessera.analysis.allocation import is_in_loop
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int64
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
@@ -346,7 +347,7 @@ class _Split:
         for op in self.func.walk():
             if isinstance(op, LocalAllocOp):
                 lasting += 0 if op in mine else op.bytes
-            elif isinstance(op, DescriptorStoreOp):
+            elif isinstance(op, DescriptorStoreOp) and (op not in behind or is_in_loop(op)):
                 lasting += -(-scratch_bytes(op, self.warps, self.facts) // 1024) * 1024
             elif op not in behind and not (
                 isinstance(op, DescriptorLoadOp) and op in {x for r in self.rings for x in r.loads}

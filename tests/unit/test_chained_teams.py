@@ -339,8 +339,8 @@ def test_one_instruction_fits_before_registers_are_handed_over() -> None:
 
 
 def test_a_lone_warpgroup_leaves_room_for_another_block() -> None:
-    """Two blocks with two stages instead of one with four; two warpgroups of a block get one more, as it fits."""
-    for m, warps, blocks, stages in ((64, 4, 2, 2), (128, 8, 1, 5)):
+    """Two blocks with three stages instead of one with four; two warpgroups of a block get one more, as it fits."""
+    for m, warps, blocks, stages in ((64, 4, 2, 3), (128, 8, 1, 5)):
         text = chain(softmax_chain, m, 128, 64, num_warps=warps, num_stages=4).asm["gir"]
         module = parse_module(text)
         assert module.attrs["resident_blocks"] == blocks
