@@ -1,7 +1,8 @@
 """Dropout that stores no mask: the backward pass makes the same random numbers again from the same seed.
 
-The numbers come from Philox, a counter-based generator: element i of the stream is a function of (seed, i) alone, so
-tiles may be computed in any order, on any device, with the same bits. The check below computes them in NumPy.
+The numbers come from Philox, a counter-based generator: four numbers are a function of (seed, counter) alone, so tiles
+may be computed in any order, on any device, with the same bits. Neighbours share a counter, as the generator is more
+work than moving an element. The check below computes them in NumPy.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import tessera.language as tl
 
 @tessera.jit
 def dropout_kernel(x_ptr, out_ptr, n, p, seed, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    block = tl.program_id(0)
+    at = block * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     x = tl.load(x_ptr + at, mask=inside)
-    keep = tl.rand(seed, at) > p
+    r0, r1, r2, r3 = tl.rand4x(seed, block * (BLOCK // 4) + tl.arange(0, BLOCK // 4))
+    uniform = tl.join(tl.join(r0, r2), tl.join(r1, r3)).reshape(BLOCK)
+    keep = uniform > p
     tl.store(out_ptr + at, tl.where(keep, x / (1 - p), 0.0), mask=inside)
 
 
@@ -35,9 +39,9 @@ def specimens() -> list[common.Specimen]:
 
 
 def philox_uniform(seed: int, n: int) -> np.ndarray:
-    """`tl.rand(seed, arange(n))` in NumPy: ten rounds of Philox-4x32 over the counter (i, 0, 0, 0)."""
-    low = np.uint64(0xFFFFFFFF)
-    c = [np.arange(n, dtype=np.uint64), *(np.zeros(n, np.uint64) for _ in range(3))]
+    """n numbers in NumPy: ten rounds of Philox-4x32 over the counters (i, 0, 0, 0), four numbers each."""
+    low, count = np.uint64(0xFFFFFFFF), -(-n // 4)
+    c = [np.arange(count, dtype=np.uint64), *(np.zeros(count, np.uint64) for _ in range(3))]
     key = [seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF]
     for _ in range(10):
         wide_a, wide_b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
@@ -48,7 +52,7 @@ def philox_uniform(seed: int, n: int) -> np.ndarray:
             wide_a & low,
         ]
         key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
-    signed = c[0].astype(np.uint32).view(np.int32)
+    signed = np.stack(c, axis=1).reshape(-1)[:n].astype(np.uint32).view(np.int32)
     return np.where(signed < 0, ~signed, signed).astype(np.float32) * np.float32(4.6566127342e-10)
 
 
