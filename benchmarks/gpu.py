@@ -14,6 +14,7 @@ import argparse
 import datetime
 import importlib.util
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import orders
@@ -22,6 +23,7 @@ import streams
 import torch
 import torch.nn.functional as F
 from cases import DEVICE, Case, normal
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tessera.testing import do_bench, print_table
 
@@ -82,31 +84,66 @@ def attention(heads: int, length: int, dim: int, causal: bool) -> Iterator[Case]
     )  # fmt: skip
 
 
-def attention_by_descriptors(heads: int, length: int, dim: int, causal: bool) -> Case:
-    q, k, v = (normal(heads, length, dim, dtype=torch.float16) for _ in range(3))
+def attention_by_descriptors(heads: int, length: int, dim: int, causal: bool) -> Iterator[Case]:
+    """The backward pass beside each of torch's kernels for it."""
+    q, k, v, dout = (normal(heads, length, dim, dtype=torch.float16) for _ in range(4))
+    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
+    wanted: dict[str, Any] = {}
 
     def build(compiler: str) -> Any:
         call = sources.example("12", compiler).Attention(DEVICE, heads, length, dim, causal)
         call.tune(q, k, v, lambda run: do_bench(run, warmup=5, rep=15, return_mode="median"))
         return lambda: call.forward(q, k, v), call.out
 
-    def error(result: Any) -> Any:
-        """Of two heads, against float64."""
-        some = [0, heads - 1]
-        scores = q[some].double() @ k[some].double().transpose(1, 2) * dim**-0.5
-        if causal:
-            hidden = ~torch.ones(length, length, dtype=torch.bool, device="cuda").tril()
-            scores = scores.masked_fill(hidden, -float("inf"))
-        exact = scores.softmax(-1) @ v[some].double()
-        return (result[some].double() - exact).abs().max() / exact.abs().max()
+    def build_backward(compiler: str) -> Any:
+        call = sources.example("12", compiler).Attention(DEVICE, heads, length, dim, causal)
+        call.forward(q, k, v)
+        time = partial(do_bench, warmup=5, rep=15, return_mode="median")
+        call.tune_backward(q, k, v, dout, time)
+        return lambda: call.backward(q, k, v, dout), (call.dq, call.dk, call.dv)
 
-    def reference() -> Any:
-        return F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal)[0]
+    def exact() -> dict[str, Any]:
+        """Of two heads, in float64."""
+        if not wanted:
+            some = [0, heads - 1]
+            inputs = [t[some].double().requires_grad_() for t in (q, k, v)]
+            scores = inputs[0] @ inputs[1].transpose(1, 2) * dim**-0.5
+            if causal:
+                hidden = ~torch.ones(length, length, dtype=torch.bool, device="cuda").tril()
+                scores = scores.masked_fill(hidden, -float("inf"))
+            out = scores.softmax(-1) @ inputs[2]
+            gradients = torch.autograd.grad(out, inputs, dout[some].double())
+            wanted.update(out=out.detach(), gradients=gradients)
+        return wanted
+
+    def deviation(result: Any, exact: Any) -> Any:
+        return (result[[0, heads - 1]].double() - exact).abs().max() / exact.abs().max()
+
+    def backward_error(results: Any) -> Any:
+        return max(map(deviation, results, exact()["gradients"]))
+
+    def reference(*inputs: Any) -> Any:
+        batch = [t.view(4, heads // 4, length, dim) for t in inputs]
+        return F.scaled_dot_product_attention(*batch, is_causal=causal).view(heads, length, dim)
 
     name = "attention by descriptors" if not causal else "causal attention by descriptors"
     shape = f"{heads}x{length}x{dim} fp16"
     work = 4.0 * heads * length**2 * dim / (2 if causal else 1)
-    return Case(name, shape, work, "TFLOP/s", build, reference, error)
+    yield Case(
+        name, shape, work, "TFLOP/s", build, lambda: reference(q, k, v),
+        lambda result: deviation(result, exact()["out"]),
+    )  # fmt: skip
+    for label, kernel in (
+        ("cuDNN", SDPBackend.CUDNN_ATTENTION),
+        ("FA2", SDPBackend.FLASH_ATTENTION),
+    ):
+        with sdpa_kernel([kernel]):
+            out = reference(*leaves)
+        yield Case(
+            f"{name}, backward, torch: {label}", shape, 2.5 * work, "TFLOP/s", build_backward,
+            lambda out=out: torch.autograd.grad(out, leaves, dout, retain_graph=True)[0],
+            backward_error,
+        )  # fmt: skip
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Any]]]:

@@ -1,8 +1,11 @@
-"""Attention forward through tensor descriptors, causal or not.
+"""Attention through tensor descriptors, forward and backward, causal or not.
 
-Arrays are [heads, length, dim]. Blocks of keys and values come through descriptors of three dimensions, so that rows
-past the end of a head are zeros, and not rows of the next one. On a Hopper GPU the copy engine moves them: the compiler
-gives the copies to a warp of their own, and lets the product with the values run while the next scores are worked on.
+Arrays are [heads, length, dim]. Blocks come through descriptors of three dimensions, so that rows past the end of a
+head are zeros, and not rows of the next one. On a Hopper GPU the copy engine moves them: the compiler gives the copies
+to a warp of their own, and lets the product with the values run while the next scores are worked on.
+
+The backward pass computes each block of probabilities once: a program keeps the gradients of its keys and values, and
+adds its share to those of the queries, in fp32 and in any order. Lengths are multiples of 4 there.
 """
 
 from __future__ import annotations
@@ -73,6 +76,68 @@ def forward_kernel(
     tl.store(lse_ptr + head.to(tl.int64) * length + rows, lse, mask=rows < length)
 
 
+@tessera.jit
+def prepare_kernel(
+    out_ptr, dout_ptr, delta_ptr, sum_ptr, count, BLOCK_M: tl.constexpr, DIM: tl.constexpr
+):  # fmt: skip
+    """The inner product of each row of the result with its gradient; and zeros for the sums of `backward_kernel`."""
+    rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    tile = rows[:, None].to(tl.int64) * DIM + tl.arange(0, DIM)[None, :]
+    inside = rows[:, None] < count
+    out = tl.load(out_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    dout = tl.load(dout_ptr + tile, mask=inside, other=0.0).to(tl.float32)
+    tl.store(delta_ptr + rows, tl.sum(out * dout, axis=1), mask=rows < count)
+    tl.store(sum_ptr + tile, tl.zeros((BLOCK_M, DIM), tl.float32), mask=inside)
+
+
+@tessera.jit
+def backward_kernel(
+    q_desc, k_desc, v_desc, dout_desc, lse_desc, delta_desc, dk_desc, dv_desc, sum_desc, heads, length,
+    scale, log2_scale, CAUSAL: tl.constexpr, EVEN: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr, DIM: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_N keys and values of one head; walks the queries, scores transposed. Rows past the end contribute nothing,
+    as their gradients are zeros. EVEN: blocks of keys end with the head."""
+    head, first_key = place(heads, length, BLOCK_N, False, GROUP)  # the first have the most work
+    keys = first_key + tl.arange(0, BLOCK_N)
+    k = k_desc.load([head, first_key, 0]).reshape(BLOCK_N, DIM)
+    v = v_desc.load([head, first_key, 0]).reshape(BLOCK_N, DIM)
+    dk = tl.zeros((BLOCK_N, DIM), tl.float32)
+    dv = tl.zeros((BLOCK_N, DIM), tl.float32)
+    first_row = 0
+    if CAUSAL:
+        first_row = first_key // BLOCK_M * BLOCK_M  # earlier rows see none of these keys
+    for start in range(first_row, length, BLOCK_M):
+        q = q_desc.load([head, start, 0]).reshape(BLOCK_M, DIM)
+        dout = dout_desc.load([head, start, 0]).reshape(BLOCK_M, DIM)
+        lse = lse_desc.load([head, start]).reshape(BLOCK_M)
+        scores = tl.dot(k, q.T)
+        dweights = tl.dot(v, dout.T)
+        weights = tl.exp2(scores * log2_scale - lse[None, :])
+        if CAUSAL:
+            if start < first_key + BLOCK_N:
+                rows = start + tl.arange(0, BLOCK_M)
+                weights = tl.where(keys[:, None] <= rows[None, :], weights, 0.0)
+        elif not EVEN:
+            weights = tl.where(keys[:, None] < length, weights, 0.0)
+        dv = tl.dot(weights.to(dout.dtype), dout, dv)
+        delta = delta_desc.load([head, start]).reshape(BLOCK_M)
+        dscores = (weights * (dweights - delta[None, :])).to(q.dtype)
+        dq = tl.dot(dscores.T, k)
+        dk = tl.dot(dscores, q, dk)
+        sum_desc.atomic_add([head, start, 0], dq.reshape(1, BLOCK_M, DIM))
+    dk_desc.store([head, first_key, 0], (dk * scale).to(dk_desc.dtype).reshape(1, BLOCK_N, DIM))
+    dv_desc.store([head, first_key, 0], dv.to(dv_desc.dtype).reshape(1, BLOCK_N, DIM))
+
+
+@tessera.jit
+def finish_kernel(sum_ptr, dq_ptr, size, scale, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < size
+    total = tl.load(sum_ptr + at, mask=inside)
+    tl.store(dq_ptr + at, (total * scale).to(dq_ptr.dtype.element_ty), mask=inside)
+
+
 LOG2_E = 1.4426950408889634
 Config = tuple[int, int, int, int]  # BLOCK_M, BLOCK_N, num_warps, num_stages
 
@@ -80,6 +145,10 @@ Config = tuple[int, int, int, int]  # BLOCK_M, BLOCK_N, num_warps, num_stages
 CONFIGS: tuple[list[Config], list[Config]] = (
     [(256, 64, 16, 2), (64, 128, 4, 2), (128, 64, 4, 3), (128, 64, 8, 3)],
     [(128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 4, 2), (128, 64, 8, 3)],
+)
+BACKWARD: tuple[list[Config], list[Config]] = (
+    [(64, 64, 4, 3), (64, 64, 4, 2)],
+    [(64, 128, 8, 3), (64, 128, 8, 2)],
 )
 
 
@@ -90,42 +159,107 @@ class Attention:
         self.heads, self.length, self.dim, self.causal = heads, length, dim, causal
         dtype = device.pick("float32", "float16")
         self.out = device.empty(heads, length, dim, dtype=dtype)
-        self.lse = device.empty(heads, length)
+        self.lse, self.delta = device.empty(heads, length), device.empty(heads, length)
+        self.dq, self.dk, self.dv = (
+            device.empty(heads, length, dim, dtype=dtype) for _ in range(3)
+        )
+        self.sum = device.empty(heads, length, dim)
         self.configs = CONFIGS[dim > 64] if device.is_gpu else [(128, 64, 4, 2)]
         self.config = self.configs[0]
+        self.backward_configs = BACKWARD[dim > 64]
+        self.backward_config = self.backward_configs[0]
 
-    def options(self) -> dict[str, Any]:
-        block_m, block_n, warps, stages = self.config
+    def options(self, config: Config) -> dict[str, Any]:
+        block_m, block_n, warps, stages = config
         return {
             "CAUSAL": self.causal, "EVEN": self.length % block_n == 0, "BLOCK_M": block_m, "BLOCK_N": block_n,
             "DIM": self.dim, "GROUP": 8 if self.causal else 1, "num_warps": warps, "num_stages": stages,
         }  # fmt: skip
 
+    def described(self, rows: int, *arrays: Any) -> list[TensorDescriptor]:
+        """Blocks of `rows` rows of a head."""
+        return [TensorDescriptor.from_tensor(x, [1, rows, self.dim]) for x in arrays]
+
     def forward(self, q: Any, k: Any, v: Any) -> None:
         block_m, block_n, *_ = self.config
-        rows = (block_m, block_n, block_n, block_m)
-        descriptors = [
-            TensorDescriptor.from_tensor(x, [1, n, self.dim])
-            for x, n in zip((q, k, v, self.out), rows, strict=True)
-        ]
+        q_desc, out_desc = self.described(block_m, q, self.out)
+        k_desc, v_desc = self.described(block_n, k, v)
         forward_kernel[(tessera.cdiv(self.length, block_m) * self.heads,)](
-            *descriptors, self.lse, self.heads, self.length, self.dim**-0.5 * LOG2_E, **self.options()
+            q_desc, k_desc, v_desc, out_desc, self.lse, self.heads, self.length, self.dim**-0.5 * LOG2_E,
+            **self.options(self.config),
         )  # fmt: skip
+
+    def backward(self, q: Any, k: Any, v: Any, dout: Any) -> None:
+        block_m, block_n, *_ = self.backward_config
+        count, scale = self.heads * self.length, self.dim**-0.5
+        prepare_kernel[(tessera.cdiv(count, 32),)](
+            self.out, dout, self.delta, self.sum, count, BLOCK_M=32, DIM=self.dim
+        )
+        q_desc, dout_desc, sum_desc = self.described(block_m, q, dout, self.sum)
+        rows = [TensorDescriptor.from_tensor(x, [1, block_m]) for x in (self.lse, self.delta)]
+        backward_kernel[(tessera.cdiv(self.length, block_n) * self.heads,)](
+            q_desc, *self.described(block_n, k, v), dout_desc, *rows,
+            *self.described(block_n, self.dk, self.dv), sum_desc, self.heads, self.length,
+            scale, scale * LOG2_E, **self.options(self.backward_config),
+        )  # fmt: skip
+        size = count * self.dim
+        finish_kernel[(tessera.cdiv(size, 4096),)](self.sum, self.dq, size, scale, BLOCK=4096)
 
     def tune(self, q: Any, k: Any, v: Any, time: Callable[[Any], float]) -> None:
         """Choose the fastest configuration that the GPU can run; `time` measures a call."""
-        timed: list[tuple[float, Config]] = []
-        for config in self.configs:
+
+        def timed(config: Config) -> float:
             self.config = config
-            try:
-                timed.append((time(lambda: self.forward(q, k, v)), config))
-            except tessera.OutOfResources:
-                continue
-        self.config = min(timed)[1]
+            return time(lambda: self.forward(q, k, v))
+
+        self.config = fastest(self.configs, timed)
+
+    def tune_backward(
+        self, q: Any, k: Any, v: Any, dout: Any, time: Callable[[Any], float]
+    ) -> None:
+        def timed(config: Config) -> float:
+            self.backward_config = config
+            return time(lambda: self.backward(q, k, v, dout))
+
+        self.backward_config = fastest(self.backward_configs, timed)
+
+
+def fastest(configs: list[Config], time: Callable[[Config], float]) -> Config:
+    """Of those that the GPU can run."""
+    timed: list[tuple[float, Config]] = []
+    for config in configs:
+        try:
+            timed.append((time(config), config))
+        except tessera.OutOfResources:
+            continue
+    return min(timed)[1]
+
+
+def backward_specimen(dim: int, causal: bool, config: Config) -> common.Specimen:
+    block_m, block_n, warps, stages = config
+    blocks = {
+        **dict.fromkeys(("q_desc", "dout_desc"), f"fp16[1, {block_m}, {dim}]"),
+        **dict.fromkeys(("k_desc", "v_desc", "dk_desc", "dv_desc"), f"fp16[1, {block_n}, {dim}]"),
+        **dict.fromkeys(("lse_desc", "delta_desc"), f"fp32[1, {block_m}]"),
+        "sum_desc": f"fp32[1, {block_m}, {dim}]",
+    }
+    signature = {
+        **{name: f"tensordesc<{block}>" for name, block in blocks.items()},
+        **dict.fromkeys(("heads", "length"), "i32"), **dict.fromkeys(("scale", "log2_scale"), "fp32"),
+    }  # fmt: skip
+    tile = {
+        "CAUSAL": causal, "EVEN": True, "BLOCK_M": block_m, "BLOCK_N": block_n, "DIM": dim, "GROUP": 8,
+    }  # fmt: skip
+    options = {"num_warps": warps, "num_stages": stages}
+    return common.Specimen(backward_kernel, signature, tile, options, (90,))
 
 
 def specimens() -> list[common.Specimen]:
-    found: list[common.Specimen] = []
+    found = [
+        backward_specimen(dim, causal, configs[0])
+        for dim, configs in ((64, BACKWARD[0]), (128, BACKWARD[1]))
+        for causal in (False, True)
+    ]
     for dim, configs in ((64, CONFIGS[0][:2]), (128, CONFIGS[1][:1])):
         for causal in (False, True):
             for block_m, block_n, warps, stages in configs:
@@ -147,45 +281,90 @@ def specimens() -> list[common.Specimen]:
     return found
 
 
-def numpy_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> np.ndarray:
+def numpy_probabilities(q: np.ndarray, k: np.ndarray, causal: bool) -> np.ndarray:
     scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
     if causal:
         scores = np.where(np.tri(q.shape[-2], dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True) @ v
+    return weights / weights.sum(axis=-1, keepdims=True)
 
 
-def reference(device: common.Device, q: Any, k: Any, v: Any, causal: bool) -> Callable[[], Any]:
+def numpy_gradients(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, causal: bool
+) -> list[np.ndarray]:
+    weights = numpy_probabilities(q, k, causal)
+    dweights = dout @ v.swapaxes(-1, -2)
+    dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
+    dscores *= q.shape[-1] ** -0.5
+    return [dscores @ k, dscores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ dout]
+
+
+def references(device: common.Device, causal: bool, *arrays: Any) -> list[Callable[[], Any]]:
+    """Forward and backward by NumPy or torch."""
+    q, k, v, dout = arrays
     if not device.is_gpu:
-        return lambda: numpy_attention(q, k, v, causal)
+        return [
+            lambda: numpy_probabilities(q, k, causal) @ v,
+            lambda: numpy_gradients(q, k, v, dout, causal),
+        ]
     import torch
 
-    batch = [x[None] for x in (q, k, v)]
-    return lambda: torch.nn.functional.scaled_dot_product_attention(*batch, is_causal=causal)
+    def forward(*inputs: Any) -> Any:
+        batch = (x[None] for x in inputs)
+        return torch.nn.functional.scaled_dot_product_attention(*batch, is_causal=causal)[0]
+
+    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+    out = forward(*leaves)
+    return [
+        lambda: forward(q, k, v),
+        lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True),
+    ]
 
 
-def measure(device: common.Device, heads: int, length: int, dim: int, causal: bool) -> common.Row:
+def measure(
+    device: common.Device, heads: int, length: int, dim: int, causal: bool
+) -> list[common.Row]:
     dtype = device.pick("float32", "float16")
-    q, k, v = (device.normal(heads, length, dim, dtype=dtype) for _ in range(3))
+    arrays = [device.normal(heads, length, dim, dtype=dtype) for _ in range(4)]
+    q, k, v, dout = arrays
     attention = Attention(device, heads, length, dim, causal)
     attention.forward(q, k, v)
+    attention.backward(q, k, v, dout)
     checked = [0, heads - 1]  # NumPy would take minutes for all heads of a large problem
-    q64, k64, v64 = (device.numpy(x[checked]).astype(np.float64) for x in (q, k, v))
-    error = common.relative_error(
-        device.numpy(attention.out[checked]), numpy_attention(q64, k64, v64, causal)
-    )
+    q64, k64, v64, dout64 = (device.numpy(x[checked]).astype(np.float64) for x in arrays)
+    found = [device.numpy(x[checked]) for x in (attention.dq, attention.dk, attention.dv)]
+    out = numpy_probabilities(q64, k64, causal) @ v64
+    gradients = numpy_gradients(q64, k64, v64, dout64, causal)
+    errors = [
+        common.relative_error(device.numpy(attention.out[checked]), out),
+        max(map(common.relative_error, found, gradients)),
+    ]
+    calls = [
+        lambda: attention.forward(q, k, v),
+        lambda: attention.backward(q, k, v, dout),
+    ]
     work = 4.0 * heads * length * length * dim / (2 if causal else 1)
-    return common.Row(
-        f"{'causal attention' if causal else 'attention'} with descriptors", f"{heads}x{length}x{dim} {dtype}",
-        error, device.pick(1e-5, 2e-3), work, "GFLOP/s",
-        device.time(lambda: attention.forward(q, k, v)), device.time(reference(device, q, k, v, causal)),
-    )  # fmt: skip
+    name = f"{'causal attention' if causal else 'attention'} with descriptors"
+    return [
+        common.Row(
+            name + what, f"{heads}x{length}x{dim} {dtype}", error, device.pick(1e-5, 2e-3), work * products,
+            "GFLOP/s", device.time(call), device.time(reference),
+        )
+        for what, error, products, call, reference in zip(
+            ("", ", backward"), errors, (1.0, 2.5), calls, references(device, causal, *arrays)
+        )
+    ]  # fmt: skip
 
 
 def main(device: common.Device) -> list[common.Row]:
     heads, length = device.pick((3, 300), (64, 4096))
     sizes = [(length, 64), (length - 56, device.pick(64, 128))]
-    return [measure(device, heads, n, dim, causal) for n, dim in sizes for causal in (False, True)]
+    return [
+        row
+        for n, dim in sizes
+        for causal in (False, True)
+        for row in measure(device, heads, n, dim, causal)
+    ]
 
 
 if __name__ == "__main__":
