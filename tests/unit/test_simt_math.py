@@ -121,3 +121,21 @@ def test_two_operands(name, elem, tolerance):
     np.testing.assert_allclose(out, want, rtol=0 if name == "fmod" else tolerance)
     numbers = ~np.isnan(want)
     np.testing.assert_array_equal(np.signbit(out)[numbers], np.signbit(want)[numbers])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_powers_in_fp32(seed):
+    """Within two ulp over all of fp32, bases near 1 with large exponents too."""
+    rng = np.random.default_rng(seed)
+    x = np.exp(rng.uniform(-100, 88, SIZE))
+    x[: SIZE // 2] = rng.uniform(0.3, 4, SIZE // 2)
+    x[: SIZE // 8] = 1 + rng.uniform(-1e-2, 1e-2, SIZE // 8)
+    x = x.astype(np.float32)
+    y = rng.uniform(-150, 128, SIZE) / np.maximum(np.abs(np.log2(x.astype(float))), 1e-6)
+    y = y.astype(np.float32)
+    out = np.zeros_like(x)
+    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "F": C, "N": C}
+    Compiled(apply2_kernel, signature, {"F": libdevice.pow, "N": SIZE}).run(x, y, out)
+    with mpmath.workprec(120):
+        want = [mpmath.mpf(float(a)) ** mpmath.mpf(float(b)) for a, b in zip(x, y)]
+        assert worst(out, want) <= 1.1

@@ -1,7 +1,7 @@
 """Mathematical functions in LLVM IR: exp and the roots by hardware, the rest by range reduction and polynomials.
 
 Functions that the hardware approximates well are written in place; the others become internal functions, written once
-a module. fp32 versions exist of those that hot loops use (log, log1p, sin, cos, tanh, erf, ...); the rest of fp32 goes
+a module. fp32 versions exist of those that hot loops use (log, log1p, sin, cos, tanh, erf, pow, ...); the rest of fp32 goes
 through the fp64 version, which makes it correctly rounded in all but a few cases in a million. fp16 and bf16 go
 through fp32.
 """
@@ -29,7 +29,7 @@ LOG10_2_HIGH, LOG10_2_LOW = float.fromhex("0x1.34413508p-2"), float.fromhex("0x1
 
 
 # --- exponentials --------------------------------------------------------------------------------------------
-def _scaled(m: Maths, x: str, n: str) -> str:
+def scaled(m: Maths, x: str, n: str) -> str:
     """x * 2**n in two steps, for an integer-valued float n beyond the range of exponents."""
     whole = m.to_int(n)
     half = m.iop("ashr", whole, 1)
@@ -42,7 +42,7 @@ def _exp64(m: Maths, x: str) -> str:
     n = m.rint(m.mul(near, m.const(1 / math.log(2))))
     r = m.fma(n, m.const(-LN2_HIGH), near)
     r = m.fma(n, m.const(-LN2_LOW), r)
-    result = _scaled(m, m.horner(tables.EXP64, r), n)
+    result = scaled(m, m.horner(tables.EXP64, r), n)
     return m.select(m.cmp("uno", x, x), x, result)
 
 
@@ -51,7 +51,7 @@ def _exp2_64(m: Maths, x: str) -> str:
     near = m.call("maxnum", m.call("minnum", x, m.const(1025.0)), m.const(-1080.0))
     n = m.rint(near)
     r = m.mul(m.sub(near, n), m.const(math.log(2)))
-    result = _scaled(m, m.horner(tables.EXP64, r), n)
+    result = scaled(m, m.horner(tables.EXP64, r), n)
     return m.select(m.cmp("uno", x, x), x, result)
 
 
@@ -61,7 +61,7 @@ def _exp10_64(m: Maths, x: str) -> str:
     n = m.rint(m.mul(near, m.const(math.log2(10))))
     r = m.fma(n, m.const(-LOG10_2_HIGH), near)
     r = m.fma(n, m.const(-LOG10_2_LOW), r)
-    result = _scaled(m, m.horner(tables.EXP64, m.mul(r, m.const(math.log(10)))), n)
+    result = scaled(m, m.horner(tables.EXP64, m.mul(r, m.const(math.log(10)))), n)
     return m.select(m.cmp("uno", x, x), x, result)
 
 
@@ -75,7 +75,7 @@ def _expm1_64(m: Maths, x: str) -> str:
 
 
 # --- logarithms ----------------------------------------------------------------------------------------------
-def _split(m: Maths, x: str) -> tuple[str, str]:
+def split_exponent(m: Maths, x: str) -> tuple[str, str]:
     """(f, e) with x = (1 + f) * 2**e and 1 + f between sqrt(1/2) and sqrt(2); for positive finite x."""
     double = m.type == "double"
     tiny = m.below(x, 2.0**-1022 if double else 2.0**-126)
@@ -89,7 +89,7 @@ def _split(m: Maths, x: str) -> tuple[str, str]:
     return m.sub(m.from_bits(m.iop("add", low, root)), m.const(1.0)), m.to_float(e)
 
 
-def _log_edges(m: Maths, x: str, result: str) -> str:
+def log_edges(m: Maths, x: str, result: str) -> str:
     zero, inf = m.const(0.0), m.const(math.inf)
     result = m.select(m.cmp("oeq", x, inf), x, result)
     result = m.select(m.cmp("oeq", x, zero), m.const(-math.inf), result)
@@ -98,13 +98,13 @@ def _log_edges(m: Maths, x: str, result: str) -> str:
 
 @function("log", "float")
 def _log32(m: Maths, x: str) -> str:
-    f, e = _split(m, x)
+    f, e = split_exponent(m, x)
     square = m.mul(f, f)
     cubic = m.mul(m.mul(square, f), m.horner(tables.LOG, f))
     tail = m.fma(e, m.const(-2.1219444005469058e-4), cubic)
     tail = m.fma(m.const(-0.5), square, tail)
     result = m.fma(e, m.const(0.693359375), m.add(f, tail))
-    return _log_edges(m, x, result)
+    return log_edges(m, x, result)
 
 
 @function("log1p", "float")
@@ -121,13 +121,13 @@ def _log1p32(m: Maths, x: str) -> str:
     tail = m.fma(m.const(-0.5), square, m.mul(m.mul(square, f), m.horner(tables.LOG, f)))
     tail = m.fma(e, m.const(-2.1219444005469058e-4), tail)
     result = m.fma(e, m.const(0.693359375), m.add(f, tail))
-    result = _log_edges(m, total, result)
+    result = log_edges(m, total, result)
     return m.select(m.cmp("oeq", x, m.const(0.0)), x, result)  # the sign of zero
 
 
 def _log_base(m: Maths, x: str, per_two: float, factor_high: float, factor_low: float) -> str:
     """log_b(x) = e * log_b(2) + log(1 + f) * log_b(e), the last factor in two parts."""
-    f, e = _split(m, x)
+    f, e = split_exponent(m, x)
     square = m.mul(f, f)
     tail = m.fma(m.const(-0.5), square, m.mul(m.mul(square, f), m.horner(tables.LOG, f)))
     low = m.mul(f, m.const(factor_low))
@@ -138,7 +138,7 @@ def _log_base(m: Maths, x: str, per_two: float, factor_high: float, factor_low: 
         result = m.add(m.mul(e, m.const(high)), m.fma(e, m.const(per_two - high), result))
     else:
         result = m.add(e, result)
-    return _log_edges(m, x, result)
+    return log_edges(m, x, result)
 
 
 @function("log2", "float")
@@ -153,7 +153,7 @@ def _log10_32(m: Maths, x: str) -> str:
 
 def _log64(m: Maths, x: str) -> tuple[str, str]:
     """(log(1 + f), e) of fp64."""
-    f, e = _split(m, x)
+    f, e = split_exponent(m, x)
     s = m.div(f, m.add(f, m.const(2.0)))
     z = m.mul(s, s)
     half = m.mul(m.const(0.5), m.mul(f, f))
@@ -166,14 +166,14 @@ def _log64(m: Maths, x: str) -> tuple[str, str]:
 def _log_64(m: Maths, x: str) -> str:
     part, e = _log64(m, x)
     result = m.fma(e, m.const(LN2_HIGH), m.fma(e, m.const(LN2_LOW), part))
-    return _log_edges(m, x, result)
+    return log_edges(m, x, result)
 
 
 @function("log2", "double")
 def _log2_64(m: Maths, x: str) -> str:
     part, e = _log64(m, x)
     low = 2.0355273740931033e-17  # log2(e) beyond 53 bits
-    return _log_edges(
+    return log_edges(
         m, x, m.add(e, m.fma(part, m.const(1.4426950408889634), m.mul(part, m.const(low))))
     )
 
@@ -182,7 +182,7 @@ def _log2_64(m: Maths, x: str) -> str:
 def _log10_64(m: Maths, x: str) -> str:
     part, e = _log64(m, x)
     tail = m.fma(e, m.const(LOG10_2_LOW), m.mul(part, m.const(math.log10(math.e))))
-    return _log_edges(m, x, m.fma(e, m.const(LOG10_2_HIGH), tail))
+    return log_edges(m, x, m.fma(e, m.const(LOG10_2_HIGH), tail))
 
 
 @function("log1p", "double")
@@ -256,79 +256,7 @@ def _erf64(m: Maths, x: str) -> str:
     return m.select(m.cmp("uno", x, x), x, result)
 
 
-# --- logarithm in twice the precision ---------------------------------------------------------------------------------
-def _two_sum(m: Maths, a: str, b: str) -> tuple[str, str]:
-    s = m.add(a, b)
-    part = m.sub(s, a)
-    return s, m.add(m.sub(a, m.sub(s, part)), m.sub(b, part))
-
-
-def _log_pair(m: Maths, a: str) -> tuple[str, str]:
-    """log a as an unevaluated sum, good to 2**-65, for a >= 0.
-
-    a = 2**e (1 + f); with s = f / (2 + f) log(1 + f) = 2 s + 2/3 s**3 + 2/5 s**5 + ..., s and s**3 in pairs.
-    """
-    f, e = _split(m, a)
-    below = m.add(f, m.const(2.0))
-    lost = m.sub(f, m.sub(below, m.const(2.0)))  # of 2 + f
-    s = m.op("fdiv", f, below)
-    rest = m.fma(m.neg(s), below, f)
-    rest = m.fma(m.neg(s), lost, rest)
-    s_low = m.op("fdiv", rest, below)
-    z = m.mul(s, s)
-    z_low = m.fma(m.mul(s, m.const(2.0)), s_low, m.fma(s, s, m.neg(z)))
-    # 2/3 s**3 as a pair: its error counts where e is 0.
-    third, third_low = m.const(2 / 3), m.const(3.700743415417188e-17)
-    cube = m.mul(z, s)
-    cube_low = m.fma(z, s_low, m.fma(z_low, s, m.fma(z, s, m.neg(cube))))
-    lead = m.mul(cube, third)
-    lead_low = m.fma(cube, third, m.neg(lead))
-    lead_low = m.fma(cube, third_low, m.fma(cube_low, third, lead_low))
-    series = m.horner([2 / (2 * k + 5) for k in range(11)], z)
-    lead_low = m.fma(m.mul(cube, z), series, lead_low)
-    # e log 2: the high part has trailing zeros, so that the product is exact
-    big, big_low = m.mul(e, m.const(LN2_HIGH)), m.mul(e, m.const(LN2_LOW))
-    total, t1 = _two_sum(m, big, m.mul(s, m.const(2.0)))
-    total, t2 = _two_sum(m, total, lead)
-    tail = m.add(m.add(t1, t2), m.fma(s_low, m.const(2.0), m.add(lead_low, big_low)))
-    high = m.add(total, tail)
-    low = m.sub(tail, m.sub(high, total))
-    edge = m.function("log", a)  # 0, infinity, NaN
-    ordinary = m.w.pure(
-        f"and i1 {m.cmp('ogt', a, m.const(0.0))}, {m.cmp('olt', a, m.const(math.inf))}"
-    )
-    return m.select(ordinary, high, edge), m.select(ordinary, low, m.const(0.0))
-
-
-# --- powers ---------------------------------------------------------------------------------------------------------
-@function("pow", "double")
-def _pow(m: Maths, x: str, y: str) -> str:
-    """|x|**y = exp(y log|x|), then the signs and special cases of IEEE pow."""
-    w, one, inf = m.w, m.const(1.0), m.const(math.inf)
-    a = m.abs(x)
-    log_high, log_low = _log_pair(m, a)
-    high = m.mul(y, log_high)
-    low = m.fma(y, log_high, m.neg(high))
-    low = m.fma(y, log_low, low)
-    grown = m.function("exp", high)
-    finite = m.cmp("olt", m.abs(high), m.const(700.0))
-    grown = m.select(finite, m.fma(grown, low, grown), grown)
-    whole = m.cmp("oeq", m.call("trunc", y), y)
-    half = m.mul(y, m.const(0.5))
-    odd = w.pure(f"and i1 {whole}, {m.cmp('une', m.call('trunc', half), half)}")
-    negative = w.pure(f"icmp slt {m.int} {m.bits(x)}, 0")
-    value = m.select(w.pure(f"and i1 {negative}, {odd}"), m.neg(grown), grown)
-    broken = w.pure(f"and i1 {m.cmp('olt', x, m.const(0.0))}, {w.pure(f'xor i1 {whole}, true')}")
-    broken = w.pure(f"and i1 {broken}, {m.cmp('one', a, inf)}")
-    value = m.select(broken, m.const(math.nan), value)
-    # 1**y and x**0 are 1 even for NaN; (-1)**inf is 1 as well
-    value = m.select(m.cmp("uno", x, y), m.const(math.nan), value)
-    both = w.pure(f"and i1 {m.cmp('oeq', a, one)}, {m.cmp('oeq', m.abs(y), inf)}")
-    value = m.select(both, one, value)
-    value = m.select(m.cmp("oeq", x, one), one, value)
-    return m.select(m.cmp("oeq", y, m.const(0.0)), one, value)
-
-
+# --- remainder -----------------------------------------------------------------------------------------------------
 @function("fmod", "double")
 def _fmod(m: Maths, x: str, y: str) -> str:
     """Remainder of the magnitudes, exact: multiples of y times a power of two are taken off, 50 bits of the quotient
