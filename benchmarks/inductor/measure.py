@@ -1,7 +1,8 @@
 """Training steps of some models through stock TorchInductor, in this process, on the Triton that it imports.
 
-Started by run.py. First every model is compiled and its gradients are compared with eager's; then, when all processes
-of the run have come that far, each generated kernel is timed while no other process uses the GPU.
+Started by run.py, several at a time for each side. First the models of the side's queue are compiled and their
+gradients compared with eager's; then, when all processes of the run have come that far, each generated kernel is timed
+while no other process uses the GPU. NAME.pt gets the gradients of a case, NAME.json all else, as soon as it is known.
 """
 
 # pyright: basic, reportMissingImports=warning
@@ -10,14 +11,17 @@ from __future__ import annotations
 import argparse
 import copy
 import fcntl
+import json
+import os
 import statistics
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import models
 import torch
@@ -40,6 +44,9 @@ class Case:
     inputs: dict[str, torch.Tensor]
     parameters: list[torch.nn.Parameter]
     row: dict[str, Any] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        (folder / f"{self.name}.json").write_text(json.dumps(self.row))
 
     def step(self) -> torch.Tensor:
         for parameter in self.parameters:
@@ -65,7 +72,18 @@ def seconds(action: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, found
 
 
-def compiled(name: str, dtype: torch.dtype) -> Case:
+def taken(queue: Path) -> str | None:
+    """The next case of a queue that several processes share; None at its end."""
+    with open(queue, "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        cases = file.read().split()
+        file.seek(0)
+        file.truncate()
+        file.write(" ".join(cases[1:]))
+    return cases[0] if cases else None
+
+
+def compiled(name: str, dtype: torch.dtype, folder: Path) -> Case:
     """Compile a model for the first time, and compare its gradients with eager's of the same weights in fp32."""
     torch.manual_seed(0)
     model, inputs = models.MODELS[name]()
@@ -79,12 +97,15 @@ def compiled(name: str, dtype: torch.dtype) -> Case:
     expected = Case(name, exact, floats, list(exact.parameters())).gradients()
     case.row["cold_s"], found = seconds(case.gradients)
     case.row["error"] = distance(found, expected)
-    case.row["gradients"] = [x.cpu() for x in found]
+    case.row["triton"], case.row["torch"] = triton.__file__, str(torch.__version__)
+    case.row["caches"] = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    torch.save([x.cpu() for x in found], folder / f"{case.name}.pt")
+    case.write(folder)
     return case
 
 
-def kernels_of_a_step(case: Case) -> list[tuple[str, float]]:
-    """Each launch of a generated kernel in a step, in order: name and µs (median of the steps)."""
+def traced(case: Case) -> profile:
+    """A trace of STEPS steps."""
     for _ in range(3):
         case.step()
     torch.cuda.synchronize()
@@ -92,9 +113,14 @@ def kernels_of_a_step(case: Case) -> list[tuple[str, float]]:
         for _ in range(STEPS):
             case.step()
         torch.cuda.synchronize()
+    return found
+
+
+def kernels_of_a_step(trace: profile) -> list[tuple[str, float]]:
+    """Each launch of a generated kernel in a step, in order: name and µs (median of the steps)."""
     launches = sorted(
         (e.time_range.start, e.name, e.time_range.elapsed_us())
-        for e in found.events() or []
+        for e in trace.events() or []
         if e.device_type == DeviceType.CUDA and e.name.startswith("triton_")
     )
     if not launches or len(launches) % STEPS:
@@ -105,41 +131,53 @@ def kernels_of_a_step(case: Case) -> list[tuple[str, float]]:
     ]
 
 
-def timed(case: Case) -> None:
-    case.row["kernels"] = kernels_of_a_step(case)
-    case.row["step_ms"] = 1e3 * statistics.median(seconds(case.step)[0] for _ in range(10))
+def timed(case: Case, lock: IO[str]) -> None:
+    """Time a case's kernels and whole steps, alone on the GPU."""
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        trace = traced(case)
+        case.row["step_ms"] = 1e3 * statistics.median(seconds(case.step)[0] for _ in range(10))
+    finally:
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    case.row["kernels"] = kernels_of_a_step(trace)
+
+
+@contextmanager
+def reported(about: str) -> Iterator[None]:
+    """What fails is printed, and the next case goes on."""
+    try:
+        yield
+    except Exception:
+        print(f"{about}\n{traceback.format_exc()[-3000:]}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("cases", nargs="+", help="model:dtype")
+    parser.add_argument("--queue", type=Path, required=True, help="file of model:dtype")
     parser.add_argument("--lock", required=True)
+    parser.add_argument("--until", type=float, required=True, help="no model is begun later")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     inductor_config.fallback_random = True
     inductor_config.shape_padding = False  # decided by timing: kernels would differ from run to run
-    about = {"triton": triton.__file__, "torch": str(torch.__version__)}
     cases: list[Case] = []
     with open(options.lock, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)  # nobody times kernels as long as one compiles
         torch.compile(lambda x: (x * x).sum(-1))(torch.ones(64, 64, device="cuda"))
-        for name, _, dtype in (c.partition(":") for c in options.cases):
-            try:
-                cases.append(compiled(name, getattr(torch, dtype)))
-                torch.save({**cases[-1].row, **about}, options.folder / f"{cases[-1].name}.pt")
-            except Exception:
-                print(f"{name} {dtype}\n{traceback.format_exc()[-3000:]}", flush=True)
+        while time.time() < options.until and (taken_case := taken(options.queue)):
+            name, _, dtype = taken_case.partition(":")
+            with reported(taken_case):
+                cases.append(compiled(name, getattr(torch, dtype), options.folder))
+        for case in cases[:1]:
+            with reported(case.name):
+                traced(case)  # the first trace of a process takes seconds
         fcntl.flock(lock, fcntl.LOCK_UN)
         for case in cases:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            try:
-                timed(case)
-            except Exception:
-                print(f"{case.name}\n{traceback.format_exc()[-3000:]}", flush=True)
-            fcntl.flock(lock, fcntl.LOCK_UN)
-            torch.save({**case.row, **about}, options.folder / f"{case.name}.pt")
+            with reported(case.name):
+                timed(case, lock)
+                case.write(options.folder)
 
 
 if __name__ == "__main__":

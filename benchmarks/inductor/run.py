@@ -13,6 +13,7 @@ that tessera is faster.
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import shutil
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +31,12 @@ MODELS = (  # what takes longest to compile first
     "mobilenet", "densenet", "squeezenet", "convnext", "mamba", "resnet", "t5", "whisper", "vit", "bert", "qwen3",
     "albert", "gemma2", "gpt2", "opt", "llama", "bloom", "mlp", "olmo2", "gpt-neox",
 )  # fmt: skip
+SIDES = ("tessera", "triton")
 TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2}
 
 
-def start(folder: Path, side: str, part: int, cases: list[str], cores: set[int]) -> Any:
-    """A process that measures `cases`, on its own cores and with empty caches."""
+def start(folder: Path, side: str, part: int, until: float, cores: set[int]) -> Any:
+    """A process that takes cases from its side's queue, on its own cores and with empty caches."""
     caches = folder / f"caches-{side}-{part}"
     shutil.rmtree(caches, ignore_errors=True)
     settings = {
@@ -42,45 +45,50 @@ def start(folder: Path, side: str, part: int, cases: list[str], cores: set[int])
         "TRANSFORMERS_VERBOSITY": "error",
     }  # fmt: skip
     settings.pop("PYTHONPATH", None)
-    run = [str(HERE / "measure.py"), str(folder / side), *cases, "--lock", str(folder / "lock")]
+    run = [
+        str(HERE / "measure.py"), str(folder / side), "--queue", str(folder / f"{side}.queue"),
+        "--lock", str(folder / "lock"), "--until", str(until),
+    ]  # fmt: skip
     if side == "tessera":
         settings["PYTHONPATH"] = str(ROOT)
         run = ["-m", "tessera", "run", *run]
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", *run], env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )  # fmt: skip
+    with open(folder / f"{side}-{part}.log", "w") as log:
+        return subprocess.Popen(
+            [sys.executable, "-W", "ignore", *run], env=settings, stdout=log, stderr=subprocess.STDOUT,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )  # fmt: skip
 
 
 def measure(folder: Path, names: list[str], dtypes: list[str], jobs: int, limit: float) -> None:
-    """Both sides of everything, half of the processes each; what has not ended after `limit` seconds is stopped."""
+    """Both sides of everything, half of the processes each.
+
+    No model is begun after six tenths of `limit` seconds, so that those that are compiled get timed; what has not ended
+    after all of it is stopped.
+    """
     cases = [f"{m}:{d}" for m in names for d in dtypes]
     parts = min(max(1, jobs // 2), len(cases))
     cores = sorted(os.sched_getaffinity(0))
     share = max(1, len(cores) // (2 * parts))
-    processes = []
-    for side in ("tessera", "triton"):
+    for side in SIDES:
         shutil.rmtree(folder / side, ignore_errors=True)
         (folder / side).mkdir(parents=True)
+        (folder / f"{side}.queue").write_text(" ".join(cases))
+    processes: list[tuple[str, Any]] = []
+    until, end = time.time() + 0.6 * limit, time.monotonic() + limit
     for part in range(parts):
-        for i, side in enumerate(("tessera", "triton")):
+        for i, side in enumerate(SIDES):
             at = (2 * part + i) * share % len(cores)
             mine = set(cores[at : at + share])
-            dealt = [
-                row[part if n % 2 == 0 else -1 - part]
-                for n, row in enumerate(cases[k : k + parts] for k in range(0, len(cases), parts))
-                if part < len(row)
-            ]
-            processes.append((side, start(folder, side, part, dealt, mine)))
-    end = time.monotonic() + limit
-    for side, process in processes:
+            processes.append((f"{side}-{part}", start(folder, side, part, until, mine)))
+    for name, process in processes:
         try:
             process.wait(max(0.1, end - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
-        out, _ = process.communicate()
+        process.wait()
+        out = (folder / f"{name}.log").read_text()
         if out.strip() or process.returncode:
-            print(f"{side}, exit status {process.returncode}:\n{out[-6000:]}", flush=True)
+            print(f"{name}, exit status {process.returncode}:\n{out[-3000:]}", flush=True)
 
 
 def geomean(values: Iterable[float]) -> float:
@@ -88,65 +96,74 @@ def geomean(values: Iterable[float]) -> float:
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
+def paired(
+    ours: list[tuple[str, float]], theirs: list[tuple[str, float]]
+) -> list[tuple[str, float, float]]:
+    """Launches that both sides have: the first of a name with the first of that name, and so on."""
+    queues: dict[str, list[float]] = {}
+    for name, time_us in reversed(theirs):
+        queues.setdefault(name, []).append(time_us)
+    return [(name, us, queues[name].pop()) for name, us in ours if queues.get(name)]
+
+
+@dataclass
+class Totals:
+    """Of all models of a dtype: ratios of launches' times and of cold compile times, sums of times, and verdicts."""
+
+    launches: list[float] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)
+    sums: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    timed: int = 0
+    unequal: int = 0
+
+    def line(self) -> str:
+        return (
+            f"{len(self.cold)} models, {self.unequal} not equal, cold compile {geomean(self.cold):.3f}; "
+            f"{self.timed} timed, {len(self.launches)} launches: geomean {geomean(self.launches):.3f}, "
+            f"ratio of sums {self.sums[0] / max(self.sums[1], 1e-9):.3f} of {self.sums[1]:.0f} µs"
+        )
+
+
 def compare(folder: Path, slowest: int) -> None:
-    """The table, and the launches that lose most time."""
+    """The table, a summary for each dtype, and the launches that lose most time."""
     import torch
     from distance import distance
 
-    head = (
-        "model",
-        "dtype",
-        "apart",
-        "error",
-        "error",
-        "cold s",
-        "cold",
-        "step",
-        "kernels",
-        "geomean",
-        "sum",
-        "µs",
-    )
-    print(("{:11}{:10}" + "{:>9}" * 10).format(*head))
-    every: list[float] = []
-    cold: list[float] = []
+    head = ("apart", "error", "error", "cold s", "cold", "step", "kernels", "geomean", "sum", "µs")
+    print(("{:11}{:10}" + "{:>9}" * len(head)).format("model", "dtype", *head))
+    totals: dict[str, Totals] = {}
     worst: list[tuple[float, float, float, str]] = []
-    for path in sorted((folder / "tessera").glob("*.pt")):
-        other = folder / "triton" / path.name
-        if not other.exists():
-            print(f"{path.stem}: nothing from Triton")
-            continue
-        a, b = torch.load(path), torch.load(other)
+    for path in sorted((folder / "tessera").glob("*.json")):
         name, dtype = path.stem.split(" ")
-        apart = distance(a["gradients"], b["gradients"])
+        if not (folder / "triton" / path.name).exists():
+            print(f"{name:11}{dtype:10}  nothing from Triton")
+            continue
+        a, b = (json.loads((folder / side / path.name).read_text()) for side in SIDES)
+        apart = distance(*(torch.load(folder / side / f"{path.stem}.pt") for side in SIDES))
+        total = totals.setdefault(dtype, Totals())
+        total.cold.append(a["cold_s"] / b["cold_s"])
         row = [f"{apart:9.1e}", f"{a['error']:9.1e}", f"{b['error']:9.1e}"]
-        cold.append(a["cold_s"] / b["cold_s"])
-        row += [f"{a['cold_s']:9.2f}", f"{cold[-1]:9.3f}"]
-        x, y = a.get("kernels", []), b.get("kernels", [])
-        if [k for k, _ in x] != [k for k, _ in y]:
-            row.append(f"  kernels differ ({len(x)}, {len(y)})")
-        elif x:
-            ratios = [p / q for (_, p), (_, q) in zip(x, y, strict=True)]
-            every += ratios
-            worst += [
-                (p - q, p, q, f"{path.stem}: {n}") for (n, p), (_, q) in zip(x, y, strict=True)
-            ]
-            sums = sum(t for _, t in x), sum(t for _, t in y)
-            row += [
-                f"{a['step_ms'] / b['step_ms']:9.3f}",
-                f"{len(ratios):9}",
-                f"{geomean(ratios):9.3f}",
-            ]
-            row += [f"{sums[0] / sums[1]:9.3f}", f"{sums[0]:9.0f}"]
+        row += [f"{a['cold_s']:9.2f}", f"{total.cold[-1]:9.3f}"]
+        pairs = paired(a.get("kernels", []), b.get("kernels", []))
+        if pairs:
+            ratios = [p / q for _, p, q in pairs]
+            sums = [sum(p for _, p, _ in pairs), sum(q for _, _, q in pairs)]
+            total.launches += ratios
+            total.sums = [x + y for x, y in zip(total.sums, sums, strict=True)]
+            total.timed += 1
+            worst += [(p - q, p, q, f"{path.stem}: {n}") for n, p, q in pairs]
+            row += [f"{a['step_ms'] / b['step_ms']:9.3f}", f"{len(ratios):9}"]
+            row += [f"{geomean(ratios):9.3f}", f"{sums[0] / sums[1]:9.3f}", f"{sums[0]:9.0f}"]
         equal = apart <= TOLERANCE.get(dtype, 0) or a["error"] <= 1.2 * b["error"]
-        verdict = "" if equal else "  NOT EQUAL"
-        print(f"{name:11}{dtype:10}" + "".join(row) + verdict, flush=True)
-    print(
-        f"{len(every)} launches: geomean of kernel time {geomean(every):.3f}; "
-        f"{len(cold)} models: geomean of cold compile {geomean(cold):.3f}"
-    )
+        total.unequal += not equal
+        unpaired = len(a.get("kernels", [])) + len(b.get("kernels", [])) - 2 * len(pairs)
+        remarks = "" if equal else "  NOT EQUAL"
+        remarks += f"  {unpaired} launches of one side only" if unpaired else ""
+        print(f"{name:11}{dtype:10}" + "".join(row) + remarks, flush=True)
+    for dtype, total in totals.items():
+        print(f"{dtype}: {total.line()}")
     for _, ours, theirs, name in sorted(worst, reverse=True)[:slowest]:
-        print(f"{ours:9.1f}{theirs:9.1f} µs  {name[:180]}")
+        print(f"{ours:9.1f}{theirs:9.1f} µs {ours / theirs:6.2f}  {name[:180]}")
 
 
 def main() -> None:
