@@ -2,8 +2,9 @@
 
 The dimension along which addresses count up runs fastest over registers and lanes. A thread takes as many
 neighbours as one 16-byte access holds, if address and mask allow. Accesses of one shape and order get one
-layout, the widest: an element-wise kernel then needs no conversion, and narrow elements are moved by several
-accesses of neighbouring threads."""
+layout, the widest: an element-wise kernel then needs no conversion, and wide elements are moved by several accesses of
+a thread, which find the rest of a sector in the cache. Atomic updates do not, the memory works on each sector as often
+as it is named: they take their operands where one access of a warp has no gaps."""
 
 from __future__ import annotations
 
@@ -43,11 +44,10 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
         widest: dict[Group, int] = {}
         for _, group, vec in wanted:
             widest[group] = max(widest.get(group, 1), vec)
-        for op, group, _ in wanted:
+        for op, group, vec in wanted:
             shape, order = group
-            op.attrs["layout"] = default_blocked(
-                shape, num_warps, widest[group], order, facts.warp_size
-            )
+            width = vec if isinstance(op, AtomicRmwOp | AtomicCasOp) else widest[group]
+            op.attrs["layout"] = default_blocked(shape, num_warps, width, order, facts.warp_size)
 
 
 def _wanted(op: Op, axis: AxisAnalysis, facts: GpuFacts) -> tuple[Op, Group, int] | None:

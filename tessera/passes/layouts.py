@@ -22,6 +22,7 @@ from tessera.ops import (
     MATH_OPS,
     AtomicCasOp,
     AtomicRmwOp,
+    BroadcastOp,
     CallOp,
     ConvertLayoutOp,
     DescriptorLoadOp,
@@ -80,6 +81,8 @@ class Assignment:
         self.markers: list[
             Op
         ] = []  # flexible ops: copies in layouts stand before them, they go in the end
+        self.made: dict[Value, LinearLayout] = {}  # of flexible values: where the first copy is
+        self.late: list[Op] = []  # ops without results that take their operands anywhere
 
     def run(self) -> None:
         for v, (_, layout) in self.homes.table.items():
@@ -91,6 +94,11 @@ class Assignment:
                 if g.layout is not None:
                     self.ready.append(g)
         self._block(self.func.body)
+        self._feed_groups()
+        for op in self.late:
+            for i, v in enumerate(op.operands):
+                if isinstance(v.type, TileType):
+                    op.set_operand(i, self.at(v, self._nearest(v)))
         self._feed_groups()
         for g in self.homes.groups.values():
             if g.layout is None:  # nobody asked for these values
@@ -170,6 +178,7 @@ class Assignment:
             if isinstance(r.type, TileType):
                 r.type = r.type.with_layout(layout)
             self.memo[old, layout] = r
+            self.made.setdefault(old, layout)
             self.origin[r] = old
         assert op.parent is not None
         op.parent.insert_before(op, new)
@@ -247,6 +256,24 @@ class Assignment:
         """The home of a value, or the default layout."""
         return v.type.layout or self.homes.default(v.type)
 
+    def _nearest(self, v: Value) -> LinearLayout:
+        """The home of a value, or the layout in which it is computed already, or the nearest value that it is made of.
+
+        The condition of an assertion about indices, say, is computed where the indices are.
+        """
+        work, seen = [v], {v}
+        for u in work:
+            layout = u.type.layout or self.made.get(u)
+            if layout is not None:
+                return layout
+            if u.op is not None and is_pointwise(u.op) and not isinstance(u.op, BroadcastOp):
+                found = [
+                    w for w in u.op.operands if w not in seen and shape_of(w.type) == shape_of(v.type)
+                ]
+                seen.update(found)
+                work += found
+        return self.homes.default(v.type)
+
     def _demand(self, op: Op) -> None:
         """Bring the operands of an op that is no pointwise one into the layouts it needs."""
         if isinstance(
@@ -274,6 +301,8 @@ class Assignment:
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):
                     op.set_operand(i, self.at(v, self.homes.default(v.type)))
+        elif not op.results and not op.terminator:
+            self.late.append(op)
         elif not (op.terminator and isinstance(op.parent_op(), ForOp | WhileOp | IfOp)):
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):

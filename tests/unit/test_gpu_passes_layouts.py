@@ -135,3 +135,60 @@ def test_number_of_warps(warps: int) -> None:
     module = assigned(SOFTMAX.replace("num_warps=4", f"num_warps={warps}"))
     loads = [op for op in module.walk() if op.opcode == "load"]
     assert loads[0].result.type.layout.size("warp") == warps
+
+
+GATHER = """
+module {num_warps=4} {
+  func {name="gather", arg_attrs=[[["divisibility", 16]], [["divisibility", 16]], [["divisibility", 16]]]} (%x: *fp32, %table: *fp32, %o: *fp32) {
+    %range: tile<1024xi32> = arange {start=0, end=1024}
+    %three: tile<1024xi32> = const {value=3}
+    %scaled: tile<1024xi32> = mul %range, %three
+    %eight: tile<1024xi32> = const {value=8}
+    %index: tile<1024xi32> = rem %scaled, %eight
+    %ok: tile<1024xi1> = cmp %index, %eight {predicate="lt"}
+    assert %ok {message="out of bounds"}
+    %ts: tile<1024x*fp32> = splat %table
+    %tp: tile<1024x*fp32> = addptr %ts, %index
+    %t: tile<1024xfp32> = load %tp, _, _ {layout=LAYOUT}
+    %os: tile<1024x*fp32> = splat %o
+    %op: tile<1024x*fp32> = addptr %os, %range
+    store %op, %t, _
+    return []
+  }
+}
+"""
+
+
+def test_assertions_are_where_the_indices_are() -> None:
+    """The gather's loads are no neighbours, so it and the assertion would have other layouts than the store."""
+    module = assigned(GATHER.replace(" {layout=LAYOUT}", ""))
+    assert count(module, "rem") == 1
+    (check,) = (op for op in module.walk() if op.opcode == "assert")
+    (load,) = (op for op in module.walk() if op.opcode == "load")
+    assert check.operands[0].type.layout == load.result.type.layout
+
+
+ADD_INTO = """
+module {num_warps=4} {
+  func {name="add", arg_attrs=[[["divisibility", 16]], [["divisibility", 16]]]} (%x: *bf16, %o: *fp32) {
+    %range: tile<1024xi32> = arange {start=0, end=1024}
+    %xs: tile<1024x*bf16> = splat %x
+    %xp: tile<1024x*bf16> = addptr %xs, %range
+    %a: tile<1024xbf16> = load %xp, _, _
+    %w: tile<1024xfp32> = cast %a
+    %os: tile<1024x*fp32> = splat %o
+    %op: tile<1024x*fp32> = addptr %os, %range
+    %old: tile<1024xfp32> = atomic_rmw %op, %w, _ {kind="add", sem="relaxed", scope="gpu"}
+    return []
+  }
+}
+"""
+
+
+def test_atomics_of_a_warp_have_no_gaps() -> None:
+    """One access moves 16 bytes of each lane: with 8 elements of fp32 a lane, two of them would name each sector twice."""
+    module = assigned(ADD_INTO)
+    (update,) = (op for op in module.walk() if op.opcode == "atomic_rmw")
+    (load,) = (op for op in module.walk() if op.opcode == "load")
+    assert load.result.type.layout.contiguity((0,)) == 8
+    assert update.results[0].type.layout.contiguity((0,)) == 4
