@@ -79,6 +79,7 @@ class GpuFacts:
     registers: int = 255
     register_file: int = 64 * 1024  # of a processor
     max_warps: int = 32
+    max_blocks: int = 32  # that a processor holds at a time
     max_vector_bytes: int = 16
     has_cp_async: bool = False
     has_ldmatrix: bool = False

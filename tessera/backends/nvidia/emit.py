@@ -37,10 +37,10 @@ class NvidiaTarget:
         ]
 
     def kernel_attributes(self, num_warps: int, blocks: int, loops: bool) -> str:
-        # Without a number of blocks ptxas delays loads to save registers for many.
+        # Without a number of blocks, or with one that cannot be, ptxas delays loads to save registers for many.
         threads = 32 * num_warps
         resident = RESIDENT_THREADS[-1] if loops else RESIDENT_THREADS[0]
-        blocks = blocks or max(1, resident // threads)
+        blocks = blocks or min(max(1, resident // threads), self._facts.max_blocks)
         cluster = f' "nvvm.cluster_dim"="{self.cluster},1,1"' if self.cluster > 1 else ""
         return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}"{cluster}'
 

@@ -82,14 +82,19 @@ _SHARED_KIB = {
     120: 99,
     121: 99,
 }
+_BLOCKS = {75: 16, 80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that a processor holds at a time
+
+
+def _nearest(table: dict[int, int], capability: int) -> int:
+    return table[max((c for c in table if c <= capability), default=75)]
 
 
 @lru_cache
 def facts_for(capability: int) -> GpuFacts:
     """Facts of a GPU by its compute capability, e.g. 90; unknown newer ones get those of the nearest below."""
-    known = max((c for c in _SHARED_KIB if c <= capability), default=75)
     return GpuFacts(
-        max_shared_bytes=_SHARED_KIB[known] * 1024,
+        max_shared_bytes=_nearest(_SHARED_KIB, capability) * 1024,
+        max_blocks=_nearest(_BLOCKS, capability),
         has_cp_async=capability >= 80,
         has_ldmatrix=capability >= 75,
         has_stmatrix=capability >= 90,
