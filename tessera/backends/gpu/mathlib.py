@@ -1,8 +1,8 @@
 """Mathematical functions in LLVM IR: exp and the roots by hardware, the rest by range reduction and polynomials.
 
 Functions that the hardware approximates well are written in place; the others become internal functions, written once
-a module. fp32 versions exist of those that hot loops use (log, log1p, sin, cos, tanh, erf, pow, ...); the rest of fp32 goes
-through the fp64 version, which makes it correctly rounded in all but a few cases in a million. fp16 and bf16 go
+a module. fp32 versions exist of those that hot loops use (log, log1p, sin, cos, tanh, erf, pow, ...); the rest of fp32
+goes through the fp64 version, which makes it correctly rounded in all but a few cases in a million. fp16 and bf16 go
 through fp32.
 """
 
@@ -299,7 +299,7 @@ def _fmod(m: Maths, x: str, y: str) -> str:
 INTRINSIC = {
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "round": "round",
 }  # fmt: skip
-IN_PLACE = {"tanh", "erf", "log", "log2", "log1p"}
+IN_PLACE = {"tanh", "erf", "log", "log2", "log1p", "sin", "cos"}
 
 
 def evaluate(fl: FunctionLowering, name: str, elem: Any, args: Sequence[str]) -> str:

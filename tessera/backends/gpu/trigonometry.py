@@ -77,14 +77,12 @@ def _large(m: Maths, x: str) -> tuple[str, str]:
 
 
 def _reduced(m: Maths, x: str) -> tuple[str, str]:
-    """(quadrant as i32, r) with x = quadrant * pi/2 + r; branches for large arguments."""
+    """(quadrant as i32, r) with x = quadrant * pi/2 + r in fp64; branches for large arguments."""
     w = m.w
-    parts = tables.PI_2 if m.type == "double" else tables.PI_2_SINGLE
-    bound = 2.0**28 if m.type == "double" else 48000.0
-    far = m.cmp("oge", m.abs(x), m.const(bound))
+    far = m.cmp("oge", m.abs(x), m.const(2.0**28))
     n = m.rint(m.mul(x, m.const(2 / math.pi)))
     r = x
-    for part in parts:
+    for part in tables.PI_2:
         r = m.fma(n, m.const(-part), r)
     near_q = w.call("i32", f"llvm.fptosi.sat.i32.{m.suffix}", [f"{m.type} {n}"])
     before, slow, after = w.block, w.label("far"), w.label("reduced")
@@ -101,9 +99,9 @@ def _reduced(m: Maths, x: str) -> tuple[str, str]:
     return quadrant, m.select(infinite, m.const(math.nan), r)
 
 
-def _wave(m: Maths, x: str, cosine: int) -> str:
+def _wave(m: Maths, quadrant: str, r: str, cosine: int) -> str:
+    """sin(r + quadrant * pi/2), or cos of it."""
     w = m.w
-    quadrant, r = _reduced(m, x)
     s, c = _polynomials(m, r)
     if cosine:
         quadrant = w.pure(f"add i32 {quadrant}, 1")
@@ -113,14 +111,66 @@ def _wave(m: Maths, x: str, cosine: int) -> str:
     return m.select(minus, m.neg(value), value)
 
 
-@function("sin", "float", "double")
-def _sin(m: Maths, x: str) -> str:
-    return m.select(m.cmp("oeq", x, m.const(0.0)), x, _wave(m, x, 0))  # -0 too
+@function("sin", "double")
+def _sin64(m: Maths, x: str) -> str:
+    value = _wave(m, *_reduced(m, x), 0)
+    return m.select(m.cmp("oeq", x, m.const(0.0)), x, value)  # -0 too
 
 
-@function("cos", "float", "double")
-def _cos(m: Maths, x: str) -> str:
-    return _wave(m, x, 1)
+@function("cos", "double")
+def _cos64(m: Maths, x: str) -> str:
+    return _wave(m, *_reduced(m, x), 1)
+
+
+def _far(m: Maths, x: str, cosine: int) -> str:
+    infinite = m.cmp("oeq", m.abs(x), m.const(math.inf))
+    return m.select(infinite, m.const(math.nan), _wave(m, *_large(m, x), cosine))
+
+
+@function("far_sin", "float")
+def _far_sin(m: Maths, x: str) -> str:
+    return _far(m, x, 0)
+
+
+@function("far_cos", "float")
+def _far_cos(m: Maths, x: str) -> str:
+    return _far(m, x, 1)
+
+
+def _wave32(m: Maths, x: str, name: str) -> str:
+    """In place for |x| < 48000; a branch calls a function for larger ones.
+
+    Adding 1.5 * 2**23 rounds x * 2/pi to a whole number, whose last bits are then those of the sum.
+    """
+    w, shift = m.w, m.const(1.5 * 2.0**23)
+    cosine = name == "cos"
+    total = m.fma(x, m.const(2 / math.pi), shift)
+    n, r = m.sub(total, shift), x
+    for part in tables.PI_2_SINGLE:
+        r = m.fma(n, m.const(-part), r)
+    near = _wave(m, m.bits(total), r, cosine)
+    if not cosine:
+        near = m.select(m.cmp("oeq", x, m.const(0.0)), x, near)  # -0 too
+    far = m.cmp("oge", m.abs(x), m.const(48000.0))
+    before, slow, after = w.block, w.label("far"), w.label("waved")
+    w.branch_if(far, slow, after)
+    with w.scope():
+        w.start(slow)
+        value = m.function(f"far_{name}", x)
+        last = w.block
+        w.branch(after)
+    w.start(after)
+    return w.emit(f"phi float [ {near}, %{before} ], [ {value}, %{last} ]")
+
+
+@function("sin", "float")
+def _sin32(m: Maths, x: str) -> str:
+    return _wave32(m, x, "sin")
+
+
+@function("cos", "float")
+def _cos32(m: Maths, x: str) -> str:
+    return _wave32(m, x, "cos")
 
 
 @function("tan", "double")
