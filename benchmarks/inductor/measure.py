@@ -72,6 +72,17 @@ def seconds(action: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, found
 
 
+def moved_by_rounding(case: Case, expected: list[torch.Tensor], eps: float) -> float:
+    """How far gradients move when weights change in their last place: networks jump where a ReLU or a maximum turns."""
+    found, given = 0.0, [p.detach().clone() for p in case.parameters]
+    for _ in range(8):
+        with torch.no_grad():
+            for p, w in zip(case.parameters, given, strict=True):
+                p.copy_(w * (1 + eps / 2 * torch.randn_like(w)))
+        found = max(found, distance(case.gradients(), expected))
+    return found
+
+
 def taken(queue: Path) -> str | None:
     """The next case of a queue that several processes share; None at its end."""
     with open(queue, "r+") as file:
@@ -94,7 +105,9 @@ def compiled(name: str, dtype: torch.dtype, folder: Path) -> Case:
     exact = copy.deepcopy(model).float()
     case = Case(f"{name} {str(dtype)[6:]}", torch.compile(model), inputs, list(model.parameters()))
     floats = {k: v.float() if v.is_floating_point() else v for k, v in inputs.items()}
-    expected = Case(name, exact, floats, list(exact.parameters())).gradients()
+    reference = Case(name, exact, floats, list(exact.parameters()))
+    expected = reference.gradients()
+    case.row["rounding"] = moved_by_rounding(reference, expected, torch.finfo(dtype).eps)
     case.row["cold_s"], found = seconds(case.gradients)
     case.row["error"] = distance(found, expected)
     case.row["triton"], case.row["torch"] = triton.__file__, str(torch.__version__)
