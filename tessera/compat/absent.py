@@ -50,9 +50,8 @@ REASONS: dict[str, tuple[str, str]] = {
     ),
     "triton.runtime.jit.specialize_impl": ("removed in Triton 3.5", "triton.runtime.jit.native_specialize_impl"),
     "triton.runtime.build": ("tessera needs no C compiler", "tessera.runtime.launcher.make_launcher"),
-    "triton.tools.ragged_tma": (
-        "its descriptors rely on addresses that wrap, which the interpreter and the CPU do not follow",
-        "triton.language.make_tensor_descriptor of each slice in the kernel",
+    "triton.tools.ragged_tma.to_ragged_indices": (
+        "descriptors have no dimensions beside those of their array", "triton.tools.ragged_tma.load_ragged"
     ),
     "triton.tools.build_extern": (
         "functions of libdevice are written in the language", "tessera.language.extra.libdevice"

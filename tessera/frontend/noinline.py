@@ -12,10 +12,10 @@ from tessera.errors import (
     CompilationError,
     TesseraError,
     TypeMismatch,
-    UnsupportedLanguageConstruct,
 )
 from tessera.frontend.flatten import flatten, rebuild
 from tessera.frontend.frontend import MAX_DEPTH, Frame, FrontEnd, SeparateCall, handles
+from tessera.frontend.sem_descriptor import made_by
 from tessera.frontend.sem_values import wrap
 from tessera.ir import Block, TileType
 from tessera.language.aggregate import field_values, is_aggregate_value
@@ -110,22 +110,12 @@ def _key(x: Any) -> Any:
 
 
 # --- descriptors ------------------------------------------------------------------------------------------
-def _made(x: tensor_descriptor) -> MakeDescriptorOp:
-    op = x.handle.op
-    if not isinstance(op, MakeDescriptorOp):
-        raise UnsupportedLanguageConstruct(
-            "a tensor descriptor that a loop or a branch carries cannot be passed to a noinline function",
-            help="pass the descriptor that was made outside, or let the function be inlined",
-        )
-    return op
-
-
 def _exposed(x: Any) -> Any:
     """`x` with each descriptor as what it is made of, so that only scalars are passed."""
     if isinstance(x, tl_tuple):
         return x.rebuild([_exposed(v) for v in x.values])
     if isinstance(x, tensor_descriptor):
-        op = _made(x)
+        op = made_by(x, "a noinline function")
         return tl_tuple([wrap(v) for v in (op.base, *op.shape, *op.strides)])
     return x
 
@@ -137,7 +127,7 @@ def _hidden(fe: FrontEnd, x: Any, parts: Any) -> Any:
         return x.rebuild([_hidden(fe, v, p) for v, p in pairs])
     if not isinstance(x, tensor_descriptor):
         return parts
-    op, (base, *rest) = _made(x), flatten(parts)
+    op, (base, *rest) = made_by(x, "a noinline function"), flatten(parts)
     n = len(op.shape)
     shape, strides = rest[:n], rest[n:]
     new = MakeDescriptorOp(base, shape, strides, block_shape=op.block_shape, padding=op.padding)

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import block_type, dtype, int32, int64, pointer_type
-from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
+from tessera.errors import (
+    InvalidArgument,
+    ShapeMismatch,
+    TypeMismatch,
+    UnsupportedLanguageConstruct,
+)
 from tessera.frontend.registry import impl
 from tessera.frontend.sem_values import (
     NUMBERS,
@@ -23,6 +28,7 @@ from tessera.frontend.sem_values import (
 )  # fmt: skip
 from tessera.ir import Value
 from tessera.language import memory as tl
+from tessera.language import ragged
 from tessera.language.values import (
     constexpr,
     tensor,
@@ -30,11 +36,13 @@ from tessera.language.values import (
     tensor_descriptor_type,
 )  # fmt: skip
 from tessera.ops import (
+    AddPtrOp,
     DescriptorGatherOp,
     DescriptorLoadOp,
     DescriptorScatterOp,
     DescriptorStoreOp,
     MakeDescriptorOp,
+    MulOp,
 )
 
 if TYPE_CHECKING:
@@ -75,6 +83,35 @@ def make_tensor_descriptor_impl(
     made = fe.builder.emit(op)
     kind = tensor_descriptor_type(block_type(e, dims))
     return tensor_descriptor(made, [wrap(v) for v in sizes], [wrap(v) for v in strides_], kind)
+
+
+def made_by(desc: tensor_descriptor, where: str) -> MakeDescriptorOp:
+    """The op that made a descriptor, where its parts are needed."""
+    op = desc.handle.op
+    if not isinstance(op, MakeDescriptorOp):
+        raise UnsupportedLanguageConstruct(
+            f"a tensor descriptor that a loop or a branch carries cannot be passed to {where}",
+            help="pass the descriptor that was made outside, or make it there",
+        )
+    return op
+
+
+@impl(ragged.descriptor_slice)
+def descriptor_slice_impl(fe: FrontEnd, desc: Any, dim: Any, start: Any, size: Any) -> Any:
+    if not isinstance(desc, tensor_descriptor):
+        raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
+    op, at = made_by(desc, "a function for ragged arrays"), static(dim, "ragged_dim")
+    if not 0 <= at < len(op.shape):
+        raise InvalidArgument(
+            argument="ragged_dim", function="load_ragged", problem=f"{at} is no dimension of {desc.type}"
+        )  # fmt: skip
+    extent = _integer(fe, size, int32, "slice size")
+    skipped = fe.builder.emit(MulOp(_integer(fe, start, int64, "slice offset"), op.strides[at]))
+    base = fe.builder.emit(AddPtrOp(op.base, skipped))
+    shape = [extent if i == at else n for i, n in enumerate(op.shape)]
+    new = MakeDescriptorOp(base, shape, op.strides, block_shape=op.block_shape, padding=op.padding)
+    sizes = [wrap(extent) if i == at else n for i, n in enumerate(desc.shape)]
+    return tensor_descriptor(fe.builder.emit(new), sizes, desc.strides, desc.type)
 
 
 def _check_dims(

@@ -1,0 +1,37 @@
+"""Blocks of ragged arrays: one dimension is made of slices whose places are known when the kernel runs."""
+
+# pyright: basic
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tessera.language.builtin import builtin
+from tessera.language.callable import library
+
+if TYPE_CHECKING:
+    from tessera.language.kernel_typing import constexpr
+else:
+    from tessera.language.values import constexpr
+
+
+@builtin
+def descriptor_slice(desc: Any, dim: Any, start: Any, size: Any) -> Any:
+    """The descriptor of the elements `start` to `start + size` of `desc` along the constant dimension `dim`."""
+
+
+@library
+def load_ragged(desc, slice_off, slice_size, coords, ragged_dim: constexpr = 0):
+    """The block at `coords` of the slice of `slice_size` elements at `slice_off`; what lies outside is padding."""
+    return descriptor_slice(desc, ragged_dim, slice_off, slice_size).load(coords)
+
+
+@library
+def store_ragged(desc, slice_off, slice_size, coords, data, ragged_dim: constexpr = 0):
+    """Write the block at `coords` of the slice; what lies outside is dropped."""
+    descriptor_slice(desc, ragged_dim, slice_off, slice_size).store(coords, data)
+
+
+@library
+def atomic_add_ragged(desc, slice_off, slice_size, coords, data, ragged_dim: constexpr = 0):
+    """Add to the block at `coords` of the slice, atomically; what lies outside is dropped."""
+    descriptor_slice(desc, ragged_dim, slice_off, slice_size).atomic_add(coords, data)
