@@ -96,7 +96,7 @@ def _key(x: Any) -> Any:
     if isinstance(x, tensor):
         return x.type
     if isinstance(x, tensor_descriptor):
-        return (x.type, len(x.shape), _made(x).padding)
+        return (x.type, len(x.shape), made_by(x, "a noinline function").padding)
     if isinstance(x, tl_tuple):
         return (x.cls, *(_key(v) for v in x.values))
     if is_aggregate_value(x):

@@ -100,7 +100,7 @@ def made_by(desc: tensor_descriptor, where: str) -> MakeDescriptorOp:
 def descriptor_slice_impl(fe: FrontEnd, desc: Any, dim: Any, start: Any, size: Any) -> Any:
     if not isinstance(desc, tensor_descriptor):
         raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
-    op, at = made_by(desc, "a function for ragged arrays"), static(dim, "ragged_dim")
+    op, at = made_by(desc, "a function for ragged arrays"), int(static(dim, "ragged_dim"))
     if not 0 <= at < len(op.shape):
         raise InvalidArgument(
             argument="ragged_dim", function="load_ragged", problem=f"{at} is no dimension of {desc.type}"
