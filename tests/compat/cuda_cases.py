@@ -139,6 +139,8 @@ def copy_kernel(source, target, M: tl.constexpr, N: tl.constexpr):
 
 
 def case_descriptors_of_the_host() -> None:
+    """Inductor's own launcher takes no tensor maps, whoever compiled the kernel."""
+
     def doubled(x: torch.Tensor) -> torch.Tensor:
         out = torch.empty_like(x)
         a, b = (TensorDescriptor.from_tensor(t, [32, 64]) for t in (x, out))
@@ -147,7 +149,8 @@ def case_descriptors_of_the_host() -> None:
 
     torch._dynamo.reset()
     x = torch.randn(128, 256)
-    torch.testing.assert_close(torch.compile(doubled, fullgraph=True)(x), 2 * x + 1)
+    with inductor_config.patch(strict_static_triton_launcher=False):
+        torch.testing.assert_close(torch.compile(doubled, fullgraph=True)(x), 2 * x + 1)
 
 
 def case_flex_attention() -> None:
