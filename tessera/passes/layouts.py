@@ -268,7 +268,9 @@ class Assignment:
                 return layout
             if u.op is not None and is_pointwise(u.op) and not isinstance(u.op, BroadcastOp):
                 found = [
-                    w for w in u.op.operands if w not in seen and shape_of(w.type) == shape_of(v.type)
+                    w
+                    for w in u.op.operands
+                    if w not in seen and shape_of(w.type) == shape_of(v.type)
                 ]
                 seen.update(found)
                 work += found
