@@ -73,11 +73,16 @@ class Lanes:
         """Whether `masked` may be used on fp32 lanes."""
         return self.facts.edges and self.n in (4, 8, 16)
 
-    def masked(self, name: str, *operands: str) -> str:
-        """An intrinsic of AVX-512 on fp32 lanes, none of which is masked off; the default rounding."""
-        mask, rounding = ("i16 -1", ("i32 4",)) if self.n == 16 else ("i8 -1", ())
+    def masked(self, name: str, *operands: str, mask: str = "") -> str:
+        """An intrinsic of AVX-512 on fp32 lanes, where `mask` (everywhere without one); the default rounding."""
+        bits, rounding = ("i16", ("i32 4",)) if self.n == 16 else ("i8", ())
+        if mask and self.n == 4:
+            mask = self.em.shuffle("i1", mask, "zeroinitializer", 4, list(range(8)))
+        where = self.em.op(f"bitcast <{max(self.n, 8)} x i1> {mask} to {bits}") if mask else "-1"
         name = f"llvm.x86.avx512.mask.{name}.ps.{32 * self.n}"
-        return self.em.call(vector_type("float", self.n), name, *operands, mask, *rounding)
+        return self.em.call(
+            vector_type("float", self.n), name, *operands, f"{bits} {where}", *rounding
+        )
 
     def suffix(self, element: str) -> str:
         short = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}.get(element, element)

@@ -46,20 +46,26 @@ def horner(x: Lanes, coefficients: Sequence[float], at: str) -> str:
     return total
 
 
-def _clamp(x: Lanes, text: str, low: float, high: float | None) -> str:
-    """Into [low, high]; NaN passes (the comparison is false, which picks the operand)."""
+def _clamp(x: Lanes, text: str, low: float, high: float) -> str:
+    """Into [low, high], where `_scale` asks for it; NaN passes (the comparison is false, which picks the operand)."""
+    if x.has_edges:
+        return text
     for name, bound in (("fcmp ogt", low), ("fcmp olt", high)):
-        if bound is None:
-            continue
         text = x.select("float", x.cmp(name, "float", x.f32(bound), text), x.f32(bound), text)
     return text
 
 
-def _scale(x: Lanes, q: str, n: str, bits: str) -> str:
-    """q * 2^n; `bits`: integers whose low bits hold n."""
+def _scale(x: Lanes, q: str, n: str, shifted: str, above: str) -> str:
+    """q * 2^n, n also in the low bits of `shifted`; zero where not `above`: the processor is slow at finding out that a
+    product vanishes.
+
+    The instruction takes NaN * 2^infinity for infinity, and a large n goes with a positive q, if not a small one.
+    """
     if x.has_edges:
         ty = vector_type("float", x.n)
-        return x.masked("scalef", f"{ty} {q}", f"{ty} {n}", f"{ty} zeroinitializer")
+        operands = (f"{ty} {q}", f"{ty} {n}", f"{ty} zeroinitializer")
+        return x.masked("scalef", *operands, mask=above)
+    bits = x.convert("bitcast", "float", shifted, "i32")
     # Two steps, because 2^n alone may overflow or be subnormal.
     whole = x.op("shl", "i32", bits, x.int("i32", 9))
     whole = x.op("ashr", "i32", whole, x.int("i32", 9))
@@ -72,24 +78,22 @@ def _scale(x: Lanes, q: str, n: str, bits: str) -> str:
 
 
 def exp(x: Lanes, text: str) -> str:
-    # With the instruction for 2^n: infinity gives NaN * 2^infinity, which it takes for infinity, and a large number a
-    # positive one * 2^large. A small number would give infinity * 2^-large, which stays infinity.
-    high = None if x.has_edges else 89.0
-    text = _clamp(x, text, -105.0, high)
-    shifted = _fma(x, text, x.f32(1.4426950408889634), x.f32(MAGIC))
+    near = _clamp(x, text, -105.0, 89.0)
+    shifted = _fma(x, near, x.f32(1.4426950408889634), x.f32(MAGIC))
     n = x.op("fsub", "float", shifted, x.f32(MAGIC))
-    r = _fma(x, n, x.f32(-0.693145751953125), text)
+    r = _fma(x, n, x.f32(-0.693145751953125), near)
     r = _fma(x, n, x.f32(-1.428606765330187e-06), r)
-    return _scale(x, horner(x, EXP, r), n, x.convert("bitcast", "float", shifted, "i32"))
+    return _scale(x, horner(x, EXP, r), n, shifted, x.cmp("fcmp uge", "float", text, x.f32(-104.0)))
 
 
 def exp2(x: Lanes, text: str) -> str:
-    if not x.has_edges:  # as in exp; here small numbers have a remainder of 0
-        text = _clamp(x, text, -151.0, 129.0)
-    shifted = x.op("fadd", "float", text, x.f32(MAGIC))
+    near = _clamp(x, text, -151.0, 129.0)
+    shifted = x.op("fadd", "float", near, x.f32(MAGIC))
     n = x.op("fsub", "float", shifted, x.f32(MAGIC))
-    r = x.op("fsub", "float", text, n)
-    return _scale(x, horner(x, EXP2, r), n, x.convert("bitcast", "float", shifted, "i32"))
+    r = x.op("fsub", "float", near, n)
+    return _scale(
+        x, horner(x, EXP2, r), n, shifted, x.cmp("fcmp uge", "float", text, x.f32(-150.0))
+    )
 
 
 def _split_log(x: Lanes, text: str) -> tuple[str, str]:
