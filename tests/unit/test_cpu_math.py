@@ -9,7 +9,7 @@ import tessera
 import tessera.language as tl
 from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
-from tessera.backends.cpu.math import lanewise
+from tessera.backends.cpu.libm import lanewise
 from tessera.backends.cpu.target import AVX2, LEVELS, resolve
 from tessera.backends.llvm.binding import host_features
 from tessera.config import knobs
@@ -91,6 +91,102 @@ def test_special_arguments(isa, name):
     with np.errstate(all="ignore"):
         want = reference(name, x).astype(np.float32)
     np.testing.assert_allclose(y, want, rtol=3e-7)
+
+
+RANGES64 = {
+    "exp": (tl.exp, -708, 709.7), "exp2": (tl.exp2, -1022, 1023.9), "log": (tl.log, 1e-320, 1e308),
+    "log2": (tl.log2, 1e-320, 1e308), "sin": (tl.sin, -100, 100), "cos": (tl.cos, -1e6, 1e6),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RANGES64)
+def test_fp64_within_two_ulp(isa, name):
+    import mpmath
+
+    fn, low, high = RANGES64[name]
+    rng = np.random.default_rng(0)
+    x = rng.uniform(low, high, 4096)
+    if name.startswith("log"):
+        x = np.exp(rng.uniform(-736, 709, 4096))
+        x[:1024] = rng.uniform(0.5, 2, 1024)
+    y = np.zeros_like(x)
+    native(unary_kernel, (4,), x, y, 4096, F=fn, B=1024)
+    exact = {"exp2": lambda v: mpmath.power(2, v), "log2": lambda v: mpmath.log(v, 2)}
+    with mpmath.workprec(120):
+        call = exact.get(name) or getattr(mpmath, name)
+        wants = [call(mpmath.mpf(float(v))) for v in x]
+        errors = [
+            abs(mpmath.mpf(float(v)) - want) / np.spacing(abs(float(want)))
+            for v, want in zip(y, wants, strict=True)
+        ]
+    assert max(errors) <= 2
+
+
+@pytest.mark.parametrize("name", RANGES64)
+def test_special_fp64_arguments(isa, name):
+    sizes = [
+        0.0,
+        np.inf,
+        5e-324,
+        1e-310,
+        700.0,
+        709.9,
+        745.2,
+        1024.0,
+        1074.5,
+        1e5,
+        3e6,
+        1e22,
+        1.7e308,
+    ]
+    x = np.array([*sizes, *(-v for v in sizes), np.nan] + [1.0] * 5)
+    y = np.zeros_like(x)
+    native(unary_kernel, (1,), x, y, len(x), F=RANGES64[name][0], B=32)
+    with np.errstate(all="ignore"):
+        want = getattr(np, name)(x)
+    np.testing.assert_allclose(y, want, rtol=4e-16, atol=1e-323)
+
+
+@tessera.jit
+def binary_kernel(x, y, out, n, B: tl.constexpr, F: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    a, b = tl.load(x + at, at < n), tl.load(y + at, at < n)
+    tl.store(out + at, a % b if F == "fmod" else tl.extra.libdevice.atan2(a, b), at < n)
+
+
+def pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair of edge cases, then numbers of any size, then numbers of one size."""
+    a, b = (m.ravel() for m in np.meshgrid(EDGES, EDGES))
+    rng = np.random.default_rng(3)
+    bits = rng.integers(0, 1 << 32, (2, count), dtype=np.uint64).astype(np.uint32)
+    near = rng.uniform(-9, 9, (2, count))
+    columns = zip((a, b), bits.view(np.float32), near, strict=True)
+    x, y = (np.concatenate(c).astype(np.float32) for c in columns)
+    return x, y
+
+
+def test_remainders_are_exact(isa):
+    x, y = pairs(4000)
+    x[-100:] = np.round(x[-100:]) * 7
+    y[-100:] = 7
+    out = np.zeros_like(x)
+    native(binary_kernel, (tessera.cdiv(len(x), 1024),), x, y, out, len(x), B=1024, F="fmod")
+    with np.errstate(all="ignore"):
+        want = np.fmod(x, y)
+    np.testing.assert_array_equal(out, want)
+    np.testing.assert_array_equal(np.signbit(out[want == 0]), np.signbit(want[want == 0]))
+
+
+def test_angles(isa):
+    x, y = pairs(4000)
+    out = np.zeros_like(x)
+    native(binary_kernel, (tessera.cdiv(len(x), 1024),), x, y, out, len(x), B=1024, F="atan2")
+    want = np.arctan2(x.astype(np.longdouble), y.astype(np.longdouble))
+    with np.errstate(all="ignore"):
+        error = ulps(out, want)
+    assert error.max() <= 0.6
+    np.testing.assert_array_equal(np.isnan(out), np.isnan(want))
+    np.testing.assert_array_equal(np.signbit(out[want == 0]), np.signbit(want[want == 0]))
 
 
 @pytest.mark.parametrize("name", ["exp", "exp2"])

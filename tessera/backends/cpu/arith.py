@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.backends.cpu.casts import Lanes, bitcast, cast, constant, is_small_float, narrow, widen
-from tessera.backends.cpu.math import libm, math
+from tessera.backends.cpu.libm import libm
+from tessera.backends.cpu.math import math
 from tessera.backends.cpu.power import pow32
+from tessera.backends.cpu.quotients import atan2, fmod
 from tessera.backends.cpu.text import lane_type
 from tessera.dtypes import dtype, float32, int1, int32
 from tessera.ir import Op, elem_of
@@ -107,7 +109,7 @@ def divide_by_one(x: Lanes, a: str, b: str) -> str:
 @lowers(arith.RemOp)
 def _rem(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
     if _is_float(t):
-        return libm(x, "fmod", t, a, b)
+        return fmod(x, a, b) if t is float32 else libm(x, "fmod", t, a, b)
     if t is int1:
         return constant(int1, 0, x.n)
     if _nonzero_literal(b):
@@ -200,7 +202,7 @@ def _pow(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
 
 @lowers(arith.Atan2Op)
 def _atan2(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
-    return libm(x, "atan2", t, a, b)
+    return atan2(x, a, b) if t is float32 else libm(x, "atan2", t, a, b)
 
 
 @lowers(arith.CopySignOp)

@@ -1,4 +1,4 @@
-"""Mathematical functions: vector polynomials for fp32, libm lane by lane for fp64 and for what has no polynomial.
+"""Mathematical functions: vector polynomials for fp32 (fp64: math64.py), libm lane by lane for what has none.
 
 Each polynomial is a minimax fit made for this file (weighted least squares on Chebyshev nodes, iterated); bounds are
 checked by the tests: exp, exp2, log, log2, sin, cos, tanh, erf within 2 ulp over their range. Powers: power.py.
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tessera.backends.cpu.casts import Lanes
-from tessera.backends.cpu.emitter import Emitter
+from tessera.backends.cpu.libm import guarded, libm
+from tessera.backends.cpu.math64 import VECTOR as VECTOR64
 from tessera.backends.cpu.text import float_literal, splat_literal, vector_type
 from tessera.dtypes import dtype, float32, float64
 
@@ -183,63 +184,13 @@ def _sin_cos(x: Lanes, text: str, cosine: bool) -> str:
 
 def _periodic(x: Lanes, text: str, name: str) -> str:
     """sin and cos: the polynomial, or libm for all lanes when any argument is large."""
-    helper = f"tessera.{name}.v{x.n}"
-    ty = vector_type("float", x.n)
-    if f"@{helper}" not in x.em.globals:
-        x.em.globals[f"@{helper}"] = None
-        em = Emitter(x.em.declarations, x.em.globals)
-        arg = em.parameter("%x")
-        inner = Lanes(em, x.facts, x.n)
-        near = _sin_cos(inner, arg, name == "cos")
-        far = inner.cmp("fcmp uge", "float", inner.call("fabs", "float", arg), inner.f32(FAR))
-        if x.n > 1:
-            far = em.call("i1", f"llvm.vector.reduce.or.v{x.n}i1", f"<{x.n} x i1> {far}")
-        em.stmt(f"br i1 {far}, label %far, label %near")
-        em.stmt("far:")
-        slow = em.here(f"call {ty} @{lanewise(x, name + 'f', 'float', 1)}({ty} %x)")
-        em.stmt(f"ret {ty} {slow}")
-        em.stmt("near:")
-        em.stmt(f"ret {ty} {near}")
-        x.em.globals[f"define internal {ty} @{helper}({ty} %x) nounwind {{\n  {em.body()}\n}}"] = (
-            None
-        )
-    return x.em.op(f"call {ty} @{helper}({ty} {text})")
 
+    def near(inner: Lanes, arguments: list[str]) -> tuple[str, str]:
+        size = inner.call("fabs", "float", arguments[0])
+        far = inner.cmp("fcmp uge", "float", size, inner.f32(FAR))
+        return _sin_cos(inner, arguments[0], name == "cos"), far
 
-def lanewise(x: Lanes, function: str, element: str, arity: int) -> str:
-    """Name of an internal function that calls a libm function for each lane."""
-    name = f"tessera.{function}.v{x.n}"
-    if f"@{name}" in x.em.globals:
-        return name
-    x.em.globals[f"@{name}"] = None
-    # Not `em.declare`: the definition stays when the code that asked for it is discarded.
-    x.em.declarations[f"declare {element} @{function}({', '.join([element] * arity)})"] = None
-    ty = vector_type(element, x.n)
-    params = ", ".join(f"{ty} %x{i}" for i in range(arity))
-    lines: list[str] = []
-    last = "poison"
-    for k in range(x.n):
-        lanes = [f"%x{i}" for i in range(arity)]
-        if x.n > 1:
-            lanes = [f"%a{k}.{i}" for i in range(arity)]
-            lines += [f"{t} = extractelement {ty} %x{i}, i64 {k}" for i, t in enumerate(lanes)]
-        args = ", ".join(f"{element} {t}" for t in lanes)
-        lines.append(f"%r{k} = call {element} @{function}({args})")
-        if x.n > 1:
-            lines.append(f"%v{k} = insertelement {ty} {last}, {element} %r{k}, i64 {k}")
-            last = f"%v{k}"
-    result = last if x.n > 1 else "%r0"
-    body = "\n  ".join([*lines, f"ret {ty} {result}"])
-    x.em.globals[f"define internal {ty} @{name}({params}) nounwind {{\n  {body}\n}}"] = None
-    return name
-
-
-def libm(x: Lanes, function: str, t: dtype, *operands: str) -> str:
-    """A libm function (its fp64 name) of each lane."""
-    element = "double" if t is float64 else "float"
-    name = lanewise(x, function if t is float64 else function + "f", element, len(operands))
-    ty = vector_type(element, x.n)
-    return x.em.op(f"call {ty} @{name}({', '.join(f'{ty} {o}' for o in operands)})")
+    return guarded(x, name, float32, [text], near)
 
 
 def rsqrt(x: Lanes, text: str, t: dtype) -> str:
@@ -264,6 +215,7 @@ def math(x: Lanes, name: str, text: str, t: dtype) -> str:
         return x.call(INTRINSIC[name], "double" if t is float64 else "float", text)
     if name == "rsqrt":
         return rsqrt(x, text, t)
-    if t is float32 and name in VECTOR:
-        return VECTOR[name](x, text)
+    vector = {float32: VECTOR, float64: VECTOR64}[t]
+    if name in vector:
+        return vector[name](x, text)
     return libm(x, name, t, text)

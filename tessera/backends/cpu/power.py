@@ -9,17 +9,14 @@ Zeros, infinities and NaN are those of C.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
-from tessera.backends.cpu.text import float_literal, splat_literal, vector_type
-from tessera.dtypes import float64
+from tessera.backends.cpu.math64 import MANTISSA, SQRT_HALF_BITS, number, series
+from tessera.backends.cpu.text import vector_type
 
 ATANH = tuple(2 / math.log(2) / (2 * k + 1) for k in range(8))
 EXP2 = tuple(math.log(2) ** k / math.factorial(k) for k in range(11))
-SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
-MANTISSA = (1 << 52) - 1
 
 
 def pow32(x: Lanes, base: str, exponent: str) -> str:
@@ -35,17 +32,6 @@ def pow32(x: Lanes, base: str, exponent: str) -> str:
     return x.em.op(f"call {ty} @{name}({ty} {base}, {ty} {exponent})")
 
 
-def _number(x: Lanes, value: float) -> str:
-    return splat_literal("double", float_literal(value, float64), x.n)
-
-
-def _series(x: Lanes, coefficients: Sequence[float], at: str) -> str:
-    total = _number(x, coefficients[-1])
-    for c in reversed(coefficients[:-1]):
-        total = x.call("fma", "double", total, at, _number(x, c))
-    return total
-
-
 def _log2(x: Lanes, a: str) -> str:
     """Of positive finite numbers."""
     offset = x.op(
@@ -54,15 +40,15 @@ def _log2(x: Lanes, a: str) -> str:
     e = x.convert("sitofp", "i64", x.op("ashr", "i64", offset, x.int("i64", 52)), "double")
     low = x.op("and", "i64", offset, x.int("i64", MANTISSA))
     m = x.convert("bitcast", "i64", x.op("add", "i64", low, x.int("i64", SQRT_HALF_BITS)), "double")
-    one = _number(x, 1.0)
+    one = number(x, 1.0)
     s = x.op("fdiv", "double", x.op("fsub", "double", m, one), x.op("fadd", "double", m, one))
-    return x.call("fma", "double", s, _series(x, ATANH, x.op("fmul", "double", s, s)), e)
+    return x.call("fma", "double", s, series(x, ATANH, x.op("fmul", "double", s, s)), e)
 
 
 def _exp2(x: Lanes, t: str) -> str:
     """Of numbers that are far from the ends of fp64."""
     n = x.call("rint", "double", t)
-    q = _series(x, EXP2, x.op("fsub", "double", t, n))
+    q = series(x, EXP2, x.op("fsub", "double", t, n))
     steps = x.convert("fptosi", "double", n, "i64")
     bits = x.op(
         "add",
@@ -76,7 +62,7 @@ def _exp2(x: Lanes, t: str) -> str:
 def _power(x: Lanes, base: str, exponent: str) -> str:
     a = x.convert("fpext", "float", x.call("fabs", "float", base), "double")
     y = x.convert("fpext", "float", exponent, "double")
-    zero, one, infinity = (_number(x, v) for v in (0.0, 1.0, math.inf))
+    zero, one, infinity = (number(x, v) for v in (0.0, 1.0, math.inf))
 
     def pick(condition: str, chosen: str, other: str) -> str:
         return x.select("double", condition, chosen, other)
@@ -84,10 +70,10 @@ def _power(x: Lanes, base: str, exponent: str) -> str:
     def equal(p: str, q: str) -> str:
         return x.cmp("fcmp oeq", "double", p, q)
 
-    log = pick(equal(a, zero), _number(x, -math.inf), pick(equal(a, infinity), a, _log2(x, a)))
+    log = pick(equal(a, zero), number(x, -math.inf), pick(equal(a, infinity), a, _log2(x, a)))
     t = pick(equal(a, one), zero, x.op("fmul", "double", y, log))  # 1 to an infinite power is 1
-    t = pick(x.cmp("fcmp olt", "double", t, _number(x, -200.0)), _number(x, -200.0), t)
-    t = pick(x.cmp("fcmp ogt", "double", t, _number(x, 200.0)), _number(x, 200.0), t)
+    t = pick(x.cmp("fcmp olt", "double", t, number(x, -200.0)), number(x, -200.0), t)
+    t = pick(x.cmp("fcmp ogt", "double", t, number(x, 200.0)), number(x, 200.0), t)
     unordered = x.cmp("fcmp uno", "double", t, t)
     value = pick(unordered, t, _exp2(x, pick(unordered, zero, t)))
     result = x.convert("fptrunc", "double", value, "float")
