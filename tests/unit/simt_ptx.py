@@ -139,6 +139,10 @@ class Ptx:
             return self.arrive_remotely(operand[0], operand[1], on)
         if text.startswith("{ .reg .pred P; mbarrier.try_wait"):
             return self.try_wait(operand[1], operand[2], on)
+        if text.startswith("{ .reg .pred P; elect.sync"):
+            warps = on.reshape(-1, 32)
+            assert (warps.all(1) == warps.any(1)).all(), "an election with threads missing"
+            return (on & (np.arange(self.threads) % 32 == 0)).astype(np.uint64)
         others = text.startswith(("{ .reg .pred p;", "cp.async.mbarrier"))
         if (
             others or "bar.arrive" in text or re.search("bar.sync [$1]", text)

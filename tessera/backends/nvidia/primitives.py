@@ -145,6 +145,10 @@ _row(
     "=r,r,r", pure=False,
 )  # fmt: skip
 _row("prefetch_map", ("ptr",), "void", "prefetch.tensormap [$0];", "l", pure=False)
+_row(
+    "elect", (), "i32", "{ .reg .pred P; elect.sync _|P, 0xffffffff; selp.b32 $0, 1, 0, P; }", "=r",
+    pure=False,
+)  # fmt: skip
 _row("bulk_commit", (), "void", "cp.async.bulk.commit_group;", "~{memory}", pure=False)
 _row(
     "mbarrier_arrive_in", ("i32", "i32"), "void",

@@ -335,7 +335,9 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
             p.team_arrive(START_BARRIER, everybody).emit(w, [])
         if small:
             p.set_registers(False, small).emit(w, [])
-        with w.when(_is_producer(fl)):
+        first = w.pure(f"icmp eq i32 {group}, {fl.num_warps}")
+        # Of an elected thread ptxas knows that it is one: else it makes a loop over threads of each copy.
+        with w.when(first), w.when(w.pure(f"icmp ne i32 {_plain(fl, 'elect')}, 0")):
             fl.single = True
             fl.lower_block(op.producer)
             fl.single = False
