@@ -14,7 +14,7 @@ with three stages,
 
 needs no other barrier.
 
-Instructions of warpgroups see shared memory through another path than stores and copies: where they occur,
+Instructions of warpgroups see shared memory through another path than stores and copies: where one may follow,
 barriers get the attribute `proxy`, and each thread makes its writes visible to that path before it arrives."""
 
 from __future__ import annotations
@@ -83,10 +83,30 @@ def barriers(module: Module) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         _Barriers(module).block(func.body, frozenset())
-        if any(isinstance(op, THROUGH_DESCRIPTORS) for op in func.walk()):
-            for op in func.walk():
-                if isinstance(op, BarrierOp | AsyncWaitOp):
-                    op.attrs["proxy"] = True
+        _show_writes(func.body, False)
+
+
+def _show_writes(block: Block, follows: bool) -> bool:
+    """Mark the barriers behind which `follows` an instruction that sees memory through the other path, or one follows
+    in the block. Whether there is one from the block's start on. What a producer copies has been read by then, or is
+    read by such an instruction that follows."""
+    op = block.last
+    while op is not None:
+        if isinstance(op, BarrierOp | AsyncWaitOp) and follows:
+            op.attrs["proxy"] = True
+        elif isinstance(op, WarpSpecializeOp):
+            follows = _show_writes(op.consumers, follows)
+            _show_writes(op.producer, True)
+        elif op.regions:
+            around = isinstance(op, ForOp | WhileOp) and _sees(op)
+            follows = any([_show_writes(b, follows or around) for b in op.regions]) or follows
+        follows = follows or isinstance(op, THROUGH_DESCRIPTORS)
+        op = op.prev
+    return follows
+
+
+def _sees(op: Op) -> bool:
+    return any(isinstance(x, THROUGH_DESCRIPTORS) for x in op.walk())
 
 
 class _Barriers:

@@ -48,7 +48,7 @@ class Plan:
 
 def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: Value) -> None:
     """Make loops read the rings, which have the same buffers; their state is carried by everything around the loops."""
-    _Thread(rings, plans).block(top, [zero, zero])
+    _Thread(rings, plans, top).block(top, [zero, zero])
 
 
 def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan) -> list[Value]:
@@ -122,8 +122,8 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
     return b.emit(SelectOp(first, start_const(b, stages - 1), before))
 
 
-def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan) -> None:
-    """After the loop: wait for the product that runs on, then give back the last buffer."""
+def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan, wanted: bool) -> None:
+    """After the loop: wait for the product that runs on, then give back the last buffer if somebody wants it."""
     running = plan.running
     if running is None:
         return
@@ -133,7 +133,7 @@ def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan) -> None:
         plan.finished = Builder.after_op(loop).insert(WgmmaWaitOp(result, []))
         for user, index in uses:
             user.set_operand(index, plan.finished.result)
-    if any(_ring_of(v) in r.buffers for v in _roots(running)):
+    if wanted and any(_ring_of(v) in r.buffers for v in _roots(running)):
         b = Builder.after_op(plan.finished)
         ran = b.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
         last = _previous(b, slot, r.stages)
@@ -172,8 +172,8 @@ def carry(
 class _Thread:
     """Carries the state of rings, a buffer's number and its phase, through all loops and branches on the way."""
 
-    def __init__(self, rings: Sequence[Ring], plans: dict[Block, Plan]):
-        self.rings, self.plans = {r.home: r for r in rings}, plans
+    def __init__(self, rings: Sequence[Ring], plans: dict[Block, Plan], top: Block):
+        self.rings, self.plans, self.top = {r.home: r for r in rings}, plans, top
 
     def block(self, block: Block, state: list[Value]) -> list[Value]:
         """The state after the block."""
@@ -194,7 +194,8 @@ class _Thread:
                 return self.block(new.body, args)
             plan = self.plans[new.body]
             out = _body(readers, new, args, plan)
-            _after(ring, new, new.results[-2], plan)
+            wanted = new.parent is not self.top or len(self.rings) > 1
+            _after(ring, new, new.results[-2], plan, wanted)
             return out
 
         return carry(op, state, body)[-2:]  # of the walk that gives buffers back
