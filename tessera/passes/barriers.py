@@ -99,7 +99,8 @@ def _show_writes(block: Block, follows: bool) -> bool:
             _show_writes(op.producer, True)
         elif op.regions:
             around = isinstance(op, ForOp | WhileOp) and _sees(op)
-            follows = any([_show_writes(b, follows or around) for b in op.regions]) or follows
+            found = [_show_writes(b, follows or around) for b in op.regions]
+            follows = follows or any(found)
         follows = follows or isinstance(op, THROUGH_DESCRIPTORS)
         op = op.prev
     return follows
