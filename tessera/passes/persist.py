@@ -10,10 +10,11 @@ of its two teams (passes/specialize.py), one loads the tiles of the next program
 
 The tile that is stored must leave through a tensor map, as the buffers never become free for it to be rearranged there.
 As many blocks are started as there is room for; the launcher hands over the grid that was asked for. Programs must not
-wait for one another, which those that are split do not."""
+wait for one another, which those that are split do not, and should be equally long: blocks take a fixed share each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
@@ -31,6 +32,7 @@ from tessera.ops import (
     DotOp,
     ForOp,
     FuncOp,
+    IfOp,
     MulOp,
     NumBlocksOp,
     NumProgramsOp,
@@ -38,6 +40,7 @@ from tessera.ops import (
     ProgramIdOp,
     RemOp,
     StoreOp,
+    WhileOp,
     YieldOp,
 )  # fmt: skip
 from tessera.passes.canonicalize import canonicalize
@@ -81,6 +84,8 @@ class _Turns:
         self._look_for_room(store)
         if not self.ids:
             raise NoWindow("all programs are the same")
+        if any(_depends(_length(op), set(self.ids)) for op in self.func.walk()):
+            raise NoWindow("programs are not equally long, and are dealt out better as blocks end")
         promotion = Promotion(self.module, self.func, self.facts)
         code = promotion.code
         found = promotion.chosen(store, Windows(self.func, AxisAnalysis(self.func), code))
@@ -182,6 +187,34 @@ class _Turns:
         for op in outside:
             op.move_before(inside[0])
         return inside
+
+
+def _length(op: Op) -> Sequence[Value]:
+    """What decides how long an op runs."""
+    if isinstance(op, ForOp):
+        return op.lb, op.ub, op.step
+    if isinstance(op, WhileOp):
+        return [*op.operands, *op.before.terminator.operands]
+    return [op.condition] if isinstance(op, IfOp) else []
+
+
+def _depends(values: Sequence[Value], on: set[Op]) -> bool:
+    """Whether values are computed from the results of some ops."""
+    work, seen = list(values), set(values)
+    while work:
+        v = work.pop()
+        op = v.op
+        if op in on:
+            return True
+        if op is None:
+            assert isinstance(v.owner, Block)
+            op = v.owner.parent
+        if op is None or isinstance(op, FuncOp):
+            continue
+        sources = [*op.operands, *[x for b in op.regions for x in b.terminator.operands]]
+        work += [x for x in sources if x not in seen]
+        seen.update(sources)
+    return False
 
 
 def _bytes(t: Any) -> int:
