@@ -331,12 +331,10 @@ def _check_barriers(op: Op, bars: Value, index: Value | None = None) -> None:
 
 
 class ByteBarrierInitOp(Op, opcode="byte_barrier_init", effects=Effect.WRITE | Effect.SYNC):
-    """Barriers in phase 0, those of each row `bars` for `counts` arrivals a phase. Teams that begin later see them,
-    those of all `blocks`."""
+    """Barriers in phase 0, those of each row `bars` for `counts` arrivals a phase. Teams that begin later see them."""
 
     bars: tuple[Value, ...] = operand(variadic=True)
     counts: tuple[int, ...] = attr()
-    blocks: int = attr(default=1)
 
     def verify(self) -> None:
         for row in self.bars:
@@ -412,7 +410,7 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
 class WarpSpecializeOp(Op, opcode="warp_specialize"):
     """Two teams at once: the program's warps run `consumers`, one thread of further warps runs `producer`. They meet at
     barriers in shared memory, which are ready. `registers`: of a thread of the producer's and the consumers' warps,
-    (0, 0) for even. Nobody leaves before the threads of all `blocks` of the cluster are done."""
+    (0, 0) for even. Nobody begins before the threads of all `blocks` of the cluster are there."""
 
     registers: tuple[int, int] = attr(default=(0, 0))
     warps: int = attr(default=4)

@@ -78,7 +78,9 @@ class NumProgramsOp(Op, opcode="num_programs"):
 
 
 class BlockRankOp(Op, opcode="block_rank"):
-    """Number of this block among those of the cluster that runs the program (int32)."""
+    """Number of this block among the `blocks` of the cluster that runs the program (int32)."""
+
+    blocks: int = attr()
 
     def infer(self) -> Sequence[Any]:
         return (int32,)

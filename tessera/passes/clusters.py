@@ -8,7 +8,7 @@
 
 Dimensions that lie along each other (analysis/dimensions.py), as rows of `a` and rows of `c` do, are cut together. Of
 those that can be cut these are on which most of the work lies. What has no dimension among them is the same in all
-blocks; the copy engine may bring it to all of them at once (`blocks` of a load).
+blocks; the copy engine may bring it to all of them at once (`join_loads`).
 
 The blocks exchange nothing else. Where that is not enough one block computes the whole program, and the module's
 attribute `remarks` says why; else the attribute `cluster` has the number of blocks."""
@@ -22,7 +22,6 @@ from typing import Any
 from tessera.analysis.dimensions import Dim, Dimensions, extents
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
-from tessera.layout import box_layout
 from tessera.ops import (
     AddOp,
     ArangeOp,
@@ -42,8 +41,10 @@ from tessera.ops import (
     DotOp,
     Elementwise,
     ExpandDimsOp,
+    ForOp,
     FuncOp,
     HintOp,
+    IfOp,
     LoadOp,
     MakeDescriptorOp,
     MulOp,
@@ -52,11 +53,11 @@ from tessera.ops import (
     SplatOp,
     StoreOp,
     VolatileAsmOp,
+    YieldOp,
 )  # fmt: skip
 from tessera.passes.canonicalize import canonicalize
 from tessera.passes.cse import cse
 from tessera.passes.descriptors import made_by
-from tessera.passes.facts import GpuFacts
 from tessera.passes.specialize import array_of
 from tessera.passes.tensor_maps import remark
 
@@ -76,11 +77,10 @@ class CannotSpread(Exception):
 
 
 @pass_("spread")
-def spread(module: Module, facts: GpuFacts) -> None:
-    """Spread the kernel over `num_ctas` blocks. Tile IR without layouts; accesses through maps may be among it."""
-    blocks: int = module.attrs.get("num_ctas", 1)
-    if blocks == 1 or not facts.has_clusters:
-        return
+def spread(module: Module) -> None:
+    """Spread the kernel over the `num_ctas` blocks of a cluster. First of all passes: later ones see a block's part."""
+    blocks: int = module.attrs["num_ctas"]
+    canonicalize(module)  # no dead code that would be in the way
     for func in [f for f in module.body if isinstance(f, FuncOp) and f.kernel]:
         try:
             _check(func)
@@ -90,8 +90,45 @@ def spread(module: Module, facts: GpuFacts) -> None:
             module.attrs["cluster"] = blocks
         except CannotSpread as reason:
             remark(module, f"not spread over {blocks} blocks: {reason}")
-    canonicalize(module)
+    canonicalize(module)  # no range that nobody uses any more
     cse(module)
+
+
+@pass_("join_loads")
+def join_loads(module: Module) -> None:
+    """Mark the loads by the copy engine of what is the same in all blocks (`blocks`). Before loads get layouts."""
+    for number in [op for op in module.walk() if isinstance(op, BlockRankOp)]:
+        own = _reached(number.result)
+        for op in module.walk():
+            if isinstance(op, DescriptorLoadOp) and not own & set(op.operands):
+                op.blocks = number.blocks
+
+
+def _reached(start: Value) -> set[Value]:
+    """All values that may depend on one."""
+    found: set[Value] = set()
+    work = [start]
+    while work:
+        v = work.pop()
+        if v not in found:
+            found.add(v)
+            for user, index in v.uses:
+                work += _handed_on(user, index)
+    return found
+
+
+def _handed_on(user: Op, index: int) -> list[Value]:
+    """What depends on an operand."""
+    around = user.parent_op()
+    if isinstance(user, ForOp) and index > 2:
+        return [user.carried[index - 3], user.results[index - 3]]
+    if isinstance(user, YieldOp) and isinstance(around, ForOp):
+        return [around.carried[index], around.results[index]]
+    if isinstance(user, YieldOp) and isinstance(around, IfOp):
+        return [around.results[index]]
+    if user.terminator and around is not None:
+        return [*around.results, *[x for block in around.regions for x in block.args]]
+    return [*user.results, *[x for block in user.regions for x in block.args]]
 
 
 def _check(func: FuncOp) -> None:
@@ -215,10 +252,6 @@ def _obstacle(ops: Iterable[Op], cut: set[Dim], blocks: int) -> str:
             return f"all blocks would do the same {_named(op)}"
         if isinstance(op, DotOp) and min(_part(op.result, cut, blocks)[-2:]) < LEAST_EXTENT:
             return f"too little would be left of {_named(op)}"
-        if isinstance(op, MakeDescriptorOp) and op.attrs.get("mapped"):
-            t: DescriptorType = op.result.type
-            if box_layout(_part(op.result, cut, blocks), t.elem.storage_bits) is None:
-                return f"rows of a block would be too short for the copy engine in {_named(op)}"
     return ""
 
 
@@ -234,7 +267,7 @@ def _named(op: Op) -> str:
 class _Spread:
     def __init__(self, func: FuncOp, cut: set[Dim], blocks: int):
         self.func, self.cut, self.blocks = func, cut, blocks
-        self.number = Builder.at_start(func.body).insert(BlockRankOp())
+        self.number = Builder.at_start(func.body).insert(BlockRankOp(blocks=blocks))
         self.firsts: dict[int, Value] = {}
 
     def run(self) -> None:
@@ -251,8 +284,6 @@ class _Spread:
                 op.block_shape = op.result.type.shape
             elif isinstance(op, DescriptorLoadOp | DescriptorStoreOp):
                 self._move(op, 1, range(len(op.offsets)))
-                if isinstance(op, DescriptorLoadOp) and not self._is_cut(op.result):
-                    op.blocks = self.blocks
             elif isinstance(op, DescriptorGatherOp | DescriptorScatterOp):
                 self._move(op, 2, [1])
             elif isinstance(op, HintOp):

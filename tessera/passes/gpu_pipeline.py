@@ -7,7 +7,7 @@ from tessera.passes.accelerate import accelerate
 from tessera.passes.allocate import allocate_shared
 from tessera.passes.barriers import barriers
 from tessera.passes.canonicalize import canonicalize
-from tessera.passes.clusters import spread
+from tessera.passes.clusters import join_loads
 from tessera.passes.coalesce import coalesce
 from tessera.passes.cse import cse
 from tessera.passes.facts import GpuFacts
@@ -35,7 +35,7 @@ def gpu_passes(facts: GpuFacts, pointer_maps: bool = True, persistent: bool = Tr
             [promote.bind(facts=facts)] if pointer_maps else []
         ),  # makes what the next passes look at
         *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
-        spread.bind(facts=facts),  # all that follows sees the part of one block
+        join_loads,  # while it is seen what depends on the block
         keep_whole.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
         accelerate.bind(

@@ -110,7 +110,11 @@ class Producer:
         b = Builder(block, None, self.split.func.loc)
         zero = start_const(before, 0)
         leads = [r.lead for r in self.split.rings]
-        self._block(self.split.func.body, b, dict.fromkeys(leads, (zero, zero)))
+        states = dict.fromkeys(leads, (zero, zero))
+        self._block(self.split.func.body, b, states)
+        for r, state in states.items():
+            if r.blocks > 1 and not r.once:
+                self._see_off(r, b, *state)
         b.insert(YieldOp([]))
         return block
 
@@ -134,9 +138,16 @@ class Producer:
             view = b.emit(LocalIndexOp(ring, slot))
             offsets = [self.mapping.get(v, v) for v in load.offsets]
             copy = TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc)
-            copy.blocks = copying_blocks(load, alloc)
+            copy.blocks = min(r.blocks, copying_blocks(load, alloc))
             b.insert(copy)
         return (slot, phase) if r.once else advance(b, slot, phase, r.stages)
+
+    def _see_off(self, r: Ring, b: Builder, slot: Value, phase: Value) -> None:
+        """Wait until all blocks have given back all buffers: what they say comes to memory that is still there."""
+        for _ in range(r.stages):
+            turned = b.emit(XorOp(phase, start_const(b, 1)))
+            b.insert(ByteBarrierWaitOp(r.empty, slot, turned))
+            slot, phase = advance(b, slot, phase, r.stages)
 
     def _get(self, v: Value) -> Value:
         return self.mapping.get(v, v)

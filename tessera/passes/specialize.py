@@ -218,16 +218,13 @@ class _Split:
             if r.first is None:
                 self._allocate(r, start)
             r.follow()
-        blocks = max(r.blocks for r in self.rings)
-        start.insert(
-            ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values()), blocks=blocks)
-        )
+        start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
         start = Builder.before_op(rest[0])
         producer = Producer(self, needs).build(start)
         op = WarpSpecializeOp(
             registers=team.registers,
             warps=team.warps,
-            blocks=blocks,
+            blocks=max(r.blocks for r in self.rings),
             regions=[Block(), producer],
             loc=self.func.loc,
         )
@@ -364,8 +361,8 @@ class _Split:
         bars = SharedType((places,), int64, shared_linear((places,), (0,)))
         r.groups = self.warps >= GROUP_WARPS and read_by_products([a.result for a in r.allocs])
         r.full = self._barriers(b, bars, "full", 1)
-        r.blocks = max(map(copying_blocks, r.loads, r.allocs))
         if not r.once:
+            r.blocks = max(map(copying_blocks, r.loads, r.allocs))
             arrivals = self.warps // (GROUP_WARPS if r.groups else 1)
             r.empty = self._barriers(b, bars, "empty", arrivals * r.blocks)
 

@@ -66,7 +66,7 @@ SAMPLES: dict[str, str] = {
     # tiles
     "program_id": "%x: i32 = program_id {axis=2}\n",
     "num_programs": "%x: i32 = num_programs {axis=0}\n",
-    "block_rank": "%x: i32 = block_rank\n",
+    "block_rank": "%x: i32 = block_rank {blocks=2}\n",
     "arange": "%x: tile<8xi32> = arange {start=-4, end=4}\n",
     "splat": "%x: tile<4x2x*fp32> = splat %p\n",
     "broadcast": "%y: tile<1x8xfp32> = expand_dims %tf {axis=0}\n%x: tile<4x8xfp32> = broadcast %y\n",

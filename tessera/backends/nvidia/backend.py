@@ -18,8 +18,9 @@ from tessera.backends.nvidia.target import facts_for
 from tessera.config import knobs
 from tessera.dtypes import FP8, pointer_type
 from tessera.errors import LaunchError, PTXASError
-from tessera.ir import Module, PassManager
+from tessera.ir import Module, Pass, PassManager
 from tessera.passes import neutral_pipeline
+from tessera.passes.clusters import spread
 from tessera.passes.descriptors import lower_descriptors
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.resources import check_resources
@@ -84,9 +85,10 @@ class NvidiaBackend(Backend):
                 "num_stages": options.num_stages,
                 "target": f"cuda:{cc}",
             }
-            chosen = [select_tensor_maps] if facts.has_tma else []
+            first: list[Pass] = [spread] if facts.has_clusters and options.num_ctas > 1 else []
+            first += [select_tensor_maps] if facts.has_tma else []
             return _run(
-                [*chosen, lower_descriptors, unroll, *neutral_pipeline()], module, metadata, "tir"
+                [*first, lower_descriptors, unroll, *neutral_pipeline()], module, metadata, "tir"
             )
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:

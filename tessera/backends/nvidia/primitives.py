@@ -159,7 +159,7 @@ _row(
     "cluster_barrier",
     (),
     "void",
-    "barrier.cluster.arrive; barrier.cluster.wait;",
+    "barrier.cluster.arrive.relaxed; barrier.cluster.wait;",
     "~{memory}",
     pure=False,
 )

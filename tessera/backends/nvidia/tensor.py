@@ -343,5 +343,3 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
             fl.single = False
         w.branch(after)
     w.start(after)
-    if op.blocks > 1:  # what others copy or say comes to memory that is still there
-        _plain(fl, "cluster_barrier")
