@@ -138,6 +138,64 @@ def test_a_kernel_without_products(ctas: int) -> None:
 
 
 @tessera.jit
+def shapes(x, index, out, M: tl.constexpr, N: tl.constexpr, WHAT: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    at = i[:, None] * N + j[None, :]
+    v = tl.load(x + at)
+    if WHAT == "pairs":
+        a, b = tl.split(tl.reshape(v, (M, N // 2, 2)))
+        v = tl.reshape(tl.join(b, a), (M, N))
+    if WHAT == "gather":
+        v = tl.gather(v, tl.load(index + at), 1)
+    if WHAT == "loop":
+        k = 0
+        while k < 3:
+            if k != 1:
+                v = tl.cumsum(v, 1)
+            k += 1
+    if WHAT == "inner":
+        v = tl.reshape(
+            tl.sum(tl.reshape(v, (M, 2, N // 2)), 1)[:, None, :] + v.reshape(M, 2, N // 2), (M, N)
+        )
+    if WHAT == "outer":
+        v = tl.reshape(
+            tl.sum(tl.reshape(v, (M // 2, 2, N)), 1)[:, None, :] + v.reshape(M // 2, 2, N), (M, N)
+        )
+    tl.store(out + at, v)
+
+
+def shaped(x: np.ndarray, index: np.ndarray, what: str) -> np.ndarray:
+    m, n = x.shape
+    if what == "pairs":
+        return x.reshape(m, -1, 2)[:, :, ::-1].reshape(m, n)
+    if what == "gather":
+        return np.take_along_axis(x, index, 1)
+    if what == "loop":
+        return np.cumsum(np.cumsum(x, 1), 1)
+    if what == "inner":
+        parts = x.reshape(m, 2, -1)
+        return (parts.sum(1, keepdims=True) + parts).reshape(m, n)
+    parts = x.reshape(-1, 2, n)
+    return (parts.sum(1, keepdims=True) + parts).reshape(m, n)
+
+
+@pytest.mark.parametrize("ctas", [2, 8])
+@pytest.mark.parametrize("what", ["pairs", "gather", "loop", "inner", "outer"])
+def test_tiles_of_many_shapes(what: str, ctas: int) -> None:
+    """What happens inside of rows; four pairs of rows that are added up are cut by columns for eight blocks."""
+    signature = {"x": "*fp32", "index": "*i32", "out": "*fp32"}
+    kernel = built(shapes, signature, {"M": 8, "N": 8, "WHAT": what}, num_warps=1, num_ctas=ctas)
+    assert kernel.metadata.cluster_dims[0] == ctas
+    rng = np.random.default_rng(2)
+    x = rng.integers(-9, 9, (8, 8)).astype(np.float32)
+    index = rng.integers(0, 8, (8, 8)).astype(np.int32)
+    for way in (interpreted, simulated):
+        out = np.zeros_like(x)
+        way(kernel, [x, index, out])
+        assert (out == shaped(x, index, what)).all()
+
+
+@tessera.jit
 def counted(x, out, total, N: tl.constexpr, WHAT: tl.constexpr):
     i = tl.arange(0, N)
     v = tl.load(x + i)

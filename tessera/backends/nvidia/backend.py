@@ -107,10 +107,7 @@ class NvidiaBackend(Backend):
             for name in ("host_code", "guard", "remarks"):
                 if name in module.attrs:
                     metadata[name] = module.attrs[name]
-            cluster: int = module.attrs.get("cluster", 1)
-            metadata["cluster_dims"] = (cluster, 1, 1)
-            if cluster > 1:  # launchers of others know blocks only
-                metadata.setdefault("global_scratch_size", MAP_BYTES)
+            metadata["cluster_dims"] = (module.attrs.get("cluster", 1), 1, 1)
             metadata["warps"] = options.num_warps + module.attrs.get("producer_warps", 0)
             return module
 
