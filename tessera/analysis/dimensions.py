@@ -14,6 +14,8 @@ from typing import Any
 from tessera.ir import DescriptorType, Op, TileType, Value
 from tessera.ops import (
     ArangeOp,
+    AssertOp,
+    AssumeOp,
     AtomicCasOp,
     AtomicRmwOp,
     BroadcastOp,
@@ -211,6 +213,8 @@ class Dimensions:
 
 _RULES: dict[type[Op], Callable[[Dimensions, Any], None]] = {
     Elementwise: Dimensions.pointwise,
+    AssertOp: Dimensions.pointwise,
+    AssumeOp: Dimensions.pointwise,
     ArangeOp: Dimensions.source,
     ConstOp: Dimensions.source,
     SplatOp: Dimensions.source,

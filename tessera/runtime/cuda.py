@@ -269,6 +269,10 @@ class Driver:
         """Raise what the result of a launch says; the errors that a kernel's options cause name them."""
         if result == 0:
             return
+        if (
+            result == abi.INVALID_CLUSTER_SIZE
+        ):  # so many blocks of this kind find no room side by side
+            raise OutOfResources(config.grid[0], abi.PORTABLE_CLUSTER, "blocks of a cluster")
         name, text = self.describe(result)
         error = CudaError("cuLaunchKernelEx", result, name, text)
         if result in (abi.INVALID_VALUE, abi.LAUNCH_OUT_OF_RESOURCES):

@@ -26,7 +26,7 @@ FOLDERS = (
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 1, 2, 3, 100
 INVALID_CONTEXT, INVALID_HANDLE, NOT_READY = 201, 400, 600
-LAUNCH_OUT_OF_RESOURCES = 701
+LAUNCH_OUT_OF_RESOURCES, INVALID_CLUSTER_SIZE = 701, 912
 DEFAULT_SHARED = 48 << 10  # a kernel that wants more dynamic shared memory has to say so
 
 # argtypes of what is used; the names carry the ABI version that current headers map to.

@@ -209,6 +209,8 @@ def counted(x, out, total, N: tl.constexpr, WHAT: tl.constexpr):
         tl.device_print("x", v)
     if WHAT == "atomic":
         tl.atomic_add(total, 1.0)
+    if WHAT == "assert":
+        tl.device_assert(v >= 0)
     if WHAT == "elements":
         tl.atomic_add(total + i, v)
     if WHAT == "old":
@@ -223,12 +225,14 @@ def counted(x, out, total, N: tl.constexpr, WHAT: tl.constexpr):
     [
         ("reduce", "elements meet in reduce"), ("scan", "elements meet in scan"), ("barrier", "barrier is for"),
         ("print", "print is for"), ("atomic", "same atomic_rmw"), ("old", "same atomic_rmw"),
-        ("own", "reads an array that it writes"), ("elements", ""), ("", ""),
+        ("own", "reads an array that it writes"), ("elements", ""), ("assert", ""), ("", ""),
     ],
 )  # fmt: skip
 def test_what_one_block_must_do(what: str, why: str) -> None:
     signature = {"x": "*fp32", "out": "*fp32", "total": "*fp32"}
-    kernel = built(counted, signature, {"N": 64, "WHAT": what}, num_warps=1, num_ctas=2)
+    kernel = built(
+        counted, signature, {"N": 64, "WHAT": what}, num_warps=1, num_ctas=2, debug=what == "assert"
+    )
     assert kernel.metadata.cluster_dims[0] == (1 if why else 2)
     assert (why in remarks(kernel)) if why else not remarks(kernel)
     x = np.arange(64, dtype=np.float32)

@@ -193,6 +193,12 @@ def test_failed_launch_names_the_resources():
     assert "1024 threads a block, 5000 bytes of dynamic shared memory" in str(caught.value)
 
 
+def test_clusters_that_find_no_room():
+    driver = Driver(Fake(cuLaunchKernelEx=912))
+    with pytest.raises(OutOfResources, match="blocks of a cluster, Required: 16"):
+        driver.launch(0x40, (1, 1, 1), launch_config(1024, 5000, cluster=(16, 1, 1)), [])
+
+
 def test_host_pointers_are_refused():
     assert Driver(Fake()).device_pointer(0x1000) == 0x1001
     assert Driver(Fake()).device_pointer(0) == 0
