@@ -59,7 +59,7 @@ WIDE = 64
 def persist(module: Module, facts: GpuFacts) -> None:
     """Let the blocks of kernels with a guard run several programs, where a block is alone on its processor. After
     `promote`."""
-    if "guard" not in module.attrs or module.attrs.get("num_ctas", 1) > 1:
+    if "guard" not in module.attrs:
         return
     for func in module.body:
         assert isinstance(func, FuncOp)

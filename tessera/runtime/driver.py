@@ -296,7 +296,7 @@ class CudaDriver(Driver):
         maps = None
         if specs:
             code, guard = getattr(m, "host_code", ()), getattr(m, "guard", ())
-            resident = getattr(m, "resident_blocks", 0) * p.multiprocessor_count
+            resident = getattr(m, "resident_blocks", 0) * p.multiprocessor_count // blocks
             maps = TensorMaps(self.api, specs, code, guard, instead, resident)
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:

@@ -25,12 +25,14 @@ from tests.unit.test_promote import arguments, compiled, wrapped
 from tests.unit.test_tensor_maps import built, expected, flat, inputs, ops, persistent, product
 
 
-def simulated(kernel: CompiledKernel, args: list[Any], grid: int = 1) -> Simulator:
+def simulated(
+    kernel: CompiledKernel, args: list[Any], grid: int = 1, clusters: int = 0
+) -> Simulator:
     meta: Any = kernel.metadata
     given = [v if isinstance(v, np.ndarray) else ("i64", v) for v in args]
     return run_kernel(
         kernel.asm["llir"], kernel.name, given, 32 * meta.warps, max(16, meta.shared), (grid, 1, 1),
-        getattr(meta, "tensor_maps", ()), getattr(meta, "host_code", ()), meta.cluster_dims[0],
+        getattr(meta, "tensor_maps", ()), getattr(meta, "host_code", ()), meta.cluster_dims[0], clusters,
     )  # fmt: skip
 
 
@@ -105,6 +107,17 @@ def test_products_through_pointers(how: str) -> None:
         c[:] = np.nan
         grid_run(kernel, values, 2)
         assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+def test_programs_that_take_turns_in_a_cluster() -> None:
+    """One cluster runs all six programs."""
+    constants = {"HOW": "rem", "MASK": True, "BM": 256, "BN": 256, "BK": 64, "sak": 1, "sbk": 1}
+    odd = ("M", "N", "K", "sam", "sbk", "sbn", "scm")
+    kernel = compiled(wrapped, constants, odd=odd, num_warps=8, num_ctas=2)
+    assert kernel.metadata.cluster_dims[0] == 2 and kernel.metadata.resident_blocks
+    values, c, want = arguments(400, 520, 72, "column")
+    simulated(kernel, values, 6, clusters=1)
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
 
 
 # --- other kernels --------------------------------------------------------------------------------------------
