@@ -96,7 +96,7 @@ def spread(module: Module) -> None:
 
 @pass_("join_loads")
 def join_loads(module: Module) -> None:
-    """Mark the loads by the copy engine of what is the same in all blocks (`blocks`). Before loads get layouts."""
+    """Mark loads by the copy engine that are the same in all blocks (`blocks`). After all passes that make such."""
     for number in [op for op in module.walk() if isinstance(op, BlockRankOp)]:
         own = _reached(number.result)
         for op in module.walk():
@@ -132,7 +132,7 @@ def _handed_on(user: Op, index: int) -> list[Value]:
 
 
 def _check(func: FuncOp) -> None:
-    """What could not be told apart from the program's author's view must not be done by several blocks."""
+    """Refuse what a program does once, or where its threads meet."""
     written: set[Value | None] = set()
     read: set[Value | None] = set()
     for op in func.walk():
