@@ -131,6 +131,15 @@ def test_rows_of_a_are_converted(k):
     close(c, a.astype(np.float32) @ b.astype(np.float32))
 
 
+def test_panels_of_many_small_launches():
+    """What a thread kept of one launch must not serve the next: 40 chunks, panels found again between them."""
+    a, b, c = floats(64 * 40, 64), floats(64, 64, seed=1), np.zeros((64 * 40, 64), np.float32)
+    for i in range(30):
+        b[i] += 1.0
+        native(product, (40,), a, b, c, 64, **BLOCK)
+        close(c, a @ b)
+
+
 def test_a_that_c_overwrites_is_copied():
     """Every program writes its rows of c over its rows of A: blocks of rows that are still to come need them."""
     a, b = floats(128, 64) / 8, floats(64, 64, seed=1)

@@ -117,7 +117,7 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     em = lo.em
     for p in ("%args", "%begin", "%end", "%ctx"):
         em.parameter(p)
-    lo.exit_label = "exit"
+    lo.exit_label, lo.kernel = "exit", True
     lo.elementwise = all(_is_simple(op) for op in f.body)
     lo.straight = all(_is_simple(op) or isinstance(op, ReduceOp) for op in f.body)
     state.arguments = {arg: i for i, arg in enumerate(f.body.args)}

@@ -175,6 +175,8 @@ class Lowering:
             None  # rows that are fetched before the program that needs them (ahead.py)
         )
         self.gathers = 0  # emitted so far
+        self.kernel = False  # not a function that it calls
+        self.clears = ""  # whether this thread has run programs of the launch before (packing.py)
         self.tiles = False  # the function uses the matrix unit's registers
 
     # --- small helpers -------------------------------------------------------------------------------

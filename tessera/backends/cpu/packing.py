@@ -107,10 +107,7 @@ def _slot(lo: Lowering, op: DotOp, size: int, tags: int) -> tuple[str, str]:
     base = em.entry_op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
     ring = em.entry_op(f"getelementptr i8, ptr {base}, i64 {first}")
     all_tags = em.entry_op(f"getelementptr i8, ptr {ring}, i64 {slots * size}")
-    em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
-    em.at_entry(
-        f"call void @llvm.memset.p0.i64(ptr {all_tags}, i8 0, i64 {slots * tag_bytes}, i1 false)"
-    )
+    clear_once(lo, all_tags, slots * tag_bytes)
     loop = _loop_around(op)
     if loop is None or slots == 1:
         return ring, all_tags
@@ -123,6 +120,22 @@ def _slot(lo: Lowering, op: DotOp, size: int, tags: int) -> tuple[str, str]:
         return em.op(f"getelementptr i8, ptr {base}, i64 {em.op(f'mul i64 {which}, {bytes_}')}")
 
     return at(ring, size), at(all_tags, tag_bytes)
+
+
+def clear_once(lo: Lowering, ptr: str, size: int) -> None:
+    """Clear scratch memory in a thread's first call of a launch; in a function that is not the kernel, at each call."""
+    em = lo.em
+    em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
+    if not lo.kernel:
+        em.at_entry(f"call void @llvm.memset.p0.i64(ptr {ptr}, i8 0, i64 {size}, i1 false)")
+        return
+    where = em.entry_op(f"getelementptr i8, ptr {lo.context}, i64 40")
+    if not lo.clears:
+        lo.clears = em.entry_op(f"load i32, ptr {where}, align 8")
+        em.at_entry(f"store i32 1, ptr {where}, align 8")
+    fresh = em.entry_op(f"icmp eq i32 {lo.clears}, 0")
+    count = em.entry_op(f"select i1 {fresh}, i64 {size}, i64 0")
+    em.at_entry(f"call void @llvm.memset.p0.i64(ptr {ptr}, i8 0, i64 {count}, i1 false)")
 
 
 def _wide(lo: Lowering, v: Value) -> str:

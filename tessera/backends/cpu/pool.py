@@ -7,9 +7,11 @@ A compiled kernel is a C function
 that runs the linear program ids [begin, end), x fastest (id = x + gridx * (y + gridy * z)). `args` points at packed
 8-byte slots, one per run-time parameter, each value in the low bytes. Context is
 
-    { int32 gridx, gridy, gridz, thread_index; void *scratch; int64 scratch_bytes; int32 *status }
+    { int32 gridx, gridy, gridz, thread_index; void *scratch; int64 scratch_bytes; int32 *status; int32 started }
 
-`scratch` is 64-byte aligned memory of this thread, at least as large as the launch asked for; it is not cleared.
+`scratch` is 64-byte aligned memory of this thread, at least as large as the launch asked for; it is not cleared. It
+stays as the kernel left it between the calls of one launch in a thread: `started` is 0 in the first of them, and the
+kernel may set it.
 A kernel may store a non-zero code into *status (a failed device assert, say); the launch returns it.
 
 Order: the grid is cut into chunks; chunks are claimed in increasing order and a thread runs its chunk's programs one

@@ -31,17 +31,20 @@ FIELDS = (  # name, type; `_` fields pad to cache lines
     ("gz", "i32"),
     ("arena", "ptr"),
     ("stride", "i64"),
+    ("launches", "i64"),
     ("lock", "i32"),
     ("threads", "i32"),
     ("asleep", "i32"),
     ("status", "i32"),
-    ("_2", "[48 x i8]"),
+    ("_2", "[40 x i8]"),
 )
 POOL_BYTES = 256
 
 # What a kernel gets as its fourth argument.
-CONTEXT_TYPE = "{ i32, i32, i32, i32, ptr, i64, ptr }"  # gridx, gridy, gridz, thread_index, scratch, bytes, status
+# gridx, gridy, gridz, thread_index, scratch, bytes, status, started
+CONTEXT_TYPE = "{ i32, i32, i32, i32, ptr, i64, ptr, i32 }"
 
+LARGE_PAGE, MADV_HUGEPAGE = 2 << 20, 14
 STACK_BYTES = 16 << 20  # kernels keep tile buffers on the stack; only touched pages cost memory
 CHUNKS_PER_THREAD = 8
 OUT_OF_MEMORY = -12
@@ -62,6 +65,7 @@ declare i32 @pthread_attr_setstacksize(ptr, i64)
 declare i32 @pthread_attr_destroy(ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare ptr @aligned_alloc(i64, i64)
+declare i32 @madvise(ptr, i64, i32)
 declare void @free(ptr)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 PAUSE_DECLARATION
@@ -70,6 +74,8 @@ PAUSE_DECLARATION
 define internal void @work(ptr %p, i32 %index) nounwind {
 entry:
   %c = alloca %ctx, align 8
+  %previous = alloca i64, align 8
+  store i64 0, ptr %previous
   br label %look
 look:
   %r = load atomic i32, ptr %p acquire, align 4
@@ -101,7 +107,16 @@ run:
   %gy = LOAD gy
   %gz = LOAD gz
   %status = ADDRESS status
+; `started` lives on between chunks of one launch; a launch may follow another while this thread is in here.
+  %startedp = getelementptr %ctx, ptr %c, i32 0, i32 7
+  %kept = load i32, ptr %startedp
+  %launch = LOAD launches
+  %earlier = load i64, ptr %previous
+  %same = icmp eq i64 %launch, %earlier
+  %started = select i1 %same, i32 %kept, i32 0
+  store i64 %launch, ptr %previous
   call void @fill(ptr %c, i32 %gx, i32 %gy, i32 %gz, i32 %index, ptr %scratch, i64 %stride, ptr %status)
+  store i32 %started, ptr %startedp
   call void %fn(ptr %args, i64 %begin, i64 %end, ptr %c)
   %done = ADDRESS done
   %before = atomicrmw add ptr %done, i32 1 seq_cst
@@ -134,6 +149,8 @@ define internal void @fill(ptr %c, i32 %gx, i32 %gy, i32 %gz, i32 %t, ptr %s, i6
   store i64 %b, ptr %c5, align 8
   %c6 = getelementptr %ctx, ptr %c, i32 0, i32 6
   store ptr %st, ptr %c6, align 8
+  %c7 = getelementptr %ctx, ptr %c, i32 0, i32 7
+  store i32 0, ptr %c7, align 8
   ret void
 }
 
@@ -269,7 +286,15 @@ grow:
   %new = and i64 %up, -4096
   %t64 = zext i32 %threads to i64
   %total = mul i64 %new, %t64
-  %got = call ptr @aligned_alloc(i64 4096, i64 %total)
+; In large pages where it is large: tiles of panels then miss the translation caches less.
+  %large = icmp uge i64 %total, LARGE_PAGE
+  %page = select i1 %large, i64 LARGE_PAGE, i64 4096
+  %page1 = sub i64 %page, 1
+  %over = add i64 %total, %page1
+  %mask = sub i64 0, %page
+  %size = and i64 %over, %mask
+  %got = call ptr @aligned_alloc(i64 %page, i64 %size)
+  %advised = call i32 @madvise(ptr %got, i64 %size, i32 MADV_HUGEPAGE)
   store ptr %got, ptr %arenaa
   %lost = icmp eq ptr %got, null
   %stride1 = select i1 %lost, i64 0, i64 %new
@@ -307,6 +332,9 @@ publish:
   STORE n %n
   STORE chunk %chunk
   STORE nchunks %nchunks
+  %launches = LOAD launches
+  %launches1 = add i64 %launches, 1
+  STORE launches %launches1
   STORE gx %gx
   STORE gy %gy
   STORE gz %gz
@@ -390,6 +418,8 @@ def pool_ir(spins: int) -> str:
         ("PAUSE", pause),
         ("FUTEX", str(futex)),
         ("SPINS", str(spins)),
+        ("LARGE_PAGE", str(LARGE_PAGE)),
+        ("MADV_HUGEPAGE", str(MADV_HUGEPAGE)),
         ("POOL_BYTES", str(POOL_BYTES)),
         ("STACK_BYTES", str(STACK_BYTES)),
         ("CHUNKS_PER_THREAD", str(CHUNKS_PER_THREAD)),

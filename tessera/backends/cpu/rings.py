@@ -2,7 +2,7 @@
 
 Beside a slot stand the addresses that it was packed from, its tags: a program whose tags are the same takes the slot as
 it is (see packing.py for why that is sound). The slots of a program follow one another; as many programs' slots are
-kept as there is room for, and the first tag finds them.
+kept as there is room for, and the first tag finds them. Behind the tags stands which of them to replace next.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import all_inside
-from tessera.backends.cpu.packing import tags_of
+from tessera.backends.cpu.packing import clear_once, tags_of
 from tessera.ir import Value, shape_of
 
 RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's second cache
@@ -47,17 +47,15 @@ def kept(
     tags = tags_of(lo, [v])
     count = len(tags or [])
     base = _scratch(lo, (slots + 1) * size + 64 * shape_of(v.type)[0])
-    keys = _scratch(lo, slots * count * 8)
+    keys_bytes = (slots * count + 1) * 8
+    keys = _scratch(lo, keys_bytes)
     ring = Ring(base, keys, em.alloca("i64"), slots)
     if tags is None:
         with em.branch(trip.first):
             em.stmt(f"store i64 0, ptr {ring.first}")
         fill_(ring, trip.number)
         return ring
-    em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
-    em.at_entry(
-        f"call void @llvm.memset.p0.i64(ptr {keys}, i8 0, i64 {slots * count * 8}, i1 false)"
-    )
+    clear_once(lo, keys, keys_bytes)
     with em.branch(trip.first):
         _choose(lo, ring, trip, tags)
     slot = em.here(f"add i64 {em.here(f'load i64, ptr {ring.first}')}, {trip.number}")
@@ -94,8 +92,7 @@ def _key(lo: Lowering, ring: Ring, slot: str, count: int) -> str:
 def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
     """Where the slots of this program begin: at those of an earlier program with the same first tag, else in turn."""
     em = lo.em
-    turn = em.alloca("i64")
-    em.at_entry(f"store i64 0, ptr {turn}")
+    turn = em.op(f"getelementptr i64, ptr {ring.keys}, i64 {ring.slots * len(tags)}")
     places = em.op(f"udiv i64 {ring.slots}, {trip.count}")
     mine = em.here(f"load i64, ptr {turn}")
     own = em.op(f"mul i64 {em.op(f'urem i64 {mine}, {places}')}, {trip.count}")
