@@ -43,6 +43,8 @@ class Tiles:
         for i, line in enumerate(self._lines(ptr, stride)):
             self.data[t, i] = np.frombuffer(line, np.uint8)
 
+    tileloaddt164 = tileloadd64
+
     def tilestored64(self, t: int, ptr: int, stride: int) -> None:
         for i, line in enumerate(self._lines(ptr, stride)):
             line[:] = self.data[t, i].tobytes()

@@ -79,6 +79,7 @@ def test_sums_stay_in_tiles_along_k():
     kernel = compiled("*bf16", "*bf16", tl.float32, "amx")
     cut, stored = 4, 4  # where a long loop is cut, and in the loop of the store
     assert kernel.asm["asm"].count("tdpbf16ps") == cut + stored
+    assert kernel.asm["asm"].count("tileloaddt1") == (cut + stored) // 2  # of B, which passes by
 
 
 def test_compile_time_does_not_grow_with_the_tile():

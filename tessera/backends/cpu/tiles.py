@@ -3,6 +3,9 @@
 A tile of A is 16 rows of 64 bytes as they lie in memory; a tile of B is 16 rows of words out of a panel, each word
 holding what lies at two (bf16) or four (bytes) neighbours along k. The eight tile registers are named by hand: 0 to 3
 are sums, 4 and 5 rows of A, 6 and 7 columns of B. One configuration serves a whole function.
+
+A block of rows of A is read again for each panel, all of B passes by in between: its tiles are loaded with the hint not
+to keep them in the first cache, where the rows of A then stay.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from tessera.backends.cpu.values import Coord
 
 ROWS, WORDS = 16, 16  # of a tile
 UNROLL_STEPS = 4  # tiles along k without a loop
+STAYS = 32 << 10  # bytes of B that the first cache keeps
 CONFIG = "tile_config"
 
 
@@ -82,6 +86,7 @@ def _block(
             _tile(lo, "loadd", register, ptr, str(4 * p.n))
 
     em.choose(p.zero, clear, load)
+    passing = bool(p.steps) or sum(depth for *_, depth in p.terms) * p.n * 4 > STAYS
     for a, b, depth in p.terms:
         assert isinstance(b, Panels)
         step = WORDS if p.steps or depth > UNROLL_STEPS * WORDS else depth
@@ -90,17 +95,19 @@ def _block(
                 k = lo.index(k0, step, 1 << 31 if p.steps else depth).shifted(inner)
                 lefts = [a.strided(lo, row.shifted(ROWS * i), k) for i in range(rows)]
                 right = b.row(lo, k, column, WORDS * columns)
-                _step(lo, name, lefts, right, columns)
+                _step(lo, name, lefts, right, columns, "loaddt1" if passing else "loadd")
     for register, ptr in sums:
         _tile(lo, "stored", register, ptr, str(4 * p.n))
 
 
-def _step(lo: Lowering, name: str, lefts: list[tuple[str, str]], right: str, columns: int) -> None:
-    """One tile along k."""
+def _step(
+    lo: Lowering, name: str, lefts: list[tuple[str, str]], right: str, columns: int, kind: str
+) -> None:
+    """One tile along k; `kind`: how tiles of B are loaded."""
     em, stride = lo.em, str(4 * WORDS * columns)
     for i, (ptr, distance) in enumerate(lefts):
         _tile(lo, "loadd", 4 + i, ptr, distance)
     for j in range(columns):
-        _tile(lo, "loadd", 6 + j, em.op(f"getelementptr i32, ptr {right}, i64 {WORDS * j}"), stride)
+        _tile(lo, kind, 6 + j, em.op(f"getelementptr i32, ptr {right}, i64 {WORDS * j}"), stride)
         for i in range(len(lefts)):
             em.call_here("void", name, f"i8 {2 * i + j}", f"i8 {4 + i}", f"i8 {6 + j}")
