@@ -89,6 +89,7 @@ declare i32 @PyDict_SetItem(ptr, ptr, ptr)
 declare ptr @PyDict_GetItemWithError(ptr, ptr)
 declare i32 @PyCallable_Check(ptr)
 declare void @Py_IncRef(ptr)
+declare i32 @PyType_IsSubtype(ptr, ptr)
 declare i32 @memcmp(ptr, ptr, i64)
 
 ; Two key words of a compile-time value; false: not one that can be compared natively.
@@ -222,7 +223,12 @@ truth1:
   ret i1 true
 arrays:
   %aok = call i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %size, ptr %place)
-  br i1 %aok, label %trim, label %no
+  br i1 %aok, label %trim, label %odd
+odd:
+  ; numpy.float64 is a float
+  %sub = call i32 @PyType_IsSubtype(ptr %t, ptr %float)
+  %isreal = icmp ne i32 %sub, 0
+  br i1 %isreal, label %real, label %no
 trim:
   ; alignment counts only by the default rules
   %isdefault1 = icmp eq i64 %m, MODE.DEFAULT
@@ -234,16 +240,6 @@ trim:
 
 convert:
   ; a number for a parameter whose annotation says the type: the launcher's own conversion, for one argument
-  %float1 = HEAD.float %d
-  %isfloat1 = icmp eq ptr %t, %float1
-  %true1 = HEAD.true %d
-  %tt1 = getelementptr i8, ptr %true1, i64 TYPE_OFFSET
-  %bool1 = load ptr, ptr %tt1
-  %isbool1 = icmp eq ptr %t, %bool1
-  %n1 = or i1 %isint, %isfloat1
-  %number = or i1 %n1, %isbool1
-  br i1 %number, label %number1, label %no
-number1:
   call void @llvm.memcpy.p0.p0.i64(ptr %mini, ptr %d, i64 HEADER_BYTES, i1 false)
   %ca = getelementptr i8, ptr %mini, i64 COUNT_OFFSET
   store i64 1, ptr %ca

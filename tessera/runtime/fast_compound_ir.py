@@ -1,8 +1,8 @@
 """The native code that takes arguments of several units, tuples and descriptors, as LLVM IR text.
 
-A tuple is a unit with its length and type, then its items. A descriptor of rank r is 1 + 2 r units, which all reach the
-binary: the base with its element type, the extents with those of the block, the strides; the first of these has
-padding and rounding in its key words.
+A tuple is a unit with its length and type, then its items, which are compile-time values where the parameter is one. A
+descriptor of rank r is 1 + 2 r units, which all reach the binary: the base with its element type, the extents with
+those of the block, the strides; the first of these has padding and rounding in its key words.
 """
 
 from __future__ import annotations
@@ -39,6 +39,15 @@ entry:
 no:
   ret i1 false
 one:
+  %m = and i64 %mode, 255
+  %ta = getelementptr i8, ptr %o, i64 TYPE_OFFSET
+  %t = load ptr, ptr %ta
+  %plain = HEAD.tuple %d
+  %isplain = icmp eq ptr %t, %plain
+  %constant = icmp eq i64 %m, MODE.CONSTANT
+  %values = and i1 %isplain, %constant
+  br i1 %values, label %tuple, label %single
+single:
   %key = CURSOR.key %c
   %slot = CURSOR.slot %c
   %size = CURSOR.size %c
@@ -49,12 +58,9 @@ done:
   call void @advance(ptr %c)
   ret i1 true
 several:
-  %m = and i64 %mode, 255
   %default = icmp eq i64 %m, MODE.DEFAULT
   br i1 %default, label %typed, label %no
 typed:
-  %ta = getelementptr i8, ptr %o, i64 TYPE_OFFSET
-  %t = load ptr, ptr %ta
   %window = HEAD.descriptor %d
   %iswindow = icmp eq ptr %t, %window
   br i1 %iswindow, label %descriptor, label %other
@@ -67,11 +73,12 @@ other:
   %istuple = icmp ne i64 %bit, 0
   br i1 %istuple, label %tuple, label %no
 tuple:
-  %tok = call i1 @tuple(ptr %d, ptr %o, ptr %t, ptr %c)
+  %tok = call i1 @tuple(ptr %d, ptr %o, ptr %t, i64 %m, ptr %c)
   ret i1 %tok
 }
 
-define internal i1 @tuple(ptr %d, ptr %o, ptr %t, ptr %c) nounwind {
+; `mode`: of the items.
+define internal i1 @tuple(ptr %d, ptr %o, ptr %t, i64 %mode, ptr %c) nounwind {
 entry:
   %za = getelementptr i8, ptr %o, i64 AFTER_TYPE
   %n = load i64, ptr %za
@@ -95,7 +102,7 @@ head:
 body:
   %xa = getelementptr ptr, ptr %items, i64 %i
   %x = load ptr, ptr %xa
-  %ok = call i1 @argument(ptr %d, ptr %x, i64 MODE.DEFAULT, ptr %c)
+  %ok = call i1 @argument(ptr %d, ptr %x, i64 %mode, ptr %c)
   %i1 = add i64 %i, 1
   br i1 %ok, label %head, label %no
 done:

@@ -168,11 +168,22 @@ def _pick(kinds: Iterable[Any], values: Iterable[Any], at: int, picks: list[int]
         if isinstance(kind, tuple):
             at = _pick(kind, x, at + 1, picks)
             continue
-        units = 1 + 2 * len(x.shape) if type(x) is TensorDescriptor and kind != "constexpr" else 1
-        if kind != "constexpr":
-            picks += range(at, at + units)
+        if kind == "constexpr":
+            at += _constant_units(x)
+            continue
+        units = 1 + 2 * len(x.shape) if type(x) is TensorDescriptor else 1
+        picks += range(at, at + units)
         at += units
     return at
+
+
+def _constant_units(x: Any) -> int:
+    return 1 + sum(map(_constant_units, x)) if type(x) is tuple else 1
+
+
+def _comparable(x: Any) -> bool:
+    """Whether native code tells compile-time values apart by the words that it makes of `x`."""
+    return all(map(_comparable, x)) if type(x) is tuple else isinstance(x, BY_IDENTITY)
 
 
 def _kept(values: Iterable[Any]) -> list[Any]:
@@ -284,7 +295,7 @@ class FastPath:
         start: Start,
     ) -> bool:
         constants = [v for v, constant in zip(values, self.constant, strict=True) if constant]
-        if not all(isinstance(v, BY_IDENTITY) for v in [*constants, *options.values()]):
+        if not all(map(_comparable, [*constants, *options.values()])):
             return False
         found = struct.unpack(f"={len(key) // 8}Q", key)
         if start.cuda and found[1] == 0 and start.context:

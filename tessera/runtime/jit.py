@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from operator import itemgetter
 from types import MethodType
 from typing import Any, NamedTuple, overload
 
@@ -21,13 +20,14 @@ from tessera.errors import ChangedGlobal, LaunchError
 from tessera.language.callable import JITCallable
 from tessera.runtime import specialization_data
 from tessera.runtime.async_compile import FutureKernel, active_mode
+from tessera.runtime.binding import DeviceCaches, Prepared, make_binder
 from tessera.runtime.cache import toolchain_fingerprint
 from tessera.runtime.cache_managers import kernel_cache
 from tessera.runtime.driver import Driver, driver, driver_named
 from tessera.runtime.fast_launch import FastPath, array_types, arrays_in, supported, units_of
 from tessera.runtime.interface import KernelInterface
 from tessera.runtime.overlap import violates
-from tessera.runtime.specialize import constants_and_attrs, flatten_runtime, specializer
+from tessera.runtime.specialize import constants_and_attrs
 
 FORBIDDEN_OPTIONS = {
     "device_type": "device_type option is deprecated; current target will be used",
@@ -55,89 +55,6 @@ class JitFunctionInfo(NamedTuple):
     jit_function: Any
 
 
-class _Prepared:
-    """How the launches of a compiled kernel pick their run-time arguments."""
-
-    __slots__ = ("kinds", "pick", "plain")
-
-    def __init__(self, kinds: tuple[Any, ...]):
-        self.kinds = kinds
-        # Without tuples and descriptors the run-time arguments are picked by position.
-        self.plain = all(isinstance(k, str) and not k.startswith("tensordesc") for k in kinds)
-        indices = [i for i, k in enumerate(kinds) if k != "constexpr"]
-        self.pick: Callable[[Any], Iterable[Any]]
-        if len(indices) == 1:
-            only = indices[0]
-            self.pick = lambda values: (values[only],)
-        else:
-            self.pick = itemgetter(*indices) if indices else lambda values: ()
-
-    def arguments(self, values: tuple[Any, ...]) -> Iterable[Any]:
-        return self.pick(values) if self.plain else flatten_runtime(self.kinds, values)
-
-
-class _KernelCache(dict[Any, Any]):
-    """Specialisation key → CompiledKernel. Emptying it makes the next launches look and compile again."""
-
-    def __init__(self, owner: JITFunction) -> None:
-        super().__init__()
-        self.owner = owner
-
-    def clear(self) -> None:
-        super().clear()
-        self.owner.forget_fast_path()
-
-    def __delitem__(self, key: Any) -> None:
-        super().__delitem__(key)
-        self.owner.forget_fast_path()
-
-
-class _DeviceCaches(dict[Any, tuple[Any, ...]]):
-    """Device → (kernel cache, prepared arguments, target, back end, binder); CUDA devices by index, others "cpu:0"."""
-
-    def __init__(self, owner: JITFunction) -> None:
-        super().__init__()
-        self.owner = owner
-
-    def __missing__(self, key: Any) -> tuple[Any, ...]:
-        name, index = ("cuda", key) if isinstance(key, int) else key.split(":")
-        chosen = driver.chosen
-        on = chosen if chosen is not None and chosen.name == name else driver_named(name)
-        if int(index) != on.get_current_device():
-            raise KeyError(f"device {key} is not the current one")
-        target = on.get_current_target()
-        binder = self.owner.create_binder()
-        found = self[key] = (_KernelCache(self.owner), {}, target, make_backend(target), binder)
-        return found
-
-    def clear(self) -> None:
-        super().clear()
-        self.owner.forget_fast_path()
-
-
-def _make_binder(
-    fn: JITCallable,
-) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]]:
-    """A function with the kernel's own signature that returns (argument values, specialisation pairs, options)."""
-    scope: dict[str, Any] = {}
-    parts: list[str] = []
-    keys: list[str] = []
-    for p in fn.params:
-        scope[f"s_{p.name}"] = specializer(p)
-        if p.has_default:
-            scope[f"d_{p.name}"] = p.default
-        parts.append(f"{p.name}=d_{p.name}" if p.has_default else p.name)
-        keys.append(f"s_{p.name}({p.name})")
-    names = [p.name for p in fn.params]
-    comma = "," if names else ""
-    text = (
-        f"def dynamic_func({', '.join([*parts, '**options'])}):\n"
-        f"    return ({', '.join(names)}{comma}), ({', '.join(keys)}{comma}), options\n"
-    )
-    exec(text, scope)
-    return scope["dynamic_func"]
-
-
 def _around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], None]]:
     """The launch hooks as native code calls them: (grid, stream, values) → metadata before, metadata after a launch."""
     before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
@@ -156,7 +73,9 @@ def _around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any],
 
 
 _UNPICKLED = frozenset(
-    ("__wrapped__", "_bind", "_fast", "_hash_lock", "_native", "binder", "device_caches", "signature")
+    (
+        "__wrapped__", "_bind", "_fast", "_hash_lock", "_native", "_unhooked", "binder", "device_caches", "signature",
+    )
 )  # fmt: skip
 
 
@@ -187,9 +106,10 @@ class JITFunction(JITCallable, KernelInterface):
         self.pre_run_hooks: list[Callable[..., None]] = []
         # The name of the compiled symbol, from a specialisation.
         self.repr: Callable[[Any], str] = repr if repr is not None else lambda _: fn.__name__
-        self.device_caches = _DeviceCaches(self)
+        self.device_caches = DeviceCaches(self)
         self._bind: Any = None
         self._fast: FastPath | None = None
+        self._unhooked: FastPath | None = None  # of launches whose pre-run hooks have run
         self._native: Any = None
         self._interpret = knobs.runtime.interpret
 
@@ -211,8 +131,8 @@ class JITFunction(JITCallable, KernelInterface):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.device_caches = _DeviceCaches(self)
-        self._bind = self._fast = self._native = None
+        self.device_caches = DeviceCaches(self)
+        self._bind = self._fast = self._unhooked = self._native = None
         if self.repr is None:
             self.repr = lambda _: self.__dict__["__name__"]
 
@@ -233,7 +153,7 @@ class JITFunction(JITCallable, KernelInterface):
     def create_binder(self) -> Any:
         if self._bind is None:
             self._check_parameters()
-            self._bind = _make_binder(self)
+            self._bind = make_binder(self)
         return self._bind
 
     def _check_parameters(self) -> None:
@@ -256,16 +176,29 @@ class JITFunction(JITCallable, KernelInterface):
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel | None:
         """Compile if needed and, unless `warmup`, launch. None if a cache hook vetoed the compilation."""
         if warmup:
+            self._run_hooks(args, kwargs)
             return self._launch(None, None, args, kwargs, warmup=True)
         return (self._native or self._start_native())(grid, *args, **kwargs)
 
     def _start_native(self) -> Any:
         """Make the builtin function that launches; its first call of each kind comes back to `_launch`."""
 
-        def fallback(
+        def complete(
             key: bytes | None, grid: Any, /, *args: Any, **kwargs: Any
         ) -> CompiledKernel | None:
             return self._launch(key, grid, args, kwargs)
+
+        def fallback(
+            key: bytes | None, grid: Any, /, *args: Any, **kwargs: Any
+        ) -> CompiledKernel | None:
+            if not self.pre_run_hooks:
+                return self._launch(key, grid, args, kwargs)
+            self._run_hooks(args, kwargs)
+            if self._fast is None:
+                return self._launch(None, grid, args, kwargs)
+            if self._unhooked is None:
+                self._unhooked = FastPath(self.params, [], complete)
+            return self._unhooked.launch(grid, *args, **kwargs)
 
         self.create_binder()
         if self._interpret or not supported():
@@ -275,10 +208,18 @@ class JITFunction(JITCallable, KernelInterface):
             self._native = self._fast.launch
         return self._native
 
+    def _run_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call the pre-run hooks, as the launch will see options."""
+        debug = bool(kwargs.get("debug", self.debug) or knobs.runtime.debug)
+        about = {"debug": debug, "instrumentation_mode": knobs.compilation.instrumentation_mode}
+        for hook in self.pre_run_hooks:
+            hook(*args, **{**kwargs, **about})
+
     def forget_fast_path(self) -> None:
         """Send the next launches through Python, where caches are looked up and hooks called."""
-        if self._fast is not None:
-            self._fast.clear()
+        for path in (self._fast, self._unhooked):
+            if path is not None:
+                path.clear()
 
     # --- the complete path ---------------------------------------------------------------------------------------
     def _launch(
@@ -291,8 +232,6 @@ class JITFunction(JITCallable, KernelInterface):
     ) -> Any:
         debug = kwargs.get("debug", self.debug) or knobs.runtime.debug
         mode = knobs.compilation.instrumentation_mode
-        for hook in self.pre_run_hooks:
-            hook(*args, **{**kwargs, "debug": bool(debug), "instrumentation_mode": mode})
         check = debug == "check" or knobs.runtime.check
         if debug or check:
             kwargs["debug"] = "check" if check else debug
@@ -315,7 +254,7 @@ class JITFunction(JITCallable, KernelInterface):
                 return None
         prepared = prepared_of.get(key)
         if prepared is None:
-            prepared = prepared_of[key] = _Prepared(tuple(p[0] for p in pairs))
+            prepared = prepared_of[key] = Prepared(tuple(p[0] for p in pairs))
         self._check_globals()
         if warmup:
             return compiled
@@ -375,7 +314,7 @@ class JITFunction(JITCallable, KernelInterface):
     def _start(
         self,
         kernel: CompiledKernel,
-        prepared: _Prepared,
+        prepared: Prepared,
         values: tuple[Any, ...],
         grid: Any,
         on: Driver,
@@ -397,7 +336,7 @@ class JITFunction(JITCallable, KernelInterface):
             leave(metadata)
 
     def _install(
-        self, key: bytes | None, values: Any, prepared: _Prepared, options: dict[str, Any], kernel: CompiledKernel,
+        self, key: bytes | None, values: Any, prepared: Prepared, options: dict[str, Any], kernel: CompiledKernel,
         on: Driver, device: int,
     ) -> None:  # fmt: skip
         """Let native code do the next such launch, if nothing but the launch itself is to be done."""
@@ -412,8 +351,9 @@ class JITFunction(JITCallable, KernelInterface):
         if knobs.runtime.launch_enter_hook or knobs.runtime.launch_exit_hook:
             enter, leave = _around(kernel)
             start = dataclasses.replace(start, enter=enter, leave=leave)
-        if self._fast is not None:
-            self._fast.install(
+        path = self._unhooked if self.pre_run_hooks else self._fast
+        if path is not None:
+            path.install(
                 key,
                 values,
                 units_of(prepared.kinds, values),

@@ -108,6 +108,110 @@ def test_nested_tuples_and_wrong_ones(monkeypatch: pytest.MonkeyPatch):
     np.testing.assert_array_equal(out, x * 2 + y * 3)
 
 
+@tessera.jit
+def affine(x, out, FACTORS: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i) * FACTORS[0] + FACTORS[1][0])
+
+
+def test_compile_time_tuples_stay_native(monkeypatch: pytest.MonkeyPatch):
+    count = Counter(affine, monkeypatch)
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    for turn in range(3):
+        for a, b in ((2, 3), (2, 4), (2, 4.0), (2.5, True), (1, 0)):
+            affine[(1,)](x, out, (a, (b, "name", tl.float32, None)), N=N)
+            np.testing.assert_array_equal(out, x * a + b)
+            affine[(1,)](x, out, FACTORS=(a, (b,)), N=N)
+            np.testing.assert_array_equal(out, x * a + b)
+        if turn == 0:
+            assert count.calls == 10  # 4 and 4.0 are different values
+            count.calls = 0
+    assert count.calls == 0
+    for b in (2**70, [5]):  # no words tell these apart
+        for _ in range(2):
+            affine[(1,)](x, out, (0, (5, b)), N=N)
+    assert count.calls == 4
+    many = tuple(range(100))  # more items than native code has room for
+    affine[(1,)](x, out, (2, (3, many)), N=N)
+    np.testing.assert_array_equal(out, x * 2 + 3)
+
+
+def test_compile_time_tuples_live_as_long_as_their_kernels():
+    x, out = np.zeros(N, np.float32), np.zeros(N, np.float32)
+    name = "".join(["a", "name"])
+    before = sys.getrefcount(name)
+    for _ in range(3):
+        affine[(1,)](x, out, (2, (3, name)), N=N)
+    assert sys.getrefcount(name) > before
+    affine.device_caches.clear()
+    gc.collect()
+    for _ in range(3):
+        affine[(1,)](x, out, (2, (3, name)), N=N)
+        np.testing.assert_array_equal(out, 3)
+
+
+@tessera.jit
+def numbers(x, out, scale, count: tl.int32, shift: tl.float32, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i, i < count, other=0.0) * scale + shift)
+
+
+def test_numpy_scalars_stay_native(monkeypatch: pytest.MonkeyPatch):
+    launches = Counter(numbers, monkeypatch)
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    for turn in range(3):
+        for count, shift in (
+            (np.int64(5), np.float32(1.5)), (np.uint8(16), np.float64(2.5)), (np.int32(1), np.float16(2)),
+        ):  # fmt: skip
+            numbers[(1,)](x, out, np.float64(0.5), count, shift, N=N)
+            want = np.where(np.arange(N) < count, x, 0) * np.float32(0.5) + np.float32(shift)
+            np.testing.assert_array_equal(out, want)
+        if turn == 0:
+            launches.calls = 0
+    assert launches.calls == 0
+    for wrong in ("5", None, object(), np.float32(5)):
+        with pytest.raises((TypeError, ValueError)):
+            numbers[(1,)](x, out, 0.5, wrong, 1.0, N=N)
+
+
+def test_pre_run_hooks_before_native_launches(monkeypatch: pytest.MonkeyPatch):
+    count = Counter(plus_one, monkeypatch)
+    x, out = np.arange(N, dtype=np.float32), np.zeros(N, np.float32)
+    seen: list[Any] = []
+
+    def hook(*args: Any, **kwargs: Any) -> None:
+        seen.append((len(args), kwargs))
+        args[1][:] = 0
+
+    grid = plus_one[(1,)]
+    for _ in range(3):
+        grid(x, out, N=N)
+    count.calls = 0
+    plus_one.add_pre_run_hook(hook)
+    try:
+        for turn in range(4):
+            grid(x, out, N=N)
+            np.testing.assert_array_equal(out, x + 1)
+            if turn == 0:
+                assert count.calls == 1
+        assert count.calls == 1
+        about = {"debug": False, "instrumentation_mode": "", "N": N}
+        assert seen == [(2, about)] * 4
+        plus_one.add_pre_run_hook(lambda *args, **kwargs: seen.clear())
+        grid(x, out, N=N)
+        assert not seen
+        plus_one.warmup(x, out, N=N, grid=(1,))
+        assert not seen
+        plus_one.pre_run_hooks.pop()
+        plus_one.warmup(x, out, N=N, grid=(1,))
+        assert len(seen) == 1
+    finally:
+        plus_one.pre_run_hooks.clear()
+    count.calls = 0
+    grid(x, out, N=N)
+    assert (len(seen), count.calls) == (1, 0)
+
+
 def test_descriptors_stay_native(monkeypatch: pytest.MonkeyPatch):
     count = Counter(window, monkeypatch)
     out = np.zeros((4, 16), np.float32)
@@ -212,7 +316,7 @@ def test_numbers_of_units():
         "i32",
     )
     found = units_of(kinds, (x, (5, 1, (0.5,)), descriptor, (1, 2), 3))
-    assert found == ([0, 2, 5, 6, 7, 8, 9, 10, 12], 13)
+    assert found == ([0, 2, 5, 6, 7, 8, 9, 10, 14], 15)
 
 
 # --- maps on a GPU that the test plays ---

@@ -1,0 +1,95 @@
+"""What a kernel function keeps of its launches: its binder, compiled kernels by device, how arguments are picked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from operator import itemgetter
+from typing import Any
+
+from tessera.compiler import make_backend
+from tessera.language.callable import JITCallable
+from tessera.runtime.driver import driver, driver_named
+from tessera.runtime.specialize import flatten_runtime, specializer
+
+
+class Prepared:
+    """How the launches of a compiled kernel pick their run-time arguments."""
+
+    __slots__ = ("kinds", "pick", "plain")
+
+    def __init__(self, kinds: tuple[Any, ...]):
+        self.kinds = kinds
+        # Without tuples and descriptors the run-time arguments are picked by position.
+        self.plain = all(isinstance(k, str) and not k.startswith("tensordesc") for k in kinds)
+        indices = [i for i, k in enumerate(kinds) if k != "constexpr"]
+        self.pick: Callable[[Any], Iterable[Any]]
+        if len(indices) == 1:
+            only = indices[0]
+            self.pick = lambda values: (values[only],)
+        else:
+            self.pick = itemgetter(*indices) if indices else lambda values: ()
+
+    def arguments(self, values: tuple[Any, ...]) -> Iterable[Any]:
+        return self.pick(values) if self.plain else flatten_runtime(self.kinds, values)
+
+
+class KernelCache(dict[Any, Any]):
+    """Specialisation key → CompiledKernel. Emptying it makes the next launches look and compile again."""
+
+    def __init__(self, owner: Any) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def clear(self) -> None:
+        super().clear()
+        self.owner.forget_fast_path()
+
+    def __delitem__(self, key: Any) -> None:
+        super().__delitem__(key)
+        self.owner.forget_fast_path()
+
+
+class DeviceCaches(dict[Any, tuple[Any, ...]]):
+    """Device → (kernel cache, prepared arguments, target, back end, binder); CUDA devices by index, others "cpu:0"."""
+
+    def __init__(self, owner: Any) -> None:
+        super().__init__()
+        self.owner = owner
+
+    def __missing__(self, key: Any) -> tuple[Any, ...]:
+        name, index = ("cuda", key) if isinstance(key, int) else key.split(":")
+        chosen = driver.chosen
+        on = chosen if chosen is not None and chosen.name == name else driver_named(name)
+        if int(index) != on.get_current_device():
+            raise KeyError(f"device {key} is not the current one")
+        target = on.get_current_target()
+        binder = self.owner.create_binder()
+        found = self[key] = (KernelCache(self.owner), {}, target, make_backend(target), binder)
+        return found
+
+    def clear(self) -> None:
+        super().clear()
+        self.owner.forget_fast_path()
+
+
+def make_binder(
+    fn: JITCallable,
+) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]]:
+    """A function with the kernel's own signature that returns (argument values, specialisation pairs, options)."""
+    scope: dict[str, Any] = {}
+    parts: list[str] = []
+    keys: list[str] = []
+    for p in fn.params:
+        scope[f"s_{p.name}"] = specializer(p)
+        if p.has_default:
+            scope[f"d_{p.name}"] = p.default
+        parts.append(f"{p.name}=d_{p.name}" if p.has_default else p.name)
+        keys.append(f"s_{p.name}({p.name})")
+    names = [p.name for p in fn.params]
+    comma = "," if names else ""
+    text = (
+        f"def dynamic_func({', '.join([*parts, '**options'])}):\n"
+        f"    return ({', '.join(names)}{comma}), ({', '.join(keys)}{comma}), options\n"
+    )
+    exec(text, scope)
+    return scope["dynamic_func"]
