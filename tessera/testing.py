@@ -221,7 +221,7 @@ def _data_frame(table: _Table) -> Any:
 
 def _write_csv(table: _Table, directory: str) -> None:
     path = os.path.join(directory, f"{table.bench.plot_name}.csv")
-    with open(path, "w", newline="") as file:
+    with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(table.columns())
         writer.writerows(table.rows())
@@ -234,7 +234,7 @@ def _write_html(tables: Sequence[_Table], directory: str) -> None:
         if os.path.exists(os.path.join(directory, f"{name}.png")):
             lines.append(f'<img src="{name}.png"/>')
         lines.append(f'<p><a href="{name}.csv">{name}</a></p>')
-    with open(os.path.join(directory, "results.html"), "w") as file:
+    with open(os.path.join(directory, "results.html"), "w", encoding="utf-8") as file:
         file.write("\n".join([*lines, "</body></html>", ""]))
 
 

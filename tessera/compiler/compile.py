@@ -16,12 +16,20 @@ from typing import Any, Protocol
 
 from tessera.backends.compiler import Backend, GPUTarget, Options
 from tessera.backends.plugins import plugin, plugin_names
+from tessera.compiler.dumps import (
+    dump,
+    locate,
+    located_level,
+    override_text,
+    read_product,
+    replacement,
+)
 from tessera.compiler.kernel import CompiledKernel
-from tessera.compiler.source import ALIASES, ASTSource, IRSource, TextSource
+from tessera.compiler.source import ASTSource, IRSource, TextSource
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
-from tessera.errors import InternalError, LaunchError, Loc, OutOfResources, TesseraError
-from tessera.ir import Module, parse_module, print_module, print_with_lines
+from tessera.errors import InternalError, LaunchError, OutOfResources, TesseraError
+from tessera.ir import Module, print_module
 
 # By name; those given as "module:class" are imported when a kernel is first compiled for them.
 BACKENDS: dict[str, type[Backend] | str] = {
@@ -65,6 +73,8 @@ def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> 
         return
     backend = make_backend(target)
     parsed = backend.parse_options(options)
+    if parsed.ir_override:
+        return
     backend.check_fit(lambda: src.make_ir(parsed), parsed)
 
 
@@ -78,6 +88,7 @@ def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str =
         backend.toolchain(),
         toolchain,
         repr(knobs.cache_key_values()),
+        override_text(options),
         *((str(inspect()[1]),) if inspect is not None else ()),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -194,10 +205,14 @@ def compile_stages(
         if shared_limit is not None and metadata["shared"] > shared_limit:
             raise OutOfResources(metadata["shared"], shared_limit, "shared memory")
         timings.append((name, time.perf_counter() - start))
-        if isinstance(product, Module) and name == _located_level():
-            _locate(product, name, src.name, key)
+        if isinstance(product, Module) and name == located_level():
+            locate(product, name, src.name, key)
         products[name] = print_module(product) if isinstance(product, Module) else product
-        product, products[name] = _inspect(product, products[name], name, src.name, key)
+        if knobs.compilation.dump_ir:
+            dump(products[name], name, src.name, key)
+        given = replacement(name, src.name, key, options)
+        if given is not None:
+            product, products[name] = read_product(given, product)
     if knobs.compilation.time:
         _print_timings(src.name, timings, metadata)
     metadata["timings"] = {"stages": timings}
@@ -206,38 +221,6 @@ def compile_stages(
 
 def _source_text(src: Any) -> str:
     return src.fn.src if isinstance(src, ASTSource) else src.text
-
-
-def _inspect(product: Any, shown: Any, stage: str, name: str, key: str) -> tuple[Any, Any]:
-    """Dump a stage's product, or replace it by what the user put in the override directory."""
-    if knobs.compilation.dump_ir:
-        folder = Path(str(knobs.cache.dump_dir)) / key
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{name}.{stage}"
-        path.write_bytes(shown) if isinstance(shown, bytes) else path.write_text(shown)
-    if knobs.compilation.override:
-        path = Path(str(knobs.cache.override_dir)) / key / f"{name}.{stage}"
-        if path.exists():
-            data: Any = path.read_bytes() if isinstance(shown, bytes) else path.read_text()
-            return (parse_module(data) if isinstance(product, Module) else data), data
-    return product, shown
-
-
-def _located_level() -> str | None:
-    """The level of IR that line information is to refer to, if not the kernel's source."""
-    level = knobs.compilation.use_ir_loc
-    return ALIASES.get(level, level) if level is not None else None
-
-
-def _locate(module: Module, level: str, name: str, key: str) -> None:
-    """Write the module into the folder of dumps and let the ops' locations be their lines there."""
-    folder = Path(str(knobs.cache.dump_dir)) / key
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.{level}"
-    text, lines = print_with_lines(module)
-    path.write_text(text, encoding="utf-8")
-    for op, line in lines.items():
-        op.loc = Loc(str(path.absolute()), line, function=name)
 
 
 def _broken(stage: str, backend: Backend, e: Exception) -> InternalError:
@@ -260,7 +243,7 @@ def _leave_reproducer(
     """Write the input of the failing stage and the command that runs it again; say where."""
     folder = Path(tempfile.mkdtemp(prefix="tessera-reproducer-"))
     path = folder / f"input.{level}"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     defaults = asdict(backend.parse_options({}))
     given = {k: v for k, v in asdict(options).items() if v != defaults[k] and k != "target"}
     target = backend.target
@@ -268,7 +251,8 @@ def _leave_reproducer(
         "from tessera.compiler import compile; from tessera.backends.compiler import GPUTarget; "
         f"compile({str(path)!r}, GPUTarget({target.backend!r}, {target.arch!r}, {target.warp_size}), {given!r})"
     )
-    (folder / "command.txt").write_text(f"{sys.executable} -c {shlex.quote(code)}\n")
+    command = f"{sys.executable} -c {shlex.quote(code)}\n"
+    (folder / "command.txt").write_text(command, encoding="utf-8")
     error.note(f"reproducer: {folder}")
 
 

@@ -104,7 +104,7 @@ class IRSource:
         self.path = Path(path)
         suffix = self.path.suffix.removeprefix(".")
         self.ext = ALIASES.get(suffix, suffix)
-        self.text = self.path.read_text()
+        self.text = self.path.read_text(encoding="utf-8")
         self.module = parse_module(self.text) if self.ext in ("tir", "gir") else None
         self.name = self._name()
 

@@ -15,10 +15,12 @@ launches look the winner up.
 from __future__ import annotations
 
 import importlib
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
+from threading import RLock, get_ident
 from typing import Any
 
 from tessera.compiler import make_backend
@@ -40,71 +42,19 @@ from tessera.runtime.heuristics import Heuristics
 from tessera.runtime.interface import KernelInterface, innermost_function
 from tessera.runtime.tensors import clone, copy_into, fill_zero
 from tessera.runtime.tuning_check import Checker, arrays_of
+from tessera.runtime.tuning_config import Config
 from tessera.runtime.tuning_progress import Progress
 
 QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
-LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 # A config that cannot be built, or not in time, or does not fit is slow, not wrong.
 UNFIT = (OutOfResources, CompileTimeAssertionFailure, CompilationTimeout, PTXASError)
 FAILED = [float("inf")] * 3
+_TUNING = [RLock()]
+os.register_at_fork(after_in_child=lambda: _TUNING.__setitem__(0, RLock()))
 
 
 class TuningWarning(UserWarning):
     """A config was left out for a reason that its author should know."""
-
-
-class Config:
-    """One choice of meta-parameters: values for constexpr parameters and launch options.
-
-    `pre_hook(args_by_name)` runs before every launch with this config. Options that are None are left to the target.
-    """
-
-    def __init__(
-        self,
-        kwargs: Mapping[str, Any],
-        num_warps: int | None = 4,
-        num_stages: int | None = 3,
-        num_ctas: int | None = 1,
-        maxnreg: int | None = None,
-        pre_hook: Callable[[dict[str, Any]], Any] | None = None,
-        ir_override: str | None = None,
-    ) -> None:
-        self.kwargs: dict[str, Any] = dict(kwargs)
-        self.num_warps = num_warps
-        self.num_stages = num_stages
-        self.num_ctas = num_ctas
-        self.maxnreg = maxnreg
-        self.pre_hook = pre_hook
-        self.ir_override = ir_override
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # Pickles of older versions lack the newer options.
-        self.__init__(state.get("kwargs", {}))
-        self.__dict__.update(state)
-
-    def all_kwargs(self) -> dict[str, Any]:
-        """The keyword arguments this config adds to a launch."""
-        options = {name: getattr(self, name) for name in LAUNCH_OPTIONS}
-        return {**self.kwargs, **{name: v for name, v in options.items() if v is not None}}
-
-    def __str__(self) -> str:
-        shown = [f"{name}: {value}" for name, value in self.kwargs.items()]
-        shown += [f"{name}: {getattr(self, name)}" for name in LAUNCH_OPTIONS[:4]]
-        return ", ".join(shown)
-
-    def __repr__(self) -> str:
-        return f"Config({self})"
-
-    def identity(self, idle: Sequence[str] = ()) -> tuple[Any, ...]:
-        """What makes a config another one, but for the options `idle`."""
-        kept = sorted(item for item in self.all_kwargs().items() if item[0] not in idle)
-        return (*kept, self.pre_hook)
-
-    def __hash__(self) -> int:
-        return hash(self.identity())
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Config) and self.identity() == other.identity()
 
 
 class Autotuner(KernelInterface):
@@ -158,24 +108,36 @@ class Autotuner(KernelInterface):
         self.bench_time = 0.0
         self.wrong_configs: list[Config] = []
         self.unfit_configs: dict[Config, str] = {}
-        self.nargs: dict[str, Any] | None = None
+        self._nargs: dict[int, dict[str, Any]] = {}  # of launches under way, by thread
         self._arguments: dict[
             int, tuple[Config, dict[str, Any]]
         ] = {}  # what a config adds to a launch
         self.restore_copies: dict[str, Any] = {}
 
     # --- launching ------------------------------------------------------------------------------------
+    @property
+    def nargs(self) -> dict[str, Any] | None:
+        """The positional arguments of the launch that this thread is at, by name."""
+        return self._nargs.get(get_ident())
+
+    @nargs.setter
+    def nargs(self, named: dict[str, Any] | None) -> None:
+        if named is None:
+            self._nargs.pop(get_ident(), None)
+        else:
+            self._nargs[get_ident()] = named
+
     def run(self, *args: Any, **kwargs: Any) -> Any:
         """Launch with the best config for these arguments, measuring first where none is known."""
         if kwargs.get("warmup"):
             del kwargs["warmup"]
             return self.warmup(*args, **kwargs)
-        self.nargs = dict(zip(self.arg_names, args))
+        named = self.nargs = dict(zip(self.arg_names, args))
         try:
             config = self._choose(args, kwargs)
             self.best_config = config
             if config.pre_hook is not None:
-                config.pre_hook({**self.nargs, **kwargs, **config.all_kwargs()})
+                config.pre_hook({**named, **kwargs, **config.all_kwargs()})
             known = self._arguments.get(id(config))
             if known is None or known[0] is not config:
                 known = self._arguments[id(config)] = (config, config.all_kwargs())
@@ -199,7 +161,10 @@ class Autotuner(KernelInterface):
             return self.configs[0]
         key = self._key(kwargs)
         config = self.cache.get(key)
-        return config if config is not None else self._tune(key, args, kwargs)
+        if config is None:
+            with _TUNING[0]:  # timings of two at a time would be wrong; and what trials share
+                config = self.cache.get(key) or self._tune(key, args, kwargs)
+        return config
 
     def _key(self, kwargs: dict[str, Any]) -> tuple[Any, ...]:
         """Values of the `key` parameters that were passed, the element type of every array argument, and the device's

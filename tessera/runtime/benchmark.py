@@ -62,7 +62,7 @@ def device_name() -> str:
     if torch is not None:
         return str(torch.cuda.get_device_name())
     try:
-        with open("/proc/cpuinfo") as info:
+        with open("/proc/cpuinfo", errors="replace") as info:
             model = next((line for line in info if line.startswith("model name")), "")
     except OSError:
         model = ""

@@ -93,7 +93,7 @@ class FileCacheManager(CacheManager):
         index = self._path(f"__grp__{filename}")
         if not index.exists():
             return None
-        names = json.loads(index.read_text())["child_paths"]
+        names = json.loads(index.read_text(encoding="utf-8"))["child_paths"]
         return {name: path for name, path in names.items() if os.path.exists(path)}
 
     def put_group(self, filename: str, group: dict[str, str]) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.pool import get_pool, launch_address
+from tessera.backends.cpu.pool_ir import OUT_OF_MEMORY, TOO_MANY_PROGRAMS
 from tessera.backends.cpu.target import lacking
 from tessera.backends.llvm.binding import link_object
 from tessera.backends.plugins import plugin, plugin_names
@@ -199,7 +200,11 @@ def _cpu_failure(kernel: CompiledKernel, status: int) -> Exception:
     messages: list[str] = getattr(kernel.metadata, "assertions", None) or []
     if 0 < status <= len(messages):
         return DeviceAssertionError(f"assertion failed in {kernel.name}: {messages[status - 1]}")
-    return LaunchError(f"kernel {kernel.name} ended with status {status}")
+    why = {
+        OUT_OF_MEMORY: "found no memory for its scratch",
+        TOO_MANY_PROGRAMS: "was not run: its grid has 2^63 programs or more",
+    }.get(status, f"ended with status {status}")
+    return LaunchError(f"kernel {kernel.name} {why}")
 
 
 class InterpreterDriver(Driver):

@@ -21,6 +21,7 @@ from tessera.errors import TesseraError
 from tessera.runtime.benchmark import device_name
 
 FORMAT = 2
+LONGEST_NAME = 50  # of a kernel, in the name of its file: at most 200 bytes
 Times = dict[str, list[float]]
 
 
@@ -41,13 +42,13 @@ def folder() -> str:
 def path_for(name: str, source: str, key: Sequence[Any]) -> str:
     identity = json.dumps([FORMAT, source, [repr(k) for k in key], device_name()])
     digest = hashlib.sha256(identity.encode()).hexdigest()
-    return os.path.join(folder(), f"{name}-{digest[:32]}.json")
+    return os.path.join(folder(), f"{name[:LONGEST_NAME]}-{digest[:32]}.json")
 
 
 def read(path: str) -> Times:
     """Times by config; empty when the file is absent or damaged."""
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             content: Any = json.load(file)
         return _checked(content["timings"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -77,7 +78,7 @@ def _publish(path: str, content: Any) -> None:
         os.makedirs(directory, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=directory, suffix=".tmp")
         try:
-            with os.fdopen(handle, "w") as file:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump(content, file, indent=1)
             os.replace(temporary, path)
         except BaseException:
@@ -92,9 +93,9 @@ def export(path: str) -> int:
     if os.path.isdir(folder()):
         for name in sorted(os.listdir(folder())):
             if name.endswith(".json") and read(os.path.join(folder(), name)):
-                with open(os.path.join(folder(), name)) as file:
+                with open(os.path.join(folder(), name), encoding="utf-8") as file:
                     entries[name.removesuffix(".json")] = json.load(file)
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8") as file:
         json.dump({"format": FORMAT, "results": entries}, file, indent=1, sort_keys=True)
         file.write("\n")
     return len(entries)
@@ -103,7 +104,7 @@ def export(path: str) -> int:
 def load(path: str) -> int:
     """Add the results of a lockfile to those on disk; returns how many. TesseraError if the file is none."""
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             content = json.load(file)
         entries = content["results"]
         if content["format"] != FORMAT:

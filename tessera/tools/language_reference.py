@@ -110,7 +110,7 @@ def run(name: str, target: str = "interpreter") -> np.ndarray:
     """The elements of the example's result, as fp64."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"example_{name}.py"
-        path.write_text(source(name))
+        path.write_text(source(name), encoding="utf-8")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
@@ -201,8 +201,8 @@ def main(args: list[str]) -> int:
     path = Path(paths[0] if paths else "docs/language.md")
     text = document()
     if check:
-        return 0 if path.exists() and path.read_text() == text else 1
-    path.write_text(text)
+        return 0 if path.exists() and path.read_text(encoding="utf-8") == text else 1
+    path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -134,7 +134,8 @@ def test_graphs_of_each_device():
             run(x, out)
             torch.cuda.synchronize()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            # torch's own stream for captures is one of the device that captured first
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream()):
                 run(x, out)
                 run(out, x)
             start = x.clone()

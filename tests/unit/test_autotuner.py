@@ -12,9 +12,10 @@ import pytest
 
 from tessera.config import knobs
 from tessera.errors import AutotunerError, OutOfResources
-from tessera.runtime.autotuner import Autotuner, Config, autotune
+from tessera.runtime.autotuner import Autotuner, autotune
 from tessera.runtime.heuristics import heuristics
 from tessera.runtime.interface import KernelInterface
+from tessera.runtime.tuning_config import Config
 
 
 @pytest.fixture(autouse=True)

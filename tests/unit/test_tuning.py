@@ -19,11 +19,12 @@ from tessera.compiler import ASTSource, compile_stages, make_backend
 from tessera.config import knobs
 from tessera.errors import OutOfResources, TesseraError
 from tessera.runtime import autotuner, tuning_store
-from tessera.runtime.autotuner import Config, TuningWarning, autotune
+from tessera.runtime.autotuner import TuningWarning, autotune
 from tessera.runtime.compile_workers import CompileWorkers, Worker, WorkerDied
 from tessera.runtime.heuristics import heuristics
 from tessera.runtime.tensors import agree
 from tessera.runtime.tuning_check import Checker
+from tessera.runtime.tuning_config import Config
 from tessera.tools import cli
 
 

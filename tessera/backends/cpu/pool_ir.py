@@ -48,6 +48,7 @@ LARGE_PAGE, MADV_HUGEPAGE = 2 << 20, 14
 STACK_BYTES = 16 << 20  # kernels keep tile buffers on the stack; only touched pages cost memory
 CHUNKS_PER_THREAD = 8
 OUT_OF_MEMORY = -12
+TOO_MANY_PROGRAMS = -75  # 2^63 or more
 
 PAUSE = {
     "x86_64": ("declare void @llvm.x86.sse2.pause()", "call void @llvm.x86.sse2.pause()", 202),
@@ -67,6 +68,7 @@ declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare ptr @aligned_alloc(i64, i64)
 declare i32 @madvise(ptr, i64, i32)
 declare void @free(ptr)
+declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 PAUSE_DECLARATION
 
@@ -235,7 +237,7 @@ define i32 @tessera_pool_threads(ptr %p) nounwind {
   ret i32 %t
 }
 
-; Run fn over the whole grid; returns what the kernel stored into *status, or OUT_OF_MEMORY.
+; Run fn over the whole grid; returns what the kernel stored into *status, OUT_OF_MEMORY or TOO_MANY_PROGRAMS.
 define i32 @tessera_pool_launch(ptr %p, ptr %fn, ptr %args, i32 %gx, i32 %gy, i32 %gz, i64 %scratch) nounwind {
 entry:
   %c = alloca %ctx, align 8
@@ -244,7 +246,13 @@ entry:
   %y = zext i32 %gy to i64
   %z = zext i32 %gz to i64
   %xy = mul i64 %x, %y
-  %n = mul i64 %xy, %z
+  %product = call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %xy, i64 %z)
+  %n = extractvalue { i64, i1 } %product, 0
+  %over = extractvalue { i64, i1 } %product, 1
+  br i1 %over, label %endless, label %counted
+endless:
+  ret i32 TOO_MANY_PROGRAMS
+counted:
   %empty = icmp eq i64 %n, 0
   br i1 %empty, label %nothing, label %take
 nothing:
@@ -424,6 +432,7 @@ def pool_ir(spins: int) -> str:
         ("STACK_BYTES", str(STACK_BYTES)),
         ("CHUNKS_PER_THREAD", str(CHUNKS_PER_THREAD)),
         ("OUT_OF_MEMORY", str(OUT_OF_MEMORY)),
+        ("TOO_MANY_PROGRAMS", str(TOO_MANY_PROGRAMS)),
     ):
         text = text.replace(name, value)
     return text

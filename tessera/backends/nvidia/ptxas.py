@@ -141,7 +141,9 @@ def version(path: str | None = None) -> str:
 
 @lru_cache(maxsize=16)
 def _version(path: str, mtime: int, size: int) -> str:
-    result = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [path, "--version"], capture_output=True, text=True, errors="replace", check=False
+    )
     found = re.search(r"\bV(\d+(?:\.\d+)+)", result.stdout)
     if result.returncode or found is None:
         raise ToolNotFound(f"{path} --version failed: {(result.stderr or result.stdout).strip()}")
@@ -264,7 +266,7 @@ def disassemble(cubin: bytes, options: Sequence[str] = ()) -> str:
         path = os.path.join(folder, "kernel.cubin")
         Path(path).write_bytes(cubin)
         result = subprocess.run(
-            [tool, *arguments, path], capture_output=True, text=True, check=False
+            [tool, *arguments, path], capture_output=True, text=True, errors="replace", check=False
         )
     if result.returncode != 0:
         raise PTXASError(

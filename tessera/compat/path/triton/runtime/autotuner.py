@@ -2,9 +2,10 @@
 
 from tessera.compat.absent import absent
 from tessera.runtime import autotuner as _autotuner
-from tessera.runtime.autotuner import Autotuner, Config, autotune
+from tessera.runtime.autotuner import Autotuner, autotune
 from tessera.runtime.heuristics import Heuristics, heuristics
 from tessera.runtime.interface import KernelInterface
+from tessera.runtime.tuning_config import Config
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 
 __all__ = [

@@ -1,0 +1,63 @@
+"""One choice of meta-parameters for a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
+
+
+class Config:
+    """One choice of meta-parameters: values for constexpr parameters and launch options.
+
+    `pre_hook(args_by_name)` runs before every launch with this config. Options that are None are left to the target.
+    """
+
+    def __init__(
+        self,
+        kwargs: Mapping[str, Any],
+        num_warps: int | None = 4,
+        num_stages: int | None = 3,
+        num_ctas: int | None = 1,
+        maxnreg: int | None = None,
+        pre_hook: Callable[[dict[str, Any]], Any] | None = None,
+        ir_override: str | None = None,
+    ) -> None:
+        self.kwargs: dict[str, Any] = dict(kwargs)
+        self.num_warps = num_warps
+        self.num_stages = num_stages
+        self.num_ctas = num_ctas
+        self.maxnreg = maxnreg
+        self.pre_hook = pre_hook
+        self.ir_override = ir_override
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Pickles of older versions lack the newer options.
+        self.__init__(state.get("kwargs", {}))
+        self.__dict__.update(state)
+
+    def all_kwargs(self) -> dict[str, Any]:
+        """The keyword arguments this config adds to a launch."""
+        options = {name: getattr(self, name) for name in LAUNCH_OPTIONS}
+        return {**self.kwargs, **{name: v for name, v in options.items() if v is not None}}
+
+    def __str__(self) -> str:
+        shown = [f"{name}: {value}" for name, value in self.kwargs.items()]
+        shown += [f"{name}: {getattr(self, name)}" for name in LAUNCH_OPTIONS[:4]]
+        shown += [f"ir_override: {self.ir_override}"] if self.ir_override is not None else []
+        return ", ".join(shown)
+
+    def __repr__(self) -> str:
+        return f"Config({self})"
+
+    def identity(self, idle: Sequence[str] = ()) -> tuple[Any, ...]:
+        """What makes a config another one, but for the options `idle`."""
+        kept = sorted(item for item in self.all_kwargs().items() if item[0] not in idle)
+        return (*kept, self.pre_hook)
+
+    def __hash__(self) -> int:
+        return hash(self.identity())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.identity() == other.identity()
