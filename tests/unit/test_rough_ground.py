@@ -1,4 +1,4 @@
-"""Where processes live badly: odd locales, no room on the disk, folders that go away, absurd names, grids and threads."""
+"""Where processes live badly: odd locales, full disks, folders that go away, absurd names, endless grids, threads."""
 
 from __future__ import annotations
 
