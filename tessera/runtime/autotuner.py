@@ -146,15 +146,22 @@ class Autotuner(KernelInterface):
             self.nargs = None
 
     def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Compile every config that pruning leaves, launching none; returns the compiled kernels."""
+        """Compile every config that pruning leaves, launching none; returns the compiled kernels of those that fit."""
         self.nargs = dict(zip(self.arg_names, args))
+        made: list[Any] = []
+        self.unfit_configs = {}
+        configs = self.prune_configs(kwargs)
         try:
-            return [
-                self.fn.warmup(*args, **kwargs, **config.all_kwargs())
-                for config in self.prune_configs(kwargs)
-            ]
+            for config in configs:
+                try:
+                    made.append(self.fn.warmup(*args, **kwargs, **config.all_kwargs()))
+                except UNFIT as error:
+                    self._leave_out(config, error)
+                    if len(self.unfit_configs) == len(configs):
+                        raise
         finally:
             self.nargs = None
+        return made
 
     def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
         if len(self.configs) == 1:

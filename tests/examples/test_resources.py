@@ -223,6 +223,12 @@ def test_all_configs_pruned(compiled: list[int]) -> None:
     with pytest.raises(OutOfResources, match="shared memory"):
         kernel[(1,)](a, a, np.zeros(1 << 14, np.float32), M=128, N=128)
     assert len(kernel.unfit_configs) == 2
+    with pytest.raises(OutOfResources, match="shared memory"):
+        kernel.warmup(a, a, np.zeros(1 << 14, np.float32), M=128, N=128, grid=(1,))
+    some = tuned(configs(512, 32)).warmup(
+        a, a, np.zeros(1 << 14, np.float32), M=128, N=128, grid=(1,)
+    )
+    assert [k.src.constants[5,] for k in some] == [32]
 
 
 def test_nothing_is_pruned_for_a_run_on_the_host(compiled: list[int]) -> None:
