@@ -332,6 +332,14 @@ class HostPointerError(LaunchError, ValueError):
     help = "move the tensor to the device with `.cuda()`, or run the kernel on the CPU backend"
 
 
+class ForeignPointerError(LaunchError, ValueError):
+    code = "foreign-pointer"
+    template = "An array on device {device!r} cannot be accessed from the {place}"
+    help = (
+        "move all arrays of a launch to one device; the first of them decides where the kernel runs"
+    )
+
+
 class SpecializationError(LaunchError, TypeError):
     code = "argument-type"
     template = "failed to specialize argument of type: {type}"

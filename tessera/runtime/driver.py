@@ -20,7 +20,13 @@ from tessera.backends.llvm.binding import link_object
 from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import DRIVER_FOR, CompiledKernel
 from tessera.config import epoch, knobs
-from tessera.errors import DeviceAssertionError, HostPointerError, LaunchError, NoDeviceError
+from tessera.errors import (
+    DeviceAssertionError,
+    ForeignPointerError,
+    HostPointerError,
+    LaunchError,
+    NoDeviceError,
+)
 from tessera.ir import parse_module, unpack_locations
 from tessera.runtime import cuda
 from tessera.runtime.benchmark import L2_BYTES, do_bench
@@ -161,6 +167,13 @@ class CpuDriver(Driver):
         kernel.launcher = checked_launcher(kernel, start) if checked else launch
         kernel.module = code
 
+    def address(self, x: Any) -> Any:
+        _refuse(x, "cpu", "CPU")
+        foreign = hasattr(x, "__cuda_array_interface__") or (speaks_dlpack(x) and on_cuda(x))
+        if foreign and not is_numpy(x):
+            raise ForeignPointerError(device="cuda", place="CPU")
+        return super().address(x)
+
     def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
         """A checked build wants the arrays, whose extents it checks."""
         return args if kernel.metadata.debug == "check" else super().arguments(kernel, args)
@@ -189,6 +202,13 @@ class CpuDriver(Driver):
             config=getattr(kernel.metadata, "scratch_bytes", 0), pool=get_pool(knobs.runtime.num_threads).handle,
             stream=None, device=0, fail=fail, keep=kernel.module,
         )  # fmt: skip
+
+
+def _refuse(x: Any, kind: str, place: str) -> None:
+    """ForeignPointerError for a tensor on a device that is not of the kind named, where it tells."""
+    found = getattr(getattr(x, "device", None), "type", kind)
+    if found != kind:
+        raise ForeignPointerError(device=str(x.device), place=place)
 
 
 def _trusting(x: Any) -> tuple[int, int]:
@@ -356,6 +376,8 @@ class CudaDriver(Driver):
     def address(self, x: Any) -> Any:
         if is_numpy(x):
             raise HostPointerError(name=f"(a NumPy array of {x.dtype})", help=HOST_HELP)
+        if getattr(getattr(x, "device", None), "type", None) == "meta":
+            _refuse(x, "cuda", "GPU")
         # `data_ptr` first: torch raises for the array interface of element types that NumPy lacks (fp8).
         if not hasattr(x, "data_ptr") and hasattr(x, "__cuda_array_interface__"):
             return address_of_array(x)

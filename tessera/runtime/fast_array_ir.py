@@ -204,7 +204,10 @@ sized:
   %most = or i64 %n, AT_MOST
   store i64 %most, ptr %size
   %negative = icmp slt i64 %n, 0
-  br i1 %negative, label %bad, label %done
+  %some = icmp sgt i64 %n, 0
+  %vacant = and i1 %zero, %some  ; without memory: a meta tensor
+  %odd = or i1 %negative, %vacant
+  br i1 %odd, label %bad, label %done
 done:
   ret i1 true
 }

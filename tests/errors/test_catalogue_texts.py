@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -151,6 +151,18 @@ def odd_warps(patch: pytest.MonkeyPatch, folder: Path) -> None:
 )
 def foreign_specialization(patch: pytest.MonkeyPatch, folder: Path) -> None:
     scaled.preload('{"name": "other.kernel", "target": [], "kinds": [], "keys": [], "options": {}}')
+
+
+@case(
+    errors.ForeignPointerError,
+    """
+    error[foreign-pointer]: An array on device 'cuda' cannot be accessed from the CPU
+      = help: move all arrays of a launch to one device; the first of them decides where the kernel runs
+""",
+)
+def array_of_a_gpu(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    array = SimpleNamespace(__cuda_array_interface__={"data": (16, False), "typestr": "<f4"})
+    driver_named("cpu").address(array)
 
 
 @case(

@@ -13,7 +13,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera import knobs
-from tessera.errors import HostPointerError
+from tessera.errors import ForeignPointerError, HostPointerError
 from tessera.runtime.array_types import array_types
 from tessera.runtime.cuda import CudaError
 from tessera.tools.tensor_descriptor import TensorDescriptor
@@ -211,7 +211,7 @@ def test_launches_wait_for_their_stream_only():
     torch.cuda.synchronize()
     for _ in range(3):
         with torch.cuda.stream(side):
-            torch.cuda._sleep(50_000_000)
+            torch.cuda._sleep(400_000_000)
             run(add_one, x, out)
         x2, out2 = data()
         run(add_one, x2, out2)
@@ -307,6 +307,13 @@ def test_host_memory_is_refused():
         with pytest.raises(HostPointerError):
             run(add_one, x, np.zeros(N, np.float32))
         run(add_one, x, out)
+    for wrong in (
+        (x.cpu(), out),
+        (torch.empty(N, device="meta"), out),
+        (x, torch.empty(N, device="meta")),
+    ):
+        with pytest.raises(ForeignPointerError):
+            run(add_one, *wrong)
     pinned = torch.zeros(N).pin_memory()
     for _ in range(3):
         run(add_one, x, pinned)  # the device reaches pinned memory

@@ -120,7 +120,7 @@ def test_streams_of_each_device():
             torch.cuda._sleep(1)  # loads its kernel, which waits for the device
             torch.cuda.synchronize()
             with torch.cuda.stream(side):
-                torch.cuda._sleep(50_000_000)
+                torch.cuda._sleep(400_000_000)
                 run(y, out)
             assert not side.query()
             side.synchronize()

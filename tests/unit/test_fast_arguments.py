@@ -18,7 +18,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.errors import LaunchError
+from tessera.errors import ForeignPointerError, LaunchError
 from tessera.runtime import fast_launch, tensor_maps
 from tessera.runtime.array_types import ArrayTypes, array_types, read_array
 from tessera.runtime.cuda import LaunchConfig, launch_config
@@ -172,6 +172,39 @@ def test_numpy_scalars_stay_native(monkeypatch: pytest.MonkeyPatch):
     for wrong in ("5", None, object(), np.float32(5)):
         with pytest.raises((TypeError, ValueError)):
             numbers[(1,)](x, out, 0.5, wrong, 1.0, N=N)
+
+
+class OnDevice:
+    """A tensor somewhere else, as other libraries show theirs."""
+
+    dtype, nbytes, shape = np.dtype(np.float32), 4 * N, (N,)
+
+    def __init__(self, kind: str) -> None:
+        self.device = SimpleNamespace(type=kind)
+        self.is_cuda = kind == "cuda"
+
+    def data_ptr(self) -> int:
+        return 0 if self.device.type == "meta" else 1 << 40
+
+
+@pytest.mark.parametrize("kind", ["cuda", "meta", "mps"])
+def test_arrays_of_other_devices_are_refused(kind: str):
+    x, out = np.zeros(N, np.float32), np.zeros(N, np.float32)
+    for _ in range(3):
+        with pytest.raises(ForeignPointerError, match="cannot be accessed from the CPU"):
+            plus_one[(1,)](x, OnDevice(kind), N=N)
+        plus_one[(1,)](x, out, N=N)
+
+
+def test_tensors_without_memory_are_refused():
+    torch = pytest.importorskip("torch")
+    x, out = torch.zeros(N), torch.zeros(N)
+    for _ in range(4):
+        with pytest.raises(ForeignPointerError, match="An array on device 'meta'"):
+            plus_one[(1,)](torch.empty(N, device="meta"), out, N=N)
+        plus_one[(1,)](x, out, N=N)
+        plus_one[(0,)](torch.empty(0), out, N=N)  # nothing is there, and nothing is read
+    assert torch.equal(out, x + 1)
 
 
 def test_pre_run_hooks_before_native_launches(monkeypatch: pytest.MonkeyPatch):
