@@ -248,8 +248,8 @@ entry:
   %xy = mul i64 %x, %y
   %product = call { i64, i1 } @llvm.smul.with.overflow.i64(i64 %xy, i64 %z)
   %n = extractvalue { i64, i1 } %product, 0
-  %over = extractvalue { i64, i1 } %product, 1
-  br i1 %over, label %endless, label %counted
+  %wraps = extractvalue { i64, i1 } %product, 1
+  br i1 %wraps, label %endless, label %counted
 endless:
   ret i32 TOO_MANY_PROGRAMS
 counted:
