@@ -246,6 +246,10 @@ class Driver:
         """Blocks that run on a multiprocessor at a time."""
         return self._int("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared)
 
+    def active_clusters(self, function: int, config: LaunchConfig) -> int:
+        """Clusters that run on the device at a time: fewer than have room where its parts have odd sizes."""
+        return self._int("cuOccupancyMaxActiveClusters", function, config.address)
+
     def launch(
         self,
         function: int,

@@ -54,6 +54,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuFuncSetAttribute": (c_void_p, c_int, c_int),
     "cuFuncSetCacheConfig": (c_void_p, c_int),
     "cuOccupancyMaxActiveBlocksPerMultiprocessor": (POINTER(c_int), c_void_p, c_int, c_size_t),
+    "cuOccupancyMaxActiveClusters": (POINTER(c_int), c_void_p, c_void_p),
     "cuLaunchKernelEx": (c_void_p, c_void_p, _Out, _Out),
     "cuMemAlloc_v2": (POINTER(c_uint64), c_size_t),
     "cuMemFree_v2": (c_uint64,),

@@ -321,7 +321,10 @@ class CudaDriver(Driver):
         maps = None
         if specs:
             code, guard = getattr(m, "host_code", ()), getattr(m, "guard", ())
-            resident = getattr(m, "resident_blocks", 0) * p.multiprocessor_count // blocks
+            resident = getattr(m, "resident_blocks", 0) * p.multiprocessor_count
+            if resident and blocks > 1:
+                found = self.api.active_clusters(function, config)
+                resident = max(1, min(found, resident // blocks))
             maps = TensorMaps(self.api, specs, code, guard, instead, resident)
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:

@@ -61,6 +61,9 @@ class Fake:
             args[0]._obj.value = {1: 1024, 97: 232448, 16: 132, 75: 9, 76: 0, 10: 32}.get(
                 args[1], 7
             )
+        elif name == "cuOccupancyMaxActiveClusters":
+            config = LaunchConfig.from_address(args[2])
+            args[0]._obj.value = 132 // config.grid[0] - 3
         elif name == "cuFuncGetAttribute":
             args[0]._obj.value = {0: 1024, 1: 64, 3: 16, 4: 168}[args[1]]
         elif name == "cuDeviceGetName":
@@ -197,6 +200,11 @@ def test_clusters_that_find_no_room():
     driver = Driver(Fake(cuLaunchKernelEx=912))
     with pytest.raises(OutOfResources, match="blocks of a cluster, Required: 16"):
         driver.launch(0x40, (1, 1, 1), launch_config(1024, 5000, cluster=(16, 1, 1)), [])
+
+
+def test_clusters_at_a_time():
+    config = launch_config(384, 5000, cluster=(4, 1, 1))
+    assert Driver(Fake()).active_clusters(0x40, config) == 30
 
 
 def test_host_pointers_are_refused():
