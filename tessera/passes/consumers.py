@@ -194,7 +194,8 @@ class _Thread:
                 return self.block(new.body, args)
             plan = self.plans[new.body]
             out = _body(readers, new, args, plan)
-            wanted = new.parent is not self.top or len(self.rings) > 1
+            again = new.parent is not self.top or len(self.rings) > 1
+            wanted = again or ring.blocks > 1  # a producer that others write to waits for all
             _after(ring, new, new.results[-2], plan, wanted)
             return out
 
