@@ -17,6 +17,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.llvm.binding import host_features
 from tessera.compiler import ASTSource, compile
 from tessera.config import knobs
 from tessera.errors import InvalidOption, LaunchError
@@ -85,6 +86,12 @@ def test_a_cache_that_goes_away():
     add.device_caches.clear()
     with pytest.warns(CacheWarning, match="Not a directory"):
         assert launch()
+
+
+def test_a_cpu_that_there_is_not():
+    assert "'i1000' is no CPU that LLVM knows" in python(LAUNCH, TESSERA_CPU="i1000")
+    if "avx2" in host_features():
+        assert "True" in python(LAUNCH, TESSERA_CPU="haswell")
 
 
 # --- names and sources ------------------------------------------------------------------------------------------

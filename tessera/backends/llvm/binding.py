@@ -19,6 +19,7 @@ import importlib
 import itertools
 import platform
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +30,7 @@ from typing import Any
 
 from tessera.backends.once import once
 from tessera.config import knobs
-from tessera.errors import InternalError
+from tessera.errors import InternalError, InvalidOption
 
 # `sroa` makes phis of the allocas that stand for loop-carried values; the other two clean up after it. More passes
 # bring no speed to code that is already vectorised and hoisted by our own passes.
@@ -150,7 +151,27 @@ def _host(isa: str) -> Target:
     cpu = (
         X86_LEVELS.get(isa, isa) if is_x86 else ("generic" if isa in (*X86_LEVELS, "neon") else isa)
     )
+    if cpu == isa:
+        _check_cpu(triple, cpu)
     return Target(triple, cpu, "", "pic", "small")
+
+
+PROBE = """
+import sys, llvmlite.binding as llvm
+llvm.initialize_all_targets()
+llvm.Target.from_triple(sys.argv[1]).create_target_machine(cpu=sys.argv[2])
+"""
+
+
+def _check_cpu(triple: str, cpu: str) -> None:
+    """InvalidOption for a name that LLVM does not know: it would print that, and end the process when it compiles."""
+    run = importlib.import_module("subprocess").run  # rarely needed, and slow to import
+    ran = run([sys.executable, "-c", PROBE, triple, cpu], capture_output=True, text=True)
+    if "not a recognized processor" in ran.stderr:
+        raise InvalidOption(
+            f"{cpu!r} is no CPU that LLVM knows",
+            help="TESSERA_CPU may be native, generic, avx2, avx512, amx or an LLVM name, e.g. znver4",
+        )
 
 
 @lru_cache
