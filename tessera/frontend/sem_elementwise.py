@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import (
     UNSIGNED_INTS,
+    block_type,
     dtype,
     float32,
     float64,
@@ -53,8 +54,11 @@ _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 # --- casts ---------------------------------------------------------------------------------------------
 def as_dtype(x: Any, function: str) -> Any:
-    """A dtype or pointer type given as an argument; InvalidArgument for anything else, strings too."""
+    """A dtype or pointer type given as an argument, or the one of a block type (`x.to(y.type)`); InvalidArgument for
+    anything else, strings too."""
     x = static(x, f"the dtype of {function}()")
+    if isinstance(x, block_type):
+        x = x.scalar
     if isinstance(x, (dtype, pointer_type)):
         return x
     raise InvalidArgument(

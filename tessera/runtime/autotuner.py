@@ -335,7 +335,7 @@ class Autotuner(KernelInterface):
                 late = budget is not None and time.perf_counter() - start > budget
                 if late and (timings or enough):
                     break
-                timings[config] = self._measure(config, args, kwargs)
+                timings[config] = self._bench(*args, config=config, **kwargs)
                 progress.step(min((t[0] for t in timings.values()), default=0.0))
         return timings
 
@@ -347,9 +347,8 @@ class Autotuner(KernelInterface):
                 "A launch must not pass what the autotuner's configs define."
             )
 
-    def _measure(
-        self, config: Config, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[float]:
+    def _bench(self, *args: Any, config: Config, **kwargs: Any) -> list[float]:
+        """Times of one config, or infinite ones. Tuners of libraries, which derive from this class, call it too."""
         self._refuse_clashes(config, kwargs)
         current = {**kwargs, **config.all_kwargs()}
         named = {**self._named(), **current}

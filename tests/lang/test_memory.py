@@ -298,6 +298,26 @@ def test_block_pointers(device, padding):
     np.testing.assert_array_equal(device.numpy(out), want + 1)
 
 
+@tessera.jit
+def block_halves(x, out, other, N: tl.constexpr):
+    source = tl.make_block_ptr(x, (N,), (1,), (0,), (N,), (0,))
+    target = tl.make_block_ptr(out, (N,), (1,), (0,), (N,), (0,))
+    tl.static_assert(target.type.element_ty == tl.block_type(tl.float16, [N]))
+    tl.static_assert(target.dtype.element_ty.element_ty == tl.float16)
+    v = tl.load(source) / 3
+    tl.store(target, v.to(target.type.element_ty))
+    tl.store(other + tl.arange(0, N), v.to(tl.load(target).type))
+
+
+@pytest.mark.filterwarnings("ignore:make_block_ptr is deprecated")
+def test_the_type_of_a_block_pointer_is_one_to_cast_to(device):
+    x = sample("fp32", (32,))
+    out, other = device.zeros(32, "fp16"), device.zeros(32, "fp16")
+    block_halves[(1,)](device.array(x), out, other, N=32)
+    for y in (out, other):
+        np.testing.assert_allclose(device.numpy(y), x / 3, rtol=2e-3)
+
+
 # --- descriptors -----------------------------------------------------------------------------------------------
 @tessera.jit
 def descriptor_copy(x, out, m, n, M: tl.constexpr, N: tl.constexpr):

@@ -115,6 +115,25 @@ def test_one_config_or_none_is_never_measured():
     assert default.configs == [Config({}, num_warps=4, num_stages=3, num_ctas=1)]
 
 
+def test_a_tuner_of_another_library():
+    """Libraries choose by a policy of their own, with a subclass that times single configs."""
+
+    class First(Autotuner):
+        def run(self, *args: Any, **kwargs: Any) -> Any:
+            self.nargs = dict(zip(self.arg_names, args))
+            self.times = [self._bench(*args, config=c, **kwargs) for c in self.configs[:2]]
+            return self.fn.run(*args, **kwargs, **self.configs[0].all_kwargs())
+
+    kernel = FakeKernel()
+    do_bench, _ = stopwatch(kernel)
+    tuner = First(
+        kernel, kernel.arg_names, [Config({"BLOCK": b}) for b in (64, 128)], [], do_bench=do_bench
+    )
+    tuner[(1,)](*arrays(), 8)
+    assert tuner.times == [[3.0] * 3, [1.0] * 3]
+    assert kernel.launches[-1]["BLOCK"] == 64
+
+
 def test_equal_times_give_the_earlier_config():
     tuner, _ = tuned(FakeKernel(), blocks=(512, 128))
     assert tuner[(1,)](*arrays(), 8) == 512
