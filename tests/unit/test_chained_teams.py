@@ -202,7 +202,8 @@ def execute(compiled: CompiledKernel, arrays: list[Any], n: int, programs: int, 
     meta = compiled.metadata
     values = [x if isinstance(x, np.ndarray) else ("i64", x) for x in args]
     run_kernel(
-        compiled.asm["llir"], compiled.name, values, 32 * meta.warps, meta.shared, (programs, 1, 1), meta.tensor_maps
+        compiled.asm["llir"], compiled.name, values, 32 * meta.warps, meta.shared, (programs, 1, 1), meta.tensor_maps,
+        cluster=meta.cluster_dims[0],
     )  # fmt: skip
     return arrays[3]
 

@@ -20,7 +20,8 @@ from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
 from tests.unit.simt_simulator import Simulator, run_kernel
-from tests.unit.test_chained_teams import softmax_chain
+from tests.unit.test_chained_teams import CASES, STAYING, chain, execute, reference
+from tests.unit.test_chained_teams import inputs as inputs_of_chains
 from tests.unit.test_promote import arguments, compiled, wrapped
 from tests.unit.test_tensor_maps import built, expected, flat, inputs, ops, persistent, product
 
@@ -70,30 +71,18 @@ def test_blocks_copy_tiles_to_each_other(trans: bool, ctas: int, bn: int) -> Non
     assert any(".multicast::cluster" in str(name) for name in sim.counts)
 
 
-@pytest.mark.parametrize("lanes", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-def test_rows_of_chained_products(causal: bool, lanes: bool) -> None:
-    m, n, d = 128, 64, 64
-    names = {
-        k: f"tensordesc<fp16[{m if k in ('q', 'out') else n}, {d}]>" for k in ("q", "k", "v", "out")
-    }
-    constants = {"causal": causal, "M": m, "N": n, "D": d}
-    kernel = built(
-        softmax_chain, {**names, "n": "i32"}, constants, num_warps=4, num_stages=2, num_ctas=2
-    )
-    assert kernel.metadata.cluster_dims[0] == 2
-    assert [op.blocks for op in ops(kernel, "tensor_copy")].count(2) == 2
-    rng = np.random.default_rng(1)
-    q, k, v = (rng.standard_normal((256, d)).astype(np.float16) for _ in range(3))
-    out = np.zeros_like(q)
-    (simulated if lanes else interpreted)(kernel, [*flat(q, k, v, out), 256], 1 if lanes else 2)
-    s = q.astype(np.float64) @ k.T.astype(np.float64)
-    if causal:
-        s = np.where(np.tri(256, dtype=bool), s, -np.inf)
-    p = np.exp2(s - s.max(1, keepdims=True))
-    want = (p / p.sum(1, keepdims=True)) @ v.astype(np.float64)
-    rows = 128 if lanes else 256
-    assert np.abs(out[:rows] - want[:rows]).max() <= 4e-3
+@pytest.mark.parametrize(("kernel", "causal"), CASES)
+def test_rows_of_chained_products(kernel: Any, causal: bool) -> None:
+    """Tiles of keys and values are the same in both blocks, also in rings that several loops turn."""
+    m, step, d, n = 128, 64, 64, 256
+    compiled_chain = chain(kernel, m, step, d, causal, num_warps=4, num_stages=2, num_ctas=2)
+    assert compiled_chain.metadata.cluster_dims[0] == 2
+    assert [op.blocks for op in ops(compiled_chain, "tensor_copy")].count(2) >= 2
+    for lanes in (False, True):
+        arrays = inputs_of_chains(n, n, d)
+        found = execute(compiled_chain, arrays, n, 1 if kernel in STAYING else 2, lanes)
+        want = reference(kernel, arrays, n, m, step, causal)
+        assert np.abs(found - want).max() <= 4e-3 * np.abs(want).max()
 
 
 @pytest.mark.parametrize("how", ["rem", "mask"])
