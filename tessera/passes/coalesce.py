@@ -42,11 +42,13 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
             if w
         ]
         widest: dict[Group, int] = {}
-        for _, group, vec in wanted:
-            widest[group] = max(widest.get(group, 1), vec)
+        for op, group, vec in wanted:
+            if isinstance(op, POINTER_OPS):  # the others go through shared memory, where any layout will do
+                widest[group] = max(widest.get(group, 1), vec)
         for op, group, vec in wanted:
             shape, order = group
-            width = vec if isinstance(op, AtomicRmwOp | AtomicCasOp) else widest[group]
+            alone = isinstance(op, AtomicRmwOp | AtomicCasOp)
+            width = vec if alone else widest.get(group, vec)
             op.attrs["layout"] = default_blocked(shape, num_warps, width, order, facts.warp_size)
 
 

@@ -440,3 +440,21 @@ def test_a_twin_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         t.join()
     assert len(made) == len(loaded) == 1
     assert all(x is made[0] for x in found)
+
+
+@tessera.jit
+def wide_result(a, b, c, K, B: tl.constexpr):
+    """Elements that are twice as wide as those of the tiles that it is made of."""
+    i, j = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    for k in range(0, K, B):
+        acc = tl.dot(tl.load(a + i * K + k + j), tl.load(b + (k + i) * B + j), acc)
+    tl.store(c.to(tl.pointer_type(tl.float32)) + i * B + j, acc)
+
+
+def test_tiles_that_are_copied_do_not_make_stores_wider() -> None:
+    """A thread stores 16 bytes at a time beside its neighbours', not two times 16 bytes of its own."""
+    kernel = compiled(wide_result, {"B": 64})
+    assert copies(kernel) == 2
+    (store,) = [op for op in parse_module(kernel.asm["gir"]).walk() if op.opcode == "store"]
+    assert store.operands[1].type.layout.contiguity((1, 0)) == 4
