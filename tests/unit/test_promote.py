@@ -92,12 +92,14 @@ def batched(
 
 def compiled(
     kernel: Any, constants: dict[str, Any], pointers: str = "abc", elem: str = "fp16", odd: tuple[str, ...] = (),
-    target: str = "simt", **options: Any,
+    target: str = "simt", result: str = "", **options: Any,
 ) -> CompiledKernel:  # fmt: skip
-    """All run-time arguments are divisible by 16, except those in `odd`."""
+    """All run-time arguments are divisible by 16, except those in `odd`. `c` points to `result`, if that is given."""
     names = [p.name for p in kernel.params]
     types = {n: f"*{elem}" if n in pointers else "i32" for n in names}
     types |= dict.fromkeys(constants, "constexpr")
+    if result:
+        types["c"] = f"*{result}"
     facts = {
         (i,): [["tt.divisibility", 16]]
         for i, n in enumerate(names)
@@ -449,12 +451,12 @@ def wide_result(a, b, c, K, B: tl.constexpr):
     acc = tl.zeros((B, B), tl.float32)
     for k in range(0, K, B):
         acc = tl.dot(tl.load(a + i * K + k + j), tl.load(b + (k + i) * B + j), acc)
-    tl.store(c.to(tl.pointer_type(tl.float32)) + i * B + j, acc)
+    tl.store(c + i * B + j, acc)
 
 
 def test_tiles_that_are_copied_do_not_make_stores_wider() -> None:
     """A thread stores 16 bytes at a time beside its neighbours', not two times 16 bytes of its own."""
-    kernel = compiled(wide_result, {"B": 64})
+    kernel = compiled(wide_result, {"B": 64}, result="fp32")
     assert copies(kernel) == 2
     (store,) = [op for op in parse_module(kernel.asm["gir"]).walk() if op.opcode == "store"]
     assert store.operands[1].type.layout.contiguity((1, 0)) == 4
