@@ -43,9 +43,8 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
         ]
         widest: dict[Group, int] = {}
         for op, group, vec in wanted:
-            if isinstance(
-                op, POINTER_OPS
-            ):  # the others go through shared memory, where any layout will do
+            # What descriptors move goes through shared memory, where any layout will do.
+            if isinstance(op, POINTER_OPS):
                 widest[group] = max(widest.get(group, 1), vec)
         for op, group, vec in wanted:
             shape, order = group
