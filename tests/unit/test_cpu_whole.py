@@ -131,6 +131,14 @@ def test_rows_of_a_are_converted(k):
     close(c, a.astype(np.float32) @ b.astype(np.float32))
 
 
+def test_buffers_beyond_the_stack(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("tessera.backends.cpu.lowering.STACK_LIMIT", 0)
+    a, b = ((floats(*s) / 8).astype(np.float16) for s in ((128, 192), (192, 64)))
+    c = np.zeros((128, 64), np.float32)
+    native(product, (2,), a, b, c, 192, BM=64, BN=64, BK=32)
+    close(c, a.astype(np.float32) @ b.astype(np.float32))
+
+
 def test_panels_of_many_small_launches():
     """What a thread kept of one launch must not serve the next: 40 chunks, panels found again between them."""
     a, b, c = floats(64 * 40, 64), floats(64, 64, seed=1), np.zeros((64 * 40, 64), np.float32)

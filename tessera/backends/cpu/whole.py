@@ -193,6 +193,9 @@ class _Pair:
         a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
         self.left = self._in_place(lo) or kept(lo, op.a, trip, self.slots, a_bytes, left)
         self.right = kept(lo, op.b, trip, self.slots, b_bytes, right)
+        if isinstance(self.left, InPlace) and elem_of(op.a.type) != t:
+            rows = max(rows for rows, *_ in self.blocks(lo))
+            self.copy = lo.allocate(t, (rows, self.pitch))
         finish_side(lo)
 
     def _in_place(self, lo: Lowering) -> InPlace | None:
@@ -234,19 +237,17 @@ class _Pair:
             a = self.left
         second = em.here(f"load i64, ptr {self.right.first}")
         b, words = self._panels(lo, self.right, second), k // scheme.group
-        if elem_of(self.op.a.type) != scheme.t and self.copy is None and a is self.left:
-            self.copy = lo.allocate(
-                scheme.t, (max(rows for rows, *_ in self.blocks(lo, c)), self.pitch)
-            )
         if self.form.bias:
             b = replace(b, bias=lo.allocate(int32, (n,)).ptr)
             fill_bias(lo, self.form, b, em.op(f"mul i64 {count}, {words}"))
         word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
         return Product(c.elem, c.shape[0], n, [(a, b, words)], c.ptr, zero, word, steps=count)
 
-    def blocks(self, lo: Lowering, c: Buffer) -> list[tuple[int, int, int]]:
+    def blocks(self, lo: Lowering) -> list[tuple[int, int, int]]:
         """(rows of a block, first row, number of blocks)."""
-        return blocks_of_rows(lo, self.scheme, Product(c.elem, c.shape[0], c.shape[1], [], "", ""))
+        t = self.op.acc.type
+        m, n = shape_of(t)
+        return blocks_of_rows(lo, self.scheme, Product(elem_of(t), m, n, [], "", ""))
 
     def multiply(self, lo: Lowering, p: Product) -> None:
         if self.copy is None:
@@ -287,7 +288,7 @@ class _Pair:
         em, n = lo.em, c.shape[1]
         zero = em.here(f"load i1, ptr {self.zero}")
         whole = self.product(lo, c, zero, em.here(f"load i64, ptr {self.count}"))
-        blocks = self.blocks(lo, c)
+        blocks = self.blocks(lo)
         strip = lo.allocate(c.elem, (max(rows for rows, *_ in blocks), n))
 
         def make(row: Coord, rows: int) -> None:
