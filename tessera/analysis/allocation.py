@@ -84,6 +84,7 @@ def memory_users(v: Value) -> list[Op]:
 
 def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
     end, asynchronous = at.first[alloc], False
+    between = 0  # the end of a program whose teams fill and empty it without the consumers
     for user in memory_users(alloc.result):
         if isinstance(user, MbarrierInitOp):  # late arrivals must not meet other data
             return max(at.last.values())
@@ -96,6 +97,10 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
             op, parent = parent, parent.parent_op()
         if not isinstance(parent, WarpSpecializeOp) or op.parent is parent.consumers:
             end = max(end, at.last[op])
+        else:
+            between = at.last[parent]
+    if end == at.first[alloc]:
+        end = max(end, between)
     if asynchronous:
         op = alloc.next
         while op is not None:

@@ -136,19 +136,23 @@ def tensor_copy_(m: Machine, op: gpu.TensorCopyOp, desc: Any, *rest: Any) -> Any
 def warp_specialize_(m: Machine, op: gpu.WarpSpecializeOp) -> Any:
     every = _barriers(m)
 
-    def produce() -> None:
+    def run(team: Any) -> None:
         try:
             with np.errstate(all="ignore"):
-                m.run_block(op.producer, [])
+                m.run_block(team, [])
         except BaseException as error:
             with every.changed:
                 every.failed = error
                 every.changed.notify_all()
 
-    thread = threading.Thread(target=produce, daemon=True)
-    thread.start()
+    threads = [
+        threading.Thread(target=run, args=[team], daemon=True) for team in (op.producer, op.turners)
+    ]
+    for thread in threads:
+        thread.start()
     m.run_block(op.consumers, [])
-    thread.join(PATIENCE)
+    for thread in threads:
+        thread.join(PATIENCE)
     if every.failed is not None:
-        raise InterpreterError(f"the producer failed: {every.failed}")
+        raise InterpreterError(f"another team failed: {every.failed}")
     return ()

@@ -370,7 +370,8 @@ class ByteBarrierWaitOp(
 
 class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE):
     """This team is done with `released` (views of shared memory): arrive at barrier `index` if `condition`. One
-    arrival for each warp, or for each group of four with `groups`, at the barriers of all `blocks` of the cluster."""
+    arrival for each warp, or for each group of four with `groups`, at the barriers of all `blocks` of the cluster. With
+    `proxy` what they wrote is seen by products."""
 
     bars: Value = operand()
     index: Value = operand()
@@ -378,6 +379,7 @@ class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE
     released: tuple[Value, ...] = operand(variadic=True)
     groups: bool = attr(default=False)
     blocks: int = attr(default=1)
+    proxy: bool = attr(default=False)
 
     def verify(self) -> None:
         _check_barriers(self, self.bars, self.index)
@@ -408,12 +410,15 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
 
 
 class WarpSpecializeOp(Op, opcode="warp_specialize"):
-    """Two teams at once: the program's warps run `consumers`, one thread of further warps runs `producer`. They meet at
-    barriers in shared memory, which are ready. `registers`: of a thread of the producer's and the consumers' warps,
-    (0, 0) for even. Nobody begins before the threads of all `blocks` of the cluster are there."""
+    """Teams at once: the program's warps run `consumers`, one thread of further `warps` runs `producer`; `turning` more
+    ones, if any, run `turners`, whose layouts are for so many warps. They meet at barriers in shared memory, which are
+    ready. `registers`: of a thread of the producer's, the consumers' and the turners' warps, zeros for even. Nobody
+    begins before the threads of all `blocks` of the cluster are there."""
 
-    registers: tuple[int, int] = attr(default=(0, 0))
+    registers: tuple[int, int, int] = attr(default=(0, 0, 0))
     warps: int = attr(default=4)
     blocks: int = attr(default=1)
+    turning: int = attr(default=0)
     consumers: Block = region()
     producer: Block = region()
+    turners: Block = region()

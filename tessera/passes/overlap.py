@@ -30,6 +30,7 @@ from tessera.ops import (
     IfOp,
     LocalAllocOp,
     LocalIndexOp,
+    LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
     MbarrierArriveOp,
@@ -196,12 +197,15 @@ class _Waits:
 
 
 def _give_back_early(block: Block) -> None:
-    """Buffers are free as soon as nobody reads them any more."""
+    """Buffers are free as soon as nobody reads them any more. A read to registers is done when somebody uses them:
+    before that it may be on its way."""
     place = {op: i for i, op in enumerate(block)}
     for arrive in [op for op in place if isinstance(op, ByteBarrierArriveOp) and op.released]:
         needs = [v.op for v in arrive.operands if v.op in place]
         for view in arrive.released:
-            needs += [_at_level(user, block) for user in _readers(view) if user is not arrive]
+            for user in _readers(view):
+                done = user.result.users() if isinstance(user, LocalLoadOp) else []
+                needs += [_at_level(op, block) for op in (user, *done) if op is not arrive]
         last = max((op for op in needs if op is not None), key=place.__getitem__, default=None)
         if last is not None and last.next is not arrive and place[last] < place[arrive]:
             assert last.next is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from tessera.dtypes import int32
@@ -46,7 +47,9 @@ class Needs:
         for op in self.split.spine:
             self.work += op.operands[:3] if isinstance(op, ForOp) else op.operands
         for r in self.split.rings:
-            self.work += [v for load in r.loads for v in load.offsets]
+            self.work += [
+                v for load in r.loads if isinstance(load, DescriptorLoadOp) for v in load.offsets
+            ]
         while self.work:
             v = self.work.pop()
             if v not in self.values:
@@ -99,17 +102,17 @@ States = dict[Ring, tuple[Value, Value]]  # buffer and phase, by the ring that h
 
 
 class Producer:
-    """Writes the producer's code: the loops around the loads, with what `needs` says."""
+    """Writes the producer's code: the loops around the loads that fill `rings`, with what `needs` says."""
 
-    def __init__(self, split: Split, needs: Needs):
-        self.split, self.needs = split, needs
+    def __init__(self, split: Split, needs: Needs, rings: Sequence[Ring]):
+        self.split, self.needs, self.rings = split, needs, rings
         self.mapping: dict[Value, Value] = {}
 
     def build(self, before: Builder) -> Block:
         block = Block()
         b = Builder(block, None, self.split.func.loc)
         zero = start_const(before, 0)
-        leads = [r.lead for r in self.split.rings]
+        leads = [r.lead for r in self.rings]
         states = dict.fromkeys(leads, (zero, zero))
         self._block(self.split.func.body, b, states)
         for r, state in states.items():
@@ -119,15 +122,18 @@ class Producer:
         return block
 
     def _block(self, block: Block, b: Builder, states: States) -> None:
-        last = {r.loads[-1]: r for r in self.split.rings if r.home is block}
+        last: dict[Op, Ring] = {r.loads[-1]: r for r in self.rings if r.home is block}
         for op in block:
             if op in self.split.spine:
                 self._for(op, b, states) if isinstance(op, ForOp) else self._if(op, b, states)
             elif op in self.needs.ops and op not in self.split.kept:
                 b.insert(op.clone(self.mapping))
-            elif isinstance(op, DescriptorLoadOp) and op in last:
-                ring = last[op]
-                states[ring.lead] = self._copies(ring, b, *states[ring.lead])
+            elif op in last:
+                self.fill(last[op], b, states)
+
+    def fill(self, ring: Ring, b: Builder, states: States) -> None:
+        """Fill the next buffer of a ring."""
+        states[ring.lead] = self._copies(ring, b, *states[ring.lead])
 
     def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
         if not r.once:
@@ -136,7 +142,7 @@ class Producer:
         b.insert(ByteBarrierExpectOp(r.full, slot, bytes=r.bytes))
         for load, alloc, ring in zip(r.loads, r.allocs, r.buffers, strict=True):
             view = b.emit(LocalIndexOp(ring, slot))
-            offsets = [self.mapping.get(v, v) for v in load.offsets]
+            offsets = [self._get(v) for v in load.offsets]
             copy = TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc)
             copy.blocks = min(r.blocks, copying_blocks(load, alloc))
             b.insert(copy)
@@ -155,7 +161,7 @@ class Producer:
     def _inner(self, op: Op, states: States) -> list[Ring]:
         """The rings that turn inside of an op."""
         inside: set[Ring] = set()
-        for r in self.split.rings:
+        for r in self.rings:
             home = r.home.parent
             if home is op or (home is not None and home.is_inside(op)):
                 inside.add(r.lead)

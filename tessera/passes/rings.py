@@ -33,10 +33,11 @@ class CannotSplit(Exception):
 @dataclass(slots=True, eq=False)
 class Ring:
     """Tiles of one block that are loaded and given back together: buffers, barriers, and the loads with their
-    allocations. `once`: no loop is around them, so that nothing is given back."""
+    allocations. `once`: no loop is around them, so that nothing is given back. Which teams fill it (the producer, or
+    the turners that read another ring) and which empty it (the consumers, or the turners)."""
 
     home: Block
-    loads: list[DescriptorLoadOp]
+    loads: list[Any]
     allocs: list[LocalAllocOp]
     once: bool = False
     outer: bool = False  # other rings turn in loops inside of the block
@@ -47,6 +48,8 @@ class Ring:
     blocks: int = 1  # of a cluster, which fill the buffers together
     groups: bool = False  # whether warpgroups, not warps, give the buffers back
     first: Ring | None = None  # of an earlier loop, whose buffers this one turns on
+    of_turners: bool = False  # they fill it
+    for_turners: bool = False  # they empty it
 
     @property
     def lead(self) -> Ring:
@@ -102,9 +105,10 @@ def share(rings: list[Ring]) -> None:
     taken: dict[Block, set[Ring]] = {}
     for number, r in enumerate(rings):
         mine = taken.setdefault(r.home, set())
-        if not (r.once or r.outer):
+        if not (r.once or r.outer or r.of_turners or r.for_turners):
             for other in rings[:number]:
-                fits = other.first is None and not (other.once or other.outer) and other not in mine
+                alone = other.once or other.outer or other.of_turners or other.for_turners
+                fits = other.first is None and not alone and other not in mine
                 if fits and other.home is not r.home and _kind(other) == _kind(r):
                     r.first = other
                     break

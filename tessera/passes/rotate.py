@@ -8,11 +8,11 @@
 
 All warps write a buffer and meet before the product reads it. A warpgroup comes to that meeting when its product of two
 iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration.
-Where shared memory is scarce the loop's own tiles come first."""
+Where shared memory is scarce the loop's own tiles come first, and nothing is done where a team of its own will turn the
+operand (passes/turners.py)."""
 
 from __future__ import annotations
 
-from tessera.analysis.scratch import scratch_bytes
 from tessera.ir import Builder, Module, SharedType, Value, pass_
 from tessera.ops import (
     AddOp,
@@ -22,18 +22,13 @@ from tessera.ops import (
     FuncOp,
     LocalAllocOp,
     LocalIndexOp,
-    LocalLoadOp,
     LocalStoreOp,
     SelectOp,
-    WgmmaOp,
 )
 from tessera.passes.consumers import carry
 from tessera.passes.facts import GpuFacts
 from tessera.passes.rings import start_const
-
-BUFFERS = 3
-FEWEST_STAGES = 2
-SLACK = 2048  # bytes for barriers and alignment
+from tessera.passes.turners import BUFFERS, room_for_turned, turned_operand, turning_of
 
 
 @pass_("rotate")
@@ -43,32 +38,11 @@ def rotate(module: Module, facts: GpuFacts) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         for loop in [op for op in func.walk() if isinstance(op, ForOp)]:
-            products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
-            alloc = _turned(loop, products[0]) if len(products) == 1 else None
-            if alloc is not None and _fits(func, loop, alloc, num_warps, facts):
+            alloc = turned_operand(loop)
+            if alloc is None or not room_for_turned(func, loop, alloc, num_warps, facts):
+                continue
+            if turning_of(func, num_warps, facts) is None:
                 _rotate(loop, alloc)
-
-
-def _fits(func: FuncOp, loop: ForOp, turned: LocalAllocOp, num_warps: int, facts: GpuFacts) -> bool:
-    """Whether there is room for the buffers beside two stages of the tiles that the loop loads."""
-    need = SLACK + BUFFERS * turned.bytes
-    for op in func.walk():
-        if isinstance(op, LocalAllocOp) and op is not turned:
-            need += op.bytes * (FEWEST_STAGES if op.parent is loop.body else 1)
-    need += max(scratch_bytes(op, num_warps, facts) for op in func.walk())
-    return need <= facts.max_shared_bytes
-
-
-def _turned(loop: ForOp, product: WgmmaOp) -> LocalAllocOp | None:
-    """The buffer of a turned operand, if the product only adds up from iteration to iteration."""
-    alloc = product.right.op
-    if not isinstance(alloc, LocalAllocOp) or alloc.parent is not loop.body:
-        return None
-    if alloc.init is None or not isinstance(alloc.init.op, LocalLoadOp):
-        return None
-    carried = product.acc.op is None and product.acc.block is loop.body
-    sums = carried and list(product.result.uses) == [(loop.body.terminator, product.acc.index - 1)]
-    return alloc if sums and len(alloc.result.uses) == 1 else None
 
 
 def _rotate(loop: ForOp, alloc: LocalAllocOp) -> None:

@@ -73,6 +73,7 @@ from tessera.passes.rings import (
 )  # fmt: skip
 from tessera.passes.teams import GROUP_WARPS, Team, instruction_words, product_words, team_for
 from tessera.passes.tensor_maps import remark
+from tessera.passes.turners import BUFFERS, Turners, drop_loaded, late_reading, turning_of
 
 CONSUMERS = (4, 8, 16)
 MANY_WARPS = 8  # up to here warpgroups drift apart by themselves; more of them are faster in turns
@@ -194,6 +195,7 @@ class _Split:
             while op is not None and op is not func:
                 self.spine.add(op)
                 op = op.parent_op()
+        self.turning = turning_of(func, self.warps, facts)
         writes = (StoreOp, AtomicRmwOp, AtomicCasOp)
         self.counts: dict[Value, int] = {}  # arrivals by row of barriers
         self.reads = not any(isinstance(op, writes) for op in func.walk())
@@ -220,12 +222,14 @@ class _Split:
             r.follow()
         start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
         start = Builder.before_op(rest[0])
-        producer = Producer(self, needs).build(start)
+        loading = [r for r in self.rings if not r.of_turners]
+        producer = Producer(self, needs, loading).build(start)
         op = WarpSpecializeOp(
             registers=team.registers,
             warps=team.warps,
+            turning=team.turning,
             blocks=max(r.blocks for r in self.rings),
-            regions=[Block(), producer],
+            regions=[Block(), producer, self._turners(needs, start)],
             loc=self.func.loc,
         )
         start.insert(op)
@@ -235,7 +239,18 @@ class _Split:
         Builder(op.consumers).insert(YieldOp([]))
         self._consume(op, start_const(Builder.before_op(op), 0))
         _repeat(op, [x for x in self.func.body if x in self.kept])
-        self.module.attrs |= {"producer_warps": team.warps, "resident_blocks": team.blocks}
+        warps = team.warps + team.turning
+        self.module.attrs |= {"producer_warps": warps, "resident_blocks": team.blocks}
+
+    def _turners(self, needs: Needs, start: Builder) -> Block:
+        """The code of the turners, if there are any."""
+        if self.turning is not None:
+            loaded = next(r for r in self.rings if r.for_turners)
+            turned = next(r for r in self.rings if r.of_turners)
+            return Turners(self, needs, self.turning, loaded, turned).build(start)
+        block = Block()
+        Builder(block, None, self.func.loc).insert(YieldOp([]))
+        return block
 
     def _group(self) -> None:
         """Split the loads of each block into rings. In front of inner loops only operands of products get one."""
@@ -246,6 +261,11 @@ class _Split:
                 for other in self.rings
             )
             loads = [x for x in r.loads if not (r.once or inner) or filled_by(x) is not None]
+            what = self.turning
+            if what is not None and what.load in loads:
+                loads.remove(what.load)
+                found.append(Ring(r.home, [what.load], [what.alloc], for_turners=True))
+                found.append(Ring(r.home, [what.read], [what.turned], of_turners=True))
             for ring in grouped(loads, [allocation(x) for x in loads]):
                 ring.once, ring.outer = r.once, r.once or inner
                 found.append(ring)
@@ -255,6 +275,8 @@ class _Split:
     def _leave_room(self) -> Team:
         """The team; with fewer stages if a second block then shares the processor with a warpgroup that is alone: while
         one works on results of a chain of products, the other one multiplies."""
+        if self.turning is not None:
+            return self.turning.team
         team, turning = self._team(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
             delayable(loop, _allocs([r]), CHAINED_WORDS)
@@ -286,10 +308,14 @@ class _Split:
     def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
         homes: dict[Block, list[Ring]] = {}
         leads: dict[Ring, list[Ring]] = {}
+        view = None
+        if self.turning is not None:
+            late_reading(self.turning)
+            view = self.turning.read.shared
         for r in self.rings:
             if r.once:
                 consume_once(r, zero)
-            else:
+            elif not r.for_turners:
                 homes.setdefault(r.home, []).append(r)
                 leads.setdefault(r.lead, []).append(r)
         plans: dict[Block, Plan] = {}
@@ -301,6 +327,8 @@ class _Split:
             plans[home] = Plan(readers_of(rings, delayed), running, delayed)
         for rings in leads.values():
             consume(rings, plans, op.consumers, zero)
+        if self.turning is not None and view is not None:
+            drop_loaded(self.turning, view)
         for home, plan in plans.items():
             loop = home.parent
             assert isinstance(loop, ForOp)
@@ -315,9 +343,9 @@ class _Split:
         default: int = self.module.attrs.get("num_stages", 1)
         homes: dict[Block, list[Ring]] = {}
         for r in self.rings:
-            if r.outer:
-                r.stages = 1
-                room -= r.bytes
+            if r.outer or r.of_turners:
+                r.stages = BUFFERS if r.of_turners else 1
+                room -= r.bytes * r.stages
             elif r.first is None:
                 homes.setdefault(r.home, []).append(r)
         for home, rings in homes.items():
@@ -360,10 +388,12 @@ class _Split:
         places = 1 << (r.stages - 1).bit_length()
         bars = SharedType((places,), int64, shared_linear((places,), (0,)))
         r.groups = self.warps >= GROUP_WARPS and read_by_products([a.result for a in r.allocs])
-        r.full = self._barriers(b, bars, "full", 1)
+        turners = self.turning.team.turning if self.turning is not None else 0
+        r.full = self._barriers(b, bars, "full", turners if r.of_turners else 1)
         if not r.once:
-            r.blocks = max(map(copying_blocks, r.loads, r.allocs))
-            arrivals = self.warps // (GROUP_WARPS if r.groups else 1)
+            r.blocks = 1 if r.of_turners else max(map(copying_blocks, r.loads, r.allocs))
+            emptied = self.warps // (GROUP_WARPS if r.groups else 1)
+            arrivals = turners if r.for_turners else emptied
             r.empty = self._barriers(b, bars, "empty", arrivals * r.blocks)
 
     def _barriers(self, b: Builder, t: SharedType, name: str, count: int) -> Value:

@@ -21,19 +21,22 @@ WORK = 32  # registers of a consumer beside its products'
 LARGE = 96  # registers of products from which a block that is alone hands some over
 PRODUCER = 40  # registers of a producer's thread that gave the rest away
 SMALL_PRODUCER = 24  # the same where registers are scarce
+TURNER = 40  # registers of a turner's thread
 LARGEST = 248
 HELD_WORDS = 4  # of an operand in registers in one instruction
 MOST_COLUMNS = 256
+EVEN = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Warps of the producer; registers of a thread of the producer's and the consumers' warps, (0, 0) for even; blocks
-    that are to share a processor."""
+    """Warps of the producer; registers of a thread of the producer's, the consumers' and the turners' warps, zeros for
+    even; blocks that are to share a processor; warps of the turners."""
 
     warps: int
-    registers: tuple[int, int]
+    registers: tuple[int, int, int]
     blocks: int
+    turning: int = 0
 
 
 def team_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int = 0) -> Team:
@@ -44,20 +47,31 @@ def team_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int
     handover = facts.has_register_handover and consumers >= GROUP_WARPS
     for blocks in range(fit, 1, -1):
         if _even(facts, consumers + 1, blocks) >= need:
-            return Team(1, (0, 0), blocks)
+            return Team(1, EVEN, blocks)
         if not handover:
             continue
         given, kept = _handed_over(facts, consumers, blocks, SMALL_PRODUCER)
         if kept >= need and _even(facts, consumers + GROUP_WARPS, blocks) >= start:
-            return Team(GROUP_WARPS, (given, kept), blocks)
+            return Team(GROUP_WARPS, (given, kept, 0), blocks)
     if not handover or (words < LARGE and _even(facts, consumers + 1, 1) >= need):
-        return Team(1, (0, 0), 1)
+        return Team(1, EVEN, 1)
     given, kept = _handed_over(facts, consumers, 1, PRODUCER)
     if kept < need:
         given, kept = _handed_over(facts, consumers, 1, SMALL_PRODUCER)
     if kept > min(LARGEST, _even(facts, consumers + 1, 1)):
-        return Team(GROUP_WARPS, (given, min(kept, LARGEST)), 1)
-    return Team(1, (0, 0), 1)
+        return Team(GROUP_WARPS, (given, min(kept, LARGEST), 0), 1)
+    return Team(1, EVEN, 1)
+
+
+def turning_team(facts: GpuFacts, consumers: int, func: Op) -> Team | None:
+    """A team with four more warps, which turn an operand for the consumers' products, if enough registers are left."""
+    groups = consumers // GROUP_WARPS
+    start = _even(facts, consumers + 2 * GROUP_WARPS, 1)
+    kept = (start * (groups + 2) - SMALL_PRODUCER - TURNER) // max(1, groups) // GRAIN * GRAIN
+    need, largest = product_words(func) + WORK, instruction_words(func) + WORK
+    if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
+        return None
+    return Team(GROUP_WARPS, (SMALL_PRODUCER, kept, TURNER), 1, GROUP_WARPS)
 
 
 def _even(facts: GpuFacts, warps: int, blocks: int) -> int:

@@ -112,6 +112,41 @@ def test_orders(
 
 
 @tessera.jit
+def lasting_product(
+    a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, ACC: tl.constexpr
+):  # fmt: skip
+    x_desc = tl.make_tensor_descriptor(a, [K, M], [M, 1], [BK, BM])
+    y_desc = tl.make_tensor_descriptor(b, [K, N], [N, 1], [BK, BN])
+    out = tl.make_tensor_descriptor(c, [M, N], [N, 1], [BM, BN])
+    tiles_m, tiles_n = tl.cdiv(M, BM), tl.cdiv(N, BN)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0)):
+        row, col = tile % tiles_m * BM, tile // tiles_m * BN
+        acc = tl.zeros((BM, BN), ACC)
+        for k in range(0, K, BK):
+            acc = tl.dot(x_desc.load([k, row]).T, y_desc.load([k, col]), acc)
+        out.store([row, col], acc)
+
+
+@pytest.mark.parametrize("k", [32, 144])
+@pytest.mark.parametrize("tile", [(128, 64, 64), (64, 128, 32), (256, 128, 32)])
+@pytest.mark.parametrize("dtype", ["fp32", "i8", "fp8e4nv"])
+def test_turned_tile_after_tile(
+    device: Any, dtype: str, tile: tuple[int, int, int], k: int
+) -> None:
+    """Neither operand along K, in programs that do several tiles: buffers go on from tile to tile."""
+    m, n = 144, 144
+    rng = np.random.default_rng(5)
+    a, b = numbers(rng, dtype, m, k), numbers(rng, dtype, k, n)
+    c = device.zeros((m, n), "i32" if dtype == "i8" else "fp32")
+    lasting_product[(2,)](
+        device.array(laid(a, True), dtype), device.array(b, dtype), c, m, n, k, *tile,
+        tl.int32 if dtype == "i8" else tl.float32, num_warps=8, num_stages=3,
+    )  # fmt: skip
+    want = a.astype(np.int64) @ b.astype(np.int64)
+    np.testing.assert_array_equal(device.numpy(c), want)
+
+
+@tessera.jit
 def mixed_product(
     a, b, c, K: tl.constexpr, M: tl.constexpr, N: tl.constexpr, B_TURNED: tl.constexpr
 ):  # fmt: skip

@@ -28,7 +28,7 @@ PRODUCT = (
     "%x: tile<4x4xfp32> = wgmma %m, %s, %sq {instruction='wgmma', warpgroups=[1, 1], pending=1}\n"
 )
 BARS = "%b: shared<4xi64, ll<[4] offset=[[1],[2]]>> = local_alloc _\n"
-TEAMS = "warp_specialize {registers=[40, 232]} () {\nyield []\n} () {\nyield []\n}\n"
+TEAMS = "warp_specialize {registers=[40, 232, 0]}" + " () {\nyield []\n}" * 3 + "\n"
 SUM = "(%a: fp32, %b: fp32) {\n%s: fp32 = add %a, %b\nyield [%s]\n}\n"
 
 

@@ -319,15 +319,16 @@ def test_many_warpgroups_take_turns() -> None:
 @pytest.mark.parametrize(
     ("warps", "words", "fit", "want"),
     [
-        (8, 128, 1, (4, (40, 232), 1)), (16, 80, 2, (4, (24, 112), 1)), (4, 80, 4, (1, (0, 0), 3)),
-        (4, 128, 2, (1, (0, 0), 2)), (8, 32, 3, (1, (0, 0), 3)), (4, 100, 3, (4, (24, 136), 3)),
-        (8, 0, 1, (1, (0, 0), 1)),
+        (8, 128, 1, (4, (40, 232, 0), 1)), (16, 80, 2, (4, (24, 112, 0), 1)),
+        (4, 80, 4, (1, (0, 0, 0), 3)),
+        (4, 128, 2, (1, (0, 0, 0), 2)), (8, 32, 3, (1, (0, 0, 0), 3)),
+        (4, 100, 3, (4, (24, 136, 0), 3)), (8, 0, 1, (1, (0, 0, 0), 1)),
     ],
 )  # fmt: skip
 def test_registers_are_shared_out(warps: int, words: int, fit: int, want: Any) -> None:
     team = team_for(facts_for(90), warps, words, fit)
     assert (team.warps, team.registers, team.blocks) == want
-    granted = team.registers if team.warps > 1 else (0, 0)
+    granted = team.registers if team.warps > 1 else (0, 0, 0)
     quarter = team.blocks * (granted[0] * team.warps + granted[1] * warps) * 32
     assert quarter <= 64 * 1024
 
@@ -355,5 +356,5 @@ def test_fewer_warps_than_a_group_get_registers_from_nobody(
     warps: int, words: int, fit: int
 ) -> None:
     team = team_for(facts_for(90), warps, words, fit)
-    assert (team.warps, team.registers) == (1, (0, 0))
+    assert (team.warps, team.registers) == (1, (0, 0, 0))
     assert 1 <= team.blocks <= fit

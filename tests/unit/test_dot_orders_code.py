@@ -83,18 +83,36 @@ def test_few_rows_are_stored_from_where_they_are(dtype: str, rows: int) -> None:
     assert not done.warnings
 
 
-@pytest.mark.parametrize(("depth", "buffers"), [(32, [3]), (64, [])])
-def test_turned_operands_take_turns_where_there_is_room(depth: int, buffers: list[int]) -> None:
-    """Three buffers beside two stages of the tiles, else a single one."""
+@pytest.mark.parametrize(
+    ("rows", "depth", "turners", "buffers"),
+    [(256, 32, 4, []), (256, 64, 0, []), (128, 32, 0, [3]), (128, 128, 0, [])],
+)
+def test_who_turns_operands(rows: int, depth: int, turners: int, buffers: list[int]) -> None:
+    """Further warps for two warpgroups; one alone does it, in three buffers beside two stages if there is room."""
     found: list[int] = []
+    teams: list[int] = []
 
     def look(module: Any) -> None:
         for op in module.walk():
             if op.opcode == "local_alloc" and op.attrs.get("rotates"):
                 found.append(op.result.type.shape[0])
+            if op.opcode == "warp_specialize":
+                teams.append(op.turning)
 
     signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32"} | dict.fromkeys("MNK", "i32")
-    constants = {"BM": 256, "BN": 128, "BK": depth, "ACC": tl.float32}
+    constants = {"BM": rows, "BN": 128, "BK": depth, "ACC": tl.float32}
     constants |= {"A_TURNED": True, "B_TURNED": False}
-    assembled(descriptor_product, signature, constants, 8, look)
+    assembled(descriptor_product, signature, constants, rows // 32, look)
     assert found == buffers
+    assert max(teams, default=0) == turners
+
+
+def test_turners_have_registers_of_their_own() -> None:
+    """16 warps; consumers keep the results and two operands, turners and the producer little."""
+    signature = {"a": "*fp8e4nv", "b": "*fp8e4nv", "c": "*fp16"} | dict.fromkeys("MNK", "i32")
+    constants: dict[str, Any] = {"BM": 256, "BN": 128, "BK": 128, "ACC": tl.float32}
+    constants |= {"A_TURNED": True, "B_TURNED": False}
+    text, done = assembled(descriptor_product, signature, constants, 8)
+    assert ".maxntid 512" in text
+    assert text.count("setmaxnreg.inc") == 1 and text.count("setmaxnreg.dec") == 2
+    assert not done.warnings and not done.spill_stores and done.stack == 0

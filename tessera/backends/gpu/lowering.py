@@ -7,7 +7,8 @@ registered with `@lowers`, in the file of its family.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
@@ -60,6 +61,7 @@ class FunctionLowering:
         self.kernel: bool = func.kernel
         self.extra_attributes = ""
         self.single = False  # one thread runs this
+        self.team_mask: int | None = None  # of the thread's number, where a smaller team runs this
         self.tensor_maps = len(module.attrs.get("tensor_maps", ())) if self.kernel else 0
         # Whether blocks run several programs; the launch's grid is then a parameter.
         self.persistent = bool(self.kernel and module.attrs.get("persistent"))
@@ -82,7 +84,23 @@ class FunctionLowering:
     @property
     def thread(self) -> str:
         with self.w.hoist():
-            return self.target.thread_index(self.w)
+            index = self.target.thread_index(self.w)
+            return (
+                index
+                if self.team_mask is None
+                else self.w.pure(f"and i32 {index}, {self.team_mask}")
+            )
+
+    @contextmanager
+    def smaller_team(self, warps: int) -> Generator[None]:
+        """Code that `warps` further warps run, a power of two of them, whose first thread's number is a multiple of
+        theirs. Its layouts are for so many."""
+        before = self.num_warps, self.warp_bits
+        self.num_warps, self.warp_bits = warps, warps.bit_length() - 1
+        self.team_mask = 32 * warps - 1
+        yield
+        self.num_warps, self.warp_bits = before
+        self.team_mask = None
 
     @property
     def lane(self) -> str:

@@ -283,6 +283,8 @@ def _wait(fl: FunctionLowering, op: ByteBarrierWaitOp) -> None:
 @lowers(ByteBarrierArriveOp)
 def _arrive(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
     w, thread = fl.w, fl.thread
+    if op.proxy:
+        fl.target.proxy_fence(w)
     with w.hoist():  # one thread for each block that is to know
         lanes = (GROUP_THREADS if op.groups else 32) - 1
         number = w.pure(f"and i32 {thread}, {lanes}")
@@ -307,10 +309,11 @@ def _copy(fl: FunctionLowering, op: TensorCopyOp) -> None:
 # --- teams --------------------------------------------------------------------------------------------------
 @lowers(WarpSpecializeOp)
 def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
-    """The producer has made the barriers ready, for which the consumers wait."""
+    """The other teams' warps come last, so that the consumers' threads keep their numbers. The producer has made the
+    barriers ready, for which the others wait."""
     w, target = fl.w, fl.target
     threads = 32 * fl.num_warps
-    everybody = threads + 32 * op.warps
+    everybody = threads + 32 * (op.warps + op.turning)
     thread = fl.thread
     group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
     producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
@@ -318,7 +321,8 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         _plain(fl, "cluster_barrier")
     w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
     # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
-    small, large = op.registers if fl.products and not fl.extra_attributes else (0, 0)
+    given = fl.products and not fl.extra_attributes
+    small, large, turning = op.registers if given else (0, 0, 0)
     with w.scope():
         w.start(consumers)
         if op.blocks == 1:
@@ -329,6 +333,20 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         fl.lower_block(op.consumers)
         target.team = None  # type: ignore[attr-defined]
         w.branch(after)
+    if op.turning:
+        turners, others = w.label("turners"), w.label("others")
+        w.start(producer)
+        w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps + op.warps}"), turners, others)
+        with w.scope():
+            w.start(turners)
+            if op.blocks == 1:
+                p.team_barrier(START_BARRIER, everybody).emit(w, [])
+            if turning:
+                p.set_registers(False, turning).emit(w, [])
+            with fl.smaller_team(op.turning):
+                fl.lower_block(op.turners)
+            w.branch(after)
+        producer = others
     with w.scope():
         w.start(producer)
         if op.blocks == 1:

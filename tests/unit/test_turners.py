@@ -1,0 +1,46 @@
+"""A team that turns an operand for the others, by the interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.interp import run
+from tessera.ir import parse_module
+from tessera.ops import LocalLoadOp, WarpSpecializeOp
+from tests.unit.test_tensor_maps import built, flat
+
+
+@tessera.jit
+def columns_by_rows(a, b, c, tiles, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+        acc = tl.zeros((BM, BN), tl.int32)
+        for k in range(0, K, BK):
+            acc = tl.dot(a.load([k, tile * BM]).T, b.load([k, 0]), acc)
+        c.store([tile * BM, 0], acc)
+
+
+@pytest.mark.parametrize(("m", "n"), [(128, 64), (64, 128), (256, 128)])
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 8])
+def test_teams_turn_and_multiply(m: int, n: int, depth: int) -> None:
+    kind = "tensordesc<i8[{}, {}]>".format
+    signature = {"a": kind(64, m), "b": kind(64, n), "c": f"tensordesc<i32[{m}, {n}]>"}
+    signature |= {"tiles": "i32", "K": "i32"}
+    constants: dict[str, Any] = {"BM": m, "BN": n, "BK": 64}
+    compiled = built(columns_by_rows, signature, constants, "simt", num_warps=8, num_stages=3)
+    module = parse_module(compiled.asm["gir"])
+    (teams,) = [op for op in module.walk() if isinstance(op, WarpSpecializeOp)]
+    inside = [op for top in teams.turners for op in top.walk()]
+    (read,) = [op for op in inside if isinstance(op, LocalLoadOp)]
+    assert read.result.type.layout.size("warp") == teams.turning == 4
+    rng = np.random.default_rng(depth)
+    a, b = (rng.integers(-9, 10, (max(depth, 1) * 64, x)).astype(np.int8) for x in (3 * m, n))
+    c = np.full((3 * m, n), -1, np.int32)
+    args: list[Any] = [*flat(a, b, c), 3, 64 * depth]
+    run(module, (2,), args)
+    want = a.T.astype(np.int64) @ b.astype(np.int64) if depth else np.zeros_like(c)
+    np.testing.assert_array_equal(c, want)
