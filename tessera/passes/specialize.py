@@ -387,7 +387,8 @@ class _Split:
             r.buffers.append(b.emit(LocalAllocOp(None, results=[ring], names=[a.result.name])))
         places = 1 << (r.stages - 1).bit_length()
         bars = SharedType((places,), int64, shared_linear((places,), (0,)))
-        r.groups = self.warps >= GROUP_WARPS and read_by_products([a.result for a in r.allocs])
+        alone = self.warps < GROUP_WARPS or r.of_turners  # who write sooner than copies come
+        r.groups = not alone and read_by_products([a.result for a in r.allocs])
         turners = self.turning.team.turning if self.turning is not None else 0
         r.full = self._barriers(b, bars, "full", turners if r.of_turners else 1)
         if not r.once:
