@@ -11,7 +11,7 @@ import tessera
 import tessera.language as tl
 from tessera.interp import run
 from tessera.ir import parse_module
-from tessera.ops import LocalLoadOp, WarpSpecializeOp
+from tessera.ops import ByteBarrierArriveOp, LocalLoadOp, WarpSpecializeOp, WgmmaOp
 from tests.unit.test_tensor_maps import built, flat
 
 
@@ -44,3 +44,19 @@ def test_teams_turn_and_multiply(m: int, n: int, depth: int) -> None:
     run(module, (2,), args)
     want = a.T.astype(np.int64) @ b.astype(np.int64) if depth else np.zeros_like(c)
     np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize("warps", [4, 8])
+def test_tiles_are_given_back_when_what_was_read_is_used(warps: int) -> None:
+    """A read to registers may still be under way when the next op is issued."""
+    kind = "tensordesc<i8[{}, {}]>".format
+    signature = {"a": kind(64, 128), "b": kind(64, 64), "c": "tensordesc<i32[128, 64]>"}
+    signature |= {"tiles": "i32", "K": "i32"}
+    constants: dict[str, Any] = {"BM": 128, "BN": 64, "BK": 64}
+    compiled = built(columns_by_rows, signature, constants, "simt", num_warps=warps, num_stages=3)
+    ops = list(parse_module(compiled.asm["gir"]).walk())
+    (product,) = [op for op in ops if isinstance(op, WgmmaOp)]
+    assert product.parent is not None
+    inside = list(product.parent)
+    arrivals = [i for i, op in enumerate(inside) if isinstance(op, ByteBarrierArriveOp)]
+    assert arrivals and min(arrivals) > inside.index(product)
