@@ -104,7 +104,7 @@ def test_vector_add_has_one_layout() -> None:
         v.type.layout for op in module.walk() for v in op.results if isinstance(v.type, TileType)
     }
     assert len(layouts) == 1
-    assert layouts.pop().contiguity((0,)) == 8  # 16 bytes of fp16
+    assert layouts.pop().contiguity((0,)) == 4  # what one access of fp32 writes
 
 
 def test_vector_add_means_the_same() -> None:
@@ -185,10 +185,28 @@ module {num_warps=4} {
 """
 
 
-def test_atomics_of_a_warp_have_no_gaps() -> None:
+def test_writes_of_a_warp_have_no_gaps() -> None:
     """One access moves 16 bytes of each lane: with 8 elements of fp32 a lane, two of them would name each sector twice."""
     module = assigned(ADD_INTO)
     (update,) = (op for op in module.walk() if op.opcode == "atomic_rmw")
     (load,) = (op for op in module.walk() if op.opcode == "load")
-    assert load.result.type.layout.contiguity((0,)) == 8
-    assert update.results[0].type.layout.contiguity((0,)) == 4
+    assert load.result.type.layout.contiguity((0,)) == 4
+    assert update.results[0].type.layout == load.result.type.layout
+
+
+def test_flows_join_what_meets() -> None:
+    """Four loads that are added in pairs, and the pairs then, are one set; a load that nothing joins is another."""
+    tiles = "\n".join(
+        f"    %{n}: tile<1024xbf16> = load %xp, _, _ {{cache='.c{c}'}}"
+        for n, c in zip("abcde", "agsva")
+    ).replace("'", '"')
+    sums = """
+    %ab: tile<1024xbf16> = add %a, %b
+    %cd: tile<1024xbf16> = add %c, %d
+    %all: tile<1024xbf16> = add %ab, %cd
+    %w: tile<1024xfp32> = cast %all"""
+    line = "    %a: tile<1024xbf16> = load %xp, _, _\n"
+    text = ADD_INTO.replace(line, tiles + sums + "\n")
+    text = text.replace("    %w: tile<1024xfp32> = cast %a\n", "")
+    loads = [op for op in assigned(text).walk() if op.opcode == "load"]
+    assert [op.results[0].type.layout.contiguity((0,)) for op in loads] == [4, 4, 4, 4, 8]
