@@ -79,6 +79,17 @@ def row_sums(x, out, M: tl.constexpr, N: tl.constexpr):
     tl.store(out + i, tl.sum(tl.load(x + i[:, None] * N + j[None, :]), axis=1))
 
 
+@pytest.mark.parametrize(("rows", "shuffles"), [(2, 10), (4, 6), (8, 9), (64, 62)])
+def test_lanes_share_the_work_of_many_rows(rows, shuffles):
+    """Of four rows and more, a lane combines half as many after each of five steps."""
+    p = {"x": "*fp32", "out": "*fp32", "M": C, "N": C}
+    found = Compiled(row_sums, p, {"M": rows, "N": 128}, num_warps=1)
+    x, out = RNG.standard_normal((rows, 128)).astype("f4"), np.zeros(rows, "f4")
+    found.run(x, out)
+    np.testing.assert_allclose(out, x.sum(1), rtol=1e-5, atol=1e-5)
+    assert found.ptx.count("shfl.sync.bfly") == shuffles
+
+
 def test_each_element_is_stored_once():
     """A reduced tile lies in many threads: all but one hold copies, and stay silent."""
     found = Compiled(row_sums, {"x": "*fp32", "out": "*fp32", "M": C, "N": C}, {"M": 8, "N": 256})

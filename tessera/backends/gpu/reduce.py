@@ -13,6 +13,7 @@ from tessera.analysis.scratch import area, axis_warp_bits
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.shape import renaming
 from tessera.backends.gpu.shared import load_elements, store_elements
+from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.words import from_words32, to_words32
 from tessera.errors import InternalError
 from tessera.ir import Block, TileType, Value, elem_of
@@ -22,6 +23,7 @@ from tessera.ops import arith, tile
 Row = list[str]  # registers of one operand
 SIMPLE = (arith.Elementwise, arith.ConstOp)
 VECTOR_PARTS = 8  # of warps, that each thread reads
+SHARED_RESULTS = 4  # from so many on lanes share the work; for two, handing round takes as long
 
 
 # --- the region ---------------------------------------------------------------------------------------------
@@ -109,16 +111,55 @@ def within_thread(
 def across_lanes(
     fl: FunctionLowering, op: tile.ReduceOp, layout: LinearLayout, rows: list[Row]
 ) -> list[Row]:
-    """Combine over the lane bits along the axis; afterwards all those lanes hold the result."""
+    """Combine over the lane bits along the axis; afterwards all those lanes hold the result.
+
+    Of several results, lanes that differ in a bit need not both combine all: each takes one half and hands the other
+    over, so that the next bit has half as many. Of eight results over five bits that is 4 + 2 + 1 + 1 + 1 shuffles, and
+    eight to hand them round, for forty.
+    """
     along = layout.axis_bits("lane", op.axis)
+    bits = [b for b in range(layout.bits("lane")) if along >> b & 1]
     elems = [elem_of(v.type) for v in op.inputs]
-    for b in range(layout.bits("lane")):
-        if along >> b & 1:
-            others = [
-                [shuffle_xor(fl, elem, x, 1 << b) for x in row] for elem, row in zip(elems, rows)
-            ]
-            rows = combine(fl, op.combine, rows, others)
-    return rows
+    count = len(rows[0])
+    shared = bits[: count.bit_length() - 1] if count >= SHARED_RESULTS else []
+    for b in bits:
+        sent = rows
+        if b in shared:
+            rows, sent = _halves(fl, elems, rows, b)
+        others = [[shuffle_xor(fl, elem, x, 1 << b) for x in row] for elem, row in zip(elems, sent)]
+        rows = combine(fl, op.combine, rows, others)
+    return _handed_round(fl, elems, rows, shared, count) if shared else rows
+
+
+def _halves(
+    fl: FunctionLowering, elems: Sequence[Any], rows: Sequence[Row], bit: int
+) -> tuple[list[Row], list[Row]]:
+    """(what a lane keeps, what it hands over): the first half is for lanes without the bit."""
+    upper = fl.w.pure(f"icmp ne i32 {fl.w.pure(f'and i32 {fl.lane}, {1 << bit}')}, 0")
+    keep: list[Row] = []
+    hand: list[Row] = []
+    for elem, row in zip(elems, rows):
+        type, half = llvm_type(elem), len(row) // 2
+        pairs = list(zip(row[:half], row[half:]))
+        keep.append([fl.w.pure(f"select i1 {upper}, {type} {y}, {type} {x}") for x, y in pairs])
+        hand.append([fl.w.pure(f"select i1 {upper}, {type} {x}, {type} {y}") for x, y in pairs])
+    return keep, hand
+
+
+def _handed_round(
+    fl: FunctionLowering, elems: Sequence[Any], rows: Sequence[Row], bits: Sequence[int], count: int
+) -> list[Row]:
+    """All `count` results in every lane: the first of `bits` chose a half, the next one of its halves, and so on."""
+    each = count >> len(bits)
+    others = fl.w.pure(f"and i32 {fl.lane}, {~sum(1 << b for b in bits)}")
+    lanes: list[str] = []
+    for part in range(1 << len(bits)):
+        chosen = [b for i, b in enumerate(reversed(bits)) if part >> i & 1]
+        lanes.append(fl.w.pure(f"or i32 {others}, {sum(1 << b for b in chosen)}"))
+    return [
+        [shuffle_index(fl, elem, row[i % each], lanes[i // each]) for i in range(count)]
+        for elem, row in zip(elems, rows)
+    ]
 
 
 def shuffle_xor(fl: FunctionLowering, elem: Any, x: str, mask: int) -> str:
