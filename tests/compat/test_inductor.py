@@ -58,11 +58,11 @@ def test_a_training_step(name: str, models: dict[str, dict[str, Any]]):
     assert models[name]["value"] <= 1e-5
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_worker_processes_and_caches(tmp_path: Any, device: str):
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_worker_processes_and_caches(tmp_path: Any, place: str):
     script = str(HERE / "worker_case.py")
-    assert "hits 0" in python(tmp_path, script, TEST_DEVICE=device)
-    assert "hits 1" in python(tmp_path, script, TEST_DEVICE=device)
+    assert "hits 0" in python(tmp_path, script, TEST_DEVICE=place)
+    assert "hits 1" in python(tmp_path, script, TEST_DEVICE=place)
 
 
 def test_a_tenth_of_op_db(tmp_path: Any):
