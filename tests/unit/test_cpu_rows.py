@@ -299,3 +299,18 @@ def masked_later(q, k, v, out, N, BM: tl.constexpr, BN: tl.constexpr, D: tl.cons
 def test_masks_behind_a_condition_change_scores_in_place():
     text = llir(masked_later, ATTENTION, "amx", BM=64, BN=128, D=64)
     assert text.count(f"alloca [{64 * 128} x float]") == 1
+
+
+@tessera.jit
+def narrow_products(x, w, sums, out, R: tl.constexpr, C: tl.constexpr):
+    rows, cols = tl.arange(0, R), tl.arange(0, C)
+    at = rows[:, None] * C + cols[None, :]
+    powers = tl.exp(tl.load(x + at))
+    tl.store(sums + rows, tl.sum(powers * tl.exp(tl.load(w + cols))[None, :], axis=1))
+    tl.store(out + at, powers.to(tl.float16))
+
+
+def test_narrow_values_beside_others_that_are_kept():
+    x, w = floats(32, 64), floats(64, seed=1)
+    sums, out = np.zeros(32, np.float32), np.zeros((32, 64), np.float16)
+    agree(narrow_products, (1,), x, w, sums, out, R=32, C=64, rtol=1e-6)

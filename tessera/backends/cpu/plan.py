@@ -22,7 +22,7 @@ from tessera.backends.cpu.turn import Convert, turned_dimension, turned_fill
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit
 from tessera.dtypes import dtype, int1
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import MATH_OPS, ForOp, arith, memory, tile
+from tessera.ops import MATH_OPS, ForOp, ReduceOp, ScanOp, arith, memory, tile
 
 KEEP_SHARED = 4.0  # cost from which a value that several roots need is computed once
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer
@@ -158,8 +158,8 @@ def finish_side(lo: Lowering) -> None:
     for v, buffer in lo.side.items():
         buffer.version = lo.new_version()
         lo.keep(v, buffer)
+    lo.narrowed = {v: narrow for v, narrow in lo.narrowed.items() if narrow not in lo.side}
     lo.side = {}
-    lo.narrowed = {}
 
 
 def prepare(
@@ -198,13 +198,20 @@ def prepare(
 
     for v in values:
         visit(v, v in visited_once)
-    position = lo.position[root] if root is not None else -1
+    position = _position(lo, root)
     for v in order:
         if v not in lo.buffers:
             _decide(lo, v, reach[v], v in values, position, root, keep_top)
     for v in values if keep_top else ():
         if lo.lazy(v) and v not in lo.side and turned_dimension(lo, v) is not None:
             materialise(lo, v, root)
+
+
+def _position(lo: Lowering, root: Op | None) -> int:
+    """Where a root has what it needs: behind its region, if that only combines elements."""
+    if root is None:
+        return -1
+    return (lo.end if isinstance(root, (ReduceOp, ScanOp)) else lo.position)[root]
 
 
 def _decide(
