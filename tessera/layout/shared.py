@@ -180,3 +180,38 @@ def bank_conflicts(dist: LinearLayout, shared: LinearLayout, elem_bits: int, vec
     offsets = offset_map(dist, shared)
     ideal = max(1, len(images(offsets.lane)) * vec * elem_bits // LINE_BITS)
     return max(0, wavefronts(offsets, elem_bits, vec) - ideal)
+
+
+def turned_lanes(
+    dist: LinearLayout, shared: LinearLayout, elem_bits: int, within: int
+) -> tuple[LinearLayout, list[tuple[int, int]]]:
+    """Turns that keep the lanes of a warp out of each other's banks: after the turn (b, r) lanes with bit b set hold in
+    register i what they held in register i ^ 2^r. The layout afterwards, and the turns. `within`: elements of a buffer
+    that a turn must not leave.
+
+    Rows of 128 bytes swizzled by 16, an accumulator of fp32: lanes 0-3 and 4-7 write 32 bytes of two rows to the same
+    banks, as the swizzle swaps their halves only. Where every other row begins with another register, they do not.
+    """
+    offsets = offset_map(dist, shared)
+    vec, turns = max_vector(offsets, elem_bits), list[tuple[int, int]]()
+    conflicts = bank_conflicts(dist, shared, elem_bits, vec)
+    registers, lanes = dist.columns("register"), len(dist.columns("lane"))
+    choices = [
+        (b, r)
+        for r, offset in enumerate(offsets.register)
+        for b in range(lanes)
+        if vec <= offset < within
+    ]
+    while conflicts:
+        found: list[tuple[int, tuple[int, int], LinearLayout]] = []
+        for b, r in choices:
+            columns = list(dist.columns("lane"))
+            columns[b] ^= registers[r]
+            other = dist.map_columns("lane", columns)
+            if max_vector(offset_map(other, shared), elem_bits) == vec:
+                found.append((bank_conflicts(other, shared, elem_bits, vec), (b, r), other))
+        if not found or (best := min(found, key=lambda x: x[0]))[0] >= conflicts:
+            break
+        conflicts, turn, dist = best
+        turns.append(turn)
+    return dist, turns

@@ -12,6 +12,7 @@ from tessera.layout import (
     LinearLayout,
     bank_conflicts,
     blocked,
+    box_layout,
     default_blocked,
     ldmatrix_plan,
     max_vector,
@@ -23,6 +24,7 @@ from tessera.layout import (
     shared_swizzled,
     stmatrix_plan,
     swizzle_for,
+    turned_lanes,
     vector_groups,
     wavefronts,
     wgmma_acc,
@@ -206,6 +208,22 @@ def test_words_along_k_are_stored_without_conflicts() -> None:
 def test_unswizzled_rows_conflict_in_ldmatrix() -> None:
     plan = ldmatrix_plan(mma_operand((64, 64), 0, 16, 2, 2), shared_linear((64, 64), (1, 0)), 16)
     assert plan is not None and plan.wavefronts == 16  # one lane bit picks another column
+
+
+@pytest.mark.parametrize("shape", [(64, 128), (64, 64)])
+def test_turned_lanes_write_to_banks_of_their_own(shape: tuple[int, int]) -> None:
+    """An accumulator of fp32 on its way into swizzled boxes: every other row begins with another block of columns."""
+    dist = wgmma_acc(shape, 1, shape[1] // 2, warpgroups_n=2)
+    shared = box_layout(shape, 32)
+    assert shared is not None
+    assert bank_conflicts(dist, shared, 32, 2) == 2
+    turned, turns = turned_lanes(dist, shared, 32, 64 * 32)
+    assert bank_conflicts(turned, shared, 32, 2) == 0
+    ((b, r),) = turns
+    before, after = fill(dist), fill(turned)
+    for lane, register in itertools.product(range(32), range(dist.size("register"))):
+        held = before[:, lane, register ^ (lane >> b & 1) << r]
+        assert (after[:, lane, register] == held).all()
 
 
 def test_vector_groups_cover_each_register_once() -> None:

@@ -11,15 +11,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from tessera.analysis.scratch import staging
+from tessera.analysis.scratch import Staging, staging
 from tessera.backends.gpu.access import Reader, access_for, fixed_place, write
 from tessera.backends.gpu.local import warp_owner
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies
-from tessera.backends.gpu.types import memory_bits
+from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.backends.nvidia import primitives as p
-from tessera.ir import Value
-from tessera.layout import Boxes, box_layout
+from tessera.ir import TileType, Value
+from tessera.layout import Boxes, LinearLayout, MatrixAccess, box_layout, turned_lanes
 from tessera.ops import (
     ByteBarrierArriveOp,
     ByteBarrierExpectOp,
@@ -172,8 +172,9 @@ def _store(fl: FunctionLowering, op: DescriptorStoreOp) -> None:
     w, bits = fl.w, memory_bits(t.elem)
     how = staging(op, fl.num_warps)
     boxes, buffers, count = how.boxes, how.buffers, how.count
-    access = access_for(t.layout, how.layout, bits, fl.target.facts().has_stmatrix)
-    owner, names = warp_owner(fl, t.layout), fl.get(op.value)
+    layout, names = _apart(fl, t, how, list(fl.get(op.value)))
+    access = access_for(layout, how.layout, bits, fl.target.facts().has_stmatrix)
+    owner = warp_owner(fl, t.layout)
     row = p.tensor_store(len(boxes.box), "" if op.kind == "store" else op.kind)
     start: int = op.attrs["scratch"]
     size, group = how.elements * bits // 8, _group(fl) if how.groups else "0"
@@ -226,6 +227,27 @@ def _meet(fl: FunctionLowering, groups: int, group: str) -> None:
         return
     number = fl.w.add("i32", group, str(GROUP_BARRIER))
     p.group_barrier(GROUP_THREADS).emit(fl.w, [number])
+
+
+def _apart(
+    fl: FunctionLowering, t: TileType, how: Staging, names: list[str]
+) -> tuple[LinearLayout, list[str]]:
+    """A tile in registers such that its lanes write to banks of their own."""
+    bits, type = memory_bits(t.elem), llvm_type(t.elem)
+    access = access_for(t.layout, how.layout, bits, fl.target.facts().has_stmatrix)
+    if isinstance(access, MatrixAccess):
+        return t.layout, names
+    layout, turns = turned_lanes(t.layout, how.layout, bits, how.elements)
+    for b, r in turns:
+        lane = fl.lane
+        with fl.w.hoist():
+            bit = fl.w.pure(f"icmp ne i32 {fl.w.pure(f'and i32 {lane}, {1 << b}')}, 0")
+        others = [names[i ^ 1 << r] for i in range(len(names))]
+        names = [
+            fl.w.pure(f"select i1 {bit}, {type} {other}, {type} {own}")
+            for own, other in zip(names, others, strict=True)
+        ]
+    return layout, names
 
 
 def _part(access: Any, elements: int, members: range, buffers: int) -> Any:
