@@ -104,11 +104,10 @@ def matrix_products(device: common.Device) -> None:
 def attention(device: common.Device) -> None:
     for length, dim, causal in ((256, 64, False), (256, 128, True), (200, 64, True)):
         q, k, v, dout = (halves(device, 2, length, dim) for _ in range(4))
-        call = sources.example("06").Attention(device, 2, length, dim, causal)
-        call.forward(q, k, v)
-        call.backward(q, k, v, dout)
-        if length % 128 == 0:
-            sources.example("12").Attention(device, 2, length, dim, causal).forward(q, k, v)
+        for example in ("06", "12"):
+            call = sources.example(example).Attention(device, 2, length, dim, causal)
+            call.forward(q, k, v)
+            call.backward(q, k, v, dout)
 
 
 def decoding(device: common.Device) -> None:
