@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import re
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -173,3 +176,24 @@ def test_large_streams(offset):
     native(scale_kernel, (tessera.cdiv(n, 4096),), x, out, n, B=4096)
     np.testing.assert_array_equal(out, x * 2)
     assert not store[offset + n :].any()
+
+
+@tessera.jit
+def rows_that_wrap(x, out, n, N: tl.constexpr, K: tl.constexpr):
+    k, i = tl.arange(0, K), tl.arange(0, N)
+    wrapped = tl.max_contiguous(tl.multiple_of(i % n, N), N)
+    tl.store(out + k[:, None] * N + i[None, :], tl.load(x + k[:, None] * n + wrapped[None, :]))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="protects a page")
+def test_a_promise_that_a_remainder_breaks_reads_no_other_memory():
+    """Matmuls promise `cols % n` contiguous although the last block wraps; behind the array there is no memory here."""
+    page, n, rows = mmap.PAGESIZE, 5, 16
+    memory = mmap.mmap(-1, 2 * page)
+    start = np.frombuffer(memory, np.uint8).ctypes.data
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + page), page, 0) == 0
+    x = np.frombuffer(memory, np.float32, count=n * rows, offset=page - 4 * n * rows)
+    x[:] = np.arange(n * rows)
+    out = np.zeros((rows, 64), np.float32)
+    rows_that_wrap[(1,)](x, out, n, N=64, K=rows)
+    np.testing.assert_array_equal(out, x.reshape(rows, n)[:, np.arange(64) % n])

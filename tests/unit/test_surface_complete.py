@@ -204,7 +204,8 @@ BEFORE_GPU = {
     "descriptor_gather",
     "descriptor_scatter",
 }
-ONLY_GPU = {"inline_asm", "volatile_asm"}  # the front end refuses them elsewhere
+# The front end refuses assembly elsewhere; ranks come from a pass that spreads programs over clusters of blocks.
+ONLY_GPU = {"inline_asm", "volatile_asm", "block_rank"}
 ONLY_HOST = {"check"}  # checked builds run on the interpreter or on the CPU
 ONLY_INTERPRETER = {"breakpoint"}  # stops the interpreter; other targets pass it by
 

@@ -21,7 +21,7 @@ from tessera.backends.cpu.values import (
     point,
 )
 from tessera.dtypes import int64, pointer_type
-from tessera.ir import Op, elem_of, shape_of
+from tessera.ir import Op, Value, elem_of, shape_of
 from tessera.ops import arith, tile
 
 
@@ -170,9 +170,10 @@ evaluates(*(c for c in vector.TABLE if c is not arith.HintOp))(_evaluate)
 
 @evaluates(arith.HintOp)
 def _hint_at(lo: Lowering, op: Any, at: Point, index: int) -> Val:
-    """A promise of contiguity makes lane 0 enough."""
+    """A promise of contiguity makes lane 0 enough. Not of remainders: it is given for `rows % M` as well where rows
+    wrap around, and what lies behind the last row need not be memory."""
     x = lo.value(op.x, at)
-    if x.affine or x.lanes == 1 or not is_index(x.type):
+    if x.affine or x.lanes == 1 or not is_index(x.type) or _is_remainder(op.x):
         return x
     varying = [d for d, c in enumerate(at.coords) if c.pattern is not None]
     if len(varying) != 1 or varying[0] >= len(op.contiguity):
@@ -186,6 +187,12 @@ def _hint_at(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     base = lo.value(op.x, point(first, 1))
     text = lo.text(base, 1)
     return Val(x.type, at.lanes, "", True, text, (), c.pattern)
+
+
+def _is_remainder(x: Value) -> bool:
+    while isinstance(x.op, arith.HintOp | arith.CastOp):
+        x = x.op.x
+    return isinstance(x.op, arith.RemOp)
 
 
 evaluates(arith.AddPtrOp)(_evaluate)
