@@ -12,6 +12,18 @@ from cases import Case, normal
 
 from tessera.testing import do_bench
 
+# Tiles: rows, columns, depth, warps, stages.
+LARGE = ((128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3))
+SMALL = (
+    (128, 128, 64, 4, 3), (128, 64, 64, 4, 3), (64, 128, 64, 4, 3), (64, 64, 64, 4, 3), (64, 128, 64, 4, 5),
+    (64, 64, 64, 4, 5), (64, 128, 64, 4, 8), (64, 64, 64, 4, 8), (64, 64, 128, 4, 3), (64, 64, 128, 4, 4),
+    (64, 32, 64, 4, 6), (64, 32, 64, 4, 8), (32, 64, 64, 4, 5),
+)  # fmt: skip
+FLAT = (
+    (16, 64, 128, 4, 4), (16, 64, 128, 4, 6), (16, 64, 256, 4, 4), (16, 64, 64, 4, 8), (16, 128, 64, 4, 4),
+    (16, 32, 256, 4, 4), (64, 64, 128, 4, 4), (64, 64, 128, 4, 6), (64, 64, 64, 4, 6),
+)  # fmt: skip
+
 
 def product(
     dtype: Any, m: int, n: int, k: int, orders: str, tiles: Any, how: str = "pointers"
@@ -67,8 +79,7 @@ def _by_cublas(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
 
 
 def products() -> Iterator[Case]:
-    """Orders of operands that the instructions do not read themselves; small and odd sizes. Tiles: rows, columns,
-    depth, warps, stages."""
+    """Orders of operands that the instructions do not read themselves; fp16 through pointers in many sizes."""
     wide, tall = (
         ((128, 256, 32, 8, 4), (256, 128, 32, 8, 4)),
         ((128, 256, 128, 8, 4), (256, 128, 128, 8, 4)),
@@ -80,13 +91,10 @@ def products() -> Iterator[Case]:
             yield product(torch.float8_e4m3fn, 8192, 8192, 8192, orders, tall, how)
         for orders in ("rc", "rr", "cr"):
             yield product(torch.int8, 8192, 8192, 8192, orders, tall, how)
-    half, short = torch.float16, torch.bfloat16
-    middle = ((128, 64, 64, 4, 5), (64, 128, 64, 4, 5), (64, 128, 64, 4, 6), (64, 128, 128, 4, 3))
-    few = ((32, 64, 64, 4, 5), (64, 32, 128, 4, 4), (64, 64, 128, 4, 3))
-    large = ((128, 256, 64, 8, 3), (128, 256, 64, 8, 4), (128, 128, 64, 8, 4))
-    flat = ((16, 64, 128, 4, 4), (16, 64, 256, 4, 4), (16, 128, 128, 4, 4))
-    yield product(half, 1024, 1024, 1024, "rr", middle)
-    yield product(half, 512, 512, 512, "rr", few)
-    yield product(half, 4000, 4000, 4000, "rr", large)
-    yield product(short, 8192, 8192, 512, "rr", large)
-    yield product(short, 16, 8192, 8192, "rr", flat)
+    for orders in ("rr", "rc"):
+        for size in (8192, 4096, 2048, 4000):
+            yield product(torch.float16, size, size, size, orders, LARGE)
+        for size in (1024, 512):
+            yield product(torch.float16, size, size, size, orders, SMALL)
+        yield product(torch.float16, 8192, 8192, 512, orders, LARGE)
+        yield product(torch.float16, 16, 8192, 8192, orders, FLAT)
