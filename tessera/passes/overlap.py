@@ -21,6 +21,7 @@ from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
     BarrierOp,
+    BroadcastOp,
     ByteBarrierArriveOp,
     ByteBarrierWaitOp,
     CallOp,
@@ -41,6 +42,7 @@ from tessera.ops import (
     WhileOp,
 )  # fmt: skip
 from tessera.passes.fold import constant_of
+from tessera.passes.layout_rules import VIEWS
 
 LIMITS = (
     AsyncWaitOp,
@@ -197,19 +199,29 @@ class _Waits:
 
 
 def _give_back_early(block: Block) -> None:
-    """Buffers are free as soon as nobody reads them any more. A read to registers is done when somebody uses them:
-    before that it may be on its way."""
+    """Buffers are free as soon as nobody reads them any more. A read to registers is done when somebody computes with
+    them: before that it may be on its way."""
     place = {op: i for i, op in enumerate(block)}
     for arrive in [op for op in place if isinstance(op, ByteBarrierArriveOp) and op.released]:
         needs = [v.op for v in arrive.operands if v.op in place]
         for view in arrive.released:
             for user in _readers(view):
-                done = user.result.users() if isinstance(user, LocalLoadOp) else []
+                done = _computing(user.result) if isinstance(user, LocalLoadOp) else []
                 needs += [_at_level(op, block) for op in (user, *done) if op is not arrive]
         last = max((op for op in needs if op is not None), key=place.__getitem__, default=None)
         if last is not None and last.next is not arrive and place[last] < place[arrive]:
             assert last.next is not None
             arrive.move_before(last.next)
+
+
+def _computing(v: Value) -> list[Op]:
+    """The users of a tile, and of what only names its registers in another order."""
+    found: list[Op] = []
+    for user in v.users():
+        found.append(user)
+        if isinstance(user, (*VIEWS, BroadcastOp, ConvertLayoutOp)):
+            found += [op for r in user.results for op in _computing(r)]
+    return found
 
 
 def _readers(view: Value) -> list[Op]:

@@ -129,6 +129,15 @@ def test_one_barrier_an_iteration_beside_those_of_the_store() -> None:
     assert names[:3] == ["local_alloc", "barrier", "descriptor_store"]
 
 
+def test_a_slice_is_given_back_when_it_was_used() -> None:
+    """Not when the read was started: behind the multiplication of the scores by the row."""
+    ops = consumers(module_of(compiled(False, 64, 128, 128, num_warps=8, num_stages=2)))
+    names = [op.opcode for op in ops]
+    read = names.index("local_load")
+    given = names.index("byte_barrier_arrive", read)
+    assert "mul" in names[read:given]
+
+
 def test_products_that_an_earlier_wait_was_for() -> None:
     """Each wait is the last one for all that was started before: ptxas sees no wait for nothing."""
     ops = consumers(module_of(compiled(False, 64, 128, 128, num_warps=8, num_stages=2)))
