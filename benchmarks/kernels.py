@@ -22,6 +22,14 @@ def twenty(
 
 
 @tessera.jit
+def single_dropout(x, out, p, seed, BLOCK: tl.constexpr):
+    """A counter of the generator for each number."""
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    keep = tl.rand(seed, i) > p
+    tl.store(out + i, tl.where(keep, tl.load(x + i) / (1 - p), 0.0))
+
+
+@tessera.jit
 def persistent_matmul(
     a,
     b,

@@ -24,13 +24,18 @@ def vector_add() -> Case:
     return Case("vector add", f"{n} fp32", 12.0 * n, "GB/s", build, lambda: x + y)
 
 
-def dropout() -> Case:
+def dropout(numbers: int) -> Case:
+    """`numbers` that are taken from a counter of the generator."""
     n = 1 << 26
     x = normal(n)
 
     def build(compiler: str) -> Any:
-        module, out = sources.example("04", compiler), torch.empty_like(x)
-        return lambda: module.dropout(x, out, 0.3, 1234), out
+        out = torch.empty_like(x)
+        if numbers == 4:
+            module = sources.example("04", compiler)
+            return lambda: module.dropout(x, out, 0.3, 1234), out
+        kernel, block = sources.kernels(compiler).single_dropout, 2048
+        return lambda: kernel[(n // block,)](x, out, 0.3, 1234, BLOCK=block), out
 
     def error(result: Any) -> Any:
         """Kept elements are scaled, and as many are kept as should be."""
@@ -39,7 +44,9 @@ def dropout() -> Case:
         return torch.maximum(wrong, (kept.float().mean() - 0.7).abs())
 
     reference = lambda: F.dropout(x, 0.3)  # noqa: E731
-    return Case("dropout", f"{n} fp32", 8.0 * n, "GB/s", build, reference, error)
+    return Case(
+        f"dropout, {numbers} of a counter", f"{n} fp32", 8.0 * n, "GB/s", build, reference, error
+    )
 
 
 def softmax(rows: int, cols: int, dtype: torch.dtype) -> Case:
@@ -165,7 +172,7 @@ def stream_product(m: int, n: int, k: int) -> Case:
     a, b = normal(m, k, dtype=HALF), normal(k, n, dtype=HALF)
 
     def build(compiler: str) -> Any:
-        call = sources.example("16", compiler).StreamMatmul(DEVICE, m, n, k)
+        call = sources.example("10", compiler).StreamMatmul(DEVICE, m, n, k)
         return lambda: call.run(a, b), call.c
 
     shape, work = f"{m}x{n}x{k} fp16", 2.0 * m * n * k
@@ -175,7 +182,7 @@ def stream_product(m: int, n: int, k: int) -> Case:
 ROWS = ((4096, 4096), (4096, 8192), (16384, 1536))
 TABLE: tuple[tuple[str, Callable[..., Any], tuple[tuple[Any, ...], ...]], ...] = (
     ("vector add", vector_add, ((),)),
-    ("dropout", dropout, ((),)),
+    ("dropout", dropout, ((4,), (1,))),
     (
         "softmax",
         softmax,
