@@ -7,7 +7,7 @@ A row is a function of a library, what it should equal, and its inputs. `--confi
 tries. A library that is not installed is left out and said so.
 """
 
-# pyright: basic
+# pyright: basic, reportMissingImports=false
 from __future__ import annotations
 
 import argparse
