@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.gpu.test_promote_gpu import close, matrix, product
+from tests.gpu.products_kit import close, matrix, product
 from tests.unit.test_persist import on_axes
 
 torch = pytest.importorskip("torch")

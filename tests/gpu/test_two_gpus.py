@@ -21,7 +21,7 @@ from tessera.config import knobs
 from tessera.errors import LaunchError
 from tessera.runtime.async_compile import AsyncCompileMode
 from tessera.tools.tensor_descriptor import TensorDescriptor
-from tests.gpu.test_promote_gpu import close, matrix, product
+from tests.gpu.products_kit import close, matrix, product
 from tests.unit.test_fast_arguments import Counter
 from tests.unit.test_tensor_maps import persistent
 
