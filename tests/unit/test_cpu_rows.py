@@ -314,3 +314,19 @@ def test_narrow_values_beside_others_that_are_kept():
     x, w = floats(32, 64), floats(64, seed=1)
     sums, out = np.zeros(32, np.float32), np.zeros((32, 64), np.float16)
     agree(narrow_products, (1,), x, w, sums, out, R=32, C=64, rtol=1e-6)
+
+
+@tessera.jit
+def sums_down_columns(x, y, z, first, second, C: tl.constexpr, R: tl.constexpr):
+    """As the gradients of a layer norm's weights: memory runs along the dimension that is kept."""
+    cols, rows = tl.arange(0, C), tl.arange(0, R)
+    at = cols[:, None] + C * rows[None, :]
+    total = tl.load(x + at) + tl.load(y + at) + tl.exp(tl.load(z + at))
+    tl.store(first + cols, tl.sum(total * tl.load(z + at), axis=1))
+    tl.store(second + cols, tl.sum(total, axis=1))
+
+
+def test_what_later_sums_need_is_computed_by_the_first():
+    x, y, z = floats(32, 64), floats(32, 64, seed=1), floats(32, 64, seed=2)
+    first, second = np.zeros(64, np.float32), np.zeros(64, np.float32)
+    agree(sums_down_columns, (1,), x, y, z, first, second, C=64, R=32, rtol=1e-5)

@@ -196,15 +196,17 @@ def prepare(
         if v not in order:
             order.append(v)
 
+    position = _position(lo, root)
+    for v in values if keep_top else ():
+        # Before all else: buffers that the loop is to fill stay empty if it no longer computes what they are for.
+        filled = v in visited_once and _kept(lo, v, cost(lo, v), position, root)
+        if lo.lazy(v) and not filled and turned_dimension(lo, v) is not None:
+            materialise(lo, v, root)
     for v in values:
         visit(v, v in visited_once)
-    position = _position(lo, root)
     for v in order:
         if v not in lo.buffers:
             _decide(lo, v, reach[v], v in values, position, root, keep_top)
-    for v in values if keep_top else ():
-        if lo.lazy(v) and v not in lo.side and turned_dimension(lo, v) is not None:
-            materialise(lo, v, root)
 
 
 def _position(lo: Lowering, root: Op | None) -> int:
@@ -227,7 +229,7 @@ def _decide(
     price = cost(lo, v)
     if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
         materialise(lo, v, root)
-    elif root is not None and price >= KEEP_SHARED and _worth(op) and last_need(lo, v) > position:
+    elif _kept(lo, v, price, position, root):
         if direct:
             kept = _needed_later(lo, v, position)
             if kept is not v:
@@ -235,6 +237,12 @@ def _decide(
             lo.side[kept] = lo.allocate(elem_of(kept.type), shape_of(kept.type))
         elif not top:
             materialise(lo, v, root)
+
+
+def _kept(lo: Lowering, v: Value, price: float, position: int, root: Op | None) -> bool:
+    """Whether others need it as well, and computing it once pays."""
+    shared = root is not None and price >= KEEP_SHARED and _worth(v.op)
+    return shared and last_need(lo, v) > position
 
 
 def _needed_later(lo: Lowering, v: Value, position: int) -> Value:
