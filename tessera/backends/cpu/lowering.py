@@ -132,6 +132,7 @@ class Lowering:
         self.buffers: dict[Value, Buffer] = {}
         self.descriptors: dict[Value, Any] = {}
         self.side: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
+        self.filled: set[Value] = set()  # of those in `side`
         self.narrowed: dict[Value, Value] = {}  # whose elements in `side` follow from this one's
         self.uniform: dict[
             Value, Buffer
@@ -277,6 +278,7 @@ class Lowering:
                 side = self.side.get(v)
                 if side is not None:
                     self.to_buffer(side, at, found)
+                    self.filled.add(v)
             self.memo[key] = found
             narrow = self.narrowed.get(v)
             if narrow is not None and narrow in self.side:

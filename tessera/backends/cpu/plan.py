@@ -155,9 +155,11 @@ def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
 
 
 def finish_side(lo: Lowering) -> None:
+    """What the loop has filled is kept. A value stays lazy if all that needed it there came from buffers after all."""
     for v, buffer in lo.side.items():
-        buffer.version = lo.new_version()
-        lo.keep(v, buffer)
+        if v in lo.filled and v not in lo.buffers:
+            buffer.version = lo.new_version()
+            lo.keep(v, buffer)
     lo.narrowed = {v: narrow for v, narrow in lo.narrowed.items() if narrow not in lo.side}
     lo.side = {}
 
@@ -197,16 +199,14 @@ def prepare(
             order.append(v)
 
     position = _position(lo, root)
-    for v in values if keep_top else ():
-        # Before all else: buffers that the loop is to fill stay empty if it no longer computes what they are for.
-        filled = v in visited_once and _kept(lo, v, cost(lo, v), position, root)
-        if lo.lazy(v) and not filled and turned_dimension(lo, v) is not None:
-            materialise(lo, v, root)
     for v in values:
         visit(v, v in visited_once)
     for v in order:
         if v not in lo.buffers:
             _decide(lo, v, reach[v], v in values, position, root, keep_top)
+    for v in values if keep_top else ():
+        if lo.lazy(v) and v not in lo.side and turned_dimension(lo, v) is not None:
+            materialise(lo, v, root)
 
 
 def _position(lo: Lowering, root: Op | None) -> int:
@@ -229,20 +229,15 @@ def _decide(
     price = cost(lo, v)
     if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
         materialise(lo, v, root)
-    elif _kept(lo, v, price, position, root):
+    elif root is not None and price >= KEEP_SHARED and _worth(op) and last_need(lo, v) > position:
         if direct:
             kept = _needed_later(lo, v, position)
             if kept is not v:
                 lo.narrowed[v] = kept
             lo.side[kept] = lo.allocate(elem_of(kept.type), shape_of(kept.type))
+            lo.filled.discard(kept)
         elif not top:
             materialise(lo, v, root)
-
-
-def _kept(lo: Lowering, v: Value, price: float, position: int, root: Op | None) -> bool:
-    """Whether others need it as well, and computing it once pays."""
-    shared = root is not None and price >= KEEP_SHARED and _worth(v.op)
-    return shared and last_need(lo, v) > position
 
 
 def _needed_later(lo: Lowering, v: Value, position: int) -> Value:
