@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attention_reference
 import numpy as np
 
 import common
@@ -293,49 +294,6 @@ def specimens() -> list[common.Specimen]:
     return found
 
 
-def numpy_probabilities(q: np.ndarray, k: np.ndarray, causal: bool) -> np.ndarray:
-    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
-    if causal:
-        hidden = ~np.tri(q.shape[-2], dtype=bool)
-        scores = np.where(hidden, -np.inf, scores)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def numpy_backward(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, causal: bool
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    weights = numpy_probabilities(q, k, causal)
-    dweights = dout @ v.swapaxes(-1, -2)
-    dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
-    dscores *= q.shape[-1] ** -0.5
-    return (
-        dscores @ k,
-        dscores.swapaxes(-1, -2) @ q,
-        weights.swapaxes(-1, -2) @ dout,
-    )
-
-
-def references(device: common.Device, q: Any, k: Any, v: Any, dout: Any, causal: bool) -> Any:
-    if not device.is_gpu:
-        return (
-            lambda: numpy_probabilities(q, k, causal) @ v,
-            lambda: numpy_backward(q, k, v, dout, causal),
-        )
-    import torch
-
-    def forward(*arrays: Any) -> Any:
-        batch = (t[None] for t in arrays)
-        return torch.nn.functional.scaled_dot_product_attention(*batch, is_causal=causal)[0]
-
-    leaves = [t.clone().requires_grad_() for t in (q, k, v)]
-    out = forward(*leaves)
-    return (
-        lambda: forward(q, k, v),
-        lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True),
-    )
-
-
 def measure(device: common.Device, heads: int, length: int, dim: int, causal: bool) -> Any:
     dtype = device.pick("float32", "float16")
     q, k, v, dout = (device.normal(heads, length, dim, dtype=dtype) for _ in range(4))
@@ -346,14 +304,15 @@ def measure(device: common.Device, heads: int, length: int, dim: int, causal: bo
     checked = [0, heads - 1]  # NumPy would take minutes for all heads of a large problem
     q64, k64, v64, dout64 = (device.numpy(t[checked]).astype(np.float64) for t in (q, k, v, dout))
     forward_error = common.relative_error(
-        device.numpy(attention.out[checked]), numpy_probabilities(q64, k64, causal) @ v64
+        device.numpy(attention.out[checked]),
+        attention_reference.probabilities(q64, k64, causal) @ v64,
     )
-    expected = numpy_backward(q64, k64, v64, dout64, causal)
+    expected = attention_reference.gradients(q64, k64, v64, dout64, causal)
     backward_error = max(
         common.relative_error(device.numpy(found[checked]), wanted)
         for found, wanted in zip((attention.dq, attention.dk, attention.dv), expected)
     )
-    forward_reference, backward_reference = references(device, q, k, v, dout, causal)
+    forward_reference, backward_reference = attention_reference.calls(device, q, k, v, dout, causal)
     kind = "causal attention" if causal else "attention"
     shape = f"{heads}x{length}x{dim} {dtype}"
     work = 4.0 * heads * length * length * dim / (2 if causal else 1)

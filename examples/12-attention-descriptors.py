@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attention_reference
 import numpy as np
 
 import common
@@ -283,46 +284,6 @@ def specimens() -> list[common.Specimen]:
     return found
 
 
-def numpy_probabilities(q: np.ndarray, k: np.ndarray, causal: bool) -> np.ndarray:
-    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
-    if causal:
-        scores = np.where(np.tri(q.shape[-2], dtype=bool), scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
-
-
-def numpy_gradients(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, dout: np.ndarray, causal: bool
-) -> list[np.ndarray]:
-    weights = numpy_probabilities(q, k, causal)
-    dweights = dout @ v.swapaxes(-1, -2)
-    dscores = weights * (dweights - (dweights * weights).sum(axis=-1, keepdims=True))
-    dscores *= q.shape[-1] ** -0.5
-    return [dscores @ k, dscores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ dout]
-
-
-def references(device: common.Device, causal: bool, *arrays: Any) -> list[Callable[[], Any]]:
-    """Forward and backward by NumPy or torch."""
-    q, k, v, dout = arrays
-    if not device.is_gpu:
-        return [
-            lambda: numpy_probabilities(q, k, causal) @ v,
-            lambda: numpy_gradients(q, k, v, dout, causal),
-        ]
-    import torch
-
-    def forward(*inputs: Any) -> Any:
-        batch = (x[None] for x in inputs)
-        return torch.nn.functional.scaled_dot_product_attention(*batch, is_causal=causal)[0]
-
-    leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    out = forward(*leaves)
-    return [
-        lambda: forward(q, k, v),
-        lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True),
-    ]
-
-
 def measure(
     device: common.Device, heads: int, length: int, dim: int, causal: bool
 ) -> list[common.Row]:
@@ -335,8 +296,8 @@ def measure(
     checked = [0, heads - 1]  # NumPy would take minutes for all heads of a large problem
     q64, k64, v64, dout64 = (device.numpy(x[checked]).astype(np.float64) for x in arrays)
     found = [device.numpy(x[checked]) for x in (attention.dq, attention.dk, attention.dv)]
-    out = numpy_probabilities(q64, k64, causal) @ v64
-    gradients = numpy_gradients(q64, k64, v64, dout64, causal)
+    out = attention_reference.probabilities(q64, k64, causal) @ v64
+    gradients = attention_reference.gradients(q64, k64, v64, dout64, causal)
     errors = [
         common.relative_error(device.numpy(attention.out[checked]), out),
         max(map(common.relative_error, found, gradients)),
@@ -353,7 +314,7 @@ def measure(
             "GFLOP/s", device.time(call), device.time(reference),
         )
         for what, error, products, call, reference in zip(
-            ("", ", backward"), errors, (1.0, 2.5), calls, references(device, causal, *arrays)
+            ("", ", backward"), errors, (1.0, 2.5), calls, attention_reference.calls(device, q, k, v, dout, causal)
         )
     ]  # fmt: skip
 
