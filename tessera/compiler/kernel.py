@@ -144,16 +144,16 @@ class CompiledKernel:
         if threads > thread_limit:
             raise OutOfResources(threads, thread_limit, "threads")
 
-    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]:
+    def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
         """`kernel[(x, y, z)](*args, stream=None)`; constexpr arguments are given too and skipped.
 
         Where arrays share memory in a way that this build does not expect, it raises LaunchError; a launch by the
         kernel function takes another build then.
         """
-        gx, gy, gz = grid
+        driver = DRIVER_FOR[0](self.target)
+        gx, gy, gz = driver.extents(grid)
 
         def launch(*args: Any, stream: int | None = None) -> None:
-            driver = DRIVER_FOR[0](self.target)
             at = (
                 driver.get_current_stream(driver.get_current_device()) if stream is None else stream
             )

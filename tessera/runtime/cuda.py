@@ -283,7 +283,7 @@ class Driver:
             error.note(
                 f"{config.block[0]} threads a block, {config.shared} bytes of dynamic shared memory"
             )
-            error.help = "the grid's y and z extents must not exceed 65535; fewer warps or stages need fewer resources"
+            error.help = "fewer warps or stages need fewer resources"
         raise error
 
     # --- memory ---

@@ -41,11 +41,17 @@ from tessera.runtime.tensor_maps import Instead, TensorMaps
 from tessera.runtime.tensors import is_numpy
 from tessera.runtime.variants import Twin
 
+INT32_MAX = 2**31 - 1
+GRID_HELP = (
+    "fold the programs into the other axes, x first, and compute the indices from `tl.program_id`"
+)
+
 
 class Driver:
     """Base: a place where kernels run."""
 
     name = ""
+    grid_limits = (INT32_MAX, INT32_MAX, INT32_MAX)  # programs along each axis
 
     @staticmethod
     def is_active() -> bool:
@@ -101,6 +107,32 @@ class Driver:
     @property
     def utils(self) -> Driver:
         return self
+
+    def extents(self, grid: Any) -> tuple[int, int, int]:
+        """A grid's three extents, those that are not given being 1. LaunchError unless each is a number of programs
+        that this driver can start."""
+        if not hasattr(grid, "__len__"):
+            shown = repr(grid) if hasattr(grid, "__index__") else "n"
+            raise LaunchError(
+                f"the grid {grid!r} is no sequence", help=f"write kernel[({shown},)](...)"
+            )
+        n = len(grid)
+        if not 0 < n < 4:
+            shown = "is empty" if n == 0 else f"{grid!r} has {n} extents"
+            raise LaunchError(f"the grid {shown}", help="give 1 to 3 extents")
+        found = (grid[0], grid[1] if n > 1 else 1, grid[2] if n > 2 else 1)
+        for x in found:
+            if not hasattr(x, "__index__"):
+                raise LaunchError(f"the grid {found} has an extent that is no integer: {x!r}")
+            if x < 0:
+                raise LaunchError(f"the grid {found} has a negative extent")
+        for axis, x, limit in zip("xyz", found, self.grid_limits):
+            if x > limit and 0 not in found:
+                raise LaunchError(
+                    f"the grid {found} has {x} programs along {axis}; the {self.name} driver starts at most {limit}",
+                    help=GRID_HELP,
+                )
+        return found
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
         """Set the kernel's function, launcher and, last, module for the current device (see CompiledKernel.load)."""
@@ -257,6 +289,7 @@ class CudaDriver(Driver):
     """NVIDIA GPUs through the CUDA driver API; shares device and stream with torch."""
 
     name = "cuda"
+    grid_limits = (INT32_MAX, 65535, 65535)
 
     @staticmethod
     def is_active() -> bool:
@@ -343,6 +376,7 @@ class CudaDriver(Driver):
                 self._bind_for(kernel.name, device)
                 result = native(gx, gy, gz, stream, function, config.address, *args)
             if result:
+                self.extents((gx, gy, gz))  # one of them may be the cause
                 check(result, config)
 
         # what the native path reads as long as the kernel lives

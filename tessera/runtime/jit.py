@@ -258,7 +258,9 @@ class JITFunction(JITCallable, KernelInterface):
         self._check_globals()
         if warmup:
             return compiled
-        grid = self._extents(grid, values)
+        if callable(grid):
+            grid = grid(dict(zip(self.arg_names, values, strict=True)))
+        grid = on.extents(grid)
         if isinstance(compiled, FutureKernel):
             compiled = compiled.result()
         assumed = getattr(compiled.metadata, "assumed_disjoint", None)
@@ -292,24 +294,6 @@ class JITFunction(JITCallable, KernelInterface):
         if found is None:
             found = self._compile(cache, key, pairs, options, target, device, warmup=False)
         return found.result() if isinstance(found, FutureKernel) else found
-
-    def _extents(self, grid: Any, values: tuple[Any, ...]) -> tuple[int, int, int]:
-        if callable(grid):
-            grid = grid(dict(zip(self.arg_names, values, strict=True)))
-        if not hasattr(grid, "__len__"):
-            raise LaunchError(
-                f"the grid {grid!r} is no sequence", help=f"write kernel[({grid!r},)](...)"
-            )
-        n = len(grid)
-        if n == 0:
-            raise LaunchError("the grid is empty", help="give 1 to 3 extents")
-        found = (grid[0], grid[1] if n > 1 else 1, grid[2] if n > 2 else 1)
-        for x in found:
-            if not hasattr(x, "__index__"):
-                raise LaunchError(f"the grid {found} has an extent that is no integer: {x!r}")
-            if x < 0:
-                raise LaunchError(f"the grid {found} has a negative extent")
-        return found
 
     def _start(
         self,

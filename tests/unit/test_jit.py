@@ -21,7 +21,7 @@ from tessera.config import knobs
 from tessera.errors import HostPointerError, LaunchError
 from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
 from tessera.runtime.descriptor import TensorDescriptor
-from tessera.runtime.driver import CudaDriver
+from tessera.runtime.driver import CpuDriver, CudaDriver
 from tessera.runtime.specialize import specialize
 
 
@@ -263,7 +263,6 @@ def test_grids(times: int):
             (np.int64(3),),
             by_names,
             lambda meta: [3, 1, 1],
-            (3, 1, 1, 9),
         ):
             out[:] = 0
             kernel[grid](x, out, 20, 2.0)
@@ -299,7 +298,31 @@ def test_bad_grids(times: int):
         for grid in (5, None):
             with pytest.raises(LaunchError, match=f"the grid {grid} is no sequence"):
                 kernel[grid](x, out, 20, 2.0)
-        kernel[(3,)](x, out, 20, 2.0)
+        with pytest.raises(LaunchError, match=r"the grid \(3, 1, 1, 1\) has 4 extents"):
+            kernel[(3, 1, 1, 1)](x, out, 20, 2.0)
+        with pytest.raises(LaunchError, match="2147483648 programs along y; the cpu driver starts"):
+            kernel[(1, 2**31)](x, out, 20, 2.0)
+        with pytest.raises(LaunchError, match="programs along x"):
+            kernel[(2**64,)](x, out, 20, 2.0)
+        compiled = kernel[(3,)](x, out, 20, 2.0)
+        with pytest.raises(LaunchError, match="is no sequence"):
+            compiled[3]
+        with pytest.raises(LaunchError, match="no integer"):
+            compiled[(1.5, 1, 1)]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_limits_of_the_grid_are_the_drivers(times: int, monkeypatch: pytest.MonkeyPatch):
+    kernel = make()
+    x, out = arrays(8)
+    kernel[(1, 65536)](x, out, 8, 2.0)
+    monkeypatch.setattr(CpuDriver, "grid_limits", CudaDriver.grid_limits)
+    for _ in range(times):
+        kernel[(1, 65535)](x, out, 8, 2.0)
+        kernel[(0, 65536)](x, out, 8, 2.0)
+        for grid, axis in (((1, 65536), "y"), ((1, 1, 65536), "z"), (lambda meta: [1, 70000], "y")):
+            with pytest.raises(LaunchError, match=f"along {axis}; the cpu driver .* at most 65535"):
+                kernel[grid](x, out, 8, 2.0)
 
 
 # --- hooks and order ------------------------------------------------------------------------------------------------
