@@ -8,7 +8,9 @@ whole chain of inlined calls, outermost first.
 
 from __future__ import annotations
 
+import difflib
 import linecache
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -71,6 +73,12 @@ class Loc:
         return f"{head}\n {gutter} |\n {number} | {source}\n {gutter} | {pad}{carets}"
 
 
+def suggestion(name: str, known: Iterable[str]) -> str | None:
+    """The help line for a misspelt name; None if nothing known is close."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"did you mean `{close[0]}`?" if close else None
+
+
 SHOWN_CALLS = 8  # outermost and innermost places shown of a chain of inlined calls
 
 
@@ -107,7 +115,7 @@ class TesseraError(Exception):
             self.help = self.help.format(**facts) if len(facts) > 1 else self.help
         super().__init__(self.message)
 
-    def note(self, text: str) -> TesseraError:
+    def note(self, text: str) -> Self:
         self.notes.append(text)
         return self
 
@@ -316,6 +324,13 @@ class InvalidOption(LaunchError, AssertionError):
     """A launch option has a value that it cannot have."""
 
     code = "launch-option"
+
+
+class UnknownOption(LaunchError, KeyError):
+    """A keyword of a launch is neither a parameter of the kernel nor an option of its back end."""
+
+    code = "unknown-option"
+    template = "Keyword argument {name} was specified but unrecognised"
 
 
 class ForeignSpecialization(LaunchError, RuntimeError):

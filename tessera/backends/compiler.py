@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from tessera.config import knobs
 from tessera.dtypes import is_power_of_two
-from tessera.errors import InvalidOption
+from tessera.errors import InvalidOption, UnknownOption, suggestion
 
 # A stage turns the product of the one before (a Module, text or bytes) into its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
@@ -86,10 +86,10 @@ _FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}
 def make_options(
     target: GPUTarget, given: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> Options:
-    """A target's defaults under the given options. KeyError for a name that no back end knows."""
+    """A target's defaults under the given options. UnknownOption for a name that no back end knows."""
     for name in given:
         if name not in _FIELDS:
-            raise KeyError(f"Keyword argument {name} was specified but unrecognised")
+            raise UnknownOption(name=name, help=suggestion(name, _FIELDS))
     chosen: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     if knobs.language.fp32_default is not None:
         defaults = {**defaults, "default_dot_input_precision": knobs.language.fp32_default}

@@ -17,6 +17,7 @@ from tessera.errors import (
 from tessera.frontend import sem_math, sem_shape
 from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import FrontEnd, handles
+from tessera.frontend.sem_values import ABSENT
 from tessera.language.aggregate import ConstexprFunction, is_aggregate_value
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
@@ -70,7 +71,10 @@ def compute(fn: Callable[..., Any], *args: Any) -> Any:
     except TesseraError:
         raise
     except Exception as error:
-        raise CompilationError(f"{type(error).__name__}: {error}") from error
+        absent = any(unwrap(a) is None for a in args)
+        raise CompilationError(
+            f"{type(error).__name__}: {error}", help=ABSENT if absent else None
+        ) from error
 
 
 def static_truth(x: Any) -> bool:

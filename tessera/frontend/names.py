@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import ast
 import builtins
-import difflib
-from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from tessera.config import knobs
 from tessera.dtypes import block_type, dtype, pointer_type
-from tessera.errors import CompilationError, ForbiddenGlobal, UnknownName
+from tessera.errors import CompilationError, ForbiddenGlobal, UnknownName, suggestion
 from tessera.frontend.frontend import FrontEnd, handles
 from tessera.language.aggregate import ConstexprFunction, is_aggregate, is_aggregate_value
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
 from tessera.language.values import METHODS, BoundMethod, constexpr, tensor, wrap
+from tessera.language.values import tuple as tl_tuple
 
 PYTHON_BUILTINS: dict[str, Any] = {
     name: getattr(builtins, name)
@@ -48,11 +47,6 @@ def visit_name(fe: FrontEnd, node: ast.Name) -> Any:
         raise UnknownName(name=name, help=f"did you mean `tl.{name}`?")
     known = [*names, *frame.closure, *frame.globals, *PYTHON_BUILTINS]
     raise UnknownName(name=name, help=suggestion(name, known))
-
-
-def suggestion(name: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean `{close[0]}`?" if close else None
 
 
 def _global(name: str, value: Any) -> Any:
@@ -112,9 +106,11 @@ def attribute(fe: FrontEnd, obj: Any, name: str) -> Any:
         if name == "value":  # of a constexpr parameter that holds a dtype, None or a function
             return obj
         known = [*dir(obj), *(METHODS if isinstance(obj, tensor) else ())]
-        raise UnknownName(
-            f"{_what(obj)} has no attribute {name!r}", help=suggestion(name, known)
-        ) from None
+        remedy = _UNCHANGING if isinstance(obj, tl_tuple) else suggestion(name, known)
+        raise UnknownName(f"{_what(obj)} has no attribute {name!r}", help=remedy) from None
+
+
+_UNCHANGING = "sequences in a kernel do not change; `xs = xs + (x,)` in a `tl.static_range` loop makes a longer one"
 
 
 def _what(obj: Any) -> str:

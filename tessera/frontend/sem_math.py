@@ -252,7 +252,11 @@ def _pointer_arithmetic(fe: FrontEnd, name: str, lhs: Operand, rhs: Operand) -> 
         isinstance(left, pointer_type) and not isinstance(right, pointer_type) and right.is_int()
     )
     if name not in ("add", "sub") or not usable:
-        raise _invalid(left, right)
+        raise _invalid(
+            left,
+            right,
+            help="offsets are integers, added to a pointer: divide with `//`, cast with `.to(...)`",
+        )
     assert isinstance(lhs, Value)
     offset = (
         to_value(fe, rhs)

@@ -144,9 +144,7 @@ def load(fe: FrontEnd, ptr: Value, mask: Value | None, other: Any, how: dict[str
         if x is None:
             continue
         if not dims and shape_of_operand(x):
-            raise ShapeMismatch(
-                f"{what} argument cannot be block type if pointer argument is not a block"
-            )
+            raise _larger_than_pointer(what, shape_of_operand(x))
         dims = common_shape(dims, shape_of_operand(x))
     ptr = broadcast_raw(fe, ptr, dims)
     if mask is None:
@@ -191,15 +189,20 @@ def store(fe: FrontEnd, ptr: Value, value: Any, mask: Value | None, how: dict[st
     fe.builder.insert(StoreOp(ptr, v, m, **how))
 
 
+def _larger_than_pointer(what: str, dims: tuple[int, ...]) -> ShapeMismatch:
+    return ShapeMismatch(
+        f"{what} argument cannot be block type if pointer argument is not a block",
+        help=f"the {what.lower()} has shape {list(dims)}: add offsets of this shape to the pointer",
+    )
+
+
 def into_pointer(ptr: Value, value: Any, mask: Value | None) -> tuple[int, ...]:
     """The pointer's shape; refuses a value or a mask that is larger."""
     dims = shape(ptr)
     for what, x in (("Value", value), ("Mask", mask)):
         have = () if x is None else shape_of_operand(x)
         if have and not dims:
-            raise ShapeMismatch(
-                f"{what} argument cannot be block type if pointer argument is not a block"
-            )
+            raise _larger_than_pointer(what, have)
         together = common_shape(dims, have)
         if together != dims:
             raise ShapeMismatch(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import dtype as dtype_class
-from tessera.dtypes import is_power_of_two
+from tessera.dtypes import is_power_of_two, pointer_type
 from tessera.errors import (
     InvalidArgument,
     NotConstexpr,
@@ -241,9 +241,14 @@ def subscript(fe: FrontEnd, x: tensor, indices: Sequence[Any]) -> tensor:
         if i is None:
             v = expand_dims(fe, v, axis)
         elif not _is_full_slice(i):
+            elements = (
+                "tl.load(p + i)"
+                if isinstance(elem(v), pointer_type)
+                else "tl.gather or from memory"
+            )
             raise UnsupportedLanguageConstruct(
                 f"unsupported tensor index: {index}",
-                help="only None and `:` index a tensor; elements are read with tl.gather or from memory",
+                help=f"only None and `:` index a tensor; elements are read with {elements}",
             )
     return wrap(v)
 

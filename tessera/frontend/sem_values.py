@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 Operand = Value | bool | int | float
 NUMBERS = (bool, int, float)
+ABSENT = "None is what a function without `return` gives, and an argument that was passed as None"
 
 
 # --- language values ↔ operands -------------------------------------------------------------------------
@@ -55,7 +56,7 @@ def operand_of(x: Any) -> Operand:
         return x
     raise TypeMismatch(
         f"cannot convert {x} of type {describe(x)} to tensor",
-        help="operands are tensors and numbers; a pointer argument may have been passed as None",
+        help=ABSENT if x is None else "operands are tensors and numbers",
     )
 
 

@@ -217,6 +217,7 @@ def visit_with(fe: FrontEnd, node: ast.With) -> None:
         fe.run(node.body)
 
 
+_NO_IMPORT = "import at the top of the module; for a debugger `breakpoint()` needs no import"
 _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lambda: ("`lambda`", "write a function under `@tessera.jit`"),
     ast.FunctionDef: ("a nested function definition", "define it at module level under `@tessera.jit`"),
@@ -224,8 +225,8 @@ _REFUSED: dict[type[ast.AST], tuple[str, str]] = {
     ast.ClassDef: ("a class definition", "define it at module level under `@tessera.aggregate`"),
     ast.Try: ("`try`", "a kernel has no exceptions; test the condition with `if`"),
     ast.Raise: ("`raise`", "use `tl.static_assert` or `tl.device_assert`"),
-    ast.Import: ("`import`", "import at the top of the module"),
-    ast.ImportFrom: ("`import`", "import at the top of the module"),
+    ast.Import: ("`import`", _NO_IMPORT),
+    ast.ImportFrom: ("`import`", _NO_IMPORT),
     ast.Global: ("`global`", "pass the value as an argument and return the result"),
     ast.Nonlocal: ("`nonlocal`", "pass the value as an argument and return the result"),
     ast.Delete: ("`del`", ""),

@@ -70,24 +70,22 @@ class Memory:
         if not inside.all():
             first = int(np.argmin(inside))
             where = int(flat[first])
+            dims = address.shape
             if mask is not None:
-                first = int(np.flatnonzero(mask)[first])
-            raise OutOfBounds(
-                f"{what} out of bounds: element {first} has address {where:#x}{self._nearest(where)}"
-            )
+                first, dims = int(np.flatnonzero(mask)[first]), mask.shape
+            at = tuple(map(int, np.unravel_index(first, dims)))
+            element = f"element ({', '.join(map(str, at))}) of the tile" if at else "it"
+            raise OutOfBounds(f"{what} out of bounds: {element} is at {self._place(where, width)}")
 
-    def _nearest(self, address: int) -> str:
+    def _place(self, address: int, width: int) -> str:
+        """An address that is in no storage, in elements of the nearest one."""
         if not self.extents:
-            return ""
+            return f"address {address:#x}"
         name, (low, high) = min(
             self.extents.items(), key=lambda e: max(e[1][0] - address, address - e[1][1] + 1, 0)
         )
-        side = (
-            f"{low - address} bytes before"
-            if address < low
-            else f"{address - high} bytes past the end of"
-        )
-        return f", {side} argument `{name}` ({high - low} bytes)"
+        last = (high - low) // width - 1
+        return f"element {(address - low) // width} of `{name}`, whose storage ends after {last}"
 
     def load(
         self, address: np.ndarray, elem: Any, mask: np.ndarray | None, other: np.ndarray | None

@@ -47,6 +47,7 @@ from tessera.passes.descriptors import lower_access
 _ACCESSES = (memory.LoadOp, memory.StoreOp, memory.AtomicRmwOp, memory.AtomicCasOp)
 _SAME_BASE = (arith.AddPtrOp, arith.HintOp, tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp, tile.ReshapeOp,
               tile.TransOp)  # fmt: skip
+_SHAPED = (tile.BroadcastOp, tile.ExpandDimsOp, tile.ReshapeOp, tile.TransOp)
 _SAME_VALUE = (
     arith.CastOp,
     arith.HintOp,
@@ -133,6 +134,36 @@ def _name(v: Value) -> str:
     return f"the operand from `{v.op.opcode}`" if v.op is not None else "an argument"
 
 
+def _inputs(b: _Emit, values: Sequence[Value], like: Any) -> list[Value]:
+    """What the author of a kernel has named of what `values` are computed from, in the shape of `like`.
+
+    Results without a name give way to their operands; constants are left out.
+    """
+    found: dict[str, Value] = {}
+
+    def visit(v: Value, shaped: tuple[Op, ...], depth: int) -> None:
+        while isinstance(v.op, tile.SplatOp):
+            v = v.op.operands[0]
+        op, label = v.op, _name(v)
+        inner = op.operands if isinstance(op, (arith.Elementwise, *_SAME_VALUE)) else []
+        if label.startswith("`") or not inner or depth == _SHOWN_STEPS:
+            if label not in found and (
+                v.name or not isinstance(op, (arith.ConstOp, tile.ProgramIdOp))
+            ):
+                found[label] = b.shaped(v, shaped, like)
+            return
+        assert op is not None
+        for x in inner:
+            visit(x, (op, *shaped) if isinstance(op, _SHAPED) else shaped, depth + 1)
+
+    for v in values:
+        visit(v, (), 0)
+    return list(found.values())
+
+
+_SHOWN_STEPS = 6  # operations that are followed back from an address
+
+
 def _result_name(op: Op) -> str:
     name = op.results[0].name if op.results else ""
     return f"`{name}`" if name else f"the result of `{op.opcode}`"
@@ -174,6 +205,20 @@ class _Emit(Builder):
         if not isinstance(like, TileType) or isinstance(v.type, TileType):
             return v
         return self.emit(tile.SplatOp(v, results=[TileType(like.shape, v.type)]))
+
+    def shaped(self, v: Value, ops: Sequence[Op], like: Any) -> Value:
+        """A tile that went through these changes of shape and was broadcast then; a scalar as it is."""
+        for op in ops if shape_of(v.type) else ():
+            new = op.clone({op.operands[0]: v})
+            new.result.type = with_elem(op.result.type, elem_of(v.type))
+            v = self.insert(new).result
+        have, wanted = shape_of(v.type), shape_of(like)
+        stretches = len(have) == len(wanted) and all(
+            n in (1, m) for n, m in zip(have, wanted, strict=True)
+        )
+        if have == wanted or not stretches:
+            return v
+        return self.emit(tile.BroadcastOp(v, results=[TileType(like.shape, elem_of(v.type))]))
 
     def magnitude(self, v: Value) -> Value:
         narrow = elem_of(v.type).bits < 32
@@ -279,7 +324,7 @@ class _Checker:
         holds = b.emit(arith.DivOp(b.emit(arith.SubOp(high, start)), width))
         what = {"load": "reads", "store": "writes"}.get(op.opcode, "updates")
         message = f"{op.opcode} out of bounds: {what} element {{}} of argument `{base.name}`"
-        shown = offsets if mask is None else [*offsets, mask]
+        shown = _inputs(b, offsets if mask is None else [*offsets, mask], t)
         _report(b, OutOfBounds.code, bad, message, shown, [element, holds])
 
 

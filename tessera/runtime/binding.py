@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
 from tessera.compiler import make_backend
+from tessera.errors import SpecializationError
 from tessera.language.callable import JITCallable
 from tessera.runtime.driver import driver, driver_named
 from tessera.runtime.specialize import flatten_runtime, specializer
@@ -88,8 +90,27 @@ def make_binder(
     names = [p.name for p in fn.params]
     comma = "," if names else ""
     text = (
-        f"def dynamic_func({', '.join([*parts, '**options'])}):\n"
-        f"    return ({', '.join(names)}{comma}), ({', '.join(keys)}{comma}), options\n"
+        f"def bind({', '.join([*parts, '**options'])}):\n"
+        f"    values = ({', '.join(names)}{comma})\n"
+        f"    try:\n"
+        f"        return values, ({', '.join(keys)}{comma}), options\n"
+        f"    except SpecializationError as error:\n"
+        f"        raise blamed(error, values)\n"
     )
+    scope |= {"SpecializationError": SpecializationError, "blamed": partial(_blamed, fn)}
     exec(text, scope)
-    return scope["dynamic_func"]
+    bind = scope["bind"]
+    bind.__qualname__ = fn.__name__  # what Python says of missing and surplus arguments
+    return bind
+
+
+def _blamed(
+    fn: JITCallable, error: SpecializationError, values: tuple[Any, ...]
+) -> SpecializationError:
+    """The error with a note which argument is the one that cannot be specialised."""
+    for p, x in zip(fn.params, values, strict=True):
+        try:
+            specializer(p)(x)
+        except SpecializationError:
+            return error.note(f"it is the argument `{p.name}` of {fn.__name__}")
+    return error

@@ -26,6 +26,7 @@ from tessera.errors import (
     HostPointerError,
     LaunchError,
     NoDeviceError,
+    Spelling,
 )
 from tessera.ir import parse_module, unpack_locations
 from tessera.runtime import cuda
@@ -123,7 +124,10 @@ class Driver:
         found = (grid[0], grid[1] if n > 1 else 1, grid[2] if n > 2 else 1)
         for x in found:
             if not hasattr(x, "__index__"):
-                raise LaunchError(f"the grid {found} has an extent that is no integer: {x!r}")
+                raise LaunchError(
+                    f"the grid {found} has an extent that is no integer: {x!r}",
+                    help=f"divide with `{Spelling.package}.cdiv(n, BLOCK)` or `//`",
+                )
             if x < 0:
                 raise LaunchError(f"the grid {found} has a negative extent")
         for axis, x, limit in zip("xyz", found, self.grid_limits):

@@ -132,6 +132,17 @@ def negative_grid(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 @case(
+    errors.UnknownOption,
+    """
+    error[unknown-option]: Keyword argument num_wraps was specified but unrecognised
+      = help: did you mean `num_warps`?
+""",
+)
+def misspelt_option(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](np.zeros(4, np.float32), 3, num_wraps=4)
+
+
+@case(
     errors.InvalidOption,
     """
     error[launch-option]: num_warps must be a power of 2
@@ -169,6 +180,7 @@ def array_of_a_gpu(patch: pytest.MonkeyPatch, folder: Path) -> None:
     errors.SpecializationError,
     """
     error[argument-type]: failed to specialize argument of type: object
+      = note: it is the argument `n` of scaled
       = help: pass a tensor, an int, a float, a bool or None; annotate other values `: tl.constexpr`
 """,
 )

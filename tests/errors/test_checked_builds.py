@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -52,6 +53,40 @@ def test_two_dimensions():
     assert "reads element 30 of argument `x`, whose storage ends after element 29" in text
     assert "program (0, 0, 0), element (5, 0)" in text
     assert "`at` = 30" in text
+
+
+@tessera.jit
+def strided_kernel(x, out, rows, stride, M: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    first = tl.program_id(0) * M
+    v = tl.load(x + (first + i)[:, None] * stride + j[None, :], mask=(i < rows)[:, None])
+    tl.store(out + i[:, None] * N + j[None, :], v)
+
+
+def test_what_an_address_is_made_of():
+    """The names that the author gave, at the element, not results of operations that have none."""
+    x, out = np.ones((4, 8), np.float32), zeros(32)
+    text = both(lambda: strided_kernel[(1,)](x, out, 4, 9, 4, 8, debug="check"))
+    assert "reads element 32 of argument `x`" in text
+    assert "program (0, 0, 0), element (3, 5)" in text
+    notes = re.findall(r"note: `(\w+)` = (.*)", text)
+    assert dict(notes) == {"first": "0", "i": "3", "stride": "9", "j": "5", "rows": "4"}
+    assert "the operand from" not in text
+
+
+@tessera.jit
+def flat_kernel(x, out, stride):
+    i, j = tl.arange(0, 4), tl.arange(0, 8)
+    p = tl.reshape(x + i[:, None] * stride + j[None, :], [32])
+    tl.store(out + tl.arange(0, 32), tl.load(p))
+
+
+def test_an_address_of_another_shape():
+    """What does not fit the tile is shown by its ends."""
+    x = np.ones((4, 8), np.float32)
+    text = both(lambda: flat_kernel[(1,)](x, zeros(32), 9, debug="check"))
+    assert "program (0, 0, 0), element (29)" in text
+    assert "`i` = [0, 1, 2, 3] of shape 4x1" in text
 
 
 @tessera.jit

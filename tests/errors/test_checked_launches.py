@@ -47,8 +47,8 @@ case(
      7 |     x = tl.load(p + i * 3, mask=i < n)
        |         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
       = note: program (1, 0, 0), element (2)
-      = note: the operand from `mul` = 18
-      = note: the operand from `cmp` = True
+      = note: `i` = 6
+      = note: `n` = 7
       = help: guard the access with a mask, or check the strides and the grid of the launch
     """,
 )

@@ -245,6 +245,66 @@ case(
        |
      6 |     x = tl.load(p + f)
        |                 ^^^^^
+      = help: offsets are integers, added to a pointer: divide with `//`, cast with `.to(...)`
+    """,
+)
+
+case(
+    "element of a pointer",
+    errors.UnsupportedLanguageConstruct,
+    """
+    @jit
+    def k(p, q):
+        tl.store(p, q[0])
+    """,
+    """
+    error[unsupported-syntax]: unsupported tensor index: 0
+      --> kernel.py:6:17 in k (at 2:16:)
+       |
+     6 |     tl.store(p, q[0])
+       |                 ^^^^
+      = help: only None and `:` index a tensor; elements are read with tl.gather or from memory
+    """,
+)
+
+case(
+    "result of a function without return",
+    errors.CompilationError,
+    """
+    @jit
+    def double(x):
+        y = x * 2
+
+    @jit
+    def k(p, n):
+        tl.store(p, double(n) + 1)
+    """,
+    """
+    error[compilation]: TypeError: unsupported operand type(s) for +: 'NoneType' and 'int'
+      --> kernel.py:10:17 in k (at 2:16:)
+        |
+     10 |     tl.store(p, double(n) + 1)
+        |                 ^^^^^^^^^^^^^
+      = help: None is what a function without `return` gives, and an argument that was passed as None
+    """,
+)
+
+case(
+    "a list that grows",
+    errors.UnknownName,
+    """
+    @jit
+    def k(p, n):
+        xs = []
+        xs.append(n)
+    """,
+    """
+    error[unknown-name]: a value of type tuple has no attribute 'append'
+      --> kernel.py:7:5 in k (at 3:4:)
+       |
+     7 |     xs.append(n)
+       |     ^^^^^^^^^
+      = help: sequences in a kernel do not change; `xs = xs + (x,)` in a `tl.static_range` loop makes a longer one
     """,
 )
 

@@ -26,7 +26,7 @@ def test_masked_accesses_touch_nothing_else() -> None:
     launch("%q: *i32, %q2: *i32, %n: i32", body, q, r, 3)
     assert r.tolist() == [0, 1, 2, -1, -1]
     body = COUNT + rows("q", 8) + "%v: tile<8xi32> = load %qp, %m, %a\nprint [%v]"
-    with pytest.raises(InterpreterError, match="load out of bounds: element 5"):
+    with pytest.raises(InterpreterError, match=r"load out of bounds: element \(5\) of the tile"):
         launch("%q: *i32, %n: i32", body, q, 6)
 
 
@@ -55,11 +55,11 @@ def test_out_of_bounds_accesses_name_the_argument() -> None:
     assert x[7] == 1.5
     with pytest.raises(InterpreterError, match="store out of bounds") as caught:
         launch(arguments, body, x, other, 8, 1.5)
-    assert "0 bytes past the end of argument `x` (32 bytes)" in caught.value.message
+    assert caught.value.message.endswith("it is at element 8 of `x`, whose storage ends after 7")
     assert caught.value.notes == ["program (0, 0, 0)"] and "guard the access with a mask" in str(
         caught.value
     )
-    with pytest.raises(InterpreterError, match="4 bytes before argument `x`"):
+    with pytest.raises(InterpreterError, match="it is at element -1 of `x`"):
         launch(arguments, body, x, other, -1, 1.5)
     with pytest.raises(InterpreterError, match="load out of bounds"):
         launch("%x: *fp32", "%v: fp32 = load %x, _, _\nprint [%v]", None)

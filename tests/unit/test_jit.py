@@ -96,23 +96,21 @@ def test_wrong_arguments(rounds: int):
     kernel[(3,)](x, out, 20, 2.0)
     for _ in range(rounds):
         with pytest.raises(
-            TypeError, match=r"dynamic_func\(\) missing 1 required positional argument: 'a'"
+            TypeError, match=r"scale\(\) missing 1 required positional argument: 'a'"
         ):
             kernel[(3,)](x, out, 20)
-        with pytest.raises(
-            TypeError, match=r"dynamic_func\(\) got multiple values for argument 'n'"
-        ):
+        with pytest.raises(TypeError, match=r"scale\(\) got multiple values for argument 'n'"):
             kernel[(3,)](x, out, 20, 2.0, n=3)
-        with pytest.raises(
-            TypeError, match=r"dynamic_func\(\) takes from 4 to 7 positional arguments"
-        ):
+        with pytest.raises(TypeError, match=r"scale\(\) takes from 4 to 7 positional arguments"):
             kernel[(3,)](x, out, 20, 2.0, 0.0, 8, None, 5)
         with pytest.raises(
             KeyError, match="Keyword argument num_wraps was specified but unrecognised"
-        ):
+        ) as unknown:
             kernel[(3,)](x, out, 20, 2.0, num_wraps=4)
-        with pytest.raises(TypeError, match="failed to specialize argument of type: str"):
-            kernel[(3,)]("x", out, 20, 2.0)
+        assert "help: did you mean `num_warps`?" in str(unknown.value)
+        with pytest.raises(TypeError, match="failed to specialize argument of type: str") as text:
+            kernel[(3,)](x, "out", 20, 2.0)
+        assert "note: it is the argument `out` of scale" in str(text.value)
         for name in ("device", "device_type", "stream"):
             with pytest.raises(AssertionError, match=f"{name} option is deprecated"):
                 kernel[(3,)](x, out, 20, 2.0, **{name: 0})
