@@ -236,6 +236,22 @@ class KernelOnly(TesseraError, ValueError):
     )
 
 
+class NotAFunction(TesseraError, TypeError):
+    """A decorator was put on something that it cannot wrap."""
+
+    code = "not-a-function"
+    template = "@{decorator} needs {wanted}, got {got}"
+    help = "the decorators of a kernel stand in this order: @autotune, @heuristics, @jit, `def`"
+
+
+class SourceNotFound(TesseraError, ValueError):
+    """The text of a function cannot be read."""
+
+    code = "no-source"
+    template = "@jit functions should be defined in a Python file{why}"
+    help = "write the kernel as a `def` in a file or a notebook; text for `exec` is written to a file and imported"
+
+
 class InterpreterError(TesseraError):
     code = "interpreter"
 
@@ -384,6 +400,12 @@ class ConflictingGlobal(LaunchError, RuntimeError):
 
 class AutotunerError(TesseraError):
     code = "autotuner"
+
+
+class InvalidTuning(AutotunerError, ValueError, TypeError):
+    """The arguments of `autotune` do not fit the kernel, or those of a launch do not fit those."""
+
+    code = "tuning-arguments"
 
 
 class PluginError(TesseraError):

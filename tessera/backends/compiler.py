@@ -13,6 +13,15 @@ from tessera.errors import InvalidOption, UnknownOption, suggestion
 
 # A stage turns the product of the one before (a Module, text or bytes) into its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
+COUNTS = (
+    "num_warps",
+    "num_stages",
+    "num_ctas",
+    "warp_size",
+    "maxnreg",
+    "ptx_version",
+    "index_bits",
+)
 CLUSTERS = (1, 2, 4, 8, 16)  # blocks that a program may be spread over
 
 
@@ -64,6 +73,10 @@ class Options:
     target: GPUTarget | None = None  # set by the back end
 
     def __post_init__(self) -> None:
+        for name in COUNTS:
+            value = getattr(self, name)
+            if value is not None and not hasattr(value, "__index__"):
+                raise InvalidOption(f"{name} must be an integer, got {value!r}")
         if not is_power_of_two(self.num_warps):
             raise InvalidOption(
                 "num_warps must be a power of 2", help=f"got num_warps={self.num_warps}"
@@ -120,7 +133,7 @@ class Backend:
         return target.backend == cls.name
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
-        """Options with this target's defaults. KeyError for an unknown name, LaunchError for a bad value."""
+        """Options with this target's defaults. UnknownOption for an unknown name, InvalidOption for a bad value."""
         return make_options(self.target, options, {"backend_name": self.name})
 
     def stages(self, options: Options) -> dict[str, Stage]:

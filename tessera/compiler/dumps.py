@@ -58,9 +58,10 @@ def override_text(options: Options) -> str:
         return ""
     try:
         return hashlib.sha256(Path(options.ir_override).read_bytes()).hexdigest()
-    except OSError as error:
+    except (OSError, TypeError) as error:
+        why = getattr(error, "strerror", "it is no path")
         raise InvalidOption(
-            f"ir_override names {options.ir_override!r}, which cannot be read: {error.strerror}"
+            f"ir_override names {options.ir_override!r}, which cannot be read: {why}"
         ) from error
 
 

@@ -218,7 +218,7 @@ class FrontEnd:
         caller, loc = self.frame, self.builder.loc
         if caller.depth >= MAX_DEPTH:
             raise CompilationError(
-                f"calls nest more than {MAX_DEPTH} deep in {fn.fn.__name__}()",
+                f"calls nest more than {MAX_DEPTH} deep in {fn.__name__}()",
                 help="does the recursion end at compile time? Its condition must be a constexpr",
             )
         self.frame = Frame(fn, names, caller, loc)

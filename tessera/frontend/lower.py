@@ -62,7 +62,7 @@ def lower_kernel(
     fe.run(fe.frame.source.node.body)
     fe.builder.insert(ReturnOp(()))
     kernel = FuncOp(
-        name=name or fn.fn.__name__, kernel=True, arg_attrs=tuple(arguments.attrs), regions=(body,),
+        name=name or fn.__name__, kernel=True, arg_attrs=tuple(arguments.attrs), regions=(body,),
         loc=fe.loc(fe.frame.source.node),
     )  # fmt: skip
     module.body.append(kernel)

@@ -44,14 +44,14 @@ def call_separately(fe: FrontEnd, call: SeparateCall) -> Any:
             fe.functions[key] = _make(fe, fn, names)
         except TesseraError as error:
             if loc is not None and error.loc is not None:
-                error.note(f"{fn.fn.__name__}() is called at {loc.short()}")
+                error.note(f"{fn.__name__}() is called at {loc.short()}")
             raise
         finally:
             fe.builder.loc = loc
     made: _Made | None = fe.functions[key]
     if made is None:
         raise CompilationError(
-            f"the noinline function {fn.fn.__name__}() calls itself",
+            f"the noinline function {fn.__name__}() calls itself",
             help="a called function cannot be recursive at run time: write a loop",
         )
     args = [v for x in names.values() for v in flatten(_exposed(x))]
@@ -72,7 +72,7 @@ def _make(fe: FrontEnd, fn: JITCallable, names: dict[str, Any]) -> _Made:
             inside[name] = _hidden(fe, whole, rebuild(x, iter(args)))
     caller = fe.frame
     if caller.depth >= MAX_DEPTH:
-        raise CompilationError(f"calls nest more than {MAX_DEPTH} deep in {fn.fn.__name__}()")
+        raise CompilationError(f"calls nest more than {MAX_DEPTH} deep in {fn.__name__}()")
     fe.frame = Frame(fn, inside, caller, None)
     try:
         with fe.builder.at(block):
@@ -84,7 +84,7 @@ def _make(fe: FrontEnd, fn: JITCallable, names: dict[str, Any]) -> _Made:
     finally:
         fe.frame = caller
     func = FuncOp(
-        name=f"{fn.fn.__name__}__{len(fe.functions)}", kernel=False, arg_attrs=((),) * len(block.args),
+        name=f"{fn.__name__}__{len(fe.functions)}", kernel=False, arg_attrs=((),) * len(block.args),
         returns=tuple(v.type for v in values), regions=(block,), loc=loc,
     )  # fmt: skip
     fe.module.body.append(func)
@@ -140,6 +140,6 @@ def _check_scalars(fn: JITCallable, names: dict[str, Any]) -> None:
     for name, value in names.items():
         if any(isinstance(v.type, TileType) for v in flatten(value)):
             raise TypeMismatch(
-                f"Function {fn.fn.__name__} is marked noinline, but was called with non-scalar argument "
+                f"Function {fn.__name__} is marked noinline, but was called with non-scalar argument "
                 f"{name}:{value}"
             )

@@ -55,7 +55,7 @@ class FunctionSource:
         self.node = text.tree()
         self.file = text.file
         self.def_line = text.def_line
-        self.name = fn.fn.__name__
+        self.name = fn.__name__
         self.facts: dict[ast.AST, BlockFacts] = {}
         self._ascii = text.text.isascii()
         self._lines: list[str] = [] if self._ascii else text.text.splitlines()

@@ -8,11 +8,11 @@ import functools
 import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from types import CellType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 from tessera.dtypes import ALL_DTYPES, by_array_name, dtype, pointer_type
-from tessera.errors import ConflictingGlobal, HostOnly
+from tessera.errors import ConflictingGlobal, HostOnly, LaunchError, NotAFunction
 from tessera.language.aggregate import ConstexprFunction, is_aggregate
 from tessera.language.builtin import ArgumentBinder
 from tessera.language.source_text import SourceText
@@ -94,12 +94,13 @@ _SHORT = {d.short: d.short for d in ALL_DTYPES} | {"i1": "u1", "u1": "u1"}
 class JITCallable:
     """A function that only kernels can call: its body is read, not run.
 
-    Raises ValueError when the function's source cannot be found.
+    Raises SourceNotFound when the function's source cannot be found.
     """
 
     is_library = False  # of tessera itself: its source belongs to the compiler's version
     must_use: str | None = None
     __name__: str  # of the function, as its other dunder names
+    __qualname__: str
 
     def __init__(
         self,
@@ -111,6 +112,8 @@ class JITCallable:
         do_not_specialize_on_alignment: Iterable[int | str] | None = None,
         lazy: bool = False,
     ):
+        if not isinstance(fn, FunctionType):
+            raise NotAFunction(decorator="jit", wanted="a Python function", got=_shown(fn))
         self.fn = fn
         self.noinline = noinline
         self.debug = debug
@@ -150,7 +153,7 @@ class JITCallable:
 
     @functools.cached_property
     def binder(self) -> ArgumentBinder:
-        return ArgumentBinder(self.fn.__name__, self.signature)
+        return ArgumentBinder(self.__name__, self.signature)
 
     # --- source -----------------------------------------------------------------------------------------------
     @functools.cached_property
@@ -194,6 +197,11 @@ class JITCallable:
     # --- what it captures -------------------------------------------------------------------------------------
     def closure(self) -> dict[str, Any]:
         """The variables of enclosing functions that the function uses, by name; unset ones are left out."""
+        if not callable(self.fn):  # not after unpickling
+            raise LaunchError(
+                f"kernel {self.__name__} was pickled without what it captures and cannot be compiled here",
+                help="define it at the top level of a module: then it is pickled by name, as functions are",
+            )
         cells: tuple[CellType, ...] | None = self.fn.__closure__  # type: ignore[attr-defined]
         if not cells:
             return {}
@@ -210,7 +218,7 @@ class JITCallable:
     def cache_key(self) -> str:
         """Hash of the source, of its first line number, of all functions it calls and constants it captures."""
         if self.hash is None:
-            self.hash = f"recursion:{self.fn.__qualname__}"  # what a recursive call contributes
+            self.hash = f"recursion:{self.__qualname__}"  # what a recursive call contributes
             self.used_global_vals, self._used_by = {}, {}
             digest = hashlib.sha256(f"{self.src}\n{self.starting_line_number}".encode())
             try:
@@ -261,8 +269,8 @@ class JITCallable:
             called = inner or by
             mine, its = (old[0], value) if inner is not None else (value, old[0])
             raise ConflictingGlobal(
-                name=key[0], mine=mine, its=its, kernel=self.fn.__name__,
-                inner=called.fn.__name__ if called is not None else self.fn.__name__,
+                name=key[0], mine=mine, its=its, kernel=self.__name__,
+                inner=called.__name__ if called is not None else self.__name__,
             )  # fmt: skip
         self.used_global_vals[key] = (value, scope)
         if inner is not None:
@@ -283,10 +291,15 @@ class JITCallable:
                     yield node.id, where[node.id], where
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise HostOnly(name=self.fn.__name__)
+        raise HostOnly(name=self.__name__)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.module}:{self.fn.__qualname__})"
+        return f"{type(self).__name__}({self.module}:{self.__qualname__})"
+
+
+def _shown(x: Any) -> str:
+    name = getattr(x, "__name__", None)
+    return type(x).__name__ if name is None else f"{type(x).__name__} {name}"
 
 
 def _resolve(node: ast.expr, closure: dict[str, Any], scope: dict[str, Any]) -> Any:

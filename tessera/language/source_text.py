@@ -12,8 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-NO_SOURCE = "@jit functions should be defined in a Python file"
-
+from tessera.errors import SourceNotFound
 
 PARSE_TRIES = 100
 _parsing = threading.RLock()
@@ -52,13 +51,13 @@ class SourceText:
         try:
             self.lines, first = inspect.getsourcelines(fn)
         except (OSError, TypeError) as error:
-            raise ValueError(NO_SOURCE) from error
+            raise SourceNotFound(why="") from error
         self.first_line = max(first, 1)
         self.file = fn.__code__.co_filename
         head = re.compile(rf"^(\s*)def\s+{re.escape(fn.__name__)}\b")
         found = next(((i, m) for i, s in enumerate(self.lines) if (m := head.match(s))), None)
         if found is None:
-            raise ValueError(f"{NO_SOURCE} with `def`: {fn.__name__} is not one")
+            raise SourceNotFound(why=f" with `def`: {fn.__name__} is not one")
         above, match = found
         self.indent: str = match.group(1)
         self.def_line = self.first_line + above

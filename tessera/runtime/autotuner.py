@@ -29,6 +29,7 @@ from tessera.errors import (
     AutotunerError,
     CompilationTimeout,
     CompileTimeAssertionFailure,
+    InvalidTuning,
     OutOfResources,
     PTXASError,
     TesseraError,
@@ -39,10 +40,10 @@ from tessera.runtime.benchmark import do_bench as default_do_bench
 from tessera.runtime.benchmark import do_bench_cudagraph
 from tessera.runtime.driver import driver
 from tessera.runtime.heuristics import Heuristics
-from tessera.runtime.interface import KernelInterface, innermost_function
+from tessera.runtime.interface import Wrapper
 from tessera.runtime.tensors import clone, copy_into, fill_zero
 from tessera.runtime.tuning_check import Checker, arrays_of
-from tessera.runtime.tuning_config import Config
+from tessera.runtime.tuning_config import Config, hashable
 from tessera.runtime.tuning_progress import Progress
 
 QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
@@ -57,7 +58,7 @@ class TuningWarning(UserWarning):
     """A config was left out for a reason that its author should know."""
 
 
-class Autotuner(KernelInterface):
+class Autotuner(Wrapper):
     """A kernel whose meta-parameters are measured; made by `autotune`, whose arguments it keeps as attributes.
 
     `cache` maps a tuning key to its winner, `best_config` is the last one used, `configs_timings` the times (ms) of the
@@ -82,15 +83,12 @@ class Autotuner(KernelInterface):
         do_bench: Callable[..., Any] | None = None,
         cache_results: bool = False,
     ) -> None:
-        self.fn = fn
-        self.base_fn = innermost_function(fn)
-        self.__name__ = getattr(self.base_fn, "__name__", type(fn).__name__)
-        self.__doc__ = getattr(self.base_fn, "__doc__", None)
-        self.arg_names = list(arg_names)
-        self.configs = list(configs) or [Config({}, num_warps=4, num_stages=3, num_ctas=1)]
-        self.keys = list(key)
+        super().__init__("autotune", fn, arg_names)
+        self.configs = _checked_configs(configs)
+        self.keys = list(key or ())
         self.reset_to_zero = list(reset_to_zero or ())
         self.restore_value = list(restore_value or ())
+        self._check_names()
         self.user_defined_pre_hook = pre_hook is not None
         self.user_defined_post_hook = post_hook is not None
         self.pre_hook: Callable[..., Any] = pre_hook or self._reset_and_save
@@ -113,6 +111,20 @@ class Autotuner(KernelInterface):
             int, tuple[Config, dict[str, Any]]
         ] = {}  # what a config adds to a launch
         self.restore_copies: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_nargs": {}, "_arguments": {}, "restore_copies": {}}
+
+    def _check_names(self) -> None:
+        """InvalidTuning for arrays that no launch has; a warning for keys that no launch has, which say nothing."""
+        for option in ("reset_to_zero", "restore_value", "keys"):
+            unknown = [n for n in getattr(self, option) if n not in self.arg_names]
+            if not unknown:
+                continue
+            text = f"autotuning {self.__name__}: {', '.join(unknown)} in {option.rstrip('s')} is no parameter"
+            if option != "keys":
+                raise InvalidTuning(text, help=f"the parameters are {', '.join(self.arg_names)}")
+            warnings.warn(text, TuningWarning, stacklevel=4)
 
     # --- launching ------------------------------------------------------------------------------------
     @property
@@ -141,7 +153,11 @@ class Autotuner(KernelInterface):
             known = self._arguments.get(id(config))
             if known is None or known[0] is not config:
                 known = self._arguments[id(config)] = (config, config.all_kwargs())
-            return self.fn.run(*args, **kwargs, **known[1])
+            try:
+                return self.fn.run(*args, **kwargs, **known[1])
+            except TypeError:  # the binder's, perhaps
+                self._refuse_clashes(config, named.keys() | kwargs.keys())
+                raise
         finally:
             self.nargs = None
 
@@ -177,7 +193,7 @@ class Autotuner(KernelInterface):
         """Values of the `key` parameters that were passed, the element type of every array argument, and the device's
         name where there are different ones."""
         given = {**(self.nargs or {}), **kwargs}
-        found = [given[name] for name in self.keys if name in given]
+        found = [self._key_value(name, given[name]) for name in self.keys if name in given]
         for name in self.arg_names:
             kind = getattr(given.get(name), "dtype", None)
             if kind is not None:
@@ -187,9 +203,23 @@ class Autotuner(KernelInterface):
             found.append(names[torch.cuda.current_device()])
         return tuple(found)
 
+    def _key_value(self, name: str, value: Any) -> Any:
+        try:
+            return hashable(value)
+        except TypeError:
+            raise InvalidTuning(
+                f"autotuning {self.__name__}: the key {name} is {type(value).__name__}, which has no hash",
+                help="let `key` name the sizes on which the choice of a config depends",
+            ) from None
+
     # --- measuring ------------------------------------------------------------------------------------
     def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
-        configs = self.prune_configs(kwargs)
+        named, configs = self._named(), self.prune_configs(kwargs)
+        if len(configs) == 1:
+            self.cache[key] = configs[0]
+            return configs[0]
+        for config in configs:
+            self._refuse_clashes(config, named.keys() | kwargs.keys())
         timings = self._stored_timings(key, configs)
         missing = [c for c in configs if c not in timings]
         self.bench_time, self.wrong_configs, self.unfit_configs = 0.0, [], {}
@@ -203,7 +233,7 @@ class Autotuner(KernelInterface):
             measured = self._measure_all(right, args, kwargs, bool(timings), start)
             measured = {c: measured[first[c]] for c in missing if first[c] in measured}
             self.bench_time = time.perf_counter() - start
-            self.pre_hook({**self._named(), **kwargs}, reset_only=True)
+            self.pre_hook({**named, **kwargs}, reset_only=True)
             unfit = [c for c in missing if first[c] in self.unfit_configs]
             timings |= {c: list(FAILED) for c in unfit} | measured
             self._store(key, timings)
@@ -223,8 +253,6 @@ class Autotuner(KernelInterface):
         if check is None or knobs.runtime.interpret:
             return configs
         for config in configs:
-            if kwargs.keys() & config.kwargs.keys():
-                continue
             try:
                 check(*args, **kwargs, **config.all_kwargs())
             except UNFIT as error:
@@ -249,7 +277,7 @@ class Autotuner(KernelInterface):
             or active_mode() is not None
         ):
             return
-        if knobs.runtime.interpret or any(kwargs.keys() & c.kwargs.keys() for c in configs):
+        if knobs.runtime.interpret:
             return
         active = driver.active
         facts = active.get_device_properties(active.get_current_device())
@@ -298,7 +326,6 @@ class Autotuner(KernelInterface):
         order = [configs[0], *(c for c in missing if c is not configs[0])]
         try:
             for config in order:
-                self._refuse_clashes(config, kwargs)
                 current = {**kwargs, **config.all_kwargs()}
                 checker.restore()
                 self.pre_hook({**self._named(), **current})
@@ -339,10 +366,10 @@ class Autotuner(KernelInterface):
                 progress.step(min((t[0] for t in timings.values()), default=0.0))
         return timings
 
-    def _refuse_clashes(self, config: Config, kwargs: dict[str, Any]) -> None:
-        clashes = sorted(kwargs.keys() & config.kwargs.keys())
+    def _refuse_clashes(self, config: Config, given: Iterable[str]) -> None:
+        clashes = sorted(config.all_kwargs().keys() & given)
         if clashes:
-            raise ValueError(
+            raise InvalidTuning(
                 f"Conflicting meta-parameters: {', '.join(clashes)}. "
                 "A launch must not pass what the autotuner's configs define."
             )
@@ -405,11 +432,11 @@ class Autotuner(KernelInterface):
         listener = knobs.autotuning.listener
         if listener is not None:
             listener(
-                fn=self.base_fn,
+                fn=_kernel_under(self.fn),
                 key=key,
                 best_config=best,
                 configs_timings=timings,
-                duration=self.bench_time,
+                duration=None if cache_hit else self.bench_time,
                 cache_hit=cache_hit,
             )
 
@@ -419,7 +446,8 @@ class Autotuner(KernelInterface):
         named = self._named()
         configs = self.configs
         if self.early_config_prune is not None:
-            configs = list(self.early_config_prune(configs, named, **kwargs))
+            kept: Iterable[Config] | None = self.early_config_prune(configs, named, **kwargs)
+            configs = list(kept or ())
             if not configs:
                 raise AutotunerError(
                     f"No valid autotuner configs after pruning of {self.__name__}. "
@@ -436,10 +464,10 @@ class Autotuner(KernelInterface):
     def _top_k(self) -> int:
         top_k = self.configs_top_k
         if isinstance(top_k, float) and top_k <= 1.0:
-            return int(len(self.configs) * top_k)
-        if not isinstance(top_k, int):
-            raise TypeError(
-                f"top_k must be an int, or a float of at most 1.0 as a share of all configs, got {top_k!r}"
+            return max(1, int(len(self.configs) * top_k))
+        if not isinstance(top_k, int) or top_k < 1:
+            raise InvalidTuning(
+                f"top_k must be a positive int, or a float of at most 1.0 as a share of all configs, got {top_k!r}"
             )
         return top_k
 
@@ -487,6 +515,14 @@ def _kernel_under(fn: Any) -> Any:
     return fn
 
 
+def _checked_configs(configs: Any) -> list[Config]:
+    found: list[Any] = [configs] if isinstance(configs, Config) else list(configs)
+    for config in found:
+        if not isinstance(config, Config):
+            raise InvalidTuning(f"configs must be Config objects, got {config!r}")
+    return found or [Config({}, num_warps=4, num_stages=3, num_ctas=1)]
+
+
 def _deprecated_benchmarker(
     warmup: float | None, rep: float | None, use_cuda_graph: bool
 ) -> Callable[..., Any]:
@@ -531,7 +567,7 @@ def autotune(
     def decorate(fn: Any) -> Autotuner:
         return Autotuner(
             fn,
-            fn.arg_names,
+            getattr(fn, "arg_names", []),
             configs,
             key,
             reset_to_zero,

@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tessera.runtime.interface import KernelInterface, innermost_function
+from tessera.runtime.interface import Wrapper
 
 
-class Heuristics(KernelInterface):
+class Heuristics(Wrapper):
     """A kernel some of whose parameters are computed from the others; made by `heuristics`."""
 
     def __init__(
         self, fn: Any, arg_names: list[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]
     ) -> None:
-        self.fn = fn
-        self.base_fn = innermost_function(fn)
-        self.__name__ = getattr(self.base_fn, "__name__", type(fn).__name__)
-        self.__doc__ = getattr(self.base_fn, "__doc__", None)
-        self.arg_names = list(arg_names)
+        super().__init__("heuristics", fn, arg_names)
         self.values = values
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
@@ -53,6 +49,6 @@ def heuristics(
     """
 
     def decorate(fn: Any) -> Heuristics:
-        return Heuristics(fn, fn.arg_names, values)
+        return Heuristics(fn, getattr(fn, "arg_names", []), values)
 
     return decorate

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
+from tessera.errors import HostOnly, NotAFunction
 from tessera.runtime.tensors import MockTensor
+
+UNPICKLED = (
+    "base_fn",
+    "__wrapped__",
+)  # the function under a decorator, which Python pickles by name, has none
 
 
 class KernelInterface:
@@ -18,6 +26,7 @@ class KernelInterface:
     """
 
     fn: Any
+    __name__: str  # of the innermost function, as its other dunder names
 
     def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
         raise NotImplementedError
@@ -33,6 +42,51 @@ class KernelInterface:
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
         return partial(self.run, grid=grid, warmup=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise HostOnly(name=self.__name__)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As functions are pickled and copied: by name, where that finds this object; else by value."""
+        path: str = getattr(self, "__qualname__", "")
+        found: Any = sys.modules.get(self.__module__)
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        return path if found is self else super().__reduce_ex__(protocol)
+
+
+class Wrapper(KernelInterface):
+    """Base of what launches another kernel with more arguments: `fn`."""
+
+    def __init__(self, decorator: str, fn: Any, arg_names: Sequence[str]) -> None:
+        if not hasattr(fn, "run"):
+            name = getattr(fn, "__name__", "")
+            got = f"the {type(fn).__name__} {name}".rstrip()
+            raise NotAFunction(decorator=decorator, wanted="a kernel", got=got)
+        self.fn = fn
+        self.arg_names = list(arg_names)
+        self._describe()
+
+    def _describe(self) -> None:
+        """Take the name, the module and the documentation of the Python function."""
+        self.base_fn = innermost_function(self.fn)
+        functools.update_wrapper(self, self.base_fn, updated=())
+
+    def __copy__(self) -> Self:
+        """Another object, whose attributes may be changed."""
+        made = type(self).__new__(type(self))
+        made.__setstate__(self.__getstate__())
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in UNPICKLED}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._describe()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.fn!r})"
 
 
 def innermost_function(fn: Any) -> Any:

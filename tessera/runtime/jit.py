@@ -164,6 +164,11 @@ class JITFunction(JITCallable, KernelInterface):
                 )
                 raise LaunchError(f"{p.name} marked as constexpr and listed in {which}")
 
+    # What tools that take kernels apart look for.
+    ASTSource = ASTSource
+    CompiledKernel = CompiledKernel
+    compile = staticmethod(compile)
+
     # --- the two ways of a launch ------------------------------------------------------------------------------
     def __getitem__(self, grid: Any) -> Callable[..., Any]:
         """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
@@ -410,7 +415,11 @@ class JITFunction(JITCallable, KernelInterface):
         """The keyword arguments of cache hooks; empty where no hook is set."""
         if knobs.runtime.jit_cache_hook is None and knobs.runtime.jit_post_compile_hook is None:
             return {}
-        name, signature = f"{self.module}.{self.fn.__qualname__}", src.signature
+        full, name, signature = (
+            f"{self.module}.{self.__qualname__}",
+            self.__qualname__,
+            src.signature,
+        )
         shown = ", ".join(f"{n}: {k}" for n, k in signature.items())
         flags = (
             "num_warps",
@@ -421,7 +430,7 @@ class JITFunction(JITCallable, KernelInterface):
             "extern_libs",
         )
         facts = {k: getattr(parsed, k) for k in flags}
-        data = specialization_data.encode(name, signature, keys, options, target)
+        data = specialization_data.encode(full, signature, keys, options, target)
         about = {
             "key": str(key), "signature": signature, "device": device, "constants": src.constants,
             **facts, "configs": [src.attrs], "specialization_data": data, "is_warmup": warmup,
@@ -439,7 +448,7 @@ class JITFunction(JITCallable, KernelInterface):
         cache hooks get. RuntimeError if it is of another kernel or target."""
         on = driver.active
         target, device = on.get_current_target(), on.get_current_device()
-        name = f"{self.module}.{self.fn.__qualname__}"
+        name = f"{self.module}.{self.__qualname__}"
         pairs, options = specialization_data.decode(data, name, self.arg_names, target, self)
         cache = self.device_caches[device if on.name == "cuda" else f"{on.name}:{device}"][0]
         key = self._key(pairs, options)
@@ -451,7 +460,7 @@ class JITFunction(JITCallable, KernelInterface):
         )
 
     def __repr__(self) -> str:
-        return f"JITFunction({self.module}:{self.fn.__qualname__})"
+        return f"JITFunction({self.module}:{self.__qualname__})"
 
 
 @overload

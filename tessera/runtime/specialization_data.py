@@ -54,7 +54,7 @@ def _plain(x: Any) -> Any:
     if isinstance(x, dtype):
         return {"dtype": x.short}
     if isinstance(x, JITCallable):
-        return {"function": x.fn.__name__, "key": x.cache_key}
+        return {"function": x.__name__, "key": x.cache_key}
     return {"opaque": repr(x)}
 
 

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
+
+
+def hashable(value: Any) -> Any:
+    """The value, or the text of a container that has no hash. TypeError for other things that have none."""
+    try:
+        hash(value)
+    except TypeError:
+        if type(value) in (tuple, list, dict, set):
+            return repr(value)
+        raise
+    return value
 
 
 class Config:
@@ -53,7 +65,8 @@ class Config:
 
     def identity(self, idle: Sequence[str] = ()) -> tuple[Any, ...]:
         """What makes a config another one, but for the options `idle`."""
-        kept = sorted(item for item in self.all_kwargs().items() if item[0] not in idle)
+        given = sorted(self.all_kwargs().items(), key=itemgetter(0))
+        kept = [(name, hashable(value)) for name, value in given if name not in idle]
         return (*kept, self.pre_hook)
 
     def __hash__(self) -> int:

@@ -342,6 +342,41 @@ def slow_compilation(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 @case(
+    errors.NotAFunction,
+    """
+    error[not-a-function]: @jit needs a Python function, got builtin_function_or_method len
+      = help: the decorators of a kernel stand in this order: @autotune, @heuristics, @jit, `def`
+""",
+)
+def builtin_as_kernel(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    tessera.jit(len)
+
+
+@case(
+    errors.SourceNotFound,
+    """
+    error[no-source]: @jit functions should be defined in a Python file
+      = help: write the kernel as a `def` in a file or a notebook; text for `exec` is written to a file and imported
+""",
+)
+def kernel_without_source(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scope: dict[str, Any] = {}
+    exec("def k(x): pass", scope)
+    tessera.jit(scope["k"])
+
+
+@case(
+    errors.InvalidTuning,
+    """
+    error[tuning-arguments]: autotuning scaled: q in restore_value is no parameter
+      = help: the parameters are p, n
+""",
+)
+def misspelt_array(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    tessera.autotune([], key=["n"], restore_value=["q"])(scaled)
+
+
+@case(
     errors.PTXASError,
     """
     error[ptxas]: ptxas failed with code 255

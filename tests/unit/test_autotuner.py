@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 from pathlib import Path
@@ -10,9 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tessera
+import tessera.language as tl
 from tessera.config import knobs
-from tessera.errors import AutotunerError, OutOfResources
-from tessera.runtime.autotuner import Autotuner, autotune
+from tessera.errors import (
+    AutotunerError,
+    HostOnly,
+    InvalidTuning,
+    NotAFunction,
+    OutOfResources,
+)
+from tessera.runtime.autotuner import Autotuner, TuningWarning, autotune
 from tessera.runtime.heuristics import heuristics
 from tessera.runtime.interface import KernelInterface
 from tessera.runtime.tuning_config import Config
@@ -75,7 +84,8 @@ def stopwatch(kernel: FakeKernel, costs: dict[int, float] = COST):
 def tuned(kernel: FakeKernel, blocks: tuple[int, ...] = (64, 128, 256), **options: Any):
     do_bench, calls = stopwatch(kernel)
     configs = [Config({"BLOCK": b}) for b in blocks]
-    return autotune(configs, key=["n"], do_bench=do_bench, **options)(kernel), calls
+    options.setdefault("key", ["n"])
+    return autotune(configs, do_bench=do_bench, **options)(kernel), calls
 
 
 def arrays(n: int = 8, dtype: Any = np.float32):
@@ -161,6 +171,76 @@ def test_conflicting_meta_parameters_are_named():
         tuner[(1,)](*arrays(), 8, BLOCK=32)
 
 
+@pytest.mark.parametrize("tunes", [True, False])
+def test_a_launch_that_passes_what_configs_define(tunes: bool):
+    tuner, _ = tuned(FakeKernel())
+    if not tunes:
+        tuner[(1,)](*arrays(), 8)
+    for name in ("num_warps", "BLOCK"):
+        with pytest.raises(InvalidTuning, match=f"Conflicting meta-parameters: {name}"):
+            tuner[(1,)](*arrays(), 8, **{name: 64})
+    if tunes:  # else the kernel says so
+        with pytest.raises(InvalidTuning, match="Conflicting meta-parameters: BLOCK"):
+            tuner[(1,)](*arrays(), 8, 64)
+
+
+def test_what_autotune_is_given():
+    kernel = FakeKernel()
+    with pytest.raises(InvalidTuning, match="out2 in restore_value is no parameter"):
+        tuned(kernel, restore_value=["out2"])
+    with pytest.raises(InvalidTuning, match="y in reset_to_zero is no parameter"):
+        tuned(kernel, reset_to_zero=["y", "out"])
+    with pytest.warns(TuningWarning, match="m in key is no parameter"):
+        autotune([Config({"BLOCK": 64})], key=["n", "m"])(kernel)
+    with pytest.raises(InvalidTuning, match="configs must be Config objects, got "):
+        autotune([{"BLOCK": 64}], key=["n"])(kernel)  # pyright: ignore[reportArgumentType]
+    for decorator in (autotune([], key=["n"]), heuristics({})):
+        with pytest.raises(NotAFunction, match="needs a kernel, got the function scale"):
+            decorator(scale)
+    with pytest.raises(HostOnly):
+        tuned(kernel)[0](*arrays(), 8)
+
+
+def test_keys_without_a_hash():
+    tuner, calls = tuned(FakeKernel(), key=["n", "EVEN"])
+    for even in ([1], [1], [2], {"a": 1}, ([1], 2)):
+        tuner[(1,)](*arrays(), 8, EVEN=even)
+    assert len(calls) == 3 * 4
+    with pytest.raises(InvalidTuning, match="the key EVEN is ndarray, which has no hash"):
+        tuner[(1,)](*arrays(), 8, EVEN=np.zeros(4))
+
+
+def test_values_of_a_config_without_a_hash():
+    one, two = Config({"BLOCK": [64]}), Config({"BLOCK": [128]})
+    assert len({one, two, Config({"BLOCK": [64]})}) == 2
+
+
+@autotune([Config({"BLOCK": b}) for b in (4, 8)], key=["n"])
+@heuristics({"EVEN": lambda args: args["n"] % 2 == 0})
+@tessera.jit
+def doubled(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n) * 2, i < n)
+
+
+def test_pickles():
+    """What a module holds is pickled by name, as functions are; what is made inside a function, by value."""
+    assert pickle.loads(pickle.dumps(doubled)) is doubled
+    assert copy.deepcopy(doubled) is doubled
+    other = copy.copy(doubled)
+    other.configs = other.configs[:1]
+    assert len(doubled.configs) == 2
+    assert repr(doubled) == f"Autotuner(Heuristics(JITFunction({__name__}:doubled)))"
+
+    tuner = autotune([Config({"BLOCK": b}) for b in (64, 128)], key=["n"])(FakeKernel())
+    tuner.cache[8,] = tuner.configs[1]
+    made = pickle.loads(pickle.dumps(tuner))
+    assert made is not tuner
+    assert made.cache == {(8,): Config({"BLOCK": 128})}
+    assert made.base_fn is scale
+    assert made[(1,)](*arrays(), 8) in (64, 128)
+
+
 def test_reset_to_zero_leaves_one_launch_worth_of_result():
     tuner, _ = tuned(FakeKernel(), reset_to_zero=["out"])
     x, out = arrays()
@@ -201,7 +281,7 @@ def test_early_prune_sees_arguments_and_launch_keywords():
 
     tuner, calls = tuned(FakeKernel(), prune_configs_by={"early_config_prune": prune})
     tuner[(1,)](*arrays(), n=8)
-    assert calls == [64]
+    assert calls == []  # nothing to choose from
     assert seen == {"named": {"x", "out"}, "kwargs": {"n", "grid", "warmup"}}
 
 
@@ -211,7 +291,9 @@ def test_pruning_everything_is_an_error():
         tuner[(1,)](*arrays(), 8)
 
 
-@pytest.mark.parametrize(("top_k", "measured"), [(1, [128]), (0.7, [128, 64]), (3, [64, 128, 256])])
+@pytest.mark.parametrize(
+    ("top_k", "measured"), [(2, [128, 64]), (0.7, [128, 64]), (3, [64, 128, 256])]
+)
 def test_perf_model_keeps_the_top_k(top_k: Any, measured: list[int]):
     model = {"perf_model": lambda BLOCK, **kw: abs(BLOCK - 120), "top_k": top_k}
     tuner, calls = tuned(FakeKernel(), prune_configs_by=model)
@@ -219,11 +301,20 @@ def test_perf_model_keeps_the_top_k(top_k: Any, measured: list[int]):
     assert calls == measured
 
 
+@pytest.mark.parametrize("top_k", [1, 0.0, 0.1])
+def test_one_config_that_pruning_leaves_is_not_measured(top_k: Any):
+    model = {"perf_model": lambda BLOCK, **kw: abs(BLOCK - 120), "top_k": top_k}
+    tuner, calls = tuned(FakeKernel(), prune_configs_by=model)
+    assert tuner[(1,)](*arrays(), 8) == 128
+    assert calls == []
+
+
 def test_top_k_must_be_a_count_or_a_share():
-    model = {"perf_model": lambda **kw: 1.0, "top_k": 2.5}
-    tuner, _ = tuned(FakeKernel(), prune_configs_by=model)
-    with pytest.raises(TypeError, match="top_k"):
-        tuner[(1,)](*arrays(), 8)
+    for top_k in (2.5, 0, -1, "1"):
+        model = {"perf_model": lambda **kw: 1.0, "top_k": top_k}
+        tuner, _ = tuned(FakeKernel(), prune_configs_by=model)
+        with pytest.raises(TypeError, match="top_k"):
+            tuner[(1,)](*arrays(), 8)
 
 
 def test_warmup_compiles_every_config_and_launches_none():
@@ -275,7 +366,8 @@ def test_listener_hears_of_each_tuning():
         del knobs.autotuning.listener
     assert len(heard) == 1
     assert heard[0]["best_config"].kwargs == {"BLOCK": 128}
-    assert heard[0]["fn"] is scale
+    assert heard[0]["fn"] is tuner.fn
+    assert heard[0]["duration"] > 0
     assert heard[0]["cache_hit"] is False
 
 

@@ -4,8 +4,11 @@
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false
 from __future__ import annotations
 
+import copy
+import functools
 import gc
 import json
+import pickle
 import sys
 import threading
 import weakref
@@ -18,7 +21,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.config import knobs
-from tessera.errors import HostPointerError, LaunchError
+from tessera.errors import HostPointerError, LaunchError, NotAFunction
 from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.driver import CpuDriver, CudaDriver
@@ -760,3 +763,69 @@ def test_host_array_on_a_gpu_driver():
 def test_host_calls_are_refused():
     with pytest.raises(RuntimeError, match="outside of the scope of a kernel"):
         make()(1, 2, 3, 4)
+
+
+# --- kernels as values ----------------------------------------------------------------------------------------------
+@tessera.jit
+def named(x, out, n, CHUNK: tl.constexpr):
+    i = tl.arange(0, CHUNK)
+    tl.store(out + i, tl.load(x + i, i < n) + 1, i < n)
+
+
+def test_pickles_by_name():
+    assert pickle.loads(pickle.dumps(named)) is named
+    assert copy.deepcopy(named) is copy.copy(named) is named
+
+
+def test_pickles_by_value():
+    kernel = make()
+    x, out = arrays()
+    kernel[(3,)](x, out, 20, 2.0)
+    other = pickle.loads(pickle.dumps(kernel))
+    assert repr(other) == repr(kernel)
+    assert (other.src, other.arg_names, other.cache_key) == (
+        kernel.src,
+        kernel.arg_names,
+        kernel.cache_key,
+    )
+    out[:] = 0
+    other[(3,)](x, out, 20, 2.0)  # from the disk
+    np.testing.assert_array_equal(out, 2 * x)
+    with pytest.raises(LaunchError, match="scale was pickled without what it captures"):
+        other[(3,)](x, out, 20, 2.0, CHUNK=16)
+
+
+@pytest.mark.parametrize("thing", [len, int, functools.partial(print), make(), object()])
+def test_only_functions_are_kernels(thing: Any):
+    with pytest.raises(NotAFunction, match="@jit needs a Python function, got "):
+        tessera.jit(thing)
+
+
+def test_options_of_the_wrong_type():
+    x, out = arrays()
+    for options in ({"num_warps": "4"}, {"num_stages": 2.0}, {"maxnreg": [1]}):
+        with pytest.raises(LaunchError, match="must be an integer"):
+            make()[(3,)](x, out, 20, 2.0, **options)
+    with pytest.raises(LaunchError, match="did you mean `num_warps`"):
+        make()[(3,)](x, out, 20, 2.0, num_warp=4)
+    with pytest.raises(
+        LaunchError, match="ir_override names 5, which cannot be read: it is no path"
+    ):
+        make()[(3,)](x, out, 20, 2.0, ir_override=5)
+
+
+def test_tools_that_take_kernels_apart():
+    """What a cache hook hears, and what programs that compile ahead of time read off a kernel."""
+    kernel = make()
+    heard: list[dict[str, Any]] = []
+    x, out = arrays()
+    with knobs.runtime.scope():
+        knobs.runtime.jit_cache_hook = lambda **facts: heard.append(facts)
+        kernel[(3,)](x, out, 20, 2.0)
+    assert heard[0]["fn"].module == __name__
+    assert heard[0]["fn"].name == "make.<locals>.scale"
+    src = kernel.ASTSource(
+        kernel, {"x": "*fp32", "out": "*fp32", "n": "i32", "a": "fp32", "b": "fp32", "CHUNK": "constexpr",
+        "FLAG": "constexpr"}, {"CHUNK": 8, "FLAG": None},
+    )  # fmt: skip
+    assert isinstance(kernel.compile(src), kernel.CompiledKernel)
