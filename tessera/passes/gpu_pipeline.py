@@ -23,6 +23,7 @@ from tessera.passes.rotate import rotate
 from tessera.passes.specialize import keep_whole, specialize
 from tessera.passes.split_loops import split_loops
 from tessera.passes.tensor_maps import number_tensor_maps
+from tessera.passes.widen_float8 import widen_float8
 
 
 def gpu_passes(facts: GpuFacts, pointer_maps: bool = True, persistent: bool = True) -> list[Pass]:
@@ -31,6 +32,7 @@ def gpu_passes(facts: GpuFacts, pointer_maps: bool = True, persistent: bool = Tr
     be for fewer blocks than programs."""
     return [
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
+        widen_float8,
         *(
             [promote.bind(facts=facts)] if pointer_maps else []
         ),  # makes what the next passes look at

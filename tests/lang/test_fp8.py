@@ -74,3 +74,31 @@ def test_dot(device, kind):
     out = device.zeros((32, 32))
     dot_kernel[(1,)](device.array(a, kind), device.array(b, kind), out, N=32)
     np.testing.assert_allclose(device.numpy(out), a.astype(np.float64) @ b, rtol=1e-3, atol=1e-3)
+
+
+@tessera.jit
+def arithmetic_kernel(x, y, out, holds, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(out + i, a + b)
+    tl.store(out + N + i, a - b)
+    tl.store(out + 2 * N + i, a * b)
+    tl.store(out + 3 * N + i, a / b)
+    tl.store(out + 4 * N + i, -a)
+    tl.store(out + 5 * N + i, tl.abs(a))
+    tl.store(out + 6 * N + i, tl.where(a < b, a, b))
+    tl.store(holds + i, a <= b)
+
+
+@pytest.mark.parametrize("kind", FP8)
+def test_arithmetic_is_rounded_to_its_type(device, kind):
+    t = as_dtype(kind)
+    rng = np.random.default_rng(2)
+    a, b = (decode(encode(rng.standard_normal(64) * 4, t), t) for _ in range(2))
+    b[b == 0] = 1.0
+    out, holds = device.zeros((7, 64), kind), device.zeros(64, "i1")
+    arithmetic_kernel[(1,)](device.array(a, kind), device.array(b, kind), out, holds, N=64)
+    want = np.stack([a + b, a - b, a * b, a / b, -a, np.abs(a), np.where(a < b, a, b)])
+    rounded = decode(encode(np.clip(want, -LARGEST[kind], LARGEST[kind]), t), t)
+    np.testing.assert_array_equal(device.numpy(out), rounded)
+    np.testing.assert_array_equal(device.numpy(holds), a <= b)

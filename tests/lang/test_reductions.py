@@ -237,3 +237,31 @@ def test_scan_keeps_the_order_of_its_operands(device):
     forward_fill_kernel[(1,)](device.array(x), out, N=16)
     want = [0, 3, 3, 3, 5, 5, 7, 7, 7, 7, 7, 2, 1, 1, 1, 1]
     assert device.numpy(out).tolist() == want
+
+
+@tessera.jit
+def mean_of_means(a, n, b, m):
+    total = n + m
+    return a + (b - a) * (m / total), total
+
+
+@tessera.jit
+def one_result_kernel(x, found, mean, N: tl.constexpr):
+    """Every thread must see the same index and the same mean: they are compared with what each tile element sees."""
+    i = tl.arange(0, N)
+    v = tl.load(x + i)
+    at = tl.argmax((v > 0).to(tl.int32), 0, tie_break_left=False)
+    tl.store(found + i, (i == at).to(tl.int32) * (v > 0).to(tl.int32))
+    means = tl.reduce((v, tl.full((N,), 1.0, tl.float32)), 0, mean_of_means)
+    tl.store(mean + i, means[0] + tl.zeros((N,), tl.float32))
+
+
+@pytest.mark.parametrize("warps", [1, 4, 16])
+@pytest.mark.parametrize("n", [16, 512])
+def test_all_threads_see_one_result(device, n, warps):
+    x = sample("fp32", (n,))
+    found, mean = device.zeros(n, "i32"), device.zeros(n)
+    one_result_kernel[(1,)](device.array(x), found, mean, N=n, num_warps=warps)
+    assert device.numpy(found).sum() == 1
+    assert len(np.unique(device.numpy(mean))) == 1
+    np.testing.assert_allclose(device.numpy(mean)[0], x.mean(), atol=1e-6)

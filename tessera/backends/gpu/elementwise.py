@@ -8,14 +8,12 @@ from typing import Any
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.types import (
     POINTER,
-    is_native_float,
     literal,
     llvm_type,
     memory_bits,
 )  # fmt: skip
 from tessera.backends.gpu.writer import Writer, is_number, split
 from tessera.dtypes import bfloat16, float16, float32, float64, int1, pointer_type
-from tessera.errors import InternalError
 from tessera.ir import Op, Value, elem_of
 from tessera.ops import arith
 
@@ -77,7 +75,6 @@ def _sum(fl: FunctionLowering, op: Any) -> None:
 
 
 def _float_sum(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
-    _need_native(op, elem)
     return fl.w.pure(f"{FLOAT_BINARY[op.opcode]} {fl.contract}{llvm_type(elem)} {a}, {b}")
 
 
@@ -113,13 +110,6 @@ def _paired(fl: FunctionLowering, op: Any, elem: Any) -> None:
     fl.set(op.result, result)
 
 
-def _need_native(op: Op, elem: Any) -> None:
-    if not is_native_float(elem):
-        raise InternalError(
-            f"{op.opcode} has no {elem} form: convert to fp16 or fp32 first", loc=op.loc
-        )
-
-
 @lowers(arith.DivOp)
 def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
     # Not cheap, and what follows from equal quotients is then computed once as well.
@@ -132,7 +122,6 @@ def _div(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
         if elem is int1:
             return a
         return w.pure(f"{'sdiv' if elem.signed else 'udiv'} {t} {a}, {b}")
-    _need_native(op, elem)
     if elem is float64 or op.exact:
         return w.pure(f"fdiv {t} {a}, {b}")
     wide = [widen(fl, elem, x) for x in (a, b)]
@@ -174,7 +163,6 @@ def _shr(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
 def _min_max(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if elem.is_floating():
-        _need_native(op, elem)
         name = f"llvm.{op.opcode}{'imum' if op.propagate_nan else 'num'}.{_suffix(elem)}"
         return w.call(t, name, [f"{t} {a}", f"{t} {b}"])
     if elem is int1:
@@ -219,7 +207,6 @@ def _copy_sign(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
 
 @elementwise(arith.FmaOp)
 def _fma(fl: FunctionLowering, op: Op, elem: Any, x: str, y: str, z: str) -> str:
-    _need_native(op, elem)
     t = llvm_type(elem)
     return fl.w.call(t, f"llvm.fma.{_suffix(elem)}", [f"{t} {x}", f"{t} {y}", f"{t} {z}"])
 
@@ -227,8 +214,6 @@ def _fma(fl: FunctionLowering, op: Op, elem: Any, x: str, y: str, z: str) -> str
 @elementwise(arith.NegOp)
 def _neg(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
     w, t = fl.w, llvm_type(elem)
-    if elem.is_fp8():
-        return w.pure(f"xor i8 {x}, -128")
     if elem.is_floating():
         return w.pure(f"fneg {t} {x}")
     return x if elem is int1 else w.pure(f"sub {t} 0, {x}")
@@ -237,8 +222,6 @@ def _neg(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
 @elementwise(arith.AbsOp)
 def _abs(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
     w, t = fl.w, llvm_type(elem)
-    if elem.is_fp8():
-        return w.pure(f"and i8 {x}, 127")
     if elem.is_floating():
         return w.call(t, f"llvm.fabs.{_suffix(elem)}", [f"{t} {x}"])
     return w.call(t, f"llvm.abs.{t}", [f"{t} {x}", "i1 false"]) if elem.signed else x
@@ -293,7 +276,6 @@ def _cmp(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
     if isinstance(elem, pointer_type):
         return fl.w.pure(f"icmp {UNSIGNED[op.predicate]} {t} {a}, {b}")
     if elem.is_floating():
-        _need_native(op, elem)
         return fl.w.pure(f"fcmp {ORDERED[op.predicate]} {t} {a}, {b}")
     table = SIGNED if elem.signed else UNSIGNED
     return fl.w.pure(f"icmp {table[op.predicate]} {t} {a}, {b}")
@@ -309,8 +291,6 @@ def _select(fl: FunctionLowering, op: Op, elem: Any, c: str, a: str, b: str) -> 
 
 @elementwise(arith.IsNanOp)
 def _isnan(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
-    if elem.is_fp8():
-        raise InternalError("isnan has no 8-bit form", loc=op.loc)
     return fl.w.pure(f"fcmp uno {llvm_type(elem)} {x}, {x}")
 
 

@@ -18,7 +18,6 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.maths import FUNCTIONS, Maths, call_function, function
 from tessera.backends.gpu.types import llvm_type
 from tessera.dtypes import float32, float64
-from tessera.errors import InternalError
 from tessera.ir import Op, elem_of
 from tessera.ops import MATH_OPS, arith
 
@@ -305,8 +304,6 @@ IN_PLACE = {"tanh", "erf", "log", "log2", "log1p", "sin", "cos"}
 def evaluate(fl: FunctionLowering, name: str, elem: Any, args: Sequence[str]) -> str:
     """The function `name` (an opcode) of one element."""
     if elem is not float32 and elem is not float64:
-        if elem.is_fp8():
-            raise InternalError(f"{name} has no {elem} form: convert to fp16 or fp32 first")
         return narrow(fl, elem, evaluate(fl, name, float32, [widen(fl, elem, x) for x in args]))
     w, type = fl.w, llvm_type(elem)
     m = Maths(w, fl.target, type)

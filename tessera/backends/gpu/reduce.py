@@ -22,6 +22,9 @@ from tessera.ops import arith, tile
 
 Row = list[str]  # registers of one operand
 SIMPLE = (arith.Elementwise, arith.ConstOp)
+SYMMETRIC = (
+    arith.AddOp, arith.MulOp, arith.MinOp, arith.MaxOp, arith.AndOp, arith.OrOp, arith.XorOp
+)  # fmt: skip
 VECTOR_PARTS = 8  # of warps, that each thread reads
 SHARED_RESULTS = 4  # from so many on lanes share the work; for two, handing round takes as long
 
@@ -116,6 +119,9 @@ def across_lanes(
     Of several results, lanes that differ in a bit need not both combine all: each takes one half and hands the other
     over, so that the next bit has half as many. Of eight results over five bits that is 4 + 2 + 1 + 1 + 1 shuffles, and
     eight to hand them round, for forty.
+
+    Where a region gives something else for exchanged operands (which of equal elements an argmax finds, how a mean of
+    means is rounded), lanes end with results that differ. Then all take that of the first lane.
     """
     along = layout.axis_bits("lane", op.axis)
     bits = [b for b in range(layout.bits("lane")) if along >> b & 1]
@@ -128,7 +134,9 @@ def across_lanes(
             rows, sent = _halves(fl, elems, rows, b)
         others = [[shuffle_xor(fl, elem, x, 1 << b) for x in row] for elem, row in zip(elems, sent)]
         rows = combine(fl, op.combine, rows, others)
-    return _handed_round(fl, elems, rows, shared, count) if shared else rows
+    if not shared and (is_symmetric(op.combine) or not bits):
+        return rows
+    return _handed_round(fl, elems, rows, shared, count, sum(1 << b for b in bits))
 
 
 def _halves(
@@ -146,12 +154,28 @@ def _halves(
     return keep, hand
 
 
+def is_symmetric(block: Block) -> bool:
+    """Whether exchanging the operands leaves every bit of what the region computes."""
+    first, *others = block
+    return (
+        len(others) == 1 and isinstance(first, SYMMETRIC) and set(first.operands) == set(block.args)
+    )
+
+
 def _handed_round(
-    fl: FunctionLowering, elems: Sequence[Any], rows: Sequence[Row], bits: Sequence[int], count: int
+    fl: FunctionLowering,
+    elems: Sequence[Any],
+    rows: Sequence[Row],
+    bits: Sequence[int],
+    count: int,
+    group: int,
 ) -> list[Row]:
-    """All `count` results in every lane: the first of `bits` chose a half, the next one of its halves, and so on."""
+    """All `count` results in every lane: the first of `bits` chose a half, the next one of its halves, and so on.
+
+    `group` has the bits of all lanes that share results; those not among `bits` take the first of these lanes'.
+    """
     each = count >> len(bits)
-    others = fl.w.pure(f"and i32 {fl.lane}, {~sum(1 << b for b in bits)}")
+    others = fl.w.pure(f"and i32 {fl.lane}, {~group}")
     lanes: list[str] = []
     for part in range(1 << len(bits)):
         chosen = [b for i, b in enumerate(reversed(bits)) if part >> i & 1]
@@ -202,6 +226,9 @@ def _across_warps(
                 for (elem, _), row in zip(reads, new)
             ]
             new = combine(fl, op.combine, new, others)
+        if not is_symmetric(op.combine):
+            group = sum(1 << b for b in lanes)
+            new = _handed_round(fl, [elem for elem, _ in reads], new, [], len(live), group)
     else:
         new = _read_all(fl, op, reads, live, parts)
     place = {i: n for n, i in enumerate(live)}

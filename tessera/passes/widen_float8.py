@@ -1,0 +1,45 @@
+"""Arithmetic on 8-bit floats, which GPUs only store and multiply as matrices, becomes arithmetic on fp32.
+
+%c = add %a, %b : fp8e5      →      %x = cast %a : fp32
+                                    %y = cast %b : fp32
+                                    %z = add %x, %y : fp32
+                                    %c = cast %z : fp8e5
+"""
+
+from __future__ import annotations
+
+from tessera.dtypes import dtype, float32
+from tessera.ir import Builder, Module, Op, Value, elem_of, pass_, with_elem
+from tessera.ops import arith
+
+MOVES = (arith.CastOp, arith.BitcastOp, arith.SelectOp, arith.HintOp)  # these look at bits only
+
+
+def _is_float8(v: Value) -> bool:
+    elem = elem_of(v.type)
+    return isinstance(elem, dtype) and elem.is_fp8()
+
+
+def _widen(op: Op) -> None:
+    builder = Builder.before_op(op)
+    wide = {
+        v: builder.emit(arith.CastOp(v, results=[with_elem(v.type, float32)]))
+        for v in op.operands
+        if _is_float8(v)
+    }
+    new = builder.insert(op.clone(dict(wide)))
+    results = list(new.results)
+    for i, v in enumerate(new.results):
+        if _is_float8(v):
+            narrow, v.type = v.type, with_elem(v.type, float32)
+            results[i] = builder.emit(arith.CastOp(v, results=[narrow]))
+    op.replace_by(results)
+
+
+@pass_("widen_float8")
+def widen_float8(module: Module) -> None:
+    """Compute in fp32 what is computed of 8-bit floats; each result is rounded to its type, as the language says."""
+    for op in list(module.walk()):
+        if isinstance(op, arith.Elementwise) and not isinstance(op, MOVES):
+            if any(_is_float8(v) for v in op.operands):
+                _widen(op)
