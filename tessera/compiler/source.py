@@ -14,6 +14,7 @@ from tessera.errors import CompilationError, LaunchError
 from tessera.frontend import lower_kernel
 from tessera.ir import Module, parse_module
 from tessera.language.callable import JITCallable
+from tessera.language.captures import fingerprint
 from tessera.passes.wide_index import wide_index
 
 WIDE_ATTR = "wide"  # attribute of an array argument whose storage 32 bits cannot count
@@ -66,7 +67,7 @@ class ASTSource:
         return name
 
     def hash(self) -> str:
-        constants = sorted((k, _constant_key(v)) for k, v in self.constants.items())
+        constants = sorted((k, fingerprint(v)) for k, v in self.constants.items())
         key = (
             self.name,
             self.fn.cache_key,
@@ -91,10 +92,6 @@ def _path(fn: JITCallable, key: Any) -> tuple[int, ...]:
     if isinstance(key, str):
         return (fn.arg_names.index(key),)
     return (key,) if isinstance(key, int) else tuple(key)
-
-
-def _constant_key(value: Any) -> str:
-    return value.cache_key if isinstance(value, JITCallable) else repr(value)
 
 
 class IRSource:

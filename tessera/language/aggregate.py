@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+from tessera.language.captures import fingerprint
 from tessera.language.values import BoundMethod, class_of, constexpr, unwrap, wrap
 
 FIELDS = "__aggregate_fields__"
@@ -29,11 +29,8 @@ class ConstexprFunction:
 
     @property
     def cache_key(self) -> str:
-        try:
-            text = inspect.getsource(self.fn)
-        except (OSError, TypeError):
-            text = self.fn.__code__.co_code.hex() + repr(self.fn.__code__.co_consts)
-        return hashlib.sha256(text.encode()).hexdigest()
+        """Hash of the function's code and of what it can reach."""
+        return fingerprint(self.fn)
 
     def __repr__(self) -> str:
         return f"constexpr_function({self.fn.__module__}:{self.fn.__qualname__})"

@@ -15,6 +15,7 @@ from tessera.dtypes import ALL_DTYPES, by_array_name, dtype, pointer_type
 from tessera.errors import ConflictingGlobal, HostOnly, LaunchError, NotAFunction
 from tessera.language.aggregate import ConstexprFunction, is_aggregate
 from tessera.language.builtin import ArgumentBinder
+from tessera.language.captures import fingerprint, is_constant, own_function
 from tessera.language.source_text import SourceText
 from tessera.language.values import const, constexpr
 
@@ -222,7 +223,7 @@ class JITCallable:
             self.used_global_vals, self._used_by = {}, {}
             digest = hashlib.sha256(f"{self.src}\n{self.starting_line_number}".encode())
             try:
-                parts = sorted(set(self._dependencies()))
+                parts = sorted({*self._dependencies(), *self._defaults()})
             except BaseException:
                 self.hash = None
                 raise
@@ -245,8 +246,8 @@ class JITCallable:
                 yield value.cache_key
             elif isinstance(value, constexpr):
                 if name in scope:  # attributes of modules may change without notice
-                    self._use((name, id(scope)), copy.deepcopy(value), scope)
-                yield f"{name}={value.value!r}"
+                    self._use((name, id(scope)), _snapshot(value), scope)
+                yield f"{name}={fingerprint(value.value)}"
             elif is_aggregate(value):
                 for cls in value.__mro__[:-1]:
                     for member in cls.__dict__.values():
@@ -254,6 +255,14 @@ class JITCallable:
                             isinstance(member, JITCallable) and not member.is_library
                         ):
                             yield member.cache_key
+            elif own_function(value) or is_constant(value):
+                yield f"{name}={fingerprint(value)}"
+
+    def _defaults(self) -> Iterator[str]:
+        """What the values of parameters contribute that a call may leave out."""
+        for p in self.params:
+            if p.has_default:
+                yield f"{p.name}: {fingerprint(p.default)}"
 
     def _use(
         self,
@@ -280,14 +289,16 @@ class JITCallable:
         """(name, value, the dictionary it was found in) of every global or attribute chain in the body."""
         closure, scope = self.closure(), self.__globals__
         local = {a.arg for a in ast.walk(self.source.tree().args) if isinstance(a, ast.arg)}
-        for node in ast.walk(self.source.tree()):
+        nodes = list(ast.walk(self.source.tree()))
+        assigned = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        for node in nodes:
             if isinstance(node, ast.Attribute):
                 value = _resolve(node, closure, scope)
                 if value is not None:
                     yield ast.unparse(node), value, scope
             elif isinstance(node, ast.Name) and node.id not in local:
                 where = closure if node.id in closure else scope
-                if node.id in where:
+                if node.id in where and not (node.id in assigned and is_constant(where[node.id])):
                     yield node.id, where[node.id], where
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -295,6 +306,12 @@ class JITCallable:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.module}:{self.__qualname__})"
+
+
+def _snapshot(value: constexpr) -> constexpr:
+    """The value as it is now: a copy, where copies are equal, so that changes inside of it are noticed."""
+    made = copy.deepcopy(value)
+    return made if made == value else value
 
 
 def _shown(x: Any) -> str:
@@ -308,7 +325,7 @@ def _resolve(node: ast.expr, closure: dict[str, Any], scope: dict[str, Any]) -> 
         return closure.get(node.id, scope.get(node.id))
     if isinstance(node, ast.Attribute):
         base = _resolve(node.value, closure, scope)
-        if isinstance(base, ModuleType) or is_aggregate(base):
+        if isinstance(base, (ModuleType, type)):
             return getattr(base, node.attr, None)
     return None
 

@@ -18,6 +18,7 @@ from tessera.compiler import compile as compile_for
 from tessera.config import knobs
 from tessera.errors import ChangedGlobal, LaunchError
 from tessera.language.callable import JITCallable
+from tessera.language.captures import fingerprint
 from tessera.runtime import specialization_data
 from tessera.runtime.async_compile import FutureKernel, active_mode
 from tessera.runtime.binding import DeviceCaches, Prepared, make_binder
@@ -286,7 +287,7 @@ class JITFunction(JITCallable, KernelInterface):
         try:
             hash(key)
         except TypeError:  # an unhashable constexpr or option
-            key = (repr(pairs), types, repr(options))
+            key = (fingerprint(pairs), types, fingerprint(options))
         return key
 
     def _overlapping(

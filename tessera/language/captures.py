@@ -1,0 +1,113 @@
+"""What a compile-time value is, as text for the keys of compiled code: a value that changes, changes the text.
+
+Of a function that is the code, the default values, and what the code can reach by name: constants, and functions
+again. Of modules and classes it is what the code names of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, cast
+
+from tessera.dtypes import block_type, dtype, pointer_type
+
+PLAIN = (int, float, complex, bool, str, bytes, type(None), dtype, pointer_type, block_type, Enum)
+# Libraries whose functions are known by their names: their versions do not change between two runs of a program, or
+# are part of the keys anyway.
+KNOWN = frozenset((*sys.stdlib_module_names, "numpy", "tessera", "torch", "triton"))
+
+
+def fingerprint(value: Any) -> str:
+    """The text for a value that a kernel is compiled with."""
+    return _text(value, set())
+
+
+def is_constant(value: Any) -> bool:
+    """Whether `value` is a number, a text, a type of elements, or a container of such."""
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return all(map(is_constant, cast("Iterable[Any]", value)))
+    if isinstance(value, dict):
+        return is_constant(tuple(cast("Any", value).items()))
+    return isinstance(value, PLAIN)
+
+
+def own_function(value: Any) -> bool:
+    """Whether `value` is a Python function of the user's."""
+    return isinstance(value, FunctionType) and _package(value.__module__) not in KNOWN
+
+
+def _package(module: str | None) -> str:
+    return (module or "").partition(".")[0]
+
+
+def _text(value: Any, seen: set[int]) -> str:
+    kind = type(cast("object", value))
+    if issubclass(kind, (tuple, list, set, frozenset)):
+        items = [_text(x, seen) for x in value]
+        ordered = sorted(items) if issubclass(kind, (set, frozenset)) else items
+        return f"{kind.__qualname__}({', '.join(ordered)})"
+    if issubclass(kind, dict):
+        return f"dict({_text(tuple(value.items()), seen)})"
+    if own_function(value):
+        return _function(value, seen)
+    if isinstance(value, FunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    key = getattr(cast("object", value), "cache_key", None)
+    if isinstance(key, str):
+        return key
+    if hasattr(value, "tobytes"):  # an array's own text leaves out the middle
+        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
+    return repr(value)
+
+
+def _function(fn: FunctionType, seen: set[int]) -> str:
+    if id(fn) in seen:
+        return fn.__qualname__
+    seen.add(id(fn))
+    names: set[str] = set()
+    parts = list(_code(fn.__code__, names))
+    parts += [_text(fn.__defaults__, seen), _text(fn.__kwdefaults__, seen)]
+    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or ()):
+        try:
+            value = cell.cell_contents
+        except ValueError:  # not assigned yet
+            continue
+        parts.append(_reached(name, value, names, seen))
+    scope = fn.__globals__
+    parts += [_reached(name, scope[name], names, seen) for name in sorted(names & scope.keys())]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _code(code: CodeType, names: set[str]) -> Iterator[str]:
+    """The text of what a function does, without where it stands; adds all names it uses."""
+    names.update(code.co_names)
+    yield code.co_code.hex()
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _code(constant, names)
+        else:
+            yield repr(constant)
+    yield repr((code.co_names, code.co_varnames))
+
+
+def _reached(name: str, value: Any, names: set[str], seen: set[int]) -> str:
+    """The text of something that code finds by a name; of most objects it does not tell more than the name."""
+    if isinstance(value, (ModuleType, type)):
+        package = _package(value.__name__ if isinstance(value, ModuleType) else value.__module__)
+        if package in KNOWN or id(value) in seen:
+            return name
+        seen.add(id(value))
+        found = vars(value)
+        inner = [_reached(n, found[n], names, seen) for n in sorted(names & found.keys())]
+        return f"{name}({', '.join(inner)})"
+    if isinstance(value, (staticmethod, classmethod)):
+        value = cast("Any", value).__func__
+    known = is_constant(value) or own_function(value) or hasattr(value, "cache_key")
+    inner = getattr(value, "value", None)  # of a constexpr
+    if not known and is_constant(inner) and inner is not None:
+        value, known = inner, True
+    return f"{name}={_text(value, seen)}" if known else name

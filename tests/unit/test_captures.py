@@ -1,0 +1,167 @@
+"""What a kernel's key is made of besides its text: constants and functions that it reaches in other modules."""
+
+from __future__ import annotations
+
+import enum
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.config import knobs
+from tessera.language.captures import fingerprint
+
+SETTINGS = """
+import enum
+import tessera
+import tessera.language as tl
+
+N = {n}
+
+class Mode(enum.Enum):
+    A = N
+
+class Plain:
+    V = N
+
+def plain(x):
+    return x + N
+
+@tessera.constexpr_function
+def direct(x):
+    return x + N
+
+@tessera.constexpr_function
+def through(x):
+    return (lambda y: plain(y))(x)
+"""
+
+KERNELS = """
+import numpy as np
+import settings
+import tessera
+import tessera.language as tl
+
+@tessera.jit
+def callee(out, i, value: tl.constexpr = settings.N):
+    tl.store(out + i, value)
+
+@tessera.jit
+def kernel(out, F: tl.constexpr):
+    tl.store(out, settings.N)
+    tl.store(out + 1, settings.Mode.A.value)
+    tl.store(out + 2, settings.Plain.V)
+    tl.store(out + 3, settings.plain(0))
+    tl.store(out + 4, settings.direct(0))
+    tl.store(out + 5, settings.through(0))
+    callee(out, 6)
+    tl.store(out + 7, F(0))
+
+def run(F):
+    out = np.zeros(8, np.int32)
+    kernel[(1,)](out, F)
+    return out.tolist()
+
+if __name__ == "__main__":
+    print(run(settings.direct))
+"""
+
+
+def test_processes_with_other_constants(tmp_path: Path):
+    """The second run must not take the first one's kernel off the disk; the third may."""
+    (tmp_path / "kernels.py").write_text(KERNELS)
+    root = Path(tessera.__file__).parents[1]
+    env = {"PYTHONPATH": f"{root}:{tmp_path}", "TESSERA_CACHE_DIR": str(tmp_path / "cache")}
+    for n in (5, 7, 5):
+        (tmp_path / "settings.py").write_text(SETTINGS.format(n=n))
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "kernels"],
+            env=env, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+        assert done.stdout.strip() == str([n] * 8)
+
+
+def functions(offset: int, inner: Any = None) -> Any:
+    def add(x: int, by: int = 1) -> int:
+        return (inner or abs)(x + by + offset)
+
+    return add
+
+
+def test_functions_are_told_apart_by_what_they_reach():
+    one, two = functions(1), functions(2)
+    assert fingerprint(one) == fingerprint(functions(1)) != fingerprint(two)
+    assert fingerprint(functions(0, one)) != fingerprint(functions(0, two))
+    one.__defaults__ = (3,)
+    assert fingerprint(one) != fingerprint(functions(1))
+
+
+def test_functions_that_reach_themselves():
+    def count(n: int) -> int:
+        return n if n == 0 else count(n - 1)
+
+    assert fingerprint(count) == fingerprint(count)
+
+
+def test_values():
+    class Mode(enum.Enum):
+        A = 1
+        B = 2
+
+    kinds = [1, 1.0, True, "1", None, (1,), [1], {1}, {1: 1}, Mode.A, Mode.B, tl.int32, tl.int64]
+    assert len({fingerprint(x) for x in kinds}) == len(kinds)
+    assert fingerprint({2, 1}) == fingerprint({1, 2})
+    # An array's text leaves out the middle.
+    zeros, other = np.zeros(5000), np.zeros(5000)
+    other[2500] = 1
+    assert fingerprint(zeros) != fingerprint(other)
+    assert fingerprint((functions(1),)) != fingerprint((functions(2),))
+
+
+def test_modules_of_modules():
+    outer, inner = ModuleType("outer"), ModuleType("inner")
+    outer.inner = inner  # type: ignore[attr-defined]
+    inner.size = 4  # type: ignore[attr-defined]
+    outer.back = outer  # type: ignore[attr-defined]
+
+    def size() -> int:
+        return outer.inner.size + outer.back.inner.size  # type: ignore[attr-defined]
+
+    before = fingerprint(size)
+    inner.size = 5  # type: ignore[attr-defined]
+    assert fingerprint(size) != before
+
+
+class Opaque:
+    """Equal to itself alone."""
+
+    size = 3
+
+
+OPAQUE = tl.constexpr(Opaque())
+SIZES = tl.constexpr([3])
+
+
+@tessera.jit
+def reads_objects(out):
+    tl.store(out, OPAQUE.size + SIZES[0])
+
+
+def test_captured_objects(tmp_path: Path):
+    """An object without a comparison has not changed as long as it is the same; the contents of others may."""
+    out = np.zeros(1, np.int32)
+    with knobs.scope():
+        knobs.cache.dir = str(tmp_path)
+        knobs.runtime.default_backend = "cpu"
+        reads_objects[(1,)](out)
+        reads_objects[(1,)](out)
+        assert out[0] == 6
+        SIZES.value.append(4)
+        with pytest.raises(RuntimeError, match="SIZES has changed"):
+            reads_objects.warmup(out, grid=(1,))
