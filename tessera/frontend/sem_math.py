@@ -113,7 +113,7 @@ def unary(fe: FrontEnd, op: str, x: Any) -> tensor:
 
 def logical(fe: FrontEnd, op: str, lhs: Any, rhs: Any) -> tensor:
     """`lhs and rhs`, `lhs or rhs` (op "and", "or") of int1 operands."""
-    a, b = (_as_bit(fe, to_value(fe, operand_of(x))) for x in (lhs, rhs))
+    a, b = (_as_bit(to_value(fe, operand_of(x))) for x in (lhs, rhs))
     if shape(a) or shape(b):
         warnings.warn(
             f"logical `{op}` of tensors that are no scalars is deprecated: use `{'&' if op == 'and' else '|'}`",
@@ -304,10 +304,10 @@ def invert(fe: FrontEnd, v: Value) -> Value:
 
 
 def logical_not(fe: FrontEnd, v: Value) -> Value:
-    return invert(fe, _as_bit(fe, v))
+    return invert(fe, _as_bit(v))
 
 
-def _as_bit(fe: FrontEnd, v: Value) -> Value:
+def _as_bit(v: Value) -> Value:
     e = elem(v)
     if e != int1:
         raise TypeMismatch(

@@ -72,7 +72,7 @@ def _eviction(x: Any, function: str) -> str:
     return "" if policy == "evict_normal" else policy
 
 
-def pointer_of(fe: FrontEnd, x: Any, function: str) -> Value:
+def pointer_of(x: Any, function: str) -> Value:
     if isinstance(x, tensor) and isinstance(elem(x.handle), pointer_type):
         return x.handle
     raise TypeMismatch(
@@ -130,7 +130,7 @@ def load_impl(
             )
         return wrap(load_block(fe, pointer, boundary_check, padding, how))
     _no_block_arguments(boundary_check, padding)
-    ptr = pointer_of(fe, pointer, "tl.load")
+    ptr = pointer_of(pointer, "tl.load")
     if other is not None and mask is None:
         raise InvalidArgument("`other` cannot be provided without `mask`")
     fill = None if other is None else operand_of(other)
@@ -174,7 +174,7 @@ def store_impl(
             )
         return store_block(fe, pointer, operand_of(value), boundary_check, how)
     _no_block_arguments(boundary_check, "")
-    ptr = pointer_of(fe, pointer, "tl.store")
+    ptr = pointer_of(pointer, "tl.store")
     if elem(ptr).const:
         raise TypeMismatch("Cannot store to a constant pointer")
     store(fe, ptr, operand_of(value), mask_of(fe, mask), how)
@@ -240,7 +240,7 @@ def _atomic(kind: str) -> Any:
     def atomic_impl(
         fe: FrontEnd, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
     ) -> Any:
-        ptr = pointer_of(fe, pointer, f"tl.atomic_{kind}")
+        ptr = pointer_of(pointer, f"tl.atomic_{kind}")
         e = elem(ptr).element_ty
         if elem(ptr).const:
             raise TypeMismatch("Cannot store to a constant pointer")
@@ -312,7 +312,7 @@ def _float_extremum(
 def atomic_cas_impl(
     fe: FrontEnd, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None
 ) -> Any:
-    ptr = pointer_of(fe, pointer, "tl.atomic_cas")
+    ptr = pointer_of(pointer, "tl.atomic_cas")
     e = elem(ptr).element_ty
     if e.bits not in (16, 32, 64):
         raise TypeMismatch(

@@ -59,7 +59,7 @@ def _as_bits(fe: FrontEnd, ptr: Value, function: str) -> tuple[Value, Any]:
 def atomic_load_impl(
     fe: FrontEnd, pointer: Any, mask: Any = None, sem: Any = None, scope: Any = None
 ) -> Any:
-    ptr, limit = pointer_of(fe, pointer, "tl.atomic_load"), mask_of(fe, mask)
+    ptr, limit = pointer_of(pointer, "tl.atomic_load"), mask_of(fe, mask)
     order = _ordering(sem, scope, "acquire")
     dims = into_pointer(ptr, 0, limit)
     limit = None if limit is None else broadcast_raw(fe, limit, dims)
@@ -75,7 +75,7 @@ def atomic_load_impl(
 def atomic_store_impl(
     fe: FrontEnd, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
 ) -> Any:
-    ptr, limit = pointer_of(fe, pointer, "tl.atomic_store"), mask_of(fe, mask)
+    ptr, limit = pointer_of(pointer, "tl.atomic_store"), mask_of(fe, mask)
     if elem(ptr).const:
         raise TypeMismatch("Cannot store to a constant pointer")
     order = _ordering(sem, scope, "release")

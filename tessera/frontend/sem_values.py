@@ -22,7 +22,7 @@ from tessera.dtypes import (
     is_power_of_two,
     pointer_type,
 )
-from tessera.errors import InvalidArgument, NotConstexpr, ShapeMismatch, TypeMismatch
+from tessera.errors import NotConstexpr, ShapeMismatch, TypeMismatch
 from tessera.frontend.promote import Number, as_constant, common_shape, dtype_of_number
 from tessera.ir import TileType, Value
 from tessera.language.values import constexpr, tensor, type_of
@@ -342,13 +342,3 @@ def condition(fe: FrontEnd, x: Any) -> tensor:
         )
         v = scalar_of_one(fe, v)
     return wrap(to_bool(fe, v))
-
-
-def index_scalar(fe: FrontEnd, x: Any, to: dtype, argument: str, function: str) -> Value:
-    """An integer scalar argument (tensor or number) as `to`."""
-    o = operand_of(x)
-    if shape_of_operand(o) or not elem_of_operand(o).is_int():
-        raise InvalidArgument(
-            argument=argument, function=function, problem=f"expected an integer scalar, got {x}"
-        )
-    return fit(fe, o, to, ())

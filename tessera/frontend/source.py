@@ -13,8 +13,6 @@ from typing import Any
 from tessera.errors import Loc
 from tessera.language.callable import JITCallable
 
-Compound = ast.If | ast.For | ast.While
-
 
 class Jumps(Flag):
     """The statements by which control leaves a place early."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tessera.dtypes import dtype, parse_scalar_type, pointer_type
+from tessera.dtypes import parse_scalar_type
 
 
 class Layout(Protocol):
@@ -19,9 +19,6 @@ class Layout(Protocol):
     def text(self) -> str: ...
     def __hash__(self) -> int: ...
     def __eq__(self, other: object, /) -> bool: ...
-
-
-ScalarType = dtype | pointer_type
 
 
 def _dims(shape: tuple[int, ...], elem: Any) -> str:
@@ -50,9 +47,6 @@ class TileType:
 
     def with_layout(self, layout: Any) -> TileType:
         return TileType(self.shape, self.elem, layout)
-
-    def with_shape(self, shape: tuple[int, ...]) -> TileType:
-        return TileType(shape, self.elem, None)
 
 
 @dataclass(frozen=True, slots=True)

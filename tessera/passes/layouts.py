@@ -149,9 +149,7 @@ class Assignment:
             if op is None or not is_pointwise(op):
                 raise InternalError(f"{v!r} has no layout")
             return self._compute(v, op, layout)
-        if op is not None and self._recompute_cost(v, op, layout, 0) < self._convert_cost(
-            v, layout
-        ):
+        if op is not None and self._recompute_cost(op, layout, 0) < self._convert_cost(v, layout):
             return self._compute(v, op, layout)
         return self._convert(v, layout)
 
@@ -201,7 +199,7 @@ class Assignment:
         plan = plan_conversion(v.type.layout, layout, v.type.elem.storage_bits)
         return 0.0 if isinstance(plan, Identity | RegisterPermute) else float(bytes_of(v))
 
-    def _recompute_cost(self, v: Value, op: Op, layout: LinearLayout, depth: int) -> float:
+    def _recompute_cost(self, op: Op, layout: LinearLayout, depth: int) -> float:
         """Bytes that must be converted to have the operands of `op` for a result in `layout`."""
         if not is_pointwise(op) or isinstance(op, EXPENSIVE) or depth == RECOMPUTE_DEPTH:
             return float("inf")
@@ -214,9 +212,7 @@ class Assignment:
             return 0.0
         key = (v, layout)
         if key not in self.costs:
-            again = (
-                self._recompute_cost(v, v.op, layout, depth) if v.op is not None else float("inf")
-            )
+            again = self._recompute_cost(v.op, layout, depth) if v.op is not None else float("inf")
             if v.type.layout is not None:
                 self.costs[key] = min(again, self._convert_cost(v, layout))
             else:

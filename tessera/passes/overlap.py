@@ -90,7 +90,7 @@ def _words(t: Any) -> int:
 # --- starting early -----------------------------------------------------------------------------------------
 def _start_early(block: Block, products: Sequence[WgmmaOp]) -> None:
     for product in products:
-        after = _latest_need(block, product)
+        after = _latest_need(product)
         place = after.next if after is not None else block.first
         views = _views(product)
         while place in views:
@@ -126,7 +126,7 @@ def _views(product: WgmmaOp) -> list[Op]:
     return list(found)
 
 
-def _latest_need(block: Block, product: WgmmaOp) -> Op | None:
+def _latest_need(product: WgmmaOp) -> Op | None:
     """The last op before the product that must stay before it."""
     views = _views(product)
     needs = {v.op for op in (*views, product) for v in op.operands} - set(views)

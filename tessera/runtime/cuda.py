@@ -306,10 +306,6 @@ class Driver:
         self.call("cuMemcpyDtoHAsync_v2", host, source, size, stream)
         self.stream_synchronize(stream)
 
-    def copy_on_device(self, target: int, source: int, size: int, stream: int = 0) -> None:
-        """Queue a copy of `size` bytes."""
-        self.call("cuMemcpyDtoDAsync_v2", target, source, size, stream)
-
     def fill(self, target: int, byte: int, size: int, stream: int = 0) -> None:
         """Queue a fill of `size` bytes."""
         self.call("cuMemsetD8Async", target, byte, size, stream)

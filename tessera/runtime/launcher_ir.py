@@ -25,8 +25,6 @@ HEADER_BYTES = 8 * len(HEADER)
 POINTER, MEMORY, F16, BF16, F32, F64, I1, I64, U64 = range(9)
 SIGNED, UNSIGNED = 64, 128
 
-LEADING = 6  # grid_x, grid_y, grid_z, stream, function, config
-
 TEXT = r"""
 declare i64 @PyLong_AsLongLong(ptr)
 declare i64 @PyLong_AsUnsignedLongLong(ptr)

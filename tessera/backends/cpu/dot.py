@@ -156,7 +156,7 @@ def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
 def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero: str) -> None:
     m, n = c.shape
     words = shape_of(links[0].a.type)[1] // scheme.group
-    rights = _rights(lo, links, scheme, m, n)
+    rights = _rights(lo, links, scheme, m)
     lefts = _lefts(lo, links, scheme, len(rights) == 1)
     if len(rights) == 1 and isinstance(rights[0], Panels):
         rights = [replace(rights[0], first=Coord(i * words)) for i in range(len(links))]
@@ -185,7 +185,7 @@ def blocks_of_rows(lo: Lowering, scheme: Scheme, p: Product) -> list[tuple[int, 
     return tile_blocks(p) if scheme.kind == "tiles" else row_blocks(lo, p)
 
 
-def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int, n: int) -> list[Right]:
+def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int) -> list[Right]:
     """B of each link in place, or of all of them in panels."""
     if scheme.kind == "plain" and m < PACK_ROWS:
         places = [in_place(lo, op.b, scheme.t) for op in links]

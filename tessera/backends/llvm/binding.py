@@ -116,10 +116,6 @@ def nvptx(arch: str = "sm_90a", ptx: int = 86) -> Target:
     return Target("nvptx64-nvidia-cuda", arch, f"+ptx{ptx}")
 
 
-def amdgpu(arch: str = "gfx942", features: str = "") -> Target:
-    return Target("amdgcn-amd-amdhsa", arch, features, reloc="pic")
-
-
 def x86(cpu: str = "x86-64-v3", features: str = "") -> Target:
     """A Linux x86-64 machine; position-independent code with near constants, as the loader links it."""
     return Target("x86_64-unknown-linux-gnu", cpu, features, "pic", "small")
@@ -196,12 +192,6 @@ def _machine(target: Target) -> Any:
         raise LLVMError(f"no LLVM target machine for {target.key}: {error}") from None
 
 
-@lru_cache(maxsize=64)
-def data_layout(target: Target) -> str:
-    """The `target datalayout` text of a module for `target`."""
-    return str(_machine(target).target_data)
-
-
 # --- modules ----------------------------------------------------------------------------------------------
 class Module:
     """A parsed, optimised module. `timings` has the milliseconds of each stage that ran (parse, opt, emit)."""
@@ -228,9 +218,6 @@ class Module:
         """A relocatable object file."""
         with _stage(self, "emit"):
             return _machine(self.target).emit_object(self._ref)
-
-    def to_bitcode(self) -> bytes:
-        return self._ref.as_bitcode()
 
 
 @contextmanager

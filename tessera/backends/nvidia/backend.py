@@ -35,7 +35,6 @@ HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 BLOCKS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction
 OLDEST = 80
-NEWEST_KNOWN = 90  # code for newer GPUs is PTX of this one, assembled for theirs
 MAP_BYTES = 128
 PTX_ISA = 86  # what the emitted instructions need; newer assemblers read it
 

@@ -239,9 +239,7 @@ class NvidiaTarget:
         # red has no acquire form: its result is what an acquire would order.
         result = want_result or sem in ("acquire", "acq_rel") or kind == "xchg"
         noftz = ".noftz" if elem in (float16, bfloat16) else ""
-        row = p.atomic(
-            f".{sem}.{scope}.global", f"{op}{noftz}.{ptx}", elem.bits, type, offset, 1, result
-        )
+        row = p.atomic(f".{sem}.{scope}.global", f"{op}{noftz}.{ptx}", type, offset, 1, result)
         if not result:
             return row.emit(w, [address, value, mask])
         return row.emit(w, [_zero(type), address, value, mask])
@@ -258,7 +256,7 @@ class NvidiaTarget:
         sem: str,
         scope: str,
     ) -> str:
-        row = p.atomic(f".{sem}.{scope}.global", f"cas.b{bits}", bits, f"i{bits}", offset, 2, True)
+        row = p.atomic(f".{sem}.{scope}.global", f"cas.b{bits}", f"i{bits}", offset, 2, True)
         return row.emit(w, ["0", address, expected, value, mask])
 
     def atomic_shared_add(self, w: Writer, address: str, value: str, mask: str) -> None:

@@ -247,7 +247,7 @@ def store_shared(bits: int, count: int, type: str, offset: int, predicated: bool
 
 @lru_cache(maxsize=256)
 def atomic(
-    modifiers: str, kind: str, bits: int, type: str, offset: int, operands: int, result: bool
+    modifiers: str, kind: str, type: str, offset: int, operands: int, result: bool
 ) -> Primitive:
     """atom (with a result, tied to a zero where the predicate is off) or red. `operands`: 1, or 2 for cas."""
     c = letter(type)
