@@ -21,6 +21,7 @@ from tessera.runtime import (
     jit,
     reinterpret,
 )  # fmt: skip
+from tessera.runtime.allocation import set_allocator
 from tessera.utilities import cdiv, next_power_of_2
 
 __version__ = "0.1.0"
@@ -30,6 +31,7 @@ __all__ = [
     "JITFunction", "KernelInterface", "MockTensor", "OutOfResources",
     "TensorWrapper", "TesseraError", "TritonError", "aggregate", "autotune", "cdiv", "compile", "constexpr_function",
     "heuristics", "jit", "language", "must_use_result", "next_power_of_2", "reinterpret", "runtime",
+    "set_allocator",
 ]  # fmt: skip
 
 _LATER = ("knobs", "testing", "tools")  # imported when they are first named

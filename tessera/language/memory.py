@@ -140,25 +140,25 @@ def atomic_store(
 @library
 def atomic_poll(
     pointer: Any,
-    expected: Any,
-    sem: constexpr = "acquire",
-    scope: constexpr = "gpu",
+    expected_value: Any,
+    sem: constexpr = None,
+    scope: constexpr = None,
     timeout_ns: constexpr = None,
 ) -> Any:
-    """Wait until the scalar `*pointer` equals `expected`; int1: whether it did before `timeout_ns` nanoseconds passed.
+    """Wait until the scalar `*pointer` equals `expected_value`; int1: whether it did within `timeout_ns` nanoseconds.
 
     Without a timeout it waits for ever: of a program that runs after this one (the interpreter and the CPU run
     programs in order) nothing can be awaited.
     """
     value = atomic_load(pointer, None, sem, scope)
     if timeout_ns is None:
-        while value != expected:
+        while value != expected_value:
             value = atomic_load(pointer, None, sem, scope)
     else:
         start = globaltimer()
-        while (value != expected) & (globaltimer() - start < timeout_ns):
+        while (value != expected_value) & (globaltimer() - start < timeout_ns):
             value = atomic_load(pointer, None, sem, scope)
-    return value == expected
+    return value == expected_value
 
 
 @builtin

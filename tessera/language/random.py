@@ -111,9 +111,9 @@ def rand(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def rand4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+def rand4x(seed, offsets, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Four tensors of uniform fp32 in [0, 1)."""
-    a, b, c, d = randint4x(seed, offset, n_rounds)
+    a, b, c, d = randint4x(seed, offsets, n_rounds)
     return (
         uint_to_uniform_float(a),
         uint_to_uniform_float(b),

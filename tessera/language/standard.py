@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tessera.errors import InvalidArgument
 from tessera.language import arithmetic, combine, creation, hints
 from tessera.language.aggregate import constexpr_function
 from tessera.language.callable import library
@@ -27,6 +28,8 @@ def log2_of(n):
 @constexpr_function
 def normal_dim(dim, rank):
     """A dimension counted from the front; None means the last."""
+    if dim is not None and not -rank <= dim < rank:
+        raise InvalidArgument(f"invalid axis {dim}. Expected {-rank} <= axis < {rank}")
     return rank - 1 if dim is None else dim % rank
 
 
@@ -146,9 +149,9 @@ def _or_nan(take, value2):
 @library
 def _indices_along(x, axis: constexpr):
     """0, 1, … along `axis` in the shape of `x`."""
-    n: constexpr = x.shape[axis]
     rank: constexpr = len(x.shape)
     left: constexpr = normal_dim(axis, rank)
+    n: constexpr = x.shape[left]
     index = creation.reshape(creation.arange(0, n), [1] * left + [n] + [1] * (rank - 1 - left))
     return creation.broadcast_to(index, x.shape)
 

@@ -239,6 +239,8 @@ class Assignment:
             self._operands(
                 op, rules.default_layout((), self.homes.num_warps, self.homes.lanes).join()
             )
+        elif not isinstance(r.type, TileType):  # of one element, which every thread has
+            self._operands(op, self._anywhere(op.operands[0]))
         elif r.type.layout is not None:
             self._operands(op, operand_layout(op, r.type.layout))
         else:

@@ -73,6 +73,9 @@ CASES = {
     "t.item()": (S, "item() takes a tensor of one element"),
     # reductions
     "tl.sum(t, axis=1)": (A, "invalid axis 1. Expected -1 <= axis < 1"),
+    "tl.flip(t, 1)": (A, "invalid axis 1. Expected -1 <= axis < 1"),
+    "tl.argmax(t, 2)": (A, "invalid axis 2. Expected -1 <= axis < 1"),
+    "tl.sort(t, -2)": (A, "invalid axis -2. Expected -1 <= axis < 1"),
     "tl.sum(n)": (S, "reduce() takes tiles, got a scalar"),
     "tl.xor_sum(t, 0)": (errors.CompileTimeAssertionFailure, "xor_sum only supported for integers"),
     "tl.max(t, return_indices=True)": (errors.CompileTimeAssertionFailure, "an axis is needed to return indices"),

@@ -162,6 +162,8 @@ def shapes_kernel(x, out, WHAT: tl.constexpr):
         r = tl.unsqueeze(tl.squeeze(a[None], 0), 1)
     elif WHAT == "item":
         r = tl.sum(a, keep_dims=True).item() + tl.zeros((4, 8), tl.int32)
+    elif WHAT == "item of loads":
+        r = tl.load(x + 5 + tl.arange(0, 1)[:, None]).item() + tl.zeros((4, 8), tl.int32)
     tl.static_assert(r.numel <= 64)
     tl.store(out + tl.arange(0, r.numel), tl.ravel(r))
 
@@ -172,7 +174,7 @@ SHAPES = {
     "join": np.stack([A, A + 100], -1), "interleave": np.stack([A, A + 100], -1).reshape(4, 16),
     "split": A.reshape(16, 2)[:, 0] * 100 + A.reshape(16, 2)[:, 1], "cat": np.concatenate([A, A + 100]),
     "cat1": np.concatenate([A, A + 100], 1), "broadcast": A.sum(1)[:, None] * 1000 + A.sum(0)[None, :], "squeeze": A,
-    "item": np.full((4, 8), A.sum()),
+    "item": np.full((4, 8), A.sum()), "item of loads": np.full((4, 8), 5),
 }  # fmt: skip
 
 

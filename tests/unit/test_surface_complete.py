@@ -240,3 +240,23 @@ def cpu_elementwise(cls):
     from tessera.backends.cpu.arith import TABLE
 
     return cls in TABLE
+
+
+HOST = """
+AsyncCompileMode aggregate autotune cdiv CompilationError compile Config constexpr_function FutureKernel heuristics
+InterpreterError jit JITFunction KernelInterface language MockTensor must_use_result next_power_of_2 OutOfResources
+reinterpret runtime set_allocator TensorWrapper TritonError testing tools knobs
+""".split()
+
+
+@pytest.mark.parametrize("name", HOST)
+def test_names_of_the_host_exist(name):
+    assert hasattr(tessera, name)
+
+
+def test_keywords_of_the_random_and_polling_functions():
+    def names(function):
+        return list(inspect.signature(function.fn).parameters)
+
+    assert names(tl.rand4x) == ["seed", "offsets", "n_rounds"]
+    assert names(tl.atomic_poll) == ["pointer", "expected_value", "sem", "scope", "timeout_ns"]
