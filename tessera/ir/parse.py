@@ -14,6 +14,7 @@ from tessera.ir.types import parse_layout_text, parse_type
 _SPACE = re.compile(r"(?:\s|//[^\n]*)*")
 _NAME = re.compile(r"%[\w.]+")  # as Python names: letters of any script
 _WORD = re.compile(r"[^\W\d][\w.]*")
+_ALIAS = re.compile(r"#\w+")
 _NUMBER = re.compile(r"-?\d+")
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _FLOAT = re.compile(r"float\('([^']*)'\)")
@@ -24,6 +25,7 @@ class _Parser:
         self.text = text
         self.at: int = 0
         self.values: dict[str, Value] = {}
+        self.layouts: dict[str, str] = {}  # by alias
 
     # --- characters -------------------------------------------------------------------------------------
     def fail(self, message: str) -> IRError:
@@ -91,7 +93,10 @@ class _Parser:
         start = self.at
         text = self.balanced()
         try:
-            return parse(text)
+            return parse(_ALIAS.sub(lambda m: self.layouts[m[0]], text))
+        except KeyError as e:
+            self.at = start
+            raise self.fail(f"{e.args[0]} is not defined") from None
         except ValueError as e:
             self.at = start
             raise self.fail(str(e)) from None
@@ -215,6 +220,10 @@ class _Parser:
         return op
 
     def module(self) -> Module:
+        while (alias := self.take(_ALIAS)) is not None:
+            self.expect("=")
+            self.skip()
+            self.layouts[alias] = self.balanced()
         self.expect("module")
         module = Module(**self.attributes())
         self.expect("{")

@@ -8,11 +8,17 @@
         ...
 
 Operands stand in field order: a missing optional one is `_`, a variadic field is bracketed. Regions follow as
-`(args) { ops }`. Names come from the Python variables; equal names get a numeric suffix.
+`(args) { ops }`. Names come from the Python variables; equal names get a numeric suffix. Layouts get
+names of their own, in front of the module:
+
+    #0 = ll<[1024] register=[[128],[256],[512]] lane=[[1],[2],[4],[8],[16]] warp=[[32],[64]]>
+    ...
+        %x: tile<1024xfp32, #0> = load %p, %mask, _
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tessera.ir.core import Block, Module, Op, Value
@@ -39,8 +45,12 @@ def format_attr(value: Any) -> str:
     return f"!{short}"
 
 
+_LAYOUT = re.compile(r"\bll<[^<>]*>")
+
+
 class _Printer:
-    def __init__(self, locations: bool = False):
+    def __init__(self, locations: bool = False, layouts: dict[str, str] | None = None):
+        self.layouts = layouts  # the text of a layout → its alias; None: layouts are spelt out
         self.names: dict[Value, str] = {}
         self.taken: dict[str, int] = {}
         self.lines: list[str] = []
@@ -67,6 +77,13 @@ class _Printer:
             self.names[v] = found
         return found
 
+    def typed(self, v: Value) -> str:
+        text = v.type.short
+        if self.layouts is not None:
+            known = self.layouts
+            text = _LAYOUT.sub(lambda m: known.setdefault(m[0], f"#{len(known)}"), text)
+        return f"{self.name(v)}: {text}"
+
     def operands(self, op: Op) -> str:
         parts: list[str] = []
         for f in op.operand_fields:
@@ -79,7 +96,7 @@ class _Printer:
 
     def op(self, op: Op, indent: str) -> None:
         self.first[op] = len(self.lines) + 1
-        defined = ", ".join(f"{self.name(r)}: {r.type.short}" for r in op.results)
+        defined = ", ".join(map(self.typed, op.results))
         text = f"{defined} = {op.opcode}" if defined else op.opcode
         if op.operand_fields:
             text += " " + self.operands(op)
@@ -91,7 +108,7 @@ class _Printer:
             self.lines.append(indent + text + place)
             return
         for i, block in enumerate(op.regions):
-            args = ", ".join(f"{self.name(a)}: {a.type.short}" for a in block.args)
+            args = ", ".join(map(self.typed, block.args))
             self.lines.append(
                 f"{indent}{text if i == 0 else '}'} ({args}) {{{place if i == 0 else ''}"
             )
@@ -124,7 +141,8 @@ def print_with_lines(module: Module) -> tuple[str, dict[Op, int]]:
 
 
 def _printed(module: Module, locations: bool) -> tuple[str, dict[Op, int]]:
-    p = _Printer(locations)
+    layouts: dict[str, str] = {}
+    p = _Printer(locations, layouts)
     attrs = ", ".join(f"{k}={format_attr(v)}" for k, v in module.attrs.items())
     p.lines.append(f"module {{{attrs}}} {{")
     for f in module.body:
@@ -132,7 +150,9 @@ def _printed(module: Module, locations: bool) -> tuple[str, dict[Op, int]]:
         p.taken.clear()
         p.op(f, "  ")
     p.lines.append("}")
-    return "\n".join(p.lines) + "\n", p.first
+    aliases = [f"{alias} = {layout}" for layout, alias in layouts.items()]
+    first = {op: line + len(aliases) for op, line in p.first.items()}
+    return "\n".join([*aliases, *p.lines]) + "\n", first
 
 
 def print_op(op: Op) -> str:

@@ -18,6 +18,7 @@ from tessera.ir import (
     parse_module,
     print_module,
     print_op,
+    print_with_lines,
     verify,
 )
 from tessera.ir.core import OPCODES
@@ -40,6 +41,38 @@ def test_every_opcode_round_trips(opcode: str) -> None:
     verify(again)
     assert print_module(again) == text
     assert print_module(module.clone()) == text
+
+
+ALIASED = """#0 = ll<[8] register=[[1]] lane=[[2],[4]]>
+#1 = ll<[8] register=[[4]] lane=[[1],[2]]>
+module {num_warps=1} {
+  func {name='k', kernel=True, returns=[]} () {
+    %a: tile<8xi32, #0> = arange {start=0, end=8}
+    %b: tile<8xi32, #1> = convert_layout %a
+    %c: tile<8xi32, #1> = add %b, %b
+    return []
+  }
+}
+"""
+
+
+def test_layouts_have_aliases() -> None:
+    module = parse_module(ALIASED)
+    a, b, c = (op.result.type.layout for op in list(module.walk())[1:4])
+    assert a == LinearLayout((8,), {"register": [[1]], "lane": [[2], [4]]})
+    assert b == c == LinearLayout((8,), {"register": [[4]], "lane": [[1], [2]]})
+    text = print_module(module)
+    assert text.count("ll<") == 2
+    assert "%c: tile<8xi32, #1> = add %b, %b" in text
+    assert print_module(parse_module(text)) == text
+    assert "tile<8xi32, ll<[8] register=[[1]] lane=[[2],[4]]>>" in print_op(
+        next(op for op in module.walk() if op.opcode == "arange")
+    )
+    lines = text.splitlines()
+    for op, line in print_with_lines(module)[1].items():
+        assert f" {op.opcode}" in lines[line - 1]
+    with pytest.raises(IRError, match="#2 is not defined"):
+        parse_module(ALIASED.replace("#1> = add", "#2> = add"))
 
 
 def test_every_opcode_has_a_meaning() -> None:
