@@ -29,6 +29,11 @@ class Case:
     )
 
 
+def last_line(error: Exception) -> str:
+    """What a compiler's message ends with: the lines before are the kernel's."""
+    return next((line for line in reversed(str(error).splitlines()) if line.strip(" ^")), "")[:200]
+
+
 def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype)
 

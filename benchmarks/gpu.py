@@ -22,7 +22,7 @@ import sources
 import streams
 import torch
 import torch.nn.functional as F
-from cases import DEVICE, Case, normal
+from cases import DEVICE, Case, last_line, normal
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tessera.testing import do_bench, print_table
@@ -205,7 +205,7 @@ def measure(case: Case, compilers: list[str], rep: float) -> list[Any]:
             marks[compiler] = "" if error < 0.01 else f" WRONG {error:.1e}"
             calls[compiler] = call
         except Exception as error:
-            print(f"{case.name} by {compiler}: {type(error).__name__}: {str(error)[:500]}")
+            print(f"{case.name} by {compiler}: {type(error).__name__}: {last_line(error)}")
             marks[compiler] = " FAILED"
     timed = in_turn({**calls, "torch": case.reference}, rep)
     times = {who: timed.get(who, float("nan")) for who in (*compilers, "torch")}

@@ -8,7 +8,7 @@ from typing import Any
 
 import sources
 import torch
-from cases import Case, normal
+from cases import Case, last_line, normal
 
 from tessera.testing import do_bench
 
@@ -23,6 +23,17 @@ FLAT = (
     (16, 64, 128, 4, 4), (16, 64, 128, 4, 6), (16, 64, 256, 4, 4), (16, 64, 64, 4, 8), (16, 128, 64, 4, 4),
     (16, 32, 256, 4, 4), (64, 64, 128, 4, 4), (64, 64, 128, 4, 6), (64, 64, 64, 4, 6),
 )  # fmt: skip
+
+# fp32, and 8 bits. Triton holds the tile that a descriptor stores in shared memory of its own: fewer stages fit.
+WIDE = {"pointers": ((128, 256, 32, 8, 4), (256, 128, 32, 8, 4))}
+WIDE["descriptors"] = (*WIDE["pointers"], (128, 256, 32, 8, 2), (128, 128, 32, 8, 4))
+TALL = {"pointers": ((128, 256, 128, 8, 4), (256, 128, 128, 8, 4))}
+TALL["descriptors"] = (
+    *TALL["pointers"],
+    (128, 256, 128, 8, 3),
+    (256, 128, 128, 8, 3),
+    (128, 256, 128, 8, 2),
+)
 
 
 def product(
@@ -56,7 +67,9 @@ def product(
                     call = module.descriptor_call(a, b, c, tile, processors)
                 found.append((do_bench(call, warmup=2, rep=5, return_mode="median"), call, c))
             except Exception as error:
-                print(f"{compiler} {tile}: {type(error).__name__}: {str(error)[:200]}")
+                print(f"{compiler} {tile}: {type(error).__name__}: {last_line(error)}")
+        if not found:
+            raise RuntimeError("no tile fits")
         return min(found, key=lambda each: each[0])[1:]
 
     name, shape = f"product, {how}", f"{m}x{n}x{k} {str(dtype)[6:]} {orders}"
@@ -80,11 +93,8 @@ def _by_cublas(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
 
 def products() -> Iterator[Case]:
     """Orders of operands that the instructions do not read themselves; fp16 through pointers in many sizes."""
-    wide, tall = (
-        ((128, 256, 32, 8, 4), (256, 128, 32, 8, 4)),
-        ((128, 256, 128, 8, 4), (256, 128, 128, 8, 4)),
-    )
     for how in ("pointers", "descriptors"):
+        wide, tall = WIDE[how], TALL[how]
         for orders in ("rc", "rr", "cc", "cr"):
             yield product(torch.float32, 4096, 4096, 4096, orders, wide, how)
         for orders in ("rc", "rr", "cc", "cr"):

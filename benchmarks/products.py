@@ -37,7 +37,7 @@ def by_pointers(
         else:
             x = tl.load(x_ptrs, mask=ks[None, :] < K - k, other=0)
             y = tl.load(y_ptrs, mask=ks[:, None] < K - k, other=0)
-        acc = tl.dot(x, y, acc)
+        acc = tl.dot(x, y, acc, out_dtype=ACC)
         x_ptrs += BK * sak
         y_ptrs += BK * sbk
     inside = (rows[:, None] < M) & (cols[None, :] < N)
@@ -64,7 +64,7 @@ def by_descriptors(
                 y = b.load([col, k]).T
             else:
                 y = b.load([k, col])
-            acc = tl.dot(x, y, acc)
+            acc = tl.dot(x, y, acc, out_dtype=ACC)
         c.store([row, col], acc.to(c.dtype))
 
 
