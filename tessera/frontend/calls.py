@@ -14,6 +14,7 @@ from tessera.dtypes import dtype
 from tessera.errors import (
     CompilationError,
     InvalidArgument,
+    KernelOnly,
     NotConstexpr,
     TesseraError,
     TypeMismatch,
@@ -97,7 +98,7 @@ def apply(fe: FrontEnd, call: Application) -> Any:
     if isinstance(func, JITCallable):
         return fe.inline(func, args, kwargs)
     if isinstance(func, ConstexprFunction):
-        return _call_host(func.fn, args, kwargs)
+        return _call_constexpr(func.fn, args, kwargs)
     special = _SPECIAL.get(func) if getattr(func, "__hash__", None) is not None else None
     if special is not None:
         return special(fe, args, kwargs)
@@ -136,6 +137,21 @@ def _call_host(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any
             )  # fmt: skip
     named = {k: unwrap(v) for k, v in kwargs.items()}
     return compute(lambda *values: func(*values, **named), *args)
+
+
+def _call_constexpr(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any:
+    """Run a compile-time function. It may ask run-time values for their types and shapes, but not compute with them."""
+    named = {k: unwrap(v) for k, v in kwargs.items()}
+    try:
+        return compute(lambda *values: func(*values, **named), *args)
+    except (CompilationError, KernelOnly) as error:
+        x = next((x for x in (*args, *kwargs.values()) if isinstance(x, tensor)), None)
+        if x is None:
+            raise
+        raise NotConstexpr(
+            what=f"what the Python function {func.__name__}() computes with", got=type_text(x),
+            help=f"put `@tessera.jit` on {func.__name__} to let it compute with run-time values",
+        ) from error  # fmt: skip
 
 
 def unused_result(fe: FrontEnd, node: ast.Call) -> None:

@@ -253,8 +253,17 @@ def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: Any, rhs: Any) 
         return sem_math.compare(fe, symbol, lhs, rhs)
     if symbol in ("==", "!=") and (isinstance(lhs, tl_tuple) or isinstance(rhs, tl_tuple)):
         if is_runtime(lhs) or is_runtime(rhs):
+            if symbol == "==" and isinstance(lhs, tl_tuple) and isinstance(rhs, tl_tuple):
+                return _equal_tuples(fe, node, lhs, rhs)
             raise NotConstexpr(what="both sides of a comparison of tuples", got=type_text(lhs))
     return compute(fn, lhs, rhs)
+
+
+def _equal_tuples(fe: FrontEnd, node: ast.Compare, lhs: tl_tuple, rhs: tl_tuple) -> Any:
+    result: Any = constexpr(len(lhs) == len(rhs))
+    for a, b in zip(lhs.values, rhs.values):
+        result = _conjunction(fe, node, result, _compare(fe, node, COMPARE[ast.Eq], a, b))
+    return result
 
 
 def _conjunction(fe: FrontEnd, node: ast.Compare, a: Any, b: Any) -> Any:

@@ -40,6 +40,7 @@ from tessera.language import hints
 from tessera.language.values import constexpr, tensor, unwrap
 from tessera.ops import AddOp, AndOp, CmpOp, ConditionOp, ConstOp, ForOp, WhileOp, YieldOp
 
+NO_STEP = "the step of a range must not be 0"
 _ITERATORS = (builtins.range, hints.range, hints.static_range)
 
 
@@ -69,6 +70,8 @@ def _static_range(bound: Sequence[Any]) -> list[constexpr]:
         if not isinstance(x, int) and not (x is None and what != "start"):
             raise NotConstexpr(what=f"the {what} of tl.static_range", got=type_text(x))
     start, end, step = values
+    if step == 0:
+        raise TypeMismatch(NO_STEP)
     if end is None:
         start, end = 0, start
     return [constexpr(i) for i in range(start, end, 1 if step is None else step)]
@@ -141,7 +144,7 @@ def _bounds(fe: FrontEnd, bound: Sequence[Any]) -> list[Value]:
     if unwrap(step) is None:
         step = constexpr(1)
     if isinstance(step, constexpr) and step.value == 0:
-        raise TypeMismatch("the step of a range must not be 0")
+        raise TypeMismatch(NO_STEP)
     tensors: list[tensor] = []
     for x in (lb, ub, step):
         if isinstance(x, int):  # the default of a parameter
@@ -162,7 +165,12 @@ def _bounds(fe: FrontEnd, bound: Sequence[Any]) -> list[Value]:
 
 def _hints(options: Sequence[Any]) -> dict[str, Any]:
     """Attributes of the loop op from the trailing arguments of `tl.range`."""
-    stages, unroll, no_multi_buffer, flatten_, specialize, no_licm = map(unwrap, options)
+    stages, unroll, no_multi_buffer, flatten_, specialize, no_licm = values = list(
+        map(unwrap, options)
+    )
+    for name, x in zip(hints.range.binder.names[3:], values, strict=True):
+        if not isinstance(x, int | None):
+            raise NotConstexpr(what=f"the argument {name} of tl.range", got=type_text(x))
     return {
         "num_stages": stages,
         "unroll": unroll if unroll is not None and unroll > 1 else None,

@@ -7,18 +7,34 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from tessera.language.by_name import ByName
 from tessera.language.captures import fingerprint
-from tessera.language.values import BoundMethod, class_of, constexpr, unwrap, wrap
+from tessera.language.source_text import SourceText
+from tessera.language.values import BoundMethod, class_of, constexpr, is_runtime, unwrap, wrap
 
 FIELDS = "__aggregate_fields__"
 
 
-class ConstexprFunction:
+class ConstexprFunction(ByName):
     """A Python function that runs while a kernel is compiled: constexpr in, constexpr out; plain values on the host."""
 
     def __init__(self, fn: Callable[..., Any]):
         self.fn = fn
         functools.update_wrapper(self, fn, updated=())
+
+    # As a jitted function has them: TorchInductor writes the functions that a kernel uses into its own programs.
+    @functools.cached_property
+    def source(self) -> SourceText:
+        return SourceText(self.fn)
+
+    @property
+    def src(self) -> str:
+        """The source from its `def` on, without common indentation."""
+        return self.source.dedented
+
+    @property
+    def __globals__(self) -> dict[str, Any]:
+        return self.fn.__globals__  # type: ignore[attr-defined]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else BoundMethod(instance, self)
@@ -121,15 +137,20 @@ def close(instance: Any) -> None:
         )
     for name, annotation in fields.items():
         value = instance.__dict__[name]
-        if (
-            isinstance(annotation, type)
-            and annotation is not constexpr
-            and not isinstance(value, annotation)
-        ):
+        if is_runtime(value) if _constant(annotation) else not _fits(value, annotation):
+            wanted = getattr(annotation, "__name__", annotation)
             raise TypeError(
-                f"field {name!r} of aggregate {class_of(instance).__name__} must be {annotation.__name__}, got {value}"
+                f"field {name!r} of aggregate {class_of(instance).__name__} must be {wanted}, got {value}"
             )
     instance.__dict__["_closed"] = True
+
+
+def _constant(annotation: Any) -> bool:
+    return annotation is constexpr or "constexpr" in str(annotation)
+
+
+def _fits(value: Any, annotation: Any) -> bool:
+    return isinstance(value, annotation) if isinstance(annotation, type) else True
 
 
 def field_values(instance: Any) -> dict[str, Any]:
@@ -157,10 +178,8 @@ def _set(self: Any, name: str, value: Any) -> None:
     fields = getattr(class_of(self), FIELDS)
     if name not in fields:
         raise AttributeError(f"aggregate {class_of(self).__name__} has no field {name!r}")
-    is_constant = fields[name] is constexpr or "constexpr" in str(fields[name])
-    self.__dict__[name] = (
-        constexpr(value) if is_constant and not isinstance(value, constexpr) else wrap(value)
-    )
+    plain = _constant(fields[name]) and not isinstance(value, constexpr) and not is_runtime(value)
+    self.__dict__[name] = constexpr(value) if plain else wrap(value)
 
 
 def _show(self: Any) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from tessera.errors import CompilationError, KernelOnly
+from tessera.language.by_name import ByName
 from tessera.language.values import METHODS
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -69,7 +70,7 @@ class ArgumentBinder:
         )
 
 
-class Builtin:
+class Builtin(ByName):
     """An operation that only a kernel can call. `impl` is set by the front end's registry."""
 
     def __init__(self, stub: Callable[..., Any]):

@@ -15,6 +15,7 @@ from tessera.dtypes import ALL_DTYPES, by_array_name, dtype, pointer_type
 from tessera.errors import ConflictingGlobal, HostOnly, LaunchError, NotAFunction
 from tessera.language.aggregate import ConstexprFunction, is_aggregate
 from tessera.language.builtin import ArgumentBinder
+from tessera.language.by_name import ByName
 from tessera.language.captures import fingerprint, is_constant, own_function
 from tessera.language.source_text import SourceText
 from tessera.language.values import const, constexpr
@@ -92,7 +93,7 @@ def _forced_type(text: str) -> str:
 _SHORT = {d.short: d.short for d in ALL_DTYPES} | {"i1": "u1", "u1": "u1"}
 
 
-class JITCallable:
+class JITCallable(ByName):
     """A function that only kernels can call: its body is read, not run.
 
     Raises SourceNotFound when the function's source cannot be found.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Self
 
 from tessera.errors import HostOnly, NotAFunction
+from tessera.language.by_name import ByName
 from tessera.runtime.tensors import MockTensor
 
 UNPICKLED = (
@@ -18,7 +18,7 @@ UNPICKLED = (
 )  # the function under a decorator, which Python pickles by name, has none
 
 
-class KernelInterface:
+class KernelInterface(ByName):
     """Base of jitted functions, autotuners and heuristics.
 
     A subclass defines `run(*args, grid, warmup, **kwargs)`. `arg_names` are the kernel's parameters in order;
@@ -45,14 +45,6 @@ class KernelInterface:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise HostOnly(name=self.__name__)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """As functions are pickled and copied: by name, where that finds this object; else by value."""
-        path: str = getattr(self, "__qualname__", "")
-        found: Any = sys.modules.get(self.__module__)
-        for name in path.split("."):
-            found = getattr(found, name, None)
-        return path if found is self else super().__reduce_ex__(protocol)
 
 
 class Wrapper(KernelInterface):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import enum
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +87,22 @@ def test_processes_with_other_constants(tmp_path: Path):
             env=env, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
         )  # fmt: skip
         assert done.stdout.strip() == str([n] * 8)
+
+
+@tessera.constexpr_function
+def twice(x: int) -> int:
+    return x * 2
+
+
+@pytest.mark.parametrize("thing", [twice, tl.load, tl.sum, tl.exp, tl.extra.libdevice.tanh])
+def test_what_stands_for_a_function_is_pickled_by_name(thing: Any):
+    assert pickle.loads(pickle.dumps(thing)) is thing
+    assert copy.deepcopy(thing) is thing
+
+
+def test_compile_time_functions_have_a_source():
+    assert twice.src == "def twice(x: int) -> int:\n    return x * 2\n"
+    assert twice.__globals__ is globals()
 
 
 def functions(offset: int, inner: Any = None) -> Any:

@@ -45,6 +45,21 @@ def pair_of(x):
     return (x, x + 1)
 
 
+@constexpr_function
+def bits_of(x):
+    return x.dtype.primitive_bitwidth if isinstance(x, tl.tensor) else 0
+
+
+@constexpr_function
+def extents_of(x):
+    return tuple(int(n) for n in x.shape)
+
+
+@constexpr_function
+def truth(x):
+    return 1 if x else 0
+
+
 @jit
 def is_constant(x):
     return isinstance(x, tl.constexpr)
@@ -338,6 +353,19 @@ for _bad in ("(1, 2)", "NAMES", "[n]", "list((1, 2))"):
         "Only `range`, `tl.range` and `tl.static_range` iterators are currently supported",
     )
 
+refused(
+    "B4",
+    "for i in tl.static_range(0, 3, 0):\n    put(i)",
+    errors.TypeMismatch,
+    "the step of a range must not be 0",
+)
+refused(
+    "B4",
+    "for i in tl.range(n, num_stages=m):\n    put(i)",
+    errors.NotConstexpr,
+    "the argument num_stages of tl.range",
+)
+
 # --- B5 calls
 row("B5", "put(add(n), add(n, 1), add(n, c=10), add(b=1, a=2, c=3))", 11, 7, 21, 6)
 row("B5", "put(total(1, n, m), total(*(1, 2)), total())", 0, 3, 0)
@@ -446,6 +474,8 @@ row(
     1,
 )
 row("B8", "t = tl.tuple((n, 4))\nput(t[1], len(tl.tuple()))", 4, 0)
+row("B8", "put((n, 2) == (6, 2), (n, (m, 1)) == (6, (m, 2)), (n,) == (n, 1))", 1, 0, 0)
+refused("B8", "t = (1, 2)\nput((n, 2) != t)", errors.NotConstexpr, "a comparison of tuples")
 refused("B8", "t = (1, 2)\nput(t[n])", errors.NotConstexpr, "the index of a tuple")
 
 # --- B9 aggregates
@@ -467,6 +497,7 @@ row(
 row("B9", "b = Named(n, 'x')\nput(b.area(), b.tag == 'x', isinstance(b, Box))", 60, 1, 1)
 row("B9", "b = tl.aggregate_replace(Box(n), value=m)\nput(b.area(), b[0])", -14, 6)
 row("B9", "b = Box(n)\nif n > 3:\n    b = Box(m)\nput(b.value, b.origin[0])", -7, -7)
+refused("B9", "b = Named(n, m)", errors.CompilationError, "field 'tag' of aggregate Named must be ")
 refused("B9", "b = Box(n)\nb.value = m", errors.CompilationError, "immutable aggregate Box")
 refused(
     "B9", "put(Box(n) + 1)", errors.TypeMismatch, "the operator `+` is not supported between Box"
@@ -494,7 +525,14 @@ refused(
     errors.NotConstexpr,
     "Assertion condition could not be determined at compile-time",
 )
-refused("B10", "put(half(n))", errors.NotConstexpr, "every argument of the Python function half()")
+row(
+    "B10", "t = tl.zeros((4, 8), tl.int8)\nput(bits_of(n), bits_of(t), *extents_of(t))", 32, 8, 4, 8
+)
+refused("B10", "put(half(n))", errors.NotConstexpr, "what the Python function half() computes with")
+refused(
+    "B10", "put(truth(n))", errors.NotConstexpr, "what the Python function truth() computes with"
+)
+refused("B10", "put(half('a'))", errors.CompilationError, "TypeError")
 
 
 class Scope:
