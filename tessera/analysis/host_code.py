@@ -14,6 +14,14 @@ _OPERATIONS: dict[type[Op], str] = {
     arith.MinOp: "min", arith.MaxOp: "max",
 }  # fmt: skip
 WIDEST = 64
+VARYING = ("id", "loop", "hull", "least", "most", "word", "carried", "again")
+MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
+# What a comparison says of its left side: at least or at most the right side and so much.
+_BOUNDS = {"gt": ("least", 1), "ge": ("least", 0), "lt": ("most", -1), "le": ("most", 0)}
+
+
+def _is_signed(v: Value) -> bool:
+    return isinstance(v.type, dtype) and v.type.is_int() and v.type.signed
 
 
 class HostCode:
@@ -23,6 +31,7 @@ class HostCode:
         self.func, self.code = func, list(code)
         self.numbers: dict[Any, int] = {x: i for i, x in enumerate(code)}
         self.found: dict[Value, int | None] = {}
+        self.followed: set[Value] = set()  # values that are looked for just now
         self.polynomials = Polynomials()
 
     def add(self, *instruction: Any) -> int:
@@ -34,8 +43,11 @@ class HostCode:
     def value(self, v: Value) -> int | None:
         """The number of the expression of a scalar; None if the host cannot tell even its range."""
         if v not in self.found:
-            self.found[v] = None  # while a loop is followed
+            if v in self.followed:
+                return None
+            self.followed.add(v)
             self.found[v] = self._of(v)
+            self.followed.discard(v)
         return self.found[v]
 
     def _of(self, v: Value) -> int | None:
@@ -62,6 +74,10 @@ class HostCode:
             return self._hull(op.on_true, op.on_false)
         if isinstance(op, control.IfOp):
             return self._hull(*[block.terminator.operands[v.index] for block in op.regions])
+        if isinstance(op, control.WhileOp):
+            return self.value(op.before.terminator.operands[1 + v.index])
+        if isinstance(op, arith.AddOp) and (number := self._of_extreme(op)) is not None:
+            return number
         name = _OPERATIONS.get(type(op))
         return self._built(name, v.type.bits, *op.operands) if name is not None else None
 
@@ -70,6 +86,8 @@ class HostCode:
         loop = v.owner.parent
         if v.owner is self.func.body:
             return self.add("arg", v.index)
+        if isinstance(loop, control.WhileOp):
+            return self._before(loop, v) if v.owner is loop.before else self._after(loop, v)
         if not isinstance(loop, control.ForOp):
             return None
         if v.index == 0:
@@ -77,6 +95,62 @@ class HostCode:
             return self.add("loop", *bounds) if None not in bounds else None
         p = self.polynomials.of(v)
         return self.poly(p) if p is not None and v not in p.atoms else None
+
+    # --- what a while loop carries --------------------------------------------------------------------------
+    def _before(self, loop: control.WhileOp, v: Value) -> int | None:
+        """A value when the condition is looked at."""
+        t: Any = v.type
+        if not t.signed or t.bits < 32:
+            return None
+        first = self.value(loop.inits[v.index])
+        if first is None:
+            first = self.add("word", t.bits)
+        number = self.add("carried", first, t.bits, len(self.code))
+        self.found[v] = number
+        followed, self.followed = self.followed, set()  # known from here on, or soon
+        following = self.value(loop.after.terminator.operands[v.index])
+        self.followed = followed
+        if following is None:
+            following = self.add("word", t.bits)
+        self.add("again", number, following)
+        return number
+
+    def _after(self, loop: control.WhileOp, v: Value) -> int | None:
+        """A value while the condition holds."""
+        condition, *handed = loop.before.terminator.operands
+        number = self.value(handed[v.index])
+        return self._where(condition, handed[v.index], number) if number is not None else None
+
+    def _where(self, condition: Value, v: Value, number: int) -> int:
+        """The number of a value, given that a condition holds."""
+        op = condition.op
+        if isinstance(op, arith.AndOp):
+            return self._where(op.rhs, v, self._where(op.lhs, v, number))
+        if not isinstance(op, arith.CmpOp):
+            return number
+        pairs = ((op.lhs, op.rhs, op.predicate), (op.rhs, op.lhs, MIRRORED.get(op.predicate, "")))
+        for x, y, predicate in pairs:
+            kind = _BOUNDS.get(predicate)
+            bound = self.value(y) if x is v and kind is not None and _is_signed(y) else None
+            if bound is not None and kind is not None:
+                name, more = kind
+                return self.add(
+                    name, number, self.add("add", bound, self.add("const", more), WIDEST)
+                )
+        return number
+
+    def _of_extreme(self, op: arith.AddOp) -> int | None:
+        """x + max(a, b) as max(x + a, x + b), if something of the sums cancels out."""
+        for x, y in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+            if isinstance(y.op, arith.MaxOp | arith.MinOp):
+                p, *pair = [self.polynomials.of(v) for v in (x, *y.op.operands)]
+                sums = [p + q for q in pair if p is not None and q is not None]
+                terms = sum(len(q.terms) for q in (p, *pair) if q is not None)
+                if p is not None and sum(len(q.terms) for q in sums) < terms + len(p.terms) - 1:
+                    numbers = [self.poly(q) for q in sums]
+                    if None not in numbers:
+                        return self.add(_OPERATIONS[type(y.op)], *numbers, op.result.type.bits)
+        return None
 
     def _built(self, name: str, bits: int, *operands: Value) -> int | None:
         numbers = [self.value(x) for x in operands]
@@ -107,6 +181,6 @@ class HostCode:
         kind, *rest = self.code[number]
         if kind in ("arg", "const", "count"):
             return True
-        if kind in ("id", "loop", "hull"):
+        if kind in VARYING:
             return False
         return all(self.exact(i) for i in rest[:-1])

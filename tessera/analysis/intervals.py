@@ -4,9 +4,13 @@
     ("id", axis)  ("count", axis)        a program's place in the grid; the grid's extent
     ("loop", lb, ub, step)               the variable of a loop
     ("hull", a, b)                       one of both
+    ("least", a, b)  ("most", a, b)      a, which is at least or at most b
+    ("word", bits)                       any signed integer of so many bits
+    ("carried", a, bits, name)           what a loop carries from a on; ("again", n, b): instruction n may become b
     (operation, a, b, bits)              add sub mul div rem min max in signed integers of so many bits; "fit" a: a cast
 
-What differs between programs or iterations has an interval (lowest, highest) instead of one value; None: unknown.
+What differs between programs or iterations has an interval (lowest, highest) instead of one value; None: unknown. That
+of a carried value grows until an iteration leads to no other values; what does not come to rest may be any integer.
 Quotients are rounded toward zero, remainders have the dividend's sign, as in kernels."""
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 NEVER = ((0, 1, 0, 1),)  # a check that always fails
+PATIENCE = 3  # steps by which the interval of a carried value may grow
 Known = tuple[int, int]
 Interval = Known | None
 
@@ -24,11 +29,41 @@ def evaluate(
 ) -> list[Interval]:
     """The intervals of all instructions. `args`: launch arguments by number; those that are missing are unknown."""
     found: list[Interval] = []
-    for instruction in code:
-        kind: str = instruction[0]
-        numbers: list[int] = list(instruction[1:])
-        found.append(_interval(kind, numbers, found, args, grid))
+    grown: dict[
+        int, tuple[Known, int]
+    ] = {}  # carried values: their intervals, and how often these have grown
+    while len(found) < len(code):
+        kind: str = code[len(found)][0]
+        numbers: list[int] = list(code[len(found)][1:])
+        if kind == "carried":
+            first = found[numbers[0]] or _word(numbers[1])
+            known = grown.get(len(found))
+            found.append(_hull(first, known[0]) if known is not None else first)
+        elif kind == "again":
+            start = numbers[0]
+            now, times = found[start], grown[start][1] + 1 if start in grown else 0
+            assert now is not None
+            wider = _grown(now, found[numbers[1]], code[start][2], times >= PATIENCE)
+            found.append(wider)
+            if wider != now:
+                grown[start] = wider, times
+                del found[start:]
+        else:
+            found.append(_interval(kind, numbers, found, args, grid))
     return found
+
+
+def _grown(now: Known, following: Interval, bits: int, jump: bool) -> Known:
+    """The interval of a carried value that also has the values that follow; with `jump` all, where it has to grow."""
+    low, high = _word(bits)
+    if following is None:
+        return low, high
+    a, b = _hull(now, following)
+    return (low if jump and a < now[0] else a), (high if jump and b > now[1] else b)
+
+
+def _word(bits: int) -> Known:
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
 def _interval(
@@ -43,7 +78,9 @@ def _interval(
         return 0, max(0, grid[numbers[0]] - 1)
     if kind == "count":
         return grid[numbers[0]], grid[numbers[0]]
-    bits = 0 if kind in ("loop", "hull") else numbers.pop()
+    if kind == "word":
+        return _word(numbers[0])
+    bits = 0 if kind in ("loop", "hull", "least", "most") else numbers.pop()
     known: list[Known] = []
     for i in numbers:
         x = found[i]
@@ -59,11 +96,23 @@ def _fit(x: Interval, bits: int) -> Interval:
 
 
 def _loop(lb: Known, ub: Known, step: Known) -> Interval:
-    return (lb[0], max(lb[1], ub[1] - 1)) if step[0] > 0 else None
+    if step[0] > 0:
+        return lb[0], max(lb[1], ub[1] - 1)
+    return (ub[0] + 1, max(lb[1], ub[0] + 1)) if step[1] < 0 else None
 
 
-def _hull(a: Known, b: Known) -> Interval:
+def _hull(a: Known, b: Known) -> Known:
     return min(a[0], b[0]), max(a[1], b[1])
+
+
+def _least(a: Known, b: Known) -> Interval:
+    low = max(a[0], b[0])
+    return low, max(low, a[1])  # if there is no such value, any interval is right
+
+
+def _most(a: Known, b: Known) -> Interval:
+    high = min(a[1], b[1])
+    return min(a[0], high), high
 
 
 def quotient(a: int, b: int) -> int:
@@ -116,7 +165,7 @@ def _same(a: Known) -> Interval:
 
 _OPERATIONS: dict[str, Callable[..., Interval]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "rem": _rem, "min": _min, "max": _max, "fit": _same,
-    "loop": _loop, "hull": _hull,
+    "loop": _loop, "hull": _hull, "least": _least, "most": _most,
 }  # fmt: skip
 
 

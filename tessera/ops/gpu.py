@@ -357,11 +357,12 @@ class ByteBarrierWaitOp(
     Op, opcode="byte_barrier_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC
 ):
     """Wait until phase `phase` (int32, 0 or 1) of barrier `index` has ended: what was copied is then seen. Phase 1
-    of a fresh barrier counts as ended."""
+    of a fresh barrier counts as ended. With `fence` copies that follow see what those who arrived with one did."""
 
     bars: Value = operand()
     index: Value = operand()
     phase: Value = operand()
+    fence: bool = attr(default=False)
 
     def verify(self) -> None:
         _check_barriers(self, self.bars, self.index)
@@ -371,7 +372,7 @@ class ByteBarrierWaitOp(
 class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE):
     """This team is done with `released` (views of shared memory): arrive at barrier `index` if `condition`. One
     arrival for each warp, or for each group of four with `groups`, at the barriers of all `blocks` of the cluster. With
-    `proxy` what they wrote is seen by products."""
+    `proxy` what they wrote is seen by products; with `fence` what they wrote or saw in any memory by tensor copies."""
 
     bars: Value = operand()
     index: Value = operand()
@@ -380,6 +381,7 @@ class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE
     groups: bool = attr(default=False)
     blocks: int = attr(default=1)
     proxy: bool = attr(default=False)
+    fence: bool = attr(default=False)
 
     def verify(self) -> None:
         _check_barriers(self, self.bars, self.index)

@@ -177,7 +177,8 @@ def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
 
 class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
     """The block at element `offsets` (int32 scalars); elements outside the array are the padding. The result
-    lacks the first `dropped` dimensions, of extent 1. `blocks` of the program's cluster load the same one."""
+    lacks the first `dropped` dimensions, of extent 1. `blocks` of the program's cluster load the same one. An `ordered`
+    load may see what the program did before the loop around it; others may be made at any time."""
 
     desc: Value = operand()
     offsets: tuple[Value, ...] = operand(variadic=True)
@@ -185,6 +186,7 @@ class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
     eviction: str = attr(default="")
     dropped: int = attr(default=0)
     blocks: int = attr(default=1)
+    ordered: bool = attr(default=False)
 
     def infer(self) -> Sequence[Any]:
         t = result_tile(self.desc.type.shape[self.dropped :], self.desc.type.elem)

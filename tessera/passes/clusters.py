@@ -58,7 +58,7 @@ from tessera.ops import (
 from tessera.passes.canonicalize import canonicalize
 from tessera.passes.cse import cse
 from tessera.passes.descriptors import made_by
-from tessera.passes.specialize import array_of
+from tessera.passes.ordering import array_of
 from tessera.passes.tensor_maps import remark
 
 LEAST_ROWS = 64  # of a product's part: those of one instruction of a warpgroup

@@ -13,6 +13,7 @@ from tessera.ops import (
     ByteBarrierArriveOp,
     ByteBarrierWaitOp,
     CmpOp,
+    ConditionOp,
     ConstOp,
     ForOp,
     IfOp,
@@ -21,10 +22,11 @@ from tessera.ops import (
     SubOp,
     WgmmaOp,
     WgmmaWaitOp,
+    WhileOp,
     YieldOp,
 )  # fmt: skip
 from tessera.passes.chains import Delayed, drop_view, late_view, root_of
-from tessera.passes.rings import Reader, Ring, advance, start_const
+from tessera.passes.rings import Reader, Ring, advance, runs_at_all, start_const
 
 
 def consume_once(r: Ring, zero: Value) -> None:
@@ -135,7 +137,7 @@ def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan, wanted: bool) -> None:
             user.set_operand(index, plan.finished.result)
     if wanted and any(_ring_of(v) in r.buffers for v in _roots(running)):
         b = Builder.after_op(plan.finished)
-        ran = b.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
+        ran = runs_at_all(b, loop.lb, loop.ub, loop.step)
         last = _previous(b, slot, r.stages)
         b.insert(ByteBarrierArriveOp(r.empty, last, ran, [], **r.arrivals))
 
@@ -179,8 +181,24 @@ class _Thread:
         """The state after the block."""
         for op in list(block):
             if any(home.parent is op or _is_inside(home, op) for home in self.rings):
-                state = self._for(op, state) if isinstance(op, ForOp) else self._if(op, state)
+                state = self._around(op, state)
         return state
+
+    def _around(self, op: Op, state: list[Value]) -> list[Value]:
+        if isinstance(op, ForOp):
+            return self._for(op, state)
+        return self._while(op, state) if isinstance(op, WhileOp) else self._if(op, state)
+
+    def _while(self, op: WhileOp, state: list[Value]) -> list[Value]:
+        for block in op.regions:
+            out = self.block(block, [block.add_arg(v.type, v.name) for v in state])
+            term, operands = block.terminator, [*block.terminator.operands, *out]
+            condition = isinstance(term, ConditionOp)
+            end = ConditionOp(operands[0], operands[1:]) if condition else YieldOp(operands)
+            Builder.before_op(term).insert(end)
+            term.erase()
+        new = WhileOp([*op.inits, *state], regions=op.regions, loc=op.loc, **op.attrs)
+        return _grown(op, new).results[-len(state) :]
 
     def _for(self, op: ForOp, state: list[Value]) -> list[Value]:
         ring = self.rings.get(op.body)

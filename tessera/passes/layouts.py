@@ -379,20 +379,26 @@ def _forget_undecided(func: FuncOp) -> None:
 
 
 def sink(op: Op) -> None:
-    """Move a pure op down to its first use in its block; drop it when it has none."""
+    """Move a pure op down to its first use in its block, and into a branch if there alone it is used; drop it when it
+    has no use."""
     users = op.result.users()
     if not users:
         op.erase()
         return
-    places: set[Op] = set()
+    places: dict[Op, Block | None] = {}  # with the block of theirs that the users are in
     for user in users:
+        block: Block | None = None
         while user.parent is not op.parent:
-            parent = user.parent_op()
+            block, parent = user.parent, user.parent_op()
             assert parent is not None
             user = parent
-        places.add(user)
+        places[user] = block if places.get(user, block) is block else None
     place = op.next
     while place is not None and place not in places:
         place = place.next
-    if place is not None and place is not op.next:
+    branch = places[place] if place is not None and len(places) == 1 else None
+    if isinstance(place, IfOp) and branch is not None and branch.first is not None:
+        op.move_before(branch.first)
+        sink(op)
+    elif place is not None and place is not op.next:
         op.move_before(place)

@@ -23,8 +23,6 @@ from tessera.analysis.windows import NoWindow, Windows
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ops import (
-    AssertOp,
-    AssumeOp,
     BlockIdOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
@@ -36,7 +34,6 @@ from tessera.ops import (
     MulOp,
     NumBlocksOp,
     NumProgramsOp,
-    PrintOp,
     ProgramIdOp,
     RemOp,
     StoreOp,
@@ -45,12 +42,12 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.canonicalize import canonicalize
 from tessera.passes.facts import GpuFacts
+from tessera.passes.ordering import writes
 from tessera.passes.promote import ENDLESS, Promotion
 from tessera.passes.residency import split_blocks
 from tessera.passes.specialize import SLACK
 from tessera.passes.tensor_maps import remark
 
-SAYING = (AssumeOp, AssertOp, PrintOp)  # "write", but to no array
 AXES = 3
 WIDE = 64
 
@@ -111,14 +108,10 @@ class _Turns:
 
     def _store(self) -> StoreOp:
         """The one store that there is."""
-        writes = [
-            op
-            for op in self.func.walk()
-            if op.effects & (Effect.WRITE | Effect.SYNC) and not isinstance(op, SAYING)
-        ]
-        if len(writes) != 1 or not isinstance(writes[0], StoreOp):
+        written = [op for op in self.func.walk() if writes(op)]
+        if len(written) != 1 or not isinstance(written[0], StoreOp):
             raise NoWindow("the program does not end with a single store")
-        store = writes[0]
+        store = written[0]
         if store.parent is not self.func.body or not isinstance(store.value.type, TileType):
             raise NoWindow("the store is conditional, in a loop, or of a single element")
         return store

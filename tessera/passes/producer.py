@@ -10,25 +10,37 @@ from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ops import (
     ByteBarrierExpectOp,
     ByteBarrierWaitOp,
+    ConditionOp,
     DescriptorLoadOp,
     ForOp,
     FuncOp,
     IfOp,
     LoadOp,
     LocalIndexOp,
+    SelectOp,
     TensorCopyOp,
+    WhileOp,
     XorOp,
     YieldOp,
 )  # fmt: skip
-from tessera.passes.rings import CannotSplit, Ring, advance, copying_blocks, start_const
+from tessera.passes.rings import (
+    CannotSplit,
+    Meeting,
+    Ring,
+    advance,
+    copying_blocks,
+    runs_at_all,
+    start_const,
+)
 
 
 class Split(Protocol):
-    """What the producer must know of the function: its rings, all ops around these (`spine`), scalars that both teams
-    see (`kept`), and whether it may read memory (`reads`)."""
+    """What the producer must know of the function: its rings, where it meets the consumers, all ops around the rings
+    (`spine`), scalars that both teams see (`kept`), and whether it may read memory (`reads`)."""
 
     func: FuncOp
     rings: list[Ring]
+    meeting: Meeting
     spine: set[Op]
     kept: set[Op]
     reads: bool
@@ -45,7 +57,10 @@ class Needs:
 
     def collect(self) -> Needs:
         for op in self.split.spine:
-            self.work += op.operands[:3] if isinstance(op, ForOp) else op.operands
+            if isinstance(op, WhileOp):
+                self.work.append(op.before.terminator.operands[0])
+            else:
+                self.work += op.operands[:3] if isinstance(op, ForOp) else op.operands
         for r in self.split.rings:
             self.work += [
                 v for load in r.loads if isinstance(load, DescriptorLoadOp) for v in load.offsets
@@ -59,15 +74,24 @@ class Needs:
 
     def _of_argument(self, v: Value) -> None:
         loop = v.owner.parent if isinstance(v.owner, Block) else None
-        if isinstance(loop, ForOp) and v.index > 0:
+        if isinstance(loop, WhileOp):
+            self._of_carried(loop, v.index)
+        elif isinstance(loop, ForOp) and v.index > 0:
             self.work += [loop.inits[v.index - 1], loop.body.terminator.operands[v.index - 1]]
             self.work.append(loop.results[v.index - 1])
+
+    def _of_carried(self, loop: WhileOp, index: int) -> None:
+        first, last = loop.before.terminator.operands[1:], loop.after.terminator.operands
+        values = (loop.before.args, first, loop.after.args, last, loop.inits, loop.results)
+        self.work += [v[index] for v in values]
 
     def _of_op(self, v: Value, op: Op) -> None:
         if op in self.split.kept:
             return
         if op in self.split.spine:
-            if isinstance(op, ForOp):
+            if isinstance(op, WhileOp):
+                self._of_carried(op, v.index)
+            elif isinstance(op, ForOp):
                 self.work.append(op.carried[v.index])
             else:
                 self.work += [block.terminator.operands[v.index] for block in op.regions]
@@ -98,7 +122,8 @@ def _of(v: Value, ops: set[Op]) -> bool:
     return isinstance(v.owner, Block) and v.owner.parent in ops
 
 
-States = dict[Ring, tuple[Value, Value]]  # buffer and phase, by the ring that has the buffers
+# Buffer and phase, by the ring that has the buffers; of a meeting the number of its barrier and the phase.
+States = dict[Ring | Meeting, tuple[Value, Value]]
 
 
 class Producer:
@@ -112,11 +137,12 @@ class Producer:
         block = Block()
         b = Builder(block, None, self.split.func.loc)
         zero = start_const(before, 0)
-        leads = [r.lead for r in self.rings]
+        leads: list[Ring | Meeting] = [r.lead for r in self.rings]
+        leads += [self.split.meeting] if self.split.meeting.loops else []
         states = dict.fromkeys(leads, (zero, zero))
         self._block(self.split.func.body, b, states)
         for r, state in states.items():
-            if r.blocks > 1 and not r.once:
+            if isinstance(r, Ring) and r.blocks > 1 and not r.once:
                 self._see_off(r, b, *state)
         b.insert(YieldOp([]))
         return block
@@ -125,11 +151,34 @@ class Producer:
         last: dict[Op, Ring] = {r.loads[-1]: r for r in self.rings if r.home is block}
         for op in block:
             if op in self.split.spine:
-                self._for(op, b, states) if isinstance(op, ForOp) else self._if(op, b, states)
+                self._around(op, b, states)
             elif op in self.needs.ops and op not in self.split.kept:
                 b.insert(op.clone(self.mapping))
             elif op in last:
                 self.fill(last[op], b, states)
+
+    def _around(self, op: Op, b: Builder, states: States) -> None:
+        if isinstance(op, WhileOp):
+            self._while(op, b, states)
+        elif isinstance(op, ForOp):
+            if op in self.split.meeting.loops:
+                self._meet(op, b, states)
+            self._for(op, b, states)
+        else:
+            self._if(op, b, states)
+
+    def _meet(self, loop: ForOp, b: Builder, states: States) -> None:
+        """Wait for the consumers, if the loop has an iteration: they do not come to the next loop without its tiles."""
+        meeting = self.split.meeting
+        zero, phase = states[meeting]
+        runs = runs_at_all(b, *[self._get(v) for v in (loop.lb, loop.ub, loop.step)])
+        branch = b.insert(IfOp(runs, results=[], regions=[Block(), Block()], loc=loop.loc))
+        inside = Builder(branch.then, None, loop.loc)
+        inside.insert(ByteBarrierWaitOp(meeting.bars, zero, phase, fence=True))
+        for block in branch.regions:
+            Builder(block, None, loop.loc).insert(YieldOp([]))
+        turned = b.emit(XorOp(phase, start_const(b, 1)))
+        states[meeting] = zero, b.emit(SelectOp(runs, turned, phase))
 
     def fill(self, ring: Ring, b: Builder, states: States) -> None:
         """Fill the next buffer of a ring."""
@@ -158,9 +207,11 @@ class Producer:
     def _get(self, v: Value) -> Value:
         return self.mapping.get(v, v)
 
-    def _inner(self, op: Op, states: States) -> list[Ring]:
-        """The rings that turn inside of an op."""
-        inside: set[Ring] = set()
+    def _inner(self, op: Op, states: States) -> list[Ring | Meeting]:
+        """The rings that turn inside of an op, and the meeting if it is there."""
+        inside: set[Ring | Meeting] = set()
+        if any(loop.is_inside(op) for loop in self.split.meeting.loops):
+            inside.add(self.split.meeting)
         for r in self.rings:
             home = r.home.parent
             if home is op or (home is not None and home.is_inside(op)):
@@ -175,8 +226,7 @@ class Producer:
         body = Block([op.lb.type, *[v.type for v in inits]])
         self.mapping[op.induction] = body.args[0]
         self.mapping.update({op.carried[i]: body.args[1 + n] for n, i in enumerate(wanted)})
-        pairs = body.args[1 + len(wanted) :]
-        inner = {r: (pairs[2 * n], pairs[2 * n + 1]) for n, r in enumerate(rings)}
+        inner = self._pairs(rings, body.args[1 + len(wanted) :])
         inside = Builder(body, None, op.loc)
         self._block(op.body, inside, inner)
         yields = [self._get(op.body.terminator.operands[i]) for i in wanted]
@@ -185,8 +235,32 @@ class Producer:
         new = b.insert(ForOp(*bounds, inits, regions=[body], loc=op.loc))
         new.num_stages = 1
         self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
-        after = new.results[len(wanted) :]
-        states.update({r: (after[2 * n], after[2 * n + 1]) for n, r in enumerate(rings)})
+        states.update(self._pairs(rings, new.results[len(wanted) :]))
+
+    def _while(self, op: WhileOp, b: Builder, states: States) -> None:
+        wanted = [i for i, arg in enumerate(op.before.args) if arg in self.needs.values]
+        rings = self._inner(op, states)
+        inits = [self._get(op.inits[i]) for i in wanted]
+        inits += [v for r in rings for v in states[r]]
+        blocks: list[Block] = []
+        for old in op.regions:
+            block = Block([v.type for v in inits])
+            self.mapping.update({old.args[i]: block.args[n] for n, i in enumerate(wanted)})
+            inner = self._pairs(rings, block.args[len(wanted) :])
+            inside = Builder(block, None, op.loc)
+            self._block(old, inside, inner)
+            condition, first = old is op.before, int(old is op.before)
+            handed = [self._get(old.terminator.operands[first + i]) for i in wanted]
+            handed += [v for r in rings for v in inner[r]]
+            holds = self._get(old.terminator.operands[0]) if condition else None
+            inside.insert(YieldOp(handed) if holds is None else ConditionOp(holds, handed))
+            blocks.append(block)
+        new = b.insert(WhileOp(inits, regions=blocks, loc=op.loc, disable_licm=op.disable_licm))
+        self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
+        states.update(self._pairs(rings, new.results[len(wanted) :]))
+
+    def _pairs(self, rings: Sequence[Ring | Meeting], values: Sequence[Value]) -> States:
+        return {r: (values[2 * n], values[2 * n + 1]) for n, r in enumerate(rings)}
 
     def _if(self, op: Op, b: Builder, states: States) -> None:
         assert isinstance(op, IfOp)
@@ -204,5 +278,4 @@ class Producer:
         types = [op.results[i].type for i in wanted] + [int32] * (2 * len(rings))
         new = b.insert(IfOp(self._get(op.condition), results=types, regions=blocks, loc=op.loc))
         self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
-        after = new.results[len(wanted) :]
-        states.update({r: (after[2 * n], after[2 * n + 1]) for n, r in enumerate(rings)})
+        states.update(self._pairs(rings, new.results[len(wanted) :]))

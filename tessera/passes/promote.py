@@ -10,7 +10,8 @@ coordinates from 0 on. Whether that holds is known for sure only when arguments 
 the checks, `host_code` the expressions that they look at. The launcher evaluates them before each launch, and runs the
 kernel that was compiled without this pass where one fails.
 
-Only loops that can be split into teams (passes/specialize.py) are changed, and all loads for their products or none."""
+Only loops that can be split into teams (passes/specialize.py) are changed, and all loads for their products or none.
+Arrays that overlap with others which the program wrote to before must show that: such loads are `ordered`."""
 
 from __future__ import annotations
 
@@ -22,12 +23,10 @@ from tessera.analysis.host_code import HostCode
 from tessera.analysis.polynomials import Poly
 from tessera.analysis.windows import NoWindow, Side, Window, Windows
 from tessera.dtypes import dtype, int1, int32, int64
-from tessera.ir import Block, Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ir import Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
 from tessera.layout import box_layout
 from tessera.ops import (
     AddOp,
-    AssertOp,
-    AssumeOp,
     CastOp,
     ConstOp,
     DescriptorLoadOp,
@@ -37,13 +36,13 @@ from tessera.ops import (
     LoadOp,
     MakeDescriptorOp,
     MulOp,
-    PrintOp,
     RemOp,
     StoreOp,
     TransOp,
 )  # fmt: skip
 from tessera.passes.canonicalize import canonicalize
 from tessera.passes.facts import GpuFacts
+from tessera.passes.ordering import precedes, writes
 from tessera.passes.pipeline import is_zero
 from tessera.passes.residency import split_pays
 from tessera.passes.rings import CannotSplit
@@ -55,7 +54,6 @@ LAST_ADDRESS = (1 << 63) - 1
 STRIDE_BYTES = 1 << 40  # from which on no stride may be
 MOST_DIMENSIONS = 5
 CACHED = ("", ".ca", ".cg")
-SAYING = (AssumeOp, AssertOp, PrintOp)  # "write", but to no array
 FEWEST_STAGES = 2
 
 
@@ -65,6 +63,7 @@ class Chosen:
 
     access: LoadOp | StoreOp
     window: Window
+    ordered: bool = False  # arrays that were written before may overlap with this one
 
     @property
     def order(self) -> list[int]:
@@ -108,13 +107,18 @@ class Promotion:
         loops = [op for op in self.func.walk() if isinstance(op, ForOp)]
         loops = [op for op in loops if (op.num_stages or default) >= FEWEST_STAGES]
         wanted = {loop: found for loop in loops if (found := _loads(loop))}
-        if not wanted or _written_before(self.func, list(wanted)):
+        if not wanted:
             return False
+        written = [op for op in self.func.walk() if writes(op)]
         windows = Windows(self.func, AxisAnalysis(self.func), self.code)
         chosen: list[Chosen] = []
         for loop, loads in wanted.items():
             try:
+                if any(op.is_inside(loop) for op in written):
+                    raise NoWindow("it writes to memory, too: arrays that overlap would be seen")
                 here = [self.chosen(load, windows) for load in loads]
+                for c in here:
+                    c.ordered = any(precedes(op, loop) for op in written)
             except NoWindow as reason:
                 self._remark(loop, str(reason))
                 continue
@@ -213,7 +217,7 @@ class Promotion:
             b,
             DescriptorLoadOp(
                 desc, self.offsets(b, c), cache=load.cache, eviction=load.eviction,
-                dropped=len(c.window.further),
+                dropped=len(c.window.further), ordered=c.ordered,
             ),
         )  # fmt: skip
         if c.order != sorted(c.order):
@@ -299,20 +303,6 @@ def _top(op: Op) -> Op:
     while parent is not None and not isinstance(parent, FuncOp):
         op, parent = parent, parent.parent_op()
     return op
-
-
-def _written_before(func: FuncOp, loops: list[ForOp]) -> bool:
-    """Whether the kernel may write to memory before it is done with a loop: arrays that overlap would then be seen."""
-    last = max(_place(func.body, _top(loop)) for loop in loops)
-    return any(
-        op.effects & (Effect.WRITE | Effect.SYNC) and not isinstance(op, SAYING)
-        for place, top in enumerate(func.body)
-        for op in (top.walk() if place <= last else ())
-    )
-
-
-def _place(block: Block, op: Op) -> int:
-    return next(i for i, x in enumerate(block) if x is op)
 
 
 def _bytes(load: LoadOp) -> int:

@@ -12,9 +12,11 @@ from tessera.ir import Block, Builder, Op, SharedType, Value
 from tessera.layout import box_layout, boxes_of
 from tessera.ops import (
     AddOp,
+    ByteBarrierArriveOp,
     CmpOp,
     ConstOp,
     DescriptorLoadOp,
+    ForOp,
     LocalAllocOp,
     LocalLoadOp,
     LocalTransOp,
@@ -24,6 +26,7 @@ from tessera.ops import (
     XorOp,
 )  # fmt: skip
 from tessera.passes.chains import Delayed
+from tessera.passes.fold import constant_of
 
 
 class CannotSplit(Exception):
@@ -75,6 +78,22 @@ class Ring:
     @property
     def bytes(self) -> int:
         return sum(a.bytes for a in self.allocs)
+
+
+@dataclass(slots=True, eq=False)
+class Meeting:
+    """Where the producer waits for the consumers: in front of `loops`, whose loads may see what the program did.
+    `bars`: one barrier, at which the consumers arrive if the loop has an iteration."""
+
+    loops: list[ForOp]
+    bars: Any = None
+
+    def arrive(self) -> None:
+        """The consumers' part."""
+        for loop in self.loops:
+            b = Builder.before_op(loop)
+            runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
+            b.insert(ByteBarrierArriveOp(self.bars, start_const(b, 0), runs, [], fence=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -173,6 +192,18 @@ def readers_of(rings: list[Ring], delayed: list[Delayed]) -> list[Reader]:
 
 def start_const(b: Builder, value: int) -> Value:
     return b.emit(ConstOp(value=value, results=[int32]))
+
+
+def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
+    """Whether a loop has an iteration."""
+    up, number = b.emit(CmpOp(lb, ub, predicate="lt")), constant_of(step)
+    if number is not None and number > 0:
+        return up
+    down = b.emit(CmpOp(lb, ub, predicate="gt"))
+    if number is not None:
+        return down
+    zero = b.emit(ConstOp(value=0, results=[step.type]))
+    return b.emit(SelectOp(b.emit(CmpOp(step, zero, predicate="gt")), up, down))
 
 
 def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, Value]:

@@ -7,8 +7,9 @@
                                                   arrive empty[s]
 
 `s` runs through a ring of buffers, `phase` changes at each turn; both are carried through all loops around, so that the
-producer runs ahead into the next tile of a persistent program while the consumers still store the last one. The
-producer repeats the scalars that it needs: bounds, offsets, branches. A product of warpgroups that only adds up may run
+producer runs ahead into the next tile of a persistent program while the consumers still store the last one. It waits
+for them in front of loops whose loads may see what the program does before (passes/ordering.py). The producer repeats
+the scalars that it needs: bounds, offsets, conditions. A product of warpgroups that only adds up may run
 on into the next iteration; its buffers are given back one iteration later.
 
 Tiles for the same products share a ring, others have their own, and are given back when they are used up. A chain of
@@ -25,42 +26,33 @@ from tessera.dtypes import int64
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.layout.shared import shared_linear
 from tessera.ops import (
-    AddPtrOp,
     AtomicCasOp,
     AtomicRmwOp,
-    BroadcastOp,
     ByteBarrierInitOp,
     CallOp,
-    ConvertLayoutOp,
     DescriptorLoadOp,
-    DescriptorScatterOp,
     DescriptorStoreOp,
-    ExpandDimsOp,
     ForOp,
     FuncOp,
     GridDependencyOp,
-    HintOp,
-    LoadOp,
     LocalAllocOp,
     MakeDescriptorOp,
-    ReshapeOp,
     ReturnOp,
-    SplatOp,
     StoreOp,
-    TransOp,
     VolatileAsmOp,
     WarpSpecializeOp,
-    WhileOp,
     YieldOp,
 )  # fmt: skip
 from tessera.passes.chains import delay, delayable
 from tessera.passes.consumers import Plan, consume, consume_once
-from tessera.passes.descriptors import lower_access, made_by
+from tessera.passes.descriptors import lower_access
 from tessera.passes.facts import GpuFacts
+from tessera.passes.ordering import ordered_loops, sees_nothing
 from tessera.passes.pipeline import CHAINED_WORDS, running_on
 from tessera.passes.producer import Needs, Producer
 from tessera.passes.rings import (
     CannotSplit,
+    Meeting,
     Ring,
     allocation,
     copying_blocks,
@@ -78,16 +70,6 @@ from tessera.passes.turners import BUFFERS, Turners, drop_loaded, late_reading, 
 CONSUMERS = (4, 8, 16)
 MANY_WARPS = 8  # up to here warpgroups drift apart by themselves; more of them are faster in turns
 OUTSIDE = (GridDependencyOp, VolatileAsmOp)
-DERIVED = (
-    AddPtrOp,
-    SplatOp,
-    BroadcastOp,
-    ExpandDimsOp,
-    ReshapeOp,
-    TransOp,
-    ConvertLayoutOp,
-    HintOp,
-)  # fmt: skip  of pointers
 SLACK = 2048  # bytes of shared memory for barriers and alignment
 BLOCK_BYTES = 1024  # that the system takes for each block
 
@@ -156,39 +138,24 @@ def _blocks(op: Op) -> list[Block]:
     return found
 
 
-def _check(func: FuncOp, rings: list[Ring], num_warps: int) -> None:
+def _check(func: FuncOp, num_warps: int) -> None:
     if num_warps not in CONSUMERS:
         raise CannotSplit(f"a team of {num_warps} warps is not provided for")
-    bases = {made_by(load.desc).base for r in rings for load in r.loads}
     for op in func.walk():
         if isinstance(op, CallOp):
             raise CannotSplit("the kernel calls a function that is not inlined")
-        listens = isinstance(op, AtomicRmwOp | AtomicCasOp) and op.result.uses
-        if listens or isinstance(op, OUTSIDE) or (isinstance(op, LoadOp) and op.volatile):
+        if isinstance(op, OUTSIDE):
             raise CannotSplit(f"the kernel waits for others by {op.opcode}")
-        if isinstance(op, StoreOp | AtomicRmwOp | AtomicCasOp):
-            target = array_of(op.ptr)
-        elif isinstance(op, DescriptorStoreOp | DescriptorScatterOp):
-            target = made_by(op.desc).base
-        else:
-            continue
-        if target is None or target in bases:
-            raise CannotSplit("the kernel writes to an array, or may, that its loops load")
-    for ring in rings:
-        op = ring.home.parent
-        while op is not None and op is not func:
-            if isinstance(op, WhileOp):
-                raise CannotSplit("the loop is inside a while loop")
-            op = op.parent_op()
 
 
 class _Split:
     def __init__(self, module: Module, func: FuncOp, rings: list[Ring], facts: GpuFacts):
-        _check(func, rings, module.attrs["num_warps"])
+        _check(func, module.attrs["num_warps"])
         self.module, self.func, self.facts = module, func, facts
         self.warps: int = module.attrs["num_warps"]
         self.kept = _kept(func)
-        self.rings = [r for r in rings if not r.once or self._known(r)]
+        self.rings = [r for r in rings if not r.once or (self._known(r) and sees_nothing(func, r))]
+        self.meeting = Meeting(ordered_loops(func, self.rings))
         self.spine: set[Op] = set()
         for r in rings:
             op = r.home.parent
@@ -220,6 +187,8 @@ class _Split:
             if r.first is None:
                 self._allocate(r, start)
             r.follow()
+        if self.meeting.loops:
+            self.meeting.bars = self._barriers(start, _places(1), "ready", self.warps)
         start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
         start = Builder.before_op(rest[0])
         loading = [r for r in self.rings if not r.of_turners]
@@ -237,6 +206,7 @@ class _Split:
             x.detach()
             op.consumers.append(x)
         Builder(op.consumers).insert(YieldOp([]))
+        self.meeting.arrive()
         self._consume(op, start_const(Builder.before_op(op), 0))
         _repeat(op, [x for x in self.func.body if x in self.kept])
         warps = team.warps + team.turning
@@ -385,8 +355,7 @@ class _Split:
             t: SharedType = a.result.type
             ring = SharedType((r.stages, *t.shape), t.elem, t.layout)
             r.buffers.append(b.emit(LocalAllocOp(None, results=[ring], names=[a.result.name])))
-        places = 1 << (r.stages - 1).bit_length()
-        bars = SharedType((places,), int64, shared_linear((places,), (0,)))
+        bars = _places(1 << (r.stages - 1).bit_length())
         alone = self.warps < GROUP_WARPS or r.of_turners  # who write sooner than copies come
         r.groups = not alone and read_by_products([a.result for a in r.allocs])
         turners = self.turning.team.turning if self.turning is not None else 0
@@ -403,6 +372,11 @@ class _Split:
         row = b.emit(alloc)
         self.counts[row] = count
         return row
+
+
+def _places(count: int) -> SharedType:
+    """A row of barriers."""
+    return SharedType((count,), int64, shared_linear((count,), (0,)))
 
 
 def _repeat(teams: WarpSpecializeOp, scalars: list[Op]) -> None:
@@ -436,16 +410,6 @@ def _within(op: Op, block: Block) -> bool:
 
 def _allocs(rings: list[Ring]) -> set[Op]:
     return {a for r in rings for a in r.allocs}
-
-
-def array_of(ptr: Value) -> Value | None:
-    """The argument that a pointer is made from; None if it is not known."""
-    while isinstance(ptr.op, DERIVED):
-        ptr = ptr.op.operands[0]
-    parent = ptr.owner.parent if isinstance(ptr.owner, Block) else None
-    if isinstance(parent, ForOp) and ptr.index > 0:
-        return array_of(parent.inits[ptr.index - 1])
-    return ptr if isinstance(parent, FuncOp) else None
 
 
 def _kept(func: FuncOp) -> set[Op]:

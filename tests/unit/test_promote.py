@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -92,14 +93,15 @@ def batched(
 
 def compiled(
     kernel: Any, constants: dict[str, Any], pointers: str = "abc", elem: str = "fp16", odd: tuple[str, ...] = (),
-    target: str = "simt", result: str = "", **options: Any,
+    target: str = "simt", result: str = "", elements: Mapping[str, str] | None = None, **options: Any,
 ) -> CompiledKernel:  # fmt: skip
-    """All run-time arguments are divisible by 16, except those in `odd`. `c` points to `result`, if that is given."""
+    """All run-time arguments are divisible by 16, except those in `odd`. `c` points to `result`, if that is given; what
+    other pointers point to may be in `elements`."""
     names = [p.name for p in kernel.params]
     types = {n: f"*{elem}" if n in pointers else "i32" for n in names}
     types |= dict.fromkeys(constants, "constexpr")
-    if result:
-        types["c"] = f"*{result}"
+    for name, other in {**({"c": result} if result else {}), **(elements or {})}.items():
+        types[name] = f"*{other}"
     facts = {
         (i,): [["tt.divisibility", 16]]
         for i, n in enumerate(names)
@@ -283,12 +285,14 @@ def odd_ones(a, b, c, n, K, s, WHAT: tl.constexpr, B: tl.constexpr):
             x += B
         if WHAT == "unequal":
             x += B
+        if WHAT == "written inside":
+            tl.store(c + i, acc.to(tl.float16).sum(0))
         y += B * s
     tl.store(c + i[:, None] * s + j[None, :], acc.to(tl.float16))
 
 
 WHATS = [
-    "written", "written before", "no line", "from data", "diagonal", "odd column", "ones", "volatile", "holes",
+    "written inside", "no line", "from data", "diagonal", "odd column", "ones", "volatile", "holes",
     "square",
 ]  # fmt: skip
 
@@ -298,8 +302,25 @@ def test_what_is_left_to_pointers(what: str) -> None:
     kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",))
     assert copies(kernel) == (0 if what else 2)
     assert hasattr(kernel.metadata, "guard") is not bool(what)
-    if what and not what.startswith("written"):
+    if what:
         assert "pointers for the tiles of the loop" in kernel.metadata.remarks[0]
+
+
+@pytest.mark.parametrize("what", ["written", "written before"])
+def test_writes_before_the_loop(what: str) -> None:
+    """Of which the producer must know that they are done: arrays may overlap."""
+    kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",))
+    assert copies(kernel) == 2
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((64, 128), (128, 128)))
+    c = a if what == "written before" else np.zeros_like(a)
+    values = [a, b, c, 0, 2, 128]
+    assert passes(kernel, values, (1, 1, 1))
+    inputs = a.astype(np.float64)
+    inputs[0, :64] = 0
+    want = inputs @ b[:, :64]
+    run(parse_module(kernel.asm["gir"]), (1,), values)
+    assert np.abs(c[:, :64] - want).max() <= 2e-3 * np.abs(want).max()
 
 
 def test_a_mask_of_another_coordinate_than_the_address() -> None:

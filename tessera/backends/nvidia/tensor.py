@@ -300,12 +300,16 @@ def _expect(fl: FunctionLowering, op: ByteBarrierExpectOp) -> None:
 @lowers(ByteBarrierWaitOp)
 def _wait(fl: FunctionLowering, op: ByteBarrierWaitOp) -> None:
     _wait_for(fl, _barrier_address(fl, op.bars, op.index), fl.scalar(op.phase))
+    if op.fence:
+        _plain(fl, "proxy_fence_all")
 
 
 @lowers(ByteBarrierArriveOp)
 def _arrive(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
     w, thread = fl.w, fl.thread
-    if op.proxy:
+    if op.fence:
+        _plain(fl, "proxy_fence_all")
+    elif op.proxy:
         fl.target.proxy_fence(w)
     with w.hoist():  # one thread for each block that is to know
         lanes = (GROUP_THREADS if op.groups else 32) - 1
