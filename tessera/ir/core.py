@@ -326,6 +326,12 @@ class Block:
         self.args.append(Value(type, self, len(self.args), name))
         return self.args[-1]
 
+    def insert_arg(self, index: int, type: Any, name: str = "") -> Value:
+        self.args.insert(index, Value(type, self, index, name))
+        for i, a in enumerate(self.args):
+            a.index = i
+        return self.args[index]
+
     def erase_arg(self, index: int) -> None:
         assert not self.args[index].uses
         del self.args[index]

@@ -2,6 +2,7 @@
 
 from tessera.ir import Pass
 from tessera.passes.canonicalize import canonicalize
+from tessera.passes.counted import count_loops
 from tessera.passes.cse import cse
 from tessera.passes.licm import licm
 
@@ -12,6 +13,7 @@ def neutral_pipeline() -> list[Pass]:
         canonicalize,
         cse,  # after folding, which makes equal what was written differently
         licm,  # before any layout exists, so that no conversion is dragged into a loop
-        canonicalize,  # loop-carried values that LICM made invariant
+        count_loops,  # whose bounds LICM put in front of them
+        canonicalize,  # loop-carried values that LICM made invariant, counts that are read inside only
         cse,  # what stood in a loop and again outside it
     ]

@@ -72,6 +72,13 @@ def writes(op: Op) -> bool:
     return bool(op.effects & (Effect.WRITE | Effect.SYNC)) and not isinstance(op, SAYING)
 
 
+def waits_for_others(op: Op) -> bool:
+    """Whether a program may learn by an op what others have done."""
+    if isinstance(op, LoadOp):
+        return op.volatile or op.cache == UNCACHED
+    return isinstance(op, AtomicRmwOp | AtomicCasOp) and bool(op.result.uses)
+
+
 def precedes(op: Op, other: Op) -> bool:
     """Whether an op may run before another one does: it stands before it, or in a loop around both."""
     ways: dict[Block | None, Op] = {}
@@ -116,9 +123,7 @@ def _seen(func: FuncOp, r: Ring) -> list[Op]:
 
 def _is_seen(op: Op, arrays: set[Value]) -> bool:
     """Whether loads from arrays may see what an op does: it may write there, or waits for others, who may."""
-    if isinstance(op, LoadOp):
-        return op.volatile or op.cache == UNCACHED
-    if isinstance(op, AtomicRmwOp | AtomicCasOp) and op.result.uses:
+    if waits_for_others(op):
         return True
     if isinstance(op, StoreOp | AtomicRmwOp | AtomicCasOp):
         target = array_of(op.ptr)

@@ -70,6 +70,7 @@ from tessera.passes.chains import Delayed, delay, delayable, drop_view, late_vie
 from tessera.passes.coalesce import access_width
 from tessera.passes.facts import GpuFacts
 from tessera.passes.fold import constant_of
+from tessera.passes.ordering import waits_for_others
 
 CHAINED_WORDS = (
     208  # registers of products up to which the last of a chain may be an iteration late
@@ -82,7 +83,8 @@ MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 
 @pass_("pipeline")
 def pipeline(module: Module, facts: GpuFacts) -> None:
-    """Pipeline every loop that copies loads to shared memory. Assumes layouts; loops done get `num_stages=1`."""
+    """Pipeline every loop that copies loads to shared memory, but those whose programs wait for others in them. Assumes
+    layouts; loops done get `num_stages=1`."""
     if not facts.has_cp_async:
         return
     default: int = module.attrs.get("num_stages", 1)
@@ -91,6 +93,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
         loops = [
             op for op in func.walk() if isinstance(op, ForOp) and (op.num_stages or default) > 1
         ]
+        loops = [loop for loop in loops if not any(map(waits_for_others, loop.walk()))]
         axis = AxisAnalysis(func) if loops else None
         for loop in loops:
             assert axis is not None

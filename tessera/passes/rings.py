@@ -196,14 +196,8 @@ def start_const(b: Builder, value: int) -> Value:
 
 def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
     """Whether a loop has an iteration."""
-    up, number = b.emit(CmpOp(lb, ub, predicate="lt")), constant_of(step)
-    if number is not None and number > 0:
-        return up
-    down = b.emit(CmpOp(lb, ub, predicate="gt"))
-    if number is not None:
-        return down
-    zero = b.emit(ConstOp(value=0, results=[step.type]))
-    return b.emit(SelectOp(b.emit(CmpOp(step, zero, predicate="gt")), up, down))
+    down = (constant_of(step) or 0) < 0
+    return b.emit(CmpOp(lb, ub, predicate="gt" if down else "lt"))
 
 
 def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, Value]:

@@ -69,10 +69,9 @@ def simulate(kernel: CompiledKernel, values: list[Any], grid: tuple[int, ...], h
         return
     meta: Any = kernel.metadata
     given = [v if isinstance(v, np.ndarray) else ("i64", v) for v in values]
-    run_kernel(
-        kernel.asm["llir"], kernel.name, given, 32 * meta.warps, meta.shared, grid, meta.tensor_maps,
-        getattr(meta, "host_code", ()),
-    )  # fmt: skip
+    maps, code = getattr(meta, "tensor_maps", ()), getattr(meta, "host_code", ())
+    threads = 32 * meta.warps
+    run_kernel(kernel.asm["llir"], kernel.name, given, threads, meta.shared, grid, maps, code)
 
 
 def meetings(kernel: CompiledKernel) -> int:
@@ -118,6 +117,57 @@ def test_coordinates_below_zero_are_no_coordinates() -> None:
     values: list[Any] = [np.zeros((64, 64), np.float16)] * 3 + [64, 64, 64, 1, 100]
     assert passes(kernel, values, (1, 1, 1))
     assert not passes(kernel, [*values[:6], 1 << 26, 100], (1, 1, 1)), "rows beyond 2^31"
+
+
+@tessera.jit
+def counting(
+    a,
+    b,
+    c,
+    M,
+    N,
+    K,
+    flags,
+    WAIT: tl.constexpr,
+    BM: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+):
+    """A product whose `while` loop only counts; with WAIT each step is there when its flag says so."""
+    rows, cols = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, BN)
+    ks = tl.arange(0, BK)
+    x, y = a + rows[:, None] * K + ks[None, :], b + ks[:, None] * N + cols[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    k = 0
+    while k < K:
+        if WAIT:
+            while tl.atomic_add(flags + k // BK, 0) == 0:
+                pass
+        p = tl.load(x, (rows < M)[:, None] & (k + ks < K)[None, :], other=0.0)
+        q = tl.load(y, (k + ks < K)[:, None], other=0.0)
+        acc = tl.dot(p, q, acc)
+        x, y = x + BK, y + BK * N
+        k += BK
+    tl.store(c + rows[:, None] * N + cols[None, :], acc.to(tl.float16), (rows < M)[:, None])
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("wait", [False, True])
+def test_a_loop_that_counts(wait: bool, how: str) -> None:
+    constants = {"WAIT": wait, "BM": 64, "BN": 64, "BK": 32}
+    names = ("a", "b", "c", "flags")
+    kernel = compiled(counting, constants, names, odd=("M",), elements={"flags": "i32"})  # pyright: ignore[reportArgumentType]
+    assert copies(kernel) == (0 if wait else 2)
+    assert "async_copy" not in kernel.asm["gir"]
+    rng = np.random.default_rng(0)
+    m, n, k = 100, 64, 72
+    a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
+    c = np.full((m, n), np.nan, np.float16)
+    values = [a, b, c, m, n, k, np.ones(3, np.int32)]
+    assert passes(kernel, values, (2, 1, 1))
+    simulate(kernel, values, (2, 1, 1), how)
+    want = a.astype(np.float64) @ b
+    assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
 
 
 # --- programs that wait for each other ----------------------------------------------------------------------
