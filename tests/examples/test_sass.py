@@ -44,7 +44,8 @@ def products_through_pointers() -> list[Any]:
         alone = (made.constants["BLOCK_M"], made.constants["BLOCK_N"]) == (128, 256)
         wanted = ("HGMMA", "UTMALDG", "UTMASTG" if alone else "STG|RED|REDG")
         found.append(pytest.param(made, wanted, id=f"{made.kernel.__name__}-{index}"))
-    return found
+    (stream,) = example("10").specimens()
+    return [*found, pytest.param(stream, ("HGMMA", "UTMALDG", "ATOM"), id="stream-k")]
 
 
 def products_through_descriptors() -> list[Any]:
