@@ -45,7 +45,7 @@ def products_through_pointers() -> list[Any]:
         wanted = ("HGMMA", "UTMALDG", "UTMASTG" if alone else "STG|RED|REDG")
         found.append(pytest.param(made, wanted, id=f"{made.kernel.__name__}-{index}"))
     (stream,) = example("10").specimens()
-    return [*found, pytest.param(stream, ("HGMMA", "UTMALDG", "ATOM"), id="stream-k")]
+    return [*found, pytest.param(stream, ("HGMMA", "UTMALDG", "ATOMG"), id="stream-k")]
 
 
 def products_through_descriptors() -> list[Any]:
