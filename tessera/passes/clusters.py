@@ -78,8 +78,14 @@ class CannotSpread(Exception):
 
 @pass_("spread")
 def spread(module: Module) -> None:
-    """Spread the kernel over the `num_ctas` blocks of a cluster. First of all passes: later ones see a block's part."""
+    """Spread the kernel over the `num_ctas` blocks of a cluster. First of all passes: later ones see a block's part.
+
+    A kernel that went through this is left as it is: what is compiled once more from its text (twins are) is in parts.
+    """
+    if "cluster" in module.attrs:
+        return
     blocks: int = module.attrs["num_ctas"]
+    module.attrs["cluster"] = 1
     canonicalize(module)  # no dead code that would be in the way
     for func in [f for f in module.body if isinstance(f, FuncOp) and f.kernel]:
         try:

@@ -369,3 +369,20 @@ def test_scalars_of_any_sign(device, k):
     out = device.zeros(32, "i32")
     _equals[(1,)](device.array(x, "i32"), out, k, N=32)
     np.testing.assert_array_equal(device.numpy(out), x == k)
+
+
+@tessera.jit
+def turned_kernel(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    inside = (i[:, None] > 2) & (i[None, :] < 9)
+    tl.store(out + i[:, None] * N + i[None, :], tl.load(x + i[:, None], mask=inside, other=0))
+
+
+@pytest.mark.parametrize("dtype", ["i1", "i8", "fp16", "i64"])
+def test_rows_read_along_columns(device, dtype):
+    x = sample(dtype, (16,))
+    out = device.full((16, 16), 1, dtype)
+    turned_kernel[(1,)](device.array(x, dtype), out, N=16)
+    i = np.arange(16)
+    inside = (i[:, None] > 2) & (i[None, :] < 9)
+    np.testing.assert_array_equal(device.numpy(out), np.where(inside, x[:, None], 0))

@@ -19,6 +19,7 @@ from tessera.errors import InvalidOption, LaunchError, ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
+from tessera.runtime.variants import unguarded
 from tests.unit.simt_simulator import Simulator, run_kernel
 from tests.unit.test_chained_teams import CASES, STAYING, chain, execute, reference
 from tests.unit.test_chained_teams import inputs as inputs_of_chains
@@ -95,6 +96,20 @@ def test_products_through_pointers(how: str) -> None:
     for grid_run in (interpreted, simulated):
         c[:] = np.nan
         grid_run(kernel, values, 2)
+        assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
+
+
+def test_the_twin_of_a_spread_kernel() -> None:
+    """It is made of the kernel's text, which is in parts already, and computes all elements."""
+    constants = {"HOW": "mask", "MASK": True, "BM": 128, "BN": 64, "BK": 64, "sak": 1, "sbk": 1}
+    odd = ("M", "N", "K", "sam", "sbk", "sbn", "scm")
+    kernel = compiled(wrapped, constants, odd=odd, num_ctas=2)
+    other = unguarded(kernel)
+    assert not hasattr(other.metadata, "guard") and other.metadata.cluster_dims[0] == 2
+    values, c, want = arguments(200, 60, 136, "column")
+    for twin in (other, unguarded(other)):
+        c[:] = np.nan
+        simulated(twin, values, 2)
         assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from tessera.backends.cpu.loops import Nest, each
 from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.memory import to_buffer
-from tessera.backends.cpu.text import memory_type
+from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.ir import Value, shape_of
 
@@ -63,7 +63,7 @@ def turned_fill(lo: Lowering, buffer: Buffer, v: Value, dim: int, convert: Conve
     shape, n = buffer.shape, lo.facts.lanes
     last = len(shape) - 1
     blocks = tuple(s // n if d in (dim, last) else s for d, s in enumerate(shape))
-    e = memory_type(buffer.elem)
+    e = scalar_type(buffer.elem)
 
     def body(at: Point) -> None:
         first = [c.times(n) if d in (dim, last) else c for d, c in enumerate(at.coords)]
