@@ -493,10 +493,9 @@ class Simulator(Ptx):
                 s == 0, np.uint64(0), args[1] >> np.where(s == 0, np.uint64(1), np.uint64(64) - s)
             )
             return (args[0] << s) | low
-        if key in ("ctpop", "ctlz"):
+        if key in ON_BITS:
             text = [f"{int(v):0{bits_of(result)}b}" for v in args[0]]
-            counts = [t.count("1") if key == "ctpop" else len(t) - len(t.lstrip("0")) for t in text]
-            return np.array(counts, np.uint64)
+            return np.array([ON_BITS[key](t) for t in text], np.uint64)
         return SIMPLE[key](*args).astype(args[0].dtype)
 
     def saturate(self, bits: int, is_signed: bool, x):
@@ -540,6 +539,10 @@ CONVERSIONS = {
 }  # fmt: skip
 COMPARE = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+}  # fmt: skip
+ON_BITS = {
+    "ctpop": lambda t: t.count("1"), "ctlz": lambda t: len(t) - len(t.lstrip("0")),
+    "bitreverse": lambda t: int(t[::-1], 2),
 }  # fmt: skip
 SIMPLE = {
     "minnum": np.fmin, "maxnum": np.fmax, "minimum": np.minimum, "maximum": np.maximum, "fabs": np.abs,
