@@ -124,9 +124,8 @@ class dtype:
         return self.short
 
     def __eq__(self, other: object) -> bool:
-        return self is getattr(
-            other, "value", other
-        )  # a constexpr holding a dtype compares as the dtype
+        # A constexpr holding a dtype compares as the dtype.
+        return self is getattr(other, "value", other)
 
     def __hash__(self) -> int:
         return hash(self.name)

@@ -29,9 +29,8 @@ def evaluate(
 ) -> list[Interval]:
     """The intervals of all instructions. `args`: launch arguments by number; those that are missing are unknown."""
     found: list[Interval] = []
-    grown: dict[
-        int, tuple[Known, int]
-    ] = {}  # carried values: their intervals, and how often these have grown
+    # Carried values: their intervals, and how often these have grown.
+    grown: dict[int, tuple[Known, int]] = {}
     while len(found) < len(code):
         kind: str = code[len(found)][0]
         numbers: list[int] = list(code[len(found)][1:])

@@ -97,9 +97,8 @@ def explain(module: str, name: str) -> str:
 def absent(module: str, source: ModuleType | None = None) -> Callable[[str], Any]:
     """A `__getattr__` for `module`: names of `source` that its `__all__` leaves out, then a reasoned AttributeError."""
     here = vars(sys.modules[module])
-    here.setdefault(
-        "__path__", []
-    )  # else Python itself answers `from module import name`, without the reason
+    # Else Python itself answers `from module import name`, without the reason.
+    here.setdefault("__path__", [])
 
     def __getattr__(name: str) -> Any:
         if source is not None and not name.startswith("__") and hasattr(source, name):

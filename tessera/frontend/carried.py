@@ -33,9 +33,8 @@ class Carried:
         for name in self.names:
             x = frame.names[name]
             if name not in frame.constant:
-                x = fe.decay(
-                    x
-                )  # a number that arrived in a parameter: the body makes it a variable
+                # A number that arrived in a parameter: the body makes it a variable.
+                x = fe.decay(x)
             self.initial.append(x)
             inside = flatten(x)
             self.values += inside

@@ -104,9 +104,8 @@ class Frame:
         self.depth: int = caller.depth + 1 if caller is not None else 0
         self.is_kernel = caller is None
         self.in_loop = False
-        self.kept: frozenset[str] = (
-            frozenset()
-        )  # names from before the loop, which keep their types
+        # Names from before the loop, which keep their types.
+        self.kept: frozenset[str] = frozenset()
 
 
 class FrontEnd:
@@ -119,9 +118,8 @@ class FrontEnd:
         self.combining = (
             False  # inside a region that back ends evaluate lane by lane: no checks there
         )
-        self.functions: dict[
-            Any, Any
-        ] = {}  # specialisations of `noinline` functions, see noinline.py
+        # Specialisations of `noinline` functions, see noinline.py.
+        self.functions: dict[Any, Any] = {}
         self.frame: Frame = None  # type: ignore[assignment]  # set before anything is visited
 
     # --- places -------------------------------------------------------------------------------------------

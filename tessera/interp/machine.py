@@ -66,13 +66,11 @@ class Machine:
     program: tuple[int, int, int] = (0, 0, 0)
     rank: int = 0  # of the block that runs, among those of the program
     values: dict[Value, Any] = field(default_factory=dict)
-    uniform: dict[Value, Any] = field(
-        default_factory=dict
-    )  # values that all programs have in common
+    # Values that all programs have in common.
+    uniform: dict[Value, Any] = field(default_factory=dict)
     plans: dict[Block, Plan] = field(default_factory=dict)
-    groups: list[list[Callable[[], None]]] = field(
-        default_factory=list
-    )  # committed, unfinished async copies
+    # Committed, unfinished async copies.
+    groups: list[list[Callable[[], None]]] = field(default_factory=list)
     open_group: list[Callable[[], None]] = field(default_factory=list)
     barriers: Any = None  # of tensor copies: made by the first op that needs them
 

@@ -49,9 +49,8 @@ def arange_(m: Machine, op: tile.ArangeOp) -> Any:
 @evaluate(tile.SplatOp)
 def splat_(m: Machine, op: tile.SplatOp, x: Any) -> Any:
     shape, x = shape_of(op.result.type), np.asarray(x)
-    return np.ndarray(
-        shape, x.dtype, x, 0, (0,) * len(shape)
-    )  # a view, as broadcast_to gives, but faster
+    # A view, as broadcast_to gives, but faster.
+    return np.ndarray(shape, x.dtype, x, 0, (0,) * len(shape))
 
 
 @evaluate(tile.BroadcastOp)

@@ -124,9 +124,8 @@ class JITCallable(ByName):
         self.module: str = fn.__module__
         self.hash: str | None = None
         self.used_global_vals: dict[tuple[str, int], tuple[Any, dict[str, Any]]] = {}
-        self._used_by: dict[
-            tuple[str, int], JITCallable
-        ] = {}  # the called function that brought it
+        # The called function that brought it.
+        self._used_by: dict[tuple[str, int], JITCallable] = {}
         functools.update_wrapper(self, fn, updated=())
         self.__globals__: dict[str, Any] = fn.__globals__  # type: ignore[attr-defined]
         if not lazy:

@@ -274,9 +274,8 @@ class _Checker:
         }  # fmt: skip
 
     def block(self, block: Block) -> None:
-        calls: dict[
-            Loc, list[Op]
-        ] = {}  # of libdevice, by their place, as long as their code goes on
+        # Of libdevice, by their place, as long as their code goes on.
+        calls: dict[Loc, list[Op]] = {}
         for op in list(block):
             site = _called_at(op)
             if site is not None:

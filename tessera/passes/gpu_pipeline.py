@@ -33,33 +33,29 @@ def gpu_passes(facts: GpuFacts, pointer_maps: bool = True, persistent: bool = Tr
     return [
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
         widen_float8,
-        *(
-            [promote.bind(facts=facts)] if pointer_maps else []
-        ),  # makes what the next passes look at
+        # Makes what the next passes look at.
+        *([promote.bind(facts=facts)] if pointer_maps else []),
         *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
         join_loads,  # while it is seen what depends on the block
         keep_whole.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
-        accelerate.bind(
-            facts=facts
-        ),  # reads the orders that coalescing found; fixes the layouts of dots
+        # Reads the orders that coalescing found; fixes the layouts of dots.
+        accelerate.bind(facts=facts),
         assign_layouts.bind(facts=facts),  # now that all fixed layouts are known
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
         prefetch.bind(facts=facts),  # needs layouts, too: a thread copies what it would load
         rotate.bind(facts=facts),  # needs to know what is read back from shared memory
         specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
-        pipeline.bind(
-            facts=facts
-        ),  # needs layouts: only whole vectors may be copied asynchronously
+        # Needs layouts: only whole vectors may be copied asynchronously.
+        pipeline.bind(facts=facts),
         split_loops,  # now that what an iteration hands on is carried
         canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
         cse,  # slices that several loads of a loop share
         licm,
         overlap_products,  # after the last pass that moves ops
-        allocate_shared.bind(
-            facts=facts
-        ),  # after the last pass that makes, moves or drops conversions
+        # After the last pass that makes, moves or drops conversions.
+        allocate_shared.bind(facts=facts),
         number_tensor_maps,  # now that the copies are what they will be
         barriers,  # needs the bytes that buffers share
     ]

@@ -78,9 +78,8 @@ class Assignment:
         self.costs: dict[tuple[Value, LinearLayout], float] = {}
         self.ready: list[Group] = []
         self.conversions: list[Op] = []
-        self.markers: list[
-            Op
-        ] = []  # flexible ops: copies in layouts stand before them, they go in the end
+        # Flexible ops: copies in layouts stand before them, they go in the end.
+        self.markers: list[Op] = []
         self.made: dict[Value, LinearLayout] = {}  # of flexible values: where the first copy is
         self.late: list[Op] = []  # ops without results that take their operands anywhere
 

@@ -44,6 +44,7 @@ from tessera.ops import (
 from tessera.passes.fold import constant_of
 from tessera.passes.layout_rules import VIEWS
 
+# No product moves above.
 LIMITS = (
     AsyncWaitOp,
     BarrierOp,
@@ -53,7 +54,7 @@ LIMITS = (
     IfOp,
     CallOp,
     ByteBarrierWaitOp,
-)  # no product moves above
+)
 HOISTED_WORDS = (
     208  # registers of all results of a block beyond which its products stay where they are
 )

@@ -19,9 +19,8 @@ from tessera.runtime.torch_layout import Layout, find_layout, tells_the_truth
 
 METH_NOARGS = 0x04
 MOST_TYPES = 64
-_ELEMENTS: dict[
-    Any, dtype
-] = {}  # element type as an array library gives it → ours, which lives for ever
+# Element type as an array library gives it → ours, which lives for ever.
+_ELEMENTS: dict[Any, dtype] = {}
 
 
 def words(*values: int) -> Any:

@@ -12,9 +12,8 @@ from typing import Any
 
 from tessera.runtime import cuda
 
-L2_BYTES = (
-    256 * 1024 * 1024
-)  # written before each timed call on a GPU, so that no call finds its data in L2
+# Written before each timed call on a GPU, so that no call finds its data in L2.
+L2_BYTES = 256 * 1024 * 1024
 RETURN_MODES = ("min", "max", "mean", "median", "all")
 
 

@@ -30,12 +30,13 @@ from tessera.ir import Module, print_module
 
 START = "from tessera.runtime.compile_workers import main; main()"
 ROOT = str(Path(__file__).resolve().parents[2])
+# Of environment variables that a compilation may read.
 PREFIXES = (
     "TESSERA_",
     "TRITON_",
     "CUDA_",
     "PATH",
-)  # of environment variables that a compilation may read
+)
 Products = tuple[dict[str, Any], dict[str, Any]]
 
 
@@ -95,9 +96,8 @@ class CompileWorkers(Executor):
         self.threads = ThreadPoolExecutor(count, thread_name_prefix="tessera-compile")
         self.shared_limits = shared_limits or {}
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
-        self._front_end = (
-            threading.Lock()
-        )  # captures and cache keys are computed once, not by each thread
+        # Captures and cache keys are computed once, not by each thread.
+        self._front_end = threading.Lock()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         return self.threads.submit(fn, *args, **kwargs)

@@ -75,9 +75,8 @@ TAGS = {
     "C_INT": 64, "C_FLOAT": 65, "C_OBJECT": 66,  # compile-time: by value, by bits, by identity
     "TUPLE": 68,  # + 256 * length
 }  # fmt: skip
-DEFAULT, CONSTANT, FIXED, UNALIGNED, POINTER_MODE, KEYED, UNKEYED = range(
-    7
-)  # low byte of a mode; next byte: kind
+# Low byte of a mode; next byte: kind.
+DEFAULT, CONSTANT, FIXED, UNALIGNED, POINTER_MODE, KEYED, UNKEYED = range(7)
 
 TEXT = r"""
 declare i64 @PyLong_AsLongLongAndOverflow(ptr, ptr)

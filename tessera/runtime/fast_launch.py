@@ -302,9 +302,8 @@ class FastPath:
             array_types().context[0] = start.context  # the next key will tell the context
             return False
         on_device = 2 if found[0] & 255 == DEVICE_PLACE else 0
-        tags = found[
-            2 : 2 + 2 * units : 2
-        ]  # behind them: options, whose words may look like any tag
+        # Behind them: options, whose words may look like any tag.
+        tags = found[2 : 2 + 2 * units : 2]
         arrays = [t & 2 for t in tags if t & TAGS["ARRAY"] and t & 0xFF < TAGS["C_INT"]]
         # Arrays elsewhere than the kernel runs need the checks of the Python path.
         return all(d == 2 * start.cuda == on_device for d in arrays)

@@ -12,10 +12,11 @@ from tessera.errors import HostOnly, NotAFunction
 from tessera.language.by_name import ByName
 from tessera.runtime.tensors import MockTensor
 
+# The function under a decorator, which Python pickles by name, has none.
 UNPICKLED = (
     "base_fn",
     "__wrapped__",
-)  # the function under a decorator, which Python pickles by name, has none
+)
 
 
 class KernelInterface(ByName):

@@ -60,11 +60,12 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Debugging": ("device_print", "device_assert", "static_print", "static_assert"),
     "Functions of elements": ("map_elementwise", "inline_asm_elementwise"),
 }  # fmt: skip
+# They print, or need a GPU.
 WITHOUT_EXAMPLE = (
     "device_print",
     "static_print",
     "inline_asm_elementwise",
-)  # they print, or need a GPU
+)
 
 _KERNEL = """\
 import tessera

@@ -22,9 +22,8 @@ from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import LoadOp, ProgramIdOp, ReduceOp
 
 LINE = 64
-NEAR = (
-    8 << 10
-)  # bytes of a row up to which the next one is fetched into the first cache, else into the second
+# Bytes of a row up to which the next one is fetched into the first cache, else into the second.
+NEAR = 8 << 10
 
 
 @dataclass(slots=True)

@@ -37,6 +37,7 @@ from tessera.ops import (
     StoreOp,
 )
 
+# Imported for the lowerings that they register.
 _REGISTERED = (
     checks,
     control,
@@ -46,7 +47,7 @@ _REGISTERED = (
     host,
     reduce,
     whole,
-)  # imported for the lowerings that they register
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,9 +46,8 @@ def libm(x: Lanes, function: str, t: dtype, *operands: str) -> str:
     return x.em.op(f"call {ty} @{name}({', '.join(f'{ty} {o}' for o in operands)})")
 
 
-Near = Callable[
-    [Lanes, list[str]], tuple[str, str]
-]  # arguments → result, i1s where it does not hold
+# Arguments → result, i1s where it does not hold.
+Near = Callable[[Lanes, list[str]], tuple[str, str]]
 
 
 def guarded(x: Lanes, function: str, t: dtype, operands: list[str], near: Near) -> str:

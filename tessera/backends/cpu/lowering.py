@@ -34,9 +34,8 @@ Root = Callable[["Lowering", Any], None]
 EVALUATORS: dict[type[Op], Evaluator] = {}
 ROOTS: dict[type[Op], Root] = {}
 
-STACK_LIMIT = (
-    640 << 10
-)  # bytes of buffers on the stack; what comes after goes to the thread's scratch memory
+# Bytes of buffers on the stack; what comes after goes to the thread's scratch memory.
+STACK_LIMIT = 640 << 10
 SMALL = 1 << 10  # bytes: smaller buffers are never reused, so that they can become registers
 
 
@@ -134,9 +133,8 @@ class Lowering:
         self.side: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
         self.filled: set[Value] = set()  # of those in `side`
         self.narrowed: dict[Value, Value] = {}  # whose elements in `side` follow from this one's
-        self.uniform: dict[
-            Value, Buffer
-        ] = {}  # index tiles for single elements: vectors keep the affine form
+        # Index tiles for single elements: vectors keep the affine form.
+        self.uniform: dict[Value, Buffer] = {}
         self.assumed: set[Value] = set()  # masks known to be true at `here`
         self.inside: Val | None = None  # lanes of the tile, in vectors that reach past its part
         self.here: Point | None = None  # the point of the loop body being emitted
@@ -150,9 +148,8 @@ class Lowering:
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
         self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
-        self.packs: dict[
-            Op, Callable[[], None]
-        ] = {}  # dots of which only the operands are packed now
+        # Dots of which only the operands are packed now.
+        self.packs: dict[Op, Callable[[], None]] = {}
         self.strips: dict[Op, Any] = {}  # stores that compute a product while they walk over it
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}

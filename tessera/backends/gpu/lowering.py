@@ -66,9 +66,8 @@ class FunctionLowering:
         # Whether blocks run several programs; the launch's grid is then a parameter.
         self.persistent = bool(self.kernel and module.attrs.get("persistent"))
         self.lines = FunctionLines(text.lines, func.name) if text.lines is not None else None
-        self.at_end: dict[
-            str, Callable[[], None]
-        ] = {}  # what the program does before it ends, by name
+        # What the program does before it ends, by name.
+        self.at_end: dict[str, Callable[[], None]] = {}
 
     # --- values ------------------------------------------------------------------------------------------
     def get(self, v: Value) -> list[str]:

@@ -112,9 +112,8 @@ def _log1p32(m: Maths, x: str) -> str:
     root, four = 0x3F3504F3, 0x40800000
     total = m.add(x, m.const(1.0))
     e = m.iop("ashr", m.iop("sub", m.bits(total), root), 23)
-    scale = m.mul(
-        m.from_bits(m.iop("sub", four, m.iop("shl", e, 23))), m.const(0.25)
-    )  # subnormal for e > 126
+    # Subnormal for e > 126.
+    scale = m.mul(m.from_bits(m.iop("sub", four, m.iop("shl", e, 23))), m.const(0.25))
     f = m.fma(x, scale, m.sub(scale, m.const(1.0)))
     square, e = m.mul(f, f), m.to_float(e)
     tail = m.fma(m.const(-0.5), square, m.mul(m.mul(square, f), m.horner(tables.LOG, f)))

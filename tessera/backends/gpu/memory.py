@@ -72,9 +72,8 @@ def _load(fl: FunctionLowering, op: memory.LoadOp) -> None:
     shape = word_shape(elem, vec)
     access = Access(shape.bits, shape.count, op.cache, op.eviction, op.volatile)
     result = [""] * count
-    loaded: dict[
-        tuple[str, ...], list[str]
-    ] = {}  # registers that read one place, as rows' indices do, read it once
+    # Registers that read one place, as rows' indices do, read it once.
+    loaded: dict[tuple[str, ...], list[str]] = {}
     for i in groups(layout, count, vec):
         key = (pointers[i], masks[i], *others[i : i + vec])
         if key in loaded and not op.volatile:

@@ -81,20 +81,17 @@ class Writer:
         self.lines: list[str] = []
         self.count = 0
         self.block = "entry"
-        self.prologue: list[
-            str
-        ] = []  # values of the thread index alone; stands first in the function
+        # Values of the thread index alone; stands first in the function.
+        self.prologue: list[str] = []
         self._hoisted: dict[str, str] = {}
         self._of_thread: set[str] = set()  # the names of those values
         self._numbered: dict[str, str] = {}
         self._trail: list[list[str]] = [[]]
-        self.offsets: dict[
-            str, tuple[str, int]
-        ] = {}  # value -> (base, constant): ints and pointers
+        # Value -> (base, constant): ints and pointers.
+        self.offsets: dict[str, tuple[str, int]] = {}
         self.halves: dict[tuple[str, str], str] = {}  # elements of a 2-vector -> the vector
-        self.words: dict[
-            tuple[str, ...], str
-        ] = {}  # narrow elements that were unpacked -> their word
+        # Narrow elements that were unpacked -> their word.
+        self.words: dict[tuple[str, ...], str] = {}
         self.parts: dict[str, tuple[str, int]] = {}  # a byte of a word -> (4-vector, its number)
 
     # --- instructions ---------------------------------------------------------------------------------
