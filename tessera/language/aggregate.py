@@ -12,6 +12,7 @@ from tessera.language.captures import fingerprint
 from tessera.language.source_text import SourceText
 from tessera.language.values import BoundMethod, class_of, constexpr, is_runtime, unwrap, wrap
 
+PLAIN = frozenset((bool, float, int, str, type(None)))
 FIELDS = "__aggregate_fields__"
 
 
@@ -40,6 +41,10 @@ class ConstexprFunction(ByName):
         return self if instance is None else BoundMethod(instance, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs and PLAIN.issuperset(
+            map(type, args)
+        ):  # grids are computed so, at each launch
+            return self.fn(*args)
         values = [unwrap(a) for a in args]
         return unwrap(self.fn(*values, **{k: unwrap(v) for k, v in kwargs.items()}))
 

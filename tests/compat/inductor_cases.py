@@ -21,6 +21,9 @@ from torch._dynamo.testing import CompileCounter
 from torch._higher_order_ops import triton_kernel_wrap
 from torch._inductor.utils import run_and_get_code
 from torch.library import triton_op, wrap_triton
+from triton import cdiv
+from triton.language import arange, load, store
+from triton.language.extra.libdevice import tanh
 import report
 # isort: on
 
@@ -199,6 +202,39 @@ def case_heuristics_kernel() -> None:
 
     same(even, torch.randn(1000))
     same(even, torch.randn(1024))
+
+
+FACTOR = tl.constexpr(3)
+
+
+@triton.constexpr_function
+def plus_three(x):
+    return x + 3
+
+
+@triton.jit
+def times_factor(x):
+    return x * FACTOR
+
+
+@triton.jit
+def names_kernel(a, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + arange(0, BLOCK)
+    x = times_factor(load(a + i, i < n).to(tl.float32))
+    store(out + i, tanh(x) + plus_three(BLOCK) + cdiv(BLOCK, 3), i < n)
+
+
+def case_names_that_a_kernel_uses() -> None:
+    """Inductor writes what a user's kernel names into its own program: by import, by value or by source."""
+
+    def named(a: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(a)
+        names_kernel[(triton.cdiv(a.numel(), 64),)](a, out, a.numel(), BLOCK=64)
+        return out + 1
+
+    a = torch.randn(100)
+    torch.testing.assert_close(named(a), (a * 3).tanh() + 64 + 3 + 22 + 1)
+    same(named, a)
 
 
 def case_in_place_kernel() -> None:

@@ -5,6 +5,7 @@ import tessera.compat  # what this process starts finds this package too
 from tessera import *
 from tessera import __all__ as _names
 from tessera.compat.absent import absent
+from tessera.compat.adopt import adopt
 from tessera.compat.install import TRITON_VERSION
 from tessera.errors import Spelling
 from tessera.runtime.allocation import set_allocator
@@ -33,3 +34,4 @@ __all__ = [
     "set_allocator", "testing", "tools",
 ]  # fmt: skip
 __getattr__ = absent(__name__)
+adopt(__name__, "cdiv", "next_power_of_2")

@@ -5,6 +5,7 @@ from importlib import import_module as _module
 
 from tessera import language as _language
 from tessera.compat.absent import absent
+from tessera.compat.adopt import adopt
 from tessera.language import *
 from tessera.language import __all__ as _names
 
@@ -20,3 +21,4 @@ str_to_ty = core.str_to_ty
 
 __all__ = [*_names, "semantic", "str_to_ty"]
 __getattr__ = absent(__name__, _language)
+adopt(__name__)

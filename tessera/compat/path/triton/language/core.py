@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.compat.absent import absent
+from tessera.compat.adopt import adopt
 from tessera.dtypes import int1, int8, int16, int32, int64, uint8, uint16, uint32, uint64
 from tessera.language import core as _core
 from tessera.language.core import *
@@ -34,3 +35,4 @@ def _unwrap_if_constexpr(x: Any) -> Any:
 
 
 __getattr__ = absent(__name__, _core)
+adopt(__name__)

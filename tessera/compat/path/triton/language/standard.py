@@ -2,6 +2,7 @@
 
 # pyright: basic
 from tessera.compat.absent import absent
+from tessera.compat.adopt import adopt
 from tessera.language import interleave, ravel, zeros, zeros_like
 from tessera.language import standard as _standard
 from tessera.language.standard import *
@@ -20,3 +21,4 @@ from tessera.language.standard import _xor as _xor_combine
 from tessera.language.standard import log2_of as _log2
 
 __getattr__ = absent(__name__, _standard)
+adopt(__name__)
