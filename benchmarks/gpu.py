@@ -165,26 +165,28 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def in_turn(calls: dict[str, Callable[[], Any]], rep: float) -> dict[str, float]:
-    """Median ms of each call; in each round one call of each. About `rep` ms for each, five rounds at least."""
+    """Median ms of each call. In each round one call of each, another one first every time. About `rep` ms for each,
+    five rounds at least."""
     flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
     times: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         call()
-    spent, rounds = 0.0, 0
+    spent, rounds, order = 0.0, 0, list(calls)
     while rounds < 5 or (spent < rep * len(calls) and rounds < 1000):
         marks = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            for _ in calls
+            for _ in order
         ]
-        for call, (start, end) in zip(calls.values(), marks, strict=True):
+        for name, (start, end) in zip(order, marks, strict=True):
             flush.zero_()
             start.record()
-            call()
+            calls[name]()
             end.record()
         torch.cuda.synchronize()
-        for name, (start, end) in zip(calls, marks, strict=True):
+        for name, (start, end) in zip(order, marks, strict=True):
             times[name].append(start.elapsed_time(end))
             spent += times[name][-1]
+        order = [*order[1:], order[0]]
         rounds += 1
     return {name: sorted(found)[len(found) // 2] for name, found in times.items()}
 

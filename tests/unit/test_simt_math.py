@@ -139,3 +139,39 @@ def test_powers_in_fp32(seed):
     with mpmath.workprec(120):
         want = [mpmath.mpf(float(a)) ** mpmath.mpf(float(b)) for a, b in zip(x, y)]
         assert worst(out, want) <= 1.1
+
+
+@tessera.jit
+def divide_kernel(x, y, out, ROWS: tl.constexpr, N: tl.constexpr):
+    i, j = tl.arange(0, ROWS), tl.arange(0, N)
+    at = i[:, None] * N + j[None, :]
+    tl.store(out + at, tl.load(x + at) / tl.load(y + i)[:, None])
+
+
+def test_a_shared_divisor_has_one_reciprocal():
+    """Quotients are those of a division of each element, to the bits of its approximation; also where the reciprocal
+    alone would leave the range."""
+    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "ROWS": C, "N": C}
+    found = Compiled(divide_kernel, signature, {"ROWS": 32, "N": SIZE}, num_warps=4)
+    assert found.count(r"div\.full") == 0
+    assert 0 < found.count(r"rcp\.approx") <= 32
+    x = np.tile(inputs("f4"), (32, 1))
+    extremes = [1, -3, 7e-39, 1e-45, 1.1e-38, 2e38, -3e38, 9e37, 0, -0.0, *EDGES[4:9]]
+    y = np.array([*extremes, *range(5, 22)], "f4")
+    out = np.zeros_like(x)
+    with np.errstate(all="ignore"):
+        found.run(x, y, out)
+        want = x / y[:, None]
+    np.testing.assert_allclose(out, want, rtol=2.5e-7, atol=3e-45)
+
+
+def test_a_divisor_of_its_own_is_divided_by():
+    signature = {"x": "*fp32", "y": "*fp32", "out": "*fp32", "F": C, "N": C}
+    found = Compiled(apply2_kernel, signature, {"F": quotient, "N": SIZE})
+    assert found.count(r"div\.full") == found.count(r"ld\.global\.v4\.b32") * 2 > 0
+    assert found.count(r"rcp\.approx") == 0
+
+
+@tessera.jit
+def quotient(x, y):
+    return x / y

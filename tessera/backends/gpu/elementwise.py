@@ -63,6 +63,7 @@ def _const(fl: FunctionLowering, op: arith.ConstOp) -> None:
 # --- integers and floats --------------------------------------------------------------------------------------
 FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
 PAIRED = (float16, bfloat16)
+SHARED_DIVISOR = 4  # elements for each divisor, from which on its reciprocal is taken once
 
 
 @lowers(arith.AddOp, arith.SubOp, arith.MulOp)
@@ -113,7 +114,10 @@ def _paired(fl: FunctionLowering, op: Any, elem: Any) -> None:
 @lowers(arith.DivOp)
 def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
     # Not cheap, and what follows from equal quotients is then computed once as well.
-    map_registers(fl, op, _div, _constant_bits(fl, op.result))
+    divisors, count = fl.get(op.rhs), max(len(fl.get(op.lhs)), len(fl.get(op.rhs)))
+    fast = elem_of(op.lhs.type) in (float16, bfloat16, float32) and not op.exact
+    shared = fast and count >= SHARED_DIVISOR * len(set(divisors)) and not is_number(divisors[0])
+    map_registers(fl, op, _div_by_few if shared else _div, _constant_bits(fl, op.result))
 
 
 def _div(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
@@ -127,6 +131,23 @@ def _div(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
     wide = [widen(fl, elem, x) for x in (a, b)]
     fast = fl.target.math(w, "div", "float", wide) or w.pure(f"fdiv float {wide[0]}, {wide[1]}")
     return narrow(fl, elem, fast)
+
+
+def _div_by_few(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
+    """As the fast division of all floats computes it, but what depends on the divisor alone is computed once: its
+    reciprocal, and the power of two that keeps both in range."""
+    w = fl.w
+    a, b = (widen(fl, elem, x) for x in (a, b))
+    size = w.call("float", "llvm.fabs.f32", [f"float {b}"])
+    quarter, grown, one = (literal(float32, x) for x in (0.25, 2.0**24, 1.0))
+    tiny = w.pure(f"fcmp olt float {size}, {literal(float32, 2.0**-126)}")
+    huge = w.pure(f"fcmp ogt float {size}, {literal(float32, 2.0**126)}")
+    scale = w.pure(f"select i1 {tiny}, float {grown}, float {one}")
+    scale = w.pure(f"select i1 {huge}, float {quarter}, float {scale}")
+    scaled = w.pure(f"fmul float {b}, {scale}")
+    inverse = fl.target.math(w, "rcp", "float", [scaled]) or w.pure(f"fdiv float {one}, {scaled}")
+    scaled = w.pure(f"fmul float {a}, {scale}")
+    return narrow(fl, elem, w.pure(f"fmul float {scaled}, {inverse}"))
 
 
 def widen(fl: FunctionLowering, elem: Any, x: str) -> str:
