@@ -2,10 +2,11 @@
 
     python benchmarks/gpu.py [--only softmax,matmul] [--rep MS]
 
-Times are medians in ms of single calls with a cold L2, a call of each program after the other, so that all meet the
-same clock rates. The last columns compare tessera with Triton's time and with torch's. The cold L2 is full of lines to
-be written back, which costs up to 12 us: kernels that only read look slower by that, copies do not, as they leave
-lines of their own behind.
+Times are medians in ms of single calls with a cold L2. In each round every program is called once, so that all meet the
+same clock rates, in another order each time: with a fixed one, every second launch whose parameters have more than 200
+bytes took 0.8 us longer, so that the same call took 7.2 or 8.1 us by its place. The last columns compare tessera with
+Triton's time and with torch's. The cold L2 is full of lines to be written back, which costs up to 12 us: kernels that
+only read look slower by that, copies do not, as they leave lines of their own behind.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.util
+import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -165,18 +167,21 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
 
 
 def in_turn(calls: dict[str, Callable[[], Any]], rep: float) -> dict[str, float]:
-    """Median ms of each call. In each round one call of each, another one first every time. About `rep` ms for each,
-    five rounds at least."""
+    """Median ms of each call; in each round one call of each, in any order. About `rep` ms for each, five rounds at
+    least. The GPU is busy before a round's first call, so that none is timed waiting for the host."""
     flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
     times: dict[str, list[float]] = {name: [] for name in calls}
+    shuffled = random.Random(0)
     for call in calls.values():
         call()
-    spent, rounds, order = 0.0, 0, list(calls)
+    spent, rounds = 0.0, 0
     while rounds < 5 or (spent < rep * len(calls) and rounds < 1000):
+        order = shuffled.sample(list(calls), len(calls))
         marks = [
             (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
             for _ in order
         ]
+        flush.zero_()
         for name, (start, end) in zip(order, marks, strict=True):
             flush.zero_()
             start.record()
@@ -186,7 +191,6 @@ def in_turn(calls: dict[str, Callable[[], Any]], rep: float) -> dict[str, float]
         for name, (start, end) in zip(order, marks, strict=True):
             times[name].append(start.elapsed_time(end))
             spent += times[name][-1]
-        order = [*order[1:], order[0]]
         rounds += 1
     return {name: sorted(found)[len(found) // 2] for name, found in times.items()}
 
