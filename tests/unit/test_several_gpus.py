@@ -165,7 +165,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
         return native
 
-    monkeypatch.setattr(sys.modules["tessera.runtime.driver"], "make_launcher", make_launcher)
+    monkeypatch.setattr(sys.modules["tessera.runtime.cuda_driver"], "make_launcher", make_launcher)
     with knobs.scope():
         knobs.cache.dir = str(tmp_path)
         yield library, CudaDriver(), launches
