@@ -277,6 +277,13 @@ class IntegerOverflow(InterpreterError):
     help = "cast an operand to a wider type with `.to(...)`"
 
 
+class ProgramRace(InterpreterError):
+    """Two programs of a checked launch access an element, and one of them changes it."""
+
+    code = "race"
+    help = "programs run in any order: store elements of a program's own, use `tl.atomic_add`, or launch twice"
+
+
 class DeviceAssertionError(TesseraError, AssertionError):
     code = "device-assert"
 

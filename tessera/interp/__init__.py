@@ -17,6 +17,7 @@ from tessera.interp import arith, effects, teams, tile
 from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
 from tessera.interp.memory import Memory
 from tessera.interp.numerics import settle
+from tessera.interp.races import Races, may_race
 from tessera.interp.reports import failure, from_words
 from tessera.ir import Module
 from tessera.ops.memory import UNKNOWN_EXTENT
@@ -70,7 +71,8 @@ def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
     memory = Memory()
     values: list[Any] = []
     formals = kernel.body.args
-    if len(formals) > len(args):  # a checked build
+    checked = len(formals) > len(args)
+    if checked:
         args = [*args, *extents_of([a.type.short for a in formals[: len(args)]], args)]
     for formal, x in zip(formals, args, strict=True):
         if not isinstance(formal.type, pointer_type):
@@ -84,6 +86,8 @@ def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
         memory.open |= isinstance(formal.type.element_ty, pointer_type)
         values.append(np.asarray(address_of(x), np.int64))
     memory.open |= any(_makes_pointers(op) for op in module.walk())
+    if checked and not memory.open and may_race(module):
+        memory.races = Races(memory.extents)
     gx, gy, gz = (*grid, 1, 1, 1)[:3]
     machine = Machine(module, memory, (gx, gy, gz))
     with np.errstate(all="ignore"):

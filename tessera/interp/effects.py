@@ -23,6 +23,7 @@ from tessera.ops import gpu, memory, special
 @evaluate(memory.LoadOp)
 def load_(m: Machine, op: memory.LoadOp, ptr: Any, *_: Any) -> Any:
     elem = elem_of(op.ptr.type).element_ty
+    m.at(op)
     return np.asarray(
         m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other")), carrier(elem)
     )
@@ -30,6 +31,7 @@ def load_(m: Machine, op: memory.LoadOp, ptr: Any, *_: Any) -> Any:
 
 @evaluate(memory.StoreOp)
 def store_(m: Machine, op: memory.StoreOp, ptr: Any, value: Any, *_: Any) -> Any:
+    m.at(op)
     m.memory.store(ptr, value, elem_of(op.ptr.type).element_ty, m.optional(op, "mask"))
     return ()
 

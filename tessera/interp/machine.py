@@ -114,6 +114,11 @@ class Machine:
             error.note(f"program ({', '.join(map(str, self.program))})")
         return error
 
+    def at(self, op: Op) -> None:
+        """Tell the memory who accesses it next, and where."""
+        if self.memory.races is not None:
+            self.memory.races.here = (self.program, op.loc)
+
     def optional(self, op: Op, field_name: str) -> Any:
         """Value of an optional operand, None when absent."""
         v = getattr(op, field_name)

@@ -33,7 +33,12 @@ from tests.errors import (
     test_control_flow_and_syntax,
     test_names_and_types,
     test_operations,
+    test_races,
 )
+
+KERNELS: tuple[Any, ...] = (
+    test_checked_launches, test_control_flow_and_syntax, test_names_and_types, test_races
+)  # fmt: skip
 
 CASES: list[Any] = []
 Trigger = Callable[[pytest.MonkeyPatch, Path], Any]
@@ -424,7 +429,7 @@ ABSTRACT = {errors.TesseraError}
 def test_every_class_has_a_text():
     """The kernel errors' texts stand in the modules beside this one."""
     covered = {param.values[0] for param in CASES}
-    for module in (test_checked_launches, test_control_flow_and_syntax, test_names_and_types):
+    for module in KERNELS:
         covered |= {param.values[0] for param in module.CASES}
     codes = "".join(test_operations.TEXTS.values())
     missing = [

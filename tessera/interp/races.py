@@ -1,0 +1,106 @@
+"""Races between programs, in checked launches of the interpreter.
+
+Programs of a launch run in any order, at the same time: what one stores another may neither read nor store. The
+interpreter runs them one after another, and remembers of each element who read it first and who stored it last:
+
+    total = tl.load(out)         program (1, 0, 0) reads what program (0, 0, 0) has changed: a race
+    tl.store(out, total + s)
+
+A store of the value that is there already disturbs nobody. Kernels with atomics, volatile loads or raw pointers order
+their accesses themselves, in ways that are not followed: they are not looked at.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tessera.errors import Loc, ProgramRace
+from tessera.ir import Module
+from tessera.ops import memory
+
+Program = tuple[int, int, int]
+_ORDERED = (memory.AtomicRmwOp, memory.AtomicCasOp, memory.DescriptorStoreOp)
+
+
+def may_race(module: Module) -> bool:
+    """Whether nothing in a checked build orders the accesses of its programs."""
+    return not any(
+        isinstance(op, _ORDERED) or (isinstance(op, memory.LoadOp) and op.volatile)
+        for op in module.walk()
+    )
+
+
+@dataclass(slots=True)
+class _Shadow:
+    """For each byte of a storage events, counted from 1: its first read, its last store, its last change."""
+
+    name: str
+    read: np.ndarray
+    written: np.ndarray
+    changed: np.ndarray
+
+
+@dataclass(slots=True)
+class Races:
+    """`extents`: argument names → (first address, end address). `here`: where the next access is made, and by whom."""
+
+    extents: Mapping[str, tuple[int, int]]
+    here: tuple[Program, Loc | None] = ((0, 0, 0), None)
+    events: list[tuple[Program, Loc | None]] = field(default_factory=list)
+    shadows: dict[tuple[int, int], _Shadow] = field(default_factory=dict)
+
+    def load(self, address: np.ndarray, width: int) -> None:
+        """Addresses that this program reads."""
+        for shadow, at, _ in self._places(address):
+            self._refuse(shadow, at, shadow.changed, width, "reads", "has stored")
+            new = at[shadow.read[at] == 0]
+            shadow.read[new] = self._event()
+
+    def store(self, address: np.ndarray, width: int, changes: np.ndarray) -> None:
+        """Addresses that this program writes; `changes`: whether another value stood there."""
+        for shadow, at, which in self._places(address):
+            new = at[changes.reshape(-1)[which]]
+            self._refuse(shadow, new, shadow.read, width, "stores", "has read")
+            self._refuse(shadow, new, shadow.written, width, "stores", "has stored")
+            shadow.written[at] = shadow.changed[new] = event = self._event()
+            shadow.changed[at[shadow.changed[at] > 0]] = event  # the program's own now, too
+
+    def _places(self, address: np.ndarray) -> list[tuple[_Shadow, np.ndarray, np.ndarray]]:
+        """The storages that are accessed, offsets in each, and the elements that these belong to."""
+        flat = np.asarray(address, np.int64).reshape(-1)
+        found: dict[tuple[int, int], tuple[_Shadow, np.ndarray, np.ndarray]] = {}
+        for name, (low, high) in self.extents.items():
+            which = np.flatnonzero((flat >= low) & (flat < high))
+            if not which.size or (low, high) in found:
+                continue
+            shadow = self.shadows.get((low, high))
+            if shadow is None:
+                shadow = _Shadow(name, *np.zeros((3, high - low), np.int32))
+                self.shadows[low, high] = shadow
+            found[low, high] = shadow, flat[which] - low, which
+        return list(found.values())
+
+    def _event(self) -> int:
+        if not self.events or self.events[-1] != self.here:
+            self.events.append(self.here)
+        return len(self.events)
+
+    def _refuse(
+        self, shadow: _Shadow, at: np.ndarray, seen: np.ndarray, width: int, does: str, did: str
+    ) -> None:
+        """Raise for the first place that another program has accessed."""
+        program, here = self.here
+        for event in np.unique(seen[at]):
+            if not event or self.events[event - 1][0] == program:
+                continue
+            other, loc = self.events[event - 1]
+            element = int(at[np.argmax(seen[at] == event)]) // width
+            error = ProgramRace(
+                f"program {program} {does} element {element} of `{shadow.name}`, which program {other} {did}",
+                loc=here,
+            )
+            raise error if loc is None else error.note(f"the other access is at {loc.short()}")
