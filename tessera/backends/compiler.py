@@ -77,6 +77,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and not hasattr(value, "__index__"):
                 raise InvalidOption(f"{name} must be an integer, got {value!r}")
+        if not isinstance(cast("object", self.ptx_options), str | None):
+            raise InvalidOption(f"ptx_options must be a text, got {self.ptx_options!r}")
         if not is_power_of_two(self.num_warps):
             raise InvalidOption(
                 "num_warps must be a power of 2", help=f"got num_warps={self.num_warps}"
@@ -89,8 +91,9 @@ class Options:
             raise InvalidOption(f'debug must be a bool or "check", got {self.debug!r}')
         if self.index_bits not in (32, 64):
             raise InvalidOption(f"index_bits must be 32 or 64, got {self.index_bits}")
-        if self.num_stages < 0:
-            raise InvalidOption(f"num_stages must not be negative, got {self.num_stages}")
+        for name in ("num_stages", "maxnreg"):
+            if (getattr(self, name) or 0) < 0:
+                raise InvalidOption(f"{name} must not be negative, got {getattr(self, name)}")
 
 
 _FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}

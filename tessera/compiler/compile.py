@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import importlib
+import os
 import shlex
 import sys
 import tempfile
@@ -12,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from tessera.backends.compiler import Backend, GPUTarget, Options
 from tessera.backends.plugins import plugin, plugin_names
@@ -28,7 +29,14 @@ from tessera.compiler.kernel import CompiledKernel
 from tessera.compiler.source import ASTSource, IRSource, TextSource
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
-from tessera.errors import InternalError, LaunchError, OutOfResources, TesseraError
+from tessera.errors import (
+    CompilationError,
+    InternalError,
+    InvalidOption,
+    LaunchError,
+    OutOfResources,
+    TesseraError,
+)
 from tessera.ir import Module, print_module
 
 # By name; those given as "module:class" are imported when a kernel is first compiled for them.
@@ -51,6 +59,10 @@ class Store(Protocol):
 
 def make_backend(target: GPUTarget) -> Backend:
     """The back end for a target. LaunchError when there is none."""
+    if not isinstance(cast("object", target), GPUTarget):
+        raise InvalidOption(
+            f"a target must be a GPUTarget, got {target!r}", help='write GPUTarget("cuda", 90, 32)'
+        )
     for name, cls in BACKENDS.items():
         if isinstance(cls, str):
             if target.backend != name:
@@ -109,7 +121,12 @@ def compile(
     (src, backend, options, key) → (products by stage, metadata).
     """
     if not isinstance(src, (ASTSource, IRSource, TextSource)):
-        src = IRSource(str(src))
+        if not isinstance(src, (str, os.PathLike)):
+            raise CompilationError(
+                f"what is compiled must be an ASTSource or the path of an IR file, got {src!r}",
+                help="write ASTSource(kernel, signature, constexprs)",
+            )
+        src = IRSource(os.fspath(cast("str", src)))
     backend = make_backend(target)
     parsed = backend.parse_options(options or {})
     key = get_cache_key(src, backend, parsed, toolchain)

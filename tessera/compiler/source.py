@@ -41,6 +41,12 @@ class ASTSource:
         for name in names:
             if not isinstance(name, str):
                 raise TypeError("Signature keys must be string")
+            if name not in fn.arg_names:
+                shown = ", ".join(fn.arg_names)
+                raise CompilationError(
+                    f"the signature's {name} is no parameter of {fn.__name__}",
+                    help=f"the parameters are {shown}",
+                )
         self.fn = fn
         self.constants = {_path(fn, k): v for k, v in (constexprs or {}).items()}
         self.signature: dict[str, Any] = {}
@@ -60,7 +66,7 @@ class ASTSource:
         names = self.fn.arg_names
         constants = {names[k[0]]: v for k, v in self.constants.items() if len(k) == 1}
         name = make(SimpleNamespace(constants=constants, signature=self.signature))
-        if not re.fullmatch(r"[A-Za-z_]\w*", name):
+        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise CompilationError(
                 f"{name!r} is not a valid name of a kernel", help="it must match [A-Za-z_]\\w*"
             )
@@ -90,6 +96,12 @@ class ASTSource:
 
 def _path(fn: JITCallable, key: Any) -> tuple[int, ...]:
     if isinstance(key, str):
+        if key not in fn.arg_names:
+            shown = ", ".join(fn.arg_names)
+            raise CompilationError(
+                f"the constant {key} is no parameter of {fn.__name__}",
+                help=f"the parameters are {shown}",
+            )
         return (fn.arg_names.index(key),)
     return (key,) if isinstance(key, int) else tuple(key)
 

@@ -27,6 +27,7 @@ FOLDERS = (
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 1, 2, 3, 100
 INVALID_CONTEXT, INVALID_HANDLE, NOT_READY = 201, 400, 600
 LAUNCH_OUT_OF_RESOURCES, INVALID_CLUSTER_SIZE = 701, 912
+L_PRINTF_FIFO = 1  # CUlimit: bytes that `device_print` may write between two synchronisations
 DEFAULT_SHARED = 48 << 10  # a kernel that wants more dynamic shared memory has to say so
 
 # argtypes of what is used; the names carry the ABI version that current headers map to.
@@ -46,6 +47,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuCtxSetCurrent": (c_void_p,),
     "cuCtxGetDevice": (POINTER(c_int),),
     "cuCtxSynchronize": (),
+    "cuCtxSetLimit": (c_int, c_size_t),
     "cuModuleLoadData": (_Out, c_char_p),
     "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (_Out, c_void_p, c_char_p),

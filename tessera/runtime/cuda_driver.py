@@ -9,7 +9,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler.kernel import CompiledKernel
 from tessera.errors import HostPointerError, LaunchError
 from tessera.runtime import cuda
-from tessera.runtime.cuda_abi import INVALID_CONTEXT, INVALID_HANDLE, launch_config
+from tessera.runtime.cuda_abi import INVALID_CONTEXT, INVALID_HANDLE, L_PRINTF_FIFO, launch_config
 from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.driver_base import INT32_MAX, Driver, refuse_foreign
 from tessera.runtime.fast_launch import Start
@@ -67,6 +67,22 @@ class CudaDriver(Driver):
             "multiprocessor_count": p.multiprocessor_count, "sm_clock_rate": p.clock_khz,
             "mem_clock_rate": p.memory_clock_khz, "mem_bus_width": p.memory_bus_bits,
         }  # fmt: skip
+
+    def load_binary(
+        self, name: str, binary: bytes, shared: int, device: int
+    ) -> tuple[int, int, int, int, int]:
+        """Load a cubin: module, function, and of a thread registers and spilled words, of a block the most threads."""
+        loaded = self.api.load(binary, name, shared, device)
+        spills = loaded.local_bytes // 4
+        return loaded.module, loaded.function, loaded.registers, spills, loaded.max_threads
+
+    def unload_module(self, module: int) -> None:
+        self.api.unload(module)
+
+    def set_printf_fifo_size(self, size: int) -> None:
+        """Bytes that `device_print` may write between two synchronisations of the current device."""
+        self.api.bind()
+        self.api.call("cuCtxSetLimit", L_PRINTF_FIFO, size)
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
         m, device = kernel.metadata, self.get_current_device()

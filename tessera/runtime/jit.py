@@ -16,7 +16,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
-from tessera.errors import ChangedGlobal, LaunchError
+from tessera.errors import ChangedGlobal, CompilationError
 from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
 from tessera.runtime import specialization_data
@@ -163,7 +163,7 @@ class JITFunction(JITCallable, KernelInterface):
                 which = (
                     "do_not_specialize" if p.do_not_specialize else "do_not_specialize_on_alignment"
                 )
-                raise LaunchError(f"{p.name} marked as constexpr and listed in {which}")
+                raise CompilationError(f"{p.name} marked as constexpr and listed in {which}")
 
     # What tools that take kernels apart look for.
     ASTSource = ASTSource

@@ -15,7 +15,13 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, IRSource, compile, get_cache_key, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
-from tessera.errors import InternalError, LaunchError, OutOfResources
+from tessera.errors import (
+    CompilationError,
+    InternalError,
+    InvalidOption,
+    LaunchError,
+    OutOfResources,
+)
 from tessera.ir import parse_module
 from tessera.runtime.cache import DiskCache
 
@@ -121,6 +127,36 @@ def test_targets_and_options():
         compile(source(), CPU, {"num_warp": 4})
     with pytest.raises(LaunchError, match="power of 2"):
         compile(source(), CPU, {"num_warps": 6})
+    with pytest.raises(InvalidOption, match="a target must be a GPUTarget, got 'cuda:90'"):
+        make_backend("cuda:90")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"maxnreg": -1}, {"ptx_version": 70}, {"ptx_options": 3}, {"arch": 8.5}, {"arch": "nope"}, {"num_stages": -1},
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be(options: dict[str, Any]):
+    """LLVM would end the process for some of them."""
+    with pytest.raises(InvalidOption, match=next(iter(options))):
+        compile(source(), CUDA, options)
+
+
+@pytest.mark.parametrize(("capability", "isa"), [(80, "8.6"), (90, "8.6"), (120, "8.7")])
+def test_code_is_written_in_a_version_that_has_the_target(capability: int, isa: str):
+    kernel = compile(source(), GPUTarget("cuda", capability, 32))
+    assert f".version {isa}" in kernel.asm["ptx"]
+
+
+def test_what_is_compiled():
+    fn = source().fn
+    with pytest.raises(CompilationError, match="the signature's q is no parameter of"):
+        ASTSource(fn, {"q": "i32"})
+    with pytest.raises(CompilationError, match="the constant Q is no parameter of"):
+        ASTSource(fn, {}, {"Q": 1})
+    with pytest.raises(CompilationError, match="must be an ASTSource or the path of an IR file"):
+        compile(fn, CPU)
 
 
 class Store:

@@ -240,6 +240,20 @@ def test_torch_gives_device_and_stream(monkeypatch: pytest.MonkeyPatch):
     assert driver.current_stream(0) == 0
 
 
+def test_utilities_of_the_active_driver(monkeypatch: pytest.MonkeyPatch):
+    """What programs that load binaries of their own ask `driver.active.utils` for."""
+    fake = Fake()
+    monkeypatch.setattr(cuda, "driver", lambda: Driver(fake))
+    monkeypatch.setattr(cuda, "forked", lambda: False)
+    utils = CudaDriver().utils
+    assert isinstance(utils, CudaDriver)
+    assert utils.load_binary("k", b"\x7fELF", 1000, 0) == (0x30, 0x40, 168, 4, 1024)
+    utils.set_printf_fifo_size(1 << 20)
+    utils.unload_module(0x30)
+    assert ("cuCtxSetLimit", (1, 1 << 20)) in fake.calls
+    assert fake.calls[-1] == ("cuModuleUnload", (0x30,))
+
+
 @pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there may be a GPU")
 def test_not_available_here():
     cuda.driver.cache_clear()

@@ -21,7 +21,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.config import knobs
-from tessera.errors import HostPointerError, LaunchError, NotAFunction
+from tessera.errors import CompilationError, HostPointerError, LaunchError, NotAFunction
 from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.driver import CpuDriver, CudaDriver
@@ -175,7 +175,7 @@ def test_do_not_specialize():
 
 def test_constexpr_in_the_wrong_list():
     with pytest.raises(
-        LaunchError, match="CHUNK marked as constexpr and listed in do_not_specialize"
+        CompilationError, match="CHUNK marked as constexpr and listed in do_not_specialize"
     ):
         make(do_not_specialize=["CHUNK"])[(1,)](*arrays(), 20, 2.0)
 

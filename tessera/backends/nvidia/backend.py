@@ -14,10 +14,10 @@ from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
 from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, wgmma
 from tessera.backends.nvidia.emit import RESIDENT_THREADS, NvidiaTarget
-from tessera.backends.nvidia.target import facts_for
+from tessera.backends.nvidia.target import facts_for, oldest_ptx
 from tessera.config import knobs
 from tessera.dtypes import FP8, pointer_type
-from tessera.errors import LaunchError, PTXASError
+from tessera.errors import InvalidOption, LaunchError, PTXASError
 from tessera.ir import Module, Pass, PassManager
 from tessera.passes import neutral_pipeline
 from tessera.passes.clusters import spread
@@ -118,7 +118,7 @@ class NvidiaBackend(Backend):
             )  # fmt: skip
 
         def ptx(text: str, metadata: dict[str, Any]) -> str:
-            isa = options.ptx_version or min(PTX_ISA, assembler.newest_ptx(architecture(cc)))
+            isa = ptx_version(options, cc)
             built = binding.optimise(text, binding.nvptx(architecture(cc), isa), MIDDLE_END)
             found = built.to_assembly()
             if knobs.nvidia.dump_nvptx:
@@ -149,7 +149,12 @@ class NvidiaBackend(Backend):
 
     def _capability(self, options: Options) -> int:
         """That of the option `arch` ("sm90"), else of the target."""
-        return int(options.arch.removeprefix("sm").strip("_a")) if options.arch else self.capability
+        if not options.arch:
+            return self.capability
+        found = re.fullmatch(r"(?:sm_?)?(\d+)[af]?", str(options.arch))
+        if found is None:
+            raise InvalidOption(f'arch must be like "sm90", got {options.arch!r}')
+        return int(found[1])
 
     def toolchain(self) -> str:
         return f"{binding.version()} {assembler.identity(architecture(self.capability))}"
@@ -193,6 +198,18 @@ def fewer_blocks(ptx: str) -> str:
 def architecture(cc: int) -> str:
     """The name of a target for LLVM and ptxas; Hopper with its own instructions."""
     return f"sm_{cc}a" if cc == 90 else f"sm_{cc}"
+
+
+def ptx_version(options: Options, cc: int) -> int:
+    """The PTX ISA (major * 10 + minor) to write. LLVM ends the process where the target is newer."""
+    oldest = oldest_ptx(cc)
+    if options.ptx_version is not None and options.ptx_version < oldest:
+        raise InvalidOption(
+            f"ptx_version {options.ptx_version} does not have the target {architecture(cc)}",
+            help=f"give {oldest} or more, or leave the option out",
+        )
+    newest = assembler.newest_ptx(architecture(cc))
+    return options.ptx_version or max(oldest, min(PTX_ISA, newest))
 
 
 def argument_kinds(module: Module) -> list[str]:

@@ -82,11 +82,30 @@ _SHARED_KIB = {
     120: 99,
     121: 99,
 }
+# The first PTX ISA (major * 10 + minor) that has the target.
+_OLDEST_PTX = {
+    75: 63,
+    80: 70,
+    86: 71,
+    87: 74,
+    89: 78,
+    90: 80,
+    100: 86,
+    103: 88,
+    110: 90,
+    120: 87,
+    121: 88,
+}
 _BLOCKS = {75: 16, 80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that a processor holds at a time
 
 
 def _nearest(table: dict[int, int], capability: int) -> int:
     return table[max((c for c in table if c <= capability), default=75)]
+
+
+def oldest_ptx(capability: int) -> int:
+    """The first PTX ISA (major * 10 + minor) that has the target."""
+    return _nearest(_OLDEST_PTX, capability)
 
 
 @lru_cache
