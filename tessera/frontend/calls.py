@@ -6,6 +6,7 @@ import ast
 import builtins
 import inspect
 import math
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -106,6 +107,9 @@ def apply(fe: FrontEnd, call: Application) -> Any:
         return _construct(fe, func, args, kwargs)
     if isinstance(func, dtype) or not callable(func):
         raise TypeMismatch(f"a value of type {type_text(func)} cannot be called")
+    debuggers = (sys.modules.get(name) for name in ("pdb", "ipdb"))
+    if any(func == getattr(d, "set_trace", None) for d in debuggers):
+        return _breakpoint(fe, args, kwargs)  # of the kernel, not of its compilation
     if getattr(func, "__triton_builtin__", False):  # another library's: it takes language values
         return wrap(_checked(func, args, kwargs))
     return _call_host(func, args, kwargs)

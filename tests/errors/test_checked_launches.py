@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import pdb
 import sys
 import textwrap
 from pathlib import Path
@@ -287,7 +288,18 @@ def stops(p, q, n, B: tl.constexpr):
     tl.store(q + i, pair[0])
 
 
-def test_breakpoint_sees_the_variables(monkeypatch: pytest.MonkeyPatch):
+@tessera.jit
+def stops_by_pdb(p, q, n, B: tl.constexpr):
+    i = tl.arange(0, B)
+    x = tl.load(p + i) * n
+    pair = (x, i)
+    if n > 1:
+        pdb.set_trace()
+    tl.store(q + i, pair[0])
+
+
+@pytest.mark.parametrize("stops", [stops, stops_by_pdb])
+def test_breakpoint_sees_the_variables(stops: Any, monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[dict[str, Any], str, int]] = []
 
     def hook(*args: Any, **kwargs: Any) -> None:
