@@ -24,9 +24,8 @@ class Case:
     unit: str
     build: Callable[[str], tuple[Callable[[], Any], Any]]
     reference: Callable[[], Any]
-    error: Callable[[Any], Any] | None = (
-        None  # of a result; without it, the difference from the reference
-    )
+    # Of a result; without it, the difference from the reference.
+    error: Callable[[Any], Any] | None = None
 
 
 def last_line(error: Exception) -> str:

@@ -64,9 +64,8 @@ class Options:
     sanitize_overflow: bool = True
     arch: str | None = None
     instrumentation_mode: str = ""
-    index_bits: int = (
-        32  # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more
-    )
+    # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more.
+    index_bits: int = 32
     pointer_maps: bool = True  # CUDA: loads through pointers may become those through tensor maps
     persistent: bool = True  # CUDA: blocks may run several programs each, with `pointer_maps`
     may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do

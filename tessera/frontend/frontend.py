@@ -115,9 +115,8 @@ class FrontEnd:
         self.module = module
         self.options = options
         self.builder = Builder()
-        self.combining = (
-            False  # inside a region that back ends evaluate lane by lane: no checks there
-        )
+        # Inside a region that back ends evaluate lane by lane: no checks there.
+        self.combining = False
         # Specialisations of `noinline` functions, see noinline.py.
         self.functions: dict[Any, Any] = {}
         self.frame: Frame = None  # type: ignore[assignment]  # set before anything is visited

@@ -50,9 +50,8 @@ from tessera.passes.facts import GpuFacts
 from tessera.passes.layout_homes import Group, Homes, bytes_of, combine_input
 from tessera.passes.layout_rules import is_pointwise, operand_layout, producible
 
-DIRECT_STORE_BYTES = (
-    4096  # a tile up to this size is stored from where it is rather than converted first
-)
+# A tile up to this size is stored from where it is rather than converted first.
+DIRECT_STORE_BYTES = 4096
 RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion
 SECTOR_BYTES = 32
 EXPENSIVE = (*MATH_OPS.values(), DivOp, PowOp, RemOp)

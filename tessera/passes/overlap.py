@@ -55,9 +55,8 @@ LIMITS = (
     CallOp,
     ByteBarrierWaitOp,
 )
-HOISTED_WORDS = (
-    208  # registers of all results of a block beyond which its products stay where they are
-)
+# Registers of all results of a block beyond which its products stay where they are.
+HOISTED_WORDS = 208
 
 
 @pass_("overlap-products")

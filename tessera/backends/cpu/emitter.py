@@ -44,9 +44,8 @@ class Emitter:
         self.count = 0
         self.dry = False  # everything goes into the innermost scope, to be thrown away
         self.memory = 0  # version of everything outside the tile buffers: part of the key of reads
-        self.pinned = (
-            False  # reads and traps stay in the loop they stand in, behind the checks before them
-        )
+        # Reads and traps stay in the loop they stand in, behind the checks before them.
+        self.pinned = False
         self.flags = ""  # fast-math flags of sums, differences and products
 
     # --- instructions ------------------------------------------------------------------------------

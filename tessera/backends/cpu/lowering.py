@@ -169,9 +169,8 @@ class Lowering:
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
         self.elementwise = False  # a kernel that only loads, computes and stores
         self.straight = False  # likewise, and reduces
-        self.ahead: Any = (
-            None  # rows that are fetched before the program that needs them (ahead.py)
-        )
+        # Rows that are fetched before the program that needs them (ahead.py).
+        self.ahead: Any = None
         self.gathers = 0  # emitted so far
         self.kernel = False  # not a function that it calls
         self.clears = ""  # whether this thread has run programs of the launch before (packing.py)
