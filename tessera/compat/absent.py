@@ -79,13 +79,17 @@ REASONS: dict[str, tuple[str, str]] = {
     "triton._C.libtriton.passes": ("there is no C extension", "tessera.passes"),
     "triton._C.libtriton.llvm": ("there is no C extension", "tessera.backends.llvm.binding"),
 }  # fmt: skip
+# Imported without being asked for by programs that use them on some machines only: their names fail when used.
+HOLLOW = frozenset({"triton.experimental.gluon", "triton.experimental.gluon.language"})
 
 
 def explain(module: str, name: str) -> str:
     """The text of the error for `module.name`."""
     known = [x for x in vars(sys.modules.get(module, object)) if not x.startswith("_")]
-    why, instead = REASONS.get(f"{module}.{name}", ("", ""))
-    text = f"tessera has no `{module}.{name}`"
+    whole = f"{module}.{name}"
+    around = next((x for x in (whole, *HOLLOW) if x in REASONS and whole.startswith(x)), "")
+    why, instead = REASONS.get(around, ("", ""))
+    text = f"tessera has no `{whole}`"
     if why:
         text += f": {why}"
     if instead:

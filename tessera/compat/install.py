@@ -6,11 +6,12 @@ import inspect
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
-from tessera.compat.absent import explain
+from tessera.compat.absent import HOLLOW, absent, explain
 from tessera.compiler.kernel import INTERFACE_VERSION
 from tessera.errors import TritonAlreadyImported
 
@@ -26,22 +27,33 @@ def is_ours(module: ModuleType) -> bool:
     return origin is not None and Path(origin).is_relative_to(PATH)
 
 
+class Hollow(Loader):
+    """Loads a module without names: each fails with its reason when it is looked up."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__getattr__"] = absent(module.__name__)
+
+
 class Reasons(MetaPathFinder):
     """Asked after all other finders: a module of our `triton` that is not there fails with the reason."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> None:
+    ) -> ModuleSpec | None:
         parent, _, name = fullname.rpartition(".")
         module = sys.modules.get(parent)
         if parent.partition(".")[0] != "triton" or module is None or not is_ours(module):
-            return
+            return None
         finding = inspect.currentframe()
         for _ in range(2):
             finding = None if finding is None else finding.f_back
-        if finding is None or finding.f_globals.get("__name__") != "importlib.util":
-            raise ModuleNotFoundError(explain(parent, name))
-        # importlib.util.find_spec only wants to know whether there is such a module.
+        if finding is not None and finding.f_globals.get("__name__") == "importlib.util":
+            return (
+                None  # importlib.util.find_spec only wants to know whether there is such a module
+            )
+        if fullname in HOLLOW:
+            return ModuleSpec(fullname, Hollow(), origin=str(PATH), is_package=True)
+        raise ModuleNotFoundError(explain(parent, name))
 
 
 def install() -> None:
