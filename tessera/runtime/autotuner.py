@@ -14,7 +14,6 @@ launches look the winner up.
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 import warnings
@@ -23,39 +22,23 @@ from functools import cache, partial
 from threading import RLock, get_ident
 from typing import Any
 
-from tessera.compiler import make_backend
 from tessera.config import knobs
 from tessera.errors import (
     AutotunerError,
-    CompilationTimeout,
-    CompileTimeAssertionFailure,
     InvalidTuning,
-    OutOfResources,
-    PTXASError,
-    TesseraError,
 )
 from tessera.runtime import cuda, tuning_store
-from tessera.runtime.async_compile import AsyncCompileMode, active_mode
 from tessera.runtime.benchmark import do_bench as default_do_bench
 from tessera.runtime.benchmark import do_bench_cudagraph
-from tessera.runtime.driver import driver
-from tessera.runtime.heuristics import Heuristics
 from tessera.runtime.interface import Wrapper
 from tessera.runtime.tensors import clone, copy_into, fill_zero
-from tessera.runtime.tuning_check import Checker, arrays_of
 from tessera.runtime.tuning_config import Config, hashable
-from tessera.runtime.tuning_progress import Progress
+from tessera.runtime.tuning_trials import UNFIT, Trials, TuningWarning, kernel_under
 
 QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
-# A config that cannot be built, or not in time, or does not fit is slow, not wrong.
-UNFIT = (OutOfResources, CompileTimeAssertionFailure, CompilationTimeout, PTXASError)
 FAILED = [float("inf")] * 3
 _TUNING = [RLock()]
 os.register_at_fork(after_in_child=lambda: _TUNING.__setitem__(0, RLock()))
-
-
-class TuningWarning(UserWarning):
-    """A config was left out for a reason that its author should know."""
 
 
 class Autotuner(Wrapper):
@@ -172,7 +155,7 @@ class Autotuner(Wrapper):
                 try:
                     made.append(self.fn.warmup(*args, **kwargs, **config.all_kwargs()))
                 except UNFIT as error:
-                    self._leave_out(config, error)
+                    self.leave_out(config, error)
                     if len(self.unfit_configs) == len(configs):
                         raise
         finally:
@@ -224,15 +207,15 @@ class Autotuner(Wrapper):
         missing = [c for c in configs if c not in timings]
         self.bench_time, self.wrong_configs, self.unfit_configs = 0.0, [], {}
         if missing:
-            start = time.perf_counter()
-            first = self._first_alike(missing)
-            distinct = self._fitting([c for c in missing if first[c] is c], args, kwargs)
-            self._compile_all(distinct, args, kwargs)
+            trials = Trials(self, args, kwargs)
+            first = trials.first_alike(missing)
+            distinct = trials.fitting([c for c in missing if first[c] is c])
+            trials.compile_all(distinct)
             known = [c for c in configs if c not in self.unfit_configs]
-            right = self._verified(known, distinct, args, kwargs)
-            measured = self._measure_all(right, args, kwargs, bool(timings), start)
+            right = trials.verified(known, distinct)
+            measured = trials.measured(right, enough=bool(timings))
             measured = {c: measured[first[c]] for c in missing if first[c] in measured}
-            self.bench_time = time.perf_counter() - start
+            self.bench_time = time.perf_counter() - trials.start
             self.pre_hook({**named, **kwargs}, reset_only=True)
             unfit = [c for c in missing if first[c] in self.unfit_configs]
             timings |= {c: list(FAILED) for c in unfit} | measured
@@ -245,126 +228,11 @@ class Autotuner(Wrapper):
         self._report(key, timings, best, cache_hit=not missing)
         return best
 
-    def _fitting(
-        self, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> list[Config]:
-        """The configs that may fit the device: the others are found before they are compiled."""
-        check = getattr(self.fn, "check_fit", None)
-        if check is None or knobs.runtime.interpret:
-            return configs
-        for config in configs:
-            try:
-                check(*args, **kwargs, **config.all_kwargs())
-            except UNFIT as error:
-                self._leave_out(config, error)
-            except TesseraError:
-                pass  # comes up where the config is run
-        return [c for c in configs if c not in self.unfit_configs]
-
-    def _leave_out(self, config: Config, error: Exception) -> None:
+    def leave_out(self, config: Config, error: Exception) -> None:
+        """Note that a config cannot be built or does not fit."""
         self.unfit_configs[config] = str(error)
         if knobs.autotuning.print:
             print(f"Autotuning {self.__name__}: {config} left out: {error}")
-
-    def _compile_all(
-        self, configs: list[Config], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
-        """Compile in parallel processes what the measurements need. Errors come up where the config is run."""
-        # Objects that are no kernels of ours have no caches to fill; modes do not nest.
-        if (
-            len(configs) < 3
-            or not hasattr(_kernel_under(self.fn), "device_caches")
-            or active_mode() is not None
-        ):
-            return
-        if knobs.runtime.interpret:
-            return
-        active = driver.active
-        facts = active.get_device_properties(active.get_current_device())
-        limits = {active.name: facts["max_shared_mem"]} if "max_shared_mem" in facts else {}
-        # Imported when something is tuned: most programs never do.
-        workers = importlib.import_module("tessera.runtime.compile_workers").shared_workers(limits)
-        if workers is None:
-            return
-        with AsyncCompileMode(workers, ignore_errors=True):
-            for config in configs:
-                launch = {k: v for k, v in kwargs.items() if k != "warmup"}
-                self.fn.warmup(*args, **launch, **config.all_kwargs())
-
-    def _first_alike(self, configs: list[Config]) -> dict[Config, Config]:
-        """Each config's first one that differs in nothing that the back end turns into code: its times are the same."""
-        # A stopwatch or rules of the user's may tell configs apart that the compiler does not.
-        own = self.do_bench is not default_do_bench or isinstance(self.fn, Heuristics)
-        idle: list[str] = []
-        if not own and not knobs.runtime.interpret:
-            names = make_backend(driver.active.get_current_target()).idle_options
-            idle = [name for name in names if name not in self.arg_names]
-        first: dict[tuple[Any, ...], Config] = {}
-        for c in configs:
-            first.setdefault(c.identity(idle), c)
-        return {c: first[c.identity(idle)] for c in configs}
-
-    def _verified(
-        self,
-        configs: list[Config],
-        missing: list[Config],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> list[Config]:
-        """The configs of `missing` whose results agree with those of the first config that runs."""
-        # Hooks change what a run means and may count the runs.
-        hooked = (
-            self.user_defined_pre_hook
-            or self.user_defined_post_hook
-            or any(c.pre_hook for c in configs)
-        )
-        if hooked or not knobs.autotuning.verify or knobs.runtime.interpret or len(configs) < 2:
-            return missing
-        checker = Checker(arrays_of({**self._named(), **kwargs}))
-        if not checker.affordable:
-            return missing
-        order = [configs[0], *(c for c in missing if c is not configs[0])]
-        try:
-            for config in order:
-                current = {**kwargs, **config.all_kwargs()}
-                checker.restore()
-                self.pre_hook({**self._named(), **current})
-                try:
-                    self.fn.run(*args, **current)
-                except UNFIT:
-                    continue  # measuring says so
-                checker.record(config)
-        finally:
-            checker.restore()
-            self.restore_copies = {}
-        self.wrong_configs = [c for c in checker.wrong() if c in missing]
-        for config in self.wrong_configs:
-            warnings.warn(
-                f"autotuning {self.__name__}: the results of {config} differ from those of {order[0]}; it is left out",
-                TuningWarning,
-                stacklevel=5,
-            )
-        return [c for c in missing if c not in self.wrong_configs]
-
-    def _measure_all(
-        self,
-        configs: list[Config],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        enough: bool,
-        start: float,
-    ) -> dict[Config, list[float]]:
-        """Times of the configs; those that the time budget leaves out are missing, but one is always measured."""
-        budget = knobs.autotuning.budget
-        timings: dict[Config, list[float]] = {}
-        with Progress(f"tuning {self.__name__}", len(configs)) as progress:
-            for config in configs:
-                late = budget is not None and time.perf_counter() - start > budget
-                if late and (timings or enough):
-                    break
-                timings[config] = self._bench(*args, config=config, **kwargs)
-                progress.step(min((t[0] for t in timings.values()), default=0.0))
-        return timings
 
     def _refuse_clashes(self, config: Config, given: Iterable[str]) -> None:
         clashes = sorted(config.all_kwargs().keys() & given)
@@ -394,7 +262,7 @@ class Autotuner(Wrapper):
         try:
             found = self.do_bench(call, quantiles=QUANTILES)
         except UNFIT as error:
-            self._leave_out(config, error)
+            self.leave_out(config, error)
             return list(FAILED)
         times = [float(found)] if isinstance(found, (int, float)) else [float(t) for t in found]
         if knobs.autotuning.print:
@@ -432,7 +300,7 @@ class Autotuner(Wrapper):
         listener = knobs.autotuning.listener
         if listener is not None:
             listener(
-                fn=_kernel_under(self.fn),
+                fn=kernel_under(self.fn),
                 key=key,
                 best_config=best,
                 configs_timings=timings,
@@ -506,13 +374,6 @@ def different_gpus() -> tuple[str, ...]:
 def _type_name(kind: Any) -> str:
     """The text of an element type; NumPy takes 3 µs to make it."""
     return str(kind)
-
-
-def _kernel_under(fn: Any) -> Any:
-    """The kernel under any number of wrappers."""
-    while isinstance(fn, (Autotuner, Heuristics)):
-        fn = fn.fn
-    return fn
 
 
 def _checked_configs(configs: Any) -> list[Config]:

@@ -18,7 +18,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, compile_stages, make_backend
 from tessera.config import knobs
 from tessera.errors import OutOfResources, TesseraError
-from tessera.runtime import autotuner, tuning_store
+from tessera.runtime import autotuner, tuning_store, tuning_trials
 from tessera.runtime.autotuner import TuningWarning, autotune
 from tessera.runtime.compile_workers import CompileWorkers, Worker, WorkerDied
 from tessera.runtime.heuristics import heuristics
@@ -161,7 +161,8 @@ def test_a_new_config_alone_is_measured():
 
 def test_configs_that_compile_alike_are_timed_once(monkeypatch: pytest.MonkeyPatch):
     watch = Stopwatch(2.0, 1.0)
-    monkeypatch.setattr(autotuner, "default_do_bench", watch)  # as if it were tessera's own
+    for module in (autotuner, tuning_trials):
+        monkeypatch.setattr(module, "default_do_bench", watch)  # as if it were tessera's own
     configs = [
         Config({"BLOCK": b}, num_warps=w, num_stages=s)
         for b in (16, 32) for w in (1, 8) for s in (1, 2)
@@ -176,7 +177,8 @@ def test_configs_that_compile_alike_are_timed_once(monkeypatch: pytest.MonkeyPat
     }
 
     read = Stopwatch(*range(8, 0, -1))
-    monkeypatch.setattr(autotuner, "default_do_bench", read)
+    for module in (autotuner, tuning_trials):
+        monkeypatch.setattr(module, "default_do_bench", read)
     ruled = heuristics({"ERROR": lambda args: args["num_warps"] - args["num_warps"]})(scale)
     autotune(configs, key=["n"])(ruled)[grid](X, out, 99)  # nothing on disk for it
     assert read.count == 8  # a rule may read what the stages do not
