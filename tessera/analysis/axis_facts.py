@@ -1,0 +1,71 @@
+"""What is known of a value's elements along each dimension (see axis.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+from tessera.dtypes import pointer_type
+from tessera.ir import elem_of, shape_of
+
+TOP = 1 << 32  # "divisible by anything we ask": the divisibility of zero
+
+
+def power_of_two_part(n: int) -> int:
+    """The largest power of two dividing n; TOP for 0."""
+    return min(n & -n, TOP) if n else TOP
+
+
+@dataclass(frozen=True, slots=True)
+class AxisFacts:
+    """See axis.py. `value` is the number when every element is one known integer."""
+
+    contiguity: tuple[int, ...]
+    divisibility: tuple[int, ...]
+    constancy: tuple[int, ...]
+    value: int | None = None
+
+    def join(self, other: AxisFacts, step: int = 1) -> AxisFacts:
+        """What holds whichever of the two describes the value; `step` is the unit of divisibility per element."""
+        contiguity = gcds(self.contiguity, other.contiguity)
+        mine, its = self.cut(contiguity, step), other.cut(contiguity, step)
+        return AxisFacts(
+            contiguity,
+            gcds(mine, its),
+            gcds(self.constancy, other.constancy),
+            self.value if self.value == other.value else None,
+        )
+
+    def cut(self, runs: tuple[int, ...], step: int) -> tuple[int, ...]:
+        """Divisibility once the runs are cut to `runs`: a piece starts a multiple of its length into a run."""
+        return tuple(
+            d if n == m else gcd(d, n * step)
+            for d, n, m in zip(self.divisibility, runs, self.contiguity, strict=True)
+        )
+
+
+def gcds(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    return tuple(gcd(x, y) for x, y in zip(a, b, strict=True))
+
+
+def dims_of(t: Any) -> tuple[int, ...]:
+    return shape_of(t) or (1,)
+
+
+def nothing_known(t: Any) -> AxisFacts:
+    ones = (1,) * len(dims_of(t))
+    return AxisFacts(ones, ones, ones)
+
+
+def uniform(t: Any, divisibility: int, value: int | None = None) -> AxisFacts:
+    """Every element is the same number."""
+    dims = dims_of(t)
+    return AxisFacts((1,) * len(dims), (divisibility,) * len(dims), dims, value)
+
+
+def unit_of(t: Any) -> int:
+    """What divisibility counts for one element further: bytes for pointers, 1 for integers."""
+    e = elem_of(t)
+    return e.element_ty.storage_bytes if isinstance(e, pointer_type) else 1
