@@ -12,6 +12,7 @@ import difflib
 import linecache
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from types import TracebackType
 from typing import Any, ClassVar, Self
 
@@ -122,13 +123,15 @@ class TesseraError(Exception):
     def __str__(self) -> str:
         lines = [f"error[{self.code}]: {self.message}"]
         if self.loc is not None:
-            chain = self.loc.chain()
+            chain = [
+                (text, len(list(same))) for text, same in groupby(self.loc.chain(), Loc.render)
+            ]
             hidden = len(chain) - 2 * SHOWN_CALLS
-            for i, place in enumerate(chain):
+            for i, (text, times) in enumerate(chain):
                 if hidden > 1 and i == SHOWN_CALLS:
                     lines.append(f"  ... {hidden} more calls ...")
                 if hidden <= 1 or i < SHOWN_CALLS or i >= len(chain) - SHOWN_CALLS:
-                    lines.append(place.render())
+                    lines += [text] if times == 1 else [text, f"  ... {times} times ..."]
         lines += [f"  = note: {note}" for note in self.notes]
         if self.help:
             lines.append(f"  = help: {self.help}")
@@ -354,6 +357,10 @@ class UnknownOption(LaunchError, KeyError):
 
     code = "unknown-option"
     template = "Keyword argument {name} was specified but unrecognised"
+
+    def __init__(self, name: str, known: Iterable[str]):
+        self.name, self.known = name, [*known]
+        super().__init__(name=name, help=suggestion(name, self.known))
 
 
 class ForeignSpecialization(LaunchError, RuntimeError):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 from tessera.config import knobs
 from tessera.dtypes import is_power_of_two
-from tessera.errors import InvalidOption, UnknownOption, suggestion
+from tessera.errors import InvalidOption, UnknownOption
 
 # A stage turns the product of the one before (a Module, text or bytes) into its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
@@ -104,7 +104,7 @@ def make_options(
     """A target's defaults under the given options. UnknownOption for a name that no back end knows."""
     for name in given:
         if name not in _FIELDS:
-            raise UnknownOption(name=name, help=suggestion(name, _FIELDS))
+            raise UnknownOption(name, _FIELDS)
     chosen: dict[str, Any] = {k: v for k, v in given.items() if v is not None}
     if knobs.language.fp32_default is not None:
         defaults = {**defaults, "default_dot_input_precision": knobs.language.fp32_default}

@@ -25,6 +25,7 @@ from tessera.frontend.expressions import compute, spread
 from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import Application, FrontEnd, handles
 from tessera.frontend.names import attribute
+from tessera.frontend.sem_values import NO_EXTENTS
 from tessera.ir import Value
 from tessera.language import arithmetic, hints
 from tessera.language.aggregate import ConstexprFunction, close, is_aggregate, replace_fields
@@ -220,6 +221,8 @@ def _len(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
         return constexpr(len(x))
     if isinstance(x, tensor) and x.dims:
         return constexpr(x.dims[0])
+    if isinstance(x, tensor):
+        raise NotConstexpr(what="the argument of len()", got=type_text(x), help=NO_EXTENTS)
     return compute(len, _static("the argument of len()", x))
 
 

@@ -17,7 +17,7 @@ from tessera.errors import (
 from tessera.frontend import sem_math, sem_shape
 from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import FrontEnd, handles
-from tessera.frontend.sem_values import ABSENT
+from tessera.frontend.sem_values import ABSENT, NO_EXTENTS
 from tessera.language.aggregate import ConstexprFunction, is_aggregate_value
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
@@ -325,7 +325,10 @@ def _element(x: tl_tuple, index: Any) -> Any:
     try:
         return x[_plain_index(index)]
     except IndexError:
-        raise CompilationError(f"index {index} is out of range for a tuple of {len(x)}") from None
+        raise CompilationError(
+            f"index {index} is out of range for a tuple of {len(x)}",
+            help=None if len(x) else NO_EXTENTS,
+        ) from None
     except TypeError:
         raise TypeMismatch(
             f"a tuple is indexed by an int or a slice, not {type_text(index)}"

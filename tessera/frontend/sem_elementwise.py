@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.dtypes import (
     UNSIGNED_INTS,
     block_type,
+    by_array_name,
     dtype,
     float32,
     float64,
@@ -61,8 +62,10 @@ def as_dtype(x: Any, function: str) -> Any:
         x = x.scalar
     if isinstance(x, (dtype, pointer_type)):
         return x
+    meant = by_array_name(str(getattr(x, "__name__", x)))
     raise InvalidArgument(
-        argument="dtype", function=function, problem=f"expected a dtype such as tl.float32, got {x!r}"
+        argument="dtype", function=function, problem=f"expected a dtype such as tl.float32, got {x!r}",
+        help=f"write `tl.{repr(meant).rsplit('.', 1)[-1]}`" if meant is not None else None,
     )  # fmt: skip
 
 

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 Operand = Value | bool | int | float
 NUMBERS = (bool, int, float)
+LONGEST_SHOWN = 60  # characters of a compile-time value in a message
+NO_EXTENTS = (
+    "a pointer does not know its array's extents, and a scalar has none: pass them as arguments"
+)
 ABSENT = "None is what a function without `return` gives, and an argument that was passed as None"
 
 
@@ -54,8 +58,9 @@ def operand_of(x: Any) -> Operand:
         x = x.value
     if isinstance(x, NUMBERS):
         return x
+    shown = str(x) if len(str(x)) <= LONGEST_SHOWN else "a value"
     raise TypeMismatch(
-        f"cannot convert {x} of type {describe(x)} to tensor",
+        f"cannot convert {shown} of type {describe(x)} to tensor",
         help=ABSENT if x is None else "operands are tensors and numbers",
     )
 
@@ -71,7 +76,9 @@ def describe(x: Any) -> str:
     if isinstance(x, (tensor, tl_tuple)):
         return str(x)
     if isinstance(x, constexpr):
-        return repr(x)
+        text = repr(x)
+        short = len(text) <= LONGEST_SHOWN and "\n" not in text
+        return text if short else f"constexpr[{type(x.value).__name__}]"
     return type(x).__name__ if x is not None else "None"
 
 

@@ -55,7 +55,9 @@ def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: Any) -> None:
         value = tl_tuple(value.value)
     if not isinstance(value, tl_tuple):
         raise CompilationError(
-            f"cannot unpack a value of type {type_text(value)}", loc=fe.loc(target)
+            f"cannot unpack a value of type {type_text(value)}",
+            loc=fe.loc(target),
+            help="only tuples are unpacked; `tl.max(x, 0, return_indices=True)` and `tl.split(x)` give two values",
         )
     if len(value) < len(target.elts):
         raise CompilationError(

@@ -16,7 +16,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
-from tessera.errors import ChangedGlobal, CompilationError
+from tessera.errors import ChangedGlobal, CompilationError, UnknownOption
 from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
 from tessera.runtime import specialization_data
@@ -382,7 +382,10 @@ class JITFunction(JITCallable, KernelInterface):
         for name, message in FORBIDDEN_OPTIONS.items():
             assert name not in options, message
         src, keys = self._source(pairs), tuple(p[1] for p in pairs)
-        parsed = make_backend(target).parse_options(options)
+        try:
+            parsed = make_backend(target).parse_options(options)
+        except UnknownOption as error:
+            raise UnknownOption(error.name, [*self.arg_names, *error.known]) from None
         about = self._hook_arguments(key, src, keys, options, parsed, target, device, warmup)
         hook = knobs.runtime.jit_cache_hook
         if hook is not None and hook(**about, already_compiled=False):

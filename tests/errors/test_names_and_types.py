@@ -290,6 +290,61 @@ case(
 )
 
 case(
+    "extents of a pointer",
+    errors.CompilationError,
+    """
+    @jit
+    def k(p, n):
+        tl.store(p, p.shape[0])
+    """,
+    """
+    error[compilation]: index 0 is out of range for a tuple of 0
+      --> kernel.py:6:17 in k (at 2:16:)
+       |
+     6 |     tl.store(p, p.shape[0])
+       |                 ^^^^^^^^^^
+      = help: a pointer does not know its array's extents, and a scalar has none: pass them as arguments
+    """,
+)
+
+case(
+    "a dtype of another library",
+    errors.InvalidArgument,
+    """
+    @jit
+    def k(p, n):
+        tl.store(p, n.to("torch.float16"))
+    """,
+    """
+    error[invalid-argument]: invalid argument "dtype" of cast(): expected a dtype such as tl.float32, got 'torch.float16'
+      --> kernel.py:6:22 in k (at 2:21:)
+       |
+     6 |     tl.store(p, n.to("torch.float16"))
+       |                      ^^^^^^^^^^^^^^^
+      = help: write `tl.float16`
+    """,
+)
+
+case(
+    "a recursion without end",
+    errors.CompilationError,
+    """
+    @jit
+    def k(p, n):
+        k(p, n - 1)
+    """,
+    """
+    error[compilation]: calls nest more than 200 deep in k()
+      --> kernel.py:6:5 in k (at 2:4:)
+       |
+     6 |     k(p, n - 1)
+       |     ^^^^^^^^^^^
+      ... 201 times ...
+      = help: does the recursion end at compile time? Its condition must be a constexpr
+    """,
+)
+
+case(
     "a list that grows",
     errors.UnknownName,
     """

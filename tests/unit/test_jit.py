@@ -21,7 +21,13 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.config import knobs
-from tessera.errors import CompilationError, HostPointerError, LaunchError, NotAFunction
+from tessera.errors import (
+    CompilationError,
+    HostPointerError,
+    LaunchError,
+    NotAFunction,
+    UnknownOption,
+)
 from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.driver import CpuDriver, CudaDriver
@@ -111,6 +117,8 @@ def test_wrong_arguments(rounds: int):
         ) as unknown:
             kernel[(3,)](x, out, 20, 2.0, num_wraps=4)
         assert "help: did you mean `num_warps`?" in str(unknown.value)
+        with pytest.raises(UnknownOption, match="did you mean `CHUNK`"):
+            kernel[(3,)](x, out, 20, 2.0, CHUNKS=8)
         with pytest.raises(TypeError, match="failed to specialize argument of type: str") as text:
             kernel[(3,)](x, "out", 20, 2.0)
         assert "note: it is the argument `out` of scale" in str(text.value)
