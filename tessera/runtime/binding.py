@@ -78,26 +78,27 @@ def make_binder(
     fn: JITCallable,
 ) -> Callable[..., tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]]:
     """A function with the kernel's own signature that returns (argument values, specialisation pairs, options)."""
+    own = "__tessera_"  # names of the text's own, which no parameter has
     scope: dict[str, Any] = {}
     parts: list[str] = []
     keys: list[str] = []
     for p in fn.params:
-        scope[f"s_{p.name}"] = specializer(p)
+        scope[f"{own}s_{p.name}"] = specializer(p)
         if p.has_default:
-            scope[f"d_{p.name}"] = p.default
-        parts.append(f"{p.name}=d_{p.name}" if p.has_default else p.name)
-        keys.append(f"s_{p.name}({p.name})")
+            scope[f"{own}d_{p.name}"] = p.default
+        parts.append(f"{p.name}={own}d_{p.name}" if p.has_default else p.name)
+        keys.append(f"{own}s_{p.name}({p.name})")
     names = [p.name for p in fn.params]
     comma = "," if names else ""
     text = (
-        f"def bind({', '.join([*parts, '**options'])}):\n"
-        f"    values = ({', '.join(names)}{comma})\n"
+        f"def bind({', '.join([*parts, f'**{own}options'])}):\n"
+        f"    {own}values = ({', '.join(names)}{comma})\n"
         f"    try:\n"
-        f"        return values, ({', '.join(keys)}{comma}), options\n"
-        f"    except SpecializationError as error:\n"
-        f"        raise blamed(error, values)\n"
+        f"        return {own}values, ({', '.join(keys)}{comma}), {own}options\n"
+        f"    except {own}refused as {own}error:\n"
+        f"        raise {own}blamed({own}error, {own}values)\n"
     )
-    scope |= {"SpecializationError": SpecializationError, "blamed": partial(_blamed, fn)}
+    scope |= {f"{own}refused": SpecializationError, f"{own}blamed": partial(_blamed, fn)}
     exec(text, scope)
     bind = scope["bind"]
     bind.__qualname__ = fn.__name__  # what Python says of missing and surplus arguments
