@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.backends.cpu import checks, control, demand, dot, effects, host, reduce, whole
+from tessera.backends.cpu import checks, control, demand, dot, effects, host, reduce, scan, whole
 from tessera.backends.cpu.ahead import plan_ahead
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
@@ -46,6 +46,7 @@ _REGISTERED = (
     effects,
     host,
     reduce,
+    scan,
     whole,
 )
 

@@ -1,0 +1,126 @@
+"""Scans by user-written combine regions: along the vector's dimension prefixes of each vector with a carry, in log2
+steps; along another dimension the vectors run over what remains and combine vertically."""
+
+from __future__ import annotations
+
+from tessera.backends.cpu.loops import Nest, each, nest
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
+from tessera.backends.cpu.plan import finish_side, prepare
+from tessera.backends.cpu.reduce import Group, Registers, combine, group_at, shuffled
+from tessera.backends.cpu.text import scalar_type
+from tessera.backends.cpu.values import Coord, Point, Val, point
+from tessera.ir import elem_of, shape_of
+from tessera.ops import ScanOp
+
+
+@executes(ScanOp)
+def _scan(lo: Lowering, op: ScanOp) -> None:
+    prepare(lo, op.inputs, op)
+    shape = shape_of(op.inputs[0].type)
+    out = [lo.allocate(elem_of(v.type), shape) for v in op.inputs]
+    if op.axis == len(shape) - 1:
+        _scan_rows(lo, op, shape, out)
+    else:
+        _scan_columns(lo, op, shape, out)
+    finish_side(lo)
+    for r, buffer in zip(op.results, out, strict=True):
+        buffer.version = lo.new_version()
+        lo.keep(r, buffer)
+
+
+def _put(lo: Lowering, out: list[Buffer], at: Point, values: Group) -> None:
+    for buffer, x in zip(out, values, strict=True):
+        lo.to_buffer(buffer, at, x)
+
+
+def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
+    """Prefix combination of the lanes of one vector, in log2 steps."""
+    step = 1
+    while step < lanes:
+        if op.reverse:
+            order = [i + step if i + step < lanes else -1 for i in range(lanes)]
+        else:
+            order = [i - step if i >= step else -1 for i in range(lanes)]
+        moved = combine(lo, op, shuffled(lo, values, lanes, order), values)
+        keep = "<" + ", ".join(f"i1 {'true' if k < 0 else 'false'}" for k in order) + ">"
+        values = [
+            make(
+                x.type,
+                lanes,
+                lo.lanes(lanes).select(
+                    scalar_type(x.type), keep, lo.text(x, lanes), lo.text(m, lanes)
+                ),
+            )
+            for x, m in zip(values, moved, strict=True)
+        ]
+        step *= 2
+    return values
+
+
+def _scan_rows(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer]) -> None:
+    length = shape[-1]
+    lanes = min(length & -length, lo.facts.lanes)
+    carry = Registers(lo, op, 1)
+    edge = 0 if op.reverse else lanes - 1
+
+    def row(at: Point) -> None:
+        def vector(base: Coord, first: bool) -> None:
+            lo.memo = {}
+            c = Coord(base.base, base.terms, tuple(range(lanes)) if lanes > 1 else None, length)
+            where = point((*at.coords, c), lanes)
+            lo.here = where
+            values = _prefix(lo, op, group_at(lo, op, where), lanes)
+            if not first:
+                values = combine(lo, op, carry.get(), values)
+            _put(lo, out, where, values)
+            carry.set([make(x.type, 1, _lane(lo, x, lanes, edge)) for x in values])
+
+        vector(Coord(length - lanes if op.reverse else 0, (), None, length), True)
+        if length > lanes:
+            with lo.em.loop(lanes, length, lanes) as i:
+                vector(_counted(lo, op, i, lanes, length), False)
+
+    if len(shape) == 1:
+        row(Point((), 1))
+    else:
+        rest = shape[:-1]
+        each(lo, Nest(rest, tuple(range(len(rest))), (), 1), row)
+    lo.memo = {}
+
+
+def _scan_columns(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer]) -> None:
+    length, axis = shape[op.axis], op.axis
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    plan = nest(lo, rest)
+    cell = Registers(lo, op, plan.lanes)
+
+    def body(at: Point) -> None:
+        def along(c: Coord, first: bool) -> None:
+            where = Point((*at.coords[:axis], c, *at.coords[axis:]), plan.lanes)
+            lo.here = where
+            values = group_at(lo, op, where)
+            if not first:
+                values = combine(lo, op, cell.get(), values)
+            cell.set(values)
+            _put(lo, out, where, values)
+
+        along(Coord(length - 1 if op.reverse else 0, (), None, length), True)
+        if length > 1:
+            with lo.em.loop(1, length, 1) as j:
+                lo.memo = {}
+                along(_counted(lo, op, j, 1, length), False)
+            lo.memo = {}
+
+    each(lo, plan, body)
+
+
+def _counted(lo: Lowering, op: ScanOp, i: int | str, step: int, length: int) -> Coord:
+    """The place of loop index `i` along the axis, from the end for a reverse scan."""
+    if op.reverse:
+        last = length - step
+        i = last - i if isinstance(i, int) else lo.em.op(f"sub nsw i64 {last}, {i}")
+    return lo.index(i, step, length)
+
+
+def _lane(lo: Lowering, x: Val, lanes: int, index: int) -> str:
+    return lo.em.lane(scalar_type(x.type), lo.text(x, lanes), lanes, index)

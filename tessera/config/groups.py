@@ -1,0 +1,359 @@
+"""The groups of switches: type, environment names, default and documentation of each."""
+
+from __future__ import annotations
+
+import os
+
+from tessera.config.types import (
+    Absent,
+    BoolKnob,
+    CallableKnob,
+    ClassKnob,
+    Group,
+    HookKnob,
+    IntKnob,
+    PathKnob,
+    StrKnob,
+)
+
+
+class Runtime(Group):
+    __slots__ = ()
+    title = "runtime"
+    interpret = BoolKnob(
+        False, "TESSERA_INTERPRET", "TRITON_INTERPRET", doc="run kernels with the NumPy interpreter"
+    )
+    debug = BoolKnob(
+        False,
+        "TESSERA_DEBUG",
+        "TRITON_DEBUG",
+        doc="device asserts and overflow checks",
+        key=True,
+        once=True,
+    )
+    check = BoolKnob(
+        False,
+        "TESSERA_CHECK",
+        doc="check bounds, NaN, overflow and assertions in every launch, in a build for the CPU or on the interpreter",
+    )
+    num_threads = IntKnob(
+        None,
+        "TESSERA_NUM_THREADS",
+        doc="threads of a CPU launch; None: all usable cores",
+        once=True,
+    )
+    default_backend = StrKnob(
+        None,
+        "TESSERA_DEFAULT_BACKEND",
+        "TRITON_DEFAULT_BACKEND",
+        doc="cpu or cuda; None: by the arguments",
+        once=True,
+    )
+    override_arch = StrKnob(
+        None,
+        "TESSERA_OVERRIDE_ARCH",
+        "TRITON_OVERRIDE_ARCH",
+        doc="compile for this architecture, e.g. sm80",
+        key=True,
+    )
+    launch_enter_hook = HookKnob("called with the launch metadata before each launch")
+    launch_exit_hook = HookKnob(
+        "called with the launch metadata after each launch, last added first", reverse=True
+    )
+    kernel_load_start_hook = HookKnob(
+        "called with (module, function, name, metadata_group, hash) before a kernel is loaded"
+    )
+    kernel_load_end_hook = HookKnob(
+        "called with the same after loading, last added first", reverse=True
+    )
+    kernel_unload_hook = HookKnob("accepted; kernels stay loaded until the process ends")
+    jit_cache_hook = CallableKnob(
+        None, doc="called before a kernel is compiled; a true result skips the compilation"
+    )
+    jit_post_compile_hook = CallableKnob(None, doc="called after a kernel was compiled")
+    add_stages_inspection_hook = CallableKnob(
+        None,
+        doc="called as hook(backend, stages, options, language, target) before the stages run, which it may replace; "
+        "called as hook() for a (key, hash) that tells its kernels from others in the cache",
+    )
+
+
+class Cache(Group):
+    __slots__ = ()
+    title = "cache"
+    home_dir = PathKnob(
+        lambda _: os.path.expanduser("~"), "TESSERA_HOME", "TRITON_HOME", doc="parent of .tessera/"
+    )
+    dir = PathKnob(
+        lambda g: os.path.join(g.home_dir, ".tessera", "cache"),
+        "TESSERA_CACHE_DIR",
+        "TRITON_CACHE_DIR",
+        doc="compiled kernels",
+    )
+    shared_dir = PathKnob(
+        None, "TESSERA_CACHE_SHARED", doc="a read-only cache that is looked into second"
+    )
+    dump_dir = PathKnob(
+        lambda g: os.path.join(g.home_dir, ".tessera", "dump"),
+        "TESSERA_DUMP_DIR",
+        "TRITON_DUMP_DIR",
+        doc="where compilation.dump_ir writes the stages",
+    )
+    override_dir = PathKnob(
+        lambda g: os.path.join(g.home_dir, ".tessera", "override"),
+        "TESSERA_OVERRIDE_DIR",
+        "TRITON_OVERRIDE_DIR",
+        doc="where compilation.override looks for stages",
+    )
+    manager_class = ClassKnob(
+        None,
+        "TESSERA_CACHE_MANAGER",
+        "TRITON_CACHE_MANAGER",
+        doc="keeps compiled kernels in place of tessera's own cache: a class with `get_file` and `put`, made for a key",
+    )
+    remote_manager_class = ClassKnob(
+        None,
+        "TESSERA_REMOTE_CACHE_BACKEND",
+        "TRITON_REMOTE_CACHE_BACKEND",
+        doc="what the manager triton.runtime.cache:RemoteCacheManager asks for files that it has not: a class with "
+        "`get` and `put`, made for a key",
+    )
+
+
+class Compilation(Group):
+    __slots__ = ()
+    title = "compilation"
+    always_compile = BoolKnob(
+        False,
+        "TESSERA_ALWAYS_COMPILE",
+        "TRITON_ALWAYS_COMPILE",
+        doc="do not read compiled kernels from the cache",
+    )
+    dump_ir = BoolKnob(
+        False,
+        "TESSERA_KERNEL_DUMP",
+        "TRITON_KERNEL_DUMP",
+        doc="write each stage into cache.dump_dir",
+    )
+    override = BoolKnob(
+        False,
+        "TESSERA_KERNEL_OVERRIDE",
+        "TRITON_KERNEL_OVERRIDE",
+        doc="take stages found in cache.override_dir",
+    )
+    verify = BoolKnob(False, "TESSERA_VERIFY", doc="run the IR verifier between passes")
+    time = BoolKnob(False, "TESSERA_TIME", doc="print the time of each stage and pass")
+    print_after = StrKnob(
+        None, "TESSERA_PRINT_AFTER", doc="print the IR after these passes (comma list, or all)"
+    )
+    store_binary_only = BoolKnob(
+        False,
+        "TESSERA_STORE_BINARY_ONLY",
+        "TRITON_STORE_BINARY_ONLY",
+        doc="keep no texts in the cache",
+    )
+    disable_line_info = BoolKnob(
+        False,
+        "TESSERA_DISABLE_LINE_INFO",
+        "TRITON_DISABLE_LINE_INFO",
+        doc="no source lines in code",
+        key=True,
+    )
+    budget = IntKnob(
+        900,
+        "TESSERA_COMPILE_BUDGET",
+        doc="seconds after which a compilation is given up; 0: no limit",
+    )
+    allow_non_constexpr_globals = BoolKnob(
+        False,
+        "TESSERA_ALLOW_NON_CONSTEXPR_GLOBALS",
+        "TRITON_ALLOW_NON_CONSTEXPR_GLOBALS",
+        doc="kernels may read any global",
+        key=True,
+    )
+    front_end_debugging = BoolKnob(
+        False,
+        "TESSERA_FRONT_END_DEBUGGING",
+        "TRITON_FRONT_END_DEBUGGING",
+        doc="let exceptions of the front end through as they are",
+    )
+    instrumentation_mode = StrKnob(
+        "",
+        "TESSERA_INSTRUMENTATION_MODE",
+        "TRITON_INSTRUMENTATION_MODE",
+        doc="instrument kernels",
+        key=True,
+        once=True,
+    )
+    use_ir_loc = StrKnob(
+        None,
+        "TESSERA_USE_IR_LOC",
+        "USE_IR_LOC",
+        doc="line information refers to the IR of this level, which is written into cache.dump_dir",
+        key=True,
+        choices=("tir", "gir", "ttir", "ttgir"),
+    )
+    listener = CallableKnob(
+        None,
+        doc="called after each compilation with src, metadata, metadata_group, times, cache_hit",
+    )
+    enable_asan = Absent('`debug="check"` (TESSERA_CHECK=1) finds accesses out of bounds')
+    dump_ir_extract_di_local_variables = Absent(
+        "code has line information, but no variables; TESSERA_PRINT_AFTER shows their names in the IR"
+    )
+
+
+class Autotuning(Group):
+    __slots__ = ()
+    title = "autotuning"
+    print = BoolKnob(
+        False,
+        "TESSERA_PRINT_AUTOTUNING",
+        "TRITON_PRINT_AUTOTUNING",
+        doc="print the chosen configs and timings",
+    )
+    cache = BoolKnob(
+        True, "TESSERA_CACHE_AUTOTUNING", "TRITON_CACHE_AUTOTUNING", doc="keep results on disk"
+    )
+    verify = BoolKnob(
+        True,
+        "TESSERA_TUNE_VERIFY",
+        doc="compare every config's results with the first one's, drop wrong ones",
+    )
+    processes = IntKnob(
+        None,
+        "TESSERA_TUNE_PROCESSES",
+        doc="processes that compile configs; None: by cores and configs, 0: none",
+    )
+    budget = IntKnob(
+        None,
+        "TESSERA_TUNE_BUDGET",
+        doc="seconds after which tuning takes the best config so far; None: no limit",
+    )
+    listener = CallableKnob(
+        None, doc="called with (fn, key, best_config, configs_timings, duration, cache_hit)"
+    )
+
+
+class Language(Group):
+    __slots__ = ()
+    title = "language"
+    fp32_default = StrKnob(
+        None,
+        "TESSERA_F32_DEFAULT",
+        "TRITON_F32_DEFAULT",
+        doc="input precision of a dot of fp32 that names none",
+        key=True,
+        choices=("ieee", "tf32", "tf32x3"),
+    )
+    default_fp_fusion = BoolKnob(
+        True,
+        "TESSERA_DEFAULT_FP_FUSION",
+        "TRITON_DEFAULT_FP_FUSION",
+        doc="contract a*b+c to fma",
+        key=True,
+    )
+
+
+class Nvidia(Group):
+    __slots__ = ()
+    title = "nvidia"
+    ptxas = PathKnob(
+        None, "TESSERA_PTXAS", "TRITON_PTXAS_PATH", doc="the PTX assembler to use", key=True
+    )
+    ptxas_blackwell = PathKnob(
+        None,
+        "TESSERA_PTXAS_BLACKWELL",
+        "TRITON_PTXAS_BLACKWELL_PATH",
+        doc="the PTX assembler to use for sm_100 and newer, if another one",
+        key=True,
+    )
+    mock_ptx_version = StrKnob(
+        None,
+        "TESSERA_MOCK_PTX_VERSION",
+        "TRITON_MOCK_PTX_VERSION",
+        doc="the release of ptxas to suppose, e.g. 12.8; its own is not asked for",
+        key=True,
+    )
+    cuobjdump = PathKnob(
+        None, "TESSERA_CUOBJDUMP", "TRITON_CUOBJDUMP_PATH", doc="the cubin dumper to use"
+    )
+    nvdisasm = PathKnob(
+        None, "TESSERA_NVDISASM", "TRITON_NVDISASM_PATH", doc="the SASS disassembler to use"
+    )
+    ptxas_options = StrKnob(
+        None, "TESSERA_PTXAS_OPTIONS", "PTXAS_OPTIONS", doc="more ptxas arguments", key=True
+    )
+    disable_ptxas_opt = BoolKnob(
+        False, "TESSERA_DISABLE_PTXAS_OPT", "DISABLE_PTXAS_OPT", doc="assemble with -O0", key=True
+    )
+    dump_ptxas_log = BoolKnob(
+        False, "TESSERA_DUMP_PTXAS_LOG", "TRITON_DUMP_PTXAS_LOG", doc="print the log of ptxas"
+    )
+    dump_nvptx = BoolKnob(False, "TESSERA_DUMP_NVPTX", "NVPTX_ENABLE_DUMP", doc="print the PTX")
+    use_jitlink = BoolKnob(
+        False,
+        "TESSERA_USE_JITLINK",
+        doc="assemble with the library nvJitLink where it is installed, not with ptxas: faster, but it ignores "
+        "setmaxnreg and orders instructions differently",
+        key=True,
+    )
+    jitlink_path = PathKnob(
+        None, "TESSERA_JITLINK_PATH", doc="libnvJitLink.so, if not that of a wheel or of CUDA_HOME"
+    )
+    libcuda_path = PathKnob(
+        None, "TESSERA_LIBCUDA_PATH", "TRITON_LIBCUDA_PATH", doc="libcuda.so.1 or its folder"
+    )
+
+    libdevice_path = PathKnob(
+        None,
+        "TESSERA_LIBDEVICE_PATH",
+        "TRITON_LIBDEVICE_PATH",
+        doc="accepted, without effect: functions of libdevice are written in the language, no bitcode is linked",
+    )
+
+
+class Redis(Group):
+    __slots__ = ()
+    title = "redis"
+    key_format = StrKnob(
+        "triton:{key}:{filename}",
+        "TESSERA_REDIS_KEY_FORMAT",
+        "TRITON_REDIS_KEY_FORMAT",
+        doc="names of what triton.runtime.cache:RedisRemoteCacheBackend keeps",
+    )
+    host = StrKnob(
+        "localhost", "TESSERA_REDIS_HOST", "TRITON_REDIS_HOST", doc="the server of the same"
+    )
+    port = IntKnob(6379, "TESSERA_REDIS_PORT", "TRITON_REDIS_PORT", doc="its port")
+
+
+NOTHING_BUILT = "accepted, without effect: no C compiler is run"
+
+
+class Build(Group):
+    __slots__ = ()
+    title = "build"
+    cc = PathKnob(None, "CC", doc=NOTHING_BUILT)
+    cudacrt_path = PathKnob(None, "TRITON_CUDACRT_PATH", doc=NOTHING_BUILT)
+    cudart_path = PathKnob(None, "TRITON_CUDART_PATH", doc=NOTHING_BUILT)
+    impl = Absent("no C compiler is run; launchers are made by `tessera.runtime.launcher`")
+    backend_dirs = Absent("back ends are found by the entry points of the group `tessera.backends`")
+
+
+# Groups of Triton's knobs that there are none of here -> why.
+ABSENT_GROUPS = {
+    "amd": "there is no back end for AMD GPUs yet",
+    "proton": "proton is a profiler of its own; torch.profiler and nsys show kernels by name",
+}
+
+
+class Cpu(Group):
+    __slots__ = ()
+    title = "cpu"
+    isa = StrKnob(
+        None,
+        "TESSERA_CPU",
+        doc="native, generic, avx2, avx512, amx or an LLVM CPU name; None: native",
+        key=True,
+    )
