@@ -93,21 +93,7 @@ class NvidiaBackend(Backend):
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
             passes = gpu_passes(facts, options.pointer_maps, options.persistent)
             _run(passes, module, metadata, "gir")
-            metadata["shared"] = module.attrs.get("shared", 0)
-            metadata["args"] = argument_kinds(module)
-            if "tensor_maps" in module.attrs:
-                metadata["tensor_maps"] = module.attrs["tensor_maps"]
-                metadata["args"] += ["memory"] * len(metadata["tensor_maps"])
-                # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps.
-                metadata["global_scratch_size"] = MAP_BYTES * len(metadata["tensor_maps"])
-            if module.attrs.get("persistent"):
-                metadata["resident_blocks"] = module.attrs.get("resident_blocks", 1)
-                metadata["args"].append("memory")
-            for name in ("host_code", "guard", "remarks"):
-                if name in module.attrs:
-                    metadata[name] = module.attrs[name]
-            metadata["cluster_dims"] = (module.attrs.get("cluster", 1), 1, 1)
-            metadata["warps"] = options.num_warps + module.attrs.get("producer_warps", 0)
+            metadata |= launch_facts(module, options.num_warps)
             return module
 
         def llir(module: Module, metadata: dict[str, Any]) -> str:
@@ -133,10 +119,8 @@ class NvidiaBackend(Backend):
                 extra.append("--fmad=false")
             done, roomy = assemble_with_room(text, architecture(cc), extra, line_info)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
-            if (
-                not roomy and "guard" in metadata
-            ):  # worth it only with as many blocks as were hoped for
-                metadata["guard"] = NEVER
+            if not roomy and "guard" in metadata:
+                metadata["guard"] = NEVER  # worth it only with as many blocks as were hoped for
             if done.warnings:
                 metadata["remarks"] = (*metadata.get("remarks", ()), *done.warnings)
             return done.cubin
@@ -162,6 +146,26 @@ class NvidiaBackend(Backend):
     def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
         """`kernel.asm["sass"]`: the machine code, disassembled on demand."""
         return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
+
+
+def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
+    """What a launcher must know of a module of GPU IR, as metadata of its kernel."""
+    attrs, args = module.attrs, argument_kinds(module)
+    found: dict[str, Any] = {
+        "shared": attrs.get("shared", 0), "args": args, "cluster_dims": (attrs.get("cluster", 1), 1, 1),
+        "warps": num_warps + attrs.get("producer_warps", 0),
+    }  # fmt: skip
+    if "tensor_maps" in attrs:
+        maps = found["tensor_maps"] = attrs["tensor_maps"]
+        args += ["memory"] * len(maps)
+        # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps.
+        found["global_scratch_size"] = MAP_BYTES * len(maps)
+    if attrs.get("persistent"):
+        found["resident_blocks"] = attrs.get("resident_blocks", 1)
+        args.append("memory")
+    return found | {
+        name: attrs[name] for name in ("host_code", "guard", "remarks") if name in attrs
+    }
 
 
 def assemble_with_room(
