@@ -65,6 +65,7 @@ def decide(fe: FrontEnd, test: ast.expr) -> bool | Value:
 
 @handles(ast.If)
 def visit_if(fe: FrontEnd, node: ast.If) -> Returned | None:
+    """One side if the condition is known, else an IfOp that gives every variable that a side assigns."""
     test = decide(fe, node.test)
     if isinstance(test, bool):
         return fe.run(node.body if test else node.orelse)
@@ -247,6 +248,7 @@ def emit_if(
 
 @handles(ast.IfExp)
 def visit_conditional(fe: FrontEnd, node: ast.IfExp) -> Any:
+    """`a if c else b`: one side if the condition is known, else an IfOp; only the side taken is computed."""
     test = decide(fe, node.test)
     if isinstance(test, bool):
         return fe.visit(node.body if test else node.orelse)

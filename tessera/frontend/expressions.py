@@ -225,6 +225,7 @@ def apply_unary(fe: FrontEnd, op: Operator, x: Any) -> Any:
 
 @handles(ast.Compare)
 def visit_compare(fe: FrontEnd, node: ast.Compare) -> Any:
+    """A comparison; `a < b < c` is `a < b` and `b < c`, with `b` computed once."""
     lhs = fe.visit(node.left)
     result: Any = None
     for op, comparator in zip(node.ops, node.comparators, strict=True):
@@ -276,6 +277,7 @@ def _conjunction(fe: FrontEnd, node: ast.Compare, a: Any, b: Any) -> Any:
 
 @handles(ast.BoolOp)
 def visit_bool(fe: FrontEnd, node: ast.BoolOp) -> Any:
+    """`and`, `or`: compile-time operands decide as in Python, run-time ones are all computed and combined bit by bit."""
     symbol = "and" if isinstance(node.op, ast.And) else "or"
     left = fe.visit(node.values[0])
     for following in node.values[1:]:

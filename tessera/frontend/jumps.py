@@ -85,6 +85,7 @@ def visit_return(fe: FrontEnd, node: ast.Return) -> Returned:
 
 @handles(Jumping)
 def visit_jumping(fe: FrontEnd, form: Jumping) -> Returned | None:
+    """An `if` or a loop that may return or leave a loop: what follows it runs on the paths that did not."""
     node, rest = form
     frame = fe.frame
     if isinstance(node, ast.If):

@@ -47,6 +47,7 @@ _ITERATORS = (builtins.range, hints.range, hints.static_range)
 # --- for ------------------------------------------------------------------------------------------------
 @handles(ast.For)
 def visit_for(fe: FrontEnd, node: ast.For) -> None:
+    """A `for` over `range`, `tl.range` (a ForOp) or `tl.static_range` (its body once for each number)."""
     if node.orelse:
         raise UnsupportedLanguageConstruct(what="`else` of a loop", loc=fe.loc(node.orelse[0]))
     func = fe.visit(node.iter.func) if isinstance(node.iter, ast.Call) else None
@@ -184,6 +185,7 @@ def _hints(options: Sequence[Any]) -> dict[str, Any]:
 # --- while ----------------------------------------------------------------------------------------------
 @handles(ast.While)
 def visit_while(fe: FrontEnd, node: ast.While) -> None:
+    """A WhileOp that carries every variable that its body assigns and that has a value before."""
     if node.orelse:
         raise UnsupportedLanguageConstruct(what="`else` of a loop", loc=fe.loc(node.orelse[0]))
     if fe.facts(node).leaves:

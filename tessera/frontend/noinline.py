@@ -34,6 +34,7 @@ class _Made(NamedTuple):
 
 @handles(SeparateCall)
 def call_separately(fe: FrontEnd, call: SeparateCall) -> Any:
+    """A CallOp of a function that is lowered once for each combination of argument types and constants."""
     fn, names = call
     _check_scalars(fn, names)
     loc = fe.builder.loc

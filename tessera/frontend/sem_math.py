@@ -160,6 +160,7 @@ def _invalid(a: Any, b: Any, help: str | None = None) -> TypeMismatch:
 def binary_op(
     fe: FrontEnd, name: str, lhs: Operand, rhs: Operand, sanitize_overflow: bool = True
 ) -> Value:
+    """`lhs op rhs` by Python's name of the operator ("add", "truediv"): promoted, broadcast, or refused."""
     left, right = elem_of_operand(lhs), elem_of_operand(rhs)
     if isinstance(left, pointer_type) or isinstance(right, pointer_type):
         return _pointer_arithmetic(fe, name, lhs, rhs)

@@ -69,6 +69,8 @@ def atomic_cas_(m: Machine, op: memory.AtomicCasOp, ptr: Any, expected: Any, val
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
+    """What a tensor descriptor is at run time: an address, extents and strides in elements, and the block's extents."""
+
     base: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]

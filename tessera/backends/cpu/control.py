@@ -59,6 +59,7 @@ def lower_block(lo: Lowering, block: Block) -> Op:
 
 
 def lower_op(lo: Lowering, op: Op) -> None:
+    """Write the code of an op with effects; tiles that only compute wait until a loop needs their elements."""
     kind = type(op)
     root = lo.roots.get(kind)
     if root is not None:
@@ -328,6 +329,7 @@ def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:
 
 # --- for ----------------------------------------------------------------------------------------------------
 def lower_for(lo: Lowering, op: ForOp) -> None:
+    """A counted loop: carried tiles live in slots of memory, sums of products may start in their first iteration."""
     em = lo.em
     t = op.lb.type
     lb, ub, step = (

@@ -73,6 +73,7 @@ def compute_type(acc: dtype) -> dtype:
 
 
 def scheme_of(lo: Lowering, op: DotOp) -> Scheme:
+    """The widest instructions that are exact for the types of a product and fit its shape."""
     acc = compute_type(elem_of(op.acc.type))
     plain = Scheme("plain", acc)
     if len(shape_of(op.a.type)) != 2:

@@ -39,6 +39,8 @@ def atan2(x: Lanes, a: str, b: str) -> str:
 
 
 def fmod(x: Lanes, a: str, b: str) -> str:
+    """The remainder of fp32 with the sign of `a`, exact: by one fp64 division where the quotient is below 2^28."""
+
     def near(inner: Lanes, arguments: list[str]) -> tuple[str, str]:
         p, q = (inner.convert("fpext", "float", v, D) for v in arguments)
         whole = inner.call("trunc", D, inner.op("fdiv", D, p, q))

@@ -131,6 +131,7 @@ def to_words32(fl: FunctionLowering, elem: Any, name: str) -> list[str]:
 
 
 def from_words32(fl: FunctionLowering, elem: Any, words: Sequence[str]) -> str:
+    """An element from the 32-bit words that hold it: the low bits of one, or both halves."""
     w, t = fl.w, llvm_type(elem)
     if t == "i32":
         return words[0]
