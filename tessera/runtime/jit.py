@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MethodType
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
@@ -27,6 +27,7 @@ from tessera.runtime.cache_managers import kernel_cache
 from tessera.runtime.driver import Driver, driver, driver_named
 from tessera.runtime.fast_launch import FastPath, array_types, arrays_in, supported, units_of
 from tessera.runtime.interface import KernelInterface
+from tessera.runtime.jit_hooks import around, hook_arguments
 from tessera.runtime.overlap import violates
 from tessera.runtime.specialize import constants_and_attrs
 
@@ -46,31 +47,6 @@ def compile(
     return compile_for(
         src, target, options, store=kernel_cache(), toolchain=toolchain_fingerprint()
     )
-
-
-class JitFunctionInfo(NamedTuple):
-    """What cache hooks learn of a kernel function."""
-
-    module: str
-    name: str
-    jit_function: Any
-
-
-def _around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], None]]:
-    """The launch hooks as native code calls them: (grid, stream, values) → metadata before, metadata after a launch."""
-    before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
-
-    def enter(gx: int, gy: int, gz: int, stream: int, *values: Any) -> Any:
-        metadata = kernel.launch_metadata((gx, gy, gz), stream, *values)
-        if before:
-            before(metadata)
-        return metadata
-
-    def leave(metadata: Any) -> None:
-        if after:
-            after(metadata)
-
-    return enter, leave
 
 
 _UNPICKLED = frozenset(
@@ -339,7 +315,7 @@ class JITFunction(JITCallable, KernelInterface):
         if start is None:
             return
         if knobs.runtime.launch_enter_hook or knobs.runtime.launch_exit_hook:
-            enter, leave = _around(kernel)
+            enter, leave = around(kernel)
             start = dataclasses.replace(start, enter=enter, leave=leave)
         path = self._unhooked if self.pre_run_hooks else self._fast
         if path is not None:
@@ -386,7 +362,7 @@ class JITFunction(JITCallable, KernelInterface):
             parsed = make_backend(target).parse_options(options)
         except UnknownOption as error:
             raise UnknownOption(error.name, [*self.arg_names, *error.known]) from None
-        about = self._hook_arguments(key, src, keys, options, parsed, target, device, warmup)
+        about = hook_arguments(src, key, keys, options, parsed, target, device, warmup)
         hook = knobs.runtime.jit_cache_hook
         if hook is not None and hook(**about, already_compiled=False):
             return None
@@ -411,41 +387,6 @@ class JITFunction(JITCallable, KernelInterface):
             cache[key] = mode.submit((id(self), target, device, key), work, finish)
             return cache[key]
         return finish(work())
-
-    def _hook_arguments(
-        self, key: Any, src: ASTSource, keys: Any, options: dict[str, Any], parsed: Any, target: GPUTarget,
-        device: int, warmup: bool,
-    ) -> dict[str, Any]:  # fmt: skip
-        """The keyword arguments of cache hooks; empty where no hook is set."""
-        if knobs.runtime.jit_cache_hook is None and knobs.runtime.jit_post_compile_hook is None:
-            return {}
-        full, name, signature = (
-            f"{self.module}.{self.__qualname__}",
-            self.__qualname__,
-            src.signature,
-        )
-        shown = ", ".join(f"{n}: {k}" for n, k in signature.items())
-        flags = (
-            "num_warps",
-            "num_ctas",
-            "num_stages",
-            "enable_fp_fusion",
-            "launch_cooperative_grid",
-            "extern_libs",
-        )
-        facts = {k: getattr(parsed, k) for k in flags}
-        data = specialization_data.encode(full, signature, keys, options, target)
-        about = {
-            "key": str(key), "signature": signature, "device": device, "constants": src.constants,
-            **facts, "configs": [src.attrs], "specialization_data": data, "is_warmup": warmup,
-        }  # fmt: skip
-        return {
-            "key": str(key),
-            "repr": f"{name}[{', '.join(f'{k}={v}' for k, v in facts.items())}]({shown})",
-            "fn": JitFunctionInfo(self.module, name, self),
-            "compile": about,
-            "is_manual_warmup": warmup,
-        }
 
     def preload(self, data: str) -> Any:
         """Compile (or fetch from the cache) the kernel that `data` describes: the field `specialization_data` that

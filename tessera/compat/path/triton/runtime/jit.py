@@ -9,7 +9,8 @@ from tessera.language.aggregate import ConstexprFunction, constexpr_function
 from tessera.language.callable import JITCallable, KernelParam
 from tessera.runtime import jit as _package_jit
 from tessera.runtime.interface import KernelInterface
-from tessera.runtime.jit import JITFunction, JitFunctionInfo
+from tessera.runtime.jit import JITFunction
+from tessera.runtime.jit_hooks import JitFunctionInfo
 from tessera.runtime.specialize import mangle_type, specialize_argument
 from tessera.runtime.tensors import MockTensor, TensorWrapper, reinterpret
 
