@@ -277,7 +277,7 @@ def _conjunction(fe: FrontEnd, node: ast.Compare, a: Any, b: Any) -> Any:
 
 @handles(ast.BoolOp)
 def visit_bool(fe: FrontEnd, node: ast.BoolOp) -> Any:
-    """`and`, `or`: compile-time operands decide as in Python, run-time ones are all computed and combined bit by bit."""
+    """`and`, `or`: compile-time operands decide as in Python, run-time ones are all computed and combined by bits."""
     symbol = "and" if isinstance(node.op, ast.And) else "or"
     left = fe.visit(node.values[0])
     for following in node.values[1:]:

@@ -39,7 +39,7 @@ def atan2(x: Lanes, a: str, b: str) -> str:
 
 
 def fmod(x: Lanes, a: str, b: str) -> str:
-    """The remainder of fp32 with the sign of `a`, exact: by one fp64 division where the quotient is below 2^28."""
+    """The remainder of fp32 with the sign of `a`, exact: by an fp64 division where |a/b| < 2^28."""
 
     def near(inner: Lanes, arguments: list[str]) -> tuple[str, str]:
         p, q = (inner.convert("fpext", "float", v, D) for v in arguments)
