@@ -11,6 +11,7 @@ from tessera.backends.cpu.ahead import plan_ahead
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
 from tessera.backends.cpu.plan import argument_of
+from tessera.backends.cpu.slots import Slot, write_slots
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.values import Val, power_in
@@ -239,7 +240,7 @@ def _function(state: ModuleState, f: FuncOp) -> str:
 
 
 def _return(lo: Lowering, end: Op, outs: list[str]) -> None:
-    slots: list[control.Slot] = []
+    slots: list[Slot] = []
     for v, out in zip(end.operands, outs, strict=True):
         if isinstance(v.type, TileType):
             buffer = lo.allocate(elem_of(v.type), ())
@@ -247,7 +248,7 @@ def _return(lo: Lowering, end: Op, outs: list[str]) -> None:
             slots.append(buffer)
         else:
             slots.append(out)
-    control.write_slots(lo, end, end.operands, slots)
+    write_slots(lo, end, end.operands, slots)
 
 
 @executes(ProgramIdOp)

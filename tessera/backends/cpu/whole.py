@@ -35,6 +35,7 @@ from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place
 from tessera.backends.cpu.packing import Form, constant_memory, fill_bias, fill_panels
 from tessera.backends.cpu.plan import fill, finish_side, prepare
 from tessera.backends.cpu.rings import MOST_SLOTS, RING_BYTES, Ring, Trip, kept
+from tessera.backends.cpu.slots import Slot
 from tessera.backends.cpu.sums import (
     growth,
     only_store,
@@ -121,7 +122,7 @@ class Start:
         cells = {v: lo.em.alloca(scalar_type(v.type), align=8) for v in carried}
         return Start(loop, lo.em.alloca("i64"), cells)
 
-    def save(self, lo: Lowering, low: str, slots: Sequence[control.Slot]) -> None:
+    def save(self, lo: Lowering, low: str, slots: Sequence[Slot]) -> None:
         em = lo.em
         em.stmt(f"store i64 {low}, ptr {self.first}")
         for v, cell in self.cells.items():
