@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.backends.cpu.affine import constant
+from tessera.backends.cpu.aliases import base_of
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.demand import lane_by_lane
 from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
@@ -13,7 +14,6 @@ from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make, u
 from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.plan import (
     any_start,
-    base_of,
     contiguous_along,
     contiguous_dimension,
     cost,

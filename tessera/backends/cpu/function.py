@@ -8,9 +8,9 @@ from typing import Any
 
 from tessera.backends.cpu import checks, control, demand, dot, effects, host, reduce, scan, whole
 from tessera.backends.cpu.ahead import plan_ahead
+from tessera.backends.cpu.aliases import argument_of
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
-from tessera.backends.cpu.plan import argument_of
 from tessera.backends.cpu.slots import Slot, write_slots
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.text import ATTRIBUTES, memory_type, scalar_type

@@ -14,11 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from tessera.backends.cpu.aliases import argument_of
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.microkernel import add_bytes
 from tessera.backends.cpu.operands import Panel, Panels, all_inside, uniform_along
-from tessera.backends.cpu.plan import argument_of, contiguous_along, finish_side, prepare
+from tessera.backends.cpu.plan import contiguous_along, finish_side, prepare
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.turn import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point

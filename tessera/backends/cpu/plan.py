@@ -16,13 +16,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from tessera.backends.cpu.aliases import may_fuse
 from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
 from tessera.backends.cpu.turn import Convert, turned_dimension, turned_fill
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit
 from tessera.dtypes import dtype, int1
-from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import MATH_OPS, ForOp, ReduceOp, ScanOp, arith, memory, tile
+from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ops import MATH_OPS, ReduceOp, ScanOp, arith, memory, tile
 
 KEEP_SHARED = 4.0  # cost from which a value that several roots need is computed once
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer
@@ -297,7 +298,7 @@ def flush(lo: Lowering, op: Op, direct: Iterable[Value] = (), address: Value | N
     inside = _direct_loads(lo, direct)
     for v in list(lo.pending):
         need = -1 if v in lo.buffers else last_need(lo, v)
-        overtaken = need > lo.end[op] or not (v in inside and _may_fuse(lo, v, address))
+        overtaken = need > lo.end[op] or not (v in inside and may_fuse(lo, v, address))
         if need >= lo.position[op] and overtaken:
             materialise(lo, v, op)
         del lo.pending[v]
@@ -320,72 +321,6 @@ def _direct_loads(lo: Lowering, values: Iterable[Value]) -> set[Value]:
     for v in values:
         visit(v, True)
     return {v for v, direct in found.items() if direct and isinstance(v.op, memory.LoadOp)}
-
-
-def base_of(v: Value) -> Value:
-    """The value that a pointer tile is computed from: a function argument, mostly."""
-    while v.op is not None and isinstance(
-        v.op,
-        (
-            arith.AddPtrOp,
-            arith.HintOp,
-            arith.BitcastOp,
-            tile.SplatOp,
-            tile.BroadcastOp,
-            tile.ExpandDimsOp,
-        ),
-    ):
-        v = v.op.operands[0]
-    return v
-
-
-def _may_fuse(lo: Lowering, load: Value, address: Value | None) -> bool:
-    """Whether a load may run in the loop that stores to `address`: at the same addresses, or through another argument
-    of the kernel, on an assumption that the launch checks."""
-    op = load.op
-    if not isinstance(op, memory.LoadOp) or address is None:
-        return False
-    if op.ptr is address:
-        return True
-    state = lo.state
-    a, b = (state.arguments.get(argument_of(x)) for x in (op.ptr, address))
-    if state.overlap or a is None or b is None or a == b:
-        return False
-    pair = (min(a, b), max(a, b))
-    same = int(_same_offsets(lo, op.ptr, address))
-    state.assumed_disjoint[pair] = min(same, state.assumed_disjoint.get(pair, 1))
-    return True
-
-
-def argument_of(v: Value) -> Value:
-    """The argument that a pointer is computed from, through loops that carry it."""
-    for _ in range(16):
-        v = base_of(v)
-        loop = v.owner.parent if isinstance(v.owner, Block) else None
-        if not isinstance(loop, ForOp) or v.index == 0:
-            return v
-        carried = base_of(loop.body.terminator.operands[v.index - 1])
-        if carried is not v:
-            return v
-        v = loop.inits[v.index - 1]
-    return v
-
-
-def _same_offsets(lo: Lowering, a: Value, b: Value) -> bool:
-    """Whether two pointers computed from different arguments are at the same distance from them."""
-    x, y = a.op, b.op
-    if x is None or y is None:
-        known = a in lo.state.arguments and b in lo.state.arguments
-        return known and a.type.element_ty == b.type.element_ty
-    if isinstance(x, arith.AddPtrOp) and isinstance(y, arith.AddPtrOp):
-        return x.offset is y.offset and _same_offsets(lo, x.ptr, y.ptr)
-    if type(x) is not type(y) or not isinstance(x, _STEPS):
-        return False
-    return shape_of(a.type) == shape_of(b.type) and _same_offsets(lo, x.operands[0], y.operands[0])
-
-
-# From a pointer to a tile of pointers.
-_STEPS = (arith.HintOp, tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp)
 
 
 # --- choice of loops ------------------------------------------------------------------------------------------
