@@ -281,6 +281,15 @@ class Op:
         for block in self.regions:
             yield from block.walk()
 
+    def all_blocks(self) -> list[Block]:
+        """The blocks inside this op, each before those inside it."""
+        found: list[Block] = []
+        for block in self.regions:
+            found.append(block)
+            for op in block:
+                found += op.all_blocks()
+        return found
+
     def all_effects(self) -> Effect:
         """The effects of this op and of all ops inside it."""
         found = self.effects

@@ -64,7 +64,7 @@ def overlap_products(module: Module) -> None:
     """Start products early and wait late. The last pass that moves ops: lifetimes of buffers follow the waits."""
     for func in module.body:
         assert isinstance(func, FuncOp)
-        for block in _blocks(func):
+        for block in func.all_blocks():
             products = [op for op in block if isinstance(op, WgmmaOp)]
             if products and all(op.pending == 0 for op in products):
                 if sum(_words(op.result.type) for op in products) <= HOISTED_WORDS:
@@ -72,15 +72,6 @@ def overlap_products(module: Module) -> None:
                     _end_turn_early(block)
                 _Waits(block).run()
             _give_back_early(block)
-
-
-def _blocks(op: Op) -> list[Block]:
-    found: list[Block] = []
-    for block in op.regions:
-        found.append(block)
-        for inner in block:
-            found += _blocks(inner)
-    return found
 
 
 def _words(t: Any) -> int:

@@ -122,20 +122,11 @@ def _remark(module: Module, reason: str) -> None:
 def _rings(func: FuncOp) -> list[Ring]:
     """What a kernel loads through tensor maps: in its loops, block by block, and once in front of these."""
     rings: list[Ring] = []
-    for block in _blocks(func) if func.kernel else ():
+    for block in func.all_blocks() if func.kernel else ():
         loads = [op for op in block if isinstance(op, DescriptorLoadOp)]
         if loads and (isinstance(block.parent, ForOp) or block is func.body):
             rings.append(Ring(block, loads, [], once=block is func.body))
     return rings if any(not r.once for r in rings) else []
-
-
-def _blocks(op: Op) -> list[Block]:
-    found: list[Block] = []
-    for block in op.regions:
-        found.append(block)
-        for inner in block:
-            found += _blocks(inner)
-    return found
 
 
 def _check(func: FuncOp, num_warps: int) -> None:

@@ -90,15 +90,7 @@ def _handed_over(facts: GpuFacts, consumers: int, blocks: int, given: int) -> tu
 
 def product_words(func: Op) -> int:
     """Registers of a thread for the results and operands of products that may live at a time."""
-    return max((_of_block(block) for block in _blocks(func)), default=0)
-
-
-def _blocks(op: Op) -> list[Block]:
-    found = list(op.regions)
-    for block in op.regions:
-        for inner in block:
-            found += _blocks(inner)
-    return found
+    return max((_of_block(block) for block in func.all_blocks()), default=0)
 
 
 def instruction_words(func: Op) -> int:
