@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -163,7 +164,10 @@ def print_rows(device: Device, rows: Sequence[Row]) -> None:
 def device_title(device: Device) -> str:
     from tessera.runtime.benchmark import device_name
 
-    return f"{device_name()} ({device.name})"
+    if device.is_gpu:
+        return device_name()
+    threads = int(os.environ.get("TESSERA_NUM_THREADS") or len(os.sched_getaffinity(0)))
+    return f"{device_name()}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def parse_arguments() -> argparse.Namespace:
