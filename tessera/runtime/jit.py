@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from inspect import Parameter
 from types import MethodType
 from typing import Any, overload
 
@@ -16,7 +17,12 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
-from tessera.errors import ChangedGlobal, CompilationError, UnknownOption
+from tessera.errors import (
+    ChangedGlobal,
+    CompilationError,
+    UnknownOption,
+    UnsupportedLanguageConstruct,
+)
 from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
 from tessera.runtime import specialization_data
@@ -135,6 +141,11 @@ class JITFunction(JITCallable, KernelInterface):
 
     def _check_parameters(self) -> None:
         for p in self.params:
+            if p.kind is Parameter.VAR_KEYWORD:
+                raise UnsupportedLanguageConstruct(
+                    what=f"the parameter `**{p.name}`",
+                    help="name the parameters that the kernel takes",
+                )
             if p.is_constexpr and (p.do_not_specialize or p.do_not_specialize_on_alignment):
                 which = (
                     "do_not_specialize" if p.do_not_specialize else "do_not_specialize_on_alignment"

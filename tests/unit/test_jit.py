@@ -188,6 +188,15 @@ def test_constexpr_in_the_wrong_list():
         make(do_not_specialize=["CHUNK"])[(1,)](*arrays(), 20, 2.0)
 
 
+def test_parameters_without_names():
+    @tessera.jit
+    def loose(x, **rest):
+        tl.store(x, 1)
+
+    with pytest.raises(CompilationError, match=r"the parameter `\*\*rest` is not supported"):
+        loose[(1,)](np.zeros(1, np.int32))
+
+
 def test_unhashable_constexprs():
     @tessera.jit
     def kernel(out, SHAPE: tl.constexpr):
