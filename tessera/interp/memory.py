@@ -77,7 +77,10 @@ class Memory:
                 first, dims = int(np.flatnonzero(mask)[first]), mask.shape
             at = tuple(map(int, np.unravel_index(first, dims)))
             element = f"element ({', '.join(map(str, at))}) of the tile" if at else "it"
-            raise OutOfBounds(f"{what} out of bounds: {element} is at {self._place(where, width)}")
+            raise OutOfBounds(
+                f"{what} out of bounds: {element} is at {self._place(where, width)}",
+                help=f'{OutOfBounds.help}; `debug="check"` shows what the address is made of',
+            )
 
     def _place(self, address: int, width: int) -> str:
         """An address that is in no storage, in elements of the nearest one."""
