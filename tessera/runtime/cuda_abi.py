@@ -112,6 +112,14 @@ P_DEVICE_POINTER = 3
 A_COOPERATIVE, A_CLUSTER, A_PROGRAMMATIC_SERIALIZATION = 2, 4, 6
 
 
+# CUresults that a kernel causes: an assertion, accesses that are illegal or misaligned, any other fault.
+FAULTS = (700, 710, 714, 715, 716, 717, 718, 719)
+FAULT_HELP = (
+    "a kernel that was launched before this call did it, and the process cannot use the device any more: repeat the "
+    'launch in a new one with `debug="check"` (TESSERA_CHECK=1), or under compute-sanitizer'
+)
+
+
 class CudaError(TesseraError, RuntimeError):
     """A call of the CUDA driver failed. `result` is its CUresult, `name` the constant's name."""
 
@@ -120,6 +128,8 @@ class CudaError(TesseraError, RuntimeError):
     def __init__(self, call: str, result: int, name: str, text: str) -> None:
         self.call, self.result, self.name = call, result, name
         super().__init__(f"{call} failed: {name} ({result}): {text}")
+        if result in FAULTS:
+            self.help = FAULT_HELP
 
 
 class LaunchAttribute(ctypes.Structure):

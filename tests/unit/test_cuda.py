@@ -187,6 +187,15 @@ def test_launch_fills_the_configuration():
     assert len(fake.launches) == 1
 
 
+@pytest.mark.parametrize(("result", "helps"), [(700, True), (716, True), (1, False), (2, False)])
+def test_faults_of_kernels_say_how_to_find_them(result: int, helps: bool) -> None:
+    text = str(CudaError("cuStreamSynchronize", result, "CUDA_ERROR_X", "an error"))
+    assert text.startswith(
+        f"error[cuda]: cuStreamSynchronize failed: CUDA_ERROR_X ({result}): an error"
+    )
+    assert ('with `debug="check"` (TESSERA_CHECK=1)' in text) == helps
+
+
 def test_failed_launch_names_the_resources():
     driver = Driver(Fake(cuLaunchKernelEx=701))
     with pytest.raises(CudaError) as caught:
