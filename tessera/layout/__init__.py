@@ -26,10 +26,13 @@ from .encodings import blocked, default_blocked, identity1d, zeros1d
 from .linear import LinearLayout
 from .matrix_ops import Columns, LayoutError, apply, images, parity
 from .mma import (
+    back,
     instruction_depth,
     mma_acc,
     mma_operand,
+    operand_depth,
     operand_rows,
+    reordered,
     wgmma_acc,
     wgmma_operand_a,
 )
@@ -108,7 +111,10 @@ __all__ = [
     "vector_access",
     "vector_groups",
     "wavefronts",
+    "back",
+    "operand_depth",
     "operand_rows",
+    "reordered",
     "wgmma_acc",
     "wgmma_operand_a",
     "widest_swizzle",

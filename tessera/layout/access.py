@@ -25,6 +25,7 @@ from .linear import LinearLayout
 from .matrix_ops import Columns, Echelon, LayoutError, apply, images, log2, union
 from .shared import (
     LINE_BITS,
+    ROW_BITS,
     OffsetMap,
     VectorGroup,
     count_wavefronts,
@@ -32,9 +33,6 @@ from .shared import (
     offset_map,
     vector_groups,
 )
-
-ROW_BITS = 128
-"""Bits of a row of an 8x8 matrix of ldmatrix."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,11 @@ it stands for. `operand_rows` chooses it so that an operand contiguous along M i
 conflicts: e.g. fp32 in a swizzle of 128 bytes, where +8 is column bit 0 (one 8-byte read serves both rows) and g the
 bits 1, 4 and 2, which with the bits of t are all banks; and so that ldmatrix.trans can read 8-bit elements, whose pairs
 are then rows g and g + 8.
+
+The order of K is free, too, where threads read both operands: `depth` lists for each bit of the instruction's K the
+bit of the tile's (`operand_depth`). So are the `columns` of a B that threads write: its rows in shared memory are then
+those in which registers hold them. E.g. 8-bit elements contiguous along M: a word of 4 takes k = 0, 1, 8 and 9, the
+bits of t are 1 and 2 of k, so that ldmatrix.trans finds the eight rows of a matrix in eight different places.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from .coords import unit_columns
 from .encodings import BasisBuilder
 from .linear import LinearLayout, inverse_columns
 from .matrix_ops import Echelon, LayoutError, compose, log2
-from .shared import LINE_BITS
+from .shared import LINE_BITS, ROW_BITS
 
 
 def _split(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -154,6 +159,7 @@ def wgmma_acc(
     *,
     warpgroups_n: int = 1,
     rows: Rows = (),
+    columns: Rows = (),
 ) -> LinearLayout:
     """Accumulators [M, N] of wgmma m64nN: warp w of a group has rows 16w.., warpgroup = (n, m), m fastest.
 
@@ -170,7 +176,7 @@ def wgmma_acc(
     builder.take("register", 0, 1)
     _warpgroup(builder, 0)
     found = _finish(builder, [1, 0], {0: warpgroups_m, 1: warpgroups_n}, [0, 1], 1)
-    return _with_rows(found, rows)
+    return reordered(found, (rows, columns))
 
 
 @lru_cache(maxsize=512)
@@ -181,6 +187,7 @@ def wgmma_operand_a(
     *,
     warpgroups_n: int = 1,
     rows: Rows = (),
+    depth: Rows = (),
 ) -> LinearLayout:
     """A [M, K] of wgmma held in registers; the accumulators of an earlier wgmma need no exchange to become it."""
     if shape[1] < instruction_depth(elem_bits) or elem_bits > 32:
@@ -193,19 +200,25 @@ def wgmma_operand_a(
     builder.take("register", 1, 1)
     _warpgroup(builder, 0)
     found = _finish(builder, [1, 0], {0: warpgroups_m, -1: warpgroups_n}, [0, -1], 1)
-    return _with_rows(found, rows)
+    return reordered(found, (rows, depth))
 
 
-def _with_rows(layout: LinearLayout, rows: Rows) -> LinearLayout:
-    """The layout with row bit i moved to bit rows[i]."""
-    if not rows:
+def reordered(layout: LinearLayout, orders: tuple[Rows, ...]) -> LinearLayout:
+    """The layout with bit i of dimension d moved to bit orders[d][i]; an empty order leaves a dimension as it is."""
+    if not any(orders):
         return layout
-    units = unit_columns(layout.shape)
-    table = list(units[1]) + [units[0][bit] for bit in rows]
+    table: list[int] = []
+    for units, order in reversed(list(zip(unit_columns(layout.shape), orders, strict=True))):
+        table += [units[bit] for bit in order] or units
     return LinearLayout.packed(
         layout.shape,
         {name: compose(table, layout.columns(name)) for name in layout.in_dims},
     )
+
+
+def back(order: Rows) -> Rows:
+    """The order that undoes one."""
+    return tuple([order.index(i) for i in range(len(order))])
 
 
 @lru_cache(maxsize=256)
@@ -225,3 +238,20 @@ def operand_rows(shared: LinearLayout, elem_bits: int) -> Rows:
         free.remove(found)
         lanes.append(found)
     return (*lanes, pair, *free)
+
+
+@lru_cache(maxsize=256)
+def operand_depth(shared: LinearLayout, elem_bits: int) -> Rows:
+    """`depth` for an operand [M, K] contiguous along M that ldmatrix.trans reads with `operand_rows`: the bits of K
+    that pick a row of a matrix, the lowest of a word and those of t, are rows in different places. Empty for words."""
+    if elem_bits >= 32:
+        return ()
+    depth = compose(inverse_columns(shared), unit_columns(shared.shape)[1])
+    places = (LINE_BITS - ROW_BITS) // elem_bits
+    word = log2(32 // elem_bits)
+    free, banks = list(range(len(depth))), Echelon()
+    chosen: dict[int, int] = {}
+    for bit in (0, word, word + 1):
+        chosen[bit] = next((i for i in free if banks.add(depth[i] & places)), free[0])
+        free.remove(chosen[bit])
+    return tuple([chosen[i] if i in chosen else free.pop(0) for i in range(len(depth))])

@@ -23,6 +23,8 @@ BANK_BYTES = 4
 LINE_BITS = BANKS * BANK_BYTES * 8
 """Bits of one row over all banks."""
 MAX_VECTOR_BITS = 128
+ROW_BITS = 128
+"""Bits of a row of an 8x8 matrix of ldmatrix."""
 
 
 @lru_cache(maxsize=512)

@@ -279,6 +279,7 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     `wgmma_wait`, and shared operands stay untouched.
     With `asynchronous` nothing is waited for: a `wgmma_wait` that holds the operands does. `part` = (i, n): the
     i-th of n equal parts along K, which follow each other as one product; all but the last are asynchronous.
+    `depth`, `columns`: bit i of the instruction's K, or of its columns, is bit depth[i] or columns[i] of the tiles'.
     """
 
     a: Value = operand()
@@ -290,6 +291,8 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     asynchronous: bool = attr(default=False)
     part: tuple[int, int] = attr(default=(0, 1))
     transposed: bool = attr(default=False)
+    depth: tuple[int, ...] = attr(default=())
+    columns: tuple[int, ...] = attr(default=())
 
     def infer(self) -> Sequence[Any]:
         return (self.acc.type,)

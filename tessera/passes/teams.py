@@ -21,7 +21,8 @@ WORK = 32  # registers of a consumer beside its products'
 LARGE = 96  # registers of products from which a block that is alone hands some over
 PRODUCER = 40  # registers of a producer's thread that gave the rest away
 SMALL_PRODUCER = 24  # the same where registers are scarce
-TURNER = 40  # registers of a turner's thread
+TURNER = 56  # registers of a turner's thread
+TURNING_WORK = 24  # registers of a consumer beside its products' where turners need some
 LARGEST = 248
 HELD_WORDS = 4  # of an operand in registers in one instruction
 MOST_COLUMNS = 256
@@ -68,7 +69,7 @@ def turning_team(facts: GpuFacts, consumers: int, func: Op) -> Team | None:
     groups = consumers // GROUP_WARPS
     start = _even(facts, consumers + 2 * GROUP_WARPS, 1)
     kept = (start * (groups + 2) - SMALL_PRODUCER - TURNER) // max(1, groups) // GRAIN * GRAIN
-    need, largest = product_words(func) + WORK, instruction_words(func) + WORK
+    need, largest = product_words(func) + TURNING_WORK, instruction_words(func) + WORK
     if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
         return None
     return Team(GROUP_WARPS, (SMALL_PRODUCER, kept, TURNER), 1, GROUP_WARPS)

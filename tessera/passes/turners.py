@@ -125,10 +125,10 @@ class Turners(Producer):
             return
         (slot, phase), (to, parity) = states[self.loaded], states[self.turned]
         b.insert(ByteBarrierWaitOp(self.loaded.full, slot, phase))
-        b.insert(ByteBarrierWaitOp(self.turned.empty, to, b.emit(XorOp(parity, start_const(b, 1)))))
         source = b.emit(LocalIndexOp(self.loaded.buffers[0], slot))
         view: Any = late_view(b, self.what.read.shared, source)
         tile = b.emit(LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
+        b.insert(ByteBarrierWaitOp(self.turned.empty, to, b.emit(XorOp(parity, start_const(b, 1)))))
         target = b.emit(LocalIndexOp(self.turned.buffers[0], to))
         b.insert(LocalStoreOp(tile, target))
         yes = b.emit(ConstOp(value=True, results=[int1]))

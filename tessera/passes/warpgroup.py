@@ -24,7 +24,9 @@ from tessera.dtypes import float32
 from tessera.ir import Builder, SharedType, Value, elem_of, shape_of
 from tessera.layout import (
     LinearLayout,
+    operand_depth,
     operand_rows,
+    reordered,
     shared_swizzled,
     wgmma_acc,
     wgmma_operand_a,
@@ -47,6 +49,8 @@ MIN_COLUMNS = 8
 WARPS = 4
 ACC_WORDS = 208  # registers of accumulators beyond which a thread has no room left to work
 SWIZZLES = (128, 64, 32)
+NEAR = 4  # bits of a column: the results of a warp that are side by side stay so when these change places
+Rows = tuple[int, ...]
 
 
 def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) -> bool:
@@ -144,9 +148,12 @@ class _Operand:
             return transposed(self.stored(b, self.source, (1, 0)), self.orders)
         return self.stored(b, self.value, self.order)
 
-    def stored(self, b: Builder, tile: Value, order: tuple[int, ...]) -> Value:
-        """A buffer filled with a tile that threads hold."""
-        shared = SharedType(tile.type.shape, tile.type.elem, _swizzled(tile.type, order))
+    def stored(
+        self, b: Builder, tile: Value, order: tuple[int, ...], orders: tuple[Rows, ...] = ((), ())
+    ) -> Value:
+        """A buffer filled with a tile that threads hold; `orders`: those of its rows and columns there."""
+        layout = reordered(_swizzled(tile.type, order), orders)
+        shared = SharedType(tile.type.shape, tile.type.elem, layout)
         return b.emit(LocalAllocOp(tile, results=[shared], names=[tile.name]))
 
 
@@ -158,16 +165,20 @@ class _Rewriting:
         self.b = Builder.before_op(op)
         a, b = (_Operand(op.a, 1), _Operand(op.b, 0))
         self.left, self.right = (b, a) if plan.transposed else (a, b)
+        self.depth: Rows = ()
+        self.columns: Rows = ()
 
     def run(self) -> None:
         op, plan = self.op, self.plan
+        if plan.turned_bytes:
+            self._choose_orders()
         right = self._turned() if plan.turned_bytes else self.right.shared(self.b)
         left, rows = self._left()
         acc = self.b.emit(ConvertLayoutOp(op.acc, results=[self._accumulators(rows)]))
         a, b = (right, left) if plan.transposed else (left, right)
         product = WgmmaOp(
             a, b, acc, instruction=self.row.name, warpgroups=plan.warpgroups,
-            transposed=plan.transposed,
+            transposed=plan.transposed, depth=self.depth, columns=self.columns,
         )  # fmt: skip
         acc = self.b.emit(product)
         acc.name = op.result.name
@@ -180,7 +191,7 @@ class _Rewriting:
         t, (along_m, along_n) = self.op.acc.type, self.plan.warpgroups
         shape: Any = (t.shape[1], t.shape[0]) if self.plan.transposed else t.shape
         n = min(shape[1] // along_n, self.row.max_n)
-        layout = wgmma_acc(shape, along_m, n, warpgroups_n=along_n, rows=rows)
+        layout = wgmma_acc(shape, along_m, n, warpgroups_n=along_n, rows=rows, columns=self.columns)
         return t.with_layout(layout.trans((1, 0)) if self.plan.transposed else layout)
 
     def _left(self) -> tuple[Value, tuple[int, ...]]:
@@ -206,8 +217,22 @@ class _Rewriting:
         """The layout of an operand as the first one in registers."""
         shape: Any = v.shape if v.depth == 1 else (v.shape[1], v.shape[0])
         along_m, along_n = self.plan.warpgroups
-        layout = wgmma_operand_a(shape, along_m, v.elem.bits, warpgroups_n=along_n, rows=rows)
+        layout = wgmma_operand_a(
+            shape, along_m, v.elem.bits, warpgroups_n=along_n, rows=rows, depth=self.depth
+        )
         return layout if v.depth == 1 else layout.trans((1, 0))
+
+    def _choose_orders(self) -> None:
+        """Both operands are read to registers: K and the columns go in the order in which that is best done."""
+        left, right = self.left, self.right
+        if not left.loaded or left.direct(self.row) or right.shape[1 - right.depth] < ROWS:
+            return
+        view: LinearLayout = left.shared(self.b).type.layout
+        by_rows = view if left.depth == 1 else view.trans((1, 0))
+        self.depth = operand_depth(by_rows, left.elem.storage_bits)
+        columns = self._rows(right, right.shared(self.b))
+        if max(columns[:NEAR]) < NEAR:
+            self.columns = columns
 
     def _turned(self) -> Value:
         """The second operand along K: read as if it were the first one, and written to a second buffer."""
@@ -216,12 +241,15 @@ class _Rewriting:
         if shape[0] >= ROWS:
             view, groups = v.shared(self.b), prod(self.plan.warpgroups)
             along_m, along_n = _warpgroups(shape[0], groups)
-            rows = self._rows(v, view)
-            layout = wgmma_operand_a(shape, along_m, v.elem.bits, warpgroups_n=along_n, rows=rows)
+            layout = wgmma_operand_a(
+                shape, along_m, v.elem.bits, warpgroups_n=along_n,
+                rows=self._rows(v, view), depth=self.depth,
+            )  # fmt: skip
             held = tile.type.with_layout(layout if v.depth == 1 else layout.trans((1, 0)))
             tile = self.b.emit(LocalLoadOp(view, results=[held]))
         v.order = (v.depth, 1 - v.depth)
-        return v.stored(self.b, tile, v.order)
+        orders = (self.columns, self.depth) if v.depth == 1 else (self.depth, self.columns)
+        return v.stored(self.b, tile, v.order, orders)
 
 
 def _swizzled(t: Any, order: tuple[int, ...]) -> LinearLayout:

@@ -10,6 +10,7 @@ import pytest
 from tessera.layout import (
     LayoutError,
     LinearLayout,
+    back,
     bank_conflicts,
     blocked,
     box_layout,
@@ -19,7 +20,9 @@ from tessera.layout import (
     mma_acc,
     mma_operand,
     offset_map,
+    operand_depth,
     operand_rows,
+    reordered,
     shared_linear,
     shared_swizzled,
     stmatrix_plan,
@@ -190,6 +193,33 @@ def test_first_operand_that_lies_along_its_rows(rows: int, groups: int) -> None:
             assert sorted(r for r, _ in seen) == list(range(dist.size("register")))
             for register, offset in seen:
                 assert shared.apply_flat({"offset": offset}) == elements[warp, lane, register]
+
+
+@pytest.mark.parametrize("rows", [64, 128, 256])
+def test_the_order_of_k_is_chosen_for_ldmatrix(rows: int) -> None:
+    """An operand that lies along its rows is read without selections, and stored along K in an order of its own."""
+    span = min(128, rows)
+    shared = shared_swizzled((rows, 128), (0, 1), 8, span)
+    names, depth = operand_rows(shared, 8), operand_depth(shared, 8)
+    assert sorted(depth) == list(range(7)) and depth != tuple(range(7))
+    dist = wgmma_operand_a((rows, 128), 1, 8, rows=names, depth=depth)
+    read = ldmatrix_plan(dist, shared, 8)
+    assert read is not None and read.trans and read.wavefronts == 4 and not read.flips
+    stored = reordered(shared_swizzled((rows, 128), (1, 0), 8, 128), (names, depth))
+    write = stmatrix_plan(dist, stored, 8)
+    assert write is not None and not write.trans and write.wavefronts == 4 and not write.flips
+    assert reordered(stored, (back(names), back(depth))) == shared_swizzled(
+        (rows, 128), (1, 0), 8, 128
+    )
+    elements = fill(dist)
+    for memory, plan in ((shared, read), (stored, write)):
+        for warp, lane in itertools.product(range(dist.size("warp")), range(32)):
+            for register, offset in [x for g in transfers(plan, lane, warp, 8) for x in g]:
+                assert memory.apply_flat({"offset": offset}) == elements[warp, lane, register]
+
+
+def test_words_have_no_order_of_k() -> None:
+    assert operand_depth(shared_swizzled((64, 32), (0, 1), 32, 128), 32) == ()
 
 
 def test_words_along_k_are_stored_without_conflicts() -> None:

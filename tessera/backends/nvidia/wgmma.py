@@ -25,7 +25,7 @@ from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.dtypes import float32
 from tessera.errors import InternalError
 from tessera.ir import SharedType, TileType, Value
-from tessera.layout import LinearLayout, shared_swizzled
+from tessera.layout import LinearLayout, back, reordered, shared_swizzled
 from tessera.ops import WgmmaOp, WgmmaWaitOp
 from tessera.passes.facts import WgmmaRow
 from tessera.passes.fold import constant_of
@@ -33,6 +33,7 @@ from tessera.passes.fold import constant_of
 STEP_BYTES = 32  # of K in one instruction
 SWIZZLE_CODES = {128: 1, 64: 2, 32: 3}
 Block = list[str]
+Rows = tuple[int, ...]
 
 
 @lru_cache(maxsize=256)
@@ -49,10 +50,13 @@ def storage(layout: LinearLayout, bits: int) -> tuple[tuple[int, ...], int]:
 class _Shared:
     """A shared operand: `depth` is its dimension K, `outer` the other one."""
 
-    def __init__(self, fl: FunctionLowering, view: Value, depth: int):
+    def __init__(
+        self, fl: FunctionLowering, view: Value, depth: int, orders: tuple[Rows, Rows] = ((), ())
+    ):
         t: Any = view.type
         self.fl, self.bits = fl, t.elem.storage_bits
-        order, self.width = storage(t.layout, self.bits)
+        layout = reordered(t.layout, (back(orders[0]), back(orders[1])))
+        order, self.width = storage(layout, self.bits)
         self.along_k = order[0] == depth
         self.box = self.width * t.shape[order[1]]  # bytes
         w = fl.w
@@ -130,7 +134,8 @@ class _Product:
         self.blocks = (self.rows // 64, self.cols // self.n)
         self.steps: int = op.b.type.shape[0] // self.row.k
         self.fresh = constant_of(op.acc) == 0  # then the first product overwrites
-        self.b = _Shared(fl, op.right, 1 if op.transposed else 0)
+        orders = (op.columns, op.depth) if op.transposed else (op.depth, op.columns)
+        self.b = _Shared(fl, op.right, 1 if op.transposed else 0, orders)
         self.group_m, self.group_n = _groups(fl, along_m, along_n)
         shared = isinstance(op.left.type, SharedType)
         self.a = _Shared(fl, op.left, 0 if op.transposed else 1) if shared else None
