@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from tessera.analysis.intervals import NEVER
@@ -22,8 +23,10 @@ from tessera.ir import Module, Pass, PassManager
 from tessera.passes import neutral_pipeline
 from tessera.passes.clusters import spread
 from tessera.passes.descriptors import lower_descriptors
+from tessera.passes.facts import GpuFacts
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.resources import check_resources
+from tessera.passes.teams import GRAIN
 from tessera.passes.tensor_maps import select_tensor_maps
 from tessera.passes.unroll import unroll
 
@@ -34,6 +37,9 @@ _REGISTERED = (mbarrier, tensor, wgmma)  # imported for the lowerings it registe
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 BLOCKS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction
+RESERVED = 1024  # bytes of shared memory that each block takes beside its own
+FEW_BYTES = 16  # of a thread's registers that may spill for another block
+NEARLY = 0.85  # of the registers that ptxas takes of itself: with so many it does without spills more often than not
 OLDEST = 80
 MAP_BYTES = 128
 PTX_ISA = 86  # what the emitted instructions need; newer assemblers read it
@@ -118,6 +124,11 @@ class NvidiaBackend(Backend):
             if not options.enable_fp_fusion:
                 extra.append("--fmad=false")
             done, roomy = assemble_with_room(text, architecture(cc), extra, line_info)
+            if not options.maxnreg and "shared" in metadata:
+                again = partial(
+                    assembler.assemble, arch=architecture(cc), options=extra, line_info=line_info
+                )
+                done = squeezed(text, done, metadata["shared"], facts, again)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
             if not roomy and "guard" in metadata:
                 metadata["guard"] = NEVER  # worth it only with as many blocks as were hoped for
@@ -194,9 +205,39 @@ def fewer_blocks(ptx: str) -> str:
         return ptx
     threads, blocks = int(asked[1]), int(asked[2])
     fewer = [n for n in (resident // threads for resident in RESIDENT_THREADS) if n < blocks]
-    ptx = BLOCKS.sub(f".maxntid {threads}\n.minnctapersm {max([1, *fewer])}", ptx)
+    ptx = with_blocks(ptx, threads, max([1, *fewer]))
     # A block that is alone has registers enough at its start.
     return ptx if max([1, *fewer]) > 1 else HANDOVER.sub("", ptx)
+
+
+def with_blocks(ptx: str, threads: int, blocks: int) -> str:
+    return BLOCKS.sub(f".maxntid {threads}\n.minnctapersm {blocks}", ptx)
+
+
+def squeezed(
+    ptx: str,
+    done: ptxas.Assembled,
+    shared: int,
+    facts: GpuFacts,
+    again: Callable[[str], ptxas.Assembled],
+) -> ptxas.Assembled:
+    """`done`, what became of `ptx`; or what `again` makes of it with a few registers less, if a processor then holds a
+    block more. Only for programs with products: they may have all registers of a processor, of which ptxas takes more
+    than it needs."""
+    asked = BLOCKS.search(ptx)
+    if asked is None or asked[2] != "1" or int(asked[1]) >= RESIDENT_THREADS[-1]:
+        return done
+    threads = int(asked[1])
+    blocks = facts.register_file // (threads * -(-done.registers // GRAIN) * GRAIN)
+    fit = (facts.max_shared_bytes + RESERVED) // (shared + RESERVED)
+    fewer = facts.register_file // (threads * (blocks + 1)) // GRAIN * GRAIN
+    if blocks >= fit or fewer < NEARLY * done.registers or HANDOVER.search(ptx):
+        return done
+    try:
+        found = again(with_blocks(ptx, threads, blocks + 1))
+    except PTXASError:  # that the registers are too few
+        return done
+    return done if found.spill_stores > FEW_BYTES or found.warnings else found
 
 
 def architecture(cc: int) -> str:

@@ -1,0 +1,79 @@
+"""When ptxas is asked to do with a few registers less, so that a processor holds a block more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tessera.backends.nvidia.backend import squeezed
+from tessera.backends.nvidia.ptxas import Assembled
+from tessera.backends.nvidia.target import facts_for
+from tessera.errors import PTXASError
+
+FACTS = facts_for(90)
+FREE = Assembled(b"free", "", 134, 0, 0, 0, 0, 0, ())
+
+
+def ptx(threads: int = 256, blocks: int = 1, body: str = "") -> str:
+    return f".maxntid {threads}\n.minnctapersm {blocks}\n{body}"
+
+
+def tried(
+    text: str, registers: int, shared: int, found: Assembled = FREE
+) -> tuple[list[str], Assembled]:
+    """The texts that were assembled again, of code that took `registers` of itself, and what was kept."""
+    texts: list[str] = []
+
+    def again(text: str) -> Assembled:
+        texts.append(text)
+        return found
+
+    return texts, squeezed(text, replace(FREE, registers=registers), shared, FACTS, again)
+
+
+@pytest.mark.parametrize(
+    ("threads", "registers", "shared", "blocks"),
+    [(256, 134, 65696, 2), (128, 136, 49152, 4), (128, 183, 49152, 3), (128, 190, 74 << 10, 3)],
+)
+def test_one_block_more(threads: int, registers: int, shared: int, blocks: int) -> None:
+    smaller = replace(FREE, cubin=b"smaller", registers=65536 // (threads * blocks), spill_stores=4)
+    texts, kept = tried(ptx(threads), registers, shared, smaller)
+    assert texts == [ptx(threads, blocks)]
+    assert kept is smaller
+
+
+@pytest.mark.parametrize(
+    "found", [replace(FREE, spill_stores=96), replace(FREE, warnings=("products wait",))]
+)
+def test_code_that_got_worse_is_not_kept(found: Assembled) -> None:
+    texts, kept = tried(ptx(), 134, 65696, found)
+    assert len(texts) == 1
+    assert kept is not found
+    assert kept.registers == 134
+
+
+def test_too_few_registers_are_no_error() -> None:
+    def again(_: str) -> Assembled:
+        raise PTXASError("ptxas failed: Insufficient registers")
+
+    assert squeezed(ptx(), FREE, 65696, FACTS, again) is FREE
+
+
+@pytest.mark.parametrize(
+    ("text", "registers", "shared"),
+    [
+        (ptx(), 152, 65696),  # too many registers to do without
+        (ptx(), 128, 65696),  # two blocks fit, three would need 80 registers
+        (ptx(), 134, 120 << 10),  # no shared memory for two
+        (ptx(128), 190, 77000),  # nor for three, as each takes a little beside its own
+        (ptx(blocks=2), 134, 65696),  # others choose how many share a processor
+        (ptx(body="setmaxnreg.inc.sync.aligned.u32 232;"), 134, 65696),  # registers change hands
+        (ptx(512), 70, 1024),  # a block of a loop without products, which reads ahead
+        ("", 134, 65696),
+    ],
+)
+def test_code_that_stays(text: str, registers: int, shared: int) -> None:
+    texts, kept = tried(text, registers, shared)
+    assert not texts
+    assert kept.registers == registers
