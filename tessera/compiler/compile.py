@@ -17,6 +17,7 @@ from typing import Any, Protocol, cast
 
 from tessera.backends.compiler import Backend, GPUTarget, Options
 from tessera.backends.plugins import plugin, plugin_names
+from tessera.compiler.brief import brief
 from tessera.compiler.dumps import (
     dump,
     locate,
@@ -106,6 +107,7 @@ def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str =
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
+@brief
 def compile(
     src: Any,
     target: GPUTarget,

@@ -175,7 +175,7 @@ class Compilation(Group):
         False,
         "TESSERA_FRONT_END_DEBUGGING",
         "TRITON_FRONT_END_DEBUGGING",
-        doc="let exceptions of the front end through as they are",
+        doc="let exceptions of the front end through as they are, and leave tracebacks whole",
     )
     instrumentation_mode = StrKnob(
         "",

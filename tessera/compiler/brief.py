@@ -1,0 +1,29 @@
+"""Errors of kernels without the compiler's frames: their text has the place in the kernel, which is what counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+from tessera.config import knobs
+from tessera.errors import InternalError, TesseraError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def brief(fn: Callable[P, R]) -> Callable[P, R]:
+    """Cut tracebacks of errors that leave `fn`, but for failures of tessera itself, and where the knob
+    compilation.front_end_debugging asks for all frames."""
+
+    @wraps(fn)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return fn(*args, **kwargs)
+        except TesseraError as error:
+            if not (isinstance(error, InternalError) or knobs.compilation.front_end_debugging):
+                error.__traceback__ = None
+            raise
+
+    return call

@@ -1,0 +1,75 @@
+"""What Python prints of an error: the line that launched the kernel and the error's text, hardly a frame of ours."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource
+from tessera.config import knobs
+from tessera.errors import InternalError, TesseraError
+
+PACKAGE = str(Path(tessera.__file__).parent)
+
+
+@tessera.jit
+def misspelt(x, N: tl.constexpr):
+    for i in range(N):
+        if i > 2:
+            tl.store(x + i, missing)  # noqa: F821  # pyright: ignore
+
+
+@tessera.jit
+def reaches_out(x, N: tl.constexpr):
+    tl.store(x + N, 1.0)
+
+
+LAUNCHES: dict[str, Callable[[], Any]] = {
+    "compilation": lambda: misspelt[(1,)](np.zeros(8, np.float32), 8),
+    "warm-up": lambda: misspelt.warmup(np.zeros(8, np.float32), 8, grid=(1,)),
+    "check": lambda: reaches_out[(1,)](np.zeros(8, np.float32), 8, debug="check"),
+    "ahead of time": lambda: tessera.compile(
+        ASTSource(misspelt, {"x": "*fp32"}, {"N": 8}), target=GPUTarget("cpu", "avx2", 1)
+    ),
+}
+
+
+def frames(launch: Callable[[], Any], kind: type = TesseraError) -> tuple[int, int]:
+    """Frames of tessera's in the traceback of an error, and all."""
+    with pytest.raises(kind) as caught:
+        launch()
+    found = traceback.extract_tb(caught.value.__traceback__)
+    return sum(f.filename.startswith(PACKAGE) for f in found), len(found)
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_few_frames(name: str) -> None:
+    ours, all_frames = frames(LAUNCHES[name])
+    assert ours <= 4
+    assert all_frames > ours  # the launch is there
+
+
+def test_all_frames_on_request() -> None:
+    with knobs.compilation.scope():
+        knobs.compilation.front_end_debugging = True
+        ours, _ = frames(LAUNCHES["compilation"])
+    assert ours > 12
+
+
+def test_failures_of_tessera_keep_their_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("tessera.frontend.frontend.FrontEnd.run", broken)
+    with knobs.compilation.scope():
+        knobs.compilation.always_compile = True
+        ours, _ = frames(LAUNCHES["ahead of time"], (InternalError, RuntimeError))  # type: ignore[arg-type]
+    assert ours > 4
