@@ -49,7 +49,8 @@ def _text(value: Any, seen: set[int]) -> str:
     if issubclass(kind, (tuple, list, set, frozenset)):
         items = [_text(x, seen) for x in value]
         ordered = sorted(items) if issubclass(kind, (set, frozenset)) else items
-        return f"{kind.__qualname__}({', '.join(ordered)})"
+        fields: Any = getattr(cast("object", value), "_fields", "")
+        return f"{kind.__qualname__}{fields}({', '.join(ordered)})"
     if issubclass(kind, dict):
         return f"dict({_text(tuple(value.items()), seen)})"
     if own_function(value):
@@ -59,7 +60,9 @@ def _text(value: Any, seen: set[int]) -> str:
     key = getattr(cast("object", value), "cache_key", None)
     if isinstance(key, str):
         return key
-    if hasattr(value, "tobytes"):  # an array's own text leaves out the middle
+    if hasattr(value, "tobytes") and not issubclass(
+        kind, type
+    ):  # an array's own text leaves out the middle
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     return repr(value)
 

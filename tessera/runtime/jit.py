@@ -10,14 +10,15 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter
-from types import MethodType
-from typing import Any, overload
+from types import FunctionType, MethodType
+from typing import Any, cast, overload
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.compiler.brief import brief
 from tessera.config import knobs
+from tessera.dtypes import dtype
 from tessera.errors import (
     ChangedGlobal,
     CompilationError,
@@ -54,6 +55,21 @@ def compile(
     return compile_for(
         src, target, options, store=kernel_cache(), toolchain=toolchain_fingerprint()
     )
+
+
+# Compile-time values of these types are equal only if they are the same; 1, 1.0 and True are equal, 0.0 and -0.0 too.
+_EXACT = (bool, int, str, type(None), dtype, JITCallable, FunctionType, type)
+
+
+def _exact(kind: Any, value: Any) -> Any:
+    """The part of a key for a tuple, whose class decides what its fields mean, or for a compile-time value."""
+    if isinstance(kind, tuple):
+        kinds = cast("tuple[Any, ...]", kind)
+        return (kinds.__class__, *(_exact(k, x) for k, x in zip(kinds, value, strict=True)))
+    if kind != "constexpr":
+        return (kind, value)
+    exact = isinstance(cast("object", value), _EXACT)
+    return (value.__class__, value if exact else fingerprint(value))
 
 
 _UNPICKLED = frozenset(
@@ -270,13 +286,14 @@ class JITFunction(JITCallable, KernelInterface):
         return compiled
 
     def _key(self, pairs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        # 1, 1.0 and True are equal, but not the same compile-time value.
-        types = tuple([p[1].__class__ for p in pairs if p[0] == "constexpr"])
-        key = (pairs, types, tuple(options.items()))
+        exact = tuple(
+            [p if p[0].__class__ is str and p[0] != "constexpr" else _exact(*p) for p in pairs]
+        )
+        key = (exact, tuple(options.items()))
         try:
             hash(key)
-        except TypeError:  # an unhashable constexpr or option
-            key = (fingerprint(pairs), types, fingerprint(options))
+        except TypeError:  # an unhashable option
+            key = (exact, fingerprint(options))
         return key
 
     def _overlapping(

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import gc
 import json
@@ -13,7 +14,7 @@ import sys
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -166,6 +167,60 @@ def test_what_makes_no_other_kernel():
     assert kernel[(2, 2)](x, out, 24 - 2, -7.5) is first
     assert kernel[(3,)](x.copy(), out, 18, float("nan"), b=1e30) is first
     assert len(kernels_of(kernel)) == 1
+
+
+class Forth(NamedTuple):
+    first: int
+    second: int
+
+
+class Back(NamedTuple):
+    second: int
+    first: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    inner: Any
+
+
+def test_equal_arguments_that_mean_other_kernels():
+    """Equal and of equal hash, but not the same compile-time values, nor the same fields."""
+
+    @tessera.jit
+    def told(out, x, V: tl.constexpr):
+        tl.store(out, x.first * 10 + x.second)
+        tl.store(out + 1, 1.0 if isinstance(V, float) else 2.0)
+
+    @tessera.jit
+    def held(out, V: tl.constexpr):
+        tl.store(out, 1.0 if isinstance(V[0], float) else 2.0)
+
+    @tessera.jit
+    def boxed(out, V: tl.constexpr):
+        tl.store(out, 1.0 if isinstance(V.inner, float) else 2.0)
+
+    @tessera.jit
+    def stored(out, V: tl.constexpr):
+        tl.store(out, V)
+
+    out = np.zeros(2, np.float32)
+    for _ in range(3):
+        for x in (Forth(2, 3), Back(first=2, second=3)):
+            for v, want in ((1, 2), (1.0, 1), (True, 2)):
+                told[(1,)](out, x, v)
+                assert out.tolist() == [23, want]
+        for kernel, kind in ((held, lambda v: (v, 2)), (held, lambda v: [v]), (boxed, Box)):
+            for v, want in ((1, 2), (1.0, 1), (True, 2)):
+                kernel[(1,)](out, kind(v))
+                assert out[0] == want
+        for zero in (0.0, -0.0):
+            stored[(1,)](out, zero)
+            assert np.signbit(out[0]) == np.signbit(zero)
+        for _ in range(2):
+            stored[(1,)](out, float("nan"))
+    assert len(kernels_of(stored)) == 3
+    assert len(kernels_of(told)) == 6
 
 
 def test_do_not_specialize():
