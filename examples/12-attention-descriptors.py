@@ -148,8 +148,9 @@ CONFIGS: tuple[list[Config], list[Config]] = (
     [(256, 64, 16, 2), (64, 128, 4, 2), (128, 64, 4, 3), (128, 64, 8, 3)],
     [(128, 128, 8, 2), (128, 128, 8, 3), (128, 64, 4, 2), (128, 64, 8, 3)],
 )
+# The first spills five words of a thread when it is causal, and is 3% faster than the second all the same (H200).
 BACKWARD: tuple[list[Config], list[Config]] = (
-    [(128, 128, 8, 2), (64, 64, 4, 3)],
+    [(128, 128, 8, 2), (64, 64, 4, 2)],
     [(64, 128, 8, 3), (64, 128, 8, 2)],
 )
 
@@ -259,7 +260,7 @@ def backward_specimen(dim: int, causal: bool, config: Config) -> common.Specimen
 def specimens() -> list[common.Specimen]:
     found = [
         backward_specimen(64, False, BACKWARD[0][0]),
-        backward_specimen(64, True, BACKWARD[0][1]),  # the larger tile spills a few registers
+        backward_specimen(64, True, BACKWARD[0][1]),
         backward_specimen(128, False, BACKWARD[1][0]),
         backward_specimen(128, True, BACKWARD[1][0]),
     ]
