@@ -194,8 +194,8 @@ class _Spec:
         base &= WORD
         rank = len(self.box)
         extents, strides = rest[:rank], rest[rank:]
-        if base == 0:
-            return  # a descriptor of nothing, which must not be used
+        if base == 0 or 0 in extents:
+            return  # a descriptor of nothing, which must not be used: a loop over no tiles does not
         kind = KINDS.get(self.elem, 0)
         outer = zip(extents[:-1], strides[:-1], strict=True)
         steps = [UNUSED_STRIDE if n == 1 else s for n, s in outer]

@@ -210,6 +210,16 @@ def test_maps_are_encoded_once_for_equal_arguments() -> None:
     assert api.calls[-1][5][0] % 16 == 0  # the stride of a single row means nothing
 
 
+def test_empty_arrays_have_no_map() -> None:
+    """A loop over no tiles is no error: nothing reads the map."""
+    api: Any = FakeDriver(result=1)
+    maps = TensorMaps(api, [("fp16", "zero", [64, 32], 64, WORDS)])
+    maps([4096, 0, 200, 208])
+    maps([4096, 100, 0, 208])
+    maps([0, 100, 200, 208])
+    assert not api.calls
+
+
 def test_what_no_map_describes() -> None:
     api: Any = FakeDriver(result=1)
     with pytest.raises(LaunchError, match="no tensor map"):
