@@ -96,7 +96,7 @@ class CudaDriver(Driver):
         )  # fmt: skip
         native = make_launcher(kernel.metadata.args, "cuda")
         function, check = loaded.function, self.api.check_launch
-        specs = getattr(m, "tensor_maps", None)
+        specs, guard = getattr(m, "tensor_maps", ()), getattr(m, "guard", ())
 
         twin = Twin(kernel, self)
 
@@ -105,8 +105,8 @@ class CudaDriver(Driver):
             return Instead(other.function, other.launcher.config.address, other.launcher.maps)
 
         maps = None
-        if specs:
-            code, guard = getattr(m, "host_code", ()), getattr(m, "guard", ())
+        if specs or guard:
+            code = getattr(m, "host_code", ())
             resident = getattr(m, "resident_blocks", 0) * p.multiprocessor_count
             if resident and blocks > 1:
                 found = self.api.active_clusters(function, config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -118,6 +119,52 @@ def test_a_kernel_that_does_not_fit(monkeypatch: pytest.MonkeyPatch):
     kernel.metadata = kernel.metadata._replace(shared=0, num_warps=64)
     with pytest.raises(OutOfResources, match="threads, Required: 2048, Hardware limit: 1024"):
         on.load_kernel(kernel)
+
+
+def test_a_guard_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
+    """Pointers that are read in wide vectors because of a guard: where it fails, the twin runs."""
+    module: Any = importlib.import_module("tessera.runtime.cuda_driver")
+    ran: list[str] = []
+
+    def native(*args: Any) -> int:
+        ran.append("kernel")
+        return 0
+
+    def loads(*args: Any) -> Any:
+        return SimpleNamespace(function=1, registers=1, local_bytes=0, max_threads=1024, module=2)
+
+    class Other:
+        config, maps = SimpleNamespace(address=0), None
+
+        def __call__(self, *args: Any) -> None:
+            ran.append("twin")
+
+    twin = SimpleNamespace(launcher=Other(), function=3)
+    monkeypatch.setattr(module, "make_launcher", lambda kinds, target: native)
+    monkeypatch.setattr(module, "Twin", lambda kernel, on: SimpleNamespace(get=lambda: twin))
+    on = object.__new__(CudaDriver)
+    limits = SimpleNamespace(
+        max_shared=1000, max_threads_per_block=1024, warp_size=32, multiprocessor_count=1
+    )
+    on.api = SimpleNamespace(  # type: ignore[assignment]
+        properties=lambda device: limits, current_device=lambda: 0, load=loads,
+        check_launch=None,
+    )  # fmt: skip
+    metadata = SimpleNamespace(
+        shared=0, num_warps=1, launch_cooperative_grid=False, launch_pdl=False, args=["ptr", "i32"],
+        host_code=[("arg", 1)], guard=[(0, 1, 99, 8)],
+    )  # fmt: skip
+    kernel: Any = SimpleNamespace(
+        metadata=metadata,
+        name="k",
+        asm={"cubin": b""},
+        check_resources=lambda *args: None,
+    )
+    on.load_kernel(kernel)
+    kernel.launcher(1, 1, 1, 0, 4096, 16)
+    kernel.launcher(1, 1, 1, 0, 4096, 17)
+    assert ran == ["kernel", "twin"]
+    assert kernel.launcher.maps is not None  # native launches look there
 
 
 def test_launches_after_a_fork():

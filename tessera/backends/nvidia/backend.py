@@ -169,8 +169,10 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
     if "tensor_maps" in attrs:
         maps = found["tensor_maps"] = attrs["tensor_maps"]
         args += ["memory"] * len(maps)
-        # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps.
-        found["global_scratch_size"] = MAP_BYTES * len(maps)
+    if "tensor_maps" in attrs or "guard" in attrs:
+        # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps and looks at
+        # the guard.
+        found["global_scratch_size"] = MAP_BYTES * max(1, len(attrs.get("tensor_maps", ())))
     if attrs.get("persistent"):
         found["resident_blocks"] = attrs.get("resident_blocks", 1)
         args.append("memory")
