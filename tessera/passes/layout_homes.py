@@ -42,7 +42,7 @@ from tessera.ops import (
 from tessera.passes import layout_rules as rules
 from tessera.passes.layout_rules import is_pointwise
 
-MATRIX, WIDE, PLAIN = 3, 2, 1
+MATRIX, WIDE, PLAIN, UNKNOWN = 3, 2, 1, 0  # how much a home matters
 
 
 @dataclass(slots=True)
@@ -78,12 +78,14 @@ def groups_of(op: Op) -> list[Group]:
 
 @dataclass(slots=True)
 class Homes:
-    """Homes of the anchored values of one function; `groups` finds the group of a loop's or branch's value."""
+    """Homes of the anchored values of one function; `groups` finds the group of a loop's or branch's value, `inputs`
+    the layout in which a reduction or scan takes its inputs, from which the homes of its results follow."""
 
     num_warps: int
     lanes: int
     table: dict[Value, tuple[int, LinearLayout]] = field(default_factory=lambda: {})
     groups: dict[Value, Group] = field(default_factory=lambda: {})
+    inputs: dict[Op, tuple[int, LinearLayout]] = field(default_factory=lambda: {})
     changed: bool = True
 
     def analyse(self, func: FuncOp) -> Homes:
@@ -201,18 +203,19 @@ def _memory(h: Homes, op: LoadOp | DescriptorLoadOp) -> None:
 
 def _combine(h: Homes, op: ReduceOp | ScanOp) -> None:
     importance, layout = combine_input(h, op)
+    known = h.inputs.get(op)
+    if not shape_of(op.results[0].type) or (known is not None and known[0] >= importance):
+        return  # no homes follow, or those that do stay
+    h.inputs[op] = importance, layout
+    home = rules.reduce_result(layout, op.axis) if isinstance(op, ReduceOp) else layout
     for r in op.results:
-        if isinstance(op, ReduceOp):
-            if shape_of(r.type):
-                h.anchor(r, importance, rules.reduce_result(layout, op.axis))
-        else:
-            h.anchor(r, importance, layout)
+        h.anchor(r, importance, home)
 
 
 def combine_input(h: Homes, op: ReduceOp | ScanOp) -> tuple[int, LinearLayout]:
     """(importance, layout) in which a reduction or scan takes its inputs."""
     shape = shape_of(op.inputs[0].type)
-    importance, layout = h.best(list(op.inputs)) or (PLAIN, h.default(op.inputs[0].type))
+    importance, layout = h.best(list(op.inputs)) or (UNKNOWN, h.default(op.inputs[0].type))
     if isinstance(op, ReduceOp):
         return importance, rules.reduce_input(layout, op.axis, h.num_warps, h.lanes)
     if rules.is_scannable(layout, op.axis):

@@ -279,7 +279,7 @@ class Assignment:
         ):
             self._access(op)
         elif isinstance(op, ReduceOp | ScanOp):
-            self._operands(op, combine_input(self.homes, op)[1])
+            self._operands(op, (self.homes.inputs.get(op) or combine_input(self.homes, op))[1])
         elif isinstance(op, DotOp):
             for i, v in enumerate((op.a, op.b)):  # the lowering reads them from its scratch
                 op.set_operand(i, self.at(v, self._anywhere(v)))

@@ -204,3 +204,30 @@ def test_swizzle2d(device, si, sj, g):
         want.append((off + r % h) * sj + r // h)
     assert device.numpy(out).tolist() == want
     assert sorted(want) == list(range(si * sj))
+
+
+@tessera.jit
+def carried_kernel(x, out, n):
+    """What is reversed gets its place in registers only once the loop's other values have theirs."""
+    i = tl.arange(0, 64)
+    a = tl.load(x + 64 + i)
+    b = tl.sum(tl.reshape(a, 8, 8), 1)[:, None].broadcast_to(8, 8).reshape(64)
+    for _ in range(n):
+        if tl.max(b) >= 5:
+            a = tl.flip(b, 0)
+        b = tl.trans(tl.reshape(tl.load(x + i), 8, 8)).reshape(64)
+    tl.store(out + i, a)
+
+
+def test_order_of_what_loops_carry(device):
+    x = sample("i32", (128,), small=True)
+    x[64:72] = 9
+    out = device.zeros(64, "i32")
+    for n in (1, 3):
+        carried_kernel[(1,)](device.array(x), out, n)
+        b = np.repeat(x[64:].reshape(8, 8).sum(1), 8)
+        want = b[::-1]
+        for _ in range(n - 1):
+            b = x[:64].reshape(8, 8).T.ravel()
+            want = b[::-1] if b.max() >= 5 else want
+        np.testing.assert_array_equal(device.numpy(out), want)
