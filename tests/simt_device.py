@@ -81,7 +81,7 @@ class SimtDriver(driver_module.InterpreterDriver):
 
 def guarded(kernel: Any, values: list[Any], grid: tuple[int, ...]) -> bool:
     """Whether a launch passes the kernel's guard. Arrays count as aligned, as their copies in the simulator are."""
-    numbers = [4096 if isinstance(v, np.ndarray) else v[1] for v in values]
+    numbers = [v.ctypes.data & -16 if isinstance(v, np.ndarray) else v[1] for v in values]
     args = {i: x for i, x in enumerate(numbers) if isinstance(x, int)}
     found = evaluate(getattr(kernel.metadata, "host_code", ()), args, grid)
     return holds(getattr(kernel.metadata, "guard", ()), found)

@@ -14,7 +14,7 @@ _OPERATIONS: dict[type[Op], str] = {
     arith.MinOp: "min", arith.MaxOp: "max",
 }  # fmt: skip
 WIDEST = 64
-VARYING = ("id", "loop", "hull", "least", "most", "word", "carried", "again")
+VARYING = ("id", "loop", "hull", "least", "most", "apart", "word", "carried", "again")
 MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 # What a comparison says of its left side: at least or at most the right side and so much.
 _BOUNDS = {"gt": ("least", 1), "ge": ("least", 0), "lt": ("most", -1), "le": ("most", 0)}
@@ -77,6 +77,8 @@ class HostCode:
         if isinstance(op, control.WhileOp):
             return self.value(op.before.terminator.operands[1 + v.index])
         if isinstance(op, arith.AddOp) and (number := self._of_extreme(op)) is not None:
+            return number
+        if isinstance(op, arith.SubOp) and (number := self._of_remainder(op)) is not None:
             return number
         name = _OPERATIONS.get(type(op))
         return self._built(name, v.type.bits, *op.operands) if name is not None else None
@@ -150,6 +152,21 @@ class HostCode:
                     numbers = [self.poly(q) for q in sums]
                     if None not in numbers:
                         return self.add(_OPERATIONS[type(y.op)], *numbers, op.result.type.bits)
+        return None
+
+    def _of_remainder(self, op: arith.SubOp) -> int | None:
+        """x - y // z * z as x - y + y % z."""
+        product = op.rhs.op
+        if not isinstance(product, arith.MulOp):
+            return None
+        for quotient, z in (product.operands, product.operands[::-1]):
+            division = quotient.op
+            if isinstance(division, arith.DivOp) and division.rhs is z:
+                x, y = self.polynomials.of(op.lhs), self.polynomials.of(division.lhs)
+                rest = self._built("rem", op.result.type.bits, division.lhs, z)
+                more = self.poly(x - y) if x is not None and y is not None else None
+                if rest is not None and more is not None:
+                    return self.add("add", rest, more, op.result.type.bits)
         return None
 
     def _built(self, name: str, bits: int, *operands: Value) -> int | None:

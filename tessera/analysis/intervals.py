@@ -5,6 +5,7 @@
     ("loop", lb, ub, step)               the variable of a loop
     ("hull", a, b)                       one of both
     ("least", a, b)  ("most", a, b)      a, which is at least or at most b
+    ("apart", a, b)                      how far all of a is from all of b: negative if they overlap
     ("word", bits)                       any signed integer of so many bits
     ("carried", a, bits, name)           what a loop carries from a on; ("again", n, b): instruction n may become b
     (operation, a, b, bits)              add sub mul div rem min max in signed integers of so many bits; "fit" a: a cast
@@ -79,7 +80,7 @@ def _interval(
         return grid[numbers[0]], grid[numbers[0]]
     if kind == "word":
         return _word(numbers[0])
-    bits = 0 if kind in ("loop", "hull", "least", "most") else numbers.pop()
+    bits = 0 if kind in ("loop", "hull", "least", "most", "apart") else numbers.pop()
     known: list[Known] = []
     for i in numbers:
         x = found[i]
@@ -96,7 +97,9 @@ def _fit(x: Interval, bits: int) -> Interval:
 
 def _loop(lb: Known, ub: Known, step: Known) -> Interval:
     if step[0] > 0:
-        return lb[0], max(lb[1], ub[1] - 1)
+        last = max(lb[0], ub[1] - 1)
+        exact = lb[0] == lb[1] and step[0] == step[1]
+        return lb[0], last - (last - lb[0]) % step[0] if exact else last
     return (ub[0] + 1, max(lb[1], ub[0] + 1)) if step[1] < 0 else None
 
 
@@ -107,6 +110,11 @@ def _hull(a: Known, b: Known) -> Known:
 def _least(a: Known, b: Known) -> Interval:
     low = max(a[0], b[0])
     return low, max(low, a[1])  # if there is no such value, any interval is right
+
+
+def _apart(a: Known, b: Known) -> Interval:
+    distance = max(a[0] - b[1], b[0] - a[1])
+    return distance, distance
 
 
 def _most(a: Known, b: Known) -> Interval:
@@ -164,7 +172,7 @@ def _same(a: Known) -> Interval:
 
 _OPERATIONS: dict[str, Callable[..., Interval]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "rem": _rem, "min": _min, "max": _max, "fit": _same,
-    "loop": _loop, "hull": _hull, "least": _least, "most": _most,
+    "loop": _loop, "hull": _hull, "least": _least, "most": _most, "apart": _apart,
 }  # fmt: skip
 
 

@@ -67,6 +67,9 @@ class Options:
     # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more.
     index_bits: int = 32
     pointer_maps: bool = True  # CUDA: loads through pointers may become those through tensor maps
+    apart: bool = (
+        True  # CUDA: arrays that are written may lie apart from those read, with `pointer_maps`
+    )
     persistent: bool = True  # CUDA: blocks may run several programs each, with `pointer_maps`
     may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
     target: GPUTarget | None = None  # set by the back end

@@ -3,9 +3,8 @@ them (passes/specialize.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, Value
@@ -13,18 +12,15 @@ from tessera.ops import (
     ByteBarrierArriveOp,
     ByteBarrierWaitOp,
     CmpOp,
-    ConditionOp,
     ConstOp,
     ForOp,
-    IfOp,
     LocalIndexOp,
     SelectOp,
     SubOp,
     WgmmaOp,
     WgmmaWaitOp,
-    WhileOp,
-    YieldOp,
 )  # fmt: skip
+from tessera.passes.carrying import Carrying, carry
 from tessera.passes.chains import Delayed, drop_view, late_view, root_of
 from tessera.passes.rings import Reader, Ring, advance, runs_at_all, start_const
 
@@ -146,32 +142,7 @@ def _ring_of(view: Value) -> Value | None:
     return view.op.ring if isinstance(view.op, LocalIndexOp) else None
 
 
-def carry(
-    loop: ForOp, state: Sequence[Value], body: Callable[[ForOp, list[Value]], list[Value]]
-) -> list[Value]:
-    """Carry further values through a loop; `body` gets the new loop and them, and gives those of the next iteration.
-    The last ones."""
-    args = [loop.body.add_arg(v.type, v.name) for v in state]
-    types = [*[r.type for r in loop.results], *[v.type for v in state]]
-    inits = [*loop.inits, *state]
-    new = _grown(
-        loop,
-        ForOp(
-            loop.lb, loop.ub, loop.step, inits,
-            regions=loop.regions, loc=loop.loc, results=types, **loop.attrs,
-        ),
-    )  # fmt: skip
-    term = new.body.terminator
-    extended = YieldOp([*term.operands, *args], loc=term.loc)
-    Builder.before_op(term).insert(extended)
-    term.erase()
-    first = len(extended.operands) - len(args)
-    for i, v in enumerate(body(new, args)):
-        extended.set_operand(first + i, v)
-    return new.results[first:]
-
-
-class _Thread:
+class _Thread(Carrying):
     """Carries the state of rings, a buffer's number and its phase, through all loops and branches on the way."""
 
     def __init__(self, rings: Sequence[Ring], plans: dict[Block, Plan], top: Block):
@@ -181,26 +152,10 @@ class _Thread:
         """The state after the block."""
         for op in list(block):
             if any(home.parent is op or _is_inside(home, op) for home in self.rings):
-                state = self._around(op, state)
+                state = self.through(op, state)
         return state
 
-    def _around(self, op: Op, state: list[Value]) -> list[Value]:
-        if isinstance(op, ForOp):
-            return self._for(op, state)
-        return self._while(op, state) if isinstance(op, WhileOp) else self._if(op, state)
-
-    def _while(self, op: WhileOp, state: list[Value]) -> list[Value]:
-        for block in op.regions:
-            out = self.block(block, [block.add_arg(v.type, v.name) for v in state])
-            term, operands = block.terminator, [*block.terminator.operands, *out]
-            condition = isinstance(term, ConditionOp)
-            end = ConditionOp(operands[0], operands[1:]) if condition else YieldOp(operands)
-            Builder.before_op(term).insert(end)
-            term.erase()
-        new = WhileOp([*op.inits, *state], regions=op.regions, loc=op.loc, **op.attrs)
-        return _grown(op, new).results[-len(state) :]
-
-    def _for(self, op: ForOp, state: list[Value]) -> list[Value]:
+    def through_for(self, op: ForOp, state: list[Value]) -> list[Value]:
         ring = self.rings.get(op.body)
         readers: list[Reader] = []
         if ring is not None:
@@ -219,30 +174,6 @@ class _Thread:
 
         return carry(op, state, body)[-2:]  # of the walk that gives buffers back
 
-    def _if(self, op: Op, state: list[Value]) -> list[Value]:
-        assert isinstance(op, IfOp)
-        for block in op.regions:
-            out = self.block(block, state)
-            term = block.terminator
-            Builder.before_op(term).insert(YieldOp([*term.operands, *out], loc=term.loc))
-            term.erase()
-        types = [*[r.type for r in op.results], *[v.type for v in state]]
-        new = IfOp(op.condition, results=types, regions=op.regions, loc=op.loc, **op.attrs)
-        return _grown(op, new).results[-len(state) :]
-
 
 def _is_inside(block: Block, op: Op) -> bool:
     return block.parent is not None and block.parent.is_inside(op)
-
-
-def _grown(op: Any, new: Any) -> Any:
-    """Put `new`, which took over the blocks of `op` and has further results, in its place."""
-    Builder.before_op(op).insert(new)
-    op.regions = []
-    for block in new.regions:
-        block.parent = new
-    for old, fresh in zip(op.results, new.results, strict=False):
-        old.replace_all_uses(fresh)
-        fresh.name = old.name
-    op.erase()
-    return new

@@ -43,10 +43,10 @@ DERIVED = (
 )  # fmt: skip  of pointers
 
 
-def ordered_loops(func: FuncOp, rings: list[Ring]) -> list[ForOp]:
-    """The loops of rings that must not load before the program comes to them. CannotSplit if their loads may see what
-    the same loop does."""
-    found: dict[ForOp, None] = {}
+def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
+    """The loops of rings that must not load before the program comes to them, with what their loads may see.
+    CannotSplit if that is in the same loop."""
+    found: dict[ForOp, list[Op]] = {}
     for r in rings:
         loop = r.home.parent
         seen = _seen(func, r)
@@ -58,8 +58,8 @@ def ordered_loops(func: FuncOp, rings: list[Ring]) -> list[ForOp]:
             raise CannotSplit(
                 "blocks of a cluster would wait for each other and for other programs"
             )
-        found[loop] = None
-    return list(found)
+        found[loop] = [*found.get(loop, []), *seen]
+    return found
 
 
 def sees_nothing(func: FuncOp, r: Ring) -> bool:

@@ -8,6 +8,7 @@ from typing import Protocol
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ops import (
+    AndOp,
     ByteBarrierExpectOp,
     ByteBarrierWaitOp,
     ConditionOp,
@@ -56,15 +57,21 @@ class Needs:
         self.work: list[Value] = []
 
     def collect(self) -> Needs:
+        values = list(self.split.meeting.flags.values())
         for op in self.split.spine:
             if isinstance(op, WhileOp):
-                self.work.append(op.before.terminator.operands[0])
+                values.append(op.before.terminator.operands[0])
             else:
-                self.work += op.operands[:3] if isinstance(op, ForOp) else op.operands
+                values += op.operands[:3] if isinstance(op, ForOp) else op.operands
         for r in self.split.rings:
-            self.work += [
+            values += [
                 v for load in r.loads if isinstance(load, DescriptorLoadOp) for v in load.offsets
             ]
+        return self.follow(values)
+
+    def follow(self, values: Sequence[Value]) -> Needs:
+        """What is needed for some values, too. CannotSplit if the producer cannot compute one."""
+        self.work += values
         while self.work:
             v = self.work.pop()
             if v not in self.values:
@@ -172,6 +179,7 @@ class Producer:
         meeting = self.split.meeting
         zero, phase = states[meeting]
         runs = runs_at_all(b, *[self._get(v) for v in (loop.lb, loop.ub, loop.step)])
+        runs = b.emit(AndOp(runs, self._get(meeting.flags[loop])))
         branch = b.insert(IfOp(runs, results=[], regions=[Block(), Block()], loc=loop.loc))
         inside = Builder(branch.then, None, loop.loc)
         inside.insert(ByteBarrierWaitOp(meeting.bars, zero, phase, fence=True))

@@ -11,22 +11,27 @@ the checks, `host_code` the expressions that they look at. The launcher evaluate
 kernel that was compiled without this pass where one fails.
 
 Only loops that can be split into teams (passes/specialize.py) are changed, and all loads for their products or none.
-Arrays that overlap with others which the program wrote to before must show that: such loads are `ordered`."""
+Arrays that overlap with others which the program wrote to before must show that: such loads are `ordered`, unless the
+guard makes sure that what is read and what is written lie apart."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.host_code import HostCode
 from tessera.analysis.polynomials import Poly
+from tessera.analysis.reach import reach, reach_of_window
 from tessera.analysis.windows import NoWindow, Side, Window, Windows
 from tessera.dtypes import dtype, int1, int32, int64
 from tessera.ir import Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
 from tessera.layout import box_layout
 from tessera.ops import (
     AddOp,
+    AtomicRmwOp,
+    BarrierOp,
     CastOp,
     ConstOp,
     DescriptorLoadOp,
@@ -42,9 +47,9 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.canonicalize import canonicalize
 from tessera.passes.facts import GpuFacts
-from tessera.passes.ordering import precedes, writes
+from tessera.passes.ordering import precedes, waits_for_others, writes
 from tessera.passes.pipeline import is_zero
-from tessera.passes.residency import split_pays
+from tessera.passes.residency import split_blocks, split_pays
 from tessera.passes.rings import CannotSplit
 from tessera.passes.specialize import check_split
 from tessera.passes.tensor_maps import ALIGNMENT, remark
@@ -77,16 +82,16 @@ class Chosen:
 
 
 @pass_("promote")
-def promote(module: Module, facts: GpuFacts) -> None:
-    """Load tiles of products through tensor maps where a launch can make sure that they are there. Assumes tile IR
-    without layouts; before `keep-whole`."""
+def promote(module: Module, facts: GpuFacts, apart: bool = True) -> None:
+    """Load tiles of products through tensor maps where a launch can make sure that they are there, with `apart` also
+    that nothing is written to them. Assumes tile IR without layouts; before `keep-whole`."""
     if not facts.has_tma:
         return
     changed = False
     for func in module.body:
         assert isinstance(func, FuncOp)
         if func.kernel and any(isinstance(op, DotOp) for op in func.walk()):
-            changed |= Promotion(module, func, facts).run()
+            changed |= Promotion(module, func, facts, apart).run()
     if changed:
         canonicalize(module)
 
@@ -94,13 +99,14 @@ def promote(module: Module, facts: GpuFacts) -> None:
 class Promotion:
     """The accesses of one function that are to go by the copy engine, and what a launch has to check for them."""
 
-    def __init__(self, module: Module, func: FuncOp, facts: GpuFacts):
-        self.module, self.func, self.facts = module, func, facts
+    def __init__(self, module: Module, func: FuncOp, facts: GpuFacts, apart: bool = True):
+        self.module, self.func, self.facts, self.apart = module, func, facts, apart
         self.code = HostCode(func, module.attrs.get("host_code", ()))
         self.checks: dict[tuple[int, int, int, int], None] = dict.fromkeys(
             module.attrs.get("guard", ())
         )
         self.emitted: list[Op] = []
+        self.lies_apart = False  # whether the checks say that of arrays
 
     def run(self) -> bool:
         default: int = self.module.attrs.get("num_stages", 1)
@@ -113,17 +119,19 @@ class Promotion:
         windows = Windows(self.func, AxisAnalysis(self.func), self.code)
         chosen: list[Chosen] = []
         for loop, loads in wanted.items():
+            before = [op for op in written if precedes(op, loop)]
             try:
-                if any(op.is_inside(loop) for op in written):
+                if any(op.is_inside(loop) for op in before):
                     raise NoWindow("it writes to memory, too: arrays that overlap would be seen")
+                if before and self._estimate(loads, split_blocks) > 1:
+                    raise NoWindow("blocks that share a processor hide what lies between loops")
                 here = [self.chosen(load, windows) for load in loads]
-                for c in here:
-                    c.ordered = any(precedes(op, loop) for op in written)
             except NoWindow as reason:
                 self._remark(loop, str(reason))
                 continue
-            if self._pays(loads):
+            if self._estimate(loads, split_pays):
                 chosen += here
+                self._order(here, before, windows)
             else:
                 self._remark(loop, "a team of its own for loads would leave fewer programs")
         return bool(chosen) and self._replace(chosen)
@@ -132,13 +140,14 @@ class Promotion:
         where = f" at {loop.loc.short()}" if loop.loc is not None else ""
         remark(self.module, f"pointers for the tiles of the loop{where}: {reason}")
 
-    def _pays(self, loads: list[LoadOp]) -> bool:
+    def _estimate(self, loads: list[LoadOp], how: Callable[..., int]) -> int:
+        """What passes/residency.py says of a loop."""
         loop = loads[0].parent_op()
         assert isinstance(loop, ForOp)
         stages: int = loop.num_stages or self.module.attrs["num_stages"]
         warps: int = self.module.attrs["num_warps"]
         products = [op for op in loop.walk() if isinstance(op, DotOp)]
-        return split_pays(products, stages * sum(_bytes(x) for x in loads), warps, self.facts)
+        return how(products, stages * sum(_bytes(x) for x in loads), warps, self.facts)
 
     # --- what may be promoted ----------------------------------------------------------------------------------
     def chosen(self, access: LoadOp | StoreOp, windows: Windows) -> Chosen:
@@ -179,6 +188,26 @@ class Promotion:
             if side.period is not None:
                 self.check(self.code.poly(side.period), 1, ENDLESS, side.extent)
 
+    def _order(self, here: list[Chosen], before: list[Op], windows: Windows) -> None:
+        """Loads need not see what the program wrote before if the launch makes sure that it wrote elsewhere. What it
+        waits for is another matter (passes/ordering.py)."""
+        numbers: list[int] = []
+        for op in before:
+            if waits_for_others(op) or isinstance(op, BarrierOp):
+                continue
+            written = reach(windows, op) if isinstance(op, StoreOp | AtomicRmwOp) else None
+            for c in here:
+                size = elem_of(c.access.ptr.type).element_ty.storage_bytes
+                read = reach_of_window(self.code, c.window, size)
+                if not self.apart or read is None or written is None:
+                    for other in here:
+                        other.ordered = True
+                    return
+                numbers.append(self.code.add("apart", read, written))
+        for number in numbers:
+            self.checks[number, 1, LAST_ADDRESS, 1] = None
+        self.lies_apart |= bool(numbers)
+
     def check(self, number: int | None, low: int, high: int, divisor: int) -> None:
         if number is None:
             raise NoWindow("the host does not know a coordinate's range")
@@ -207,6 +236,8 @@ class Promotion:
         """Leave the checks in the module."""
         self.module.attrs["guard"] = tuple(self.checks)
         self.module.attrs["host_code"] = tuple(self.code.code)
+        if self.lies_apart:
+            self.module.attrs["assumes_apart"] = True
 
     def _tile(self, c: Chosen) -> Value:
         """The tile through a descriptor, beside the load that it will replace."""

@@ -12,6 +12,7 @@ from tessera.ir import Block, Builder, Op, SharedType, Value
 from tessera.layout import box_layout, boxes_of
 from tessera.ops import (
     AddOp,
+    AndOp,
     ByteBarrierArriveOp,
     CmpOp,
     ConstOp,
@@ -83,9 +84,11 @@ class Ring:
 @dataclass(slots=True, eq=False)
 class Meeting:
     """Where the producer waits for the consumers: in front of `loops`, whose loads may see what the program did.
-    `bars`: one barrier, at which the consumers arrive if the loop has an iteration."""
+    `flags`: whether there may be something to see. `bars`: one barrier, at which the consumers arrive if there may be
+    and the loop has an iteration."""
 
     loops: list[ForOp]
+    flags: dict[ForOp, Value] = field(default_factory=lambda: {})
     bars: Any = None
 
     def arrive(self) -> None:
@@ -93,6 +96,7 @@ class Meeting:
         for loop in self.loops:
             b = Builder.before_op(loop)
             runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
+            runs = b.emit(AndOp(runs, self.flags[loop]))
             b.insert(ByteBarrierArriveOp(self.bars, start_const(b, 0), runs, [], fence=True))
 
 

@@ -25,7 +25,7 @@ from tessera.ops import (
     LocalStoreOp,
     SelectOp,
 )
-from tessera.passes.consumers import carry
+from tessera.passes.carrying import carry
 from tessera.passes.facts import GpuFacts
 from tessera.passes.rings import start_const
 from tessera.passes.turners import BUFFERS, room_for_turned, turned_operand, turning_of

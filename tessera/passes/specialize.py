@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from tessera.analysis.allocation import is_in_loop
 from tessera.analysis.scratch import scratch_bytes
-from tessera.dtypes import int64
+from tessera.dtypes import int1, int64
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.layout.shared import shared_linear
 from tessera.ops import (
@@ -30,6 +30,7 @@ from tessera.ops import (
     AtomicRmwOp,
     ByteBarrierInitOp,
     CallOp,
+    ConstOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
     ForOp,
@@ -47,6 +48,7 @@ from tessera.passes.chains import delay, delayable
 from tessera.passes.consumers import Plan, consume, consume_once
 from tessera.passes.descriptors import lower_access
 from tessera.passes.facts import GpuFacts
+from tessera.passes.meetings import Flags
 from tessera.passes.ordering import ordered_loops, sees_nothing
 from tessera.passes.pipeline import CHAINED_WORDS, running_on
 from tessera.passes.producer import Needs, Producer
@@ -84,9 +86,32 @@ def specialize(module: Module, facts: GpuFacts) -> None:
         rings = _rings(func)
         if rings:
             try:
-                _Split(module, func, rings, facts).run()
+                split = _Split(module, func, rings, facts)
+                flags = _flags(split)
+                if flags:  # the code has changed
+                    split = _Split(module, func, _rings(func), facts)
+                    split.meeting.flags = flags
+                split.run()
             except CannotSplit as reason:
                 _remark(module, str(reason))
+
+
+def _flags(split: _Split) -> dict[ForOp, Value]:
+    """For each loop in front of which teams may have to meet, whether they have to."""
+    if not split.ordered:
+        return {}
+    Needs(split).collect()  # before anything changes
+    func = split.func
+    seen = [op for ops in split.ordered.values() for op in ops]
+    flags = Flags(func.body, list(split.ordered), seen)
+    split = _Split(split.module, func, _rings(func), split.facts)
+    for loop, flag in flags.found.items():
+        try:
+            Needs(split).follow([flag])
+        except CannotSplit:
+            yes = Builder.before_op(loop).emit(ConstOp(value=True, results=[int1]))
+            flags.found[loop] = yes
+    return flags.found
 
 
 @pass_("keep-whole")
@@ -146,7 +171,8 @@ class _Split:
         self.warps: int = module.attrs["num_warps"]
         self.kept = _kept(func)
         self.rings = [r for r in rings if not r.once or (self._known(r) and sees_nothing(func, r))]
-        self.meeting = Meeting(ordered_loops(func, self.rings))
+        self.ordered = ordered_loops(func, self.rings)
+        self.meeting = Meeting(list(self.ordered))
         self.spine: set[Op] = set()
         for r in rings:
             op = r.home.parent

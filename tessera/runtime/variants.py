@@ -35,9 +35,11 @@ class Twin:
 
 
 def unguarded(kernel: CompiledKernel) -> CompiledKernel:
-    """The same kernel without what its guard is for: first one program a block again, then pointers again."""
+    """The same kernel without what its guard is for: first for arrays that overlap, then one program a block again,
+    then pointers again."""
     m: Any = kernel.metadata
-    given_up = "persistent" if hasattr(m, "resident_blocks") else "pointer_maps"
+    has_more = {"apart": hasattr(m, "assumes_apart"), "persistent": hasattr(m, "resident_blocks")}
+    given_up = next((name for name, more in has_more.items() if more), "pointer_maps")
     options = {f.name: getattr(m, f.name) for f in fields(Options) if f.name != "target"}
     source: Any = kernel.src  # where the cache keeps binaries only, there are no texts
     if LEVEL in kernel.asm:

@@ -64,7 +64,8 @@ def test_layers_in_place(mode: str, warps: int):
     """Each reads what the one before wrote: the copy engine must see it."""
     torch.manual_seed(0)
     count, width = 30, 128
-    w = torch.linalg.qr(torch.randn(count, width, width, device="cuda"))[0].to(torch.float16) * 8
+    w = torch.linalg.qr(torch.randn(count, width, width, device="cuda"))[0]
+    w = (8 * w).half().contiguous()
     for _ in range(20):
         x = halves(width, width)
         want = x

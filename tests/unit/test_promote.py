@@ -307,8 +307,10 @@ def test_what_is_left_to_pointers(what: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["written", "written before"])
-def test_writes_before_the_loop(what: str) -> None:
+def test_writes_before_the_loop(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which the producer must know that they are done: arrays may overlap."""
+    assert copies(compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",))) == 0, "blocks share"
+    monkeypatch.setattr("tessera.passes.promote.split_blocks", lambda *_: 1)  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
     kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",))
     assert copies(kernel) == 2
     rng = np.random.default_rng(0)

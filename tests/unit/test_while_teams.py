@@ -18,6 +18,7 @@ from tessera.analysis.intervals import evaluate
 from tessera.compiler import CompiledKernel
 from tessera.interp import run
 from tessera.ir import parse_module
+from tessera.runtime.variants import unguarded
 from tests.unit.simt_simulator import run_kernel
 from tests.unit.test_promote import compiled, copies, passes
 
@@ -27,6 +28,12 @@ import run_all
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 HOWS = ["interpreter", "simulator"]
+
+
+@pytest.fixture(autouse=True)
+def blocks_that_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+    """As those with large tiles are, which would take long to simulate."""
+    monkeypatch.setattr("tessera.passes.promote.split_blocks", lambda *_: 1)  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
 
 
 @tessera.jit
@@ -82,14 +89,15 @@ def meetings(kernel: CompiledKernel) -> int:
 
 
 @pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(
     ("programs", "most", "mode"), [(1, 100, ""), (2, 4, ""), (3, 100, "mask"), (1, 100, "down")]
 )
-def test_loops_in_a_while_loop(programs: int, most: int, mode: str, how: str) -> None:
+def test_loops_in_a_while_loop(programs: int, most: int, mode: str, apart: bool, how: str) -> None:
     constants = {"MASK": mode == "mask", "DOWN": mode == "down", "BM": 64, "BN": 64, "BK": 32}
-    kernel = compiled(strips, constants, odd=("M", "count", "most"))
+    kernel = compiled(strips, constants, odd=("M", "count", "most"), apart=apart)
     assert copies(kernel) == 2
-    assert meetings(kernel) == 1, "arrays may overlap"
+    assert meetings(kernel) == (0 if apart else 1), "arrays may overlap"
     m, n, k = 330, 64, 72 if mode == "mask" else 96
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
@@ -114,7 +122,8 @@ def test_coordinates_below_zero_are_no_coordinates() -> None:
     kernel = compiled(
         strips, {"MASK": False, "DOWN": False, "BM": 64, "BN": 64, "BK": 32}, odd=("M", "count")
     )
-    values: list[Any] = [np.zeros((64, 64), np.float16)] * 3 + [64, 64, 64, 1, 100]
+    arrays = [np.zeros((64, 64), np.float16) for _ in range(3)]
+    values: list[Any] = [*arrays, 64, 64, 64, 1, 100]
     assert passes(kernel, values, (1, 1, 1))
     assert not passes(kernel, [*values[:6], 1 << 26, 100], (1, 1, 1)), "rows beyond 2^31"
 
@@ -172,16 +181,19 @@ def test_a_loop_that_counts(wait: bool, how: str) -> None:
 
 # --- programs that wait for each other ----------------------------------------------------------------------
 @pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize(
     ("m", "n", "k", "programs"),
     [(128, 192, 160, 4), (100, 136, 72, 5), (128, 64, 320, 7), (64, 64, 64, 1)],
 )
-def test_stream_k(m: int, n: int, k: int, programs: int, how: str) -> None:
+def test_stream_k(m: int, n: int, k: int, programs: int, apart: bool, how: str) -> None:
     module = run_all.load(next(EXAMPLES.glob("10-*.py")))
     constants = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "EVEN_K": k % 32 == 0}
     names = [p.name for p in module.stream_kernel.params]
     elements = {"work_ptr": "fp32", "ready_ptr": "i32"}
-    kernel = compiled(module.stream_kernel, constants, names[:5], odd=names[5:], elements=elements)  # pyright: ignore[reportArgumentType]
+    kernel = compiled(
+        module.stream_kernel, constants, names[:5], odd=names[5:], elements=elements, apart=apart
+    )  # pyright: ignore[reportArgumentType]
     assert copies(kernel) == 2
     assert meetings(kernel) == 1
     steps = -(-m // 64) * -(-n // 64) * -(-k // 32)
@@ -226,7 +238,8 @@ def layers(x, w, y, K, rows_w, count, HOW: tl.constexpr, B: tl.constexpr, BK: tl
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("mode", ["pointers", "descriptors"])
 def test_layers_in_place(mode: str, how: str) -> None:
-    kernel = compiled(layers, {"HOW": mode, "B": 64, "BK": 32}, pointers="xwy", odd=("count",))
+    constants = {"HOW": mode, "B": 64, "BK": 32}
+    kernel = compiled(layers, constants, pointers="xwy", odd=("count",), apart=False)
     assert copies(kernel) == 2
     assert meetings(kernel) == (1 if mode == "pointers" else 0), (
         "named arrays are taken at their word"
@@ -245,6 +258,27 @@ def test_layers_in_place(mode: str, how: str) -> None:
     assert passes(kernel, values, (1, 1, 1))
     simulate(kernel, values, (1, 1, 1), how)
     assert np.abs(y - want).max() <= 4e-3 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_arrays_that_lie_apart(how: str) -> None:
+    kernel = compiled(layers, {"HOW": "", "B": 64, "BK": 32}, pointers="xwy", odd=("count",))
+    assert copies(kernel) == 2
+    assert meetings(kernel) == 0
+    rng = np.random.default_rng(0)
+    whole = rng.standard_normal((64 * 5, 64)).astype(np.float16)
+    x, w, y = whole[:64], whole[64:256], whole[256:]  # side by side
+    want = x.astype(np.float64) @ w[128:] * 0.125
+    values = [x, w, y, 64, 192, 3]
+    assert passes(kernel, values, (1, 1, 1))
+    for other in (x, w, whole[1:65], whole[255:319]):
+        assert not passes(kernel, [x, w, other, *values[3:]], (1, 1, 1))
+    simulate(kernel, [x.copy(), w.copy(), y, *values[3:]], (1, 1, 1), how)
+    assert np.abs(y - want).max() <= 4e-3 * np.abs(want).max()
+    twin = unguarded(kernel)
+    assert copies(twin) == 2
+    assert meetings(twin) == 1
+    assert copies(unguarded(twin)) == 0
 
 
 @tessera.jit

@@ -97,7 +97,7 @@ class NvidiaBackend(Backend):
             )
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
-            passes = gpu_passes(facts, options.pointer_maps, options.persistent)
+            passes = gpu_passes(facts, options.pointer_maps, options.persistent, options.apart)
             _run(passes, module, metadata, "gir")
             metadata |= launch_facts(module, options.num_warps)
             return module
@@ -177,7 +177,7 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
         found["resident_blocks"] = attrs.get("resident_blocks", 1)
         args.append("memory")
     return found | {
-        name: attrs[name] for name in ("host_code", "guard", "remarks") if name in attrs
+        name: attrs[name] for name in ("host_code", "guard", "assumes_apart", "remarks") if name in attrs
     }
 
 

@@ -1,0 +1,83 @@
+"""Which bytes an access may touch, as code that the host evaluates before a launch (analysis/intervals.py)."""
+
+from __future__ import annotations
+
+from tessera.analysis.host_code import WIDEST, HostCode
+from tessera.analysis.polynomials import Poly
+from tessera.analysis.windows import NoWindow, Side, Window, Windows
+from tessera.dtypes import pointer_type
+from tessera.ir import TileType, Value, elem_of
+from tessera.ops import AtomicRmwOp, LoadOp, StoreOp
+
+
+def reach(windows: Windows, access: LoadOp | StoreOp | AtomicRmwOp) -> int | None:
+    """The number of an expression whose interval has the addresses of all bytes; None if the host cannot tell."""
+    code = windows.code
+    if not isinstance(access.ptr.type, TileType):
+        return _of_scalar(windows, access.ptr)
+    if isinstance(access, AtomicRmwOp):
+        return None
+    try:
+        return reach_of_window(code, windows.of(access), _bytes(access.ptr))
+    except NoWindow:
+        return None
+
+
+def reach_of_window(code: HostCode, window: Window, size: int) -> int | None:
+    """The same of a window onto elements of `size` bytes."""
+    total = code.value(window.base)
+    for side in (*window.sides, *window.further):
+        if total is None or not side.stride.terms:
+            continue
+        stride, at = code.poly(side.stride), _coordinates(code, side)
+        if stride is None or at is None:
+            return None
+        moved = code.add(
+            "mul", code.add("mul", stride, at, WIDEST), code.add("const", size), WIDEST
+        )
+        total = code.add("add", total, moved, WIDEST)
+    return _whole(code, total, size) if total is not None else None
+
+
+def _whole(code: HostCode, first: int, size: int) -> int:
+    """The bytes of an element whose first one is known."""
+    others = code.add("hull", code.add("const", 0), code.add("const", size - 1))
+    return code.add("add", first, others, WIDEST)
+
+
+def _coordinates(code: HostCode, side: Side) -> int | None:
+    """All coordinates along a side that lie in the array."""
+    zero = code.add("const", 0)
+    last = code.poly(side.bound - Poly.constant(1)) if side.bound is not None else None
+    if side.period is not None:
+        end = code.poly(side.period - Poly.constant(1))
+        return code.add("hull", zero, end) if end is not None else None
+    at = code.poly(side.start)
+    if at is None or (side.bound is not None and last is None):
+        return None
+    at = code.add("add", at, code.add("hull", zero, code.add("const", side.extent - 1)), WIDEST)
+    at = code.add("most", at, last) if last is not None else at
+    return code.add("least", at, zero) if side.from_zero else at
+
+
+def _of_scalar(windows: Windows, ptr: Value) -> int | None:
+    p = windows.polynomials.of(ptr)
+    bases = [a for a in p.atoms if isinstance(a, Value) and _is_argument(windows, a)] if p else []
+    if p is None or len(bases) != 1:
+        return None
+    base, code = bases[0], windows.code
+    offset = p - Poly.atom(base)
+    start, moved = code.value(base), code.poly(offset)
+    if start is None or moved is None or base in offset.atoms:
+        return None
+    size = _bytes(ptr)
+    moved = code.add("mul", moved, code.add("const", size), WIDEST)
+    return _whole(code, code.add("add", start, moved, WIDEST), size)
+
+
+def _is_argument(windows: Windows, v: Value) -> bool:
+    return isinstance(v.type, pointer_type) and v.owner is windows.func.body
+
+
+def _bytes(ptr: Value) -> int:
+    return elem_of(ptr.type).element_ty.storage_bytes

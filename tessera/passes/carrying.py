@@ -1,0 +1,86 @@
+"""Carries further values through the loops and branches around what changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tessera.ir import Block, Builder, Op, Value
+from tessera.ops import ConditionOp, ForOp, IfOp, WhileOp, YieldOp
+
+
+def carry(
+    loop: ForOp, state: Sequence[Value], body: Callable[[ForOp, list[Value]], list[Value]]
+) -> list[Value]:
+    """Carry further values through a loop; `body` gets the new loop and them, and gives those of the next iteration.
+    The last ones."""
+    args = [loop.body.add_arg(v.type, v.name) for v in state]
+    types = [*[r.type for r in loop.results], *[v.type for v in state]]
+    inits = [*loop.inits, *state]
+    new = _grown(
+        loop,
+        ForOp(
+            loop.lb, loop.ub, loop.step, inits,
+            regions=loop.regions, loc=loop.loc, results=types, **loop.attrs,
+        ),
+    )  # fmt: skip
+    term = new.body.terminator
+    extended = YieldOp([*term.operands, *args], loc=term.loc)
+    Builder.before_op(term).insert(extended)
+    term.erase()
+    first = len(extended.operands) - len(args)
+    for i, v in enumerate(body(new, args)):
+        extended.set_operand(first + i, v)
+    return new.results[first:]
+
+
+class Carrying:
+    """What carries a state: `block` gives it after a block, and calls `through` for the ops that it has to go
+    through."""
+
+    def block(self, block: Block, state: list[Value]) -> list[Value]:
+        raise NotImplementedError
+
+    def through(self, op: Op, state: list[Value]) -> list[Value]:
+        """The state after a loop or a branch."""
+        if isinstance(op, ForOp):
+            return self.through_for(op, state)
+        return self._while(op, state) if isinstance(op, WhileOp) else self._if(op, state)
+
+    def through_for(self, op: ForOp, state: list[Value]) -> list[Value]:
+        return carry(op, state, lambda new, args: self.block(new.body, args))
+
+    def _while(self, op: WhileOp, state: list[Value]) -> list[Value]:
+        for block in op.regions:
+            out = self.block(block, [block.add_arg(v.type, v.name) for v in state])
+            term, operands = block.terminator, [*block.terminator.operands, *out]
+            condition = isinstance(term, ConditionOp)
+            end = ConditionOp(operands[0], operands[1:]) if condition else YieldOp(operands)
+            Builder.before_op(term).insert(end)
+            term.erase()
+        new = WhileOp([*op.inits, *state], regions=op.regions, loc=op.loc, **op.attrs)
+        return _grown(op, new).results[-len(state) :]
+
+    def _if(self, op: Op, state: list[Value]) -> list[Value]:
+        assert isinstance(op, IfOp)
+        for block in op.regions:
+            out = self.block(block, state)
+            term = block.terminator
+            Builder.before_op(term).insert(YieldOp([*term.operands, *out], loc=term.loc))
+            term.erase()
+        types = [*[r.type for r in op.results], *[v.type for v in state]]
+        new = IfOp(op.condition, results=types, regions=op.regions, loc=op.loc, **op.attrs)
+        return _grown(op, new).results[-len(state) :]
+
+
+def _grown(op: Any, new: Any) -> Any:
+    """Put `new`, which took over the blocks of `op` and has further results, in its place."""
+    Builder.before_op(op).insert(new)
+    op.regions = []
+    for block in new.regions:
+        block.parent = new
+    for old, fresh in zip(op.results, new.results, strict=False):
+        old.replace_all_uses(fresh)
+        fresh.name = old.name
+    op.erase()
+    return new
