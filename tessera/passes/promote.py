@@ -47,7 +47,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.canonicalize import canonicalize
 from tessera.passes.facts import GpuFacts
-from tessera.passes.ordering import precedes, waits_for_others, writes
+from tessera.passes.ordering import array_of, precedes, waits_for_others, writes
 from tessera.passes.pipeline import is_zero
 from tessera.passes.residency import split_blocks, split_pays
 from tessera.passes.rings import CannotSplit
@@ -121,7 +121,7 @@ class Promotion:
         for loop, loads in wanted.items():
             before = [op for op in written if precedes(op, loop)]
             try:
-                if any(op.is_inside(loop) for op in before):
+                if any(op.is_inside(loop) for op in written):
                     raise NoWindow("it writes to memory, too: arrays that overlap would be seen")
                 if before and self._estimate(loads, split_blocks) > 1:
                     raise NoWindow("blocks that share a processor hide what lies between loops")
@@ -191,22 +191,26 @@ class Promotion:
     def _order(self, here: list[Chosen], before: list[Op], windows: Windows) -> None:
         """Loads need not see what the program wrote before if the launch makes sure that it wrote elsewhere. What it
         waits for is another matter (passes/ordering.py)."""
-        numbers: list[int] = []
-        for op in before:
-            if waits_for_others(op) or isinstance(op, BarrierOp):
-                continue
-            written = reach(windows, op) if isinstance(op, StoreOp | AtomicRmwOp) else None
+        before = [op for op in before if not (waits_for_others(op) or isinstance(op, BarrierOp))]
+        numbers = [self._distance(c, op, windows) for op in before for c in here]
+        if None in numbers:
             for c in here:
-                size = elem_of(c.access.ptr.type).element_ty.storage_bytes
-                read = reach_of_window(self.code, c.window, size)
-                if not self.apart or read is None or written is None:
-                    for other in here:
-                        other.ordered = True
-                    return
-                numbers.append(self.code.add("apart", read, written))
-        for number in numbers:
-            self.checks[number, 1, LAST_ADDRESS, 1] = None
+                c.ordered = True
+            return
         self.lies_apart |= bool(numbers)
+        self.checks |= {(n, 1, LAST_ADDRESS, 1): None for n in numbers if n is not None}
+
+    def _distance(self, c: Chosen, op: Op, windows: Windows) -> int | None:
+        """How far what is read is from what an op writes; None if they are of one array, or the host cannot tell."""
+        if not isinstance(op, StoreOp | AtomicRmwOp) or not self.apart:
+            return None
+        if array_of(op.ptr) is c.window.base:
+            return None
+        size = elem_of(c.access.ptr.type).element_ty.storage_bytes
+        read, written = reach_of_window(self.code, c.window, size), reach(windows, op)
+        if read is None or written is None:
+            return None
+        return self.code.add("apart", read, written)
 
     def check(self, number: int | None, low: int, high: int, divisor: int) -> None:
         if number is None:
