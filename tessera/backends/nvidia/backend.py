@@ -177,7 +177,9 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
         found["resident_blocks"] = attrs.get("resident_blocks", 1)
         args.append("memory")
     return found | {
-        name: attrs[name] for name in ("host_code", "guard", "assumes_apart", "remarks") if name in attrs
+        name: attrs[name]
+        for name in ("host_code", "guard", "assumes_apart", "remarks")
+        if name in attrs
     }
 
 
