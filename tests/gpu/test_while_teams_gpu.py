@@ -35,7 +35,7 @@ def test_loops_in_a_while_loop(mode: str, programs: int, most: int, warps: int):
         c = torch.full((m, n), 7.0, device="cuda", dtype=torch.float16)
         kernel = strips[(programs,)](
             a, b, c, m, n, k, -(-m // 128), most, mode == "mask", mode == "down", 128, 128, 64,
-            num_warps=warps,
+            num_warps=warps, num_stages=4,
         )  # fmt: skip
         assert kernel.metadata.tensor_maps
         want = c.double()
@@ -72,9 +72,13 @@ def test_layers_in_place(mode: str, warps: int):
         for matrix in w:
             want = (want.float() @ matrix.float() * 0.125).half()
         if mode == "pointers":
-            layers[(1,)](x, w, x, width, count * width, count, "", width, 64, num_warps=warps)
+            layers[(1,)](
+                x, w, x, width, count * width, count, "", width, 64, num_warps=warps, num_stages=4
+            )
         else:
-            own_layers[(1,)](x, w, width, count * width, count, "", width, 64, num_warps=warps)
+            own_layers[(1,)](
+                x, w, width, count * width, count, "", width, 64, num_warps=warps, num_stages=4
+            )
         assert (x.double() - want.double()).abs().max() <= 2e-2 * want.abs().max()
 
 
