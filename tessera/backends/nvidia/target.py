@@ -70,7 +70,6 @@ HOPPER_ROWS = (
 
 # Largest dynamic shared memory of one block, opted in; the driver keeps 1 KiB of the physical size.
 _SHARED_KIB = {
-    75: 64,
     80: 163,
     86: 99,
     87: 163,
@@ -84,7 +83,6 @@ _SHARED_KIB = {
 }
 # The first PTX ISA (major * 10 + minor) that has the target.
 _OLDEST_PTX = {
-    75: 63,
     80: 70,
     86: 71,
     87: 74,
@@ -96,11 +94,11 @@ _OLDEST_PTX = {
     120: 87,
     121: 88,
 }
-_BLOCKS = {75: 16, 80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that a processor holds at a time
+_BLOCKS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that a processor holds at a time
 
 
 def _nearest(table: dict[int, int], capability: int) -> int:
-    return table[max((c for c in table if c <= capability), default=75)]
+    return table[max(c for c in table if c <= capability)]
 
 
 def oldest_ptx(capability: int) -> int:
