@@ -455,6 +455,7 @@ def test_launches_with_hooks_stay_native(monkeypatch: pytest.MonkeyPatch):
     kernel[(0,)](x, out, 20, 2.0)
     assert len(seen) == 8
     watched = (x, out, kernel, None, entered, left)
+    gc.collect()
     references = [sys.getrefcount(a) for a in watched]
     for way, message, written in (("enter", "entered", False), ("leave", "left", True)):
         failing[:] = [way]
