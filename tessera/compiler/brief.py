@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from tessera.config import knobs
 from tessera.errors import InternalError, TesseraError
 
+PACKAGE = str(Path(__file__).parents[1])
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -24,6 +26,18 @@ def brief(fn: Callable[P, R]) -> Callable[P, R]:
         except TesseraError as error:
             if not (isinstance(error, InternalError) or knobs.compilation.front_end_debugging):
                 error.__traceback__ = None
+                _cut_cause(error)
             raise
 
     return call
+
+
+def _cut_cause(error: TesseraError) -> None:
+    """Of an exception that the kernel's own Python raised while compiling only its frames are left."""
+    cause = error.__cause__
+    if cause is None:
+        return
+    tb = cause.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(PACKAGE):
+        tb = tb.tb_next
+    error.__cause__ = None if tb is None else cause.with_traceback(tb)

@@ -57,6 +57,33 @@ def test_few_frames(name: str) -> None:
     assert all_frames > ours  # the launch is there
 
 
+@tessera.constexpr_function
+def entry(n: int) -> int:
+    return {1: 2}[n]
+
+
+@tessera.jit
+def looks_up(x, N: tl.constexpr):
+    tl.store(x, entry(N))
+
+
+@tessera.jit
+def adds_nothing(x, N: tl.constexpr):
+    tl.store(x, None + N)  # pyright: ignore
+
+
+def test_causes() -> None:
+    """The author's own frames; none if an operator went wrong, whose message the error repeats."""
+    with pytest.raises(TesseraError, match="KeyError: 8") as caught:
+        looks_up[(1,)](np.zeros(8, np.float32), 8)
+    cause = caught.value.__cause__
+    assert isinstance(cause, KeyError)
+    assert [f.name for f in traceback.extract_tb(cause.__traceback__)] == ["entry"]
+    with pytest.raises(TesseraError, match="TypeError: unsupported operand") as caught:
+        adds_nothing[(1,)](np.zeros(8, np.float32), 8)
+    assert caught.value.__cause__ is None
+
+
 def test_all_frames_on_request() -> None:
     with knobs.compilation.scope():
         knobs.compilation.front_end_debugging = True
