@@ -30,7 +30,7 @@ from tessera.ir import Value
 from tessera.language import arithmetic, hints
 from tessera.language.aggregate import ConstexprFunction, close, is_aggregate, replace_fields
 from tessera.language.builtin import Builtin
-from tessera.language.callable import JITCallable
+from tessera.language.callable import JITCallable, jitted_under
 from tessera.language.values import BoundMethod, constexpr, is_runtime, tensor, unwrap, wrap
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import BreakpointOp
@@ -93,10 +93,7 @@ def apply(fe: FrontEnd, call: Application) -> Any:
         func = func.value
     if isinstance(func, Builtin):
         return _call_builtin(fe, func, args, kwargs)
-    while not isinstance(func, (JITCallable, ConstexprFunction)) and isinstance(
-        getattr(func, "fn", None), JITCallable
-    ):
-        func = func.fn  # the function inside an autotuner
+    func = jitted_under(func)
     if isinstance(func, JITCallable):
         return fe.inline(func, args, kwargs)
     if isinstance(func, ConstexprFunction):

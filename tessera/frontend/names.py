@@ -13,7 +13,7 @@ from tessera.errors import CompilationError, ForbiddenGlobal, UnknownName, sugge
 from tessera.frontend.frontend import FrontEnd, handles
 from tessera.language.aggregate import ConstexprFunction, is_aggregate, is_aggregate_value
 from tessera.language.builtin import Builtin
-from tessera.language.callable import JITCallable
+from tessera.language.callable import JITCallable, jitted_under
 from tessera.language.values import METHODS, BoundMethod, constexpr, tensor, wrap
 from tessera.language.values import tuple as tl_tuple
 
@@ -70,7 +70,7 @@ def is_free(value: Any) -> bool:
     # an autotuner or another wrapper around a jitted function; functions and enum members of the language
     if getattr(value, "__triton_builtin__", False):
         return True
-    return isinstance(getattr(value, "fn", None), JITCallable) or _is_own(value)
+    return isinstance(jitted_under(value), JITCallable) or _is_own(value)
 
 
 def _is_own(value: Any) -> bool:

@@ -13,10 +13,9 @@ from typing import Any
 
 from tessera.dtypes import ALL_DTYPES, by_array_name, dtype, pointer_type
 from tessera.errors import ConflictingGlobal, HostOnly, LaunchError, NotAFunction
-from tessera.language.aggregate import ConstexprFunction, is_aggregate
 from tessera.language.builtin import ArgumentBinder
 from tessera.language.by_name import ByName
-from tessera.language.captures import fingerprint, is_constant, own_function
+from tessera.language.captures import fingerprint, is_constant, told
 from tessera.language.source_text import SourceText
 from tessera.language.values import const, constexpr
 
@@ -234,29 +233,19 @@ class JITCallable(ByName):
 
     def _dependencies(self) -> Iterator[str]:
         for name, value, scope in self._captured():
-            inner = getattr(value, "fn", None)
-            if not isinstance(value, JITCallable) and isinstance(inner, JITCallable):
-                value = inner  # the function inside an autotuner
-            if isinstance(value, JITCallable):
-                if not value.is_library:
-                    yield value.cache_key + str(value.noinline)
-                    for key, (seen, found_in) in value.used_global_vals.items():
-                        self._use(key, seen, found_in, value)
-            elif isinstance(value, ConstexprFunction):
-                yield value.cache_key
+            value = jitted_under(value)
+            if isinstance(value, JITCallable) and not value.is_library:
+                yield f"{name}={value.cache_key}{value.noinline}"
+                for key, (seen, found_in) in value.used_global_vals.items():
+                    self._use(key, seen, found_in, value)
+            elif isinstance(value, JITCallable):
+                yield f"{name}={value.module}.{value.__qualname__}"
             elif isinstance(value, constexpr):
                 if name in scope:  # attributes of modules may change without notice
                     self._use((name, id(scope)), _snapshot(value), scope)
                 yield f"{name}={fingerprint(value.value)}"
-            elif is_aggregate(value):
-                for cls in value.__mro__[:-1]:
-                    for member in cls.__dict__.values():
-                        if isinstance(member, ConstexprFunction) or (
-                            isinstance(member, JITCallable) and not member.is_library
-                        ):
-                            yield member.cache_key
-            elif own_function(value) or is_constant(value):
-                yield f"{name}={fingerprint(value)}"
+            elif text := told(value):
+                yield f"{name}={text}"
 
     def _defaults(self) -> Iterator[str]:
         """What the values of parameters contribute that a call may leave out."""
@@ -306,6 +295,18 @@ class JITCallable(ByName):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.module}:{self.__qualname__})"
+
+
+def jitted_under(value: Any) -> Any:
+    """The jitted function inside an autotuner or another wrapper; what is none, as it is."""
+    inner = value
+    for _ in range(8):
+        if isinstance(inner, JITCallable):
+            return inner
+        if isinstance(inner, (ModuleType, type)):
+            break
+        inner = getattr(inner, "fn", None)
+    return value
 
 
 def _snapshot(value: constexpr) -> constexpr:

@@ -40,6 +40,17 @@ def own_function(value: Any) -> bool:
     return isinstance(value, FunctionType) and _package(value.__module__) not in KNOWN
 
 
+def told(value: Any) -> str:
+    """The text for something that a kernel names; "" where it cannot be told."""
+    if isinstance(value, type) or own_function(value) or is_constant(value):
+        return fingerprint(value)
+    key = getattr(value, "cache_key", None)
+    if isinstance(key, str):
+        return key
+    builtin = callable(value) and _package(getattr(value, "__module__", "")) in KNOWN
+    return f"{value.__module__}.{value.__qualname__}" if builtin else ""
+
+
 def _package(module: str | None) -> str:
     return (module or "").partition(".")[0]
 
@@ -57,6 +68,8 @@ def _text(value: Any, seen: set[int]) -> str:
         return _function(value, seen)
     if isinstance(value, FunctionType):
         return f"{value.__module__}.{value.__qualname__}"
+    if issubclass(kind, type) and _package(value.__module__) not in KNOWN:
+        return _class(value, seen)
     key = getattr(cast("object", value), "cache_key", None)
     if isinstance(key, str):
         return key
@@ -65,6 +78,30 @@ def _text(value: Any, seen: set[int]) -> str:
     ):  # an array's own text leaves out the middle
         return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
     return repr(value)
+
+
+_WHERE = (
+    "__module__",
+    "__doc__",
+    "__dict__",
+    "__weakref__",
+    "__firstlineno__",
+    "__static_attributes__",
+)
+
+
+def _class(cls: type, seen: set[int]) -> str:
+    """The fields, constants and methods of a class, and of those that it derives from."""
+    if id(cls) in seen:
+        return cls.__qualname__
+    seen.add(id(cls))
+    parts: list[str] = []
+    for base in cls.__mro__:
+        if _package(base.__module__) not in KNOWN:
+            parts += [base.__qualname__, repr(getattr(base, "__annotations__", ""))]
+            found = sorted(item for item in vars(base).items() if item[0] not in _WHERE)
+            parts += [_reached(name, member, set(), seen) for name, member in found]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def _function(fn: FunctionType, seen: set[int]) -> str:
@@ -109,6 +146,8 @@ def _reached(name: str, value: Any, names: set[str], seen: set[int]) -> str:
         return f"{name}({', '.join(inner)})"
     if isinstance(value, (staticmethod, classmethod)):
         value = cast("Any", value).__func__
+    if isinstance(value, property):
+        value = value.fget
     known = is_constant(value) or own_function(value) or hasattr(value, "cache_key")
     inner = getattr(value, "value", None)  # of a constexpr
     if not known and is_constant(inner) and inner is not None:

@@ -105,6 +105,94 @@ def test_compile_time_functions_have_a_source():
     assert twice.__globals__ is globals()
 
 
+LIBRARY = """
+from typing import NamedTuple
+import tessera
+import tessera.language as tl
+
+@tessera.jit
+def one(x):
+    return x + 1
+
+@tessera.jit
+def two(x):
+    return x + 2
+
+f, g = {names}
+op = {op}
+KIND = {kind}
+
+class Pair(NamedTuple):
+    {first}: object
+    {second}: object
+
+@tessera.aggregate
+class Group:
+    v: tl.tensor
+    c: tl.constexpr = {n}
+
+    @tessera.jit
+    def get(self):
+        return self.v * {n}
+
+    @staticmethod
+    @tessera.jit
+    def scaled(x):
+        return x * {n}
+
+@tessera.heuristics({{}})
+@tessera.heuristics({{}})
+@tessera.jit
+def wrapped(x):
+    return x * {n}
+"""
+
+USER = """
+import numpy as np
+import tessera
+import tessera.language as tl
+import library
+from library import Group, KIND, Pair, f, g, op, wrapped
+
+@tessera.jit
+def kernel(out, C: tl.constexpr):
+    tl.store(out, f(1) * 10 + g(1))
+    tl.store(out + 1, op(4.0))
+    tl.store(out + 2, library.op(4.0))
+    pair = Pair(1, 2)
+    tl.store(out + 3, pair.o * 10 + pair.t)
+    group = Group(tl.load(out) * 0 + 1)
+    tl.store(out + 4, group.get())
+    tl.store(out + 5, group.scaled(1))
+    tl.store(out + 6, group.c)
+    tl.store(out + 7, wrapped(1))
+    tl.store(out + 8, (tl.load(out) * 0 + 2.5).to(KIND))
+    tl.store(out + 9, C(tl.load(out) * 0 + 1).get())
+
+out = np.zeros(10, np.float32)
+kernel[(1,)](out, Group)
+print(out.tolist())
+"""
+
+
+def test_processes_with_another_library(tmp_path: Path):
+    """The same names for other functions, types and classes."""
+    (tmp_path / "user.py").write_text(USER)
+    root = Path(tessera.__file__).parents[1]
+    env = {"PYTHONPATH": f"{root}:{tmp_path}", "TESSERA_CACHE_DIR": str(tmp_path / "cache")}
+    for names, op, kind, n, want in (
+        ("one, two", "tl.sqrt", "tl.int32", 5, [23, 2, 2, 12, 5, 5, 5, 5, 2, 5]),
+        ("two, one", "tl.exp2", "tl.float32", 7, [32, 16, 16, 21, 7, 7, 7, 7, 2.5, 7]),
+    ):
+        text = LIBRARY.format(names=names, first=names[0], second=names[5], op=op, kind=kind, n=n)
+        (tmp_path / "library.py").write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-B", "-m", "user"],
+            env=env, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
+        )  # fmt: skip
+        assert done.stdout.strip() == str([float(x) for x in want])
+
+
 def functions(offset: int, inner: Any = None) -> Any:
     def add(x: int, by: int = 1) -> int:
         return (inner or abs)(x + by + offset)
