@@ -5,7 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_while_teams import EXAMPLES, counting, layers, own_layers, run_all, strips
+from tests.unit.test_while_teams import (
+    EXAMPLES,
+    counting,
+    layers,
+    own_layers,
+    run_all,
+    some_layers,
+    strips,
+)
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -79,6 +87,21 @@ def test_layers_in_place(mode: str, warps: int):
             own_layers[(1,)](
                 x, w, width, count * width, count, "", width, 64, num_warps=warps, num_stages=4
             )
+        assert (x.double() - want.double()).abs().max() <= 2e-2 * want.abs().max()
+
+
+@pytest.mark.parametrize("mode", ["branch", "loop"])
+def test_layers_of_which_some_are_in_place(mode: str):
+    torch.manual_seed(0)
+    count, width = 30, 128
+    w = torch.linalg.qr(torch.randn(count, width, width, device="cuda"))[0]
+    w = (8 * w).half().contiguous()
+    for _ in range(20):
+        x, y = halves(width, width), halves(width, width)
+        want = x
+        for matrix in w[1 if mode == "branch" else 2 :: 3]:
+            want = (want.float() @ matrix.float() * 0.125).half()
+        some_layers[(1,)](x, w, y, width, count * width, count, mode, width, 64, num_stages=4)
         assert (x.double() - want.double()).abs().max() <= 2e-2 * want.abs().max()
 
 

@@ -316,6 +316,55 @@ def test_descriptors_of_an_array_that_is_written(how: str) -> None:
     assert np.abs(x - want).max() <= 4e-3 * np.abs(want).max()
 
 
+@tessera.jit
+def some_layers(x, w, y, K, rows_w, count, HOW: tl.constexpr, B: tl.constexpr, BK: tl.constexpr):
+    """Some layers write to what is read, others elsewhere: by a branch, by a loop that may not run, by data."""
+    cols = tl.arange(0, B)
+    tile = tl.make_tensor_descriptor(x, [B, K], [K, 1], [B, BK])
+    weights = tl.make_tensor_descriptor(w, [rows_w, B], [B, 1], [BK, B])
+    at = cols[:, None] * K + cols[None, :]
+    for layer in range(count):
+        acc = tl.zeros((B, B), tl.float32)
+        for k in range(0, K, BK):
+            acc = tl.dot(tile.load([0, k]), weights.load([layer * K + k, 0]), acc)
+        out = (acc * 0.125).to(tl.float16)
+        tl.debug_barrier()
+        if HOW == "branch":
+            if layer % 3 == 1:
+                tl.store(x + at, out)
+            else:
+                tl.store(y + at, out)
+        elif HOW == "loop":
+            left = layer % 3
+            while left > 1:
+                tl.store(x + at, out)
+                left = left // 2
+        else:
+            if tl.load(y + layer) > 0.5:
+                tl.store(x + at, out)
+        tl.debug_barrier()
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("mode", ["branch", "loop", "data"])
+def test_layers_of_which_some_are_in_place(mode: str, how: str) -> None:
+    constants = {"HOW": mode, "B": 64, "BK": 32}
+    kernel = compiled(some_layers, constants, pointers="xwy", odd=("count",))
+    assert copies(kernel) == 2
+    assert meetings(kernel) == 1
+    rng = np.random.default_rng(0)
+    count = 6
+    x, w = (rng.standard_normal(s).astype(np.float16) for s in ((64, 64), (count * 64, 64)))
+    y = np.tile(np.float16([0, 1, 1, 0, 1, 0, 0, 0]), (64, 8))
+    writes = {"branch": [1, 4], "loop": [2, 5], "data": [1, 2, 4]}[mode]
+    want = x.astype(np.float64)
+    for layer in writes:
+        want = (want @ w[64 * layer : 64 * layer + 64] * 0.125).astype(np.float16)
+        want = want.astype(np.float64)
+    simulate(kernel, [x, w, y, 64, count * 64, count], (1, 1, 1), how)
+    assert np.abs(x - want).max() <= 4e-3 * np.abs(want).max()
+
+
 def test_a_loop_that_writes_what_it_loads_stays_whole() -> None:
     kernel = compiled(
         own_layers, {"WHERE": "inside", "B": 64, "BK": 32}, pointers="xw", odd=("count",)
