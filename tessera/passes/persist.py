@@ -43,10 +43,10 @@ from tessera.ops import (
 from tessera.passes.canonicalize import canonicalize
 from tessera.passes.facts import GpuFacts
 from tessera.passes.ordering import writes
-from tessera.passes.promote import ENDLESS, Promotion
+from tessera.passes.promote import Promotion
 from tessera.passes.residency import split_blocks
 from tessera.passes.specialize import SLACK
-from tessera.passes.tensor_maps import remark
+from tessera.passes.tensor_maps import ENDLESS, remark
 
 AXES = 3
 WIDE = 64

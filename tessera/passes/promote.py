@@ -52,9 +52,8 @@ from tessera.passes.pipeline import is_zero
 from tessera.passes.residency import split_blocks, split_pays
 from tessera.passes.rings import CannotSplit
 from tessera.passes.specialize import check_split
-from tessera.passes.tensor_maps import ALIGNMENT, remark
+from tessera.passes.tensor_maps import ALIGNMENT, ENDLESS, remark
 
-ENDLESS = (1 << 31) - 1  # the extent of an array whose end nobody told
 LAST_ADDRESS = (1 << 63) - 1
 STRIDE_BYTES = 1 << 40  # from which on no stride may be
 MOST_DIMENSIONS = 5
@@ -184,7 +183,8 @@ class Promotion:
             least = -ENDLESS if side.from_zero else 0
             self.check(self.code.poly(side.start), least, ENDLESS - side.extent, 1)
             if side.bound is not None:
-                self.check(self.code.poly(side.bound), 1, ENDLESS, 1)
+                ends = side is found.sides[-1] and isinstance(found.access, StoreOp)
+                self.check(self.code.poly(side.bound), 1, ENDLESS, whole if ends else 1)
             if side.period is not None:
                 self.check(self.code.poly(side.period), 1, ENDLESS, side.extent)
 

@@ -4,7 +4,10 @@ A map describes an array to the engine: address, extents, strides, and the box a
 The host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are
 kernel arguments or constants (a descriptor argument is such a one). These descriptors are marked `mapped` and made
 once, at the function's start; accesses through others become pointers and masks (passes/descriptors.py). So do accesses
-whose last offset is not known to be a multiple of 16 bytes: the engine stops the program at any other."""
+whose last offset is not known to be a multiple of 16 bytes: the engine stops the program at any other.
+
+What the engine stores ends at multiples of 16 bytes, too: of an array whose rows end in between it would write what
+lies behind them (H200, 2026-11-21). That they do not is one of the launch's checks (`guard`)."""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ from tessera.ops import (
 from tessera.passes.descriptors import made_by
 
 ALIGNMENT = 16
+ENDLESS = (1 << 31) - 1  # the extent of an array whose end nobody told
 PADDED = (float16, bfloat16, float32, float64)  # element types whose maps fill with NaN
 _WORDS = (int32, uint32, int64, uint64)
 REDUCTIONS = {
@@ -48,9 +52,9 @@ Access = DescriptorLoadOp | DescriptorStoreOp
 
 
 @pass_("select_tensor_maps")
-def select_tensor_maps(module: Module) -> None:
+def select_tensor_maps(module: Module, stores: bool = True) -> None:
     """Mark the descriptors whose blocks the engine moves (attribute `mapped`). For targets that have one; before
-    `lower_descriptors`."""
+    `lower_descriptors`. Without `stores` it only loads."""
     for func in module.body:
         assert isinstance(func, FuncOp)
         if not func.kernel:
@@ -60,7 +64,10 @@ def select_tensor_maps(module: Module) -> None:
         for op in list(func.walk()):
             if isinstance(op, Access):
                 desc = _source(op)
-                if desc is None or not _movable(op, desc) or not _known(desc, func):
+                if isinstance(op, DescriptorStoreOp) and not stores:
+                    _leave(op)
+                    continue
+                if desc is None or not _movable(op, desc) or not _known(op, desc, func):
                     continue
                 size = op.desc.type.elem.storage_bytes
                 if axis.facts(op.offsets[-1]).divisibility[0] * size % ALIGNMENT:
@@ -74,6 +81,14 @@ def select_tensor_maps(module: Module) -> None:
                     op.set_operand(0, made[desc])
                     if isinstance(op, DescriptorLoadOp):
                         _drop_dimensions(op)
+
+
+def _leave(store: DescriptorStoreOp) -> None:
+    """The store through a descriptor of its own, which no map describes."""
+    desc = made_by(store.desc)
+    own = Builder.before_op(store).insert(desc.clone())
+    own.attrs.pop("mapped", None)
+    store.set_operand(0, own.result)
 
 
 def _drop_dimensions(load: DescriptorLoadOp) -> None:
@@ -124,15 +139,16 @@ def _movable(op: Access, desc: MakeDescriptorOp) -> bool:
     return op.kind == "store" or t.elem in REDUCTIONS.get(op.kind, ())
 
 
-def _known(desc: MakeDescriptorOp, func: FuncOp) -> bool:
+def _known(op: Access, desc: MakeDescriptorOp, func: FuncOp) -> bool:
     """Whether the host knows the array before the launch, and nothing says that the engine cannot read it."""
     words = [argument_or_constant(v, func.body) for v in desc.operands]
     if None in words or words[0] is None or words[0][0] != "arg":
         return False
     size = desc.result.type.elem.storage_bytes
     strides = words[1 + len(desc.shape) :]
-    fixed = [w[1] for w in strides[:-1] if w is not None and w[0] == "const"]
-    return all(stride * size % ALIGNMENT == 0 for stride in fixed)
+    edges = words[len(desc.shape)] if isinstance(op, DescriptorStoreOp) else None
+    fixed = [w[1] for w in (*strides[:-1], edges) if w is not None and w[0] == "const"]
+    return all(n * size % ALIGNMENT == 0 for n in fixed)
 
 
 def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
@@ -196,6 +212,7 @@ def number_tensor_maps(module: Module) -> None:
     for each: element type, padding, box, swizzle, then base, extents and strides as `_word` says.
     Stores that the kernel may read itself get the attribute `synchronous`."""
     found: dict[tuple[Any, ...], int] = {}
+    checks: dict[tuple[int, ...], None] = {}
     for func in module.body:
         assert isinstance(func, FuncOp)
         atomics = any(isinstance(op, AtomicRmwOp | AtomicCasOp) for op in func.walk())
@@ -208,12 +225,35 @@ def number_tensor_maps(module: Module) -> None:
                 words = tuple(_word(v, func.body, code) for v in desc.operands)
                 key = (desc.result.type.elem.name, desc.padding, boxes.box, boxes.swizzle, words)
                 op.attrs["map"] = found.setdefault(key, len(found))
-                if isinstance(op, DescriptorStoreOp) and (atomics or _read_too(desc)):
-                    op.attrs["synchronous"] = True
+                if isinstance(op, DescriptorStoreOp):
+                    checks |= dict.fromkeys(_edge_checks(desc, words[len(desc.shape)], func, code))
+                    if atomics or _read_too(desc):
+                        op.attrs["synchronous"] = True
         if code.code:
             module.attrs["host_code"] = tuple(code.code)
     if found:
         module.attrs["tensor_maps"] = tuple(found)
+    guard = module.attrs.get("guard", ())
+    if checks and not guard:
+        module.attrs["edges"] = True  # nothing else is checked
+    if checks:
+        module.attrs["guard"] = tuple(dict.fromkeys((*guard, *checks)))
+
+
+def _edge_checks(
+    desc: MakeDescriptorOp, extent: tuple[str, int], func: FuncOp, code: HostCode
+) -> list[tuple[int, ...]]:
+    """What makes sure that rows end at a multiple of 16 bytes."""
+    whole = ALIGNMENT // desc.result.type.elem.storage_bytes
+    kind, word = extent
+    if kind == "const" or whole == 1:
+        return []
+    if kind == "arg":
+        facts = dict(func.arg_attrs[word]) if func.arg_attrs else {}
+        if facts.get("divisibility", 1) % whole == 0:
+            return []
+        word = code.add("arg", word)
+    return [(word, 0, ENDLESS, whole)]
 
 
 def _word(v: Value, body: Block, code: HostCode) -> tuple[str, int]:

@@ -36,10 +36,13 @@ class Twin:
 
 def unguarded(kernel: CompiledKernel) -> CompiledKernel:
     """The same kernel without what its guard is for: first for arrays that overlap, then one program a block again,
-    then pointers again."""
+    then pointers again, then pointers for what descriptors store."""
     m: Any = kernel.metadata
-    has_more = {"apart": hasattr(m, "assumes_apart"), "persistent": hasattr(m, "resident_blocks")}
-    given_up = next((name for name, more in has_more.items() if more), "pointer_maps")
+    has_more = {
+        "apart": hasattr(m, "assumes_apart"), "persistent": hasattr(m, "resident_blocks"),
+        "pointer_maps": not hasattr(m, "edges"), "tensor_stores": True,
+    }  # fmt: skip
+    given_up = next(name for name, more in has_more.items() if more)
     options = {f.name: getattr(m, f.name) for f in fields(Options) if f.name != "target"}
     source: Any = kernel.src  # where the cache keeps binaries only, there are no texts
     if LEVEL in kernel.asm:

@@ -386,3 +386,37 @@ def test_rows_read_along_columns(device, dtype):
     i = np.arange(16)
     inside = (i[:, None] > 2) & (i[None, :] < 9)
     np.testing.assert_array_equal(device.numpy(out), np.where(inside, x[:, None], 0))
+
+
+@tessera.jit
+def edge_kernel(x, out, M, N, LD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr):
+    desc = tl.make_tensor_descriptor(out, shape=[M, N], strides=[LD, 1], block_shape=[BM, BN])
+    at = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)[None, :]
+    desc.store([0, 0], tl.load(x + at))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "fp16", "fp32", "i64"])
+def test_descriptors_store_nothing_behind_their_rows(device, dtype):
+    """The copy engine of NVIDIA's GPUs stores whole 16 bytes: rows that end in between go another way."""
+    x = sample(dtype, (16, 64), small=True)
+    for n in (64, 63, 56, 49, 1):
+        out = device.full((18, 80), 7, dtype)
+        edge_kernel[(1,)](device.array(x), out, 15, n, LD=80, BM=16, BN=64)
+        want = np.full((18, 80), 7, x.dtype)
+        want[:15, :n] = x[:15, :n]
+        np.testing.assert_array_equal(device.numpy(out), want)
+
+
+@tessera.jit
+def adding_kernel(out, N, LD: tl.constexpr, BN: tl.constexpr):
+    desc = tl.make_tensor_descriptor(out, shape=[4, N], strides=[LD, 1], block_shape=[4, BN])
+    desc.atomic_add([0, 0], tl.full((4, BN), 1, tl.float32))
+
+
+def test_descriptors_add_nothing_behind_their_rows(device):
+    for n in (32, 31, 28):
+        out = device.zeros((4, 40))
+        adding_kernel[(1,)](out, n, LD=40, BN=32)
+        want = np.zeros((4, 40), np.float32)
+        want[:, :n] = 1
+        np.testing.assert_array_equal(device.numpy(out), want)

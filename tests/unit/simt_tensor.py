@@ -6,6 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 NUMPY = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
+NAN = {name: np.array([np.nan], kind) for name, kind in NUMPY.items()}
+NAN["bf16"] = np.array([0x7FC0], np.uint16)
 
 
 class TensorMap:
@@ -31,10 +33,16 @@ class TensorMap:
             place = [a + i for a, i in zip(at, (*index, 0))]
             data = np.zeros(row, np.uint8)
             if load and self.padding == "nan":
-                data = np.full(self.box[-1], np.nan, NUMPY[self.elem]).view(np.uint8).copy()
+                data = NAN[self.elem].repeat(self.box[-1]).view(np.uint8)
             outside = any(not 0 <= x < e for x, e in zip(place[:-1], self.extents[:-1]))
             first = max(0, -place[-1])
-            last = min(self.box[-1], self.extents[-1] - place[-1])
+            # What is stored ends at a multiple of 16 bytes.
+            end = (
+                self.extents[-1]
+                if load
+                else -(-self.extents[-1] * self.size // 16) * 16 // self.size
+            )
+            last = min(self.box[-1], end - place[-1])
             if not outside and last > first:
                 offset = self.base + sum(x * s for x, s in zip(place, self.strides)) * self.size
                 mine = None if load else self.line(memory, shared + n * row, row, None)

@@ -171,6 +171,16 @@ def test_a_result_that_no_map_describes() -> None:
     assert copies(unguarded(other)) == 0
 
 
+def test_a_result_whose_rows_end_within_16_bytes() -> None:
+    """Its rows are far enough apart, but the copy engine would store behind their ends."""
+    kernel = large()
+    for n, whole in ((264, True), (261, False)):
+        values = arguments(130, n, 64, "row")[0]
+        values[8] = 272
+        assert passes(kernel, values, grid_of(130, n)) == whole
+        assert passes(unguarded(kernel), values, grid_of(130, n))
+
+
 def test_programs_along_other_axes_than_those_that_count() -> None:
     kernel = large()
     values = arguments(128, 256, 64, "row")[0]

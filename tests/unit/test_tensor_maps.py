@@ -17,6 +17,7 @@ from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
 from tessera.runtime.tensor_maps import TensorMaps
+from tessera.runtime.variants import unguarded
 from tests import simt_device
 from tests.unit.simt_simulator import run_kernel
 
@@ -438,3 +439,20 @@ def test_blocks_without_their_first_dimension(lanes: bool) -> None:
     want = a.astype(np.float64) @ b.astype(np.float64).swapaxes(1, 2)
     assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
     assert all(len(m[2]) == 3 for m in compiled.metadata.tensor_maps)
+
+
+@tessera.jit
+def stored(out, N, BN: tl.constexpr):
+    desc = tl.make_tensor_descriptor(out, shape=[16, N], strides=[64, 1], block_shape=[16, BN])
+    desc.store([0, 0], tl.full([16, BN], 1, tl.float32))
+
+
+def test_a_launch_checks_where_rows_end() -> None:
+    """Rows end at 16 bytes, or the twin stores through pointers. What is known beforehand is not checked."""
+    kernel = built(stored, {"out": "*fp32", "N": "i32"}, {"BN": 32}, num_warps=4)
+    meta: Any = kernel.metadata
+    assert [check[3] for check in meta.guard] == [4] and len(meta.tensor_maps) == 1
+    twin: Any = unguarded(kernel).metadata
+    assert not hasattr(twin, "guard") and not hasattr(twin, "tensor_maps")
+    assert not hasattr(built(stored, {"out": "*fp32"}, {"N": 40, "BN": 32}).metadata, "guard")
+    assert not ops(built(stored, {"out": "*fp32"}, {"N": 30, "BN": 32}), "descriptor_store")

@@ -91,7 +91,9 @@ class NvidiaBackend(Backend):
                 "target": f"cuda:{cc}",
             }
             first: list[Pass] = [spread] if facts.has_clusters and options.num_ctas > 1 else []
-            first += [select_tensor_maps] if facts.has_tma else []
+            first += (
+                [select_tensor_maps.bind(stores=options.tensor_stores)] if facts.has_tma else []
+            )
             return _run(
                 [*first, lower_descriptors, unroll, *neutral_pipeline()], module, metadata, "tir"
             )
@@ -178,7 +180,7 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
         args.append("memory")
     return found | {
         name: attrs[name]
-        for name in ("host_code", "guard", "assumes_apart", "remarks")
+        for name in ("host_code", "guard", "edges", "assumes_apart", "remarks")
         if name in attrs
     }
 
