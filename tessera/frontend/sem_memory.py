@@ -320,6 +320,11 @@ def atomic_cas_impl(
         )
     expected, value = (to_value(fe, operand_of(x)) for x in (cmp, val))
     want = TileType(shape(ptr), e) if shape(ptr) else e
+    if e.is_int():  # bits are compared: the sign of neither operand matters
+        expected, value = (
+            bitcast_raw(fe, v, e) if elem(v).is_int() and elem(v).bits == e.bits else v
+            for v in (expected, value)
+        )
     for what, v in (("cmp", expected), ("val", value)):
         if v.type != want:
             raise TypeMismatch(

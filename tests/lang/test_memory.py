@@ -251,9 +251,11 @@ def lock_kernel(lock, total, x):
     tl.atomic_xchg(lock, 0)
 
 
-def test_compare_and_swap_makes_a_lock(device):
+@pytest.mark.parametrize("dtype", ["i32", "u32"])
+def test_compare_and_swap_makes_a_lock(device, dtype):
+    """Bits are compared: the numbers may be signed where the lock is not."""
     x = np.arange(1, 33, dtype=np.float32)
-    lock, total = device.zeros(1, "i32"), device.zeros(1)
+    lock, total = device.zeros(1, dtype), device.zeros(1)
     lock_kernel[(32,)](lock, total, device.array(x))
     assert device.numpy(total)[0] == x.sum()
     assert device.numpy(lock)[0] == 0
