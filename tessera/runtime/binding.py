@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
+from tessera.backends.compiler import Options
 from tessera.compiler import make_backend
 from tessera.errors import SpecializationError
 from tessera.language.callable import JITCallable
+from tessera.language.values import constexpr
 from tessera.runtime.driver import driver, driver_named
 from tessera.runtime.specialize import flatten_runtime, specializer
+
+OPTIONS = frozenset(f.name for f in dataclasses.fields(Options)) - {
+    "debug",
+    "target",
+    "backend_name",
+}
 
 
 class Prepared:
@@ -102,7 +111,23 @@ def make_binder(
     exec(text, scope)
     bind = scope["bind"]
     bind.__qualname__ = fn.__name__  # what Python says of missing and surplus arguments
-    return bind
+    both = OPTIONS.intersection(names)
+    return _with_options(bind, tuple(both)) if both else bind
+
+
+def _with_options(bind: Callable[..., Any], both: tuple[str, ...]) -> Callable[..., Any]:
+    """`bind` for a kernel with parameters named as options: one that is passed by keyword is the option as well."""
+
+    def bind_both(*args: Any, **kwargs: Any) -> Any:
+        values, pairs, options = bind(*args, **kwargs)
+        for name in both:
+            x = kwargs.get(name)
+            x = x.value if isinstance(x, constexpr) else x
+            if x is not None:
+                options[name] = x
+        return values, pairs, options
+
+    return bind_both
 
 
 def _blamed(

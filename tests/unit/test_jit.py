@@ -902,3 +902,18 @@ def test_tools_that_take_kernels_apart():
         "FLAG": "constexpr"}, {"CHUNK": 8, "FLAG": None},
     )  # fmt: skip
     assert isinstance(kernel.compile(src), kernel.CompiledKernel)
+
+
+def test_a_parameter_named_as_an_option_is_the_option_as_well():
+    @tessera.jit
+    def stages(out, num_stages: tl.constexpr, num_warps: tl.constexpr = 1):
+        tl.store(out, num_stages + 10 * num_warps)
+
+    out = np.zeros(1, np.int32)
+    for _ in range(2):  # the second launch is native
+        about = stages[(1,)](out, num_stages=tl.constexpr(5), num_warps=2).metadata
+        assert (out[0], about.num_stages, about.num_warps) == (25, 5, 2)
+    about = stages[(1,)](out, 6).metadata  # by position, or by default, it is the parameter alone
+    assert (out[0], about.num_stages, about.num_warps) == (16, 3, 4)
+    tuned = tessera.autotune([tessera.Config({}, num_stages=2)], key=[])(stages)
+    assert (tuned[(1,)](out).metadata.num_stages, out[0]) == (2, 42)
