@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -235,3 +237,26 @@ def pick_descriptor(x, y, out, flag, n, N: tl.constexpr):
 def test_descriptors_are_carried(flag):
     x, y = floats(64, 64), floats(64, 64, seed=1)
     agree(pick_descriptor, (1,), x, y, np.zeros((16, 16), np.float32), flag, 40, N=64)
+
+
+@tessera.jit
+def long_kernel(x, out, STEPS: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, N)
+    v = tl.load(x + at)
+    rows = v[:, None] + tl.zeros((N, 4), tl.int32)
+    for i in tl.static_range(STEPS):
+        v = v * 3 + i
+        rows = (rows ^ i) + v[:, None]
+        if i % 200 == 100:
+            tl.store(x + at, v)  # what is waiting must not see it
+    cells = at[:, None] * 4 + tl.arange(0, 4)[None, :]
+    tl.store(out + cells, rows + tl.load(x + at)[:, None])
+
+
+@pytest.mark.slow
+def test_many_steps_in_a_row():
+    """Neither Python's stack nor the time of compilation depends on how long such a chain is."""
+    x = np.arange(16, dtype=np.int32)
+    start = time.perf_counter()
+    agree(long_kernel, (1,), x, np.zeros((16, 4), np.int32), STEPS=900, N=16)
+    assert time.perf_counter() - start < 60

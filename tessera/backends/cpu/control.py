@@ -13,12 +13,13 @@ from tessera.backends.cpu.plan import (
     INDEX_DEPTH,
     KEEP_CAPTURED,
     KEEP_SHARED,
+    bound_depth,
     cost,
     fill,
     flush,
     integers_only,
-    last_need,
     materialise,
+    needed_after,
     prepare,
 )
 from tessera.backends.cpu.slots import (
@@ -66,6 +67,7 @@ def lower_op(lo: Lowering, op: Op) -> None:
                 lo.pending[r] = None
                 if op.attrs.get("volatile"):
                     materialise(lo, r, op)
+        bound_depth(lo, op)
         return
     _lower_scalar(lo, op)
 
@@ -92,7 +94,7 @@ def _lower_scalar(lo: Lowering, op: Op) -> None:
 def _release_dead(lo: Lowering, op: Op) -> None:
     here = lo.end[op]
     for v, home in list(lo.homes.items()):
-        if home is lo.block and v not in lo.carried and last_need(lo, v) <= here:
+        if home is lo.block and v not in lo.carried and not needed_after(lo, v, here):
             lo.release(v)
 
 
@@ -139,9 +141,9 @@ def enter(lo: Lowering, op: Op, repeats: bool) -> None:
     if repeats:
         tabulate(lo, captured(lo, op))
     for v in captured(lo, op):
-        price = cost(lo, v)
+        price = cost(lo, v, enough=KEEP_SHARED)
         if price >= (KEEP_CAPTURED if repeats else KEEP_SHARED) and (
-            repeats or last_need(lo, v) > lo.end[op]
+            repeats or needed_after(lo, v, lo.end[op])
         ):
             materialise(lo, v, op)
     if op.all_effects() & Effect.WRITE:
@@ -184,7 +186,7 @@ def _passed_through(lo: Lowering, op: IfOp, index: int, taken: Sequence[Slot]) -
         if own is None or lo.homes.get(v) is not lo.block or v in lo.carried or own in taken:
             continue
         alone = all(y is v or b.ptr != own.ptr for y, b in lo.buffers.items())
-        if alone and last_need(lo, v) <= lo.end[op]:
+        if alone and not needed_after(lo, v, lo.end[op]):
             return own
     return None
 

@@ -148,6 +148,9 @@ class Lowering:
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
         self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
+        self.depth: dict[
+            Value, int
+        ] = {}  # of tiles that are computed on demand: ops from what lies in memory
         # Dots of which only the operands are packed now.
         self.packs: dict[Op, Callable[[], None]] = {}
         self.strips: dict[Op, Any] = {}  # stores that compute a product while they walk over it

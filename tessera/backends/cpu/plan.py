@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from tessera.backends.cpu.aliases import may_fuse
@@ -21,13 +22,14 @@ from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
 from tessera.backends.cpu.turn import Convert, turned_dimension, turned_fill
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit
-from tessera.dtypes import dtype, int1
+from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ops import MATH_OPS, ReduceOp, ScanOp, arith, memory, tile
 
 KEEP_SHARED = 4.0  # cost from which a value that several roots need is computed once
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer
 INDEX_DEPTH = 12  # operations of index arithmetic that are looked at
+DEEPEST = 256  # ops from what lies in memory to a value that is computed on demand
 KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer
 
 _INDEX_OPS = (arith.AddOp, arith.SubOp, arith.MulOp, arith.CmpOp, arith.AndOp, arith.OrOp, arith.AddPtrOp,
@@ -56,43 +58,60 @@ def op_cost(op: Op) -> float:
     return 1.0
 
 
-def cost(lo: Lowering, v: Value) -> float:
-    """Cost of computing one element of `v` from what is already in buffers; each op counts once."""
+def cost(lo: Lowering, v: Value, enough: float = inf) -> float:
+    """Cost of computing one element of `v` from what is already in buffers; each op counts once. From `enough` on, the
+    rest is not counted."""
     seen: set[Value] = set()
+    waiting, total = [v], 0.0
+    while waiting and total < enough:
+        x = waiting.pop()
+        if x not in seen and lo.lazy(x):
+            seen.add(x)
+            assert x.op is not None
+            total += op_cost(x.op)
+            waiting += x.op.operands
+    return total
 
-    def visit(v: Value) -> float:
-        if v in seen or not lo.lazy(v):
-            return 0.0
-        seen.add(v)
-        assert v.op is not None
-        return op_cost(v.op) + sum(visit(x) for x in v.op.operands)
 
-    return visit(v)
+def needed_after(lo: Lowering, v: Value, position: int) -> bool:
+    """Whether something from `v` is executed after `position`. What is computed on demand from an op behind that
+    position is needed by a later one: nothing that nobody needs is left by now."""
+    seen: set[Value] = set()
+    waiting = [v]
+    while waiting:
+        x = waiting.pop()
+        if x in seen:
+            continue
+        seen.add(x)
+        for user, _ in x.uses:
+            if user not in lo.position:
+                continue
+            if user in lo.chained:  # runs where the dot runs that it feeds
+                waits = [user.results[0]]
+            elif type(user) in EVALUATORS and isinstance(user.results[0].type, TileType):
+                waits = [r for r in user.results if lo.lazy(r)]
+            elif lo.end[user] > position:
+                return True
+            else:
+                continue
+            if waits and lo.position[user] > position:
+                return True
+            waiting += waits
+    return False
 
 
-def last_need(lo: Lowering, v: Value) -> int:
-    """Position of the last op that executes something from `v`."""
-    known: dict[Value, int] = {}
-
-    def visit(v: Value) -> int:
-        found = known.get(v)
-        if found is None:
-            found = -1
-            for user, _ in v.uses:
-                if user not in lo.position:
-                    continue
-                if user in lo.chained:  # runs where the dot runs that it feeds
-                    found = max(found, visit(user.results[0]))
-                    continue
-                lazy = [r for r in user.results if lo.lazy(r)]
-                if type(user) in EVALUATORS and isinstance(user.results[0].type, TileType):
-                    found = max([found, *(visit(r) for r in lazy)])
-                else:
-                    found = max(found, lo.end[user])
-            known[v] = found
-        return found
-
-    return visit(v)
+def bound_depth(lo: Lowering, op: Op) -> None:
+    """What many ops in a row compute is brought into memory now and then: walks over what is computed on demand are
+    recursive, and taken again for each value."""
+    deep = 1 + max((lo.depth.get(x, 0) for x in op.operands if lo.lazy(x)), default=0)
+    for r in op.results:
+        lo.depth[r] = deep
+        if (
+            deep >= DEEPEST
+            and op not in lo.chained
+            and not isinstance(elem_of(r.type), pointer_type)
+        ):
+            materialise(lo, r)
 
 
 # --- keeping ----------------------------------------------------------------------------------------------
@@ -151,7 +170,7 @@ def run(
 
 def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
     """Several vectors a trip where one is little work."""
-    price = sum(cost(lo, v) for v in values)
+    price = sum(cost(lo, v, enough=25) for v in values)
     return replace(plan, times=4 if price <= 6 else 2 if price <= 24 else 1)
 
 
@@ -227,10 +246,10 @@ def _decide(
         materialise(lo, op.x, root)
     if _is_address(v) or (top and not keep_top):
         return
-    price = cost(lo, v)
+    price = cost(lo, v, enough=KEEP_SHARED)
     if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
         materialise(lo, v, root)
-    elif root is not None and price >= KEEP_SHARED and _worth(op) and last_need(lo, v) > position:
+    elif root is not None and price >= KEEP_SHARED and _worth(op) and needed_after(lo, v, position):
         if direct:
             kept = _needed_later(lo, v, position)
             if kept is not v:
@@ -248,7 +267,7 @@ def _needed_later(lo: Lowering, v: Value, position: int) -> Value:
         lazy = [r for r in user.results if lo.lazy(r)]
         if not lazy and lo.position.get(user, position) <= position:
             continue
-        if lazy and all(last_need(lo, r) <= position for r in lazy):
+        if lazy and not any(needed_after(lo, r, position) for r in lazy):
             continue
         if not lazy or not isinstance(user, arith.CastOp):
             return v
@@ -297,10 +316,10 @@ def flush(lo: Lowering, op: Op, direct: Iterable[Value] = (), address: Value | N
     very index that it writes; loads there may stay lazy."""
     inside = _direct_loads(lo, direct)
     for v in list(lo.pending):
-        need = -1 if v in lo.buffers else last_need(lo, v)
-        overtaken = need > lo.end[op] or not (v in inside and may_fuse(lo, v, address))
-        if need >= lo.position[op] and overtaken:
-            materialise(lo, v, op)
+        if v not in lo.buffers and needed_after(lo, v, lo.position[op] - 1):
+            fused = v in inside and not needed_after(lo, v, lo.end[op])
+            if not (fused and may_fuse(lo, v, address)):
+                materialise(lo, v, op)
         del lo.pending[v]
 
 
