@@ -105,6 +105,11 @@ class Promotion:
             module.attrs.get("guard", ())
         )
         self.emitted: list[Op] = []
+        blocks = func.all_blocks()
+        values = [
+            v for block in blocks for v in (*block.args, *(r for op in block for r in op.results))
+        ]
+        self.numbers: dict[Any, int] = {v: i for i, v in enumerate(values)}
         self.lies_apart = False  # whether the checks say that of arrays
 
     def run(self) -> bool:
@@ -289,7 +294,7 @@ class Promotion:
         total: Value | None = None
         for m, c in p.terms.items():
             term: Value | None = None
-            for atom, power in m:
+            for atom, power in sorted(m, key=lambda factor: self._number(factor[0])):
                 assert isinstance(atom, Value)
                 x = atom if atom.type == t else self._emit(b, CastOp(atom, results=[t]))
                 for _ in range(power):
@@ -299,6 +304,10 @@ class Promotion:
                 term = number if term is None else self._emit(b, MulOp(term, number))
             total = term if total is None else self._emit(b, AddOp(total, term))
         return total if total is not None else self._emit(b, ConstOp(value=0, results=[t]))
+
+    def _number(self, atom: Any) -> int:
+        """Where in the function a factor is defined: factors have no order, code has to have one."""
+        return self.numbers.get(atom, len(self.numbers))
 
     def _emit(self, b: Builder, op: Op) -> Value:
         self.emitted.append(op)

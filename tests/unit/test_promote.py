@@ -17,12 +17,17 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.analysis.intervals import evaluate, holds
+from tessera.analysis.polynomials import Poly
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.target import facts_for
 from tessera.compiler import ASTSource, CompiledKernel
+from tessera.dtypes import int32
 from tessera.errors import ToolNotFound
 from tessera.interp import run
-from tessera.ir import parse_module
+from tessera.ir import Builder, parse_module
+from tessera.ops import FuncOp
+from tessera.passes.promote import Promotion
 from tessera.runtime import variants
 from tessera.runtime.variants import unguarded
 from tests import simt_device
@@ -484,3 +489,19 @@ def test_tiles_that_are_copied_do_not_make_stores_wider() -> None:
     assert copies(kernel) == 2
     (store,) = [op for op in parse_module(kernel.asm["gir"]).walk() if op.opcode == "store"]
     assert store.operands[1].type.layout.contiguity((1, 0)) == 4
+
+
+def test_factors_are_multiplied_in_the_order_of_the_kernel() -> None:
+    """Not in that of a set, which depends on where the compiler's objects lie."""
+    for _ in range(20):
+        module = parse_module(
+            "module {num_warps=4, num_stages=3} { func {name='k'} (%x: i32, %y: i32) { return [] } }"
+        )
+        (func,) = [op for op in module.body if isinstance(op, FuncOp)]
+        x, y = func.body.args
+        promotion = Promotion(module, func, facts_for(90))
+        product = promotion._scalar(
+            Builder.before_op(func.body.terminator), Poly.atom(y) * Poly.atom(x), int32
+        )
+        assert product.op is not None
+        assert product.op.operands == [x, y]
