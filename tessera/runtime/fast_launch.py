@@ -105,6 +105,13 @@ def _descriptor_fields() -> Any:
     return words(*map(id, names)), names
 
 
+class Held(list[Any]):
+    """What stays alive as the module of a builtin function: Python's errors of its calls name it."""
+
+    def __str__(self) -> str:
+        return __name__
+
+
 # --- one kernel function -------------------------------------------------------------------------------------------
 def mode_of(p: KernelParam) -> int:
     """How native code classifies arguments of a parameter; as `specialize.specializer` does."""
@@ -233,16 +240,18 @@ class FastPath:
         head = struct.pack(f"={len(HEAD)}Q", *(fields[name] for name in HEAD))
         # The function's module slot keeps alive all that the native code reads, as long as the function lives.
         self._parts: dict[bytes, Any] = {}  # what the entries point at
-        self._held: list[Any] = [
-            held,
-            self._relations,
-            defaults,
-            hooks,
-            fallback,
-            self._table,
-            self.names,
-            self._parts,
-        ]
+        self._held = Held(
+            [
+                held,
+                self._relations,
+                defaults,
+                hooks,
+                fallback,
+                self._table,
+                self.names,
+                self._parts,
+            ]
+        )
         self.launch: Callable[..., Any] = new_builtin(_method(), head, self._held)
 
     def install(

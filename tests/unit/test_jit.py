@@ -917,3 +917,11 @@ def test_a_parameter_named_as_an_option_is_the_option_as_well():
     assert (out[0], about.num_stages, about.num_warps) == (16, 3, 4)
     tuned = tessera.autotune([tessera.Config({}, num_stages=2)], key=[])(stages)
     assert (tuned[(1,)](out).metadata.num_stages, out[0]) == (2, 42)
+
+
+def test_errors_of_a_call_are_of_one_line():
+    x, out = arrays()
+    with pytest.raises(
+        TypeError, match=r"^[\w.]+\(\) got multiple values for keyword argument 'b'$"
+    ):
+        make()[(3,)](x, out, 20, 2.0, **{"b": 1.0}, **{"b": 2.0})
