@@ -22,8 +22,21 @@ class Kind(enum.IntEnum):
     FLOAT = 2
 
 
+class _ByName(type):
+    """`dtype("uint16")` is the type of that name; with all that a type is, a call makes one."""
+
+    def __call__(cls, name: Any, *about: Any) -> Any:
+        if about:
+            return super().__call__(name, *about)
+        name = getattr(name, "value", name)  # of a constexpr
+        found = next((d for d in (void, *ALL_DTYPES) if d.name == name), None)
+        if found is None:
+            raise ValueError(f"no type is named {name!r}: there are int32, uint8, fp16, bf16, ...")
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class dtype:
+class dtype(metaclass=_ByName):
     """A scalar element type. `bits` is the width of the value, `storage_bits` its width in memory."""
 
     name: str

@@ -135,3 +135,10 @@ def test_blocks() -> None:
 )
 def test_powers_of_two(n: int, yes: bool) -> None:
     assert dt.is_power_of_two(n) is yes
+
+
+def test_types_are_had_by_their_names() -> None:
+    for d in (dt.void, *dt.ALL_DTYPES):
+        assert dt.dtype(d.name) is d
+    with pytest.raises(ValueError, match="no type is named 'float32'"):
+        dt.dtype("float32")

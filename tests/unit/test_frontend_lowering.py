@@ -542,3 +542,13 @@ def test_descriptor_arguments_are_base_extents_and_strides():
     assert func.arg_attrs[0] == (("divisibility", 16),)
     assert func.body.first is not None
     assert func.body.first.attrs["padding"] == "nan"
+
+
+def test_a_type_by_a_name_made_in_the_kernel():
+    @jit
+    def k(x, BITS: tl.constexpr):
+        wide: tl.constexpr = tl.dtype(f"uint{BITS * 2}")
+        tl.static_assert(wide == tl.uint64)
+        tl.static_assert(tl.full([4], 1, wide).dtype == tl.uint64)
+
+    lower(k, BITS=32)
