@@ -1,6 +1,7 @@
 """Kernel libraries as published, on tessera: results and gradients beside the libraries' own references or torch.
 
     pip install liger-kernel flash-linear-attention einops
+    pip install --no-deps cut-cross-entropy lightning-attn mlstm-kernels
     python tests/compat/libraries.py [--device cuda] [--dtype bfloat16] [--only NAME] [--configs 1]
 
 A row is a function of a library, what it should equal, and its inputs. `--configs` is how many configs each tuner
@@ -141,6 +142,67 @@ def linear_attention() -> Iterator[Row]:
     yield Row("chunk_rwkv6", named(rwkv.chunk_rwkv6), named(rwkv.fused_recurrent_rwkv6), inputs)
 
 
+# --- losses, layers and attention of others ----------------------------------------------------------------
+def cut_cross_entropy() -> Iterator[Row]:
+    loss = importlib.import_module("cut_cross_entropy.linear_cross_entropy").linear_cross_entropy
+    target = torch.randint(0, 500, (64,))
+    target[3] = -100
+    inputs = {"e": torch.randn(64, 128), "c": torch.randn(500, 128) / 5}
+    half = (torch.bfloat16,)  # the library takes no other
+    for cap in (None, 20.0):
+
+        def wanted(e: Any, c: Any, cap: float | None = cap) -> Any:
+            logits = e.float() @ c.float().T
+            return F.cross_entropy(
+                cap * torch.tanh(logits / cap) if cap else logits, target.to(e.device)
+            )
+
+        def ours(e: Any, c: Any, cap: float | None = cap) -> Any:
+            return loss(e, c, target.to(e.device), softcap=cap, filter_eps=None)
+
+        yield Row(f"cut cross entropy, cap {cap}", ours, wanted, inputs, dtypes=half)
+
+
+def lightning_attn() -> Iterator[Row]:
+    ours = importlib.import_module("lightning_attn.ops.triton.lightning_attn2").lightning_attn2
+    slopes, apart = torch.rand(2) / 10, torch.arange(128)[:, None] - torch.arange(128)
+    q, k, v = (torch.randn(2, 2, 128, 64) / 2 for _ in range(3))
+
+    def wanted(q: Any, k: Any, v: Any) -> Any:
+        decay = torch.exp(-slopes[:, None, None] * apart) * (apart >= 0)
+        return ((q @ k.mT).float() * decay.to(q.device)).to(q.dtype) @ v
+
+    fn = lambda q, k, v: ours(q, k, v, slopes.to(q.device))
+    yield Row("lightning attention 2", fn, wanted, {"q": q, "k": k, "v": v})
+
+
+def mlstm_kernels() -> Iterator[Row]:
+    """Gradients leave the normaliser out, as a norm follows in the model: one follows here."""
+    module = importlib.import_module("mlstm_kernels.torch.chunkwise.triton_xl_chunk.fwbw")
+
+    def unit(x: Any) -> Any:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True))
+
+    def ours(**inputs: Any) -> Any:
+        kind = torch.float32
+        return unit(
+            module.mlstm_chunkwise__xl_chunk(**inputs, chunk_size=64, autocast_kernel_dtype=kind)
+        )
+
+    def wanted(q: Any, k: Any, v: Any, i: Any, f: Any) -> Any:
+        forget, length = F.logsigmoid(f).cumsum(-1), q.shape[2]
+        log = forget[..., :, None] - forget[..., None, :] + i[..., None, :]
+        past = torch.ones(length, length, dtype=torch.bool, device=q.device).tril()
+        log = log.masked_fill(~past, -1e30)
+        top = log.amax(-1, keepdim=True)
+        s = q @ k.mT * q.shape[-1] ** -0.5 * torch.exp(log - top)
+        return unit(s / torch.maximum(s.sum(-1, keepdim=True).abs(), torch.exp(-top)) @ v)
+
+    inputs = {name: torch.randn(2, 2, 128, 64) for name in "qkv"}
+    inputs |= {"i": torch.randn(2, 2, 128), "f": torch.randn(2, 2, 128) + 2}
+    yield Row("mLSTM, chunkwise", ours, wanted, inputs, dtypes=(torch.float32,))
+
+
 def named(fn: Callable[..., Any], heads_first: bool = False) -> Callable[..., Any]:
     def call(**inputs: Any) -> Any:
         if heads_first:
@@ -154,7 +216,10 @@ def in_order(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return lambda **inputs: first(fn(*inputs.values(), **options))
 
 
-LIBRARIES = {"liger_kernel": liger, "fla": linear_attention}
+LIBRARIES = {
+    "liger_kernel": liger, "fla": linear_attention, "cut_cross_entropy": cut_cross_entropy,
+    "lightning_attn": lightning_attn, "mlstm_kernels": mlstm_kernels,
+}  # fmt: skip
 
 
 # --- running ---------------------------------------------------------------------------------------------
