@@ -11,6 +11,7 @@ import tessera
 import tessera.language as tl
 from tessera.interp import run
 from tessera.ir import parse_module
+from tessera.layout import back, reordered, shared_swizzled
 from tessera.ops import ByteBarrierArriveOp, LocalLoadOp, WarpSpecializeOp, WgmmaOp
 from tests.unit.test_tensor_maps import built, flat
 
@@ -60,3 +61,25 @@ def test_tiles_are_given_back_when_what_was_read_is_used(warps: int) -> None:
     inside = list(product.parent)
     arrivals = [i for i, op in enumerate(inside) if isinstance(op, ByteBarrierArriveOp)]
     assert arrivals and min(arrivals) > inside.index(product)
+
+
+def test_both_operands_go_in_the_order_that_is_read_best() -> None:
+    """Along K and along the columns; behind it lies what the instruction reads."""
+    compiled = _compiled(256, 128)
+    ops = list(parse_module(compiled.asm["gir"]).walk())
+    (product,) = [op for op in ops if isinstance(op, WgmmaOp)]
+    assert product.depth == (0, 3, 1, 2, 4, 5)
+    assert product.columns == (1, 2, 3, 0, 4, 5, 6)
+    right, left = product.right.type.layout, product.left.type.layout
+    plain = reordered(right, (back(product.depth), back(product.columns)))
+    assert plain == shared_swizzled((64, 128), (0, 1), 8, 64)
+    assert left.bases("register")[:2] == ((0, 1), (0, 8))
+    assert left.bases("lane")[:2] == ((0, 2), (0, 4))
+
+
+def _compiled(rows: int, cols: int) -> Any:
+    kind = "tensordesc<i8[{}, {}]>".format
+    signature = {"a": kind(64, rows), "b": kind(64, cols), "c": f"tensordesc<i32[{rows}, {cols}]>"}
+    signature |= {"tiles": "i32", "K": "i32"}
+    constants: dict[str, Any] = {"BM": rows, "BN": cols, "BK": 64}
+    return built(columns_by_rows, signature, constants, "simt", num_warps=8, num_stages=3)
