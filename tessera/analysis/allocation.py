@@ -34,6 +34,14 @@ SMALL_ALIGNMENT = 128  # one line of banks: the swizzles of conversions start th
 TENSOR_OPS = (DescriptorLoadOp, DescriptorStoreOp)
 
 
+def _is_swizzled(op: Op) -> bool:
+    """Whether a tile lies in memory as an instruction swizzles it, who goes by addresses and not by offsets."""
+    if not isinstance(op, LocalAllocOp):
+        return False
+    bases = op.result.type.layout.bases("offset")
+    return any(sum(c != 0 for c in base) > 1 for base in bases)
+
+
 @dataclass(slots=True)
 class Buffer:
     """Bytes that an op needs from position `start` to `end` (both included). `offset` is set by `place`. `others`: ops
@@ -48,8 +56,8 @@ class Buffer:
 
     @property
     def alignment(self) -> int:
-        swizzled = self.size >= SWIZZLE_ALIGNMENT or isinstance(self.op, TENSOR_OPS)
-        return SWIZZLE_ALIGNMENT if swizzled else SMALL_ALIGNMENT
+        wide = self.size >= SWIZZLE_ALIGNMENT or isinstance(self.op, TENSOR_OPS)
+        return SWIZZLE_ALIGNMENT if wide or _is_swizzled(self.op) else SMALL_ALIGNMENT
 
     def meets(self, other: Buffer) -> bool:
         return self.start <= other.end and other.start <= self.end

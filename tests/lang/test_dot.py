@@ -182,3 +182,27 @@ def test_precision_in_any_case(device, precision):
         PRECISION=precision,
     )
     np.testing.assert_array_equal(device.numpy(out), a)
+
+
+@tessera.jit
+def narrow_kernel(
+    a, b, c, M, N, K: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """The first tile takes 512 bytes of shared memory, swizzled, behind those of the second one."""
+    left = tl.make_tensor_descriptor(a, shape=[K, M], strides=[BM, 1], block_shape=[BK, BM])
+    right = tl.make_tensor_descriptor(b, shape=[K, N], strides=[BN, 1], block_shape=[BK, BN])
+    acc = tl.dot(left.load([0, 0]).T, right.load([0, 0]))
+    i, j = tl.arange(0, BM), tl.arange(0, BN)
+    inside = (i[:, None] < M) & (j[None, :] < N)
+    tl.store(c + i[:, None] * BN + j[None, :], acc, mask=inside)
+
+
+@pytest.mark.parametrize(("bm", "bn", "bk"), [(16, 128, 16), (16, 64, 16), (32, 128, 16)])
+def test_small_tiles_in_shared_memory(device, bm, bn, bk):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-3, 4, (bk, n)).astype(np.float16) for n in (bm, bn))
+    c = device.zeros((bm, bn))
+    narrow_kernel[(1,)](device.array(a), device.array(b), c, bm - 2, bn - 5, bk, bm, bn, bk)
+    want = np.zeros((bm, bn), np.float32)
+    want[: bm - 2, : bn - 5] = (a.T.astype(np.float32) @ b)[: bm - 2, : bn - 5]
+    np.testing.assert_array_equal(device.numpy(c), want)
