@@ -8,7 +8,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.language.extra import libdevice
-from tests.lang.kit import FLOATS, INTS, SIGNED, sample
+from tests.lang.kit import FLOATS, INTS, NUMPY, SIGNED, sample
 
 N = 128
 
@@ -528,3 +528,26 @@ def test_bitcast(device, have, to):
     x = sample(have, (N,))
     got = cast(device, x, have, to, bitcast=True)
     assert got.tobytes() == x.tobytes()
+
+
+@tessera.jit
+def least_kernel(x, out, n, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a = tl.abs(tl.load(x + i))
+    tl.store(out + i, a)
+    tl.store(out + N + i, a % n.to(a.dtype))
+    tl.store(out + 2 * N + i, a >> 3)
+    tl.store(out + 3 * N + i, (a >= 0).to(a.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i16", "i32"])
+def test_the_least_number_has_no_absolute_value(device, dtype):
+    low = np.iinfo(NUMPY[dtype]).min
+    x = np.array([low, low + 1, -1, 0, 1, -low - 1, 5, -7], NUMPY[dtype])
+    out = device.zeros((4, 8), dtype)
+    least_kernel[(1,)](device.array(x), out, 97, N=8)
+    with np.errstate(over="ignore"):
+        a = np.abs(x).astype(np.int64)
+    quotients = np.sign(a) * (np.abs(a) // 97)
+    want = np.stack([a, a - quotients * 97, a >> 3, a >= 0])
+    np.testing.assert_array_equal(device.numpy(out), want)

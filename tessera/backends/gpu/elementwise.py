@@ -245,7 +245,12 @@ def _abs(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if elem.is_floating():
         return w.call(t, f"llvm.fabs.{_suffix(elem)}", [f"{t} {x}"])
-    return w.call(t, f"llvm.abs.{t}", [f"{t} {x}", "i1 false"]) if elem.signed else x
+    if not elem.signed:
+        return x
+    # Not by the instruction, of whose results ptxas assumes that none is negative: that of the least number is.
+    negative = w.pure(f"ashr {t} {x}, {elem.bits - 1}")
+    flipped = w.pure(f"xor {t} {x}, {negative}")
+    return w.add(t, flipped, w.pure(f"lshr {t} {x}, {elem.bits - 1}"))
 
 
 @elementwise(arith.PopcOp)
