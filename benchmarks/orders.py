@@ -25,9 +25,13 @@ FLAT = (
 )  # fmt: skip
 
 # fp32, and 8 bits. Triton holds the tile that a descriptor stores in shared memory of its own: fewer stages fit.
-WIDE = {"pointers": ((128, 256, 32, 8, 4), (256, 128, 32, 8, 4))}
+WIDE: dict[str, tuple[tuple[int, ...], ...]] = {
+    "pointers": ((128, 256, 32, 8, 4), (256, 128, 32, 8, 4)),
+}
 WIDE["descriptors"] = (*WIDE["pointers"], (128, 256, 32, 8, 2), (128, 128, 32, 8, 4))
-TALL = {"pointers": ((128, 256, 128, 8, 4), (256, 128, 128, 8, 4))}
+TALL: dict[str, tuple[tuple[int, ...], ...]] = {
+    "pointers": ((128, 256, 128, 8, 4), (256, 128, 128, 8, 4)),
+}
 TALL["descriptors"] = (
     *TALL["pointers"],
     (128, 256, 128, 8, 3),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -97,8 +97,9 @@ def batched(
 
 
 def compiled(
-    kernel: Any, constants: dict[str, Any], pointers: str = "abc", elem: str = "fp16", odd: tuple[str, ...] = (),
-    target: str = "simt", result: str = "", elements: Mapping[str, str] | None = None, **options: Any,
+    kernel: Any, constants: dict[str, Any], pointers: Collection[str] = "abc", elem: str = "fp16",
+    odd: Collection[str] = (), target: str = "simt", result: str = "", elements: Mapping[str, str] | None = None,
+    **options: Any,
 ) -> CompiledKernel:  # fmt: skip
     """All run-time arguments are divisible by 16, except those in `odd`. `c` points to `result`, if that is given; what
     other pointers point to may be in `elements`."""

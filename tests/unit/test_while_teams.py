@@ -165,7 +165,7 @@ def counting(
 def test_a_loop_that_counts(wait: bool, how: str) -> None:
     constants = {"WAIT": wait, "BM": 64, "BN": 64, "BK": 32}
     names = ("a", "b", "c", "flags")
-    kernel = compiled(counting, constants, names, odd=("M",), elements={"flags": "i32"})  # pyright: ignore[reportArgumentType]
+    kernel = compiled(counting, constants, names, odd=("M",), elements={"flags": "i32"})
     assert copies(kernel) == (0 if wait else 2)
     assert "async_copy" not in kernel.asm["gir"]
     rng = np.random.default_rng(0)
@@ -193,7 +193,7 @@ def test_stream_k(m: int, n: int, k: int, programs: int, apart: bool, how: str) 
     elements = {"work_ptr": "fp32", "ready_ptr": "i32"}
     kernel = compiled(
         module.stream_kernel, constants, names[:5], odd=names[5:], elements=elements, apart=apart
-    )  # pyright: ignore[reportArgumentType]
+    )
     assert copies(kernel) == 2
     assert meetings(kernel) == 1
     steps = -(-m // 64) * -(-n // 64) * -(-k // 32)
@@ -355,7 +355,7 @@ def test_layers_of_which_some_are_in_place(mode: str, how: str) -> None:
     rng = np.random.default_rng(0)
     count = 6
     x, w = (rng.standard_normal(s).astype(np.float16) for s in ((64, 64), (count * 64, 64)))
-    y = np.tile(np.float16([0, 1, 1, 0, 1, 0, 0, 0]), (64, 8))
+    y = np.tile(np.array([0, 1, 1, 0, 1, 0, 0, 0], np.float16), (64, 8))
     writes = {"branch": [1, 4], "loop": [2, 5], "data": [1, 2, 4]}[mode]
     want = x.astype(np.float64)
     for layer in writes:
