@@ -1,7 +1,8 @@
-"""What the GPU benchmarks share: a case, and random arrays."""
+"""What the GPU benchmarks share: a case, the timing of calls, and random arrays."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,35 @@ class Case:
     reference: Callable[[], Any]
     # Of a result; without it, the difference from the reference.
     error: Callable[[Any], Any] | None = None
+
+
+def in_turn(calls: dict[Any, Callable[[], Any]], rep: float) -> dict[Any, float]:
+    """Median ms of each call; in each round one call of each, in any order. About `rep` ms for each, five rounds at
+    least. The GPU is busy before a round's first call, so that none is timed waiting for the host."""
+    flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
+    times: dict[Any, list[float]] = {name: [] for name in calls}
+    shuffled = random.Random(0)
+    for call in calls.values():
+        call()
+    spent, rounds = 0.0, 0
+    while rounds < 5 or (spent < rep * len(calls) and rounds < 1000):
+        order = shuffled.sample(list(calls), len(calls))
+        marks = [
+            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            for _ in order
+        ]
+        flush.zero_()
+        for name, (start, end) in zip(order, marks, strict=True):
+            flush.zero_()
+            start.record()
+            calls[name]()
+            end.record()
+        torch.cuda.synchronize()
+        for name, (start, end) in zip(order, marks, strict=True):
+            times[name].append(start.elapsed_time(end))
+            spent += times[name][-1]
+        rounds += 1
+    return {name: sorted(found)[len(found) // 2] for name, found in times.items()}
 
 
 def last_line(error: Exception) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import importlib.util
-import random
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -24,7 +23,7 @@ import sources
 import streams
 import torch
 import torch.nn.functional as F
-from cases import DEVICE, Case, last_line, normal
+from cases import DEVICE, Case, in_turn, last_line, normal
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tessera.testing import do_bench, print_table
@@ -164,35 +163,6 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
             "descriptor attention",
             lambda d=dim, c=causal: attention_by_descriptors(128, 4096, d, c),
         )
-
-
-def in_turn(calls: dict[str, Callable[[], Any]], rep: float) -> dict[str, float]:
-    """Median ms of each call; in each round one call of each, in any order. About `rep` ms for each, five rounds at
-    least. The GPU is busy before a round's first call, so that none is timed waiting for the host."""
-    flush = torch.empty(64 << 20, dtype=torch.int32, device="cuda")
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    shuffled = random.Random(0)
-    for call in calls.values():
-        call()
-    spent, rounds = 0.0, 0
-    while rounds < 5 or (spent < rep * len(calls) and rounds < 1000):
-        order = shuffled.sample(list(calls), len(calls))
-        marks = [
-            (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            for _ in order
-        ]
-        flush.zero_()
-        for name, (start, end) in zip(order, marks, strict=True):
-            flush.zero_()
-            start.record()
-            calls[name]()
-            end.record()
-        torch.cuda.synchronize()
-        for name, (start, end) in zip(order, marks, strict=True):
-            times[name].append(start.elapsed_time(end))
-            spent += times[name][-1]
-        rounds += 1
-    return {name: sorted(found)[len(found) // 2] for name, found in times.items()}
 
 
 def measure(case: Case, compilers: list[str], rep: float) -> list[Any]:
