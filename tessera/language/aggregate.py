@@ -9,30 +9,21 @@ from typing import Any
 
 from tessera.language.by_name import ByName
 from tessera.language.captures import fingerprint
-from tessera.language.source_text import SourceText
+from tessera.language.source_text import Sourced
 from tessera.language.values import BoundMethod, class_of, constexpr, is_runtime, unwrap, wrap
 
 PLAIN = frozenset((bool, float, int, str, type(None)))
 FIELDS = "__aggregate_fields__"
 
 
-class ConstexprFunction(ByName):
+class ConstexprFunction(Sourced, ByName):
     """A Python function that runs while a kernel is compiled: constexpr in, constexpr out; plain values on the host."""
 
     def __init__(self, fn: Callable[..., Any]):
         self.fn = fn
         functools.update_wrapper(self, fn, updated=())
 
-    # As a jitted function has them: TorchInductor writes the functions that a kernel uses into its own programs.
-    @functools.cached_property
-    def source(self) -> SourceText:
-        return SourceText(self.fn)
-
-    @property
-    def src(self) -> str:
-        """The source from its `def` on, without common indentation."""
-        return self.source.dedented
-
+    # As jitted functions have it: TorchInductor writes the functions that a kernel uses into its own programs.
     @property
     def __globals__(self) -> dict[str, Any]:
         return self.fn.__globals__  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from tessera.errors import ConflictingGlobal, HostOnly, LaunchError, NotAFunctio
 from tessera.language.builtin import ArgumentBinder
 from tessera.language.by_name import ByName
 from tessera.language.captures import fingerprint, is_constant, told
-from tessera.language.source_text import SourceText
+from tessera.language.source_text import Sourced
 from tessera.language.values import const, constexpr
 
 _PLAIN_TYPES = {"int": "i32", "float": "fp32", "bool": "u1"}
@@ -92,7 +92,7 @@ def _forced_type(text: str) -> str:
 _SHORT = {d.short: d.short for d in ALL_DTYPES} | {"i1": "u1", "u1": "u1"}
 
 
-class JITCallable(ByName):
+class JITCallable(Sourced, ByName):
     """A function that only kernels can call: its body is read, not run.
 
     Raises SourceNotFound when the function's source cannot be found.
@@ -156,15 +156,6 @@ class JITCallable(ByName):
         return ArgumentBinder(self.__name__, self.signature)
 
     # --- source -----------------------------------------------------------------------------------------------
-    @functools.cached_property
-    def source(self) -> SourceText:
-        return SourceText(self.fn)
-
-    @property
-    def src(self) -> str:
-        """The source from its `def` on, without common indentation."""
-        return self.source.dedented
-
     def _unsafe_update_src(self, text: str) -> None:
         """Compile `text` instead of the function's own source; callers reset `hash` of whoever uses it."""
         self.source.replace(text)

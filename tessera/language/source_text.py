@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import functools
 import inspect
 import os
 import re
@@ -95,3 +96,18 @@ class SourceText:
             assert isinstance(node, ast.FunctionDef)
             self._tree = node
         return self._tree
+
+
+class Sourced:
+    """What stands for a Python function `fn`, and tells its text."""
+
+    fn: Callable[..., Any]
+
+    @functools.cached_property
+    def source(self) -> SourceText:
+        return SourceText(self.fn)
+
+    @property
+    def src(self) -> str:
+        """The source from its `def` on, without common indentation."""
+        return self.source.dedented
