@@ -19,10 +19,10 @@ OPTIONS = SimpleNamespace(
 )  # fmt: skip
 
 
-def load_kernel(folder: Path, source: str) -> Any:
-    """The function `k` of a module made of `source`; its first line is line 4 of kernel.py."""
+def load_kernel(folder: Path, source: str, head: str = HEAD) -> Any:
+    """The function `k` of kernel.py, made of `head`, which has three lines unless said, and `source`."""
     path = folder / "kernel.py"
-    path.write_text(HEAD + textwrap.dedent(source).strip("\n") + "\n")
+    path.write_text(head + textwrap.dedent(source).strip("\n") + "\n")
     spec = importlib.util.spec_from_file_location("kernel", path)
     assert spec is not None
     assert spec.loader is not None

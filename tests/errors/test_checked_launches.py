@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pdb
 import sys
 import textwrap
@@ -17,6 +16,7 @@ import tessera.language as tl
 from tessera import errors
 from tessera.config import knobs
 from tessera.runtime.driver import driver
+from tests.errors.kernel_source import load_kernel
 
 HEAD = "import tessera\nimport tessera.language as tl\n\n@tessera.jit\n"
 CASES: list[Any] = []
@@ -227,15 +227,9 @@ def target(request: pytest.FixtureRequest):
 
 @pytest.mark.parametrize(("kind", "body", "args", "text"), CASES)
 def test_report(target: str, tmp_path: Path, kind: type, body: str, args: Any, text: str):
-    path = tmp_path / "kernel.py"
-    path.write_text(HEAD + textwrap.dedent(body).strip("\n") + "\n")
-    spec = importlib.util.spec_from_file_location("kernel", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    kernel = load_kernel(tmp_path, body, HEAD)
     with pytest.raises(kind) as caught:
-        module.k[(2,)](*args(), debug="check")
+        kernel[(2,)](*args(), debug="check")
     shown = str(caught.value).replace(f"{tmp_path}/", "")
     assert shown == textwrap.dedent(text).strip("\n")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ import tessera
 import tessera.language as tl
 from tessera import errors
 from tessera.runtime.driver import driver
+from tests.errors.kernel_source import load_kernel
 
 HEAD = "import tessera\nimport tessera.language as tl\n\n\n@tessera.jit\n"
 SUM = """
@@ -43,15 +43,9 @@ def interpreter():
 
 @pytest.mark.parametrize(("kind", "body", "text"), CASES)
 def test_text(tmp_path: Path, kind: type, body: str, text: str) -> None:
-    path = tmp_path / "kernel.py"
-    path.write_text(HEAD + textwrap.dedent(body).strip("\n") + "\n")
-    spec = importlib.util.spec_from_file_location("kernel", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    kernel = load_kernel(tmp_path, body, HEAD)
     with pytest.raises(kind) as caught:
-        module.k[(2,)](np.zeros(1, np.float32), np.ones(2, np.float32), debug="check")
+        kernel[(2,)](np.zeros(1, np.float32), np.ones(2, np.float32), debug="check")
     assert str(caught.value).replace(f"{tmp_path}/", "") == textwrap.dedent(text).strip("\n")
 
 

@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 
 from tessera.tools.tensor_descriptor import TensorDescriptor
+from tests.gpu.hopper import needs_hopper
 from tests.unit.test_chained_teams import CASES, STAYING, chains_of_tiles, inputs, reference
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
-    ),
-]  # fmt: skip
+pytestmark = needs_hopper
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 7, 16])

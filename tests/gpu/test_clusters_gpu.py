@@ -8,18 +8,14 @@ import pytest
 
 import tessera
 from tessera.tools.tensor_descriptor import TensorDescriptor
+from tests.gpu.hopper import needs_hopper
 from tests.unit.test_chained_teams import inputs, reference, softmax_chain
 from tests.unit.test_clusters import counted, scaled_rows
 from tests.unit.test_promote import wrapped
 from tests.unit.test_tensor_maps import persistent
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
-    ),
-]  # fmt: skip
+pytestmark = needs_hopper
 
 
 def normal(*shape: int):

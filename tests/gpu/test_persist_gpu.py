@@ -5,16 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.gpu.hopper import needs_hopper
 from tests.gpu.products_kit import close, matrix, product
 from tests.unit.test_persist import on_axes
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
-    ),
-]  # fmt: skip
+pytestmark = needs_hopper
 
 BLOCKS = (128, 256, 64)
 

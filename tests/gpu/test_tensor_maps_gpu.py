@@ -8,15 +8,11 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.tools.tensor_descriptor import TensorDescriptor
+from tests.gpu.hopper import needs_hopper
 from tests.unit.test_tensor_maps import branching, persistent
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
-    ),
-]  # fmt: skip
+pytestmark = needs_hopper
 
 
 def expected(kernel, a, b, bk: int):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.gpu.hopper import needs_hopper
 from tests.unit.test_while_teams import (
     EXAMPLES,
     counting,
@@ -16,12 +17,7 @@ from tests.unit.test_while_teams import (
 )
 
 torch = pytest.importorskip("torch")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0), reason="needs a Hopper GPU"
-    ),
-]  # fmt: skip
+pytestmark = needs_hopper
 
 
 def halves(*shape: int):
