@@ -8,6 +8,8 @@ from typing import Any
 
 from tessera.dtypes import dtype, float32, float64
 
+BLOCK_BYTES = 1024  # of shared memory that the system takes for each block
+
 
 @dataclass(frozen=True, slots=True)
 class MmaRow:
@@ -89,6 +91,10 @@ class GpuFacts:
     has_register_handover: bool = False  # warps may give registers to others
     mma: tuple[MmaRow, ...] = ()
     wgmma: tuple[WgmmaRow, ...] = ()
+
+    def blocks_that_fit(self, shared: int) -> int:
+        """How many blocks with so many bytes of shared memory a processor has room for."""
+        return (self.max_shared_bytes + BLOCK_BYTES) // (shared + BLOCK_BYTES)
 
     def mma_row(self, name: str) -> MmaRow:
         """The row of that name. KeyError when the target has none."""

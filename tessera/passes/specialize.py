@@ -73,7 +73,6 @@ CONSUMERS = (4, 8, 16)
 MANY_WARPS = 8  # up to here warpgroups drift apart by themselves; more of them are faster in turns
 OUTSIDE = (GridDependencyOp, VolatileAsmOp)
 SLACK = 2048  # bytes of shared memory for barriers and alignment
-BLOCK_BYTES = 1024  # that the system takes for each block
 
 
 @pass_("specialize")
@@ -287,7 +286,7 @@ class _Split:
         used = (
             SLACK + self._others() + sum(r.bytes * r.stages for r in self.rings if r.first is None)
         )
-        fit = (self.facts.max_shared_bytes + BLOCK_BYTES) // (used + BLOCK_BYTES)
+        fit = self.facts.blocks_that_fit(used)
         words = product_words(self.func)
         largest = instruction_words(self.func)
         return team_for(self.facts, self.warps, words, fit if words else 1, largest)

@@ -37,7 +37,6 @@ _REGISTERED = (mbarrier, tensor, wgmma)  # imported for the lowerings it registe
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 BLOCKS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction
-RESERVED = 1024  # bytes of shared memory that each block takes beside its own
 FEW_BYTES = 16  # of a thread's registers that may spill for another block
 NEARLY = 0.85  # of the registers that ptxas takes of itself: with so many it does without spills more often than not
 OLDEST = 80
@@ -235,9 +234,12 @@ def squeezed(
         return done
     threads = int(asked[1])
     blocks = facts.register_file // (threads * -(-done.registers // GRAIN) * GRAIN)
-    fit = (facts.max_shared_bytes + RESERVED) // (shared + RESERVED)
     fewer = facts.register_file // (threads * (blocks + 1)) // GRAIN * GRAIN
-    if blocks >= fit or fewer < NEARLY * done.registers or HANDOVER.search(ptx):
+    if (
+        blocks >= facts.blocks_that_fit(shared)
+        or fewer < NEARLY * done.registers
+        or HANDOVER.search(ptx)
+    ):
         return done
     try:
         found = again(with_blocks(ptx, threads, blocks + 1))
