@@ -24,6 +24,7 @@ __all__ = [
     "redis",
     "refresh_knobs",
     "runtime",
+    "simulator",
 ]
 
 runtime = _all.runtime
@@ -35,6 +36,7 @@ nvidia = _all.nvidia
 redis = _all.redis
 build = _all.build
 cpu = _all.cpu
+simulator = _all.simulator
 
 
 def refresh_knobs() -> None:

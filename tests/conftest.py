@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import importlib
 import importlib.util
 import os
 import shutil
@@ -28,7 +27,7 @@ DEVICES = {
     "interpreter": ["interpreter"],
     "cpu": ["cpu"],
     "cuda": ["cuda"],
-    "simt": ["simt"],  # GPU code up to LLVM IR, run by a simulator: see simt_device.py
+    "simt": ["simt"],  # GPU code up to LLVM IR, run by a simulator
     "all": ["interpreter", "cpu", "cuda"],
 }
 
@@ -40,11 +39,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=None,
         help="where language tests run; default: interpreter and cpu",
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--device") == "simt":
-        importlib.import_module("tests.simt_device").install()
 
 
 @cache

@@ -45,6 +45,7 @@ BACKENDS: dict[str, type[Backend] | str] = {
     "cpu": "tessera.backends.cpu.backend:CpuBackend",
     "cuda": "tessera.backends.nvidia.backend:NvidiaBackend",
     "interpreter": "tessera.backends.interpreter:InterpreterBackend",
+    "simt": "tessera.backends.nvidia.simulated:SimtBackend",
 }
 
 

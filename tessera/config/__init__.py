@@ -18,6 +18,7 @@ from tessera.config.groups import (
     Nvidia,
     Redis,
     Runtime,
+    Simulator,
 )
 from tessera.config.types import Env, Group, Hook, HookChain, KeyValue, Knob, env, epoch, settings
 
@@ -46,6 +47,7 @@ class Knobs:
         self.autotuning = Autotuning()
         self.language = Language()
         self.nvidia = Nvidia()
+        self.simulator = Simulator()
         self.redis = Redis()
         self.build = Build()
         self.cpu = Cpu()

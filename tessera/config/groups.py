@@ -49,6 +49,12 @@ class Runtime(Group):
         doc="cpu or cuda; None: by the arguments",
         once=True,
     )
+    device = StrKnob(
+        None,
+        "TESSERA_DEVICE",
+        doc="cpu, cuda, interpreter or simt (a simulated GPU) for all launches; None: by the arguments",
+        once=True,
+    )
     override_arch = StrKnob(
         None,
         "TESSERA_OVERRIDE_ARCH",
@@ -310,6 +316,17 @@ class Nvidia(Group):
         "TESSERA_LIBDEVICE_PATH",
         "TRITON_LIBDEVICE_PATH",
         doc="accepted, without effect: functions of libdevice are written in the language, no bitcode is linked",
+    )
+
+
+class Simulator(Group):
+    __slots__ = ()
+    title = "simulator"
+    capability = IntKnob(
+        90, "TESSERA_SIMT_CAPABILITY", doc="compute capability of the simulated GPU, times ten"
+    )
+    num_ctas = IntKnob(
+        1, "TESSERA_SIMT_CTAS", doc="blocks of a cluster for kernels that do not say num_ctas"
     )
 
 

@@ -19,16 +19,19 @@ from tessera.runtime.cuda_driver import CudaDriver
 from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.driver_base import Driver
 from tessera.runtime.host_drivers import CpuDriver, InterpreterDriver
+from tessera.runtime.simt_driver import SimtDriver
 from tessera.runtime.tensors import is_numpy
 
 __all__ = [
-    "ActiveDriver", "CpuDriver", "CudaDriver", "Driver", "InterpreterDriver", "driver", "driver_named",
+    "ActiveDriver", "CpuDriver", "CudaDriver", "Driver", "InterpreterDriver", "SimtDriver", "driver",
+    "driver_named",
 ]  # fmt: skip
 
 _MAKERS: dict[str, Callable[[], Driver]] = {
     "cpu": CpuDriver,
     "interpreter": InterpreterDriver,
     "cuda": CudaDriver,
+    "simt": SimtDriver,
 }
 
 
@@ -59,7 +62,13 @@ class ActiveDriver:
 
     @property
     def active(self) -> Driver:
-        return self.chosen if self.chosen is not None else self.default
+        return self._for_all() or self.default
+
+    def _for_all(self) -> Driver | None:
+        """The driver of all launches, wherever their arguments lie."""
+        if self.chosen is None and knobs.runtime.device:
+            return driver_named(knobs.runtime.device)
+        return self.chosen
 
     def set_active(self, driver: Driver | str) -> None:
         self.chosen = driver_named(driver) if isinstance(driver, str) else driver
@@ -77,8 +86,9 @@ class ActiveDriver:
 
     def for_arguments(self, args: Any) -> Driver:
         """The driver that was set; else the one where the first array argument lies; else the default."""
-        if self.chosen is not None:
-            return self.chosen
+        fixed = self._for_all()
+        if fixed is not None:
+            return fixed
         for x in args:
             if is_numpy(x):
                 return _CPU()

@@ -13,12 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 USE = {
     "interpreter": "driver.set_active('interpreter')\ntest_reverse_bits()",
     "cpu": "driver.set_active('cpu')\ntest_reverse_bits()",
-    "simt": """
-from tests.simt_device import install
-install()
-driver.set_active("simt")
-test_reverse_bits()
-""",
+    "simt": "driver.set_active('simt')\ntest_reverse_bits()",
     "a float": """
 from tessera.errors import TypeMismatch
 try:

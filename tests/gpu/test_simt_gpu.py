@@ -9,7 +9,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.language.extra import libdevice
-from tests.unit.simt_compile import Compiled
+from tests.simt_kit import Compiled
 from tests.unit.test_simt_math import BOUNDS, apply_kernel, inputs, reference, worst
 
 pytestmark = pytest.mark.gpu

@@ -12,6 +12,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.simulator import run_kernel
 from tessera.backends.nvidia.target import facts_for
 from tessera.compiler import CompiledKernel
 from tessera.errors import ToolNotFound
@@ -19,7 +20,6 @@ from tessera.interp import run
 from tessera.ir import Module, parse_module
 from tessera.ops import ForOp, WgmmaOp
 from tessera.passes.teams import team_for
-from tests.unit.simt_simulator import run_kernel
 from tests.unit.test_tensor_maps import built, flat
 
 

@@ -14,13 +14,13 @@ import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.simulator import Simulator, run_kernel
 from tessera.compiler import ASTSource, CompiledKernel
 from tessera.errors import InvalidOption, LaunchError, ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
 from tessera.runtime.variants import unguarded
-from tests.unit.simt_simulator import Simulator, run_kernel
 from tests.unit.test_chained_teams import CASES, STAYING, chain, execute, reference
 from tests.unit.test_chained_teams import inputs as inputs_of_chains
 from tests.unit.test_promote import arguments, compiled, wrapped

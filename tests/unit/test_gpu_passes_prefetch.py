@@ -9,7 +9,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tests.unit.simt_compile import Compiled
+from tests.simt_kit import Compiled
 
 ROW = {"x": "*fp32", "out": "*fp32", "n": "i32", "BLOCK": "constexpr"}
 

@@ -13,12 +13,12 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import CompiledKernel
 from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import Module, Op, parse_module
 from tessera.ops import DescriptorStoreOp, LocalAllocOp, WarpSpecializeOp, WgmmaWaitOp
-from tests.unit.simt_simulator import run_kernel
 from tests.unit.test_tensor_maps import built, flat
 
 

@@ -10,7 +10,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.errors import CompilationError
-from tests.unit.simt_compile import Compiled
+from tests.simt_kit import Compiled
 
 C = "constexpr"
 

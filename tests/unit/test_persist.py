@@ -12,11 +12,11 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import CompiledKernel
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.runtime.variants import unguarded
-from tests.unit.simt_simulator import run_kernel
 from tests.unit.test_promote import arguments, compiled, copies, passes, wrapped
 
 ODD = ("M", "N", "K", "sam", "sbk", "sbn", "scm")

@@ -19,7 +19,8 @@ import tessera.language as tl
 from tessera.analysis.intervals import evaluate, holds
 from tessera.analysis.polynomials import Poly
 from tessera.backends.compiler import GPUTarget
-from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia import ptxas, simulator
+from tessera.backends.nvidia.simulator import run_kernel
 from tessera.backends.nvidia.target import facts_for
 from tessera.compiler import ASTSource, CompiledKernel
 from tessera.dtypes import int32
@@ -30,10 +31,7 @@ from tessera.ops import FuncOp
 from tessera.passes.promote import Promotion
 from tessera.runtime import variants
 from tessera.runtime.variants import unguarded
-from tests import simt_device
-from tests.unit.simt_simulator import run_kernel
 
-simt_device.install()
 nvidia: Any = importlib.import_module("tessera.backends.nvidia.backend")
 
 
@@ -134,7 +132,7 @@ def copies(kernel: CompiledKernel) -> int:
 
 
 def passes(kernel: CompiledKernel, values: list[Any], grid: tuple[int, int, int]) -> bool:
-    return simt_device.guarded(kernel, [simt_device._argument("", v) for v in values], grid)  # pyright: ignore[reportPrivateUsage]
+    return simulator.guarded(kernel.metadata, [simulator.argument("", v) for v in values], grid)
 
 
 def arguments(m: int, n: int, k: int, b_order: str) -> tuple[list[Any], np.ndarray, np.ndarray]:

@@ -12,7 +12,7 @@ import tessera
 import tessera.language as tl
 from tessera.backends.nvidia.backend import fewer_blocks
 from tessera.language.extra import libdevice
-from tests.unit.simt_compile import Compiled
+from tests.simt_kit import Compiled
 
 C = "constexpr"
 RNG = np.random.default_rng(5)

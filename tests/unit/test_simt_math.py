@@ -13,7 +13,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.language.extra import libdevice
-from tests.unit.simt_compile import Compiled
+from tests.simt_kit import Compiled
 
 C = "constexpr"
 SIZE = 512

@@ -11,6 +11,7 @@ import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia import ptxas
+from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import ASTSource, CompiledKernel
 from tessera.errors import LaunchError, ToolNotFound
 from tessera.interp import run
@@ -18,10 +19,6 @@ from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
 from tessera.runtime.tensor_maps import TensorMaps
 from tessera.runtime.variants import unguarded
-from tests import simt_device
-from tests.unit.simt_simulator import run_kernel
-
-simt_device.install()
 
 
 @tessera.jit

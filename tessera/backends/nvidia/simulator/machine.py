@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from tessera.analysis.intervals import evaluate
-from tessera.errors import DeviceAssertionError
-from tests.unit.simt_ptx import Ptx
-from tests.unit.simt_tensor import TensorMap
-from tests.unit.simt_values import (
+from tessera.backends.nvidia.simulator.boxes import TensorMap
+from tessera.backends.nvidia.simulator.ptx import Ptx
+from tessera.backends.nvidia.simulator.values import (
     FLOAT,
     SHARED,
     WINDOW,
@@ -36,6 +35,7 @@ from tests.unit.simt_values import (
     signed,
     to_raw,
 )  # fmt: skip
+from tessera.errors import DeviceAssertionError
 
 np.seterr(all="ignore")
 

@@ -12,8 +12,8 @@ from tessera.backends.compiler import GPUTarget
 from tessera.backends.llvm import binding
 from tessera.backends.nvidia import ptxas
 from tessera.backends.nvidia.backend import NvidiaBackend, architecture
+from tessera.backends.nvidia.simulator import Simulator, run_kernel
 from tessera.compiler.source import ASTSource
-from tests.unit.simt_simulator import Simulator, run_kernel
 
 SCALARS = {"fp32": "float", "fp64": "double", "i32": "i32", "i64": "i64", "u32": "i32"}
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from tessera.backends.gpu.types import float8_value
 from tessera.backends.nvidia.primitives import PRIMITIVES
-from tessera.dtypes import float8e4nv, float8e5
-from tests.unit.simt_values import (
+from tessera.backends.nvidia.simulator.products import products
+from tessera.backends.nvidia.simulator.values import (
     FLOAT,
     PTX_BITS,
     SHARED,
@@ -27,7 +27,7 @@ from tests.unit.simt_values import (
     signed,
     to_raw,
 )  # fmt: skip
-from tests.unit.simt_wgmma import products
+from tessera.dtypes import float8e4nv, float8e5
 
 # What the primitive table says of its inline instructions, by mnemonic
 MATH = {
