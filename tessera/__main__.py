@@ -19,11 +19,15 @@ cache  compiled kernels on disk: size, removal, transfer to other machines
 tune   autotuning results: the best configs, a lockfile for a team
 """
 
+HELP = ("-h", "--help", "help")
 COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": run, "cache": cache, "tune": tune}
 
 
 def main(args: list[str]) -> int:
-    """Run a command; 2 for a command line that makes no sense."""
+    """Run a command; 2 for a command line that makes no sense, 0 for one that asks for help."""
+    if args and args[0] in HELP:
+        sys.stdout.write(USAGE)
+        return 0
     status = COMMANDS[args[0]](args[1:]) if args and args[0] in COMMANDS else 2
     if status == 2:
         sys.stderr.write(USAGE)

@@ -7,10 +7,13 @@ A `dtype` carries its signedness, so the IR needs no signed and unsigned variant
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+# `is_fp16`, `is_int32`: what a type answers by its name. Not `is_cuda`, which arrays are asked.
+TYPE_TEST = re.compile(r"is_(u?int|fp|bf)\d\w*|is_void")
 MAX_TILE_ELEMENTS = 1 << 20  # elements of one tile; larger ones are refused by the front end
 
 
@@ -154,7 +157,7 @@ class dtype(metaclass=_ByName):
 
     def __getattr__(self, attribute: str) -> Any:
         # is_fp16(), is_int32(), is_uint8() ...: one test per type name, answered from the name
-        if attribute.startswith("is_"):
+        if TYPE_TEST.fullmatch(attribute):
             return lambda: attribute[3:] == self.name
         raise AttributeError(f"dtype has no attribute {attribute!r}")
 
@@ -254,9 +257,16 @@ class pointer_type:
         return self.name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("is_"):
+        if _asks_for_a_type(attribute):
             return lambda: False
         raise AttributeError(f"pointer type has no attribute {attribute!r}")
+
+
+def _asks_for_a_type(attribute: str) -> bool:
+    """Whether scalars have the attribute `is_...`."""
+    return attribute.startswith("is_") and (
+        hasattr(dtype, attribute) or TYPE_TEST.fullmatch(attribute) is not None
+    )
 
 
 def is_power_of_two(n: int) -> bool:
@@ -314,7 +324,7 @@ class block_type:
         return self.name
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("is_"):
+        if _asks_for_a_type(attribute):
             return lambda: False
         raise AttributeError(f"block type has no attribute {attribute!r}")
 

@@ -116,6 +116,11 @@ class TesseraError(Exception):
             self.help = self.help.format(**facts) if len(facts) > 1 else self.help
         super().__init__(self.message)
 
+    @property
+    def error_message(self) -> str:
+        """The message without place, notes and help: the name by which Triton's users read it."""
+        return self.message
+
     def note(self, text: str) -> Self:
         self.notes.append(text)
         return self
@@ -287,7 +292,7 @@ class ProgramRace(InterpreterError):
     help = "programs run in any order: store elements of a program's own, use `tl.atomic_add`, or launch twice"
 
 
-class DeviceAssertionError(TesseraError, AssertionError):
+class DeviceAssertionError(TesseraError, AssertionError, RuntimeError):
     code = "device-assert"
 
 

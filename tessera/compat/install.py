@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 
 from tessera.compat.absent import HOLLOW, absent, explain
 from tessera.compiler.kernel import INTERFACE_VERSION
@@ -34,6 +34,15 @@ class Hollow(Loader):
         vars(module)["__getattr__"] = absent(module.__name__)
 
 
+def _is_from_import(frame: FrameType | None) -> bool:
+    """Whether Python's import machinery, where `frame` is, looks for a name of `from module import name`."""
+    while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
+        if frame.f_code.co_name == "_handle_fromlist":
+            return True
+        frame = frame.f_back
+    return False
+
+
 class Reasons(MetaPathFinder):
     """Asked after all other finders: a module of our `triton` that is not there fails with the reason."""
 
@@ -53,7 +62,11 @@ class Reasons(MetaPathFinder):
             )
         if fullname in HOLLOW:
             return ModuleSpec(fullname, Hollow(), origin=str(PATH), is_package=True)
-        raise ModuleNotFoundError(explain(parent, name))
+        if _is_from_import(
+            finding
+        ):  # Python ignores that a module is not found and says nothing of the reason
+            raise ImportError(explain(parent, name), name=parent)
+        raise ModuleNotFoundError(explain(parent, name), name=fullname)
 
 
 def install() -> None:

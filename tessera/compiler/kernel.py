@@ -11,7 +11,7 @@ from typing import Any, Self, cast
 from tessera.backends.compiler import Backend, GPUTarget
 from tessera.compiler.source import ALIASES
 from tessera.config import knobs
-from tessera.errors import OutOfResources
+from tessera.errors import LaunchError, OutOfResources
 
 # Set by the runtime: kernel → its driver. A compiler without a runtime cannot launch.
 DRIVER_FOR: list[Callable[[GPUTarget], Any]] = []
@@ -145,7 +145,8 @@ class CompiledKernel:
             raise OutOfResources(threads, thread_limit, "threads")
 
     def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
-        """`kernel[(x, y, z)](*args, stream=None)`; constexpr arguments are given too and skipped.
+        """`kernel[(x, y, z)](*args, stream=None)`; constexpr arguments are skipped, or left out. LaunchError for
+        another number of arguments.
 
         Where arrays share memory in a way that this build does not expect, it raises LaunchError; a launch by the
         kernel function takes another build then.
@@ -199,6 +200,31 @@ class CompiledKernel:
         if not hasattr(self.src, "signature"):
             return lambda args: args
         kinds = tuple(self.src.signature.values())
+        pick, count = self._pick_by(kinds), len(kinds)
+
+        def checked(args: Sequence[Any]) -> Iterable[Any]:
+            return pick(args) if len(args) == count else self._pick_of_fewer(kinds, args)
+
+        return checked
+
+    def _pick_of_fewer(self, kinds: tuple[Any, ...], args: Sequence[Any]) -> Iterable[Any]:
+        """The same where the arguments of `tl.constexpr` parameters are left out, or all that became constants."""
+        params = getattr(getattr(self.src, "fn", None), "params", ())
+        declared = {i for i, p in enumerate(params) if p.is_constexpr}
+        constants = {i for i, kind in enumerate(kinds) if kind == "constexpr"}
+        for absent in (declared, constants):
+            left = [kind for i, kind in enumerate(kinds) if i not in absent]
+            if len(args) == len(left):
+                return flatten_arguments(left, args)
+        named = ", ".join(self.src.signature)
+        raise LaunchError(
+            f"kernel {self.name} takes {len(kinds)} arguments, or {len(kinds) - len(declared)} without those of "
+            f"`tl.constexpr` parameters, got {len(args)}",
+            help=f"its parameters are: {named}",
+        )
+
+    @staticmethod
+    def _pick_by(kinds: tuple[Any, ...]) -> Callable[[Sequence[Any]], Iterable[Any]]:
         if not all(isinstance(k, str) and not k.startswith("tensordesc") for k in kinds):
             return lambda args: flatten_arguments(kinds, args)
         indices = [i for i, k in enumerate(kinds) if k != "constexpr"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 import types
 from typing import Any
 
@@ -36,6 +37,7 @@ class ArrayTypes:
         self.context = words(0)
         self.known: dict[type, Any] = {}
         self.layout: Layout | None = None
+        self._learning = threading.Lock()  # held while torch is looked at
         self.learn_numpy()
 
     def add(self, kind: type, reading: int, fields: tuple[int, ...] = (), keep: Any = None) -> None:
@@ -58,6 +60,16 @@ class ArrayTypes:
         kind = type(x)
         if kind in self.known:
             return True
+        if not self._learning.acquire(blocking=False):
+            # Torch is being looked at, by another thread, or by this one: a library may replace the very operations
+            # that make its tensors with kernels, whose launches come here. Their launches stay with Python.
+            return False
+        try:
+            return self._learn(x, kind)
+        finally:
+            self._learning.release()
+
+    def _learn(self, x: Any, kind: type) -> bool:
         readers = _c_functions(x)
         if readers is not None:
             members, addresses = readers
@@ -155,19 +167,28 @@ def _element(kind: Any) -> dtype:
     return found
 
 
-def _on_cuda(x: Any) -> bool:
-    """As `ActiveDriver.for_arguments` places arrays."""
+def place_of(x: Any) -> str | None:
+    """ "cpu" or "cuda" of an array, or of the first one in a tuple; None for other objects."""
     if is_numpy(x):
-        return False
-    if hasattr(x, "is_cuda"):
-        return bool(x.is_cuda)
+        return "cpu"
+    if isinstance(x, tuple):
+        return next(filter(None, map(place_of, x)), None)
+    on_gpu = getattr(x, "is_cuda", None)
+    if isinstance(on_gpu, bool):
+        return "cuda" if on_gpu else "cpu"
     if hasattr(x, "__cuda_array_interface__"):
-        return True
+        return "cuda"
     if speaks_dlpack(x):
-        return on_cuda(x)
-    if getattr(x, "base", None) is None:
+        return "cuda" if on_cuda(x) else "cpu"
+    base = getattr(x, "base", None)
+    return None if base is None else place_of(base)
+
+
+def _on_cuda(x: Any) -> bool:
+    place = place_of(x)
+    if place is None:
         raise TypeError(f"nothing tells where an object of type {type(x).__name__} lies")
-    return _on_cuda(x.base)
+    return place == "cuda"
 
 
 def _readable(x: Any) -> bool:

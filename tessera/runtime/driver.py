@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -15,12 +15,11 @@ from tessera.compiler.kernel import DRIVER_FOR
 from tessera.config import epoch, knobs
 from tessera.errors import LaunchError
 from tessera.runtime import cuda
+from tessera.runtime.array_types import place_of
 from tessera.runtime.cuda_driver import CudaDriver
-from tessera.runtime.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.driver_base import Driver
 from tessera.runtime.host_drivers import CpuDriver, InterpreterDriver
 from tessera.runtime.simt_driver import SimtDriver
-from tessera.runtime.tensors import is_numpy
 
 __all__ = [
     "ActiveDriver", "CpuDriver", "CudaDriver", "Driver", "InterpreterDriver", "SimtDriver", "driver",
@@ -90,19 +89,16 @@ class ActiveDriver:
         if fixed is not None:
             return fixed
         for x in args:
-            if is_numpy(x):
-                return _CPU()
-            on_gpu = getattr(x, "is_cuda", None)
-            if on_gpu is not None:
-                return driver_named("cuda") if on_gpu else _CPU()
-            if hasattr(x, "__cuda_array_interface__"):
-                return driver_named("cuda")
-            if speaks_dlpack(x):
-                return driver_named("cuda") if on_cuda(x) else _CPU()
-            base = getattr(x, "base", None)
-            if base is not None:
-                return self.for_arguments((base,))
+            found = place_of(x)
+            if found is not None:
+                return driver_named("cuda") if found == "cuda" else _CPU()
         return self.default
+
+    def for_launch(self, pairs: Iterable[Any], values: Iterable[Any]) -> Driver:
+        """The driver of a launch with these specialised arguments: compile-time values have no say, whatever
+        attributes they have."""
+        run_time = (x for p, x in zip(pairs, values, strict=True) if p[0] != "constexpr")
+        return self.for_arguments(run_time)
 
 
 def _CPU() -> Driver:

@@ -250,7 +250,7 @@ class JITFunction(JITCallable, KernelInterface):
             kwargs["instrumentation_mode"] = mode
         bind = self._bind or self.create_binder()
         values, pairs, options = bind(*args, **kwargs)
-        on = driver_named("interpreter") if self._interpret else driver.for_arguments(values)
+        on = driver_named("interpreter") if self._interpret else driver.for_launch(pairs, values)
         if check and on.name != "interpreter":
             on = driver_named("cpu")  # checked builds run on the host
         device = on.get_current_device()
@@ -371,7 +371,7 @@ class JITFunction(JITCallable, KernelInterface):
         if self._interpret or checked:  # run on the host
             return
         values, pairs, options = self.create_binder()(*args, **kwargs)
-        target = driver.for_arguments(values).get_current_target()
+        target = driver.for_launch(pairs, values).get_current_target()
         check_fit(self._source(pairs), target, options)
 
     def _source(self, pairs: Any) -> ASTSource:

@@ -108,6 +108,13 @@ class TensorWrapper:
     def data(self) -> Any:
         return self.base if is_numpy(self.base) else self.base.data
 
+    @data.setter
+    def data(self, value: Any) -> None:
+        """Take the memory of `value`, an array or another view; the element type stays."""
+        self.base = value.base if isinstance(value, TensorWrapper) else value
+        self.shape = self.base.shape
+        self.device = getattr(self.base, "device", "cpu")
+
     def data_ptr(self) -> int:
         return address_of(self.base)
 

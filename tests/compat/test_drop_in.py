@@ -81,6 +81,28 @@ def test_the_tree_of_modules(tmp_path: Path):
     assert python(tmp_path, "-c", code).split() == ["True"] * len(MODULES)
 
 
+def test_a_module_that_is_not_there_says_its_name(tmp_path: Path):
+    """Libraries tell an optional module that is missing from an error inside of it by the exception's `name`."""
+    for name in (
+        "triton.profiler",
+        "triton.language.extra.hip",
+        "triton.experimental.tle.language",
+    ):
+        code = (
+            "import tessera.compat, importlib\n"
+            f"try: importlib.import_module({name!r})\n"
+            "except ModuleNotFoundError as error: print(error.name)\n"
+        )
+        missing = python(tmp_path, "-c", code).strip()
+        assert missing and (name + ".").startswith(missing + "."), (name, missing)
+    code = (
+        "import tessera.compat\n"
+        "try: from triton.runtime import build\n"
+        "except ImportError as error: print(type(error).__name__, error.name)\n"
+    )
+    assert python(tmp_path, "-c", code).split() == ["ImportError", "triton.runtime"]
+
+
 def test_names_are_the_same_objects(tmp_path: Path):
     pairs = {
         "triton.jit": "tessera.jit", "triton.language.load": "tessera.language.load", "triton.Config": "tessera.Config",

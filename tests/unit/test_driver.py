@@ -50,6 +50,38 @@ def test_arguments_choose():
     assert driver.for_arguments(()).name == "cpu"
 
 
+@tessera.jit
+def typed(KIND: tl.constexpr, x, n, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    tl.store(x + i, i.to(KIND), i < n)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [tl.float16, tl.pointer_type(tl.int8), SimpleNamespace(is_cuda=True), (tl.int1, tl.int8)],
+    ids=lambda x: type(x).__name__,
+)  # fmt: skip
+def test_compile_time_values_choose_nothing(value: Any):
+    """Nor do they where they come first and answer what arrays are asked."""
+    assert not hasattr(tl.float16, "is_cuda") and tl.float16.is_fp16() and not tl.float16.is_int8()
+    pairs = [("constexpr", value), ("*fp32", "D")]
+    assert driver.for_launch(pairs, (value, np.zeros(1))).name == "cpu"
+
+
+def test_a_dtype_as_the_first_argument():
+    x = np.zeros(8, np.float32)
+    for _ in range(3):
+        x[:] = -1
+        typed[(1,)](tl.float16, x, 8, 8)
+        assert x.tolist() == list(range(8))
+
+
+def test_arrays_in_tuples_choose():
+    assert (
+        driver.for_arguments((1, (2, (np.zeros(1),)), SimpleNamespace(is_cuda=True))).name == "cpu"
+    )
+
+
 def test_switching():
     driver.set_active("interpreter")
     assert driver.active.name == "interpreter"

@@ -9,10 +9,13 @@ import pytest
 
 from tessera.errors import (
     CompilationError,
+    DeviceAssertionError,
+    InterpreterError,
     InvalidArgument,
     IRError,
     Loc,
     OutOfResources,
+    PTXASError,
     TesseraError,
     UnknownName,
 )
@@ -101,3 +104,14 @@ def test_errors_survive_pickling(error: TesseraError) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is type(error) and str(again) == str(error)
     assert vars(again) == vars(error) and again.args == error.args
+
+
+def test_shapes_that_programs_written_for_triton_catch() -> None:
+    """A failed assertion is what CUDA reports as a RuntimeError; messages are read as `error_message`."""
+    with pytest.raises(RuntimeError):
+        raise DeviceAssertionError("assertion failed")
+    assert isinstance(DeviceAssertionError("no"), AssertionError)
+    for kind in (CompilationError, PTXASError, InterpreterError):
+        error = kind("what was wrong", help="what to do")
+        assert error.error_message == "what was wrong" != str(error)
+    assert pickle.loads(pickle.dumps(PTXASError("x"))).error_message == "x"

@@ -7,9 +7,11 @@ from __future__ import annotations
 import ctypes
 import gc
 import struct
+import subprocess
 import sys
 import threading
 from collections import namedtuple
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -578,6 +580,44 @@ def test_fields_of_torch_tensors():
     assert all(tells_the_truth(layout, x) for x in found)
     wrong = Layout({**layout.fields, "offset": layout.fields["offset"] + 8}, layout.sizes)
     assert not tells_the_truth(wrong, found[1])
+
+
+OVERRIDES = """
+import torch
+import tessera
+import tessera.language as tl
+
+
+@tessera.jit
+def fill(x, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, 0, i < n)
+
+
+def zeros(size, dtype=None, layout=None, device=None, pin_memory=None):
+    x = torch.empty(size, dtype=dtype or torch.float32, device=device)
+    fill[(tessera.cdiv(x.numel(), 64),)](x, x.numel(), BLOCK=64)
+    return x
+
+
+library = torch.library.Library("aten", "IMPL")
+library.impl("zeros", zeros, "CompositeExplicitAutograd")
+library.impl("zeros", zeros, "BackendSelect")
+for _ in range(4):
+    assert torch.equal(torch.zeros(100), torch.full((100,), 0.0))
+print("done")
+"""
+
+
+def test_a_library_that_makes_tensors_by_kernels(tmp_path: Path):
+    """Looking at torch's tensors makes some, which launches kernels, whose tensors are looked at."""
+    pytest.importorskip("torch")
+    script = tmp_path / "overrides.py"
+    script.write_text(OVERRIDES)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=False, timeout=300
+    )  # fmt: skip
+    assert ran.stdout.strip() == "done", ran.stderr[-3000:]
 
 
 def test_launches_with_torch_tensors(monkeypatch: pytest.MonkeyPatch):

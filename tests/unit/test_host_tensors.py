@@ -49,6 +49,20 @@ def test_only_torch_dtypes_become_mock_tensors():
     assert MockTensor.wrap_dtype(np.dtype("float16")) == np.dtype("float16")
 
 
+def test_the_data_of_a_view_can_be_set():
+    view = reinterpret(np.zeros(3, np.uint16), dtypes.bfloat16)
+    bits = np.array([[0x3F80, 0xC000]], np.uint16)
+    for value in (bits, reinterpret(bits, dtypes.float16)):
+        view.data = value
+        assert (view.data_ptr(), view.shape, view.dtype) == (
+            bits.ctypes.data,
+            (1, 2),
+            dtypes.bfloat16,
+        )
+        assert view.data is bits
+    np.testing.assert_array_equal(to_numpy(view), [[1.0, -2.0]])
+
+
 def test_reinterpret_views_and_unwraps():
     bits = np.array([0x3F80, 0xC000], np.uint16)
     view = reinterpret(bits, dtypes.bfloat16)
