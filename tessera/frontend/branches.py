@@ -15,7 +15,6 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import dtype
 from tessera.errors import (
     BranchMismatch,
     ReturnMismatch,
@@ -27,18 +26,16 @@ from tessera.frontend.flatten import (
     is_number,
     rebuild,
     same_constant,
-    same_type,
     type_text,
 )
 from tessera.frontend.frontend import FrontEnd, Returned, handles
+from tessera.frontend.joining import anything_like, decay_in, unify
 from tessera.frontend.promote import dtype_of_number
 from tessera.frontend.sem_values import condition
 from tessera.frontend.source import last_assignment
-from tessera.ir import Block, TileType, Value
-from tessera.language.aggregate import field_values, is_aggregate_value, replace_fields
-from tessera.language.values import constexpr, is_runtime, tensor
-from tessera.language.values import tuple as tl_tuple
-from tessera.ops import ConstOp, IfOp, YieldOp
+from tessera.ir import Block, Value
+from tessera.language.values import constexpr, tensor
+from tessera.ops import IfOp, YieldOp
 
 MISSING: Any = object()
 _FELL_OFF: Any = object()  # the "value" of a path that ends without `return`
@@ -147,9 +144,9 @@ def _unify_returns(fe: FrontEnd, a: Any, b: Any, blocks: tuple[Block, Block]) ->
     if a is _FELL_OFF and b is _FELL_OFF:
         return None, None
     if a is _FELL_OFF:
-        a = anything_like(fe, fe_decay_in(fe, b, blocks[1]), blocks[0])
+        a = anything_like(fe, decay_in(fe, b, blocks[1]), blocks[0])
     elif b is _FELL_OFF:
-        b = anything_like(fe, fe_decay_in(fe, a, blocks[0]), blocks[1])
+        b = anything_like(fe, decay_in(fe, a, blocks[0]), blocks[1])
     pair = unify(fe, a, b, blocks)
     if pair is None:
         raise ReturnMismatch(
@@ -159,66 +156,9 @@ def _unify_returns(fe: FrontEnd, a: Any, b: Any, blocks: tuple[Block, Block]) ->
     return pair
 
 
-def fe_decay_in(fe: FrontEnd, x: Any, block: Block) -> Any:
-    """`x` with its numbers made tensors by ops at the end of `block`."""
-    with fe.builder.at(block):
-        return fe.decay(x)
-
-
-def anything_like(fe: FrontEnd, x: Any, block: Block) -> Any:
-    """Zeros of the types in `x`: the value of a path that forgot to return one."""
-    if not flatten(x):
-        return x
-    zeros: list[Value] = []
-    with fe.builder.at(block):
-        for v in flatten(x):
-            elem = v.type.elem if isinstance(v.type, TileType) else v.type
-            if not isinstance(elem, dtype):
-                raise ReturnMismatch(first=type_text(x), second="no value")
-            zero = 0.0 if elem.is_floating() else False if elem.is_bool() else 0
-            zeros.append(fe.builder.emit(ConstOp(value=zero, results=(v.type,))))
-    return rebuild(x, iter(zeros))
-
-
 def joined_text(x: Any) -> str:
     """The type with which a value joins another: numbers as the dtype they take."""
     return str(dtype_of_number(x.value)) if is_number(x) else type_text(x)
-
-
-def unify(fe: FrontEnd, a: Any, b: Any, blocks: Sequence[Block]) -> tuple[Any, Any] | None:
-    """Two values that meet, the one computed in the first block, the other in the second, with one type.
-
-    A number that meets another value becomes a tensor of its default dtype, in its own block; nothing else is
-    promoted. None when the types differ.
-    """
-    if same_type(a, b):
-        return a, b
-    if isinstance(a, tl_tuple) and isinstance(b, tl_tuple) and len(a) == len(b) and a.cls is b.cls:
-        return _unify_parts(fe, a, b, a.values, b.values, blocks)
-    if is_aggregate_value(a) and type(a) is type(b):
-        ours, theirs = field_values(a), field_values(b)
-        return _unify_parts(fe, a, b, list(ours.values()), list(theirs.values()), blocks)
-    if is_number(a):
-        a = fe_decay_in(fe, a, blocks[0])
-    if is_number(b):
-        b = fe_decay_in(fe, b, blocks[1])
-    return (a, b) if same_type(a, b) else None
-
-
-def _unify_parts(
-    fe: FrontEnd, a: Any, b: Any, ours: list[Any], theirs: list[Any], blocks: Sequence[Block]
-) -> tuple[Any, Any] | None:
-    pairs = [unify(fe, x, y, blocks) for x, y in zip(ours, theirs, strict=True)]
-    if any(pair is None for pair in pairs):
-        return None
-    firsts, seconds = [p[0] for p in pairs if p], [p[1] for p in pairs if p]
-    if isinstance(a, tl_tuple):
-        return a.rebuild(firsts), b.rebuild(seconds)
-    fields = list(field_values(a))
-    return (
-        replace_fields(a, **dict(zip(fields, firsts, strict=True))),
-        replace_fields(b, **dict(zip(fields, seconds, strict=True))),
-    )
 
 
 def emit_if(
@@ -259,7 +199,7 @@ def visit_conditional(fe: FrontEnd, node: ast.IfExp) -> Any:
             values.append(fe.decay(fe.visit(side)))
     fe.builder.loc = fe.loc(node)
     pair = unify(fe, values[0], values[1], blocks)
-    if pair is None or not (is_runtime(pair[0]) or same_constant(*pair)):
+    if pair is None or not (flatten(pair[0]) or same_constant(*pair)):
         first, second = map(type_text, values)
         raise TypeMismatch(
             f"Ternary expression with dynamic condition has inconsistent types {first} and {second}",

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from tessera.errors import LoopCarriedType
-from tessera.frontend.flatten import flatten, is_number, rebuild, same_type, type_text
+from tessera.frontend.flatten import flatten, rebuild, same_type, type_text
 from tessera.frontend.frontend import FrontEnd
+from tessera.frontend.joining import as_carried, as_variable
 from tessera.frontend.jumps import HIDDEN, enter_iteration
-from tessera.frontend.sem_values import to_tensor
 from tessera.frontend.source import last_assignment
 from tessera.ir import Block, Value
 from tessera.language.values import constexpr
@@ -34,7 +34,7 @@ class Carried:
             x = frame.names[name]
             if name not in frame.constant:
                 # A number that arrived in a parameter: the body makes it a variable.
-                x = fe.decay(x)
+                x = as_variable(fe, fe.decay(x))
             self.initial.append(x)
             inside = flatten(x)
             self.values += inside
@@ -51,9 +51,7 @@ class Carried:
         """The IR values at the end of an iteration. LoopCarriedType when a type has changed."""
         found: list[Value] = []
         for name, x in zip(self.names, self.initial, strict=True):
-            later = fe.frame.names.get(name)
-            if is_number(later) and not is_number(x):
-                later = to_tensor(fe, later)
+            later = as_carried(fe, x, fe.frame.names.get(name))
             if not same_type(x, later):
                 raise _changed_type(fe, node, name, x, later)
             found += flatten(later)

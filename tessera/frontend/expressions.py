@@ -25,8 +25,8 @@ from tessera.language.values import (
     class_of,
     constexpr,
     is_runtime,
+    run_time,
     tensor,
-    tensor_descriptor,
     unwrap,
     wrap,
 )
@@ -61,7 +61,6 @@ COMPARE: dict[type[ast.cmpop], Operator] = {
 _REFUSED_ON_TENSORS = {
     "**": "use `tl.exp2(y * tl.log2(x))`, or multiply", "@": "use `tl.dot(a, b)`",
 }  # fmt: skip
-_RUNTIME = (tensor, tensor_descriptor)
 
 
 def compute(fn: Callable[..., Any], *args: Any) -> Any:
@@ -178,7 +177,7 @@ def apply_binary(fe: FrontEnd, op: Operator, lhs: Any, rhs: Any) -> Any:
     symbol, fn = op
     if is_aggregate_value(lhs) or is_aggregate_value(rhs):
         return _on_aggregates(fe, symbol, lhs, rhs)
-    if isinstance(lhs, _RUNTIME) or isinstance(rhs, _RUNTIME):
+    if isinstance(lhs, run_time) or isinstance(rhs, run_time):
         _refuse_on_tensors(symbol)
         return sem_math.binary(fe, symbol, lhs, rhs)
     if isinstance(lhs, tl_tuple) or isinstance(rhs, tl_tuple):
@@ -216,7 +215,7 @@ def apply_unary(fe: FrontEnd, op: Operator, x: Any) -> Any:
         if method is None:
             raise TypeMismatch(f"the operator unary `{symbol}` is not supported on {type_text(x)}")
         return fe.call(method, [x])
-    if isinstance(x, _RUNTIME):
+    if isinstance(x, run_time):
         if symbol == "+":
             raise UnsupportedLanguageConstruct("the operator unary `+` is not supported on tensors")
         return sem_math.unary(fe, symbol, x)
@@ -248,7 +247,7 @@ def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: Any, rhs: Any) 
     if symbol in _DUNDERS and (is_aggregate_value(lhs) or is_aggregate_value(rhs)):
         fe.builder.loc = fe.loc(node)
         return _on_aggregates(fe, symbol, lhs, rhs)
-    if isinstance(lhs, _RUNTIME) or isinstance(rhs, _RUNTIME):
+    if isinstance(lhs, run_time) or isinstance(rhs, run_time):
         fe.builder.loc = fe.loc(node)
         _refuse_on_tensors(symbol)
         return sem_math.compare(fe, symbol, lhs, rhs)

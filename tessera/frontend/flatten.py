@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tessera.ir import Value
 from tessera.language.aggregate import field_values, is_aggregate_value, replace_fields
-from tessera.language.values import constexpr, is_runtime, tensor, tensor_descriptor, type_of
+from tessera.language.descriptor import tensor_descriptor
+from tessera.language.values import constexpr, is_runtime, tensor, type_of
 from tessera.language.values import tuple as tl_tuple
 
 NUMBERS = (bool, int, float)
+
+
+def parts_of(x: Any) -> list[Any] | None:
+    """The values that `x` groups: those of a tuple, an aggregate or a descriptor; None if it is a value by itself."""
+    if isinstance(x, tl_tuple):
+        return x.values
+    if isinstance(x, tensor_descriptor):
+        return x.parts
+    return list(field_values(x).values()) if is_aggregate_value(x) else None
+
+
+def with_parts(x: Any, parts: Sequence[Any]) -> Any:
+    """A group like `x` of other values."""
+    if isinstance(x, (tl_tuple, tensor_descriptor)):
+        return x.rebuild(parts)
+    return replace_fields(x, **dict(zip(field_values(x), parts, strict=True)))
+
+
+def same_group(a: Any, b: Any) -> bool:
+    """Whether two groups are of one kind, with as many values."""
+    if isinstance(a, tl_tuple):
+        return isinstance(b, tl_tuple) and a.cls is b.cls and len(a) == len(b)
+    if isinstance(a, tensor_descriptor):
+        return isinstance(b, tensor_descriptor) and a.type == b.type
+    return is_aggregate_value(a) and type(a) is type(b)
 
 
 def flatten(x: Any) -> list[Value]:
     """The IR values inside a language value, in a fixed order; compile-time parts hold none."""
     if isinstance(x, tensor):
         return [x.handle]
-    if isinstance(x, tl_tuple):
-        return [v for item in x.values for v in flatten(item)]
-    if isinstance(x, tensor_descriptor):
-        return [x.handle, *flatten(x.shape), *flatten(x.strides)]
-    if is_aggregate_value(x):
-        return [v for item in field_values(x).values() for v in flatten(item)]
-    return []
+    return [v for part in parts_of(x) or () for v in flatten(part)]
 
 
 def rebuild(x: Any, values: Iterator[Value]) -> Any:
     """A language value like `x` around other IR values, taken from `values`."""
     if isinstance(x, tensor):
         return tensor(next(values), x.type)
-    if isinstance(x, tl_tuple):
-        return x.rebuild([rebuild(item, values) for item in x.values])
-    if isinstance(x, tensor_descriptor):
-        handle = next(values)
-        return tensor_descriptor(
-            handle, rebuild(x.shape, values), rebuild(x.strides, values), x.type
-        )
-    if is_aggregate_value(x):
-        return replace_fields(x, **{n: rebuild(v, values) for n, v in field_values(x).items()})
-    return x
+    parts = parts_of(x)
+    return x if parts is None else with_parts(x, [rebuild(part, values) for part in parts])
 
 
 def same_type(a: Any, b: Any) -> bool:
@@ -48,20 +60,11 @@ def same_type(a: Any, b: Any) -> bool:
         return True
     if isinstance(a, tensor):
         return isinstance(b, tensor) and a.type == b.type
-    if isinstance(a, tl_tuple):
-        if not isinstance(b, tl_tuple) or a.cls is not b.cls or len(a) != len(b):
-            return False
-        return all(same_type(x, y) for x, y in zip(a.values, b.values, strict=True))
-    if isinstance(a, tensor_descriptor):
-        return (
-            isinstance(b, tensor_descriptor) and a.type == b.type and len(a.shape) == len(b.shape)
-        )
-    if is_aggregate_value(a):
-        if type(a) is not type(b):
-            return False
-        theirs = field_values(b)
-        return all(same_type(v, theirs[n]) for n, v in field_values(a).items())
-    return same_constant(a, b)
+    mine = parts_of(a)
+    if mine is None:
+        return same_constant(a, b)
+    theirs = parts_of(b) or ()
+    return same_group(a, b) and all(map(same_type, mine, theirs))
 
 
 def same_constant(a: Any, b: Any) -> bool:

@@ -20,26 +20,23 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.dtypes import dtype
 from tessera.errors import BranchMismatch, ReturnMismatch
 from tessera.frontend.branches import (
     MISSING,
-    anything_like,
     branch_mismatch,
     decide,
     emit_if,
-    fe_decay_in,
     join_returns,
     joined_text,
-    unify,
     visit_returning_if,
 )
 from tessera.frontend.flatten import flatten
 from tessera.frontend.frontend import FrontEnd, Jumping, Returned, handles
+from tessera.frontend.joining import anything_like, decay_in, unify, zero
 from tessera.frontend.sem_values import to_tensor
-from tessera.ir import Block, TileType, Value
+from tessera.ir import Block, Value
 from tessera.language.values import constexpr, tensor
-from tessera.ops import ConstOp, XorOp
+from tessera.ops import XorOp
 
 LIVE, GOING, RETURNED, VALUE = "<live>", "<going>", "<returned>", "<value>"
 HIDDEN = (LIVE, GOING, RETURNED, VALUE)
@@ -281,18 +278,11 @@ def _filled(
     fill = 1 if b is MISSING or (a is not MISSING and ended[1]) else 0
     if values[fill] is MISSING and not ended[fill] and name != VALUE:
         return None
-    if not _has_zero(values[1 - fill]):
-        return None
     other = values[1 - fill]
     if name == VALUE:
-        other = fe_decay_in(fe, other, blocks[1 - fill])
+        other = decay_in(fe, other, blocks[1 - fill])
     zero = anything_like(fe, other, blocks[fill])
     return (other, zero) if fill else (zero, other)
-
-
-def _has_zero(x: Any) -> bool:
-    types = [v.type.elem if isinstance(v.type, TileType) else v.type for v in flatten(x)]
-    return all(isinstance(t, dtype) for t in types)
 
 
 # --- run-time loops that can be left ----------------------------------------------------------------------
@@ -315,12 +305,4 @@ class Leaving:
 
     def make_inits(self, fe: FrontEnd) -> None:
         """Values before the first iteration, emitted before the loop."""
-        for v in self.yields:
-            elem = v.type.elem if isinstance(v.type, TileType) else v.type
-            if not isinstance(elem, dtype):
-                raise ReturnMismatch(
-                    "a pointer cannot be returned from inside a loop",
-                    help="return its offset, and add that to the base pointer outside",
-                )
-            zero = 0.0 if elem.is_floating() else False if elem.is_bool() else 0
-            self.inits.append(fe.builder.emit(ConstOp(value=zero, results=(v.type,))))
+        self.inits = [zero(fe, v.type) for v in self.yields]

@@ -16,7 +16,8 @@ from tessera.errors import CompilationError
 from tessera.frontend.frontend import Frame, FrontEnd
 from tessera.ir import Block, Module, Value, verify
 from tessera.language.callable import JITCallable
-from tessera.language.values import constexpr, tensor_descriptor, tensor_descriptor_type, wrap
+from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
+from tessera.language.values import constexpr, wrap
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import FuncOp, MakeDescriptorOp, ReturnOp
 
@@ -135,6 +136,6 @@ class _Arguments:
         handle = fe.builder.emit(op)
         handle.name = f"{name}_desc"
         return tensor_descriptor(
-            handle, [fe.tensor(v) for v in shape], [fe.tensor(v) for v in strides],
-            tensor_descriptor_type(block_type(elem, dims)),
+            fe.tensor(base), [fe.tensor(v) for v in shape], [fe.tensor(v) for v in strides],
+            tensor_descriptor_type(block_type(elem, dims)), padding == "nan", handle,
         )  # fmt: skip

@@ -1,7 +1,8 @@
 """Block pointers, lowered here to pointer arithmetic and masks: the IR does not know them.
 
-A block pointer is an aggregate of scalars, so loops carry it like any other group of values. The address of element
-(i, j) is base + (offsets[0] + i)·strides[0] + (offsets[1] + j)·strides[1]; a checked dimension adds the mask
+A block pointer is an aggregate of scalars, so loops carry it like any other group of values. Extents and strides known
+at compile time become run-time values where another block pointer may take its place (`joining.py`). The address of
+element (i, j) is base + (offsets[0] + i)·strides[0] + (offsets[1] + j)·strides[1]; a checked dimension adds the mask
 0 <= offsets[d] + i < shape[d].
 """
 
@@ -81,7 +82,6 @@ def make_block_ptr_impl(
         *(tl_tuple(p) for p in parts),
         tl_tuple(places),
         constexpr(dims),
-        constexpr(tuple(permutation)),
     )
 
 
@@ -108,7 +108,6 @@ def advance_impl(fe: FrontEnd, base: Any, offsets: Any) -> Any:
         base.strides,
         tl_tuple([wrap(v) for v in moved]),
         base.block_shape,
-        base.order,
     )
 
 

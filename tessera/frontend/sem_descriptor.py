@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import block_type, dtype, int32, int64, pointer_type
@@ -10,12 +10,12 @@ from tessera.errors import (
     InvalidArgument,
     ShapeMismatch,
     TypeMismatch,
-    UnsupportedLanguageConstruct,
 )
 from tessera.frontend.registry import impl
 from tessera.frontend.sem_values import (
     NUMBERS,
     broadcast_to,
+    const_raw,
     elem_of_operand,
     fit,
     operand_of,
@@ -26,23 +26,21 @@ from tessera.frontend.sem_values import (
     static_shape,
     wrap,
 )  # fmt: skip
-from tessera.ir import Value
+from tessera.ir import Block, Op, Value
 from tessera.language import memory as tl
 from tessera.language import ragged
-from tessera.language.values import (
-    constexpr,
-    tensor,
-    tensor_descriptor,
-    tensor_descriptor_type,
-)  # fmt: skip
+from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
+from tessera.language.values import constexpr, tensor
 from tessera.ops import (
     AddPtrOp,
     DescriptorGatherOp,
     DescriptorLoadOp,
     DescriptorScatterOp,
     DescriptorStoreOp,
+    IfOp,
     MakeDescriptorOp,
     MulOp,
+    YieldOp,
 )
 
 if TYPE_CHECKING:
@@ -82,36 +80,59 @@ def make_tensor_descriptor_impl(
     op = MakeDescriptorOp(base.handle, sizes, strides_, block_shape=dims, padding=padding)
     made = fe.builder.emit(op)
     kind = tensor_descriptor_type(block_type(e, dims))
-    return tensor_descriptor(made, [wrap(v) for v in sizes], [wrap(v) for v in strides_], kind)
+    extents, steps = [wrap(v) for v in sizes], [wrap(v) for v in strides_]
+    return tensor_descriptor(base, extents, steps, kind, padding == "nan", made)
 
 
-def made_by(desc: tensor_descriptor, where: str) -> MakeDescriptorOp:
-    """The op that made a descriptor, where its parts are needed."""
-    op = desc.handle.op
-    if not isinstance(op, MakeDescriptorOp):
-        raise UnsupportedLanguageConstruct(
-            f"a tensor descriptor that a loop or a branch carries cannot be passed to {where}",
-            help="pass the descriptor that was made outside, or make it there",
-        )
-    return op
+def _made(fe: FrontEnd, desc: tensor_descriptor, nans: bool) -> Value:
+    """The IR value of a descriptor whose padding is known; made here if control flow brought its parts."""
+    if desc.handle is not None:
+        return desc.handle
+    sizes = [n.handle for n in desc.shape.values]
+    strides = [*(s.handle for s in desc.strides.values[:-1]), const_raw(fe, 1, int64)]
+    op = MakeDescriptorOp(
+        desc.base.handle,
+        sizes,
+        strides,
+        block_shape=desc.block_type.shape,
+        padding="nan" if nans else "zero",
+    )
+    return fe.builder.emit(op)
+
+
+def _written(fe: FrontEnd, desc: tensor_descriptor) -> Value:
+    """The IR value of a descriptor for an op that needs no padding."""
+    return _made(fe, desc, False)
+
+
+def _read(fe: FrontEnd, desc: tensor_descriptor, read: Callable[[Value], Op]) -> tensor:
+    """What the op that `read` makes gives; of a padding that the program decides on, under an `if`."""
+    if isinstance(desc.nans, constexpr):
+        return wrap(fe.builder.emit(read(_made(fe, desc, desc.nans.value))))
+    blocks = Block(), Block()
+    for block, nans in zip(blocks, (True, False), strict=True):
+        with fe.builder.at(block):
+            v = fe.builder.emit(read(_made(fe, desc, nans)))
+            fe.builder.insert(YieldOp([v]))
+    (kind,) = (v.type for v in blocks[0].terminator.operands)
+    return wrap(fe.builder.emit(IfOp(desc.nans.handle, regions=blocks, results=[kind])))
 
 
 @impl(ragged.descriptor_slice)
 def descriptor_slice_impl(fe: FrontEnd, desc: Any, dim: Any, start: Any, size: Any) -> Any:
     if not isinstance(desc, tensor_descriptor):
         raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
-    op, at = made_by(desc, "a function for ragged arrays"), int(static(dim, "ragged_dim"))
-    if not 0 <= at < len(op.shape):
+    at = int(static(dim, "ragged_dim"))
+    if not 0 <= at < len(desc.shape):
         raise InvalidArgument(
             argument="ragged_dim", function="load_ragged", problem=f"{at} is no dimension of {desc.type}"
         )  # fmt: skip
-    extent = _integer(fe, size, int32, "slice size")
-    skipped = fe.builder.emit(MulOp(_integer(fe, start, int64, "slice offset"), op.strides[at]))
-    base = fe.builder.emit(AddPtrOp(op.base, skipped))
-    shape = [extent if i == at else n for i, n in enumerate(op.shape)]
-    new = MakeDescriptorOp(base, shape, op.strides, block_shape=op.block_shape, padding=op.padding)
-    sizes = [wrap(extent) if i == at else n for i, n in enumerate(desc.shape)]
-    return tensor_descriptor(fe.builder.emit(new), sizes, desc.strides, desc.type)
+    extent = wrap(_integer(fe, size, int32, "slice size"))
+    stride = desc.strides.values[at].handle
+    skipped = fe.builder.emit(MulOp(_integer(fe, start, int64, "slice offset"), stride))
+    base = wrap(fe.builder.emit(AddPtrOp(desc.base.handle, skipped)))
+    sizes = [extent if i == at else n for i, n in enumerate(desc.shape)]
+    return tensor_descriptor(base, sizes, desc.strides, desc.type, desc.nans)
 
 
 def _check_dims(
@@ -164,7 +185,7 @@ def _offsets(fe: FrontEnd, desc: Any, offsets: Any) -> list[Value]:
 @impl(tl.load_tensor_descriptor)
 def load_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any) -> Any:
     places = _offsets(fe, desc, offsets)
-    return wrap(fe.builder.emit(DescriptorLoadOp(desc.handle, places)))
+    return _read(fe, desc, lambda d: DescriptorLoadOp(d, places))
 
 
 def _block(fe: FrontEnd, desc: tensor_descriptor, value: Any, exact: bool) -> Value:
@@ -186,7 +207,7 @@ def _block(fe: FrontEnd, desc: tensor_descriptor, value: Any, exact: bool) -> Va
 @impl(tl.store_tensor_descriptor)
 def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any, value: Any) -> Any:
     places = _offsets(fe, desc, offsets)
-    fe.builder.insert(DescriptorStoreOp(desc.handle, places, _block(fe, desc, value, False)))
+    fe.builder.insert(DescriptorStoreOp(_written(fe, desc), places, _block(fe, desc, value, False)))
     return None
 
 
@@ -220,7 +241,7 @@ def _rows(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> tuple[Value
 @impl(tl.descriptor_gather)
 def descriptor_gather_impl(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> Any:
     rows, column = _rows(fe, desc, x_offsets, y_offset)
-    return wrap(fe.builder.emit(DescriptorGatherOp(desc.handle, rows, column)))
+    return _read(fe, desc, lambda d: DescriptorGatherOp(d, rows, column))
 
 
 @impl(tl.descriptor_scatter)
@@ -235,7 +256,7 @@ def descriptor_scatter_impl(
             f"the value has shape {list(shape_of_operand(o))}, the rows to scatter {list(dims)}"
         )
     v = fit(fe, o, desc.dtype, dims)
-    fe.builder.insert(DescriptorScatterOp(desc.handle, rows, column, v))
+    fe.builder.insert(DescriptorScatterOp(_written(fe, desc), rows, column, v))
     return None
 
 
@@ -248,7 +269,7 @@ def _atomic(kind: str) -> Any:
                 help=f"it takes {', '.join(_ATOMICS[kind])}",
             )
         v = _block(fe, desc, value, True)
-        fe.builder.insert(DescriptorStoreOp(desc.handle, places, v, kind=kind))
+        fe.builder.insert(DescriptorStoreOp(_written(fe, desc), places, v, kind=kind))
         return None
 
     return descriptor_atomic

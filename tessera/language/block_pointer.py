@@ -19,7 +19,6 @@ class block_pointer:
     strides: tuple
     offsets: tuple
     block_shape: constexpr
-    order: constexpr
 
     @property
     def type(self) -> Any:

@@ -109,6 +109,7 @@ from tessera.language.creation import (
     zeros,
     zeros_like,
 )  # fmt: skip
+from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
 from tessera.language.hints import (
     assume,
     condition,
@@ -153,8 +154,6 @@ from tessera.language.values import (
     constexpr_type,
     slice,
     tensor,
-    tensor_descriptor,
-    tensor_descriptor_type,
     tuple,
     tuple_type,
 )  # fmt: skip

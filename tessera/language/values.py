@@ -194,7 +194,15 @@ class BoundMethod:
         return self.function(self.receiver, *args, **kwargs)
 
 
-class tensor:
+class run_time:
+    """What is known only when the kernel runs."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+        type: Any
+
+
+class tensor(run_time):
     """A run-time value of a kernel: a scalar (`type` is a dtype or pointer type) or a tile (`type` is a block type)."""
 
     __slots__ = ("handle", "type")
@@ -403,78 +411,15 @@ class const:
     """Annotation of a pointer parameter that the kernel only reads."""
 
 
-class tensor_descriptor_type:
-    """The type of a descriptor: the block that its loads and stores move."""
-
-    __slots__ = ("block_type",)
-
-    def __init__(self, block_type: block_type):
-        self.block_type = block_type
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, tensor_descriptor_type) and self.block_type == other.block_type
-
-    def __hash__(self) -> int:
-        return hash(self.block_type)
-
-    @property
-    def name(self) -> str:
-        return f"tensor_descriptor<{self.block_type}>"
-
-    def mangle(self) -> str:
-        return f"TD{self.block_type.mangle()}"
-
-    def __repr__(self) -> str:
-        return self.name
-
-
-class tensor_descriptor:
-    """A strided array in global memory, read and written in blocks.
-
-    `shape`: tuple of int32 scalars, `strides`: tuple of int64 scalars, both in elements.
-    """
-
-    __slots__ = ("handle", "shape", "strides", "type")
-
-    def __init__(self, handle: Any, shape: Any, strides: Any, type: tensor_descriptor_type):
-        self.handle = handle
-        self.shape = tuple(shape)
-        self.strides = tuple(strides)
-        self.type = type
-
-    @property
-    def block_type(self) -> block_type:
-        return self.type.block_type
-
-    @property
-    def block_shape(self) -> tuple:
-        return tuple(self.type.block_type.shape)
-
-    @property
-    def dtype(self) -> Any:
-        return self.type.block_type.element_ty
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return BoundMethod(self, DESCRIPTOR_METHODS[name])
-        except KeyError:
-            raise AttributeError(f"a tensor descriptor has no attribute {name!r}") from None
-
-    def __str__(self) -> str:
-        return str(self.type)
-
-    __repr__ = __str__
-
-
 def is_runtime(x: Any) -> bool:
     """Whether `x` is, or contains, a value that is only known when the kernel runs."""
     if isinstance(x, tuple):
         return any(is_runtime(v) for v in x.values)
-    return isinstance(x, (tensor, tensor_descriptor))
+    return isinstance(x, run_time)
 
 
 def type_of(x: Any) -> Any:
     """The type that errors and `isinstance`-like code show for a language value."""
-    if isinstance(x, (tensor, tuple, tensor_descriptor, constexpr)):
+    if isinstance(x, (run_time, tuple, constexpr)):
         return x.type
     return constexpr_type(x)

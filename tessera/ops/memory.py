@@ -168,8 +168,14 @@ class MakeDescriptorOp(Op, opcode="make_descriptor"):
         require(ok, self, "shape and strides are not integer scalars")
 
 
-def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
+def _check_descriptor(op: Op, desc: Value) -> None:
+    """Passes ask for the parts of a descriptor: control flow carries those instead."""
     require(isinstance(desc.type, DescriptorType), op, "the first operand is no descriptor")
+    require(isinstance(desc.op, MakeDescriptorOp), op, "the descriptor is not made by an op")
+
+
+def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
+    _check_descriptor(op, desc)
     require(len(offsets) == len(desc.type.shape), op, "one offset a dimension is needed")
     ok = all(isinstance(v.type, dtype) and v.type.is_int() for v in offsets)
     require(ok, op, "offsets are not integer scalars")
@@ -247,8 +253,9 @@ class DescriptorScatterOp(Op, opcode="descriptor_scatter", effects=Effect.WRITE)
 
 
 def _check_rows(op: Op, desc: Value, rows: Value) -> None:
-    ok = isinstance(desc.type, DescriptorType) and len(desc.type.shape) == 2
-    require(ok and desc.type.shape[0] == 1, op, "the descriptor has not blocks of one row")
+    _check_descriptor(op, desc)
+    ok = len(desc.type.shape) == 2 and desc.type.shape[0] == 1
+    require(ok, op, "the descriptor has not blocks of one row")
     require(len(shape_of(rows.type)) == 1, op, "the rows are not a 1-D tile")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tessera.dtypes import int32, int64
 from tessera.errors import UnsupportedLanguageConstruct
-from tessera.ir import Block, Builder, DescriptorType, Module, Op, TileType, Value, pass_
+from tessera.ir import Builder, DescriptorType, Module, Op, TileType, Value, pass_
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -29,7 +29,6 @@ from tessera.ops import (
     DescriptorScatterOp,
     DescriptorStoreOp,
     ExpandDimsOp,
-    ForOp,
     HintOp,
     LoadOp,
     MakeDescriptorOp,
@@ -37,7 +36,6 @@ from tessera.ops import (
     ReshapeOp,
     SplatOp,
     StoreOp,
-    WhileOp,
 )  # fmt: skip
 
 _ALIGNMENT = 16  # bytes: of the base and of every stride but the last
@@ -70,31 +68,9 @@ def lower_descriptor_rows(module: Module) -> None:
 
 
 def made_by(v: Value) -> MakeDescriptorOp:
-    """The op that made a descriptor, also through loops that carry it unchanged."""
-    seen: set[Value] = set()
-    while not isinstance(v.op, MakeDescriptorOp):
-        before = _carried_from(v)
-        if before is None or v in seen:
-            raise UnsupportedLanguageConstruct(
-                "a tensor descriptor that changes in a loop or a branch is not supported on this target",
-                help="make the descriptor outside, and move it by the offsets of its loads",
-            )
-        seen.add(v)
-        v = before
+    """The op that made a descriptor; control flow carries what descriptors are made of."""
+    assert isinstance(v.op, MakeDescriptorOp), "a descriptor that control flow carries"
     return v.op
-
-
-def _carried_from(v: Value) -> Value | None:
-    """What a loop argument or loop result holds if every iteration hands it on unchanged."""
-    if isinstance(v.owner, Block):
-        loop = v.owner.parent
-        if not isinstance(loop, ForOp) or v.index == 0:
-            return None
-        yielded = loop.body.terminator.operands[v.index - 1]
-        return loop.inits[v.index - 1] if yielded is v else None
-    if isinstance(v.owner, (ForOp, WhileOp)):
-        return v.owner.inits[v.index]
-    return None
 
 
 def lower_access(op: DescriptorLoadOp | DescriptorStoreOp) -> None:

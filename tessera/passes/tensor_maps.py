@@ -17,7 +17,6 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.host_code import HostCode
 from tessera.analysis.scratch import staging
 from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, uint32, uint64
-from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
 from tessera.layout import Boxes, box_layout, boxes_of
 from tessera.ops import (
@@ -63,11 +62,11 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
         axis = AxisAnalysis(func)
         for op in list(func.walk()):
             if isinstance(op, Access):
-                desc = _source(op)
+                desc = made_by(op.desc)
                 if isinstance(op, DescriptorStoreOp) and not stores:
                     _leave(op)
                     continue
-                if desc is None or not _movable(op, desc) or not _known(op, desc, func):
+                if not _movable(op, desc) or not _known(op, desc, func):
                     continue
                 size = op.desc.type.elem.storage_bytes
                 if axis.facts(op.offsets[-1]).divisibility[0] * size % ALIGNMENT:
@@ -119,13 +118,6 @@ def remark(module: Module, text: str) -> None:
 
 def _where(op: Op) -> str:
     return f" at {op.loc.short()}" if op.loc is not None else ""
-
-
-def _source(op: Access) -> MakeDescriptorOp | None:
-    try:
-        return made_by(op.desc)
-    except UnsupportedLanguageConstruct:
-        return None  # whoever lowers it says why
 
 
 def _movable(op: Access, desc: MakeDescriptorOp) -> bool:

@@ -13,6 +13,7 @@ from tessera.language import values as v
 from tessera.language.aggregate import aggregate, constexpr_function, is_aggregate, replace_fields
 from tessera.language.builtin import builtin
 from tessera.language.callable import JITCallable
+from tessera.language.descriptor import tensor_descriptor_type
 from tessera.language.values import constexpr
 
 
@@ -193,6 +194,5 @@ def test_recursive_functions_have_a_cache_key():
 def test_types_print_like_the_type_strings():
     assert str(v.type_of(constexpr(3))) == "constexpr[3]"
     assert (
-        v.tensor_descriptor_type(v.block_type(int32, (4,))).name
-        == "tensor_descriptor<<[4], int32>>"
+        tensor_descriptor_type(v.block_type(int32, (4,))).name == "tensor_descriptor<<[4], int32>>"
     )

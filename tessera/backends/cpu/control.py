@@ -31,7 +31,7 @@ from tessera.backends.cpu.slots import (
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import float32, float64, int32, int64
-from tessera.ir import Block, DescriptorType, Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp, memory
 
 
@@ -346,8 +346,6 @@ def _while(lo: Lowering, op: WhileOp) -> None:
 @executes(CallOp)
 def _call(lo: Lowering, op: CallOp) -> None:
     """Scalars by value, tiles by address; results through slots."""
-    if any(isinstance(v.type, DescriptorType) for v in (*op.args, *op.results)):
-        raise unsupported(op, "a descriptor handed to or from a function that is not inlined")
     flush(lo, op)
     args = [f"ptr {lo.context}", *(f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3))]
     if lo.report:

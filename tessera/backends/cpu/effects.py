@@ -25,7 +25,7 @@ from tessera.backends.cpu.plan import (
 from tessera.backends.cpu.text import lane_type, scalar_type
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.dtypes import dtype, float32, int1, int32, int64, pointer_type
-from tessera.ir import DescriptorType, TileType, Value, elem_of, shape_of
+from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import memory, tile
 
 
@@ -264,20 +264,6 @@ class Descriptor:
     shape: list[str]
     strides: list[str]
     nans: str
-
-    def parts(self) -> list[tuple[str, str]]:
-        """LLVM type and text of all that it is made of."""
-        numbers = [("i64", x) for x in (*self.shape, *self.strides)]
-        return [("ptr", self.base.base), *numbers, ("i1", self.nans)]
-
-    @staticmethod
-    def of(t: DescriptorType, texts: list[str]) -> Descriptor:
-        """From the texts of its parts."""
-        base, *numbers, nans = texts
-        rank = len(t.shape)
-        return Descriptor(
-            make(pointer_type(t.elem), 1, base), numbers[:rank], [*numbers[rank:-1], "1"], nans
-        )
 
 
 @executes(memory.MakeDescriptorOp)

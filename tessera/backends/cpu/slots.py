@@ -3,40 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from tessera.backends.cpu.effects import Descriptor
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, make
 from tessera.backends.cpu.plan import materialise, prepare, repeated
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import dtype, pointer_type
-from tessera.ir import Block, DescriptorType, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 
-
-@dataclass(frozen=True, slots=True)
-class Cells:
-    """The addresses of a descriptor's parts."""
-
-    ptrs: tuple[str, ...]
-
-
-Slot = str | Buffer | Cells  # address of a scalar, a tile's buffer, or a descriptor's parts
+Slot = str | Buffer  # address of a scalar, or a tile's buffer
 
 
 def new_slot(lo: Lowering, t: Any) -> Slot:
     if isinstance(t, TileType):
         return lo.allocate(t.elem, t.shape)
-    if isinstance(t, DescriptorType):
-        return Cells(tuple(lo.em.alloca(e, align=8) for e in _part_types(t)))
     assert isinstance(t, (dtype, pointer_type)), f"a value of type {t} in control flow"
     return lo.em.alloca(scalar_type(t), align=8)
-
-
-def _part_types(t: DescriptorType) -> list[str]:
-    return ["ptr", *["i64"] * (2 * len(t.shape)), "i1"]
 
 
 def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
@@ -45,10 +29,6 @@ def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
         slot.version = lo.new_version()
         lo.buffers[v] = slot
         lo.homes[v] = home
-    elif isinstance(slot, Cells):
-        t: Any = v.type
-        parts = zip(_part_types(t), slot.ptrs, strict=True)
-        lo.descriptors[v] = Descriptor.of(t, [lo.em.here(f"load {e}, ptr {p}") for e, p in parts])
     else:
         lo.scalars[v] = make(v.type, 1, lo.em.here(f"load {scalar_type(v.type)}, ptr {slot}"))
 
@@ -57,10 +37,7 @@ def write_slots(lo: Lowering, op: Op, values: Sequence[Value], slots: Sequence[S
     """All values at once into their slots; values may be computed from what the slots hold now."""
     stores: list[str] = []
     for v, slot in zip(values, slots, strict=True):
-        if isinstance(slot, Cells):
-            for (e, text), ptr in zip(lo.descriptors[v].parts(), slot.ptrs, strict=True):
-                stores.append(f"store {e} {text}, ptr {ptr}")
-        elif not isinstance(slot, Buffer):
+        if not isinstance(slot, Buffer):
             stores.append(f"store {scalar_type(v.type)} {lo.scalar_text(v)}, ptr {slot}")
     tiles: list[tuple[Value, Buffer]] = []
     for v, slot in zip(values, slots, strict=True):
