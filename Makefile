@@ -9,6 +9,7 @@ PY := $(PYTHON)
 RUN_DEPS :=
 DEV_DEPS :=
 LINT :=
+INDUCTOR_LINT :=
 INDUCTOR_PY := $(PYTHON)
 INDUCTOR_DEPS :=
 else
@@ -16,6 +17,7 @@ PY := $(VENV)/bin/python
 RUN_DEPS := $(VENV)/.ready-run
 DEV_DEPS := $(VENV)/.ready-dev
 LINT := lint
+INDUCTOR_LINT := lint-inductor
 INDUCTOR_PY := $(VENV)-inductor/bin/python
 INDUCTOR_DEPS := $(VENV)-inductor/.ready
 endif
@@ -23,7 +25,7 @@ endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-inductor lint bench clean
+.PHONY: demo test test-inductor lint lint-inductor bench clean
 .DELETE_ON_ERROR:
 
 demo: $(RUN_DEPS)
@@ -35,10 +37,14 @@ test: $(DEV_DEPS) $(LINT)
 lint: $(DEV_DEPS)
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
-	$(PY) -m pyright
+	$(PY) -m pyright --warnings --pythonpath $(PY)
+
+# Types once more where torch's are known, and where each import must be found.
+lint-inductor: $(INDUCTOR_DEPS)
+	$(INDUCTOR_PY) -m pyright --warnings --pythonpath $(INDUCTOR_PY) --project pyrightconfig.torch.json
 
 # TorchInductor on tessera, in an environment of its own: torch is large. Any torch from 2.11 on does; this one is tested.
-test-inductor: $(INDUCTOR_DEPS)
+test-inductor: $(INDUCTOR_DEPS) $(INDUCTOR_LINT)
 	$(INDUCTOR_PY) -m pytest tests/compat $(ARGS)
 
 bench: $(RUN_DEPS)
@@ -61,7 +67,7 @@ $(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)-inductor/.ready: pyproject.toml | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)-inductor
-	$(VENV)-inductor/bin/python -m pip install --quiet -e '.[inductor]'
+	$(VENV)-inductor/bin/python -m pip install --quiet -e '.[dev,inductor]'
 	@touch $@
 
 clean:

@@ -89,8 +89,8 @@ def _by_cublas(a: torch.Tensor, b: torch.Tensor) -> Callable[[], Any]:
         return lambda: torch.mm(a, b, out=c)
     rows, cols, one = a.contiguous(), b.T.contiguous().T, torch.ones((), device="cuda")
     if a.dtype == torch.int8:
-        return lambda: torch._int_mm(rows, cols)
-    return lambda: torch._scaled_mm(
+        return lambda: torch._int_mm(rows, cols)  # pyright: ignore[reportPrivateImportUsage]
+    return lambda: torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
         rows, cols, one, one, out_dtype=torch.float16, use_fast_accum=True
     )
 

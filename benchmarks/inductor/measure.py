@@ -5,7 +5,6 @@ gradients compared with eager's; then, when all processes of the run have come t
 while no other process uses the GPU. NAME.pt gets the gradients of a case, NAME.json all else, as soon as it is known.
 """
 
-# pyright: basic, reportMissingImports=warning
 from __future__ import annotations
 
 import argparse
@@ -29,7 +28,7 @@ import torch._dynamo
 import torch._inductor.config as inductor_config
 import triton
 from distance import distance
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # pyright: ignore[reportPrivateImportUsage]
 from torch.profiler import ProfilerActivity, profile
 
 STEPS = 7

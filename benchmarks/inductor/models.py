@@ -1,6 +1,6 @@
 """Small models with random weights, for a training step: each function gives a module and the arguments of its loss."""
 
-# pyright: basic, reportMissingImports=warning
+# pyright: basic, reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -81,12 +81,13 @@ COMMON: dict[str, Any] = {"hidden_size": WIDTH, "num_hidden_layers": 1, "num_att
 SIZES = {**COMMON, "intermediate_size": 4 * WIDTH}
 GROUPED = {**SIZES, "num_key_value_heads": 2}
 NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+START: dict[str, Any] = {"decoder_start_token_id": 0}
 
 
 def t5() -> Made:
     config = transformers.T5Config(
         vocab_size=VOCABULARY, d_model=WIDTH, d_kv=64, d_ff=4 * WIDTH, num_layers=1, num_heads=8, dropout_rate=0.0,
-        decoder_start_token_id=0,
+        **START,
     )  # fmt: skip
     return transformers.T5ForConditionalGeneration(config), {"input_ids": ids(), "labels": ids(64)}
 

@@ -9,7 +9,6 @@ tolerance or than that move, or ours not further from fp32 than 1.2 times Triton
 generated kernels of the ratio of their times, and the ratio of the sums. Ratios below 1 mean that tessera is faster.
 """
 
-# pyright: basic, reportMissingImports=warning
 from __future__ import annotations
 
 import argparse

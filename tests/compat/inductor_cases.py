@@ -344,7 +344,8 @@ def case_accesses_of_a_kernel() -> None:
     if identify := getattr(triton_kernel_wrap, "identify_mutated_tensors", None):  # before 2.12
         assert identify(add_kernel, arguments, {}) == ["out"]
         return
-    found = triton_kernel_wrap.identify_accessed_tensors(add_kernel, arguments, {}).read_writes
+    kernel: Any = add_kernel
+    found = triton_kernel_wrap.identify_accessed_tensors(kernel, arguments, {}).read_writes
     assert {d.name for d in found.reads} == {"a", "b"}
     assert {d.name for d in found.writes} == {"out"}
 

@@ -18,13 +18,14 @@ inductor_config.triton.autotune_pointwise = False
 inductor_config.fallback_random = True
 inductor_config.compile_threads = 1
 
-SMALL = {
+SMALL: dict[str, Any] = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "intermediate_size": 128,
 }
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+START: dict[str, Any] = {"decoder_start_token_id": 0}
 
 
 def gradient_error(model: Any, inputs: dict[str, Any]) -> float:
@@ -89,7 +90,7 @@ def case_t5() -> float:
     torch.manual_seed(0)
     config = transformers.T5Config(
         d_model=64, d_kv=16, d_ff=128, num_layers=1, num_heads=4, vocab_size=300, dropout_rate=0.0,
-        decoder_start_token_id=0,
+        **START,
     )  # fmt: skip
     model = transformers.T5ForConditionalGeneration(config)
     return gradient_error(

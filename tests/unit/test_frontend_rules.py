@@ -108,7 +108,7 @@ def factorial(k: tl.constexpr):
 
 @jit
 def nothing(x):
-    x + 1
+    x + 1  # pyright: ignore[reportUnusedExpression]
 
 
 @jit

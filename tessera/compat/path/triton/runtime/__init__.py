@@ -1,6 +1,6 @@
 """`triton.runtime`."""
 
-# pyright: basic
+# pyright: basic, reportUnsupportedDunderAll=false
 import sys
 
 import triton.runtime.jit  # before the names of tessera.runtime, where `jit` is the decorator
