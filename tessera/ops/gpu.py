@@ -375,7 +375,8 @@ class ByteBarrierWaitOp(
 class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE):
     """This team is done with `released` (views of shared memory): arrive at barrier `index` if `condition`. One
     arrival for each warp, or for each group of four with `groups`, at the barriers of all `blocks` of the cluster. With
-    `proxy` what they wrote is seen by products; with `fence` what they wrote or saw in any memory by tensor copies."""
+    `proxy` what they wrote is seen by products, and what they read of `released` is read before a tensor copy writes
+    there; with `fence` what they wrote or saw in any memory is seen by tensor copies."""
 
     bars: Value = operand()
     index: Value = operand()

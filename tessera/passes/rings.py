@@ -51,6 +51,7 @@ class Ring:
     empty: Any = None
     blocks: int = 1  # of a cluster, which fill the buffers together
     groups: bool = False  # whether warpgroups, not warps, give the buffers back
+    plain: bool = False  # whether threads read what the copy engine writes, not products alone
     first: Ring | None = None  # of an earlier loop, whose buffers this one turns on
     of_turners: bool = False  # they fill it
     for_turners: bool = False  # they empty it
@@ -65,11 +66,14 @@ class Ring:
         lead = self.lead
         self.buffers, self.full, self.empty = lead.buffers, lead.full, lead.empty
         self.stages, self.groups, self.blocks = lead.stages, lead.groups, lead.blocks
+        self.plain = lead.plain
 
     @property
     def arrivals(self) -> dict[str, Any]:
-        """Attributes of the arrivals that give a buffer back."""
-        return {"groups": self.groups, "blocks": self.blocks}
+        """Attributes of the arrivals that give a buffer back. Reads of threads (ld.shared, ldmatrix) and the copy
+        engine's writes take different paths to shared memory, and an arrival alone orders accesses of one path only:
+        where threads read, a fence has to stand between, or the engine overwrites what is still to be read."""
+        return {"groups": self.groups, "blocks": self.blocks, "proxy": self.plain}
 
     def home_ops(self) -> Iterator[Op]:
         """All ops of the block and inside of these."""

@@ -373,7 +373,9 @@ class _Split:
             r.buffers.append(b.emit(LocalAllocOp(None, results=[ring], names=[a.result.name])))
         bars = _places(1 << (r.stages - 1).bit_length())
         alone = self.warps < GROUP_WARPS or r.of_turners  # who write sooner than copies come
-        r.groups = not alone and read_by_products([a.result for a in r.allocs])
+        by_products = read_by_products([a.result for a in r.allocs])
+        r.groups = not alone and by_products
+        r.plain = not (r.of_turners or by_products)
         turners = self.turning.team.turning if self.turning is not None else 0
         r.full = self._barriers(b, bars, "full", turners if r.of_turners else 1)
         if not r.once:
