@@ -357,6 +357,12 @@ class InvalidOption(LaunchError, AssertionError):
     code = "launch-option"
 
 
+class UnknownOptimization(LaunchError, ValueError):
+    code = "unknown-optimization"
+    template = "there is no optimisation {name!r}; near names: {near}"
+    help = "docs/optimizations.md lists all of them; write names with commas in between, or `all`"
+
+
 class UnknownOption(LaunchError, KeyError):
     """A keyword of a launch is neither a parameter of the kernel nor an option of its back end."""
 

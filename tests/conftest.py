@@ -19,6 +19,7 @@ from tessera import dtypes
 # Tests never read or fill the user's cache. Set before anything reads the configuration.
 _CACHE = tempfile.mkdtemp(prefix="tessera-test-cache-")
 os.environ["TESSERA_CACHE_DIR"] = _CACHE
+os.environ["TESSERA_STRICT"] = "1"  # a fault in an optimisation is an error
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 from tessera.runtime.driver import driver  # noqa: E402  after the environment is set

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from tessera.config import knobs
+from tessera.config.optimizations import names_in
 from tessera.dtypes import is_power_of_two
 from tessera.errors import InvalidOption, UnknownOption
 
@@ -73,6 +74,9 @@ class Options:
     persistent: bool = True  # CUDA: blocks may run several programs each, with `pointer_maps`
     tensor_stores: bool = True  # CUDA: descriptors may store by the copy engine
     may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
+    disable_optimizations: str = (
+        ""  # names of optimisations with commas in between, as TESSERA_DISABLE
+    )
     target: GPUTarget | None = None  # set by the back end
 
     def __post_init__(self) -> None:
@@ -94,6 +98,12 @@ class Options:
             raise InvalidOption(f'debug must be a bool or "check", got {self.debug!r}')
         if self.index_bits not in (32, 64):
             raise InvalidOption(f"index_bits must be 32 or 64, got {self.index_bits}")
+        if not isinstance(cast("object", self.disable_optimizations), str):
+            raise InvalidOption(
+                f"disable_optimizations must be a text, got {self.disable_optimizations!r}",
+                help='write names with commas in between: "prefetch,licm"',
+            )
+        names_in(self.disable_optimizations)
         for name in ("num_stages", "maxnreg"):
             if (getattr(self, name) or 0) < 0:
                 raise InvalidOption(f"{name} must not be negative, got {getattr(self, name)}")

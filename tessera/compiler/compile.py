@@ -9,13 +9,15 @@ import os
 import shlex
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tessera.backends.compiler import Backend, GPUTarget, Options
+from tessera.backends.compiler import Backend, GPUTarget, Options, Stage
 from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.brief import brief
 from tessera.compiler.dumps import (
@@ -26,6 +28,7 @@ from tessera.compiler.dumps import (
     read_product,
     replacement,
 )
+from tessera.compiler.fallback import Fallback, StageFailed, warn_of_dropped
 from tessera.compiler.kernel import CompiledKernel
 from tessera.compiler.source import ASTSource, IRSource, TextSource
 from tessera.config import knobs
@@ -49,6 +52,7 @@ BACKENDS: dict[str, type[Backend] | str] = {
 }
 
 
+_ONE_BY_ONE = threading.RLock()  # compilations whose applications are numbered
 StageRunner = Callable[[Any, Backend, Options, str], "tuple[dict[str, Any], dict[str, Any]]"]
 
 
@@ -85,6 +89,8 @@ def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> 
     before it does. Nothing is said where users replace stages or their products."""
     if knobs.runtime.add_stages_inspection_hook is not None or knobs.compilation.override:
         return
+    if knobs.compilation.opt_limit is not None:
+        return  # what it applied would be counted
     backend = make_backend(target)
     parsed = backend.parse_options(options)
     if parsed.ir_override:
@@ -133,20 +139,16 @@ def compile(
     backend = make_backend(target)
     parsed = backend.parse_options(options or {})
     key = get_cache_key(src, backend, parsed, toolchain)
-    usable = store is not None and not knobs.compilation.always_compile
-    if usable and store is not None:
+    limited = knobs.compilation.opt_limit is not None
+    if limited:  # what a kernel is made of depends on those before it
+        store = run_stages = None
+    if store is not None and not knobs.compilation.always_compile:
         entries = store.get(key)
         if entries is not None:
             return _heard(_restored(src, entries, key, backend), {}, cache_hit=True)
-    collecting = gc.isenabled()
-    gc.disable()  # IR is a large graph without garbage: collections would only walk it
-    try:
-        with budget(knobs.compilation.budget or None):
-            stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
-        timings = metadata.pop("timings", {})
-    finally:
-        if collecting:
-            gc.enable()
+    with _undisturbed(), _ONE_BY_ONE if limited else nullcontext():
+        stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
+    timings = metadata.pop("timings", {})
     if store is not None:
         # What the twin of a kernel with a guard is made of must be there, too.
         needed = (backend.binary_ext, *(("tir", "source") if "guard" in metadata else ()))
@@ -156,8 +158,22 @@ def compile(
             if not knobs.compilation.store_binary_only or k in needed
         }
         store.put(key, {**{_ASM + k: v for k, v in kept.items()}, "metadata": metadata})
+    warn_of_dropped(metadata)
     made = CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)
     return _heard(made, timings, cache_hit=False)
+
+
+@contextmanager
+def _undisturbed() -> Generator[None]:
+    """Within the budget of time, and without garbage collection: IR is a large graph that it would only walk."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        with budget(knobs.compilation.budget or None):
+            yield
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _heard(kernel: CompiledKernel, timings: Mapping[str, Any], cache_hit: bool) -> CompiledKernel:
@@ -187,7 +203,30 @@ def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) 
 def compile_stages(
     src: Any, backend: Backend, options: Options, key: str, shared_limit: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(products by stage, metadata). OutOfResources as soon as more than `shared_limit` bytes of shared memory show."""
+    """(products by stage, metadata). OutOfResources as soon as more than `shared_limit` bytes of shared memory show.
+    Without the optimisations that fail (compiler/fallback.py)."""
+    replaced = knobs.runtime.add_stages_inspection_hook is not None or bool(options.ir_override)
+
+    def attempt() -> tuple[dict[str, Any], dict[str, Any]]:
+        return _run_stages(src, backend, options, key, shared_limit)
+
+    def reproduce(error: Exception) -> str:
+        text = _input_text(src, src.ext, {}, options)
+        return _write_reproducer(src.ext, text, backend, options, strict=True)
+
+    fallback = Fallback(attempt, src.name, options.disable_optimizations, reproduce, replaced)
+    try:
+        return fallback.run()
+    except StageFailed as failed:
+        error = failed.error
+        text = _input_text(src, failed.level, failed.products, options)
+        error.note(f"reproducer: {_write_reproducer(failed.level, text, backend, options)}")
+        raise error from error.__cause__
+
+
+def _run_stages(
+    src: Any, backend: Backend, options: Options, key: str, shared_limit: int | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
     metadata: dict[str, Any] = {**asdict(options), "name": src.name, "shared": 0}
     del metadata["target"]  # put back, as an object, by whoever makes the CompiledKernel
     timings: list[tuple[str, float]] = []
@@ -209,18 +248,7 @@ def compile_stages(
     for name in names:
         check_budget(f"stage {name!r}")
         start = time.perf_counter()
-        try:
-            product = stages[name](product, metadata)
-        except Exception as e:
-            if isinstance(e, TesseraError) and not isinstance(e, InternalError):
-                raise  # the kernel's author made a mistake, or the machine lacks something
-            error = e if isinstance(e, InternalError) else _broken(name, backend, e)
-            _leave_reproducer(
-                error, level, _input_text(src, level, products, options), backend, options
-            )
-            if error is e:
-                raise
-            raise error from e
+        product = _run_stage(name, stages[name], product, metadata, backend, level, products)
         level = name
         if shared_limit is not None and metadata["shared"] > shared_limit:
             raise OutOfResources(metadata["shared"], shared_limit, "shared memory")
@@ -237,6 +265,27 @@ def compile_stages(
         _print_timings(src.name, timings, metadata)
     metadata["timings"] = {"stages": timings}
     return products, metadata
+
+
+def _run_stage(
+    name: str,
+    stage: Stage,
+    product: Any,
+    metadata: dict[str, Any],
+    backend: Backend,
+    level: str,
+    products: dict[str, Any],
+) -> Any:
+    """The product of a stage. StageFailed if it broke."""
+    try:
+        return stage(product, metadata)
+    except Exception as e:
+        if isinstance(e, TesseraError) and not isinstance(e, InternalError):
+            raise  # the kernel's author made a mistake, or the machine lacks something
+        error = e if isinstance(e, InternalError) else _broken(name, backend, e)
+        if error is not e:
+            error.__cause__ = e
+        raise StageFailed(error, level, products) from e
 
 
 def _source_text(src: Any) -> str:
@@ -257,10 +306,10 @@ def _input_text(src: Any, level: str, products: Mapping[str, Any], options: Opti
     return print_module(made) if isinstance(made, Module) else str(made)
 
 
-def _leave_reproducer(
-    error: InternalError, level: str, text: str, backend: Backend, options: Options
-) -> None:
-    """Write the input of the failing stage and the command that runs it again; say where."""
+def _write_reproducer(
+    level: str, text: str, backend: Backend, options: Options, strict: bool = False
+) -> str:
+    """Write a stage's input and the command that compiles it, with `strict` up to the first fault; where they are."""
     folder = Path(tempfile.mkdtemp(prefix="tessera-reproducer-"))
     path = folder / f"input.{level}"
     path.write_text(text, encoding="utf-8")
@@ -271,9 +320,10 @@ def _leave_reproducer(
         "from tessera.compiler import compile; from tessera.backends.compiler import GPUTarget; "
         f"compile({str(path)!r}, GPUTarget({target.backend!r}, {target.arch!r}, {target.warp_size}), {given!r})"
     )
-    command = f"{sys.executable} -c {shlex.quote(code)}\n"
+    before = "TESSERA_STRICT=1 " if strict else ""
+    command = f"{before}{sys.executable} -c {shlex.quote(code)}\n"
     (folder / "command.txt").write_text(command, encoding="utf-8")
-    error.note(f"reproducer: {folder}")
+    return str(folder)
 
 
 def _print_timings(

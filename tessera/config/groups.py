@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from tessera.config.optimizations import OptimizationsKnob
 from tessera.config.types import (
     Absent,
     BoolKnob,
@@ -148,6 +149,25 @@ class Compilation(Group):
         doc="take stages found in cache.override_dir",
     )
     verify = BoolKnob(False, "TESSERA_VERIFY", doc="run the IR verifier between passes")
+    disable = OptimizationsKnob(
+        None,
+        "TESSERA_DISABLE",
+        doc="optimisations to leave out (comma list of the names in docs/optimizations.md, or all)",
+        key=True,
+    )
+    opt_limit = IntKnob(
+        None,
+        "TESSERA_OPT_LIMIT",
+        doc="stop after so many applications of optimisations in this process, and print each; -1: print only. "
+        "Compiled kernels are then neither read from the cache nor kept there",
+        key=True,
+    )
+    strict = BoolKnob(
+        False,
+        "TESSERA_STRICT",
+        doc="a fault in an optimisation is an error; else the kernel is compiled without it, with a warning",
+        key=True,
+    )
     time = BoolKnob(False, "TESSERA_TIME", doc="print the time of each stage and pass")
     print_after = StrKnob(
         None, "TESSERA_PRINT_AFTER", doc="print the IR after these passes (comma list, or all)"

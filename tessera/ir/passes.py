@@ -2,6 +2,8 @@
 
 A pass is a function `fn(module, **options) -> None` registered with `@pass_("name")`; its docstring says what it
 assumes and establishes. A pipeline is a list of passes with bound options, or the text `"canonicalize,licm{a=1}"`.
+A pass that correctness does not need is an *optimization* (ir/applications.py): it can be switched off, and the module
+is verified after each that was applied, so that a fault is found where it was made.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from tessera.config.budget import check_budget
+from tessera.config.optimizations import OPTIMIZATIONS
+from tessera.ir.applications import apply, current, is_enabled
 from tessera.ir.core import Module
 from tessera.ir.text import print_module
 from tessera.ir.verify import verify
@@ -25,28 +29,39 @@ PassFn = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A named transformation; `bind` fixes options."""
+    """A named transformation; `bind` fixes options. `optimization`: the name under which it is switched off; `counts`:
+    it asks for each application itself, else a run over a module is one."""
 
     name: str
     fn: PassFn
+    optimization: str = ""
+    counts: bool = False
 
     def __call__(self, module: Module) -> None:
-        self.fn(module)
+        if self._is_wanted(module):
+            self.fn(module)
+
+    def _is_wanted(self, module: Module) -> bool:
+        if not self.optimization:
+            return True
+        return is_enabled(self.optimization) if self.counts else apply(self.optimization, module)
 
     def bind(self, **options: Any) -> Pass:
-        return Pass(self.name, partial(self.fn, **options))
+        return replace(self, fn=partial(self.fn, **options))
 
 
 PASSES: dict[str, Pass] = {}
 
 
-def pass_(name: str) -> Callable[[PassFn], Pass]:
+def pass_(name: str, optimization: str = "", counts: bool = False) -> Callable[[PassFn], Pass]:
     """Register a pass under the name that pipelines and dumps use."""
 
     def register(fn: PassFn) -> Pass:
         if name in PASSES:
             raise TypeError(f"pass {name!r} is defined twice")
-        PASSES[name] = Pass(name, fn)
+        if optimization and optimization not in OPTIMIZATIONS:
+            raise TypeError(f"pass {name!r}: no optimisation {optimization!r}")
+        PASSES[name] = Pass(name, fn, optimization, counts)
         return PASSES[name]
 
     return register
@@ -56,7 +71,8 @@ def pass_(name: str) -> Callable[[PassFn], Pass]:
 class PassManager:
     """Runs passes in order. `timings` gets (pass name, seconds); `after` is called after each pass.
 
-    With `verify` the module is checked before the first pass and after each; errors say which pass broke it.
+    With `verify` the module is checked before the first pass and after each, else after those that applied an
+    optimisation; errors say which pass broke it.
     """
 
     passes: list[Pass]
@@ -70,21 +86,33 @@ class PassManager:
         for p in self.passes:
             check_budget(f"pass {p.name!r}")
             start = time.perf_counter()
-            try:
-                p(module)
-            except Exception as e:
-                e.add_note(f"in pass {p.name!r}")
-                raise
+            self._run(p, module)
             self.timings.append((p.name, time.perf_counter() - start))
-            self._check(module, f"after pass {p.name!r}")
             if self.print_after in (p.name, "all"):
                 print(f"// after {p.name}\n{print_module(module)}", file=sys.stderr)
             if self.after is not None:
                 self.after(p.name, module)
         return module
 
-    def _check(self, module: Module, when: str) -> None:
-        if not self.verify:
+    def _run(self, p: Pass, module: Module) -> None:
+        """One pass. If it fails, or the verifier refuses its result, what it applied last is to blame."""
+        session = current()
+        before = len(session.applied) if session is not None else 0
+        try:
+            try:
+                p(module)
+            except Exception as e:
+                e.add_note(f"in pass {p.name!r}")
+                raise
+            applied = session is not None and len(session.applied) > before
+            self._check(module, f"after pass {p.name!r}", applied)
+        except Exception:
+            if session is not None and len(session.applied) > before:
+                session.suspect = session.applied[-1]
+            raise
+
+    def _check(self, module: Module, when: str, applied: bool = False) -> None:
+        if not (self.verify or applied):
             return
         try:
             verify(module)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.ir.applications import may_apply, note_application
 from tessera.ir.builder import AnyOp, Builder
 from tessera.ir.core import Block, Effect, Module, Op, Value
 
@@ -54,8 +55,9 @@ def rule(rules: RuleSet, *classes: type[Op]) -> Callable[[RuleFn], RuleFn]:
 class Rewriter:
     """Applies a rule set to everything below a module; counts matches in `hits` (rule name → count)."""
 
-    def __init__(self, rules: RuleSet):
+    def __init__(self, rules: RuleSet, optimization: str = ""):
         self.rules = rules.table
+        self.optimization = optimization  # whose applications the matches are
         self.builder = Builder()
         self.work: list[Op] = []
         self.queued: set[Op] = set()
@@ -105,6 +107,8 @@ class Rewriter:
         return changed
 
     def _visit(self, op: Op) -> bool:
+        if self.optimization and not may_apply(self.optimization):
+            return False
         if is_dead(op):
             self._erase(op)
             return True
@@ -115,6 +119,8 @@ class Rewriter:
                 continue
             name = fn.__name__
             self.hits[name] = self.hits.get(name, 0) + 1
+            if self.optimization:
+                note_application(self.optimization, op, name)
             self._replace(op, new)
             return True
         return False

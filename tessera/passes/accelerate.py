@@ -34,6 +34,7 @@ from tessera.ir import (
     shape_of,
     with_elem,
 )
+from tessera.ir.applications import apply
 from tessera.layout import LinearLayout, mma_acc, mma_operand
 from tessera.ops import (
     AndOp,
@@ -136,7 +137,7 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
             if use_warpgroups(op, facts, num_warps, op in chained):
                 continue
             choice = choose(op, facts)
-            if choice is None:
+            if choice is None or not apply("mma", op):
                 _prepare_fma(op)
             else:
                 _Acceleration(op, choice, num_warps, op in chained).run()

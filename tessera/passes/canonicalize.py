@@ -209,7 +209,7 @@ def _only_feeds_itself(op: control.ForOp, index: int) -> bool:
 RULES = FOLD + SHAPE + MEMORY + CONTROL
 
 
-@pass_("canonicalize")
+@pass_("canonicalize", optimization="canonicalize", counts=True)
 def canonicalize(module: Module) -> None:
     """Apply all rules to a fixpoint. Assumes and keeps valid IR at any level; drops unused pure ops."""
-    Rewriter(RULES).run(module)
+    Rewriter(RULES, optimization="canonicalize").run(module)

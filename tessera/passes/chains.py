@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.ir import Block, Builder, Op, TileType, Value, elem_of
+from tessera.ir.applications import is_enabled
 from tessera.ops import (
     AddOp,
     ByteBarrierWaitOp,
@@ -55,7 +56,7 @@ def delayable(loop: ForOp, rings: set[Op], limit: int) -> list[Delayed]:
     other shared memory must not change in the loop. `limit`: 32-bit words of a thread's results and operands
     of products beyond which nothing is delayed."""
     step = constant_of(loop.step)
-    if step is None or step <= 0:
+    if step is None or step <= 0 or not is_enabled("mma-chains"):
         return []
     products = [op for op in loop.body if isinstance(op, WgmmaOp)]
     found: list[Delayed] = []

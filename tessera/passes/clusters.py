@@ -22,6 +22,7 @@ from typing import Any
 from tessera.analysis.dimensions import Dim, Dimensions, extents
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
+from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
     ArangeOp,
@@ -86,6 +87,8 @@ def spread(module: Module) -> None:
         return
     blocks: int = module.attrs["num_ctas"]
     module.attrs["cluster"] = 1
+    if not apply("cluster-spread", module):
+        return
     canonicalize(module)  # no dead code that would be in the way
     for func in [f for f in module.body if isinstance(f, FuncOp) and f.kernel]:
         try:
@@ -100,14 +103,15 @@ def spread(module: Module) -> None:
     cse(module)
 
 
-@pass_("join_loads")
+@pass_("join_loads", optimization="cluster-multicast", counts=True)
 def join_loads(module: Module) -> None:
     """Mark loads by the copy engine that are the same in all blocks (`blocks`). After all passes that make such."""
     for number in [op for op in module.walk() if isinstance(op, BlockRankOp)]:
         own = _reached(number.result)
         for op in module.walk():
             if isinstance(op, DescriptorLoadOp) and not own & set(op.operands):
-                op.blocks = number.blocks
+                if apply("cluster-multicast", op):
+                    op.blocks = number.blocks
 
 
 def _reached(start: Value) -> set[Value]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from tessera.dtypes import int32, int64
 from tessera.ir import Builder, Effect, Module, Value, pass_
+from tessera.ir.applications import apply
 from tessera.ops import AddOp, CmpOp, ConstOp, ForOp, SubOp, WhileOp
 from tessera.passes.fold import constant_of
 
@@ -31,12 +32,13 @@ class Count:
     step: int
 
 
-@pass_("count_loops")
+@pass_("count_loops", optimization="count-loops", counts=True)
 def count_loops(module: Module) -> None:
     """Make `for` loops of `while` loops that count. After LICM: bounds then stand in front of loops."""
     for op in list(module.walk()):
         if isinstance(op, WhileOp) and (count := _count(op)) is not None:
-            _replace(op, count)
+            if apply("count-loops", op):
+                _replace(op, count)
 
 
 def _count(op: WhileOp) -> Count | None:

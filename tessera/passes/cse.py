@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.ir import Block, Effect, Module, Op, Value, pass_
+from tessera.ir.applications import apply
 
 Key = tuple[Any, ...]
 
@@ -31,11 +32,11 @@ def _block(block: Block, known: dict[Key, list[Value]]) -> None:
         seen = known.get(key)
         if seen is None:
             known[key] = op.results
-        else:
+        elif apply("cse", op):
             op.replace_by(seen)
 
 
-@pass_("cse")
+@pass_("cse", optimization="cse", counts=True)
 def cse(module: Module) -> None:
     """Merge pure ops without regions that have equal operands, attributes and types. Loads are left alone."""
     for f in module.body:

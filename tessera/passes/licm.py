@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Module, Op, Value, elem_of, pass_
+from tessera.ir.applications import apply
 from tessera.ops import arith, control
 from tessera.passes.fold import constant_of
 
@@ -43,11 +44,11 @@ def _hoist(block: Block) -> None:
         if isinstance(op, (control.ForOp, control.WhileOp)) and not op.attrs.get("disable_licm"):
             for inner in op.regions:
                 for candidate in inner:
-                    if _movable(candidate, op):
+                    if _movable(candidate, op) and apply("licm", candidate):
                         candidate.move_before(op)
 
 
-@pass_("licm")
+@pass_("licm", optimization="licm", counts=True)
 def licm(module: Module) -> None:
     """Move invariant pure ops out of loops, innermost loops first. Ops that read memory stay."""
     for f in module.body:

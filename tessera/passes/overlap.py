@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.ir import Block, Builder, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply
 from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
@@ -70,7 +71,8 @@ def overlap_products(module: Module) -> None:
                 if sum(_words(op.result.type) for op in products) <= HOISTED_WORDS:
                     _start_early(block, products)
                     _end_turn_early(block)
-                _Waits(block).run()
+                if apply("async-mma", products[0]):
+                    _Waits(block).run()
             _give_back_early(block)
 
 
@@ -87,7 +89,7 @@ def _start_early(block: Block, products: Sequence[WgmmaOp]) -> None:
         while place in views:
             assert place is not None
             place = place.next
-        if place is product or place is None:
+        if place is product or place is None or not apply("mma-early-start", product):
             continue
         for op in [*views, product]:
             op.move_before(place)
@@ -202,7 +204,8 @@ def _give_back_early(block: Block) -> None:
         last = max((op for op in needs if op is not None), key=place.__getitem__, default=None)
         if last is not None and last.next is not arrive and place[last] < place[arrive]:
             assert last.next is not None
-            arrive.move_before(last.next)
+            if apply("early-release", arrive):
+                arrive.move_before(last.next)
 
 
 def _computing(v: Value) -> list[Op]:

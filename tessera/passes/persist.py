@@ -22,6 +22,7 @@ from tessera.analysis.scratch import STAGING_BYTES
 from tessera.analysis.windows import NoWindow, Windows
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply
 from tessera.ops import (
     BlockIdOp,
     DescriptorLoadOp,
@@ -52,7 +53,7 @@ AXES = 3
 WIDE = 64
 
 
-@pass_("persist")
+@pass_("persist", optimization="persistent-programs", counts=True)
 def persist(module: Module, facts: GpuFacts) -> None:
     """Let the blocks of kernels with a guard run several programs, where a block is alone on its processor. After
     `promote`."""
@@ -95,6 +96,8 @@ class _Turns:
             if axis not in self._axes():
                 promotion.check(count, 1, 1, 1)
         promotion.check(total, 1, ENDLESS // 2, 1)  # so that adding the blocks does not overflow
+        if not apply("persistent-programs", self.func):
+            raise NoWindow("persistent programs are switched off")
         desc = promotion.descriptor(found)
         b = Builder.before_op(store)
         b.insert(DescriptorStoreOp(desc, promotion.offsets(b, found), store.value, loc=store.loc))

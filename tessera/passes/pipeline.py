@@ -37,6 +37,7 @@ from tessera.ir import (
     pass_,
     with_elem,
 )
+from tessera.ir.applications import apply, is_enabled
 from tessera.layout import LinearLayout, offset_map
 from tessera.ops import (
     AddOp,
@@ -81,7 +82,7 @@ PART_BITS = 256  # of K in one instruction of a product
 MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 
 
-@pass_("pipeline")
+@pass_("pipeline", optimization="software-pipeline", counts=True)
 def pipeline(module: Module, facts: GpuFacts) -> None:
     """Pipeline every loop that copies loads to shared memory, but those whose programs wait for others in them. Assumes
     layouts; loops done get `num_stages=1`."""
@@ -102,10 +103,14 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
             late: list[Delayed] = []
             if running is None:
                 late = delayable(loop, {s.alloc for s in streams}, CHAINED_WORDS)
+            if running is not None and not apply("mma-across-iterations", loop):
+                running = None
+            if late and not apply("mma-chains", loop):
+                late = []
             wanted = loop.num_stages or default
             room = facts.max_shared_bytes - _beside(loop, streams, module.attrs["num_warps"], facts)
             stages, lag = _stages(wanted, streams, facts, room, running is not None, bool(late))
-            if stages > 1:
+            if stages > 1 and apply("software-pipeline", loop):
                 done = Pipeline(loop, streams, stages, running if lag else None, bool(late) and lag)
                 if late and lag and module.attrs["num_warps"] > WARPS:
                     done.guard = _Guard(module.attrs["num_warps"], stages)
@@ -167,6 +172,8 @@ def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
     """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through
     rings (allocations that become rings) or buffers in turn."""
     products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
+    if not is_enabled("mma-across-iterations"):
+        return None
     if len(products) != 1 or products[0].parent is not loop.body:
         return None
     op = products[0]

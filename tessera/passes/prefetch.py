@@ -16,6 +16,7 @@ from __future__ import annotations
 from tessera.analysis.axis import AxisAnalysis
 from tessera.dtypes import int1, pointer_type
 from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply
 from tessera.layout import LinearLayout
 from tessera.ops import (
     AddPtrOp,
@@ -42,7 +43,7 @@ COPY_BYTES = 16  # of one thread: smaller copies cost more than they hide
 PROGRAMS = 2  # of a processor that must still find room
 
 
-@pass_("prefetch")
+@pass_("prefetch", optimization="prefetch", counts=True)
 def prefetch(module: Module, facts: GpuFacts) -> None:
     """Stream the loads of loops without products through rings. Assumes layouts; loops done get `num_stages=1`."""
     if not facts.has_cp_async:
@@ -82,7 +83,7 @@ def _prefetch(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> 
     ]
     size = sum(_bytes(op) for op, _ in found)
     stages = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
-    if stages > 1:
+    if stages > 1 and apply("prefetch", loop):
         streams = [Stream(op, _through_ring(op, axis, facts), *part) for op, part in found]
         Pipeline(loop, streams, stages, private=True).run()
 

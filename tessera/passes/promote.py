@@ -27,6 +27,7 @@ from tessera.analysis.reach import reach, reach_of_window
 from tessera.analysis.windows import NoWindow, Side, Window, Windows
 from tessera.dtypes import dtype, int1, int32, int64
 from tessera.ir import Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ir.applications import apply
 from tessera.layout import box_layout
 from tessera.ops import (
     AddOp,
@@ -80,7 +81,7 @@ class Chosen:
         return [*self.window.further, *[self.window.sides[d] for d in self.order]]
 
 
-@pass_("promote")
+@pass_("promote", optimization="pointer-to-tma", counts=True)
 def promote(module: Module, facts: GpuFacts, apart: bool = True) -> None:
     """Load tiles of products through tensor maps where a launch can make sure that they are there, with `apart` also
     that nothing is written to them. Assumes tile IR without layouts; before `keep-whole`."""
@@ -133,7 +134,7 @@ class Promotion:
             except NoWindow as reason:
                 self._remark(loop, str(reason))
                 continue
-            if self._estimate(loads, split_pays):
+            if self._estimate(loads, split_pays) and apply("pointer-to-tma", loop):
                 chosen += here
                 self._order(here, before, windows)
             else:

@@ -14,6 +14,7 @@ operand (passes/turners.py)."""
 from __future__ import annotations
 
 from tessera.ir import Builder, Module, SharedType, Value, pass_
+from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
     BarrierOp,
@@ -31,7 +32,7 @@ from tessera.passes.rings import start_const
 from tessera.passes.turners import BUFFERS, room_for_turned, turned_operand, turning_of
 
 
-@pass_("rotate")
+@pass_("rotate", optimization="mma-rotate", counts=True)
 def rotate(module: Module, facts: GpuFacts) -> None:
     """Give turned operands of sums a buffer for each of three iterations. Assumes layouts; before `specialize`."""
     num_warps: int = module.attrs["num_warps"]
@@ -41,7 +42,7 @@ def rotate(module: Module, facts: GpuFacts) -> None:
             alloc = turned_operand(loop)
             if alloc is None or not room_for_turned(func, loop, alloc, num_warps, facts):
                 continue
-            if turning_of(func, num_warps, facts) is None:
+            if turning_of(func, num_warps, facts) is None and apply("mma-rotate", loop):
                 _rotate(loop, alloc)
 
 

@@ -24,6 +24,7 @@ from tessera.analysis.allocation import is_in_loop
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1, int64
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply, is_enabled
 from tessera.layout.shared import shared_linear
 from tessera.ops import (
     AtomicCasOp,
@@ -75,7 +76,7 @@ OUTSIDE = (GridDependencyOp, VolatileAsmOp)
 SLACK = 2048  # bytes of shared memory for barriers and alignment
 
 
-@pass_("specialize")
+@pass_("specialize", optimization="warp-specialize", counts=True)
 def specialize(module: Module, facts: GpuFacts) -> None:
     """Split kernels whose loops load tiles through tensor maps. Assumes layouts; before `pipeline`."""
     if not facts.has_tma:
@@ -83,7 +84,7 @@ def specialize(module: Module, facts: GpuFacts) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         rings = _rings(func)
-        if rings:
+        if rings and apply("warp-specialize", func):
             try:
                 split = _Split(module, func, rings, facts)
                 flags = _flags(split)
@@ -154,6 +155,8 @@ def _rings(func: FuncOp) -> list[Ring]:
 
 
 def _check(func: FuncOp, num_warps: int) -> None:
+    if not is_enabled("warp-specialize"):
+        raise CannotSplit("warp specialisation is switched off")
     if num_warps not in CONSUMERS:
         raise CannotSplit(f"a team of {num_warps} warps is not provided for")
     for op in func.walk():
@@ -190,6 +193,8 @@ class _Split:
         return bool(r.loads)
 
     def run(self) -> None:
+        if self.turning is not None and not apply("turning-team", self.func):
+            self.turning = None
         needs = Needs(self).collect()
         self._group()
         self._stages()
@@ -310,6 +315,10 @@ class _Split:
             assert isinstance(loop, ForOp)
             running = running_on(loop, {a for r in rings for a in r.allocs})
             delayed = [] if running else delayable(loop, _allocs(rings), CHAINED_WORDS)
+            if running is not None and not apply("mma-across-iterations", loop):
+                running = None
+            if delayed and not apply("mma-chains", loop):
+                delayed = []
             plans[home] = Plan(readers_of(rings, delayed), running, delayed)
         for rings in leads.values():
             consume(rings, plans, op.consumers, zero)

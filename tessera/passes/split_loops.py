@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from tessera.dtypes import int1, int64
 from tessera.ir import Builder, Module, Value, pass_
+from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
     CastOp,
@@ -45,14 +46,14 @@ class Turn:
     more: int
 
 
-@pass_("split_loops")
+@pass_("split_loops", optimization="loop-split", counts=True)
 def split_loops(module: Module) -> None:
     """Split loops at the turn of a branch. After pipelining: what an iteration hands on is then carried."""
     for op in list(module.walk()):
         if isinstance(op, ForOp) and any(isinstance(x, WgmmaOp) for x in op.body):
             running = any(isinstance(x, WgmmaOp) and x.pending for x in op.body)
             found = [turn for x in op.body if isinstance(x, IfOp) and (turn := turn_of(x, op))]
-            if found and not running:
+            if found and not running and apply("loop-split", op):
                 _split(op, found[0])
 
 

@@ -18,6 +18,7 @@ from tessera.analysis.host_code import HostCode
 from tessera.analysis.scratch import staging
 from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, uint32, uint64
 from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
+from tessera.ir.applications import apply
 from tessera.layout import Boxes, box_layout, boxes_of
 from tessera.ops import (
     AtomicCasOp,
@@ -68,6 +69,10 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
                     continue
                 if not _movable(op, desc) or not _known(op, desc, func):
                     continue
+                loads = isinstance(op, DescriptorLoadOp)
+                if not (apply("descriptor-to-tma", op) if loads else apply("tma-store", op)):
+                    _leave(op)
+                    continue
                 size = op.desc.type.elem.storage_bytes
                 if axis.facts(op.offsets[-1]).divisibility[0] * size % ALIGNMENT:
                     remark(
@@ -82,8 +87,8 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
                         _drop_dimensions(op)
 
 
-def _leave(store: DescriptorStoreOp) -> None:
-    """The store through a descriptor of its own, which no map describes."""
+def _leave(store: Access) -> None:
+    """The access through a descriptor of its own, which no map describes."""
     desc = made_by(store.desc)
     own = Builder.before_op(store).insert(desc.clone())
     own.attrs.pop("mapped", None)

@@ -19,6 +19,7 @@ from typing import Any
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1
 from tessera.ir import Builder, TileType, Value
+from tessera.ir.applications import is_enabled
 from tessera.layout import LinearLayout
 from tessera.ops import (
     ByteBarrierArriveOp,
@@ -88,6 +89,8 @@ def room_for_turned(
 
 def turning_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Turning | None:
     """What turners could do: in the only loop that loads tiles through tensor maps, if there are registers for them."""
+    if not (is_enabled("turning-team") and is_enabled("warp-specialize")):
+        return None
     loads = [op for op in func.walk() if isinstance(op, DescriptorLoadOp)]
     homes = {op.parent for op in loads}
     loop = loads[0].parent_op() if len(homes) == 1 else None

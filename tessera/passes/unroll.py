@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from tessera.dtypes import int64
 from tessera.ir import Block, Builder, Module, Value, pass_
+from tessera.ir.applications import apply
 from tessera.ops import AddOp, CastOp, ConstOp, DivOp, ForOp, MaxOp, MulOp, SubOp, YieldOp
 from tessera.passes.fold import constant_of
 
 LARGEST = 32  # copies of one body
 
 
-@pass_("unroll")
+@pass_("unroll", optimization="unroll", counts=True)
 def unroll(module: Module) -> None:
     """Unroll every `for` that asks for it and counts up by a constant; loops done lose the attribute."""
     for op in list(module.walk()):
@@ -27,7 +28,8 @@ def unroll(module: Module) -> None:
             count, op.unroll = min(op.unroll, LARGEST), None
             t = op.step.type
             if step is not None and 0 < step * count <= t.get_int_max_value() and t.signed:
-                _unroll(op, step, count)
+                if apply("unroll", op):
+                    _unroll(op, step, count)
 
 
 def _unroll(loop: ForOp, step: int, count: int) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 from tessera.dtypes import float32
 from tessera.ir import Builder, SharedType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.layout import (
     LinearLayout,
     operand_depth,
@@ -63,7 +64,7 @@ def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) ->
         for transposed in ((False,) if chained else (False, True))
         if (plan := _plan(op, facts, num_warps // WARPS, transposed)) is not None
     ]
-    if not found:
+    if not found or not apply("wgmma", op):
         return False
     _Rewriting(op, min(found, key=lambda plan: plan.turned_bytes)).run()
     return True

@@ -187,6 +187,9 @@ def _receive(pipe: IO[bytes]) -> Any:
 
 
 def _compile(job: dict[str, Any]) -> Products:
+    for name in [n for n in os.environ if n.startswith(PREFIXES)]:
+        if name not in job["environment"]:
+            del os.environ[name]  # no longer set there
     os.environ.update(job["environment"])
     knobs.refresh()
     backend = make_backend(GPUTarget(*job["target"]))

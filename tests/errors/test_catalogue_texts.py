@@ -137,6 +137,17 @@ def negative_grid(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 @case(
+    errors.UnknownOptimization,
+    """
+    error[unknown-optimization]: there is no optimisation 'prefecth'; near names: prefetch
+      = help: docs/optimizations.md lists all of them; write names with commas in between, or `all`
+""",
+)
+def misspelt_optimization(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    knobs.compilation.disable = "cse,prefecth"
+
+
+@case(
     errors.UnknownOption,
     """
     error[unknown-option]: Keyword argument num_wraps was specified but unrecognised

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from tessera.config import knobs
 from tessera.dtypes import FP8, pointer_type
 from tessera.errors import InvalidOption, LaunchError, PTXASError
 from tessera.ir import Module, Pass, PassManager
+from tessera.ir.applications import apply
 from tessera.passes import neutral_pipeline
 from tessera.passes.clusters import spread
 from tessera.passes.descriptors import lower_descriptors
@@ -79,7 +81,7 @@ class NvidiaBackend(Backend):
 
     def stages(self, options: Options) -> dict[str, Stage]:
         cc = self._capability(options)
-        facts = facts_for(cc)
+        facts = enabled_facts(facts_for(cc))
         line_info = not knobs.compilation.disable_line_info
 
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
@@ -158,6 +160,15 @@ class NvidiaBackend(Backend):
     def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
         """`kernel.asm["sass"]`: the machine code, disassembled on demand."""
         return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
+
+
+def enabled_facts(facts: GpuFacts) -> GpuFacts:
+    """Without the features that are switched off by name."""
+    return replace(
+        facts,
+        has_ldmatrix=facts.has_ldmatrix and apply("ldmatrix"),
+        has_stmatrix=facts.has_stmatrix and apply("stmatrix"),
+    )
 
 
 def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
@@ -239,6 +250,7 @@ def squeezed(
         blocks >= facts.blocks_that_fit(shared)
         or fewer < NEARLY * done.registers
         or HANDOVER.search(ptx)
+        or not apply("raise-occupancy")
     ):
         return done
     try:

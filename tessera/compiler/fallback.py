@@ -1,0 +1,144 @@
+"""A kernel whose compilation fails in an optimisation, or because of one, is compiled without it.
+
+Which one is to blame is known where it failed in a pass that had just applied it. Else the compilation is repeated with
+fewer applications, by halves, until the first is found with which it fails; if it fails with none, no optimisation is
+to blame. Mistakes in a kernel are never tried again, nor what failed before any optimisation was applied.
+TESSERA_STRICT=1, or a limit of applications, lets the first error through."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tessera.config import knobs
+from tessera.config.optimizations import OPTIMIZATIONS, OptimizationWarning, names_in
+from tessera.errors import (
+    CompilationTimeout,
+    InternalError,
+    OutOfResources,
+    PTXASError,
+    TesseraError,
+)
+from tessera.ir.applications import Application, Session
+
+Products = tuple[dict[str, Any], dict[str, Any]]
+Attempt = Callable[[], Products]
+ROUNDS = 4  # optimisations that are left out one by one; then all are
+
+
+class StageFailed(Exception):
+    """A stage failed with what is no mistake of the kernel's author. `products`: of the stages before; `level`: of what
+    it was given."""
+
+    def __init__(self, error: InternalError, level: str, products: dict[str, Any]):
+        super().__init__(str(error))
+        self.error, self.level, self.products = error, level, products
+
+
+class Fallback:
+    """Compiles one kernel by `attempt`. `disabled`: what the kernel's options switch off; `reproduce`: writes how to
+    repeat a failure, and says where; `foreign`: the program holds assembly, or stages, that are the user's."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        kernel: str,
+        disabled: str,
+        reproduce: Callable[[Exception], str],
+        foreign: bool,
+    ) -> None:
+        self.attempt, self.kernel, self.reproduce, self.foreign = (
+            attempt, kernel, reproduce, foreign,
+        )  # fmt: skip
+        self.off = names_in(disabled)
+        self.strict = knobs.compilation.strict or knobs.compilation.opt_limit is not None
+        self.dropped: list[tuple[str, str]] = []  # (name, what is told)
+
+    def run(self) -> Products:
+        """(products by stage, metadata), whose `dropped_optimizations` says what was left out and why."""
+        first: Exception | None = None
+        while True:
+            session = Session(self.kernel, self.off)
+            try:
+                with session:
+                    products, metadata = self.attempt()
+            except Exception as error:
+                first = first or error
+                found = self._culprit(error, session)
+                if found is None:
+                    raise first from first.__cause__
+                self._drop(found, error)
+                continue
+            session.commit()
+            self._tell(metadata)
+            return products, metadata
+
+    def _culprit(self, error: Exception, session: Session) -> Application | None:
+        """The application to do without; None if the error is to be raised."""
+        if session.suspect is not None and isinstance(error, StageFailed):
+            error.error.note(
+                f"after the optimisation {session.suspect}; TESSERA_DISABLE={session.suspect.name} leaves it out"
+            )
+        if self.strict or not self._may_be_ours(error, session) or self.off >= names_in("all"):
+            return None
+        return session.suspect or self._search(session)
+
+    def _may_be_ours(self, error: Exception, session: Session) -> bool:
+        if not session.applied:
+            return False
+        if isinstance(error, OutOfResources):
+            return any(OPTIMIZATIONS[a.name].takes_room for a in session.applied)
+        if isinstance(error, PTXASError):
+            return not self.foreign
+        return isinstance(error, StageFailed)
+
+    def _search(self, session: Session) -> Application | None:
+        """The first application with which the compilation fails."""
+        low, high = 0, len(session.applied)
+        if self._fails(low):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._fails(middle) else (middle, high)
+        return session.applied[high - 1]
+
+    def _fails(self, limit: int) -> bool:
+        try:
+            with Session(self.kernel, self.off, limit):
+                self.attempt()
+        except CompilationTimeout:
+            raise
+        except Exception:
+            return True
+        return False
+
+    def _drop(self, found: Application, error: Exception) -> None:
+        where = self.reproduce(error)
+        text = (
+            f"the optimisation {found.name} failed and was left out of kernel {self.kernel} ({found.what}"
+            f"{f' at {found.loc.short()}' if found.loc is not None else ''}): {_summary(error)}; reproducer: {where}"
+        )
+        self.dropped.append((found.name, text))
+        self.off |= {found.name} if len(self.dropped) < ROUNDS else names_in("all")
+
+    def _tell(self, metadata: dict[str, Any]) -> None:
+        if self.dropped:
+            texts = tuple([text for _, text in self.dropped])
+            metadata["remarks"] = (*metadata.get("remarks", ()), *texts)
+            metadata["dropped_optimizations"] = tuple(self.dropped)
+
+
+def _summary(error: Exception) -> str:
+    """The first line of what went wrong."""
+    if isinstance(error, StageFailed):
+        error = error.error
+    text = error.message if isinstance(error, TesseraError) else str(error)
+    return text.strip().split("\n")[0]
+
+
+def warn_of_dropped(metadata: Mapping[str, Any]) -> None:
+    """One OptimizationWarning for a kernel that was compiled without an optimisation that failed."""
+    dropped = metadata.get("dropped_optimizations", ())
+    if dropped:
+        warnings.warn("\n".join([text for _, text in dropped]), OptimizationWarning, stacklevel=3)

@@ -1,0 +1,212 @@
+# ruff: noqa: E501  rows of a table
+"""The optimisations by name: each transformation that a right result does not need has one row here.
+
+`TESSERA_DISABLE=name,...` leaves optimisations out, `TESSERA_OPT_LIMIT=n` stops after the n-th application;
+`tessera/ir/applications.py` asks, counts and blames. What is not in this table is needed for correctness.
+docs/optimizations.md is made from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from tessera.config.types import Group, StrKnob
+from tessera.errors import UnknownOptimization
+
+ALL = "all"  # in a list of names: every one
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """`unit`: what one application is. `assumes`: what must hold for it to be right; `proven_by`: who makes sure of
+    that; `tests`: the files that look at it, and what else fuzzes it."""
+
+    name: str
+    targets: str  # of "cpu" and "gpu", or both
+    does: str
+    assumes: str
+    proven_by: str
+    tests: str
+    unit: str = "kernel"
+    takes_room: bool = False  # registers or shared memory
+
+
+def _row(*fields: str, unit: str = "kernel", takes_room: bool = False) -> Optimization:
+    return Optimization(*fields, unit=unit, takes_room=takes_room)
+
+
+PASSES = "tests/fuzz/test_passes_keep_meaning.py"
+KERNELS = "tests/fuzz/test_kernels_agree.py"
+DOTS = "tests/unit/test_gpu_passes_dots.py"
+
+_TILE_IR = (
+    _row(
+        "canonicalize", "cpu gpu", "folds constants, uniform masks, branches and loops that are known; drops dead code",
+        "each rule keeps the value for all inputs", "the rule's own condition",
+        f"tests/filecheck/fold_*.tir, {PASSES}", unit="rewrite",
+    ),
+    _row(
+        "cse", "cpu gpu", "makes one op of equal pure ops", "equal operands, attributes and types; no effect",
+        "`Effect.NONE` of the op's class", f"tests/filecheck/cse.tir, {PASSES}", unit="op",
+    ),
+    _row(
+        "licm", "cpu gpu", "moves invariant pure ops in front of loops",
+        "operands are defined outside; the op cannot trap where the loop would not have run", "passes/licm.py `_may_trap`",
+        f"tests/filecheck/licm.tir, {PASSES}", unit="op",
+    ),
+    _row(
+        "count-loops", "cpu gpu", "makes `for` loops of `while` loops that count",
+        "one comparison with a fixed bound decides alone; a constant step", "passes/counted.py `_count`",
+        f"tests/filecheck/counted.tir, {PASSES}", unit="loop",
+    ),
+    _row(
+        "unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it",
+        "a constant step; the widened step fits the index's type", "passes/unroll.py", "tests/unit/test_unroll.py",
+        unit="loop",
+    ),
+)  # fmt: skip
+
+_GPU = (
+    _row(
+        "cluster-spread", "gpu", "cuts a program's tiles into parts, one for each block of a cluster",
+        "blocks exchange nothing; each array is only read or only written", "analysis/dimensions.py, the checks in passes/clusters.py",
+        "tests/unit/test_clusters.py, tests/gpu/test_clusters_gpu.py",
+    ),
+    _row(
+        "cluster-multicast", "gpu", "loads a tile that is the same in all blocks of a cluster once",
+        "offsets do not depend on the block's rank", "passes/clusters.py `_reached`", "tests/unit/test_clusters.py",
+        unit="load",
+    ),
+    _row(
+        "descriptor-to-tma", "gpu", "loads blocks of descriptors by the copy engine",
+        "base, extents and strides are arguments or constants; the last offset is a multiple of 16 bytes",
+        "passes/tensor_maps.py, axis analysis", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="load", takes_room=True,
+    ),
+    _row(
+        "tma-store", "gpu", "stores blocks of descriptors by the copy engine", "as descriptor-to-tma; rows end at multiples of 16 bytes",
+        "passes/tensor_maps.py; the `guard`", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="store", takes_room=True,
+    ),
+    _row(
+        "pointer-to-tma", "gpu", "loads tiles of pointers for products by the copy engine",
+        "the pointers are a window of a strided array; nothing that is written overlaps with it",
+        "analysis/windows.py; at each launch the module's `guard`", "tests/unit/test_promote.py, tests/fuzz/test_windows.py",
+        unit="loop", takes_room=True,
+    ),
+    _row(
+        "persistent-programs", "gpu", "lets a block run several programs, so that one loads while another one stores",
+        "programs do not wait for one another; one store ends each", "passes/persist.py; the `guard`",
+        "tests/unit/test_persist.py, tests/gpu/test_persist_gpu.py", takes_room=True,
+    ),
+    _row(
+        "mma", "gpu", "multiplies tiles by matrix instructions of a warp", "an instruction for the types and the depth",
+        "`GpuFacts.find_mma`", f"tests/lang/test_dot.py, {DOTS}", unit="dot", takes_room=True,
+    ),
+    _row(
+        "wgmma", "gpu", "multiplies tiles by matrix instructions of warpgroups", "operands fill swizzled rows of shared memory",
+        "passes/warpgroup.py `_plan`", f"tests/lang/test_dot_orders.py, {DOTS}", unit="dot", takes_room=True,
+    ),
+    _row(
+        "ldmatrix", "gpu", "reads fragments of products from shared memory by ldmatrix", "the layout has rows of 16 bytes",
+        "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
+    ),
+    _row(
+        "stmatrix", "gpu", "writes fragments of products to shared memory by stmatrix", "the layout has rows of 16 bytes",
+        "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
+    ),
+    _row(
+        "prefetch", "gpu", "streams loads of loops without products through rings of each thread's own",
+        "addresses are pure; no store of the loop writes what is loaded", "passes/prefetch.py `_is_simple`, `_apart`",
+        f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
+    ),
+    _row(
+        "mma-rotate", "gpu", "gives an operand that is turned in a loop three buffers in turn",
+        "a warpgroup meets the others when its product of two iterations before is done", "passes/rotate.py",
+        "tests/unit/test_turners.py", unit="loop", takes_room=True,
+    ),
+    _row(
+        "turning-team", "gpu", "lets warps of their own turn an operand of products",
+        "the loop's one product only adds up; both rings have room", "passes/turners.py `turning_of`",
+        "tests/unit/test_turners.py", takes_room=True,
+    ),
+    _row(
+        "warp-specialize", "gpu", "splits a program into a team that loads and one that computes",
+        "the producer computes its scalars alone; loads do not see what the program writes in between",
+        "passes/producer.py `Needs`, passes/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_teams.py", takes_room=True,
+    ),
+    _row(
+        "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes",
+        "addresses and masks are pure; programs do not wait for others in the loop", "passes/pipeline.py `slice_of`",
+        f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
+    ),
+    _row(
+        "mma-across-iterations", "gpu", "lets a product that only adds up run on into the next iteration",
+        "only the next product reads the sum; operands come through rings", "passes/pipeline.py `running_on`", DOTS,
+        unit="loop", takes_room=True,
+    ),
+    _row(
+        "mma-chains", "gpu", "delays the last product of a chain by one iteration, beside the work on the first one's result",
+        "only the next product reads the sum; its buffers live one iteration longer", "passes/chains.py `delayable`",
+        "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_teams.py", unit="loop", takes_room=True,
+    ),
+    _row(
+        "loop-split", "gpu", "makes two loops of one whose branch turns once", "the condition compares the index with a fixed value",
+        "passes/split_loops.py `turn_of`", "tests/unit/test_split_loops.py", unit="loop",
+    ),
+    _row(
+        "mma-early-start", "gpu", "moves a product of warpgroups up to where its operands are there",
+        "no op that it passes makes, writes or waits for an operand", "passes/overlap.py `_latest_need`", "tests/unit/test_overlap.py",
+        unit="product",
+    ),
+    _row(
+        "async-mma", "gpu", "lets products of warpgroups run until somebody looks at their results",
+        "no op before the wait writes to operands or looks at results", "passes/overlap.py `_must_wait`", "tests/unit/test_overlap.py",
+        unit="block",
+    ),
+    _row(
+        "early-release", "gpu", "gives a buffer back to the loading team right after its last reading",
+        "no reading of the buffer is still on its way", "passes/overlap.py `_give_back_early`; the synchronisation checker",
+        "tests/unit/test_overlap.py, tests/gpu/test_promote_gpu.py", unit="arrival",
+    ),
+    _row(
+        "raise-occupancy", "gpu", "assembles with a few registers less where a processor then holds a block more",
+        "next to nothing spills", "what ptxas reports", "tests/unit/test_ptxas.py", takes_room=True,
+    ),
+)  # fmt: skip
+
+OPTIMIZATIONS: dict[str, Optimization] = {row.name: row for row in (*_TILE_IR, *_GPU)}
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The optimisations in a list with commas; `all` is every one. UnknownOptimization for any other name.
+
+    >>> sorted(names_in("licm, cse"))
+    ['cse', 'licm']
+    """
+    found = [name.strip() for name in text.split(",")]
+    if ALL in found:
+        return frozenset(OPTIMIZATIONS)
+    for name in found:
+        if name and name not in OPTIMIZATIONS:
+            near = difflib.get_close_matches(name, OPTIMIZATIONS, n=3, cutoff=0.5)
+            near += [n for n in OPTIMIZATIONS if name in n and n not in near]
+            raise UnknownOptimization(name=name, near=", ".join(near or OPTIMIZATIONS))
+    return frozenset(filter(None, found))
+
+
+class OptimizationWarning(UserWarning):
+    """A kernel was compiled without an optimisation that failed; the text names both, and a reproducer."""
+
+
+class OptimizationsKnob(StrKnob):
+    """Names of optimisations with commas in between."""
+
+    kind = "names of optimisations with commas in between, or None"
+
+    def parse(self, name: str, text: str) -> str:
+        names_in(text)
+        return text
+
+    def check(self, group: Group, value: str | None) -> str | None:
+        names_in(super().check(group, value) or "")
+        return value

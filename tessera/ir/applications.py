@@ -1,0 +1,141 @@
+"""Every application of an optimisation passes through here: asked for, numbered, remembered and, if need be, blamed.
+
+    if apply("prefetch", loop):         # False: switched off, or behind the limit
+        ...rewrite the loop...
+
+The names are those of `tessera/config/optimizations.py`. A pass that is an optimisation says so where it is registered
+(`pass_("cse", optimization="cse")`). A `Session` is one attempt to compile a kernel: it knows what is switched off, how
+many applications it may make, and which it made. Applications are numbered through all kernels of a process, in the
+order in which kernels are compiled; an attempt that is given up leaves no gap.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Self
+
+from tessera.config import knobs
+from tessera.config.optimizations import names_in
+from tessera.errors import Loc
+from tessera.ir.core import Module, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """One application: its number in the process, from 1; `what`: the op (or "kernel") that it was applied to."""
+
+    number: int
+    name: str
+    kernel: str
+    what: str
+    loc: Loc | None
+
+    def __str__(self) -> str:
+        place = f" at {self.loc.short()}" if self.loc is not None else ""
+        return f"({self.number}) {self.name} on {self.kernel}: {self.what}{place}"
+
+
+class _Numbers:
+    """How many applications were made in sessions that are over."""
+
+    made: int = 0
+
+
+_numbers = _Numbers()
+_session: ContextVar[Session | None] = ContextVar("session", default=None)
+_names = lru_cache(64)(names_in)
+
+
+class Session:
+    """One attempt to compile `kernel`. `disabled`: names that are off beside those of TESSERA_DISABLE; `limit`: how
+    many applications it may make, beside TESSERA_OPT_LIMIT. A context manager."""
+
+    def __init__(
+        self, kernel: str, disabled: frozenset[str] = frozenset(), limit: int | None = None
+    ) -> None:
+        self.kernel, self.limit = kernel, limit
+        self.disabled = disabled | _names(knobs.compilation.disable or "")
+        self.applied: list[Application] = []
+        self.suspect: Application | None = None  # made in the pass that failed
+        self.before = _numbers.made
+        allowed = knobs.compilation.opt_limit
+        self.prints = allowed is not None
+        if allowed is not None and allowed >= 0:
+            left = max(0, allowed - self.before)
+            self.limit = left if limit is None else min(left, limit)
+
+    def __enter__(self) -> Self:
+        self._token: Token[Session | None] = _session.set(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _session.reset(self._token)
+
+    def commit(self) -> None:
+        """The attempt was the one that counts: the next session's numbers follow."""
+        _numbers.made = self.before + len(self.applied)
+
+    def is_open(self, name: str) -> bool:
+        """Whether the next application of `name` would be made."""
+        return name not in self.disabled and (self.limit is None or len(self.applied) < self.limit)
+
+    def note(self, name: str, what: str, loc: Loc | None) -> None:
+        """Remember an application."""
+        made = Application(self.before + len(self.applied) + 1, name, self.kernel, what, loc)
+        self.applied.append(made)
+        if self.prints:
+            print(f"BISECT: running {made}", file=sys.stderr)
+
+    def refuse(self, name: str, what: str, loc: Loc | None) -> None:
+        if self.prints and name not in self.disabled:
+            number = self.before + len(self.applied) + 1
+            made = Application(number, name, self.kernel, what, loc)
+            print(f"BISECT: NOT running {made}", file=sys.stderr)
+
+
+def current() -> Session | None:
+    """The attempt that this thread is in; None where a pass is called by itself."""
+    return _session.get()
+
+
+def is_enabled(name: str) -> bool:
+    """Whether an optimisation is not switched off. For estimates; who changes code asks `apply`."""
+    session = _session.get()
+    if session is None:
+        return name not in _names(knobs.compilation.disable or "")
+    return name not in session.disabled
+
+
+def may_apply(name: str) -> bool:
+    """Whether the next application would be made; for rewriters that learn afterwards whether they made one, and
+    then call `note_application`."""
+    session = _session.get()
+    return is_enabled(name) if session is None else session.is_open(name)
+
+
+def note_application(name: str, at: Op | Module, what: str = "") -> None:
+    """Count an application that was made."""
+    session = _session.get()
+    if session is not None:
+        session.note(name, *_place(at, what))
+
+
+def apply(name: str, at: Op | Module | None = None, what: str = "") -> bool:
+    """Whether to apply an optimisation to an op, or to the whole kernel; counts it if so."""
+    session = _session.get()
+    if session is None:
+        return is_enabled(name)
+    if not session.is_open(name):
+        session.refuse(name, *_place(at, what))
+        return False
+    session.note(name, *_place(at, what))
+    return True
+
+
+def _place(at: Any, what: str) -> tuple[str, Loc | None]:
+    if at is None or isinstance(at, Module):
+        return what or "kernel", None
+    return what or at.opcode, at.loc
