@@ -4,7 +4,8 @@ A scope is a piece of straight-line code that is still growing: the function's e
 branch. `op("fadd float %a, %b")` looks at the operands' depths and appends the instruction to the deepest scope that
 defines one of them, which is *before* the loops opened since. So loop-invariant code is hoisted by construction,
 and the same text in reach is never emitted twice. What may trap or reads memory (`read`) leaves only loops that run
-at least once; what must stay in order (`here`) stays.
+at least once, and never the scope in which what it reads was written: each write makes a new version of its memory
+(`new_version`), which belongs to the scope of the write. What must stay in order (`here`) stays.
 
     with em.loop(0, 128, 16) as i:             # i = 0, 16, ... 112
         p = em.op(f"getelementptr float, ptr %x, i64 {i}")
@@ -44,6 +45,7 @@ class Emitter:
         self.count = 0
         self.dry = False  # everything goes into the innermost scope, to be thrown away
         self.memory = 0  # version of everything outside the tile buffers: part of the key of reads
+        self.written: list[int] = [0]  # of each version: index of the scope in which it was made
         # Reads and traps stay in the loop they stand in, behind the checks before them.
         self.pinned = False
         self.flags = ""  # fast-math flags of sums, differences and products
@@ -70,10 +72,15 @@ class Emitter:
                 break
         return self._place(text, text, natural, target)
 
+    def new_version(self) -> int:
+        """A number for what some memory holds from here on."""
+        self.written.append(len(self.scopes) - 1)
+        return len(self.written) - 1
+
     def read(self, text: str, version: int) -> Text:
         """A load or an instruction that may trap. Equal ones merge while `version` is the same."""
         scopes = self.scopes
-        natural = self.depth_of(text)
+        natural = min(max(self.depth_of(text), self.written[version]), len(scopes) - 1)
         target = natural
         for i in range(len(scopes) - 1, natural, -1):
             if self.pinned or not scopes[i].always or scopes[i].branch:

@@ -62,6 +62,19 @@ class Strips:
     make: Callable[[Coord, int], None]
     finish: Callable[[], None]
 
+    def beside(self, other: Strips) -> Strips:
+        """Those of two matrices that are cut alike."""
+
+        def make(row: Coord, rows: int) -> None:
+            self.make(row, rows)
+            other.make(row, rows)
+
+        def finish() -> None:
+            self.finish()
+            other.finish()
+
+        return Strips(self.blocks, make, finish)
+
 
 def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: int = 0) -> Nest:
     """How to loop over `shape`; `along`: run the vector along this dimension only."""

@@ -159,7 +159,6 @@ class Lowering:
         self.align: dict[str, int] = {}  # of loop indices: a power of two that divides it
         self.extent: dict[str, int] = {}  # of loop indices: it is below this
         self.stack_bytes = 0
-        self.versions = 0
         self.em.pinned = state.checked
         self.signs = Signs()
         self.context = "%ctx"
@@ -184,8 +183,7 @@ class Lowering:
         return Lanes(self.em, self.facts, n)
 
     def new_version(self) -> int:
-        self.versions += 1
-        return self.versions
+        return self.em.new_version()
 
     def memory_changed(self) -> None:
         self.em.memory = self.new_version()

@@ -104,7 +104,18 @@ def _summed(lo: Lowering, op: ForOp) -> None:
     control.leave(lo, op, slots)
     for x, c in zip(pairs, results, strict=True):
         if x.store is not None:
-            lo.strips[x.store] = x.strips(lo, c)
+            _attach(lo, x.store, x.strips(lo, c))
+
+
+def _attach(lo: Lowering, store: StoreOp, strips: Strips) -> None:
+    """Let a store compute one product more, or compute it now where its rows are cut in another way."""
+    before: Strips | None = lo.strips.get(store)
+    if before is None:
+        lo.strips[store] = strips
+    elif before.blocks == strips.blocks:
+        lo.strips[store] = before.beside(strips)
+    else:
+        strips.finish()
 
 
 @dataclass(frozen=True, slots=True)
