@@ -12,7 +12,7 @@ import numpy as np
 
 from tessera.backends.cpu.backend import compile_object
 from tessera.backends.cpu.pool import Pool
-from tessera.backends.llvm.binding import host, link_object
+from tessera.backends.llvm.binding import host, host_features, link_object
 
 ROWS, BYTES = 16, 64
 
@@ -64,6 +64,14 @@ class Tiles:
 
     def tdpbssd(self, c: int, a: int, b: int) -> None:
         self._add(c, a, b, np.int8, np.int32)
+
+
+BESIDE = {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512bf16", "avx512vnni"}
+
+
+def lacking() -> str:
+    """What this machine lacks to run the code around the tile instructions, in words; "" if nothing."""
+    return ", ".join(sorted(BESIDE - host_features()))
 
 
 KINDS = {"ptr": ctypes.c_void_p, "i64": ctypes.c_int64, "i8": ctypes.c_int8}

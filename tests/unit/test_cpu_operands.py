@@ -1,0 +1,108 @@
+"""Loops of products whose operands are made in every way, on each instruction set, against the interpreter.
+
+A short sample of what `python -m tests.unit.dot_sweep` runs by the thousand.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tests.unit.cpu_kit import agree
+from tests.unit.dot_cases import ENDS, SUMS, Case
+from tests.unit.dot_operands import CHANGES, LOOPS, ORDERS, SOURCES
+from tests.unit.dot_sweep import Sweep, levels
+
+pytestmark = pytest.mark.filterwarnings("ignore:make_block_ptr is deprecated")
+
+# The shape of the loop that packs the operands of all steps first.
+WHOLE = {"m": "32", "n": "32", "k": "16", "sum": "dot acc", "loop": "for", "trips": "2"}
+
+
+@tessera.jit
+def quantised(a_ptr, b_ptr, z_ptr, c_ptr, T, N: tl.constexpr, K: tl.constexpr):
+    n, k = tl.arange(0, N), tl.arange(0, K)
+    acc = tl.zeros((N, N), tl.float32)
+    for i in range(T):
+        z = tl.load(z_ptr + i * N + n).to(tl.float32) * 2
+        b = tl.load(b_ptr + (i * K + k)[:, None] * N + n[None, :]) * z[None, :]
+        a = tl.load(a_ptr + n[:, None] * (T * K) + (i * K + k)[None, :])
+        acc += tl.dot(a, b, input_precision="ieee")
+    tl.store(c_ptr + n[:, None] * N + n[None, :], acc)
+
+
+@pytest.mark.parametrize("n", [16, 32, 64])
+@pytest.mark.parametrize("trips", [1, 2, 3])
+@pytest.mark.parametrize("scale", [np.float32, np.float16, np.int8])
+def test_a_row_vector_made_in_the_loop(n, trips, scale):
+    """Each step has a row of its own: reads of it must not leave the loop that writes it."""
+    numbers = np.random.default_rng(0)
+
+    def whole(*shape: int) -> np.ndarray:
+        return numbers.integers(-3, 4, shape)
+
+    a, b = (whole(*s).astype(np.float32) for s in ((n, 16 * trips), (16 * trips, n)))
+    z = whole(trips, n).astype(scale)
+    agree(quantised, (1,), a, b, z, np.zeros((n, n), np.float32), trips, N=n, K=16)
+
+
+@tessera.jit
+def gated(a, b, d, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, LOOPS: tl.constexpr):
+    """Two sums, of one loop or of two, that one store multiplies."""
+    row, column, ks = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, BK)
+    one, two = tl.zeros((BM, BN), tl.float32), tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        left = tl.load(a + row[:, None] * K + (k + ks)[None, :])
+        one = tl.dot(left, tl.load(b + (k + ks)[:, None] * BN + column[None, :]), one)
+        if LOOPS == 1:
+            two = tl.dot(left, tl.load(d + (k + ks)[:, None] * BN + column[None, :]), two)
+    if LOOPS == 2:
+        for k in range(0, K, BK):
+            left = tl.load(a + row[:, None] * K + (k + ks)[None, :]).to(tl.float16)
+            right = tl.load(d + (k + ks)[:, None] * BN + column[None, :]).to(tl.float16)
+            two = tl.dot(left, right, two)
+    tl.store(c + row[:, None] * BN + column[None, :], one * two)
+
+
+@pytest.mark.parametrize("loops", [1, 2])
+@pytest.mark.parametrize("k", [0, 64, 192, 16 * 70])
+def test_two_sums_that_one_store_multiplies(loops, k):
+    numbers = np.random.default_rng(k)
+    a, b, d = (numbers.integers(-1, 2, s).astype(np.float32) for s in ((64, k), (k, 64), (k, 64)))
+    c = np.full((64, 64), 7, np.float32)
+    agree(gated, (1,), a, b, d, c, k, BM=64, BN=64, BK=16, LOOPS=loops)
+
+
+def check(folder: Path, seed: int, isas: list[str], **fixed: str) -> None:
+    case = Case(seed, fixed)
+    assert not Sweep(folder).differences(case, isas), case.source
+
+
+@pytest.mark.parametrize("change", sorted(set(CHANGES)))
+def test_each_change_of_an_operand(change, tmp_path):
+    check(tmp_path, 1, ["native"], change=change, **WHOLE)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_each_source_of_a_scale(source, tmp_path):
+    check(tmp_path, 2, ["native"], change="scale", source=source, **WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("what", "choice"),
+    [(what, x) for what, choices in (("order", ORDERS), ("loop", LOOPS), ("sum", SUMS), ("end", ENDS))
+     for x in dict.fromkeys(choices)],
+)  # fmt: skip
+def test_each_choice(what, choice, tmp_path):
+    check(tmp_path, 3, ["native"], **{what: choice})
+
+
+@pytest.mark.parametrize("isa", levels())
+def test_sample_of_each_instruction_set(isa, tmp_path):
+    types = {"type": "bf16"} if isa == "amx" else {}
+    for seed in range(100, 108):
+        check(tmp_path, seed, [isa], **types)
