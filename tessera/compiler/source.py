@@ -73,6 +73,7 @@ class ASTSource:
         return name
 
     def hash(self) -> str:
+        self.fn.renew(launched=False)
         constants = sorted((k, fingerprint(v)) for k, v in self.constants.items())
         key = (
             self.name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import copy
 import functools
 import hashlib
 import inspect
@@ -11,85 +10,21 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
-from tessera.dtypes import ALL_DTYPES, by_array_name, dtype, pointer_type
-from tessera.errors import ConflictingGlobal, HostOnly, LaunchError, NotAFunction
-from tessera.language.builtin import ArgumentBinder
+from tessera.errors import ChangedGlobal, ConflictingGlobal, HostOnly, LaunchError, NotAFunction
+from tessera.language.builtin import ArgumentBinder, Builtin
 from tessera.language.by_name import ByName
-from tessera.language.captures import fingerprint, is_constant, told
+from tessera.language.captures import Found, fingerprint, is_constant, of_known_package, told
+from tessera.language.parameters import KernelParam
 from tessera.language.source_text import Sourced
-from tessera.language.values import const, constexpr
-
-_PLAIN_TYPES = {"int": "i32", "float": "fp32", "bool": "u1"}
-
-
-class KernelParam:
-    """One parameter; `annotation_type` is the signature type it forces, or ""."""
-
-    __slots__ = (
-        "_param", "annotation", "annotation_type", "do_not_specialize", "do_not_specialize_on_alignment",
-        "is_const", "is_constexpr", "name", "num",
-    )  # fmt: skip
-
-    def __init__(self, num: int, param: inspect.Parameter, fixed: bool, unaligned: bool):
-        self.num = num
-        self.name = param.name
-        self._param = param
-        self.annotation: str = _annotation_text(param.annotation)
-        self.is_constexpr = "constexpr" in self.annotation
-        self.is_const = "const" in self.annotation and not self.is_constexpr
-        self.annotation_type = "" if self.is_constexpr else _forced_type(self.annotation)
-        self.do_not_specialize = fixed
-        self.do_not_specialize_on_alignment = unaligned
-
-    @property
-    def default(self) -> Any:
-        return self._param.default
-
-    @property
-    def has_default(self) -> bool:
-        return self._param.default is not inspect.Parameter.empty
-
-    @property
-    def kind(self) -> Any:
-        return self._param.kind
-
-    def __repr__(self) -> str:
-        return f"<parameter {self._param}>"
-
-
-def _annotation_text(annotation: Any) -> str:
-    """Annotations may be objects or strings: `tl.int64`, "tl.uint8", "*fp32", tl.constexpr."""
-    if annotation is inspect.Parameter.empty:
-        return ""
-    if isinstance(annotation, (dtype, pointer_type)):
-        return annotation.short
-    if annotation is const:
-        return "const"
-    if isinstance(annotation, type):
-        return annotation.__name__
-    text = str(annotation).strip().strip("'\"")
-    return (
-        text.removeprefix("tessera.language.").removeprefix("triton.language.").removeprefix("tl.")
-    )
-
-
-def _forced_type(text: str) -> str:
-    """The signature type a parameter annotation forces, or "" when it says nothing about the type."""
-    text = text.removesuffix("_t")
-    if text.startswith(("*", "const *")):
-        is_const = text.startswith(("const ", "*k"))
-        inner = _forced_type(text.removeprefix("const ").removeprefix("*").removeprefix("k"))
-        return f"*{'k' if is_const else ''}{inner}" if inner else ""
-    if text in _PLAIN_TYPES:
-        return _PLAIN_TYPES[text]
-    found = by_array_name(text) if "." not in text else None
-    if found is None:
-        short = _SHORT.get(text)
-        return short if short is not None else ""
-    return "u1" if found.short == "i1" else found.short
-
-
-_SHORT = {d.short: d.short for d in ALL_DTYPES} | {"i1": "u1", "u1": "u1"}
+from tessera.language.values import constexpr
+from tessera.language.watching import (
+    Place,
+    frozen,
+    place_in,
+    place_of_cell,
+    place_of_name,
+    same,
+)
 
 
 class JITCallable(Sourced, ByName):
@@ -122,9 +57,13 @@ class JITCallable(Sourced, ByName):
         self.do_not_specialize_on_alignment = list(do_not_specialize_on_alignment or ())
         self.module: str = fn.__module__
         self.hash: str | None = None
-        self.used_global_vals: dict[tuple[str, int], tuple[Any, dict[str, Any]]] = {}
+        # Constants that the function or one that it calls names, and must not change: (value, where it was found).
+        self.used_global_vals: dict[tuple[str, int], tuple[Any, Any]] = {}
         # The called function that brought it.
         self._used_by: dict[tuple[str, int], JITCallable] = {}
+        # What else its names stand for: if that changes, the function is compiled anew.
+        self._watched: dict[tuple[str, int], Place] = {}
+        self._callees: list[JITCallable] = []
         functools.update_wrapper(self, fn, updated=())
         self.__globals__: dict[str, Any] = fn.__globals__  # type: ignore[attr-defined]
         if not lazy:
@@ -193,50 +132,133 @@ class JITCallable(Sourced, ByName):
                 f"kernel {self.__name__} was pickled without what it captures and cannot be compiled here",
                 help="define it at the top level of a module: then it is pickled by name, as functions are",
             )
-        cells: tuple[CellType, ...] | None = self.fn.__closure__  # type: ignore[attr-defined]
-        if not cells:
-            return {}
         found: dict[str, Any] = {}
-        for name, cell in zip(self.fn.__code__.co_freevars, cells, strict=True):
+        for name, cell in self._cells().items():
             try:
                 found[name] = cell.cell_contents
             except ValueError:  # assigned later in the enclosing function
                 continue
         return found
 
+    def _cells(self) -> dict[str, CellType]:
+        cells: tuple[CellType, ...] | None = self.fn.__closure__  # type: ignore[attr-defined]
+        return dict(zip(self.fn.__code__.co_freevars, cells or (), strict=True))
+
     # --- identity ---------------------------------------------------------------------------------------------
     @property
     def cache_key(self) -> str:
         """Hash of the source, of its first line number, of all functions it calls and constants it captures."""
         if self.hash is None:
-            self.hash = f"recursion:{self.__qualname__}"  # what a recursive call contributes
-            self.used_global_vals, self._used_by = {}, {}
-            digest = hashlib.sha256(f"{self.src}\n{self.starting_line_number}".encode())
-            try:
-                parts = sorted({*self._dependencies(), *self._defaults()})
-            except BaseException:
-                self.hash = None
-                raise
-            for part in parts:
-                digest.update(part.encode())
-            self.hash = digest.hexdigest()
+            self._make_key()
+            if (
+                self._changed_constants() or self._changed()
+            ):  # since a function that it calls was looked at
+                self._forget()
+                self._make_key()
+        assert self.hash is not None
         return self.hash
 
+    def _make_key(self) -> None:
+        self.hash = f"recursion:{self.__qualname__}"  # what a recursive call contributes
+        self.used_global_vals, self._used_by = {}, {}
+        self._watched, self._callees = {}, []
+        digest = hashlib.sha256(f"{self.src}\n{self.starting_line_number}".encode())
+        try:
+            parts = sorted({*self._dependencies(), *self._defaults()})
+        except BaseException:
+            self.hash = None
+            raise
+        for part in parts:
+            digest.update(part.encode())
+        self.hash = digest.hexdigest()
+
     def _dependencies(self) -> Iterator[str]:
-        for name, value, scope in self._captured():
+        for name, value, place in self._captured():
             value = jitted_under(value)
             if isinstance(value, JITCallable) and not value.is_library:
+                self._watch(place)
+                self._callees.append(value)
                 yield f"{name}={value.cache_key}{value.noinline}"
                 for key, (seen, found_in) in value.used_global_vals.items():
                     self._use(key, seen, found_in, value)
+                self._watched |= value._watched
             elif isinstance(value, JITCallable):
+                self._watch(place)
                 yield f"{name}={value.module}.{value.__qualname__}"
             elif isinstance(value, constexpr):
-                if name in scope:  # attributes of modules may change without notice
-                    self._use((name, id(scope)), _snapshot(value), scope)
+                self._capture(place)
                 yield f"{name}={fingerprint(value.value)}"
-            elif text := told(value):
-                yield f"{name}={text}"
+            else:
+                found: Found = []
+                text = told(value, found)
+                if is_constant(value) and value is not None:
+                    self._capture(place)
+                elif text or isinstance(value, ModuleType):
+                    self._watch(place)
+                for owner, inner in found:
+                    self._watch(place_of_name(owner, inner))
+                if text:
+                    yield f"{name}={text}"
+
+    def _watch(self, place: Place | None) -> None:
+        """Compile anew when something else is found there."""
+        if place is not None and not _of_library(place.seen):
+            self._watched[place.key] = place
+
+    def _capture(self, place: Place | None) -> None:
+        """Use a constant: those among the function's own globals must not change."""
+        if place is not None and place.scope is self.__globals__:
+            self._use(place.key, place.seen, place.scope)
+        else:
+            self._watch(place)
+
+    def places(self) -> list[Place]:
+        """All that the code of the function was made of besides its text, as it was then."""
+        used = [Place(scope, key[0], seen) for key, (seen, scope) in self.used_global_vals.items()]
+        return [*used, *self._watched.values()]
+
+    def renew(self, launched: bool = True) -> None:
+        """Look again at what the function reaches by name: if that is something else now, `cache_key` will be another.
+
+        Raises ChangedGlobal if a constant has changed that may not, after a launch.
+        """
+        if self.hash is None:
+            return
+        constants = self._changed_constants()
+        if launched and constants:
+            name, seen, now = constants[0]
+            raise ChangedGlobal(name=name, seen=seen, now=now)
+        if self._changed() or constants:
+            self._forget()
+
+    def _changed_constants(self) -> list[tuple[str, Any, Any]]:
+        """Names of constants that may not change, what they were, what they are."""
+        found: list[tuple[str, Any, Any]] = []
+        for (name, where), (seen, scope) in list(self.used_global_vals.items()):
+            now = scope.get(name, seen)
+            if not same(now, seen):
+                found.append((name, seen, now))
+            elif now is not seen:  # an equal one, which native code is to know
+                self.used_global_vals[name, where] = frozen(now), scope
+        return found
+
+    def _changed(self) -> bool:
+        """Whether anything else is something else now."""
+        changed = False
+        for key, place in list(self._watched.items()):
+            now = place.now()
+            if not same(now, place.seen):
+                changed = True
+            elif now is not place.seen:
+                self._watched[key] = place._replace(seen=frozen(now))
+        return changed
+
+    def _forget(self) -> None:
+        """Make the next `cache_key` anew, and those of all functions that it calls."""
+        self.hash, callees, self._callees = None, self._callees, []
+        for fn in callees:
+            if fn.hash is not None:
+                fn._forget()
 
     def _defaults(self) -> Iterator[str]:
         """What the values of parameters contribute that a call may leave out."""
@@ -265,21 +287,25 @@ class JITCallable(Sourced, ByName):
         if inner is not None:
             self._used_by[key] = inner
 
-    def _captured(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-        """(name, value, the dictionary it was found in) of every global or attribute chain in the body."""
+    def _captured(self) -> Iterator[tuple[str, Any, Place | None]]:
+        """(name, value, where it was found) of every global or attribute chain in the body."""
         closure, scope = self.closure(), self.__globals__
+        cells = self._cells()
         local = {a.arg for a in ast.walk(self.source.tree().args) if isinstance(a, ast.arg)}
         nodes = list(ast.walk(self.source.tree()))
         assigned = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
         for node in nodes:
             if isinstance(node, ast.Attribute):
+                owner = _resolve(node.value, closure, scope)
                 value = _resolve(node, closure, scope)
                 if value is not None:
-                    yield ast.unparse(node), value, scope
+                    yield ast.unparse(node), value, place_of_name(owner, node.attr)
             elif isinstance(node, ast.Name) and node.id not in local:
                 where = closure if node.id in closure else scope
                 if node.id in where and not (node.id in assigned and is_constant(where[node.id])):
-                    yield node.id, where[node.id], where
+                    cell = cells.get(node.id)
+                    place = place_of_cell(cell) if cell is not None else place_in(scope, node.id)
+                    yield node.id, where[node.id], place
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise HostOnly(name=self.__name__)
@@ -300,10 +326,11 @@ def jitted_under(value: Any) -> Any:
     return value
 
 
-def _snapshot(value: constexpr) -> constexpr:
-    """The value as it is now: a copy, where copies are equal, so that changes inside of it are noticed."""
-    made = copy.deepcopy(value)
-    return made if made == value else value
+def _of_library(value: Any) -> bool:
+    """Whether something belongs to a library that does not change while a program runs."""
+    if isinstance(value, (ModuleType, type)):
+        return of_known_package(value)
+    return isinstance(value, (Builtin, LibraryFunction))
 
 
 def _shown(x: Any) -> str:

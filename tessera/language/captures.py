@@ -21,9 +21,19 @@ PLAIN = (int, float, complex, bool, str, bytes, type(None), dtype, pointer_type,
 KNOWN = frozenset((*sys.stdlib_module_names, "numpy", "tessera", "torch", "triton"))
 
 
-def fingerprint(value: Any) -> str:
-    """The text for a value that a kernel is compiled with."""
-    return _text(value, set())
+Found = list[tuple[Any, str]]  # modules, classes and functions, and names that were looked up there
+
+
+class _Walk(set[int]):
+    """The ids of what a text has been made of already, and where more was found by its name."""
+
+    def __init__(self, found: Found | None):
+        self.found: Found = [] if found is None else found
+
+
+def fingerprint(value: Any, found: Found | None = None) -> str:
+    """The text for a value that a kernel is compiled with. `found` gets where code that it reaches looks up names."""
+    return _text(value, _Walk(found))
 
 
 def is_constant(value: Any) -> bool:
@@ -40,10 +50,13 @@ def own_function(value: Any) -> bool:
     return isinstance(value, FunctionType) and _package(value.__module__) not in KNOWN
 
 
-def told(value: Any) -> str:
+def told(value: Any, found: Found | None = None) -> str:
     """The text for something that a kernel names; "" where it cannot be told."""
     if isinstance(value, type) or own_function(value) or is_constant(value):
-        return fingerprint(value)
+        return fingerprint(value, found)
+    inner = getattr(value, "fn", None)
+    if own_function(inner) and found is not None:  # of a compile-time function
+        fingerprint(inner, found)
     key = getattr(value, "cache_key", None)
     if isinstance(key, str):
         return key
@@ -51,11 +64,16 @@ def told(value: Any) -> str:
     return f"{value.__module__}.{value.__qualname__}" if builtin else ""
 
 
+def of_known_package(x: ModuleType | type) -> bool:
+    """Whether a module or a class belongs to a library that does not change while a program runs."""
+    return _package(x.__name__ if isinstance(x, ModuleType) else x.__module__) in KNOWN
+
+
 def _package(module: str | None) -> str:
     return (module or "").partition(".")[0]
 
 
-def _text(value: Any, seen: set[int]) -> str:
+def _text(value: Any, seen: _Walk) -> str:
     kind = type(cast("object", value))
     if issubclass(kind, (tuple, list, set, frozenset)):
         items = [_text(x, seen) for x in value]
@@ -90,7 +108,7 @@ _WHERE = (
 )
 
 
-def _class(cls: type, seen: set[int]) -> str:
+def _class(cls: type, seen: _Walk) -> str:
     """The fields, constants and methods of a class, and of those that it derives from."""
     if id(cls) in seen:
         return cls.__qualname__
@@ -100,11 +118,12 @@ def _class(cls: type, seen: set[int]) -> str:
         if _package(base.__module__) not in KNOWN:
             parts += [base.__qualname__, repr(getattr(base, "__annotations__", ""))]
             found = sorted(item for item in vars(base).items() if item[0] not in _WHERE)
+            seen.found += [(base, name) for name, _ in found]
             parts += [_reached(name, member, set(), seen) for name, member in found]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _function(fn: FunctionType, seen: set[int]) -> str:
+def _function(fn: FunctionType, seen: _Walk) -> str:
     if id(fn) in seen:
         return fn.__qualname__
     seen.add(id(fn))
@@ -118,7 +137,9 @@ def _function(fn: FunctionType, seen: set[int]) -> str:
             continue
         parts.append(_reached(name, value, names, seen))
     scope = fn.__globals__
-    parts += [_reached(name, scope[name], names, seen) for name in sorted(names & scope.keys())]
+    reached = sorted(names & scope.keys())
+    seen.found += [(fn, name) for name in reached]
+    parts += [_reached(name, scope[name], names, seen) for name in reached]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -134,7 +155,7 @@ def _code(code: CodeType, names: set[str]) -> Iterator[str]:
     yield repr((code.co_names, code.co_varnames))
 
 
-def _reached(name: str, value: Any, names: set[str], seen: set[int]) -> str:
+def _reached(name: str, value: Any, names: set[str], seen: _Walk) -> str:
     """The text of something that code finds by a name; of most objects it does not tell more than the name."""
     if isinstance(value, (ModuleType, type)):
         package = _package(value.__name__ if isinstance(value, ModuleType) else value.__module__)
@@ -142,7 +163,9 @@ def _reached(name: str, value: Any, names: set[str], seen: set[int]) -> str:
             return name
         seen.add(id(value))
         found = vars(value)
-        inner = [_reached(n, found[n], names, seen) for n in sorted(names & found.keys())]
+        reached = sorted(names & found.keys())
+        seen.found += [(value, n) for n in reached]
+        inner = [_reached(n, found[n], names, seen) for n in reached]
         return f"{name}({', '.join(inner)})"
     if isinstance(value, (staticmethod, classmethod)):
         value = cast("Any", value).__func__

@@ -59,7 +59,7 @@ advance:
   br label %chain
 }
 
-; Captured globals still the same objects?
+; The same objects still where the kernel found what it was compiled with: in dictionaries by name, or in cells?
 define internal i1 @unchanged(ptr %e) nounwind {
 entry:
   %n = ENTRY.globals_count %e
@@ -79,8 +79,18 @@ body:
   %name = load ptr, ptr %rb
   %rc = getelementptr ptr, ptr %ra, i64 2
   %seen = load ptr, ptr %rc
-  %now = call ptr @PyDict_GetItemWithError(ptr %scope, ptr %name)
   %i1 = add i64 %i, 1
+  %iscell = icmp eq ptr %name, null
+  br i1 %iscell, label %cell, label %dict
+cell:
+  %held = call ptr @PyCell_Get(ptr %scope)
+  call void @Py_DecRef(ptr %held)
+  br label %compare
+dict:
+  %found = call ptr @PyDict_GetItemWithError(ptr %scope, ptr %name)
+  br label %compare
+compare:
+  %now = phi ptr [%held, %cell], [%found, %dict]
   %eq = icmp eq ptr %now, %seen
   br i1 %eq, label %same, label %no
 same:

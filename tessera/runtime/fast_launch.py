@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +23,9 @@ from tessera.backends.once import once
 from tessera.config import epoch
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import HostPointerError
-from tessera.language.callable import JITCallable, KernelParam
+from tessera.language.callable import JITCallable
+from tessera.language.parameters import KernelParam
+from tessera.language.watching import Place
 from tessera.runtime.array_types import array_types, read_array, words
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.fast_bind_ir import (
@@ -206,6 +208,12 @@ def _kept(values: Iterable[Any]) -> list[Any]:
     return found
 
 
+def _rows(places: list[Place]) -> Iterator[int]:
+    """Three words for each place: a dictionary, the name in it and the object there; of a cell no name."""
+    for place in places:
+        yield from (id(place.scope), 0 if place.name is None else id(place.name), id(place.seen))
+
+
 class FastPath:
     """`launch` is the builtin function; it calls `fallback(key, grid, *args, **kwargs)` where it must."""
 
@@ -256,14 +264,13 @@ class FastPath:
 
     def install(
         self, key: bytes, values: tuple[Any, ...], units: Units, options: dict[str, Any], compiled: Any,
-        start: Start, globals_: dict[Any, Any],
+        start: Start, places: list[Place],
     ) -> None:  # fmt: skip
-        """Make launches of this key native."""
+        """Make launches of this key native, as long as at these places the same objects are found."""
         if not self._eligible(key, values, units.count, options, start):
             return
-        captured = [(scope, name, seen) for (name, _), (seen, scope) in globals_.items()]
         parts = [
-            words(*units.picks), words(*(id(x) for row in captured for x in row)), key, options, captured, compiled,
+            words(*units.picks), words(*_rows(places)), key, options, places, compiled,
             start, [v for v, constant in zip(values, self.constant, strict=True) if constant],
             _kept(values),
         ]  # fmt: skip
@@ -273,7 +280,7 @@ class FastPath:
             "compiled": id(compiled), "cuda": int(start.cuda), "entry": start.entry, "function": start.function,
             "config": start.config, "pool": start.pool, "stream": id(start.stream) if start.stream else 0,
             "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(parts[1]),
-            "globals_count": len(captured), "picks": ctypes.addressof(parts[0]), "picks_count": len(units.picks),
+            "globals_count": len(places), "picks": ctypes.addressof(parts[0]), "picks_count": len(units.picks),
             "maps": start.maps.address if start.maps is not None else 0,
             "enter": id(start.enter) if start.enter else 0, "leave": id(start.leave), "parts": id(parts),
         }  # fmt: skip

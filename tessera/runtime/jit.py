@@ -20,7 +20,6 @@ from tessera.compiler.brief import brief
 from tessera.config import knobs
 from tessera.dtypes import dtype
 from tessera.errors import (
-    ChangedGlobal,
     CompilationError,
     UnknownOption,
     UnsupportedLanguageConstruct,
@@ -107,6 +106,7 @@ class JITFunction(JITCallable, KernelInterface):
         # The name of the compiled symbol, from a specialisation.
         self.repr: Callable[[Any], str] = repr if repr is not None else lambda _: fn.__name__
         self.device_caches = DeviceCaches(self)
+        self._built = ""  # the key of what is in those
         self._bind: Any = None
         self._fast: FastPath | None = None
         self._unhooked: FastPath | None = None  # of launches whose pre-run hooks have run
@@ -124,6 +124,9 @@ class JITFunction(JITCallable, KernelInterface):
         return {
             **kept,
             "used_global_vals": {},
+            "_used_by": {},
+            "_watched": {},
+            "_callees": [],
             "pre_run_hooks": [],
             "launch_metadata": None,
             "kernel": None,
@@ -250,6 +253,7 @@ class JITFunction(JITCallable, KernelInterface):
             kwargs["instrumentation_mode"] = mode
         bind = self._bind or self.create_binder()
         values, pairs, options = bind(*args, **kwargs)
+        self._refresh(values)
         on = driver_named("interpreter") if self._interpret else driver.for_launch(pairs, values)
         if check and on.name != "interpreter":
             on = driver_named("cpu")  # checked builds run on the host
@@ -266,7 +270,6 @@ class JITFunction(JITCallable, KernelInterface):
         prepared = prepared_of.get(key)
         if prepared is None:
             prepared = prepared_of[key] = Prepared(tuple(p[0] for p in pairs))
-        self._check_globals()
         if warmup:
             return compiled
         if callable(grid):
@@ -356,14 +359,24 @@ class JITFunction(JITCallable, KernelInterface):
                 options,
                 kernel,
                 start,
-                self.used_global_vals,
+                [place for fn in self._functions(values) for place in fn.places()],
             )
 
-    def _check_globals(self) -> None:
-        for (name, _), (seen, scope) in self.used_global_vals.items():
-            now = scope.get(name, seen)
-            if now != seen:
-                raise ChangedGlobal(name=name, seen=seen, now=now)
+    def _functions(self, values: tuple[Any, ...]) -> list[JITCallable]:
+        """The kernel, and the jitted functions that it is given."""
+        return [self, *(x for x in values if isinstance(x, JITCallable))]
+
+    def _refresh(self, values: tuple[Any, ...]) -> None:
+        """Drop what was compiled with other functions, classes and attributes of modules than there are now. Raises
+        ChangedGlobal if a captured constant has changed."""
+        for fn in self._functions(values):
+            fn.renew()
+        before, self._built = self._built, self.cache_key
+        if before and before != self._built:
+            for caches in self.device_caches.values():
+                for cache in caches[:2]:
+                    cache.clear()
+            self.forget_fast_path()
 
     # --- compilation -----------------------------------------------------------------------------------------
     def check_fit(self, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:

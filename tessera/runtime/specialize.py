@@ -16,7 +16,8 @@ from tessera.compiler.source import WIDE_ATTR
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import SpecializationError
 from tessera.language.aggregate import ConstexprFunction
-from tessera.language.callable import JITCallable, KernelParam
+from tessera.language.callable import JITCallable
+from tessera.language.parameters import KernelParam
 from tessera.language.values import constexpr
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.dlpack import memory_of, speaks_dlpack

@@ -14,6 +14,7 @@ import pytest
 import tessera.language as tl
 from tessera.config import epoch
 from tessera.language.callable import JITCallable
+from tessera.language.watching import Place, place_in, place_of_cell
 from tessera.runtime import fast_launch
 from tessera.runtime.array_types import ArrayTypes
 from tessera.runtime.cuda import LaunchConfig, launch_config
@@ -67,7 +68,7 @@ class Machine:
         self.entry, self.context = ENTRY(self.launch), CONTEXT(self.current)
         self.fail_with: Any = RuntimeError
         self.path = FastPath(JITCallable(kernel).params, [], self.fallback)
-        self.globals: dict[Any, Any] = {}
+        self.places: list[Place] = []
         self.around: tuple[Any, Any] = (None, None)
 
     def launch(self, config: Any, function: int, slots: Any, extra: Any) -> int:
@@ -103,7 +104,7 @@ class Machine:
         )  # fmt: skip
         if key is not None:
             self.path.install(
-                key, values, Units([0, 1, 2, 3], 6), options, self, start, self.globals
+                key, values, Units([0, 1, 2, 3], 6), options, self, start, self.places
             )
         return "python"
 
@@ -250,7 +251,7 @@ def test_changes_send_one_launch_through_python(machine: Machine):
 
 def test_captured_globals(machine: Machine):
     scope = {"LIMIT": tl.constexpr(3)}
-    machine.globals = {("LIMIT", id(scope)): (scope["LIMIT"], scope)}
+    machine.places = [place_in(scope, "LIMIT")]
     warm(machine, X, Y, 5, 0.5)
     kept = scope["LIMIT"]
     scope["LIMIT"] = tl.constexpr(4)
@@ -258,6 +259,29 @@ def test_captured_globals(machine: Machine):
     del scope["LIMIT"]
     assert machine.path.launch((1,), X, Y, 5, 0.5) == "python"
     scope["LIMIT"] = kept
+    assert machine.path.launch((1,), X, Y, 5, 0.5) is machine
+
+
+def test_captured_cells(machine: Machine):
+    def outer():
+        limit: Any = tl.constexpr(3)
+
+        def change(x: Any) -> None:
+            nonlocal limit
+            limit = x
+
+        return change, lambda: limit
+
+    change, read = outer()
+    (cell,) = read.__closure__ or ()
+    kept = read()
+    machine.places = [place_of_cell(cell)]
+    warm(machine, X, Y, 5, 0.5)
+    change(tl.constexpr(4))
+    assert machine.path.launch((1,), X, Y, 5, 0.5) == "python"
+    del cell.cell_contents
+    assert machine.path.launch((1,), X, Y, 5, 0.5) == "python"
+    change(kept)
     assert machine.path.launch((1,), X, Y, 5, 0.5) is machine
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from tessera.compat.absent import absent
 from tessera.language.aggregate import ConstexprFunction, constexpr_function
-from tessera.language.callable import JITCallable, KernelParam
+from tessera.language.callable import JITCallable
+from tessera.language.parameters import KernelParam
 from tessera.runtime import jit as _package_jit
 from tessera.runtime.interface import KernelInterface
 from tessera.runtime.jit import JITFunction
