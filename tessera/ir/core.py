@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 from tessera.errors import IRError, Loc
-from tessera.ir.fields import Field, accessor, attr, operand, region
+from tessera.ir.fields import Field, accessor, attr, clock, operand, region
 
 __all__ = [
     "OPCODES", "Block", "Effect", "Module", "Op", "Use", "Value", "attr", "operand", "region", "require",
@@ -92,6 +92,7 @@ class Op:
 
     __slots__ = (
         "attrs",
+        "changed",
         "loc",
         "next",
         "operands",
@@ -143,6 +144,7 @@ class Op:
         self.prev: Op | None = None
         self.next: Op | None = None
         self.parent: Block | None = None
+        self.changed = clock.now  # when it was made, moved or given other operands or attributes
         self.loc = loc
         self.operands: list[Value] = []
         self.segments: tuple[int, ...] | None = None
@@ -205,10 +207,12 @@ class Op:
             del old.uses[self, index]
             self.operands[index] = value
             value.uses[self, index] = None
+            self.changed = clock.now
 
     def set_operands(self, *args: Value | Sequence[Value] | None) -> None:
         """Replace all operands, given by field as in the constructor."""
         self.drop_operands()
+        self.changed = clock.now
         self.operands = []
         if self._simple:
             self.operands.extend(args)  # type: ignore[arg-type]
@@ -246,6 +250,16 @@ class Op:
         else:
             block.last = self.prev
         self.prev = self.next = self.parent = None
+        self.touch()
+        if self.terminator and block.parent is not None:
+            block.parent.changed = clock.now
+
+    def touch(self) -> None:
+        """Note that this op changed, and with it what its users must be checked for."""
+        self.changed = clock.now
+        for r in self.results:
+            for user, _ in r.uses:
+                user.changed = clock.now
 
     def erase(self) -> None:
         """Remove the op and all inside it. Its results must have no uses left."""
@@ -303,6 +317,7 @@ class Op:
         mapping = {} if mapping is None else mapping
         new: Self = object.__new__(type(self))
         new.prev = new.next = new.parent = None
+        new.changed = clock.now
         new.loc, new.segments, new.attrs = self.loc, self.segments, dict(self.attrs)
         new.operands = [mapping.get(v, v) for v in self.operands]
         for i, v in enumerate(new.operands):
@@ -332,20 +347,23 @@ class Block:
         ]
 
     def add_arg(self, type: Any, name: str = "") -> Value:
-        self.args.append(Value(type, self, len(self.args), name))
-        return self.args[-1]
+        return self.insert_arg(len(self.args), type, name)
 
     def insert_arg(self, index: int, type: Any, name: str = "") -> Value:
         self.args.insert(index, Value(type, self, index, name))
-        for i, a in enumerate(self.args):
-            a.index = i
+        self._number_args()
         return self.args[index]
 
     def erase_arg(self, index: int) -> None:
         assert not self.args[index].uses
         del self.args[index]
+        self._number_args()
+
+    def _number_args(self) -> None:
         for i, a in enumerate(self.args):
             a.index = i
+        if self.parent is not None:
+            self.parent.changed = clock.now
 
     def __iter__(self) -> Iterator[Op]:
         op = self.first

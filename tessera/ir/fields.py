@@ -5,6 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 
+class Clock:
+    """Ticks before each pass. What changes an op notes the time in it, so that only changed ops need be verified."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = 0
+
+    def tick(self) -> int:
+        """A time later than all changes so far."""
+        self.now += 1
+        return self.now
+
+
+clock = Clock()
+
+
 class Field:
     """One declared operand, attribute or region. `position` counts within its kind, in order of declaration."""
 
@@ -41,6 +58,7 @@ def accessor(f: Field, simple: bool) -> property:
 
     def set_attribute(op: Any, value: Any) -> None:
         op.attrs[name] = value
+        op.changed = clock.now
 
     def block(op: Any) -> Any:
         return op.regions[position]

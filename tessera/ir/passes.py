@@ -21,6 +21,7 @@ from tessera.config.budget import check_budget
 from tessera.config.optimizations import OPTIMIZATIONS
 from tessera.ir.applications import apply, current, is_enabled
 from tessera.ir.core import Module
+from tessera.ir.fields import clock
 from tessera.ir.text import print_module
 from tessera.ir.verify import verify
 
@@ -71,8 +72,8 @@ def pass_(name: str, optimization: str = "", counts: bool = False) -> Callable[[
 class PassManager:
     """Runs passes in order. `timings` gets (pass name, seconds); `after` is called after each pass.
 
-    With `verify` the module is checked before the first pass and after each, else after those that applied an
-    optimisation; errors say which pass broke it.
+    With `verify` the module is checked before the first pass and after each, else what changed in passes that applied
+    an optimisation; errors say which pass broke it.
     """
 
     passes: list[Pass]
@@ -82,7 +83,8 @@ class PassManager:
     timings: list[tuple[str, float]] = field(default_factory=lambda: [])
 
     def run(self, module: Module) -> Module:
-        self._check(module, "before the first pass")
+        if self.verify:
+            self._check(module, "before the first pass")
         for p in self.passes:
             check_budget(f"pass {p.name!r}")
             start = time.perf_counter()
@@ -96,7 +98,7 @@ class PassManager:
 
     def _run(self, p: Pass, module: Module) -> None:
         """One pass. If it fails, or the verifier refuses its result, what it applied last is to blame."""
-        session = current()
+        session, start = current(), clock.tick()
         before = len(session.applied) if session is not None else 0
         try:
             try:
@@ -105,17 +107,16 @@ class PassManager:
                 e.add_note(f"in pass {p.name!r}")
                 raise
             applied = session is not None and len(session.applied) > before
-            self._check(module, f"after pass {p.name!r}", applied)
+            if self.verify or applied:
+                self._check(module, f"after pass {p.name!r}", 0 if self.verify else start)
         except Exception:
             if session is not None and len(session.applied) > before:
                 session.suspect = session.applied[-1]
             raise
 
-    def _check(self, module: Module, when: str, applied: bool = False) -> None:
-        if not (self.verify or applied):
-            return
+    def _check(self, module: Module, when: str, since: int = 0) -> None:
         try:
-            verify(module)
+            verify(module, since)
         except Exception as e:
             e.add_note(f"found {when}")
             raise

@@ -6,13 +6,25 @@ from tessera.errors import IRError
 from tessera.ir.core import Block, Module, Op, Value, require
 
 
-def verify(module: Module) -> None:
-    """Raise IRError at the first op that breaks a rule."""
+def verify(module: Module, since: int = 0) -> None:
+    """Raise IRError at the first op that breaks a rule. With a time `since` (`fields.clock`) only ops that changed
+    from then on are looked at, with all inside them: enough for a module that was right before."""
+    visible: set[Value] = set()
     for f in module.body:
-        _verify_op(f, set())
+        _verify_op(f, visible, since)
 
 
-def _verify_op(op: Op, visible: set[Value]) -> None:
+def _verify_op(op: Op, visible: set[Value], since: int) -> None:
+    if op.changed >= since:
+        since = 0
+        _verify_itself(op, visible)
+    elif any(block.last is None or block.last.changed >= since for block in op.regions):
+        _verify_itself(op, visible)  # what its blocks hand on
+    for block in op.regions:
+        _verify_block(block, visible, since)
+
+
+def _verify_itself(op: Op, visible: set[Value]) -> None:
     _verify_operands(op, visible)
     require(len(op.regions) == len(op.region_fields), op, "wrong number of regions")
     for block in op.regions:
@@ -29,8 +41,6 @@ def _verify_op(op: Op, visible: set[Value]) -> None:
         raise
     except Exception as e:  # the op's rule met operands of a kind it does not foresee
         raise IRError(f"{op.opcode}: malformed ({type(e).__name__}: {e})", loc=op.loc) from e
-    for block in op.regions:
-        _verify_block(block, visible)
 
 
 def _verify_operands(op: Op, visible: set[Value]) -> None:
@@ -64,8 +74,9 @@ def _verify_results(op: Op) -> None:
     )
 
 
-def _verify_block(block: Block, visible: set[Value]) -> None:
-    inner = visible | set(block.args)
+def _verify_block(block: Block, visible: set[Value], since: int) -> None:
+    inner = list(block.args)
+    visible.update(inner)
     for child in block:
         require(child.parent is block, child, "parent link is broken")
         require(
@@ -73,5 +84,7 @@ def _verify_block(block: Block, visible: set[Value]) -> None:
             child,
             "a terminator stands inside a block",
         )
-        _verify_op(child, inner)
-        inner.update(child.results)
+        _verify_op(child, visible, since)
+        visible.update(child.results)
+        inner += child.results
+    visible.difference_update(inner)

@@ -287,6 +287,9 @@ class _Spread:
             shape = _part(v, self.cut, self.blocks)
             same = DescriptorType if isinstance(t, DescriptorType) else TileType
             v.type = same(shape, t.elem)
+            owner = v.op if v.op is not None or v.block is None else v.block.parent
+            if owner is not None:
+                owner.touch()
         for op in ops:
             if isinstance(op, ArangeOp):
                 self._arange(op)

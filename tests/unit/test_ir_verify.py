@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tessera.dtypes import float32, int32
 from tessera.errors import IRError, Loc
-from tessera.ir import Block, Builder, Module, Value, parse_module, verify
+from tessera.ir import Block, Builder, Module, Op, Value, parse_module, verify
+from tessera.ir.fields import clock
 from tessera.ops import AddOp, FuncOp, PrintOp, ReturnOp, StoreOp
 from tests.unit.op_samples import ALLOC, DESCRIPTOR, SHARED, SUM, kernel
 
@@ -209,3 +212,109 @@ def test_the_error_says_where_in_the_kernel() -> None:
         verify(module)
     assert caught.value.loc == Loc("kernel.py", 12)
     assert "--> kernel.py:12:1" in str(caught.value)
+
+
+# --- only what changed --------------------------------------------------------------------------------------------
+LOOP = """
+module {} {
+func {name='k'} (%p: *fp32, %n: i32, %f: fp32) {
+  %one: i32 = const {value=1}
+  %a: i32 = add %n, %one
+  %b: i32 = mul %a, %one
+  %r: i32 = for %one, %n, %one, [%b] (%i: i32, %c: i32) {
+    %d: i32 = add %c, %a
+    %e: i32 = add %d, %i
+    yield [%e]
+  }
+  %s: i32 = add %r, %b
+  return []
+}
+}
+"""
+
+
+def named(module: Module) -> dict[str, Op]:
+    return {r.name: op for op in module.walk() for r in op.results}
+
+
+def set_wrong_operand(ops: dict[str, Op]) -> None:
+    func = ops["a"].parent_op()
+    assert func is not None
+    ops["d"].set_operand(0, func.regions[0].args[2])
+
+
+def set_wrong_operands(ops: dict[str, Op]) -> None:
+    func = ops["a"].parent_op()
+    assert func is not None
+    ops["b"].set_operands(ops["a"].result, func.regions[0].args[2])
+
+
+def move_behind_a_user(ops: dict[str, Op]) -> None:
+    ops["a"].move_before(ops["s"])
+
+
+def move_out_of_a_loop(ops: dict[str, Op]) -> None:
+    ops["e"].move_before(ops["r"])
+
+
+def move_a_loop_up(ops: dict[str, Op]) -> None:
+    ops["r"].move_before(ops["a"])
+
+
+def use_behind_the_loop(ops: dict[str, Op]) -> None:
+    ops["s"].set_operand(0, ops["e"].result)
+
+
+def drop_what_is_used(ops: dict[str, Op]) -> None:
+    ops["d"].detach()
+
+
+def drop_the_terminator(ops: dict[str, Op]) -> None:
+    ops["r"].regions[0].terminator.erase()
+
+
+def yield_a_wrong_type(ops: dict[str, Op]) -> None:
+    func = ops["a"].parent_op()
+    assert func is not None
+    ops["r"].regions[0].terminator.set_operand(0, func.regions[0].args[2])
+
+
+def add_an_argument(ops: dict[str, Op]) -> None:
+    ops["r"].regions[0].add_arg(int32)
+
+
+def add_a_wrong_op(ops: dict[str, Op]) -> None:
+    Builder.before_op(ops["s"]).insert(AddOp(ops["a"].result, ops["b"].result, results=[float32]))
+
+
+def set_a_wrong_attribute(ops: dict[str, Op]) -> None:
+    ops["one"].value = 1 << 40  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        set_wrong_operand, set_wrong_operands, move_behind_a_user, move_out_of_a_loop, move_a_loop_up,
+        use_behind_the_loop, drop_what_is_used, drop_the_terminator, yield_a_wrong_type,
+        add_an_argument, add_a_wrong_op, set_a_wrong_attribute,
+    ],
+)  # fmt: skip
+def test_what_changed_is_looked_at(change: Callable[[dict[str, Op]], None]) -> None:
+    module = parse_module(LOOP)
+    since = clock.tick()
+    verify(module, since)
+    change(named(module))
+    with pytest.raises(IRError):
+        verify(module)
+    with pytest.raises(IRError):
+        verify(module, since)
+
+
+def test_what_did_not_change_is_not_looked_at() -> None:
+    module = parse_module(LOOP)
+    set_wrong_operand(named(module))
+    since = clock.tick()
+    verify(module, since)
+    named(module)["d"].touch()
+    with pytest.raises(IRError):
+        verify(module, since)

@@ -21,9 +21,7 @@ from tessera.config.optimizations import OPTIMIZATIONS, names_in
 from tessera.errors import InvalidOption, UnknownOptimization
 from tessera.ir.applications import Session
 from tessera.tools.optimization_reference import render
-from tests import simt_device
 
-simt_device.install()
 PACKAGE = Path(tessera.__file__).parent
 ROOT = PACKAGE.parent
 SIMT = GPUTarget("simt", 90, 32)
