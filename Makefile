@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
+MINUTES ?= 30
+SEED ?= 1
 
 ifeq ($(VENV),0)
 PY := $(PYTHON)
@@ -25,7 +27,7 @@ endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-inductor lint lint-inductor bench clean
+.PHONY: demo test test-inductor fuzz lint lint-inductor bench clean
 .DELETE_ON_ERROR:
 
 demo: $(RUN_DEPS)
@@ -46,6 +48,10 @@ lint-inductor: $(INDUCTOR_DEPS)
 # TorchInductor on tessera, in an environment of its own: torch is large. Any torch from 2.11 on does; this one is tested.
 test-inductor: $(INDUCTOR_DEPS) $(INDUCTOR_LINT)
 	$(INDUCTOR_PY) -m pytest tests/compat $(ARGS)
+
+# random kernels of all families against the interpreter; ARGS='--device cpu,simt,sm90 --jobs 8' says where and how many
+fuzz: $(DEV_DEPS)
+	$(PY) -m tests.fuzz.run --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 bench: $(RUN_DEPS)
 	$(PY) benchmarks/cpu.py $(ARGS)

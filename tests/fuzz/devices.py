@@ -1,0 +1,187 @@
+"""Runs a kernel's case on one device: arrays between canaries, launches, what they leave."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.target import lacking
+from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.driver import CpuDriver, InterpreterDriver, driver
+from tests.conftest import as_dtype, encode, is_native, numpy_name
+from tests.fuzz.case import CANARY, Array, Case, load_kernel
+
+ISAS = ("generic", "avx2", "avx512", "amx")
+PATTERN = 0x5A  # every byte of a canary
+TORCH = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
+BUILDS = ("sm80", "sm90")  # compiled, not run
+WITHOUT = "without:"  # "cpu/without:NAME" leaves out the named optimisation
+
+
+class Unsteady(Exception):
+    """Launches of one kernel with the same arguments left different results, or an input was changed."""
+
+
+class IsaDriver(CpuDriver):
+    """Native code for one instruction set level."""
+
+    def __init__(self, isa: str) -> None:
+        self.isa = isa
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cpu", self.isa, 1)
+
+
+class BuildDriver(InterpreterDriver):
+    """Compiles for an NVIDIA GPU as a launch there would, and launches nothing."""
+
+    name: ClassVar[str] = "cuda"
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.capability, 32)
+
+    def load_kernel(self, kernel: Any) -> None:
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+            del gx, gy, gz, stream, args
+
+        kernel.module = kernel.function = "build"
+        kernel.launcher = launch
+        kernel.n_regs = kernel.n_spills = 0
+        kernel.n_max_threads = 1024
+
+
+def isas() -> list[str]:
+    """The instruction set levels that this machine runs."""
+    return [x for x in ISAS if not lacking("baseline" if x == "generic" else x)]
+
+
+def bits_of(array: Array, seed: int) -> np.ndarray:
+    """The memory of one array with its canaries, as elements of its type (or as its bits, where NumPy lacks it)."""
+    kind = as_dtype(array.dtype)
+    with np.errstate(all="ignore"):
+        values = array.values(seed)
+        own = values.astype(numpy_name(kind)) if is_native(kind) else encode(values, kind)
+    room = np.full((own.size + 2 * CANARY + array.offset) * own.itemsize + 64, PATTERN, np.uint8)
+    start = -room.ctypes.data % 64
+    memory = room[start : start + (own.size + 2 * CANARY + array.offset) * own.itemsize].view(
+        own.dtype
+    )
+    memory[_inside(array)] = own
+    return memory
+
+
+def _inside(array: Array) -> slice:
+    first = CANARY + array.offset
+    return slice(first, first + array.size)
+
+
+class Memory:
+    """All arrays of a case on one device; `arguments` are what the kernel is given."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.blocks = {a.name: bits_of(a, case.seed) for a in case.arrays if not a.same_as}
+
+    def root(self, array: Array) -> Array:
+        named = {a.name: a for a in self.case.arrays}
+        return named[array.same_as] if array.same_as else array
+
+    def view(self, array: Array, block: Any) -> Any:
+        inside = _inside(self.root(array))
+        first = inside.start + (array.offset if array.same_as else 0)
+        return block[first : first + array.size]
+
+    def arguments(self) -> list[Any]:
+        case, made = self.case, {}
+        for a in case.arrays:
+            block = self.blocks[self.root(a).name]
+            kind = as_dtype(a.dtype)
+            view = self.view(a, block)
+            made[a.name] = view if is_native(kind) else _typed(view, kind)
+        for d in case.descriptors:
+            made[d.name] = TensorDescriptor(made[d.base], d.shape, d.strides, d.block)
+        return [made[p] if p in made else case.scalars[p] for p in case.order]
+
+    def results(self) -> dict[str, np.ndarray]:
+        """The whole memory of every array, canaries included: one that is only read must stay as it is, too."""
+        return self.blocks
+
+
+def _typed(bits: np.ndarray, kind: Any) -> Any:
+    from tessera.runtime.tensors import reinterpret
+
+    return reinterpret(bits, kind)
+
+
+@contextmanager
+def environment(device: str) -> Iterator[str]:
+    """Sets what `device` says after its "/"; gives the device alone."""
+    name, _, setting = device.partition("/")
+    before = os.environ.get("TESSERA_DISABLE")
+    if setting.startswith(WITHOUT):
+        os.environ["TESSERA_DISABLE"] = setting.removeprefix(WITHOUT)
+    try:
+        yield name
+    finally:
+        if setting and before is None:
+            del os.environ["TESSERA_DISABLE"]
+        elif setting:
+            os.environ["TESSERA_DISABLE"] = str(before)
+
+
+def driver_of(name: str) -> Any:
+    """cpu (the machine's own ISA), generic, avx2, …, interpreter, simt, sm90, sm80."""
+    if name in ISAS:
+        return IsaDriver(name)
+    if name in BUILDS:
+        return BuildDriver(int(name[2:]))
+    return name
+
+
+def run(case: Case, device: str, source: str = "") -> dict[str, np.ndarray]:
+    """Launch once (on `cuda`: many times, see cuda.py); gives every array's memory afterwards."""
+    with environment(device) as name:
+        if name == "cuda":
+            from tests.fuzz.cuda import run_cuda
+
+            return run_cuda(case)
+        spoil = os.environ.get("TESSERA_FUZZ_SPOIL", "") if name != "interpreter" else ""
+        memory = Memory(case)
+        kernel = load_kernel(source or case.source)
+        driver.set_active(driver_of(name))
+        try:
+            launch(kernel, case, memory.arguments())
+        finally:
+            driver.reset_active()
+        return spoilt(case, memory.results(), spoil) if spoil else memory.results()
+
+
+def spoilt(case: Case, results: dict[str, np.ndarray], how: str) -> dict[str, np.ndarray]:
+    """For tests of the fuzzer: a fault in kernels with some text, or a crash or hang of those with a number."""
+    if f"crash:{case.seed}," in how + ",":
+        os.abort()
+    if f"hang:{case.seed}," in how + ",":
+        time.sleep(3600)
+    if how in case.source:
+        output = next(a for a in case.arrays if a.output)
+        results[output.name][_inside(output)] += 1
+    return results
+
+
+def launch(kernel: Any, case: Case, arguments: Sequence[Any]) -> Any:
+    return kernel[case.grid](*arguments, **case.options)
+
+
+def optimisations(device: str) -> list[str]:
+    """Names of the optimisations that can be left out for a device."""
+    del device
+    return []

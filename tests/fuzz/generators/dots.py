@@ -1,0 +1,383 @@
+"""Random loops of dots: operands, loops, jumps, accumulators and epilogues, over numbers whose sums are exact."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from tests.fuzz.case import Case
+from tests.fuzz.generators import features
+from tests.fuzz.generators.epilogues import ENDINGS, STORES, epilogue
+from tests.fuzz.generators.features import Features, Pick, Several
+from tests.fuzz.generators.operands import ACCESSES, OPS, PLACES, RAWS, SOURCES, Axis, Operand
+from tests.fuzz.generators.writer import EXACT, TL, Inexact, Writer, indented
+
+SIZES = Pick(16, 32, 64, 128, 256, weights=(6, 6, 3, 0.8, 0.2))
+STEPS = Several(
+    Pick(*OPS, plain=0.5), Pick(*PLACES, plain=0.4), Pick(*SOURCES, plain=0.0), most=2, none=0.4
+)
+RAW = Pick(*RAWS, plain=0.55)
+ORDER = Pick("row", "col", plain=0.5)
+TABLE: dict[str, Pick | Several] = {
+    "m": SIZES, "n": SIZES, "k": SIZES, "d": Pick(16, 32, 64, weights=(4, 3, 1)),
+    "steps": Pick(2, 1, 3, 5, 0, weights=(4, 2, 4, 2, 0.5)),
+    "grid": Pick((1, 1), (2, 1), (1, 2), (3, 2), plain=0.5),
+    "type": Pick("fp32", "fp16", "bf16", "tf32", "tf32x3", "fp64", "i8", "fp8e4nv", "fp8e5", plain=0.1),
+    "dots": Pick("one", "two_b", "two_a", "same", "three", "chain", "chain_hoisted", plain=0.4),
+    "loop": Pick("for", "runtime", "while", "from1", "kstep", "nested", "static", "range", "tiles", plain=0.3),
+    "jump": Pick("none", "break", "continue", "return", "data", plain=0.75),
+    "access": Pick(*ACCESSES, plain=0.35),
+    "a_steps": STEPS, "b_steps": STEPS, "second": Pick("bare", "same"),
+    "a_raw": RAW, "b_raw": RAW, "v_raw": RAW, "a_order": ORDER, "b_order": ORDER, "v_order": ORDER, "v_steps": STEPS,
+    "add": Pick("plus", "arg", "minus", "scaled", "rescale", "rescale_row", "reinit", "fresh", "max", plain=0.3),
+    "link": Pick("clamp", "positive", "causal", "rowmax", "online"),
+    "acc": Pick("wide", "fp16", plain=0.8),
+    "endings": Several(Pick(*ENDINGS), most=2, none=0.5),
+    "out": Pick("same", "fp16", "bf16", "fp32", plain=0.5),
+    "store": Pick(*STORES, plain=0.5),
+    "mask": Pick("none", "k", "m", "n", "all", "wrap", plain=0.5),
+    "other": Pick(None, 0, 1, plain=0.3),
+    "work": Pick("wide", "same", plain=0.6),
+    "warps": Pick(4, 1, 2, 8, plain=0.3), "stages": Pick(2, 3, 1, 4, 5, 6, plain=0.2),
+    "pad": Pick(0, 16, 8, 3, plain=0.6), "offset": Pick(0, 16, 1, 4, plain=0.75),
+    "strides": Pick("literal", "args", plain=0.6),
+}  # fmt: skip
+LIMIT = 2**21  # multiply-adds of a kernel: the interpreter and the simulator should be quick
+
+
+def draw(random: Random) -> Features:
+    while True:
+        f = settle(features.draw(TABLE, random))
+        work = f["m"] * f["n"] * f["k"] * max(f["steps"], 1) * f["grid"][0] * f["grid"][1]
+        if work <= LIMIT:
+            return f
+
+
+def settle(f: Features) -> Features:
+    """The nearest features that have a meaning together."""
+    f = dict(f)
+    chain = f["dots"].startswith("chain")
+    if f["type"] in ("i8", "fp8e4nv", "fp8e5"):
+        f["k"] = max(f["k"], 32)
+        if chain:
+            f["n"] = max(f["n"], 32)
+    if f["loop"] == "static" and f["jump"] in ("break", "continue", "data"):
+        f["jump"] = "none"
+    if f["loop"] == "tiles" and f["jump"] == "return":
+        f["jump"] = "none"
+    if f["loop"] == "nested" and f["jump"] in ("break", "data"):
+        f["jump"] = "continue"
+    if f["jump"] == "continue" and f["access"] == "advance":
+        f["access"] = "index"
+    if f["access"] in ("desc", "host"):
+        f["mask"] = f["mask"] if f["mask"] != "wrap" else "none"
+        for side in "abv":
+            if f[f"{side}_raw"] == "nibble" or (
+                f[f"{side}_raw"] == "int4" and min(f["k"], f["n"]) < 32
+            ):
+                f[f"{side}_raw"] = "same"
+    if f["access"] == "block":
+        for side in "abv":
+            f[f"{side}_raw"] = "int4" if f[f"{side}_raw"] == "nibble" else f[f"{side}_raw"]
+    if f["acc"] == "fp16" and f["type"] != "fp16":
+        f["acc"] = "wide"
+    if f["dots"] == "chain_hoisted":  # computed in front of the loop, where there is no step
+        f["a_steps"] = tuple(
+            s for s in f["a_steps"] if s[0] != "step" and s[1] not in ("scalar", "tile")
+        )
+    if chain and f["add"] in ("fresh", "max", "reinit", "scaled"):
+        f["add"] = "plus"
+    if f["store"] == "atomic" and f["out"] not in ("same", "fp32"):
+        f["out"] = "same"
+    return f
+
+
+def build(f: Features, seed: int) -> Case:
+    """The kernel of these features. Numbers get smaller, and steps fewer, until every sum is exact."""
+    f = settle(f)
+    while True:
+        for high in (3, 2, 1):
+            try:
+                return Dots(f, seed, high).case()
+            except Inexact:
+                continue
+        longest = max(("a_steps", "b_steps", "v_steps"), key=lambda s: len(f[s]))
+        if f[longest]:
+            f = {**f, longest: f[longest][:-1]}
+        elif f["acc"] == "fp16":
+            f = {**f, "acc": "wide"}
+        elif f["add"] != "plus":
+            f = {**f, "add": "plus"}
+        elif f["a_raw"] != "same" or f["b_raw"] != "same":
+            f = {**f, "a_raw": "same", "b_raw": "same", "v_raw": "same"}
+        else:
+            f = {**f, "steps": max(f["steps"] - 1, 1), "k": max(f["k"] // 2, 16), "endings": ()}
+
+
+class Dots:
+    """Writes one kernel; `high` is the greatest magnitude of what lies in the arrays."""
+
+    def __init__(self, f: Features, seed: int, high: int) -> None:
+        self.f, self.seed, self.high = f, seed, high
+        self.w = Writer()
+        self.kind: str = f["type"]
+        self.acc_kind = {"fp64": "fp64", "i8": "i32"}.get(self.kind, "fp32")
+        if f["acc"] == "fp16":
+            self.acc_kind = "fp16"
+        self.sums: list[tuple[str, float]] = []  # accumulators, and what bounds them
+        self.chain = f["dots"].startswith("chain")
+
+    def axes(self) -> dict[str, Axis]:
+        f, chain = self.f, self.chain
+        ragged = {"all": "mnk", "wrap": "m"}.get(
+            f["mask"], f["mask"] if f["mask"] != "none" else ""
+        )
+        less = {x: (3 if x in ragged else 0) for x in "mnk"}
+        if "int4" in (f["a_raw"], f["b_raw"]) or "nibble" in (f["a_raw"], f["b_raw"]):
+            less["k"] = 4 if less["k"] else 0
+        gm, gn = (f["grid"][0], 1 if chain else f["grid"][1])
+        m, n, k, t = f["m"], f["n"], f["k"], f["steps"]
+        turns = 1 if chain else t
+        keys = t if chain else gn
+        self.gm, self.gn = gm, gn
+        key = Axis(
+            n, max(n * keys - less["n"], 1), "nn", f"i * {n}", True, n * max(keys, 1), "n" in ragged
+        )
+        inner = Axis(
+            k,
+            max(k * turns - less["k"], 1),
+            "kk",
+            f"i * {k}",
+            True,
+            k * max(turns, 1),
+            "k" in ragged,
+        )
+        if chain:
+            inner = Axis(k, k - less["k"], "ka", "0", False, k, "k" in ragged)
+        else:
+            key = Axis(n, n * gn - less["n"], "rn", f"pn * {n}", False, n * gn, "n" in ragged)
+        return {
+            "m": Axis(m, m * gm - less["m"], "rm", f"pm * {m}", False, m * gm, "m" in ragged),
+            "n": key, "k": inner, "d": Axis(f["d"], f["d"], "rd", "0", False, f["d"]),
+        }  # fmt: skip
+
+    # --- the kernel -------------------------------------------------------------------------------------------------
+    def case(self) -> Case:
+        f, w = self.f, self.w
+        self.ax = self.axes()
+        self.heads()
+        if self.chain:
+            self.linked()
+        else:
+            self.plain()
+        if f["steps"] == 0:
+            self.sums = [(name, 0) for name, _ in self.sums]
+        epilogue(self)
+        text = w.text(self.body())
+        grid = (2,) if f["loop"] == "tiles" else (self.gm, self.gn)
+        return w.case(
+            "dots", self.seed, f, text, grid=grid,
+            options={"num_warps": f["warps"], "num_stages": f["stages"]},
+        )  # fmt: skip
+
+    def heads(self) -> None:
+        f, w = self.f, self.w
+        self.t = (
+            w.scalar("T", f["steps"])
+            if f["loop"] in ("runtime", "while", "from1", "nested")
+            else str(f["steps"])
+        )
+        for name, extent in (("ma", f["m"]), ("na", f["n"]), ("ka", f["k"]), ("rd", f["d"])):
+            w.line("setup", f"{name} = tl.arange(0, {extent})")
+        w.line("setup", f"ka2 = tl.arange(0, {f['k'] // 2})")
+        w.line("setup", f"na2 = tl.arange(0, {f['n'] // 2})")
+        w.line("place", f"rm = pm * {f['m']} + ma")
+        w.line("place", f"rn = pn * {f['n']} + na")
+        if f["mask"] == "wrap":
+            w.line("place", f"rm_ = rm % {self.ax['m'].total}")
+            self.ax["m"].index = "rm_"
+        if not self.chain:
+            w.line("index", f"kk = i * {f['k']} + ka")
+            w.line("index", f"k2 = i * {f['k'] // 2} + ka2")
+        else:
+            w.line("index", f"nn = i * {f['n']} + na")
+            w.line("index", f"n2 = i * {f['n'] // 2} + na2")
+
+    def operand(self, name: str, axes: str, inner: int, at: str = "body") -> Operand:
+        pair = (self.ax[axes[0]], self.ax[axes[1]])
+        made = Operand(self.w, self.f, name, pair, inner, self.kind, self.high)
+        made.emit(at)
+        return made
+
+    def dot(self, x: str, y: str, more: str = "") -> str:
+        precision = {"fp32": "ieee", "tf32": "tf32", "tf32x3": "tf32x3"}.get(self.kind)
+        how = f', input_precision="{precision}"' if precision else ""
+        if self.acc_kind == "fp16":
+            how += ", out_dtype=tl.float16"
+        return f"tl.dot({x}, {y}{more}{how})"
+
+    def limit(self, bound: float) -> None:
+        most = EXACT[self.acc_kind]
+        if self.kind.startswith("fp8"):
+            most = 2**13  # tensor cores keep some 14 bits of the sums of fp8 products
+        if bound > most:
+            raise Inexact
+
+    def plain(self) -> None:
+        f = self.f
+        a = self.operand("a", "mk", 1)
+        b = self.operand("b", "kn", 0)
+        pairs = {"one": [(a, b)]}.get(f["dots"], [(a, b)])
+        if f["dots"] in ("two_b", "three"):
+            pairs += [(a, self.operand("b2", "kn", 0))]
+        if f["dots"] == "three":
+            pairs += [(a, self.operand("b3", "kn", 0))]
+        if f["dots"] == "two_a":
+            pairs += [(self.operand("a2", "mk", 1), b)]
+        if f["dots"] == "same":
+            pairs += [(self.operand("a2", "mk", 1), self.operand("b2", "kn", 0))]
+        bounds = [x.bound * y.bound * f["k"] for x, y in pairs]
+        if f["dots"] == "same":
+            self.accumulate("acc", "m", "n", pairs, sum(bounds))
+            return
+        for number, (pair, bound) in enumerate(zip(pairs, bounds)):
+            self.accumulate(f"acc{number}" if number else "acc", "m", "n", [pair], bound)
+
+    def accumulate(
+        self, acc: str, rows: str, cols: str, pairs: list[tuple[Any, Any]], bound: float
+    ) -> None:
+        f, w, how = self.f, self.w, self.f["add"]
+        zeros = f"tl.zeros(({self.ax[rows].extent}, {self.ax[cols].extent}), {TL[self.acc_kind]})"
+        total = bound * f["steps"]
+        if how == "fresh":
+            w.line("pre", f"{acc} = tl.zeros(({self.ax[rows].extent},), {TL[self.acc_kind]})")
+            total *= self.ax[cols].extent
+        else:
+            w.line("pre", f"{acc} = {zeros}")
+        if how == "rescale":
+            w.line("body", f"{acc} = {acc} * {'2' if f['steps'] <= 3 else '-1'}")
+            total *= 2 ** min(f["steps"], 3)
+        elif how == "rescale_row":
+            name = w.array(f"{acc}_s_ptr", self.acc_kind, self.ax["m"].span, low=-1, high=1)
+            w.line("body", f"{acc} *= tl.load({name} + rm)[:, None]")
+        elif how == "reinit":
+            w.line("body", f"if i % 2 == 1:\n    {acc} = {zeros}")
+        scale = ""
+        if how == "scaled":
+            name = w.array(
+                f"{acc}_z_ptr",
+                "i32" if self.kind == "i8" else "fp16",
+                self.ax["n"].span,
+                low=-2,
+                high=2,
+            )
+            scale, total = f" * tl.load({name} + rn).to({TL[self.acc_kind]})[None, :]", total * 2
+        for x, y in pairs:
+            product = self.dot(x.name if isinstance(x, Operand) else x, y.name)
+            w.line("body", self.joined(acc, how, product, scale, x, y))
+        self.limit(total)
+        self.sums.append((acc, total))
+
+    def joined(self, acc: str, how: str, product: str, scale: str, x: Any, y: Any) -> str:
+        """The statement that adds one product."""
+        if how in ("arg", "rescale"):
+            return (
+                f"{acc} = {self.dot(x.name if isinstance(x, Operand) else x, y.name, f', {acc}')}"
+            )
+        if how == "minus":
+            return f"{acc} -= {product}"
+        if how == "fresh":
+            return f"{acc} += tl.sum({product}, 1)"
+        if how == "max":
+            return f"{acc} = tl.maximum({acc}, {product})"
+        return f"{acc} += {product}{scale}"
+
+    def linked(self) -> None:
+        """Two dots, the second of what the first gives: the shape of attention."""
+        f, w = self.f, self.w
+        hoisted = f["dots"] == "chain_hoisted"
+        a = self.operand("a", "mk", 1, "pre" if hoisted and f["access"] != "advance" else "body")
+        b = self.operand("b", "kn", 0)
+        self.limit(a.bound * b.bound * f["k"])
+        w.line("body", f"p = {self.dot('a', 'b')}")
+        zero, one = ("0", "1") if self.kind == "i8" else ("0.0", "1.0")
+        clamp = "tl.minimum(tl.maximum(p, -2), 2)"
+        link = f["link"]
+        lines = {
+            "clamp": [f"p = {clamp}"], "positive": [f"p = tl.where(p > 0, {one}, {zero})"],
+            "causal": [f"p = tl.where(rm[:, None] >= nn[None, :], {clamp}, {zero})"],
+            "rowmax": [f"p = tl.where(p == tl.max(p, 1)[:, None], {one}, {zero})"],
+            "online": [
+                "top_new = tl.maximum(top, tl.max(p, 1))",
+                f"turn = tl.where(top_new > top, -{one}, {one})",
+                f"p = tl.where(p >= top_new[:, None], {one}, {zero})", "total = total * turn + tl.sum(p, 1)",
+                "top = top_new", "acc *= turn[:, None]",
+            ],
+        }[link]  # fmt: skip
+        acc = TL[self.acc_kind]
+        if link == "online":
+            w.line("pre", f"top = tl.full(({f['m']},), -1000, {acc})")
+            w.line("pre", f"total = tl.zeros(({f['m']},), {acc})")
+        for text in lines:
+            w.line("body", text)
+        kind = "fp32" if self.kind in ("tf32", "tf32x3") else self.kind
+        w.line("body", f"p = p.to({TL[kind]})")
+        v = self.operand("v", "nd", 0)
+        if link == "online":
+            f["add"] = "plus" if f["add"] in ("rescale", "rescale_row") else f["add"]
+        self.accumulate("acc", "m", "d", [("p", v)], 2 * v.bound * f["n"])
+
+    # --- putting it together ----------------------------------------------------------------------------------------
+    def body(self) -> list[str]:
+        f, part = self.f, self.w.sections
+        inside = [*part.get("pre", []), *self.loop(), *part.get("post", [])]
+        setup = part.get("setup", [])
+        if f["loop"] == "tiles":
+            tiles = self.gm * self.gn
+            where = [f"pm = t % {self.gm}", f"pn = t // {self.gm}", *part["place"]]
+            head = f"for t in range(tl.program_id(0), {tiles}, tl.num_programs(0)):"
+            return [*setup, head, *indented([*where, *inside])]
+        where = ["pm = tl.program_id(0)", "pn = tl.program_id(1)", *part["place"]]
+        if f["jump"] == "return":
+            where += (
+                [f"if pm == {self.gm - 1}:", "    if pn == 0:", "        return"]
+                if self.gm > 1
+                else []
+            )
+        return [*setup, *where, *inside]
+
+    def loop(self) -> list[str]:
+        f, part, t = self.f, self.w.sections, self.t
+        inner = [*part["index"], *self.jump(), *part["body"], *part.get("end", [])]
+        inner = [line for text in inner for line in text.split("\n")]
+        kind = f["loop"]
+        if kind == "while":
+            return ["it = 0", f"while it < {t}:", *indented(["i = it", "it += 1", *inner])]
+        if kind == "from1":
+            return [f"for i1 in range(1, {t} + 1):", *indented(["i = i1 - 1", *inner])]
+        if kind == "kstep":
+            return [
+                f"for k0 in range(0, {f['steps'] * f['k']}, {f['k']}):",
+                *indented([f"i = k0 // {f['k']}", *inner]),
+            ]
+        if kind == "nested":
+            return [
+                f"for o in range(({t} + 1) // 2):", "    for q in range(2):",
+                f"        if o * 2 + q < {t}:", "            i = o * 2 + q", *indented(inner, 3),
+            ]  # fmt: skip
+        head = {
+            "for": f"range({t})", "runtime": f"range({t})", "static": f"tl.static_range({t})", "tiles": f"range({t})",
+            "range": f"tl.range(0, {t}, num_stages={f['stages']})",
+        }[kind]  # fmt: skip
+        return [f"for i in {head}:", *indented(inner)]
+
+    def jump(self) -> list[str]:
+        f = self.f
+        if f["jump"] == "break":
+            return [f"if i == {self.w.scalar('E', max(f['steps'] - 1, 1))}:", "    break"]
+        if f["jump"] == "continue":
+            return ["if i % 2 == 1:", "    continue"]
+        if f["jump"] == "data":
+            flags = self.w.array("flag_ptr", "i32", 16, low=-3, high=1)
+            return [f"if tl.load({flags} + i) > 0:", "    break"]
+        return []
