@@ -174,7 +174,108 @@ _GPU = (
     ),
 )  # fmt: skip
 
-OPTIMIZATIONS: dict[str, Optimization] = {row.name: row for row in (*_TILE_IR, *_GPU)}
+_CPU = (
+    _row(
+        "narrow-accumulators", "cpu", "carries through a loop what is left of a tile after the reduction that alone uses it",
+        "both combine by one associative op; the tile starts neutral", "backends/cpu/narrow.py `_reduction`",
+        f"tests/lang/test_reductions.py, {KERNELS}", unit="loop",
+    ),
+    _row(
+        "scalar-inductions", "cpu", "carries a scalar in place of a tile that only gains the same amount everywhere",
+        "the gain is uniform", "backends/cpu/induction.py `_uniform`", f"tests/unit/test_cpu_control.py, {KERNELS}", unit="loop",
+    ),
+    _row(
+        "join-sums", "cpu", "lets a product add to what its result is added to", "the product has no other use; its sum is not narrow",
+        "backends/cpu/induction.py `_accumulate`", "tests/lang/test_dot.py, tests/unit/test_cpu_dot.py", unit="sum",
+    ),
+    _row(
+        "deferred-sums", "cpu", "unrolls loops that only add products, so that sums go to memory less often",
+        "the loop writes nothing and only carries sums", "backends/cpu/sums.py `summed_products`", f"tests/unit/test_cpu_dot.py, {KERNELS}",
+        unit="loop",
+    ),
+    _row(
+        "dot-chains", "cpu", "runs products of one sum in one go", "nothing between them writes or looks at the sum",
+        "backends/cpu/dot.py `_postponed`", "tests/unit/test_cpu_dot.py", unit="product",
+    ),
+    _row(
+        "prepack-k", "cpu", "packs the operands of all steps of a loop before it multiplies",
+        "the loop only adds products; operands do not depend on the sums", "backends/cpu/sums.py `packs_all_steps`",
+        "tests/unit/test_cpu_whole.py, tests/lang/test_dot.py", unit="loop",
+    ),
+    _row(
+        "store-fusion", "cpu", "computes a sum of products block by block in the loop that stores it",
+        "one store alone uses the sum, element by element, and nothing is written before", "backends/cpu/sums.py `only_store`",
+        "tests/unit/test_cpu_whole.py", unit="product",
+    ),
+    _row(
+        "shared-panels", "cpu", "keeps packed operands for the programs that need the same",
+        "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/packing.py `tags_of`; each launch",
+        "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_whole.py", unit="operand",
+    ),
+    _row(
+        "operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs",
+        "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py", unit="operand",
+    ),
+    _row(
+        "scaled-sums", "cpu", "scales a carried sum in its own memory before a product adds to it", "nothing else needs the old sum",
+        "backends/cpu/dot.py `_scaled_in_place`", "tests/lang/test_chains.py, tests/unit/test_cpu_dot.py", unit="sum",
+    ),
+    _row(
+        "zero-start", "cpu", "lets the first iteration of a loop take a sum for zero instead of clearing it",
+        "the sum starts at zero and a product alone adds to it", "backends/cpu/control.py `starts_at_zero`", "tests/unit/test_cpu_dot.py",
+        unit="sum",
+    ),
+    _row(
+        "amx-tiles", "cpu", "multiplies bf16, fp8 and int8 on the matrix unit", "extents are whole tiles; sums are exact for the types",
+        "backends/cpu/dot.py `_tiles_fit`", "tests/unit/test_cpu_dot.py", unit="product",
+    ),
+    _row(
+        "bf16-pairs", "cpu", "multiplies pairs of bf16 by AVX512-BF16", "the depth is even", "backends/cpu/dot.py `_vectors_fit`",
+        "tests/unit/test_cpu_dot.py", unit="product",
+    ),
+    _row(
+        "int8-quads", "cpu", "multiplies four bytes at a time by VNNI", "the depth is a multiple of four", "backends/cpu/dot.py `_vectors_fit`",
+        "tests/unit/test_cpu_dot.py", unit="product",
+    ),
+    _row(
+        "load-fusion", "cpu", "loads in the loop that stores, not before", "the load goes to the same addresses, or to another argument",
+        "backends/cpu/aliases.py; each launch compares the arrays", "tests/unit/test_cpu_order.py", unit="load",
+    ),
+    _row(
+        "side-buffers", "cpu", "keeps in memory, while a loop computes it, what a later one needs again",
+        "the loop visits each element once", "backends/cpu/plan.py `_decide`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="op",
+    ),
+    _row(
+        "mask-split", "cpu", "runs vectors for which a mask holds as a whole in a loop without it",
+        "the mask compares what grows by one with what does not grow", "backends/cpu/loops.py `prefix_masks`", f"tests/unit/test_cpu_rows.py, {KERNELS}",
+        unit="mask",
+    ),
+    _row(
+        "vector-unroll", "cpu", "takes several vectors a trip of a loop that does little", "trips are independent",
+        "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop",
+    ),
+    _row(
+        "turned-tiles", "cpu", "reads tiles along the contiguous dimension and turns blocks in registers", "extents are whole vectors",
+        "backends/cpu/turn.py `turned_dimension`", "tests/unit/test_cpu_codegen.py", unit="tile",
+    ),
+    _row(
+        "aligned-stores", "cpu", "stores the first elements of a long row apart, so that vectors lie at multiples of their size",
+        "vectors may start at any element", "backends/cpu/plan.py `any_start`", "tests/unit/test_cpu_rows.py", unit="store",
+    ),
+    _row(
+        "streaming-stores", "cpu", "stores past the caches what is much larger than they are", "the launch does not read the array",
+        "backends/cpu/effects.py `_stream`", "tests/lang/test_streams.py", unit="store",
+    ),
+    _row(
+        "row-prefetch", "cpu", "asks for the row of the next program while this one computes", "a wrong guess reads nothing",
+        "backends/cpu/ahead.py", "tests/unit/test_cpu_rows.py", unit="reduction",
+    ),
+    _row(
+        "llvm-passes", "cpu", "lets LLVM turn stack slots into registers and simplify", "what LLVM promises", "LLVM", KERNELS,
+    ),
+)  # fmt: skip
+
+OPTIMIZATIONS: dict[str, Optimization] = {row.name: row for row in (*_TILE_IR, *_GPU, *_CPU)}
 
 
 def names_in(text: str) -> frozenset[str]:

@@ -81,12 +81,12 @@ def test_the_table_has_what_the_package_asks_for():
 
 @pytest.mark.parametrize("row", OPTIMIZATIONS.values(), ids=lambda row: row.name)
 def test_rows_are_complete_and_name_files_that_exist(row: Any):
-    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", row.name)
+    assert re.fullmatch(r"[a-z]+\d*(-[a-z]+)*", row.name)
     assert set(row.targets.split()) <= {"cpu", "gpu"}
     assert all((row.does, row.assumes, row.proven_by, row.tests, row.unit))
     for path in re.findall(r"tests/[\w/*.]+\.\w+", row.tests):
         assert list(ROOT.glob(path)), path
-    for path in re.findall(r"\b((?:analysis|passes|layout)/[\w/]+\.py)", row.proven_by):
+    for path in re.findall(r"\b((?:analysis|passes|layout|backends)/[\w/]+\.py)", row.proven_by):
         assert (PACKAGE / path).exists(), path
 
 

@@ -19,6 +19,7 @@ from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.plan import contiguous_along, cost
 from tessera.backends.cpu.values import Coord, Point
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import LoadOp, ProgramIdOp, ReduceOp
 
 LINE = 64
@@ -43,6 +44,8 @@ def plan_ahead(lo: Lowering, block: Block) -> Ahead:
     if not walks:
         return none
     carrier = max(walks, key=lambda op: sum(cost(lo, v) for v in op.inputs))
+    if not apply("row-prefetch", carrier):
+        return none
     shape = shape_of(carrier.inputs[0].type)
     cells: dict[LoadOp, str] = {}
     for op in block:

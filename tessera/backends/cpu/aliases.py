@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tessera.backends.cpu.lowering import Lowering
 from tessera.ir import Block, Value, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import ForOp, arith, memory, tile
 
 
@@ -31,10 +32,10 @@ def may_fuse(lo: Lowering, load: Value, address: Value | None) -> bool:
     if not isinstance(op, memory.LoadOp) or address is None:
         return False
     if op.ptr is address:
-        return True
+        return apply("load-fusion", op)
     state = lo.state
     a, b = (state.arguments.get(argument_of(x)) for x in (op.ptr, address))
-    if state.overlap or a is None or b is None or a == b:
+    if state.overlap or a is None or b is None or a == b or not apply("load-fusion", op):
         return False
     pair = (min(a, b), max(a, b))
     same = int(_same_offsets(lo, op.ptr, address))

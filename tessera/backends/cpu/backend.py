@@ -16,6 +16,7 @@ from tessera.backends.llvm.binding import Target, optimise, version
 from tessera.config import knobs
 from tessera.dtypes import FP8
 from tessera.ir import Module, Pass, PassManager
+from tessera.ir.applications import apply
 from tessera.passes import neutral_pipeline
 from tessera.passes.checks import insert_checks
 from tessera.passes.descriptors import lower_descriptor_rows
@@ -100,4 +101,5 @@ class CpuBackend(Backend):
 
 def compile_object(text: str, machine: Target) -> bytes:
     """LLVM IR text to a relocatable object."""
-    return optimise(text, replace(machine, opt=2), LLVM_PASSES).to_object()
+    passes = LLVM_PASSES if apply("llvm-passes") else ""
+    return optimise(text, replace(machine, opt=2), passes).to_object()

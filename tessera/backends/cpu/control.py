@@ -32,6 +32,7 @@ from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import float32, float64, int32, int64
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp, memory
 
 
@@ -257,7 +258,8 @@ def starts_at_zero(op: ForOp, i: int) -> bool:
         return False
     ((user, place),) = arg.uses
     dot = isinstance(user, DotOp) and place == 2 and user.parent is op.body
-    return dot and len(shape_of(arg.type)) == 2 and elem_of(arg.type) in (float32, float64, int32)
+    fits = len(shape_of(arg.type)) == 2 and elem_of(arg.type) in (float32, float64, int32)
+    return dot and fits and apply("zero-start", user)
 
 
 def clear_unless_run(lo: Lowering, op: ForOp, slots: list[Slot], lb: str, ub: str) -> None:

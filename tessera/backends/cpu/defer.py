@@ -15,19 +15,20 @@ from typing import Any
 from tessera.backends.cpu.sums import packs_all_steps, summed_products
 from tessera.dtypes import float16
 from tessera.ir import Builder, Module, Value, elem_of, pass_, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import AddOp, ConstOp, DivOp, DotOp, ForOp, MaxOp, MulOp, SubOp
 
 DEPTH = 1024  # bytes of a row of A between two looks at the accumulator
 MOST = 8
 
 
-@pass_("defer-dots")
+@pass_("defer-dots", optimization="deferred-sums", counts=True)
 def defer_dots(module: Module) -> None:
     """Assumes scalar inductions; establishes chains of dots in innermost loops."""
     for op in list(module.walk()):
         if isinstance(op, ForOp) and not packs_all_steps(op):
             times = _times(op)
-            if times > 1:
+            if times > 1 and apply("deferred-sums", op):
                 _unroll(op, times)
 
 

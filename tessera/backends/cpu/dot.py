@@ -47,6 +47,7 @@ from tessera.backends.cpu.turn import Convert, turned_dimension
 from tessera.backends.cpu.values import Coord, Val
 from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32
 from tessera.ir import Effect, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import AddOp, ConstOp, DotOp, MulOp, SubOp
 
 PACK_ROWS = 96  # rows of c from which copying B of one program alone pays
@@ -81,13 +82,14 @@ def scheme_of(lo: Lowering, op: DotOp) -> Scheme:
     a, b = elem_of(op.a.type), elem_of(op.b.type)
     small = (bfloat16, *FP8)
     if acc is float32 and a in small and b in small:
-        if _tiles_fit(lo, op, 2):
+        if _tiles_fit(lo, op, 2) and apply("amx-tiles", op):
             return Scheme("tiles", bfloat16, 2)
-        return Scheme("pairs", bfloat16, 2) if lo.facts.bf16_dot and _vectors_fit(op, 2) else plain
+        pairs = lo.facts.bf16_dot and _vectors_fit(op, 2) and apply("bf16-pairs", op)
+        return Scheme("pairs", bfloat16, 2) if pairs else plain
     if acc is int32 and a is int8 and b is int8:
-        if _tiles_fit(lo, op, 4):
+        if _tiles_fit(lo, op, 4) and apply("amx-tiles", op):
             return Scheme("tiles", int8, 4)
-        if lo.facts.bytes_dot and _vectors_fit(op, 4):
+        if lo.facts.bytes_dot and _vectors_fit(op, 4) and apply("int8-quads", op):
             return Scheme("bytes", int8, 4)
     return plain
 
@@ -143,7 +145,7 @@ def _postponed(op: DotOp) -> bool:
         if between is None or between.all_effects() & (Effect.WRITE | Effect.SYNC):
             return False
         between = between.next
-    return elem_of(op.acc.type).bits >= 32
+    return elem_of(op.acc.type).bits >= 32 and apply("dot-chains", op)
 
 
 def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
@@ -350,7 +352,9 @@ def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
     if x is None or own is None or own.elem != t or lo.homes.get(x) is not lo.block:
         return None
     shared = any(b.ptr == own.ptr and y is not x for y, b in lo.buffers.items())
-    return None if shared or turned_dimension(lo, v) is not None else own
+    if shared or turned_dimension(lo, v) is not None:
+        return None
+    return own if apply("scaled-sums", what=v.name or "sum") else None
 
 
 def _one_source(lo: Lowering, v: Value) -> Value | None:

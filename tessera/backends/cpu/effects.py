@@ -26,6 +26,7 @@ from tessera.backends.cpu.text import lane_type, scalar_type
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.dtypes import dtype, float32, int1, int32, int64, pointer_type
 from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import memory, tile
 
 
@@ -72,7 +73,7 @@ def _head(lo: Lowering, op: Any, plan: Nest, values: list[Value]) -> str:
     long = lo.straight and plan.lanes > 1 and plan.vectors > UNROLL
     if not long or plan.shape != (plan.group_size,) or not any_start(lo, values, plan.shape):
         return ""
-    if not contiguous_along(lo, op.ptr, 0, plan.lanes):
+    if not contiguous_along(lo, op.ptr, 0, plan.lanes) or not apply("aligned-stores", op):
         return ""
     before = lo.em.op(f"sub i64 0, {_address(lo, op.ptr)}")
     past = lo.em.op(f"and i64 {before}, {plan.lanes * size - 1}")
@@ -96,6 +97,7 @@ def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
         or len(plan.group) != 1
         or plan.vectors <= UNROLL
         or target in loads
+        or not apply("streaming-stores", op)
     ):
         return ""
     em = lo.em

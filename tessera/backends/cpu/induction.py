@@ -14,6 +14,7 @@ from typing import Any
 
 from tessera.dtypes import dtype, int64
 from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -54,6 +55,8 @@ def _accumulate(op: AddOp) -> None:
             continue
         if elem_of(product.type).bits < 32:
             continue  # the sum of small floats rounds after each product
+        if not apply("join-sums", op):
+            continue
         new = Builder.before_op(op).insert(
             DotOp(
                 dot.a,
@@ -77,7 +80,7 @@ def _is_zero(v: Value) -> bool:
 def _visit(loop: ForOp) -> None:
     for arg in loop.carried:
         step = _step(loop, arg)
-        if step is not None:
+        if step is not None and apply("scalar-inductions", loop):
             _visit(_rewrite(loop, arg, step))  # the loop is a new one now
             return
 

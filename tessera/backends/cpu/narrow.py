@@ -11,17 +11,18 @@ no accumulators to memory.
 from __future__ import annotations
 
 from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ir.applications import apply
 from tessera.ops import AddOp, Binary, ConstOp, ForOp, MaxOp, MinOp, ReduceOp
 
 
-@pass_("narrow-accumulators")
+@pass_("narrow-accumulators", optimization="narrow-accumulators", counts=True)
 def narrow_accumulators(module: Module) -> None:
     """Assumes tile IR; establishes that no such tile is carried through a `for`."""
     for op in list(module.walk()):
         if isinstance(op, ForOp) and op.parent is not None:
             for result in list(op.results):
                 reduction = _reduction(op, result)
-                if reduction is not None:
+                if reduction is not None and apply("narrow-accumulators", op):
                     _narrow(op, result.index, reduction)
 
 

@@ -15,6 +15,7 @@ from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import ZERO, Coord, Point
 from tessera.dtypes import dtype
 from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -146,6 +147,7 @@ def in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
         columns % lo.facts.lanes
         or contiguous_dimension(lo, op.ptr) is not None
         or not contiguous_along(lo, op.ptr, 1, lanes)
+        or not apply("operands-in-place", op)
     ):
         return None
     prepare(lo, [x for x in (op.ptr, op.mask, op.other) if x is not None], None, loop=[])

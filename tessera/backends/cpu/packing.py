@@ -25,6 +25,7 @@ from tessera.backends.cpu.turn import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point
 from tessera.dtypes import dtype, int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -169,7 +170,8 @@ def tags_of(lo: Lowering, values: list[Value]) -> list[str] | None:
             return None
         found.update(dict.fromkeys(mine))
         before = load.ptr
-    return list(found) if len(found) <= MOST_TAGS else None
+    few = len(found) <= MOST_TAGS
+    return list(found) if few and apply("shared-panels", values[0].op) else None
 
 
 def apart(a: Value, b: Value) -> bool:

@@ -24,6 +24,7 @@ from tessera.backends.cpu.turn import Convert, turned_dimension, turned_fill
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import MATH_OPS, ReduceOp, ScanOp, arith, memory, tile
 
 KEEP_SHARED = 4.0  # cost from which a value that several roots need is computed once
@@ -171,6 +172,8 @@ def run(
 def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
     """Several vectors a trip where one is little work."""
     price = sum(cost(lo, v, enough=25) for v in values)
+    if not apply("vector-unroll"):
+        return plan
     return replace(plan, times=4 if price <= 6 else 2 if price <= 24 else 1)
 
 
@@ -250,7 +253,7 @@ def _decide(
     if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
         materialise(lo, v, root)
     elif root is not None and price >= KEEP_SHARED and _worth(op) and needed_after(lo, v, position):
-        if direct:
+        if direct and apply("side-buffers", op):
             kept = _needed_later(lo, v, position)
             if kept is not v:
                 lo.narrowed[v] = kept
@@ -365,7 +368,7 @@ def masks_of(lo: Lowering, values: Iterable[Value], plan: Nest) -> list[Prefix]:
 
     for v in values:
         visit(v)
-    return list(found.values())
+    return [p for p in found.values() if apply("mask-split", p.compare)]
 
 
 def any_start(lo: Lowering, values: Iterable[Value], shape: tuple[int, ...]) -> bool:

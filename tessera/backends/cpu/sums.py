@@ -5,6 +5,7 @@ from __future__ import annotations
 from tessera.backends.cpu.arith import TABLE
 from tessera.dtypes import float32, float64, int32
 from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
+from tessera.ir.applications import is_enabled
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -35,6 +36,7 @@ def packs_all_steps(loop: ForOp) -> bool:
     sums = {d.acc for d in dots}
     return (
         bool(dots)
+        and is_enabled("prepack-k")
         and isinstance(step, ConstOp)
         and step.value > 0
         and all(v in sums or not isinstance(v.type, TileType) for v in loop.carried)

@@ -14,6 +14,7 @@ from tessera.backends.cpu.memory import to_buffer
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.ir import Value, shape_of
+from tessera.ir.applications import apply
 
 Convert = Callable[[Val], Val]
 
@@ -38,7 +39,7 @@ def turned_dimension(lo: Lowering, v: Value) -> int | None:
         return None
     for d in reversed(range(len(shape) - 1)):
         if shape[d] % lanes == 0 and not gathers(lo, v, d, lanes):
-            return d
+            return d if apply("turned-tiles", what=v.name) else None
     return None
 
 

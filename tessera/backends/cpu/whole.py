@@ -47,6 +47,7 @@ from tessera.backends.cpu.text import memory_type, scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import int32, int64
 from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
 from tessera.ops import (
     ConstOp,
     DotOp,
@@ -58,7 +59,7 @@ from tessera.ops import (
 
 @executes(ForOp)
 def _for(lo: Lowering, op: ForOp) -> None:
-    if packs_all_steps(op):
+    if packs_all_steps(op) and apply("prepack-k", op):
         _summed(lo, op)
     else:
         control.lower_for(lo, op)
@@ -184,6 +185,8 @@ class _Pair:
         em.stmt(f"store i64 0, ptr {count}")
         em.stmt(f"store i1 {str(fresh).lower()}, ptr {zero}")
         store = only_store(start.loop.results[place])
+        if store is not None and not apply("store-fusion", op):
+            store = None
         form = form_of(lo, op, scheme)
         return _Pair(op, scheme, form, slots, place, fresh, store, count, zero, start)
 
