@@ -169,6 +169,11 @@ _GPU = (
         "tests/unit/test_overlap.py, tests/gpu/test_promote_gpu.py", unit="arrival",
     ),
     _row(
+        "awaited-reads", "gpu", "waits for what was read of a buffer to come to registers before it is given back, not by a fence",
+        "all reads of the buffer stand before the arrival, in its block", "passes/overlap.py `_await_reads`",
+        "tests/unit/test_ring_reads.py", unit="arrival",
+    ),
+    _row(
         "raise-occupancy", "gpu", "assembles with a few registers less where a processor then holds a block more",
         "next to nothing spills", "what ptxas reports", "tests/unit/test_ptxas.py", takes_room=True,
     ),

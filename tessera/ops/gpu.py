@@ -376,12 +376,14 @@ class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE
     """This team is done with `released` (views of shared memory): arrive at barrier `index` if `condition`. One
     arrival for each warp, or for each group of four with `groups`, at the barriers of all `blocks` of the cluster. With
     `proxy` what they wrote is seen by products, and what they read of `released` is read before a tensor copy writes
-    there; with `fence` what they wrote or saw in any memory is seen by tensor copies."""
+    there; with `fence` what they wrote or saw in any memory is seen by tensor copies. Nobody arrives before the tiles
+    `after`, read from `released`, are in registers: then they need no fence."""
 
     bars: Value = operand()
     index: Value = operand()
     condition: Value = operand()
     released: tuple[Value, ...] = operand(variadic=True)
+    after: tuple[Value, ...] = operand(variadic=True)
     groups: bool = attr(default=False)
     blocks: int = attr(default=1)
     proxy: bool = attr(default=False)

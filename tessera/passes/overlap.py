@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.ir import Block, Builder, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import (
     AsyncCopyOp,
@@ -206,6 +206,46 @@ def _give_back_early(block: Block) -> None:
             assert last.next is not None
             if apply("early-release", arrive):
                 arrive.move_before(last.next)
+        if arrive.proxy:
+            _await_reads(arrive)
+
+
+def _await_reads(arrive: ByteBarrierArriveOp) -> None:
+    """In place of a fence, wait for what was read to come to registers."""
+    plain = [
+        user
+        for view in arrive.released
+        for user in _readers(view)
+        if not isinstance(user, WgmmaOp | WgmmaWaitOp | LocalTransOp) and user is not arrive
+    ]
+    loads = [op for op in plain if isinstance(op, LocalLoadOp) and _is_before(op, arrive)]
+    if arrive.released and len(loads) == len(plain) and apply("awaited-reads", arrive):
+        after = [op.result for op in loads if not _is_needed(op.result, arrive)]
+        arrive.set_operands(arrive.bars, arrive.index, arrive.condition, arrive.released, after)
+        arrive.proxy = False
+
+
+def _is_needed(v: Value, arrive: Op) -> bool:
+    """Whether what an arrival does not overtake needs all registers of a tile, by arithmetic or without: a product of
+    warpgroups, or a write to shared memory."""
+    for user in v.users():
+        if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
+            if _is_before(user, arrive):
+                return True
+        elif user.effects is Effect.NONE and len(user.results) == 1 and not user.regions:
+            made: Any = user.result.type
+            same = isinstance(made, TileType) and made.numel >= v.type.numel
+            if same and _is_needed(user.result, arrive):
+                return True
+    return False
+
+
+def _is_before(op: Op, other: Op) -> bool:
+    """Whether an op of the same block stands before another one."""
+    following = op.next
+    while following is not None and following is not other:
+        following = following.next
+    return following is other
 
 
 def _computing(v: Value) -> list[Op]:

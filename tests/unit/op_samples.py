@@ -41,7 +41,7 @@ SAMPLES: dict[str, str] = {
     "byte_barrier_init": BARS + "byte_barrier_init [%b] {counts=[2]}\n",
     "byte_barrier_expect": BARS + "byte_barrier_expect %b, %i {bytes=1024}\n",
     "byte_barrier_wait": BARS + "byte_barrier_wait %b, %i, %j\n",
-    "byte_barrier_arrive": BARS + ALLOC + "byte_barrier_arrive %b, %i, %c, [%s] {groups=True}\n",
+    "byte_barrier_arrive": BARS + ALLOC + "byte_barrier_arrive %b, %i, %c, [%s], [] {groups=True}\n",
     "tensor_copy": DESCRIPTOR + ALLOC + BARS + "tensor_copy %d, [%i, %j], %s, %b, %i\n",
     "warp_specialize": TEAMS,
     "block_id": "%x: i32 = block_id\n",

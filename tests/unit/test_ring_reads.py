@@ -5,6 +5,7 @@ fence between them."""
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,15 +13,18 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.backends.nvidia import ptxas
 from tessera.ir import Block, Module, Op, Value, parse_module
 from tessera.ops import (
     ByteBarrierArriveOp,
     ByteBarrierWaitOp,
+    LocalAllocOp,
     LocalIndexOp,
     LocalLoadOp,
     LocalTransOp,
     TensorCopyOp,
     WarpSpecializeOp,
+    WgmmaOp,
 )
 from tests.unit.test_promote import compiled
 from tests.unit.test_tensor_maps import built
@@ -81,14 +85,18 @@ def _filled(producer: Block) -> dict[Op | None, set[Op | None]]:
 
 
 def _readers(block: Block) -> Iterator[tuple[ByteBarrierArriveOp, LocalLoadOp, bool]]:
-    """(arrival, a read of the same block before it, whether a fence stands between them or in the arrival)."""
+    """(arrival, a read of the same block before it, whether it has come by then: a fence stands between them or in the
+    arrival, or the arrival, a product of warpgroups or a write to shared memory needs its registers)."""
     for arrive in [op for op in block if isinstance(op, ByteBarrierArriveOp)]:
         fenced = arrive.proxy or arrive.fence
+        needed: set[Value] = set()
         op = arrive.prev
         while op is not None:
             if isinstance(op, LocalLoadOp):
-                yield arrive, op, fenced
+                yield arrive, op, fenced or op.result in arrive.after or op.result in needed
             fenced |= isinstance(op, ByteBarrierArriveOp) and (op.proxy or op.fence)
+            if isinstance(op, WgmmaOp | LocalAllocOp) or needed & set(op.results):
+                needed |= set(op.operands)
             op = op.prev
 
 
@@ -100,9 +108,9 @@ def reads(module: Module) -> tuple[int, int]:
         for region in (teams.consumers, teams.turners):
             blocks = [region, *[b for op in region for x in op.walk() for b in x.regions]]
             for block in blocks:
-                for arrive, load, fenced in _readers(block):
+                for arrive, load, done in _readers(block):
                     if _root(load.shared) in filled.get(arrive.bars.op, ()):
-                        count, bad = count + 1, bad + (not fenced)
+                        count, bad = count + 1, bad + (not done)
     return count, bad
 
 
@@ -160,15 +168,61 @@ def test_clusters() -> None:
     assert checked(kernel) > 0
 
 
-def test_the_fence_stands_behind_the_reads_in_the_code() -> None:
+def _order(**options: Any) -> list[str]:
+    """What follows the last read of a ring in the code of a product of small tiles."""
     constants = {"BM": 32, "BN": 32, "BK": 32, "B_COLUMNS": False}
-    code = compiled(product, constants, num_warps=8).asm["llir"]
-    order = re.findall(
-        r"ldmatrix|fence\.proxy\.async\.shared|bar\.warp\.sync|mbarrier\.arrive\.shared", code
-    )
+    kernel = compiled(product, constants, num_warps=8, **options)
+    assert checked(kernel) == 2
+    watched = r"ldmatrix|fence\.proxy\.async\.shared|ld\.volatile|bar\.warp\.sync|mbarrier\.arrive\.shared"
+    order = re.findall(watched, kernel.asm["llir"])
     last = len(order) - 1 - order[::-1].index("ldmatrix")
-    assert order[last + 1 : last + 4] == [
-        "fence.proxy.async.shared",
-        "bar.warp.sync",
-        "mbarrier.arrive.shared",
-    ]
+    return order[last + 1 : last + 4]
+
+
+def test_what_stands_between_the_reads_and_the_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _order() == ["ld.volatile", "bar.warp.sync", "mbarrier.arrive.shared"]
+    monkeypatch.setenv("TESSERA_DISABLE", "awaited-reads")
+    assert _order() == ["fence.proxy.async.shared", "bar.warp.sync", "mbarrier.arrive.shared"]
+
+
+# --- machine code --------------------------------------------------------------------------------------------------
+WORDS = re.compile(r"/\* 0x([0-9a-f]{16}) \*/")
+TEXT = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?);")
+
+
+def _on_their_way(cubin: bytes) -> tuple[int, int]:
+    """(arrivals that give buffers back, those that are issued while a read of shared memory is on its way). A read has
+    come when somebody waits for its scoreboard, or for that of a later read."""
+    code = ptxas.disassemble(cubin, ["-hex"])
+    words = [int(x, 16) for x in WORDS.findall(code)]
+    count = bad = 0
+    pending: list[int] = []  # scoreboards of reads, 7: none
+    for text, high in zip(TEXT.findall(code), words[1::2], strict=True):
+        board, waits = high >> (110 - 64) & 7, high >> (116 - 64) & 63
+        for number, mine in reversed(list(enumerate(pending))):
+            if mine < 6 and waits >> mine & 1:
+                del pending[: number + 1]
+                break
+        if text.startswith(("LDSM", "LDS")):
+            pending.append(board)
+        elif "SYNCS.ARRIVE" in text and "A1T0" in text:
+            count, bad = count + 1, bad + bool(pending)
+    return count, bad
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="NVIDIA publishes nvdisasm for Linux and Windows only"
+)
+@pytest.mark.parametrize(
+    ("elem", "tile", "warps"),
+    [
+        ("fp16", (16, 32, 32), 8), ("bf16", (32, 32, 32), 4), ("fp16", (64, 32, 64), 8), ("fp8e4nv", (32, 32, 64), 8),
+        ("fp32", (128, 64, 32), 4), ("fp8e4nv", (128, 128, 64), 8),
+    ],
+)  # fmt: skip
+def test_machine_code(elem: str, tile: tuple[int, int, int], warps: int) -> None:
+    constants = {"BM": tile[0], "BN": tile[1], "BK": tile[2], "B_COLUMNS": False}
+    kernel = compiled(product, constants, elem=elem, result="fp32", target="cuda", num_warps=warps)
+    count, bad = _on_their_way(kernel.asm["cubin"])
+    assert count > 0
+    assert bad == 0

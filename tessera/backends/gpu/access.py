@@ -166,24 +166,27 @@ def read(
 
 
 class Reader:
-    """Reads the groups of an access one by one."""
+    """Reads the groups of an access one by one. `came`: a word of each instruction, with its type."""
 
-    __slots__ = ("_addresses", "_elem", "_fl", "_shape", "access")
+    __slots__ = ("_addresses", "_elem", "_fl", "_shape", "access", "came")
 
     def __init__(self, fl: FunctionLowering, elem: Any, access: Access, place: SharedPlace):
         self._fl, self._elem, self.access = fl, elem, access
         self._addresses = Addresses(fl, place, memory_bits(elem) // 8, access.lane, access.warp)
         matrix = isinstance(access, MatrixAccess)
         self._shape = _matrix_word(elem) if matrix else word_shape(elem, access.vec)
+        self.came: list[tuple[str, str]] = []
 
     def group(self, number: int, out: list[str]) -> None:
         fl, access, shape = self._fl, self.access, self._shape
         base, at = self._addresses.at(access.groups[number].offset)
         if isinstance(access, MatrixAccess):
             words = fl.target.load_matrix(fl.w, base, at, access.count, access.trans)
+            self.came.append((shape.type, words[0]))
             words = flipped(fl, words, access)
         else:
             words = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
+            self.came.append((shape.type, words[0]))
         for r, name in zip(
             self.registers(number), unpack(fl, self._elem, words, shape), strict=True
         ):

@@ -22,6 +22,7 @@ from tessera.ops import (
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
+    ByteBarrierArriveOp,
     LocalAllocOp,
     LocalIndexOp,
     LocalLoadOp,
@@ -62,7 +63,7 @@ def _load(fl: FunctionLowering, op: LocalLoadOp) -> None:
     t = op.result.type
     matrix = fl.target.facts().has_ldmatrix
     access = access_for(t.layout, op.shared.type.layout, memory_bits(t.elem), matrix)
-    reader = Reader(fl, t.elem, access, place_of(fl, op.shared))
+    reader = fl.readers[op.result] = Reader(fl, t.elem, access, place_of(fl, op.shared))
     if can_wait(op):
         fl.deferred[op.result] = reader
         return
@@ -77,8 +78,8 @@ def can_wait(op: LocalLoadOp) -> bool:
 
     Nothing may touch shared memory in between, where the buffer may be dead already.
     """
-    users = op.result.users()
-    if len(op.result.uses) != 1 or not isinstance(users[0], MmaOp):
+    users = [u for u in op.result.users() if not isinstance(u, ByteBarrierArriveOp)]
+    if len(users) != 1 or not isinstance(users[0], MmaOp) or users[0].a is users[0].b:
         return False
     following = op.next
     while following is not None and following is not users[0]:

@@ -56,6 +56,7 @@ class FunctionLowering:
         self.warp_bits = self.num_warps.bit_length() - 1
         self.values: dict[Value, list[str]] = {}
         self.deferred: dict[Value, Any] = {}  # reads of shared memory that their one user will make
+        self.readers: dict[Value, Any] = {}  # of tiles read from shared memory: which words came
         self.axis = AxisAnalysis(func)
         self.contract = "contract " if fusion else ""
         self.kernel: bool = func.kernel

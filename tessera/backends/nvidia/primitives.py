@@ -165,6 +165,14 @@ _row(
 )
 _row("proxy_fence_all", (), "void", "fence.proxy.async;", "~{memory}", pure=False)
 _row("warp_sync", (), "void", "bar.warp.sync 0xffffffff;", "~{memory}", pure=False)
+# No arrival behind it is issued before the first operand is there: for one value of it a word is read from the address
+# that comes second, and an arrival passes no access in front of it. What was read may still be on its way when it is
+# issued, though, and the copy engine, which then may write, overtakes it.
+_row(
+    "await_word", ("i32", "i32"), "void",
+    "{ .reg .pred p; .reg .b32 t; setp.eq.u32 p, $0, 0x9e3779b9; @p ld.volatile.shared.b32 t, [$1]; }",
+    "r,r,~{memory}", pure=False,
+)  # fmt: skip
 
 LETTERS = {"float": "f", "double": "d", "i64": "l", "i32": "r", "i16": "h", "i8": "r", "half": "h"}
 

@@ -307,6 +307,7 @@ def _wait(fl: FunctionLowering, op: ByteBarrierWaitOp) -> None:
 @lowers(ByteBarrierArriveOp)
 def _arrive(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
     w, thread = fl.w, fl.thread
+    _await_reads(fl, op)
     if op.fence:
         _plain(fl, "proxy_fence_all")
     elif op.proxy:
@@ -323,6 +324,28 @@ def _arrive(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
             _plain(fl, "mbarrier_arrive_in", address, number)
         else:
             _plain(fl, "mbarrier_arrive", address)
+
+
+def _await_reads(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
+    """Go on when tiles that were read from shared memory have come."""
+    w = fl.w
+    words = [_low_word(fl, *came) for v in op.after for came in fl.readers[v].came]
+    if words:
+        met = words[0]
+        for word in words[1:]:
+            met = w.pure(f"xor i32 {met}, {word}")
+        _plain(fl, "await_word", met, fl.scalar(op.bars))
+
+
+def _low_word(fl: FunctionLowering, type: str, name: str) -> str:
+    """32 bits that depend on a word."""
+    w = fl.w
+    if type in ("float", "double"):
+        bits = 32 if type == "float" else 64
+        type, name = f"i{bits}", w.pure(f"bitcast {type} {name} to i{bits}")
+    if type == "i32":
+        return name
+    return w.pure(f"{'trunc' if type == 'i64' else 'zext'} {type} {name} to i32")
 
 
 @lowers(TensorCopyOp)
