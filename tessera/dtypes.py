@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 # `is_fp16`, `is_int32`: what a type answers by its name. Not `is_cuda`, which arrays are asked.
 TYPE_TEST = re.compile(r"is_(u?int|fp|bf)\d\w*|is_void")
@@ -20,9 +20,14 @@ MAX_TILE_ELEMENTS = 1 << 20  # elements of one tile; larger ones are refused by 
 class Kind(enum.IntEnum):
     """Order of the weak-scalar rule: a number is absorbed by a tensor of the same or a higher kind."""
 
-    BOOL = 0
-    INT = 1
-    FLOAT = 2
+    BOOLEAN = 0
+    INTEGRAL = 1
+    FLOATING = 2
+
+
+class Signedness(enum.Enum):
+    SIGNED = 0
+    UNSIGNED = 1
 
 
 class _ByName(type):
@@ -42,6 +47,17 @@ class _ByName(type):
 class dtype(metaclass=_ByName):
     """A scalar element type. `bits` is the width of the value, `storage_bits` its width in memory."""
 
+    # The names of the types of each kind.
+    SINT_TYPES: ClassVar[list[str]] = ["int8", "int16", "int32", "int64"]
+    UINT_TYPES: ClassVar[list[str]] = ["int1", "uint8", "uint16", "uint32", "uint64"]
+    STANDARD_FP_TYPES: ClassVar[list[str]] = ["fp16", "bf16", "fp32", "fp64"]
+    FP_TYPES: ClassVar[list[str]] = [
+        "fp8e4b15", "fp8e4nv", "fp8e4b8", "fp8e5", "fp8e5b16", *STANDARD_FP_TYPES
+    ]  # fmt: skip
+    OTHER_TYPES: ClassVar[list[str]] = ["void"]
+    SIGNEDNESS: ClassVar[type[Signedness]] = Signedness
+    KIND: ClassVar[type[Kind]] = Kind
+
     name: str
     short: str
     bits: int
@@ -59,6 +75,13 @@ class dtype(metaclass=_ByName):
     @property
     def int_bitwidth(self) -> int:
         return self.bits
+
+    @property
+    def int_signedness(self) -> Signedness:
+        """Whether an integer type has negative numbers; floats have no such attribute."""
+        if not self.is_int():
+            raise AttributeError(f"{self.name} is no integer type")
+        return Signedness.SIGNED if self.signed else Signedness.UNSIGNED
 
     @property
     def storage_bits(self) -> int:
@@ -85,7 +108,7 @@ class dtype(metaclass=_ByName):
         return self.bias
 
     def is_floating(self) -> bool:
-        return self.kind_ is Kind.FLOAT
+        return self.kind_ is Kind.FLOATING
 
     def is_standard_floating(self) -> bool:
         return self.is_floating() and self.bits >= 16
@@ -94,7 +117,7 @@ class dtype(metaclass=_ByName):
         return self.is_floating() and self.bits == 8
 
     def is_int(self) -> bool:
-        return self.kind_ is not Kind.FLOAT and self.name != "void"
+        return self.kind_ is not Kind.FLOATING and self.name != "void"
 
     def is_int_signed(self) -> bool:
         return self.is_int() and self.signed
@@ -164,15 +187,15 @@ class dtype(metaclass=_ByName):
 
 def _int(bits: int, signed: bool) -> dtype:
     name = f"{'' if signed else 'u'}int{bits}"
-    return dtype(name, f"{'i' if signed else 'u'}{bits}", bits, Kind.INT, signed)
+    return dtype(name, f"{'i' if signed else 'u'}{bits}", bits, Kind.INTEGRAL, signed)
 
 
 def _float(name: str, text: str, bits: int, mantissa: int, bias: int) -> dtype:
-    return dtype(name, name, bits, Kind.FLOAT, True, mantissa, bias, text)
+    return dtype(name, name, bits, Kind.FLOATING, True, mantissa, bias, text)
 
 
-void = dtype("void", "void", 0, Kind.INT)
-int1 = dtype("int1", "i1", 1, Kind.BOOL, False)
+void = dtype("void", "void", 0, Kind.INTEGRAL)
+int1 = dtype("int1", "i1", 1, Kind.BOOLEAN, False)
 int8, int16, int32, int64 = (_int(b, True) for b in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_int(b, False) for b in (8, 16, 32, 64))
 float8e4nv = _float("fp8e4nv", "float8e4nv", 8, 3, 7)

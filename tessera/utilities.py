@@ -1,10 +1,13 @@
-"""Small integer helpers of the host API, usable on plain ints."""
+"""Small integer helpers of the host API: plain ints, also of compile-time values."""
 
 from __future__ import annotations
+
+from tessera.language.values import unwrap
 
 
 def cdiv(x: int, y: int) -> int:
     """The smallest number of blocks of `y` that cover `x`."""
+    x, y = unwrap(x), unwrap(y)
     return (x + y - 1) // y
 
 
@@ -14,7 +17,7 @@ def next_power_of_2(n: int) -> int:
     >>> [next_power_of_2(n) for n in (0, 1, 17, 32)]
     [0, 1, 32, 32]
     """
-    n -= 1
+    n = unwrap(n) - 1
     for shift in (1, 2, 4, 8, 16, 32):  # copy the top bit into every lower one
         n |= n >> shift
     return n + 1

@@ -56,8 +56,8 @@ def dtype_of_number(value: Number) -> dtype:
 
 def kind_of_number(value: Number) -> Kind:
     if isinstance(value, bool):
-        return Kind.BOOL
-    return Kind.INT if isinstance(value, int) else Kind.FLOAT
+        return Kind.BOOLEAN
+    return Kind.INTEGRAL if isinstance(value, int) else Kind.FLOATING
 
 
 def as_constant(value: Number, to: dtype) -> Number:

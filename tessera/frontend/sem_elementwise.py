@@ -164,8 +164,9 @@ def logical_or_impl(fe: FrontEnd, input: Any, other: Any) -> Any:
 
 # --- math functions ----------------------------------------------------------------------------------------
 def float_operand(fe: FrontEnd, x: Any, allowed: tuple[dtype, ...] = (float32, float64)) -> Value:
-    """The operand of a math function: an fp32 or fp64 tensor, or a float."""
-    v = to_value(fe, operand_of(x))
+    """The operand of a math function: an fp32 or fp64 tensor, or a number."""
+    o = operand_of(x)
+    v = to_value(fe, float(o) if isinstance(o, int) else o)
     if elem(v) not in allowed:
         names = [d.name for d in allowed]
         raise TypeMismatch(

@@ -92,11 +92,19 @@ def device_print_impl(fe: FrontEnd, prefix: Any, *args: Any, hex: Any = False) -
         raise InvalidArgument(
             argument="prefix", function="device_print", problem=f"expected an ASCII string literal, got {text!r}"
         )  # fmt: skip
-    if args:
-        text = " " + text.strip(" ").removesuffix(":") + ": "
+    text = _line_prefix(text, bool(args))
     values = [to_value(fe, operand_of(a)) for a in args]
     fe.builder.insert(PrintOp(values, prefix=text, hex=bool(static(hex, "hex"))))
     return None
+
+
+def _line_prefix(text: str, values: bool) -> str:
+    """What stands between the place and the value: in front of values it ends in a colon and a space."""
+    if values and not text.endswith(" "):
+        text += " "
+    if values and not text.endswith(": "):
+        text = text[:-1] + ": "
+    return " " + text if len(text) > 2 and not text.startswith(" ") else text
 
 
 @impl(tl.device_assert)
@@ -131,12 +139,19 @@ def static_print_impl(
     file: Any = None,
     flush: Any = False,
 ) -> Any:
-    shown = [unwrap(v) for v in values]
+    shown = [_as_printed(unwrap(v)) for v in values]
     where = {
         k: unwrap(v) for k, v in (("sep", sep), ("end", end), ("file", file), ("flush", flush))
     }
     builtins.print(*shown, **where)
     return None
+
+
+def _as_printed(x: Any) -> Any:
+    """A run-time value as its type and extents, which are compile-time values."""
+    if not isinstance(x, tensor):
+        return x
+    return f"{x.dtype}[{', '.join(map(repr, x.shape))}]"
 
 
 @impl(tl.static_assert)

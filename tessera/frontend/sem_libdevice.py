@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import dtype, float32, float64, int32, int64, uint32, uint64
 from tessera.errors import TypeMismatch
+from tessera.frontend.promote import meet
 from tessera.frontend.registry import impl
 from tessera.frontend.sem_values import (
+    NUMBERS,
     bitcast_raw,
     broadcast_values,
+    cast,
     cast_raw,
     elem,
     operand_of,
@@ -47,14 +51,30 @@ _FLOATS = (float32, float64)
 _INTS = (int32, int64, uint32, uint64)
 
 
-def _operand(fe: FrontEnd, x: Any, allowed: tuple[dtype, ...], function: str) -> Value:
-    v = to_value(fe, operand_of(x))
-    if elem(v) not in allowed:
+def _operands(
+    fe: FrontEnd, function: str, allowed: tuple[dtype, ...], args: Sequence[Any]
+) -> list[Value]:
+    """The operands in one dtype of those allowed: as they are, else promoted as operators promote them."""
+    values = [to_value(fe, operand_of(x)) for x in args]
+    found = list(dict.fromkeys(map(elem, values)))
+    if len(found) == 1 and found[0] in allowed:
+        return values
+    numbers = all(isinstance(t, dtype) for t in found)
+    if numbers and all(isinstance(operand_of(x), NUMBERS) for x in args):
+        to = reduce(meet, [*found, float32])  # numbers alone
+    else:
+        to = reduce(meet, found) if numbers and len(found) > 1 else found[0]
+    if to not in allowed:
         raise TypeMismatch(
-            f"libdevice.{function} takes {' or '.join(d.name for d in allowed)}, got {elem(v)}",
-            help="cast the operand first: nothing is promoted here",
+            f"libdevice.{function} takes {' or '.join(d.name for d in allowed)}, got "
+            f"{' and '.join(map(str, found))}",
+            help="cast the operands first",
         )
-    return v
+    return [cast(fe, v, to) for v in values]
+
+
+def _operand(fe: FrontEnd, x: Any, allowed: tuple[dtype, ...], function: str) -> Value:
+    return _operands(fe, function, allowed, [x])[0]
 
 
 _KINDS = {
@@ -66,14 +86,7 @@ _KINDS = {
 def _typed(fe: FrontEnd, function: str, kinds: str, args: Sequence[Any]) -> list[tensor]:
     """The operands as tensors of one dtype among `kinds`."""
     allowed = tuple(d for k in kinds.split() for d in _KINDS[k])
-    values = [_operand(fe, x, allowed, function) for x in args]
-    found = list(dict.fromkeys(elem(v) for v in values))
-    if len(found) > 1:
-        raise TypeMismatch(
-            f"libdevice.{function} takes operands of one dtype, got {' and '.join(map(str, found))}",
-            help="cast one of them: nothing is promoted here",
-        )
-    return [wrap(v) for v in values]
+    return [wrap(v) for v in _operands(fe, function, allowed, args)]
 
 
 @impl(libdevice_base.typed)
@@ -125,13 +138,7 @@ def abs_impl(fe: FrontEnd, arg0: Any) -> Any:
 
 def _same(fe: FrontEnd, x: Any, y: Any, allowed: tuple[dtype, ...], function: str) -> list[Value]:
     """Two operands of one dtype, in their common shape."""
-    a, b = (_operand(fe, v, allowed, function) for v in (x, y))
-    if elem(a) != elem(b):
-        raise TypeMismatch(
-            f"libdevice.{function} takes two operands of one dtype, got {elem(a)} and {elem(b)}",
-            help="cast one of them: nothing is promoted here",
-        )
-    return broadcast_values(fe, [a, b])
+    return broadcast_values(fe, _operands(fe, function, allowed, [x, y]))
 
 
 def _binary(op: type[Op], allowed: tuple[dtype, ...], function: str, **attrs: Any) -> Any:
@@ -150,13 +157,11 @@ impl(tl.mulhi)(_binary(MulHiOp, _INTS, "mulhi"))
 
 @impl(tl.pow)
 def pow_impl(fe: FrontEnd, arg0: Any, arg1: Any) -> Any:
-    x, y = _operand(fe, arg0, _FLOATS, "pow"), _operand(fe, arg1, (*_FLOATS, int32), "pow")
-    if elem(y) is int32:
+    x, y = (to_value(fe, operand_of(arg)) for arg in (arg0, arg1))
+    if elem(x) in _FLOATS and elem(y) is int32:
         y = cast_raw(fe, y, elem(x))
-    elif elem(x) != elem(y):
-        raise TypeMismatch(
-            f"libdevice.pow takes two operands of one dtype, got {elem(x)} and {elem(y)}"
-        )
+    else:
+        x, y = _operands(fe, "pow", _FLOATS, [arg0, arg1])
     return wrap(fe.builder.emit(PowOp(*broadcast_values(fe, [x, y]))))
 
 

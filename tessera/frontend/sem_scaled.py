@@ -15,6 +15,7 @@ from tessera.dtypes import (
     float8e5,
     float16,
     float32,
+    int8,
     int16,
     uint8,
     uint16,
@@ -174,6 +175,8 @@ def _factor(fe: FrontEnd, side: _Side, scale: Value) -> Value:
     """Scales as fp32."""
     if elem(scale) is float8e4nv:
         return cast_raw(fe, scale, float32)
+    if elem(scale) is int8:  # the same bits, as arrays without unsigned bytes hold them
+        scale = bitcast_raw(fe, scale, uint8)
     if elem(scale) is not uint8:
         raise TypeMismatch(f"{side.name}_scale is a matrix of uint8 or fp8e4nv, got {wrap(scale)}")
     code = cast_raw(fe, scale, uint32)

@@ -185,20 +185,22 @@ def print_(m: Machine, op: memory.PrintOp, *args: Any) -> Any:
     if not args:
         print(f"{pid}{op.prefix}", file=sys.stdout)
     for number, (x, v) in enumerate(zip(args, op.args, strict=True)):
-        label = f"(operand {number}) " if len(args) > 1 else ""
-        shown = _hex(x, elem_of(v.type)) if op.hex else np.asarray(x)
+        label, widths = op.label(number), op.widths(number)
+        shown = np.asarray(x)
         for i in np.ndindex(shown.shape):
-            print(f"{pid} idx ({', '.join(map(str, i))}){op.prefix}{label}{shown[i]}")
+            index = ", ".join(f"{n:{w or ''}}" for n, w in zip(i, widths, strict=True))
+            print(f"{pid} idx ({index}){label}{_printed(shown[i], elem_of(v.type), op.hex)}")
     return ()
 
 
-def _hex(x: Any, elem: Any) -> np.ndarray:
-    """Integers and pointers as zero-padded hexadecimal; floats as they are."""
-    x = np.asarray(x)
-    if isinstance(elem, dtype) and elem.is_floating():
-        return x
-    bits, width = x.astype(bits_type(elem)), 2 * elem.storage_bytes
-    return np.vectorize(lambda b: f"0x{int(b):0{width}x}", otypes=[object])(bits)
+def _printed(x: Any, elem: Any, hexadecimal: bool) -> str:
+    """A number as C's printf writes it; the bits of one in hexadecimal digits; a pointer."""
+    if not isinstance(elem, dtype):
+        return f"0x{int(x):x}"
+    if hexadecimal and not elem.is_bool():
+        bits = int(np.ascontiguousarray(to_storage(x, elem)).view(bits_type(elem)).item())
+        return f"0x{bits:0{elem.bits // 4}x}"
+    return f"{float(x):f}" if elem.is_floating() else str(int(x))
 
 
 @evaluate(memory.BreakpointOp)

@@ -17,7 +17,8 @@ FIELDS = "__aggregate_fields__"
 
 
 class ConstexprFunction(Sourced, ByName):
-    """A Python function that runs while a kernel is compiled: constexpr in, constexpr out; plain values on the host."""
+    """A Python function that runs while a kernel is compiled: constexpr in, constexpr out. On the host it takes plain
+    values, too, and gives what it returns."""
 
     def __init__(self, fn: Callable[..., Any]):
         self.fn = fn
@@ -37,7 +38,7 @@ class ConstexprFunction(Sourced, ByName):
         ):  # grids are computed so, at each launch
             return self.fn(*args)
         values = [unwrap(a) for a in args]
-        return unwrap(self.fn(*values, **{k: unwrap(v) for k, v in kwargs.items()}))
+        return self.fn(*values, **{k: unwrap(v) for k, v in kwargs.items()})
 
     @property
     def cache_key(self) -> str:
@@ -80,7 +81,7 @@ def aggregate(cls: type) -> Any:
     setattr(cls, FIELDS, fields)
     own = cls.__dict__.get("__init__")
     if own is None:
-        own = _make_init(fields, {n: cls.__dict__[n] for n in fields if n in cls.__dict__})
+        own = _make_init(fields, _defaults(cls, fields))
     if inspect.isfunction(own):
         cls.__init__ = _closing(own)
     for name, method in (
@@ -92,6 +93,14 @@ def aggregate(cls: type) -> Any:
         if name in ("__setattr__", "__hash__") or getattr(cls, name) is getattr(object, name):
             setattr(cls, name, method)
     return cls
+
+
+def _defaults(cls: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """The values of fields that need not be given; those of a base class are inherited."""
+    found: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[:-1]):
+        found.update((n, base.__dict__[n]) for n in fields if n in base.__dict__)
+    return found
 
 
 def _make_init(fields: dict[str, Any], defaults: dict[str, Any]) -> Callable[..., None]:

@@ -277,6 +277,15 @@ class tuple_type:
     def name(self) -> str:
         return f"tuple<{', '.join(str(t) for t in self.types)}>"
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.types)
+
+    def __len__(self) -> int:
+        return len(self.types)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.types[unwrap(index)]
+
     def mangle(self) -> str:
         return "T" + "_".join(t.mangle() for t in self.types) + "T"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import ceil, log10, prod
 from typing import Any
 
 from tessera.dtypes import dtype, int1, pointer_type
@@ -318,6 +318,14 @@ class PrintOp(Op, opcode="print", effects=Effect.WRITE):
     args: tuple[Value, ...] = operand(variadic=True)
     prefix: str = attr(default="")
     hex: bool = attr(default=False)
+
+    def label(self, number: int) -> str:
+        """What stands in front of the values of an operand; `number` counts operands."""
+        return f"{self.prefix}(operand {number}) " if len(self.args) > 1 else self.prefix
+
+    def widths(self, number: int) -> list[int]:
+        """The characters for the index along each dimension of an operand; 0: as many as it takes."""
+        return [ceil(log10(n)) for n in shape_of(self.args[number].type)]
 
 
 class BreakpointOp(Op, opcode="breakpoint", effects=Effect.WRITE):

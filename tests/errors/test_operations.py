@@ -56,7 +56,8 @@ CASES = {
     "tl.fdiv(t, i)": (T, "both operands of fdiv must have floating scalar type"),
     "tl.umulhi(t, t)": (T, "but got fp32"),
     "tl.maximum(t, t, propagate_nan=1)": (T, "propagate_nan must be a tl.PropagateNan"),
-    "tl.extra.libdevice.pow(t, t.to(tl.float64))": (T, "libdevice.pow takes two operands of one dtype"),
+    "tl.extra.libdevice.pow(t.to(tl.float16), 2)": (T, "libdevice.pow takes fp32 or fp64, got fp16 and int32"),
+    "tl.extra.libdevice.exp2(i)": (T, "libdevice.exp2 takes fp32 or fp64, got int32"),
     # shapes
     "tl.reshape(t, (8, 4))": (S, "reshape() cannot change total number of elements in tensor"),
     "tl.broadcast_to(t, (16, 16))": (S, "Cannot broadcast, rank mismatch: [16], [16, 16]"),

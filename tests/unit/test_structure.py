@@ -14,9 +14,9 @@ DROP_IN = PACKAGE / "compat" / "path"  # a package of its own, above tessera
 TOP = 9  # tessera/__init__.py: may import everything
 
 RANKS = {
-    **dict.fromkeys(("errors", "config", "knobs", "dtypes", "utilities"), 0),
+    **dict.fromkeys(("errors", "config", "knobs", "dtypes"), 0),
     **dict.fromkeys(("ir", "language"), 1),
-    **dict.fromkeys(("ops", "layout"), 2),
+    **dict.fromkeys(("ops", "layout", "utilities"), 2),
     "analysis": 3,
     **dict.fromkeys(("passes", "frontend", "interp"), 4),
     "backends": 5,

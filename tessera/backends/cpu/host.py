@@ -45,7 +45,7 @@ def _number(lo: Lowering, t: Any, text: str, hexadecimal: bool) -> tuple[str, st
     x = lo.lanes(1)
     if not isinstance(t, dtype):
         return "%p", f"ptr {text}"
-    if hexadecimal:
+    if hexadecimal and not t.is_bool():
         wide = cast(x, to_bits(lo, t, text), _unsigned(t), int64)
         return f"0x%0{t.storage_bits // 4}llx", f"i64 {wide}"
     if t.is_floating():
@@ -60,30 +60,32 @@ def _unsigned(t: dtype) -> dtype:
 _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 
+def _literal(text: str) -> str:
+    """A text as part of a format of printf."""
+    return text.replace("%", "%%")
+
+
 @executes(memory.PrintOp)
 def _print(lo: Lowering, op: Any) -> None:
-    prefix = op.prefix.replace("%", "%%")
     head = "pid (%d, %d, %d)"
     if not op.args:
-        printf(lo, f"{head}{prefix}\n", *program_args(lo))
+        printf(lo, f"{head}{_literal(op.prefix)}\n", *program_args(lo))
     prepare(lo, [v for v in op.args if isinstance(v.type, TileType)], op)
     for k, v in enumerate(op.args):
         t = elem_of(v.type)
-        which = f"(operand {k}) " if len(op.args) > 1 else ""
+        label = _literal(op.label(k))
         if not isinstance(v.type, TileType):
             form, arg = _number(lo, t, lo.scalar_text(v), op.hex)
-            printf(lo, f"{head} idx (){prefix}{which}{form}\n", *program_args(lo), arg)
+            printf(lo, f"{head} idx (){label}{form}\n", *program_args(lo), arg)
             continue
-        indices = ", ".join(["%lld"] * len(shape_of(v.type)))
+        indices = ", ".join(f"%{w or ''}lld" for w in op.widths(k))
 
         def element(
-            at: Point, v: Value = v, t: Any = t, which: str = which, indices: str = indices
+            at: Point, v: Value = v, t: Any = t, label: str = label, indices: str = indices
         ) -> None:
             form, arg = _number(lo, t, lo.text(lo.value(v, at), 1), op.hex)
             where = [f"i64 {lo.coord_text(c)}" for c in at.coords]
-            printf(
-                lo, f"{head} idx ({indices}){prefix}{which}{form}\n", *program_args(lo), *where, arg
-            )
+            printf(lo, f"{head} idx ({indices}){label}{form}\n", *program_args(lo), *where, arg)
 
         each(lo, scalar_nest(shape_of(v.type)), element)
     finish_side(lo)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import ceil, log10
 from typing import Any
 
 from tessera.backends.gpu.casts import convert
@@ -23,19 +22,19 @@ def _print(fl: FunctionLowering, op: PrintOp) -> None:
     pids = [("i32", fl.target.program_id(w, axis)) for axis in range(3)]
     if not op.args:
         with w.when(fl.owner_mask(None)):
-            fl.target.print(w, f"pid (%u, %u, %u){op.prefix}\n", pids)
+            fl.target.print(w, f"pid (%u, %u, %u){_literal(op.prefix)}\n", pids)
         return
     for k, v in enumerate(op.args):
         layout = layout_of(v)
-        label = f"(operand {k}) " if len(op.args) > 1 else ""
+        label = _literal(op.label(k))
+        where = ", ".join(f"%{n or ''}u" for n in op.widths(k))
         names = fl.get(v)
         nowhere: list[list[str]] = [[]] * len(names)
         indices = _indices(fl, layout, v.type) if layout is not None else nowhere
         owner = fl.owner_mask(layout)
         for i in groups(layout, len(names), 1):
             form, value = _format(fl, elem_of(v.type), names[i], op.hex)
-            where = _index_format(v.type)
-            text = f"pid (%u, %u, %u) idx ({where}){op.prefix}{label}{form}\n"
+            text = f"pid (%u, %u, %u) idx ({where}){label}{form}\n"
             args = [*pids, *[("i32", x) for x in indices[i]], value]
             if owner == "true":
                 fl.target.print(w, text, args)
@@ -44,9 +43,9 @@ def _print(fl: FunctionLowering, op: PrintOp) -> None:
                 fl.target.print(w, text, args)
 
 
-def _index_format(t: Any) -> str:
-    shape = t.shape if isinstance(t, TileType) else ()
-    return ", ".join(f"%{max(1, ceil(log10(n)))}u" if n > 1 else "%u" for n in shape)
+def _literal(text: str) -> str:
+    """A text as part of a format of printf."""
+    return text.replace("%", "%%")
 
 
 def _indices(fl: FunctionLowering, layout: LinearLayout, t: TileType) -> list[list[str]]:

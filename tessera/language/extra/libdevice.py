@@ -1,8 +1,8 @@
 """`tl.extra.libdevice`: mathematical functions of fp32 and fp64 beyond `tl.math`, one name for every target.
 
-Operands must have exactly a listed dtype: nothing is promoted but Python numbers, which have their default dtype.
-Shapes broadcast. Float functions take fp32 or fp64 and return the operand's dtype unless they say otherwise. No file of
-NVIDIA's is needed: the functions are written in the language, or ops of every back end.
+Operands of a listed dtype are taken as they are; of others several meet as they would in an operator, and numbers
+alone are floats. Shapes broadcast. Float functions take fp32 or fp64 and return the operand's dtype unless they say
+otherwise. No file of NVIDIA's is needed: the functions are written in the language, or ops of every back end.
 """
 
 # pyright: basic
