@@ -396,6 +396,40 @@ class ForeignPointerError(LaunchError, ValueError):
     )
 
 
+class ReadOnlyArgument(LaunchError, ValueError):
+    """A kernel writes to an array that must not change: read-only in NumPy, immutable in its library."""
+
+    code = "read-only-argument"
+    template = "kernel {kernel} writes to its parameter `{name}`, but the {type} given for it {why}"
+    help = (
+        "give it a copy that may be written, as `numpy.array(x)`, or an array made for the result"
+    )
+
+
+class MissingMemory(LaunchError, ValueError):
+    """An array without memory (a fake tensor, one on the device `meta`) was given to a launch."""
+
+    code = "missing-memory"
+    template = "the {type} given for the parameter `{name}` of kernel {kernel} has no memory{where}"
+    help = (
+        "launch with a tensor that has data; to compile only, call `{kernel}.warmup(..., grid=...)`"
+    )
+
+
+class StridedArgument(LaunchError, ValueError):
+    """An array whose elements do not lie one behind the other, for a kernel that is not told its strides."""
+
+    code = "strided-argument"
+    template = (
+        "the array given for the parameter `{name}` of kernel {kernel} has strides {strides}, in elements, for its "
+        "shape {shape}, and none of them is an argument of the launch: the kernel would {reads}"
+    )
+    help = (
+        "a kernel gets the address of the first element: give `numpy.ascontiguousarray({name})`, copied back if the "
+        "kernel writes there, or pass the strides (`{name}.strides[i] // {name}.itemsize`)"
+    )
+
+
 class SpecializationError(LaunchError, TypeError):
     code = "argument-type"
     template = "failed to specialize argument of type: {type}"

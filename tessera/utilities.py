@@ -1,6 +1,10 @@
-"""Small integer helpers of the host API: plain ints, also of compile-time values."""
+"""Small helpers of the host API: sizes of grids and blocks, also of compile-time values; numbers of other libraries."""
 
 from __future__ import annotations
+
+import sys
+from operator import index
+from typing import Any
 
 from tessera.language.values import unwrap
 
@@ -21,3 +25,24 @@ def next_power_of_2(n: int) -> int:
     for shift in (1, 2, 4, 8, 16, 32):  # copy the top bit into every lower one
         n |= n >> shift
     return n + 1
+
+
+def number(x: Any) -> Any:
+    """A NumPy scalar of any kind as the Python number of its value; anything else as it is. Does not import NumPy."""
+    np = sys.modules.get("numpy")
+    if np is None or not isinstance(x, np.generic):
+        return x
+    kind = x.dtype.kind
+    if kind == "b":
+        return bool(x)
+    if kind in "iu":
+        return int(x)
+    if kind == "f":
+        return float(x)
+    # Numbers of other packages (ml_dtypes: bfloat16, int4) say only that they are bytes.
+    for convert in (index, float) if kind == "V" and x.dtype.names is None else ():
+        try:
+            return convert(x)
+        except (TypeError, ValueError):
+            continue
+    return x

@@ -11,6 +11,7 @@ from tessera.config import knobs
 from tessera.config.optimizations import names_in
 from tessera.dtypes import is_power_of_two
 from tessera.errors import InvalidOption, UnknownOption
+from tessera.utilities import number
 
 # A stage turns the product of the one before (a Module, text or bytes) into its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
@@ -129,7 +130,7 @@ def make_options(
 def _hashable(value: Any) -> Any:
     if isinstance(value, Mapping):
         return tuple(sorted(cast(Mapping[str, str], value).items()))
-    return tuple(cast(list[Any], value)) if isinstance(value, list) else value
+    return tuple(cast(list[Any], value)) if isinstance(value, list) else number(value)
 
 
 class Backend:

@@ -17,6 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+from tessera.analysis.written import written_arguments
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage
 from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.brief import brief
@@ -236,6 +237,7 @@ def _run_stages(
     if isinstance(product, Module):
         kernel = next(f for f in product.body if f.attrs["kernel"])
         metadata["args"] = [a.type.short for a in kernel.regions[0].args]
+        metadata["written"] = written_arguments(product)
     stages = backend.stages(options)
     inspect = knobs.runtime.add_stages_inspection_hook
     if inspect is not None:

@@ -7,21 +7,38 @@ import ctypes
 import sys
 import threading
 import types
+from collections.abc import Iterable
 from typing import Any
 
 from tessera.backends.once import once
 from tessera.dtypes import dtype
+from tessera.runtime.argument_checks import strided, why_read_only
 from tessera.runtime.dlpack import memory_of, on_cuda, speaks_dlpack
-from tessera.runtime.fast_bind_ir import READ_NUMPY, READ_PYTHON, READ_TENSOR, ROW
+from tessera.runtime.fast_bind_ir import (
+    NUMBER,
+    READ_INTEGER,
+    READ_NUMPY,
+    READ_ONLY,
+    READ_PYTHON,
+    READ_REAL,
+    READ_TENSOR,
+    READ_TRUTH,
+    ROW,
+    STRIDED,
+)
 from tessera.runtime.overlap import UNKNOWN, reach
 from tessera.runtime.specialize import storage_bytes
 from tessera.runtime.tensors import element_type, is_numpy
 from tessera.runtime.torch_layout import Layout, find_layout, tells_the_truth
+from tessera.utilities import number
 
 METH_NOARGS = 0x04
 MOST_TYPES = 64
 # Element type as an array library gives it → ours, which lives for ever.
 _ELEMENTS: dict[Any, dtype] = {}
+
+
+_READINGS = {int: READ_INTEGER, float: READ_REAL, bool: READ_TRUTH}
 
 
 def words(*values: int) -> Any:
@@ -34,6 +51,8 @@ class ArrayTypes:
 
     def __init__(self) -> None:
         self.rows = (ctypes.c_uint64 * (len(ROW) * (MOST_TYPES + 1)))()
+        self.numbers = (ctypes.c_uint64 * (len(NUMBER) * (MOST_TYPES + 1)))()
+        self.scalars: list[type] = []
         self.context = words(0)
         self.known: dict[type, Any] = {}
         self.layout: Layout | None = None
@@ -52,8 +71,27 @@ class ArrayTypes:
     def learn_numpy(self) -> None:
         """Add NumPy's arrays once NumPy is there."""
         numpy = sys.modules.get("numpy")
-        if numpy is not None:
+        if numpy is not None and numpy.ndarray not in self.known:
             self.add(numpy.ndarray, READ_NUMPY)
+            for code in numpy.typecodes["AllInteger"] + numpy.typecodes["Float"] + "?":
+                self._add_number(numpy.dtype(code).type(0))
+
+    def learn_numbers(self, values: Iterable[Any]) -> None:
+        """Add the types of scalars of other packages (ml_dtypes) among values, in tuples too."""
+        for x in values:
+            if isinstance(x, tuple):
+                self.learn_numbers(x)
+            elif number(x) is not x:
+                self._add_number(x)
+
+    def _add_number(self, x: Any) -> None:
+        kind = type(x)
+        if kind in self.scalars or len(self.scalars) >= MOST_TYPES:
+            return
+        at = len(self.scalars) * len(NUMBER)
+        self.scalars.append(kind)
+        self.numbers[at + 1] = _READINGS[type(number(x))]
+        self.numbers[at] = id(kind)
 
     def learn(self, x: Any) -> bool:
         """Add the type of an array; False for objects that are none."""
@@ -129,22 +167,24 @@ def array_types() -> ArrayTypes:
 
 
 # --- by Python -------------------------------------------------------------------------------------------------------
-def read_array(x: Any) -> tuple[int, dtype, bool, int, int]:
-    """(address, element type, on CUDA, bytes of the storage, bytes from the address to its end) of any array.
+def read_array(x: Any) -> tuple[int, dtype, bool, int, int, int]:
+    """(address, element type, on CUDA, bytes of the storage, bytes from the address to its end, READ_ONLY and STRIDED
+    where they hold) of any array.
 
     TypeError for what is none."""
+    flags = READ_ONLY * (why_read_only(x) is not None) | STRIDED * (strided(x) is not None)
     if hasattr(x, "data_ptr") or is_numpy(x):
         address, left = reach(x)
-        return address, _element(x.dtype), _on_cuda(x), storage_bytes(x), left
+        return address, _element(x.dtype), _on_cuda(x), storage_bytes(x), left, flags
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:
-        return (
-            interface["data"][0], _element(_numpy_type(interface["typestr"])), True, storage_bytes(x), UNKNOWN
-        )  # fmt: skip
+        kind = _element(_numpy_type(interface["typestr"]))
+        return interface["data"][0], kind, True, storage_bytes(x), UNKNOWN, flags
     if not speaks_dlpack(x):
         raise TypeError(f"an object of type {type(x).__name__} is no array")
     memory = memory_of(x)
-    return memory.address, _element(memory.dtype), memory.on_cuda, memory.nbytes, memory.nbytes
+    size = memory.nbytes
+    return memory.address, _element(memory.dtype), memory.on_cuda, size, size, flags
 
 
 def _numpy_type(typestr: str) -> str:

@@ -6,12 +6,15 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from types import FunctionType
+from typing import Any, cast
 
 from tessera.backends.compiler import Options
 from tessera.compiler import make_backend
+from tessera.dtypes import dtype
 from tessera.errors import SpecializationError
 from tessera.language.callable import JITCallable
+from tessera.language.captures import fingerprint
 from tessera.language.values import constexpr
 from tessera.runtime.driver import driver, driver_named
 from tessera.runtime.specialize import flatten_runtime, specializer
@@ -21,6 +24,34 @@ OPTIONS = frozenset(f.name for f in dataclasses.fields(Options)) - {
     "target",
     "backend_name",
 }
+
+
+# Compile-time values of these types are equal only if they are the same; 1, 1.0 and True are equal, 0.0 and -0.0 too.
+_EXACT = (bool, int, str, type(None), dtype, JITCallable, FunctionType, type)
+
+
+def _exact(kind: Any, value: Any) -> Any:
+    """The part of a key for a tuple, whose class decides what its fields mean, or for a compile-time value."""
+    if isinstance(kind, tuple):
+        kinds = cast("tuple[Any, ...]", kind)
+        return (kinds.__class__, *(_exact(k, x) for k, x in zip(kinds, value, strict=True)))
+    if kind != "constexpr":
+        return (kind, value)
+    exact = isinstance(cast("object", value), _EXACT)
+    return (value.__class__, value if exact else fingerprint(value))
+
+
+def launch_key(pairs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What a kernel function's compiled kernels are kept by: specialised arguments and options."""
+    exact = tuple(
+        [p if p[0].__class__ is str and p[0] != "constexpr" else _exact(*p) for p in pairs]
+    )
+    key = (exact, tuple(options.items()))
+    try:
+        hash(key)
+    except TypeError:  # an unhashable option
+        key = (exact, fingerprint(options))
+    return key
 
 
 class Prepared:

@@ -80,7 +80,10 @@ def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Call
                 for kind, x in zip(own, host, strict=True)
             ]
             extents = interp.extents_of(own, host)
-            start(gx, gy, gz, *values, *extents, ctypes.addressof(report))
+            place = (
+                (ctypes.addressof(report),) if rows else ()
+            )  # nothing is checked: nothing to report
+            start(gx, gy, gz, *values, *extents, *place)
             program, _, check, element, *rest = report
             if program != NOTHING:
                 at = (program % gx, program // gx % gy, program // (gx * gy))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p
+from collections.abc import Sequence
+from ctypes import POINTER, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from math import prod
 from typing import Any, NamedTuple
 
 from tessera.errors import SpecializationError
@@ -11,6 +13,8 @@ from tessera.errors import SpecializationError
 CPU_DEVICES = (1, 3)  # host, pinned host
 CUDA_DEVICES = (2, 13)  # CUDA, CUDA managed
 KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+VERSION = (1, 0)  # the newest that is read here
+READ_ONLY = 1  # a flag of versioned capsules
 LEGACY_STREAM = 1  # of the consumer: the library makes its default stream's work visible to it
 
 
@@ -31,13 +35,28 @@ class DLTensor(ctypes.Structure):
     ]
 
 
+class Versioned(ctypes.Structure):
+    """DLManagedTensorVersioned of dlpack.h."""
+
+    _fields_ = [
+        ("version", c_uint32 * 2),
+        ("manager", c_void_p),
+        ("deleter", c_void_p),
+        ("flags", c_uint64),
+        ("tensor", DLTensor),
+    ]
+
+
 class Memory(NamedTuple):
     """What a kernel needs to know of an array. The array's owner must outlive the use of `address`."""
 
     address: int
     dtype: str  # as NumPy spells it; "bfloat16"
-    nbytes: int
+    nbytes: int  # from the address to the end of the last element
     on_cuda: bool
+    read_only: bool = False
+    shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] | None = None  # in elements; None: in C order, one behind the other
 
 
 def speaks_dlpack(x: Any) -> bool:
@@ -56,13 +75,11 @@ def memory_of(x: Any) -> Memory:
     kind = int(x.__dlpack_device__()[0])
     if kind not in (*CPU_DEVICES, *CUDA_DEVICES):
         raise SpecializationError(type=f"{type(x).__name__} on DLPack device {kind}")
-    capsule = x.__dlpack__(stream=LEGACY_STREAM) if kind in CUDA_DEVICES else x.__dlpack__()
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    tensor = DLTensor.from_address(pointer(capsule, b"dltensor"))
-    count = 1
-    for i in range(tensor.ndim):
-        count *= tensor.shape[i]
+    capsule = _export(x, {"stream": LEGACY_STREAM} if kind in CUDA_DEVICES else {})
+    tensor, flags = _opened(capsule)
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    strides = tuple(tensor.strides[i] for i in range(tensor.ndim)) if tensor.strides else None
+    count = prod(shape)
     name = KINDS.get(tensor.code)
     if name is None or tensor.lanes != 1:
         raise SpecializationError(
@@ -71,4 +88,41 @@ def memory_of(x: Any) -> Memory:
     dtype = "bool" if name == "bool" else f"{name}{tensor.bits}"
     address = (tensor.data or 0) + tensor.byte_offset
     # The capsule was not consumed: its destruction gives the export back, the array itself keeps the memory.
-    return Memory(address, dtype, count * tensor.bits // 8, kind in CUDA_DEVICES)
+    if strides is not None and in_order(shape, strides):
+        strides = None
+    if strides is not None:
+        count = 1 + sum(max(0, (n - 1) * s) for n, s in zip(shape, strides, strict=True))
+    nbytes = count * tensor.bits // 8
+    read_only = bool(flags & READ_ONLY)
+    return Memory(address, dtype, nbytes, kind in CUDA_DEVICES, read_only, shape, strides)
+
+
+def in_order(shape: Sequence[int], strides: Sequence[int], element: int = 1) -> bool:
+    """Whether elements lie one behind the other in C order; extents of 1 have no say. Strides in units of which an
+    element takes `element`."""
+    expected = element
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent > 1 and stride != expected:
+            return 0 in shape
+        expected *= extent
+    return True
+
+
+def _export(x: Any, about: dict[str, Any]) -> Any:
+    """The capsule of an array; a versioned one, which also tells whether it may be written, where there is one."""
+    try:
+        return x.__dlpack__(**about, max_version=VERSION)
+    except TypeError:  # of a library that exports the first version only
+        return x.__dlpack__(**about)
+
+
+def _opened(capsule: Any) -> tuple[DLTensor, int]:
+    """The tensor in a capsule, and its flags."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    is_versioned = ctypes.pythonapi.PyCapsule_IsValid
+    is_versioned.argtypes = [ctypes.py_object, ctypes.c_char_p]
+    if is_versioned(capsule, b"dltensor_versioned"):
+        managed = Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
+        return managed.tensor, managed.flags
+    return DLTensor.from_address(pointer(capsule, b"dltensor")), 0

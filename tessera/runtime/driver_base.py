@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from operator import index
 from typing import Any
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler.kernel import CompiledKernel
 from tessera.errors import ForeignPointerError, LaunchError, NoDeviceError, Spelling
+from tessera.runtime.argument_checks import check_memory, names_of
 from tessera.runtime.benchmark import L2_BYTES, do_bench
 from tessera.runtime.dlpack import speaks_dlpack
 from tessera.runtime.fast_launch import Start
 from tessera.runtime.specialize import address_of_array
 from tessera.runtime.tensors import is_numpy
+from tessera.utilities import number
 
 INT32_MAX = 2**31 - 1
 GRID_HELP = (
@@ -94,13 +97,15 @@ class Driver:
         if not 0 < n < 4:
             shown = "is empty" if n == 0 else f"{grid!r} has {n} extents"
             raise LaunchError(f"the grid {shown}", help="give 1 to 3 extents")
-        found = (grid[0], grid[1] if n > 1 else 1, grid[2] if n > 2 else 1)
-        for x in found:
+        given = (grid[0], grid[1] if n > 1 else 1, grid[2] if n > 2 else 1)
+        for x in given:
             if not hasattr(x, "__index__"):
                 raise LaunchError(
-                    f"the grid {found} has an extent that is no integer: {x!r}",
+                    f"the grid {given} has an extent that is no integer: {x!r}",
                     help=f"divide with `{Spelling.package}.cdiv(n, BLOCK)` or `//`",
                 )
+        found = (index(given[0]), index(given[1]), index(given[2]))
+        for x in found:
             if x < 0:
                 raise LaunchError(f"the grid {found} has a negative extent")
         for axis, x, limit in zip("xyz", found, self.grid_limits):
@@ -120,13 +125,24 @@ class Driver:
         return None
 
     def check_arrays(self, kernel: CompiledKernel, args: Sequence[Any]) -> None:
-        """LaunchError if the arrays lie in a way that the kernel was not compiled for."""
+        """LaunchError if the arrays cannot be what the kernel does with them, or lie in a way that it was not compiled
+        for."""
+        given = list(kernel.arguments(args))
+        signature = getattr(kernel.src, "signature", {})
+        whole = len(signature) == len(args)
+
+        def names() -> list[str]:
+            if whole:
+                return names_of(list(signature), list(signature.values()), args)
+            return [f"number {i}" for i in range(len(given))]
+
+        check_memory(kernel, names, given)
 
     def address(self, x: Any) -> Any:
         """An argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
         if is_numpy(x) or speaks_dlpack(x):
             return address_of_array(x)
-        return x
+        return number(x)
 
     def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
         """All run-time arguments as the kernel's launcher takes them."""

@@ -212,8 +212,9 @@ done:
   ret i1 true
 }
 
-; The same by the Python function, which gives (address, dtype, on CUDA, bytes of the storage, bytes left).
-define internal i1 @reader(ptr %d, ptr %o, ptr %address, ptr %dtype, ptr %device, ptr %bytes, ptr %size) nounwind {
+; The same by the Python function, which gives (address, dtype, on CUDA, bytes of the storage, bytes left, flags).
+define internal i1 @reader(ptr %d, ptr %o, ptr %address, ptr %dtype, ptr %device, ptr %bytes, ptr %size, ptr %flags)
+    nounwind {
 entry:
   %argument = alloca ptr
   store ptr %o, ptr %argument
@@ -246,6 +247,10 @@ items:
   store i64 %v3, ptr %bytes
   %v4 = call i64 @PyLong_AsLongLong(ptr %x4)
   store i64 %v4, ptr %size
+  %a5 = getelementptr ptr, ptr %ia, i64 5
+  %x5 = load ptr, ptr %a5
+  %v5 = call i64 @PyLong_AsLongLong(ptr %x5)
+  store i64 %v5, ptr %flags
   call void @Py_DecRef(ptr %r)
   %e = call ptr @PyErr_Occurred()
   %set = icmp ne ptr %e, null
@@ -254,13 +259,67 @@ done:
   ret i1 true
 }
 
-; Key words, address and size (as for @leaf) of an array; the first array decides on *place. False: not an array of a
-; known type.
+; The Python number of a NumPy scalar, a new reference; null for other objects.
+define internal ptr @number(ptr %d, ptr %o, ptr %t) nounwind {
+entry:
+  %rows = HEAD.numbers %d
+  br label %head
+head:
+  %row = phi ptr [%rows, %entry], [%following, %more]
+  %rt = NUMBER.type %row
+  %hit = icmp eq ptr %rt, %t
+  br i1 %hit, label %known, label %miss
+miss:
+  %end = icmp eq ptr %rt, null
+  br i1 %end, label %no, label %more
+more:
+  %following = getelementptr i8, ptr %row, i64 NUMBER_BYTES
+  br label %head
+known:
+  %kind = NUMBER.kind %row
+  switch i64 %kind, label %no [
+    i64 READ_INTEGER, label %integer
+    i64 READ_REAL, label %real
+    i64 READ_TRUTH, label %truth
+  ]
+no:
+  ret ptr null
+integer:
+  %i = call ptr @PyNumber_Index(ptr %o)
+  br label %made
+real:
+  %f = call double @PyFloat_AsDouble(ptr %o)
+  %fe = call ptr @PyErr_Occurred()
+  %failed = icmp ne ptr %fe, null
+  br i1 %failed, label %bad, label %boxed
+boxed:
+  %fo = call ptr @PyFloat_FromDouble(double %f)
+  br label %made
+truth:
+  %b = call i32 @PyObject_IsTrue(ptr %o)
+  %b64 = sext i32 %b to i64
+  %bo = call ptr @PyBool_FromLong(i64 %b64)
+  br label %made
+made:
+  %r = phi ptr [%i, %integer], [%fo, %boxed], [%bo, %truth]
+  %lost = icmp eq ptr %r, null
+  br i1 %lost, label %bad, label %good
+good:
+  ret ptr %r
+bad:
+  call void @PyErr_Clear()
+  ret ptr null
+}
+
+; Key words, address and size (as for @leaf) of an array; the first array decides on *place, any may set what follows
+; CURSOR.room there. False: not an array of a known type.
 define internal i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %size, ptr %place) nounwind {
 entry:
   %deva = alloca i64
   %bytesa = alloca i64
+  %flagsa = alloca i64
   %val = getelementptr i64, ptr %key, i64 1
+  store i64 0, ptr %flagsa
   %rows = HEAD.rows %d
   br label %head
 head:
@@ -285,6 +344,17 @@ host:
   %hdata = load i64, ptr %da
   %ea = getelementptr i64, ptr %da, i64 5
   %hdtype = load i64, ptr %ea
+  ; flags: 1 elements in C order, 0x400 writable. Here: READ_ONLY, and 8 for strided arrays
+  %fa = getelementptr i64, ptr %da, i64 6
+  %f32 = load i32, ptr %fa
+  %inverse = xor i32 %f32, -1
+  %ro1 = lshr i32 %inverse, 8
+  %ro = and i32 %ro1, READ_ONLY
+  %st1 = shl i32 %inverse, 3
+  %st = and i32 %st1, 8
+  %fl32 = or i32 %ro, %st
+  %fl = zext i32 %fl32 to i64
+  store i64 %fl, ptr %flagsa
   store i64 %hdata, ptr %slot
   store i64 %hdtype, ptr %val
   store i64 0, ptr %deva
@@ -299,7 +369,7 @@ asked:
   %aok = call i1 @accessors(ptr %d, ptr %o, ptr %row, ptr %slot, ptr %val, ptr %deva, ptr %bytesa, ptr %size)
   br i1 %aok, label %known, label %no
 python:
-  %pok = call i1 @reader(ptr %d, ptr %o, ptr %slot, ptr %val, ptr %deva, ptr %bytesa, ptr %size)
+  %pok = call i1 @reader(ptr %d, ptr %o, ptr %slot, ptr %val, ptr %deva, ptr %bytesa, ptr %size, ptr %flagsa)
   br i1 %pok, label %known, label %no
 known:
   %data = load i64, ptr %slot
@@ -313,7 +383,15 @@ known:
   %al = icmp eq i64 %low, 0
   %a1 = zext i1 %al to i64
   %d2 = shl i64 %device, 1
-  %t1 = or i64 %a1, %d2
+  %flags = load i64, ptr %flagsa
+  %readonly = and i64 %flags, READ_ONLY
+  %strided = and i64 %flags, 8
+  %sa = getelementptr i64, ptr %place, i64 2
+  %others = load i64, ptr %sa
+  %any = or i64 %others, %strided
+  store i64 %any, ptr %sa
+  %t0 = or i64 %a1, %readonly
+  %t1 = or i64 %t0, %d2
   %t2 = or i64 %t1, %width
   %tag = or i64 %t2, TAG.ARRAY
   store i64 %tag, ptr %key

@@ -5,6 +5,7 @@ One piece of code serves every kernel function. What differs lies in structures 
     HEAD   of a kernel function: a `bytes` object, the builtin function's `self`
     ENTRY  of a compiled specialisation, written by Python after the launch that compiled or found it
     ROW    of an array type: how to read address, element type and place of its objects (fast_array_ir)
+    NUMBER of a scalar type of NumPy: which Python number stands for its objects
     CURSOR where the next unit goes
     MAPS   the tensor maps of a compiled specialisation (fast_start_ir)
 
@@ -25,11 +26,14 @@ HEAD = (
     "table",  # address of BUCKETS pointers to entries
     "hooks",  # the list of pre-run hooks: any sends the launch to Python
     "fallback", "names", "defaults", "modes", "rows",
+    "numbers",  # address of the NUMBERs of scalar types, ended by a null
     "context",  # address of a pointer to cuCtxGetCurrent, null where CUDA is not in use
     "options",  # address of interned names of launch options, null at the end
     "true", "float", "tuple", "list", "modules", "torch",
     "relations",  # relations(*values) → int, for what the storages' sizes do not tell
-    "reader",  # reader(array) → (address, dtype, on CUDA, bytes of the storage, bytes from the address on)
+    "strides",  # strides(*values) → whether the kernel is told how the elements of strided arrays lie
+    # reader(array) → (address, dtype, on CUDA, bytes of the storage, bytes from the address on, READ_ONLY | STRIDED)
+    "reader",
     "descriptor",  # the type TensorDescriptor
     "attributes",  # address of the interned names of its fields, DESCRIPTOR_FIELDS
 )  # fmt: skip
@@ -46,7 +50,11 @@ ROW = (
     "layout",  # address of torch_layout.LAYOUT, or null
     "data_ptr", "dtype", "dtype_closure", "is_cuda", "is_cuda_closure", "storage", "nbytes",
 )  # fmt: skip
-CURSOR = ("key", "slot", "size", "place", "room")
+NUMBER = ("type", "kind")
+CURSOR = (
+    "key", "slot", "size", "place", "room",
+    "strided",  # not 0: an array has elements that do not lie one behind the other
+)  # fmt: skip
 MAPS = (
     "maps",  # how many
     "used",  # how many arguments they are made from
@@ -63,15 +71,19 @@ MAP_ENTRY = (
 )  # fmt: skip
 BUCKETS, MAP_BUCKETS = 256, 64
 READ_NUMPY, READ_TENSOR, READ_PYTHON = range(3)
+# NumPy's scalars are read as the Python number of their value.
+READ_INTEGER, READ_REAL, READ_TRUTH = range(3)
 DESCRIPTOR_FIELDS = ("base", "shape", "strides", "block_shape", "padding", "round_f32_to_tf32")
 EXTRA_UNITS = 64  # for the items of tuples and descriptors; launches with more go through Python
 
 HOST_PLACE, DEVICE_PLACE = 1, 2
+READ_ONLY, STRIDED = 4, 8  # what `reader` says of an array
 TAGS = {
     "NONE": 1, "ONE": 2, "BOOL": 3, "FLOAT": 4, "ANY": 5, "BLOCK": 6, "STRIDE": 7,
     "I32": 8, "I64": 10,  # + 1: divisible by 16
-    "ARRAY": 32,  # + 1: address divisible by 16, + 2: on a CUDA device, + 256 * min(storage's bytes >> 31, 15)
-    "DESCRIPTOR": 48,  # + 2: on a CUDA device, + 256 * rank
+    # + 1: address divisible by 16, + 2: on a CUDA device, + 4: READ_ONLY, + 256 * min(storage's bytes >> 31, 15)
+    "ARRAY": 32,
+    "DESCRIPTOR": 48,  # + 2: on a CUDA device, + 4: READ_ONLY, + 256 * rank
     "C_INT": 64, "C_FLOAT": 65, "C_OBJECT": 66,  # compile-time: by value, by bits, by identity
     "TUPLE": 68,  # + 256 * length
 }  # fmt: skip
@@ -89,6 +101,8 @@ declare ptr @PyDict_GetItemWithError(ptr, ptr)
 declare ptr @PyCell_Get(ptr)
 declare i32 @PyCallable_Check(ptr)
 declare void @Py_IncRef(ptr)
+declare ptr @PyFloat_FromDouble(double)
+declare ptr @PyBool_FromLong(i64)
 declare i32 @PyType_IsSubtype(ptr, ptr)
 declare i32 @memcmp(ptr, ptr, i64)
 
@@ -119,6 +133,14 @@ real:
   store double %f, ptr %val
   ret i1 true
 object:
+  %number = call ptr @number(ptr %d, ptr %o, ptr %t)
+  %isnumber = icmp ne ptr %number, null
+  br i1 %isnumber, label %scalar, label %identity
+scalar:
+  %sok = call i1 @constant(ptr %d, ptr %number, ptr %key)
+  call void @Py_DecRef(ptr %number)
+  ret i1 %sok
+identity:
   store i64 TAG.C_OBJECT, ptr %key
   store ptr %o, ptr %val
   ret i1 true
@@ -225,6 +247,14 @@ arrays:
   %aok = call i1 @array(ptr %d, ptr %o, ptr %t, ptr %key, ptr %slot, ptr %size, ptr %place)
   br i1 %aok, label %trim, label %odd
 odd:
+  %number = call ptr @number(ptr %d, ptr %o, ptr %t)
+  %isnumber = icmp ne ptr %number, null
+  br i1 %isnumber, label %scalar, label %unlike
+scalar:
+  %sok = call i1 @leaf(ptr %d, ptr %number, i64 %mode, ptr %key, ptr %slot, ptr %size, ptr %place)
+  call void @Py_DecRef(ptr %number)
+  ret i1 %sok
+unlike:
   ; numpy.float64 is a float
   %sub = call i32 @PyType_IsSubtype(ptr %t, ptr %float)
   %isreal = icmp ne i32 %sub, 0
@@ -239,6 +269,19 @@ trim:
   ret i1 true
 
 convert:
+  %realtype = HEAD.float %d
+  %isreal0 = icmp eq ptr %t, %realtype
+  %usual = or i1 %isint, %isreal0
+  br i1 %usual, label %convert1, label %foreign
+foreign:
+  %number1 = call ptr @number(ptr %d, ptr %o, ptr %t)
+  %isnumber1 = icmp ne ptr %number1, null
+  br i1 %isnumber1, label %scalar1, label %convert1
+scalar1:
+  %sok1 = call i1 @leaf(ptr %d, ptr %number1, i64 %mode, ptr %key, ptr %slot, ptr %size, ptr %place)
+  call void @Py_DecRef(ptr %number1)
+  ret i1 %sok1
+convert1:
   ; a number for a parameter whose annotation says the type: the launcher's own conversion, for one argument
   call void @llvm.memcpy.p0.p0.i64(ptr %mini, ptr %d, i64 HEADER_BYTES, i1 false)
   %ca = getelementptr i8, ptr %mini, i64 COUNT_OFFSET

@@ -256,7 +256,7 @@ rounding:
   br i1 %isbool, label %first, label %no
 first:
   %tag = load i64, ptr %key
-  %dev = and i64 %tag, 2
+  %dev = and i64 %tag, 6
   %high = shl i64 %r1, 8
   %t1 = or i64 %dev, %high
   %t2 = or i64 %t1, TAG.DESCRIPTOR

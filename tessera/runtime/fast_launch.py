@@ -26,6 +26,7 @@ from tessera.errors import HostPointerError
 from tessera.language.callable import JITCallable
 from tessera.language.parameters import KernelParam
 from tessera.language.watching import Place
+from tessera.runtime.argument_checks import explained
 from tessera.runtime.array_types import array_types, read_array, words
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.fast_bind_ir import (
@@ -53,6 +54,7 @@ from tessera.runtime.launcher import (
 )
 from tessera.runtime.overlap import relations
 from tessera.runtime.tensor_maps import TensorMaps
+from tessera.utilities import number
 
 METH_FASTCALL_KEYWORDS = 0x82
 MOST_ENTRIES = 4096  # of a kernel function; more specialisations launch through Python
@@ -192,7 +194,7 @@ def _constant_units(x: Any) -> int:
 
 def _comparable(x: Any) -> bool:
     """Whether native code tells compile-time values apart by the words that it makes of `x`."""
-    return all(map(_comparable, x)) if type(x) is tuple else isinstance(x, BY_IDENTITY)
+    return all(map(_comparable, x)) if type(x) is tuple else isinstance(number(x), BY_IDENTITY)
 
 
 def _kept(values: Iterable[Any]) -> list[Any]:
@@ -239,11 +241,12 @@ class FastPath:
             "count": len(params), "epoch": ctypes.addressof(epoch), "table": ctypes.addressof(self._table),
             "hooks": id(hooks), "fallback": id(fallback), "names": ctypes.addressof(held[0]),
             "defaults": ctypes.addressof(held[1]), "modes": ctypes.addressof(held[2]),
-            "rows": ctypes.addressof(array_types().rows), "context": ctypes.addressof(array_types().context),
+            "rows": ctypes.addressof(array_types().rows), "numbers": ctypes.addressof(array_types().numbers),
+            "context": ctypes.addressof(array_types().context),
             "options": ctypes.addressof(_option_names()[0]), "true": id(True), "float": id(float), "tuple": id(tuple),
             "list": id(list), "modules": id(sys.modules), "torch": id(TORCH),
-            "relations": id(self._relations), "reader": id(read_array), "descriptor": id(TensorDescriptor),
-            "attributes": ctypes.addressof(_descriptor_fields()[0]),
+            "relations": id(self._relations), "strides": id(explained), "reader": id(read_array),
+            "descriptor": id(TensorDescriptor), "attributes": ctypes.addressof(_descriptor_fields()[0]),
         }  # fmt: skip
         head = struct.pack(f"={len(HEAD)}Q", *(fields[name] for name in HEAD))
         # The function's module slot keeps alive all that the native code reads, as long as the function lives.

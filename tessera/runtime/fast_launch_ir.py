@@ -24,9 +24,14 @@ from tessera.runtime.fast_bind_ir import (
     MAP_BUCKETS,
     MAP_ENTRY,
     MAPS,
+    NUMBER,
     POINTER_MODE,
+    READ_INTEGER,
     READ_NUMPY,
+    READ_ONLY,
+    READ_REAL,
     READ_TENSOR,
+    READ_TRUTH,
     ROW,
     TAGS,
 )
@@ -41,12 +46,13 @@ from tessera.runtime.torch_layout import LAYOUT
 
 TUPLE_FLAG = 1 << 26  # CPython's Py_TPFLAGS_TUPLE_SUBCLASS
 _STRUCTURES = {
-    "HEAD": HEAD, "ENTRY": ENTRY, "ROW": ROW, "CURSOR": CURSOR, "MAPS": MAPS, "MAP_ENTRY": MAP_ENTRY, "LAYOUT": LAYOUT
+    "HEAD": HEAD, "ENTRY": ENTRY, "ROW": ROW, "CURSOR": CURSOR, "MAPS": MAPS, "MAP_ENTRY": MAP_ENTRY, "LAYOUT": LAYOUT,
+    "NUMBER": NUMBER,
 }  # fmt: skip
 _INTEGERS = {  # the other fields are pointers
     "HEAD.count", "ENTRY.hash", "ENTRY.words", "ENTRY.cuda", "ENTRY.globals_count", "ENTRY.picks_count", "ENTRY.made",
-    "ROW.kind", "CURSOR.place", "CURSOR.room", "MAPS.maps", "MAPS.used", "MAPS.extents", "MAP_ENTRY.hash",
-    "MAP_ENTRY.maps", "MAP_ENTRY.blocks",
+    "ROW.kind", "NUMBER.kind", "CURSOR.place", "CURSOR.room", "CURSOR.strided", "MAPS.maps", "MAPS.used",
+    "MAPS.extents", "MAP_ENTRY.hash", "MAP_ENTRY.maps", "MAP_ENTRY.blocks",
     *(f"LAYOUT.{field}" for field in LAYOUT),
 }  # fmt: skip
 
@@ -183,6 +189,23 @@ done:
   ret i32 0
 }
 
+; Whether the kernel is told how the elements of strided arrays lie.
+define internal i1 @explained(ptr %d, ptr %values, i64 %n) nounwind {
+entry:
+  %f = HEAD.strides %d
+  %o = call ptr @PyObject_Vectorcall(ptr %f, ptr %values, i64 %n, ptr null)
+  %failed = icmp eq ptr %o, null
+  br i1 %failed, label %odd, label %answer
+odd:
+  call void @PyErr_Clear()
+  ret i1 false
+answer:
+  %true = HEAD.true %d
+  %yes = icmp eq ptr %o, %true
+  call void @Py_DecRef(ptr %o)
+  ret i1 %yes
+}
+
 ; builtin(grid, *args, **kwargs)
 define ptr @fast_launch(ptr %self, ptr %objects, i64 %given, ptr %names) nounwind {
 entry:
@@ -244,6 +267,8 @@ classify0:
   store i64 0, ptr %cplace
   %croom = getelementptr i64, ptr %cursor, i64 4
   store i64 %most_units, ptr %croom
+  %cstrided = getelementptr i64, ptr %cursor, i64 5
+  store i64 0, ptr %cstrided
   %modes = HEAD.modes %d
   br label %classify
 classify:
@@ -264,6 +289,13 @@ argument2:
 classified:
   br label %classify
 placed:
+  %strided = CURSOR.strided %cursor
+  %dense = icmp eq i64 %strided, 0
+  br i1 %dense, label %told, label %explain
+explain:
+  %explained = call i1 @explained(ptr %d, ptr %values, i64 %n)
+  br i1 %explained, label %told, label %python
+told:
   %where = CURSOR.place %cursor
   %rest = CURSOR.room %cursor
   %count = sub i64 %most_units, %rest
@@ -274,7 +306,7 @@ relate:
   %odd = icmp slt i64 %relations, 0
   br i1 %odd, label %python, label %marked
 marked:
-  %related = phi i64 [0, %placed], [%relations, %relate]
+  %related = phi i64 [0, %told], [%relations, %relate]
   %high = shl i64 %related, 8
   %key0 = or i64 %where, %high
   store i64 %key0, ptr %key
@@ -347,6 +379,8 @@ def fast_launch_ir() -> str:
         "DEVICE_PLACE": DEVICE_PLACE, "UNKNOWN_SIZE": UNKNOWN, "LAST_PAIR": MOST_PAIRS - 1,
         "CURSOR_WORDS": len(CURSOR), "EXTRA_UNITS": EXTRA_UNITS, "TUPLE_FLAG": TUPLE_FLAG,
         "LAST_CHAIN": MAP_BUCKETS - 1, "READ_NUMPY": READ_NUMPY, "READ_TENSOR": READ_TENSOR,
+        "READ_ONLY": READ_ONLY, "NUMBER_BYTES": 8 * len(NUMBER), "READ_INTEGER": READ_INTEGER, "READ_REAL": READ_REAL,
+        "READ_TRUTH": READ_TRUTH,
         "AT_MOST": AT_MOST, "LESS_MARK": ~AT_MOST, "LOWEST_WORD": -(1 << 63),
     }  # fmt: skip
     parts = "".join((BIND, ARRAY, COMPOUND, OVERLAP, FIND, START, TEXT))

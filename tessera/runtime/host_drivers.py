@@ -22,6 +22,7 @@ from tessera.runtime.fast_launch import Start
 from tessera.runtime.launcher import make_launcher
 from tessera.runtime.overlap import reach, violates
 from tessera.runtime.tensors import is_numpy
+from tessera.utilities import number
 
 
 class CpuDriver(Driver):
@@ -68,9 +69,12 @@ class CpuDriver(Driver):
 
     def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
         """A checked build wants the arrays, whose extents it checks."""
-        return args if kernel.metadata.debug == "check" else super().arguments(kernel, args)
+        if kernel.metadata.debug == "check":
+            return map(number, args)
+        return super().arguments(kernel, args)
 
     def check_arrays(self, kernel: CompiledKernel, args: Sequence[Any]) -> None:
+        super().check_arrays(kernel, args)
         assumed = getattr(kernel.metadata, "assumed_disjoint", None)
         if not assumed:
             return
@@ -121,7 +125,7 @@ class InterpreterDriver(Driver):
         return GPUTarget("interpreter", "numpy", 1)
 
     def address(self, x: Any) -> Any:
-        return x  # the interpreter wants the arrays, whose extents it checks
+        return number(x)  # the interpreter wants the arrays, whose extents it checks
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
         module = parse_module(kernel.asm["tir"])

@@ -10,25 +10,24 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter
-from types import FunctionType, MethodType
-from typing import Any, cast, overload
+from types import MethodType
+from typing import Any, overload
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.compiler.brief import brief
 from tessera.config import knobs
-from tessera.dtypes import dtype
 from tessera.errors import (
     CompilationError,
     UnknownOption,
     UnsupportedLanguageConstruct,
 )
 from tessera.language.callable import JITCallable
-from tessera.language.captures import fingerprint
 from tessera.runtime import specialization_data
+from tessera.runtime.argument_checks import check_launch
 from tessera.runtime.async_compile import FutureKernel, active_mode
-from tessera.runtime.binding import DeviceCaches, Prepared, make_binder
+from tessera.runtime.binding import DeviceCaches, Prepared, launch_key, make_binder
 from tessera.runtime.cache import toolchain_fingerprint
 from tessera.runtime.cache_managers import kernel_cache
 from tessera.runtime.driver import Driver, driver, driver_named
@@ -54,21 +53,6 @@ def compile(
     return compile_for(
         src, target, options, store=kernel_cache(), toolchain=toolchain_fingerprint()
     )
-
-
-# Compile-time values of these types are equal only if they are the same; 1, 1.0 and True are equal, 0.0 and -0.0 too.
-_EXACT = (bool, int, str, type(None), dtype, JITCallable, FunctionType, type)
-
-
-def _exact(kind: Any, value: Any) -> Any:
-    """The part of a key for a tuple, whose class decides what its fields mean, or for a compile-time value."""
-    if isinstance(kind, tuple):
-        kinds = cast("tuple[Any, ...]", kind)
-        return (kinds.__class__, *(_exact(k, x) for k, x in zip(kinds, value, strict=True)))
-    if kind != "constexpr":
-        return (kind, value)
-    exact = isinstance(cast("object", value), _EXACT)
-    return (value.__class__, value if exact else fingerprint(value))
 
 
 _UNPICKLED = frozenset(
@@ -261,7 +245,7 @@ class JITFunction(JITCallable, KernelInterface):
         cache, prepared_of, target, _, _ = self.device_caches[
             device if on.name == "cuda" else f"{on.name}:{device}"
         ]
-        key = self._key(pairs, options)
+        key = launch_key(pairs, options)
         compiled = cache.get(key)
         if compiled is None:
             compiled = self._compile(cache, key, pairs, options, target, device, warmup)
@@ -283,28 +267,19 @@ class JITFunction(JITCallable, KernelInterface):
             if compiled is None:
                 return None
         if grid[0] * grid[1] * grid[2] != 0:
-            self._start(compiled, prepared, values, grid, on, device)
+            run_time = list(prepared.arguments(values))
+            check_launch(self, compiled, prepared.kinds, values, run_time, checked=check)
+            self._start(compiled, run_time, values, grid, on, device)
             if self._fast is not None:
                 self._install(fast_key, values, prepared, options, compiled, on, device)
         return compiled
-
-    def _key(self, pairs: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        exact = tuple(
-            [p if p[0].__class__ is str and p[0] != "constexpr" else _exact(*p) for p in pairs]
-        )
-        key = (exact, tuple(options.items()))
-        try:
-            hash(key)
-        except TypeError:  # an unhashable option
-            key = (exact, fingerprint(options))
-        return key
 
     def _overlapping(
         self, cache: dict[Any, Any], pairs: Any, options: dict[str, Any], target: GPUTarget, device: int
     ) -> Any:  # fmt: skip
         """The build of a kernel that assumes nothing of its arrays; None if a hook vetoed it."""
         options = {**options, "may_overlap": True}
-        key = self._key(pairs, options)
+        key = launch_key(pairs, options)
         found = cache.get(key)
         if found is None:
             found = self._compile(cache, key, pairs, options, target, device, warmup=False)
@@ -313,14 +288,14 @@ class JITFunction(JITCallable, KernelInterface):
     def _start(
         self,
         kernel: CompiledKernel,
-        prepared: Prepared,
+        run_time: list[Any],
         values: tuple[Any, ...],
         grid: Any,
         on: Driver,
         device: int,
     ) -> None:
         stream = on.get_current_stream(device)
-        args = on.arguments(kernel, prepared.arguments(values))
+        args = on.arguments(kernel, run_time)
         if kernel.module is None:
             kernel.load(on)
         enter, leave = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
@@ -339,6 +314,7 @@ class JITFunction(JITCallable, KernelInterface):
         on: Driver, device: int,
     ) -> None:  # fmt: skip
         """Let native code do the next such launch, if nothing but the launch itself is to be done."""
+        array_types().learn_numbers((*values, *options.values()))
         if key is None:  # an argument of an unknown type: perhaps it can be learnt
             array_types().learn_numpy()
             for x in arrays_in(values):
@@ -439,7 +415,7 @@ class JITFunction(JITCallable, KernelInterface):
         name = f"{self.module}.{self.__qualname__}"
         pairs, options = specialization_data.decode(data, name, self.arg_names, target, self)
         cache = self.device_caches[device if on.name == "cuda" else f"{on.name}:{device}"][0]
-        key = self._key(pairs, options)
+        key = launch_key(pairs, options)
         found = cache.get(key)
         return (
             found

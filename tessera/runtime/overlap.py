@@ -31,10 +31,10 @@ def reach(x: Any) -> tuple[int, int]:
         return x, UNKNOWN
     if is_numpy(x):
         root: Any = x
-        while is_numpy(root.base):
-            root = root.base
+        while (base := _array_below(root)) is not None:
+            root = base
         address = _address(x)
-        return address, (_address(root) - address if root is not x else 0) + root.nbytes
+        return address, (_address(root) - address if root is not x else 0) + span(root)
     if hasattr(x, "untyped_storage"):
         storage, address = x.untyped_storage(), x.data_ptr()
         start = storage.data_ptr() if hasattr(storage, "data_ptr") else address
@@ -45,6 +45,20 @@ def reach(x: Any) -> tuple[int, int]:
     if getattr(x, "base", None) is not None:  # a typed view: TensorWrapper
         return reach(x.base)
     return address_of(x), getattr(x, "nbytes", UNKNOWN)
+
+
+def _array_below(x: Any) -> Any:
+    """The array that a NumPy array is a view of, also where an object that only keeps it stands between."""
+    base = x.base if is_numpy(x.base) else getattr(x.base, "base", None)
+    return base if is_numpy(base) else None
+
+
+def span(x: Any) -> int:
+    """Bytes from the first element of a NumPy array to the end of its last one in memory."""
+    if x.flags.c_contiguous or x.size == 0:
+        return x.nbytes
+    steps = (max(0, (n - 1) * s) for n, s in zip(x.shape, x.strides, strict=True))
+    return x.itemsize + sum(steps)
 
 
 def _address(x: Any) -> int:

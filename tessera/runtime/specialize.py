@@ -22,6 +22,7 @@ from tessera.language.values import constexpr
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.dlpack import memory_of, speaks_dlpack
 from tessera.runtime.tensors import element_type, is_numpy, itemsize_of, numpy
+from tessera.utilities import number
 
 Pair = tuple[Any, Any]
 
@@ -116,7 +117,7 @@ def _descriptor(x: TensorDescriptor) -> Pair:
 
 _HANDLERS: dict[type, Callable[[Any], Pair]] = {
     int: _int, float: lambda x: _FLOAT, bool: lambda x: _BOOL, type(None): lambda x: _NONE,
-    tuple: _tuple, constexpr: lambda x: ("constexpr", x.value), TensorDescriptor: _descriptor,
+    tuple: _tuple, constexpr: lambda x: ("constexpr", constant(x.value)), TensorDescriptor: _descriptor,
 }  # fmt: skip
 
 
@@ -129,6 +130,8 @@ def specialize(x: Any) -> Pair:
 
 
 def _handler_for(x: Any) -> Callable[[Any], Pair]:
+    if number(x) is not x:
+        return lambda x: specialize(number(x))
     if hasattr(x, "data_ptr"):
         return _tensor
     if isinstance(x, tuple):
@@ -146,10 +149,8 @@ def _handler_for(x: Any) -> Callable[[Any], Pair]:
     if isinstance(x, (JITCallable, ConstexprFunction)):
         return lambda x: ("constexpr", x)
     for base in (bool, float, int):
-        if isinstance(x, base) and type(x).__module__ != "numpy":
+        if isinstance(x, base):
             return _HANDLERS[base]
-    if isinstance(x, float):  # numpy.float64 is a Python float
-        return _HANDLERS[float]
     name = "dtype" if isinstance(x, dtype) else type(x).__name__
     raise SpecializationError(type=name)
 
@@ -157,9 +158,10 @@ def _handler_for(x: Any) -> Callable[[Any], Pair]:
 def specializer(param: KernelParam) -> Callable[[Any], Pair]:
     """How arguments of one parameter are specialised: its annotation and do_not_specialize lists decide."""
     if param.is_constexpr:
-        return lambda x: ("constexpr", x.value if isinstance(x, constexpr) else x)
+        return lambda x: ("constexpr", constant(x.value if isinstance(x, constexpr) else x))
     if param.annotation_type:
-        return _annotated(param.annotation_type, param)
+        annotated = _annotated(param.annotation_type, param)
+        return lambda x: annotated(number(x))
     if not (param.do_not_specialize or param.do_not_specialize_on_alignment or param.is_const):
         return specialize
     fixed, unaligned, const = (
@@ -205,7 +207,13 @@ def _annotated_pointer(kind: str, x: Any) -> Pair:
     return (kind, "W" if isinstance(key, str) and "W" in key else None)
 
 
+def constant(x: Any) -> Any:
+    """A compile-time value, with Python's numbers in place of NumPy's, in tuples too."""
+    return tuple(map(constant, x)) if type(x) is tuple else number(x)
+
+
 def _restricted(x: Any, fixed: bool, unaligned: bool = False, const: bool = False) -> Pair:
+    x = number(x)
     kind, key = specialize(x)
     if fixed and type(x) is int:
         return (_int_width(x), None)

@@ -62,6 +62,18 @@ def scaled(p, n):
     tl.store(p + tl.arange(0, 4), tl.arange(0, 4) * FACTOR + n)
 
 
+class Fake:
+    """A tensor that has a size, but no memory."""
+
+    device, dtype, is_cuda = "cpu", np.dtype("float32"), False
+
+    def data_ptr(self) -> int:
+        return 0
+
+    def untyped_storage(self) -> Any:
+        return SimpleNamespace(nbytes=lambda: 16)
+
+
 @tessera.jit
 def times_factor(x):
     return x * FACTOR
@@ -190,6 +202,39 @@ def foreign_specialization(patch: pytest.MonkeyPatch, folder: Path) -> None:
 def array_of_a_gpu(patch: pytest.MonkeyPatch, folder: Path) -> None:
     array = SimpleNamespace(__cuda_array_interface__={"data": (16, False), "typestr": "<f4"})
     driver_named("cpu").address(array)
+
+
+@case(
+    errors.ReadOnlyArgument,
+    """
+    error[read-only-argument]: kernel scaled writes to its parameter `p`, but the NumPy array given for it is read-only
+      = help: give it a copy that may be written, as `numpy.array(x)`, or an array made for the result
+""",
+)
+def read_only_array(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](np.broadcast_to(np.float32(1), (4,)).reshape(4), 2)
+
+
+@case(
+    errors.MissingMemory,
+    """
+    error[missing-memory]: the Fake given for the parameter `p` of kernel scaled has no memory (its device is 'cpu')
+      = help: launch with a tensor that has data; to compile only, call `scaled.warmup(..., grid=...)`
+""",
+)
+def tensor_without_memory(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](Fake(), 2)
+
+
+@case(
+    errors.StridedArgument,
+    """
+    error[strided-argument]: the array given for the parameter `p` of kernel scaled has strides (-1,), in elements, for its shape (4,), and none of them is an argument of the launch: the kernel would leave its memory
+      = help: a kernel gets the address of the first element: give `numpy.ascontiguousarray(p)`, copied back if the kernel writes there, or pass the strides (`p.strides[i] // p.itemsize`)
+""",
+)
+def reversed_array(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    scaled[(1,)](np.zeros(4, np.float32)[::-1], 2)
 
 
 @case(

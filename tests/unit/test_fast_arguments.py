@@ -20,12 +20,12 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.errors import ForeignPointerError, LaunchError
+from tessera.errors import ForeignPointerError, LaunchError, MissingMemory
 from tessera.runtime import fast_launch, tensor_maps
 from tessera.runtime.array_types import ArrayTypes, array_types, read_array
 from tessera.runtime.cuda import LaunchConfig, launch_config
 from tessera.runtime.descriptor import TensorDescriptor
-from tessera.runtime.fast_bind_ir import READ_TENSOR
+from tessera.runtime.fast_bind_ir import READ_ONLY, READ_TENSOR, STRIDED
 from tessera.runtime.fast_launch import FastPath, Start, units_of
 from tessera.runtime.tensor_maps import Instead, TensorMaps
 from tessera.runtime.tensors import TensorWrapper
@@ -202,7 +202,9 @@ def test_tensors_without_memory_are_refused():
     torch = pytest.importorskip("torch")
     x, out = torch.zeros(N), torch.zeros(N)
     for _ in range(4):
-        with pytest.raises(ForeignPointerError, match="An array on device 'meta'"):
+        with pytest.raises(
+            MissingMemory, match=r"`x` of kernel plus_one has no memory \(its device is 'meta'"
+        ):
             plus_one[(1,)](torch.empty(N, device="meta"), out, N=N)
         plus_one[(1,)](x, out, N=N)
         plus_one[(0,)](torch.empty(0), out, N=N)  # nothing is there, and nothing is read
@@ -324,8 +326,12 @@ def test_arrays_that_python_reads_stay_native(monkeypatch: pytest.MonkeyPatch, w
 
 def test_reading_of_arrays():
     x = np.zeros((4, 4), np.float32)
-    assert read_array(x) == (x.ctypes.data, tl.float32, False, 64, 64)
-    assert read_array(x[1:]) == (x.ctypes.data + 16, tl.float32, False, 64, 48)
+    assert read_array(x) == (x.ctypes.data, tl.float32, False, 64, 64, 0)
+    assert read_array(x[1:]) == (x.ctypes.data + 16, tl.float32, False, 64, 48, 0)
+    assert (
+        read_array(x.T)[5] == STRIDED
+        and read_array(np.broadcast_to(x, (2, 4, 4)))[5] == STRIDED | READ_ONLY
+    )
     interface = {"data": (512, False), "typestr": "<f2", "shape": (4,), "version": 3}
     there = SimpleNamespace(__cuda_array_interface__=interface, nbytes=8)
     assert read_array(there)[:4] == (512, tl.float16, True, 8)

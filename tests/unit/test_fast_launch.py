@@ -164,7 +164,7 @@ def test_other_keys(machine: Machine, args: Any, options: Any):
     [
         ((X, Y, "n", 0.5), {}), ((X, Y, [1], 0.5), {}), ((X, Y, (1, "s"), 0.5), {}), ((X, Y, 2**64, 0.5), {}),
         ((X, Y, 5, "s"), {}), ((X, Y, 5), {}), ((), {}), ((X,) * 7, {}), ((X, Y, 5, 0.5), {"unknown": 1}),
-        ((X, Y, 5, 0.5), {"x": X}), ((X, Y, np.int32(5), 0.5), {}), ((X, Y, 5, 0.5), {"BLOCK": 2**70}),
+        ((X, Y, 5, 0.5), {"x": X}), ((X, Y, np.complex64(5), 0.5), {}), ((X, Y, 5, 0.5), {"BLOCK": 2**70}),
     ],
 )  # fmt: skip
 def test_what_python_must_see_to(machine: Machine, args: Any, options: Any):
