@@ -91,7 +91,8 @@ def _start_early(block: Block, products: Sequence[WgmmaOp]) -> None:
             place = place.next
         if place is product or place is None or not apply("mma-early-start", product):
             continue
-        for op in [*views, product]:
+        # Views that stand above the place stay: others may use them already.
+        for op in [*[v for v in views if _is_before(place, v)], product]:
             op.move_before(place)
 
 
