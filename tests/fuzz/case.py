@@ -21,8 +21,9 @@ _COUNT = itertools.count()
 class Array:
     """One array argument.
 
-    `fill`: "ints" (`low` to `high`), "normal", "zeros", "bits" (any integer of the type) or "special" (small integers,
-    and `low` percent NaN, infinities and zeros). `offset` moves the base by elements, so that it is not aligned.
+    `fill`: "ints" (`low` to `high`), "normal", "zeros", "bits" (any integer of the type), "codes" (any bits of a float)
+    or "special" (small integers, and `low` percent NaN, infinities and zeros). `offset` moves the base by elements, so
+    that it is not aligned.
     """
 
     name: str
@@ -44,6 +45,8 @@ class Array:
             return rng.integers(self.low, self.high, self.size, endpoint=True)
         if self.fill == "normal":
             return rng.standard_normal(self.size).astype(np.float32).astype(np.float64)
+        if self.fill == "codes":
+            return rng.integers(0, 2**16, self.size)
         if self.fill == "bits":
             return _any_bits(rng, self.dtype, self.size)
         assert self.fill == "special"

@@ -69,7 +69,13 @@ def bits_of(array: Array, seed: int) -> np.ndarray:
     kind = as_dtype(array.dtype)
     with np.errstate(all="ignore"):
         values = array.values(seed)
-        own = values.astype(numpy_name(kind)) if is_native(kind) else encode(values, kind)
+        if array.fill == "codes":
+            width = 1 if kind.is_fp8() else 2
+            own = values.astype(f"u{width}").view(
+                np.float16 if kind.name == "fp16" else f"u{width}"
+            )
+        else:
+            own = values.astype(numpy_name(kind)) if is_native(kind) else encode(values, kind)
     room = np.full((own.size + 2 * CANARY + array.offset) * own.itemsize + 64, PATTERN, np.uint8)
     start = -room.ctypes.data % 64
     memory = room[start : start + (own.size + 2 * CANARY + array.offset) * own.itemsize].view(

@@ -10,7 +10,7 @@ import pytest
 from tests.fuzz import case, compare, devices, families, outcome
 from tests.fuzz import run as fuzz
 
-COUNT = {"dots": 90, "rows": 120}
+COUNT = {"dots": 90, "rows": 120, "edges": 120}
 BATCH = 10  # kernels of one test
 
 
