@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.target import lacking
+from tessera.config.optimizations import ALL, OPTIMIZATIONS
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.driver import CpuDriver, InterpreterDriver, driver
 from tests.conftest import as_dtype, encode, is_native, numpy_name
@@ -128,22 +129,6 @@ def _typed(bits: np.ndarray, kind: Any) -> Any:
     return reinterpret(bits, kind)
 
 
-@contextmanager
-def environment(device: str) -> Iterator[str]:
-    """Sets what `device` says after its "/"; gives the device alone."""
-    name, _, setting = device.partition("/")
-    before = os.environ.get("TESSERA_DISABLE")
-    if setting.startswith(WITHOUT):
-        os.environ["TESSERA_DISABLE"] = setting.removeprefix(WITHOUT)
-    try:
-        yield name
-    finally:
-        if setting and before is None:
-            del os.environ["TESSERA_DISABLE"]
-        elif setting:
-            os.environ["TESSERA_DISABLE"] = str(before)
-
-
 def driver_of(name: str) -> Any:
     """cpu (the machine's own ISA), generic, avx2, …, interpreter, simt, sm90, sm80."""
     if name in ISAS:
@@ -155,20 +140,23 @@ def driver_of(name: str) -> Any:
 
 def run(case: Case, device: str, source: str = "") -> dict[str, np.ndarray]:
     """Launch once (on `cuda`: many times, see cuda.py); gives every array's memory afterwards."""
-    with environment(device) as name:
-        if name == "cuda":
-            from tests.fuzz.cuda import run_cuda
+    name, _, setting = device.partition("/")
+    if setting.startswith(WITHOUT):
+        left_out = {"disable_optimizations": setting.removeprefix(WITHOUT)}
+        case = replace(case, options={**case.options, **left_out})
+    if name == "cuda":
+        from tests.fuzz.cuda import run_cuda
 
-            return run_cuda(case)
-        spoil = os.environ.get("TESSERA_FUZZ_SPOIL", "") if name != "interpreter" else ""
-        memory = Memory(case)
-        kernel = load_kernel(source or case.source)
-        driver.set_active(driver_of(name))
-        try:
-            launch(kernel, case, memory.arguments())
-        finally:
-            driver.reset_active()
-        return spoilt(case, memory.results(), spoil) if spoil else memory.results()
+        return run_cuda(case)
+    spoil = os.environ.get("TESSERA_FUZZ_SPOIL", "") if name != "interpreter" else ""
+    memory = Memory(case)
+    kernel = load_kernel(source or case.source)
+    driver.set_active(driver_of(name))
+    try:
+        launch(kernel, case, memory.arguments())
+    finally:
+        driver.reset_active()
+    return spoilt(case, memory.results(), spoil) if spoil else memory.results()
 
 
 def spoilt(case: Case, results: dict[str, np.ndarray], how: str) -> dict[str, np.ndarray]:
@@ -188,6 +176,6 @@ def launch(kernel: Any, case: Case, arguments: Sequence[Any]) -> Any:
 
 
 def optimisations(device: str) -> list[str]:
-    """Names of the optimisations that can be left out for a device."""
-    del device
-    return []
+    """Names of the optimisations that can be left out for a device, and the word for all of them."""
+    target = "cpu" if device in ("cpu", *ISAS) else "gpu"
+    return [*(row.name for row in OPTIMIZATIONS.values() if target in row.targets.split()), ALL]

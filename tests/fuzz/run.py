@@ -42,7 +42,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--isa", choices=("one", "two", "all"), default="two",
                         help="with cpu: one instruction set level in turn, two, or all")  # fmt: skip
     parser.add_argument("--without", default="turn", choices=("turn", "all", "none"),
-                        help="with cpu: leave out one named optimisation in turn, each of them, or none")  # fmt: skip
+                        help="also without one named optimisation, in turn, without each of them, or not")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
     parser.add_argument(
         "--limit", type=float, default=120, help="seconds that a kernel may take on a device"
@@ -57,20 +57,17 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def planned(device: str, seed: int, isa: str, without: str) -> list[str]:
-    """The devices that one kernel runs on for a name on the command line."""
-    if device != "cpu":
-        return [device]
-    levels = ["cpu", *devices.isas()]
-    chosen = {
-        "one": [levels[seed % len(levels)]],
-        "two": ["cpu", levels[1 + seed % (len(levels) - 1)]],
-        "all": levels,
-    }[isa]
-    names = devices.optimisations("cpu")
-    if names and without != "none":
-        some = names if without == "all" else [names[seed % len(names)]]
-        chosen = chosen + [f"cpu/{devices.WITHOUT}{name}" for name in some]
-    return chosen
+    """The devices that one kernel runs on for a name on the command line: every third once more without one named
+    optimisation, in turn."""
+    chosen = [device]
+    if device == "cpu":
+        levels = ["cpu", *devices.isas()]
+        other = levels[1 + seed % (len(levels) - 1)]
+        chosen = {"one": [levels[seed % len(levels)]], "two": ["cpu", other], "all": levels}[isa]
+    names = devices.optimisations(device)
+    if without == "turn":
+        names = [names[seed // 3 % len(names)]] if seed % 3 == 0 else []
+    return chosen + [f"{device}/{devices.WITHOUT}{n}" for n in names if without != "none"]
 
 
 class Run:
@@ -157,7 +154,7 @@ class Run:
         reasons: Counter[str] = Counter()
         for (family, _), results in self.results.items():
             for device, result in results.items():
-                table.setdefault((family, device), Counter())[result[0]] += 1
+                table.setdefault((family, device.partition(":")[0]), Counter())[result[0]] += 1
                 if result[0] in (outcome.REFUSED, outcome.INVALID):
                     reasons[f"{device.partition('/')[0]}: {outcome.signature(tuple(result))}"] += 1
         columns = (

@@ -124,7 +124,7 @@ class Edges:
             2: (f"x_ptr + {far} - {far} + at", f"{out} - {far} + at + {far}"),
             3: (f"x_ptr + at + (pid - pid) * {far}", f"{out} + at"),
             4: ("x_ptr + at", f"({out} - {far}) + (at.to(tl.int64) + {far})"),
-            5: (f"(x_ptr + at * {far}) + at * (1 - {far})", f"{out} + at"),
+            5: (f"(x_ptr + at.to(tl.int64) * {far}) + at.to(tl.int64) * (1 - {far})", f"{out} + at"),
         }[way]  # fmt: skip
         if self.f["loop"]:
             self.line(f"p = x_ptr + at + {self.f['loop']} * {far}")

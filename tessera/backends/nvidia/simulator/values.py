@@ -88,7 +88,7 @@ class Memory:
             rank, at = divmod(address - SHARED, WINDOW)
             space = self.shared[rank]
         else:
-            number, at = divmod(address, PAGE)
+            number, at = divmod(address % 2**64, PAGE)
             if not 0 < number <= len(self.arrays):
                 raise IndexError(f"address {address:#x} is in no array")
             space = self.arrays[number - 1]
