@@ -33,11 +33,15 @@ def brief(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _cut_cause(error: TesseraError) -> None:
-    """Of an exception that the kernel's own Python raised while compiling only its frames are left."""
+    """Of an exception that the kernel's own Python raised while compiling only its frames are left; the others are
+    nothing but texts."""
+    outer: BaseException = error
     cause = error.__cause__
-    if cause is None:
+    while isinstance(cause, TesseraError) and cause.__cause__ is not None:
+        outer, cause = cause, cause.__cause__
+    if cause is None or cause.__traceback__ is None:
         return
     tb = cause.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename.startswith(PACKAGE):
         tb = tb.tb_next
-    error.__cause__ = None if tb is None else cause.with_traceback(tb)
+    outer.__cause__ = cause.with_traceback(tb)

@@ -7,7 +7,6 @@ import builtins
 import inspect
 import math
 import sys
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -317,10 +316,9 @@ def _extreme(pick: Callable[..., Any], op: Any) -> Callable[[FrontEnd, list[Any]
         if not any(is_runtime(x) for x in items):
             return compute(lambda *values: pick(_ordered(pick, values)), *items)
         if any(isinstance(x, tensor) and x.dims for x in items):
-            warnings.warn(
+            fe.warn(
                 f"`{pick.__name__}` of tensors that are no scalars is deprecated: use `tl.{op.__name__}`",
                 UserWarning,
-                stacklevel=2,
             )
         result = items[0]
         for x in items[1:]:

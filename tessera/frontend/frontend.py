@@ -10,6 +10,7 @@ Node handlers live in the modules beside this one and register themselves with `
 from __future__ import annotations
 
 import ast
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -81,7 +82,7 @@ class Frame:
     """One function being read: its variables and where it was called."""
 
     __slots__ = (
-        "call_site", "closure", "constant", "depth", "function", "globals", "in_loop", "is_kernel",
+        "call_site", "caller", "closure", "constant", "depth", "function", "globals", "in_loop", "is_kernel",
         "kept", "lost", "names", "source",
     )  # fmt: skip
 
@@ -101,6 +102,7 @@ class Frame:
         self.globals: Mapping[str, Any] = function.__globals__
         self.closure = function.closure()
         self.call_site = call_site
+        self.caller = caller
         self.depth: int = caller.depth + 1 if caller is not None else 0
         self.is_kernel = caller is None
         self.in_loop = False
@@ -128,6 +130,19 @@ class FrontEnd:
 
     def facts(self, node: ast.AST) -> BlockFacts:
         return self.frame.source.facts[node]
+
+    def warn(self, text: str, category: type[Warning] = UserWarning) -> None:
+        """Warn about the current place in the kernel's source; of an operation written in the language, its call."""
+        frame, loc = self.frame, self.builder.loc
+        while frame.function.is_library and frame.caller is not None:
+            frame, loc = frame.caller, frame.call_site
+        if loc is None:
+            loc = frame.source.loc(frame.source.node, None)
+        scope = frame.function.__globals__
+        registry = scope.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(
+            text, category, loc.file, loc.line, frame.function.module, registry, scope
+        )
 
     # --- walks --------------------------------------------------------------------------------------------
     def visit(self, node: ast.AST) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tessera.dtypes import block_type, int32, int64, parse_scalar_type, pointer_type
 from tessera.errors import CompilationError
+from tessera.frontend.causes import add_causes
 from tessera.frontend.frontend import Frame, FrontEnd
 from tessera.ir import Block, Module, Value, verify
 from tessera.language.callable import JITCallable
@@ -60,7 +61,11 @@ def lower_kernel(
     fe.frame = Frame(fn, names, None, None)
     if sys.getrecursionlimit() < _RECURSION:  # not restored: another thread may be lowering too
         sys.setrecursionlimit(_RECURSION)
-    fe.run(fe.frame.source.node.body)
+    try:
+        fe.run(fe.frame.source.node.body)
+    except CompilationError as error:
+        add_causes(error)
+        raise
     fe.builder.insert(ReturnOp(()))
     kernel = FuncOp(
         name=name or fn.__name__, kernel=True, arg_attrs=tuple(arguments.attrs), regions=(body,),

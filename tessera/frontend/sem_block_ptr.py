@@ -8,7 +8,6 @@ element (i, j) is base + (offsets[0] + i)·strides[0] + (offsets[1] + j)·stride
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import dtype, int64, pointer_type
@@ -62,9 +61,7 @@ def _scalars(fe: FrontEnd, xs: Any, argument: str) -> list[Any]:
 def make_block_ptr_impl(
     fe: FrontEnd, base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
 ) -> Any:
-    warnings.warn(
-        "make_block_ptr is deprecated, use make_tensor_descriptor", DeprecationWarning, stacklevel=2
-    )
+    fe.warn("make_block_ptr is deprecated, use make_tensor_descriptor", DeprecationWarning)
     if not isinstance(base, tensor) or not isinstance(base.type, pointer_type):
         raise TypeMismatch(
             f"Expected `base` to be a pointer type (but not a block pointer type or others), got {base}"

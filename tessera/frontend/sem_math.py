@@ -8,7 +8,6 @@ dtype first.
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import (
@@ -115,10 +114,9 @@ def logical(fe: FrontEnd, op: str, lhs: Any, rhs: Any) -> tensor:
     """`lhs and rhs`, `lhs or rhs` (op "and", "or") of int1 operands."""
     a, b = (_as_bit(to_value(fe, operand_of(x))) for x in (lhs, rhs))
     if shape(a) or shape(b):
-        warnings.warn(
+        fe.warn(
             f"logical `{op}` of tensors that are no scalars is deprecated: use `{'&' if op == 'and' else '|'}`",
             UserWarning,
-            stacklevel=2,
         )
     return wrap(binary_op(fe, op, a, b))
 
@@ -216,7 +214,7 @@ def _shift(fe: FrontEnd, name: str, lhs: Operand, rhs: Operand) -> Value:
     a, b = promote(fe, lhs, rhs)
     e = elem(a)
     if isinstance(rhs, int) and rhs >= e.bits:
-        warnings.warn(f"shift of {e} by {rhs}: the result is undefined", UserWarning, stacklevel=2)
+        fe.warn(f"shift of {e} by {rhs}: the result is undefined", UserWarning)
     if e is int1:
         return a
     if name == "rshift" and arithmetic and not e.signed:
@@ -328,11 +326,10 @@ def where(fe: FrontEnd, cond: Operand, x: Operand, y: Operand) -> Value:
     """`x` where `cond`, else `y`: both promoted, all broadcast."""
     c = to_value(fe, cond)
     if elem(c) != int1:
-        warnings.warn(
+        fe.warn(
             "tl.where with a non-boolean condition is deprecated; it tests `condition != 0`. "
             f"Got {elem(c)}",
             UserWarning,
-            stacklevel=2,
         )
         c = to_bool(fe, c)
     a, b = _select_operands(fe, x, y)

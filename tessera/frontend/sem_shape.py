@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -190,9 +189,7 @@ def reshape_impl(fe: FrontEnd, input: Any, *shape: Any, can_reorder: Any = False
 
 @impl(tl.view)
 def view_impl(fe: FrontEnd, input: Any, *shape: Any) -> Any:
-    warnings.warn(
-        "view is deprecated, use reshape with can_reorder=True", DeprecationWarning, stacklevel=2
-    )
+    fe.warn("view is deprecated, use reshape with can_reorder=True", DeprecationWarning)
     return wrap(reshape(fe, _value(fe, input), static_shape(tl_tuple(varargs(shape))), True))
 
 

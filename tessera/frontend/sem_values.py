@@ -7,7 +7,6 @@ promote. `xxx_raw` emit ops and assert only.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -342,10 +341,9 @@ def condition(fe: FrontEnd, x: Any) -> tensor:
                 "Boolean value of Tensor with more than one value is ambiguous",
                 help="reduce it to a scalar first, or choose element by element with `tl.where`",
             )
-        warnings.warn(
+        fe.warn(
             f"a condition should be a scalar, not a tensor of shape {dims}: use `.item()`",
             UserWarning,
-            stacklevel=2,
         )
         v = scalar_of_one(fe, v)
     return wrap(to_bool(fe, v))

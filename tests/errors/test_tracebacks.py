@@ -73,7 +73,7 @@ def adds_nothing(x, N: tl.constexpr):
 
 
 def test_causes() -> None:
-    """The author's own frames; none if an operator went wrong, whose message the error repeats."""
+    """The author's own frames; no frames if an operator went wrong, whose message the error repeats."""
     with pytest.raises(TesseraError, match="KeyError: 8") as caught:
         looks_up[(1,)](np.zeros(8, np.float32), 8)
     cause = caught.value.__cause__
@@ -81,7 +81,9 @@ def test_causes() -> None:
     assert [f.name for f in traceback.extract_tb(cause.__traceback__)] == ["entry"]
     with pytest.raises(TesseraError, match="TypeError: unsupported operand") as caught:
         adds_nothing[(1,)](np.zeros(8, np.float32), 8)
-    assert caught.value.__cause__ is None
+    cause = caught.value.__cause__
+    assert isinstance(cause, TypeError)
+    assert cause.__traceback__ is None
 
 
 def test_all_frames_on_request() -> None:
