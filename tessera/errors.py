@@ -310,6 +310,13 @@ class IRError(InternalError):
     code = "invalid-ir"
 
 
+class SynchronizationError(InternalError):
+    """Finished GPU IR in which an access to shared memory is not ordered after what it depends on, or lies where the
+    hardware cannot reach it."""
+
+    code = "synchronization"
+
+
 # --- the machine ----------------------------------------------------------------------------------------
 class OutOfResources(TesseraError):
     """A kernel needs more of a resource than the device has. `required` and `limit` in the resource's unit."""

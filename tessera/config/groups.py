@@ -168,6 +168,11 @@ class Compilation(Group):
         doc="a fault in an optimisation is an error; else the kernel is compiled without it, with a warning",
         key=True,
     )
+    check_synchronization = BoolKnob(
+        False,
+        "TESSERA_CHECK_SYNCHRONIZATION",
+        doc="check that accesses to shared memory are ordered in finished GPU IR; TESSERA_VERIFY does so, too",
+    )
     time = BoolKnob(False, "TESSERA_TIME", doc="print the time of each stage and pass")
     print_after = StrKnob(
         None, "TESSERA_PRINT_AFTER", doc="print the IR after these passes (comma list, or all)"

@@ -22,6 +22,7 @@ from tessera.passes.resources import check_resources
 from tessera.passes.rotate import rotate
 from tessera.passes.specialize import keep_whole, specialize
 from tessera.passes.split_loops import split_loops
+from tessera.passes.synchronized import last_look
 from tessera.passes.tensor_maps import number_tensor_maps
 from tessera.passes.widen_float8 import widen_float8
 
@@ -60,4 +61,5 @@ def gpu_passes(
         allocate_shared.bind(facts=facts),
         number_tensor_maps,  # now that the copies are what they will be
         barriers,  # needs the bytes that buffers share
+        *last_look(),
     ]

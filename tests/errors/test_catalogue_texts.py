@@ -19,6 +19,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera import errors
+from tessera.analysis.synchronization import check_synchronization
 from tessera.backends import plugins
 from tessera.backends.nvidia.ptxas import assemble
 from tessera.compat.install import install
@@ -55,6 +56,19 @@ def case(kind: type, text: str) -> Callable[[Trigger], Trigger]:
 
 
 FACTOR = tl.constexpr(2)
+UNORDERED = """
+#0 = ll<[128] lane=[[1],[2],[4],[8],[16]] warp=[[32],[64]]>
+#1 = ll<[128] offset=[[1],[2],[4],[8],[16],[32],[64]]>
+module {num_warps=4, shared=512} {
+  func {name='k'} (%p: *fp32) {
+    %x: shared<128xfp32, #1> = local_alloc _ {offset=0}
+    %v: tile<128xfp32, #0> = const {value=float('0x1.0p+0')}
+    local_store %v, %x
+    %w: tile<128xfp32, #0> = local_load %x, _
+    return []
+  }
+}
+"""
 
 
 @tessera.jit
@@ -317,6 +331,18 @@ def invalid_ir(patch: pytest.MonkeyPatch, folder: Path) -> None:
             "module {}{\nfunc {name='k'} (%x: i32, %y: i64) {\n%z: i32 = add %x, %y\nreturn []\n}\n}\n"
         )
     )
+
+
+@case(
+    errors.SynchronizationError,
+    """
+    error[synchronization]: local_load reads `x` (bytes 0 to 512) without the end of the write: local_store may not have written it yet
+      = note: the other access is local_store of `x`
+      = help: this is a bug of tessera: please report it with the reproducer
+""",
+)
+def missing_barrier(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    check_synchronization(parse_module(UNORDERED))
 
 
 @case(

@@ -1,0 +1,107 @@
+"""Runs a module in a number of small worlds, until all of it has been seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tessera.analysis.synchronization.machine import Enough, Machine
+from tessera.analysis.synchronization.plan import plan_of, touches
+from tessera.analysis.synchronization.scalars import World
+from tessera.analysis.synchronization.static import check_places
+from tessera.ir import Module, Op
+from tessera.ops import (
+    AsyncArriveOp,
+    ByteBarrierArriveOp,
+    ByteBarrierExpectOp,
+    ForOp,
+    MbarrierArriveOp,
+    WhileOp,
+)
+
+SIZES = (0, 256, 64, 1, 300, 512, 100, 128, 1024, 192, 32, 384)
+"""What integer arguments are: extents, so that loops over tiles have from none to some ten iterations."""
+SEEDS = 80
+"""Worlds in which arguments differ from each other, for what the others have not come to."""
+FEWEST, USUAL = 6, 16
+"""Worlds that are run even if all has been seen before, and those after which loops may stay short."""
+PATIENCE = 40
+"""Worlds that may come to nothing new while something is missing."""
+STEPS = 2_000
+TOTAL = 25_000
+ARRIVALS = (ByteBarrierArriveOp, ByteBarrierExpectOp, MbarrierArriveOp, AsyncArriveOp)
+
+
+@dataclass(slots=True)
+class Coverage:
+    """What the runs came to: ops that touch shared memory and did not run (`missed`), arrivals that nobody waited for
+    (`idle`), the most iterations of each loop, and how many runs there were, of how many steps, how many cut short."""
+
+    missed: list[Op] = field(default_factory=lambda: [])
+    idle: set[Op] = field(default_factory=lambda: set())
+    trips: dict[Op, int] = field(default_factory=lambda: {})
+    runs: int = 0
+    steps: int = 0
+    cut: int = 0
+
+
+def check_synchronization(module: Module) -> Coverage:
+    """SynchronizationError at the first access that is not ordered. The passes have finished."""
+    check_places(module)
+    plan = plan_of(module)
+    found = Coverage()
+    every = {op for ops in plan.steps.values() for op in ops}
+    wanted = {op for op in every if touches(op)}
+    if not wanted:
+        return found
+    loops = {op for op in every if isinstance(op, ForOp | WhileOp)}
+    least = 2 * plan.slots + 2
+    seen: dict[Op, int] = {}
+    awaited: set[Op] = set()
+
+    def all_seen() -> bool:
+        return all(op in seen for op in wanted)
+
+    last = 0  # the last world that came to something new
+    for number, world in enumerate(_worlds()):
+        before = len(seen)
+        _run(Machine(module, plan, world, STEPS), seen, awaited, found)
+        last = number if len(seen) > before else last
+        if all_seen():
+            long = number >= USUAL or all(seen.get(op, 0) >= least for op in loops)
+            if not loops or (long and number >= FEWEST - 1):
+                break
+        elif found.steps > TOTAL or number - last > PATIENCE:
+            break
+    if found.cut and not all_seen():  # behind loops that are too long
+        for world in _worlds(0):
+            _run(Machine(module, plan, world, STEPS, least), seen, awaited, found)
+    found.idle = set(filter(_arrives, seen)) - awaited
+    found.missed = [op for op in wanted if op not in seen]
+    found.trips = {op: seen.get(op, 0) for op in loops}
+    return found
+
+
+def _arrives(op: Op) -> bool:
+    return isinstance(op, ARRIVALS)
+
+
+def _run(machine: Machine, seen: dict[Op, int], awaited: set[Op], found: Coverage) -> None:
+    found.runs += 1
+    limit = machine.left
+    try:
+        machine.run()
+    except Enough:
+        found.cut += 1
+    found.steps += limit - machine.left
+    for op, times in machine.seen.items():
+        seen[op] = max(seen.get(op, 0), times)
+    for barrier in machine.barriers.all():
+        awaited |= barrier.awaited
+
+
+def _worlds(seeds: int = SEEDS) -> Iterator[World]:
+    for size in SIZES:
+        yield World(0, size)
+    for seed in range(1, seeds + 1):
+        yield World(seed, SIZES[seed % len(SIZES)], programs=1 + seed % 4, blocks=1 + seed % 3)

@@ -1,0 +1,181 @@
+"""What runs beside the threads: copies by the tensor engine (TMA), barriers that count their bytes, and products of
+warpgroups (wgmma), which read shared memory until they are waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from tessera.analysis.scratch import ALIGNMENT, Staging, staging
+from tessera.errors import SynchronizationError
+from tessera.ir import Op, SharedType
+from tessera.layout import offset_map
+from tessera.ops import (
+    ByteBarrierArriveOp,
+    ByteBarrierExpectOp,
+    ByteBarrierInitOp,
+    ByteBarrierWaitOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    TensorCopyOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from tessera.analysis.synchronization.machine import Machine, Team
+
+Run = Generator[str, None, None]
+
+
+# --- barriers that count bytes ----------------------------------------------------------------------------------
+def init(m: Machine, team: Team, op: ByteBarrierInitOp) -> None:
+    """By the producer's thread, for whom the others wait when the teams begin."""
+    for bars, count in zip(op.bars, op.counts, strict=True):
+        span = m.span(bars)
+        m.touch(m.producer, op, span, True)
+        m.barriers.init(op, span[2], bars.type.shape[0], count)
+
+
+def expect(m: Machine, team: Team, op: ByteBarrierExpectOp) -> None:
+    bar = m.barrier(op.bars, op.index, op, team)
+    first = m.clocks[team.warps[0]]
+    bar.arrive(op, 1, first, first, op.bytes)
+
+
+def arrive(m: Machine, team: Team, op: ByteBarrierArriveOp) -> None:
+    """One thread of each warp or warpgroup, after all lanes of its warp; for each block of the cluster."""
+    if op.fence or op.proxy:
+        m.fence(team.warps)
+    if not m.env[op.condition]:
+        return
+    bar = m.barrier(op.bars, op.index, op, team)
+    bar.remote |= op.blocks > 1
+    arrivals = (
+        [(g.leader, g.times) for g in team.groups]
+        if op.groups
+        else list(zip(team.warps, team.times, strict=True))
+    )
+    for w, times in arrivals:
+        bar.arrive(op, times * op.blocks, m.clocks[w], m.clocks[w])
+
+
+def wait(m: Machine, team: Team, op: ByteBarrierWaitOp) -> Run:
+    bar = m.barrier(op.bars, op.index, op, team)
+    yield from m.wait(team, op, bar, int(m.env[op.phase]))
+    if op.fence:
+        m.fence(team.warps)
+
+
+# --- copies ------------------------------------------------------------------------------------------------------
+def copy(m: Machine, team: Team, op: TensorCopyOp) -> None:
+    """Written through the asynchronous proxy until the phase of its barrier ends. What other blocks of the cluster
+    bring comes when this block's buffer is free for them, too: their barriers count this block's arrivals."""
+    bar = m.barrier(op.bars, op.index, op, team)
+    span = m.span(op.shared)
+    first = team.warps[0]
+    bar.remote |= op.blocks > 1
+    event = bar.bring(op, span[1] - span[0], m.clocks[first])
+    m.behind(op, span, True, [event], [first])
+
+
+def load(m: Machine, team: Team, op: DescriptorLoadOp) -> None:
+    """Through scratch with a barrier of its own behind the tile: one thread makes it ready and copies, all wait and
+    read, meet, and the thread gives the barrier back."""
+    low: int = op.attrs["scratch"]
+    high = low + op.attrs["scratch_bytes"]
+    tile, bar = (low, high - ALIGNMENT, op), (high - ALIGNMENT, high, op)
+    first = team.warps[:1]
+    m.touch(team, op, bar, True, first)
+    m.fence(first)
+    clock = m.clocks[first[0]]
+    clock[first[0]] += 1
+    m.behind(op, tile, True, [(first[0], clock[first[0]])], first)
+    m.meet(team, op)
+    m.touch(team, op, tile, False)
+    m.meet(team, op)
+    m.touch(team, op, bar, True, first)
+
+
+def store(m: Machine, team: Team, op: DescriptorStoreOp) -> None:
+    """Through a few buffers of scratch: before one is written again its group of copies has been read; then a fence, a
+    meeting, and one thread of each group of warps starts the engine."""
+    how = staging(op, m.num_warps)
+    size = how.elements * op.value.type.elem.storage_bytes
+    low: int = op.attrs["scratch"]
+    teams = team.groups if how.groups else []
+    leaders = [g.leader for g in teams] or team.warps[:1]
+    members = [g.members for g in teams] or [team.warps]
+    mine = size // max(1, how.groups)
+    step = _chunk(op, how)
+    for first in range(0, how.count, step):
+        team.bulk += 1
+        pending = max(0, how.buffers // step - 1)
+        used = sorted({i % how.buffers for i in range(first, min(first + step, how.count))})
+        spans = [
+            [(low + i * size + g * mine, low + i * size + (g + 1) * mine, op) for i in used]
+            for g in range(len(leaders))
+        ]
+        for leader in leaders:
+            _read_by_engine(m, leader, team.bulk - 1 - pending)
+        _meet(m, team, op, members, how.groups)
+        for warps, places in zip(members, spans, strict=True):
+            for span in places:
+                m.touch(team, op, span, True, warps)
+            m.fence(warps)
+        _meet(m, team, op, members, how.groups)
+        for leader, places in zip(leaders, spans, strict=True):
+            for span in places:
+                m.behind(op, span, False, [(m.places.bulk(leader), team.bulk)], [leader])
+    if op.attrs.get("synchronous"):
+        for leader in leaders:
+            _read_by_engine(m, leader, team.bulk)
+        m.meet(team, op)
+
+
+def _chunk(op: DescriptorStoreOp, how: Staging) -> int:
+    """Buffers that are written between two meetings: all if lanes or warps write to several of them."""
+    at = offset_map(op.value.type.layout, how.layout)
+    crossing = any(c >= how.elements for c in (*at.lane, *at.warp))
+    return how.count if crossing else max(1, how.buffers // 2)
+
+
+def _read_by_engine(m: Machine, leader: int, number: int) -> None:
+    place = m.places.bulk(leader)
+    m.clocks[leader][place] = max(m.clocks[leader][place], number)
+
+
+def _meet(m: Machine, team: Team, op: Op, members: list[list[int]], groups: int) -> None:
+    if not groups:
+        m.meet(team, op)
+        return
+    for warps in members:
+        m.gather(warps)
+
+
+# --- products ----------------------------------------------------------------------------------------------------
+def product(m: Machine, team: Team, op: WgmmaOp) -> None:
+    """Shared operands are read through the asynchronous proxy until the warpgroup has waited for the product."""
+    part, parts = op.part
+    number = team.products + 1
+    events = [(m.places.products(g.number), number) for g in team.groups]
+    for v in (op.a, op.b):
+        if isinstance(v.type, SharedType):
+            m.behind(op, m.span(v), False, events, team.warps)
+    if part == parts - 1:
+        team.products = number
+        m.start(team, number)
+    m.env[op.result] = number
+    if not op.asynchronous:
+        m.finish(team, team.products - op.pending)
+
+
+def product_wait(m: Machine, team: Team, op: WgmmaWaitOp) -> None:
+    """With `waited` there is no instruction: the wait before was for these, too."""
+    if not op.waited:
+        m.finish(team, team.products - op.pending)
+    number = m.env.get(op.acc)
+    if number is not None and number > team.finished:
+        raise SynchronizationError(
+            "wgmma_wait does not wait for the product whose result it gives", loc=op.loc
+        )

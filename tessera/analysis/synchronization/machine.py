@@ -1,0 +1,343 @@
+"""Runs the plan of a module in one world: teams that go through their control flow and wait for each other.
+
+A team's warps are represented by up to three of them, two of one warpgroup and one of the others, which stand for
+classes of warps: what no two of these may do at a time, no two warps may. A team goes through its code once for all of
+them, as the scalars that decide are the same in all."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.analysis.synchronization.clocks import Clock, Places, joined
+from tessera.analysis.synchronization.flow import FLOW
+from tessera.analysis.synchronization.memory import Access, Memory
+from tessera.analysis.synchronization.phases import Barrier, Barriers
+from tessera.analysis.synchronization.plan import Plan
+from tessera.analysis.synchronization.rules import RULES
+from tessera.analysis.synchronization.scalars import World, evaluate
+from tessera.errors import SynchronizationError
+from tessera.ir import Block, Module, Op, Value
+from tessera.ops import (
+    ByteBarrierInitOp,
+    FuncOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    MbarrierInitOp,
+    WarpSpecializeOp,
+)  # fmt: skip
+
+GROUP_WARPS = 4
+Run = Generator[str, None, None]
+
+
+class Enough(Exception):
+    """The run has made as many steps as it may."""
+
+
+@dataclass(slots=True)
+class Group:
+    """A warpgroup, or what stands for several: its number among the products' places, its first warp, all of them."""
+
+    number: int
+    leader: int
+    members: list[int]
+    times: int  # warpgroups that it stands for
+
+
+@dataclass(slots=True)
+class Team:
+    """Warps that run the same code. `times`: how many warps each of `warps` stands for."""
+
+    name: str
+    warps: list[int]
+    times: list[int]
+    groups: list[Group]
+    all_meet: bool = True  # whether it may use barriers of all its warps
+    single: bool = False  # one thread
+    committed: int = 0  # groups of asynchronous copies
+    open: bool = False  # copies that no group has
+    products: int = 0
+    finished: int = 0
+    bulk: int = 0
+
+    @classmethod
+    def of(cls, name: str, count: int, first: int, group: int) -> Team:
+        """A team of `count` warps whose numbers begin at `first`."""
+        sizes = [1, min(count, GROUP_WARPS) - 1, count - GROUP_WARPS]
+        kept = [n for n in sizes if n > 0]
+        warps = list(range(first, first + len(kept)))
+        groups = [Group(group, warps[0], warps[:2], 1)]
+        if count > GROUP_WARPS:
+            groups.append(Group(group + 1, warps[2], warps[2:], count // GROUP_WARPS - 1))
+        return cls(name, warps, kept, groups)
+
+
+class Machine:
+    """The state of a run."""
+
+    def __init__(self, module: Module, plan: Plan, world: World, limit: int, bound: int = 0):
+        self.module, self.plan, self.world = module, plan, world
+        self.num_warps: int = module.attrs["num_warps"]
+        func = next(f for f in module.body if isinstance(f, FuncOp) and f.kernel)
+        self.func = func
+        self.left = limit
+        self.bound = bound  # iterations after which loops are left, 0: none
+        self.shortened = False
+        self.env: dict[Value, Any] = {}
+        self.private: dict[Op, Any] = {}  # by buffer: what each thread has of it
+        self.looks: dict[tuple[int, int], Clock] = {}  # by warpgroup and product
+        self.reads: dict[Op, Access] = {}  # the last one of each op
+        self.turn = "close"  # the last one of warpgroups that take turns
+        self.seen: dict[Op, int] = {}  # ops that have run, and how often a loop did at most
+        split = next((op for op in func.walk() if isinstance(op, WarpSpecializeOp)), None)
+        self.main = Team.of("consumers", self.num_warps, 0, 0)
+        count, groups = len(self.main.warps), len(self.main.groups)
+        self.producer = Team("producer", [count], [1], [], all_meet=False, single=True)
+        self.turners = Team.of("turners", max(1, split.turning if split else 1), count + 1, groups)
+        self.turners.all_meet = False
+        self.main.all_meet = True
+        self.places = Places(
+            count + 1 + len(self.turners.warps), groups + len(self.turners.groups), _rows(func)
+        )
+        self.clocks: list[Clock] = [self.places.start() for _ in range(self.places.warps)]
+        self.memory = Memory(self.places)
+        self.barriers = Barriers(self.places)
+        self.bars: dict[Op, list[Barrier]] = self.barriers.rows
+
+    # --- control flow ---------------------------------------------------------------------------------------
+    def run(self) -> None:
+        for arg in self.func.body.args:
+            self.env[arg] = self.world.argument(arg.index, arg.type)
+        for why in self.block(self.main, self.func.body):
+            if self.shortened:  # teams may count on each other's iterations
+                raise Enough
+            raise SynchronizationError(f"the program waits for what nobody does: {why}")
+        self.end()
+
+    def block(self, team: Team, block: Block) -> Run:
+        env, needed, uses, awaits = self.env, self.plan.needed, self.plan.uses, self.plan.awaits
+        for op in self.plan.steps[block]:
+            self.left -= 1
+            if self.left < 0:
+                raise Enough
+            kind = type(op)
+            self.seen[op] = self.seen.get(op, 0) or 1
+            if op in uses:
+                self.used(team, op)
+            if op in awaits:
+                self.arrived(team, awaits[op])
+            rule = RULES.get(kind)
+            if rule is not None and rule.applies(op):
+                waits = rule.run(self, team, op)
+                if waits is not None:
+                    yield from waits
+            flow = FLOW.get(kind)
+            if flow is not None:
+                yield from flow(self, team, op)
+            elif op.results and any(r in needed for r in op.results):
+                env.update(zip(op.results, evaluate(op, env, self.world), strict=False))
+
+    def goes_on(self, trips: int) -> bool:
+        """Whether a loop has another iteration as far as the bound is concerned."""
+        self.shortened |= trips == self.bound > 0
+        return not self.bound or trips < self.bound
+
+    def hand(self, to: Sequence[Value], values: Sequence[Any]) -> None:
+        """Give values, or what is in flight in them, to others."""
+        for v, x in zip(to, values, strict=True):
+            self.env[v] = x
+
+    def get(self, values: Sequence[Value]) -> list[Any]:
+        return [self.env.get(v) for v in values]
+
+    # --- memory ---------------------------------------------------------------------------------------------
+    def span(self, view: Value) -> tuple[int, int, LocalAllocOp]:
+        """The bytes of a view, and its buffer."""
+        chain: list[LocalIndexOp] = []
+        op = view.op
+        while op is not None and not isinstance(op, LocalAllocOp):
+            if isinstance(op, LocalIndexOp):
+                chain.append(op)
+            op = op.operands[0].op
+        if op is None:
+            raise SynchronizationError("a view of shared memory comes from nowhere")
+        low, size = op.offset, op.bytes
+        for index in reversed(chain):
+            count = index.ring.type.shape[0]
+            number = int(self.env[index.index])
+            if not 0 <= number < count:
+                raise SynchronizationError(
+                    f"buffer {number} of a ring of {count} is asked for", loc=index.loc
+                )
+            size //= count
+            low += number * size
+        return low, low + size, op
+
+    def touch(
+        self,
+        team: Team,
+        op: Op,
+        span: tuple[int, int, Op],
+        write: bool,
+        warps: Sequence[int] | None = None,
+        private: bool = False,
+    ) -> None:
+        """Plain loads or stores by all warps of a team, or some."""
+        low, high, owner = span
+        events: list[tuple[int, int]] = []
+        observers: list[tuple[int, Clock]] = []
+        for w in team.warps if warps is None else warps:
+            clock = self.clocks[w]
+            clock[w] += 1
+            events.append((w, clock[w]))
+            observers.append((w, clock))
+        new = Access(op, op.opcode, write, True, owner, events, private)
+        self.memory.access(low, high, new, observers)
+        if isinstance(op, LocalLoadOp):
+            self.reads[op] = new
+
+    def arrived(self, team: Team, loads: Sequence[Op]) -> None:
+        """What was read is in registers, as an op takes it from there."""
+        for load in loads:
+            if load in self.reads:
+                for w in team.warps:
+                    self.clocks[w][w] += 1
+                    self.reads[load].arrived[w] = self.clocks[w][w]
+
+    def behind(
+        self,
+        op: Op,
+        span: tuple[int, int, Op],
+        write: bool,
+        events: list[tuple[int, int]],
+        warps: Sequence[int],
+        generic: bool = False,
+        private: bool = False,
+    ) -> None:
+        """An access in the background, started by `warps`, that is done when somebody knows `events`."""
+        low, high, owner = span
+        new = Access(op, op.opcode, write, generic, owner, events, private)
+        self.memory.access(low, high, new, [(w, self.clocks[w]) for w in warps])
+
+    # --- order ----------------------------------------------------------------------------------------------
+    def meet(self, team: Team, op: Op, fence: bool = False) -> None:
+        """A barrier of all warps of a team."""
+        if not team.all_meet:
+            raise SynchronizationError(
+                f"{op.opcode} wants all warps to meet, in the code of the {team.name}", loc=op.loc
+            )
+        self.gather(team.warps, fence)
+
+    def gather(self, warps: Sequence[int], fence: bool = False) -> None:
+        """Let warps know what each of them knows."""
+        if fence:
+            self.fence(warps)
+        both = joined([self.clocks[w] for w in warps])
+        for w in warps:
+            self.clocks[w][:] = both
+
+    def fence(self, warps: Sequence[int]) -> None:
+        for w in warps:
+            self.places.fence(self.clocks[w])
+
+    def barrier(self, bars: Value, index: Value, op: Op, team: Team) -> Barrier:
+        """One barrier of a row, which the team sees ready."""
+        low, high, owner = self.span(bars)
+        row, number = self.bars.get(owner), int(self.env[index])
+        if row is None:
+            raise SynchronizationError(f"{op.opcode}: the barrier is not initialised", loc=op.loc)
+        if not 0 <= number < len(row):
+            raise SynchronizationError(
+                f"barrier {number} of a row of {len(row)} is asked for", loc=op.loc
+            )
+        self.touch(team, op, (low, high, owner), False)
+        return row[number]
+
+    def wait(self, team: Team, op: Op, barrier: Barrier, parity: int) -> Run:
+        """Until a phase has ended, for all warps of a team."""
+        targets = [barrier.target(self.clocks[w], parity) for w in team.warps]
+        while barrier.ended < max(targets):
+            yield self.stuck(team, op, barrier)
+        for w, target in zip(team.warps, targets, strict=True):
+            barrier.wait(op, self.places.looks(w), self.clocks[w], target)
+
+    def stuck(self, team: Team, op: Op, barrier: Barrier) -> str:
+        where = f" at {op.loc.short()}" if op.loc is not None else ""
+        return (
+            f"the {team.name} wait for phase {barrier.ended} of {barrier.name}{where}, which lacks {barrier.left} of"
+            f" {barrier.count} arrivals and {barrier.announced - barrier.brought} bytes"
+        )
+
+    # --- products -------------------------------------------------------------------------------------------
+    def start(self, team: Team, number: int) -> None:
+        """A product begins when all warps of the group have come to it: who knows that it has finished knows what they
+        had looked at. Nothing is said of their loads and stores."""
+        first, last = self.places.looks(0), self.places.looks(self.places.warps)
+        for group in team.groups:
+            looks = joined([self.clocks[w][first:last] for w in group.members])
+            self.looks[group.number, number] = looks
+
+    def finish(self, team: Team, number: int) -> None:
+        """Products up to `number` are done."""
+        first, last = self.places.looks(0), self.places.looks(self.places.warps)
+        for group in team.groups:
+            place = self.places.products(group.number)
+            looks = self.looks.get((group.number, number))
+            for w in group.members:
+                clock = self.clocks[w]
+                clock[place] = max(clock[place], number)
+                if looks is not None:
+                    clock[first:last] = map(max, clock[first:last], looks)
+        team.finished = max(team.finished, number)
+
+    def used(self, team: Team, op: Op) -> None:
+        """The numbers of a product that may still run are used."""
+        for v in op.operands:
+            number = self.env.get(v) if v in self.plan.flying else None
+            if number is not None and number > team.finished:
+                raise SynchronizationError(
+                    f"{op.opcode} uses the result of a product that has not been waited for",
+                    loc=op.loc,
+                )
+
+    def end(self) -> None:
+        """What must be over when a block ends."""
+        team = self.main
+        if self.turn != "close":
+            raise SynchronizationError(f"turn {self.turn} is the last one", loc=self.func.loc)
+        if team.finished < team.products:
+            raise SynchronizationError(
+                "a product still runs when the program ends", loc=self.func.loc
+            )
+        for w in team.warps:
+            if self.clocks[w][self.places.copies(w)] < team.committed or team.open:
+                raise SynchronizationError(
+                    "asynchronous copies have not been waited for when the program ends",
+                    loc=self.func.loc,
+                )
+        for barrier in self.barriers.all():
+            known = max(clock[barrier.place] for clock in self.clocks)
+            if barrier.remote and (known < barrier.ended or barrier.left != barrier.count):
+                raise SynchronizationError(
+                    f"a block may end before {barrier.name} has seen all that comes from others",
+                    loc=barrier.init.loc,
+                )
+            if barrier.copied and known < barrier.ended:
+                raise SynchronizationError(
+                    f"a block may end while copies for {barrier.name} are under way",
+                    loc=barrier.init.loc,
+                )
+
+
+def _rows(func: Op) -> int:
+    """How many barriers there are."""
+    rows = [
+        v
+        for op in func.walk()
+        if isinstance(op, ByteBarrierInitOp | MbarrierInitOp)
+        for v in op.operands
+    ]
+    return sum(v.type.shape[0] for v in rows)

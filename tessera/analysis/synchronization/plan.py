@@ -1,0 +1,214 @@
+"""What of a module has to be run: ops that touch shared memory or wait, the control flow around them, and the scalars
+that both depend on. Products in flight are followed through the values that hold their results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tessera.analysis.synchronization.rules import RULES
+from tessera.errors import SynchronizationError
+from tessera.ir import Block, Effect, Module, Op, SharedType, TileType, TokenType, Value
+from tessera.ops import (
+    ByteBarrierArriveOp,
+    CallOp,
+    ConditionOp,
+    ForOp,
+    FuncOp,
+    IfOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    LocalStoreOp,
+    LocalTransOp,
+    WarpSpecializeOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+    WhileOp,
+    YieldOp,
+)  # fmt: skip
+
+FLOW = (ForOp, WhileOp, IfOp, WarpSpecializeOp)
+VIEWS = (LocalIndexOp, LocalTransOp)
+
+
+@dataclass(slots=True)
+class Plan:
+    """The ops to run of each block, in order; the values that are computed; the results of products that may be in
+    flight, and the ops that use these as numbers."""
+
+    steps: dict[Block, list[Op]] = field(default_factory=lambda: {})
+    needed: set[Value] = field(default_factory=lambda: set())
+    flying: set[Value] = field(default_factory=lambda: set())
+    uses: set[Op] = field(default_factory=lambda: set())
+    slots: int = 1  # of the longest ring
+    awaits: dict[Op, list[Op]] = field(default_factory=lambda: {})
+    """By op the reads of shared memory whose values it cannot do without, all registers of them."""
+
+    def wanted(self, values: list[Value]) -> list[int]:
+        """The numbers of those values that are computed or followed."""
+        return [i for i, v in enumerate(values) if v in self.needed or v in self.flying]
+
+
+def touches(op: Op) -> bool:
+    """Whether an op itself reads or writes shared memory, waits or lets others go on."""
+    if type(op) not in RULES:
+        if "scratch" in op.attrs:
+            raise SynchronizationError(f"{op.opcode} has shared memory but no rule", loc=op.loc)
+        return False
+    return RULES[type(op)].applies(op)
+
+
+def plan_of(module: Module) -> Plan:
+    plan = Plan()
+    for func in module.body:
+        _follow_products(func, plan)
+    active: set[Op] = set()
+    for func in module.body:
+        for op in func.walk():
+            if isinstance(op, WgmmaOp | LocalStoreOp | LocalAllocOp | ByteBarrierArriveOp):
+                loads = _needed_loads(op)
+                if loads:
+                    plan.awaits[op] = loads
+            if touches(op) or op in plan.uses or isinstance(op, CallOp):
+                active.add(op)
+            if isinstance(op, LocalIndexOp):
+                plan.slots = max(plan.slots, op.ring.type.shape[0])
+    for op in list(active):
+        while (parent := op.parent_op()) is not None and parent not in active:
+            active.add(parent)
+            op = parent
+    _collect(active, plan)
+    for func in module.body:
+        for block in func.all_blocks():
+            chosen = [
+                op for op in block if op in active or any(r in plan.needed for r in op.results)
+            ]
+            plan.steps[block] = [op for op in chosen if not isinstance(op, VIEWS)]
+    return plan
+
+
+def _needed_loads(op: Op) -> list[Op]:
+    """Of the tiles that an op takes from registers: what an arrival lists, a product multiplies, a store writes."""
+    given = getattr(op, "after", ()) if isinstance(op, ByteBarrierArriveOp) else op.operands
+    found: list[Op] = []
+    work = [v for v in given if isinstance(v.type, TileType)]
+    if isinstance(op, WgmmaOp):
+        work = [v for v in work if v is not op.acc]
+    for v in work:
+        made = v.op
+        if isinstance(made, LocalLoadOp):
+            found.append(made)
+        elif made is not None and made.effects is Effect.NONE and not made.regions:
+            whole = [x for x in made.operands if isinstance(x.type, TileType)]
+            work += [x for x in whole if x.type.numel <= v.type.numel and x not in work]
+    return found
+
+
+# --- products in flight ---------------------------------------------------------------------------------------
+def _follow_products(func: Op, plan: Plan) -> None:
+    """Through carried values and branches, to ops that use the numbers."""
+    work = [
+        op.result
+        for op in func.walk()
+        if isinstance(op, WgmmaOp) and (op.pending or op.asynchronous)
+    ]
+    while work:
+        v = work.pop()
+        if v in plan.flying:
+            continue
+        plan.flying.add(v)
+        for user, index in v.uses:
+            if isinstance(user, WgmmaOp) and user.operands[index] is user.acc:
+                work.append(user.result)
+            elif isinstance(user, YieldOp | ConditionOp | ForOp | WhileOp):
+                work += _handed_on(user, index)
+            elif not isinstance(user, WgmmaWaitOp) or user.acc is not v:
+                plan.uses.add(user)
+
+
+def _handed_on(user: Op, index: int) -> list[Value]:
+    """Where a value goes that an op carries or hands on."""
+    if isinstance(user, ForOp):
+        return [user.carried[index - 3], user.results[index - 3]] if index >= 3 else []
+    if isinstance(user, WhileOp):
+        return [user.before.args[index]]
+    around = user.parent_op()
+    if isinstance(user, ConditionOp):
+        assert isinstance(around, WhileOp)
+        return [around.after.args[index - 1], around.results[index - 1]]
+    if isinstance(around, ForOp):
+        return [around.carried[index], around.results[index]]
+    if isinstance(around, WhileOp):
+        return [around.before.args[index]]
+    return [around.results[index]] if isinstance(around, IfOp) else []
+
+
+# --- scalars --------------------------------------------------------------------------------------------------
+def _is_scalar(v: Value) -> bool:
+    return not isinstance(v.type, TileType | SharedType | TokenType)
+
+
+def _roots(op: Op) -> list[Value]:
+    """The scalars that an active op itself needs."""
+    if isinstance(op, ForOp):
+        return [op.lb, op.ub, op.step]
+    if isinstance(op, IfOp):
+        return [op.condition]
+    if isinstance(op, WhileOp):
+        return [op.before.terminator.operands[0]]
+    found = [v for v in op.operands if _is_scalar(v)] if isinstance(op, CallOp) else []
+    if type(op) in RULES:
+        found += [getattr(op, name) for name in RULES[type(op)].scalars]
+    for v in op.operands:
+        while isinstance(v.op, VIEWS):
+            if isinstance(v.op, LocalIndexOp):
+                found.append(v.op.index)
+            v = v.op.operands[0]
+    return found
+
+
+def _collect(active: set[Op], plan: Plan) -> None:
+    work = [v for op in active for v in _roots(op)]
+    while work:
+        v = work.pop()
+        if v in plan.needed:
+            continue
+        plan.needed.add(v)
+        op = v.op
+        if op is None:
+            work += _behind_argument(v)
+        elif isinstance(op, ForOp):
+            i = v.index
+            work += [op.carried[i], op.lb, op.ub, op.step]
+        elif isinstance(op, WhileOp):
+            work += [op.before.args[v.index], op.before.terminator.operands[0]]
+        elif isinstance(op, IfOp):
+            work += [op.condition, *[b.terminator.operands[v.index] for b in op.regions]]
+        elif isinstance(op, CallOp):
+            callee = op.resolve()
+            assert callee is not None
+            work += [x for x in (*op.operands, *callee.body.terminator.operands) if _is_scalar(x)]
+        else:
+            work += [x for x in op.operands if _is_scalar(x)]
+
+
+def _behind_argument(v: Value) -> list[Value]:
+    """What a block's argument is given."""
+    block = v.owner
+    assert isinstance(block, Block)
+    loop = block.parent
+    if isinstance(loop, ForOp):
+        if v.index == 0:
+            return [loop.lb, loop.ub, loop.step]
+        i = v.index - 1
+        return [loop.inits[i], loop.body.terminator.operands[i], loop.results[i]]
+    if isinstance(loop, WhileOp):
+        i = v.index
+        first = loop.before.terminator.operands[1 + i]
+        last = loop.after.terminator.operands[i]
+        return [
+            loop.inits[i], first, last, loop.before.args[i], loop.after.args[i],
+            loop.before.terminator.operands[0],
+        ]  # fmt: skip
+    assert loop is None or isinstance(loop, FuncOp)
+    return []

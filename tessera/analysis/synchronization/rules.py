@@ -1,0 +1,156 @@
+"""The table of instructions: who reads and writes shared memory, through which proxy, and what completes it.
+
+One row an op of GPU IR, as the lowering writes it; nothing here asks which pass made an op or why. Sources are
+sections of the PTX ISA manual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.analysis.synchronization import engine, threads
+from tessera.ir import Op
+from tessera.ops import (
+    AsyncArriveOp,
+    AsyncCommitOp,
+    AsyncCopyOp,
+    AsyncWaitOp,
+    AtomicCasOp,
+    AtomicRmwOp,
+    BarrierOp,
+    ByteBarrierArriveOp,
+    ByteBarrierExpectOp,
+    ByteBarrierInitOp,
+    ByteBarrierWaitOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    DotOp,
+    GatherOp,
+    HistogramOp,
+    LocalAllocOp,
+    LocalLoadOp,
+    LocalStoreOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
+    ReduceOp,
+    ScanOp,
+    TensorCopyOp,
+    TurnOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What an op does to shared memory and to the order of others, in words (`does`: accesses, `proxy`, `done`: what
+    completes them or what the op completes, `source`: section of the PTX ISA) and as code (`run`). `scalars`: operands
+    whose values it needs. `applies`: whether this one does anything."""
+
+    does: str
+    proxy: str
+    done: str
+    source: str
+    run: Callable[..., Any]
+    scalars: tuple[str, ...] = ()
+    applies: Callable[[Op], bool] = threads.always
+
+
+BARRIER = "9.7.13.1 barrier{.cta}"
+MBARRIER = "9.7.13.15 mbarrier"
+BULK = "9.7.9.27 cp.async.bulk.tensor"
+WGMMA = "9.7.15 wgmma"
+SCRATCH = Rule(
+    "all warps write scratch, meet, read it", "generic", "its own barrier; the reads, when the warps meet next",
+    BARRIER, threads.scratch, applies=threads.has_scratch,
+)  # fmt: skip
+ATOMIC = Rule(
+    "a scalar that releases: all warps meet; then as scratch, for old values that are used", "generic",
+    "its own barriers", BARRIER, threads.atomic, applies=threads.is_atomic,
+)  # fmt: skip
+
+RULES: dict[type[Op], Rule] = {
+    BarrierOp: Rule(
+        "all warps of the team know what each of them knew; with `proxy` each has fenced first", "-",
+        "loads and stores of the warps before it", BARRIER, threads.barrier,
+    ),
+    LocalAllocOp: Rule(
+        "with a value: all warps write", "generic", "when the warps meet", "9.7.9.12 st, 9.7.15.5.16 stmatrix",
+        threads.alloc, applies=threads.is_filled,
+    ),
+    LocalStoreOp: Rule(
+        "all warps write", "generic", "when the warps meet or arrive", "9.7.9.12 st, stmatrix", threads.store
+    ),
+    LocalLoadOp: Rule(
+        "all warps read", "generic",
+        "when the warps meet or arrive; before the engine writes there, a fence of the readers in between (it waits for"
+        " loads in flight)", "9.7.9.8 ld, ldmatrix", threads.load,
+    ),
+    AsyncCopyOp: Rule(
+        "each thread writes in the background", "generic", "the thread's wait for the group", "9.7.9.25.3 cp.async",
+        threads.copy,
+    ),
+    AsyncCommitOp: Rule("closes the group", "-", "-", "9.7.9.25.3.2 cp.async.commit_group", threads.commit),
+    AsyncWaitOp: Rule(
+        "as `barrier`, but for `private`", "-", "the thread's copies, all but the latest groups",
+        "9.7.9.25.3.3 cp.async.wait_group", threads.wait,
+    ),
+    MbarrierInitOp: Rule(
+        "one thread writes; all warps meet", "generic", "its own barrier", MBARRIER, threads.mbarrier_init
+    ),
+    MbarrierArriveOp: Rule(
+        "one arrival of each warp", "-", "its loads and stores, for those who wait", MBARRIER, threads.mbarrier_arrive,
+        ("index",),
+    ),
+    AsyncArriveOp: Rule(
+        "one arrival of each thread, when its copies have landed", "-", "its copies so far, for those who wait",
+        "9.7.13.15.14 cp.async.mbarrier.arrive", threads.async_arrive, ("index",),
+    ),
+    MbarrierWaitOp: Rule(
+        "waits for a phase; with `data` a fence follows", "-", "what the arrivals of the phase hand over", MBARRIER,
+        threads.mbarrier_wait, ("index", "parity"),
+    ),
+    TurnOp: Rule("warpgroups take turns", "-", "nothing that memory depends on", BARRIER, threads.turn),
+    ByteBarrierInitOp: Rule(
+        "the producer's thread writes", "generic", "the meeting of the teams when they begin", MBARRIER, engine.init
+    ),
+    ByteBarrierExpectOp: Rule(
+        "one arrival that announces bytes", "-", "-", "9.7.13.15.11 mbarrier.expect_tx", engine.expect, ("index",)
+    ),
+    ByteBarrierWaitOp: Rule(
+        "waits for a phase; with `fence` a fence follows", "-",
+        "what the arrivals of the phase hand over, and the copies whose bytes it counts", MBARRIER, engine.wait,
+        ("index", "phase"),
+    ),
+    ByteBarrierArriveOp: Rule(
+        "one arrival of each warp or warpgroup; with `proxy` or `fence` each thread has fenced first", "-",
+        "loads and stores of the arriving warps, and products they waited for", MBARRIER, engine.arrive,
+        ("index", "condition"),
+    ),
+    TensorCopyOp: Rule(
+        "the engine writes in the background", "async", "the phase of its barrier", BULK, engine.copy, ("index",)
+    ),
+    DescriptorLoadOp: Rule(
+        "one thread fences, the engine writes scratch; all wait, read and meet", "async, then generic",
+        "its own barriers", BULK, engine.load,
+    ),
+    DescriptorStoreOp: Rule(
+        "all warps write scratch, fence and meet; the engine reads it in the background", "generic, then async",
+        "the wait for its bulk group that stands before the bytes' next use in a store", "9.7.9.27.1 cp.async.bulk",
+        engine.store,
+    ),
+    WgmmaOp: Rule(
+        "the matrix unit reads in the background", "async", "the warpgroup's wait for the product", WGMMA,
+        engine.product,
+    ),
+    WgmmaWaitOp: Rule(
+        "-", "-", "the warpgroup's products, all but the latest; their results", "9.7.15.7 wgmma.wait_group",
+        engine.product_wait,
+    ),
+    AtomicRmwOp: ATOMIC,
+    AtomicCasOp: ATOMIC,
+    **dict.fromkeys((ConvertLayoutOp, ReduceOp, ScanOp, HistogramOp, GatherOp, DotOp), SCRATCH),
+}  # fmt: skip

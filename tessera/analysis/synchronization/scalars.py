@@ -1,0 +1,184 @@
+"""Scalars of one run: all that decides which way a program goes and which buffer it takes is computed, data are not.
+
+Arguments, the program's number and what is read from memory get small values that a seed chooses. Two teams that
+compute a scalar in the same way find the same: loads depend on the address, functions that are not computed here on
+their operands. What a tile becomes (a sum, an old value of an atomic) is chosen anew each time."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+from zlib import crc32
+
+from tessera.dtypes import dtype, pointer_type
+from tessera.ir import Effect, Op, TileType, Value
+from tessera.ops import (
+    AbsOp,
+    AddOp,
+    AddPtrOp,
+    AndOp,
+    BitcastOp,
+    BlockIdOp,
+    BlockRankOp,
+    CastOp,
+    CmpOp,
+    ConstOp,
+    DivOp,
+    HintOp,
+    LoadOp,
+    MaxOp,
+    MinOp,
+    MulOp,
+    NegOp,
+    NumBlocksOp,
+    NumProgramsOp,
+    OrOp,
+    ProgramIdOp,
+    RemOp,
+    SelectOp,
+    ShlOp,
+    ShrOp,
+    SubOp,
+    XorOp,
+)  # fmt: skip
+
+ADDRESSES = 1 << 40  # between the arrays that arguments point to
+POINTER_MASK = (1 << 64) - 1
+SIZES = (0, 1, 2, 3, 5, 8, 16, 33, 64, 100, 128, 192, 256, 300, 384, 512)
+COUNTS = (1, 2, 3, 4, 5, 8)
+Scalar = int | float
+
+
+def wrapped(value: Scalar, t: Any) -> Scalar:
+    """A number as its type holds it."""
+    if isinstance(t, pointer_type):
+        return int(value) & POINTER_MASK
+    if not isinstance(t, dtype) or t.is_floating():
+        return float(value)
+    value = int(value) & ((1 << t.bits) - 1)
+    return value - (1 << t.bits) if t.signed and t.bits > 1 and value >> (t.bits - 1) else value
+
+
+def _div(a: Scalar, b: Scalar) -> Scalar:
+    if not b:
+        return 0
+    if isinstance(a, float) or isinstance(b, float):
+        return a / b
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _rem(a: Scalar, b: Scalar) -> Scalar:
+    return a - _div(a, b) * b if b and not isinstance(a, float) else 0
+
+
+def _shift(how: Callable[[int, int], int]) -> Callable[[Scalar, Scalar], Scalar]:
+    return lambda a, b: how(int(a), int(b) & 63)
+
+
+BINARY: dict[type[Op], Callable[[Any, Any], Any]] = {
+    AddOp: operator.add, SubOp: operator.sub, MulOp: operator.mul, DivOp: _div, RemOp: _rem,
+    AndOp: lambda a, b: int(a) & int(b), OrOp: lambda a, b: int(a) | int(b), XorOp: lambda a, b: int(a) ^ int(b),
+    ShlOp: _shift(lambda a, b: a << b), ShrOp: _shift(lambda a, b: a >> b), MinOp: min, MaxOp: max,
+}  # fmt: skip
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+SAME = (HintOp, CastOp, BitcastOp)
+
+
+@dataclass(slots=True)
+class World:
+    """What a run finds outside: `size` is the value of integer arguments where `seed` does not choose others."""
+
+    seed: int
+    size: int
+    programs: int = 3
+    blocks: int = 2
+    visits: dict[Op, int] = field(default_factory=lambda: {})
+
+    def chance(self, *what: Any) -> int:
+        """A number that depends on the seed and `what` only."""
+        return crc32(repr((self.seed, *what)).encode())
+
+    def argument(self, number: int, t: Any) -> Scalar:
+        if isinstance(t, pointer_type):
+            return (number + 1) * ADDRESSES
+        if isinstance(t, dtype) and not t.is_floating():
+            if t.bits == 1:
+                return self.chance("flag", number) & 1
+            kind, which = self.chance("kind", number) % 4, self.chance("size", number)
+            if self.seed and kind < 2:
+                few = COUNTS if kind else SIZES
+                return wrapped(few[which % len(few)], t)
+            return wrapped(self.size, t)
+        return 0.5
+
+    def found(self, t: Any, *what: Any) -> Scalar:
+        """Something of type `t` that is read or computed elsewhere."""
+        x = self.chance(*what)
+        if isinstance(t, pointer_type):
+            return ADDRESSES * (100 + x % 50)
+        if isinstance(t, dtype) and not t.is_floating():
+            return x & 1 if t.bits == 1 else wrapped(SIZES[x % len(SIZES)], t)
+        return float(x % 5 - 1)
+
+    def anew(self, op: Op, t: Any) -> Scalar:
+        """What an op finds this time."""
+        self.visits[op] = self.visits.get(op, 0) + 1
+        return self.found(t, op.opcode, str(op.loc), self.visits[op])
+
+
+def evaluate(op: Op, env: dict[Value, Any], world: World) -> list[Scalar]:
+    """The scalar results of an op whose scalar operands are in `env`."""
+    kind = type(op)
+    t = op.results[0].type
+    if isinstance(op, ConstOp):
+        return [op.value]
+    if kind in BINARY:
+        a, b = op.operands
+        return [wrapped(BINARY[kind](env[a], env[b]), t)]
+    if isinstance(op, CmpOp):
+        return [int(COMPARE[op.predicate](env[op.lhs], env[op.rhs]))]
+    if isinstance(op, SelectOp):
+        return [env[op.on_true] if env[op.condition] else env[op.on_false]]
+    if isinstance(op, AddPtrOp):
+        return [wrapped(env[op.ptr] + env[op.offset] * _size(op.ptr.type), t)]
+    if isinstance(op, SAME):
+        return [_cast(env[op.operands[0]], t)]
+    if isinstance(op, NegOp | AbsOp):
+        x = env[op.x]
+        return [wrapped(-x if isinstance(op, NegOp) else abs(x), t)]
+    return _outside(op, env, world)
+
+
+def _cast(x: Scalar, t: Any) -> Scalar:
+    if isinstance(t, dtype) and t.bits == 1:
+        return int(x != 0)
+    return wrapped(0 if x != x or x in (float("inf"), float("-inf")) else x, t)
+
+
+def _size(t: pointer_type) -> int:
+    return max(1, getattr(t.element_ty, "storage_bytes", 8))
+
+
+def _outside(op: Op, env: dict[Value, Any], world: World) -> list[Scalar]:
+    t = op.results[0].type
+    if isinstance(op, ProgramIdOp):
+        return [world.chance("program", op.axis) % world.programs]
+    if isinstance(op, NumProgramsOp):
+        return [world.programs]
+    if isinstance(op, BlockIdOp):
+        return [world.chance("block") % world.blocks]
+    if isinstance(op, NumBlocksOp):
+        return [world.blocks]
+    if isinstance(op, BlockRankOp):
+        return [0]
+    tiles = any(isinstance(v.type, TileType) for v in op.operands)
+    if isinstance(op, LoadOp) and not op.volatile and not tiles:
+        return [world.found(t, "load", env[op.ptr])]
+    if tiles or op.effects is not Effect.NONE or op.regions:
+        return [world.anew(op, r.type) for r in op.results]
+    given = [env.get(v) for v in op.operands]
+    return [world.found(r.type, op.opcode, i, given) for i, r in enumerate(op.results)]

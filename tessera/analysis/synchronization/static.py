@@ -1,0 +1,167 @@
+"""What is checked without running: where buffers lie, how they are aligned, and what the engine and products ask of
+them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.analysis.scratch import staging
+from tessera.errors import SynchronizationError
+from tessera.ir import Module, Op, SharedType, Value
+from tessera.layout import Boxes, LinearLayout, box_layout, boxes_of, shared_swizzled
+from tessera.ops import (
+    ByteBarrierArriveOp,
+    ByteBarrierWaitOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    TensorCopyOp,
+    WgmmaOp,
+)  # fmt: skip
+
+ENGINE_BYTES = 128
+"""Where the engine may begin to write or read in shared memory (cp.async.bulk.tensor)."""
+ROW_BYTES = 16
+EXTENT = 256
+RANK = 5
+GROUP_BARRIERS = 4
+"""Hardware barriers that groups of warps have for themselves."""
+BARRIER_BYTES = 8
+SWIZZLES = (128, 64, 32)
+
+
+def check_places(module: Module) -> None:
+    """SynchronizationError where a buffer lies wrong."""
+    total: int = module.attrs.get("shared", 0)
+    fences: dict[Op, tuple[bool, Op]] = {}
+    for op in module.walk():
+        if isinstance(op, LocalAllocOp):
+            _inside(op, op.offset, op.bytes, total)
+        elif "scratch" in op.attrs:
+            _inside(op, op.attrs["scratch"], op.attrs["scratch_bytes"], total)
+        if isinstance(op, TensorCopyOp):
+            _copy(op)
+        elif isinstance(op, DescriptorLoadOp):
+            t: Any = op.result.type
+            layout = box_layout(t.shape, t.elem.storage_bits)
+            _boxes(op, op.attrs["scratch"], 0, boxes_of(layout, t.elem.storage_bits), t.elem)
+        elif isinstance(op, DescriptorStoreOp):
+            _store(op, module.attrs["num_warps"])
+        elif isinstance(op, WgmmaOp):
+            for v in (op.a, op.b):
+                if isinstance(v.type, SharedType):
+                    _operand(op, v)
+        elif isinstance(op, ByteBarrierWaitOp | ByteBarrierArriveOp):
+            _same_fence(op, fences)
+
+
+def _inside(op: Op, low: int, size: int, total: int) -> None:
+    if low < 0 or low + size > total:
+        raise SynchronizationError(
+            f"{op.opcode} has bytes {low} to {low + size} of {total} in shared memory", loc=op.loc
+        )
+
+
+def place_of(view: Value) -> tuple[int, int]:
+    """(the offset of a view's buffer, the distance in which its views may lie: 0 for one place only)."""
+    step = 0
+    op = view.op
+    while op is not None and not isinstance(op, LocalAllocOp):
+        if isinstance(op, LocalIndexOp):
+            t: Any = op.result.type
+            size = t.elem.storage_bytes
+            for n in t.shape:
+                size *= n
+            step = size
+        op = op.operands[0].op
+    assert isinstance(op, LocalAllocOp)
+    return op.offset, step
+
+
+def _aligned(op: Op, low: int, step: int, alignment: int, why: str) -> None:
+    if low % alignment or step % alignment:
+        places = f"byte {low}" + (f" and every {step} bytes on" if step else "")
+        raise SynchronizationError(
+            f"{op.opcode}: shared memory at {places}, where {why} asks for multiples of {alignment}",
+            loc=op.loc,
+        )
+
+
+def _boxes(op: Op, low: int, step: int, boxes: Boxes | None, elem: Any) -> None:
+    """The rules for one copy: tensor maps (cuTensorMapEncodeTiled) and addresses (cp.async.bulk.tensor)."""
+    if boxes is None:
+        raise SynchronizationError(f"{op.opcode}: the tile is not made of boxes", loc=op.loc)
+    row = boxes.box[-1] * elem.storage_bytes
+    if row % ROW_BYTES or any(n > EXTENT for n in boxes.box) or len(boxes.box) > RANK:
+        raise SynchronizationError(
+            f"{op.opcode}: a box of {'x'.join(map(str, boxes.box))} elements of {elem.storage_bytes} bytes: rows must"
+            f" be multiples of {ROW_BYTES} bytes, extents at most {EXTENT}", loc=op.loc,
+        )  # fmt: skip
+    if boxes.swizzle and row > boxes.swizzle:
+        raise SynchronizationError(
+            f"{op.opcode}: rows of {row} bytes in a swizzle of {boxes.swizzle}", loc=op.loc
+        )
+    alignment = max(ENGINE_BYTES, 8 * boxes.swizzle)
+    _aligned(op, low, step, alignment, "the tensor engine")
+    if len(boxes.starts) > 1:
+        _aligned(op, low, boxes.elements * elem.storage_bytes, alignment, "the tensor engine")
+
+
+def _copy(op: TensorCopyOp) -> None:
+    t: Any = op.shared.type
+    bits = t.elem.storage_bits
+    boxes = boxes_of(t.layout, bits)
+    boxes = boxes.shares(op.blocks, bits) if boxes is not None else None
+    _boxes(op, *place_of(op.shared), boxes, t.elem)
+    low, _ = place_of(op.bars)
+    _aligned(op, low, 0, BARRIER_BYTES, "a barrier")
+
+
+def _store(op: DescriptorStoreOp, num_warps: int) -> None:
+    how = staging(op, num_warps)
+    elem = op.value.type.elem
+    size = how.elements * elem.storage_bytes
+    step = size if how.buffers > 1 else 0
+    _boxes(op, op.attrs["scratch"], step, how.boxes, elem)
+    parts = max(1, how.groups) * how.parts
+    if parts > 1:
+        alignment = max(ENGINE_BYTES, 8 * how.boxes.swizzle)
+        _aligned(op, op.attrs["scratch"], size // parts, alignment, "the tensor engine")
+    if how.groups > GROUP_BARRIERS:
+        raise SynchronizationError(
+            f"{how.groups} groups of warps meet at {GROUP_BARRIERS} barriers", loc=op.loc
+        )
+
+
+def _operand(op: WgmmaOp, view: Value) -> None:
+    """The pattern of a swizzle begins at a multiple of eight of its rows."""
+    t: Any = view.type
+    low, step = place_of(view)
+    width = _swizzle(t.layout, t.elem.storage_bits)
+    _aligned(op, low, step, max(ENGINE_BYTES, 8 * width), "a product's descriptor")
+
+
+def _swizzle(layout: LinearLayout, bits: int) -> int:
+    """Bytes within which a layout swizzles rows; the widest pattern where an order of its own hides that."""
+    for order in ((1, 0), (0, 1)):
+        for width in SWIZZLES:
+            fits = layout.rank == 2 and layout.shape[order[0]] * bits >= width * 8
+            if fits and shared_swizzled(layout.shape, order, bits, width) == layout:
+                return width
+    return SWIZZLES[0]
+
+
+def _same_fence(
+    op: ByteBarrierWaitOp | ByteBarrierArriveOp, fences: dict[Op, tuple[bool, Op]]
+) -> None:
+    """Where one side of a barrier orders arrays in global memory for the engine, so must the other side."""
+    row = op.bars.op
+    assert row is not None
+    fence, other = fences.setdefault(row, (op.fence, op))
+    if fence != op.fence:
+        name = row.results[0].name
+        raise SynchronizationError(
+            f"{op.opcode} and {other.opcode} at `{name}`: one has a fence for global memory, the other has none",
+            loc=op.loc,
+        )

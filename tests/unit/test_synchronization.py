@@ -1,0 +1,199 @@
+"""The checker of synchronisation: silent on what the compiler makes, loud on every break of it."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from specimens import gpu_ir
+from synchronization_breaks import Break, breaks
+
+from tessera.analysis.synchronization import Coverage, check_synchronization
+from tessera.analysis.synchronization.threads import RELEASES
+from tessera.errors import SynchronizationError
+from tessera.ir import Module, Op, parse_module
+from tessera.ops import (
+    AtomicCasOp,
+    AtomicRmwOp,
+    BarrierOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    ForOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    LocalStoreOp,
+    TensorCopyOp,
+    WarpSpecializeOp,
+)
+from tests.unit.test_tensor_maps import persistent, product
+from tests.unit.test_turners import _compiled as turned
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
+import run_all
+
+
+def example(name: str, index: int, arch: int) -> Callable[[], Module]:
+    """A kernel of the examples."""
+    path = next(p for p in run_all.example_files() if p.stem.startswith(name))
+    return lambda: gpu_ir(run_all.load(path).specimens()[index], arch)
+
+
+def text_of(make: Callable[[], Any]) -> Callable[[], Module]:
+    """A kernel that a test compiles."""
+    return lambda: parse_module(make().asm["gir"])
+
+
+QUICK: dict[str, Callable[[], Module]] = {
+    "softmax": example("02", 1, 90),
+    "matmul, cp.async": example("03", 1, 80),
+    "matmul, copy engine": example("03", 1, 90),
+    "layer norm, backward": example("05", 1, 90),
+    "persistent matmul": example("11", 0, 90),
+    "attention": example("12", 4, 90),
+    "attention, backward": example("12", 2, 90),
+    "turners": text_of(lambda: turned(256, 128)),
+    "cluster": text_of(lambda: product(persistent, 128, 64, 64, False, num_warps=4, num_ctas=2)),
+}  # fmt: skip
+ALL = {
+    f"{path.stem} {i} sm_{arch}": example(path.stem, i, arch)
+    for path in run_all.example_files()
+    for i, specimen in enumerate(run_all.load(path).specimens())
+    for arch in specimen.capabilities
+}
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[str, Module]:
+    return {}
+
+
+def _module(made: dict[str, Module], name: str) -> Module:
+    if name not in made:
+        made[name] = QUICK[name]()
+    return made[name]
+
+
+# --- breaks ---------------------------------------------------------------------------------------------------
+def unreported(module: Module) -> list[str]:
+    """Breaks of a module that are not reported, and why they need not be; without a reason the test fails."""
+    coverage = check_synchronization(module)
+    found: list[str] = []
+    for broken in breaks(module):
+        try:
+            check_synchronization(broken.module)
+        except SynchronizationError:
+            continue
+        reason = why_redundant(broken, module, coverage)
+        assert reason, f"not reported: {broken.text}"
+        found.append(f"{broken.text}: {reason}")
+    return found
+
+
+def why_redundant(broken: Break, module: Module, coverage: Coverage) -> str:
+    """Why a program is still right with a part of its synchronisation broken; "" if it is not known to be."""
+    op = broken.op
+    if op in coverage.missed or not coverage.runs:
+        return "it never runs: its branch cannot be taken, or its loop has no iteration"
+    if op in coverage.idle:
+        return "nobody waits for this arrival"
+    if broken.what.startswith("missing fence"):
+        if other_fence(broken):
+            return "another fence of the same warps stands between what this one orders"
+        if not any(by_threads(x) for x in module.walk()):
+            return "threads touch shared memory in stores by the engine only, which have fences of their own"
+    if isinstance(op, BarrierOp):
+        if op.loc is not None and "debug_barrier" in linecache.getline(op.loc.file, op.loc.line):
+            return "the author's own barrier orders arrays in global memory, which is not followed"
+        if isinstance(op.next, AtomicRmwOp | AtomicCasOp) and op.next.sem in RELEASES:
+            return "the scalar atomic behind it begins with a barrier of its own"
+        if broken.what == "delay" and isinstance(op.parent_op(), ForOp):
+            return "at the end of the loop's body it still stands before what it guards in the next iteration"
+        if one_warpgroup(module):
+            return "the only warpgroup has waited for its products, and reads nothing else there"
+    return ""
+
+
+def other_fence(broken: Break) -> bool:
+    """Whether the break is reported when the program's other fences are missing, too."""
+    without = broken.module.clone()
+    for op in without.walk():
+        for name in ("proxy", "data"):
+            if op.attrs.get(name):
+                op.attrs[name] = False
+    return reported(without)
+
+
+def by_threads(op: Op) -> bool:
+    """Whether threads read or write shared memory by themselves."""
+    if isinstance(op, LocalAllocOp):
+        return op.init is not None
+    scratch = "scratch" in op.attrs and not isinstance(op, DescriptorLoadOp | DescriptorStoreOp)
+    return scratch or isinstance(op, LocalLoadOp | LocalStoreOp)
+
+
+def one_warpgroup(module: Module) -> bool:
+    teams = any(isinstance(op, WarpSpecializeOp) for op in module.walk())
+    return teams and module.attrs["num_warps"] <= 4
+
+
+def reported(module: Module) -> bool:
+    try:
+        check_synchronization(module)
+    except SynchronizationError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_every_break_is_reported(made: dict[str, Module], name: str) -> None:
+    module = _module(made, name)
+    count = sum(1 for _ in breaks(module))
+    assert count > 1 and len(unreported(module)) <= count // 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_every_break_of_the_examples_is_reported(name: str) -> None:
+    unreported(ALL[name]())
+
+
+# --- places ---------------------------------------------------------------------------------------------------
+def _moved(module: Module, by: int) -> Module:
+    """With all buffers that copies fill further on by so many bytes."""
+    broken = module.clone()
+    filled = {op.shared for op in broken.walk() if isinstance(op, TensorCopyOp)}
+    roots = {v.op.ring.op for v in filled if isinstance(v.op, LocalIndexOp)}
+    for op in roots:
+        assert isinstance(op, LocalAllocOp)
+        op.offset += by
+    broken.attrs["shared"] += by
+    return broken
+
+
+@pytest.mark.parametrize("by", [16, 64, 128, 512])
+def test_a_swizzle_begins_with_its_pattern(made: dict[str, Module], by: int) -> None:
+    with pytest.raises(SynchronizationError, match="asks for multiples of"):
+        check_synchronization(_moved(_module(made, "matmul, copy engine"), by))
+
+
+def test_buffers_that_live_at_once_lie_apart(made: dict[str, Module]) -> None:
+    broken = _module(made, "matmul, copy engine").clone()
+    rings = [op for op in broken.walk() if isinstance(op, LocalAllocOp)]
+    small, large = sorted(
+        (op for op in rings if len(op.result.type.shape) > 2), key=lambda op: op.bytes
+    )
+    small.offset = large.offset
+    with pytest.raises(SynchronizationError, match="tensor_copy writes"):
+        check_synchronization(broken)
+
+
+def test_memory_that_is_not_there(made: dict[str, Module]) -> None:
+    broken = _module(made, "softmax").clone()
+    broken.attrs["shared"] -= 1
+    with pytest.raises(SynchronizationError, match="in shared memory"):
+        check_synchronization(broken)
