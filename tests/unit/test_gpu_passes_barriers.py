@@ -9,6 +9,7 @@ import pytest
 from gpu_modules import attention, matmul
 
 from tessera.backends.nvidia.target import facts_for
+from tessera.errors import SynchronizationError
 from tessera.interp import EVALUATORS, run
 from tessera.ir import Module, Op, PassManager, SharedType, Value, parse_module
 from tessera.ops import (
@@ -29,6 +30,7 @@ from tessera.ops import (
 from tessera.passes.barriers import barriers
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.neutral import neutral_pipeline
+from tessera.passes.synchronized import synchronized
 
 Span = tuple[int, int]
 
@@ -149,7 +151,8 @@ def watched(module: Module, args: list[Any], monkeypatch: pytest.MonkeyPatch) ->
 def compiled(text: str, with_barriers: bool = True, capability: int = 89) -> Module:
     module = parse_module(text)
     passes = [*neutral_pipeline(), *gpu_passes(facts_for(capability), pointer_maps=False)]
-    PassManager([p for p in passes if with_barriers or p is not barriers], verify=True).run(module)
+    left = [p for p in passes if with_barriers or p not in (barriers, synchronized)]
+    PassManager(left, verify=True).run(module)
     return module
 
 
@@ -169,8 +172,10 @@ def test_matmul(stages: int, k: int, capability: int, monkeypatch: pytest.Monkey
 
 
 def test_the_watch_sees_missing_barriers(monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = watched(compiled(matmul(stages=1), with_barriers=False), matmul_args(64), monkeypatch)
-    assert watch.hazards
+    module = compiled(matmul(stages=1), with_barriers=False)
+    assert watched(module, matmul_args(64), monkeypatch).hazards
+    with pytest.raises(SynchronizationError, match="may not have written it yet"):
+        synchronized(module)
 
 
 def test_mixed_loads(monkeypatch: pytest.MonkeyPatch) -> None:
