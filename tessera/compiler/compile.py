@@ -159,7 +159,10 @@ def compile(
             if not knobs.compilation.store_binary_only or k in needed
         }
         store.put(key, {**{_ASM + k: v for k, v in kept.items()}, "metadata": metadata})
-    warn_of_dropped(metadata)
+    if isinstance(src, ASTSource):
+        warn_of_dropped(metadata, src.fn.file_name, src.fn.def_file_line_number)
+    else:
+        warn_of_dropped(metadata, src.name, 1)
     made = CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)
     return _heard(made, timings, cache_hit=False)
 

@@ -8,7 +8,7 @@ TESSERA_STRICT=1, or a limit of applications, lets the first error through."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tessera.config import knobs
@@ -24,6 +24,7 @@ from tessera.ir.applications import Application, Session
 
 Products = tuple[dict[str, Any], dict[str, Any]]
 Attempt = Callable[[], Products]
+Dropped = tuple[str, str]  # name, what is told
 ROUNDS = 4  # optimisations that are left out one by one; then all are
 
 
@@ -53,7 +54,7 @@ class Fallback:
         )  # fmt: skip
         self.off = names_in(disabled)
         self.strict = knobs.compilation.strict or knobs.compilation.opt_limit is not None
-        self.dropped: list[tuple[str, str]] = []  # (name, what is told)
+        self.dropped: list[Dropped] = []
 
     def run(self) -> Products:
         """(products by stage, metadata), whose `dropped_optimizations` says what was left out and why."""
@@ -76,13 +77,13 @@ class Fallback:
 
     def _culprit(self, error: Exception, session: Session) -> Application | None:
         """The application to do without; None if the error is to be raised."""
-        if session.suspect is not None and isinstance(error, StageFailed):
-            error.error.note(
-                f"after the optimisation {session.suspect}; TESSERA_DISABLE={session.suspect.name} leaves it out"
-            )
+        suspects = {a.name: a for a in session.suspects}
+        if suspects and isinstance(error, StageFailed):
+            told = "; ".join(map(str, suspects.values()))
+            error.error.note(f"after {told}; TESSERA_DISABLE={','.join(suspects)} leaves it out")
         if self.strict or not self._may_be_ours(error, session) or self.off >= names_in("all"):
             return None
-        return session.suspect or self._search(session)
+        return next(iter(suspects.values())) if len(suspects) == 1 else self._search(session)
 
     def _may_be_ours(self, error: Exception, session: Session) -> bool:
         if not session.applied:
@@ -115,9 +116,10 @@ class Fallback:
 
     def _drop(self, found: Application, error: Exception) -> None:
         where = self.reproduce(error)
+        place = f" at {found.loc.short()}" if found.loc is not None else ""
         text = (
-            f"the optimisation {found.name} failed and was left out of kernel {self.kernel} ({found.what}"
-            f"{f' at {found.loc.short()}' if found.loc is not None else ''}): {_summary(error)}; reproducer: {where}"
+            f"the optimisation {found.name} failed and was left out of kernel {self.kernel} "
+            f"({found.what}{place}): {_summary(error)}; reproducer: {where}"
         )
         self.dropped.append((found.name, text))
         self.off |= {found.name} if len(self.dropped) < ROUNDS else names_in("all")
@@ -137,8 +139,9 @@ def _summary(error: Exception) -> str:
     return text.strip().split("\n")[0]
 
 
-def warn_of_dropped(metadata: Mapping[str, Any]) -> None:
-    """One OptimizationWarning for a kernel that was compiled without an optimisation that failed."""
-    dropped = metadata.get("dropped_optimizations", ())
+def warn_of_dropped(metadata: Mapping[str, Any], file: str, line: int) -> None:
+    """One OptimizationWarning for a kernel, which begins at that line, that was compiled without what failed."""
+    dropped: Sequence[Dropped] = metadata.get("dropped_optimizations", ())
     if dropped:
-        warnings.warn("\n".join([text for _, text in dropped]), OptimizationWarning, stacklevel=3)
+        text = "\n".join([text for _, text in dropped])
+        warnings.warn_explicit(text, OptimizationWarning, file, line)

@@ -190,10 +190,6 @@ _CPU = (
         "the gain is uniform", "backends/cpu/induction.py `_uniform`", f"tests/unit/test_cpu_control.py, {KERNELS}", unit="loop",
     ),
     _row(
-        "join-sums", "cpu", "lets a product add to what its result is added to", "the product has no other use; its sum is not narrow",
-        "backends/cpu/induction.py `_accumulate`", "tests/lang/test_dot.py, tests/unit/test_cpu_dot.py", unit="sum",
-    ),
-    _row(
         "deferred-sums", "cpu", "unrolls loops that only add products, so that sums go to memory less often",
         "the loop writes nothing and only carries sums", "backends/cpu/sums.py `summed_products`", f"tests/unit/test_cpu_dot.py, {KERNELS}",
         unit="loop",

@@ -59,7 +59,7 @@ class Session:
         self.kernel, self.limit = kernel, limit
         self.disabled = disabled | _names(knobs.compilation.disable or "")
         self.applied: list[Application] = []
-        self.suspect: Application | None = None  # made in the pass that failed
+        self.suspects: list[Application] = []  # made in the pass that failed
         self.before = _numbers.made
         allowed = knobs.compilation.opt_limit
         self.prints = allowed is not None

@@ -97,22 +97,25 @@ class PassManager:
         return module
 
     def _run(self, p: Pass, module: Module) -> None:
-        """One pass. If it fails, or the verifier refuses its result, what it applied last is to blame."""
+        """One pass. If it fails what it applied last is to blame, if the verifier refuses its result all that it
+        applied."""
         session, start = current(), clock.tick()
         before = len(session.applied) if session is not None else 0
         try:
-            try:
-                p(module)
-            except Exception as e:
-                e.add_note(f"in pass {p.name!r}")
-                raise
-            applied = session is not None and len(session.applied) > before
-            if self.verify or applied:
-                self._check(module, f"after pass {p.name!r}", 0 if self.verify else start)
-        except Exception:
-            if session is not None and len(session.applied) > before:
-                session.suspect = session.applied[-1]
+            p(module)
+        except Exception as e:
+            e.add_note(f"in pass {p.name!r}")
+            if session is not None:
+                session.suspects = session.applied[before:][-1:]
             raise
+        applied = session.applied[before:] if session is not None else []
+        if self.verify or applied:
+            try:
+                self._check(module, f"after pass {p.name!r}", 0 if self.verify else start)
+            except Exception:
+                if session is not None:
+                    session.suspects = applied
+                raise
 
     def _check(self, module: Module, when: str, since: int = 0) -> None:
         try:

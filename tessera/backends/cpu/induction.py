@@ -4,16 +4,14 @@
       … load %p …                             →      %q = addptr %p0, splat(%s);  … load %q …
       yield addptr %p, splat(%d)                      yield %s + %d
 
-So addresses keep their affine form and no tile of pointers is ever stored. Also `acc + dot(a, b, 0)` becomes
-`dot(a, b, acc)`: the accumulator then stays in one buffer.
-"""
+So addresses keep their affine form and no tile of pointers is ever stored."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tessera.dtypes import dtype, int64
-from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ir import Builder, Module, Op, TileType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
@@ -21,7 +19,6 @@ from tessera.ops import (
     BroadcastOp,
     CastOp,
     ConstOp,
-    DotOp,
     ExpandDimsOp,
     ForOp,
     HintOp,
@@ -35,48 +32,14 @@ _SAME = (BroadcastOp, ExpandDimsOp, HintOp, ReshapeOp)
 _MATH = (AddOp, SubOp, MulOp, CastOp)
 
 
-@pass_("scalarise-inductions")
+@pass_("scalarise-inductions", optimization="scalar-inductions", counts=True)
 def scalarise_inductions(module: Module) -> None:
     """Assumes loops on the tile level; establishes the form above for every `for`."""
-    for op in list(module.walk()):
-        if isinstance(op, AddOp):
-            _accumulate(op)
     for op in list(module.walk()):
         if isinstance(op, ForOp):
             _visit(op)
 
 
-# --- dots -----------------------------------------------------------------------------------------------
-def _accumulate(op: AddOp) -> None:
-    """add(x, dot(a, b, 0)) → dot(a, b, x), where the dot has no other use."""
-    for product, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
-        dot = product.op
-        if not isinstance(dot, DotOp) or len(product.uses) != 1 or not _is_zero(dot.acc):
-            continue
-        if elem_of(product.type).bits < 32:
-            continue  # the sum of small floats rounds after each product
-        if not apply("join-sums", op):
-            continue
-        new = Builder.before_op(op).insert(
-            DotOp(
-                dot.a,
-                dot.b,
-                other,
-                precision=dot.precision,
-                max_imprecise=dot.max_imprecise,
-                loc=dot.loc,
-            )
-        )
-        op.replace_by([new.result])
-        dot.erase()
-        return
-
-
-def _is_zero(v: Value) -> bool:
-    return isinstance(v.op, ConstOp) and not v.op.value
-
-
-# --- inductions -----------------------------------------------------------------------------------------
 def _visit(loop: ForOp) -> None:
     for arg in loop.carried:
         step = _step(loop, arg)

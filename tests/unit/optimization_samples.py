@@ -1,0 +1,230 @@
+"""Small kernels that between them let every optimisation happen, with arguments whose results are exact."""
+
+# annotations of kernels name dtypes
+# pyright: basic, reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+import tessera
+import tessera.language as tl
+from tessera.tools.tensor_descriptor import TensorDescriptor
+
+
+@tessera.jit
+def product(
+    a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, OUT: tl.constexpr = tl.float32
+):  # fmt: skip
+    i, j = tl.program_id(0) * BM, tl.program_id(1) * BN
+    rows, cols, ks = i + tl.arange(0, BM), j + tl.arange(0, BN), tl.arange(0, BK)
+    pa, pb = a + rows[:, None] * K + ks[None, :], b + ks[:, None] * N + cols[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for _ in range(0, K, BK):
+        acc = tl.dot(tl.load(pa), tl.load(pb), acc)
+        pa += BK
+        pb += BK * N
+    tl.store(c + rows[:, None] * N + cols[None, :], acc.to(OUT))
+
+
+@tessera.jit
+def counted(a, b, c, K, B: tl.constexpr):
+    """A `while` that counts, a loop to unroll, sums that are scaled."""
+    rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    k = 0
+    while k < K:
+        x = tl.load(a + rows * K + k + cols)
+        acc = acc * 2.0 + tl.dot(x, tl.load(b + (k + rows) * B + cols))
+        k += B
+    total = tl.zeros((B,), tl.float32)
+    for k in tl.range(0, K, B, loop_unroll_factor=2):
+        total += tl.load(a + k + tl.arange(0, B)).to(tl.float32)
+    tl.store(c + rows * B + cols, acc + tl.sum(total))
+
+
+@tessera.jit
+def chain(q, k, v, out, n, causal: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
+    """Products of products, with a branch that turns once."""
+    first = tl.program_id(0) * M
+    x = q.load([first, 0])
+    rows, at = first + tl.arange(0, M), tl.arange(0, N)
+    acc = tl.zeros((M, D), tl.float32)
+    last = tl.minimum(first + M, n) if causal else n
+    for start in range(0, last, N):
+        s = tl.dot(x, k.load([start, 0]).T)
+        if causal:
+            if start + N > first:
+                s = tl.where(start + at[None, :] <= rows[:, None], s, 0.0)
+        y = v.load([start, 0])
+        acc = tl.dot(tl.maximum(s, -3.0).to(y.dtype), y, acc)
+    out.store([first, 0], acc)
+
+
+@tessera.jit
+def columns_by_rows(a, b, c, tiles, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
+        acc = tl.zeros((BM, BN), tl.int32)
+        for k in range(0, K, BK):
+            acc = tl.dot(a.load([k, tile * BM]).T, b.load([k, 0]), acc)
+        c.store([tile * BM, 0], acc)
+
+
+@tessera.jit
+def rows_of(x, out, total, n, B: tl.constexpr):
+    """Walks a row twice: an expensive value that two loops need, a masked end."""
+    row, cols = tl.program_id(0), tl.arange(0, B)
+    y = tl.load(x + row * n + cols, cols < n, 0.0)
+    e = tl.exp2(y) * tl.exp2(y + 1.0)
+    tl.store(total + row, tl.sum(e) + tl.max(e))
+    tl.store(out + row * n + cols, e + tl.sum(e), cols < n)
+
+
+@tessera.jit
+def streamed(x, out, n, B: tl.constexpr):
+    """Sums of long rows, block by block."""
+    cols = tl.arange(0, B)
+    total = tl.zeros((B,), tl.float32)
+    for i in range(0, n, B):
+        total += tl.load(x + tl.program_id(0) * n + i + cols)
+    tl.store(out + tl.program_id(0), tl.sum(total))
+
+
+@tessera.jit
+def turned(x, out, B: tl.constexpr):
+    r, c = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    tl.store(out + r * B + c, tl.trans(tl.load(x + r * B + c)) + 1)
+
+
+@tessera.jit
+def increased(x, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    tl.store(x + at, tl.load(x + at, at < n) + 1, at < n)
+
+
+@tessera.jit
+def doubled(x, out, n, B: tl.constexpr):
+    at = tl.program_id(0) * B + tl.arange(0, B)
+    i = 0 * 2 + 1  # folded
+    tl.store(out + at, tl.load(x + at, at < n) * 2 + i, at < n)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """`arrays`: makes the arrays; `wrap`: kernel arguments from them (all of them outputs, too)."""
+
+    name: str
+    devices: tuple[str, ...]
+    kernel: Any
+    arrays: Callable[[], list[np.ndarray]]
+    wrap: Callable[[list[np.ndarray]], list[Any]]
+    grid: tuple[int, ...]
+    constants: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def launch(self, **options: Any) -> tuple[Any, list[np.ndarray]]:
+        """(the compiled kernel, the arrays after a launch on the active device). Compiled anew each time."""
+        arrays = self.arrays()
+        given = {**self.constants, **self.options, **options}
+        kernel = tessera.jit(self.kernel.fn)[self.grid](*self.wrap(arrays), **given)
+        return kernel, arrays
+
+    def compile(self, **options: Any) -> Any:
+        """The kernel, compiled anew for the active device."""
+        given = {**self.constants, **self.options, **options}
+        return tessera.jit(self.kernel.fn).warmup(
+            *self.wrap(self.arrays()), grid=self.grid, **given
+        )
+
+
+def small(*shapes: tuple[int, ...], dtype: Any = np.float16, low: int = -1) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.integers(low, 2, shape).astype(dtype) for shape in shapes]
+
+
+def _product(name: str, m: int, n: int, k: int, tile: tuple[int, int, int], dtype: Any = np.float16,
+             devices: tuple[str, ...] = ("simt",), out: Any = tl.float32, **options: Any) -> Sample:  # fmt: skip
+    bm, bn, bk = tile
+    kind = np.float16 if out is tl.float16 else np.float32
+    return Sample(
+        name, devices, product,
+        lambda: [*small((m, k), (k, n), dtype=dtype), np.zeros((m, n), kind)],
+        lambda x: [*x, m, n, k], (m // bm, n // bn),
+        {"BM": bm, "BN": bn, "BK": bk, "OUT": out}, options,
+    )  # fmt: skip
+
+
+def _descriptors(arrays: list[np.ndarray], *blocks: list[int]) -> list[Any]:
+    return [TensorDescriptor.from_tensor(x, b) for x, b in zip(arrays, blocks, strict=True)]
+
+
+def _chain(name: str, causal: bool, **options: Any) -> Sample:
+    n, d = 128, 64
+    return Sample(
+        name, ("simt",), chain, lambda: [*small((n, d), (n, d), (n, d)), np.zeros((n, d), np.float32)],
+        lambda x: [*_descriptors(x, *[[64, d]] * 4), n], (n // 64,),
+        {"causal": causal, "M": 64, "N": 64, "D": d}, {"num_warps": 4, "num_stages": 3, **options},
+    )  # fmt: skip
+
+
+def _columns(name: str, warps: int, m: int, n: int) -> Sample:
+    k = 128
+    return Sample(
+        name, ("simt",), columns_by_rows,
+        lambda: [*small((k, m), (k, n), dtype=np.int8), np.zeros((m, n), np.int32)],
+        lambda x: [*_descriptors(x, [64, m], [64, n], [m, n]), 1, k], (1,),
+        {"BM": m, "BN": n, "BK": 64}, {"num_warps": warps, "num_stages": 3},
+    )  # fmt: skip
+
+
+def _rows(name: str, devices: tuple[str, ...], n: int, block: int) -> Sample:
+    return Sample(
+        name, devices, rows_of,
+        lambda: [*small((4, n), dtype=np.float32), np.zeros((4, n), np.float32), np.zeros(4, np.float32)],
+        lambda x: [*x, n], (4,), {"B": block},
+    )  # fmt: skip
+
+
+BOTH = ("simt", "cpu")
+SAMPLES = [
+    _product("tma", 64, 64, 256, (64, 64, 64), num_warps=4, num_stages=3),
+    _product("copies", 64, 64, 256, (64, 64, 64), num_warps=4, num_stages=3, pointer_maps=False),
+    _product("fragments", 32, 32, 64, (32, 32, 32), num_warps=4, num_stages=2, out=tl.float16),
+    _product("persistent", 128, 256, 64, (128, 256, 64), num_warps=8, num_stages=3, out=tl.float16),
+    _product("whole", 64, 64, 128, (64, 64, 32), np.float32, ("cpu",)),
+    _product("short", 16, 16, 128, (16, 16, 16), np.float32, ("cpu",)),
+    _product("halves", 64, 64, 64, (32, 32, 32), np.float16, ("cpu",)),
+    Sample(
+        "counted", BOTH, counted, lambda: [*small((16, 64), (64, 16)), np.zeros((16, 16), np.float32)],
+        lambda x: [*x, 64], (1,), {"B": 16},
+    ),
+    _chain("chain", False),
+    _chain("causal", True),
+    Sample(
+        "cluster", ("simt",), chain, lambda: [*small((128, 64), (128, 64), (128, 64)), np.zeros((128, 64), np.float32)],
+        lambda x: [*_descriptors(x, [128, 64], [64, 64], [64, 64], [128, 64]), 128], (1,),
+        {"causal": False, "M": 128, "N": 64, "D": 64}, {"num_warps": 4, "num_stages": 2, "num_ctas": 2},
+    ),
+    _columns("rotated", 4, 64, 64),
+    _columns("turning", 8, 128, 64),
+    _rows("rows", ("cpu",), 1000, 1024),
+    _rows("short rows", BOTH, 128, 128),
+    Sample(
+        "streamed", BOTH, streamed, lambda: [*small((2, 8192), dtype=np.float32), np.zeros(2, np.float32)],
+        lambda x: [*x, 8192], (2,), {"B": 2048}, {"num_stages": 3},
+    ),
+    Sample(
+        "turned", ("cpu",), turned, lambda: small((64, 64), (64, 64), dtype=np.float32), list, (1,), {"B": 64}
+    ),
+    Sample(
+        "increased", BOTH, increased, lambda: small((1000,), dtype=np.float32), lambda x: [*x, 1000], (2,), {"B": 512}
+    ),
+    Sample(
+        "doubled", ("cpu",), doubled, lambda: small((4096,), (4096,), dtype=np.float32), lambda x: [*x, 4096], (2,),
+        {"B": 2048},
+    ),
+]  # fmt: skip
+CASES = [(sample, device) for sample in SAMPLES for device in sample.devices]
