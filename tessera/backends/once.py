@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import cache, wraps
 from typing import ParamSpec, TypeVar
 
+from tessera.config.forking import undivided
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -27,7 +29,7 @@ def once(make: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(make)
     def get(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _Lock.held:
+        with undivided(), _Lock.held:
             return kept(*args, **kwargs)
 
     return get

@@ -34,6 +34,7 @@ from tessera.compiler.kernel import CompiledKernel
 from tessera.compiler.source import ASTSource, IRSource, TextSource
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
+from tessera.config.forking import undivided
 from tessera.errors import (
     CompilationError,
     InternalError,
@@ -64,6 +65,7 @@ class Store(Protocol):
     def put(self, key: str, parts: dict[str, Any]) -> Any: ...
 
 
+@undivided()
 def make_backend(target: GPUTarget) -> Backend:
     """The back end for a target. LaunchError when there is none."""
     if not isinstance(cast("object", target), GPUTarget):
@@ -116,6 +118,7 @@ def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str =
 
 
 @brief
+@undivided()
 def compile(
     src: Any,
     target: GPUTarget,

@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 from tessera.backends.compiler import Backend, GPUTarget
 from tessera.compiler.source import ALIASES
 from tessera.config import knobs
+from tessera.config.forking import undivided
 from tessera.errors import LaunchError, OutOfResources
 
 # Set by the runtime: kernel → its driver. A compiler without a runtime cannot launch.
@@ -128,7 +129,7 @@ class CompiledKernel:
 
     def load(self, driver: Any) -> None:
         """Load the binary, once: a second copy would take the first one's place while another thread runs it."""
-        with _LOADING:
+        with undivided(), _LOADING:
             if self.module is not None:
                 return
             hooks = knobs.runtime

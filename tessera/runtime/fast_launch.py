@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from tessera.backends.compiler import Options
 from tessera.backends.once import once
 from tessera.config import epoch
+from tessera.config.forking import undivided
 from tessera.dtypes import dtype, parse_scalar_type
 from tessera.errors import HostPointerError
 from tessera.language.callable import JITCallable
@@ -287,7 +288,7 @@ class FastPath:
             "maps": start.maps.address if start.maps is not None else 0,
             "enter": id(start.enter) if start.enter else 0, "leave": id(start.leave), "parts": id(parts),
         }  # fmt: skip
-        with self._lock:
+        with undivided(), self._lock:
             self._insert(key, fields, parts)
 
     def _insert(self, key: bytes, fields: dict[str, int], parts: list[Any]) -> None:

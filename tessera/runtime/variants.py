@@ -11,6 +11,7 @@ from typing import Any
 from tessera.backends.compiler import Options
 from tessera.compiler import CompiledKernel, TextSource
 from tessera.compiler import compile as compile_for
+from tessera.config.forking import undivided
 from tessera.runtime.cache import toolchain_fingerprint
 from tessera.runtime.cache_managers import kernel_cache
 
@@ -26,7 +27,7 @@ class Twin:
         self.lock = Lock()
 
     def get(self) -> CompiledKernel:
-        with self.lock:
+        with undivided(), self.lock:
             if self.made is None:
                 found = unguarded(self.kernel)
                 found.load(self.driver)

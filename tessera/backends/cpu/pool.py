@@ -35,6 +35,7 @@ from tessera.backends.cpu.pool_ir import OUT_OF_MEMORY, pool_ir, supported
 from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
 from tessera.backends.once import once
 from tessera.config import knobs
+from tessera.config.forking import undivided
 
 SPINS = 1000  # looks for work; a pause takes 20-50 ns on the x86 cores at hand
 SYMBOLS = ("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch")
@@ -102,7 +103,7 @@ def get_pool(threads: int | None = None) -> Pool:
     count = default_threads() if threads is None else threads
     pool = _pools.get(count)
     if pool is None:
-        with _lock:
+        with undivided(), _lock:
             pool = _pools.get(count)
             if pool is None:
                 pool = _pools[count] = Pool(count)

@@ -30,6 +30,7 @@ from typing import Any
 
 from tessera.backends.once import once
 from tessera.config import knobs
+from tessera.config.forking import undivided
 from tessera.errors import InternalError, InvalidOption
 
 # `sroa` makes phis of the allocas that stand for loop-carried values; the other two clean up after it. More passes
@@ -319,6 +320,7 @@ def _jit() -> Any:
     return _llvm().create_lljit_compiler(_machine(host("native")), use_jit_link=True)
 
 
+@undivided()
 def link_object(
     image: bytes,
     symbols: Iterable[str],

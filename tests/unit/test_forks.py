@@ -1,0 +1,123 @@
+"""Forks while other threads compile and launch: the child launches, too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tessera.config import forking
+from tessera.config.forking import undivided
+
+KERNEL = """
+import tessera
+import tessera.language as tl
+
+
+@tessera.jit
+def fill(x, n, VALUE: tl.constexpr, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + i, tl.load(x + i, i < n) * 0 + VALUE, i < n)
+"""
+PROGRAM = """
+import faulthandler, os, sys, threading, time
+import numpy as np
+from kernel_module import fill
+
+compiles = sys.argv[1] == "compile"
+
+
+def work(number):
+    x, count = np.zeros(4096, np.float32), 0
+    while True:
+        count += compiles
+        fill[(16,)](x, 4096, number * 1000 + count, BLOCK=256)
+
+
+for number in range(8):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+for turn in range(4):
+    time.sleep(0.1 * turn)
+    child = os.fork()
+    if child == 0:
+        faulthandler.dump_traceback_later(60, exit=True)
+        x = np.zeros(4096, np.float32)
+        for value in (100000 + turn, 0, 0, 0):  # compiled, known to the parent, natively
+            fill[(16,)](x, 4096, value, BLOCK=256)
+            assert (x == value).all()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+print("good")
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("threads", ["compile", "launch"])
+def test_children_launch(threads: str, tmp_path: Path):
+    """From the first moment on, when the threads still import what compiles."""
+    (tmp_path / "kernel_module.py").write_text(KERNEL)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", tmp_path / "program.py", threads], capture_output=True, text=True,
+        check=False, timeout=300, env={**os.environ, "TESSERA_CACHE_DIR": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+
+
+def fork_and_exit() -> int:
+    child = os.fork()
+    if child == 0:
+        with undivided():  # nothing is left of the parent's threads
+            os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_fork_waits_for_who_is_inside():
+    entered, forked = threading.Event(), threading.Event()
+    seen: list[bool] = []
+
+    def work() -> None:
+        with undivided():
+            entered.set()
+            time.sleep(0.3)
+            with undivided():  # a thread inside goes on, also when a fork waits for it
+                seen.append(forked.is_set())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait()
+    assert fork_and_exit() == 7
+    forked.set()
+    thread.join()
+    assert seen == [False]
+
+
+def test_the_thread_that_forks_may_be_inside():
+    with undivided(), undivided():
+        assert fork_and_exit() == 7
+        with undivided():
+            pass
+    assert fork_and_exit() == 7
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(forking, "PATIENCE", 0.1)
+    entered, done = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with undivided():
+            entered.set()
+            done.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    entered.wait()
+    assert fork_and_exit() == 7
+    done.set()
+    thread.join()
+    assert fork_and_exit() == 7
