@@ -1,10 +1,12 @@
 """What a kernel needs at the least of a processor, seen on tile IR: kernels that cannot fit are refused before any work
-on layouts, and the autotuner prunes their configs by the same function.
+on layouts, and the autotuner prunes their configs by the same function, which then leaves out, too, what would spill
+for the most part.
 
 Shared memory: at a product, each operand that comes from global memory lies there once (the pipeline takes fewer
 stages before it gives up), as do the operands of other products that were loaded before a loop around it. Histograms,
 gathers and tiles of the tensor engine need what their shape says. All this is a lower bound: what layouts, conversions
-and reductions add is known to `allocate_shared` only. Registers: those of a product's result."""
+and reductions add is known to `allocate_shared` only. Registers: those of a product's result; what a thread has not
+got registers for lies in its local memory."""
 
 from __future__ import annotations
 
@@ -24,20 +26,24 @@ MOST_SPILLED = 2  # times the registers of a thread that the result of a product
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one op needs at the least, of how much there is: more than `slack` times the limit is refused."""
+    """What one op needs at the least, of how much there is. Of what `spills` the rest lies elsewhere: the code runs,
+    but a config that needs more than MOST_SPILLED times the limit is not worth its compilation."""
 
     resource: str
     amount: int
     limit: int
     notes: tuple[str, ...] = ()
-    slack: int = 1
+    spills: bool = False
 
 
 @pass_("check-resources")
-def check_resources(module: Module, facts: GpuFacts) -> None:
-    """OutOfResources for a kernel that cannot fit whatever later passes do. Changes nothing."""
+def check_resources(module: Module, facts: GpuFacts, pruning: bool = False) -> None:
+    """OutOfResources for a kernel that cannot fit whatever later passes do; when `pruning`, for one that would be in
+    local memory for the most part, too. Changes nothing."""
     for need in needs_of(module, facts):
-        if need.amount > need.slack * need.limit:
+        if need.spills and not pruning:
+            continue
+        if need.amount > need.limit * (MOST_SPILLED if need.spills else 1):
             error = OutOfResources(need.amount, need.limit, need.resource)
             for note in need.notes:
                 error.note(note)
@@ -122,4 +128,4 @@ def _registers(op: DotOp, threads: int, facts: GpuFacts) -> Need:
         f"the result of the dot{where} is {shape}, spread over {threads} threads",
         "more warps (`num_warps`) have more registers",
     )
-    return Need("registers of a thread", words, have, notes, MOST_SPILLED)
+    return Need("registers of a thread", words, have, notes, spills=True)

@@ -49,6 +49,11 @@ ROWS = 64  # of one instruction
 MIN_COLUMNS = 8
 WARPS = 4
 ACC_WORDS = 208  # registers of accumulators beyond which a thread has no room left to work
+INSTRUCTION_WORK = (
+    26  # registers that ptxas wants beside those of the accumulators of one instruction
+)
+MOST_GROUPS = 4  # of a program that a team may load for
+GRAIN = 8  # registers of a thread come in multiples
 SWIZZLES = (128, 64, 32)
 NEAR = 4  # bits of a column: the results of a warp that are side by side stay so when these change places
 Rows = tuple[int, ...]
@@ -89,7 +94,8 @@ def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | N
         return None
     along_m, along_n = _warpgroups(rows, groups)
     words = prod((rows, cols)) // (groups * 128)
-    if rows % (ROWS * along_m) or cols // along_n < MIN_COLUMNS or words > ACC_WORDS:
+    room = min(ACC_WORDS, _registers(facts, groups) - INSTRUCTION_WORK)
+    if rows % (ROWS * along_m) or cols // along_n < MIN_COLUMNS or words > room:
         return None
     tf32 = "tf32" if left.elem is float32 else ""
     if tf32 and op.precision != "tf32":
@@ -101,6 +107,12 @@ def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | N
         return None
     size = 0 if right.direct(row) else prod(right.shape) * right.elem.storage_bytes
     return Plan(row, transposed, (along_m, along_n), size)
+
+
+def _registers(facts: GpuFacts, groups: int) -> int:
+    """Registers of each thread beside a group of four warps that loads, which larger blocks than that do without."""
+    groups += groups <= MOST_GROUPS
+    return facts.register_file // (groups * WARPS * facts.warp_size) // GRAIN * GRAIN
 
 
 def _warpgroups(rows: int, groups: int) -> tuple[int, int]:

@@ -143,7 +143,7 @@ class NvidiaBackend(Backend):
 
     def check_fit(self, make_ir: Callable[[], Any], options: Options) -> None:
         module = self.stages(options)["tir"](make_ir(), {})
-        check_resources.bind(facts=facts_for(self._capability(options)))(module)
+        check_resources.bind(facts=facts_for(self._capability(options)), pruning=True)(module)
 
     def _capability(self, options: Options) -> int:
         """That of the option `arch` ("sm90"), else of the target."""
