@@ -36,7 +36,11 @@ class Array:
     output: bool = False
     same_as: str = ""  # shares the memory of another argument, `offset` elements behind its first
 
-    def values(self, seed: int) -> np.ndarray:
+    def values(self, seed: int, magnitudes: bool = False) -> np.ndarray:
+        """The elements at the start, or their magnitudes."""
+        return np.abs(self._values(seed)) if magnitudes else self._values(seed)
+
+    def _values(self, seed: int) -> np.ndarray:
         """The elements at the start: float64 for floats, int64 or uint64 for integers."""
         rng = np.random.default_rng([seed, *self.name.encode()])
         if self.fill == "zeros":

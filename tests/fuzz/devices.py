@@ -65,11 +65,11 @@ def isas() -> list[str]:
     return [x for x in ISAS if not lacking("baseline" if x == "generic" else x)]
 
 
-def bits_of(array: Array, seed: int) -> np.ndarray:
+def bits_of(array: Array, seed: int, magnitudes: bool = False) -> np.ndarray:
     """The memory of one array with its canaries, as elements of its type (or as its bits, where NumPy lacks it)."""
     kind = as_dtype(array.dtype)
     with np.errstate(all="ignore"):
-        values = array.values(seed)
+        values = array.values(seed, magnitudes)
         if array.fill == "codes":
             width = 1 if kind.is_fp8() else 2
             own = values.astype(f"u{width}").view(
@@ -94,9 +94,10 @@ def _inside(array: Array) -> slice:
 class Memory:
     """All arrays of a case on one device; `arguments` are what the kernel is given."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, magnitudes: bool = False) -> None:
         self.case = case
-        self.blocks = {a.name: bits_of(a, case.seed) for a in case.arrays if not a.same_as}
+        own = [a for a in case.arrays if not a.same_as]
+        self.blocks = {a.name: bits_of(a, case.seed, magnitudes) for a in own}
 
     def root(self, array: Array) -> Array:
         named = {a.name: a for a in self.case.arrays}
@@ -138,7 +139,7 @@ def driver_of(name: str) -> Any:
     return name
 
 
-def run(case: Case, device: str, source: str = "") -> dict[str, np.ndarray]:
+def run(case: Case, device: str, twin: bool = False) -> dict[str, np.ndarray]:
     """Launch once (on `cuda`: many times, see cuda.py); gives every array's memory afterwards."""
     name, _, setting = device.partition("/")
     if setting.startswith(WITHOUT):
@@ -149,8 +150,8 @@ def run(case: Case, device: str, source: str = "") -> dict[str, np.ndarray]:
 
         return run_cuda(case)
     spoil = os.environ.get("TESSERA_FUZZ_SPOIL", "") if name != "interpreter" else ""
-    memory = Memory(case)
-    kernel = load_kernel(source or case.source)
+    memory = Memory(case, twin)
+    kernel = load_kernel(case.twin if twin else case.source)
     driver.set_active(driver_of(name))
     try:
         launch(kernel, case, memory.arguments())

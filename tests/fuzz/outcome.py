@@ -37,7 +37,7 @@ def check(
     try:
         want = devices.run(case, "interpreter")
         if case.bound:
-            magnitudes = devices.run(case, "interpreter", case.twin)
+            magnitudes = devices.run(case, "interpreter", twin=True)
     except Exception as error:
         state, text = failure(error)
         yield "interpreter", (INVALID if state == REFUSED else state, text)

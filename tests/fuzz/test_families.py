@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tests.fuzz import case, compare, devices, families, outcome
 from tests.fuzz import run as fuzz
+from tests.fuzz.generators import dots
+from tests.fuzz.generators.features import Pick
 
-COUNT = {"dots": 90, "rows": 120, "edges": 120}
+COUNT = {"dots": 60, "rows": 100, "edges": 100}
 BATCH = 10  # kernels of one test
 
 
@@ -61,6 +64,22 @@ def test_a_wrong_element_and_a_write_outside_of_an_array_are_seen() -> None:
         block[at] = 77 if block[at] != 77 else 78
         assert word in compare.difference(built, got, want)
     assert compare.difference(built, want, want) == ""
+
+
+def test_a_product_of_less_precision_than_asked_for_is_seen() -> None:
+    """The bound for arbitrary numbers is that of fp32: numbers cut to tf32 are beyond it."""
+    plain = {
+        name: next(iter(pick.values), ()) if isinstance(pick, Pick) else ()
+        for name, pick in dots.TABLE.items()
+    }
+    built = dots.build({**plain, "type": "fp32", "data": "normal", "k": 64}, 1)
+    assert 0 < built.bound < 1e-3
+    want = devices.run(built, "interpreter")
+    magnitudes = devices.run(built, "interpreter", twin=True)
+    coarse = replace(built, source=built.source.replace('"ieee"', '"tf32"'))
+    for device, case_, word in (("cpu", built, ""), ("interpreter", coarse, "differ")):
+        found = compare.difference(built, devices.run(case_, device), want, magnitudes)
+        assert word in found and bool(word) == bool(found)
 
 
 def test_a_fault_is_found_and_made_simpler(

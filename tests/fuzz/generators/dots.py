@@ -10,6 +10,7 @@ from tests.fuzz.generators import features
 from tests.fuzz.generators.epilogues import ENDINGS, STORES, epilogue
 from tests.fuzz.generators.features import Features, Pick, Several
 from tests.fuzz.generators.operands import ACCESSES, OPS, PLACES, RAWS, SOURCES, Axis, Operand
+from tests.fuzz.generators.tolerance import smooth, tolerance
 from tests.fuzz.generators.writer import EXACT, TL, Inexact, Writer, indented
 
 SIZES = Pick(16, 32, 64, 128, 256, weights=(6, 6, 3, 0.8, 0.2))
@@ -31,7 +32,7 @@ TABLE: dict[str, Pick | Several] = {
     "a_raw": RAW, "b_raw": RAW, "v_raw": RAW, "a_order": ORDER, "b_order": ORDER, "v_order": ORDER, "v_steps": STEPS,
     "add": Pick("plus", "arg", "minus", "scaled", "rescale", "rescale_row", "reinit", "fresh", "max", plain=0.3),
     "link": Pick("clamp", "positive", "causal", "rowmax", "online"),
-    "acc": Pick("wide", "fp16", plain=0.8),
+    "acc": Pick("wide", "fp16", plain=0.8), "data": Pick("exact", "normal", plain=0.5),
     "endings": Several(Pick(*ENDINGS), most=2, none=0.5),
     "out": Pick("same", "fp16", "bf16", "fp32", plain=0.5),
     "store": Pick(*STORES, plain=0.5),
@@ -85,6 +86,8 @@ def settle(f: Features) -> Features:
         f["a_steps"] = tuple(
             s for s in f["a_steps"] if s[0] != "step" and s[1] not in ("scalar", "tile")
         )
+    if f["data"] == "normal":
+        smooth(f)
     if chain and f["add"] in ("fresh", "max", "reinit", "scaled"):
         f["add"] = "plus"
     if f["store"] == "atomic" and f["out"] not in ("same", "fp32"):
@@ -173,11 +176,13 @@ class Dots:
         if f["steps"] == 0:
             self.sums = [(name, 0) for name, _ in self.sums]
         epilogue(self)
-        text = w.text(self.body())
+        text, twin = w.twins(self.body())
+        bound = tolerance(f)
         grid = (2,) if f["loop"] == "tiles" else (self.gm, self.gn)
         return w.case(
             "dots", self.seed, f, text, grid=grid,
             options={"num_warps": f["warps"], "num_stages": f["stages"]},
+            bound=bound, twin=twin if bound else "",
         )  # fmt: skip
 
     def heads(self) -> None:
@@ -217,6 +222,8 @@ class Dots:
         return f"tl.dot({x}, {y}{more}{how})"
 
     def limit(self, bound: float) -> None:
+        if self.f["data"] == "normal":
+            return
         most = EXACT[self.acc_kind]
         if self.kind.startswith("fp8"):
             most = 2**13  # tensor cores keep some 14 bits of the sums of fp8 products
@@ -255,7 +262,7 @@ class Dots:
         else:
             w.line("pre", f"{acc} = {zeros}")
         if how == "rescale":
-            w.line("body", f"{acc} = {acc} * {'2' if f['steps'] <= 3 else '-1'}")
+            w.line("body", f"{acc} = {acc} * {'2' if f['steps'] <= 3 else '«-1¦1»'}")
             total *= 2 ** min(f["steps"], 3)
         elif how == "rescale_row":
             name = w.array(f"{acc}_s_ptr", self.acc_kind, self.ax["m"].span, low=-1, high=1)
@@ -285,7 +292,7 @@ class Dots:
                 f"{acc} = {self.dot(x.name if isinstance(x, Operand) else x, y.name, f', {acc}')}"
             )
         if how == "minus":
-            return f"{acc} -= {product}"
+            return f"{acc} «-¦+»= {product}"
         if how == "fresh":
             return f"{acc} += tl.sum({product}, 1)"
         if how == "max":
@@ -301,7 +308,7 @@ class Dots:
         self.limit(a.bound * b.bound * f["k"])
         w.line("body", f"p = {self.dot('a', 'b')}")
         zero, one = ("0", "1") if self.kind == "i8" else ("0.0", "1.0")
-        clamp = "tl.minimum(tl.maximum(p, -2), 2)"
+        clamp = "«tl.minimum(tl.maximum(p, -2), 2)¦p»"
         link = f["link"]
         lines = {
             "clamp": [f"p = {clamp}"], "positive": [f"p = tl.where(p > 0, {one}, {zero})"],
@@ -378,6 +385,6 @@ class Dots:
         if f["jump"] == "continue":
             return ["if i % 2 == 1:", "    continue"]
         if f["jump"] == "data":
-            flags = self.w.array("flag_ptr", "i32", 16, low=-3, high=1)
-            return [f"if tl.load({flags} + i) > 0:", "    break"]
+            flags = self.w.array("flag_ptr", "i32", 16, low=0, high=5)
+            return [f"if tl.load({flags} + i) > 4:", "    break"]
         return []

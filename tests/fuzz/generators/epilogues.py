@@ -16,6 +16,11 @@ def epilogue(k: Any) -> None:
         _finish(k, acc, bound, number)
 
 
+def _most(k: Any, kind: str) -> float:
+    """Up to where sums must be exact."""
+    return EXACT[kind] if k.f["data"] == "exact" else float("inf")
+
+
 def _finish(k: Any, acc: str, bound: float, number: int) -> None:
     f, w = k.f, k.w
     rows = f["m"]
@@ -55,7 +60,7 @@ def _finish(k: Any, acc: str, bound: float, number: int) -> None:
                     "half": f"{acc} * {factor}"}[ending]  # fmt: skip
             w.line("post", f"{acc} = {text}")
             bound *= {"leaky": 4, "half": 2}.get(ending, 1)
-        if bound > EXACT[kind] and kind != "i32":
+        if bound > _most(k, kind) and kind != "i32":
             raise Inexact
     _store(k, acc, bound, number, vector, cols, col)
 
@@ -73,7 +78,7 @@ def _store(k: Any, acc: str, bound: float, number: int, vector: bool, cols: int,
         masks.append((f"({col} < {k.ax['n'].total})", "[None, :]"))
     if vector or how in ("sum", "max", "argmax"):
         if not vector:
-            if how == "sum" and bound * cols > EXACT[k.acc_kind]:
+            if how == "sum" and bound * cols > _most(k, k.acc_kind):
                 raise Inexact
             text = {
                 "sum": f"tl.sum({acc}, 1)",
@@ -86,7 +91,7 @@ def _store(k: Any, acc: str, bound: float, number: int, vector: bool, cols: int,
         w.line("post", f"tl.store({out} + rm * {k.gn} + pn, {acc}.to({TL[kind]}))")
         return
     if how == "sum0":
-        if bound * f["m"] > EXACT[k.acc_kind]:
+        if bound * f["m"] > _most(k, k.acc_kind):
             raise Inexact
         w.array(out, kind, width * k.gm, fill="zeros", output=True)
         w.line("post", f"tl.store({out} + pm * {width} + {col}, tl.sum({acc}, 0).to({TL[kind]}))")

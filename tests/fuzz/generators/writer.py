@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tests.fuzz.case import Array, Case, Descriptor
@@ -58,6 +59,11 @@ class Writer:
         params = [f"{p}: {types[p]}" if p in types else p for p in self.order]
         lines = [*HEAD, "@tessera.jit", f"def kernel({', '.join(params)}):"]
         return "\n".join([*lines, *("    " + x for x in body), ""])
+
+    def twins(self, body: list[str]) -> list[str]:
+        """The kernel, and the one over magnitudes: of «this¦that» the first has this, the other that."""
+        text = self.text(body)
+        return [re.sub("«(.*?)¦(.*?)»", rf"\{i}", text) for i in (1, 2)]
 
     def case(
         self, family: str, seed: int, features: dict[str, Any], text: str, **more: Any
