@@ -6,12 +6,7 @@ from typing import Any
 
 from tessera.backends.cpu import arith as vector
 from tessera.backends.cpu.affine import constant, elementwise, is_index
-from tessera.backends.cpu.lowering import (
-    Buffer,
-    Lowering,
-    evaluates,
-    unsupported,
-)
+from tessera.backends.cpu.lowering import Buffer, Lowering, evaluates
 from tessera.backends.cpu.text import memory_type, scalar_type
 from tessera.backends.cpu.values import (
     Coord,
@@ -69,12 +64,6 @@ def _reshape(lo: Lowering, op: Any, at: Point, index: int) -> Val:
         return lo.from_buffer(
             Buffer(buffer.ptr, buffer.elem, shape_of(op.result.type), buffer.version), at
         )
-    return _lane_by_lane(lo, op, at)
-
-
-def _lane_by_lane(lo: Lowering, op: Any, at: Point) -> Val:
-    if at.lanes == 1:
-        raise unsupported(op, f"reshaping {shape_of(op.x.type)} to {shape_of(op.result.type)} here")
     return lane_by_lane(lo, op, at)
 
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.loops import each, nest
-from tessera.backends.cpu.lowering import Buffer, Lowering, executes, unsupported
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes
 from tessera.backends.cpu.memory import to_buffer
 from tessera.backends.cpu.microkernel import (
     Product,
@@ -39,13 +39,14 @@ from tessera.backends.cpu.operands import (
     panels,
     uniform_along,
 )
-from tessera.backends.cpu.packing import Form, packed
+from tessera.backends.cpu.packing import packed
+from tessera.backends.cpu.panels import Form
 from tessera.backends.cpu.plan import fill, finish_side, materialise, prepare
 from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.tiles import ROWS, WORDS, tile_blocks, tile_product, tile_product_rows
 from tessera.backends.cpu.turn import Convert, turned_dimension
 from tessera.backends.cpu.values import Coord, Val
-from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32
+from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32, int64
 from tessera.ir import Effect, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import AddOp, ConstOp, DotOp, MulOp, SubOp
@@ -70,7 +71,7 @@ def compute_type(acc: dtype) -> dtype:
     """The type that products are summed in."""
     if acc.is_floating():
         return float64 if acc is float64 else float32
-    return int32
+    return int64 if acc.bits == 64 else int32
 
 
 def scheme_of(lo: Lowering, op: DotOp) -> Scheme:
@@ -107,8 +108,6 @@ def _vectors_fit(op: DotOp, group: int) -> bool:
 @executes(DotOp)
 def _dot(lo: Lowering, op: DotOp) -> None:
     acc = elem_of(op.acc.type)
-    if acc.is_int() and acc is not int32:
-        raise unsupported(op, f"a dot with an accumulator of {acc}")
     if op in lo.packs:
         lo.packs[op]()
         lo.keep(op.result, lo.buffers[op.acc])

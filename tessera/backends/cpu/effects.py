@@ -10,7 +10,7 @@ from tessera.backends.cpu.aliases import base_of
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.demand import lane_by_lane
 from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
-from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make, unsupported
+from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
 from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.plan import (
     any_start,
@@ -302,8 +302,7 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
             )
         )
         if c.pattern is not None:
-            if stride != "1":
-                raise unsupported(op, "a descriptor access with vectors along a strided dimension")
+            assert stride == "1", "vectors run along the last dimension"
             pattern = c.pattern
     mask = masks[0]
     for m in masks[1:]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from tessera.analysis.sign import Signs
 from tessera.backends.cpu.casts import Lanes
+from tessera.backends.cpu.coordinates import Coordinates
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.text import (
@@ -24,8 +25,8 @@ from tessera.backends.cpu.text import (
     vector_literal,
     vector_type,
 )
-from tessera.backends.cpu.values import Coord, Pattern, Point, Val, power_in
-from tessera.dtypes import dtype, int1, int32, int64, pointer_type
+from tessera.backends.cpu.values import Coord, Point, Val
+from tessera.dtypes import dtype, int1, int64, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 
@@ -119,13 +120,13 @@ class BufferAccess:
     gather: Callable[..., Val]
 
 
-class Lowering:
+class Lowering(Coordinates):
     """One function. `scalars`, `buffers`, `descriptors` hold the values computed so far."""
 
     def __init__(self, state: ModuleState, access: BufferAccess):
+        super().__init__(Emitter(state.declarations, state.globals))
         self.state, self.facts, self.access = state, state.facts, access
         self.evaluators, self.roots = EVALUATORS, ROOTS
-        self.em = Emitter(state.declarations, state.globals)
         self.em.flags = "contract" if state.fuse else ""
         self.scalars: dict[Value, Val] = {}
         self.buffers: dict[Value, Buffer] = {}
@@ -156,8 +157,6 @@ class Lowering:
         self.strips: dict[Op, Any] = {}  # stores that compute a product while they walk over it
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}
-        self.align: dict[str, int] = {}  # of loop indices: a power of two that divides it
-        self.extent: dict[str, int] = {}  # of loop indices: it is below this
         self.stack_bytes = 0
         self.em.pinned = state.checked
         self.signs = Signs()
@@ -361,94 +360,6 @@ class Lowering:
             text = part if text == "0" else em.op(f"add {e} {text}, {part}")
         return text
 
-    # --- coordinates ------------------------------------------------------------------------------------------
-    def index(self, name: int | str, step: int, extent: int) -> Coord:
-        """The coordinate of a loop index (or a number)."""
-        if isinstance(name, int):
-            return Coord(name, (), None, extent)
-        self.align[name], self.extent[name] = power_in(step), extent
-        return Coord(0, ((name, 1),), None, extent)
-
-    def coord_align(self, c: Coord) -> int:
-        """A power of two that divides base + terms."""
-        return min([power_in(c.base), *(power_in(f) * self.align.get(n, 1) for n, f in c.terms)])
-
-    def term_texts(self, c: Coord) -> tuple[str, ...]:
-        return tuple(n if f == 1 else self.em.op(f"mul nsw i64 {n}, {f}") for n, f in c.terms)
-
-    def coord_text(self, c: Coord) -> str:
-        """base + terms as an i64."""
-        text = ""
-        for t in self.term_texts(c):
-            text = t if not text else self.em.op(f"add nsw i64 {text}, {t}")
-        if not text:
-            return str(c.base)
-        return text if c.base == 0 else self.em.op(f"add nsw i64 {text}, {c.base}")
-
-    def coord_value(self, c: Coord, lanes: int, start: int = 0) -> Val:
-        """start + coordinate as an int32."""
-        base = str(c.base + start)
-        constant = c.base + start if not c.terms and c.pattern is None else None
-        return Val(int32, lanes if c.pattern is not None else 1, "", True, base, self.term_texts(c), c.pattern,
-                   align=min(self.coord_align(c), power_in(start)), const=constant)  # fmt: skip
-
-    def divided(self, c: Coord, divisor: int) -> tuple[Coord, Coord] | None:
-        """(c // divisor, c % divisor) when every lane's carry is known at compile time; None otherwise.
-
-        Each part of the sum (base, each term, the pattern) is divided by itself; that is exact as long as the
-        remainders together stay below the divisor.
-        """
-        if divisor == 1:
-            return c, Coord()
-        if c.extent <= divisor:
-            return Coord(), c
-        pattern: Pattern = c.pattern or (0,)
-        high_base, low_base = divmod(c.base, divisor)
-        highs, lows = tuple(p // divisor for p in pattern), tuple(p % divisor for p in pattern)
-        room = divisor - low_base - max(lows)
-        high_terms: list[tuple[str, int]] = []
-        low_terms: list[tuple[str, int]] = []
-        for name, factor in c.terms:
-            parts = self._divided_term(name, factor, divisor)
-            if parts is None:
-                return None
-            high, low, most = parts
-            high_terms += high
-            low_terms += low
-            room -= most
-        if room <= 0:
-            return None
-        uniform = c.pattern is None
-        return (
-            _with_lanes(
-                Coord(high_base, tuple(high_terms)), highs, uniform, -(-c.extent // divisor)
-            ),
-            _with_lanes(Coord(low_base, tuple(low_terms)), lows, uniform, divisor),
-        )
-
-    def _divided_term(
-        self, name: str, factor: int, divisor: int
-    ) -> tuple[list[Any], list[Any], int] | None:
-        """(terms of the quotient, terms of the remainder, largest remainder) of factor * name."""
-        if factor % divisor == 0:
-            return [(name, factor // divisor)], [], 0
-        extent = self.extent.get(name, 1 << 31)
-        top = (extent - 1) & -self.align.get(name, 1)  # the largest multiple of its alignment
-        if 0 <= factor * top < divisor:
-            return [], [(name, factor)], factor * top
-        if factor < 0 or divisor % factor:
-            return None
-        unit = divisor // factor
-        align = self.align.get(name, 1)
-        q = self.em.op(f"udiv i64 {name}, {unit}")
-        self.align[q], self.extent[q] = max(1, align // unit), -(-extent // unit)
-        if align % unit == 0:
-            return [(q, 1)], [], 0
-        r = self.em.op(f"urem i64 {name}, {unit}")
-        align = min(align, power_in(unit))
-        self.align[r], self.extent[r] = align, unit
-        return [(q, 1)], [(r, factor)], factor * (unit - align)
-
     # --- combine regions -----------------------------------------------------------------------------------------
     @contextmanager
     def bound(self, values: dict[Value, Val]) -> Generator[None]:
@@ -459,18 +370,6 @@ class Lowering:
             yield
         finally:
             self.env = saved
-
-
-def _with_lanes(c: Coord, lanes: Pattern, uniform: bool, extent: int) -> Coord:
-    first = lanes[0]
-    if uniform:
-        return Coord(c.base + first, c.terms, None, extent)
-    pattern = tuple(p - first for p in lanes)
-    if not any(pattern):
-        return Coord(c.base + first, c.terms, None, extent)
-    if first and min(pattern) >= 0:
-        return Coord(c.base + first, c.terms, pattern, extent)
-    return Coord(c.base, c.terms, lanes, extent)
 
 
 def wrap(value: int, t: Any) -> int:

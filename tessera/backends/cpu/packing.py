@@ -1,6 +1,4 @@
-"""B of a product in panels: rows of whole vectors, as the microkernels read them, made once for several programs.
-
-    b[k][n]  →  for each panel of w columns:  word[k / group][w]       (a word: `group` neighbours along k)
+"""Panels of B (panels.py) made once for several programs.
 
 Programs that follow one another mostly need the same tile of B (those of one column of output tiles; the query tiles
 of one head). So panels lie in the thread's scratch memory, in a ring of slots: one for each step of the innermost loop.
@@ -11,19 +9,14 @@ in the launch writes to the array: other arguments must not overlap it, which th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-
 from tessera.backends.cpu.aliases import argument_of
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.lowering import Lowering
-from tessera.backends.cpu.microkernel import add_bytes
-from tessera.backends.cpu.operands import Panel, Panels, all_inside, uniform_along
+from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
+from tessera.backends.cpu.panels import Form, fill_with_bias, settle
 from tessera.backends.cpu.plan import contiguous_along, finish_side, prepare
-from tessera.backends.cpu.text import scalar_type
-from tessera.backends.cpu.turn import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point
-from tessera.dtypes import dtype, int32, int64
+from tessera.dtypes import int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import (
@@ -45,29 +38,12 @@ MOST_SLOTS = 64
 MOST_TAGS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How B is packed: elements become `t`, `group` of them a word; `bias`: column sums are kept, times this."""
-
-    t: dtype
-    group: int
-    panels: list[Panel]
-    bias: int = 0
-
-    @property
-    def word(self) -> str:
-        return "i32" if self.group > 1 else scalar_type(self.t)
-
-    @property
-    def word_bytes(self) -> int:
-        return self.group * self.t.storage_bytes
-
-
 def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
     """B of all dots of a chain, one under the other, in panels."""
     k, n = shape_of(links[0].b.type)
     depth = k // form.group * len(links)
     for op in links:
+        settle(lo, op, form)
         prepare(lo, [op.b], op, keep_top=False)
     size = -(-depth * n * form.word_bytes // 64) * 64
     sums = -(-n * 4 // 64) * 64 if form.bias else 0
@@ -76,7 +52,7 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
         buffers = [lo.allocate(form.t, (size // form.t.storage_bytes,)), lo.allocate(int32, (n,))]
         lo.temporaries += buffers
         target = Panels(buffers[0].ptr, form.word, depth, buffers[1].ptr if form.bias else "")
-        _fill(lo, form, links, target, depth)
+        fill_with_bias(lo, form, links, target, depth)
         finish_side(lo)
         return target
     base, keys = _slot(lo, links[0], size + sums, len(tags))
@@ -89,7 +65,7 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
         same = lo.em.op(f"icmp eq i64 {lo.em.here(f'load i64, ptr {place}, align 8')}, {tag}")
         known = lo.em.op(f"and i1 {known}, {same}")
     with lo.em.branch(known, negate=True):
-        _fill(lo, form, links, target, depth)
+        fill_with_bias(lo, form, links, target, depth)
         for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
             kept = tag if i else lo.em.op(f"select i1 {inside}, i64 {tag}, i64 0")
             lo.em.stmt(f"store i64 {kept}, ptr {place}, align 8")
@@ -237,150 +213,3 @@ def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:
         if size > 1 and not contiguous_along(lo, ptr, d, lanes):
             found += [_address(lo, ptr, d, i + 1) for i in range(0, size, lanes)]
     return found
-
-
-# --- packing ---------------------------------------------------------------------------------------------------
-def fill_panels(lo: Lowering, form: Form, links: list[DotOp], target: Panels) -> None:
-    """B of `links`, one under the other."""
-    k, _ = shape_of(links[0].b.type)
-    lanes = min(lo.facts.lanes, form.panels[0][0])
-    whole = all(width == lanes for width, *_ in form.panels)
-    for i, op in enumerate(links):
-        part = replace(target, first=target.first.shifted(i * (k // form.group)))
-        read = _reader(lo, form, op.b)
-        if (
-            whole
-            and form.word_bytes == 4
-            and k % (form.group * lanes) == 0
-            and gathers(lo, op.b, 1, lanes)
-            and not gathers(lo, op.b, 0, lanes * form.group)
-        ):
-            _fill_turned(lo, form, k // form.group, part, read, lanes)
-        else:
-            _fill_rows(lo, form, k // form.group, part, read)
-
-
-Read = Callable[[Point], str]
-
-
-def _reader(lo: Lowering, form: Form, v: Value) -> Read:
-    """The element(s) of B at a point, in the type of the product."""
-    source = elem_of(v.type)
-
-    def read(at: Point) -> str:
-        lo.memo = {}
-        return cast(lo.lanes(at.lanes), lo.text(lo.value(v, at), at.lanes), source, form.t)
-
-    return read
-
-
-def _fill_rows(lo: Lowering, form: Form, depth: int, target: Panels, read: Read) -> None:
-    """Row by row of words; neighbours along k are woven together."""
-    em = lo.em
-    with em.loop(0, depth, 1) as i:
-        k = lo.index(i, 1, depth)
-        for lanes, vectors, first, count in form.panels:
-            width = lanes * vectors
-            with em.loop(0, count, 1) as p:
-                left = lo.index(p, 1, count).times(width).plus(Coord(first, (), None, first + 1))
-                row = target.row(lo, k, left, width)
-                for j in range(vectors):
-                    c = left.shifted(j * lanes)
-                    wide = Coord(
-                        c.base,
-                        c.terms,
-                        tuple(range(lanes)) if lanes > 1 else None,
-                        c.extent + lanes,
-                    )
-                    rows = [k.times(form.group).shifted(u) for u in range(form.group)]
-                    parts = [read(Point((r, wide), lanes)) for r in rows]
-                    _put(lo, form, _woven(lo, form, parts, lanes), row, j * lanes, lanes)
-    lo.memo = {}
-
-
-def _woven(lo: Lowering, form: Form, parts: list[str], lanes: int) -> str:
-    """`group` rows of elements as one row of words."""
-    em, bits = lo.em, form.t.storage_bits
-    while len(parts) > 1:
-        order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
-        half = len(parts) // 2
-        joined = [
-            em.shuffle(f"i{bits}", a, b, lanes, order)
-            for a, b in zip(parts[::2], parts[1::2], strict=True)
-        ]
-        parts = [
-            em.op(f"bitcast <{2 * lanes} x i{bits}> {x} to <{lanes} x i{2 * bits}>") for x in joined
-        ]
-        bits *= 2
-        assert len(parts) == half
-    return parts[0]
-
-
-def _fill_turned(lo: Lowering, form: Form, depth: int, target: Panels, read: Read, n: int) -> None:
-    """From memory that is contiguous along k, where the elements of a word are neighbours already: blocks of n x n."""
-    em, g = lo.em, form.group
-    with em.loop(0, depth // n, 1) as i:
-        row = lo.index(i, 1, depth // n).times(n)
-        k = row.times(g)
-        along = Coord(k.base, k.terms, tuple(range(n * g)), depth * g)
-        for lanes, vectors, first, count in form.panels:
-            width = lanes * vectors
-            with em.loop(0, count, 1) as p:
-                left = lo.index(p, 1, count).times(width).plus(Coord(first, (), None, first + 1))
-                with em.loop(0, vectors, 1) as j:
-                    inner = lo.index(j, 1, vectors).times(lanes)
-                    column = left.plus(inner)
-                    lines: list[str] = []
-                    for u in range(n):
-                        text = read(Point((along, column.shifted(u)), n * g))
-                        if g > 1:
-                            source = f"<{n * g} x i{form.t.storage_bits}>"
-                            text = em.op(f"bitcast {source} {text} to <{n} x i32>")
-                        lines.append(text)
-                    for u, text in enumerate(transpose(lo, form.word, lines)):
-                        at = target.row(lo, row.shifted(u), left, width)
-                        at = em.op(
-                            f"getelementptr {form.word}, ptr {at}, i64 {lo.coord_text(inner)}"
-                        )
-                        _put(lo, form, text, at, 0, n)
-    lo.memo = {}
-
-
-def _put(lo: Lowering, form: Form, text: str, row: str, offset: int, lanes: int) -> None:
-    em, ty = lo.em, f"<{lanes} x {form.word}>" if lanes > 1 else form.word
-    where = em.op(f"getelementptr {form.word}, ptr {row}, i64 {offset}") if offset else row
-    em.stmt(f"store {ty} {text}, ptr {where}, align {form.word_bytes}")
-
-
-def _fill(lo: Lowering, form: Form, links: list[DotOp], target: Panels, depth: int) -> None:
-    fill_panels(lo, form, links, target)
-    if form.bias:
-        fill_bias(lo, form, target, str(depth))
-
-
-def fill_bias(lo: Lowering, form: Form, target: Panels, depth: str) -> None:
-    """bias[n] = form.bias * Σ over `depth` rows, for products of bytes: the sum of a word by the product's own
-    instruction."""
-    em = lo.em
-    for lanes, vectors, first, count in form.panels:
-        width, ty = lanes * vectors, f"<{lanes} x i32>"
-        with em.loop(0, count, 1) as p:
-            left = lo.index(p, 1, count).times(width).plus(Coord(first, (), None, first + 1))
-            cells = [em.alloca(ty) for _ in range(vectors)]
-            for cell in cells:
-                em.stmt(f"store {ty} zeroinitializer, ptr {cell}")
-            with em.counted("0", depth, "1", always=True) as i:
-                row = target.row(lo, lo.index(i, 1, 1 << 31), left, width)
-                for j, cell in enumerate(cells):
-                    where = em.op(f"getelementptr i32, ptr {row}, i64 {j * lanes}")
-                    words = em.here(f"load {ty}, ptr {where}, align 4")
-                    old = em.here(f"load {ty}, ptr {cell}")
-                    weights = em.splat("i32", str(0x01010101 * form.bias), lanes)
-                    new = add_bytes(lo, lanes, weights, words, old)
-                    em.stmt(f"store {ty} {new}, ptr {cell}")
-            column = lo.coord_text(left)
-            for j, cell in enumerate(cells):
-                where = em.op(f"getelementptr i32, ptr {target.bias}, i64 {column}")
-                where = em.op(f"getelementptr i32, ptr {where}, i64 {j * lanes}")
-                total = em.here(f"load {ty}, ptr {cell}")
-                em.stmt(f"store {ty} {total}, ptr {where}, align 4")

@@ -3,6 +3,9 @@
 Along the vector's dimension a reduction keeps up to four independent accumulator vectors, joins them as a tree and then
 folds the lanes by shuffles; along another dimension the vectors run over what remains and combine vertically. No
 identity element is needed: accumulators start with the first elements.
+
+A region that loops, calls a function, divides integers or has an effect takes one element after another: lanes that no
+element stands for would not be harmless there.
 """
 
 from __future__ import annotations
@@ -10,40 +13,65 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tessera.backends.cpu import control
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.ahead import Row, prefetch, rows_ahead
+from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.loops import Nest, each, nest, split_bound
-from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
-from tessera.backends.cpu.plan import finish_side, masks_of, prepare
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
+from tessera.backends.cpu.plan import finish_side, flush, masks_of, prepare
 from tessera.backends.cpu.text import lane_type, scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val, point
-from tessera.ir import Block, TileType, elem_of, shape_of
-from tessera.ops import ConstOp, IfOp, ReduceOp
+from tessera.dtypes import dtype
+from tessera.ir import Block, Effect, Op, elem_of, shape_of
+from tessera.ops import CombineOp, ConstOp, DivOp, IfOp, ReduceOp, RemOp
 
 ACCUMULATORS = 4
 Group = list[Val]  # one value an input
 
 
-def combine(lo: Lowering, op: Any, a: Group, b: Group) -> Group:
+def start(lo: Lowering, op: CombineOp) -> int:
+    """Bring what a reduction or scan needs into memory where that is better; the most lanes that it may combine at
+    once."""
+    if op.all_effects() & Effect.WRITE:
+        flush(lo, op)
+    prepare(lo, op.inputs, op)
+    return lo.facts.lanes if _takes_lanes(op) else 1
+
+
+def _takes_lanes(op: CombineOp) -> bool:
+    """Whether the region may run on lanes whose results are not needed."""
+
+    def harmless(inner: Op) -> bool:
+        if isinstance(inner, (DivOp, RemOp)):
+            t = elem_of(inner.results[0].type)
+            return isinstance(t, dtype) and t.is_floating()
+        return inner.terminator or isinstance(inner, (ConstOp, IfOp)) or type(inner) in TABLE
+
+    return all(harmless(inner) for inner in op.combine.walk())
+
+
+def combine(lo: Lowering, op: CombineOp, a: Group, b: Group) -> Group:
     """The region on lanes: `a` first."""
     with lo.bound(dict(zip(op.combine.args, [*a, *b], strict=True))):
-        return run_lanes(lo, op.combine)
+        if _takes_lanes(op):
+            return _run_lanes(lo, op.combine)
+        end = control.lower_block(lo, op.combine)
+        return [lo.scalar(v) for v in end.operands]
 
 
-def run_lanes(lo: Lowering, block: Block) -> Group:
+def _run_lanes(lo: Lowering, block: Block) -> Group:
     """Evaluate a block of scalar ops lane by lane; branches become selects."""
     for op in block:
         if op.terminator:
             return [lo.scalar(v) for v in op.operands]
         if isinstance(op, IfOp):
             condition = lo.scalar(op.condition)
-            sides = [run_lanes(lo, r) for r in op.regions]
+            sides = [_run_lanes(lo, r) for r in op.regions]
             for r, a, b in zip(op.results, *sides, strict=True):
                 lo.env[r] = _choose(lo, condition, a, b)
         elif isinstance(op, ConstOp):
             lo.env[op.result] = constant(op.result.type, op.value)
-        elif op.regions or isinstance(op.results[0].type, TileType):
-            raise unsupported(op, f"{op.opcode} in a combine function")
         else:
             lo.env[op.results[0]] = elementwise(lo, op, [lo.scalar(v) for v in op.operands])
     raise AssertionError("block without terminator")
@@ -149,16 +177,15 @@ def fold_rows(lo: Lowering, op: Any, rows: list[Group], lanes: int) -> Group:
 # --- reduce --------------------------------------------------------------------------------------------------
 @executes(ReduceOp)
 def _reduce(lo: Lowering, op: ReduceOp) -> None:
-    prepare(lo, op.inputs, op)
+    width = start(lo, op)
     shape = shape_of(op.inputs[0].type)
     rest = (*shape[: op.axis], *shape[op.axis + 1 :])
     out = [lo.allocate(elem_of(v.type), rest) if rest else None for v in op.inputs]
-    width = lo.facts.lanes
     horizontal = op.axis == len(shape) - 1 and (shape[op.axis] >= width or len(shape) == 1)
     if horizontal:
-        _horizontal(lo, op, shape, out)
+        _horizontal(lo, op, shape, out, width)
     else:
-        _vertical(lo, op, shape, rest, out)
+        _vertical(lo, op, shape, rest, out, width)
     finish_side(lo)
     for r, buffer in zip(op.results, out, strict=True):
         if buffer is not None:
@@ -167,11 +194,11 @@ def _reduce(lo: Lowering, op: ReduceOp) -> None:
 
 
 def _horizontal(
-    lo: Lowering, op: ReduceOp, shape: tuple[int, ...], out: list[Buffer | None]
+    lo: Lowering, op: ReduceOp, shape: tuple[int, ...], out: list[Buffer | None], width: int
 ) -> None:
     """Vectors along the axis: one row at a time, or as many rows at once as a vector has lanes."""
     length = shape[-1]
-    lanes = min(length & -length, lo.facts.lanes)
+    lanes = min(length & -length, width)
     row = _Row(lo, op, length, lanes)
 
     def single(at: Point) -> None:
@@ -299,10 +326,11 @@ def _vertical(
     shape: tuple[int, ...],
     rest: tuple[int, ...],
     out: list[Buffer | None],
+    width: int,
 ) -> None:
     """Vectors over what remains, combined along the axis one after another."""
     length, axis = shape[op.axis], op.axis
-    plan = nest(lo, rest)
+    plan = nest(lo, rest, lanes=width)
     cell = Registers(lo, op, plan.lanes)
 
     def body(at: Point) -> None:

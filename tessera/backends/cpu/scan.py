@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from tessera.backends.cpu.loops import Nest, each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.plan import finish_side, prepare
-from tessera.backends.cpu.reduce import Group, Registers, combine, group_at, shuffled
+from tessera.backends.cpu.plan import finish_side
+from tessera.backends.cpu.reduce import Group, Registers, combine, group_at, shuffled, start
 from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.ir import elem_of, shape_of
@@ -15,13 +15,13 @@ from tessera.ops import ScanOp
 
 @executes(ScanOp)
 def _scan(lo: Lowering, op: ScanOp) -> None:
-    prepare(lo, op.inputs, op)
+    width = start(lo, op)
     shape = shape_of(op.inputs[0].type)
     out = [lo.allocate(elem_of(v.type), shape) for v in op.inputs]
     if op.axis == len(shape) - 1:
-        _scan_rows(lo, op, shape, out)
+        _scan_rows(lo, op, shape, out, width)
     else:
-        _scan_columns(lo, op, shape, out)
+        _scan_columns(lo, op, shape, out, width)
     finish_side(lo)
     for r, buffer in zip(op.results, out, strict=True):
         buffer.version = lo.new_version()
@@ -57,9 +57,11 @@ def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
     return values
 
 
-def _scan_rows(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer]) -> None:
+def _scan_rows(
+    lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer], width: int
+) -> None:
     length = shape[-1]
-    lanes = min(length & -length, lo.facts.lanes)
+    lanes = min(length & -length, width)
     carry = Registers(lo, op, 1)
     edge = 0 if op.reverse else lanes - 1
 
@@ -88,10 +90,12 @@ def _scan_rows(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffe
     lo.memo = {}
 
 
-def _scan_columns(lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer]) -> None:
+def _scan_columns(
+    lo: Lowering, op: ScanOp, shape: tuple[int, ...], out: list[Buffer], width: int
+) -> None:
     length, axis = shape[op.axis], op.axis
     rest = (*shape[:axis], *shape[axis + 1 :])
-    plan = nest(lo, rest)
+    plan = nest(lo, rest, lanes=width)
     cell = Registers(lo, op, plan.lanes)
 
     def body(at: Point) -> None:

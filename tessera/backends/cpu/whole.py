@@ -32,7 +32,8 @@ from tessera.backends.cpu.loops import Strips, places
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
 from tessera.backends.cpu.microkernel import Product
 from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place
-from tessera.backends.cpu.packing import Form, constant_memory, fill_bias, fill_panels
+from tessera.backends.cpu.packing import constant_memory
+from tessera.backends.cpu.panels import Form, fill_bias, fill_panels, settle
 from tessera.backends.cpu.plan import fill, finish_side, prepare
 from tessera.backends.cpu.rings import MOST_SLOTS, RING_BYTES, Ring, Trip, kept
 from tessera.backends.cpu.slots import Slot
@@ -194,6 +195,7 @@ class _Pair:
         """Both operands of this step, unless they are there."""
         op, t = self.op, self.scheme.t
         (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
+        settle(lo, op, self.form)
         prepare(lo, [op.a, op.b], op)
         source = casting(lo, elem_of(op.a.type), t)
 
