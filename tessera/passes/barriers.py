@@ -15,7 +15,8 @@ with three stages,
 needs no other barrier.
 
 Instructions of warpgroups see shared memory through another path than stores and copies: where one may follow,
-barriers get the attribute `proxy`, and each thread makes its writes visible to that path before it arrives."""
+barriers get the attribute `proxy`, and each thread makes its writes visible to that path before it arrives. Threads
+also meet in ops that exchange data through scratch; these show nothing to the other path."""
 
 from __future__ import annotations
 
@@ -55,15 +56,21 @@ THROUGH_DESCRIPTORS = (WgmmaOp, TensorCopyOp, DescriptorLoadOp, DescriptorStoreO
 @dataclass(frozen=True, slots=True)
 class Touch:
     """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's
-    iteration; `guarded`: the ring, if its users wait for each other by themselves."""
+    iteration; `guarded`: the ring, if its users wait for each other by themselves. `across`: by an instruction that
+    sees memory through the other path; `met`: threads have met since, but without showing what they wrote to it."""
 
     low: int
     high: int
     write: bool
     ring: tuple[Op, int, int] | None = None
     guarded: Op | None = None
+    across: bool = False
+    met: bool = False
 
     def conflicts(self, other: Touch) -> bool:
+        """Whether a barrier must stand between this access and the `other` one before it."""
+        if other.met and not self.across:
+            return False
         if not (self.write or other.write) or self.low >= other.high or other.low >= self.high:
             return False
         if self.guarded is not None and self.guarded is other.guarded:
@@ -156,7 +163,8 @@ class _Barriers:
             return state
         if isinstance(op, BarrierOp | AsyncWaitOp):
             return frozenset()
-        touches = list(self._touches(op))
+        across = isinstance(op, THROUGH_DESCRIPTORS)
+        touches = [replace(t, across=True) if across else t for t in self._touches(op)]
         if isinstance(op, DescriptorStoreOp) and self._meets(op) and not touches:
             return frozenset()
         if not touches:
@@ -169,7 +177,8 @@ class _Barriers:
         if isinstance(op, DescriptorStoreOp):  # the bytes stay its own to the end
             return frozenset() if self._meets(op) else state
         if "scratch" in op.attrs:  # the op lets all threads meet between writing and reading
-            return frozenset([replace(t, write=False) for t in touches])
+            unseen = [replace(t, met=True) for t in state if t.write and not t.across]
+            return frozenset([*[replace(t, write=False) for t in touches], *unseen])
         return state | frozenset(touches)
 
     def _meets(self, op: DescriptorStoreOp) -> bool:

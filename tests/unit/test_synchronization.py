@@ -6,12 +6,15 @@ import linecache
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from specimens import gpu_ir
 from synchronization_breaks import Break, breaks
 
+import tessera
+import tessera.language as tl
 from tessera.analysis.synchronization import Coverage, check_synchronization
 from tessera.analysis.synchronization.threads import RELEASES
 from tessera.errors import SynchronizationError
@@ -29,6 +32,7 @@ from tessera.ops import (
     LocalStoreOp,
     TensorCopyOp,
     WarpSpecializeOp,
+    WgmmaOp,
 )
 from tests.unit.test_tensor_maps import persistent, product
 from tests.unit.test_turners import _compiled as turned
@@ -197,3 +201,30 @@ def test_memory_that_is_not_there(made: dict[str, Module]) -> None:
     broken.attrs["shared"] -= 1
     with pytest.raises(SynchronizationError, match="in shared memory"):
         check_synchronization(broken)
+
+
+# --- what was found -------------------------------------------------------------------------------------------
+@tessera.jit
+def product_and_sum(a, b, c, out, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
+    i, j, k = tl.arange(0, M), tl.arange(0, N), tl.arange(0, K)
+    x = tl.load(a + i[:, None] * K + k[None, :])
+    y = tl.load(b + k[:, None] * N + j[None, :])
+    at = i[:, None] * N + j[None, :]
+    tl.store(out + at, tl.dot(x, y, tl.load(c + at)))
+
+
+@pytest.mark.parametrize("shape", [(64, 16, 128), (128, 128, 32)])
+def test_operands_written_before_another_tile_is_exchanged(shape: tuple[int, int, int]) -> None:
+    """The exchange has a barrier, but no fence that shows products what threads wrote before it."""
+    constants = dict(zip("MNK", shape, strict=True))
+    signature = {"a": "*fp16", "b": "*fp16", "c": "*fp32", "out": "*fp32"}
+    specimen = SimpleNamespace(
+        kernel=product_and_sum, constants=constants, signature=signature, options={"num_warps": 4}
+    )
+    module = gpu_ir(specimen, 90)
+    ops = list(module.walk())
+    (multiplied,) = [op for op in ops if isinstance(op, WgmmaOp)]
+    before = ops[: ops.index(multiplied)]
+    assert any("scratch" in op.attrs for op in before)
+    assert any(isinstance(op, BarrierOp) and op.attrs.get("proxy") for op in before)
+    check_synchronization(module)
