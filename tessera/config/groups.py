@@ -100,6 +100,11 @@ class Cache(Group):
     shared_dir = PathKnob(
         None, "TESSERA_CACHE_SHARED", doc="a read-only cache that is looked into second"
     )
+    trust = BoolKnob(
+        False,
+        "TESSERA_CACHE_TRUST",
+        doc="use cache folders and compiled kernels of other users, too, and those that every user may write",
+    )
     dump_dir = PathKnob(
         lambda g: os.path.join(g.home_dir, ".tessera", "dump"),
         "TESSERA_DUMP_DIR",

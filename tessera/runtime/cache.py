@@ -9,7 +9,7 @@ damaged, of another format or of another key is a miss: it is removed if possibl
 
 Tiers: memory (only what could not be written), the user's folder (cache.dir), a read-only shared folder
 (cache.shared_dir, TESSERA_CACHE_SHARED). Where the folder cannot be written (read-only, full disk) entries stay in
-memory and one warning says so.
+memory and one warning says so. Folders and files that another user may have written are not used (`trust`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from typing import Any, TypeAlias, cast
 
 from tessera.backends.llvm import binding
 from tessera.config import knobs
+from tessera.runtime.trust import private_folder, read_trusted, why_not
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Part: TypeAlias = "bytes | Json"
@@ -197,11 +198,14 @@ class DiskCache:
         return entry
 
     def _read(self, path: Path, key: str, remove: bool) -> Entry | None:
+        shared = not remove
         try:
-            data = path.read_bytes()
+            data = read_trusted(
+                path, (self.shared or self.folder) if shared else self.folder, shared
+            )
         except OSError:
             return None
-        entry = decode(key, data)
+        entry = None if data is None else decode(key, data)
         if entry is None and remove:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -212,7 +216,9 @@ class DiskCache:
         data = encode(key, parts)
         path = self.path_in(self.folder, key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if not self.folder.exists():
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(exist_ok=True)
             self._publish(path, data)
         except OSError as error:
             decoded = decode(key, data)
@@ -257,16 +263,43 @@ class DiskCache:
         return sorted({*self.unwritten, *stored})
 
 
-_caches: dict[tuple[str, str | None], DiskCache] = {}
+_caches: dict[tuple[str, str | None, bool], DiskCache] = {}
 
 
 def disk_cache() -> DiskCache:
-    """The cache of the folders that the knobs name now."""
-    places = (knobs.cache.dir or tempfile.gettempdir(), knobs.cache.shared_dir)
+    """The cache of the folders that the knobs name now, as far as they can be trusted."""
+    shared = knobs.cache.shared_dir
+    places = (knobs.cache.dir or tempfile.gettempdir(), shared, knobs.cache.trust)
     found = _caches.get(places)
     if found is None:
-        found = _caches.setdefault(places, DiskCache(*places))
+        folder = _trusted(Path(places[0]))
+        if shared and _refused(Path(shared), "is not looked into", shared=True):
+            shared = None
+        found = _caches.setdefault(places, DiskCache(folder, shared))
     return found
+
+
+def _trusted(folder: Path) -> Path:
+    """A folder, or where kernels are kept in its place: that of this user's home, else one of this process."""
+    usual = Path(knobs.cache.home_dir or "") / ".tessera" / "cache"
+    instead = usual if usual != folder and why_not(usual) is None else None
+    where = str(instead) if instead else "a folder of this process"
+    if not _refused(folder, f"is not used, but {where}"):
+        return folder
+    return instead or private_folder()
+
+
+def _refused(folder: Path, what: str, shared: bool = False) -> bool:
+    """Whether a folder cannot be trusted, with a warning if so."""
+    why = why_not(folder, shared)
+    if why is not None:
+        warnings.warn(
+            f"the cache folder {folder} {what}: {why}; make it yours alone (chown, chmod o-w), set "
+            f"{'TESSERA_CACHE_SHARED' if shared else 'TESSERA_CACHE_DIR'} to another folder, or TESSERA_CACHE_TRUST=1",
+            CacheWarning,
+            stacklevel=4,
+        )
+    return why is not None
 
 
 def get(key: str) -> Entry | None:

@@ -60,7 +60,7 @@ class FileCacheManager(CacheManager):
             if override
             else str(knobs.cache.dump_dir)
             if dump
-            else str(knobs.cache.dir)
+            else str(disk_cache().folder)
         )
         self.cache_dir = os.path.join(root, key)
         if not override:

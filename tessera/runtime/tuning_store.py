@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tessera.config import knobs
 from tessera.errors import TesseraError
 from tessera.runtime.benchmark import device_name
+from tessera.runtime.cache import disk_cache
 
 FORMAT = 2
 LONGEST_NAME = 50  # of a kernel, in the name of its file: at most 200 bytes
@@ -36,7 +36,7 @@ def source_key(fn: Any) -> str | None:
 
 
 def folder() -> str:
-    return os.path.join(str(knobs.cache.dir), "autotune")
+    return os.path.join(disk_cache().folder, "autotune")
 
 
 def path_for(name: str, source: str, key: Sequence[Any]) -> str:

@@ -145,10 +145,10 @@ def test_renames_of_a_network_file_system(tmp_path: Path, monkeypatch: pytest.Mo
     assert store.get(KEY) == PARTS
     assert DiskCache(tmp_path).get(KEY) == PARTS
 
-    def stale(path: Path) -> bytes:
+    def stale(path: Path, folder: Path, shared: bool) -> bytes:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    monkeypatch.setattr(Path, "read_bytes", stale)
+    monkeypatch.setattr(cache, "read_trusted", stale)
     assert DiskCache(tmp_path).get(KEY) is None
     monkeypatch.undo()
     assert DiskCache(tmp_path).get(KEY) == PARTS

@@ -1,0 +1,76 @@
+"""Whose files are run: compiled kernels come only from folders and files that no other user could have written.
+
+The checksum of a cached kernel finds damage, not intent: who can write a file can write its checksum. So a folder must
+belong to this user or to root, and must not be writable for every user; so must each file that is read. The shared
+folder may belong to anybody, who is then trusted with what lies there. TESSERA_CACHE_TRUST=1 leaves all that out.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import stat
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from tessera.config import knobs
+
+ROOT = 0
+
+
+def me() -> int | None:
+    """The user that this process acts as; None on systems without such users."""
+    return os.geteuid() if hasattr(os, "geteuid") else None
+
+
+def why_not(folder: Path, shared: bool = False) -> str | None:
+    """Why a cache folder cannot be trusted; None if it can be, or is not there yet."""
+    user = me()
+    if user is None or knobs.cache.trust:
+        return None
+    try:
+        about = os.stat(folder)
+    except OSError:
+        return None  # nothing comes from there
+    if about.st_mode & stat.S_IWOTH:
+        return "every user may write there"
+    if not shared and about.st_uid not in (user, ROOT):
+        return f"it belongs to another user ({_name_of(about.st_uid)})"
+    return None
+
+
+def _name_of(user: int) -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(user).pw_name
+    except (ImportError, KeyError):
+        return str(user)
+
+
+def read_trusted(path: Path, folder: Path, shared: bool = False) -> bytes | None:
+    """The content of a file below a trusted folder; None if it is another user's or every user may write it. OSError
+    if it cannot be read."""
+    with open(path, "rb") as file:
+        user = me()
+        if user is not None and not knobs.cache.trust:
+            about = os.fstat(file.fileno())
+            owners = {user, ROOT, *([os.stat(folder).st_uid] if shared else [])}
+            if about.st_uid not in owners or about.st_mode & stat.S_IWOTH:
+                return None
+        return file.read()
+
+
+@cache
+def private_folder() -> Path:
+    """A folder of this process alone, removed when it ends."""
+    made = tempfile.mkdtemp(prefix="tessera-cache-")
+    atexit.register(_remove, made, os.getpid())
+    return Path(made)
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not a forked child
+        shutil.rmtree(folder, ignore_errors=True)
