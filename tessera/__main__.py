@@ -6,21 +6,26 @@ import sys
 from collections.abc import Callable
 
 from tessera.compat.run import run
+from tessera.tools.bisect import bisect
 from tessera.tools.cli import cache, tune
 
 USAGE = """\
 usage: python -m tessera run SCRIPT [ARGS...]
        python -m tessera run -m MODULE [ARGS...]
        python -m tessera cache info | clear [--older DAYS] | export FILE | import FILE
+       python -m tessera bisect [--repeat N] [--timeout S] SCRIPT [ARGS...]
        python -m tessera tune --show | --export FILE | --import FILE
 
 run    runs a program in which `import triton` means tessera
 cache  compiled kernels on disk: size, removal, transfer to other machines
+bisect finds the application of an optimisation that makes a program wrong
 tune   autotuning results: the best configs, a lockfile for a team
 """
 
 HELP = ("-h", "--help", "help")
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"run": run, "cache": cache, "tune": tune}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "run": run, "cache": cache, "tune": tune, "bisect": lambda args: bisect(args, run)
+}  # fmt: skip
 
 
 def main(args: list[str]) -> int:

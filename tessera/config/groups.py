@@ -165,7 +165,6 @@ class Compilation(Group):
         "TESSERA_OPT_LIMIT",
         doc="stop after so many applications of optimisations in this process, and print each; -1: print only. "
         "Compiled kernels are then neither read from the cache nor kept there",
-        key=True,
     )
     strict = BoolKnob(
         False,

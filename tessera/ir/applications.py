@@ -116,6 +116,14 @@ def may_apply(name: str) -> bool:
     return is_enabled(name) if session is None else session.is_open(name)
 
 
+def refuse(name: str) -> bool:
+    """False, and told if applications are: a pass is not run."""
+    session = _session.get()
+    if session is not None:
+        session.refuse(name, "pass", None)
+    return False
+
+
 def note_application(name: str, at: Op | Module, what: str = "") -> None:
     """Count an application that was made."""
     session = _session.get()

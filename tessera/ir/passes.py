@@ -19,7 +19,7 @@ from typing import Any
 
 from tessera.config.budget import check_budget
 from tessera.config.optimizations import OPTIMIZATIONS
-from tessera.ir.applications import apply, current, is_enabled
+from tessera.ir.applications import apply, current, may_apply, refuse
 from tessera.ir.core import Module
 from tessera.ir.fields import clock
 from tessera.ir.text import print_module
@@ -45,7 +45,9 @@ class Pass:
     def _is_wanted(self, module: Module) -> bool:
         if not self.optimization:
             return True
-        return is_enabled(self.optimization) if self.counts else apply(self.optimization, module)
+        if not self.counts:
+            return apply(self.optimization, module)
+        return may_apply(self.optimization) or refuse(self.optimization)
 
     def bind(self, **options: Any) -> Pass:
         return replace(self, fn=partial(self.fn, **options))
@@ -106,6 +108,10 @@ class PassManager:
         except Exception as e:
             e.add_note(f"in pass {p.name!r}")
             if session is not None:
+                if p.optimization and len(session.applied) == before:
+                    session.note(
+                        p.optimization, "pass", None
+                    )  # it failed while it looked for a place
                 session.suspects = session.applied[before:][-1:]
             raise
         applied = session.applied[before:] if session is not None else []
