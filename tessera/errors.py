@@ -296,6 +296,21 @@ class DeviceAssertionError(TesseraError, AssertionError, RuntimeError):
     code = "device-assert"
 
 
+class SimulatedHazard(TesseraError):
+    """The simulated GPU met what a real one may not survive, or not compute as meant: threads missing at a barrier,
+    threads that wait for ever, copies whose completion nobody waited for."""
+
+    code = "simulated-hazard"
+    help = "this is a bug of tessera: please report it with the kernel and TESSERA_SIMT_SEED"
+
+
+class SimulatedUnknown(TesseraError):
+    """Inline assembly of a kernel's author, whose meaning the simulated GPU does not know."""
+
+    code = "simulated-unknown"
+    help = "run the kernel on the CPU or on a GPU"
+
+
 # --- the compiler's own failures ------------------------------------------------------------------------
 class InternalError(TesseraError):
     """The compiler broke; not the kernel author's mistake. `reproducer` is a directory with IR and command."""

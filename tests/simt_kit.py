@@ -12,7 +12,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.backends.llvm import binding
 from tessera.backends.nvidia import ptxas
 from tessera.backends.nvidia.backend import NvidiaBackend, architecture
-from tessera.backends.nvidia.simulator import Simulator, run_kernel
+from tessera.backends.nvidia.simulator import Report, run_kernel
 from tessera.compiler.source import ASTSource
 
 SCALARS = {"fp32": "float", "fp64": "double", "i32": "i32", "i64": "i64", "u32": "i32"}
@@ -54,7 +54,7 @@ class Compiled:
         """Instructions of the PTX that match."""
         return len(re.findall(pattern, self.ptx))
 
-    def run(self, *args: Any, grid: tuple[int, int, int] = (1, 1, 1)) -> Simulator:
+    def run(self, *args: Any, grid: tuple[int, int, int] = (1, 1, 1)) -> Report:
         values = [
             a if isinstance(a, np.ndarray) else (SCALARS[t], a)
             for t, a in zip(self.types, args, strict=True)

@@ -86,6 +86,7 @@ class CompiledKernel:
     n_regs: int
     n_spills: int
     n_max_threads: int
+    simulation: Any = None  # what the last launch on a simulated GPU reports
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)

@@ -357,6 +357,17 @@ class Simulator(Group):
     num_ctas = IntKnob(
         1, "TESSERA_SIMT_CTAS", doc="blocks of a cluster for kernels that do not say num_ctas"
     )
+    seed = IntKnob(
+        0, "TESSERA_SIMT_SEED", doc="draws which warps go first, and when copies complete"
+    )
+    latency = StrKnob(
+        "random",
+        "TESSERA_SIMT_LATENCY",
+        doc="when asynchronous copies complete: eager (at once), late (when nothing else can go on) or random",
+    )
+    banks = BoolKnob(
+        False, "TESSERA_SIMT_BANKS", doc="count and print bank conflicts of shared memory"
+    )
 
 
 class Redis(Group):

@@ -38,10 +38,10 @@ class SimtDriver(InterpreterDriver):
             if not simulator.guarded(metadata, values, grid):
                 run(unguarded(of), grid, args)
                 return
-            simulator.run_kernel(
-                of.asm["llir"], of.name, values, 32 * metadata.warps, max(metadata.shared, 16), grid,
+            of.simulation = kernel.simulation = simulator.run_kernel(
+                of.asm["llir"], of.name, args, 32 * metadata.warps, max(metadata.shared, 16), grid,
                 getattr(metadata, "tensor_maps", ()), getattr(metadata, "host_code", ()), metadata.cluster_dims[0],
-                BLOCKS * getattr(metadata, "resident_blocks", 0),
+                BLOCKS * getattr(metadata, "resident_blocks", 0), kinds=kinds,
             )  # fmt: skip
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:

@@ -146,7 +146,7 @@ def test_independent_instructions_alternate():
     )
     facts = facts_for(80)
     text = lower_module(kernel.module(facts), NvidiaTarget(80, facts))
-    lines = [x for x in text.splitlines() if "mma.sync" in x]
+    lines = [x for x in text.splitlines() if " asm " in x and "mma.sync" in x]
     results = [x.split(" = ")[0].strip() for x in lines]
     parts = dict(re.findall(r"(%\w+) = extractvalue \{[^}]*\} (%\w+), \d", text))
     sources = [{parts.get(v) for v in re.findall(r"float (%\w+)", x)} for x in lines]

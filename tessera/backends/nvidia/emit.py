@@ -270,8 +270,7 @@ class NvidiaTarget:
     def narrow_pair(self, w: Writer, type: str, low: str, high: str) -> str:
         # Not by fptrunc: LLVM takes it apart where the halves go different ways, and ptxas then lets products of
         # warpgroups wait for each other (C7514) when single halves are made of their results.
-        name = "ff2f16x2" if type == "half" else "ff2bf16x2"
-        return w.call(f"<2 x {type}>", f"llvm.nvvm.{name}.rn", [f"float {high}", f"float {low}"])
+        return self._plain(w, f"pair.{type}", high, low)
 
     def round_tf32(self, w: Writer, x: str) -> str:
         return self._plain(w, "to_tf32", x)

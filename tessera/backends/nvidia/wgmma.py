@@ -22,6 +22,7 @@ from typing import Any
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies
 from tessera.backends.gpu.words import pack, unpack, word_shape
+from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import float32
 from tessera.errors import InternalError
 from tessera.ir import SharedType, TileType, Value
@@ -172,11 +173,36 @@ class _Product:
                     stride = self.a.outer_bytes(self.rows)
                     at = self.a.outer_bytes(64 * i)
                     names = [self.a.descriptor(self.group_m, stride, at), *names]
-                text = _products(self.row, self.n, len(block), mine, self.a, self.b, self.fresh)
-                if commit and len(out) == len(acc) - 1:
-                    text += " wgmma.commit_group.sync.aligned;"
-                out.append(_tied(self.fl, self.row, text, block, words, names, self.fresh))
+                starts = tuple(
+                    (self.a.step(k) if self.a else 0, self.b.step(k), k > 0 or not self.fresh)
+                    for k in mine
+                )
+                last = commit and len(out) == len(acc) - 1
+                row = p.wgmma(
+                    self.row.asm,
+                    self.n,
+                    len(block),
+                    starts,
+                    self.a is None,
+                    self.fresh,
+                    self.flags(),
+                    last,
+                )
+                given = [] if self.fresh else block
+                out.append(_emit(self.fl, row, [*given, *words, *names], len(block)))
         return out
+
+    def flags(self) -> str:
+        """Signs of A and B, and whether those in shared memory are transposed."""
+        tail = "" if self.row.acc.is_int() else ", 1, 1"
+        if self.row.transposable:
+            tail += f", {int(not self.a.along_k)}" if self.a is not None else ""
+            tail += f", {int(not self.b.along_k)}"
+        return tail
+
+
+def _emit(fl: FunctionLowering, row: p.Primitive, args: Block, count: int) -> Block:
+    return fl.w.unpack_struct(row.emit(fl.w, args), row.result, count)
 
 
 def _waited(
@@ -184,7 +210,8 @@ def _waited(
 ) -> list[Block]:
     """Wait for all groups but the `pending` latest; operands in registers stay alive until then."""
     flat = [x for block in acc for x in block]
-    flat = _tied(fl, row, f"wgmma.wait_group.sync.aligned {pending};", flat, kept, [])
+    type = "i32" if row.acc.bits == 16 or row.acc.is_int() else "float"
+    flat = _emit(fl, p.wgmma_wait(pending, len(flat), type, len(kept)), [*flat, *kept], len(flat))
     size = len(acc[0])
     return [flat[i : i + size] for i in range(0, len(flat), size)]
 
@@ -196,8 +223,8 @@ def _wait(fl: FunctionLowering, op: WgmmaWaitOp) -> None:
     words = pack(fl, elem, names, shape) if elem.bits == 16 else list(names)
     type = "float" if elem is float32 else "i32"
     held = [x for v in op.held if isinstance(v.type, TileType) for x in _words(fl, v)]
-    text = "" if op.waited else f"wgmma.wait_group.sync.aligned {op.pending};"
-    words = _asm(fl, text, words, held, [], type)
+    row = p.wgmma_wait(-1 if op.waited else op.pending, len(words), type, len(held))
+    words = _emit(fl, row, [*words, *held], len(words))
     names = unpack(fl, elem, words, shape) if elem.bits == 16 else words
     fl.set(op.result, copies(op.result.type.layout, names))
 
@@ -238,67 +265,3 @@ def _elements(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, words: Block) ->
     if row.acc.bits == 16:
         words = unpack(fl, row.acc, words, word_shape(row.acc, 2))
     return copies(op.result.type.layout, words)
-
-
-def _products(
-    row: WgmmaRow, n: int, count: int, steps: range, a: _Shared | None, b: _Shared, fresh: bool
-) -> str:
-    """Fence and all products of one block. Operands of the assembly: accumulators twice (`fresh` ones, which
-    the first product overwrites, once), then A, then the descriptor of B."""
-    name = row.asm.format(n=n)
-    acc = "{" + ",".join([f"${i}" for i in range(count)]) + "}"
-    first = count if fresh else 2 * count
-    from_b = f"${first + 1}" if a is not None else f"${first + 4 * len(steps)}"
-    lines = ["{ .reg .b64 da, db; wgmma.fence.sync.aligned;"]
-    for number, k in enumerate(steps):
-        lines.append(f"add.s64 db, {from_b}, {b.step(k)};")
-        if a is not None:
-            lines.append(f"add.s64 da, ${first}, {a.step(k)};")
-            source = "da"
-        else:
-            source = "{" + ",".join([f"${first + 4 * number + i}" for i in range(4)]) + "}"
-        tail = "" if row.acc.is_int() else ", 1, 1"  # signs of A and B
-        if row.transposable:
-            tail += f", {int(not a.along_k)}" if a is not None else ""
-            tail += f", {int(not b.along_k)}"
-        lines.append(f"{name} {acc}, {source}, db, {int(k > 0 or not fresh)}{tail};")
-    return " ".join([*lines, "}"])
-
-
-def _tied(
-    fl: FunctionLowering,
-    row: WgmmaRow,
-    text: str,
-    acc: Block,
-    words: Block,
-    descriptors: Block,
-    fresh: bool = False,
-) -> Block:
-    packed = row.acc.bits == 16 or row.acc.is_int()
-    return _asm(fl, text, acc, words, descriptors, "i32" if packed else "float", fresh)
-
-
-def _asm(
-    fl: FunctionLowering,
-    text: str,
-    acc: Block,
-    words: Block,
-    descriptors: Block,
-    type: str,
-    fresh: bool = False,
-) -> Block:
-    """Assembly whose accumulators (of LLVM type `type`) go in, unless `fresh`, and come out in the same
-    registers."""
-    count = len(acc)
-    if fresh:
-        acc = []
-    constraints = [f"={'f' if type == 'float' else 'r'}"] * count
-    constraints += [
-        *[str(i) for i in range(len(acc))],
-        *["r"] * len(words),
-        *["l"] * len(descriptors),
-    ]
-    args = [f"{type} {x}" for x in acc] + [f"i32 {x}" for x in words]
-    args += [f"i64 {x}" for x in descriptors]
-    struct = "{ " + ", ".join([type] * count) + " }"
-    return fl.w.unpack_struct(fl.w.asm(text, ",".join(constraints), args, struct), struct, count)

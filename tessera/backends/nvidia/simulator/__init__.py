@@ -1,7 +1,7 @@
 """A simulator of NVIDIA GPUs: runs the LLVM IR that the SIMT lowering wrote, lane by lane, in NumPy."""
 
 # pyright: basic
-from tessera.backends.nvidia.simulator.launch import argument, guarded
-from tessera.backends.nvidia.simulator.machine import Simulator, run_kernel
+from tessera.backends.nvidia.simulator.banks import Traffic, passes
+from tessera.backends.nvidia.simulator.launch import Report, argument, guarded, run_kernel
 
-__all__ = ["Simulator", "argument", "guarded", "run_kernel"]
+__all__ = ["Report", "Traffic", "argument", "guarded", "passes", "run_kernel"]

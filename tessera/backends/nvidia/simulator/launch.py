@@ -1,42 +1,163 @@
-"""Arguments of a launch in the simulator."""
+"""Launches in the simulator: a grid's programs one after the other, on arguments that stay where they are."""
 
 # pyright: basic
 from __future__ import annotations
 
-import ctypes
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tessera.analysis.intervals import evaluate, holds
+from tessera.backends.nvidia.primitives.lanes import bits_of, mask_int
+from tessera.backends.nvidia.simulator.banks import Banks, Traffic
+from tessera.backends.nvidia.simulator.boxes import TensorMap
+from tessera.backends.nvidia.simulator.machine import Machine
+from tessera.backends.nvidia.simulator.memory import Global
+from tessera.backends.nvidia.simulator.program import program_of
+from tessera.backends.nvidia.simulator.text import full
+from tessera.config import knobs
+from tessera.errors import InvalidOption
 
 SCALARS = {"fp32": "float", "fp64": "double", "fp16": "half", "bf16": "bfloat"}
+LATENCIES = ("eager", "late", "random")
+
+
+@dataclass
+class Report:
+    """What a launch did: how often each kind of access and primitive ran (`counts`), bytes stored (`written`), reads of
+    shared memory that nobody had written (`uninitialised`: source lines), and with `TESSERA_SIMT_BANKS` the passes over
+    the banks by (source line, primitive)."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    written: dict[str, int] = field(default_factory=dict)
+    uninitialised: dict[str, int] = field(default_factory=dict)
+    banks: dict[tuple[str, str], Traffic] = field(default_factory=dict)
+
+    def render(self) -> str:
+        lines = [
+            f"{n} uninitialised reads of shared memory at {at}"
+            for at, n in self.uninitialised.items()
+        ]
+        for (at, name), t in self.banks.items():
+            lines.append(
+                f"{at or '?'}: {name}: {t.accesses} accesses of warps, {t.passes} passes over the banks, "
+                f"{t.conflicts} of them conflicts"
+            )
+        return "\n".join(lines)
 
 
 def guarded(metadata: Any, values: list[Any], grid: tuple[int, ...]) -> bool:
-    """Whether a launch passes the kernel's guard. Arrays count as aligned, as their copies in the simulator are."""
-    numbers = [v.ctypes.data & -16 if isinstance(v, np.ndarray) else v[1] for v in values]
-    args = {i: x for i, x in enumerate(numbers) if isinstance(x, int)}
+    """Whether a launch passes the kernel's guard."""
+    args = {i: x for i, (kind, x) in enumerate(values) if isinstance(x, int)}
     found = evaluate(getattr(metadata, "host_code", ()), args, grid)
     return holds(getattr(metadata, "guard", ()), found)
 
 
-def argument(kind: str, value: Any) -> Any:
-    """What the simulator takes: an array, or a number with its LLVM type."""
+def argument(kind: str, value: Any) -> tuple[str, Any]:
+    """(LLVM type, number) of a launch argument of a kind of the signature; an array's is its address."""
     while hasattr(value, "base") and not isinstance(value, np.ndarray):
         value = value.base  # the bits of a typed view
     if isinstance(value, np.ndarray):
-        return value
+        return ("ptr", value.ctypes.data)
     if hasattr(value, "data_ptr"):
-        return _storage(value)
+        return ("ptr", value.data_ptr())
     if kind in SCALARS:
         return (SCALARS[kind], float(value))
-    return ("i64", int(value or 0))
+    return ("ptr" if kind.startswith(("*", "ptr")) else "i64", int(value or 0))
 
 
-def _storage(tensor: Any) -> np.ndarray:
-    """The bytes from a host tensor's first element to the end of its storage."""
-    whole, start = tensor.untyped_storage(), tensor.data_ptr()
-    first = whole.data_ptr() if hasattr(whole, "data_ptr") else start
-    size = max(first + whole.nbytes() - start, 0)
-    return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(start))
+def remember(memory: Global, value: Any) -> None:
+    """Let kernels access the storage of an argument; behind a raw address anything may lie."""
+    while hasattr(value, "base") and not isinstance(value, np.ndarray):
+        value = value.base
+    if isinstance(value, np.ndarray):
+        whole = value
+        while isinstance(whole.base, np.ndarray):
+            whole = whole.base
+        low, high = np.lib.array_utils.byte_bounds(whole)
+        memory.add(low, high)
+    elif hasattr(value, "data_ptr"):
+        storage, start = value.untyped_storage(), value.data_ptr()
+        first = storage.data_ptr() if hasattr(storage, "data_ptr") else start
+        memory.add(first, first + storage.nbytes())
+    elif isinstance(value, int) and value:
+        memory.open = True
+
+
+def run_kernel(
+    ir: str,
+    name: str,
+    args: Sequence[Any],
+    threads: int,
+    shared: int,
+    grid: tuple[int, ...] = (1, 1, 1),
+    tensor_maps: Sequence[Any] = (),
+    host_code: Sequence[Any] = (),
+    cluster: int = 1,
+    blocks: int = 0,
+    *,
+    kinds: Sequence[str] = (),
+    latency: str | None = None,
+    seed: int | None = None,
+) -> Report:
+    """Run all programs of a grid. Arguments are arrays, or numbers as (LLVM type, value), or with `kinds` (of the
+    signature) as they are given. `blocks`: how many to start of a kernel whose blocks run several programs each."""
+    latency = latency or knobs.simulator.latency or "random"
+    if latency not in LATENCIES:
+        raise InvalidOption(
+            f"no latency {latency!r} of the simulator", help=f"take one of {', '.join(LATENCIES)}"
+        )
+    memory = Global()
+    kinds = kinds or [""] * len(args)
+    given = [
+        x if isinstance(x, tuple) else argument(k, x) for k, x in zip(kinds, args, strict=True)
+    ]
+    for (kind, _), x in zip(given, args):
+        if kind == "ptr":
+            remember(memory, x)
+    stride = threads if cluster == 1 else -(-threads // 128) * 128
+    program = program_of(ir, name, cluster * stride)
+    seed = knobs.simulator.seed or 0 if seed is None else seed
+    m = Machine(program, memory, shared, threads, cluster, latency, seed)
+    m.tensor_maps = _maps(tensor_maps, host_code, [x for _, x in given])
+    m.banks = Banks() if knobs.simulator.banks else None
+    values = [_spread(m, kind, x) for kind, x in given]
+    values += [full("i64", i, m.threads) for i in range(len(m.tensor_maps))]
+    if blocks:
+        extents = np.array(grid, np.int32)
+        remember(memory, extents)
+        values.append(full("i64", extents.ctypes.data, m.threads))
+        grid = (min(blocks, int(np.prod(grid))), 1, 1)
+    values = [_narrowed(type, x) for (type, _), x in zip(program.params, values, strict=True)]
+    report = Report(counts=m.counts, written=m.written)
+    with np.errstate(all="ignore"):
+        for at in np.ndindex(*grid[::-1]):
+            m.run(values, tuple(at[::-1]), tuple(grid))
+    report.uninitialised = dict(m.shared.unknown)
+    report.banks = m.banks.traffic if m.banks else {}
+    if m.banks and report.render():
+        print(report.render(), file=sys.stderr)
+    return report
+
+
+def _maps(
+    tensor_maps: Sequence[Any], host_code: Sequence[Any], given: list[Any]
+) -> list[TensorMap]:
+    known = evaluate(host_code, dict(enumerate(given))) if tensor_maps else {}
+    found = []
+    for elem, padding, box, swizzle, words in tensor_maps:
+        words = [("const", known[n][0]) if kind == "code" else (kind, n) for kind, n in words]
+        found.append(TensorMap(elem, padding, box, swizzle, words, given))
+    return found
+
+
+def _spread(m: Machine, kind: str, value: Any) -> np.ndarray:
+    return full("i64" if kind == "ptr" else kind, value, m.threads)
+
+
+def _narrowed(type: str, x: np.ndarray) -> np.ndarray:
+    """Integers come with 64 bits; those of narrower parameters have no others set."""
+    return mask_int(x, bits_of(type)) if type[0] == "i" and x.dtype == np.uint64 else x

@@ -1,0 +1,52 @@
+"""Every NVIDIA instruction that the lowering emits: operand types, PTX or intrinsic, and what it means for lanes.
+
+Families (vector widths, atomics, matrix shapes) are functions that make a row. Rows with `constraints` are inline PTX,
+the others LLVM intrinsics. The simulator runs the meanings.
+"""
+
+from tessera.backends.nvidia.primitives import basics, engine, memory, order, products
+from tessera.backends.nvidia.primitives.engine import bulk_wait, tensor_load, tensor_store
+from tessera.backends.nvidia.primitives.memory import (
+    add_vector,
+    async_copy,
+    async_copy_where,
+    async_wait,
+    atomic,
+    atomic_shared_add,
+    load_global,
+    load_matrix,
+    load_shared,
+    store_global,
+    store_matrix,
+    store_shared,
+)
+from tessera.backends.nvidia.primitives.order import (
+    barrier_of,
+    group_barrier,
+    mbarrier_expect,
+    mbarrier_init,
+    memory_fence,
+    set_registers,
+    team_arrive,
+    team_barrier,
+)
+from tessera.backends.nvidia.primitives.products import mma, wgmma, wgmma_wait
+from tessera.backends.nvidia.primitives.row import (
+    FAMILIES,
+    NOTE,
+    PRIMITIVES,
+    Primitive,
+    braces,
+    letter,
+    struct,
+)
+
+__all__ = [
+    "FAMILIES", "NOTE", "PRIMITIVES", "Primitive", "add_vector", "async_copy", "async_copy_where", "async_wait",
+    "atomic", "atomic_shared_add", "barrier_of", "braces", "bulk_wait", "group_barrier", "letter", "load_global",
+    "load_matrix", "load_shared", "mbarrier_expect", "mbarrier_init", "memory_fence", "mma", "set_registers",
+    "store_global", "store_matrix", "store_shared", "struct", "team_arrive", "team_barrier", "tensor_load",
+    "tensor_store", "wgmma", "wgmma_wait",
+]  # fmt: skip
+
+_REGISTERED = (basics, engine, memory, order, products)  # imported for their rows

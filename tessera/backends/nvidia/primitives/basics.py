@@ -1,0 +1,167 @@
+"""Where a thread is, exchange between lanes, arithmetic and conversions."""
+
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from tessera.backends.gpu.types import float8_value
+from tessera.backends.nvidia.primitives.lanes import FLOAT, mask_int, round_bf16, to_raw
+from tessera.backends.nvidia.primitives.row import row
+from tessera.dtypes import dtype, float8e4nv, float8e5
+
+# --- where a thread is ---------------------------------------------------------------------------------------
+row(
+    "thread_index", (), "i32", "llvm.nvvm.read.ptx.sreg.tid.x",
+    machine=lambda m: m.place("thread"),
+)  # fmt: skip
+for _i, _axis in enumerate("xyz"):
+    row(
+        f"program_id_{_axis}", (), "i32", f"llvm.nvvm.read.ptx.sreg.ctaid.{_axis}",
+        machine=lambda m, i=_i: m.place("program", i),
+    )  # fmt: skip
+    row(
+        f"num_programs_{_axis}", (), "i32", f"llvm.nvvm.read.ptx.sreg.nctaid.{_axis}",
+        machine=lambda m, i=_i: m.place("programs", i),
+    )  # fmt: skip
+row(
+    "cluster_id", (), "i32", "llvm.nvvm.read.ptx.sreg.clusterid.x",
+    machine=lambda m: m.place("program", 0),
+)  # fmt: skip
+row(
+    "num_clusters", (), "i32", "llvm.nvvm.read.ptx.sreg.nclusterid.x",
+    machine=lambda m: m.place("programs", 0),
+)  # fmt: skip
+row(
+    "block_rank", (), "i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank",
+    machine=lambda m: m.place("rank"),
+)  # fmt: skip
+row(
+    "globaltimer", (), "i64", "mov.u64 $0, %globaltimer;", "=l", pure=False,
+    machine=lambda m: m.place("time"),
+)  # fmt: skip
+row("smid", (), "i32", "mov.u32 $0, %smid;", "=r", pure=False, machine=lambda m: m.place("smid"))
+
+# --- exchange ---------------------------------------------------------------------------------------------------
+SHUFFLE = ("i32", "i32", "i32", "i32")  # members, value, lane or mask, clamp
+
+
+def _xor(m, members, x: np.ndarray, mask: np.ndarray, clamp) -> np.ndarray:
+    m.whole_warps("shfl.sync")
+    return x[np.arange(len(x)) ^ mask.astype(np.int64)]
+
+
+def _index(m, members, x: np.ndarray, lane: np.ndarray, clamp) -> np.ndarray:
+    m.whole_warps("shfl.sync")
+    return x[np.arange(len(x)) // 32 * 32 + (lane & np.uint64(31)).astype(np.int64)]
+
+
+row("shuffle_xor", SHUFFLE, "i32", "llvm.nvvm.shfl.sync.bfly.i32", pure=False, machine=_xor)
+row("shuffle_index", SHUFFLE, "i32", "llvm.nvvm.shfl.sync.idx.i32", pure=False, machine=_index)
+
+# --- arithmetic -------------------------------------------------------------------------------------------------
+_F, _D = "float", "double"
+
+
+def _pair(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+    return np.stack([low, high], axis=1)
+
+
+row(
+    "pair.half", (_F, _F), "<2 x half>", "llvm.nvvm.ff2f16x2.rn",
+    meaning=lambda high, low: _pair(high, low).astype(np.float16),
+)  # fmt: skip
+row(
+    "pair.bfloat", (_F, _F), "<2 x bfloat>", "llvm.nvvm.ff2bf16x2.rn",
+    meaning=lambda high, low: round_bf16(_pair(high, low)),
+)  # fmt: skip
+row("exp2.float", (_F,), _F, "ex2.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.exp2)
+row(
+    "rsqrt.float", (_F,), _F, "rsqrt.approx.ftz.f32 $0, $1;", "=f,f",
+    meaning=lambda x: 1 / np.sqrt(x),
+)  # fmt: skip
+row("sqrt.float", (_F,), _F, "sqrt.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.sqrt)
+row("sqrt_rn.float", (_F,), _F, "sqrt.rn.f32 $0, $1;", "=f,f", meaning=np.sqrt)
+row("sqrt_rn.double", (_D,), _D, "sqrt.rn.f64 $0, $1;", "=d,d", meaning=np.sqrt)
+row("div.float", (_F, _F), _F, "div.full.f32 $0, $1, $2;", "=f,f,f", meaning=np.divide)
+row("rcp.float", (_F,), _F, "rcp.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.reciprocal)
+
+
+# --- conversions ------------------------------------------------------------------------------------------------
+def _toward_zero(type: str) -> Callable[[np.ndarray], np.ndarray]:
+    def convert(x: np.ndarray) -> np.ndarray:
+        if type == "bfloat":
+            cut = (x.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
+            return np.where(np.isnan(x), np.float32(np.nan), cut)
+        near = x.astype(FLOAT[type])
+        over = np.abs(near.astype(x.dtype)) > np.abs(x)
+        return np.where(over, np.nextafter(near, FLOAT[type](0)), near)
+
+    return convert
+
+
+def _tf32(x: np.ndarray) -> np.ndarray:
+    """Nearest, ties away from zero."""
+    return ((x.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def _rtz(name: str, source: str, target: str, ptx: str, letters: str) -> None:
+    text = f"cvt.rz.{ptx} $0, $1;"
+    row(name, (source,), target, text, letters, meaning=_toward_zero(target))
+
+
+_rtz("to_fp16_rtz.float", _F, "half", "f16.f32", "=h,f")
+_rtz("to_bf16_rtz.float", _F, "bfloat", "bf16.f32", "=h,f")
+_rtz("to_fp32_rtz.double", _D, _F, "f32.f64", "=f,d")
+_rtz("to_fp16_rtz.double", _D, "half", "f16.f64", "=h,d")
+row("to_tf32", (_F,), _F, "cvt.rna.tf32.f32 $0, $1;", "=f,f", meaning=_tf32)
+
+
+@cache
+def float8_values(type: dtype) -> np.ndarray:
+    """The values of all codes, as float64."""
+    return np.array([float8_value(type, c) for c in range(256)])
+
+
+def _narrow8(type: dtype, x: np.ndarray) -> np.ndarray:
+    """Nearest code, ties to even, saturating."""
+    table = float8_values(type)[:128]
+    codes = np.flatnonzero(np.isfinite(table))
+    values = table[codes]
+    size = np.minimum(np.abs(x.astype(np.float64)), values[-1])
+    above = np.clip(np.searchsorted(values, size), 1, len(codes) - 1)
+    down, up = size - values[above - 1], values[above] - size
+    upper = (down > up) | ((down == up) & (codes[above] % 2 == 0))
+    code = codes[np.where(upper, above, above - 1)] | np.where(np.signbit(x), 0x80, 0)
+    return np.where(np.isnan(x), 0x7F, code).astype(np.uint64)
+
+
+def _two_narrowed(type: dtype) -> Callable[..., np.ndarray]:
+    return lambda high, low: _narrow8(type, low) | _narrow8(type, high) << np.uint64(8)
+
+
+def _two_widened(type: dtype) -> Callable[[np.ndarray], np.ndarray]:
+    def convert(pair: np.ndarray) -> np.ndarray:
+        table = float8_values(type).astype(np.float16)
+        low, high = (
+            to_raw("half", table[mask_int(pair >> np.uint64(8 * i), 8).astype(np.int64)])
+            for i in range(2)
+        )
+        return low | high << np.uint64(16)
+
+    return convert
+
+
+# Two 8-bit floats at a time: the first operand of the narrowing ends up in the high byte.
+for _name, _fp8, _type in (("fp8e4nv", "e4m3", float8e4nv), ("fp8e5", "e5m2", float8e5)):
+    row(
+        f"to_{_name}", (_F, _F), "i16", f"cvt.rn.satfinite.{_fp8}x2.f32 $0, $1, $2;", "=h,f,f",
+        meaning=_two_narrowed(_type),
+    )  # fmt: skip
+    row(
+        f"from_{_name}", ("i16",), "i32", f"cvt.rn.f16x2.{_fp8}x2 $0, $1;", "=r,h",
+        meaning=_two_widened(_type),
+    )  # fmt: skip

@@ -1,0 +1,102 @@
+"""What a row of the table is: one instruction with its operands, its text and its meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from tessera.backends.gpu.writer import Writer
+
+Meaning = Callable[..., Any]
+Maker = TypeVar("Maker", bound=Callable[..., "Primitive"])
+NOTE = "; primitive "
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """One instruction. `operands` and `result` are LLVM types; `pure` ones may be merged and dropped.
+
+    `meaning` takes one NumPy array per operand with lanes as its first axis and gives the result of all lanes, or a
+    tuple of them. That of an instruction which does more than compute takes the machine first (`uses_machine`): see
+    `simulator.machine.Machine` for what it can do there. Operands that are tied to results come first, as in the text.
+    `note` says how the row of a family is made: the module that uses it names it in a comment.
+    """
+
+    name: str
+    operands: tuple[str, ...]
+    result: str
+    text: str
+    constraints: str = ""
+    pure: bool = True
+    meaning: Meaning | None = None
+    uses_machine: bool = False
+    note: str = ""
+
+    def emit(self, w: Writer, args: Sequence[str]) -> str:
+        """Write it; the result's name, "" for void."""
+        if self.note:
+            w.module.declare(self.note)
+        typed = [f"{t} {a}" for t, a in zip(self.operands, args, strict=True)]
+        if self.constraints or not self.text.startswith("llvm."):
+            return w.asm(self.text, self.constraints, typed, self.result, pure=self.pure)
+        if self.result == "void":
+            w.call_void(self.text, typed)
+            return ""
+        return w.call(self.result, self.text, typed, pure=self.pure)
+
+
+PRIMITIVES: dict[str, Primitive] = {}
+FAMILIES: dict[str, Callable[..., Primitive]] = {}
+
+
+def row(
+    name: str,
+    operands: Sequence[str],
+    result: str,
+    text: str,
+    constraints: str = "",
+    *,
+    pure: bool = True,
+    meaning: Meaning | None = None,
+    machine: Meaning | None = None,
+) -> None:
+    """Add a row. `machine`: the meaning of an instruction that needs the machine."""
+    PRIMITIVES[name] = Primitive(
+        name, tuple(operands), result, text, constraints, pure, meaning or machine, machine is not None
+    )  # fmt: skip
+
+
+def family(maker: Maker) -> Maker:
+    """A function that makes a row of literals: vector widths, offsets, shapes."""
+    name = maker.__name__
+
+    @lru_cache(maxsize=1024)
+    def made(*args: Any, **options: Any) -> Primitive:
+        written = [repr(x) for x in args] + [f"{k}={x!r}" for k, x in options.items()]
+        return replace(maker(*args, **options), note=f"{NOTE}{name}({', '.join(written)})")
+
+    FAMILIES[name] = made
+    return made  # type: ignore[return-value]
+
+
+LETTERS = {"float": "f", "double": "d", "i64": "l", "i32": "r", "i16": "h", "i8": "r", "half": "h"}
+
+
+def letter(type: str) -> str:
+    """The constraint letter of an LLVM type."""
+    return "l" if type.startswith("ptr") else LETTERS[type]
+
+
+def struct(type: str, count: int) -> str:
+    return type if count == 1 else "{" + ", ".join([type] * count) + "}"
+
+
+def braces(first: int, count: int) -> str:
+    """PTX operand list {$first, ...}; a single operand stands alone."""
+    return listed(first, count) if count > 1 else f"${first}"
+
+
+def listed(first: int, count: int) -> str:
+    return "{" + ",".join([f"${first + i}" for i in range(count)]) + "}"

@@ -1,0 +1,406 @@
+"""What goes on beside the threads: copies by threads (cp.async), the copy engine (TMA), products of warpgroups (wgmma).
+
+Each is *under way* from its start until it lands. How long is the latency's choice: `eager` lands at once, `late` when
+somebody can go on no other way, `random` at a time in between. In the two latter what is being written holds NaN
+patterns meanwhile, and what is being read is looked at when it starts and when it ends: it must not change.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tessera.backends.nvidia.primitives.products import (
+    BITS,
+    add_products,
+    descriptor_places,
+    fragment_of_warps,
+    numbers,
+)
+from tessera.backends.nvidia.simulator.boxes import TensorMap, move_in, move_out
+from tessera.backends.nvidia.simulator.memory import POISON, SHARED, WINDOW
+from tessera.errors import SimulatedHazard
+
+NEVER = 1 << 60
+SPAN = 24  # pieces of code within which something lands early, at most
+
+
+class Flight:
+    """Something under way. `due`: the time at which it lands by itself."""
+
+    due = NEVER
+    line = -1
+
+    def land(self) -> None:
+        raise NotImplementedError
+
+
+class UnderWay:
+    """All that is under way in a cluster, oldest first."""
+
+    def __init__(self, latency: str, rng: np.random.Generator) -> None:
+        self.latency, self.rng = latency, rng
+        self.flights: list[Flight] = []
+        self.time = 0
+
+    def start(self, flight: Flight, line: int) -> None:
+        flight.line = line
+        if self.latency == "eager":
+            flight.land()
+            return
+        if self.latency == "random" and self.rng.random() < 0.5:
+            flight.due = self.time + int(self.rng.integers(0, SPAN))
+        self.flights.append(flight)
+
+    def tick(self) -> None:
+        self.time += 1
+        for flight in [f for f in self.flights if f.due <= self.time]:
+            self.land(flight)
+
+    def land(self, flight: Flight) -> None:
+        if flight in self.flights:
+            self.flights.remove(flight)
+            flight.land()
+
+    def land_one(self) -> bool:
+        """For want of anything else. False where nothing is under way that could help."""
+        able = [f for f in self.flights if not isinstance(f, (StoredBox, Product))]
+        if not able:
+            return False
+        which = int(self.rng.integers(len(able))) if self.latency == "random" else 0
+        self.land(able[which])
+        return True
+
+
+# --- cp.async -------------------------------------------------------------------------------------------------------
+class Copied(Flight):
+    """One cp.async of many lanes, which may land lane by lane."""
+
+    def __init__(self, m: Any, to, source, size, bytes: int, on, group) -> None:
+        self.m, self.to, self.source, self.size = m, to, source, size
+        self.bytes, self.left, self.group = bytes, on.copy(), group.copy()
+
+    def land(self) -> None:
+        self.lanes(self.left)
+
+    def lanes(self, mask: np.ndarray) -> None:
+        mask = mask & self.left
+        if not mask.any():
+            return
+        self.left &= ~mask
+        m, n = self.m, self.bytes
+        if m.way.latency != "eager":
+            m.shared.fly(self.to[mask], n, -1)
+        whole = mask & (self.size == n)
+        data = np.zeros((m.threads, n), np.uint64)
+        if whole.any():
+            data[whole] = m.memory.read(self.source[whole], n, 1)
+        for t in np.nonzero(mask & ~whole & (self.size > 0))[0]:
+            count = int(self.size[t])
+            data[t, :count] = m.memory.read(self.source[t : t + 1], count, 1)[0]
+        m.shared.write(self.to[mask], data[mask], 1, m.bits[mask])
+
+
+class Arrival(Flight):
+    """An arrival at mbarriers after all copies of its threads so far."""
+
+    def __init__(self, m: Any, bar, on) -> None:
+        self.m, self.bar, self.on = m, bar, on.copy()
+
+    def land(self) -> None:
+        self.m.copies.finish(self.on, None)
+        self.m.mbarriers.arrive(self.bar, self.on)
+
+
+class Copies:
+    """cp.async: copies by threads, counted in groups of each thread."""
+
+    def __init__(self, m: Any) -> None:
+        self.m = m
+        self.group = np.zeros(m.threads, np.int64)
+
+    def start(self, to, source, size, bytes: int, mask) -> None:
+        m = self.m
+        if not mask.any():
+            return
+        m.aligned("global", source, bytes, mask & (size > 0))
+        m.shared.place(to[mask], bytes)
+        flight = Copied(m, to, source, size, bytes, mask, self.group)
+        if m.way.latency != "eager":
+            poison = np.full((int(mask.sum()), bytes), POISON, np.uint64)
+            m.shared.write(to[mask], poison, 1, m.bits[mask])
+            m.shared.fly(to[mask], bytes, 1)
+        m.way.start(flight, m.line)
+
+    def commit(self, mask) -> None:
+        self.group[mask] += 1
+
+    def wait(self, mask, pending: int) -> None:
+        self.finish(mask, self.group - pending)
+
+    def finish(self, mask, before) -> None:
+        """Let those copies land whose group is `before`, of the threads in `mask`; None: all."""
+        for flight in [f for f in self.m.way.flights if isinstance(f, Copied)]:
+            flight.lanes(mask if before is None else mask & (flight.group < before))
+            if not flight.left.any():
+                self.m.way.flights.remove(flight)
+
+    def arrive(self, bar, mask) -> None:
+        self.m.way.start(Arrival(self.m, bar, mask), self.m.line)
+
+
+# --- the tensor engine ------------------------------------------------------------------------------------------------
+class LoadedBox(Flight):
+    def __init__(self, m: Any, map: TensorMap, at: tuple[int, ...], chunks: list, bars: list[int]):
+        self.m, self.map, self.at, self.chunks, self.bars = m, map, at, chunks, bars
+
+    def land(self) -> None:
+        data = self.map.fetch(self.m.memory, self.at)
+        for chunks, bar in zip(self.chunks, self.bars):
+            if self.m.way.latency != "eager":
+                self.m.shared.fly(chunks + SHARED, 16, -1)
+            move_in(self.m.shared, chunks, data)
+            self.m.mbarriers.bytes(bar, self.map.bytes)
+
+
+class StoredBox(Flight):
+    """It reads shared memory first and writes global memory afterwards."""
+
+    def __init__(
+        self,
+        m: Any,
+        map: TensorMap,
+        at,
+        chunks: np.ndarray,
+        reduction: str,
+        thread: int,
+        group: int,
+    ):
+        self.m, self.map, self.at, self.chunks, self.reduction = m, map, at, chunks, reduction
+        self.thread, self.group = thread, group
+        self.seen = move_out(m.shared, chunks)
+        self.data: np.ndarray | None = None
+
+    def read(self) -> np.ndarray:
+        data = self.data
+        if data is None:
+            data = self.data = move_out(self.m.shared, self.chunks)
+            if (data != self.seen).any():
+                raise SimulatedHazard(
+                    "shared memory changed while a tensor store was to read it"
+                ).note(f"the store began at {self.m.place_of(self.line)}")
+        return data
+
+    def land(self) -> None:
+        self.map.put(self.m.memory, self.at, self.read(), self.reduction)
+
+
+class Engine:
+    """TMA: boxes of tensors."""
+
+    def __init__(self, m: Any) -> None:
+        self.m = m
+        self.group = np.zeros(m.threads, np.int64)
+
+    def load(self, map, at, shared, bar, members, mask) -> None:
+        m = self.m
+        for t in np.nonzero(mask)[0]:
+            box, place, own = m.tensor_maps[int(map[t])], _coordinates(at, t), int(t) // m.stride
+            ranks = [own]
+            if members is not None:
+                m.tally("copy", "multicast", box.bytes)
+                ranks = [rank for rank in range(m.cluster) if int(members[t]) >> rank & 1]
+            by = [(rank - own) * WINDOW for rank in ranks]
+            chunks = [box.chunks(int(shared[t]) + there) for there in by]
+            for piece in chunks:
+                m.shared.engine_writes(piece, "a tensor load")
+                if m.way.latency != "eager":
+                    move_in(m.shared, piece, POISON)
+                    m.shared.fly(piece + SHARED, 16, 1)
+            m.way.start(
+                LoadedBox(m, box, place, chunks, [int(bar[t]) + there for there in by]), m.line
+            )
+
+    def store(self, map, at, shared, reduction: str, mask) -> None:
+        m = self.m
+        for t in np.nonzero(mask)[0]:
+            box = m.tensor_maps[int(map[t])]
+            chunks = box.chunks(int(shared[t]))
+            m.shared.engine_reads(chunks, "a tensor store")
+            m.way.start(
+                StoredBox(
+                    m, box, _coordinates(at, t), chunks, reduction, int(t), int(self.group[t])
+                ),
+                m.line,
+            )
+
+    def commit(self, mask) -> None:
+        self.group[mask] += 1
+
+    def wait(self, mask, pending: int, read: bool) -> None:
+        way = self.m.way
+        for flight in [f for f in way.flights if isinstance(f, StoredBox)]:
+            if mask[flight.thread] and flight.group < self.group[flight.thread] - pending:
+                flight.read() if read else way.land(flight)
+
+
+def _coordinates(at, t) -> tuple[int, ...]:
+    """From the outermost dimension on, with their signs."""
+    return tuple(((int(x[t]) + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) for x in reversed(at))
+
+
+# --- products of warpgroups -------------------------------------------------------------------------------------------
+# While a product runs its registers hold a NaN that says which: 12 bits of sign and exponent, 11 of the product, 9 of
+# the register.
+MARK, FIRST, LAST = 0xFFC, 8, 255
+OTHERS = "the others of its warpgroup to begin a product"
+
+
+class Product(Flight):
+    """What a piece of wgmma adds to the accumulators of `warps`, which are of one warpgroup: each computes 16 rows."""
+
+    def __init__(self, m: Any, warps: np.ndarray, old, count: int, d: str, how, steps) -> None:
+        self.m, self.warps, self.d, self.how, self.count = m, warps, d, how, count
+        self.lanes = (warps[:, None] * 32 + np.arange(32)).ravel()
+        self.old = [x[self.lanes] for x in old]
+        first = self.lanes[0]
+        self.steps = [
+            ([x[self.lanes] for x in a] if isinstance(a, tuple) else int(a[first]), int(b[first]), keeps)
+            for a, b, keeps in steps
+        ]  # fmt: skip
+        self.group, self.number = int(warps[0]) // 4, int(m.products.begun[warps[0]])
+        self.results: list[np.ndarray] | None = None
+        self.seen = None if m.way.latency == "eager" else self.bytes()
+
+    def bytes(self) -> list[np.ndarray]:
+        """The elements in shared memory of all steps, of A (if it is there) and of B."""
+        n, depth, a, b, turned_a, turned_b = self.how
+        base, found = int(self.lanes[0]) // self.m.stride * WINDOW - SHARED, []
+        for left, right, _ in self.steps:
+            if isinstance(left, int):
+                rows = descriptor_places(left, 64, depth, a, turned_a).reshape(4, 16, depth)
+                found.append(self._read(rows[self.warps % 4] + base, a))
+            found.append(self._read(descriptor_places(right, n, depth, b, turned_b) + base, b))
+        return found
+
+    def _read(self, at: np.ndarray, kind: str) -> np.ndarray:
+        shared, size = self.m.shared, BITS[kind] // 8
+        shared.engine_reads(at, "a product of a warpgroup")
+        if not shared.known[at].all():
+            shared.note_unknown()
+        return shared.views[size][at // size]
+
+    def land(self) -> None:
+        a, b = self.how[2:4]
+        got = self.bytes()
+        if self.seen is not None and any((x != y).any() for x, y in zip(got, self.seen)):
+            raise SimulatedHazard(
+                "shared memory changed while a product of a warpgroup was reading it"
+            ).note(f"the product began at {self.m.place_of(self.line)}")
+        words = iter(got)
+        acc = [self.m.products.settled(x, self.lanes) for x in self.old]
+        if not acc:
+            kind = np.float32 if self.d == "f32" else np.uint64
+            acc = [np.zeros(len(self.lanes), kind) for _ in range(self.count)]
+        for left, _, keeps in self.steps:
+            mine = fragment_of_warps(a, left) if isinstance(left, list) else numbers(a, next(words))
+            product = mine @ numbers(b, next(words)).T
+            if not keeps:
+                acc = [np.zeros_like(x) for x in acc]
+            acc = list(add_products(acc, product, self.d == "f16"))
+        self.results = acc
+
+
+class Products:
+    """wgmma. The warps of a warpgroup begin a product one by one, which orders nothing between them; it is done for all
+    of them at once, when all have begun it."""
+
+    def __init__(self, m: Any) -> None:
+        self.m = m
+        self.begun = np.zeros(m.warps, np.int64)
+        self.ends: list[list[int]] = [
+            [] for _ in range(m.warps)
+        ]  # how many had begun when a group ended
+        self.running: dict[int, Product] = {}  # by number
+        self.number = FIRST
+
+    def start(self, old, count: int, d: str, how, steps, commit: bool):
+        m = self.m
+        on = np.flatnonzero(m.whole_warps("wgmma"))
+        kind = np.float32 if d == "f32" else np.uint64
+        out = [np.zeros(m.threads, kind) for _ in range(count)]
+        for warps in self._alike(on, steps):
+            flight = Product(m, warps, old, count, d, how, steps)
+            flight.line = m.line
+            for j, x in enumerate(out):
+                mark = np.full(len(flight.lanes), MARK << 20 | self.number << 9 | j, np.uint32)
+                x[flight.lanes] = mark.view(np.float32) if d == "f32" else mark
+            self.running[self.number] = flight
+            self.number = FIRST if self.number == LAST else self.number + 1
+            self.running.pop(self.number, None)
+            if m.way.latency == "eager":
+                flight.land()
+        self.begun[on] += 1
+        for w in on:
+            if commit:
+                self.ends[w].append(int(self.begun[w]))
+            for other in range(w // 4 * 4, min(w // 4 * 4 + 4, m.warps)):
+                if m.blocked[other] == OTHERS:
+                    m.blocked[other] = None
+        return tuple(out)
+
+    def _alike(self, on: np.ndarray, steps):
+        """Warps of one warpgroup whose operands are at the same places."""
+        found: dict[tuple[int, ...], list[int]] = {}
+        for w in on:
+            t = int(w) * 32
+            left, right, _ = steps[0]
+            at = -1 if isinstance(left, tuple) else int(left[t])
+            found.setdefault((int(w) // 4, int(self.begun[w]), at, int(right[t])), []).append(
+                int(w)
+            )
+        return [np.array(warps) for warps in found.values()]
+
+    def wait(self, pending: int, acc):
+        """The accumulators, as far as their products are done."""
+        m = self.m
+        warps = np.flatnonzero(m.whole_warps("wgmma.wait_group"))
+        for w in warps if pending >= 0 else ():
+            ends = self.ends[w]
+            needed = ends[len(ends) - pending - 1] if len(ends) > pending else 0
+            if (self.begun[w // 4 * 4 : w // 4 * 4 + 4] < needed).any():
+                m.blocked[w], m.again[w] = OTHERS, True
+                continue
+            for flight in list(self.running.values()):
+                if flight.group == w // 4 and flight.number < needed and flight.results is None:
+                    flight.land()
+        out = [x.copy() for x in acc]
+        lanes = np.flatnonzero(m.on)
+        for x in out:
+            x[lanes] = self.settled(x[lanes], lanes)
+        return tuple(out)
+
+    def settled(self, x: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """Registers of some threads: where they are of a product that is done, its results."""
+        raw = x.view(np.uint32) if x.dtype == np.float32 else x.astype(np.uint32)
+        marks = raw[::32]  # of a warp all the same
+        marked = marks >> np.uint32(20) == MARK
+        if not marked.any():
+            return x
+        x = x.copy()
+        for word in np.unique(marks[marked]):
+            flight = self.running.get(int(word) >> 9 & 0x7FF)
+            if flight is not None and flight.results is not None:
+                mine = np.flatnonzero((raw == word) & np.isin(lanes, flight.lanes))
+                where = np.searchsorted(flight.lanes, lanes[mine])
+                x[mine] = flight.results[int(word) & 0x1FF][where].astype(x.dtype)
+        return x
+
+    def end(self) -> None:
+        whole = len(self.begun) // 4 * 4
+        if (self.begun[:whole].reshape(-1, 4) != self.begun[:whole:4, None]).any() or self.begun[
+            whole:
+        ].any():
+            raise SimulatedHazard("wgmma with warps of a warpgroup missing")

@@ -1,0 +1,245 @@
+"""Global and shared memory of the simulator.
+
+Global memory is the host's: arguments keep their addresses, and what lies outside of them is refused. Shared memory
+starts as NaN patterns, and of each 16 bytes it is known which warps have accesses to it under way that the engines
+(TMA, products of warpgroups) may not have seen: an engine works past the caches and queues of threads, and only
+`fence.proxy.async` of the thread orders the two.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from tessera.errors import OutOfBounds, SimulatedHazard
+
+SHARED = 0x1000  # address of the first byte
+WINDOW = 1 << 18  # from the shared memory of one block of a cluster to the next one's
+POISON = 0xFF  # bytes nobody has written: NaN in every type of float
+GRAIN = 16  # bytes that are watched together
+WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class Extent:
+    """A piece of the host's memory."""
+
+    def __init__(self, first: int, end: int) -> None:
+        self.first, self.end = first, end
+        self.views: dict[int, np.ndarray] = {}
+        self.bytes = self.view(1)
+
+    def view(self, size: int) -> np.ndarray:
+        """As words of `size` bytes; an access that is aligned does not reach what is left over."""
+        found = self.views.get(size)
+        if found is None:
+            count = (self.end - self.first) // size
+            raw = (ctypes.c_uint8 * (count * size)).from_address(self.first)
+            found = self.views[size] = np.ctypeslib.as_array(raw).view(WORDS[size])
+        return found
+
+
+class Global:
+    """What launches give: extents of arrays. `open`: raw addresses are about, behind which anything may lie."""
+
+    def __init__(self) -> None:
+        self.extents: list[Extent] = []
+        self.open = False
+
+    def add(self, first: int, end: int) -> None:
+        if end > first:
+            self.extents.append(Extent(first, end))
+
+    def find(self, low: int, high: int) -> Extent | None:
+        for e in self.extents:
+            if e.first <= low and high <= e.end:
+                return e
+        return None
+
+    def pieces(self, address: np.ndarray, size: int):
+        """(indices of `address`, their extent), so that all are covered."""
+        e = self.find(int(address.min()), int(address.max()) + size) if address.size else None
+        if e is not None:
+            yield slice(None), e
+            return
+        left = np.ones(address.shape, bool)
+        for e in self.extents:
+            here = (
+                left
+                & (address >= np.uint64(e.first))
+                & (address + np.uint64(size) <= np.uint64(e.end))
+            )
+            if here.any():
+                left &= ~here
+                yield np.nonzero(here), e
+        for i in zip(*np.nonzero(left)):
+            at = int(address[i])
+            if not self.open or not at:
+                raise OutOfBounds(f"{size} bytes at {at:#x} are in no array of the launch")
+            yield tuple(np.array([k]) for k in i), Extent(at, at + size)
+
+    def read(self, address: np.ndarray, count: int, size: int) -> np.ndarray:
+        """[lanes, count] words."""
+        out = np.zeros((len(address), count), np.uint64)
+        for which, e in self.pieces(address, count * size):
+            at = (address[which] - np.uint64(e.first)).astype(np.int64)
+            if e.first % size:
+                out[which] = _gather(e.bytes, at, count, size)
+            else:
+                out[which] = e.view(size)[(at // size)[:, None] + np.arange(count)]
+        return out
+
+    def write(self, address: np.ndarray, raw: np.ndarray, size: int) -> None:
+        count = raw.shape[1]
+        for which, e in self.pieces(address, count * size):
+            at = (address[which] - np.uint64(e.first)).astype(np.int64)
+            if e.first % size:
+                places = at[:, None] + np.arange(count * size)
+                data = np.ascontiguousarray(raw[which].astype(WORDS[size])).view(np.uint8)
+                e.bytes[places] = data.reshape(places.shape)
+            else:
+                e.view(size)[(at // size)[:, None] + np.arange(count)] = raw[which]
+
+
+def _gather(data: np.ndarray, at: np.ndarray, count: int, size: int) -> np.ndarray:
+    found = np.ascontiguousarray(data[at[:, None] + np.arange(count * size)])
+    return found.view(WORDS[size]).reshape(len(at), count)
+
+
+class Shared:
+    """The shared memory of the blocks of a cluster, `size` bytes each."""
+
+    def __init__(self, size: int, blocks: int) -> None:
+        self.size, self.blocks = size, blocks
+        self.bytes = np.full(blocks * WINDOW, POISON, np.uint8)
+        self.views = {n: self.bytes.view(t) for n, t in WORDS.items()}
+        self.known = np.zeros(blocks * WINDOW, bool)  # written since the program began
+        grains = blocks * WINDOW // GRAIN
+        self.reads = np.zeros(grains, np.uint64)  # by warps, a bit each, that have not fenced
+        self.writes = np.zeros(grains, np.uint64)
+        self.flying = np.zeros(blocks * WINDOW, np.int16)  # copies that are to write a byte
+        self.flights = 0
+        self.last: dict[int, np.ndarray] = {}  # of a load: the grain that each thread read last
+        self.unknown: dict[str, int] = {}  # uninitialised reads, by source line
+        self.where: Any = str  # gives the source line
+
+    def forget(self) -> None:
+        """For another program."""
+        for rank in range(self.blocks):
+            self.bytes[rank * WINDOW : rank * WINDOW + self.size] = POISON
+        self.known[:] = False
+        self.reads[:] = 0
+        self.writes[:] = 0
+        self.flying[:] = 0
+        self.last.clear()
+        self.flights = 0
+
+    def place(self, address: np.ndarray, size: int) -> np.ndarray:
+        """Where `size` bytes at each address lie. OutOfBounds beside the shared memory, or if not aligned."""
+        at = address.astype(np.int64) - SHARED
+        inside = at & (WINDOW - 1)
+        if at.size and (
+            at.min() < 0 or at.max() >= len(self.bytes) or inside.max() + size > self.size
+        ):
+            bad = int(
+                at[np.argmax((at < 0) | (at >= len(self.bytes)) | (inside + size > self.size))]
+            )
+            raise OutOfBounds(f"{size} bytes at {bad:#x} of {self.size} bytes of shared memory")
+        if (at & (size - 1)).any():
+            bad = int(at[np.argmax(at & (size - 1) != 0)])
+            raise SimulatedHazard(f"{size} bytes at {bad:#x} of shared memory: misaligned address")
+        return at
+
+    def read(self, address: np.ndarray, count: int, size: int, warps: np.ndarray) -> np.ndarray:
+        """[lanes, count] words for lanes of `warps` (one bit each)."""
+        total = count * size
+        at = self.place(address, total)
+        if not self.known[at].all() or not self.known[at + total - 1].all():
+            self.note_unknown()
+        self._not_flying(at, total, "read")
+        np.bitwise_or.at(self.reads, at // GRAIN, warps)
+        if count == 1:
+            return self.views[size][at // size].astype(np.uint64)[:, None]
+        return self.views[size][(at // size)[:, None] + np.arange(count)].astype(np.uint64)
+
+    def write(self, address: np.ndarray, raw: np.ndarray, size: int, warps: np.ndarray) -> None:
+        count = raw.shape[1]
+        total = count * size
+        at = self.place(address, total)
+        self._not_flying(at, total, "written")
+        self.views[size][(at // size)[:, None] + np.arange(count)] = raw
+        self.known[at[:, None] + np.arange(total)] = True
+        np.bitwise_or.at(self.writes, at // GRAIN, warps)
+
+    def fly(self, address: np.ndarray, size: int, by: int) -> None:
+        """A copy of `size` bytes to each address starts (by = 1) or lands (-1)."""
+        at = address.astype(np.int64) - SHARED
+        np.add.at(self.flying, at[:, None] + np.arange(size), by)
+        self.flights += by * len(at)
+
+    def _not_flying(self, at: np.ndarray, size: int, what: str) -> None:
+        if self.flights:
+            busy = (self.flying[at] | self.flying[at + size - 1]) != 0
+            if busy.any():
+                raise SimulatedHazard(
+                    f"shared memory at {int(at[np.argmax(busy)]):#x} is {what} while a copy to it is under way"
+                )
+
+    def note_unknown(self) -> None:
+        line = self.where()
+        self.unknown[line] = self.unknown.get(line, 0) + 1
+
+    def fence(self, rank: int, warps: int) -> None:
+        """These warps' accesses are done, for engines too."""
+        grains = slice(rank * (WINDOW // GRAIN), (rank * WINDOW + self.size + GRAIN - 1) // GRAIN)
+        keep = np.uint64(~warps & (2**64 - 1))
+        self.reads[grains] &= keep
+        self.writes[grains] &= keep
+
+    def remember(self, load: int, address: np.ndarray, mask: np.ndarray) -> None:
+        """A load's grains, until its results are needed."""
+        grains = (address.astype(np.int64) - SHARED) // GRAIN
+        old = self.last.get(load)
+        self.last[load] = np.where(mask, grains, -1 if old is None else old)
+
+    def arrived(self, loads: list[int], on: np.ndarray, bits: np.ndarray) -> None:
+        """What some threads have read by these loads is in their registers."""
+        for load in loads:
+            last = self.last.get(load)
+            if last is not None:
+                lanes = on & (last >= 0)
+                np.bitwise_and.at(self.reads, last[lanes], ~bits[lanes])
+                last[lanes] = -1
+
+    def in_block(self, address: np.ndarray, rank: np.ndarray) -> np.ndarray:
+        """The same place in another block of the cluster."""
+        return (
+            (address - np.uint64(SHARED)) % np.uint64(WINDOW)
+            + rank * np.uint64(WINDOW)
+            + np.uint64(SHARED)
+        )
+
+    # --- engines ----------------------------------------------------------------------------------------------
+    def engine_reads(self, at: np.ndarray, what: str) -> None:
+        """An engine reads bytes from `at` (places of bytes)."""
+        self._not_flying(at.ravel(), 1, f"read by {what}")
+        grains = at // GRAIN
+        if self.writes[grains].any():
+            first = int(at.ravel()[np.argmax(self.writes[grains].ravel() != 0)])
+            raise SimulatedHazard(
+                f"{what} reads shared memory at {first:#x}, which threads have written without fence.proxy.async"
+            )
+
+    def engine_writes(self, at: np.ndarray, what: str) -> None:
+        self._not_flying(at.ravel(), 1, f"written by {what}")
+        grains = at // GRAIN
+        under_way = self.reads[grains] | self.writes[grains]
+        if under_way.any():
+            first = int(np.argmax(under_way.ravel() != 0))
+            how = "read" if self.reads[grains].ravel()[first] else "written"
+            raise SimulatedHazard(
+                f"{what} overwrites shared memory at {int(at.ravel()[first]):#x}, which threads have {how} without "
+                "fence.proxy.async: their accesses may still be under way"
+            )

@@ -1,0 +1,145 @@
+"""Reading the LLVM IR that the lowering writes: functions, constants, tables, source lines."""
+
+# pyright: basic
+# the text is our own: patterns match
+# pyright: reportOptionalSubscript=false, reportOptionalMemberAccess=false
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any
+
+import numpy as np
+
+from tessera.backends.nvidia.primitives.lanes import FLOAT, bits_of, from_raw, mask_int
+
+VECTOR = re.compile(r"<(\d+) x (\w+)>")
+DEBUG = re.compile(r",? !dbg !(\d+)")
+
+
+def split_args(text: str) -> list[str]:
+    """Split at commas outside of brackets."""
+    parts, depth, start = [], 0, 0
+    for i, c in enumerate(text):
+        if c in "([{<":
+            depth += 1
+        elif c in ")]}>":
+            depth -= 1
+        elif c == "," and depth == 0:
+            parts.append(text[start:i].strip())
+            start = i + 1
+    last = text[start:].strip()
+    return [*parts, last] if last else parts
+
+
+def typed(text: str) -> tuple[str, str]:
+    """`ptr addrspace(1) align 16 %x` → (type, value)."""
+    if "align" in text or '"' in text:
+        text = re.sub(r"\balign \d+ |byval\(.*?\) |\"[\w.]+\" ", "", text)
+    type, _, value = text.rpartition(" ")
+    return ("ptr" if type.startswith("ptr") else type), value
+
+
+class Function:
+    """Its name, its parameters (type, name), and its blocks' lines with the number of their source location."""
+
+    def __init__(self, text: str) -> None:
+        lines = text.splitlines()
+        head = DEBUG.sub("", lines[0])
+        self.name = re.search(r"@([\w.]+)\(", head)[1]
+        start = head.index("(", head.index("@")) + 1
+        inside = head[start : re.search(r"\) (?:nounwind|\{)", head).start()]
+        self.params = [typed(p) for p in split_args(inside)]
+        self.blocks: dict[str, list[tuple[str, int]]] = {}
+        block = "entry"
+        for line in lines[1:-1]:
+            if line.endswith(":"):
+                block = line[:-1]
+                self.blocks[block] = []
+                continue
+            number = -1
+            found = DEBUG.search(line)
+            if found:
+                number, line = int(found[1]), line[: found.start()]
+            self.blocks[block].append((line.strip(), number))
+
+
+def functions_of(ir: str) -> dict[str, Function]:
+    found = [Function(x[0]) for x in re.finditer(r"^define .*?^\}", ir, re.M | re.S)]
+    return {f.name: f for f in found}
+
+
+def tables_of(ir: str) -> dict[str, np.ndarray]:
+    """Constant arrays of i64."""
+    found: dict[str, np.ndarray] = {}
+    for name, values in re.findall(r"^(@[\w.]+) = .*? constant \[\d+ x i64\] \[(.*)\]", ir, re.M):
+        numbers = [int(v.split()[1]) & (2**64 - 1) for v in values.split(",")]
+        found[name] = np.array(numbers, np.uint64)
+    return found
+
+
+def strings_of(ir: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, text in re.findall(r"^(@\w+) = .*? constant \[\d+ x i8\] c\"(.*)\\00\"", ir, re.M):
+        plain = re.sub(r"\\([0-9A-F]{2})", lambda m: chr(int(m[1], 16)), text)
+        found[name] = plain.encode("latin-1").decode("utf-8")
+    return found
+
+
+def lines_of(ir: str) -> dict[int, str]:
+    """`file:line` of the locations, by their numbers."""
+    nodes = dict(re.findall(r"^!(\d+) = (.*)$", ir, re.M))
+    found: dict[int, str] = {}
+    for number, text in nodes.items():
+        if not text.startswith("!DILocation"):
+            continue
+        line, scope = re.search(r"line: (\d+)", text)[1], re.search(r"scope: !(\d+)", text)[1]
+        file = re.search(r"file: !(\d+)", nodes.get(scope, ""))
+        name = re.search(r'filename: "(.*?)"', nodes.get(file[1], "")) if file else None
+        found[int(number)] = f"{name[1] if name else '?'}:{line}"
+    return found
+
+
+# --- constants ----------------------------------------------------------------------------------------------------
+def full(type: str, value: Any, threads: int) -> np.ndarray:
+    if type in FLOAT:
+        return np.full(threads, value, FLOAT[type])
+    return np.full(threads, int(value) & (2**64 - 1), np.uint64)
+
+
+def poison(type: str, threads: int) -> np.ndarray:
+    """What a register holds that nobody has written."""
+    bits = min(bits_of(type), 64)
+    return from_raw(type, np.full(threads, (1 << bits) - 1, np.uint64))
+
+
+def constant(type: str, text: str, threads: int) -> Any:
+    """The value of a constant for all threads; names of globals stay names."""
+    vector = VECTOR.match(type)
+    if text in ("poison", "undef"):
+        if type.startswith("{"):
+            return ()
+        if vector:
+            return np.stack([poison(vector[2], threads)] * int(vector[1]), axis=1)
+        return poison(type, threads)
+    if text == "zeroinitializer":
+        return np.stack([full(vector[2], 0, threads)] * int(vector[1]), axis=1)
+    if text.startswith("inttoptr"):
+        return full("i64", int(re.search(r"i64 (\d+)", text)[1]), threads)
+    if text in ("true", "false", "null"):
+        return full("i64", text == "true", threads)
+    if text.startswith("@"):
+        return text
+    if type in FLOAT:
+        return full(type, float_value(text), threads)
+    return mask_int(full("i64", int(text), threads), bits_of(type))
+
+
+def float_value(text: str) -> float:
+    if text.startswith("0xH"):
+        return struct.unpack(">e", bytes.fromhex(text[3:]))[0]
+    if text.startswith("0xR"):
+        return struct.unpack(">f", bytes.fromhex(text[3:] + "0000"))[0]
+    if text.startswith("0x"):
+        return struct.unpack(">d", bytes.fromhex(text[2:]))[0]
+    return float(text)
