@@ -30,6 +30,9 @@ class Access:
     high: int = 0
     arrived: dict[int, int] = field(default_factory=lambda: {})
 
+    def covers(self, other: Access) -> bool:
+        return self.low <= other.low and other.high <= self.high
+
 
 @dataclass(slots=True)
 class Region:
@@ -101,11 +104,12 @@ class Memory:
                     raise _race(old, new, region, "a fence between the proxies")
 
     def _written(self, region: Region, new: Access) -> None:
+        """Who is ordered after this write is ordered after what it covers, too."""
         for other in region.meets:
-            if region.low <= other.low and other.high <= region.high:
-                other.writes, other.reads = [new], {}
-            else:
-                other.writes.append(new)
+            other.writes = [x for x in other.writes if not new.covers(x)]
+            other.writes.append(new)
+            if other.reads:
+                other.reads = {k: x for k, x in other.reads.items() if not new.covers(x)}
         region.writes, region.reads = [new], {}
 
     def _valid(self, region: Region, new: Access) -> None:
