@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tessera.analysis.synchronization.machine import Enough, Machine
+from tessera.analysis.synchronization.flow import Enough
+from tessera.analysis.synchronization.machine import Machine
 from tessera.analysis.synchronization.plan import plan_of, touches
 from tessera.analysis.synchronization.scalars import World
 from tessera.analysis.synchronization.static import check_places
@@ -14,8 +15,10 @@ from tessera.ops import (
     AsyncArriveOp,
     ByteBarrierArriveOp,
     ByteBarrierExpectOp,
+    ByteBarrierWaitOp,
     ForOp,
     MbarrierArriveOp,
+    MbarrierWaitOp,
     WhileOp,
 )
 
@@ -29,13 +32,16 @@ PATIENCE = 40
 """Worlds that may come to nothing new while something is missing."""
 STEPS = 2_000
 TOTAL = 25_000
-ARRIVALS = (ByteBarrierArriveOp, ByteBarrierExpectOp, MbarrierArriveOp, AsyncArriveOp)
+AT_BARRIERS = (
+    ByteBarrierArriveOp, ByteBarrierExpectOp, ByteBarrierWaitOp, MbarrierArriveOp, MbarrierWaitOp, AsyncArriveOp
+)  # fmt: skip
 
 
 @dataclass(slots=True)
 class Coverage:
-    """What the runs came to: ops that touch shared memory and did not run (`missed`), arrivals that nobody waited for
-    (`idle`), the most iterations of each loop, and how many runs there were, of how many steps, how many cut short."""
+    """What the runs came to: ops that touch shared memory and did not run (`missed`); arrivals that nobody waited for,
+    and waits for what was known already (`idle`); the most iterations of each loop; how many runs there were, of how
+    many steps, how many cut short."""
 
     missed: list[Op] = field(default_factory=lambda: [])
     idle: set[Op] = field(default_factory=lambda: set())
@@ -57,7 +63,7 @@ def check_synchronization(module: Module) -> Coverage:
     loops = {op for op in every if isinstance(op, ForOp | WhileOp)}
     least = 2 * plan.slots + 2
     seen: dict[Op, int] = {}
-    awaited: set[Op] = set()
+    useful: set[Op] = set()
 
     def all_seen() -> bool:
         return all(op in seen for op in wanted)
@@ -65,7 +71,7 @@ def check_synchronization(module: Module) -> Coverage:
     last = 0  # the last world that came to something new
     for number, world in enumerate(_worlds()):
         before = len(seen)
-        _run(Machine(module, plan, world, STEPS), seen, awaited, found)
+        _run(Machine(module, plan, world, STEPS), seen, useful, found)
         last = number if len(seen) > before else last
         if all_seen():
             long = number >= USUAL or all(seen.get(op, 0) >= least for op in loops)
@@ -75,18 +81,18 @@ def check_synchronization(module: Module) -> Coverage:
             break
     if found.cut and not all_seen():  # behind loops that are too long
         for world in _worlds(0):
-            _run(Machine(module, plan, world, STEPS, least), seen, awaited, found)
-    found.idle = set(filter(_arrives, seen)) - awaited
+            _run(Machine(module, plan, world, STEPS, least), seen, useful, found)
+    found.idle = set(filter(_at_barrier, seen)) - useful
     found.missed = [op for op in wanted if op not in seen]
     found.trips = {op: seen.get(op, 0) for op in loops}
     return found
 
 
-def _arrives(op: Op) -> bool:
-    return isinstance(op, ARRIVALS)
+def _at_barrier(op: Op) -> bool:
+    return isinstance(op, AT_BARRIERS)
 
 
-def _run(machine: Machine, seen: dict[Op, int], awaited: set[Op], found: Coverage) -> None:
+def _run(machine: Machine, seen: dict[Op, int], useful: set[Op], found: Coverage) -> None:
     found.runs += 1
     limit = machine.left
     try:
@@ -97,7 +103,7 @@ def _run(machine: Machine, seen: dict[Op, int], awaited: set[Op], found: Coverag
     for op, times in machine.seen.items():
         seen[op] = max(seen.get(op, 0), times)
     for barrier in machine.barriers.all():
-        awaited |= barrier.awaited
+        useful |= barrier.awaited | barrier.teaching
 
 
 def _worlds(seeds: int = SEEDS) -> Iterator[World]:

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from tessera.analysis.synchronization.machine import Machine, Team
 
 Run = Generator[str, None, None]
+SPINS = 60
+"""Iterations after which a `while` loop counts as one that waits for what never comes in this world."""
+
+
+class Enough(Exception):
+    """The run has made as many steps as it may."""
 
 
 def _for(m: Machine, team: Team, op: Op) -> Run:
@@ -49,6 +55,8 @@ def _while(m: Machine, team: Team, op: Op) -> Run:
         yield from m.block(team, op.after)
         values = m.get([term[k] for k in kept])
         trips += 1
+        if trips > SPINS:
+            raise Enough
     m.seen[op] = max(m.seen[op], trips)
     m.hand([op.results[k] for k in kept], values)
 

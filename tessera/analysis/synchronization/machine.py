@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.analysis.synchronization.clocks import Clock, Places, joined
-from tessera.analysis.synchronization.flow import FLOW
+from tessera.analysis.synchronization.flow import FLOW, Enough
 from tessera.analysis.synchronization.memory import Access, Memory
 from tessera.analysis.synchronization.phases import Barrier, Barriers
 from tessera.analysis.synchronization.plan import Plan
@@ -31,10 +31,6 @@ from tessera.ops import (
 
 GROUP_WARPS = 4
 Run = Generator[str, None, None]
-
-
-class Enough(Exception):
-    """The run has made as many steps as it may."""
 
 
 @dataclass(slots=True)

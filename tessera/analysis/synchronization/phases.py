@@ -34,6 +34,7 @@ class Barrier:
     waiting: list[tuple[int, Event, Op]] = field(default_factory=lambda: [])
     arrivals: list[tuple[int, Op]] = field(default_factory=lambda: [])  # not waited for: phase, op
     awaited: set[Op] = field(default_factory=lambda: set())  # whose arrivals were waited for
+    teaching: set[Op] = field(default_factory=lambda: set())  # waits that told somebody something
     remote: bool = False  # other blocks of the cluster arrive or copy
     copied: bool = False  # the engine counts bytes here
 
@@ -95,8 +96,9 @@ class Barrier:
         """A warp, whose looks are counted at `look`, goes on after `target` phases."""
         if self.ended > target:
             raise _overtaken(self, op, op)
-        if target:
+        if target > clock[self.place]:
             join(clock, self.history[target - 1])
+            self.teaching.add(op)
         clock[look] += 1
         self.awaited.update(by for phase, by in self.arrivals if phase < target)
         self.arrivals = [x for x in self.arrivals if x[0] >= target]
