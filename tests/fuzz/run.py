@@ -135,7 +135,7 @@ class Run:
             chosen = families.drawn(task["family"], task["seed"])
             if kind not in kinds and len(kinds) < 12 and self.o.shrink:
                 simple, found = shrunk(
-                    task["family"], task["seed"], device, result[0], pool.one, self.o.shrink
+                    task["family"], task["seed"], device, result, pool.one, self.o.shrink
                 )
                 chosen, result = simple, found or result
             kinds.add(kind)

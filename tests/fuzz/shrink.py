@@ -8,13 +8,18 @@ from typing import Any
 
 from tests.fuzz import families
 from tests.fuzz.generators.features import Features
-from tests.fuzz.outcome import Result
+from tests.fuzz.outcome import DIFFERENT, Result, signature
 
 Run = Callable[[dict[str, Any]], dict[str, Result]]
 
 
+def alike(one: Result, other: Result) -> bool:
+    """The same fault: for wrong elements any, else the same message."""
+    return one[0] == other[0] and (one[0] == DIFFERENT or signature(one) == signature(other))
+
+
 def shrunk(
-    family: str, seed: int, device: str, state: str, run: Run, seconds: float = 60.0
+    family: str, seed: int, device: str, fault: Result, run: Run, seconds: float = 60.0
 ) -> tuple[Features, Result | None]:
     """The simplest features found within the time, and what they give."""
     chosen, best = families.drawn(family, seed), None
@@ -31,7 +36,7 @@ def shrunk(
             tried.add(str(candidate))
             task = {"family": family, "seed": seed, "features": candidate, "devices": [device]}
             result = run(task).get(device)
-            if result is not None and result[0] == state:
+            if result is not None and alike(result, fault):
                 chosen, best, progress = candidate, result, True
                 break
     return chosen, best
