@@ -22,6 +22,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+os.environ.setdefault("TESSERA_STRICT", "1")  # what is launched has all optimisations
+
 import tessera
 import tessera.language as tl
 

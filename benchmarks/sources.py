@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+os.environ.setdefault("TESSERA_STRICT", "1")  # what is measured has all optimisations
 ROOT = Path(__file__).resolve().parents[1]
 for folder in (ROOT / "examples", ROOT):
     if str(folder) not in sys.path:

@@ -41,7 +41,7 @@ def start(folder: Path, side: str, part: int, until: float, cores: set[int]) -> 
     settings = {
         **os.environ, "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "TRITON_CACHE_DIR": str(caches / "triton"),
         "TESSERA_CACHE_DIR": str(caches / "tessera"), "TORCHINDUCTOR_COMPILE_THREADS": str(max(2, len(cores))),
-        "TRANSFORMERS_VERBOSITY": "error",
+        "TRANSFORMERS_VERBOSITY": "error", "TESSERA_STRICT": "1",
     }  # fmt: skip
     settings.pop("PYTHONPATH", None)
     run = [

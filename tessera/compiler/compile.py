@@ -41,6 +41,7 @@ from tessera.errors import (
     InvalidOption,
     LaunchError,
     OutOfResources,
+    PTXASError,
     TesseraError,
 )
 from tessera.ir import Module, print_module
@@ -212,18 +213,25 @@ def compile_stages(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """(products by stage, metadata). OutOfResources as soon as more than `shared_limit` bytes of shared memory show.
     Without the optimisations that fail (compiler/fallback.py)."""
-    replaced = knobs.runtime.add_stages_inspection_hook is not None or bool(options.ir_override)
 
     def attempt() -> tuple[dict[str, Any], dict[str, Any]]:
         return _run_stages(src, backend, options, key, shared_limit)
 
-    def reproduce(error: Exception) -> str:
+    def reproduce() -> str:
         text = _input_text(src, src.ext, {}, options)
         return _write_reproducer(src.ext, text, backend, options, strict=True)
 
-    fallback = Fallback(attempt, src.name, options.disable_optimizations, reproduce, replaced)
+    def theirs(error: Exception) -> bool:
+        hooked = knobs.runtime.add_stages_inspection_hook is not None
+        if hooked or options.ir_override or knobs.compilation.override:
+            return True
+        if not isinstance(error, PTXASError):
+            return False
+        return bool(options.ptx_options) or "_asm " in _input_text(src, src.ext, {}, options)
+
+    disabled = options.disable_optimizations
     try:
-        return fallback.run()
+        return Fallback(attempt, src.name, disabled, reproduce, theirs).run()
     except StageFailed as failed:
         error = failed.error
         text = _input_text(src, failed.level, failed.products, options)

@@ -39,19 +39,18 @@ class StageFailed(Exception):
 
 class Fallback:
     """Compiles one kernel by `attempt`. `disabled`: what the kernel's options switch off; `reproduce`: writes how to
-    repeat a failure, and says where; `foreign`: the program holds assembly, or stages, that are the user's."""
+    repeat a failure, and says where; `theirs`: whether the user's own stages or assembly may have failed."""
 
     def __init__(
         self,
         attempt: Attempt,
         kernel: str,
         disabled: str,
-        reproduce: Callable[[Exception], str],
-        foreign: bool,
+        reproduce: Callable[[], str],
+        theirs: Callable[[Exception], bool],
     ) -> None:
-        self.attempt, self.kernel, self.reproduce, self.foreign = (
-            attempt, kernel, reproduce, foreign,
-        )  # fmt: skip
+        self.attempt, self.kernel = attempt, kernel
+        self.reproduce, self.theirs = reproduce, theirs
         self.off = names_in(disabled)
         self.strict = knobs.compilation.strict or knobs.compilation.opt_limit is not None
         self.dropped: list[Dropped] = []
@@ -66,8 +65,12 @@ class Fallback:
                     products, metadata = self.attempt()
             except Exception as error:
                 first = first or error
-                found = self._culprit(error, session)
+                try:
+                    found = self._culprit(error, session)
+                except CompilationTimeout:  # while it was looked for
+                    found = None
                 if found is None:
+                    session.commit()
                     raise first from first.__cause__
                 self._drop(found, error)
                 continue
@@ -86,13 +89,11 @@ class Fallback:
         return next(iter(suspects.values())) if len(suspects) == 1 else self._search(session)
 
     def _may_be_ours(self, error: Exception, session: Session) -> bool:
-        if not session.applied:
+        if not session.applied or self.theirs(error):
             return False
         if isinstance(error, OutOfResources):
             return any(OPTIMIZATIONS[a.name].takes_room for a in session.applied)
-        if isinstance(error, PTXASError):
-            return not self.foreign
-        return isinstance(error, StageFailed)
+        return isinstance(error, (PTXASError, StageFailed))
 
     def _search(self, session: Session) -> Application | None:
         """The first application with which the compilation fails."""
@@ -115,7 +116,7 @@ class Fallback:
         return False
 
     def _drop(self, found: Application, error: Exception) -> None:
-        where = self.reproduce(error)
+        where = self.reproduce()
         place = f" at {found.loc.short()}" if found.loc is not None else ""
         text = (
             f"the optimisation {found.name} failed and was left out of kernel {self.kernel} "

@@ -175,7 +175,7 @@ _GPU = (
     ),
     _row(
         "raise-occupancy", "gpu", "assembles with a few registers less where a processor then holds a block more",
-        "next to nothing spills", "what ptxas reports", "tests/unit/test_ptxas.py", takes_room=True,
+        "next to nothing spills", "what ptxas reports", "tests/unit/test_block_more.py", takes_room=True,
     ),
 )  # fmt: skip
 

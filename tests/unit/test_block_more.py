@@ -10,6 +10,7 @@ from tessera.backends.nvidia.backend import squeezed
 from tessera.backends.nvidia.ptxas import Assembled
 from tessera.backends.nvidia.target import facts_for
 from tessera.errors import PTXASError
+from tessera.ir.applications import Session
 
 FACTS = facts_for(90)
 FREE = Assembled(b"free", "", 134, 0, 0, 0, 0, 0, ())
@@ -77,3 +78,12 @@ def test_code_that_stays(text: str, registers: int, shared: int) -> None:
     texts, kept = tried(text, registers, shared)
     assert not texts
     assert kept.registers == registers
+
+
+def test_a_block_more_can_be_switched_off() -> None:
+    smaller = replace(FREE, cubin=b"smaller", registers=128, spill_stores=4)
+    with Session("k", frozenset({"raise-occupancy"})):
+        assert tried(ptx(), 134, 65696, smaller)[0] == []
+    with Session("k") as session:
+        assert tried(ptx(), 134, 65696, smaller)[1] is smaller
+    assert [a.name for a in session.applied] == ["raise-occupancy"]
