@@ -349,14 +349,15 @@ class PTXASError(TesseraError):
 
 
 class CompilationTimeout(TesseraError):
-    """A compilation took longer than the knob compilation.budget allows. `step`: what it was at."""
+    """A compilation took longer than the knob compilation.budget allows, or ptxas than nvidia.ptxas_budget does.
+    `step`: what it was at."""
 
     code = "compile-timeout"
     help = "set TESSERA_COMPILE_BUDGET to more seconds (0: no limit), or make tiles or unrolled loops smaller"
 
-    def __init__(self, step: str, seconds: float):
+    def __init__(self, step: str, seconds: float, help: str | None = None):
         self.step = step
-        super().__init__(f"the compilation took more than {seconds:g} s, at {step}")
+        super().__init__(f"the compilation took more than {seconds:g} s, at {step}", help=help)
 
 
 class ToolNotFound(TesseraError):

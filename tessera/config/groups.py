@@ -319,6 +319,11 @@ class Nvidia(Group):
     ptxas_options = StrKnob(
         None, "TESSERA_PTXAS_OPTIONS", "PTXAS_OPTIONS", doc="more ptxas arguments", key=True
     )
+    ptxas_budget = IntKnob(
+        300,
+        "TESSERA_PTXAS_BUDGET",
+        doc="seconds after which ptxas is stopped and the compilation given up; 0: only compilation.budget counts",
+    )
     disable_ptxas_opt = BoolKnob(
         False, "TESSERA_DISABLE_PTXAS_OPT", "DISABLE_PTXAS_OPT", doc="assemble with -O0", key=True
     )

@@ -12,9 +12,11 @@ import contextlib
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict
@@ -25,10 +27,11 @@ from tessera.backends.compiler import Backend, GPUTarget, Options
 from tessera.compiler import TextSource, compile_stages, make_backend
 from tessera.config import knobs
 from tessera.config.budget import check_budget, remaining_seconds
-from tessera.errors import CompilationTimeout, InternalError
+from tessera.errors import InternalError
 from tessera.ir import Module, print_module
 
 START = "from tessera.runtime.compile_workers import main; main()"
+LOOK = 0.5  # seconds between looks whether the parent is there
 ROOT = str(Path(__file__).resolve().parents[2])
 # Of environment variables that a compilation may read.
 PREFIXES = (
@@ -48,14 +51,16 @@ class Worker:
     """One process. A frame is 8 bytes of length and a pickle, in both directions."""
 
     def __init__(self) -> None:
+        self.busy = False  # with a job that nobody has the answer of
         path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
-            [sys.executable, "-c", START], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", START, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
 
     def ask(self, job: dict[str, Any]) -> Products:
-        """The job's products. What the job raised is raised here; WorkerDied if there is no answer."""
+        """The job's products. What the job raised is raised here; WorkerDied if there is no answer. After any other
+        exception (an interrupt) the worker is still `busy`: what it answers next is not what it is asked next."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -64,9 +69,11 @@ class Worker:
         if guard is not None:
             guard.daemon = True
             guard.start()
+        self.busy = True
         try:
             _send(stdin, job)
             good, answer = _receive(stdout)
+            self.busy = False
         except (OSError, EOFError) as error:
             check_budget("a kernel in a worker process")
             raise WorkerDied(f"a compile worker ended with code {self.process.poll()}") from error
@@ -78,6 +85,8 @@ class Worker:
         raise answer
 
     def close(self) -> None:
+        if self.busy:
+            self.process.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             with contextlib.suppress(OSError):
                 if pipe is not None:
@@ -134,12 +143,10 @@ class CompileWorkers(Executor):
             worker = Worker()
         try:
             return worker.ask(job)
-        except (WorkerDied, CompilationTimeout):
-            worker.close()
-            worker = None
-            raise
         finally:
-            if worker is not None:
+            if worker.busy:
+                worker.close()
+            else:
                 self._idle.put(worker)
 
 
@@ -216,8 +223,17 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
             _send(sink, (False, InternalError(f"{type(answer[1]).__name__}: {answer[1]}")))
 
 
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended, whatever it is at: nobody waits for the answer."""
+    while os.getppid() == parent:
+        time.sleep(LOOK)
+    os._exit(1)
+
+
 def main() -> None:
     """A worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interrupt ends
+    threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what stages print must not get between the answers
     serve(sys.stdin.buffer, sink)

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeVar
 
+from tessera.backends.nvidia.tool_process import run_tool
 from tessera.config import knobs
 from tessera.config.budget import out_of_time, remaining_seconds
-from tessera.errors import PTXASError, ToolNotFound
+from tessera.errors import CompilationTimeout, PTXASError, TesseraError, ToolNotFound
 
 # Where wheels put the tools: CUDA 12 wheels one folder per package, CUDA 13 wheels all in one.
 WHEEL_FOLDERS = (
@@ -29,6 +31,11 @@ WHEEL_FOLDERS = (
     "nvidia/cuda_cuobjdump/bin",
     "nvidia/cuda_nvdisasm/bin",
     "triton/backends/nvidia/bin",
+)
+E = TypeVar("E", bound=TesseraError)
+PTXAS_TOO_SLOW = (
+    "set TESSERA_PTXAS_BUDGET to more seconds (0: only the compilation's budget counts), or give ptxas less to do: "
+    "smaller tiles, fewer stages, more warps, no `static_range` over large loops"
 )
 BLACKWELL = 100  # the first compute capability, times ten, of that family
 REMEDIES = {
@@ -141,11 +148,9 @@ def version(path: str | None = None) -> str:
 
 @lru_cache(maxsize=16)
 def _version(path: str, mtime: int, size: int) -> str:
-    result = subprocess.run(
-        [path, "--version"], capture_output=True, text=True, errors="replace", check=False
-    )
+    result = run_tool([path, "--version"])
     found = re.search(r"\bV(\d+(?:\.\d+)+)", result.stdout)
-    if result.returncode or found is None:
+    if result.status or found is None:
         raise ToolNotFound(f"{path} --version failed: {(result.stderr or result.stdout).strip()}")
     return found[1]
 
@@ -175,20 +180,18 @@ def assemble(
     with tempfile.TemporaryDirectory(prefix="tessera-ptxas-") as folder:
         source, target = os.path.join(folder, "kernel.ptx"), os.path.join(folder, "kernel.cubin")
         Path(source).write_text(ptx, encoding="utf-8")
+        own, left = knobs.nvidia.ptxas_budget or None, remaining_seconds()
         try:
-            result = subprocess.run(
-                [*command, source, "-o", target],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-                timeout=remaining_seconds(),
+            result = run_tool(
+                [*command, source, "-o", target], min((s for s in (own, left) if s), default=None)
             )
         except subprocess.TimeoutExpired:
-            raise out_of_time("ptxas") from None
+            if own is None or (left is not None and left <= own):
+                raise out_of_time("ptxas") from None
+            raise _too_slow(own, command, ptx) from None
         log = result.stdout + result.stderr
-        if result.returncode != 0 or not os.path.exists(target):
-            raise _failure(command, ptx, log.replace(source, "kernel.ptx"), result.returncode)
+        if result.status != 0 or not os.path.exists(target):
+            raise _failure(command, ptx, log.replace(source, "kernel.ptx"), result.status)
         cubin = Path(target).read_bytes()
     if knobs.nvidia.dump_ptxas_log:
         print(log, file=sys.stderr)
@@ -232,13 +235,26 @@ def is_warning(line: str) -> bool:
 
 
 def _failure(command: list[str], ptx: str, log: str, code: int) -> PTXASError:
-    handle, saved = tempfile.mkstemp(prefix="tessera-", suffix=".ptx")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(ptx)
-    output = os.path.splitext(saved)[0] + ".cubin"
-    repeat = shlex.join([*command, saved, "-o", output])
     what = f"was killed by signal {-code}" if code < 0 else f"failed with code {code}"
     error = PTXASError("\n".join([f"ptxas {what}", log.strip(), *lines_meant(ptx, log)]))
+    return _repeatable(error, command, ptx)
+
+
+def _too_slow(seconds: float, command: list[str], ptx: str) -> CompilationTimeout:
+    error = CompilationTimeout("ptxas", seconds, help=PTXAS_TOO_SLOW)
+    return _repeatable(error, command, ptx)
+
+
+def _repeatable(error: E, command: list[str], ptx: str) -> E:
+    """The error with a file that holds the PTX and the command that repeats it."""
+    try:
+        handle, saved = tempfile.mkstemp(prefix="tessera-", suffix=".ptx")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(ptx)
+    except OSError as full:  # what went wrong is worth more than its repetition
+        return error.note(f"the PTX could not be kept: {full.strerror or full}")
+    output = os.path.splitext(saved)[0] + ".cubin"
+    repeat = shlex.join([*command, saved, "-o", output])
     error.note(f"the PTX is in {saved}")
     error.note(f"repeat with: {repeat}")
     return error
@@ -265,11 +281,9 @@ def disassemble(cubin: bytes, options: Sequence[str] = ()) -> str:
     with tempfile.TemporaryDirectory(prefix="tessera-sass-") as folder:
         path = os.path.join(folder, "kernel.cubin")
         Path(path).write_bytes(cubin)
-        result = subprocess.run(
-            [tool, *arguments, path], capture_output=True, text=True, errors="replace", check=False
-        )
-    if result.returncode != 0:
+        result = run_tool([tool, *arguments, path])
+    if result.status != 0:
         raise PTXASError(
-            f"{os.path.basename(tool)} failed with code {result.returncode}: {result.stderr.strip()}"
+            f"{os.path.basename(tool)} failed with code {result.status}: {result.stderr.strip()}"
         )
     return result.stdout
