@@ -7,6 +7,7 @@ import ast
 import sys
 import time
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -236,7 +237,8 @@ def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: Any = None) -> Any:
     t = op.result.type
     if init is not None:
         return np.array(np.broadcast_to(init, t.shape))
-    raw = np.frombuffer(b"\xff" * op.bytes, storage(t.elem)).reshape(t.shape)
+    raw = np.full(prod(t.shape) * t.elem.storage_bytes, 0xFF, np.uint8)
+    raw = raw.view(storage(t.elem)).reshape(t.shape)
     return np.array(from_storage(raw, t.elem), carrier(t.elem))  # poison: NaN, -1, True
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 from tessera.dtypes import parse_scalar_type
+
+SLOT_ALIGNMENT = 128  # bytes: where buffers of a ring begin
 
 
 class Layout(Protocol):
@@ -60,6 +63,18 @@ class SharedType:
     @property
     def short(self) -> str:
         return f"shared<{_dims(self.shape, self.elem)}, {self.layout.text()}>"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the tile, or of all buffers of a ring."""
+        if len(self.shape) > len(self.layout.shape):
+            return self.shape[0] * SharedType(self.shape[1:], self.elem, self.layout).slot_bytes
+        return prod(self.shape) * self.elem.storage_bytes
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes from one buffer of a ring of such tiles to the next: the copy engine wants multiples of 128."""
+        return -(-self.bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)

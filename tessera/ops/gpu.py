@@ -67,10 +67,7 @@ class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
 
     @property
     def bytes(self) -> int:
-        n = self.result.type.elem.storage_bytes
-        for s in self.result.type.shape:
-            n *= s
-        return n
+        return self.result.type.bytes
 
 
 class LocalIndexOp(Op, opcode="local_index"):

@@ -135,7 +135,7 @@ class Stream:
 
     @property
     def bytes(self) -> int:
-        return self.alloc.bytes
+        return self.alloc.result.type.slot_bytes
 
 
 def _beside(loop: ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts) -> int:

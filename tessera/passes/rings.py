@@ -82,7 +82,13 @@ class Ring:
 
     @property
     def bytes(self) -> int:
+        """What the copies of one iteration bring."""
         return sum(a.bytes for a in self.allocs)
+
+    @property
+    def slot_bytes(self) -> int:
+        """What one iteration's buffers take."""
+        return sum(a.result.type.slot_bytes for a in self.allocs)
 
 
 @dataclass(slots=True, eq=False)

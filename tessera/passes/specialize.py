@@ -289,7 +289,9 @@ class _Split:
 
     def _team(self) -> Team:
         used = (
-            SLACK + self._others() + sum(r.bytes * r.stages for r in self.rings if r.first is None)
+            SLACK
+            + self._others()
+            + sum(r.slot_bytes * r.stages for r in self.rings if r.first is None)
         )
         fit = self.facts.blocks_that_fit(used)
         words = product_words(self.func)
@@ -340,11 +342,11 @@ class _Split:
         for r in self.rings:
             if r.outer or r.of_turners:
                 r.stages = BUFFERS if r.of_turners else 1
-                room -= r.bytes * r.stages
+                room -= r.slot_bytes * r.stages
             elif r.first is None:
                 homes.setdefault(r.home, []).append(r)
         for home, rings in homes.items():
-            size = sum(r.bytes for r in rings)
+            size = sum(r.slot_bytes for r in rings)
             fit = room // len(homes) // size
             loop = home.parent
             assert isinstance(loop, ForOp)

@@ -170,6 +170,8 @@ class Machine:
                 )
             size //= count
             low += number * size
+        if chain:  # buffers may lie further apart than they are long
+            size = chain[0].result.type.bytes
         return low, low + size, op
 
     def touch(

@@ -69,11 +69,7 @@ def place_of(view: Value) -> tuple[int, int]:
     op = view.op
     while op is not None and not isinstance(op, LocalAllocOp):
         if isinstance(op, LocalIndexOp):
-            t: Any = op.result.type
-            size = t.elem.storage_bytes
-            for n in t.shape:
-                size *= n
-            step = size
+            step = op.result.type.slot_bytes
         op = op.operands[0].op
     assert isinstance(op, LocalAllocOp)
     return op.offset, step

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import prod
 from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import split
-from tessera.ir import SharedType, Value
+from tessera.ir import Value
 from tessera.layout import Access, LinearLayout, MatrixAccess, offset_map
 from tessera.layout.access import best_access
 from tessera.layout.matrix_ops import union
@@ -47,16 +46,11 @@ def place_of(fl: FunctionLowering, view: Value) -> SharedPlace:
     while isinstance(op, LocalTransOp | LocalIndexOp):
         if isinstance(op, LocalIndexOp):
             fixed = False
-            alignment = min(alignment, _divisor(buffer_bytes(op.result.type)))
+            alignment = min(alignment, _divisor(op.result.type.slot_bytes))
         op = op.operands[0].op
     if not isinstance(op, LocalAllocOp):
         return SharedPlace(fl.scalar(view), False, 1)
     return SharedPlace(fl.scalar(view), fixed, min(alignment, _divisor(op.offset)))
-
-
-def buffer_bytes(t: SharedType) -> int:
-    """Size of a tile in shared memory."""
-    return prod(t.shape) * t.elem.storage_bytes
 
 
 def _divisor(offset: int) -> int:

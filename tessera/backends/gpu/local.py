@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from tessera.backends.gpu.access import Addresses, Reader, access_for, buffer_bytes, place_of, write
+from tessera.backends.gpu.access import Addresses, Reader, access_for, place_of, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, registers, vector_length
 from tessera.backends.gpu.target import Access
@@ -49,7 +49,7 @@ def _alloc(fl: FunctionLowering, op: LocalAllocOp) -> None:
 @lowers(LocalIndexOp)
 def _index(fl: FunctionLowering, op: LocalIndexOp) -> None:
     w = fl.w
-    step = w.mul("i32", fl.scalar(op.index), str(buffer_bytes(op.result.type)))
+    step = w.mul("i32", fl.scalar(op.index), str(op.result.type.slot_bytes))
     fl.set(op.result, [w.add("i32", fl.scalar(op.ring), step)])
 
 
