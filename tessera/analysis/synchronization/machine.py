@@ -201,9 +201,11 @@ class Machine:
         """What was read is in registers, as an op takes it from there."""
         for load in loads:
             if load in self.reads:
+                arrived = self.reads[load].arrived  # since somebody needed it first
                 for w in team.warps:
-                    self.clocks[w][w] += 1
-                    self.reads[load].arrived[w] = self.clocks[w][w]
+                    if w not in arrived:
+                        self.clocks[w][w] += 1
+                        arrived[w] = self.clocks[w][w]
 
     def behind(
         self,
