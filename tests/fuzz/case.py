@@ -98,6 +98,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     bound: float = 0.0
     twin: str = ""
+    hosts_only: bool = False  # has a meaning where a program is one thread: warps would race
     ordered: bool = True  # launches on one device give the same bits: no atomic sums of floats
 
     def dumps(self) -> str:

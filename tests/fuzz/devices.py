@@ -60,6 +60,11 @@ class BuildDriver(InterpreterDriver):
         kernel.n_max_threads = 1024
 
 
+def on_host(device: str) -> bool:
+    """A program is one thread."""
+    return device.partition("/")[0] in ("cpu", *ISAS)
+
+
 def isas() -> list[str]:
     """The instruction set levels that this machine runs."""
     return [x for x in ISAS if not lacking("baseline" if x == "generic" else x)]
@@ -178,5 +183,5 @@ def launch(kernel: Any, case: Case, arguments: Sequence[Any]) -> Any:
 
 def optimisations(device: str) -> list[str]:
     """Names of the optimisations that can be left out for a device, and the word for all of them."""
-    target = "cpu" if device in ("cpu", *ISAS) else "gpu"
+    target = "cpu" if on_host(device) else "gpu"
     return [*(row.name for row in OPTIMIZATIONS.values() if target in row.targets.split()), ALL]

@@ -44,7 +44,10 @@ def check(
         return
     for name in names:
         before(name)
-        yield name, _on(case, name, want, magnitudes)
+        if case.hosts_only and not devices.on_host(name):
+            yield name, (REFUSED, "warps of a program would race")
+        else:
+            yield name, _on(case, name, want, magnitudes)
 
 
 def _on(case: Case, name: str, want: Any, magnitudes: Any) -> Result:

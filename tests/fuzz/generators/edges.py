@@ -33,6 +33,7 @@ TABLE: dict[str, Pick | Several] = {
     "loop": Pick(0, 1, 2, 3, plain=0.3), "way": Pick(*range(6), plain=0.1), "format": Pick(*range(6), plain=0.1),
     "ops": Several(Pick(*range(14), plain=0.05), Pick(0, 1, 2, plain=0.2), most=5, none=0.0),
     "grid": Pick(1, 2, 3, plain=0.4), "warps": Pick(4, 1, 2, 8, plain=0.3),
+    "barrier": Pick(True, False, plain=0.0),
 }  # fmt: skip
 INTS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 FAR = 2**33 + 16
@@ -66,6 +67,7 @@ class Edges:
         self.size = self.m * self.n
         self.kind: str = f["type"]
         self.grid: tuple[int, ...] = (f["grid"],)
+        self.hosts_only = False
 
     def case(self) -> Case:
         f = self.f
@@ -76,8 +78,9 @@ class Edges:
         getattr(self, f["kind"])()
         text = self.w.text(self.w.sections["body"])
         return self.w.case(
-            "edges", self.seed, f, text, grid=self.grid, options={"num_warps": f["warps"]}
-        )
+            "edges", self.seed, f, text, grid=self.grid, options={"num_warps": f["warps"]},
+            hosts_only=self.hosts_only,
+        )  # fmt: skip
 
     def line(self, text: str) -> None:
         self.w.line("body", text)
@@ -144,7 +147,8 @@ class Edges:
         self.line(f"tl.store({out} + at, tl.load(x_ptr + at))")
 
     def overlap(self) -> None:
-        """One array under two names: a program loads its tile whole before it stores."""
+        """One array under two names: a program loads its tile whole before it stores. On GPUs, where the warps of a
+        program run on their own, barriers make that so."""
         f, way, n = self.f, self.f["way"], self.size
         shift = (0, 1, 5, 16)[f["way"] % 4]
         chunks = max(f["loop"], 1)
@@ -160,10 +164,18 @@ class Edges:
         value = ("x", "-x", "x + x", "x + 1")[f["format"] % 4]
         self.line(f"for i in range({chunks}):")
         self.line(f"    x = tl.load({source} + i * {n} + at)")
+        self.hosts_only = not f["barrier"]
         if way == 5:
             self.line(f"    z = tl.load({target} + i * {n} + at)")
+            self.barrier()
             self.line(f"    tl.store({source} + i * {n} + at, z)")
+        self.barrier()
         self.line(f"    tl.store({target} + i * {n} + at, ({value}).to({TL[self.kind]}))")
+        self.barrier()
+
+    def barrier(self) -> None:
+        if self.f["barrier"]:
+            self.line("    tl.debug_barrier()")
 
     # --- tiles of one element, loops of no trips ----------------------------------------------------------------------
     def one(self) -> None:
