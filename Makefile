@@ -27,7 +27,7 @@ endif
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-inductor fuzz lint lint-inductor bench clean
+.PHONY: demo test test-inductor fuzz sweep lint lint-inductor bench clean
 .DELETE_ON_ERROR:
 
 demo: $(RUN_DEPS)
@@ -52,6 +52,9 @@ test-inductor: $(INDUCTOR_DEPS) $(INDUCTOR_LINT)
 # random kernels of all families against the interpreter; ARGS='--device cpu,simt,sm90 --jobs 8' says where and how many
 fuzz: $(DEV_DEPS)
 	$(PY) -m tests.fuzz.run --minutes $(MINUTES) --seed $(SEED) $(ARGS)
+
+sweep: $(DEV_DEPS)
+	TESSERA_SWEEP_SCALE=40 TESSERA_SWEEP_SEED=$(SEED) $(PY) -m pytest tests/unit/test_surface_sweep.py $(ARGS)
 
 bench: $(RUN_DEPS)
 	$(PY) benchmarks/cpu.py $(ARGS)

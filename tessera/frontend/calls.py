@@ -341,7 +341,11 @@ def _tuple(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
 
 def _range(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
     """A range outside a `for`: of compile-time ints only, in a comprehension for instance."""
-    return tl_tuple([constexpr(i) for i in range(*(_static("a range here", a) for a in args))])
+    bounds = [_static("a range here", a) for a in args]
+    if not 1 <= len(bounds) <= 3 or not all(isinstance(x, int) for x in bounds):
+        shown = ", ".join(map(type_text, args))
+        raise TypeMismatch(f"range() takes one to three ints, got ({shown})")
+    return compute(lambda: tl_tuple([constexpr(i) for i in range(*bounds)]))
 
 
 def _constexpr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:

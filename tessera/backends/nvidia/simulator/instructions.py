@@ -32,9 +32,10 @@ EFFECT = 1
 
 
 def _c_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Toward zero; not by absolute values, which the least integer has not."""
     y = np.where(y == 0, 1, y)
-    q = np.abs(x) // np.abs(y)
-    return np.where((x < 0) != (y < 0), -q, q)
+    q = x // y
+    return q + ((x - q * y != 0) & ((x < 0) != (y < 0)))
 
 
 def _c_rem(x: np.ndarray, y: np.ndarray) -> np.ndarray:
