@@ -419,3 +419,10 @@ class Cpu(Group):
         doc="native, generic, avx2, avx512, amx or an LLVM CPU name; None: native",
         key=True,
     )
+    hide = StrKnob(
+        "",
+        "TESSERA_CPU_HIDE",
+        doc="features of the processor to pass over, by how LLVM's names begin (comma list, e.g. avx512,amx): "
+        "compile and refuse as a machine without them does",
+        key=True,
+    )

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from tessera.backends.compiler import Options
 from tessera.compiler import make_backend
+from tessera.config import epoch, knobs
 from tessera.dtypes import dtype
 from tessera.errors import SpecializationError
 from tessera.language.callable import JITCallable
@@ -97,6 +98,24 @@ class DeviceCaches(dict[Any, tuple[Any, ...]]):
     def __init__(self, owner: Any) -> None:
         super().__init__()
         self.owner = owner
+        self.changes, self.knobs = (
+            -1,
+            "",
+        )  # count of knob changes; the knobs that all was compiled with
+        self.others: dict[
+            str, dict[Any, tuple[Any, ...]]
+        ] = {}  # what was compiled with other knobs
+
+    def renew(self) -> None:
+        """Put everything aside, targets and back ends too, if a knob that compilation depends on has changed."""
+        if self.changes != epoch.value:
+            before, self.knobs = self.knobs, repr(knobs.cache_key_values())
+            self.changes = epoch.value
+            if before not in ("", self.knobs):
+                self.others[before] = dict(self)
+                super().clear()
+                self.update(self.others.pop(self.knobs, {}))
+                self.owner.forget_fast_path()
 
     def __missing__(self, key: Any) -> tuple[Any, ...]:
         name, index = ("cuda", key) if isinstance(key, int) else key.split(":")
@@ -109,8 +128,17 @@ class DeviceCaches(dict[Any, tuple[Any, ...]]):
         found = self[key] = (KernelCache(self.owner), {}, target, make_backend(target), binder)
         return found
 
+    def forget_kernels(self) -> None:
+        """Drop what was compiled; targets and back ends stay."""
+        self.others.clear()
+        for caches in self.values():
+            for cache in caches[:2]:
+                cache.clear()
+        self.owner.forget_fast_path()
+
     def clear(self) -> None:
         super().clear()
+        self.others.clear()
         self.owner.forget_fast_path()
 
 

@@ -343,16 +343,14 @@ class JITFunction(JITCallable, KernelInterface):
         return [self, *(x for x in values if isinstance(x, JITCallable))]
 
     def _refresh(self, values: tuple[Any, ...]) -> None:
-        """Drop what was compiled with other functions, classes and attributes of modules than there are now. Raises
-        ChangedGlobal if a captured constant has changed."""
+        """Drop what was compiled with other functions, classes, attributes of modules or knobs than there are now.
+        Raises ChangedGlobal if a captured constant has changed."""
+        self.device_caches.renew()
         for fn in self._functions(values):
             fn.renew()
         before, self._built = self._built, self.cache_key
         if before and before != self._built:
-            for caches in self.device_caches.values():
-                for cache in caches[:2]:
-                    cache.clear()
-            self.forget_fast_path()
+            self.device_caches.forget_kernels()
 
     # --- compilation -----------------------------------------------------------------------------------------
     def check_fit(self, *args: Any, grid: Any = None, warmup: bool = False, **kwargs: Any) -> None:

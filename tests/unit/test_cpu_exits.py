@@ -14,6 +14,7 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.coordinates import Coordinates
 from tessera.backends.cpu.emitter import Emitter
+from tessera.compiler import ASTSource
 from tessera.config import knobs
 from tessera.ir import Op
 from tessera.ops import tile
@@ -66,7 +67,7 @@ def test_panels_of_any_width_are_read_in_vectors():
         sizes, "constexpr"
     )
     attrs = {(i,): [["tt.divisibility", 16]] for i in range(4)}
-    source = tessera.compiler.ASTSource(heads, kinds, sizes, attrs)
+    source = ASTSource(heads, kinds, sizes, attrs)
     text = tessera.compile(source, target=GPUTarget("cpu", "avx2", 1)).asm["llir"]
     assert text.count("insertelement <8 x float>") < 200
 

@@ -10,19 +10,14 @@ import tessera.language as tl
 from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.libm import lanewise
-from tessera.backends.cpu.target import AVX2, LEVELS, resolve
-from tessera.backends.llvm.binding import host_features
+from tessera.backends.cpu.target import AVX2, LEVELS, lacking, resolve
 from tessera.config import knobs
 from tests.unit.cpu_kit import native
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::RuntimeWarning"
 )  # NumPy meets NaN and overflow as we do
-ISAS = [
-    i
-    for i in ("avx512", "avx2", "baseline")
-    if i == "baseline" or {"avx512": "avx512bw"}.get(i, i) in host_features()
-]
+ISAS = [isa for isa in ("avx512", "avx2", "baseline") if not lacking(isa)]
 
 
 @pytest.fixture(params=ISAS)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tessera
@@ -15,6 +16,7 @@ from tessera.backends.nvidia import assembler, jitlink, ptxas
 from tessera.compiler import ASTSource, compile, make_backend
 from tessera.config import knobs
 from tessera.errors import PTXASError, ToolNotFound
+from tests.unit.cpu_kit import native
 from tests.unit.test_ptxas import PTX, has_ptxas
 
 CUDA = GPUTarget("cuda", 90, 32)
@@ -44,6 +46,15 @@ def test_precision_and_architecture():
     options = backend.parse_options({})
     assert (options.default_dot_input_precision, options.arch) == ("ieee", "sm80")
     assert backend.parse_options({"arch": "sm86"}).arch == "sm86"
+
+
+def test_kernels_that_ran_are_compiled_anew_for_other_knobs():
+    kernel, x = make(), np.ones(16, np.float32)
+    for isa in ("generic", "native", "generic"):
+        knobs.cpu.isa = isa
+        for _ in range(3):
+            assert native(kernel, (1,), x, 16).metadata.target.arch == isa
+    assert (x == 2**9).all()
 
 
 @pytest.mark.skipif(not has_ptxas(), reason="no ptxas on this machine")

@@ -7,6 +7,7 @@ import platform
 from dataclasses import dataclass, replace
 from functools import cache
 
+from tessera.backends.cpu.probes import features_used
 from tessera.backends.llvm.binding import X86_LEVELS, Target, aarch64, host, host_features, x86
 from tessera.config import knobs
 
@@ -116,8 +117,10 @@ def resolve(arch: str | int = "native") -> tuple[Target, CpuFacts]:
     if isa == "generic":
         isa = "baseline"
     if isa == "native" or (isa not in LEVELS and isa != "neon"):
-        machine = host(isa)
-        return machine, facts_of(host_features(), machine.cpu)
+        machine, features = host(isa), host_features()
+        if isa != "native" and platform.machine() in ("x86_64", "AMD64"):
+            features &= features_used(machine)
+        return machine, facts_of(features, machine.cpu)
     return _level(isa), LEVELS[isa]
 
 

@@ -134,23 +134,26 @@ X86_LEVELS = {
 def host(isa: str | None = None) -> Target:
     """This machine. `isa` (default: the knob cpu.isa): native, baseline, avx2, avx512 or an LLVM CPU name."""
     isa = isa or knobs.cpu.isa or "native"
-    return _host(isa)
+    return _host(isa, str(knobs.cpu.hide))
 
 
 @lru_cache
-def _host(isa: str) -> Target:
+def _host(isa: str, hidden: str) -> Target:
     llvm = _llvm()
     triple = llvm.get_process_triple()
+    known, has = llvm.get_host_cpu_features(), _features(hidden)
     if isa == "native":
-        features = llvm.get_host_cpu_features().flatten()
+        features = ",".join(("+" if name in has else "-") + name for name in sorted(known))
         return Target(triple, llvm.get_host_cpu_name(), features, "pic", "small")
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     cpu = (
         X86_LEVELS.get(isa, isa) if is_x86 else ("generic" if isa in (*X86_LEVELS, "neon") else isa)
     )
-    if cpu == isa:
-        _check_cpu(triple, cpu)
-    return Target(triple, cpu, "", "pic", "small")
+    if cpu != isa or not is_x86:
+        return Target(triple, cpu, "", "pic", "small")
+    _check_cpu(triple, cpu)
+    lacking = ",".join(f"-{name}" for name in sorted(known) if name not in has)
+    return Target(triple, cpu, lacking, "pic", "small")  # tuned for that processor, run on this one
 
 
 PROBE = """
@@ -171,10 +174,16 @@ def _check_cpu(triple: str, cpu: str) -> None:
         )
 
 
-@lru_cache
 def host_features() -> frozenset[str]:
-    """LLVM names of the features that this machine has, e.g. avx512f, amx-bf16."""
-    return frozenset(name for name, on in _llvm().get_host_cpu_features().items() if on)
+    """LLVM names of the features that this machine has, e.g. avx512f, amx-bf16; less those of the knob cpu.hide."""
+    return _features(str(knobs.cpu.hide))
+
+
+@lru_cache
+def _features(hidden: str) -> frozenset[str]:
+    begins = tuple(word.strip() for word in hidden.split(",") if word.strip())
+    found = _llvm().get_host_cpu_features().items()
+    return frozenset(name for name, on in found if on and not name.startswith(begins))
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,89 @@
+"""Code for machines other than this one: features hidden, processors known by their name only."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.backends.cpu.probes import features_used
+from tessera.backends.cpu.target import lacking, resolve
+from tessera.backends.llvm.binding import host, host_features, x86
+from tessera.config import knobs
+from tessera.errors import NoDeviceError
+from tests.unit.cpu_kit import native
+from tests.unit.dot_sweep import levels
+
+AVX2 = {"avx2", "f16c", "fma"}
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+needs_x86 = pytest.mark.skipif("sse2" not in host_features(), reason="no x86 machine")
+
+
+@tessera.jit
+def product(a, b, c, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    out = tl.dot(tl.load(a + at), tl.load(b + at))
+    tl.store(c + at, out.to(c.dtype.element_ty))
+
+
+def check(t: Any, out: Any) -> Any:
+    """Multiply natively; gives the compiled kernel."""
+    a, b = (np.random.default_rng(i).integers(-3, 4, (32, 32)).astype(t) for i in range(2))
+    c = np.zeros((32, 32), out)
+    kernel = native(product, (1,), a, b, c, 32)
+    expected = a.astype(np.float32) @ b.astype(np.float32)
+    np.testing.assert_array_equal(c.astype(np.float32), expected.astype(out).astype(np.float32))
+    return kernel
+
+
+@pytest.mark.parametrize("hidden", ["avx512,amx", "avx,fma,f16c,amx"])
+@pytest.mark.parametrize("t", [np.float32, np.float16, np.int8, ml_dtypes.bfloat16])
+def test_a_smaller_machine(hidden, t):
+    """Code without the instructions that are hidden, and no launch of code for more."""
+    with knobs.scope():
+        knobs.cpu.hide = hidden
+        kernel = check(t, np.int32 if t is np.int8 else t)
+        assert not re.search(r"zmm|\{%k", kernel.asm["asm"])
+        assert hidden.startswith("avx512") or "ymm" not in kernel.asm["asm"]
+        assert "avx512f" in lacking("avx512")
+        assert set(levels()) <= {"native", "generic", *(["avx2"] if "avx512" in hidden else [])}
+        knobs.cpu.isa = "avx512"
+        with pytest.raises(NoDeviceError, match=r"lacks .*avx512f"):
+            check(t, np.float32)
+    assert "avx512f" not in lacking("avx512") or "avx512f" not in host_features()
+
+
+@needs_x86
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [("x86-64", set()), ("nehalem", set()), ("haswell", AVX2), ("znver3", AVX2), ("skylake-avx512", AVX512),
+     ("icelake-server", AVX512 | {"avx512vnni"}), ("znver4", AVX512 | {"avx512vnni", "avx512bf16"})],
+)  # fmt: skip
+def test_features_of_a_processor_known_by_name(name, features):
+    assert features_used(x86(name)) == features
+
+
+@needs_x86
+@pytest.mark.parametrize(
+    "name", ["x86-64", "nehalem", "haswell", "skylake-avx512", "sapphirerapids", "znver5"]
+)
+def test_code_for_a_named_processor_runs_here(name):
+    """Without what this machine lacks, and without intrinsics that the named one lacks."""
+    with knobs.scope():
+        knobs.cpu.isa = name
+        for t in (np.float32, np.float16, np.int8, ml_dtypes.bfloat16):
+            check(t, np.int32 if t is np.int8 else t)
+        machine, facts = resolve(name)
+        assert machine.cpu == name
+        assert not facts.tiles
+        off = {f[1:] for f in machine.features.split(",")}
+        assert not off & host_features()
+
+
+def test_nothing_hidden_is_the_machine_itself():
+    assert host("native").features.count("+") == len(host_features())
