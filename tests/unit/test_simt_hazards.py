@@ -14,6 +14,7 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import ASTSource
+from tessera.config import knobs
 from tessera.errors import SimulatedHazard
 from tessera.runtime.driver import driver
 
@@ -160,7 +161,7 @@ def test_kinds_are_what_they_say(products: dict[str, Product]) -> None:
 def test_banks_of_a_swizzled_and_of_a_plain_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """The operands' tiles lie such that no access needs a bank twice; the report is by source line."""
     p = Product(**KINDS["mma.sync, cp.async"])
-    monkeypatch.setattr(tessera.knobs.simulator, "banks", True)
+    monkeypatch.setattr(knobs.simulator, "banks", True)
     out, meta = np.zeros_like(p.want), p.kernel.metadata
     m, n = p.want.shape
     numbers = [("i64", x) for x in (m, n, p.k, p.k, n)]

@@ -98,16 +98,20 @@ def mma(asm: str, acc: str, counts: tuple[int, int, int], word: str) -> Primitiv
     return Primitive("mma", operands, struct(acc, c), text, constraints, True, meaning, True)
 
 
+@cache
+def _results(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """[registers, lanes]: rows and columns."""
+    n, lane = np.arange(count)[:, None], np.arange(32)[None, :]
+    return lane // 4 + 8 * (n % 4 // 2), n // 4 * 8 + 2 * (lane % 4) + n % 2
+
+
 def add_products(
     acc: Sequence[np.ndarray], product: np.ndarray, half: bool
 ) -> tuple[np.ndarray, ...]:
     """Accumulators of lanes, fp16 ones (`half`) as pairs, plus [warps, rows, columns]: register 4 j + i of a lane has
     row lane / 4 + 8 (i / 2) and column 8 j + 2 (lane % 4) + i % 2."""
-    lane = np.arange(32)
-    out = []
-    for n in range(len(acc) * (2 if half else 1)):
-        rows, columns = lane // 4 + 8 * (n % 4 // 2), n // 4 * 8 + 2 * (lane % 4) + n % 2
-        out.append(product[:, rows, columns].reshape(-1))
+    rows, columns = _results(len(acc) * (2 if half else 1))
+    out = np.ascontiguousarray(product[:, rows, columns].transpose(1, 0, 2)).reshape(len(rows), -1)
     if half:
         return tuple(_add_halves(x, out[2 * i], out[2 * i + 1]) for i, x in enumerate(acc))
     if acc[0].dtype == np.uint64:

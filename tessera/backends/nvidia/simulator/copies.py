@@ -271,7 +271,7 @@ class Product(Flight):
             for a, b, keeps in steps
         ]  # fmt: skip
         self.group, self.number = int(warps[0]) // 4, int(m.products.begun[warps[0]])
-        self.results: list[np.ndarray] | None = None
+        self.results: np.ndarray | None = None  # [registers, lanes]
         self.seen = None if m.way.latency == "eager" else self.bytes()
 
     def bytes(self) -> list[np.ndarray]:
@@ -300,7 +300,7 @@ class Product(Flight):
                 "shared memory changed while a product of a warpgroup was reading it"
             ).note(f"the product began at {self.m.place_of(self.line)}")
         words = iter(got)
-        acc = [self.m.products.settled(x, self.lanes) for x in self.old]
+        acc = self.m.products.settled(self.old, self.lanes) if self.old else []
         if not acc:
             kind = np.float32 if self.d == "f32" else np.uint64
             acc = [np.zeros(len(self.lanes), kind) for _ in range(self.count)]
@@ -310,7 +310,7 @@ class Product(Flight):
             if not keeps:
                 acc = [np.zeros_like(x) for x in acc]
             acc = list(add_products(acc, product, self.d == "f16"))
-        self.results = acc
+        self.results = np.stack(acc)
 
 
 class Products:
@@ -376,27 +376,35 @@ class Products:
             for flight in list(self.running.values()):
                 if flight.group == w // 4 and flight.number < needed and flight.results is None:
                     flight.land()
-        out = [x.copy() for x in acc]
-        lanes = np.flatnonzero(m.on)
-        for x in out:
-            x[lanes] = self.settled(x[lanes], lanes)
-        return tuple(out)
+        if not m.on.all():
+            lanes = np.flatnonzero(m.on)
+            out = [x.copy() for x in acc]
+            for x, new in zip(out, self.settled([x[lanes] for x in acc], lanes)):
+                x[lanes] = new
+            return tuple(out)
+        return tuple(self.settled(list(acc), np.arange(m.threads)))
 
-    def settled(self, x: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        """Registers of some threads: where they are of a product that is done, its results."""
-        raw = x.view(np.uint32) if x.dtype == np.float32 else x.astype(np.uint32)
-        marks = raw[::32]  # of a warp all the same
+    def settled(self, acc: list[np.ndarray], lanes: np.ndarray) -> list[np.ndarray]:
+        """Registers of some warps: where they are of a product that is done, its results."""
+        values = np.stack(acc)
+        marks = values[:, ::32]  # of a warp all the same
+        marks = marks.view(np.uint32) if marks.dtype == np.float32 else marks.astype(np.uint32)
         marked = marks >> np.uint32(20) == MARK
-        if not marked.any():
-            return x
-        x = x.copy()
-        for word in np.unique(marks[marked]):
-            flight = self.running.get(int(word) >> 9 & 0x7FF)
-            if flight is not None and flight.results is not None:
-                mine = np.flatnonzero((raw == word) & np.isin(lanes, flight.lanes))
-                where = np.searchsorted(flight.lanes, lanes[mine])
-                x[mine] = flight.results[int(word) & 0x1FF][where].astype(x.dtype)
-        return x
+        for i in np.flatnonzero(marked.any(0)):
+            for number in {
+                int(x) for x in marks[marked[:, i], i] >> np.uint32(9) & np.uint32(0x7FF)
+            }:
+                flight = self.running.get(number)
+                position = (
+                    None if flight is None else np.flatnonzero(flight.warps == lanes[32 * i] // 32)
+                )
+                if flight is None or flight.results is None or not position.size:
+                    continue
+                rows = marked[:, i] & (marks[:, i] >> np.uint32(9) & np.uint32(0x7FF) == number)
+                registers = (marks[rows, i] & np.uint32(0x1FF)).astype(np.int64)
+                start = 32 * int(position[0])
+                values[rows, 32 * i : 32 * i + 32] = flight.results[registers, start : start + 32]
+        return list(values)
 
     def end(self) -> None:
         whole = len(self.begun) // 4 * 4

@@ -176,7 +176,11 @@ class Shared:
     def fly(self, address: np.ndarray, size: int, by: int) -> None:
         """A copy of `size` bytes to each address starts (by = 1) or lands (-1)."""
         at = address.astype(np.int64) - SHARED
-        np.add.at(self.flying, at[:, None] + np.arange(size), by)
+        rows = self.flying.reshape(-1, size)
+        if len(np.unique(at)) == len(at):
+            rows[at // size] += by
+        else:
+            np.add.at(rows, at // size, by)
         self.flights += by * len(at)
 
     def _not_flying(self, at: np.ndarray, size: int, what: str) -> None:
