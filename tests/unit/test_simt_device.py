@@ -5,6 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tessera
+import tessera.language as tl
+from tessera.config import knobs
+from tessera.errors import InvalidOption, OutOfBounds, SimulatedUnknown
+from tessera.runtime.driver import driver
 
 SCRIPT = """
 import numpy as np
@@ -44,3 +54,94 @@ def test_a_device_that_does_not_exist(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "no driver 'gpu'" in done.stderr
     assert "simt" in done.stderr
+
+
+@pytest.fixture(autouse=True)
+def on_the_simulator() -> Any:
+    driver.set_active("simt")
+    yield
+    driver.reset_active()
+
+
+@tessera.jit
+def turned(x: Any, out: Any, N: tl.constexpr) -> None:
+    i = tl.arange(0, N)
+    tile = tl.load(x + i[:, None] * N + i[None, :])
+    tl.store(out + i[:, None] * N + i[None, :], tl.trans(tile) + tl.sum(tile, 0)[:, None])
+
+
+def square(n: int = 32) -> np.ndarray[Any, Any]:
+    return np.arange(n * n, dtype=np.float32).reshape(n, n) % 7
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("latency", ["eager", "late", "random"])
+def test_results_do_not_depend_on_when_things_happen(
+    latency: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(knobs.simulator, "latency", latency)
+    monkeypatch.setattr(knobs.simulator, "seed", seed)
+    x, out = square(), np.zeros((32, 32), np.float32)
+    turned[(1,)](x, out, N=32)
+    np.testing.assert_array_equal(out, x.T + x.sum(0)[:, None])
+
+
+def test_a_latency_that_does_not_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knobs.simulator, "latency", "soon")
+    with pytest.raises(InvalidOption, match=r"'soon'(.|\n)*eager, late, random"):
+        turned[(1,)](square(), square(), N=32)
+
+
+class Storage:
+    """As much of a tensor of the host as launches ask for."""
+
+    is_cuda = False
+
+    def __init__(self, data: np.ndarray[Any, Any], dtype: str):
+        self.array, self.dtype = data, dtype
+
+    def data_ptr(self) -> int:
+        return self.array.ctypes.data
+
+    def untyped_storage(self) -> Any:
+        return self
+
+    def nbytes(self) -> int:
+        return self.array.nbytes
+
+
+def test_tensors_of_the_host() -> None:
+    x, out = square(), np.zeros((32, 32), np.float32)
+    turned[(1,)](Storage(x, "float32"), Storage(out, "float32"), N=32)
+    np.testing.assert_array_equal(out, x.T + x.sum(0)[:, None])
+
+
+def test_what_a_launch_reports(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(knobs.simulator, "banks", True)
+    x, out = square(), np.zeros((32, 32), np.float32)
+    kernel: Any = turned[(1,)](x, out, N=32)
+    report = kernel.simulation
+    assert report.written["global"] == out.nbytes
+    assert any(name.startswith("ld.global") for name in report.counts)
+    assert report.banks and not report.uninitialised
+    for where, traffic in report.banks.items():
+        assert where[0].startswith("test_simt_device.py:")
+        assert traffic.passes >= traffic.ideal >= traffic.accesses > 0
+    assert "passes over the banks" in capsys.readouterr().err
+
+
+def test_an_access_outside_of_the_arrays_names_the_line() -> None:
+    with pytest.raises(OutOfBounds, match=r"in no array(.|\n)*test_simt_device.py:\d+"):
+        turned[(1,)](square(), np.zeros((8, 32), np.float32), N=32)
+
+
+@tessera.jit
+def own_assembly(out: Any, N: tl.constexpr) -> None:
+    i = tl.arange(0, N)
+    y = tl.inline_asm_elementwise("brev.b32 $0, $1;", "=r,r", [i], tl.int32, True, 1)
+    tl.store(out + i, y)
+
+
+def test_assembly_of_authors_is_refused() -> None:
+    with pytest.raises(SimulatedUnknown, match=r"brev\.b32"):
+        own_assembly[(1,)](np.zeros(64, np.int32), N=64)

@@ -87,16 +87,24 @@ def strings_of(ir: str) -> dict[str, str]:
 
 
 def lines_of(ir: str) -> dict[int, str]:
-    """`file:line` of the locations, by their numbers."""
+    """`file:line` of the locations, by their numbers; those of inlined functions behind those of their calls."""
     nodes = dict(re.findall(r"^!(\d+) = (.*)$", ir, re.M))
     found: dict[int, str] = {}
-    for number, text in nodes.items():
-        if not text.startswith("!DILocation"):
-            continue
-        line, scope = re.search(r"line: (\d+)", text)[1], re.search(r"scope: !(\d+)", text)[1]
+
+    def line(number: str) -> str:
+        text = nodes[number]
+        scope = re.search(r"scope: !(\d+)", text)[1]
         file = re.search(r"file: !(\d+)", nodes.get(scope, ""))
         name = re.search(r'filename: "(.*?)"', nodes.get(file[1], "")) if file else None
-        found[int(number)] = f"{name[1] if name else '?'}:{line}"
+        at = re.search(r"line: (\d+)", text)[1]
+        here = f"{name[1] if name else '?'}:{at}"
+        call = re.search(r"inlinedAt: !(\d+)", text)
+        outer = line(call[1]) if call else ""
+        return here if not outer or outer == here else f"{outer} > {here}"
+
+    for number, text in nodes.items():
+        if text.startswith("!DILocation"):
+            found[int(number)] = line(number)
     return found
 
 
