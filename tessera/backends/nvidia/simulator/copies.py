@@ -390,20 +390,18 @@ class Products:
         marks = values[:, ::32]  # of a warp all the same
         marks = marks.view(np.uint32) if marks.dtype == np.float32 else marks.astype(np.uint32)
         marked = marks >> np.uint32(20) == MARK
+        numbers = (marks >> np.uint32(9) & np.uint32(0x7FF)).astype(np.int64)
+        registers = (marks & np.uint32(0x1FF)).astype(np.int64)
         for i in np.flatnonzero(marked.any(0)):
-            for number in {
-                int(x) for x in marks[marked[:, i], i] >> np.uint32(9) & np.uint32(0x7FF)
-            }:
-                flight = self.running.get(number)
-                position = (
-                    None if flight is None else np.flatnonzero(flight.warps == lanes[32 * i] // 32)
-                )
-                if flight is None or flight.results is None or not position.size:
+            for number in np.unique(numbers[marked[:, i], i]):
+                flight = self.running.get(int(number))
+                warp = lanes[32 * i] // 32
+                if flight is None or flight.results is None or warp not in flight.warps:
                     continue
-                rows = marked[:, i] & (marks[:, i] >> np.uint32(9) & np.uint32(0x7FF) == number)
-                registers = (marks[rows, i] & np.uint32(0x1FF)).astype(np.int64)
-                start = 32 * int(position[0])
-                values[rows, 32 * i : 32 * i + 32] = flight.results[registers, start : start + 32]
+                rows = marked[:, i] & (numbers[:, i] == number)
+                start = 32 * int(np.flatnonzero(flight.warps == warp)[0])
+                mine = flight.results[registers[rows, i], start : start + 32]
+                values[rows, 32 * i : 32 * i + 32] = mine
         return list(values)
 
     def end(self) -> None:
