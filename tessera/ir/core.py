@@ -97,6 +97,7 @@ class Op:
         "next",
         "operands",
         "parent",
+        "placed",
         "prev",
         "regions",
         "results",
@@ -144,7 +145,7 @@ class Op:
         self.prev: Op | None = None
         self.next: Op | None = None
         self.parent: Block | None = None
-        self.changed = clock.now  # when it was made, moved or given other operands or attributes
+        self.placed = self.changed = clock.now  # when it was made or moved; or else changed
         self.loc = loc
         self.operands: list[Value] = []
         self.segments: tuple[int, ...] | None = None
@@ -251,6 +252,7 @@ class Op:
             block.last = self.prev
         self.prev = self.next = self.parent = None
         self.touch()
+        self.placed = clock.now
         if self.terminator and block.parent is not None:
             block.parent.changed = clock.now
 
@@ -317,7 +319,7 @@ class Op:
         mapping = {} if mapping is None else mapping
         new: Self = object.__new__(type(self))
         new.prev = new.next = new.parent = None
-        new.changed = clock.now
+        new.placed = new.changed = clock.now
         new.loc, new.segments, new.attrs = self.loc, self.segments, dict(self.attrs)
         new.operands = [mapping.get(v, v) for v in self.operands]
         for i, v in enumerate(new.operands):

@@ -8,24 +8,51 @@ from tessera.ir.core import Block, Module, Op, Value, require
 
 def verify(module: Module, since: int = 0) -> None:
     """Raise IRError at the first op that breaks a rule. With a time `since` (`fields.clock`) only ops that changed
-    from then on are looked at, with all inside them: enough for a module that was right before."""
-    visible: set[Value] = set()
+    from then on are looked at, and all that is inside of those that are new or were moved: enough for a module that
+    was right before."""
+    order = _Order()
     for f in module.body:
-        _verify_op(f, visible, since)
+        _verify_op(f, order, since)
 
 
-def _verify_op(op: Op, visible: set[Value], since: int) -> None:
+class _Order:
+    """Which values an op sees. Blocks are numbered when they are first asked about."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Block, dict[Op, int]] = {}
+
+    def sees(self, op: Op, v: Value) -> bool:
+        """Whether `v` is defined before `op`, in its block or in one around it."""
+        owner = v.owner
+        block = owner.parent if isinstance(owner, Op) else owner
+        at = op
+        while at.parent is not block:
+            around = at.parent.parent if at.parent is not None else None
+            if around is None:
+                return False
+            at = around
+        if block is owner:
+            return True
+        if block is None:
+            return False
+        numbers = self.numbers.get(block)
+        if numbers is None:
+            numbers = self.numbers[block] = {x: i for i, x in enumerate(block)}
+        return numbers.get(v.owner, len(numbers)) < numbers[at]  # type: ignore[arg-type]
+
+
+def _verify_op(op: Op, order: _Order, since: int) -> None:
     if op.changed >= since:
-        since = 0
-        _verify_itself(op, visible)
+        _verify_itself(op, order)
+        since = 0 if op.placed >= since else since
     elif any(block.last is None or block.last.changed >= since for block in op.regions):
-        _verify_itself(op, visible)  # what its blocks hand on
+        _verify_itself(op, order)  # what its blocks hand on
     for block in op.regions:
-        _verify_block(block, visible, since)
+        _verify_block(block, order, since)
 
 
-def _verify_itself(op: Op, visible: set[Value]) -> None:
-    _verify_operands(op, visible)
+def _verify_itself(op: Op, order: _Order) -> None:
+    _verify_operands(op, order)
     require(len(op.regions) == len(op.region_fields), op, "wrong number of regions")
     for block in op.regions:
         require(block.parent is op, op, "region has another parent")
@@ -43,14 +70,12 @@ def _verify_itself(op: Op, visible: set[Value]) -> None:
         raise IRError(f"{op.opcode}: malformed ({type(e).__name__}: {e})", loc=op.loc) from e
 
 
-def _verify_operands(op: Op, visible: set[Value]) -> None:
+def _verify_operands(op: Op, order: _Order) -> None:
     for i, v in enumerate(op.operands):
-        require(
-            v in visible,
-            op,
-            lambda i=i: f"operand {i} is used before its definition or out of its scope",
-        )
-        require((op, i) in v.uses, op, lambda i=i: f"use list of operand {i} is broken")
+        if not order.sees(op, v):
+            require(False, op, f"operand {i} is used before its definition or out of its scope")
+        if (op, i) not in v.uses:
+            require(False, op, f"use list of operand {i} is broken")
     if op.segments is None:
         require(len(op.operands) == len(op.operand_fields), op, "wrong number of operands")
         return
@@ -74,17 +99,11 @@ def _verify_results(op: Op) -> None:
     )
 
 
-def _verify_block(block: Block, visible: set[Value], since: int) -> None:
-    inner = list(block.args)
-    visible.update(inner)
-    for child in block:
-        require(child.parent is block, child, "parent link is broken")
-        require(
-            not child.terminator or child is block.last,
-            child,
-            "a terminator stands inside a block",
-        )
-        _verify_op(child, visible, since)
-        visible.update(child.results)
-        inner += child.results
-    visible.difference_update(inner)
+def _verify_block(block: Block, order: _Order, since: int) -> None:
+    for op in block:
+        if op.parent is not block:
+            require(False, op, "parent link is broken")
+        if op.terminator and op is not block.last:
+            require(False, op, "a terminator stands inside a block")
+        if op.regions or op.changed >= since:
+            _verify_op(op, order, since)
