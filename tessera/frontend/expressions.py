@@ -195,7 +195,7 @@ def _refuse_on_tensors(symbol: str) -> None:
 def _on_tuples(symbol: str, fn: Callable[..., Any], lhs: Any, rhs: Any) -> Any:
     try:
         return fn(lhs, rhs)
-    except TypeError as error:
+    except (TypeError, MemoryError, OverflowError) as error:  # too many elements
         raise TypeMismatch(
             f"the operator `{symbol}` is not supported between {type_text(lhs)} and {type_text(rhs)}"
         ) from error

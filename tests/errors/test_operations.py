@@ -57,6 +57,9 @@ CASES = {
     "tl.umulhi(t, t)": (T, "but got fp32"),
     "tl.maximum(t, t, propagate_nan=1)": (T, "propagate_nan must be a tl.PropagateNan"),
     "tl.extra.libdevice.pow(t.to(tl.float16), 2)": (T, "libdevice.pow takes fp32 or fp64, got fp16 and int32"),
+    "(1, 2) * 2**62": (T, "the operator `*` is not supported between tuple<"),
+    "2**70 * (1, 2)": (T, "the operator `*` is not supported between constexpr["),
+    "range(1, 2.5)": (T, "range() takes one to three ints, got (constexpr[1], constexpr[2.5])"),
     "tl.extra.libdevice.exp2(i)": (T, "libdevice.exp2 takes fp32 or fp64, got int32"),
     # shapes
     "tl.reshape(t, (8, 4))": (S, "reshape() cannot change total number of elements in tensor"),
