@@ -21,8 +21,8 @@ from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import dtype, int1, pointer_type
-from tessera.ir import TileType, TokenType, Value, elem_of
-from tessera.ops import arith, control, tile
+from tessera.ir import Op, TileType, TokenType, Value, elem_of
+from tessera.ops import WgmmaOp, arith, control, tile
 
 # A tensor map: 128 bytes in the kernel's parameters, read where they are.
 MAP_PARAMETER = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
@@ -144,6 +144,12 @@ def rows(fl: FunctionLowering, values: Sequence[Value]) -> list[Row]:
 
 
 # --- loops ---------------------------------------------------------------------------------------------------------
+def _stays(loop: Op) -> bool:
+    """Whether a loop is not to be unrolled. Where ptxas 13.0 unrolls a loop whose number of iterations it knows, and
+    arithmetic changes the sum between its asynchronous products, it drops all of these but the last."""
+    return any(isinstance(op, WgmmaOp) for op in loop.walk())
+
+
 @lowers(control.ForOp)
 def _for(fl: FunctionLowering, op: control.ForOp) -> None:
     w, t = fl.w, llvm_type(op.lb.type)
@@ -167,7 +173,7 @@ def _for(fl: FunctionLowering, op: control.ForOp) -> None:
         following = w.emit(f"add {t} {counter}, {step}")
         fed = [c.feed(row) for c, row in zip(carried, rows(fl, yields))]
         latch = w.block
-        w.branch_if(w.emit(f"{test} {t} {following}, {ub}"), body, after)
+        w.branch_if(w.emit(f"{test} {t} {following}, {ub}"), body, after, keep=_stays(op))
         lines = [f"  {counter} = phi {t} [ {lb}, %{before} ], [ {following}, %{latch} ]"]
         for c, row, back in zip(carried, names, fed):
             lines += c.phis(row, [(before, c.inits), (latch, back)])
@@ -203,7 +209,7 @@ def _while(fl: FunctionLowering, op: control.WhileOp) -> None:
         fl.lower_block(op.after)
         fed = [c.feed(row) for c, row in zip(carried, rows(fl, op.after.terminator.operands))]
         latch = w.block
-        w.branch(head)
+        w.branch(head, keep=_stays(op))
     lines: list[str] = []
     for c, row, back in zip(carried, names, fed):
         lines += c.phis(row, [(entry, c.inits), (latch, back)])

@@ -23,6 +23,7 @@ class ModuleText:
         self.functions: list[str] = []
         self.defined: set[str] = set()  # internal functions written so far
         self.lines: LineTable | None = None  # where source lines are wanted
+        self.keeps_loops = False  # some loop is not to be unrolled
         self._strings: dict[bytes, str] = {}
 
     def declare(self, text: str) -> None:
@@ -56,6 +57,7 @@ class ModuleText:
                     *self.declarations,
                     *self.functions,
                     ATTRIBUTES,
+                    *(KEPT_LOOPS if self.keeps_loops else ()),
                     *(self.lines.render() if self.lines is not None else ()),
                 ]
             )
@@ -65,6 +67,14 @@ class ModuleText:
 
 ATTRIBUTES = (
     "attributes #1 = { convergent nounwind }\nattributes #2 = { convergent nounwind memory(none) }"
+)
+
+
+# Numbers that no table of source lines comes to.
+KEPT_LOOP = ", !llvm.loop !1000000"
+KEPT_LOOPS = (
+    "!1000000 = distinct !{!1000000, !1000001}",
+    '!1000001 = !{!"llvm.loop.unroll.disable"}',
 )
 
 
@@ -187,11 +197,18 @@ class Writer:
         self.lines.append(f"{label}:")
         self.block = label
 
-    def branch(self, label: str) -> None:
-        self.lines.append(f"  br label %{label}")
+    def branch(self, label: str, *, keep: bool = False) -> None:
+        """`keep`: this is the way back of a loop that is not to be unrolled."""
+        self.lines.append(f"  br label %{label}{self._kept(keep)}")
 
-    def branch_if(self, condition: str, then: str, otherwise: str) -> None:
-        self.lines.append(f"  br i1 {condition}, label %{then}, label %{otherwise}")
+    def branch_if(self, condition: str, then: str, otherwise: str, *, keep: bool = False) -> None:
+        self.lines.append(
+            f"  br i1 {condition}, label %{then}, label %{otherwise}{self._kept(keep)}"
+        )
+
+    def _kept(self, keep: bool) -> str:
+        self.module.keeps_loops |= keep
+        return KEPT_LOOP if keep else ""
 
     @contextmanager
     def scope(self) -> Generator[None]:
