@@ -12,10 +12,11 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.config import knobs
 from tests.unit.cpu_kit import agree
 from tests.unit.dot_cases import ENDS, SUMS, Case
 from tests.unit.dot_operands import CHANGES, LOOPS, ORDERS, SOURCES
-from tests.unit.dot_sweep import Sweep, levels
+from tests.unit.dot_sweep import OFF, Sweep, levels
 
 pytestmark = pytest.mark.filterwarnings("ignore:make_block_ptr is deprecated")
 
@@ -77,9 +78,9 @@ def test_two_sums_that_one_store_multiplies(loops, k):
     agree(gated, (1,), a, b, d, c, k, BM=64, BN=64, BK=16, LOOPS=loops)
 
 
-def check(folder: Path, seed: int, isas: list[str], **fixed: str) -> None:
+def check(folder: Path, seed: int, isas: list[str], off: str = "", **fixed: str) -> None:
     case = Case(seed, fixed)
-    assert not Sweep(folder).differences(case, isas), case.source
+    assert not Sweep(folder).differences(case, isas, off), case.source
 
 
 @pytest.mark.parametrize("change", sorted(set(CHANGES)))
@@ -106,3 +107,23 @@ def test_sample_of_each_instruction_set(isa, tmp_path):
     types = {"type": "bf16"} if isa == "amx" else {}
     for seed in range(100, 108):
         check(tmp_path, seed, [isa], **types)
+
+
+@pytest.mark.parametrize("off", [*OFF, "all"])
+def test_without_each_optimisation(off, tmp_path):
+    """A loop that packs the operands of all steps, and one drawn for each name."""
+    check(tmp_path, 5, ["native"], off, **WHOLE)
+    check(tmp_path, 200 + (OFF.index(off) if off in OFF else len(OFF)), ["native"], off)
+
+
+def test_without_prepacking_no_operand_is_packed_first(tmp_path):
+    """An off-switch leaves the strategy out: sums are then multiplied in the loop, a few steps at a time."""
+    a, b = (np.ones(s, np.float32) for s in ((32, 64), (64, 32)))
+    z, texts = np.ones((4, 32), np.float32), []
+    for off in ("", "prepack-k"):
+        with knobs.scope():
+            knobs.compilation.disable = off
+            k = agree(quantised, (1,), a, b, z, np.zeros((32, 32), np.float32), 4, N=32, K=16)
+            texts.append(k.asm["llir"])
+    scratch = "getelementptr i8, ptr %ctx, i64 16"  # where rings of packed operands lie
+    assert [scratch in text for text in texts] == [True, False]
