@@ -180,9 +180,8 @@ def atomic(
 def add_vector(scope: str, ptx: str, type: str, offset: int, count: int) -> Primitive:
     """Relaxed sums of neighbours in memory, 16-bit ones without flushing subnormals."""
     noftz = "" if type == "float" else ".noftz"
-    text = (
-        f"red.relaxed.{scope}.global.add{noftz}.v{count}.{ptx} [$0 + {offset}], {braces(1, count)};"
-    )
+    sums = f"red.relaxed.{scope}.global.add{noftz}.v{count}.{ptx}"
+    text = f"@${count + 1} {sums} [$0 + {offset}], {braces(1, count)};"
     combine, size = combiner(f"add.{ptx}"), bits_of(type) // 8
 
     def meaning(m, where, *rest):
