@@ -21,7 +21,7 @@ _CACHE = tempfile.mkdtemp(prefix="tessera-test-cache-")
 os.environ["TESSERA_CACHE_DIR"] = _CACHE
 os.environ["TESSERA_STRICT"] = "1"  # a fault in an optimisation is an error
 # Every kernel that a test compiles for GPUs is checked (docs/synchronization.md).
-os.environ["TESSERA_CHECK_SYNCHRONIZATION"] = "1"
+os.environ.setdefault("TESSERA_CHECK_SYNCHRONIZATION", "1")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
 
 from tessera.runtime.driver import driver  # noqa: E402  after the environment is set

@@ -47,7 +47,7 @@ from tessera.ops import (
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What an op does to shared memory and to the order of others, in words (`does`: accesses, `proxy`, `done`: what
-    completes them or what the op completes, `source`: section of the PTX ISA) and as code (`run`). `scalars`: operands
+    completes them or what the op completes, `source`: section of the PTX ISA, by name) and as code (`run`). `scalars`: operands
     whose values it needs. `applies`: whether this one does anything."""
 
     does: str
@@ -59,10 +59,10 @@ class Rule:
     applies: Callable[[Op], bool] = threads.always
 
 
-BARRIER = "9.7.13.1 barrier{.cta}"
-MBARRIER = "9.7.13.15 mbarrier"
-BULK = "9.7.9.27 cp.async.bulk.tensor"
-WGMMA = "9.7.15 wgmma"
+BARRIER = "barrier{.cta}"
+MBARRIER = "mbarrier"
+BULK = "cp.async.bulk.tensor"
+WGMMA = "wgmma.mma_async"
 SCRATCH = Rule(
     "all warps write scratch, meet, read it", "generic", "its own barrier; the reads, when the warps meet next",
     BARRIER, threads.scratch, applies=threads.has_scratch,
@@ -78,25 +78,25 @@ RULES: dict[type[Op], Rule] = {
         "loads and stores of the warps before it", BARRIER, threads.barrier,
     ),
     LocalAllocOp: Rule(
-        "with a value: all warps write", "generic", "when the warps meet", "9.7.9.12 st, 9.7.15.5.16 stmatrix",
+        "with a value: all warps write", "generic", "when the warps meet", "st, stmatrix",
         threads.alloc, applies=threads.is_filled,
     ),
     LocalStoreOp: Rule(
-        "all warps write", "generic", "when the warps meet or arrive", "9.7.9.12 st, stmatrix", threads.store
+        "all warps write", "generic", "when the warps meet or arrive", "st, stmatrix", threads.store
     ),
     LocalLoadOp: Rule(
         "all warps read", "generic",
         "when the warps meet or arrive; before the engine writes there, a fence of the readers in between (it waits for"
-        " loads in flight)", "9.7.9.8 ld, ldmatrix", threads.load,
+        " loads in flight)", "ld, ldmatrix", threads.load,
     ),
     AsyncCopyOp: Rule(
-        "each thread writes in the background", "generic", "the thread's wait for the group", "9.7.9.25.3 cp.async",
+        "each thread writes in the background", "generic", "the thread's wait for the group", "cp.async",
         threads.copy,
     ),
-    AsyncCommitOp: Rule("closes the group", "-", "-", "9.7.9.25.3.2 cp.async.commit_group", threads.commit),
+    AsyncCommitOp: Rule("closes the group", "-", "-", "cp.async.commit_group", threads.commit),
     AsyncWaitOp: Rule(
         "as `barrier`, but for `private`", "-", "the thread's copies, all but the latest groups",
-        "9.7.9.25.3.3 cp.async.wait_group", threads.wait,
+        "cp.async.wait_group", threads.wait,
     ),
     MbarrierInitOp: Rule(
         "one thread writes; all warps meet", "generic", "its own barrier", MBARRIER, threads.mbarrier_init
@@ -107,7 +107,7 @@ RULES: dict[type[Op], Rule] = {
     ),
     AsyncArriveOp: Rule(
         "one arrival of each thread, when its copies have landed", "-", "its copies so far, for those who wait",
-        "9.7.13.15.14 cp.async.mbarrier.arrive", threads.async_arrive, ("index",),
+        "cp.async.mbarrier.arrive", threads.async_arrive, ("index",),
     ),
     MbarrierWaitOp: Rule(
         "waits for a phase; with `data` a fence follows", "-", "what the arrivals of the phase hand over", MBARRIER,
@@ -118,7 +118,7 @@ RULES: dict[type[Op], Rule] = {
         "the producer's thread writes", "generic", "the meeting of the teams when they begin", MBARRIER, engine.init
     ),
     ByteBarrierExpectOp: Rule(
-        "one arrival that announces bytes", "-", "-", "9.7.13.15.11 mbarrier.expect_tx", engine.expect, ("index",)
+        "one arrival that announces bytes", "-", "-", "mbarrier.expect_tx", engine.expect, ("index",)
     ),
     ByteBarrierWaitOp: Rule(
         "waits for a phase; with `fence` a fence follows", "-",
@@ -139,7 +139,7 @@ RULES: dict[type[Op], Rule] = {
     ),
     DescriptorStoreOp: Rule(
         "all warps write scratch, fence and meet; the engine reads it in the background", "generic, then async",
-        "the wait for its bulk group that stands before the bytes' next use in a store", "9.7.9.27.1 cp.async.bulk",
+        "the wait for its bulk group that stands before the bytes' next use in a store", "cp.async.bulk.wait_group",
         engine.store,
     ),
     WgmmaOp: Rule(
@@ -147,7 +147,7 @@ RULES: dict[type[Op], Rule] = {
         engine.product,
     ),
     WgmmaWaitOp: Rule(
-        "-", "-", "the warpgroup's products, all but the latest; their results", "9.7.15.7 wgmma.wait_group",
+        "-", "-", "the warpgroup's products, all but the latest; their results", "wgmma.wait_group",
         engine.product_wait,
     ),
     AtomicRmwOp: ATOMIC,
