@@ -175,6 +175,12 @@ def _alone(op: Any) -> bool:
     return several
 
 
+def _unawaited(op: Any) -> bool:
+    had = bool(op.after)
+    op.set_operands(op.bars, op.index, op.condition, op.released, ())
+    return had
+
+
 DELETION: dict[str, Change] = {"deletion": _delete}
 ROWS = 12
 CHANGES: dict[type[Op], dict[str, Change]] = {
@@ -196,6 +202,7 @@ CHANGES: dict[type[Op], dict[str, Change]] = {
     ByteBarrierArriveOp: {
         **DELETION, "haste": _earlier, "arrivals of warps": _off("groups"), "arrivals of groups": _on("groups"),
         "arrival at one block": _alone, "missing fence": _off("proxy"), "missing fence for arrays": _off("fence"),
+        "missing wait for reads": _unawaited,
     },
     WgmmaOp: {"one product less": _more_pending, "missing wait": _on("asynchronous")},
     WgmmaWaitOp: {"deletion": _pass_on, "one product less": _more_pending, "missing wait": _on("waited")},

@@ -23,6 +23,7 @@ from tessera.ops import (
     AtomicCasOp,
     AtomicRmwOp,
     BarrierOp,
+    ByteBarrierArriveOp,
     ByteBarrierInitOp,
     ByteBarrierWaitOp,
     ForOp,
@@ -51,6 +52,28 @@ def text_of(make: Callable[[], Any]) -> Callable[[], Module]:
     return lambda: parse_module(make().asm["gir"])
 
 
+@tessera.jit
+def scaled_rows(n, a, b, scale, out):
+    i, j = tl.arange(0, 32), tl.arange(0, 64)
+    first = tl.make_tensor_descriptor(a, [32, 32], [32, 1], [32, 16])
+    second = tl.make_tensor_descriptor(b, [32, 64], [64, 1], [16, 64])
+    by = tl.load(scale + i)
+    acc = tl.zeros((32, 64), tl.float32)
+    for step in range(n):
+        x = (first.load([0, step * 16]).to(tl.float32) * by[:, None]).to(tl.bfloat16)
+        acc = tl.dot(x, second.load([step * 16, 0]), acc)
+    tl.store(out + i[:, None] * 64 + j[None, :], acc)
+
+
+def rows_scaled() -> Module:
+    """Tiles that the copy engine brings and threads read."""
+    signature = {"n": "i32", "a": "*bf16", "b": "*bf16", "scale": "*fp32", "out": "*fp32"}
+    specimen = SimpleNamespace(
+        kernel=scaled_rows, constants={}, signature=signature, options={"num_warps": 4}
+    )
+    return gpu_ir(specimen, 90)
+
+
 QUICK: dict[str, Callable[[], Module]] = {
     "softmax": example("02", 1, 90),
     "matmul, cp.async": example("03", 1, 80),
@@ -59,6 +82,7 @@ QUICK: dict[str, Callable[[], Module]] = {
     "persistent matmul": example("11", 0, 90),
     "attention": example("12", 4, 90),
     "attention, backward": example("12", 2, 90),
+    "reads by threads": rows_scaled,
     "turners": text_of(lambda: turned(256, 128)),
     "cluster": text_of(lambda: product(persistent, 128, 64, 64, False, num_warps=4, num_ctas=2)),
 }  # fmt: skip
@@ -125,7 +149,7 @@ def why_redundant(broken: Break, module: Module, coverage: Coverage) -> str:
         return "nobody waits for this arrival, or who waits here knows already that the phase has ended"
     if isinstance(op, ByteBarrierInitOp) and not _waited_for(broken, module, coverage):
         return "it never runs: nobody comes to wait there"
-    if broken.what.startswith("missing fence"):
+    if broken.what.startswith("missing"):
         if other_fence(broken):
             return "another fence of the same warps stands between what this one orders"
         return "bytes that threads touch by themselves nobody touches through the other path"
@@ -247,3 +271,15 @@ def test_operands_written_before_another_tile_is_exchanged(shape: tuple[int, int
     assert any("scratch" in op.attrs for op in before)
     assert any(isinstance(op, BarrierOp) and op.attrs.get("proxy") for op in before)
     check_synchronization(module)
+
+
+def test_reads_that_an_arrival_awaits_and_others_use_later() -> None:
+    """A read is over when it is first needed, however often it is needed after that."""
+    module = rows_scaled()
+    arrivals = [op for op in module.walk() if isinstance(op, ByteBarrierArriveOp)]
+    assert any(op.after for op in arrivals)
+    check_synchronization(module)
+    for op in arrivals:
+        op.set_operands(op.bars, op.index, op.condition, op.released, ())
+    with pytest.raises(SynchronizationError, match="without a fence between the proxies"):
+        check_synchronization(module)

@@ -1,7 +1,7 @@
 """The table of instructions: who reads and writes shared memory, through which proxy, and what completes it.
 
 One row an op of GPU IR, as the lowering writes it; nothing here asks which pass made an op or why. Sources are
-sections of the PTX ISA manual."""
+sections of the PTX ISA manual, by name."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from tessera.ops import (
 @dataclass(frozen=True, slots=True)
 class Rule:
     """What an op does to shared memory and to the order of others, in words (`does`: accesses, `proxy`, `done`: what
-    completes them or what the op completes, `source`: section of the PTX ISA, by name) and as code (`run`). `scalars`: operands
-    whose values it needs. `applies`: whether this one does anything."""
+    completes them or what the op completes, `source`: section of the PTX ISA, by name) and as code (`run`).
+    `scalars`: operands whose values it needs. `applies`: whether this one does anything."""
 
     does: str
     proxy: str
