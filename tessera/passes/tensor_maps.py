@@ -67,7 +67,13 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
                 if isinstance(op, DescriptorStoreOp) and not stores:
                     _leave(op)
                     continue
-                if not _movable(op, desc) or not _known(op, desc, func):
+                if not _movable(op, desc):
+                    continue
+                if not _known(op, desc, func):
+                    remark(
+                        module,
+                        f"pointers for a {op.opcode}{_where(op)}: its array is not one that the host knows",
+                    )
                     continue
                 loads = isinstance(op, DescriptorLoadOp)
                 if not (apply("descriptor-to-tma", op) if loads else apply("tma-store", op)):
@@ -118,7 +124,7 @@ def _drop_dimensions(load: DescriptorLoadOp) -> None:
 
 def remark(module: Module, text: str) -> None:
     """Note for the kernel's author what was not done and why (`metadata.remarks`)."""
-    module.attrs["remarks"] = (*module.attrs.get("remarks", ()), text)
+    module.attrs["remarks"] = tuple(dict.fromkeys((*module.attrs.get("remarks", ()), text)))
 
 
 def _where(op: Op) -> str:

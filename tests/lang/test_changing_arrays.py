@@ -5,6 +5,7 @@ A type holds elements and block; where such a value points, its extents, strides
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
 from tessera.errors import ToolNotFound
+from tessera.tools.tensor_descriptor import TensorDescriptor
 
 
 @tessera.jit
@@ -347,3 +349,49 @@ def test_changing_arrays_are_assembled(kernel: Any, capability: int):
     except ToolNotFound:
         pytest.skip("needs ptxas")
     assert built.asm["cubin"]
+
+
+# --- descriptors of the host -------------------------------------------------------------------------------------
+@tessera.jit
+def products(a, b, out, n):
+    """Some loads are of a descriptor that stays what it is, others of one that changes."""
+    acc = tl.zeros((64, 64), tl.float32)
+    x, y = a, b
+    for i in range(n):
+        acc += tl.dot(x.load([0, i * 32]), y.load([0, i * 32]).T)
+        acc += tl.dot(a.load([0, i * 32]), b.load([0, i * 32]).T)
+        x, y = y, x
+    d = a if n > 2 else b
+    acc += tl.dot(d.load([0, 0]), a.load([0, 0]).T)
+    i = tl.arange(0, 64)
+    tl.store(out + i[:, None] * 64 + i[None, :], acc)
+
+
+def test_what_changes_is_read_through_pointers():
+    """Maps are made by the host; the kernel says which loads have none."""
+    kinds = dict.fromkeys(("a", "b"), "tensordesc<fp16[64, 32]>")
+    source = ASTSource(products, {**kinds, "out": "*fp32", "n": "i32"})
+    try:
+        built = tessera.compile(source, target=GPUTarget("cuda", 90, 32))
+    except ToolNotFound:
+        pytest.skip("needs ptxas")
+    assert len(built.metadata.tensor_maps) == 2
+    lines, first = inspect.getsourcelines(products.fn)
+    found = [r for r in built.metadata.remarks if "not one that the host knows" in r]
+    want = [i for i, line in enumerate(lines, first) if "x.load" in line or "d.load" in line]
+    assert sorted({int(r.split(f"{__file__}:")[1].split(":")[0]) for r in found}) == want
+    assert len(found) == len(set(found)) == 3  # x, y and d
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_descriptors_of_the_host(device: Any, n: int):
+    rng = np.random.default_rng(n)
+    a, b = (rng.integers(-3, 4, (64, 128)).astype(np.float16) for _ in range(2))
+    out = device.zeros((64, 64))
+    given = [TensorDescriptor(device.array(x), [64, 128], [128, 1], [64, 32]) for x in (a, b)]
+    products[(1,)](*given, out, n)
+    parts = [[x[:, 32 * i : 32 * i + 32].astype(np.float32) for i in range(4)] for x in (a, b)]
+    want = (parts[0][0] if n > 2 else parts[1][0]) @ parts[0][0].T
+    for i in range(n):
+        want += parts[i % 2][i] @ parts[1 - i % 2][i].T + parts[0][i] @ parts[1][i].T
+    np.testing.assert_array_equal(device.numpy(out), want)
