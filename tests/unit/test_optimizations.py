@@ -7,6 +7,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.target import AMX, LEVELS
 from tessera.compiler import ASTSource, compile, get_cache_key, make_backend
 from tessera.config import knobs
 from tessera.config.optimizations import OPTIMIZATIONS, names_in
@@ -187,3 +189,39 @@ def test_the_page_is_up_to_date():
     command = "python -m tessera.tools.optimization_reference > docs/optimizations.md"
     assert page.read_text() == render(), f"run: {command}"
     assert all(f"`{name}`" in page.read_text() for name in OPTIMIZATIONS)
+
+
+# --- instructions that not every machine has -----------------------------------------------------------------------
+MATRIX = [  # type of the operands, what is switched off, instructions that are there, and that are not
+    ("bf16", "", "tdpbf16ps", "avx512bf16.dpbf16ps"),
+    ("bf16", "amx-tiles", "avx512bf16.dpbf16ps", "tdpbf16ps"),
+    ("bf16", "amx-tiles,bf16-pairs", "<16 x float> @llvm.fma", "dpbf16ps"),
+    ("i8", "", "tdpbssd", "vpdpbusd"),
+    ("i8", "amx-tiles", "vpdpbusd", "tdpbssd"),
+    ("i8", "amx-tiles,int8-quads", "mul <16 x i32>", "dpb"),
+]
+
+
+@tessera.jit
+def squares(a, b, c, K, ACC: tl.constexpr):
+    at = tl.arange(0, 64)
+    acc = tl.zeros((64, 64), ACC)
+    for k in range(0, K, 64):
+        x = tl.load(a + at[:, None] * K + (k + at)[None, :])
+        acc = tl.dot(x, tl.load(b + (k + at)[:, None] * 64 + at[None, :]), acc)
+    tl.store(c + at[:, None] * 64 + at[None, :], acc)
+
+
+@pytest.mark.parametrize(("kind", "disabled", "used", "unused"), MATRIX)
+def test_matrix_instructions_of_cpus(
+    kind: str, disabled: str, used: str, unused: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Code for a processor that this machine need not be, with all of the instructions."""
+    monkeypatch.setitem(LEVELS, "amx", replace(AMX, bf16_dot=True, bytes_dot=True))
+    acc = "i32" if kind == "i8" else "fp32"
+    kinds = {"a": f"*{kind}", "b": f"*{kind}", "c": f"*{acc}", "K": "i32", "ACC": "constexpr"}
+    src = ASTSource(squares, kinds, {"ACC": tl.int32 if kind == "i8" else tl.float32})
+    options = {"disable_optimizations": disabled}
+    text = compile(src, GPUTarget("cpu", "amx", 1), options).asm["llir"]
+    assert used in text
+    assert unused not in text
