@@ -135,12 +135,14 @@ class _Arguments:
         dims = tuple(int(n) for n in match.group(2).split(","))
         base = self._arg(pointer_type(elem), name, (("divisibility", 16),))
         shape = [self._arg(int32, f"{name}_shape_{i}") for i in range(len(dims))]
-        padding = dict(self._attributes(path)).get("padding", match.group(3) or "zero")
+        attributes = dict(self._attributes(path))
+        padding = attributes.get("padding", match.group(3) or "zero")
+        kind = tensor_descriptor_type(block_type(elem, dims), bool(attributes.get("rounds")))
         strides = [self._arg(int64, f"{name}_stride_{i}") for i in range(len(dims))]
         op = MakeDescriptorOp(base, shape, strides, block_shape=dims, padding=padding)
         handle = fe.builder.emit(op)
         handle.name = f"{name}_desc"
         return tensor_descriptor(
             fe.tensor(base), [fe.tensor(v) for v in shape], [fe.tensor(v) for v in strides],
-            tensor_descriptor_type(block_type(elem, dims)), padding == "nan", handle,
+            kind, padding == "nan", handle,
         )  # fmt: skip

@@ -26,13 +26,18 @@ from tessera.frontend.sem_values import (
     static_shape,
     wrap,
 )  # fmt: skip
-from tessera.ir import Block, Op, Value
+from tessera.ir import Block, Op, Value, with_elem
 from tessera.language import memory as tl
 from tessera.language import ragged
 from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
 from tessera.language.values import constexpr, tensor
 from tessera.ops import (
+    AddOp,
     AddPtrOp,
+    AndOp,
+    BitcastOp,
+    CmpOp,
+    ConstOp,
     DescriptorGatherOp,
     DescriptorLoadOp,
     DescriptorScatterOp,
@@ -40,12 +45,16 @@ from tessera.ops import (
     IfOp,
     MakeDescriptorOp,
     MulOp,
+    SelectOp,
+    ShrOp,
     YieldOp,
 )
 
 if TYPE_CHECKING:
     from tessera.frontend.frontend import FrontEnd
 
+DROPPED_BITS = 13  # of the mantissa of an fp32 number that tf32 does not hold
+INFINITE = 0x7F800000  # the exponent of infinities and NaNs
 _INTS = ("uint32", "int32", "uint64", "int64")
 _ATOMICS = {
     "add": ("uint32", "int32", "uint64", "fp32", "fp16", "bf16"),
@@ -106,16 +115,38 @@ def _written(fe: FrontEnd, desc: tensor_descriptor) -> Value:
 
 
 def _read(fe: FrontEnd, desc: tensor_descriptor, read: Callable[[Value], Op]) -> tensor:
+    """What the op that `read` makes gives, rounded if the descriptor says so."""
+    found = _read_block(fe, desc, read)
+    return wrap(_round_to_tf32(fe, found)) if desc.type.rounds else wrap(found)
+
+
+def _round_to_tf32(fe: FrontEnd, x: Value) -> Value:
+    """fp32 numbers with 10 bits of mantissa, the nearest, ties to even; what is not finite stays."""
+    emit, bits_type = fe.builder.emit, with_elem(x.type, int32)
+
+    def number(value: int) -> Value:
+        return emit(ConstOp(value=value, results=[bits_type]))
+
+    bits = emit(BitcastOp(x, results=[bits_type]))
+    odd = emit(AndOp(emit(ShrOp(bits, number(DROPPED_BITS))), number(1)))
+    up = emit(AddOp(emit(AddOp(bits, number((1 << DROPPED_BITS - 1) - 1))), odd))
+    rounded = emit(AndOp(up, number(-(1 << DROPPED_BITS))))
+    exponent = emit(AndOp(bits, number(INFINITE)))
+    finite = emit(CmpOp(exponent, number(INFINITE), predicate="ne"))
+    return emit(SelectOp(finite, emit(BitcastOp(rounded, results=[x.type])), x))
+
+
+def _read_block(fe: FrontEnd, desc: tensor_descriptor, read: Callable[[Value], Op]) -> Value:
     """What the op that `read` makes gives; of a padding that the program decides on, under an `if`."""
     if isinstance(desc.nans, constexpr):
-        return wrap(fe.builder.emit(read(_made(fe, desc, desc.nans.value))))
+        return fe.builder.emit(read(_made(fe, desc, desc.nans.value)))
     blocks = Block(), Block()
     for block, nans in zip(blocks, (True, False), strict=True):
         with fe.builder.at(block):
             v = fe.builder.emit(read(_made(fe, desc, nans)))
             fe.builder.insert(YieldOp([v]))
     (kind,) = (v.type for v in blocks[0].terminator.operands)
-    return wrap(fe.builder.emit(IfOp(desc.nans.handle, regions=blocks, results=[kind])))
+    return fe.builder.emit(IfOp(desc.nans.handle, regions=blocks, results=[kind]))
 
 
 @impl(ragged.descriptor_slice)

@@ -10,25 +10,29 @@ from tessera.language.values import DESCRIPTOR_METHODS, BoundMethod, run_time, t
 
 
 class tensor_descriptor_type:
-    """The type of a descriptor: the block that its loads and stores move."""
+    """The type of a descriptor: the block that its loads and stores move, and whether loads round fp32 to tf32."""
 
-    __slots__ = ("block_type",)
+    __slots__ = ("block_type", "rounds")
 
-    def __init__(self, block_type: block_type):
-        self.block_type = block_type
+    def __init__(self, block_type: block_type, rounds: bool = False):
+        self.block_type, self.rounds = block_type, rounds
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, tensor_descriptor_type) and self.block_type == other.block_type
+        return (
+            isinstance(other, tensor_descriptor_type)
+            and self.block_type == other.block_type
+            and self.rounds == other.rounds
+        )
 
     def __hash__(self) -> int:
-        return hash(self.block_type)
+        return hash((self.block_type, self.rounds))
 
     @property
     def name(self) -> str:
-        return f"tensor_descriptor<{self.block_type}>"
+        return f"tensor_descriptor<{self.block_type}{', tf32' if self.rounds else ''}>"
 
     def mangle(self) -> str:
-        return f"TD{self.block_type.mangle()}"
+        return f"TD{self.block_type.mangle()}{'R' if self.rounds else ''}"
 
     def __repr__(self) -> str:
         return self.name

@@ -17,8 +17,9 @@ TRACED = {"FakeTensor", "FunctionalTensor"}  # torch.compile's stand-ins, which 
 class TensorDescriptor:
     """`base` as `shape` with `strides` (elements), read and written in tiles of `block_shape`.
 
-    Rank 1 to 5, last stride 1. Elements outside `shape` read as `padding` ("zero" or "nan"). `round_f32_to_tf32`
-    rounds fp32 to tf32 on load. AssertionError when the array cannot be described.
+    Rank 1 to 5, last stride 1. Elements outside `shape` read as `padding` ("zero" or "nan"). With `round_f32_to_tf32`
+    loads and gathers give fp32 numbers with 10 bits of mantissa: the nearest, ties to even. AssertionError when the
+    array cannot be described.
     """
 
     base: Any

@@ -246,8 +246,9 @@ def constants_and_attrs(
             attrs[here] = [["tt.divisibility", 16]] if "D" in key else []
             if "W" in key:
                 attrs[here].append([WIDE_ATTR, 1])
-        elif kind.startswith("tensordesc") and key is not None and key[0] != "zero":
-            attrs[here] = [["padding", key[0]]]
+        elif kind.startswith("tensordesc") and key is not None and key != ("zero", False):
+            padding, rounds = key
+            attrs[here] = [["padding", padding], *([["rounds", True]] if rounds else [])]
     return constants, attrs
 
 
