@@ -216,13 +216,13 @@ def min(
 
 @library
 def argmax(input, axis, tie_break_left: constexpr = True, keep_dims: constexpr = False):
-    """Index (int32) of the maximum along `axis`; the lowest among equals if `tie_break_left`."""
+    """Index (int32) of the maximum along `axis`, the lowest among equals if `tie_break_left`; any where all are NaN."""
     return max(input, axis, True, tie_break_left, keep_dims)[1]
 
 
 @library
 def argmin(input, axis, tie_break_left: constexpr = True, keep_dims: constexpr = False):
-    """Index (int32) of the minimum along `axis`; the lowest among equals if `tie_break_left`."""
+    """Index (int32) of the minimum along `axis`, the lowest among equals if `tie_break_left`; any where all are NaN."""
     return min(input, axis, True, tie_break_left, keep_dims)[1]
 
 

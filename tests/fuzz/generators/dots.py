@@ -114,7 +114,7 @@ def build(f: Features, seed: int) -> Case:
         elif f["a_raw"] != "same" or f["b_raw"] != "same":
             f = {**f, "a_raw": "same", "b_raw": "same", "v_raw": "same"}
         else:
-            f = {**f, "steps": max(f["steps"] - 1, 1), "k": max(f["k"] // 2, 16), "endings": ()}
+            f = {**f, "steps": max(f["steps"] - 1, 1), "k": max(f["k"] // 2, 32), "endings": ()}
 
 
 class Dots:

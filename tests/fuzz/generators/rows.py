@@ -224,6 +224,13 @@ class Rows:
             op = "min"  # a NaN's place in the order would show
         self.check(self.bound * n)
         integer = op.startswith("arg")
+        if self.f["fill"] == "special" and (integer or op.endswith("_at")):
+            # which of the elements is found where all are NaN is open
+            view = (
+                "[" + ", ".join(":" if j == axis else "None" for j in range(len(self.shape))) + "]"
+            )
+            at = f"tl.arange(0, {n})" + (view if len(self.shape) > 1 else "")
+            self.line(f"x = tl.where(({at} == {n // 2}) & (x != x), 1, x).to({TL[self.kind]})")
         if op in ("max_at", "min_at"):
             self.line(f"{r}, {r}_at = tl.{op[:3]}(x, {axis}, return_indices=True)")
             self.store(f"{r}_at", rest, integer=True)
