@@ -61,14 +61,15 @@ def test_unwrap_goes_into_sequences():
     assert v.unwrap(v.tuple([1, "a"])) == (1, "a")
 
 
-def test_constexpr_function_gives_plain_values_on_the_host():
+def test_constexpr_function_takes_plain_values_on_the_host():
     @constexpr_function
     def twice(n):
         assert type(n) is int
         return constexpr(2 * n)
 
-    assert twice(constexpr(4)) == 8
-    assert type(twice(n=3)) is int
+    for n in (4, constexpr(4)):
+        assert twice(n) == twice(n=n) == 8
+        assert isinstance(twice(n), constexpr)  # as the function made it
 
 
 def test_aggregates_are_complete_and_immutable():
