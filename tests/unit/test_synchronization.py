@@ -149,7 +149,7 @@ def why_redundant(broken: Break, module: Module, coverage: Coverage) -> str:
         return "nobody waits for this arrival, or who waits here knows already that the phase has ended"
     if isinstance(op, ByteBarrierInitOp) and not _waited_for(broken, module, coverage):
         return "it never runs: nobody comes to wait there"
-    if broken.what.startswith("missing"):
+    if broken.what.startswith(("missing fence", "missing wait for reads")):
         if other_fence(broken):
             return "another fence of the same warps stands between what this one orders"
         return "bytes that threads touch by themselves nobody touches through the other path"
