@@ -56,11 +56,13 @@ class Nest:
 @dataclass(frozen=True, slots=True)
 class Strips:
     """Rows of a matrix that are computed in blocks while a nest walks over them. `blocks`: (rows of a block, first row,
-    number of blocks); `make(row, rows)` computes a block, `finish` all rows at once."""
+    number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `sums`: the values that are so
+    computed."""
 
     blocks: list[tuple[int, int, int]]
     make: Callable[[Coord, int], None]
     finish: Callable[[], None]
+    sums: tuple[Value, ...]
 
     def beside(self, other: Strips) -> Strips:
         """Those of two matrices that are cut alike."""
@@ -73,7 +75,7 @@ class Strips:
             self.finish()
             other.finish()
 
-        return Strips(self.blocks, make, finish)
+        return Strips(self.blocks, make, finish, (*self.sums, *other.sums))
 
 
 def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: int = 0) -> Nest:

@@ -121,6 +121,7 @@ def materialise(lo: Lowering, v: Value, root: Op | None = None) -> Buffer:
     found = lo.buffers.get(v)
     if found is not None:
         return found
+    _finish_sums(lo, v)
     outer, lo.side = lo.side, {}
     prepare(lo, [v], root, keep_top=False)
     buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
@@ -129,6 +130,22 @@ def materialise(lo: Lowering, v: Value, root: Op | None = None) -> Buffer:
     lo.side = outer
     lo.keep(v, buffer)
     return buffer
+
+
+def _finish_sums(lo: Lowering, v: Value) -> None:
+    """Compute the products that a store was to compute while it walks over them, if `v` needs them before."""
+    if not lo.strips:
+        return
+    reached, waiting = {v}, [v]
+    while waiting:
+        x = waiting.pop()
+        if x.op is not None and lo.lazy(x):
+            waiting += [y for y in x.op.operands if y not in reached]
+            reached.update(x.op.operands)
+    for store, strips in list(lo.strips.items()):
+        if not reached.isdisjoint(strips.sums):
+            del lo.strips[store]
+            strips.finish()
 
 
 def fill(lo: Lowering, buffer: Buffer, v: Value, convert: Convert | None = None) -> None:

@@ -319,4 +319,4 @@ class _Pair:
             self.multiply(lo, whole)
             c.version = lo.new_version()
 
-        return Strips(blocks, make, finish)
+        return Strips(blocks, make, finish, (self.start.loop.results[self.place],))
