@@ -21,6 +21,7 @@ from tessera.ir import Builder, Module, Pass
 from tessera.ir.applications import Session, current
 from tessera.ops import AddOp, ConstOp
 from tessera.runtime.driver import driver
+from tessera.runtime.variants import unguarded
 from tests.unit.optimization_samples import CASES, Sample
 
 stages: Any = importlib.import_module("tessera.compiler.compile")
@@ -189,6 +190,7 @@ def test_a_fault_leaves_the_kernel_without_it(
     assert {path.name for path in Path(folder).iterdir()} == {"input.tir", "command.txt"}
     assert "TESSERA_STRICT=1" in (Path(folder) / "command.txt").read_text()
     assert text in kernel.metadata.remarks
+    assert kernel.metadata.disable_optimizations == name
     binary = kernel.backend.binary_ext
     assert kernel.asm["llir"] == want.asm["llir"]
     assert kernel.asm[binary] == want.asm[binary]
@@ -203,3 +205,18 @@ def test_a_fault_is_an_error_where_it_is_asked_for(
     plant(monkeypatch, name)
     with pytest.raises(InternalError, match=r"planted|ZeroDivisionError|result types"):
         sample.compile()
+
+
+def test_twins_of_such_a_kernel_are_compiled_without_it(monkeypatch: pytest.MonkeyPatch):
+    """What a launch runs whose arrays no tensor map describes: nothing is tried, or told, again."""
+    sample = next(s for s, device in CASES if s.name == "tma")
+    on("simt")
+    knobs.compilation.strict = False
+    raises(monkeypatch, "wgmma")
+    with pytest.warns(OptimizationWarning, match="wgmma failed"):
+        kernel = sample.compile()
+    assert kernel.metadata.guard
+    twin = unguarded(kernel)  # warnings are errors here
+    assert "wgmma" not in twin.asm["gir"]
+    assert "tensor_copy" not in twin.asm["gir"]
+    assert " mma " in twin.asm["gir"]
