@@ -12,6 +12,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.backends.nvidia.simulator import run_kernel
 from tessera.config import knobs
 from tessera.errors import InvalidOption, OutOfBounds, SimulatedUnknown
 from tessera.runtime.driver import driver
@@ -128,6 +129,16 @@ def test_what_a_launch_reports(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
         assert where[0].startswith("test_simt_device.py:")
         assert traffic.passes >= traffic.ideal >= traffic.accesses > 0
     assert "passes over the banks" in capsys.readouterr().err
+
+
+def test_memory_that_nobody_wrote_is_reported() -> None:
+    """The exchange through shared memory without its stores."""
+    x, out = square(), np.zeros((32, 32), np.float32)
+    kernel: Any = turned[(1,)](x, out, N=32)
+    lines = [y for y in kernel.asm["llir"].splitlines() if "st.shared" not in y]
+    with pytest.warns(RuntimeWarning, match=r"uninitialised reads of shared memory at test_simt_d"):
+        run_kernel("\n".join(lines) + "\n", kernel.name, [x, out], 128, kernel.metadata.shared)
+    assert np.isnan(out).any()
 
 
 def test_an_access_outside_of_the_arrays_names_the_line() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -140,6 +141,8 @@ def run_kernel(
     report.banks = m.banks.traffic if m.banks else {}
     if m.banks and report.render():
         print(report.render(), file=sys.stderr)
+    elif report.uninitialised:
+        warnings.warn(report.render(), RuntimeWarning, stacklevel=2)
     return report
 
 
