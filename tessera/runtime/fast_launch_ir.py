@@ -174,6 +174,11 @@ left:
   br label %done
 report:
   call void @Py_DecRef(ptr %about)
+  ; an interrupted launch has raised already
+  %e1 = call ptr @PyErr_Occurred()
+  %set = icmp ne ptr %e1, null
+  br i1 %set, label %drop, label %told
+told:
   %rc64 = sext i32 %rc to i64
   %code = call ptr @PyLong_FromLong(i64 %rc64)
   store ptr %code, ptr %argument

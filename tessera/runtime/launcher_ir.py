@@ -358,9 +358,17 @@ CALL_LEAD
   %state = call ptr @PyEval_SaveThread()
   %rc = call i32 %entry_(ptr %stream, ptr %function, ptr %slots, i32 %x, i32 %y, i32 %z, i64 %scratch)
   call void @PyEval_RestoreThread(ptr %state)
+  %odd = icmp ne i32 %rc, 0
+  br i1 %odd, label %status, label %ran
+status:
+  ; interrupted: the exception is there
+  %raised = call ptr @PyErr_Occurred()
+  %interrupted = icmp ne ptr %raised, null
+  br i1 %interrupted, label %fail, label %ran
+ran:
   br label %return
 return:
-  %code = phi i32 [0, %empty], [%rc, %ready]
+  %code = phi i32 [0, %empty], [%rc, %ran]
   %long = sext i32 %code to i64
   %result = call ptr @PyLong_FromLong(i64 %long)
   ret ptr %result

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.checks import leave_if_reported
+from tessera.backends.cpu.interrupt import leave_after_call, leave_if_interrupted, may_stop
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.plan import (
@@ -322,6 +323,7 @@ def _while(lo: Lowering, op: WhileOp) -> None:
     with em.region():
         if lo.report:
             leave_if_reported(lo, waits=any(isinstance(x, _ATOMICS) for x in op.walk()))
+        leave_if_interrupted(lo)
         kept = {*lo.buffers, *lo.uniform}
         for v, slot in zip(before.args, slots, strict=True):
             read_slot(lo, v, slot, before)
@@ -363,6 +365,9 @@ def _call(lo: Lowering, op: CallOp) -> None:
     lo.memory_changed()
     if lo.report:
         leave_if_reported(lo)
+    callee = op.resolve()
+    if callee is not None and may_stop(callee):
+        leave_after_call(lo)
     for r, slot in zip(op.results, slots, strict=True):
         read_slot(lo, r, slot, lo.block)
 

@@ -9,6 +9,7 @@ from typing import Any
 from tessera.backends.cpu import checks, control, demand, dot, effects, host, reduce, scan, whole
 from tessera.backends.cpu.ahead import plan_ahead
 from tessera.backends.cpu.aliases import argument_of
+from tessera.backends.cpu.interrupt import leave_if_interrupted, may_stop, may_take_long
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
 from tessera.backends.cpu.slots import Slot, write_slots
@@ -120,9 +121,11 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     em = lo.em
     for p in ("%args", "%begin", "%end", "%ctx"):
         em.parameter(p)
-    lo.exit_label, lo.kernel = "exit", True
+    lo.exit_label = lo.stop_label = "exit"
+    lo.kernel = True
     lo.elementwise = all(_is_simple(op) for op in f.body)
     lo.straight = all(_is_simple(op) or isinstance(op, ReduceOp) for op in f.body)
+    loops = may_take_long(f)
     state.arguments = {arg: i for i, arg in enumerate(f.body.args)}
     state.written = written_arguments(f, state.arguments)
     lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
@@ -139,6 +142,8 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
         _programs(lo, flat, sizes)
         if state.checked:
             checks.leave_if_reported(lo)
+        if loops:
+            leave_if_interrupted(lo)
         control.lower_block(lo, f.body)
     em.stmt("br label %exit")
     em.label("exit")
@@ -228,11 +233,16 @@ def _function(state: ModuleState, f: FuncOp) -> str:
             params.append(f"{scalar_type(arg.type)} {text}")
             lo.scalars[arg] = make(arg.type, 1, text)
     outs = [em.parameter(f"%out{i}") for i in range(len(f.returns))]
+    if may_stop(f):
+        lo.stop_label = lo.exit_label or "stop"
     end = control.lower_block(lo, f.body)
     _return(lo, end, outs)
     if lo.exit_label:
         em.stmt("br label %exit")
         em.label("exit")
+    elif lo.stop_label:
+        em.stmt(f"br label %{lo.stop_label}")
+        em.label(lo.stop_label)
     em.stmt("ret void")
     params += [f"ptr {o}" for o in outs]
     head = f"define internal void @{symbol(f.name)}({', '.join(params)}) nounwind {ATTRIBUTES}"

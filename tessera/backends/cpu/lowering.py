@@ -165,6 +165,7 @@ class Lowering(Coordinates):
         self.programs: dict[int, Val] = {}
         self.sizes: list[Val] = []
         self.exit_label = ""
+        self.stop_label = ""  # where an interrupted launch leaves the function, see interrupt.py
         self.dummy = ""
         self.streaming = False  # stores of whole vectors pass the caches by
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel

@@ -7,12 +7,14 @@ A compiled kernel is a C function
 that runs the linear program ids [begin, end), x fastest (id = x + gridx * (y + gridy * z)). `args` points at packed
 8-byte slots, one per run-time parameter, each value in the low bytes. Context is
 
-    { int32 gridx, gridy, gridz, thread_index; void *scratch; int64 scratch_bytes; int32 *status; int32 started }
+    { int32 gridx, gridy, gridz, thread_index; void *scratch; int64 scratch_bytes; int32 *status; int32 started, seen;
+      int32 *attention; int32 (*poll)(struct Context *) }
 
 `scratch` is 64-byte aligned memory of this thread, at least as large as the launch asked for; it is not cleared. It
 stays as the kernel left it between the calls of one launch in a thread: `started` is 0 in the first of them, and the
 kernel may set it.
-A kernel may store a non-zero code into *status (a failed device assert, say); the launch returns it.
+A kernel may store a non-zero code into *status (a failed device assert, say); the launch returns it. Where *attention
+is not `seen` it may call `poll`, and should return if that gives non-zero (`interrupt`).
 
 Order: the grid is cut into chunks; chunks are claimed in increasing order and a thread runs its chunk's programs one
 after the other. So a program may spin on a lock that a running program holds, or wait for any program with a *lower*
@@ -31,6 +33,7 @@ import os
 import threading
 from dataclasses import replace
 
+from tessera.backends.cpu import interrupt
 from tessera.backends.cpu.pool_ir import OUT_OF_MEMORY, pool_ir, supported
 from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
 from tessera.backends.once import once
@@ -38,7 +41,7 @@ from tessera.config import knobs
 from tessera.config.forking import undivided
 
 SPINS = 1000  # looks for work; a pause takes 20-50 ns on the x86 cores at hand
-SYMBOLS = ("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch")
+SYMBOLS = ("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch", *interrupt.SYMBOLS)
 MOST_THREADS = 1024
 
 
@@ -101,6 +104,7 @@ _lock = threading.Lock()
 def get_pool(threads: int | None = None) -> Pool:
     """The pool of `threads` (default: default_threads()); started at the first use."""
     count = default_threads() if threads is None else threads
+    interrupt.follow_interrupts(*(pool_code()[name] for name in interrupt.SYMBOLS))
     pool = _pools.get(count)
     if pool is None:
         with undivided(), _lock:

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import platform
 
+from tessera.backends.cpu.interrupt import interrupt_ir
+
 FIELDS = (  # name, type; `_` fields pad to cache lines
     ("remaining", "i32"),
     ("_0", "[60 x i8]"),
@@ -41,8 +43,8 @@ FIELDS = (  # name, type; `_` fields pad to cache lines
 POOL_BYTES = 256
 
 # What a kernel gets as its fourth argument.
-# gridx, gridy, gridz, thread_index, scratch, bytes, status, started
-CONTEXT_TYPE = "{ i32, i32, i32, i32, ptr, i64, ptr, i32 }"
+# gridx, gridy, gridz, thread_index, scratch, bytes, status, started; of interrupt.py: seen, attention, poll
+CONTEXT_TYPE = "{ i32, i32, i32, i32, ptr, i64, ptr, i32, i32, ptr, ptr }"
 
 LARGE_PAGE, MADV_HUGEPAGE = 2 << 20, 14
 STACK_BYTES = 16 << 20  # kernels keep tile buffers on the stack; only touched pages cost memory
@@ -71,6 +73,7 @@ declare void @free(ptr)
 declare { i64, i1 } @llvm.smul.with.overflow.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 PAUSE_DECLARATION
+@moment = private constant [2 x i64] [i64 0, i64 100000000]
 
 ; Run chunks of the present job until none is left. `index` is the thread's number; 0 is the launching thread.
 define internal void @work(ptr %p, i32 %index) nounwind {
@@ -78,6 +81,7 @@ entry:
   %c = alloca %ctx, align 8
   %previous = alloca i64, align 8
   store i64 0, ptr %previous
+  call void @begin_looking(ptr %c)
   br label %look
 look:
   %r = load atomic i32, ptr %p acquire, align 4
@@ -119,7 +123,12 @@ run:
   store i64 %launch, ptr %previous
   call void @fill(ptr %c, i32 %gx, i32 %gy, i32 %gz, i32 %index, ptr %scratch, i64 %stride, ptr %status)
   store i32 %started, ptr %startedp
+  %interrupted = call i1 @stopped(ptr %c)
+  br i1 %interrupted, label %ran, label %execute
+execute:
   call void %fn(ptr %args, i64 %begin, i64 %end, ptr %c)
+  br label %ran
+ran:
   %done = ADDRESS done
   %before = atomicrmw add ptr %done, i32 1 seq_cst
   %now = add i32 %before, 1
@@ -258,6 +267,7 @@ counted:
 nothing:
   ret i32 0
 take:
+  call void @begin_looking(ptr %c)
   %lock = ADDRESS lock
   %t = cmpxchg ptr %lock, i32 0, i32 1 acquire monotonic
   %mine = extractvalue { i32, i1 } %t, 1
@@ -350,6 +360,7 @@ publish:
   %waiting = ADDRESS waiting
   store atomic i32 0, ptr %waiting monotonic, align 4
   store atomic i32 0, ptr %done monotonic, align 4
+  call void @fill(ptr %c, i32 %gx, i32 %gy, i32 %gz, i32 0, ptr null, i64 0, ptr %status)
   store atomic i32 %nchunks, ptr %p seq_cst, align 4
   %sleepers = ADDRESS asleep
   %asleep = load atomic i32, ptr %sleepers seq_cst, align 4
@@ -379,8 +390,9 @@ sleep:
   %d1 = load atomic i32, ptr %done seq_cst, align 4
   %complete1 = icmp eq i32 %d1, %nchunks
   br i1 %complete1, label %unlock, label %wait
-wait:
-  %w1 = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %done, i32 128, i32 %d1, ptr null)
+wait: ; for a moment: a signal to another thread does not end it
+  %w1 = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %done, i32 128, i32 %d1, ptr @moment)
+  %looked = call i1 @stopped(ptr %c)
   br label %sleep
 unlock:
   %result = load atomic i32, ptr %status acquire, align 4
@@ -401,7 +413,7 @@ def pool_ir(spins: int) -> str:
     index = {name: i for i, (name, _) in enumerate(FIELDS)}
     types = dict(FIELDS)
     lines: list[str] = []
-    for number, line in enumerate(TEXT.splitlines()):
+    for number, line in enumerate((TEXT + interrupt_ir()).splitlines()):
         words = line.split()
         if "LOAD" in words:
             field = words[-1]

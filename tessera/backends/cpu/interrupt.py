@@ -1,0 +1,183 @@
+"""Ctrl-C while a kernel runs: launches look for signals where that costs nothing, and end early if one raises.
+
+Python's own handler only notes a signal; what is to be done is decided by code that holds the Python lock. So the
+handler of SIGINT is called from one of ours, which counts (`attention`). Each thread of a launch compares the count
+with the one that it has seen: in front of each chunk of the grid, of each program of a kernel whose loops may be long,
+and at the head of each `while` loop, the only one that may never end. At another count it calls `poll`: the launching
+thread takes the lock and lets Python run its handlers. If one raises (KeyboardInterrupt), the launch's status becomes
+INTERRUPTED, the other threads see that at their next look, and each leaves its program there; arrays hold what was
+written so far.
+
+The launching thread acts for Python only if it is the main thread, as everywhere in Python. A `for` loop ends by itself
+and is not interrupted. If a program installs another handler of SIGINT, ours is put in front of it when the next kernel
+is loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+from typing import TYPE_CHECKING
+
+from tessera.ops import CallOp, ConstOp, ForOp, FuncOp, WhileOp
+
+if TYPE_CHECKING:
+    from tessera.backends.cpu.lowering import Lowering
+
+INTERRUPTED = -4
+# Offsets in the context of a kernel (pool.py).
+STATUS_OFFSET, SEEN_OFFSET, ATTENTION_OFFSET, POLL_OFFSET = 32, 44, 48, 56
+SIGACTION_BYTES = 256  # at least; the handler comes first
+
+TEXT = r"""
+declare i32 @PyGILState_Ensure()
+declare void @PyGILState_Release(i32)
+declare i32 @PyErr_CheckSignals()
+@attention = internal global i32 0
+@previous = internal global ptr null
+
+; The count has changed since this thread of a launch looked. 1: leave, the launch is interrupted.
+define i32 @tessera_pool_poll(ptr %c) nounwind noinline cold {
+entry:
+  %now = load atomic i32, ptr @attention seq_cst, align 4
+  %seen = getelementptr i8, ptr %c, i64 SEEN_OFFSET
+  store i32 %now, ptr %seen
+  %sa = getelementptr i8, ptr %c, i64 STATUS_OFFSET
+  %status = load ptr, ptr %sa
+  %s = load atomic i32, ptr %status acquire, align 4
+  %already = icmp eq i32 %s, INTERRUPTED
+  br i1 %already, label %stop, label %look
+look:
+  %ia = getelementptr i8, ptr %c, i64 12
+  %index = load i32, ptr %ia
+  %launching = icmp eq i32 %index, 0
+  br i1 %launching, label %ask, label %go
+ask:
+  %g = call i32 @PyGILState_Ensure()
+  %e = call i32 @PyErr_CheckSignals()
+  call void @PyGILState_Release(i32 %g)
+  %raised = icmp ne i32 %e, 0
+  br i1 %raised, label %interrupt, label %go
+interrupt:
+  store atomic i32 INTERRUPTED, ptr %status seq_cst, align 4
+  %a = atomicrmw add ptr @attention, i32 1 seq_cst
+  br label %stop
+go:
+  ret i32 0
+stop:
+  ret i32 1
+}
+
+; A signal: count it, and go on with the handler that was there.
+define void @tessera_pool_signalled(i32 %number, ptr %about, ptr %context) nounwind {
+  %a = atomicrmw add ptr @attention, i32 1 seq_cst
+  %handler = load atomic ptr, ptr @previous acquire, align 8
+  call void %handler(i32 %number, ptr %about, ptr %context)
+  ret void
+}
+
+define void @tessera_pool_follow(ptr %handler) nounwind {
+  store atomic ptr %handler, ptr @previous release, align 8
+  ret void
+}
+
+; Whether the launch has been interrupted, after a look at the count.
+define internal i1 @stopped(ptr %c) nounwind {
+entry:
+  %now = load atomic i32, ptr @attention monotonic, align 4
+  %sa = getelementptr i8, ptr %c, i64 SEEN_OFFSET
+  %seen = load i32, ptr %sa
+  %changed = icmp ne i32 %now, %seen
+  br i1 %changed, label %ask, label %look
+ask:
+  %p = call i32 @tessera_pool_poll(ptr %c)
+  br label %look
+look:
+  %ta = getelementptr i8, ptr %c, i64 STATUS_OFFSET
+  %status = load ptr, ptr %ta
+  %s = load atomic i32, ptr %status acquire, align 4
+  %yes = icmp eq i32 %s, INTERRUPTED
+  ret i1 %yes
+}
+
+define internal void @begin_looking(ptr %c) nounwind {
+  %now = load atomic i32, ptr @attention monotonic, align 4
+  %sa = getelementptr i8, ptr %c, i64 SEEN_OFFSET
+  store i32 %now, ptr %sa
+  %aa = getelementptr i8, ptr %c, i64 ATTENTION_OFFSET
+  store ptr @attention, ptr %aa
+  %pa = getelementptr i8, ptr %c, i64 POLL_OFFSET
+  store ptr @tessera_pool_poll, ptr %pa
+  ret void
+}
+"""
+SYMBOLS = ("tessera_pool_signalled", "tessera_pool_follow")
+
+
+def interrupt_ir() -> str:
+    """The text that is appended to the pool's."""
+    text = TEXT.replace("INTERRUPTED", str(INTERRUPTED))
+    for name in ("SEEN_OFFSET", "STATUS_OFFSET", "ATTENTION_OFFSET", "POLL_OFFSET"):
+        text = text.replace(name, str(globals()[name]))
+    return text
+
+
+def follow_interrupts(signalled: int, follow: int) -> None:
+    """Put our handler, at address `signalled`, in front of the present one of SIGINT, if that is one to be called."""
+    sigaction = ctypes.CDLL(None).sigaction
+    now = (ctypes.c_uint64 * (SIGACTION_BYTES // 8))()
+    sigaction(int(signal.SIGINT), None, now)
+    if now[0] in (0, 1, signalled):  # the default, ignored, ours
+        return
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(follow)(now[0])
+    now[0] = signalled
+    sigaction(int(signal.SIGINT), now, None)
+
+
+# --- in kernels ----------------------------------------------------------------------------------------------------
+def may_take_long(f: FuncOp) -> bool:
+    """Whether the length of a loop is known at run time only: a look in front of each program is nothing then."""
+    return any(
+        isinstance(op, WhileOp) or (isinstance(op, ForOp) and not isinstance(op.ub.op, ConstOp))
+        for op in f.walk()
+    )
+
+
+def may_stop(f: FuncOp) -> bool:
+    """Whether a function may return early because the launch is interrupted."""
+    for op in f.walk():
+        callee = op.resolve() if isinstance(op, CallOp) else None
+        if isinstance(op, WhileOp) or (callee is not None and may_stop(callee)):
+            return True
+    return False
+
+
+def leave_if_interrupted(lo: Lowering) -> None:
+    """Leave the function if the launch is interrupted: two loads and a comparison where no signal came."""
+    em = lo.em
+    field = [em.op(f"getelementptr i8, ptr {lo.context}, i64 {at}")
+             for at in (ATTENTION_OFFSET, POLL_OFFSET, SEEN_OFFSET)]  # fmt: skip
+    attention, poll = (
+        em.op(f"load ptr, ptr {at}, align 8, !invariant.load !0") for at in field[:2]
+    )
+    now = em.here(f"load atomic i32, ptr {attention} monotonic, align 4")
+    seen = em.here(f"load i32, ptr {field[2]}, align 4")
+    with em.branch(em.here(f"icmp ne i32 {now}, {seen}")):
+        stop = em.here(f"call i32 {poll}(ptr {lo.context})")
+        _leave_if(lo, em.here(f"icmp ne i32 {stop}, 0"))
+
+
+def leave_after_call(lo: Lowering) -> None:
+    """Leave the function if the one that was called has left for that reason."""
+    em = lo.em
+    where = em.op(f"getelementptr i8, ptr {lo.context}, i64 {STATUS_OFFSET}")
+    status = em.op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
+    now = em.here(f"load atomic i32, ptr {status} monotonic, align 4")
+    _leave_if(lo, em.here(f"icmp eq i32 {now}, {INTERRUPTED}"))
+
+
+def _leave_if(lo: Lowering, condition: str) -> None:
+    em = lo.em
+    k = em.new_label("stay")
+    em.stmt(f"br i1 {condition}, label %{lo.stop_label}, label %{k}")
+    em.label(k)
