@@ -18,6 +18,7 @@ import json
 import multiprocessing
 import os
 import pkgutil
+import re
 import sys
 import time
 import warnings
@@ -46,6 +47,10 @@ LIBRARIES = (
     "adasplash", "sageattention", "cut_cross_entropy", "lightning_attn", "hqq", "mamba_ssm", "vllm", "sglang",
     "xformers", "unsloth", "attorch", "lightllm", "flash_attn", "lmdeploy",
 )  # fmt: skip
+# Tests, and what is written for accelerators that are no GPUs of NVIDIA, in the languages of their own Tritons.
+NOT_TRIED = re.compile(
+    r"test|benchmark|_(ascend|cambricon|mthreads|kunlunxin|metax|iluvatar|hygon|aipu|arm|tsingmicro|sunrise|enflame|spacemit)\b"
+)
 FINISHED = ("equal", "different", "crashed")
 CPU = (*FINISHED, "race", "no arguments", "refused")
 
@@ -59,7 +64,7 @@ def modules_of(library: str) -> Iterator[Any]:
         return
     yield root
     for info in pkgutil.walk_packages(root.__path__, library + ".", onerror=lambda _: None):
-        if "test" in info.name or "benchmark" in info.name:
+        if NOT_TRIED.search(info.name):
             continue
         try:
             yield importlib.import_module(info.name)
