@@ -98,7 +98,7 @@ def run(kernel: Any, grid: tuple[int, int, int], *args: Any) -> Tiles:
         return f"call void inttoptr (i64 {address(name, operands)} to ptr)({operands})"
 
     text = re.sub(r"declare void @llvm\.x86\.(ldtilecfg|tile|tdp).*\n", "", kernel.asm["llir"])
-    code = link_object(compile_object(CALL.sub(replaced, text), host()), [kernel.name])
+    code = link_object(compile_object(CALL.sub(replaced, text), host("native")), [kernel.name])
     slots = np.zeros(len(args), np.int64)
     for i, x in enumerate(args):
         slots[i] = x.ctypes.data if isinstance(x, np.ndarray) else x
