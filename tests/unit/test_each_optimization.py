@@ -108,6 +108,35 @@ def test_results_without_one(name: str, applied: Applied, capsys: pytest.Capture
     assert f") {name} on " not in capsys.readouterr().err
 
 
+QUICK = [
+    c for c in CASES if c[1] == "cpu" or c[0].name in ("copies", "fragments", "counted", "streamed")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sample", "where"), QUICK, ids=lambda x: getattr(x, "name", x))
+def test_any_number_of_first_applications_is_right(
+    sample: Sample, where: str, applied: Applied, monkeypatch: pytest.MonkeyPatch
+):
+    """A bisection stops anywhere: here, where another optimisation begins."""
+    want = applied.wanted(sample)
+    made: list[list[str]] = []
+    commit = Session.commit
+
+    def noting(session: Session) -> None:
+        made.append([a.name for a in session.applied])
+        commit(session)
+
+    monkeypatch.setattr(Session, "commit", noting)
+    on(where)
+    sample.compile()
+    names = made[-1]
+    for limit in [i for i in range(len(names)) if i == 0 or names[i] != names[i - 1]]:
+        knobs.compilation.opt_limit = Session("").before + limit
+        same(sample.launch()[1], want)
+        assert made[-1] == names[:limit]
+
+
 # --- faults ------------------------------------------------------------------------------------------------------
 Plant = Callable[[pytest.MonkeyPatch, str], None]
 
