@@ -512,6 +512,26 @@ def test_products_of_warpgroups(held: bool) -> None:
         assert done[i][t] == want[row_of, column]
 
 
+def test_results_that_look_like_registers_of_a_product_under_way() -> None:
+    """Registers hold a mark while their product runs; bits of a result may be those of another product's mark."""
+    lanes, n = Lanes("late"), 8
+    lanes.m.shared.bytes[:] = 0
+    lanes.m.shared.known[:] = True
+    row = p.wgmma(
+        "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.f16.f16", n, 4, ((0, 0, True),), False, False,
+        ", 1, 1, 0, 0", True,
+    )  # fmt: skip
+    da, db = ((base + SHARED >> 4) | 1 << 16 | 16 << 32 | 3 << 62 for base in (1024, 8192))
+    second = lanes.m.products.number + 1
+    given = np.full(THREADS, second << 9 | 300, np.uint32).view(np.float32)
+    ones = np.ones(THREADS, np.float32)
+    first = lanes(row, *[given] * 4, da, db)
+    other = lanes(row, *[ones] * 4, da, db)
+    done = lanes(p.wgmma_wait(0, 8, "float", 0), *first, *other)
+    for got, want in zip(done, [given] * 4 + [ones] * 4, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 # --- copies -----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("bytes", [4, 8, 16])
 def test_copies_by_threads_come_when_they_are_waited_for(bytes: int) -> None:
