@@ -21,8 +21,11 @@ import tessera.language as tl
 from tessera import errors
 from tessera.analysis.synchronization import check_synchronization
 from tessera.backends import plugins
+from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia.ptxas import assemble
+from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compat.install import install
+from tessera.compiler import ASTSource
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
 from tessera.interp import run
@@ -486,6 +489,46 @@ def assembler_fails(patch: pytest.MonkeyPatch, folder: Path) -> None:
     with knobs.nvidia.scope():
         knobs.nvidia.ptxas = str(tool)
         assemble(".version 8.0\nnonsense;\n", "sm_90")
+
+
+@tessera.jit
+def own_assembly(out):
+    tl.store(out, tl.inline_asm_elementwise("brev.b32 $0, $1;", "=r,r", [1], tl.int32, True, 1))
+
+
+MEETING = """
+; primitive team_barrier(1, 64)
+define ptx_kernel void @meeting() nounwind {
+entry:
+  call void asm sideeffect "bar.sync 1, 64;", "~{memory}"()
+  ret void
+}
+"""
+
+
+@case(
+    errors.SimulatedHazard,
+    """
+    error[simulated-hazard]: all threads wait, and nobody is left to end it
+      = note: warps 0 wait for barrier 1 (32 of 64 threads), barrier
+      = help: this is a bug of tessera: please report it with the kernel and TESSERA_SIMT_SEED
+""",
+)
+def threads_missing_at_a_barrier(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    run_kernel(MEETING, "meeting", [], 32, 16)
+
+
+@case(
+    errors.SimulatedUnknown,
+    """
+    error[simulated-unknown]: the simulator does not know the meaning of `brev.b32 $0, $1;`
+      = help: run the kernel on the CPU or on a GPU
+""",
+)
+def assembly_in_the_simulator(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    source = ASTSource(own_assembly, {"out": "*i32"})
+    built = tessera.compile(source, target=GPUTarget("simt", 90, 32))
+    run_kernel(built.asm["llir"], built.name, [np.zeros(1, np.int32)], 128, 16)
 
 
 @pytest.fixture(autouse=True)

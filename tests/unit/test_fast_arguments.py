@@ -431,7 +431,7 @@ class MapMachine:
         )  # fmt: skip
         if key is not None:
             kinds = ("tensordesc<fp16[4, 16]>", "*fp32", "i32")
-            self.path.install(key, args, units_of(kinds, args), {}, self, start, {})
+            self.path.install(key, args, units_of(kinds, args), {}, self, start, [])
         return "python"
 
 

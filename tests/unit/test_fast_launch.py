@@ -273,7 +273,8 @@ def test_captured_cells(machine: Machine):
         return change, lambda: limit
 
     change, read = outer()
-    (cell,) = read.__closure__ or ()
+    assert read.__closure__ is not None
+    (cell,) = read.__closure__
     kept = read()
     machine.places = [place_of_cell(cell)]
     warm(machine, X, Y, 5, 0.5)
