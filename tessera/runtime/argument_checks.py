@@ -51,6 +51,8 @@ def why_read_only(x: Any) -> str | None:
     library = IMMUTABLE.get(type(x).__module__.partition(".")[0])
     if library is not None:
         return f"is immutable, as all arrays of {library}"
+    if hasattr(x, "data_ptr"):
+        return None  # torch's may always be written; asked for their interface, those with a gradient raise
     for protocol in ("__array_interface__", "__cuda_array_interface__"):
         interface = getattr(x, protocol, None)
         if interface is not None:

@@ -19,6 +19,7 @@ import tessera.language as tl
 from tessera.errors import LaunchError, MissingMemory, ReadOnlyArgument, StridedArgument
 from tessera.runtime import argument_checks
 from tessera.runtime.argument_checks import StridedArgumentWarning
+from tessera.runtime.array_types import read_array
 from tessera.runtime.descriptor import TensorDescriptor
 from tessera.runtime.driver import driver, driver_named
 from tessera.runtime.tensors import TensorWrapper
@@ -379,6 +380,33 @@ class Fake:
 
     def untyped_storage(self) -> Any:
         return SimpleNamespace(nbytes=lambda: 4 * N, data_ptr=lambda: 0)
+
+
+class Trained:
+    """As a torch tensor that requires a gradient: asked for its array interface it raises what `getattr` passes on."""
+
+    device, is_cuda = "cpu", False
+
+    def __init__(self, base: Any) -> None:
+        self.array, self.dtype, self.shape = base, base.dtype, base.shape
+
+    def data_ptr(self) -> int:
+        return self.array.ctypes.data
+
+    def untyped_storage(self) -> Any:
+        return SimpleNamespace(nbytes=lambda: self.array.nbytes, data_ptr=self.data_ptr)
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        raise RuntimeError("Can't get __cuda_array_interface__ on Variable that requires grad.")
+
+
+def test_tensors_that_do_not_export_themselves():
+    """A launch that writes to them asks them for nothing but their memory."""
+    out = Trained(np.zeros(N, np.float32))
+    assert argument_checks.why_read_only(out) is None
+    assert argument_checks.strided(out) is None
+    assert read_array(out)[0] == out.data_ptr()
 
 
 def test_fake_tensors(way: dict[str, Any]):
