@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from functools import cache, wraps
-from typing import ParamSpec, TypeVar
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from tessera.config.forking import undivided
 
@@ -25,12 +25,17 @@ class _Lock:
 
 
 def once(make: Callable[P, R]) -> Callable[P, R]:
-    kept = cache(make)
+    kept: dict[Any, R] = {}
 
     @wraps(make)
     def get(*args: P.args, **kwargs: P.kwargs) -> R:
+        key = (args, tuple(kwargs.items()))
+        if key in kept:  # launches ask, too: what is there needs no lock
+            return kept[key]
         with undivided(), _Lock.held:
-            return kept(*args, **kwargs)
+            if key not in kept:
+                kept[key] = make(*args, **kwargs)
+            return kept[key]
 
     return get
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tessera.backends.once import once
 from tessera.config import forking
 from tessera.config.forking import undivided
 
@@ -121,3 +122,23 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch):
     done.set()
     thread.join()
     assert fork_and_exit() == 7
+
+
+def test_what_exists_once_is_given_without_a_lock():
+    """Launches ask for it: neither a fork nor the making of another thing holds them up."""
+    made: list[int] = []
+    get = once(lambda n: made.append(n) or n)
+    assert get(1) == 1
+    held, release = threading.Event(), threading.Event()
+    slow = once(lambda: (held.set(), release.wait(10)))
+    maker = threading.Thread(target=slow)
+    maker.start()
+    assert held.wait(10)
+    asked = threading.Thread(target=get, args=(1,), daemon=True)
+    asked.start()
+    asked.join(5)
+    waiting = asked.is_alive()
+    release.set()
+    maker.join()
+    assert not waiting
+    assert made == [1]

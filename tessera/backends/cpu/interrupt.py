@@ -10,14 +10,15 @@ written so far.
 
 The launching thread acts for Python only if it is the main thread, as everywhere in Python. A `for` loop ends by itself
 and is not interrupted. If a program installs another handler of SIGINT, ours is put in front of it when the next kernel
-is loaded.
+is loaded, or launched by way of Python.
 """
 
 from __future__ import annotations
 
 import ctypes
 import signal
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 from tessera.ops import CallOp, ConstOp, ForOp, FuncOp, WhileOp
 
@@ -124,7 +125,7 @@ def interrupt_ir() -> str:
 
 def follow_interrupts(signalled: int, follow: int) -> None:
     """Put our handler, at address `signalled`, in front of the present one of SIGINT, if that is one to be called."""
-    sigaction = ctypes.CDLL(None).sigaction
+    sigaction = _sigaction()
     now = (ctypes.c_uint64 * (SIGACTION_BYTES // 8))()
     sigaction(int(signal.SIGINT), None, now)
     if now[0] in (0, 1, signalled):  # the default, ignored, ours
@@ -132,6 +133,12 @@ def follow_interrupts(signalled: int, follow: int) -> None:
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(follow)(now[0])
     now[0] = signalled
     sigaction(int(signal.SIGINT), now, None)
+
+
+@cache
+def _sigaction() -> Any:
+    """Of the C library, whose ctypes object takes longer to make than a launch."""
+    return ctypes.CDLL(None).sigaction
 
 
 # --- in kernels ----------------------------------------------------------------------------------------------------
