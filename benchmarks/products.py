@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import sources  # noqa: F401  (finds tessera)
+
 import tessera
 import tessera.language as tl
 from tessera.tools.tensor_descriptor import TensorDescriptor

@@ -82,7 +82,7 @@ def small_products(device: common.Device) -> None:
         sources.example("15").SplitMatmul(device, 200, 328, 600, atomic).run(a, b)
     sources.example("10").StreamMatmul(device, 200, 328, 600).run(a, b)
     sources.example("13").gemv(
-        a, b[:, 0] if not device.is_gpu else b[:, 0].contiguous(), device.empty(200)
+        a, b[:, 0].contiguous() if device.is_gpu else b[:, 0].copy(), device.empty(200)
     )
 
 

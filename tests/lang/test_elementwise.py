@@ -241,6 +241,26 @@ def test_negation_and_absolute_value(device, dtype):
         assert np.signbit(unary(device, neg, x, dtype, dtype)[0])
 
 
+@tessera.jit
+def every_other_kernel(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    v = tl.load(x + i)
+    w = tl.where(i % 2 == 0, v, -v)
+    a = tl.where(i % 2 == 0, w, tl.abs(w))
+    tl.store(out + i, w + w)
+    tl.store(out + N + i, a + a)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_signs_of_every_other_element(device, dtype):
+    x = sample(dtype, (N,))
+    out = device.zeros(2 * N, dtype)
+    every_other_kernel[(1,)](device.array(x, dtype), out, N=N)
+    signs = np.where(np.arange(N) % 2 == 0, x, -x)
+    sizes = np.where(np.arange(N) % 2 == 0, x, np.abs(x))
+    np.testing.assert_array_equal(device.numpy(out), np.concatenate([signs, sizes]) * 2)
+
+
 @pytest.mark.parametrize("dtype", ["i1", *INTS])
 def test_inversion(device, dtype):
     x = sample(dtype, (N,))

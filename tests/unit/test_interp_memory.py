@@ -38,12 +38,12 @@ def test_what_masked_off_lanes_read(capsys: pytest.CaptureFixture[str]) -> None:
     launch("%x: *fp32, %n: i32", body + "%w: tile<8xfp32> = load %xp, %m, %o\nprint [%v, %w]", x, 2)
     shown = [line.rsplit(")", 1)[1] for line in capsys.readouterr().out.splitlines()]
     assert [" ".join(s.split()) for s in shown] == [
-        "5.0",
-        "6.0",
-        *["0.0"] * 6,
-        "5.0",
-        "6.0",
-        *["2.0"] * 6,
+        "5.000000",
+        "6.000000",
+        *["0.000000"] * 6,
+        "5.000000",
+        "6.000000",
+        *["2.000000"] * 6,
     ]
 
 

@@ -47,6 +47,24 @@ def test_unmasked_tiles_move_in_vectors(elem, width):
 
 
 @tessera.jit
+def every_other_kernel(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    v = tl.load(x + i)
+    w = tl.where(i % 2 == 0, v, -v)
+    a = tl.where(i % 2 == 0, w, tl.abs(w))
+    tl.store(out + i, w + w)
+    tl.store(out + N + i, a + a)
+
+
+@pytest.mark.parametrize("elem", ["fp16", "bf16"])
+def test_signs_of_single_halves_are_bits(elem):
+    """ptxas 12.8 makes {2x, 0} of {x, -y} + {x, -y}."""
+    done = Compiled(every_other_kernel, {"x": f"*{elem}", "out": f"*{elem}", "N": C}, {"N": 256})
+    assert not re.search(r"(neg|abs)\.b?f16", done.ptx)
+    assert "xor.b16" in done.ptx and re.search(r"add(\.rn)?\.b?f16x2", done.ptx)
+
+
+@tessera.jit
 def copy_kernel(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out + i, tl.load(x + i))

@@ -230,6 +230,11 @@ def test_rounding_toward_zero(name: str, bits: int, source: str) -> None:
     np.testing.assert_array_equal(got, want)
 
 
+def test_sign_of_halves() -> None:
+    bits = every(RNG.integers(0, 1 << 16, THREADS))
+    np.testing.assert_array_equal(Lanes().named("flip_sign.i16", bits), bits ^ np.uint64(0x8000))
+
+
 def test_tf32() -> None:
     x = RNG.standard_normal(THREADS).astype(np.float32)
     got = Lanes().named("to_tf32", x)

@@ -235,6 +235,10 @@ def _fma(fl: FunctionLowering, op: Op, elem: Any, x: str, y: str, z: str) -> str
 @elementwise(arith.NegOp)
 def _neg(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
     w, t = fl.w, llvm_type(elem)
+    if elem.is_floating() and elem.bits == 16:
+        bits = w.pure(f"bitcast {t} {x} to i16")
+        if flipped := fl.target.math(w, "flip_sign", "i16", [bits]):
+            return w.pure(f"bitcast i16 {flipped} to {t}")
     if elem.is_floating():
         return w.pure(f"fneg {t} {x}")
     return x if elem is int1 else w.pure(f"sub {t} 0, {x}")
@@ -243,6 +247,9 @@ def _neg(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
 @elementwise(arith.AbsOp)
 def _abs(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
     w, t = fl.w, llvm_type(elem)
+    if elem.is_floating() and elem.bits == 16:
+        bits = w.pure(f"bitcast {t} {x} to i16")  # for ptxas' sake, as the sign above
+        return w.pure(f"bitcast i16 {w.pure(f'and i16 {bits}, 32767')} to {t}")
     if elem.is_floating():
         return w.call(t, f"llvm.fabs.{_suffix(elem)}", [f"{t} {x}"])
     if not elem.signed:

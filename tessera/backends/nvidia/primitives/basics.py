@@ -117,6 +117,12 @@ _rtz("to_fp16_rtz.float", _F, "half", "f16.f32", "=h,f")
 _rtz("to_bf16_rtz.float", _F, "bfloat", "bf16.f32", "=h,f")
 _rtz("to_fp32_rtz.double", _D, _F, "f32.f64", "=f,d")
 _rtz("to_fp16_rtz.double", _D, "half", "f16.f64", "=h,d")
+# The sign of a 16-bit float, by an instruction on integers that LLVM does not turn into `neg`: of {x, -y} + {x, -y}
+# ptxas 12.8 makes {2x, 0}, and the same of `abs`.
+row(
+    "flip_sign.i16", ("i16",), "i16", "xor.b16 $0, $1, 0x8000;", "=h,h",
+    meaning=lambda x: x ^ np.uint64(0x8000),
+)  # fmt: skip
 row("to_tf32", (_F,), _F, "cvt.rna.tf32.f32 $0, $1;", "=f,f", meaning=_tf32)
 
 
