@@ -369,7 +369,6 @@ def test_sums_of_floats_and_compare() -> None:
         row, 0, np.full(THREADS, lock.ctypes.data, np.uint64), 0, every(1 + np.arange(THREADS)), 1
     )
     assert lock[0] == 1 and old[0] == 0 and (old[1:] == 1).all()
-    lanes.named("membar_cta")
     lanes(p.memory_fence("gpu"))
 
 

@@ -24,7 +24,6 @@ row(
     "proxy_fence_all", (), "void", "fence.proxy.async;", MEMORY, pure=False,
     machine=lambda m: m.proxy_fence(),
 )  # fmt: skip
-row("membar_cta", (), "void", "fence.acq_rel.cta;", MEMORY, pure=False, machine=_nothing)
 row(
     "warp_sync", (), "void", "bar.warp.sync 0xffffffff;", MEMORY, pure=False,
     machine=lambda m: m.whole_warps("bar.warp.sync"),
