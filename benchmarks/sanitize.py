@@ -28,6 +28,7 @@ import tessera.language as tl
 
 Program = Callable[[common.Device], None]
 SUMMARY = re.compile(r"(ERROR SUMMARY|RACECHECK SUMMARY): (\d+)")
+FUZZED = 70  # random kernels of each family
 CONTROLLED = ("memcheck",)  # the tools that must count something in `beyond`
 
 
@@ -115,6 +116,26 @@ def decoding(device: common.Device) -> None:
     sources.example("14").Decoding(device, 2, 4, 700, 128).run(q, k, k)
 
 
+def fuzzed(device: common.Device) -> None:
+    """Random kernels of each family of tests/fuzz, a few launches each. What they leave is not looked at here."""
+    if not device.is_gpu:
+        return
+    from tests.fuzz import cuda, families, outcome
+
+    cuda.LAUNCHES = 2
+    for family in families.FAMILIES:
+        for seed in range(FUZZED):
+            case = families.built(family, families.drawn(family, seed), seed)
+            if case.hosts_only:
+                continue
+            try:
+                cuda.run_cuda(case)
+            except Exception as error:
+                if outcome.failure(error)[0] != outcome.REFUSED:
+                    raise
+                print(f"{family} {seed}: {type(error).__name__}")
+
+
 PROGRAMS: dict[str, Program] = {
     "elementwise": elementwise,
     "softmax": softmax,
@@ -124,6 +145,7 @@ PROGRAMS: dict[str, Program] = {
     "small products": small_products,
     "attention": attention,
     "decoding": decoding,
+    "fuzzed": fuzzed,
 }
 
 
