@@ -228,10 +228,11 @@ def _await_reads(arrive: ByteBarrierArriveOp) -> None:
 
 def _is_needed(v: Value, arrive: Op) -> bool:
     """Whether what an arrival does not overtake needs all registers of a tile, by arithmetic or without: a product of
-    warpgroups, or a write to shared memory."""
+    warpgroups, or a write to shared memory. The parts of a product come in order, and each reads its own registers
+    of an operand: all of them have come when the last part is there."""
     for user in v.users():
         if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
-            if _is_before(user, arrive):
+            if _is_before(user, arrive) and not _reads_in_part(user, v):
                 return True
         elif user.effects is Effect.NONE and len(user.results) == 1 and not user.regions:
             made: Any = user.result.type
@@ -239,6 +240,14 @@ def _is_needed(v: Value, arrive: Op) -> bool:
             if same and _is_needed(user.result, arrive):
                 return True
     return False
+
+
+def _reads_in_part(user: Op, v: Value) -> bool:
+    """Whether a product reads only registers of `v` that stand before its last ones."""
+    if not isinstance(user, WgmmaOp) or user.acc is v:
+        return False
+    index, parts = user.part
+    return index != parts - 1
 
 
 def _is_before(op: Op, other: Op) -> bool:

@@ -14,7 +14,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.nvidia import ptxas
-from tessera.ir import Block, Module, Op, Value, parse_module
+from tessera.ir import Block, Module, Op, PassManager, Value, parse_module
 from tessera.ops import (
     ByteBarrierArriveOp,
     ByteBarrierWaitOp,
@@ -26,6 +26,7 @@ from tessera.ops import (
     WarpSpecializeOp,
     WgmmaOp,
 )
+from tessera.passes.overlap import overlap_products
 from tests.unit.test_promote import compiled
 from tests.unit.test_tensor_maps import built
 from tests.unit.test_turners import columns_by_rows
@@ -183,6 +184,46 @@ def test_what_stands_between_the_reads_and_the_arrival(monkeypatch: pytest.Monke
     assert _order() == ["ld.volatile", "bar.warp.sync", "mbarrier.arrive.shared"]
     monkeypatch.setenv("TESSERA_DISABLE", "awaited-reads")
     assert _order() == ["fence.proxy.async.shared", "bar.warp.sync", "mbarrier.arrive.shared"]
+
+
+IN_PARTS = """
+#ring = ll<[64,64] offset=[[0,1],[0,2],[0,4],[0,8],[0,16],[0,32],[1,0],[2,16],[4,32],[8,0],[16,0],[32,0]]>
+#bars = ll<[4] offset=[[1],[2]]>
+#acc = ll<[64,64] register=[[1,0],[0,1],[8,0],[16,0],[32,0]] lane=[[2,0],[4,0],[0,2],[0,4],[0,8]] warp=[[0,16],[0,32]]>
+#b = ll<[64,64] register=[[1,0],[2,0],[0,1],[16,0],[32,0]] lane=[[4,0],[8,0],[0,2],[0,4],[0,8]] warp=[[0,16],[0,32]]>
+module {num_warps=4} {
+  func {name='in_parts'} (%slot: i32) {
+    %one: i1 = const {value=True}
+    %left: shared<64x64xfp8e4nv, #ring> = local_alloc _
+    %ring: shared<3x64x64xfp8e4nv, #ring> = local_alloc _
+    %empty: shared<4xi64, #bars> = local_alloc _
+    %zero: tile<64x64xfp32, #acc> = const {value=float('0x0.0p+0')}
+    %view: shared<64x64xfp8e4nv, #ring> = local_index %ring, %slot
+    %b: tile<64x64xfp8e4nv, #b> = local_load %view, _
+    FIRST
+    byte_barrier_arrive %empty, %slot, %one, [%view], [] {proxy=True}
+    SECOND
+    %s: tile<64x64xfp32, #acc> = wgmma_wait %t, []
+    return []
+  }
+}
+"""
+PART = "%{} = wgmma %left, %b, %{} {{instruction='wgmma.m64k32.f32.e4m3.e4m3', warpgroups=[1, 1], transposed=True, {}}}"
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_part_of_a_product_does_not_need_the_whole_tile(whole: bool) -> None:
+    """A product in two parts, with an arrival between them or behind both: `after` names what it must wait for."""
+    acc = ": tile<64x64xfp32, #acc>"
+    first = PART.format(f"h{acc}", "zero", "part=[0, 2], asynchronous=True, pending=1")
+    second = PART.format(f"t{acc}", "h", "part=[1, 2], pending=1")
+    parts = (f"{first}\n    {second}", "") if whole else (first, second)
+    module = parse_module(IN_PARTS.replace("FIRST", parts[0]).replace("SECOND", parts[1]))
+    PassManager([overlap_products], verify=True).run(module)
+    (arrive,) = [op for op in module.walk() if isinstance(op, ByteBarrierArriveOp)]
+    (load,) = [op for op in module.walk() if isinstance(op, LocalLoadOp)]
+    assert not arrive.proxy
+    assert list(arrive.after) == ([] if whole else [load.result])
 
 
 # --- machine code --------------------------------------------------------------------------------------------------
