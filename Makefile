@@ -1,5 +1,6 @@
 # Each target works on a fresh clone: it makes a private environment in .venv, once per change of pyproject.toml.
 #   make test PYTHON=python3 VENV=0    uses the given python as it is (a GPU machine that can download nothing)
+#   make test JOBS=4                   runs tests in 4 processes; the default is one for each core that may be used, 0 is none
 PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
@@ -14,6 +15,9 @@ LINT :=
 INDUCTOR_LINT :=
 INDUCTOR_PY := $(PYTHON)
 INDUCTOR_DEPS :=
+JOBS ?= 0
+# Whatever pytest's plug-ins are installed there: ours run without.
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
 else
 PY := $(VENV)/bin/python
 RUN_DEPS := $(VENV)/.ready-run
@@ -22,7 +26,12 @@ LINT := lint
 INDUCTOR_LINT := lint-inductor
 INDUCTOR_PY := $(VENV)-inductor/bin/python
 INDUCTOR_DEPS := $(VENV)-inductor/.ready
+JOBS ?= auto
 endif
+# Without processes, xdist need not be there. Else each process takes a stretch of the tests, and at the end what others have
+# left: neighbours share compiled kernels. Tests of TorchInductor stay in groups, which share a program that runs them.
+SPREAD := $(if $(filter 0,$(JOBS)),,-p xdist -n $(JOBS) --dist worksteal)
+GROUPED := $(if $(filter 0,$(JOBS)),,-p xdist -n $(JOBS) --dist loadgroup)
 
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -34,7 +43,7 @@ demo: $(RUN_DEPS)
 	$(PY) examples/run_all.py $(ARGS)
 
 test: $(DEV_DEPS) $(LINT)
-	$(PY) -m pytest $(ARGS)
+	$(PY) -m pytest $(SPREAD) $(ARGS)
 
 lint: $(DEV_DEPS)
 	$(PY) -m ruff check .
@@ -47,14 +56,14 @@ lint-inductor: $(INDUCTOR_DEPS)
 
 # TorchInductor on tessera, in an environment of its own: torch is large. Any torch from 2.11 on does; this one is tested.
 test-inductor: $(INDUCTOR_DEPS) $(INDUCTOR_LINT)
-	$(INDUCTOR_PY) -m pytest tests/compat $(ARGS)
+	$(INDUCTOR_PY) -m pytest $(GROUPED) tests/compat $(ARGS)
 
 # random kernels of all families against the interpreter; ARGS='--device cpu,simt,sm90 --jobs 8' says where and how many
 fuzz: $(DEV_DEPS)
 	$(PY) -m tests.fuzz.run --minutes $(MINUTES) --seed $(SEED) $(ARGS)
 
 sweep: $(DEV_DEPS)
-	TESSERA_SWEEP_SCALE=40 TESSERA_SWEEP_SEED=$(SEED) $(PY) -m pytest tests/unit/test_surface_sweep.py $(ARGS)
+	TESSERA_SWEEP_SCALE=40 TESSERA_SWEEP_SEED=$(SEED) $(PY) -m pytest $(SPREAD) tests/unit/test_surface_sweep.py $(ARGS)
 
 bench: $(RUN_DEPS)
 	$(PY) benchmarks/cpu.py $(ARGS)

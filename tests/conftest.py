@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tessera import dtypes
+from tests.cores import processes_for_tests, threads_of_launches
 
 # Tests never read or fill the user's cache. Set before anything reads the configuration.
 _CACHE = tempfile.mkdtemp(prefix="tessera-test-cache-")
@@ -23,6 +24,10 @@ os.environ["TESSERA_STRICT"] = "1"  # a fault in an optimisation is an error
 # Every kernel that a test compiles for GPUs is checked (docs/synchronization.md).
 os.environ.setdefault("TESSERA_CHECK_SYNCHRONIZATION", "1")
 atexit.register(shutil.rmtree, _CACHE, ignore_errors=True)
+
+# Processes that run tests side by side share the cores, threads of launches and compilations included.
+if _PROCESSES := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+    os.environ.setdefault("TESSERA_NUM_THREADS", str(threads_of_launches(_PROCESSES)))
 
 from tessera.runtime.driver import driver  # noqa: E402  after the environment is set
 
@@ -33,6 +38,12 @@ DEVICES = {
     "simt": ["simt"],  # GPU code up to LLVM IR, run by a simulator
     "all": ["interpreter", "cpu", "cuda"],
 }
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means; xdist asks."""
+    return processes_for_tests()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,6 +16,8 @@ needs_models = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="needs transformers"
 )
 FILE, MODELS = "inductor_cases.py", "model_cases.py"
+# Tests of one script of cases run in one process, where tests are spread over several.
+of_the_cases = pytest.mark.xdist_group("cases")
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +35,7 @@ def found(started: dict[str, Popen[str]]) -> dict[str, dict[str, Any]]:
     return kit.reported(started[FILE])
 
 
+@of_the_cases
 @pytest.mark.parametrize("name", cases_in(FILE))
 def test_inductor(name: str, found: dict[str, dict[str, Any]]):
     assert found[name]["error"] is None
@@ -51,6 +54,7 @@ def models(started: dict[str, Popen[str]]) -> dict[str, dict[str, Any]]:
     return kit.reported(started[MODELS])
 
 
+@of_the_cases
 @needs_models
 @pytest.mark.parametrize("name", cases_in(MODELS))
 def test_a_training_step(name: str, models: dict[str, dict[str, Any]]):
@@ -58,6 +62,7 @@ def test_a_training_step(name: str, models: dict[str, dict[str, Any]]):
     assert models[name]["value"] <= 1e-5
 
 
+@pytest.mark.xdist_group("workers and op_db")
 @pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_worker_processes_and_caches(tmp_path: Any, place: str):
     script = str(HERE / "worker_case.py")
@@ -65,6 +70,7 @@ def test_worker_processes_and_caches(tmp_path: Any, place: str):
     assert "hits 1" in python(tmp_path, script, TEST_DEVICE=place)
 
 
+@pytest.mark.xdist_group("workers and op_db")
 def test_a_tenth_of_op_db(tmp_path: Any):
     command = str(HERE / "op_db.py"), "--part", "10", "--no-cpp", "--slice"
     halves = [start(tmp_path, *command, str(i), "2") for i in range(2)]
