@@ -35,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tessera.compat  # noqa: F401  before anything that imports triton
 import torch
 
-from tessera.runtime.interface import KernelInterface
+from tessera.runtime.launching.interface import KernelInterface
 from tessera.runtime.jit import JITFunction
 from published.judge import Verdict, judge
 from published.roles import roles_of

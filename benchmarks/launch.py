@@ -26,7 +26,7 @@ import sources
 
 import tessera
 from tessera.backends.llvm.binding import host, link_object, optimise
-from tessera.runtime import cuda
+from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import driver_named
 from tessera.testing import print_table
 

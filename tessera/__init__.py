@@ -7,7 +7,7 @@ from tessera.compiler import CompilationError
 from tessera.errors import InterpreterError, OutOfResources, TesseraError, TritonError
 from tessera.language.aggregate import aggregate, constexpr_function
 from tessera.language.builtin import must_use_result
-from tessera.runtime import (
+from tessera.runtime import (  # fmt: skip
     AsyncCompileMode,
     Config,
     FutureKernel,
@@ -17,11 +17,11 @@ from tessera.runtime import (
     TensorWrapper,
     autotune,
     compile,
-    heuristics,
     jit,
     reinterpret,
-)  # fmt: skip
-from tessera.runtime.allocation import set_allocator
+)
+from tessera.runtime.autotuner import heuristics  # fmt: skip
+from tessera.runtime.drivers.allocation import set_allocator
 from tessera.utilities import cdiv, next_power_of_2
 
 __version__ = "0.1.0"

@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 
 from tessera import dtypes
+from tessera.runtime.arguments.tensors import element_type, to_numpy
 from tessera.runtime.benchmark import do_bench, do_bench_cudagraph, quantile
-from tessera.runtime.tensors import element_type, to_numpy
 
 __all__ = [
     "Benchmark",

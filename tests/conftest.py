@@ -153,7 +153,7 @@ class Device:
 
             names = {"bf16": "bfloat16", "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2"}
             return self._upload(bits).view(getattr(torch, names[kind.name]))
-        from tessera.runtime.tensors import reinterpret
+        from tessera.runtime.arguments.tensors import reinterpret
 
         return reinterpret(bits, kind)
 

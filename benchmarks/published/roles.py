@@ -10,8 +10,8 @@ import ast
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.runtime.interface import KernelInterface
 from tessera.runtime.jit import JITFunction
+from tessera.runtime.launching.interface import KernelInterface
 
 ACCESSES = {"load", "store", "make_block_ptr", "make_tensor_descriptor"}
 OBJECTS = {

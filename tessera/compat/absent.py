@@ -49,7 +49,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "removed in Triton 3.5", "triton.runtime.jit.native_specialize_impl"
     ),
     "triton.runtime.jit.specialize_impl": ("removed in Triton 3.5", "triton.runtime.jit.native_specialize_impl"),
-    "triton.runtime.build": ("tessera needs no C compiler", "tessera.runtime.launcher.make_launcher"),
+    "triton.runtime.build": ("tessera needs no C compiler", "tessera.runtime.native.launcher.make_launcher"),
     "triton.tools.ragged_tma.to_ragged_indices": (
         "descriptors have no dimensions beside those of their array", "triton.tools.ragged_tma.load_ragged"
     ),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tessera.compiler import CompiledKernel
-from tessera.runtime.cache_managers import folder_name
+from tessera.runtime.cache.managers import folder_name
 
 
 def options_for_inductor(options: Any) -> Any:

@@ -399,7 +399,7 @@ class Build(Group):
     cc = PathKnob(None, "CC", doc=NOTHING_BUILT)
     cudacrt_path = PathKnob(None, "TRITON_CUDACRT_PATH", doc=NOTHING_BUILT)
     cudart_path = PathKnob(None, "TRITON_CUDART_PATH", doc=NOTHING_BUILT)
-    impl = Absent("no C compiler is run; launchers are made by `tessera.runtime.launcher`")
+    impl = Absent("no C compiler is run; launchers are made by `tessera.runtime.native.launcher`")
     backend_dirs = Absent("back ends are found by the entry points of the group `tessera.backends`")
 
 

@@ -1,13 +1,13 @@
 """The host side: launch, drivers, disk cache, tuning (rank 7)."""
 
-from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
-from tessera.runtime.autotuner import Autotuner, autotune
+from tessera.runtime.arguments.tensors import MockTensor, TensorWrapper, reinterpret
+from tessera.runtime.autotuner.autotuner import Autotuner, autotune
+from tessera.runtime.autotuner.config import Config
+from tessera.runtime.autotuner.heuristics import Heuristics, heuristics
 from tessera.runtime.driver import driver
-from tessera.runtime.heuristics import Heuristics, heuristics
-from tessera.runtime.interface import KernelInterface
 from tessera.runtime.jit import JITFunction, compile, jit
-from tessera.runtime.tensors import MockTensor, TensorWrapper, reinterpret
-from tessera.runtime.tuning_config import Config
+from tessera.runtime.launching.async_compile import AsyncCompileMode, FutureKernel
+from tessera.runtime.launching.interface import KernelInterface
 
 __all__ = [
     "AsyncCompileMode", "Autotuner", "Config", "FutureKernel", "Heuristics",

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tessera.runtime import cuda
+from tessera.runtime.cuda import driver_api as cuda
 
 # Written before each timed call on a GPU, so that no call finds its data in L2.
 L2_BYTES = 256 * 1024 * 1024

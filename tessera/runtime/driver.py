@@ -14,12 +14,12 @@ from tessera.backends.plugins import plugin, plugin_names
 from tessera.compiler.kernel import DRIVER_FOR
 from tessera.config import epoch, knobs
 from tessera.errors import LaunchError
-from tessera.runtime import cuda
-from tessera.runtime.array_types import place_of
-from tessera.runtime.cuda_driver import CudaDriver
-from tessera.runtime.driver_base import Driver
-from tessera.runtime.host_drivers import CpuDriver, InterpreterDriver
-from tessera.runtime.simt_driver import SimtDriver
+from tessera.runtime.cuda import driver_api as cuda
+from tessera.runtime.drivers.base import Driver
+from tessera.runtime.drivers.cuda import CudaDriver
+from tessera.runtime.drivers.host import CpuDriver, InterpreterDriver
+from tessera.runtime.drivers.simt import SimtDriver
+from tessera.runtime.native.array_types import place_of
 
 __all__ = [
     "ActiveDriver", "CpuDriver", "CudaDriver", "Driver", "InterpreterDriver", "SimtDriver", "driver",

@@ -1,6 +1,6 @@
 """`@jit`: a Python function as a launchable kernel. Binding, specialisation, the look-up of compiled code, launch.
 
-A launch that was seen before runs in native code (`fast_launch`); the rest of this file is the complete path, which
+A launch that was seen before runs in native code (`native/`); the rest of this file is the complete path, which
 also prepares that.
 """
 
@@ -24,18 +24,18 @@ from tessera.errors import (
     UnsupportedLanguageConstruct,
 )
 from tessera.language.callable import JITCallable
-from tessera.runtime import specialization_data
-from tessera.runtime.argument_checks import check_launch
-from tessera.runtime.async_compile import FutureKernel, active_mode
-from tessera.runtime.binding import DeviceCaches, Prepared, launch_key, make_binder
-from tessera.runtime.cache import toolchain_fingerprint
-from tessera.runtime.cache_managers import kernel_cache
+from tessera.runtime.arguments.aliasing import violates
+from tessera.runtime.arguments.checks import check_launch
+from tessera.runtime.arguments.specialize import constants_and_attrs
+from tessera.runtime.cache.disk import toolchain_fingerprint
+from tessera.runtime.cache.managers import kernel_cache
 from tessera.runtime.driver import Driver, driver, driver_named
-from tessera.runtime.fast_launch import FastPath, array_types, arrays_in, supported, units_of
-from tessera.runtime.interface import KernelInterface
-from tessera.runtime.jit_hooks import around, hook_arguments
-from tessera.runtime.overlap import violates
-from tessera.runtime.specialize import constants_and_attrs
+from tessera.runtime.launching import specialization_data
+from tessera.runtime.launching.async_compile import FutureKernel, active_mode
+from tessera.runtime.launching.binding import DeviceCaches, Prepared, launch_key, make_binder
+from tessera.runtime.launching.hooks import around, hook_arguments
+from tessera.runtime.launching.interface import KernelInterface
+from tessera.runtime.native.fast_path import FastPath, array_types, arrays_in, supported, units_of
 
 FORBIDDEN_OPTIONS = {
     "device_type": "device_type option is deprecated; current target will be used",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tessera.config import knobs
 from tessera.errors import TesseraError
-from tessera.runtime import tuning_store
-from tessera.runtime.cache import SUFFIX, DiskCache, decode, disk_cache
+from tessera.runtime.autotuner import store as tuning_store
+from tessera.runtime.cache.disk import SUFFIX, DiskCache, decode, disk_cache
 
 
 def cache(args: list[str]) -> int:

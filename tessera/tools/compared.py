@@ -11,9 +11,9 @@ from typing import Any
 
 from tessera.config import knobs
 from tessera.config.optimizations import ALL
+from tessera.runtime.arguments.tensors import agree, clone, copy_into, to_numpy
 from tessera.runtime.driver import driver
 from tessera.runtime.jit import JITFunction
-from tessera.runtime.tensors import agree, clone, copy_into, to_numpy
 
 WRONG = 86  # the exit status of a program that was ended since a launch gave other results
 

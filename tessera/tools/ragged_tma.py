@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.language.ragged import atomic_add_ragged, load_ragged, store_ragged
-from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.arguments.descriptor import TensorDescriptor
 
 __all__ = ["atomic_add_ragged", "create_ragged_descriptor", "load_ragged", "store_ragged"]
 

@@ -1,5 +1,5 @@
 """`TensorDescriptor` under the module path that Triton's users import."""
 
-from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.arguments.descriptor import TensorDescriptor
 
 __all__ = ["TensorDescriptor"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.driver import driver
 from tests.conftest import as_dtype
 from tests.fuzz.case import Case, load_kernel

@@ -13,7 +13,7 @@ import numpy as np
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.target import lacking
 from tessera.config.optimizations import ALL, OPTIMIZATIONS
-from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.driver import CpuDriver, InterpreterDriver, driver
 from tests.conftest import as_dtype, encode, is_native, numpy_name
 from tests.fuzz.case import CANARY, Array, Case, load_kernel
@@ -130,7 +130,7 @@ class Memory:
 
 
 def _typed(bits: np.ndarray, kind: Any) -> Any:
-    from tessera.runtime.tensors import reinterpret
+    from tessera.runtime.arguments.tensors import reinterpret
 
     return reinterpret(bits, kind)
 

@@ -14,8 +14,8 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.runtime.descriptor import TensorDescriptor
-from tessera.runtime.tensors import TensorWrapper
+from tessera.runtime.arguments.descriptor import TensorDescriptor
+from tessera.runtime.arguments.tensors import TensorWrapper
 
 N = 16
 Pair = namedtuple("Pair", ["first", "second"])  # noqa: PYI024

@@ -9,7 +9,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera import errors
-from tessera.runtime import cuda
+from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import driver
 
 torch = pytest.importorskip("torch")

@@ -9,9 +9,9 @@ import pytest
 
 from tessera.backends.nvidia import ptxas
 from tessera.errors import HostPointerError, OutOfResources
-from tessera.runtime import cuda
-from tessera.runtime.cuda import CudaError, Driver, LoadedKernel, launch_config
-from tessera.runtime.launcher import make_launcher
+from tessera.runtime.cuda import driver_api as cuda
+from tessera.runtime.cuda.driver_api import CudaError, Driver, LoadedKernel, launch_config
+from tessera.runtime.native.launcher import make_launcher
 
 pytestmark = [
     pytest.mark.gpu,

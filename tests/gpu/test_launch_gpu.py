@@ -14,8 +14,8 @@ import tessera
 import tessera.language as tl
 from tessera import knobs
 from tessera.errors import ForeignPointerError, HostPointerError, MissingMemory
-from tessera.runtime.array_types import array_types
-from tessera.runtime.cuda import CudaError
+from tessera.runtime.cuda.driver_api import CudaError
+from tessera.runtime.native.array_types import array_types
 from tessera.tools.tensor_descriptor import TensorDescriptor
 from tests.unit.test_fast_arguments import Counter
 from tests.unit.test_tensor_maps import persistent

@@ -27,7 +27,7 @@ from tessera.layout import (
 )  # fmt: skip
 from tessera.passes.facts import MmaRow
 from tessera.passes.layout_rules import fma_acc
-from tessera.runtime import cuda
+from tessera.runtime.cuda import driver_api as cuda
 from tests.conftest import decode, encode
 from tests.gpu import shared_kernels as kernels
 

@@ -19,7 +19,7 @@ import tessera
 import tessera.language as tl
 from tessera.config import knobs
 from tessera.errors import LaunchError
-from tessera.runtime.async_compile import AsyncCompileMode
+from tessera.runtime.launching.async_compile import AsyncCompileMode
 from tessera.tools.tensor_descriptor import TensorDescriptor
 from tests.gpu.products_kit import close, matrix, product
 from tests.unit.test_fast_arguments import Counter
@@ -272,7 +272,8 @@ def test_devices_without_torch():
     code = f"""
 import sys
 import numpy as np
-from tessera.runtime import cuda, driver
+from tessera.runtime import driver
+from tessera.runtime.cuda import driver_api as cuda
 import tessera, tessera.language as tl
 import tests.unit.raw_kernels as raw
 api = cuda.driver()

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from tessera.runtime.cache import DiskCache, key_of
+from tessera.runtime.cache.disk import DiskCache, key_of
 
 KEYS = 40
 

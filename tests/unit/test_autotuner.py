@@ -21,10 +21,10 @@ from tessera.errors import (
     NotAFunction,
     OutOfResources,
 )
-from tessera.runtime.autotuner import Autotuner, TuningWarning, autotune
-from tessera.runtime.heuristics import heuristics
-from tessera.runtime.interface import KernelInterface
-from tessera.runtime.tuning_config import Config
+from tessera.runtime.autotuner.autotuner import Autotuner, TuningWarning, autotune
+from tessera.runtime.autotuner.config import Config
+from tessera.runtime.autotuner.heuristics import heuristics
+from tessera.runtime.launching.interface import KernelInterface
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,8 @@ from tessera.config.budget import budget, check_budget, remaining_seconds
 from tessera.errors import CompilationTimeout
 from tessera.ir import Module, PassManager
 from tessera.ir.passes import Pass
-from tessera.runtime.async_compile import AsyncCompileMode
-from tessera.runtime.compile_workers import CompileWorkers
+from tessera.runtime.autotuner.compile_workers import CompileWorkers
+from tessera.runtime.launching.async_compile import AsyncCompileMode
 
 
 def test_limits_nest():
@@ -72,7 +72,7 @@ def doubled(x, N: tl.constexpr):
 
 def test_a_worker_process_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(
-        "tessera.runtime.compile_workers.START", "import time; time.sleep(60)"
+        "tessera.runtime.autotuner.compile_workers.START", "import time; time.sleep(60)"
     )  # a worker that never answers
     x = np.ones(16, np.float32)
     with knobs.scope(), CompileWorkers(1) as workers:

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.config import knobs
-from tessera.runtime import cache
-from tessera.runtime.cache import CacheWarning, DiskCache, decode, encode, key_of
+from tessera.runtime.cache import disk as cache
+from tessera.runtime.cache.disk import CacheWarning, DiskCache, decode, encode, key_of
 
 PARTS = {
     "cubin": b"\x7fELF\0\xff",

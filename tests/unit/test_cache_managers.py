@@ -15,8 +15,8 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.config import knobs
-from tessera.runtime.cache import CacheWarning, DiskCache
-from tessera.runtime.cache_managers import (
+from tessera.runtime.cache.disk import CacheWarning, DiskCache
+from tessera.runtime.cache.managers import (
     CacheManager,
     FileCacheManager,
     ManagedCache,
@@ -167,7 +167,7 @@ def test_the_names_in_triton():
     code = """
 import tessera.compat, tessera.knobs
 from triton.runtime import cache
-from tessera.runtime import cache_managers
+from tessera.runtime.cache import managers as cache_managers
 assert cache.RemoteCacheManager is cache_managers.RemoteCacheManager
 tessera.knobs.cache.manager_class = cache.RemoteCacheManager
 tessera.knobs.cache.remote_manager_class = "tests.unit.test_cache_managers:Shelf"

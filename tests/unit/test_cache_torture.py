@@ -17,8 +17,8 @@ import tessera
 import tessera.language as tl
 from tessera.config import knobs
 from tessera.errors import TesseraError
-from tessera.runtime.cache import SUFFIX, disk_cache
-from tessera.runtime.launcher import native_code
+from tessera.runtime.cache.disk import SUFFIX, disk_cache
+from tessera.runtime.native.launcher import native_code
 from tessera.tools import cli
 
 SCRIPT = Path(__file__).with_name("cache_torture.py")

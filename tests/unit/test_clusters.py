@@ -20,7 +20,7 @@ from tessera.errors import InvalidOption, LaunchError, ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
-from tessera.runtime.variants import unguarded
+from tessera.runtime.drivers.variants import unguarded
 from tests.unit.test_chained_teams import CASES, STAYING, chain, execute, reference
 from tests.unit.test_chained_teams import inputs as inputs_of_chains
 from tests.unit.test_promote import arguments, compiled, wrapped

@@ -23,7 +23,7 @@ from tessera.errors import (
     OutOfResources,
 )
 from tessera.ir import parse_module
-from tessera.runtime.cache import DiskCache
+from tessera.runtime.cache.disk import DiskCache
 
 CPU = GPUTarget("cpu", "avx2", 1)
 CUDA = GPUTarget("cuda", 90, 32)

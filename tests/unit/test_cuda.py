@@ -14,8 +14,9 @@ import pytest
 
 from tessera.config import knobs
 from tessera.errors import HostPointerError, NoDeviceError, OutOfResources
-from tessera.runtime import cuda, cuda_abi
-from tessera.runtime.cuda import CudaError, Driver, LaunchConfig, launch_config
+from tessera.runtime.cuda import abi as cuda_abi
+from tessera.runtime.cuda import driver_api as cuda
+from tessera.runtime.cuda.driver_api import CudaError, Driver, LaunchConfig, launch_config
 from tessera.runtime.driver import CudaDriver
 
 INVALID_VALUE = 1

@@ -16,7 +16,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
 from tessera.config import knobs
 from tessera.errors import LaunchError, NoDeviceError, OutOfResources, ToolNotFound
-from tessera.runtime import cuda
+from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import CpuDriver, CudaDriver, driver, driver_named
 
 no_gpu = pytest.mark.skipif(cuda.available(), reason="there is a CUDA device")
@@ -155,7 +155,7 @@ def test_a_kernel_that_does_not_fit(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_guard_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
     """Pointers that are read in wide vectors because of a guard: where it fails, the twin runs."""
-    module: Any = importlib.import_module("tessera.runtime.cuda_driver")
+    module: Any = importlib.import_module("tessera.runtime.drivers.cuda")
     ran: list[str] = []
 
     def native(*args: Any) -> int:

@@ -21,7 +21,7 @@ from tessera.ir import Builder, Module, Pass
 from tessera.ir.applications import Session, current
 from tessera.ops import AddOp, ConstOp
 from tessera.runtime.driver import driver
-from tessera.runtime.variants import unguarded
+from tessera.runtime.drivers.variants import unguarded
 from tests.unit.optimization_samples import CASES, Sample
 
 stages: Any = importlib.import_module("tessera.compiler.compile")

@@ -24,7 +24,7 @@ from tessera.errors import (
     PTXASError,
 )
 from tessera.ir.applications import Session, apply
-from tessera.runtime.cache import DiskCache
+from tessera.runtime.cache.disk import DiskCache
 
 NAMES = ("cse", "licm", "prefetch", "software-pipeline", "async-mma", "loop-split", "unroll")
 

@@ -21,15 +21,16 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.errors import ForeignPointerError, LaunchError, MissingMemory
-from tessera.runtime import fast_launch, tensor_maps
-from tessera.runtime.array_types import ArrayTypes, array_types, read_array
-from tessera.runtime.cuda import LaunchConfig, launch_config
-from tessera.runtime.descriptor import TensorDescriptor
-from tessera.runtime.fast_bind_ir import READ_ONLY, READ_TENSOR, STRIDED
-from tessera.runtime.fast_launch import FastPath, Start, units_of
-from tessera.runtime.tensor_maps import Instead, TensorMaps
-from tessera.runtime.tensors import TensorWrapper
-from tessera.runtime.torch_layout import Layout, find_layout, tells_the_truth
+from tessera.runtime.arguments.descriptor import TensorDescriptor
+from tessera.runtime.arguments.tensors import TensorWrapper
+from tessera.runtime.arguments.torch_layout import Layout, find_layout, tells_the_truth
+from tessera.runtime.cuda.driver_api import LaunchConfig, launch_config
+from tessera.runtime.native import fast_path as fast_launch
+from tessera.runtime.native import tensor_maps
+from tessera.runtime.native.array_types import ArrayTypes, array_types, read_array
+from tessera.runtime.native.bind_ir import READ_ONLY, READ_TENSOR, STRIDED
+from tessera.runtime.native.fast_path import FastPath, Start, units_of
+from tessera.runtime.native.tensor_maps import Instead, TensorMaps
 from tests.unit.test_fast_launch import READERS, Tensor
 from tests.unit.test_tensor_maps import FakeDriver
 

@@ -15,11 +15,11 @@ import tessera.language as tl
 from tessera.config import epoch
 from tessera.language.callable import JITCallable
 from tessera.language.watching import Place, place_in, place_of_cell
-from tessera.runtime import fast_launch
-from tessera.runtime.array_types import ArrayTypes
-from tessera.runtime.cuda import LaunchConfig, launch_config
-from tessera.runtime.fast_bind_ir import HEAD, READ_TENSOR, TAGS
-from tessera.runtime.fast_launch import FastPath, Start, Units
+from tessera.runtime.cuda.driver_api import LaunchConfig, launch_config
+from tessera.runtime.native import fast_path as fast_launch
+from tessera.runtime.native.array_types import ArrayTypes
+from tessera.runtime.native.bind_ir import HEAD, READ_TENSOR, TAGS
+from tessera.runtime.native.fast_path import FastPath, Start, Units
 
 ENTRY = ctypes.CFUNCTYPE(
     ctypes.c_int,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera import dtypes
-from tessera.runtime.tensors import MockTensor, TensorWrapper, reinterpret, to_numpy
+from tessera.runtime.arguments.tensors import MockTensor, TensorWrapper, reinterpret, to_numpy
 from tessera.tools.tensor_descriptor import TensorDescriptor
 from tessera.utilities import cdiv, next_power_of_2
 

@@ -29,10 +29,10 @@ from tessera.errors import (
     NotAFunction,
     UnknownOption,
 )
-from tessera.runtime.async_compile import AsyncCompileMode, FutureKernel
-from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.arguments.descriptor import TensorDescriptor
+from tessera.runtime.arguments.specialize import specialize
 from tessera.runtime.driver import CpuDriver, CudaDriver
-from tessera.runtime.specialize import specialize
+from tessera.runtime.launching.async_compile import AsyncCompileMode, FutureKernel
 
 
 @pytest.fixture(autouse=True)

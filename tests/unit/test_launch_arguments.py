@@ -17,12 +17,12 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.errors import LaunchError, MissingMemory, ReadOnlyArgument, StridedArgument
-from tessera.runtime import argument_checks
-from tessera.runtime.argument_checks import StridedArgumentWarning
-from tessera.runtime.array_types import read_array
-from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.arguments import checks as argument_checks
+from tessera.runtime.arguments.checks import StridedArgumentWarning
+from tessera.runtime.arguments.descriptor import TensorDescriptor
+from tessera.runtime.arguments.tensors import TensorWrapper
 from tessera.runtime.driver import driver, driver_named
-from tessera.runtime.tensors import TensorWrapper
+from tessera.runtime.native.array_types import read_array
 from tessera.utilities import number
 
 N = 16

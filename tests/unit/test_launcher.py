@@ -15,8 +15,8 @@ import pytest
 from tessera.backends.cpu.pool import get_pool
 from tessera.backends.llvm.binding import host, link_object, optimise
 from tessera.errors import HostPointerError, InternalError
-from tessera.runtime.cuda import LaunchConfig, launch_config
-from tessera.runtime.launcher import bind_launcher, make_launcher
+from tessera.runtime.cuda.driver_api import LaunchConfig, launch_config
+from tessera.runtime.native.launcher import bind_launcher, make_launcher
 
 CUDA_STUB = ctypes.CFUNCTYPE(
     ctypes.c_int,

@@ -13,7 +13,7 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.errors import LaunchError
-from tessera.runtime.overlap import PARTLY, SAME, UNKNOWN, reach, relations, violates
+from tessera.runtime.arguments.aliasing import PARTLY, SAME, UNKNOWN, reach, relations, violates
 
 N = 1024
 
@@ -217,7 +217,7 @@ def test_relations():
 
 def test_native_relations():
     """The native code agrees with `relations`."""
-    from tessera.runtime.launcher import native_code
+    from tessera.runtime.native.launcher import native_code
 
     native = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
         native_code()["fast_relations"]

@@ -16,7 +16,7 @@ from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import CompiledKernel
 from tessera.interp import run
 from tessera.ir import parse_module
-from tessera.runtime.variants import unguarded
+from tessera.runtime.drivers.variants import unguarded
 from tests.unit.test_promote import arguments, compiled, copies, passes, wrapped
 
 ODD = ("M", "N", "K", "sam", "sbk", "sbn", "scm")

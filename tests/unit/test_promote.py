@@ -29,8 +29,8 @@ from tessera.interp import run
 from tessera.ir import Builder, parse_module
 from tessera.ops import FuncOp
 from tessera.passes.promote import Promotion
-from tessera.runtime import variants
-from tessera.runtime.variants import unguarded
+from tessera.runtime.drivers import variants
+from tessera.runtime.drivers.variants import unguarded
 
 nvidia: Any = importlib.import_module("tessera.backends.nvidia.backend")
 

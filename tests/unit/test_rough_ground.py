@@ -21,7 +21,7 @@ from tessera.backends.llvm.binding import host_features
 from tessera.compiler import ASTSource, compile
 from tessera.config import knobs
 from tessera.errors import InvalidOption, LaunchError
-from tessera.runtime.cache import CacheWarning
+from tessera.runtime.cache.disk import CacheWarning
 from tests.unit.rough_kernels import add, launch
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,10 +19,11 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel
 from tessera.config import knobs
 from tessera.errors import LaunchError
-from tessera.runtime import cuda, cuda_abi
-from tessera.runtime.async_compile import AsyncCompileMode
-from tessera.runtime.autotuner import different_gpus
+from tessera.runtime.autotuner.autotuner import different_gpus
+from tessera.runtime.cuda import abi as cuda_abi
+from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import CudaDriver, Driver, driver
+from tessera.runtime.launching.async_compile import AsyncCompileMode
 
 
 @tessera.jit
@@ -165,7 +166,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
         return native
 
-    monkeypatch.setattr(sys.modules["tessera.runtime.cuda_driver"], "make_launcher", make_launcher)
+    monkeypatch.setattr(sys.modules["tessera.runtime.drivers.cuda"], "make_launcher", make_launcher)
     with knobs.scope():
         knobs.cache.dir = str(tmp_path)
         yield library, CudaDriver(), launches

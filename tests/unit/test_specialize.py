@@ -14,9 +14,14 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.errors import SpecializationError
-from tessera.runtime.descriptor import TensorDescriptor
-from tessera.runtime.specialize import constants_and_attrs, flatten_runtime, specialize, specializer
-from tessera.runtime.tensors import MockTensor, reinterpret
+from tessera.runtime.arguments.descriptor import TensorDescriptor
+from tessera.runtime.arguments.specialize import (
+    constants_and_attrs,
+    flatten_runtime,
+    specialize,
+    specializer,
+)
+from tessera.runtime.arguments.tensors import MockTensor, reinterpret
 
 
 def aligned(dtype: Any = np.float32, offset: int = 0) -> Any:

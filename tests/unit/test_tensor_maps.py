@@ -17,8 +17,8 @@ from tessera.errors import LaunchError, ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
-from tessera.runtime.tensor_maps import TensorMaps
-from tessera.runtime.variants import unguarded
+from tessera.runtime.drivers.variants import unguarded
+from tessera.runtime.native.tensor_maps import TensorMaps
 
 
 @tessera.jit

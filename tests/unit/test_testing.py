@@ -13,7 +13,7 @@ import pytest
 
 import tessera.runtime.benchmark as benchmark
 from tessera import dtypes, testing
-from tessera.runtime.tensors import reinterpret
+from tessera.runtime.arguments.tensors import reinterpret
 
 
 def test_quantiles_interpolate_linearly():

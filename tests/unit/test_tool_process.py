@@ -30,7 +30,7 @@ import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
 from tessera.backends.nvidia.tool_process import run_tool
 from tessera.compiler import ASTSource, compile
-from tessera.runtime.compile_workers import CompileWorkers
+from tessera.runtime.autotuner.compile_workers import CompileWorkers
 
 
 @tessera.jit

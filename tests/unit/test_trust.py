@@ -15,9 +15,11 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.config import knobs
-from tessera.runtime import cache, trust, tuning_store
-from tessera.runtime.cache import CacheWarning, disk_cache
-from tessera.runtime.cache_managers import FileCacheManager
+from tessera.runtime.autotuner import store as tuning_store
+from tessera.runtime.cache import disk as cache
+from tessera.runtime.cache import trust
+from tessera.runtime.cache.disk import CacheWarning, disk_cache
+from tessera.runtime.cache.managers import FileCacheManager
 
 pytestmark = pytest.mark.skipif(trust.me() is None, reason="needs users")
 KEY = "ab" * 32

@@ -18,13 +18,15 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, compile_stages, make_backend
 from tessera.config import knobs
 from tessera.errors import OutOfResources, TesseraError
-from tessera.runtime import autotuner, tuning_store, tuning_trials
-from tessera.runtime.autotuner import TuningWarning, autotune
-from tessera.runtime.compile_workers import CompileWorkers, Worker, WorkerDied
-from tessera.runtime.heuristics import heuristics
-from tessera.runtime.tensors import agree
-from tessera.runtime.tuning_check import Checker
-from tessera.runtime.tuning_config import Config
+from tessera.runtime.arguments.tensors import agree
+from tessera.runtime.autotuner import autotuner
+from tessera.runtime.autotuner import store as tuning_store
+from tessera.runtime.autotuner import trials as tuning_trials
+from tessera.runtime.autotuner.agreement import Checker
+from tessera.runtime.autotuner.autotuner import TuningWarning, autotune
+from tessera.runtime.autotuner.compile_workers import CompileWorkers, Worker, WorkerDied
+from tessera.runtime.autotuner.config import Config
+from tessera.runtime.autotuner.heuristics import heuristics
 from tessera.tools import cli
 
 

@@ -17,7 +17,7 @@ from tessera.ir import PassManager, verify
 from tessera.language.callable import JITCallable as jit
 from tessera.passes import neutral_pipeline
 from tessera.passes.wide_index import wide_index
-from tessera.runtime.specialize import WIDE, constants_and_attrs, specialize
+from tessera.runtime.arguments.specialize import WIDE, constants_and_attrs, specialize
 from tests.errors.kernel_source import OPTIONS
 
 FAR = 1 << 30
@@ -184,8 +184,8 @@ def test_option_forces_it(device: Any):
 
 
 def test_view_of_a_large_array(monkeypatch: pytest.MonkeyPatch, device: Any):
-    monkeypatch.setattr("tessera.runtime.specialize.WIDE", 1 << 12)
-    monkeypatch.setattr("tessera.runtime.specialize._POINTER", {})
+    monkeypatch.setattr("tessera.runtime.arguments.specialize.WIDE", 1 << 12)
+    monkeypatch.setattr("tessera.runtime.arguments.specialize._POINTER", {})
     x, out = device.array(np.arange(1 << 13, dtype=np.int8)), device.array(np.zeros(64, np.int8))
     kernel = copy[(2,)](x[100:150], out, 50, 32)
     np.testing.assert_array_equal(device.numpy(out)[:50], device.numpy(x)[100:150])

@@ -8,7 +8,7 @@ from tessera.compat.absent import absent
 from tessera.compat.adopt import adopt
 from tessera.compat.install import TRITON_VERSION
 from tessera.errors import Spelling
-from tessera.runtime.allocation import set_allocator
+from tessera.runtime.drivers.allocation import set_allocator
 from triton import (
     _C,
     _utils,

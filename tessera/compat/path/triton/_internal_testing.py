@@ -23,8 +23,8 @@ from tessera import dtypes as _types
 from tessera import knobs
 from tessera.compat.absent import absent
 from tessera.config import Group
-from tessera.runtime import tensors as _tensors
-from tessera.runtime.tensors import TensorWrapper, reinterpret
+from tessera.runtime.arguments import tensors as _tensors
+from tessera.runtime.arguments.tensors import TensorWrapper, reinterpret
 
 try:
     import torch  # pyright: ignore[reportMissingImports]

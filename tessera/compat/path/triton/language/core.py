@@ -11,7 +11,7 @@ from tessera.dtypes import int1, int8, int16, int32, int64, uint8, uint16, uint3
 from tessera.language import core as _core
 from tessera.language.core import *
 from tessera.language.values import unwrap
-from tessera.runtime.specialize import type_of_string as str_to_ty
+from tessera.runtime.arguments.specialize import type_of_string as str_to_ty
 
 CONSTEXPR_0 = constexpr(0)  # a default that stays a compile-time value
 

@@ -1,11 +1,11 @@
 """`triton.runtime.autotuner`."""
 
 from tessera.compat.absent import absent
-from tessera.runtime import autotuner as _autotuner
-from tessera.runtime.autotuner import Autotuner, autotune
-from tessera.runtime.heuristics import Heuristics, heuristics
-from tessera.runtime.interface import KernelInterface
-from tessera.runtime.tuning_config import Config
+from tessera.runtime.autotuner import autotuner as _autotuner
+from tessera.runtime.autotuner.autotuner import Autotuner, autotune
+from tessera.runtime.autotuner.config import Config
+from tessera.runtime.autotuner.heuristics import Heuristics, heuristics
+from tessera.runtime.launching.interface import KernelInterface
 from triton.runtime.errors import AutotunerError, OutOfResources, PTXASError
 
 __all__ = [

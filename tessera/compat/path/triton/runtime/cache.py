@@ -1,16 +1,16 @@
 """`triton.runtime.cache`: files kept by key, for programs that keep some of their own beside the kernels.
 
 An entry of the cache of compiled kernels is one checksummed file. It passes through `knobs.cache.manager_class` where
-that is set (tessera.runtime.cache_managers), else not through these classes.
+that is set (tessera.runtime.cache.managers), else not through these classes.
 """
 
 from __future__ import annotations
 
 from tessera import knobs
 from tessera.compat.absent import absent
-from tessera.runtime import cache as _cache
-from tessera.runtime.cache import toolchain_fingerprint
-from tessera.runtime.cache_managers import (
+from tessera.runtime.cache import disk as _cache
+from tessera.runtime.cache.disk import toolchain_fingerprint
+from tessera.runtime.cache.managers import (
     CacheManager,
     FileCacheManager,
     RedisRemoteCacheBackend,
@@ -18,7 +18,7 @@ from tessera.runtime.cache_managers import (
     RemoteCacheManager,
     folder_of,
 )
-from tessera.runtime.cache_managers import folder_name as _base32
+from tessera.runtime.cache.managers import folder_name as _base32
 
 
 def triton_key() -> str:

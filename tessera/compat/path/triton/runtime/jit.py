@@ -9,11 +9,11 @@ from tessera.language.aggregate import ConstexprFunction, constexpr_function
 from tessera.language.callable import JITCallable
 from tessera.language.parameters import KernelParam
 from tessera.runtime import jit as _package_jit
-from tessera.runtime.interface import KernelInterface
+from tessera.runtime.arguments.specialize import mangle_type, specialize_argument
+from tessera.runtime.arguments.tensors import MockTensor, TensorWrapper, reinterpret
 from tessera.runtime.jit import JITFunction
-from tessera.runtime.jit_hooks import JitFunctionInfo
-from tessera.runtime.specialize import mangle_type, specialize_argument
-from tessera.runtime.tensors import MockTensor, TensorWrapper, reinterpret
+from tessera.runtime.launching.hooks import JitFunctionInfo
+from tessera.runtime.launching.interface import KernelInterface
 
 jit = _package_jit
 

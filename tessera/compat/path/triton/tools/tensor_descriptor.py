@@ -1,7 +1,7 @@
 """`triton.tools.tensor_descriptor`."""
 
 from tessera.compat.absent import absent
-from tessera.runtime.descriptor import TensorDescriptor
+from tessera.runtime.arguments.descriptor import TensorDescriptor
 
 __all__ = ["TensorDescriptor"]
 __getattr__ = absent(__name__)

@@ -1,0 +1,225 @@
+"""What is said of the arrays of a launch before it runs: no memory, not writable, elements that lie apart.
+
+A kernel gets of an array the address of its first element. So it writes to arrays that NumPy would protect, and takes
+strided ones for consecutive elements; torch's kernels are used to getting strides as arguments, NumPy's users are not.
+A launch is refused where the kernel stores to an array that must not change (`metadata.written` names its arguments),
+and where consecutive elements would leave the array's memory; of other strided arrays whose strides are no argument
+there is one warning, or in a checked launch an error.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tessera.errors import MissingMemory, ReadOnlyArgument, StridedArgument
+from tessera.runtime.arguments.aliasing import reach
+from tessera.runtime.arguments.descriptor import TensorDescriptor
+from tessera.runtime.arguments.dlpack import in_order, memory_of, speaks_dlpack
+from tessera.runtime.arguments.tensors import TensorWrapper, is_numpy, itemsize_of
+from tessera.utilities import number
+
+PACKAGE = str(Path(__file__).resolve().parents[1])
+# Libraries whose arrays never change, by the first part of their modules' names; DLPack does not tell of all of them.
+IMMUTABLE = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
+
+
+class StridedArgumentWarning(UserWarning):
+    """A kernel gets a strided array and none of its strides."""
+
+
+class Strided(NamedTuple):
+    """An array that is not in C order; strides in elements, `None` where one is no multiple of an element."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int | None, ...]
+    nbytes: int  # of as many consecutive elements as it has
+
+
+# --- single arrays -------------------------------------------------------------------------------------------------
+def why_read_only(x: Any) -> str | None:
+    """Why an array must not be written, as the end of a sentence; None if it may be."""
+    if isinstance(x, (TensorWrapper, TensorDescriptor)):
+        return why_read_only(x.base)
+    if is_numpy(x):
+        return None if x.flags.writeable else "is read-only"
+    library = IMMUTABLE.get(type(x).__module__.partition(".")[0])
+    if library is not None:
+        return f"is immutable, as all arrays of {library}"
+    if hasattr(x, "data_ptr"):
+        return None  # torch's may always be written; asked for their interface, those with a gradient raise
+    for protocol in ("__array_interface__", "__cuda_array_interface__"):
+        interface = getattr(x, protocol, None)
+        if interface is not None:
+            data = interface.get("data")
+            return "is read-only" if isinstance(data, tuple) and data[1] else None
+    if speaks_dlpack(x) and memory_of(x).read_only:
+        return "is exported read-only"
+    return None
+
+
+def strided(x: Any) -> Strided | None:
+    """How the elements of an array lie if not in C order, one behind the other. None for those that do, and for torch's
+    tensors: their kernels ask for strides."""
+    if isinstance(x, TensorWrapper):
+        return strided(x.base)
+    if is_numpy(x):
+        if x.flags.c_contiguous:
+            return None
+        return _strided(x.shape, x.strides, x.itemsize)
+    if hasattr(x, "data_ptr"):
+        return None
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is not None:
+        strides, shape = interface.get("strides"), tuple(interface.get("shape", ()))
+        size = int(interface["typestr"][2:])
+        return None if strides is None else _strided(shape, strides, size)
+    if speaks_dlpack(x):
+        memory = memory_of(x)
+        if memory.strides is not None:
+            size = itemsize_of(memory.dtype)
+            return Strided(memory.shape, memory.strides, prod(memory.shape) * size)
+    return None
+
+
+def _strided(shape: Sequence[int], steps: Sequence[int], itemsize: int) -> Strided | None:
+    if in_order(shape, steps, itemsize):
+        return None
+    strides = tuple(None if s % itemsize else s // itemsize for s in steps)
+    return Strided(tuple(shape), strides, prod(shape) * itemsize)
+
+
+# --- arguments -----------------------------------------------------------------------------------------------------
+def check_launch(
+    fn: Any, kernel: Any, kinds: Sequence[Any], values: Sequence[Any], args: Sequence[Any], checked: bool
+) -> None:  # fmt: skip
+    """The checks of a launch of the kernel function `fn`: all its arguments, and those of run time."""
+    names = fn.arg_names
+    check_memory(kernel, lambda: names_of(names, kinds, values), args)
+    check_strides(fn.__name__, names, values, checked, _warned.setdefault(fn.cache_key, set()))
+
+
+_warned: dict[str, set[str]] = {}  # by kernel function → parameters that there was a warning of
+
+
+def check_memory(kernel: Any, names: Callable[[], Sequence[str]], args: Sequence[Any]) -> None:
+    """MissingMemory or ReadOnlyArgument for run-time arguments that the kernel cannot take; `names()`: their names."""
+    kinds = kernel.metadata.args
+    written = set(getattr(kernel.metadata, "written", ()))
+    for i, (x, kind) in enumerate(zip(args, kinds)):
+        if not kind.startswith("*") or x is None or isinstance(x, int):
+            continue
+        where = _missing(x)
+        if where is not None:
+            raise MissingMemory(type=_kind_of(x), name=names()[i], kernel=kernel.name, where=where)
+        why = why_read_only(x) if i in written else None
+        if why is not None:
+            raise ReadOnlyArgument(kernel=kernel.name, name=names()[i], type=_kind_of(x), why=why)
+
+
+def _kind_of(x: Any) -> str:
+    x = x.base if isinstance(x, TensorWrapper) else x
+    return "NumPy array" if is_numpy(x) else type(x).__name__
+
+
+def _missing(x: Any) -> str | None:
+    """Where a tensor with elements but no memory says to be; None for others."""
+    storage = getattr(x, "untyped_storage", None)
+    if storage is None or x.data_ptr() != 0 or storage().nbytes() <= 0:
+        return None
+    device = getattr(x, "device", None)
+    return "" if device is None else f" (its device is {str(device)!r})"
+
+
+def names_of(params: Sequence[str], kinds: Sequence[Any], values: Sequence[Any]) -> list[str]:
+    """How the user calls the run-time arguments: `x`, `x[0]` of a tuple, `x` for all parts of a descriptor."""
+    found: list[str] = []
+    for name, kind, x in zip(params, kinds, values):
+        if isinstance(kind, tuple):
+            inner = [f"{name}[{i}]" for i in range(len(kind))]
+            found += names_of(inner, kind, x)
+        elif kind != "constexpr":
+            parts = 1 + 2 * len(x.shape) if isinstance(x, TensorDescriptor) else 1
+            found += [name] * parts
+    return found
+
+
+def explained(*values: Any) -> bool:
+    """Whether of each strided array among the arguments a stride is among them, too."""
+    passed = _numbers(values)
+    return all(_is_passed(array, passed) for _, array, _ in _all_strided("", values))
+
+
+def check_strides(
+    kernel: str, params: Sequence[str], values: Sequence[Any], checked: bool, warned: set[str]
+) -> None:
+    """StridedArgument, or the first time a warning, for arrays whose strides the kernel is not told; `warned` takes the
+    parameters."""
+    passed: set[int] | None = None
+    for name, x in zip(params, values, strict=True):
+        for at, array, where in _all_strided(name, (x,)):
+            passed = _numbers(values) if passed is None else passed
+            if _is_passed(array, passed):
+                continue
+            beyond = array.nbytes > reach(where)[1]
+            reads = "leave its memory" if beyond else "use those right behind its first element"
+            error = StridedArgument(
+                name=at, kernel=kernel, shape=array.shape, strides=_shown(array.strides), reads=reads
+            )  # fmt: skip
+            if checked or beyond:
+                raise error
+            if at not in warned:
+                warned.add(at)
+                text = f"{error.message}; {error.help}"
+                warnings.warn(text, StridedArgumentWarning, stacklevel=_outside())
+
+
+def _shown(strides: Iterable[int | None]) -> str:
+    shown = ["a part of an element" if s is None else str(s) for s in strides]
+    return f"({', '.join(shown)}{',' * (len(shown) == 1)})"
+
+
+def _all_strided(name: str, values: Iterable[Any]) -> list[tuple[str, Strided, Any]]:
+    """(name, layout, array) of the strided arrays, in tuples too; descriptors carry their strides with them."""
+    found: list[tuple[str, Strided, Any]] = []
+    for x in values:
+        if x is None or isinstance(x, (int, float, str)):
+            continue
+        if isinstance(x, tuple):
+            for i, item in enumerate(x):
+                found += _all_strided(f"{name}[{i}]", (item,))
+            continue
+        layout = strided(x)
+        if layout is not None:
+            found.append((name, layout, x))
+    return found
+
+
+def _numbers(values: Iterable[Any]) -> set[int]:
+    found: set[int] = set()
+    for x in values:
+        x = number(x)
+        if isinstance(x, tuple):
+            found |= _numbers(x)
+        elif isinstance(x, int) and not isinstance(x, bool):
+            found.add(x)
+    return found
+
+
+def _is_passed(array: Strided, passed: set[int]) -> bool:
+    """Whether a stride is among the numbers, of those that say how the elements lie."""
+    telling = {s for s, n in zip(array.strides, array.shape, strict=True) if n > 1 and s != 1}
+    return bool((telling or {1}) & passed)
+
+
+def _outside() -> int:
+    """The stack level of the first frame outside of tessera, for the caller's `warnings.warn`."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        level, frame = level + 1, frame.f_back
+    return level

@@ -1,0 +1,272 @@
+"""From launch arguments to signature types and specialisation keys.
+
+Each argument gives a pair (type string, key): a "constexpr" key is the value itself, which the kernel is compiled
+for; "D" says that an integer or address is divisible by 16, "W" that the storage behind an array holds so many
+elements that 32 bits do not count them. Pairs are shared objects, so that building and comparing
+the key of a launch stays cheap.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tessera.compiler.source import WIDE_ATTR
+from tessera.dtypes import dtype, parse_scalar_type
+from tessera.errors import SpecializationError
+from tessera.language.aggregate import ConstexprFunction
+from tessera.language.callable import JITCallable
+from tessera.language.parameters import KernelParam
+from tessera.language.values import constexpr
+from tessera.runtime.arguments.descriptor import TensorDescriptor
+from tessera.runtime.arguments.dlpack import memory_of, speaks_dlpack
+from tessera.runtime.arguments.tensors import element_type, is_numpy, itemsize_of, numpy
+from tessera.utilities import number
+
+Pair = tuple[Any, Any]
+
+_ONE: Pair = ("constexpr", 1)
+_NONE: Pair = ("constexpr", None)
+_BOOL: Pair = ("u1", None)
+_FLOAT: Pair = ("fp32", None)
+_INT = {width: ((width, ""), (width, "D")) for width in ("i32", "i64", "u64")}
+_POINTER: dict[tuple[Any, bool, bool], Pair] = {}  # (dtype of the array, aligned, wide) → pair
+_DESCRIPTOR: dict[Any, Pair] = {}  # (dtype, block, padding, rounding) → pair
+WIDE = 1 << 31  # elements of a storage from which on offsets need 64 bits
+
+
+def _int_width(x: int) -> str:
+    if -(1 << 31) <= x < 1 << 31:
+        return "i32"
+    if -(1 << 63) <= x < 1 << 63:
+        return "i64"
+    if x < 1 << 64 and x > 0:
+        return "u64"
+    raise OverflowError(f"the integer argument {x} does not fit 64 bits")
+
+
+def _int(x: int) -> Pair:
+    return _ONE if x == 1 else _INT[_int_width(x)][x % 16 == 0]
+
+
+def _pointer(kind: Any, address: int, storage_bytes: int) -> Pair:
+    aligned = address % 16 == 0
+    wide = storage_bytes >= WIDE and storage_bytes >= WIDE * itemsize_of(kind)
+    found = _POINTER.get((kind, aligned, wide))
+    if found is None:
+        elem = element_type(kind)
+        if elem is None:
+            raise SpecializationError(
+                type=f"array of {kind}", help="no kernel type has these elements"
+            )
+        short = "u1" if elem.short == "i1" else elem.short
+        key = ("D" if aligned else "") + ("W" if wide else "")
+        found = _POINTER[kind, aligned, wide] = (f"*{short}", key)
+    return found
+
+
+def address_of_array(x: Any) -> int:
+    """Address of a NumPy array, of an object of an array interface or of one that speaks DLPack."""
+    if is_numpy(x):
+        return x.__array_interface__["data"][0]
+    if not hasattr(x, "__cuda_array_interface__"):
+        return memory_of(x).address
+    return x.__cuda_array_interface__["data"][0]
+
+
+def _array(x: Any) -> Pair:
+    return _pointer(x.dtype, x.__array_interface__["data"][0], storage_bytes(x))
+
+
+def storage_bytes(x: Any) -> int:
+    """Size of the memory that an array is a view of; of the array itself where its library does not tell."""
+    if hasattr(x, "untyped_storage"):
+        return x.untyped_storage().nbytes()
+    while getattr(x, "base", None) is not None and hasattr(x.base, "nbytes"):
+        x = x.base
+    return getattr(x, "nbytes", 0)
+
+
+def _tensor(x: Any) -> Pair:
+    return _pointer(x.dtype, x.data_ptr(), storage_bytes(x))
+
+
+def _dlpack(x: Any) -> Pair:
+    memory = memory_of(x)
+    return _pointer(memory.dtype, memory.address, memory.nbytes)
+
+
+def _tuple(x: tuple[Any, ...]) -> Pair:
+    pairs = [specialize(y) for y in x]
+    make = type(x)._make if hasattr(type(x), "_make") else tuple  # type: ignore[attr-defined]
+    return (make(p[0] for p in pairs), make(p[1] for p in pairs))
+
+
+def _descriptor(x: TensorDescriptor) -> Pair:
+    key = (x.base.dtype, tuple(x.block_shape), x.padding, x.round_f32_to_tf32)
+    found = _DESCRIPTOR.get(key)
+    if found is None:
+        elem = element_type(x.base.dtype)
+        assert elem is not None
+        block = ", ".join(map(str, x.block_shape))
+        kind = f"tensordesc<{elem.short}[{block}]>"
+        found = _DESCRIPTOR[key] = (kind, (x.padding, x.round_f32_to_tf32))
+    return found
+
+
+_HANDLERS: dict[type, Callable[[Any], Pair]] = {
+    int: _int, float: lambda x: _FLOAT, bool: lambda x: _BOOL, type(None): lambda x: _NONE,
+    tuple: _tuple, constexpr: lambda x: ("constexpr", constant(x.value)), TensorDescriptor: _descriptor,
+}  # fmt: skip
+
+
+def specialize(x: Any) -> Pair:
+    """(type, key) of one argument under the default rules. TypeError for what a kernel cannot take."""
+    handler = _HANDLERS.get(type(x))
+    if handler is None:
+        handler = _HANDLERS[type(x)] = _handler_for(x)
+    return handler(x)
+
+
+def _handler_for(x: Any) -> Callable[[Any], Pair]:
+    if number(x) is not x:
+        return lambda x: specialize(number(x))
+    if hasattr(x, "data_ptr"):
+        return _tensor
+    if isinstance(x, tuple):
+        return _tuple
+    if is_numpy(x):
+        return _array
+    if hasattr(x, "__cuda_array_interface__"):
+        return lambda x: _pointer(
+            numpy().dtype(x.__cuda_array_interface__["typestr"]),
+            address_of_array(x),
+            storage_bytes(x),
+        )
+    if speaks_dlpack(x):
+        return _dlpack
+    if isinstance(x, (JITCallable, ConstexprFunction)):
+        return lambda x: ("constexpr", x)
+    for base in (bool, float, int):
+        if isinstance(x, base):
+            return _HANDLERS[base]
+    name = "dtype" if isinstance(x, dtype) else type(x).__name__
+    raise SpecializationError(type=name)
+
+
+def specializer(param: KernelParam) -> Callable[[Any], Pair]:
+    """How arguments of one parameter are specialised: its annotation and do_not_specialize lists decide."""
+    if param.is_constexpr:
+        return lambda x: ("constexpr", constant(x.value if isinstance(x, constexpr) else x))
+    if param.annotation_type:
+        annotated = _annotated(param.annotation_type, param)
+        return lambda x: annotated(number(x))
+    if not (param.do_not_specialize or param.do_not_specialize_on_alignment or param.is_const):
+        return specialize
+    fixed, unaligned, const = (
+        param.do_not_specialize, param.do_not_specialize_on_alignment, param.is_const
+    )  # fmt: skip
+    return lambda x: _restricted(x, fixed, unaligned, const)
+
+
+def specialize_argument(
+    x: Any, is_const: bool = False, specialize_value: bool = True, align: bool = True
+) -> Pair:
+    """(type, key) of an argument for a parameter with these properties."""
+    return _restricted(x, not specialize_value, not align, is_const)
+
+
+def mangle_type(x: Any) -> str:
+    """The type of an argument in a signature, its value left aside: "i32" for 1."""
+    return _restricted(x, fixed=True)[0]
+
+
+def type_of_string(name: str, const: Any = None) -> Any:
+    """The language type that a signature's type string means: "*fp32", "i64"."""
+    return parse_scalar_type(name)
+
+
+def _annotated(kind: str, param: KernelParam) -> Callable[[Any], Pair]:
+    t = parse_scalar_type(kind)
+    if t.is_ptr():
+        return lambda x: _annotated_pointer(kind, x)
+    if t.is_floating() or t.is_bool() or param.do_not_specialize:
+        plain: Pair = (kind, None)
+        return lambda x: plain if x is not None else _NONE
+    pairs: tuple[Pair, Pair] = ((kind, ""), (kind, "D"))
+    if param.do_not_specialize_on_alignment:
+        return lambda x: pairs[0]
+    return lambda x: pairs[x % 16 == 0] if type(x) is int else pairs[0]
+
+
+def _annotated_pointer(kind: str, x: Any) -> Pair:
+    if x is None:
+        return _NONE
+    key = specialize(x)[1]
+    return (kind, "W" if isinstance(key, str) and "W" in key else None)
+
+
+def constant(x: Any) -> Any:
+    """A compile-time value, with Python's numbers in place of NumPy's, in tuples too."""
+    return tuple(map(constant, x)) if type(x) is tuple else number(x)
+
+
+def _restricted(x: Any, fixed: bool, unaligned: bool = False, const: bool = False) -> Pair:
+    x = number(x)
+    kind, key = specialize(x)
+    if fixed and type(x) is int:
+        return (_int_width(x), None)
+    if isinstance(kind, str) and kind != "constexpr":
+        if fixed:
+            key = "W" if isinstance(key, str) and "W" in key else None
+        elif unaligned:
+            key = key.replace("D", "") if isinstance(key, str) else ""
+        if const and kind.startswith("*") and not kind.startswith("*k"):
+            kind = "*k" + kind[1:]
+    return (kind, key)
+
+
+# --- from pairs to what the compiler takes ---------------------------------------------------------------------
+def constants_and_attrs(
+    kinds: Any, keys: Any, path: tuple[int, ...] = ()
+) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """Compile-time values and divisibility attributes by index path, through tuples."""
+    constants: dict[Any, Any] = {}
+    attrs: dict[Any, Any] = {}
+    for i, (kind, key) in enumerate(zip(kinds, keys, strict=True)):
+        here = (*path, i)
+        if kind == "constexpr":
+            constants[here] = key
+        elif isinstance(kind, tuple):
+            inner_constants, inner_attrs = constants_and_attrs(kind, key, here)
+            constants.update(inner_constants)
+            attrs.update(inner_attrs)
+        elif isinstance(key, str) and key:
+            attrs[here] = [["tt.divisibility", 16]] if "D" in key else []
+            if "W" in key:
+                attrs[here].append([WIDE_ATTR, 1])
+        elif kind.startswith("tensordesc") and key is not None and key != ("zero", False):
+            padding, rounds = key
+            attrs[here] = [["padding", padding], *([["rounds", True]] if rounds else [])]
+    return constants, attrs
+
+
+def flatten_runtime(kinds: Any, values: Any) -> list[Any]:
+    """The arguments that reach the binary: constants dropped, tuples flattened, arrays as addresses."""
+    found: list[Any] = []
+    for kind, x in zip(kinds, values, strict=True):
+        if kind == "constexpr":
+            continue
+        if isinstance(kind, tuple):
+            found += flatten_runtime(kind, x)
+        elif isinstance(x, TensorDescriptor):
+            found += flatten_descriptor(x)
+        else:
+            found.append(x)
+    return found
+
+
+def flatten_descriptor(x: TensorDescriptor) -> list[Any]:
+    """A descriptor travels as base, extents (int32) and strides (int64)."""
+    return [x.base, *map(int, x.shape), *map(int, x.strides)]

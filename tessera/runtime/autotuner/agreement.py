@@ -1,0 +1,70 @@
+"""Do all configs compute the same? Results of single runs from the same state, compared up to rounding.
+
+The first config is the reference. Arrays that it leaves unchanged are inputs. An array in which more than half of the
+other configs (at least two) differ is taken for scratch memory whose content depends on the config, as partial sums
+do; it is not compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tessera.runtime.arguments.tensors import agree, clone, copy_into, itemsize_of, same_bits
+
+MOST_BYTES = 4 << 30  # of arrays; two copies of them are made
+
+
+def arrays_of(named: Mapping[str, Any]) -> dict[str, Any]:
+    """The array arguments by name."""
+    return {
+        name: x
+        for name, x in named.items()
+        if hasattr(x, "dtype")
+        and hasattr(x, "shape")
+        and (hasattr(x, "clone") or hasattr(x, "copy"))
+    }
+
+
+class Checker:
+    """Runs are bracketed by `restore()` and `record(config)`; `wrong()` gives the configs whose results differ."""
+
+    def __init__(self, arrays: dict[str, Any]) -> None:
+        self.arrays = arrays
+        self.affordable = bool(arrays) and sum(map(_bytes, arrays.values())) <= MOST_BYTES
+        self.before = {n: clone(x) for n, x in arrays.items()} if self.affordable else {}
+        self.reference: dict[str, Any] | None = None
+        self.differing: dict[Any, set[str]] = {}
+
+    def restore(self) -> None:
+        """Put the arrays back to what they were."""
+        for name, content in self.before.items():
+            copy_into(self.arrays[name], content)
+
+    def record(self, config: Any) -> None:
+        """Take note of the results of a run with `config`."""
+        if self.reference is None:
+            changed = [n for n, x in self.arrays.items() if not same_bits(x, self.before[n])]
+            self.reference = {n: clone(self.arrays[n]) for n in changed}
+            self.before = {n: self.before[n] for n in changed}
+            return
+        self.differing[config] = {
+            n for n, x in self.reference.items() if not agree(self.arrays[n], x)
+        }
+
+    def wrong(self) -> list[Any]:
+        """The configs that differ in an array that is not scratch."""
+        counts = {
+            n: sum(n in names for names in self.differing.values()) for n in self.reference or ()
+        }
+        scratch = {
+            n for n, count in counts.items() if count >= 2 and 2 * count > len(self.differing)
+        }
+        return [c for c, names in self.differing.items() if names - scratch]
+
+
+def _bytes(x: Any) -> int:
+    count = 1
+    for extent in x.shape:
+        count *= int(extent)
+    return count * itemsize_of(x.dtype)

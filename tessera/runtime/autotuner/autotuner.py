@@ -1,0 +1,447 @@
+"""Choosing a kernel's meta-parameters by measurement. What `autotune` makes wraps anything launchable, and stacks with
+`heuristics` in any order:
+
+    @tessera.autotune(configs=[Config({"BLOCK": 256}), Config({"BLOCK": 1024}, num_warps=8)], key=["n"])
+    @tessera.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+    @tessera.jit
+    def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr): ...
+
+The first launch for new values of `key` (or new element types) drops the configs that need more than the device has, as
+far as the front end's product tells, compiles the others in parallel processes, drops those whose results differ from
+the first one's, and times the rest; timings are kept on disk by config, so that adding one measures only it. Later
+launches look the winner up.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from threading import RLock, get_ident
+from typing import Any
+
+from tessera.config import knobs
+from tessera.errors import (
+    AutotunerError,
+    InvalidTuning,
+)
+from tessera.runtime.arguments.tensors import clone, copy_into, fill_zero
+from tessera.runtime.autotuner import store as tuning_store
+from tessera.runtime.autotuner.config import Config, hashable
+from tessera.runtime.autotuner.trials import UNFIT, Trials, TuningWarning, kernel_under
+from tessera.runtime.benchmark import do_bench as default_do_bench
+from tessera.runtime.benchmark import do_bench_cudagraph
+from tessera.runtime.cuda import driver_api as cuda
+from tessera.runtime.launching.interface import Wrapper
+
+QUANTILES = (0.5, 0.2, 0.8)  # a config is judged by its median, then by its fast and slow tails
+FAILED = [float("inf")] * 3
+_TUNING = [RLock()]
+os.register_at_fork(after_in_child=lambda: _TUNING.__setitem__(0, RLock()))
+
+
+class Autotuner(Wrapper):
+    """A kernel whose meta-parameters are measured; made by `autotune`, whose arguments it keeps as attributes.
+
+    `cache` maps a tuning key to its winner, `best_config` is the last one used, `configs_timings` the times (ms) of the
+    last tuning, `bench_time` how many seconds it took, `wrong_configs` what it left out for wrong results,
+    `unfit_configs` what it left out because it cannot be built or does not fit, with the reasons.
+    """
+
+    def __init__(
+        self,
+        fn: Any,
+        arg_names: list[str],
+        configs: Iterable[Config],
+        key: Sequence[str],
+        reset_to_zero: Sequence[str] | None = None,
+        restore_value: Sequence[str] | None = None,
+        pre_hook: Callable[..., Any] | None = None,
+        post_hook: Callable[..., Any] | None = None,
+        prune_configs_by: Mapping[str, Any] | None = None,
+        warmup: float | None = None,
+        rep: float | None = None,
+        use_cuda_graph: bool = False,
+        do_bench: Callable[..., Any] | None = None,
+        cache_results: bool = False,
+    ) -> None:
+        super().__init__("autotune", fn, arg_names)
+        self.configs = _checked_configs(configs)
+        self.keys = list(key or ())
+        self.reset_to_zero = list(reset_to_zero or ())
+        self.restore_value = list(restore_value or ())
+        self._check_names()
+        self.user_defined_pre_hook = pre_hook is not None
+        self.user_defined_post_hook = post_hook is not None
+        self.pre_hook: Callable[..., Any] = pre_hook or self._reset_and_save
+        self.post_hook: Callable[..., Any] = post_hook or self._restore
+        prune = prune_configs_by or {}
+        self.early_config_prune: Callable[..., Any] | None = prune.get("early_config_prune")
+        self.perf_model: Callable[..., Any] | None = prune.get("perf_model")
+        self.configs_top_k: Any = prune.get("top_k", 1.0)
+        self.do_bench = do_bench or _deprecated_benchmarker(warmup, rep, use_cuda_graph)
+        self.num_warmups, self.num_reps, self.use_cuda_graph = warmup, rep, use_cuda_graph
+        self.cache_results = cache_results
+        self.cache: dict[tuple[Any, ...], Config] = {}
+        self.configs_timings: dict[Config, list[float]] = {}
+        self.best_config: Config | None = None
+        self.bench_time = 0.0
+        self.wrong_configs: list[Config] = []
+        self.unfit_configs: dict[Config, str] = {}
+        self._nargs: dict[int, dict[str, Any]] = {}  # of launches under way, by thread
+        self._arguments: dict[
+            int, tuple[Config, dict[str, Any]]
+        ] = {}  # what a config adds to a launch
+        self.restore_copies: dict[str, Any] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_nargs": {}, "_arguments": {}, "restore_copies": {}}
+
+    def _check_names(self) -> None:
+        """InvalidTuning for arrays that no launch has; a warning for keys that no launch has, which say nothing."""
+        for option in ("reset_to_zero", "restore_value", "keys"):
+            unknown = [n for n in getattr(self, option) if n not in self.arg_names]
+            if not unknown:
+                continue
+            text = f"autotuning {self.__name__}: {', '.join(unknown)} in {option.rstrip('s')} is no parameter"
+            if option != "keys":
+                raise InvalidTuning(text, help=f"the parameters are {', '.join(self.arg_names)}")
+            warnings.warn(text, TuningWarning, stacklevel=4)
+
+    # --- launching ------------------------------------------------------------------------------------
+    @property
+    def nargs(self) -> dict[str, Any] | None:
+        """The positional arguments of the launch that this thread is at, by name."""
+        return self._nargs.get(get_ident())
+
+    @nargs.setter
+    def nargs(self, named: dict[str, Any] | None) -> None:
+        if named is None:
+            self._nargs.pop(get_ident(), None)
+        else:
+            self._nargs[get_ident()] = named
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch with the best config for these arguments, measuring first where none is known."""
+        if kwargs.get("warmup"):
+            del kwargs["warmup"]
+            return self.warmup(*args, **kwargs)
+        named = self.nargs = dict(zip(self.arg_names, args))
+        try:
+            config = self._choose(args, kwargs)
+            self.best_config = config
+            if config.pre_hook is not None:
+                config.pre_hook({**named, **kwargs, **config.all_kwargs()})
+            known = self._arguments.get(id(config))
+            if known is None or known[0] is not config:
+                known = self._arguments[id(config)] = (config, config.all_kwargs())
+            try:
+                return self.fn.run(*args, **kwargs, **known[1])
+            except TypeError:  # the binder's, perhaps
+                self._refuse_clashes(config, named.keys() | kwargs.keys())
+                raise
+        finally:
+            self.nargs = None
+
+    def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Compile every config that pruning leaves, launching none; returns the compiled kernels of those that fit."""
+        self.nargs = dict(zip(self.arg_names, args))
+        made: list[Any] = []
+        self.unfit_configs = {}
+        configs = self.prune_configs(kwargs)
+        try:
+            for config in configs:
+                try:
+                    made.append(self.fn.warmup(*args, **kwargs, **config.all_kwargs()))
+                except UNFIT as error:
+                    self.leave_out(config, error)
+                    if len(self.unfit_configs) == len(configs):
+                        raise
+        finally:
+            self.nargs = None
+        return made
+
+    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+        if len(self.configs) == 1:
+            return self.configs[0]
+        key = self._key(kwargs)
+        config = self.cache.get(key)
+        if config is None:
+            with _TUNING[0]:  # timings of two at a time would be wrong; and what trials share
+                config = self.cache.get(key) or self._tune(key, args, kwargs)
+        return config
+
+    def _key(self, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        """Values of the `key` parameters that were passed, the element type of every array argument, and the device's
+        name where there are different ones."""
+        given = {**(self.nargs or {}), **kwargs}
+        found = [self._key_value(name, given[name]) for name in self.keys if name in given]
+        for name in self.arg_names:
+            kind = getattr(given.get(name), "dtype", None)
+            if kind is not None:
+                found.append(_type_name(kind))
+        torch = cuda.torch_cuda()
+        if torch is not None and torch.cuda.is_initialized() and (names := different_gpus()):
+            found.append(names[torch.cuda.current_device()])
+        return tuple(found)
+
+    def _key_value(self, name: str, value: Any) -> Any:
+        try:
+            return hashable(value)
+        except TypeError:
+            raise InvalidTuning(
+                f"autotuning {self.__name__}: the key {name} is {type(value).__name__}, which has no hash",
+                help="let `key` name the sizes on which the choice of a config depends",
+            ) from None
+
+    # --- measuring ------------------------------------------------------------------------------------
+    def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+        named, configs = self._named(), self.prune_configs(kwargs)
+        if len(configs) == 1:
+            self.cache[key] = configs[0]
+            return configs[0]
+        for config in configs:
+            self._refuse_clashes(config, named.keys() | kwargs.keys())
+        timings = self._stored_timings(key, configs)
+        missing = [c for c in configs if c not in timings]
+        self.bench_time, self.wrong_configs, self.unfit_configs = 0.0, [], {}
+        if missing:
+            trials = Trials(self, args, kwargs)
+            first = trials.first_alike(missing)
+            distinct = trials.fitting([c for c in missing if first[c] is c])
+            trials.compile_all(distinct)
+            known = [c for c in configs if c not in self.unfit_configs]
+            right = trials.verified(known, distinct)
+            measured = trials.measured(right, enough=bool(timings))
+            measured = {c: measured[first[c]] for c in missing if first[c] in measured}
+            self.bench_time = time.perf_counter() - trials.start
+            self.pre_hook({**named, **kwargs}, reset_only=True)
+            unfit = [c for c in missing if first[c] in self.unfit_configs]
+            timings |= {c: list(FAILED) for c in unfit} | measured
+            self._store(key, timings)
+        # min() keeps the earlier of two equal configs: the same timings always give the same winner.
+        timings = {c: timings[c] for c in configs if c in timings}
+        best = min(timings, key=lambda config: timings[config])
+        self.configs_timings = timings
+        self.cache[key] = best
+        self._report(key, timings, best, cache_hit=not missing)
+        return best
+
+    def leave_out(self, config: Config, error: Exception) -> None:
+        """Note that a config cannot be built or does not fit."""
+        self.unfit_configs[config] = str(error)
+        if knobs.autotuning.print:
+            print(f"Autotuning {self.__name__}: {config} left out: {error}")
+
+    def _refuse_clashes(self, config: Config, given: Iterable[str]) -> None:
+        clashes = sorted(config.all_kwargs().keys() & given)
+        if clashes:
+            raise InvalidTuning(
+                f"Conflicting meta-parameters: {', '.join(clashes)}. "
+                "A launch must not pass what the autotuner's configs define."
+            )
+
+    def _bench(self, *args: Any, config: Config, **kwargs: Any) -> list[float]:
+        """Times of one config, or infinite ones. Tuners of libraries, which derive from this class, call it too."""
+        self._refuse_clashes(config, kwargs)
+        current = {**kwargs, **config.all_kwargs()}
+        named = {**self._named(), **current}
+
+        def call() -> None:
+            if config.pre_hook is not None:
+                config.pre_hook(named)
+            self.pre_hook(named)
+            try:
+                self.fn.run(*args, **current)
+            except Exception as error:
+                self.post_hook(named, exception=error)
+                raise
+            self.post_hook(named, exception=None)
+
+        try:
+            found = self.do_bench(call, quantiles=QUANTILES)
+        except UNFIT as error:
+            self.leave_out(config, error)
+            return list(FAILED)
+        times = [float(found)] if isinstance(found, (int, float)) else [float(t) for t in found]
+        if knobs.autotuning.print:
+            print(f"Autotuning {self.__name__}: {config}: {times[0]:.4f} ms")
+        return times
+
+    def _named(self) -> dict[str, Any]:
+        return self.nargs or {}
+
+    def _reset_and_save(self, args: dict[str, Any], reset_only: bool = False) -> None:
+        """The default pre_hook."""
+        for name in self.reset_to_zero:
+            if args[name] is not None:
+                fill_zero(args[name])
+        if not reset_only:
+            saved = (name for name in self.restore_value if args[name] is not None)
+            self.restore_copies = {name: clone(args[name]) for name in saved}
+
+    def _restore(self, args: dict[str, Any], exception: BaseException | None = None) -> None:
+        """The default post_hook."""
+        for name, copy in self.restore_copies.items():
+            copy_into(args[name], copy)
+        self.restore_copies = {}
+
+    def _report(
+        self,
+        key: tuple[Any, ...],
+        timings: dict[Config, list[float]],
+        best: Config,
+        cache_hit: bool,
+    ) -> None:
+        if knobs.autotuning.print:
+            where = "from disk" if cache_hit else f"after {self.bench_time:.2f} s"
+            print(f"Autotuning {self.__name__} with key {key} finished {where}, best: {best}")
+        listener = knobs.autotuning.listener
+        if listener is not None:
+            listener(
+                fn=kernel_under(self.fn),
+                key=key,
+                best_config=best,
+                configs_timings=timings,
+                duration=None if cache_hit else self.bench_time,
+                cache_hit=cache_hit,
+            )
+
+    # --- pruning --------------------------------------------------------------------------------------
+    def prune_configs(self, kwargs: Mapping[str, Any]) -> list[Config]:
+        """The configs worth measuring for the current arguments, by `prune_configs_by`."""
+        named = self._named()
+        configs = self.configs
+        if self.early_config_prune is not None:
+            kept: Iterable[Config] | None = self.early_config_prune(configs, named, **kwargs)
+            configs = list(kept or ())
+            if not configs:
+                raise AutotunerError(
+                    f"No valid autotuner configs after pruning of {self.__name__}. "
+                    "`early_config_prune` must leave at least one config."
+                )
+        if self.perf_model is None:
+            return configs
+        keep = self._top_k()
+        if len(configs) <= keep:
+            return configs
+        estimate = {c: self.perf_model(**named, **kwargs, **c.all_kwargs()) for c in configs}
+        return sorted(configs, key=lambda config: estimate[config])[:keep]
+
+    def _top_k(self) -> int:
+        top_k = self.configs_top_k
+        if isinstance(top_k, float) and top_k <= 1.0:
+            return max(1, int(len(self.configs) * top_k))
+        if not isinstance(top_k, int) or top_k < 1:
+            raise InvalidTuning(
+                f"top_k must be a positive int, or a float of at most 1.0 as a share of all configs, got {top_k!r}"
+            )
+        return top_k
+
+    # --- results on disk --------------------------------------------------------------------------------
+    def _store_path(self, key: tuple[Any, ...]) -> str | None:
+        """Where timings for this key live; None when they must not be kept or cannot be identified."""
+        wanted = self.cache_results or knobs.autotuning.cache
+        # A hook changes what a config means, and it cannot be written down.
+        if not wanted or knobs.runtime.interpret or any(c.pre_hook for c in self.configs):
+            return None
+        source = tuning_store.source_key(self.fn)
+        return None if source is None else tuning_store.path_for(self.__name__, source, key)
+
+    def _stored_timings(
+        self, key: tuple[Any, ...], configs: list[Config]
+    ) -> dict[Config, list[float]]:
+        path = self._store_path(key)
+        stored = tuning_store.read(path) if path else {}
+        return {c: stored[str(c)] for c in configs if str(c) in stored}
+
+    def _store(self, key: tuple[Any, ...], timings: dict[Config, list[float]]) -> None:
+        path = self._store_path(key)
+        if path is not None:
+            tuning_store.write(path, key, {str(c): times for c, times in timings.items()})
+
+
+@cache
+def different_gpus() -> tuple[str, ...]:
+    """The name of each GPU of a machine that has different ones, as torch sees them; () elsewhere."""
+    torch = cuda.torch_cuda()
+    names = [torch.cuda.get_device_name(device) for device in range(torch.cuda.device_count())]
+    return tuple(names) if len(set(names)) > 1 else ()
+
+
+@cache
+def _type_name(kind: Any) -> str:
+    """The text of an element type; NumPy takes 3 µs to make it."""
+    return str(kind)
+
+
+def _checked_configs(configs: Any) -> list[Config]:
+    found: list[Any] = [configs] if isinstance(configs, Config) else list(configs)
+    for config in found:
+        if not isinstance(config, Config):
+            raise InvalidTuning(f"configs must be Config objects, got {config!r}")
+    return found or [Config({}, num_warps=4, num_stages=3, num_ctas=1)]
+
+
+def _deprecated_benchmarker(
+    warmup: float | None, rep: float | None, use_cuda_graph: bool
+) -> Callable[..., Any]:
+    if warmup is None and rep is None and not use_cuda_graph:
+        return default_do_bench
+    warnings.warn(
+        "warmup, rep and use_cuda_graph of autotune are deprecated: pass do_bench=",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    if use_cuda_graph:
+        return partial(do_bench_cudagraph, rep=100 if rep is None else rep)
+    return partial(
+        default_do_bench, warmup=25 if warmup is None else warmup, rep=100 if rep is None else rep
+    )
+
+
+def autotune(
+    configs: Iterable[Config],
+    key: Sequence[str],
+    prune_configs_by: Mapping[str, Any] | None = None,
+    reset_to_zero: Sequence[str] | None = None,
+    restore_value: Sequence[str] | None = None,
+    pre_hook: Callable[..., Any] | None = None,
+    post_hook: Callable[..., Any] | None = None,
+    warmup: float | None = None,
+    rep: float | None = None,
+    use_cuda_graph: bool = False,
+    do_bench: Callable[..., Any] | None = None,
+    cache_results: bool = False,
+) -> Callable[[Any], Autotuner]:
+    """Decorator: measure `configs` at the first launch for each set of `key` values and launch the fastest.
+
+    configs: what to try; with one (or none) nothing is ever measured. key: parameter names; a new value, or a new
+    element type of any array argument, tunes again. prune_configs_by: a dict with `early_config_prune(configs,
+    args_by_name, **kwargs)`, and `perf_model(**args)` (estimated time) with `top_k` (a count, or a share of the
+    configs). reset_to_zero: array parameters zeroed before each trial. restore_value: array parameters put back after
+    each trial. pre_hook(args, reset_only=False), post_hook(args, exception=None): replace those two. do_bench(call,
+    quantiles=...): the stopwatch, returning times in ms. cache_results: keep timings on disk.
+    """
+
+    def decorate(fn: Any) -> Autotuner:
+        return Autotuner(
+            fn,
+            getattr(fn, "arg_names", []),
+            configs,
+            key,
+            reset_to_zero,
+            restore_value,
+            pre_hook=pre_hook,
+            post_hook=post_hook,
+            prune_configs_by=prune_configs_by,
+            warmup=warmup,
+            rep=rep,
+            use_cuda_graph=use_cuda_graph,
+            do_bench=do_bench,
+            cache_results=cache_results,
+        )
+
+    return decorate

@@ -1,0 +1,54 @@
+"""Meta-parameters by rule: `heuristics` computes parameters of a kernel from its other arguments.
+
+@tessera.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
+@tessera.jit
+def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tessera.runtime.launching.interface import Wrapper
+
+
+class Heuristics(Wrapper):
+    """A kernel some of whose parameters are computed from the others; made by `heuristics`."""
+
+    def __init__(
+        self, fn: Any, arg_names: list[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]
+    ) -> None:
+        super().__init__("heuristics", fn, arg_names)
+        self.values = values
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """Launch with the computed values added; each rule sees the results of the earlier ones."""
+        return self.fn.run(*args, **self._with_values(args, kwargs))
+
+    def warmup(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn.warmup(*args, **self._with_values(args, kwargs))
+
+    def check_fit(self, *args: Any, **kwargs: Any) -> None:
+        self.fn.check_fit(*args, **self._with_values(args, kwargs))
+
+    def _with_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        named = {**dict(zip(self.arg_names, args)), **kwargs}
+        added = dict(kwargs)
+        for name, rule in self.values.items():
+            added[name] = named[name] = rule(named)
+        return added
+
+
+def heuristics(
+    values: Mapping[str, Callable[[dict[str, Any]], Any]],
+) -> Callable[[Any], Heuristics]:
+    """Decorator: compute parameters from the other arguments.
+
+    values: parameter name → function of a dict of all named arguments (results of earlier entries included).
+    """
+
+    def decorate(fn: Any) -> Heuristics:
+        return Heuristics(fn, getattr(fn, "arg_names", []), values)
+
+    return decorate

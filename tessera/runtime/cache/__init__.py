@@ -1,0 +1,15 @@
+"""Compiled kernels on disk: files and keys, whose files are trusted, managers that programs may replace."""
+
+from tessera.runtime.cache.disk import (
+    CacheWarning,
+    DiskCache,
+    disk_cache,
+    key_of,
+    toolchain_fingerprint,
+)
+from tessera.runtime.cache.managers import FileCacheManager, kernel_cache
+
+__all__ = [
+    "CacheWarning", "DiskCache", "FileCacheManager", "disk_cache", "kernel_cache", "key_of",
+    "toolchain_fingerprint",
+]  # fmt: skip

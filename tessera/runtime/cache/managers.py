@@ -1,0 +1,200 @@
+"""Cache managers: files kept by key, under the interface that Triton gives to classes of its users.
+
+`cache.manager_class` names such a class; entries of the cache of compiled kernels then pass through it, each one file
+(`ManagedCache`). Some are here: a folder for each key, and one that asks a remote backend for what it has not.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tessera.config import knobs
+from tessera.runtime.cache.disk import SUFFIX, CacheWarning, Entry, Part, decode, disk_cache, encode
+
+
+def folder_name(key: str) -> str:
+    """The name of the folder of the entry with this hexadecimal key."""
+    return base64.b32encode(bytes.fromhex(key)).decode().rstrip("=")
+
+
+def folder_of(key: str) -> str:
+    """Triton's name of the folder of a digest in hexadecimal digits; other keys are names already."""
+    digest = len(key) == 64 and all(c in "0123456789abcdef" for c in key)
+    return folder_name(key) if digest else key
+
+
+class CacheManager:
+    """Files under one key. `put` returns the path of the file that it wrote; readers never see half of one."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        self.key = key
+
+    def get_file(self, filename: str) -> str | None:
+        raise NotImplementedError
+
+    def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
+        raise NotImplementedError
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        raise NotImplementedError
+
+    def put_group(self, filename: str, group: dict[str, str]) -> str:
+        raise NotImplementedError
+
+
+class FileCacheManager(CacheManager):
+    """A folder for each key below cache.dir, or below the folder of dumps or overrides."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        super().__init__(key, override, dump)
+        root = (
+            str(knobs.cache.override_dir)
+            if override
+            else str(knobs.cache.dump_dir)
+            if dump
+            else str(disk_cache().folder)
+        )
+        self.cache_dir = os.path.join(root, key)
+        if not override:
+            os.makedirs(self.cache_dir, exist_ok=True)
+
+    def _path(self, filename: str) -> Path:
+        return Path(self.cache_dir) / filename
+
+    def has_file(self, filename: str) -> bool:
+        return self._path(filename).exists()
+
+    def get_file(self, filename: str) -> str | None:
+        return str(self._path(filename)) if self.has_file(filename) else None
+
+    def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
+        content = data if isinstance(data, bytes) else str(data).encode()
+        os.makedirs(self.cache_dir, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=f".{filename}.", dir=self.cache_dir)
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(content)
+            os.replace(temporary, self._path(filename))
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        return str(self._path(filename))
+
+    def get_group(self, filename: str) -> dict[str, str] | None:
+        """The files of a group by name, those that are there; None without the group."""
+        index = self._path(f"__grp__{filename}")
+        if not index.exists():
+            return None
+        names = json.loads(index.read_text(encoding="utf-8"))["child_paths"]
+        return {name: path for name, path in names.items() if os.path.exists(path)}
+
+    def put_group(self, filename: str, group: dict[str, str]) -> str:
+        return self.put(json.dumps({"child_paths": group}), f"__grp__{filename}", binary=False)
+
+
+class RemoteCacheBackend:
+    """Where other machines find files: what `cache.remote_manager_class` names is made for a key like this one."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def get(self, filenames: list[str]) -> dict[str, bytes]:
+        """The files that are there, by name."""
+        raise NotImplementedError
+
+    def put(self, filename: str, data: bytes) -> None:
+        raise NotImplementedError
+
+
+class RedisRemoteCacheBackend(RemoteCacheBackend):
+    """Files in a Redis server, by the package `redis`; the knobs redis.* say where and under which names."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(key)
+        self._server: Any = import_module("redis").Redis(
+            host=knobs.redis.host, port=knobs.redis.port
+        )
+
+    def _name(self, filename: str) -> str:
+        return str(knobs.redis.key_format).format(key=self.key, filename=filename)
+
+    def get(self, filenames: list[str]) -> dict[str, bytes]:
+        found = self._server.mget([self._name(f) for f in filenames])
+        return {f: data for f, data in zip(filenames, found, strict=True) if data is not None}
+
+    def put(self, filename: str, data: bytes) -> None:
+        self._server.set(self._name(filename), data)
+
+
+class RemoteCacheManager(FileCacheManager):
+    """A folder for each key; what is not there is asked of the remote backend, and what is put there goes to it too."""
+
+    def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
+        super().__init__(key, override, dump)
+        self.backend: RemoteCacheBackend | None = None
+        if override or dump:
+            return
+        made: Any = knobs.cache.remote_manager_class
+        if made is None:
+            raise RuntimeError(
+                "RemoteCacheManager needs cache.remote_manager_class (TRITON_REMOTE_CACHE_BACKEND)"
+            )
+        self.backend = made(key)
+
+    def get_file(self, filename: str) -> str | None:
+        found = super().get_file(filename)
+        if found is None and self.backend is not None:
+            data = self.backend.get([filename]).get(filename)
+            return super().put(data, filename) if data is not None else None
+        return found
+
+    def put(self, data: bytes | str, filename: str, binary: bool = True) -> str:
+        path = super().put(data, filename, binary)
+        if self.backend is not None:
+            self.backend.put(filename, data if isinstance(data, bytes) else data.encode())
+        return path
+
+
+class ManagedCache:
+    """The cache of compiled kernels through a manager class. What it gives back is checked like any file of ours; what
+    it raises costs a compilation and a warning, not the launch."""
+
+    def __init__(self, manager: Any) -> None:
+        self.manager = manager
+
+    def get(self, key: str) -> Entry | None:
+        try:
+            path = self.manager(folder_of(key)).get_file(key + SUFFIX)
+            return decode(key, Path(path).read_bytes()) if path is not None else None
+        except Exception as error:
+            self._warn("read", error)
+            return None
+
+    def put(self, key: str, parts: Mapping[str, Part]) -> None:
+        try:
+            self.manager(folder_of(key)).put(encode(key, parts), key + SUFFIX, binary=True)
+        except Exception as error:
+            self._warn("keep", error)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        name = getattr(self.manager, "__qualname__", self.manager)
+        reason = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"the cache manager {name} could not {what} a kernel: {reason}",
+            CacheWarning,
+            stacklevel=3,
+        )
+
+
+def kernel_cache() -> Any:
+    """Where compiled kernels are kept: the cache of the folders that the knobs name, or the manager they name."""
+    manager = knobs.cache.manager_class
+    return disk_cache() if manager is None else ManagedCache(manager)

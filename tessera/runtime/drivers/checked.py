@@ -1,0 +1,93 @@
+"""Launching checked builds on the host: extents of the arrays in, the report of the first bad element out."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tessera.compiler.kernel import CompiledKernel
+from tessera.errors import LaunchError
+from tessera.runtime.arguments.dlpack import Memory, memory_of, on_cuda, speaks_dlpack
+from tessera.runtime.arguments.tensors import is_numpy
+
+HEADER = 4  # words of a report before its values: program, lock, check, element
+NOTHING = (1 << 63) - 1  # in place of the program while there is no report
+
+
+def _foreign(x: Any) -> bool:
+    """Whether an array is of a library that speaks DLPack only."""
+    return speaks_dlpack(x) and not is_numpy(x)
+
+
+class _Memory:
+    """Host memory of an array of some library, as the little of a tensor that launches ask for."""
+
+    def __init__(self, memory: Memory):
+        self.memory = memory
+
+    def data_ptr(self) -> int:
+        return self.memory.address
+
+    def untyped_storage(self) -> _Memory:
+        return self
+
+    def nbytes(self) -> int:
+        return self.memory.nbytes
+
+
+@contextmanager
+def hosted(args: Sequence[Any]) -> Generator[list[Any]]:
+    """The arguments with tensors of a GPU as host tensors of the same storages, copied back at the end."""
+    storages: dict[int, tuple[Any, Any]] = {}  # by address → storage on the device, its copy
+
+    def on_host(x: Any) -> Any:
+        foreign = _foreign(x)
+        if foreign and not on_cuda(x):
+            return _Memory(memory_of(x))
+        if not getattr(x, "is_cuda", False):
+            if foreign or hasattr(x, "__cuda_array_interface__"):
+                raise LaunchError(
+                    f"a checked launch runs on the host, and does not know how to copy a {type(x).__name__}",
+                    help="pass torch tensors, or arrays of the host",
+                )
+            return x
+        storage = x.untyped_storage()
+        _, copy = storages.setdefault(storage.data_ptr(), (storage, storage.cpu()))
+        view = x.new_empty(0, device="cpu")
+        return view.set_(copy, x.storage_offset(), x.shape, x.stride())
+
+    yield [on_host(x) for x in args]
+    for storage, copy in storages.values():
+        storage.copy_(copy)
+
+
+def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Callable[..., None]:
+    """The launcher of a checked build; `start(gx, gy, gz, *arguments)` runs it."""
+    interp: Any = importlib.import_module("tessera.interp")  # needs NumPy, which is slow to import
+    rows: list[dict[str, Any]] = kernel.metadata.checks
+    kinds: list[str] = kernel.metadata.args
+    words = HEADER + max((sum(row["counts"]) for row in rows), default=0)
+
+    def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+        own = kinds[: len(args)]
+        report = (ctypes.c_int64 * words)(NOTHING)
+        with hosted(args) as host:
+            values = [
+                interp.address_of(x) if kind.startswith("*") else x
+                for kind, x in zip(own, host, strict=True)
+            ]
+            extents = interp.extents_of(own, host)
+            place = (
+                (ctypes.addressof(report),) if rows else ()
+            )  # nothing is checked: nothing to report
+            start(gx, gy, gz, *values, *extents, *place)
+            program, _, check, element, *rest = report
+            if program != NOTHING:
+                at = (program % gx, program // gx % gy, program // (gx * gy))
+                found = interp.from_words(rows[check], iter(rest))
+                raise interp.failure(rows[check], at, element, found)
+
+    return launch

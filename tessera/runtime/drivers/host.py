@@ -1,0 +1,142 @@
+"""The drivers of the host: native code on its cores, and the interpreter."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.pool import get_pool, launch_address
+from tessera.backends.cpu.pool_ir import OUT_OF_MEMORY, TOO_MANY_PROGRAMS
+from tessera.backends.cpu.target import lacking
+from tessera.backends.llvm.binding import link_object
+from tessera.compiler.kernel import CompiledKernel
+from tessera.config import knobs
+from tessera.errors import DeviceAssertionError, ForeignPointerError, LaunchError, NoDeviceError
+from tessera.ir import parse_module, unpack_locations
+from tessera.runtime.arguments.aliasing import reach, violates
+from tessera.runtime.arguments.dlpack import on_cuda, speaks_dlpack
+from tessera.runtime.arguments.tensors import is_numpy
+from tessera.runtime.drivers.base import Driver, refuse_foreign
+from tessera.runtime.drivers.checked import checked_launcher, hosted
+from tessera.runtime.native.fast_path import Start
+from tessera.runtime.native.launcher import make_launcher
+from tessera.utilities import number
+
+
+class CpuDriver(Driver):
+    """Runs kernels natively on the host's cores."""
+
+    name = "cpu"
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cpu", knobs.cpu.isa or "native", 1)
+
+    def load_kernel(self, kernel: CompiledKernel) -> None:
+        arch = kernel.metadata.target.arch
+        missing = lacking(arch)
+        if missing:
+            raise NoDeviceError(f"this machine cannot run code for {arch}: it lacks {missing}")
+        code = link_object(kernel.asm["object"], [kernel.name])
+        function = code[kernel.name]
+        native = make_launcher(kernel.metadata.args, "cpu")
+        scratch = getattr(kernel.metadata, "scratch_bytes", 0)
+
+        def start(gx: int, gy: int, gz: int, *args: Any) -> None:
+            pool = get_pool(knobs.runtime.num_threads).handle
+            status = native(gx, gy, gz, pool, function, scratch, *args)
+            if status:
+                raise _cpu_failure(kernel, status)
+
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+            start(gx, gy, gz, *args)
+
+        start.code = code  # type: ignore[attr-defined]  stays mapped while a launch may run it
+        checked = kernel.metadata.debug == "check"
+        kernel.n_regs = kernel.n_spills = 0
+        kernel.n_max_threads = 1
+        kernel.function = function
+        kernel.launcher = checked_launcher(kernel, start) if checked else launch
+        kernel.module = code
+
+    def address(self, x: Any) -> Any:
+        refuse_foreign(x, "cpu", "CPU")
+        foreign = hasattr(x, "__cuda_array_interface__") or (speaks_dlpack(x) and on_cuda(x))
+        if foreign and not is_numpy(x):
+            raise ForeignPointerError(device="cuda", place="CPU")
+        return super().address(x)
+
+    def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
+        """A checked build wants the arrays, whose extents it checks."""
+        if kernel.metadata.debug == "check":
+            return map(number, args)
+        return super().arguments(kernel, args)
+
+    def check_arrays(self, kernel: CompiledKernel, args: Sequence[Any]) -> None:
+        super().check_arrays(kernel, args)
+        assumed = getattr(kernel.metadata, "assumed_disjoint", None)
+        if not assumed:
+            return
+        given, kinds = list(kernel.arguments(args)), kernel.metadata.args
+        # A wrong number of arguments is for the launcher to report.
+        if len(given) == len(kinds) and violates(assumed, kinds, given, reach_of=_trusting):
+            raise LaunchError(
+                f"two arrays of kernel {kernel.name} share memory, which this build does not expect",
+                help="launch by the kernel function, or compile with may_overlap=True",
+            )
+
+    def native_start(self, kernel: CompiledKernel, device: int) -> Start | None:
+        if kernel.metadata.debug == "check":
+            return None
+
+        def fail(status: int) -> None:
+            raise _cpu_failure(kernel, status)
+
+        return Start(
+            cuda=False, entry=launch_address(), function=kernel.function,
+            config=getattr(kernel.metadata, "scratch_bytes", 0), pool=get_pool(knobs.runtime.num_threads).handle,
+            stream=None, device=0, fail=fail, keep=kernel.module,
+        )  # fmt: skip
+
+
+def _trusting(x: Any) -> tuple[int, int]:
+    """As `reach`; nothing is supposed of the memory behind a raw address."""
+    return (x, 1) if isinstance(x, int) else reach(x)
+
+
+def _cpu_failure(kernel: CompiledKernel, status: int) -> Exception:
+    messages: list[str] = getattr(kernel.metadata, "assertions", None) or []
+    if 0 < status <= len(messages):
+        return DeviceAssertionError(f"assertion failed in {kernel.name}: {messages[status - 1]}")
+    why = {
+        OUT_OF_MEMORY: "found no memory for its scratch",
+        TOO_MANY_PROGRAMS: "was not run: its grid has 2^63 programs or more",
+    }.get(status, f"ended with status {status}")
+    return LaunchError(f"kernel {kernel.name} {why}")
+
+
+class InterpreterDriver(Driver):
+    """Executes tile IR with NumPy; needs no device and no native code."""
+
+    name = "interpreter"
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("interpreter", "numpy", 1)
+
+    def address(self, x: Any) -> Any:
+        return number(x)  # the interpreter wants the arrays, whose extents it checks
+
+    def load_kernel(self, kernel: CompiledKernel) -> None:
+        module = parse_module(kernel.asm["tir"])
+        run = importlib.import_module("tessera.interp").run  # needs NumPy, which is slow to import
+        if getattr(kernel.metadata, "locations", None):
+            unpack_locations(module, kernel.metadata.locations)
+
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+            with hosted(args) as host:
+                run(module, (gx, gy, gz), host)
+
+        kernel.n_regs = kernel.n_spills = 0
+        kernel.n_max_threads = 1
+        kernel.function, kernel.launcher, kernel.module = module, launch, module

@@ -1,0 +1,54 @@
+"""The kernel behind a kernel: code that relies on a guard has a twin that does not, for launches where it fails.
+
+The twin is compiled, or found in the cache, when it is first needed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from threading import Lock
+from typing import Any
+
+from tessera.backends.compiler import Options
+from tessera.compiler import CompiledKernel, TextSource
+from tessera.compiler import compile as compile_for
+from tessera.config.forking import undivided
+from tessera.runtime.cache.disk import toolchain_fingerprint
+from tessera.runtime.cache.managers import kernel_cache
+
+LEVEL = "tir"  # the product that both are made of
+
+
+class Twin:
+    """The same kernel for any launch, made and loaded once; native launches have its addresses."""
+
+    def __init__(self, kernel: CompiledKernel, driver: Any) -> None:
+        self.kernel, self.driver = kernel, driver
+        self.made: CompiledKernel | None = None
+        self.lock = Lock()
+
+    def get(self) -> CompiledKernel:
+        with undivided(), self.lock:
+            if self.made is None:
+                found = unguarded(self.kernel)
+                found.load(self.driver)
+                self.made = found
+            return self.made
+
+
+def unguarded(kernel: CompiledKernel) -> CompiledKernel:
+    """The same kernel without what its guard is for: first for arrays that overlap, then one program a block again,
+    then pointers again, then pointers for what descriptors store."""
+    m: Any = kernel.metadata
+    has_more = {
+        "apart": hasattr(m, "assumes_apart"), "persistent": hasattr(m, "resident_blocks"),
+        "pointer_maps": not hasattr(m, "edges"), "tensor_stores": True,
+    }  # fmt: skip
+    given_up = next(name for name, more in has_more.items() if more)
+    options = {f.name: getattr(m, f.name) for f in fields(Options) if f.name != "target"}
+    source: Any = kernel.src  # where the cache keeps binaries only, there are no texts
+    if LEVEL in kernel.asm:
+        source = TextSource(kernel.asm[LEVEL], kernel.name, kernel.asm["source"])
+    return compile_for(
+        source, kernel.target, {**options, given_up: False},
+        store=kernel_cache(), toolchain=toolchain_fingerprint(),
+    )  # fmt: skip

@@ -1,0 +1,70 @@
+"""What hooks get: of a launch its metadata, of a compilation what is compiled and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import ASTSource, CompiledKernel
+from tessera.config import knobs
+from tessera.runtime.launching import specialization_data
+
+FLAGS = (
+    "num_warps",
+    "num_ctas",
+    "num_stages",
+    "enable_fp_fusion",
+    "launch_cooperative_grid",
+    "extern_libs",
+)
+
+
+class JitFunctionInfo(NamedTuple):
+    """What cache hooks learn of a kernel function."""
+
+    module: str
+    name: str
+    jit_function: Any
+
+
+def around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], None]]:
+    """The launch hooks as native code calls them: (grid, stream, values) → metadata before, metadata after a launch."""
+    before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+
+    def enter(gx: int, gy: int, gz: int, stream: int, *values: Any) -> Any:
+        metadata = kernel.launch_metadata((gx, gy, gz), stream, *values)
+        if before:
+            before(metadata)
+        return metadata
+
+    def leave(metadata: Any) -> None:
+        if after:
+            after(metadata)
+
+    return enter, leave
+
+
+def hook_arguments(
+    src: ASTSource, key: Any, keys: Any, options: dict[str, Any], parsed: Any, target: GPUTarget, device: int,
+    warmup: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """The keyword arguments of cache hooks; empty where no hook is set."""
+    if knobs.runtime.jit_cache_hook is None and knobs.runtime.jit_post_compile_hook is None:
+        return {}
+    fn: Any = src.fn
+    name, signature = fn.__qualname__, src.signature
+    shown = ", ".join(f"{n}: {k}" for n, k in signature.items())
+    facts = {k: getattr(parsed, k) for k in FLAGS}
+    data = specialization_data.encode(f"{fn.module}.{name}", signature, keys, options, target)
+    about = {
+        "key": str(key), "signature": signature, "device": device, "constants": src.constants,
+        **facts, "configs": [src.attrs], "specialization_data": data, "is_warmup": warmup,
+    }  # fmt: skip
+    return {
+        "key": str(key),
+        "repr": f"{name}[{', '.join(f'{k}={v}' for k, v in facts.items())}]({shown})",
+        "fn": JitFunctionInfo(fn.module, name, fn),
+        "compile": about,
+        "is_manual_warmup": warmup,
+    }

@@ -1,0 +1,89 @@
+"""What every launchable object has: `kernel[grid](...)`, `run` and `warmup`."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Self
+
+from tessera.errors import HostOnly, NotAFunction
+from tessera.language.by_name import ByName
+from tessera.runtime.arguments.tensors import MockTensor
+
+# The function under a decorator, which Python pickles by name, has none.
+UNPICKLED = (
+    "base_fn",
+    "__wrapped__",
+)
+
+
+class KernelInterface(ByName):
+    """Base of jitted functions, autotuners and heuristics.
+
+    A subclass defines `run(*args, grid, warmup, **kwargs)`. `arg_names` are the kernel's parameters in order;
+    `fn` is what the object wraps: another KernelInterface, or in the end the Python function.
+    """
+
+    fn: Any
+    __name__: str  # of the innermost function, as its other dunder names
+
+    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+        """Compile for these arguments without launching; a `torch.dtype` may stand for a tensor."""
+        return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
+
+    def check_fit(self, *args: Any, **kwargs: Any) -> None:
+        """OutOfResources if a launch with these arguments certainly needs more than the device has. What is known
+        before anything is compiled decides."""
+
+    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+        """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
+        return partial(self.run, grid=grid, warmup=False)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise HostOnly(name=self.__name__)
+
+
+class Wrapper(KernelInterface):
+    """Base of what launches another kernel with more arguments: `fn`."""
+
+    def __init__(self, decorator: str, fn: Any, arg_names: Sequence[str]) -> None:
+        if not hasattr(fn, "run"):
+            name = getattr(fn, "__name__", "")
+            got = f"the {type(fn).__name__} {name}".rstrip()
+            raise NotAFunction(decorator=decorator, wanted="a kernel", got=got)
+        self.fn = fn
+        self.arg_names = list(arg_names)
+        self._describe()
+
+    def _describe(self) -> None:
+        """Take the name, the module and the documentation of the Python function."""
+        self.base_fn = innermost_function(self.fn)
+        functools.update_wrapper(self, self.base_fn, updated=())
+
+    def __copy__(self) -> Self:
+        """Another object, whose attributes may be changed."""
+        made = type(self).__new__(type(self))
+        made.__setstate__(self.__getstate__())
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k not in UNPICKLED}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._describe()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.fn!r})"
+
+
+def innermost_function(fn: Any) -> Any:
+    """The Python function under any number of wrappers."""
+    while not inspect.isfunction(fn) and getattr(fn, "fn", None) is not None:
+        fn = fn.fn
+    return fn

@@ -1,0 +1,239 @@
+"""The array types that native launches know, and how objects of other types are read by Python."""
+
+# pyright: basic
+from __future__ import annotations
+
+import ctypes
+import sys
+import threading
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from tessera.backends.once import once
+from tessera.dtypes import dtype
+from tessera.runtime.arguments.aliasing import UNKNOWN, reach
+from tessera.runtime.arguments.checks import strided, why_read_only
+from tessera.runtime.arguments.dlpack import memory_of, on_cuda, speaks_dlpack
+from tessera.runtime.arguments.specialize import storage_bytes
+from tessera.runtime.arguments.tensors import element_type, is_numpy
+from tessera.runtime.arguments.torch_layout import Layout, find_layout, tells_the_truth
+from tessera.runtime.native.bind_ir import (
+    NUMBER,
+    READ_INTEGER,
+    READ_NUMPY,
+    READ_ONLY,
+    READ_PYTHON,
+    READ_REAL,
+    READ_TENSOR,
+    READ_TRUTH,
+    ROW,
+    STRIDED,
+)
+from tessera.utilities import number
+
+METH_NOARGS = 0x04
+MOST_TYPES = 64
+# Element type as an array library gives it → ours, which lives for ever.
+_ELEMENTS: dict[Any, dtype] = {}
+
+
+_READINGS = {int: READ_INTEGER, float: READ_REAL, bool: READ_TRUTH}
+
+
+def words(*values: int) -> Any:
+    """A ctypes array of 8-byte words, at least one."""
+    return (ctypes.c_uint64 * max(1, len(values)))(*(v & (1 << 64) - 1 for v in values))
+
+
+class ArrayTypes:
+    """The process's table of array types, ended by a row of zeros: NumPy's at first, others as they appear."""
+
+    def __init__(self) -> None:
+        self.rows = (ctypes.c_uint64 * (len(ROW) * (MOST_TYPES + 1)))()
+        self.numbers = (ctypes.c_uint64 * (len(NUMBER) * (MOST_TYPES + 1)))()
+        self.scalars: list[type] = []
+        self.context = words(0)
+        self.known: dict[type, Any] = {}
+        self.layout: Layout | None = None
+        self._learning = threading.Lock()  # held while torch is looked at
+        self.learn_numpy()
+
+    def add(self, kind: type, reading: int, fields: tuple[int, ...] = (), keep: Any = None) -> None:
+        """`fields`: what follows type and kind in ROW."""
+        if kind in self.known or len(self.known) >= MOST_TYPES:
+            return
+        at = len(self.known) * len(ROW)
+        rest = (*fields, *(0,) * (len(ROW) - 2 - len(fields)))
+        self.rows[at : at + len(ROW)] = words(id(kind), reading, *rest)
+        self.known[kind] = keep
+
+    def learn_numpy(self) -> None:
+        """Add NumPy's arrays once NumPy is there."""
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and numpy.ndarray not in self.known:
+            self.add(numpy.ndarray, READ_NUMPY)
+            for code in numpy.typecodes["AllInteger"] + numpy.typecodes["Float"] + "?":
+                self._add_number(numpy.dtype(code).type(0))
+
+    def learn_numbers(self, values: Iterable[Any]) -> None:
+        """Add the types of scalars of other packages (ml_dtypes) among values, in tuples too."""
+        for x in values:
+            if isinstance(x, tuple):
+                self.learn_numbers(x)
+            elif number(x) is not x:
+                self._add_number(x)
+
+    def _add_number(self, x: Any) -> None:
+        kind = type(x)
+        if kind in self.scalars or len(self.scalars) >= MOST_TYPES:
+            return
+        at = len(self.scalars) * len(NUMBER)
+        self.scalars.append(kind)
+        self.numbers[at + 1] = _READINGS[type(number(x))]
+        self.numbers[at] = id(kind)
+
+    def learn(self, x: Any) -> bool:
+        """Add the type of an array; False for objects that are none."""
+        kind = type(x)
+        if kind in self.known:
+            return True
+        if not self._learning.acquire(blocking=False):
+            # Torch is being looked at, by another thread, or by this one: a library may replace the very operations
+            # that make its tensors with kernels, whose launches come here. Their launches stay with Python.
+            return False
+        try:
+            return self._learn(x, kind)
+        finally:
+            self._learning.release()
+
+    def _learn(self, x: Any, kind: type) -> bool:
+        readers = _c_functions(x)
+        if readers is not None:
+            members, addresses = readers
+            self.add(kind, READ_TENSOR, (self._layout(x), *addresses), members)
+        elif _readable(x):
+            self.add(kind, READ_PYTHON)
+        return kind in self.known
+
+    def _layout(self, x: Any) -> int:
+        """Address of the LAYOUT of torch's tensors if it is that of `x`, else 0."""
+        torch = sys.modules.get("torch")
+        if torch is None or type(x) not in (torch.Tensor, torch.nn.Parameter):
+            return 0
+        if self.layout is None:
+            self.layout = find_layout(torch)
+        if self.layout is None or not tells_the_truth(self.layout, x):
+            return 0
+        return self.layout.address
+
+
+def _c_functions(x: Any) -> tuple[list[Any], list[int]] | None:
+    """The accessors of a torch tensor and their C functions; None where some are not C functions."""
+    kind = type(x)
+    storage = x.untyped_storage() if hasattr(x, "untyped_storage") else None
+    members = [
+        getattr(kind, "data_ptr", None), getattr(kind, "dtype", None), getattr(kind, "is_cuda", None),
+        getattr(kind, "untyped_storage", None), getattr(type(storage), "nbytes", None),
+    ]  # fmt: skip
+    addresses: list[int] = []
+    for member in members:
+        found = _c_function(member)
+        if found is None:
+            return None
+        addresses += found
+    return members, addresses
+
+
+def _c_function(member: Any) -> list[int] | None:
+    """The C function of a method without arguments, or getter and closure of an attribute; None for anything else."""
+    # PyMethodDescrObject and PyGetSetDescrObject: three words after the object's head lies the C definition.
+    definition = id(member) + object.__basicsize__ + 24
+    if isinstance(member, types.GetSetDescriptorType):
+        return [_pointer(_pointer(definition) + 8), _pointer(_pointer(definition) + 32)]
+    if not isinstance(member, types.MethodDescriptorType):
+        return None
+    flags = ctypes.c_int.from_address(_pointer(definition) + 16).value
+    return [_pointer(_pointer(definition) + 8)] if flags & 0xF == METH_NOARGS else None
+
+
+def _pointer(address: int) -> int:
+    return ctypes.c_uint64.from_address(address).value
+
+
+@once
+def array_types() -> ArrayTypes:
+    return ArrayTypes()
+
+
+# --- by Python -------------------------------------------------------------------------------------------------------
+def read_array(x: Any) -> tuple[int, dtype, bool, int, int, int]:
+    """(address, element type, on CUDA, bytes of the storage, bytes from the address to its end, READ_ONLY and STRIDED
+    where they hold) of any array.
+
+    TypeError for what is none."""
+    flags = READ_ONLY * (why_read_only(x) is not None) | STRIDED * (strided(x) is not None)
+    if hasattr(x, "data_ptr") or is_numpy(x):
+        address, left = reach(x)
+        return address, _element(x.dtype), _on_cuda(x), storage_bytes(x), left, flags
+    interface = getattr(x, "__cuda_array_interface__", None)
+    if interface is not None:
+        kind = _element(_numpy_type(interface["typestr"]))
+        return interface["data"][0], kind, True, storage_bytes(x), UNKNOWN, flags
+    if not speaks_dlpack(x):
+        raise TypeError(f"an object of type {type(x).__name__} is no array")
+    memory = memory_of(x)
+    size = memory.nbytes
+    return memory.address, _element(memory.dtype), memory.on_cuda, size, size, flags
+
+
+def _numpy_type(typestr: str) -> str:
+    """ "<f4" as "float32"."""
+    names = {"f": "float", "i": "int", "u": "uint"}
+    if typestr[1] == "b":
+        return "bool"
+    if typestr[0] == ">" or typestr[1] not in names:
+        raise TypeError(f"no kernel type has elements {typestr}")
+    return f"{names[typestr[1]]}{8 * int(typestr[2:])}"
+
+
+def _element(kind: Any) -> dtype:
+    found = _ELEMENTS.get(kind)
+    if found is None:
+        found = element_type(kind)
+        if found is None:
+            raise TypeError(f"no kernel type has elements {kind}")
+        _ELEMENTS[kind] = found
+    return found
+
+
+def place_of(x: Any) -> str | None:
+    """ "cpu" or "cuda" of an array, or of the first one in a tuple; None for other objects."""
+    if is_numpy(x):
+        return "cpu"
+    if isinstance(x, tuple):
+        return next(filter(None, map(place_of, x)), None)
+    on_gpu = getattr(x, "is_cuda", None)
+    if isinstance(on_gpu, bool):
+        return "cuda" if on_gpu else "cpu"
+    if hasattr(x, "__cuda_array_interface__"):
+        return "cuda"
+    if speaks_dlpack(x):
+        return "cuda" if on_cuda(x) else "cpu"
+    base = getattr(x, "base", None)
+    return None if base is None else place_of(base)
+
+
+def _on_cuda(x: Any) -> bool:
+    place = place_of(x)
+    if place is None:
+        raise TypeError(f"nothing tells where an object of type {type(x).__name__} lies")
+    return place == "cuda"
+
+
+def _readable(x: Any) -> bool:
+    try:
+        read_array(x)
+    except Exception:  # whatever a foreign object raises, its launches stay with Python
+        return False
+    return True

@@ -1,0 +1,335 @@
+"""The fast path of launches: `kernel[grid](...)` bound, looked up and started by native code.
+
+`FastPath` belongs to one kernel function. Its `launch(grid, *args, **kwargs)` is a builtin function; what that has not
+seen goes to the kernel's Python path, which calls `install` with the key it was given so that the next such launch is
+native. An entry is valid under one count of knob changes (`config.epoch`); it is renewed in place after a change.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import struct
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+from tessera.backends.compiler import Options
+from tessera.backends.once import once
+from tessera.config import epoch
+from tessera.config.forking import undivided
+from tessera.dtypes import dtype, parse_scalar_type
+from tessera.errors import HostPointerError
+from tessera.language.callable import JITCallable
+from tessera.language.parameters import KernelParam
+from tessera.language.watching import Place
+from tessera.runtime.arguments.aliasing import relations
+from tessera.runtime.arguments.checks import explained
+from tessera.runtime.arguments.descriptor import TensorDescriptor
+from tessera.runtime.native.array_types import array_types, read_array, words
+from tessera.runtime.native.bind_ir import (
+    BUCKETS,
+    CONSTANT,
+    DEFAULT,
+    DESCRIPTOR_FIELDS,
+    DEVICE_PLACE,
+    ENTRY,
+    FIXED,
+    HEAD,
+    KEYED,
+    POINTER_MODE,
+    TAGS,
+    UNALIGNED,
+    UNKEYED,
+)  # fmt: skip
+from tessera.runtime.native.launcher import (
+    DATA_PTR,
+    MethodDef,
+    hash_words,
+    kind_code,
+    native_code,
+    new_builtin,
+)
+from tessera.runtime.native.tensor_maps import TensorMaps
+from tessera.utilities import number
+
+METH_FASTCALL_KEYWORDS = 0x82
+MOST_ENTRIES = 4096  # of a kernel function; more specialisations launch through Python
+TORCH = sys.intern("torch")
+# Compile-time values of these types are told apart by identity, so they must not change nor be made anew.
+BY_IDENTITY = (type(None), bool, int, float, str, dtype, JITCallable, types.FunctionType, type)
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """How a loaded kernel is started natively: what a driver gives. Addresses, except for `stream` and `fail`."""
+
+    cuda: bool
+    entry: int  # cuLaunchKernelEx, or the thread pool's launch
+    function: int
+    config: int  # cuda: the launch template; cpu: bytes of scratch per thread
+    pool: int
+    stream: Callable[[int], int] | None  # cuda: device → raw stream
+    device: int
+    fail: Callable[[int], None]  # raises what a non-zero status says
+    context: int = 0  # cuda: address of cuCtxGetCurrent
+    maps: TensorMaps | None = None
+    enter: Callable[..., Any] | None = None  # hooks around the launch, see ENTRY
+    leave: Callable[[Any], Any] | None = None
+    keep: Any = None
+
+
+@once
+def _method() -> MethodDef:
+    return MethodDef(
+        b"launch", native_code()["fast_launch"], METH_FASTCALL_KEYWORDS, b"Launch a kernel."
+    )
+
+
+def supported() -> bool:
+    """The native code relies on the Python lock."""
+    enabled = getattr(sys, "_is_gil_enabled", None)
+    return enabled is None or enabled()
+
+
+@once
+def _option_names() -> Any:
+    names = [sys.intern(f.name) for f in dataclasses.fields(Options)]
+    first = ("num_warps", "num_stages", "num_ctas")
+    names.sort(key=lambda n: first.index(n) if n in first else len(first))
+    return words(*map(id, names), 0), names
+
+
+@once
+def _descriptor_fields() -> Any:
+    names = [sys.intern(name) for name in DESCRIPTOR_FIELDS]
+    return words(*map(id, names)), names
+
+
+class Held(list[Any]):
+    """What stays alive as the module of a builtin function: Python's errors of its calls name it."""
+
+    def __str__(self) -> str:
+        return __name__
+
+
+# --- one kernel function -------------------------------------------------------------------------------------------
+def mode_of(p: KernelParam) -> int:
+    """How native code classifies arguments of a parameter; as `specialize.specializer` does."""
+    if p.is_constexpr:
+        return CONSTANT
+    if p.annotation_type:
+        t = parse_scalar_type(p.annotation_type)
+        if t.is_ptr():
+            return POINTER_MODE
+        unkeyed = (
+            t.is_floating()
+            or t.is_bool()
+            or p.do_not_specialize
+            or p.do_not_specialize_on_alignment
+        )
+        return (UNKEYED if unkeyed else KEYED) | kind_code(p.annotation_type) << 8
+    if p.do_not_specialize:
+        return FIXED
+    return UNALIGNED if p.do_not_specialize_on_alignment else DEFAULT
+
+
+def _relations(modes: list[int], *values: Any) -> int:
+    """The relations of a launch's pointers, where native code has found that storages may overlap."""
+    pointers: list[Any] = []
+    for mode, x in zip(modes, values, strict=True):
+        if mode == POINTER_MODE:
+            if x is not None:
+                pointers.append(x)
+        elif mode in (DEFAULT, FIXED, UNALIGNED):
+            pointers += arrays_in((x,))
+    return relations(pointers)
+
+
+def arrays_in(values: Iterable[Any]) -> list[Any]:
+    """What is neither a number nor None, through tuples; of descriptors the arrays that they describe."""
+    found: list[Any] = []
+    for x in values:
+        if isinstance(x, tuple):
+            found += arrays_in(x)
+        elif type(x) is TensorDescriptor:
+            found.append(x.base)
+        elif x is not None and not isinstance(x, (bool, int, float)):
+            found.append(x)
+    return found
+
+
+class Units(NamedTuple):
+    """The units (bind_ir) of a launch: the numbers of those that reach the binary, in its order; how many."""
+
+    picks: list[int]
+    count: int
+
+
+def units_of(kinds: Iterable[Any], values: Iterable[Any]) -> Units:
+    picks: list[int] = []
+    return Units(picks, _pick(kinds, values, 0, picks))
+
+
+def _pick(kinds: Iterable[Any], values: Iterable[Any], at: int, picks: list[int]) -> int:
+    for kind, x in zip(kinds, values, strict=True):
+        if isinstance(kind, tuple):
+            at = _pick(kind, x, at + 1, picks)
+            continue
+        if kind == "constexpr":
+            at += _constant_units(x)
+            continue
+        units = 1 + 2 * len(x.shape) if type(x) is TensorDescriptor else 1
+        picks += range(at, at + units)
+        at += units
+    return at
+
+
+def _constant_units(x: Any) -> int:
+    return 1 + sum(map(_constant_units, x)) if type(x) is tuple else 1
+
+
+def _comparable(x: Any) -> bool:
+    """Whether native code tells compile-time values apart by the words that it makes of `x`."""
+    return all(map(_comparable, x)) if type(x) is tuple else isinstance(number(x), BY_IDENTITY)
+
+
+def _kept(values: Iterable[Any]) -> list[Any]:
+    """The objects whose addresses stand in the key words of arguments; not the arrays, whose memory would be kept."""
+    found: list[Any] = []
+    for x in values:
+        if isinstance(x, tuple):
+            found += [type(x), *_kept(x)]
+        elif type(x) is TensorDescriptor:
+            found += [x.padding, getattr(x.base, "dtype", None)]
+        else:
+            found.append(getattr(x, "dtype", None))
+    return found
+
+
+def _rows(places: list[Place]) -> Iterator[int]:
+    """Three words for each place: a dictionary, the name in it and the object there; of a cell no name."""
+    for place in places:
+        yield from (id(place.scope), 0 if place.name is None else id(place.name), id(place.seen))
+
+
+class FastPath:
+    """`launch` is the builtin function; it calls `fallback(key, grid, *args, **kwargs)` where it must."""
+
+    def __init__(
+        self, params: list[KernelParam], hooks: list[Any], fallback: Callable[..., Any]
+    ) -> None:
+        array_types().learn_numpy()
+        self.names = [sys.intern(p.name) for p in params]
+        defaults = [p.default for p in params]
+        addresses = [id(p.default) if p.has_default else 0 for p in params]
+        self.constant = [p.is_constexpr for p in params]
+        self._table = (ctypes.c_uint64 * BUCKETS)()
+        self._entries: dict[bytes, Any] = {}
+        self._lock = threading.Lock()
+        self._relations = partial(_relations, [mode_of(p) & 255 for p in params])
+        held = [
+            words(*map(id, self.names)), words(*addresses), words(*map(mode_of, params)), array_types(),
+            _option_names(), sys.modules,
+        ]  # fmt: skip
+        fields = {
+            "entry": 0, "check": 0, "none": id(None), "int": id(int), "data_ptr": id(DATA_PTR),
+            "overflow": id(OverflowError), "value": id(ValueError), "type": id(TypeError), "host": id(HostPointerError),
+            "count": len(params), "epoch": ctypes.addressof(epoch), "table": ctypes.addressof(self._table),
+            "hooks": id(hooks), "fallback": id(fallback), "names": ctypes.addressof(held[0]),
+            "defaults": ctypes.addressof(held[1]), "modes": ctypes.addressof(held[2]),
+            "rows": ctypes.addressof(array_types().rows), "numbers": ctypes.addressof(array_types().numbers),
+            "context": ctypes.addressof(array_types().context),
+            "options": ctypes.addressof(_option_names()[0]), "true": id(True), "float": id(float), "tuple": id(tuple),
+            "list": id(list), "modules": id(sys.modules), "torch": id(TORCH),
+            "relations": id(self._relations), "strides": id(explained), "reader": id(read_array),
+            "descriptor": id(TensorDescriptor), "attributes": ctypes.addressof(_descriptor_fields()[0]),
+        }  # fmt: skip
+        head = struct.pack(f"={len(HEAD)}Q", *(fields[name] for name in HEAD))
+        # The function's module slot keeps alive all that the native code reads, as long as the function lives.
+        self._parts: dict[bytes, Any] = {}  # what the entries point at
+        self._held = Held(
+            [
+                held,
+                self._relations,
+                defaults,
+                hooks,
+                fallback,
+                self._table,
+                self.names,
+                self._parts,
+            ]
+        )
+        self.launch: Callable[..., Any] = new_builtin(_method(), head, self._held)
+
+    def install(
+        self, key: bytes, values: tuple[Any, ...], units: Units, options: dict[str, Any], compiled: Any,
+        start: Start, places: list[Place],
+    ) -> None:  # fmt: skip
+        """Make launches of this key native, as long as at these places the same objects are found."""
+        if not self._eligible(key, values, units.count, options, start):
+            return
+        parts = [
+            words(*units.picks), words(*_rows(places)), key, options, places, compiled,
+            start, [v for v, constant in zip(values, self.constant, strict=True) if constant],
+            _kept(values),
+        ]  # fmt: skip
+        fields = {
+            "hash": hash_words(key), "words": len(key) // 8,
+            "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0, "made": epoch.value,
+            "compiled": id(compiled), "cuda": int(start.cuda), "entry": start.entry, "function": start.function,
+            "config": start.config, "pool": start.pool, "stream": id(start.stream) if start.stream else 0,
+            "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(parts[1]),
+            "globals_count": len(places), "picks": ctypes.addressof(parts[0]), "picks_count": len(units.picks),
+            "maps": start.maps.address if start.maps is not None else 0,
+            "enter": id(start.enter) if start.enter else 0, "leave": id(start.leave), "parts": id(parts),
+        }  # fmt: skip
+        with undivided(), self._lock:
+            self._insert(key, fields, parts)
+
+    def _insert(self, key: bytes, fields: dict[str, int], parts: list[Any]) -> None:
+        entry = self._entries.get(key)
+        bucket = fields["hash"] % BUCKETS
+        known = entry is not None
+        if not known:
+            if len(self._entries) >= MOST_ENTRIES:
+                return
+            entry = self._entries[key] = words(*[0] * len(ENTRY))
+            entry[0] = self._table[bucket]
+            self._held.append(entry)
+        entry[1:] = words(*(fields[name] for name in ENTRY[1:]))
+        self._parts[key] = parts
+        if not known:
+            self._table[bucket] = ctypes.addressof(entry)
+
+    def _eligible(
+        self,
+        key: bytes,
+        values: tuple[Any, ...],
+        units: int,
+        options: dict[str, Any],
+        start: Start,
+    ) -> bool:
+        constants = [v for v, constant in zip(values, self.constant, strict=True) if constant]
+        if not all(map(_comparable, [*constants, *options.values()])):
+            return False
+        found = struct.unpack(f"={len(key) // 8}Q", key)
+        if start.cuda and found[1] == 0 and start.context:
+            array_types().context[0] = start.context  # the next key will tell the context
+            return False
+        on_device = 2 if found[0] & 255 == DEVICE_PLACE else 0
+        # Behind them: options, whose words may look like any tag.
+        tags = found[2 : 2 + 2 * units : 2]
+        arrays = [t & 2 for t in tags if t & TAGS["ARRAY"] and t & 0xFF < TAGS["C_INT"]]
+        # Arrays elsewhere than the kernel runs need the checks of the Python path.
+        return all(d == 2 * start.cuda == on_device for d in arrays)
+
+    def clear(self) -> None:
+        """Send every launch through Python again."""
+        with self._lock:
+            self._table[:] = [0] * BUCKETS
+            self._entries.clear()
