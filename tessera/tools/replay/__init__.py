@@ -1,0 +1,1 @@
+"""Replay shows which kernels' code differs between two commits: `python -m tessera.tools.replay compare BASE`."""
