@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 from operator import index
+from pathlib import Path
 from typing import Any
 
 from tessera.language.values import unwrap
+
+PACKAGE = Path(__file__).parent  # the folder of tessera's own sources, as the code objects name it
 
 
 def cdiv(x: int, y: int) -> int:

@@ -289,3 +289,6 @@ def test_toolchain_fingerprint_follows_the_sources(tmp_path: Path, monkeypatch: 
     assert len(seen) == 3
     monkeypatch.undo()
     assert len(cache.toolchain_fingerprint()) == 64
+    assert (
+        cache.PACKAGE / "ir" / "core.py"
+    ).is_file()  # all of tessera, not the cache's own folder

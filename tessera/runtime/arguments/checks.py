@@ -14,7 +14,6 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tessera.errors import MissingMemory, ReadOnlyArgument, StridedArgument
@@ -22,9 +21,8 @@ from tessera.runtime.arguments.aliasing import reach
 from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.arguments.dlpack import in_order, memory_of, speaks_dlpack
 from tessera.runtime.arguments.tensors import TensorWrapper, is_numpy, itemsize_of
-from tessera.utilities import number
+from tessera.utilities import PACKAGE, number
 
-PACKAGE = str(Path(__file__).resolve().parents[1])
 # Libraries whose arrays never change, by the first part of their modules' names; DLPack does not tell of all of them.
 IMMUTABLE = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
 
@@ -220,6 +218,6 @@ def _is_passed(array: Strided, passed: set[int]) -> bool:
 def _outside() -> int:
     """The stack level of the first frame outside of tessera, for the caller's `warnings.warn`."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(str(PACKAGE)):
         level, frame = level + 1, frame.f_back
     return level

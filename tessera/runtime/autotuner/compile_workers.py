@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from typing import IO, Any
 
 from tessera.backends.compiler import Backend, GPUTarget, Options
@@ -29,10 +28,10 @@ from tessera.config import knobs
 from tessera.config.budget import check_budget, remaining_seconds
 from tessera.errors import InternalError
 from tessera.ir import Module, print_module
+from tessera.utilities import PACKAGE
 
 START = "from tessera.runtime.autotuner.compile_workers import main; main()"
 LOOK = 0.5  # seconds between looks whether the parent is there
-ROOT = str(Path(__file__).resolve().parents[2])
 # Of environment variables that a compilation may read.
 PREFIXES = (
     "TESSERA_",
@@ -52,7 +51,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.busy = False  # with a job that nobody has the answer of
-        path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
         self.process = subprocess.Popen(
             [sys.executable, "-c", START, str(os.getpid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},

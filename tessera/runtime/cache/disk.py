@@ -32,6 +32,7 @@ from typing import Any, TypeAlias, cast
 from tessera.backends.llvm import binding
 from tessera.config import knobs
 from tessera.runtime.cache.trust import private_folder, read_trusted, why_not
+from tessera.utilities import PACKAGE
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Part: TypeAlias = "bytes | Json"
@@ -41,7 +42,6 @@ MAGIC = b"TESSERA1"
 DIGEST_BYTES = 32
 HEAD_BYTES = len(MAGIC) + DIGEST_BYTES + 8
 SUFFIX = ".tsr"
-PACKAGE = Path(__file__).resolve().parent.parent
 
 
 class CacheWarning(UserWarning):
