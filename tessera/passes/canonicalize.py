@@ -8,7 +8,7 @@ from typing import Any
 from tessera.dtypes import int1
 from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, elem_of, pass_, rule
 from tessera.ops import arith, control, gpu, memory
-from tessera.passes.fold import FOLD, SHAPE, constant_of, make_const
+from tessera.passes.fold import FOLD, SHAPE, constant_of, known_result, make_const
 
 MEMORY = RuleSet()
 CONTROL = RuleSet()
@@ -166,6 +166,19 @@ def trim_while(op: control.WhileOp, rw: Rewriter) -> Sequence[Value] | None:
         op.after.erase_arg(i)
     kept = _without(drop, op.inits)
     return _rebuild(op, control.WhileOp(kept, regions=op.regions, **op.attrs), drop, rw)
+
+
+@rule(CONTROL, control.WhileOp)
+def while_not_entered(op: control.WhileOp, rw: Rewriter) -> Sequence[Value] | None:
+    """A `while` whose condition fails for the initial values gives what its first block passes on. ptxas (12.8, 13.0)
+    finds such loops too, but where one holds a wgmma it drops the accumulator's initial values with the loop."""
+    initial = dict(zip(op.before.args, op.inits, strict=True))
+    entered = known_result(op.before.terminator.operands[0], initial)
+    if entered is None or entered:
+        return None
+    for arg, value in initial.items():
+        rw.replace_uses(arg, value)
+    return _inline(op.before, op, rw)[1:]
 
 
 def _without(drop: set[int], values: Sequence[Value]) -> list[Value]:

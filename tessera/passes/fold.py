@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tessera.dtypes import dtype, int1
@@ -125,6 +125,28 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "eq": lambda a, b: a == b, "ne": lambda a, b: a != b, "lt": lambda a, b: a < b,
     "le": lambda a, b: a <= b, "gt": lambda a, b: a > b, "ge": lambda a, b: a >= b,
 }  # fmt: skip
+
+
+def known_result(v: Value, arguments: Mapping[Value, Value]) -> int | bool | None:
+    """The number that integer `v` is if block arguments are what `arguments` says; None if that takes more than
+    constants. `false & x` is false for any x, as `true | x` is true."""
+    v = arguments.get(v, v)
+    c, op = constant_of(v), v.op
+    if c is not None or not _is_int(v):
+        return c if _is_int(v) else None
+    if not isinstance(op, arith.CmpOp | arith.Binary):
+        return None
+    a, b = known_result(op.lhs, arguments), known_result(op.rhs, arguments)
+    if isinstance(op, arith.AndOp | arith.OrOp) and v.type is int1:
+        decisive = isinstance(op, arith.OrOp)
+        if a is decisive or b is decisive:
+            return decisive
+    if a is None or b is None:
+        return None
+    if isinstance(op, arith.CmpOp):
+        return _COMPARE[op.predicate](a, b)
+    value = _INTEGER[type(op)](int(a), int(b)) if type(op) in _INTEGER else None
+    return None if value is None else wrap(value, elem_of(v.type))
 
 
 @rule(FOLD, arith.CmpOp)
