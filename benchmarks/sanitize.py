@@ -15,6 +15,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -129,11 +131,13 @@ def fuzzed(device: common.Device) -> None:
             if case.hosts_only:
                 continue
             try:
-                cuda.run_cuda(case)
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    cuda.run_cuda(case)
             except Exception as error:
                 if outcome.failure(error)[0] != outcome.REFUSED:
                     raise
-                print(f"{family} {seed}: {type(error).__name__}")
+                print(f"{family} {seed}: {type(error).__name__}", flush=True)
 
 
 PROGRAMS: dict[str, Program] = {
@@ -161,18 +165,22 @@ def run(device: common.Device, only: list[str]) -> None:
         torch.cuda.synchronize()
 
 
-def run_under(tool: str, *arguments: str) -> tuple[int, str]:
-    """Exit status and report of a process that runs programs under `tool`. Arrays are allocations of their own: inside
+def run_under(tool: str, log: Path | None, *arguments: str) -> tuple[int, str]:
+    """Exit status and report of a process that runs programs under `tool`. The report is added to `log` while the
+    programs run, so that one that is ended early has told what it saw. Arrays are allocations of their own: inside
     of one that PyTorch keeps for many, nothing is out of bounds."""
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.path.exists(sanitizer):
         sys.exit("compute-sanitizer was found neither on PATH nor in /usr/local/cuda/bin")
     command = [sanitizer, "--tool", tool, sys.executable, __file__, *arguments]
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, errors="replace", check=False, env=env
-    )
-    return done.returncode, done.stdout + done.stderr
+    with log.open("a+b") if log else tempfile.TemporaryFile() as file:
+        begin = file.seek(0, os.SEEK_END)
+        status = subprocess.run(
+            command, stdout=file, stderr=subprocess.STDOUT, check=False, env=env
+        ).returncode
+        file.seek(begin)
+        return status, file.read().decode(errors="replace")
 
 
 def counted(report: str) -> int:
@@ -181,12 +189,9 @@ def counted(report: str) -> int:
 
 def sanitize(tool: str, only: str, log: Path | None) -> int:
     """What `tool` counts in the programs; its report goes to `log`."""
-    if tool in CONTROLLED and not counted(run_under(tool, "--run-beyond")[1]):
+    if tool in CONTROLLED and not counted(run_under(tool, None, "--run-beyond")[1]):
         sys.exit(f"{tool} counts nothing in a kernel that stores beyond an array")
-    status, report = run_under(tool, "--run", "--only", only)
-    if log is not None:
-        with log.open("a", encoding="utf-8") as file:
-            file.write(report)
+    status, report = run_under(tool, log, "--run", "--only", only)
     if status or not SUMMARY.search(report):
         print(report[-4000:])
         sys.exit(f"{tool}: the programs did not run to their end")

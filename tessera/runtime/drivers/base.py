@@ -158,7 +158,8 @@ def _torch() -> Any:
 
 
 def refuse_foreign(x: Any, kind: str, place: str) -> None:
-    """ForeignPointerError for a tensor on a device that is not of the kind named, where it tells."""
+    """ForeignPointerError for a tensor on a device that is not of the kind named, where it tells.
+    A tensor on `meta` has no memory anywhere, which the check of the arguments' memory says better."""
     found = getattr(getattr(x, "device", None), "type", kind)
-    if found != kind:
+    if found not in (kind, "meta"):
         raise ForeignPointerError(device=str(x.device), place=place)
