@@ -21,7 +21,8 @@ class Case:
 
     name: str
     shape: str
-    work: float
+    dtype: str
+    work: float  # bytes or operations
     unit: str
     build: Callable[[str], tuple[Callable[[], Any], Any]]
     reference: Callable[[], Any]
@@ -67,6 +68,12 @@ def normal(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype)
 
 
+def extents(m: int, n: int, k: int) -> str:
+    """Of a matmul: 4096^3, or 8192x8192x512."""
+    return f"{m}^3" if m == n == k else f"{m}x{n}x{k}"
+
+
 def name_of(dtype: torch.dtype) -> str:
-    """fp32, bf16, …"""
-    return str(dtype).removeprefix("torch.").replace("bfloat", "bf").replace("float", "fp")
+    """fp32, bf16, fp8, …"""
+    name = str(dtype).removeprefix("torch.").partition("_")[0]
+    return name.replace("bfloat", "bf").replace("float", "fp")

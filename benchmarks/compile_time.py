@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
-import json
 import math
 import os
 import statistics
@@ -24,7 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import record
 import sources
+from record import Row
 
 import tessera
 from tessera.backends.compiler import GPUTarget
@@ -139,12 +140,18 @@ def process_seconds(arguments: list[str], rounds: int, environment: dict[str, st
     return statistics.median(run(arguments) - run(["-c", "pass"]) for _ in range(rounds))
 
 
-def row(name: str, us: list[float], them: list[float]) -> list[Any]:
-    mine = statistics.median(us) * 1e3
+def row(name: str, us: list[float], them: list[float]) -> Row:
+    times = {"tessera": statistics.median(us) * 1e3}
     if not them:
-        return [name, round(mine, 1), "", ""]
-    theirs = statistics.median(them) * 1e3
-    return [name, round(mine, 1), round(theirs, 1), round(mine / theirs, 2)]
+        return Row(name, times=times)
+    times["triton"] = statistics.median(them) * 1e3
+    return Row(name, times=times, ratios={"triton": times["triton"] / times["tessera"]})
+
+
+def shown(row: Row) -> list[Any]:
+    """Name, both times and ours divided by Triton's."""
+    theirs = [row.times["triton"], 1 / row.ratios["triton"]] if row.ratios else []
+    return [row.name, *(f"{x:.3g}" for x in (row.times["tessera"], *theirs)), "", ""][:4]
 
 
 def main() -> None:
@@ -152,28 +159,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", default="", help="part of a kernel's name")
     parser.add_argument("--stages", action="store_true")
-    parser.add_argument("--json", help="write the figures there")
+    record.add_arguments(parser)
     arguments = parser.parse_args()
     with_triton = importlib.util.find_spec("triton") is not None
     knobs.compilation.time = arguments.stages
     with tempfile.TemporaryDirectory() as folder:
         os.environ.update(TRITON_CACHE_DIR=folder, TRITON_ALWAYS_COMPILE="1")
         rows = measure(arguments.only, arguments.rounds, with_triton)
-    ratios = [r[3] for r in rows[1:-2] if r[3]]
+    kernels = [r for r in rows if r.name not in ("first compilation", "import", "warm start")]
+    ratios = [1 / r.ratios["triton"] for r in kernels if r.ratios]
     print_table(
         f"cold compile, sm_90a, ms (tessera {tessera.__version__})",
         ["", "ours", "Triton", "ratio"],
-        rows,
+        [shown(row) for row in rows],
     )
     if ratios:
         print(
             f"geometric mean of the ratios: {math.exp(statistics.fmean(map(math.log, ratios))):.2f}"
         )
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(rows, indent=1))
+    record.write(arguments, "compile_time", rows)
 
 
-def measure(only: str, rounds: int, with_triton: bool) -> list[list[Any]]:
+def measure(only: str, rounds: int, with_triton: bool) -> list[Row]:
     mine, theirs = cases("tessera"), cases("triton") if with_triton else {}
     first = "vector add"
     cold = [[seconds(ours, mine[first])], [seconds(tritons, theirs[first])] if theirs else []]

@@ -1,6 +1,6 @@
 """CPU speeds beside torch: eager, and compiled where asked for; and beside numba.
 
-    python benchmarks/cpu.py [--threads N] [--rep MS] [--only PATTERN] [--compile] [--numba]
+    python benchmarks/cpu.py [--threads N] [--rep MS] [--only PATTERN] [--compile] [--numba] [--json FILE]
 
 Kernels are those of the GPU; of a few tile sizes the fastest is taken. Each row is the median of rounds that time every
 program in turn, and a speed-up is the median of the rounds' ratios, so that a busy machine slows all of them. Set
@@ -22,7 +22,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+import record
 import sources
+from record import Row
 
 import tessera
 from tessera.config import knobs
@@ -52,7 +54,8 @@ class Case:
 
     name: str
     shape: str
-    work: float
+    dtype: str
+    work: float  # bytes or operations
     unit: str
     ours: list[Call]
     torch: Call
@@ -67,6 +70,11 @@ def keep_freed_memory() -> None:
     mallopt = ctypes.CDLL(None).mallopt
     mallopt(M_MMAP_MAX, 0)
     mallopt(M_TRIM_THRESHOLD, 1 << 30)
+
+
+def short(dtype: str) -> str:
+    """fp32 of float32, bf16 of bfloat16, int8 of int8."""
+    return dtype.replace("bfloat", "bf").replace("float", "fp")
 
 
 def bytes_of(*tensors: Any) -> float:
@@ -97,8 +105,10 @@ class Cases:
                 for b in blocks
             ]
             theirs = lambda x=x, y=y, o=out: torch.add(x, y, out=o)  # noqa: E731
-            shape = f"2^{n.bit_length() - 1} fp32"
-            yield Case("add", shape, 12.0 * n, "GB/s", ours, theirs, out, numba=("add", x, y, out))
+            yield Case(
+                "add", f"2^{n.bit_length() - 1}", "fp32", 12.0 * n, "GB/s", ours, theirs, out,
+                numba=("add", x, y, out),
+            )  # fmt: skip
         n = 1 << 24
         x, out = (self.normal(n) for _ in range(2))
         ours = [
@@ -106,7 +116,7 @@ class Cases:
             for b in (1024, 4096, 16384)
         ]
         yield Case(
-            "copy", "2^24 fp32", 8.0 * n, "GB/s", ours, lambda: out.copy_(x), out,
+            "copy", "2^24", "fp32", 8.0 * n, "GB/s", ours, lambda: out.copy_(x), out,
             numba=("copy", x, out),
         )  # fmt: skip
         n = 1 << 22
@@ -117,7 +127,7 @@ class Cases:
             for b in (1024, 4096)
         ]
         theirs = lambda: torch.nn.functional.dropout(x, 0.5)  # noqa: E731
-        yield Case("dropout", "2^22 fp32", 8.0 * n, "GB/s", ours, theirs, None)
+        yield Case("dropout", "2^22", "fp32", 8.0 * n, "GB/s", ours, theirs, None)
 
     def softmax(self) -> Iterator[Case]:
         run = sources.example("02").softmax
@@ -134,9 +144,9 @@ class Cases:
         self, name: str, x: Any, out: Any, ours: list[Call], theirs: Call, rival: str, *others: Any
     ) -> Case:
         """`rival` of numba takes x, `others` and out."""
-        shape = f"{x.shape[0]}x{x.shape[1]} {str(x.dtype)[6:]}"
+        shape, dtype = f"{x.shape[0]}x{x.shape[1]}", short(str(x.dtype)[6:])
         numba = () if x.dtype == self.torch.bfloat16 else (rival, x, *others, out)
-        return Case(name, shape, bytes_of(x, out), "GB/s", ours, theirs, out, True, numba)
+        return Case(name, shape, dtype, bytes_of(x, out), "GB/s", ours, theirs, out, True, numba)
 
     def norms(self) -> Iterator[Case]:
         functional = self.torch.nn.functional
@@ -176,7 +186,7 @@ class Cases:
         ]
         theirs = lambda: functional.cross_entropy(logits, targets, reduction="none")  # noqa: E731
         yield Case(
-            "cross entropy", "2048x32000 float32", bytes_of(logits), "GB/s", ours, theirs, loss, True,
+            "cross entropy", "2048x32000", "fp32", bytes_of(logits), "GB/s", ours, theirs, loss, True,
             ("cross_entropy", logits, targets, loss),
         )  # fmt: skip
 
@@ -194,7 +204,7 @@ class Cases:
                     for t in TILES
                 ]  # fmt: skip
                 theirs = lambda a=a, b=b: a @ b  # noqa: E731
-                yield self.product("matmul", dtype, n, ours, theirs, c)
+                yield self.matmul(dtype, n, ours, theirs, c)
         for n in (512, 1024, 2048):
             a, b = (self.torch.randint(-128, 128, (n, n), dtype=self.torch.int8) for _ in range(2))
             c = self.empty(n, n, dtype="int32")
@@ -205,10 +215,11 @@ class Cases:
                 for t in TILES
             ]
             theirs = lambda a=a, b=b: self.torch._int_mm(a, b)  # noqa: E731
-            yield self.product("matmul", "int8", n, ours, theirs, c)
+            yield self.matmul("int8", n, ours, theirs, c)
 
-    def product(self, name: str, dtype: str, n: int, ours: list[Call], torch: Call, c: Any) -> Case:
-        return Case(name, f"{n}^3 {dtype}", 2.0 * n**3, "GFLOP/s", ours, torch, c)
+    def matmul(self, dtype: str, n: int, ours: list[Call], torch: Call, c: Any) -> Case:
+        work = 2.0 * n**3
+        return Case("matmul", f"{n}^3", short(dtype), work, "GFLOP/s", ours, torch, c)
 
     def gemv(self) -> Iterator[Case]:
         n = 4096
@@ -222,7 +233,8 @@ class Cases:
                 for t in ((4, 1024), (8, 256), (16, 128), (1, 4096))
             ]
             theirs = lambda a=a, x=x: a @ x  # noqa: E731
-            yield Case("gemv", f"4096x4096 {dtype}", bytes_of(a), "GB/s", ours, theirs, out)
+            work = bytes_of(a)
+            yield Case("gemv", "4096x4096", short(dtype), work, "GB/s", ours, theirs, out)
 
     def attention(self) -> Iterator[Case]:
         example = sources.example("06")
@@ -248,7 +260,8 @@ class Cases:
                 )
                 work = 4.0 * heads * n * n * dim / (2 if causal else 1)
                 name = "attention, causal" if causal else "attention"
-                yield Case(name, f"8x1024x64 {dtype}", work, "GFLOP/s", ours, theirs, out)
+                shape, kind = f"{heads}x{n}x{dim}", short(dtype)
+                yield Case(name, shape, kind, work, "GFLOP/s", ours, theirs, out)
 
 
 def timed(fn: Call, ms: float) -> float:
@@ -292,29 +305,34 @@ class Rivals:
         return found
 
 
-def row(case: Case, rep: float, rivals: Rivals) -> list[str]:
+def measure(case: Case, rep: float, rivals: Rivals) -> Row:
     ours = fastest(case.ours, rep / 4)
     ours()
     found = None if case.result is None else case.result.double().clone()
     expected = case.torch()  # perhaps into the same memory: its place in the caches' sets matters
-    error = "-"
+    deviations: dict[str, float] = {}
     if found is not None:
-        error = (
-            f"{float((found - expected.double()).abs().max() / expected.double().abs().max()):.0e}"
-        )
+        error = (found - expected.double()).abs().max() / expected.double().abs().max()
+        deviations["tessera"] = float(error)
     theirs = rivals.calls(case)
     programs = [ours, *(call for call in theirs if call is not None)]
     for fn in programs[1:]:
         timed(fn, rep / 10)
     rounds = [[timed(fn, rep / ROUNDS) for fn in programs] for _ in range(ROUNDS)]
-    times = [median(column) for column in zip(*rounds, strict=True)]
-    at = {name: programs.index(call) for name, call in zip(rivals.names(), theirs) if call}
-    rates = [f"{case.work / ms * 1e-6:,.1f}" for ms in times]
-    ratios = [f"{median(r[i] / r[0] for r in rounds):.2f}" for i in range(len(times))]
-    columns = [
-        [of[at[name]] if name in at else "" for name in rivals.names()] for of in (rates, ratios)
-    ]
-    return [case.name, case.shape, error, case.unit, rates[0], *columns[0], *columns[1]]
+    names = ["tessera", *(name for name, call in zip(rivals.names(), theirs) if call)]
+    times = {name: median(column) for name, column in zip(names, zip(*rounds), strict=True)}
+    rates = {name: case.work / ms * 1e-6 for name, ms in times.items()}
+    ratios = {name: median(r[i] / r[0] for r in rounds) for i, name in enumerate(names) if i}
+    return Row(
+        case.name, case.shape, case.dtype, "ms", times, case.unit, rates, ratios, deviations
+    )  # fmt: skip
+
+
+def shown(row: Row, rivals: list[str]) -> list[str]:
+    rates = [f"{row.rates[who]:,.1f}" if who in row.rates else "" for who in ("tessera", *rivals)]
+    ratios = [f"{row.ratios[who]:.2f}" if who in row.ratios else "" for who in rivals]
+    error = f"{row.deviations['tessera']:.0e}" if row.deviations else "-"
+    return [row.name, f"{row.shape} {row.dtype}", error, row.unit, *rates, *ratios]
 
 
 def main() -> None:
@@ -324,6 +342,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="rows whose name and shape match this")
     parser.add_argument("--compile", action="store_true", help="torch.compile as a second rival")
     parser.add_argument("--numba", action="store_true", help="numba as a rival")
+    record.add_arguments(parser)
     args = parser.parse_args()
     keep_freed_memory()
     import torch
@@ -340,17 +359,19 @@ def main() -> None:
     groups = (
         cases.streams, cases.softmax, cases.norms, cases.losses, cases.matmuls, cases.gemv, cases.attention,
     )  # fmt: skip
-    rows: list[list[str]] = []
+    policy = "passive" if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else "spinning"
+    settings = {"threads": args.threads, "idle threads of torch": policy}
+    names = rivals.names()
+    rows: list[Row] = []
     for group in groups:
         for case in group():
-            if re.search(args.only, f"{case.name} {case.shape}"):
-                rows.append(row(case, args.rep, rivals))
-                print(*rows[-1], sep="  ", file=sys.stderr, flush=True)
-    policy = "passive" if os.environ.get("OMP_WAIT_POLICY", "").lower() == "passive" else "spinning"
+            if re.search(args.only, f"{case.name} {case.shape} {case.dtype}"):
+                rows.append(measure(case, args.rep, rivals))
+                print(*shown(rows[-1], names), sep="  ", file=sys.stderr, flush=True)
+                record.write(args, "cpu", rows, **settings)
     title = f"{datetime.date.today()} {device_name()}, {args.threads} threads, torch's idle threads {policy}"
-    names = rivals.names()
     titles = ["kernel", "shape", "error", "unit", "tessera", *names, *(f"vs {n}" for n in names)]
-    print_table(title, titles, rows)
+    print_table(title, titles, [shown(row, names) for row in rows])
 
 
 if __name__ == "__main__":

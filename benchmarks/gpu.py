@@ -1,6 +1,6 @@
 """GPU speeds of the examples' kernels beside Triton (same source, if installed) and torch, in one process.
 
-    python benchmarks/gpu.py [--only softmax,matmul] [--rep MS]
+    python benchmarks/gpu.py [--only softmax,matmul] [--rep MS] [--json FILE]
 
 Times are medians in ms of single calls with a cold L2. In each round every program is called once, so that all meet the
 same clock rates, in another order each time: with a fixed one, every second launch whose parameters have more than 200
@@ -19,11 +19,13 @@ from functools import partial
 from typing import Any
 
 import orders
+import record
 import sources
 import streams
 import torch
 import torch.nn.functional as F
-from cases import DEVICE, Case, in_turn, last_line, normal
+from cases import DEVICE, Case, extents, in_turn, last_line, normal
+from record import Row
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from tessera.testing import do_bench, print_table
@@ -36,7 +38,7 @@ def matmul(size: int) -> Case:
         module, c = sources.example("03", compiler), torch.empty_like(a)
         return lambda: module.matmul(a, b, c), c
 
-    return Case("matmul", f"{size}^3 fp16", 2.0 * size**3, "TFLOP/s", build, lambda: a @ b)
+    return Case("matmul", f"{size}^3", "fp16", 2.0 * size**3, "TFLOP/s", build, lambda: a @ b)
 
 
 def persistent_matmul(m: int, n: int, k: int) -> Case:
@@ -48,8 +50,9 @@ def persistent_matmul(m: int, n: int, k: int) -> Case:
         c = torch.empty(m, n, device="cuda", dtype=torch.float16)
         return lambda: module.matmul(a, b, c, programs), c
 
-    shape = f"{m}x{n}x{k} fp16"
-    return Case("persistent matmul", shape, 2.0 * m * n * k, "TFLOP/s", build, lambda: a @ b.T)
+    return Case(
+        "persistent matmul", extents(m, n, k), "fp16", 2.0 * m * n * k, "TFLOP/s", build, lambda: a @ b.T
+    )  # fmt: skip
 
 
 def attention(heads: int, length: int, dim: int, causal: bool) -> Iterator[Case]:
@@ -76,11 +79,13 @@ def attention(heads: int, length: int, dim: int, causal: bool) -> Iterator[Case]
         return lambda: call.backward(q, k, v, dout), call.dq
 
     name = "causal attention" if causal else "attention"
-    shape = f"{heads}x{length}x{dim} fp16"
+    shape = f"{heads}x{length}x{dim}"
     work = 4.0 * heads * length**2 * dim / (2 if causal else 1)
-    yield Case(f"{name} forward", shape, work, "TFLOP/s", forward, lambda: reference(q, k, v))
     yield Case(
-        f"{name} backward", shape, 2.5 * work, "TFLOP/s", backward,
+        f"{name} forward", shape, "fp16", work, "TFLOP/s", forward, lambda: reference(q, k, v)
+    )
+    yield Case(
+        f"{name} backward", shape, "fp16", 2.5 * work, "TFLOP/s", backward,
         lambda: torch.autograd.grad(out, leaves, dout, retain_graph=True)[0],
     )  # fmt: skip
 
@@ -128,10 +133,10 @@ def attention_by_descriptors(heads: int, length: int, dim: int, causal: bool) ->
         return F.scaled_dot_product_attention(*batch, is_causal=causal).view(heads, length, dim)
 
     name = "attention by descriptors" if not causal else "causal attention by descriptors"
-    shape = f"{heads}x{length}x{dim} fp16"
+    shape = f"{heads}x{length}x{dim}"
     work = 4.0 * heads * length**2 * dim / (2 if causal else 1)
     yield Case(
-        name, shape, work, "TFLOP/s", build, lambda: reference(q, k, v),
+        name, shape, "fp16", work, "TFLOP/s", build, lambda: reference(q, k, v),
         lambda result: deviation(result, exact()["out"]),
     )  # fmt: skip
     for label, kernel in (
@@ -141,7 +146,8 @@ def attention_by_descriptors(heads: int, length: int, dim: int, causal: bool) ->
         with sdpa_kernel([kernel]):
             out = reference(*leaves)
         yield Case(
-            f"{name}, backward, torch: {label}", shape, 2.5 * work, "TFLOP/s", build_backward,
+            f"{name}, backward, torch: {label}", shape, "fp16", 2.5 * work, "TFLOP/s",
+            build_backward,
             lambda out=out: torch.autograd.grad(out, leaves, dout, retain_graph=True)[0],
             backward_error,
         )  # fmt: skip
@@ -153,7 +159,7 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "matmul", lambda: matmul(4096)
     for m, n, k in ((8192, 8192, 8192), (4096, 4096, 4096), (2048, 2048, 2048), (8192, 8192, 512)):
         yield "persistent matmul", lambda m=m, n=n, k=k: persistent_matmul(m, n, k)
-    yield "products", orders.products
+    yield "operand orders", orders.products
     yield "attention", lambda: attention(128, 4096, 64, False)
     yield "attention", lambda: attention(128, 4096, 64, True)
     yield "attention", lambda: attention(128, 4096, 128, False)
@@ -165,10 +171,13 @@ def cases() -> Iterator[tuple[str, Callable[[], Any]]]:
         )
 
 
-def measure(case: Case, compilers: list[str], rep: float) -> list[Any]:
-    """One row; results that differ from torch's by more than 1 % of its largest value are marked."""
+def built(
+    case: Case, compilers: list[str]
+) -> tuple[dict[str, Callable[[], Any]], dict[str, float]]:
+    """By compiler: the calls, and their results' largest error relative to the largest element. What fails is printed,
+    and absent."""
     calls: dict[str, Callable[[], Any]] = {}
-    marks: dict[str, str] = {}
+    deviations: dict[str, float] = {}
     expected = case.reference().float()
     for compiler in compilers:
         try:
@@ -178,48 +187,66 @@ def measure(case: Case, compilers: list[str], rep: float) -> list[Any]:
                 error = case.error(result)
             else:
                 error = (result.float() - expected).abs().max() / expected.abs().max()
-            marks[compiler] = "" if error < 0.01 else f" WRONG {error:.1e}"
+            deviations[compiler] = float(error)
             calls[compiler] = call
         except Exception as error:
             print(f"{case.name} by {compiler}: {type(error).__name__}: {last_line(error)}")
-            marks[compiler] = " FAILED"
-    timed = in_turn({**calls, "torch": case.reference}, rep)
-    times = {who: timed.get(who, float("nan")) for who in (*compilers, "torch")}
+    return calls, deviations
+
+
+def measure(case: Case, compilers: list[str], rep: float) -> Row:
+    calls, deviations = built(case, compilers)
+    times = in_turn({**calls, "torch": case.reference}, rep)
     per = 1e-6 if case.unit == "GB/s" else 1e-9
-    rates = [
-        f"{case.work / times[who] * per:,.0f} {case.unit}{marks.get(who, '')}"
-        for who in (*compilers, "torch")
-    ]
-    ratios = [f"{times[who] / times['tessera']:.2f}x" for who in (*compilers[1:], "torch")]
-    return [case.name, case.shape, f"{times['tessera']:.4f}", *rates, *ratios]
+    rates = {who: case.work / ms * per for who, ms in times.items()}
+    own = times.get("tessera", float("nan"))
+    ratios = {who: ms / own for who, ms in times.items() if who != "tessera"}
+    return Row(
+        case.name, case.shape, case.dtype, "ms", times, case.unit, rates, ratios, deviations
+    )  # fmt: skip
+
+
+def shown(row: Row, compilers: list[str]) -> list[str]:
+    """The cells of a row; results that differ from torch's by more than 1 % of its largest value are marked."""
+
+    def rate(who: str) -> str:
+        if who not in row.rates:
+            return "FAILED"
+        error = row.deviations.get(who, 0.0)
+        return f"{row.rates[who]:,.0f} {row.unit}" + ("" if error < 0.01 else f" WRONG {error:.1e}")
+
+    programs = [*compilers, "torch"]
+    ratios = [f"{row.ratios.get(who, float('nan')):.2f}x" for who in programs[1:]]
+    own = f"{row.times.get('tessera', float('nan')):.4f}"
+    return [row.name, f"{row.shape} {row.dtype}", own, *map(rate, programs), *ratios]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="", help="parts of case names, comma-separated")
     parser.add_argument("--rep", type=float, default=100.0, help="ms for timing each kernel")
+    record.add_arguments(parser)
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.zeros(1, device="cuda")
     torch.backends.cuda.matmul.allow_tf32 = True
     compilers = ["tessera"] + ["triton"] * (importlib.util.find_spec("triton") is not None)
     wanted = [word for word in args.only.split(",") if word]
-    rows: list[list[Any]] = []
+    rows: list[Row] = []
     for name, build in cases():
         if wanted and not any(word in name for word in wanted):
             continue
-        built = build()
-        for case in [built] if isinstance(built, Case) else built:
+        made = build()
+        for case in [made] if isinstance(made, Case) else made:
             rows.append(measure(case, compilers, args.rep))
-            print(*rows[-1], sep=" | ", flush=True)
-        del built
+            print(*shown(rows[-1], compilers), sep=" | ", flush=True)
+            record.write(args, "gpu", rows, torch.cuda.get_device_name())
+        del made
         torch.cuda.empty_cache()
-    versions = f"torch {torch.__version__}"
-    if "triton" in compilers:
-        versions += f", triton {importlib.import_module('triton').__version__}"
-    title = f"{datetime.date.today()} {torch.cuda.get_device_name()}, {versions}"
+    title = f"{datetime.date.today()} {torch.cuda.get_device_name()}, torch {torch.__version__}"
     speedups = [f"vs {who}" for who in (*compilers[1:], "torch")]
-    print_table(title, ["kernel", "shape", "ms", *compilers, "torch", *speedups], rows)
+    columns = ["kernel", "shape", "ms", *compilers, "torch", *speedups]
+    print_table(title, columns, [shown(row, compilers) for row in rows])
 
 
 if __name__ == "__main__":

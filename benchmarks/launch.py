@@ -15,14 +15,14 @@ import argparse
 import dataclasses
 import importlib
 import importlib.util
-import json
 import timeit
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import record
 import sources
+from record import Row
 
 import tessera
 from tessera.backends.llvm.binding import host, link_object, optimise
@@ -141,10 +141,30 @@ def columns(rounds: int) -> dict[str, dict[str, float]]:
     return found
 
 
+def recorded(found: dict[str, dict[str, float]]) -> list[Row]:
+    """A row for each launch; on the CPU one for each kind of array, as each kind is a row's case."""
+    if "tessera" in found:
+        return [_row(launch, "", found) for launch in found["tessera"]]
+    rows: list[Row] = []
+    for arrays in ("NumPy", "torch"):
+        names = {"tessera": f"CPU, {arrays}", "own share": f"own share, {arrays}"}
+        own = {who: found[name] for who, name in names.items() if name in found}
+        if arrays == "torch" and "Triton before its launcher" in found:
+            own["triton before its launcher"] = found["Triton before its launcher"]
+        rows += [_row(launch, arrays, own) for launch in own.get("tessera", ())]
+    return rows
+
+
+def _row(launch: str, arrays: str, found: dict[str, dict[str, float]]) -> Row:
+    times = {who.replace("Triton", "triton"): column[launch] for who, column in found.items()}
+    ratios = {"triton": times["triton"] / times["tessera"]} if "triton" in times else {}
+    return Row(launch, arrays, time_unit="µs", times=times, ratios=ratios)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", help="write the figures there")
+    record.add_arguments(parser)
     arguments = parser.parse_args()
     found = columns(arguments.rounds)
     rows = [
@@ -152,8 +172,8 @@ def main() -> None:
         for name in next(iter(found.values()))
     ]
     print_table("host time per launch, µs", ["", *found], rows)
-    if arguments.json:
-        Path(arguments.json).write_text(json.dumps(found, indent=1))
+    device = importlib.import_module("torch").cuda.get_device_name() if "tessera" in found else ""
+    record.write(arguments, "launch", recorded(found), device)
 
 
 if __name__ == "__main__":

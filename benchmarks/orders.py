@@ -8,7 +8,7 @@ from typing import Any
 
 import sources
 import torch
-from cases import Case, in_turn, last_line, normal
+from cases import Case, extents, in_turn, last_line, name_of, normal
 
 # Tiles: rows, columns, depth, warps, stages.
 LARGE = ((128, 256, 64, 8, 3), (256, 128, 64, 8, 3), (128, 128, 64, 8, 3), (128, 128, 64, 4, 3))
@@ -76,9 +76,9 @@ def product(
         times = in_turn({tile: call for tile, (call, _) in found.items()}, rep=10)
         return found[min(times, key=times.__getitem__)]
 
-    name, shape = f"product, {how}", f"{m}x{n}x{k} {str(dtype)[6:]} {orders}"
+    kind = "tf32" if dtype == torch.float32 else name_of(dtype)
     return Case(
-        name, shape, 2.0 * m * n * k, "TFLOP/s", build, _by_cublas(a, b),
+        f"matmul, {how}", f"{extents(m, n, k)} {orders}", kind, 2.0 * m * n * k, "TFLOP/s", build, _by_cublas(a, b),
         lambda c: (c[some].double() - expected).abs().max() / expected.abs().max(),
     )  # fmt: skip
 

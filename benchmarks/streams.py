@@ -8,7 +8,7 @@ from typing import Any
 import sources
 import torch
 import torch.nn.functional as F
-from cases import DEVICE, Case, name_of, normal
+from cases import DEVICE, Case, extents, name_of, normal
 
 HALF, BRAIN, FULL = torch.float16, torch.bfloat16, torch.float32
 
@@ -21,7 +21,9 @@ def vector_add() -> Case:
         module, out = sources.example("01", compiler), torch.empty_like(x)
         return lambda: module.add(x, y, out), out
 
-    return Case("vector add", f"{n} fp32", 12.0 * n, "GB/s", build, lambda: x + y)
+    return Case(
+        "vector add", f"2^{n.bit_length() - 1}", "fp32", 12.0 * n, "GB/s", build, lambda: x + y
+    )
 
 
 def dropout(numbers: int) -> Case:
@@ -44,9 +46,8 @@ def dropout(numbers: int) -> Case:
         return torch.maximum(wrong, (kept.float().mean() - 0.7).abs())
 
     reference = lambda: F.dropout(x, 0.3)  # noqa: E731
-    return Case(
-        f"dropout, {numbers} of a counter", f"{n} fp32", 8.0 * n, "GB/s", build, reference, error
-    )
+    name, shape = f"dropout, {numbers} of a counter", f"2^{n.bit_length() - 1}"
+    return Case(name, shape, "fp32", 8.0 * n, "GB/s", build, reference, error)
 
 
 def softmax(rows: int, cols: int, dtype: torch.dtype) -> Case:
@@ -56,8 +57,8 @@ def softmax(rows: int, cols: int, dtype: torch.dtype) -> Case:
         module, out = sources.example("02", compiler), torch.empty_like(x)
         return lambda: module.softmax(x, out), out
 
-    shape = f"{rows}x{cols} {name_of(dtype)}"
-    return Case("softmax", shape, 2.0 * x.nbytes, "GB/s", build, lambda: x.softmax(1))
+    shape, kind = f"{rows}x{cols}", name_of(dtype)
+    return Case("softmax", shape, kind, 2.0 * x.nbytes, "GB/s", build, lambda: x.softmax(1))
 
 
 def layer_norm(rows: int, cols: int, dtype: torch.dtype) -> Case:
@@ -68,9 +69,9 @@ def layer_norm(rows: int, cols: int, dtype: torch.dtype) -> Case:
         norm = sources.example("05", compiler).LayerNorm(DEVICE, rows, cols, dtype=kind)
         return lambda: norm.forward(x, w, b), norm.y
 
-    shape = f"{rows}x{cols} {name_of(dtype)}"
+    shape, kind = f"{rows}x{cols}", name_of(dtype)
     reference = lambda: F.layer_norm(x, (cols,), w, b)  # noqa: E731
-    return Case("layer norm forward", shape, 2.0 * x.nbytes, "GB/s", build, reference)
+    return Case("layer norm forward", shape, kind, 2.0 * x.nbytes, "GB/s", build, reference)
 
 
 def layer_norm_gradient(rows: int, cols: int) -> Case:
@@ -86,8 +87,8 @@ def layer_norm_gradient(rows: int, cols: int) -> Case:
     def reference() -> Any:
         return torch.autograd.grad(y, leaves, dy, retain_graph=True)[0]
 
-    shape = f"{rows}x{cols} fp32"
-    return Case("layer norm backward", shape, 3.0 * x.nbytes, "GB/s", build, reference)
+    shape = f"{rows}x{cols}"
+    return Case("layer norm backward", shape, "fp32", 3.0 * x.nbytes, "GB/s", build, reference)
 
 
 def rms_norm(rows: int, cols: int) -> Case:
@@ -97,9 +98,9 @@ def rms_norm(rows: int, cols: int) -> Case:
         module, y = sources.example("07", compiler), torch.empty_like(x)
         return lambda: module.rms_norm(x, w, y), y
 
-    shape = f"{rows}x{cols} fp16"
+    shape = f"{rows}x{cols}"
     reference = lambda: F.rms_norm(x, (cols,), w, 1e-6)  # noqa: E731
-    return Case("RMS norm", shape, 2.0 * x.nbytes, "GB/s", build, reference)
+    return Case("RMS norm", shape, "fp16", 2.0 * x.nbytes, "GB/s", build, reference)
 
 
 def cross_entropy(rows: int, vocabulary: int, dtype: torch.dtype) -> Iterator[Case]:
@@ -118,13 +119,13 @@ def cross_entropy(rows: int, vocabulary: int, dtype: torch.dtype) -> Iterator[Ca
         lse = logits.float().logsumexp(1)
         return lambda: module.cross_entropy_gradient(logits, targets, lse, grad), grad
 
-    size, shape = float(logits.nbytes), f"{rows}x{vocabulary} {name_of(dtype)}"
+    size, shape, kind = float(logits.nbytes), f"{rows}x{vocabulary}", name_of(dtype)
     yield Case(
-        "cross entropy forward", shape, size, "GB/s", forward,
+        "cross entropy forward", shape, kind, size, "GB/s", forward,
         lambda: F.cross_entropy(logits, targets, reduction="none"),
     )  # fmt: skip
     yield Case(
-        "cross entropy backward", shape, 2 * size, "GB/s", backward,
+        "cross entropy backward", shape, kind, 2 * size, "GB/s", backward,
         lambda: torch.autograd.grad(mean, leaf, retain_graph=True)[0],
     )  # fmt: skip
 
@@ -136,8 +137,8 @@ def gemv(rows: int, cols: int, dtype: torch.dtype) -> Case:
         module, y = sources.example("13", compiler), torch.empty(rows, device="cuda")
         return lambda: module.gemv(a, x, y), y
 
-    shape = f"{rows}x{cols} {name_of(dtype)}"
-    return Case("GEMV", shape, float(a.nbytes), "GB/s", build, lambda: a @ x)
+    shape, kind = f"{rows}x{cols}", name_of(dtype)
+    return Case("GEMV", shape, kind, float(a.nbytes), "GB/s", build, lambda: a @ x)
 
 
 def decoding(heads: int, group: int, length: int, dim: int) -> Case:
@@ -153,8 +154,8 @@ def decoding(heads: int, group: int, length: int, dim: int) -> Case:
         out = F.scaled_dot_product_attention(queries, k[None], v[None], enable_gqa=True)
         return out.view(heads * group, dim)
 
-    shape = f"{heads} heads for {group} queries, {length}x{dim} fp16"
-    return Case("decode attention", shape, float(k.nbytes + v.nbytes), "GB/s", build, reference)
+    shape, size = f"{heads} heads for {group} queries, {length}x{dim}", float(k.nbytes + v.nbytes)
+    return Case("decode attention", shape, "fp16", size, "GB/s", build, reference)
 
 
 def split_product(m: int, n: int, k: int, atomic: bool) -> Case:
@@ -165,7 +166,8 @@ def split_product(m: int, n: int, k: int, atomic: bool) -> Case:
         return lambda: call.run(a, b), call.c
 
     name = f"split-K matmul, {'atomics' if atomic else 'workspace'}"
-    return Case(name, f"{m}x{n}x{k} fp16", 2.0 * m * n * k, "TFLOP/s", build, lambda: a @ b)
+    work = 2.0 * m * n * k
+    return Case(name, extents(m, n, k), "fp16", work, "TFLOP/s", build, lambda: a @ b)
 
 
 def stream_product(m: int, n: int, k: int) -> Case:
@@ -175,8 +177,8 @@ def stream_product(m: int, n: int, k: int) -> Case:
         call = sources.example("10", compiler).StreamMatmul(DEVICE, m, n, k)
         return lambda: call.run(a, b), call.c
 
-    shape, work = f"{m}x{n}x{k} fp16", 2.0 * m * n * k
-    return Case("stream-K matmul", shape, work, "TFLOP/s", build, lambda: a @ b)
+    shape, work = extents(m, n, k), 2.0 * m * n * k
+    return Case("stream-K matmul", shape, "fp16", work, "TFLOP/s", build, lambda: a @ b)
 
 
 ROWS = ((4096, 4096), (4096, 8192), (16384, 1536))

@@ -1,6 +1,6 @@
 """Stock TorchInductor on a GPU, on tessera and on the Triton that is installed: training steps of twenty models.
 
-python benchmarks/inductor/run.py FOLDER [--models NAME...] [--dtypes float32 bfloat16] [--jobs 8]
+python benchmarks/inductor/run.py FOLDER [--models NAME...] [--dtypes float32 bfloat16] [--jobs 8] [--json FILE]
 
 For each model and dtype: how far gradients are from each other, relative to their norm; how far eager's in fp32 move
 when weights change in their last place; how far each side is from eager's in fp32 (equal: no further apart than the
@@ -12,6 +12,7 @@ generated kernels of the ratio of their times, and the ratio of the sums. Ratios
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -26,6 +27,11 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent))
+
+import record  # noqa: E402
+from record import Row  # noqa: E402
+
 MODELS = (  # what takes longest to compile first
     "mobilenet", "densenet", "squeezenet", "convnext", "mamba", "resnet", "t5", "whisper", "vit", "bert", "qwen3",
     "albert", "gemma2", "gpt2", "opt", "llama", "bloom", "mlp", "olmo2", "gpt-neox",
@@ -123,8 +129,31 @@ class Totals:
         )
 
 
-def compare(folder: Path, slowest: int) -> None:
-    """The table, a summary for each dtype, and the launches that lose most time."""
+def recorded(
+    name: str,
+    dtype: str,
+    a: dict[str, Any],
+    b: dict[str, Any],
+    pairs: list[tuple[str, float, float]],
+) -> list[Row]:
+    """A model's rows. That of generated kernels has the sums of the times of `pairs`, and as its ratio the geometric
+    mean over launches."""
+
+    def row(what: str, unit: str, key: str) -> Row:
+        times = {"tessera": a[key], "triton": b[key]}
+        return Row(what, name, dtype, unit, times, ratios={"triton": b[key] / a[key]})
+
+    rows = [row("cold compile", "s", "cold_s")]
+    if pairs:
+        sums = {"tessera": sum(p for _, p, _ in pairs), "triton": sum(q for _, _, q in pairs)}
+        mean = {"triton": geomean(q / p for _, p, q in pairs)}
+        kernels = Row("generated kernels", name, dtype, "µs", sums, ratios=mean)
+        rows += [kernels, row("step", "ms", "step_ms")]
+    return rows
+
+
+def compare(folder: Path, slowest: int) -> list[Row]:
+    """Print the table, a summary for each dtype, and the launches that lose most time."""
     import torch
     from distance import distance
 
@@ -144,6 +173,7 @@ def compare(folder: Path, slowest: int) -> None:
     print(("{:11}{:10}" + "{:>9}" * len(head)).format("model", "dtype", *head))
     totals: dict[str, Totals] = {}
     worst: list[tuple[float, float, float, str]] = []
+    rows: list[Row] = []
     for path in sorted((folder / "tessera").glob("*.json")):
         name, dtype = path.stem.split(" ")
         if not (folder / "triton" / path.name).exists():
@@ -156,6 +186,7 @@ def compare(folder: Path, slowest: int) -> None:
         row = [f"{x:9.1e}" for x in (apart, a["rounding"], a["error"], b["error"])]
         row += [f"{a['cold_s']:9.2f}", f"{total.cold[-1]:9.3f}"]
         pairs = paired(a.get("kernels", []), b.get("kernels", []))
+        rows += recorded(name, dtype, a, b, pairs)
         if pairs:
             ratios = [p / q for _, p, q in pairs]
             sums = [sum(p for _, p, _ in pairs), sum(q for _, _, q in pairs)]
@@ -177,6 +208,7 @@ def compare(folder: Path, slowest: int) -> None:
         print(f"{dtype}: {total.line()}")
     for _, ours, theirs, name in sorted(worst, reverse=True)[:slowest]:
         print(f"{ours:9.1f}{theirs:9.1f} µs {ours / theirs:6.2f}  {name[:180]}")
+    return rows
 
 
 def main() -> None:
@@ -188,6 +220,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=1200, help="seconds for all of it")
     parser.add_argument("--slowest", type=int, default=0, help="list launches that lose most time")
     parser.add_argument("--compare-only", action="store_true")
+    record.add_arguments(parser)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     if not options.compare_only:
@@ -198,7 +231,9 @@ def main() -> None:
             options.jobs,
             options.limit,
         )
-    compare(options.folder, options.slowest)
+    rows = compare(options.folder, options.slowest)
+    device = importlib.import_module("torch").cuda.get_device_name() if rows else ""
+    record.write(options, "inductor/run", rows, device, jobs=options.jobs)
 
 
 if __name__ == "__main__":
