@@ -12,8 +12,9 @@ addresses are (see `wide_index`); unsigned ones are not followed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from tessera.dtypes import int32, int64, pointer_type
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
@@ -31,8 +32,26 @@ class Along:
 
 
 Atom = Value | Along
-Monomial = frozenset[tuple[Atom, int]]  # factors with their powers
-ONE: Monomial = frozenset()
+
+
+class Monomial(frozenset[tuple[Atom, int]]):
+    """Factors with their powers. They are walked in the order that they came in, since the order of a set depends on
+    addresses, and so would the code that is made of them."""
+
+    __slots__ = ("factors",)
+    factors: tuple[tuple[Atom, int], ...]
+
+    def __new__(cls, factors: Iterable[tuple[Atom, int]] = ()) -> Self:
+        ordered = tuple(factors)
+        made = super().__new__(cls, ordered)
+        made.factors = ordered
+        return made
+
+    def __iter__(self) -> Iterator[tuple[Atom, int]]:
+        return iter(self.factors)
+
+
+ONE = Monomial()
 
 
 class Poly:
@@ -49,7 +68,7 @@ class Poly:
 
     @classmethod
     def atom(cls, atom: Atom) -> Poly:
-        return cls({frozenset({(atom, 1)}): 1})
+        return cls({Monomial([(atom, 1)]): 1})
 
     def __add__(self, other: Poly) -> Poly:
         terms = dict(self.terms)
@@ -83,8 +102,8 @@ class Poly:
             yield Poly({m: c})
 
     @property
-    def atoms(self) -> set[Atom]:
-        return {atom for m in self.terms for atom, _ in m}
+    def atoms(self) -> list[Atom]:
+        return list(dict.fromkeys(atom for m in self.terms for atom, _ in m))
 
     @property
     def value(self) -> int | None:
@@ -106,7 +125,7 @@ class Poly:
         """With another polynomial in place of a factor."""
         total = Poly({})
         for m, c in self.terms.items():
-            term = Poly({frozenset((a, n) for a, n in m if a != atom): c})
+            term = Poly({Monomial((a, n) for a, n in m if a != atom): c})
             for _ in range(dict(m).get(atom, 0)):
                 term = term * by
             total += term
@@ -121,7 +140,7 @@ def product(a: Monomial, b: Monomial) -> Monomial:
     powers = dict(a)
     for atom, power in b:
         powers[atom] = powers.get(atom, 0) + power
-    return frozenset(powers.items())
+    return Monomial(powers.items())
 
 
 def _without(m: Monomial, factors: Monomial) -> Monomial | None:
@@ -132,7 +151,7 @@ def _without(m: Monomial, factors: Monomial) -> Monomial | None:
             return None
         if left:
             powers[atom] = left
-    return frozenset(powers.items())
+    return Monomial(powers.items())
 
 
 def is_index(atom: Atom) -> bool:
@@ -143,7 +162,7 @@ def along_one(p: Poly) -> tuple[int, Poly] | None:
     """(d, c) of a polynomial that is the plain index along d plus c, where c is the same in the whole tile."""
     tilted = p.only(is_index)
     uniform = p - tilted
-    atoms = list(tilted.atoms)
+    atoms = tilted.atoms
     if len(atoms) != 1 or not isinstance(atoms[0], Along) or atoms[0].limited is not None:
         return None
     return (atoms[0].dim, uniform) if tilted == Poly.atom(atoms[0]) else None
@@ -279,7 +298,7 @@ def moved(p: Poly | None, places: Sequence[int]) -> Poly | None:
     for m, c in p.terms.items():
         if any(isinstance(a, Value) and isinstance(a.type, TileType) for a, _ in m):
             return None
-        n = frozenset((_moved_atom(a, places), power) for a, power in m)
+        n = Monomial((_moved_atom(a, places), power) for a, power in m)
         terms[n] = terms.get(n, 0) + c
     return Poly(terms)
 

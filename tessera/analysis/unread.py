@@ -8,6 +8,8 @@ A tile is followed through all its uses, each of which must keep elements apart 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from tessera.analysis.polynomials import Along, Atom, Poly, Polynomials, moved, new_places, varies
 from tessera.ir import Effect, Op, Value, shape_of
 from tessera.ops import arith, control, gpu, memory, tile
@@ -91,7 +93,7 @@ def _yielded(op: Op, index: int, d: int) -> list[Place] | None:
     return [(around.results[index], d)] if isinstance(around, control.IfOp) else None
 
 
-def _renamed(op: control.YieldOp, names: set[Atom]) -> bool:
+def _renamed(op: control.YieldOp, names: Collection[Atom]) -> bool:
     """Whether a coordinate means another one after this end of an iteration."""
     loop = op.parent_op()
     return isinstance(loop, control.ForOp) and any(varies(x, loop) for x in names)

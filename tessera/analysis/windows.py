@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 
 from tessera.analysis.axis import TOP, AxisAnalysis, power_of_two_part
 from tessera.analysis.host_code import HostCode
-from tessera.analysis.polynomials import Along, Atom, Poly, Polynomials, along_one, is_index
+from tessera.analysis.polynomials import (
+    Along,
+    Atom,
+    Monomial,
+    Poly,
+    Polynomials,
+    along_one,
+    is_index,
+)
 from tessera.analysis.unread import conditions, unread_beyond
 from tessera.dtypes import pointer_type
 from tessera.ir import Block, Op, Value, shape_of
@@ -221,8 +229,9 @@ class Windows:
         found: dict[Poly, Side] = {}
         for term in left:
             ((m, c),) = term.terms.items()
-            known = frozenset((a, n) for a, n in m if self.known(a))
-            stride, start = Poly({known: c}), Poly({m - known: 1})
+            known = Monomial((a, n) for a, n in m if self.known(a))
+            rest = Monomial((a, n) for a, n in m if not self.known(a))
+            stride, start = Poly({known: c}), Poly({rest: 1})
             side = found.setdefault(stride, Side(stride, Poly({}), 1))
             side.start += start
         window.further = list(found.values())
