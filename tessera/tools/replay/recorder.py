@@ -10,6 +10,7 @@ benchmarks and tests that have a function `specimens()`, and from recorded tile 
 from __future__ import annotations
 
 import argparse
+import ast
 import glob
 import importlib.util
 import json
@@ -48,7 +49,7 @@ ON_PATH = (
 )  # where these folders' files import from
 BINARIES = ("cubin", "object")  # stages that quick recordings leave out
 NUMBERS = ("registers", "spills", "shared", "warps", "scratch_bytes")
-OFFERS = re.compile(r"^def specimens\(", re.M)
+OFFERS = "def specimens("
 
 
 @dataclass
@@ -98,7 +99,11 @@ def load(path: Path) -> Any:
 def offering_files(tree: Path) -> Iterator[Path]:
     for folder in FOLDERS:
         for path in sorted((tree / folder).rglob("*.py")):
-            if OFFERS.search(path.read_text(encoding="utf-8")):
+            text = path.read_text(encoding="utf-8")
+            if OFFERS in text and any(
+                isinstance(x, ast.FunctionDef) and x.name == "specimens"
+                for x in ast.parse(text).body
+            ):
                 yield path
 
 

@@ -91,24 +91,21 @@ def tree_of(commit: str) -> str:
         raise NoCommit(f"no commit {commit} here: {error}") from error
 
 
-def is_clean() -> bool:
-    return not git("status", "--porcelain", "--", *COPIED).strip()
+def working_tree() -> str:
+    """A hash of the files of the working tree, as they are now."""
+    digest = hashlib.sha256()
+    for name in _working_files():
+        digest.update(name.encode() + b"\0" + hashlib.sha256(Path(name).read_bytes()).digest())
+    return digest.hexdigest()
 
 
 def recording_of(commit: str | None, settings: Settings) -> Path:
     """The recording of a commit, or of the working tree for None: made, or taken from an earlier call."""
     home = Path(str(knobs.cache.dir)) / "replay"
     home.mkdir(parents=True, exist_ok=True)
-    if commit is not None:
-        tree_of(commit)
-    elif is_clean():
-        commit = "HEAD"
+    key = tree_of(commit) if commit is not None else working_tree()
+    done = home / f"{key[:16]}-{settings.digest()[:16]}.zip"
     with _locked(home / "lock"):
-        if commit is None:
-            done = home / "working-tree.zip"
-            done.unlink(missing_ok=True)
-        else:
-            done = home / f"{tree_of(commit)[:16]}-{settings.digest()[:16]}.zip"
         if done.exists():
             os.utime(done)
             return done
