@@ -7,6 +7,7 @@ import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,9 @@ import os, signal, sys, threading, time
 import numpy as np
 import tessera
 import tessera.language as tl
+
+# What a shell starts in the background ignores interrupts, and so does all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @tessera.jit
@@ -143,6 +147,8 @@ def run(folder: Path, way: str, kernel: str, programs: int, threads: int) -> lis
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     lines: list[str] = []
+    watch = threading.Timer(300, process.kill)  # what does not see its interrupt runs for ever
+    watch.start()
     try:
         assert process.stdout is not None
         for line in process.stdout:
@@ -153,6 +159,7 @@ def run(folder: Path, way: str, kernel: str, programs: int, threads: int) -> lis
         _, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors[-3000:]
     finally:
+        watch.cancel()
         process.kill()
         process.wait()
     return lines
