@@ -94,7 +94,9 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
     end, asynchronous = at.first[alloc], False
     between = 0  # the end of a program whose teams fill and empty it without the consumers
     for user in memory_users(alloc.result):
-        if isinstance(user, MbarrierInitOp):  # late arrivals must not meet other data
+        if (
+            isinstance(user, MbarrierInitOp) and not user.by_producer
+        ):  # late arrivals must not meet other data
             return max(at.last.values())
         asynchronous |= isinstance(user, AsyncCopyOp)
         op, parent = user, user.parent_op()

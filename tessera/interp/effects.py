@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -285,20 +286,18 @@ def async_commit_(m: Machine, op: gpu.AsyncCommitOp, *_: Any) -> Any:
     m.open_group = []
 
 
-@evaluate(gpu.MbarrierInitOp, gpu.MbarrierArriveOp, gpu.AsyncArriveOp, gpu.TurnOp)
-def phase_(m: Machine, op: Any, *_: Any) -> Any:
+@evaluate(gpu.TurnOp)
+def turn_(m: Machine, op: gpu.TurnOp) -> Any:
     return ()
 
 
-@evaluate(gpu.MbarrierWaitOp)
-def mbarrier_wait_(m: Machine, op: gpu.MbarrierWaitOp, *_: Any) -> Any:
-    if op.data:
-        async_wait_(m, op)
-    return ()
+def land_group(group: list[Callable[[], None]]) -> None:
+    """Let the copies of a group land, once."""
+    while group:
+        group.pop(0)()
 
 
 @evaluate(gpu.AsyncWaitOp)
-def async_wait_(m: Machine, op: gpu.AsyncWaitOp | gpu.MbarrierWaitOp, *_: Any) -> Any:
+def async_wait_(m: Machine, op: gpu.AsyncWaitOp, *_: Any) -> Any:
     while len(m.groups) > op.pending:
-        for land in m.groups.pop(0):
-            land()
+        land_group(m.groups.pop(0))

@@ -1,4 +1,4 @@
-"""The meaning of tensor copies, barriers that count bytes, and programs of two teams: each team is a Python thread.
+"""The meaning of tensor copies, mbarriers, and programs of several warp roles: each role is a Python thread.
 
 A copy reads memory when it starts; shared memory changes only when somebody waits for its barrier, so that a missing
 wait shows."""
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import InterpreterError
-from tessera.interp.effects import block_of
+from tessera.interp.effects import block_of, land_group
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import carrier
-from tessera.ops import gpu
+from tessera.ops import gpu, mbarrier
 
 PATIENCE = 20.0  # seconds until a wait counts as endless
 
@@ -58,8 +58,8 @@ def _barriers(m: Machine) -> Barriers:
     return m.barriers
 
 
-@evaluate(gpu.ByteBarrierInitOp)
-def byte_barrier_init_(m: Machine, op: gpu.ByteBarrierInitOp, *rows: Any) -> Any:
+@evaluate(mbarrier.MbarrierInitOp)
+def mbarrier_init_(m: Machine, op: mbarrier.MbarrierInitOp, *rows: Any) -> Any:
     for bars, count in zip(rows, op.counts, strict=True):
         for i in range(bars.shape[0]):
             _barriers(m).table[id(bars), i] = Barrier(count, count)
@@ -78,28 +78,50 @@ def _arrive(m: Machine, bars: Any, index: Any, times: int, size: int) -> None:
         every.changed.notify_all()
 
 
-@evaluate(gpu.ByteBarrierExpectOp)
-def byte_barrier_expect_(m: Machine, op: gpu.ByteBarrierExpectOp, bars: Any, index: Any) -> Any:
+@evaluate(mbarrier.MbarrierArriveExpectTxOp)
+def mbarrier_arrive_expect_tx_(
+    m: Machine, op: mbarrier.MbarrierArriveExpectTxOp, bars: Any, index: Any
+) -> Any:
     _arrive(m, bars, index, 1, op.bytes)
     return ()
 
 
-@evaluate(gpu.ByteBarrierArriveOp)
-def byte_barrier_arrive_(
-    m: Machine, op: Any, bars: Any, index: Any, condition: Any, *_: Any
+@evaluate(mbarrier.MbarrierArriveOp)
+def mbarrier_arrive_(
+    m: Machine, op: mbarrier.MbarrierArriveOp, bars: Any, index: Any, *_: Any
 ) -> Any:
-    if condition:
-        _arrive(m, bars, index, 0, 0)  # all warps of the team
+    if op.condition is None or m.optional(op, "condition"):
+        _arrive(m, bars, index, 0, 0)  # all warps of the role
     return ()
 
 
-@evaluate(gpu.ByteBarrierWaitOp)
-def byte_barrier_wait_(m: Machine, op: Any, bars: Any, index: Any, phase: Any) -> Any:
+@evaluate(mbarrier.AsyncCopyMbarrierArriveOp)
+def async_copy_mbarrier_arrive_(
+    m: Machine, op: mbarrier.AsyncCopyMbarrierArriveOp, bars: Any, index: Any
+) -> Any:
+    """The copies so far land when somebody waits for the barrier, if no wait for their group comes first."""
+    groups = [*m.groups, m.open_group]
+
+    def land() -> None:
+        for group in groups:
+            land_group(group)
+
+    every = _barriers(m)
+    with every.changed:
+        every.at(bars, index).landing.append(land)
+    _arrive(m, bars, index, 0, 0)  # all threads
+    return ()
+
+
+@evaluate(mbarrier.MbarrierWaitOp)
+def mbarrier_wait_(
+    m: Machine, op: mbarrier.MbarrierWaitOp, bars: Any, index: Any, parity: Any
+) -> Any:
     every = _barriers(m)
     with every.changed:
         b = every.at(bars, index)
         done = every.changed.wait_for(
-            lambda: b.ended % 2 != int(phase) or every.failed is not None, PATIENCE
+            lambda: b.ended % 2 != int(parity) or every.failed is not None, PATIENCE
         )
         if every.failed is not None:
             raise InterpreterError(f"the other team failed: {every.failed}")

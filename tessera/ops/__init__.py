@@ -51,24 +51,16 @@ from tessera.ops.control import (
     YieldOp,
 )
 from tessera.ops.gpu import (
-    AsyncArriveOp,
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
     BlockIdOp,
-    ByteBarrierArriveOp,
-    ByteBarrierExpectOp,
-    ByteBarrierInitOp,
-    ByteBarrierWaitOp,
     ConvertLayoutOp,
     LocalAllocOp,
     LocalIndexOp,
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
-    MbarrierArriveOp,
-    MbarrierInitOp,
-    MbarrierWaitOp,
     MmaOp,
     NumBlocksOp,
     TensorCopyOp,
@@ -105,6 +97,13 @@ from tessera.ops.math import (
     TanhOp,
     TanOp,
     TruncOp,
+)
+from tessera.ops.mbarrier import (
+    AsyncCopyMbarrierArriveOp,
+    MbarrierArriveExpectTxOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
 )
 from tessera.ops.memory import (
     ATOMIC_OPS,
@@ -176,7 +175,7 @@ __all__ = [
     "BroadcastOp", "CombineOp", "DotOp", "ExpandDimsOp", "GatherOp", "HistogramOp", "JoinOp", "NumProgramsOp",
     "ProgramIdOp", "ReduceOp", "ReshapeOp", "ScanOp", "SplatOp", "SplitOp", "TileOp", "TransOp",
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
-    "SpecialRegisterOp", "VolatileAsmOp", "AsyncArriveOp", "MbarrierArriveOp", "MbarrierInitOp", "MbarrierWaitOp",
-    "TurnOp", "ByteBarrierArriveOp", "ByteBarrierExpectOp", "ByteBarrierInitOp", "ByteBarrierWaitOp", "TensorCopyOp",
+    "SpecialRegisterOp", "VolatileAsmOp", "AsyncCopyMbarrierArriveOp", "MbarrierArriveExpectTxOp", "MbarrierArriveOp",
+    "MbarrierInitOp", "MbarrierWaitOp", "TurnOp", "TensorCopyOp",
     "WarpSpecializeOp", "BlockRankOp", "BlockIdOp", "NumBlocksOp",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import int1, int32, int64, pointer_type
+from tessera.dtypes import int1, int32, pointer_type
 from tessera.ir import (
     Block,
     DescriptorType,
@@ -23,6 +23,7 @@ from tessera.ir import (
     shape_of,
     with_elem,
 )  # fmt: skip
+from tessera.ops.mbarrier import require_mbarriers
 
 
 class ConvertLayoutOp(Op, opcode="convert_layout"):
@@ -196,44 +197,6 @@ class AsyncWaitOp(Op, opcode="async_wait", effects=Effect.READ | Effect.WRITE | 
         return (TokenType(),)
 
 
-class MbarrierInitOp(Op, opcode="mbarrier_init", effects=Effect.WRITE | Effect.SYNC):
-    """Start the phase counters `bars` (int64 in shared memory): each phase of one ends with `arrivals` arrivals."""
-
-    bars: Value = operand()
-    arrivals: int = attr()
-
-    def verify(self) -> None:
-        require(
-            isinstance(self.bars.type, SharedType), self, "the counters are not in shared memory"
-        )
-
-
-class MbarrierArriveOp(Op, opcode="mbarrier_arrive", effects=Effect.WRITE | Effect.SYNC):
-    """One arrival of each warp at counter `index`: what it read before may be overwritten by who waits."""
-
-    bars: Value = operand()
-    index: Value = operand()
-
-
-class AsyncArriveOp(Op, opcode="async_arrive", effects=Effect.WRITE | Effect.SYNC):
-    """One arrival of each thread at counter `index`, when its asynchronous copies so far have landed."""
-
-    bars: Value = operand()
-    index: Value = operand()
-
-
-class MbarrierWaitOp(Op, opcode="mbarrier_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
-    """Wait until the phase of counter `index` that has this `parity` (int32, 0 for the first) has ended.
-
-    `data`: copies have landed then, all but those of the `pending` latest groups; else buffers are free."""
-
-    bars: Value = operand()
-    index: Value = operand()
-    parity: Value = operand()
-    data: bool = attr()
-    pending: int = attr(default=0)
-
-
 TURNS = ("open", "begin", "end", "close")
 
 
@@ -322,75 +285,7 @@ class WgmmaWaitOp(Op, opcode="wgmma_wait"):
         return (self.acc.type,)
 
 
-# --- copies by the tensor engine, barriers that count bytes --------------------------------------------------
-def _check_barriers(op: Op, bars: Value, index: Value | None = None) -> None:
-    t = bars.type
-    ok = isinstance(t, SharedType) and t.elem == int64 and len(t.shape) == 1
-    require(ok, op, "the barriers are no row of int64 in shared memory")
-    require(index is None or index.type == int32, op, "the barrier's number is not int32")
-
-
-class ByteBarrierInitOp(Op, opcode="byte_barrier_init", effects=Effect.WRITE | Effect.SYNC):
-    """Barriers in phase 0, those of each row `bars` for `counts` arrivals a phase. Teams that begin later see them."""
-
-    bars: tuple[Value, ...] = operand(variadic=True)
-    counts: tuple[int, ...] = attr()
-
-    def verify(self) -> None:
-        for row in self.bars:
-            _check_barriers(self, row)
-        require(len(self.counts) == len(self.bars), self, "one count a row is needed")
-
-
-class ByteBarrierExpectOp(Op, opcode="byte_barrier_expect", effects=Effect.WRITE):
-    """One arrival at barrier `index`, whose phase then ends only when copies have brought `bytes` more."""
-
-    bars: Value = operand()
-    index: Value = operand()
-    bytes: int = attr()
-
-    def verify(self) -> None:
-        _check_barriers(self, self.bars, self.index)
-
-
-class ByteBarrierWaitOp(
-    Op, opcode="byte_barrier_wait", effects=Effect.READ | Effect.WRITE | Effect.SYNC
-):
-    """Wait until phase `phase` (int32, 0 or 1) of barrier `index` has ended: what was copied is then seen. Phase 1
-    of a fresh barrier counts as ended. With `fence` copies that follow see what those who arrived with one did."""
-
-    bars: Value = operand()
-    index: Value = operand()
-    phase: Value = operand()
-    fence: bool = attr(default=False)
-
-    def verify(self) -> None:
-        _check_barriers(self, self.bars, self.index)
-        require(self.phase.type == int32, self, "the phase is not int32")
-
-
-class ByteBarrierArriveOp(Op, opcode="byte_barrier_arrive", effects=Effect.WRITE):
-    """This team is done with `released` (views of shared memory): arrive at barrier `index` if `condition`. One
-    arrival for each warp, or for each group of four with `groups`, at the barriers of all `blocks` of the cluster. With
-    `proxy` what they wrote is seen by products, and what they read of `released` is read before a tensor copy writes
-    there; with `fence` what they wrote or saw in any memory is seen by tensor copies. Nobody arrives before the tiles
-    `after`, read from `released`, are in registers: then they need no fence."""
-
-    bars: Value = operand()
-    index: Value = operand()
-    condition: Value = operand()
-    released: tuple[Value, ...] = operand(variadic=True)
-    after: tuple[Value, ...] = operand(variadic=True)
-    groups: bool = attr(default=False)
-    blocks: int = attr(default=1)
-    proxy: bool = attr(default=False)
-    fence: bool = attr(default=False)
-
-    def verify(self) -> None:
-        _check_barriers(self, self.bars, self.index)
-        require(self.condition.type == int1, self, "the condition is not int1")
-
-
+# --- copies by the TMA unit --------------------------------------------------------------------------------
 class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE):
     """Start copying the block of `desc` at `offsets` to `shared`; its bytes count at barrier `index`. Elements outside
     the array are zeros (or what the descriptor pads with). The memory may lack first dimensions of extent 1.
@@ -405,7 +300,7 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
     blocks: int = attr(default=1)
 
     def verify(self) -> None:
-        _check_barriers(self, self.bars, self.index)
+        require_mbarriers(self, self.bars, self.index)
         d, s = self.desc.type, self.shared.type
         require(isinstance(d, DescriptorType), self, "the first operand is no descriptor")
         same = isinstance(s, SharedType) and s.elem == d.elem

@@ -204,8 +204,9 @@ class _Barriers:
             for v in op.held:
                 if isinstance(v.type, SharedType):
                     yield _touch(v, False)
-        elif isinstance(op, MbarrierInitOp):
-            yield _touch(op.bars, True)
+        elif isinstance(op, MbarrierInitOp) and not op.by_producer:
+            for row in op.bars:
+                yield _touch(row, True)
         elif isinstance(op, LocalStoreOp | AsyncCopyOp | TensorCopyOp):
             yield _touch(op.shared, True)
         elif isinstance(op, CallOp):

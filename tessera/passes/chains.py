@@ -24,7 +24,6 @@ from tessera.ir import Block, Builder, Op, TileType, Value, elem_of
 from tessera.ir.applications import is_enabled
 from tessera.ops import (
     AddOp,
-    ByteBarrierWaitOp,
     CastOp,
     CmpOp,
     ConvertLayoutOp,
@@ -263,7 +262,7 @@ def _until_product(body: Block) -> Iterator[Op]:
 
 
 def _awaits_data(op: Op) -> bool:
-    return isinstance(op, ByteBarrierWaitOp) or (isinstance(op, MbarrierWaitOp) and op.data)
+    return isinstance(op, MbarrierWaitOp) and op.data
 
 
 def _last_products(

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ops import (
-    ByteBarrierArriveOp,
-    ByteBarrierWaitOp,
     CmpOp,
     ConstOp,
     ForOp,
     LocalIndexOp,
+    MbarrierArriveOp,
+    MbarrierWaitOp,
     SelectOp,
     SubOp,
     WgmmaOp,
@@ -28,7 +28,7 @@ from tessera.passes.rings import Reader, Ring, advance, runs_at_all, start_const
 def consume_once(r: Ring, zero: Value) -> None:
     """Read tiles that are loaded a single time."""
     b = Builder.before_op(r.loads[0])
-    b.insert(ByteBarrierWaitOp(r.full, zero, zero))
+    b.insert(MbarrierWaitOp(r.full, zero, zero, data=True))
     _replace_loads(r, [b.emit(LocalIndexOp(ring, zero)) for ring in r.buffers])
 
 
@@ -61,7 +61,7 @@ def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan
             plan.late |= {d.product for d in r.late}
         else:
             b = Builder.before_op(r.ring.loads[0])
-            b.insert(ByteBarrierWaitOp(r.ring.full, slot, phase))
+            b.insert(MbarrierWaitOp(r.ring.full, slot, phase, data=True))
             views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.ring.buffers]
             for alloc, view in zip(r.ring.allocs, views, strict=True):
                 alloc.result.replace_all_uses(view)
@@ -78,7 +78,7 @@ def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan
 def _late_views(r: Ring, late: Sequence[Delayed], slot: Value, phase: Value) -> list[Value]:
     """Views for products that are to be an iteration late, right before them."""
     at = Builder.before_op(late[0].product)
-    at.insert(ByteBarrierWaitOp(r.full, slot, phase))
+    at.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
     views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
     for d in late:
         old = d.product.b
@@ -104,10 +104,10 @@ def _give_back(
     if running is not None and any(v in views for v in _roots(running)):
         before = _previous(end, slot, r.stages)
         begun = end.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
-        end.insert(ByteBarrierArriveOp(r.empty, before, begun, [], **r.arrivals))
+        end.insert(MbarrierArriveOp(r.empty, before, begun, [], **r.arrivals))
     else:
         yes = end.emit(ConstOp(value=True, results=[int1]))
-        end.insert(ByteBarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
+        end.insert(MbarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
 
 
 def _roots(product: WgmmaOp) -> list[Value]:
@@ -135,7 +135,7 @@ def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan, wanted: bool) -> None:
         b = Builder.after_op(plan.finished)
         ran = runs_at_all(b, loop.lb, loop.ub, loop.step)
         last = _previous(b, slot, r.stages)
-        b.insert(ByteBarrierArriveOp(r.empty, last, ran, [], **r.arrivals))
+        b.insert(MbarrierArriveOp(r.empty, last, ran, [], **r.arrivals))
 
 
 def _ring_of(view: Value) -> Value | None:

@@ -23,8 +23,6 @@ from tessera.ops import (
     AsyncWaitOp,
     BarrierOp,
     BroadcastOp,
-    ByteBarrierArriveOp,
-    ByteBarrierWaitOp,
     CallOp,
     ConvertLayoutOp,
     ForOp,
@@ -54,7 +52,6 @@ LIMITS = (
     WhileOp,
     IfOp,
     CallOp,
-    ByteBarrierWaitOp,
 )
 # Registers of all results of a block beyond which its products stay where they are.
 HOISTED_WORDS = 208
@@ -164,7 +161,9 @@ class _Waits:
         self.started += 1
 
     def _must_wait(self, op: Op, product: WgmmaOp) -> bool:
-        if op.terminator or isinstance(op, ForOp | WhileOp | CallOp | MbarrierArriveOp):
+        if op.terminator or isinstance(op, ForOp | WhileOp | CallOp):
+            return True
+        if isinstance(op, MbarrierArriveOp) and op.after_mma:
             return True
         if isinstance(op, IfOp) and any(isinstance(inner, WgmmaOp) for inner in op.walk()):
             return True
@@ -196,7 +195,7 @@ def _give_back_early(block: Block) -> None:
     """Buffers are free as soon as nobody reads them any more. A read to registers is done when somebody computes with
     them: before that it may be on its way."""
     place = {op: i for i, op in enumerate(block)}
-    for arrive in [op for op in place if isinstance(op, ByteBarrierArriveOp) and op.released]:
+    for arrive in [op for op in place if isinstance(op, MbarrierArriveOp) and op.released]:
         needs = [v.op for v in arrive.operands if v.op in place]
         for view in arrive.released:
             for user in _readers(view):
@@ -211,7 +210,7 @@ def _give_back_early(block: Block) -> None:
             _await_reads(arrive)
 
 
-def _await_reads(arrive: ByteBarrierArriveOp) -> None:
+def _await_reads(arrive: MbarrierArriveOp) -> None:
     """In place of a fence, wait for what was read to come to registers."""
     plain = [
         user
@@ -304,7 +303,7 @@ def _successors(operand: Value) -> set[Op]:
 
 def _overwrites(op: Op, operand: Value) -> bool:
     """Whether an op writes to the shared memory of an operand, or gives it to somebody who does."""
-    if isinstance(operand.type, SharedType) and isinstance(op, ByteBarrierArriveOp):
+    if isinstance(operand.type, SharedType) and isinstance(op, MbarrierArriveOp):
         return any(_place(v)[0] is _place(operand)[0] for v in op.released)
     if not isinstance(operand.type, SharedType) or not isinstance(op, LocalStoreOp | AsyncCopyOp):
         return False

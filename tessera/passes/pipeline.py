@@ -42,8 +42,8 @@ from tessera.layout import LinearLayout, offset_map
 from tessera.ops import (
     AddOp,
     AndOp,
-    AsyncArriveOp,
     AsyncCommitOp,
+    AsyncCopyMbarrierArriveOp,
     AsyncCopyOp,
     AsyncWaitOp,
     CmpOp,
@@ -291,7 +291,7 @@ class _Guard:
         bases = {"offset": [(1 << i,) for i in range(bits)]}
         counters = SharedType((1 << bits,), int64, LinearLayout((1 << bits,), bases))
         bars = b.emit(LocalAllocOp(None, results=[counters]))
-        b.insert(MbarrierInitOp(bars, arrivals=arrivals))
+        b.insert(MbarrierInitOp([bars], counts=(arrivals,)))
         return bars
 
 
@@ -383,7 +383,7 @@ class Pipeline:
             tokens.append(b.emit(copy))
         b.emit(AsyncCommitOp(tokens))
         if self.guard is not None:
-            b.insert(AsyncArriveOp(self.guard.full, slots[0]))
+            b.insert(AsyncCopyMbarrierArriveOp(self.guard.full, slots[0]))
 
     def _fill(self, b: Builder, load: LoadOp, mapping: dict[Value, Value]) -> Value | None:
         """What a copy writes where its mask is off; nothing for shared copies: they write zeros."""
@@ -404,10 +404,9 @@ class Pipeline:
         turns: list[Value] = []
         if self.guard is not None:
             turns, ahead = ahead[:2], ahead[2:]
-            pending = self.ahead - 1
-            b.insert(MbarrierWaitOp(self.guard.full, slot, turns[0], data=True, pending=pending))
+            b.insert(MbarrierWaitOp(self.guard.full, slot, turns[0], data=True, proxy=True))
             earlier = b.emit(XorOp(turns[1], _const(b, 1)))
-            b.insert(MbarrierWaitOp(self.guard.free, last, earlier, data=False))
+            b.insert(MbarrierWaitOp(self.guard.free, last, earlier))
         else:
             b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
         if self.running is not None:
@@ -472,7 +471,7 @@ class Pipeline:
                 drop_view(view)
         end = Builder.before_op(body.terminator)
         if self.guard is not None:
-            end.insert(MbarrierArriveOp(self.guard.free, slot))
+            end.insert(MbarrierArriveOp(self.guard.free, slot, after_mma=True))
         body.terminator.set_operand(slot.index - 1, self._next_slot(end, slot))
         products = {d.product for d in delayed}
         return [op for op in body if op not in before or op in products]

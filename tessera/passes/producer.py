@@ -9,8 +9,6 @@ from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ops import (
     AndOp,
-    ByteBarrierExpectOp,
-    ByteBarrierWaitOp,
     ConditionOp,
     DescriptorLoadOp,
     ForOp,
@@ -18,6 +16,8 @@ from tessera.ops import (
     IfOp,
     LoadOp,
     LocalIndexOp,
+    MbarrierArriveExpectTxOp,
+    MbarrierWaitOp,
     SelectOp,
     TensorCopyOp,
     WhileOp,
@@ -182,7 +182,7 @@ class Producer:
         runs = b.emit(AndOp(runs, self._get(meeting.flags[loop])))
         branch = b.insert(IfOp(runs, results=[], regions=[Block(), Block()], loc=loop.loc))
         inside = Builder(branch.then, None, loop.loc)
-        inside.insert(ByteBarrierWaitOp(meeting.bars, zero, phase, fence=True))
+        inside.insert(MbarrierWaitOp(meeting.bars, zero, phase, fence=True))
         for block in branch.regions:
             Builder(block, None, loop.loc).insert(YieldOp([]))
         turned = b.emit(XorOp(phase, start_const(b, 1)))
@@ -195,8 +195,8 @@ class Producer:
     def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
         if not r.once:
             turned = b.emit(XorOp(phase, start_const(b, 1)))
-            b.insert(ByteBarrierWaitOp(r.empty, slot, turned))
-        b.insert(ByteBarrierExpectOp(r.full, slot, bytes=r.bytes))
+            b.insert(MbarrierWaitOp(r.empty, slot, turned))
+        b.insert(MbarrierArriveExpectTxOp(r.full, slot, bytes=r.bytes))
         for load, alloc, ring in zip(r.loads, r.allocs, r.buffers, strict=True):
             view = b.emit(LocalIndexOp(ring, slot))
             offsets = [self._get(v) for v in load.offsets]
@@ -209,7 +209,7 @@ class Producer:
         """Wait until all blocks have given back all buffers: what they say comes to memory that is still there."""
         for _ in range(r.stages):
             turned = b.emit(XorOp(phase, start_const(b, 1)))
-            b.insert(ByteBarrierWaitOp(r.empty, slot, turned))
+            b.insert(MbarrierWaitOp(r.empty, slot, turned))
             slot, phase = advance(b, slot, phase, r.stages)
 
     def _get(self, v: Value) -> Value:

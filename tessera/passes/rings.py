@@ -13,7 +13,6 @@ from tessera.layout import box_layout, boxes_of
 from tessera.ops import (
     AddOp,
     AndOp,
-    ByteBarrierArriveOp,
     CmpOp,
     ConstOp,
     DescriptorLoadOp,
@@ -21,6 +20,7 @@ from tessera.ops import (
     LocalAllocOp,
     LocalLoadOp,
     LocalTransOp,
+    MbarrierArriveOp,
     SelectOp,
     WgmmaOp,
     WgmmaWaitOp,
@@ -107,7 +107,7 @@ class Meeting:
             b = Builder.before_op(loop)
             runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
             runs = b.emit(AndOp(runs, self.flags[loop]))
-            b.insert(ByteBarrierArriveOp(self.bars, start_const(b, 0), runs, [], fence=True))
+            b.insert(MbarrierArriveOp(self.bars, start_const(b, 0), runs, [], fence=True))
 
 
 @dataclass(slots=True, eq=False)

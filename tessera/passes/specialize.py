@@ -29,7 +29,6 @@ from tessera.layout.shared import shared_linear
 from tessera.ops import (
     AtomicCasOp,
     AtomicRmwOp,
-    ByteBarrierInitOp,
     CallOp,
     ConstOp,
     DescriptorLoadOp,
@@ -39,6 +38,7 @@ from tessera.ops import (
     GridDependencyOp,
     LocalAllocOp,
     MakeDescriptorOp,
+    MbarrierInitOp,
     ReturnOp,
     StoreOp,
     VolatileAsmOp,
@@ -210,7 +210,8 @@ class _Split:
             r.follow()
         if self.meeting.loops:
             self.meeting.bars = self._barriers(start, _places(1), "ready", self.warps)
-        start.insert(ByteBarrierInitOp(list(self.counts), counts=tuple(self.counts.values())))
+        counts = tuple(self.counts.values())
+        start.insert(MbarrierInitOp(list(self.counts), counts=counts, by_producer=True))
         start = Builder.before_op(rest[0])
         loading = [r for r in self.rings if not r.of_turners]
         producer = Producer(self, needs, loading).build(start)

@@ -22,8 +22,6 @@ from tessera.ir import Builder, TileType, Value
 from tessera.ir.applications import is_enabled
 from tessera.layout import LinearLayout
 from tessera.ops import (
-    ByteBarrierArriveOp,
-    ByteBarrierWaitOp,
     ConstOp,
     DescriptorLoadOp,
     ForOp,
@@ -32,6 +30,8 @@ from tessera.ops import (
     LocalIndexOp,
     LocalLoadOp,
     LocalStoreOp,
+    MbarrierArriveOp,
+    MbarrierWaitOp,
     WgmmaOp,
     XorOp,
 )  # fmt: skip
@@ -127,16 +127,16 @@ class Turners(Producer):
         if ring is self.loaded:
             return
         (slot, phase), (to, parity) = states[self.loaded], states[self.turned]
-        b.insert(ByteBarrierWaitOp(self.loaded.full, slot, phase))
+        b.insert(MbarrierWaitOp(self.loaded.full, slot, phase, data=True))
         source = b.emit(LocalIndexOp(self.loaded.buffers[0], slot))
         view: Any = late_view(b, self.what.read.shared, source)
         tile = b.emit(LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
-        b.insert(ByteBarrierWaitOp(self.turned.empty, to, b.emit(XorOp(parity, start_const(b, 1)))))
+        b.insert(MbarrierWaitOp(self.turned.empty, to, b.emit(XorOp(parity, start_const(b, 1)))))
         target = b.emit(LocalIndexOp(self.turned.buffers[0], to))
         b.insert(LocalStoreOp(tile, target))
         yes = b.emit(ConstOp(value=True, results=[int1]))
-        b.insert(ByteBarrierArriveOp(self.turned.full, to, yes, [], proxy=True))
-        b.insert(ByteBarrierArriveOp(self.loaded.empty, slot, yes, []))
+        b.insert(MbarrierArriveOp(self.turned.full, to, yes, [], proxy=True))
+        b.insert(MbarrierArriveOp(self.loaded.empty, slot, yes, []))
         states[self.loaded] = advance(b, slot, phase, self.loaded.stages)
         states[self.turned] = advance(b, to, parity, self.turned.stages)
 

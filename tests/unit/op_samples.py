@@ -36,12 +36,7 @@ def _binary(*opcodes: str, operands: str = "%ti, %tj", type: str = "tile<8xi32>"
     return {name: f"%x: {type} = {name} {operands}\n" for name in opcodes}
 
 
-COUNTERS = "%bars: shared<4xi64, ll<[4] offset=[[1],[2]]>> = local_alloc _\nmbarrier_init %bars {arrivals=8}\n"
 SAMPLES: dict[str, str] = {
-    "byte_barrier_init": BARS + "byte_barrier_init [%b] {counts=[2]}\n",
-    "byte_barrier_expect": BARS + "byte_barrier_expect %b, %i {bytes=1024}\n",
-    "byte_barrier_wait": BARS + "byte_barrier_wait %b, %i, %j\n",
-    "byte_barrier_arrive": BARS + ALLOC + "byte_barrier_arrive %b, %i, %c, [%s], [] {groups=True}\n",
     "tensor_copy": DESCRIPTOR + ALLOC + BARS + "tensor_copy %d, [%i, %j], %s, %b, %i\n",
     "warp_specialize": TEAMS,
     "block_id": "%x: i32 = block_id\n",
@@ -125,10 +120,11 @@ SAMPLES: dict[str, str] = {
     "async_wait": COPY
     + "%e: token = async_commit [%k]\n%w: token = async_wait [%e] {pending=0}\n"
     + "%x: tile<4x8xfp32> = local_load %s, %w\n",
-    "mbarrier_init": COUNTERS,
-    "mbarrier_arrive": COUNTERS + "mbarrier_arrive %bars, %i\n",
-    "async_arrive": COUNTERS + "async_arrive %bars, %i\n",
-    "mbarrier_wait": COUNTERS + "mbarrier_wait %bars, %i, %j {data=True, pending=1}\n",
+    "mbarrier_init": BARS + "mbarrier_init [%b] {counts=[2]}\n",
+    "mbarrier_arrive": BARS + ALLOC + "mbarrier_arrive %b, %i, %c, [%s], [] {groups=True}\n",
+    "mbarrier_arrive_expect_tx": BARS + "mbarrier_arrive_expect_tx %b, %i {bytes=1024}\n",
+    "async_copy_mbarrier_arrive": BARS + "async_copy_mbarrier_arrive %b, %i\n",
+    "mbarrier_wait": BARS + "mbarrier_wait %b, %i, %j {data=True}\n",
     "turn": "turn {kind='begin'}\n",
     "mma": "%x: tile<4x4xfp32> = mma %m, %n, %sq {instruction='mma.m16n8k8.f32.tf32.tf32'}\n",
     "wgmma": PRODUCT,

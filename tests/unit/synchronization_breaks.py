@@ -10,15 +10,12 @@ from tessera.analysis.synchronization.rules import RULES
 from tessera.dtypes import int32
 from tessera.ir import Builder, Module, Op
 from tessera.ops import (
-    AsyncArriveOp,
     AsyncCommitOp,
+    AsyncCopyMbarrierArriveOp,
     AsyncWaitOp,
     BarrierOp,
-    ByteBarrierArriveOp,
-    ByteBarrierExpectOp,
-    ByteBarrierInitOp,
-    ByteBarrierWaitOp,
     ConstOp,
+    MbarrierArriveExpectTxOp,
     MbarrierArriveOp,
     MbarrierInitOp,
     MbarrierWaitOp,
@@ -99,7 +96,7 @@ def _earlier(op: Op) -> bool:
         crossed |= _is_access(other) or isinstance(other, WgmmaWaitOp)
         first, other = other, other.prev
     if crossed:
-        if isinstance(op, ByteBarrierArriveOp):  # what is released and awaited comes later
+        if isinstance(op, MbarrierArriveOp):  # what is released and awaited comes later
             op.set_operands(op.bars, op.index, op.condition)
         op.move_before(first)
     return crossed
@@ -135,17 +132,6 @@ def _flip(number: int) -> Change:
         b = Builder.before_op(op)
         one = b.emit(ConstOp(value=1, results=[int32]))
         op.set_operand(number, b.emit(XorOp(op.operands[number], one)))
-        return True
-
-    return change
-
-
-def _counts(by: int) -> Change:
-    def change(op: Any) -> bool:
-        if isinstance(op, MbarrierInitOp):
-            op.arrivals += by
-        else:
-            op.counts = (op.counts[0] + by, *op.counts[1:])
         return True
 
     return change
@@ -187,19 +173,19 @@ CHANGES: dict[type[Op], dict[str, Change]] = {
     BarrierOp: {**DELETION, "delay": _later, "missing fence": _off("proxy")},
     AsyncCommitOp: DELETION,
     AsyncWaitOp: {**DELETION, "delay": _later, "one group less": _more_pending, "missing fence": _off("proxy")},
-    MbarrierInitOp: {**DELETION, "one arrival more": _counts(1), "one arrival less": _counts(-1)},
-    MbarrierArriveOp: {**DELETION, "haste": _earlier},
-    AsyncArriveOp: DELETION,
-    MbarrierWaitOp: {**DELETION, "delay": _later, "parity": _flip(2), "missing fence": _off("data")},
+    AsyncCopyMbarrierArriveOp: DELETION,
     TurnOp: DELETION,
-    ByteBarrierInitOp: {
+    MbarrierInitOp: {
         **DELETION,
         **{f"one arrival more in row {i}": _row(i, 1) for i in range(ROWS)},
         **{f"one arrival less in row {i}": _row(i, -1) for i in range(ROWS)},
     },
-    ByteBarrierExpectOp: {**DELETION, "bytes less": _bytes(-16), "bytes more": _bytes(16)},
-    ByteBarrierWaitOp: {**DELETION, "delay": _later, "parity": _flip(2), "missing fence": _off("fence")},
-    ByteBarrierArriveOp: {
+    MbarrierArriveExpectTxOp: {**DELETION, "bytes less": _bytes(-16), "bytes more": _bytes(16)},
+    MbarrierWaitOp: {
+        **DELETION, "delay": _later, "parity": _flip(2), "missing fence": _off("proxy"),
+        "missing fence for arrays": _off("fence"),
+    },
+    MbarrierArriveOp: {
         **DELETION, "haste": _earlier, "arrivals of warps": _off("groups"), "arrivals of groups": _on("groups"),
         "arrival at one block": _alone, "missing fence": _off("proxy"), "missing fence for arrays": _off("fence"),
         "missing wait for reads": _unawaited,

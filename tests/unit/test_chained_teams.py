@@ -254,11 +254,11 @@ def test_lowered_chains(kernel: Any, causal: bool) -> None:
 def test_streams_have_rings_of_their_own() -> None:
     """One for the operand in front of the loop, one for each of the two in it; no barrier of all in the loop."""
     module = parse_module(chain(softmax_chain, 128, 64, 64, num_warps=8).asm["gir"])
-    (inits,) = [op for op in module.walk() if op.opcode == "byte_barrier_init"]
+    (inits,) = [op for op in module.walk() if op.opcode == "mbarrier_init"]
     assert inits.attrs["counts"] == (1, 1, 2, 1, 2)
     (loop,) = innermost(module)
     body = [op.opcode for op in loop.body]
-    assert body.count("byte_barrier_wait") == body.count("byte_barrier_arrive") == 2
+    assert body.count("mbarrier_wait") == body.count("mbarrier_arrive") == 2
     assert "barrier" not in body
 
 
@@ -266,7 +266,7 @@ def test_loops_that_follow_each_other_share_buffers() -> None:
     """Two loops with two streams each, in a loop with one of its own: three rings."""
     text = chain(two_walks, 128, 128, 128, True, num_warps=8).asm["gir"]
     module = parse_module(text)
-    (inits,) = [op for op in module.walk() if op.opcode == "byte_barrier_init"]
+    (inits,) = [op for op in module.walk() if op.opcode == "mbarrier_init"]
     assert sorted(inits.attrs["counts"]) == [1, 1, 1, 2, 2, 2]
     assert len(innermost(module)) == 2
     assert "descriptor_load" not in text
@@ -275,10 +275,10 @@ def test_loops_that_follow_each_other_share_buffers() -> None:
 def test_the_second_product_starts_before_the_first_result_is_used() -> None:
     module = parse_module(chain(softmax_chain, 128, 64, 64, num_warps=8).asm["gir"])
     (loop,) = innermost(module)
-    watched = ("wgmma", "wgmma_wait", "exp2", "byte_barrier_arrive")
+    watched = ("wgmma", "wgmma_wait", "exp2", "mbarrier_arrive")
     order = [op.opcode for op in loop.body if op.opcode in watched]
     assert order == [
-        "wgmma", "wgmma", "wgmma_wait", "byte_barrier_arrive", "exp2", "exp2", "wgmma_wait", "byte_barrier_arrive",
+        "wgmma", "wgmma", "wgmma_wait", "mbarrier_arrive", "exp2", "exp2", "wgmma_wait", "mbarrier_arrive",
     ]  # fmt: skip
     assert [op.attrs["pending"] for op in loop.body if op.opcode == "wgmma_wait"] == [1, 0]
 
@@ -286,7 +286,7 @@ def test_the_second_product_starts_before_the_first_result_is_used() -> None:
 def test_a_tile_that_both_products_read_is_given_back_by_the_late_one() -> None:
     module = parse_module(chain(same_tile_twice, 128, 64, 64, num_warps=8).asm["gir"])
     (loop,) = innermost(module)
-    arrivals = [op for op in loop.body if op.opcode == "byte_barrier_arrive"]
+    arrivals = [op for op in loop.body if op.opcode == "mbarrier_arrive"]
     waits = [op for op in loop.body if op.opcode == "wgmma_wait"]
     assert len(arrivals) == 2
     place = list(loop.body).index

@@ -13,8 +13,8 @@ from tessera.errors import SynchronizationError
 from tessera.interp import EVALUATORS, run
 from tessera.ir import Module, Op, PassManager, SharedType, Value, parse_module
 from tessera.ops import (
-    AsyncArriveOp,
     AsyncCommitOp,
+    AsyncCopyMbarrierArriveOp,
     AsyncCopyOp,
     AsyncWaitOp,
     BarrierOp,
@@ -46,7 +46,8 @@ class Watch:
         self.products: list[list[Span]] = []  # that still run in this thread
         # that ran when the threads last met: they may still run in others
         self.met: list[list[Span]] = []
-        self.phases: dict[tuple[Value, int], int] = {}  # of counters: how many have ended
+        self.phases: dict[tuple[Value, int], int] = {}  # of mbarriers: how many have ended
+        self.landing: dict[tuple[Value, int], list[list[Span]]] = {}  # copies that arrive there
         self.hazards: list[str] = []
         self.accesses = 0
 
@@ -88,16 +89,19 @@ class Watch:
             if ended % 2 == int(values[op.parity]):
                 self.hazards.append(f"the phase of {key} that is waited for has not ended")
             if op.data:
-                self.flying = self.flying[max(0, len(self.flying) - op.pending) :]
+                landed = self.landing.pop(key, [])
+                self.flying = [x for x in self.flying if not any(x is y for y in landed)]
                 self.writes = []
             return
         self.phases[key] = ended + 1
+        if isinstance(op, AsyncCopyMbarrierArriveOp):
+            self.landing[key] = [*self.flying, self.open]
         if isinstance(op, MbarrierArriveOp):
             busy = [s for spans in self.products for s in spans]
             self.reads = [s for s in self.reads if s in busy]
 
     def before(self, op: Op, values: dict[Value, Any]) -> None:
-        if isinstance(op, MbarrierWaitOp | MbarrierArriveOp | AsyncArriveOp):
+        if isinstance(op, MbarrierWaitOp | MbarrierArriveOp | AsyncCopyMbarrierArriveOp):
             self.count(op, values)
         elif isinstance(op, BarrierOp):
             self.meet()

@@ -8,7 +8,8 @@ from gpu_modules import attention
 from test_gpu_passes_barriers import watched
 from test_gpu_passes_dots import compiled, ops
 
-from tessera.interp import run
+from tessera.errors import InterpreterError
+from tessera.interp import run, teams
 from tessera.ir import Module, TileType
 from tessera.ops import ForOp, LocalAllocOp, WgmmaOp, WgmmaWaitOp
 
@@ -80,7 +81,7 @@ def test_two_stages_leave_no_room_to_be_late() -> None:
 def test_warpgroups_wait_by_counters_instead_of_barriers() -> None:
     body = [op.opcode for op in loop_of(late()).body]
     assert body.count("mbarrier_wait") == 2
-    assert body.count("mbarrier_arrive") == body.count("async_arrive") == 1
+    assert body.count("mbarrier_arrive") == body.count("async_copy_mbarrier_arrive") == 1
     assert "async_wait" not in body
     assert "barrier" not in body
     assert "async_wait" in [op.opcode for op in loop_of(late(warps=4)).body]
@@ -91,7 +92,9 @@ def test_a_missing_arrival_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     for op in ops(module, "mbarrier_arrive"):
         op.erase()
     q, k, v = (np.zeros((x, 64), np.float16) for x in (128, 512, 512))
-    assert watched(module, [q, k, v, np.zeros_like(q), 512], monkeypatch).hazards
+    monkeypatch.setattr(teams, "PATIENCE", 0.1)
+    with pytest.raises(InterpreterError, match="waited for that nobody completes"):
+        watched(module, [q, k, v, np.zeros_like(q), 512], monkeypatch)
 
 
 def test_warpgroups_take_turns_where_products_are_long() -> None:

@@ -134,7 +134,7 @@ def test_a_slice_is_given_back_when_it_was_used() -> None:
     ops = consumers(module_of(compiled(False, 64, 128, 128, num_warps=8, num_stages=2)))
     names = [op.opcode for op in ops]
     read = names.index("local_load")
-    given = names.index("byte_barrier_arrive", read)
+    given = names.index("mbarrier_arrive", read)
     assert "mul" in names[read:given]
 
 

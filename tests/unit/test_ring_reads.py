@@ -16,12 +16,12 @@ import tessera.language as tl
 from tessera.backends.nvidia import ptxas
 from tessera.ir import Block, Module, Op, PassManager, Value, parse_module
 from tessera.ops import (
-    ByteBarrierArriveOp,
-    ByteBarrierWaitOp,
     LocalAllocOp,
     LocalIndexOp,
     LocalLoadOp,
     LocalTransOp,
+    MbarrierArriveOp,
+    MbarrierWaitOp,
     TensorCopyOp,
     WarpSpecializeOp,
     WgmmaOp,
@@ -78,24 +78,24 @@ def _filled(producer: Block) -> dict[Op | None, set[Op | None]]:
     row: Op | None = None
     for top in producer:
         for op in top.walk():
-            if isinstance(op, ByteBarrierWaitOp):
+            if isinstance(op, MbarrierWaitOp):
                 row = op.bars.op
             elif isinstance(op, TensorCopyOp):
                 found.setdefault(row, set()).add(_root(op.shared))
     return found
 
 
-def _readers(block: Block) -> Iterator[tuple[ByteBarrierArriveOp, LocalLoadOp, bool]]:
+def _readers(block: Block) -> Iterator[tuple[MbarrierArriveOp, LocalLoadOp, bool]]:
     """(arrival, a read of the same block before it, whether it has come by then: a fence stands between them or in the
     arrival, or the arrival, a product of warpgroups or a write to shared memory needs its registers)."""
-    for arrive in [op for op in block if isinstance(op, ByteBarrierArriveOp)]:
+    for arrive in [op for op in block if isinstance(op, MbarrierArriveOp)]:
         fenced = arrive.proxy or arrive.fence
         needed: set[Value] = set()
         op = arrive.prev
         while op is not None:
             if isinstance(op, LocalLoadOp):
                 yield arrive, op, fenced or op.result in arrive.after or op.result in needed
-            fenced |= isinstance(op, ByteBarrierArriveOp) and (op.proxy or op.fence)
+            fenced |= isinstance(op, MbarrierArriveOp) and (op.proxy or op.fence)
             if isinstance(op, WgmmaOp | LocalAllocOp) or needed & set(op.results):
                 needed |= set(op.operands)
             op = op.prev
@@ -201,7 +201,7 @@ module {num_warps=4} {
     %view: shared<64x64xfp8e4nv, #ring> = local_index %ring, %slot
     %b: tile<64x64xfp8e4nv, #b> = local_load %view, _
     FIRST
-    byte_barrier_arrive %empty, %slot, %one, [%view], [] {proxy=True}
+    mbarrier_arrive %empty, %slot, %one, [%view], [] {proxy=True}
     SECOND
     %s: tile<64x64xfp32, #acc> = wgmma_wait %t, []
     return []
@@ -220,7 +220,7 @@ def test_a_part_of_a_product_does_not_need_the_whole_tile(whole: bool) -> None:
     parts = (f"{first}\n    {second}", "") if whole else (first, second)
     module = parse_module(IN_PARTS.replace("FIRST", parts[0]).replace("SECOND", parts[1]))
     PassManager([overlap_products], verify=True).run(module)
-    (arrive,) = [op for op in module.walk() if isinstance(op, ByteBarrierArriveOp)]
+    (arrive,) = [op for op in module.walk() if isinstance(op, MbarrierArriveOp)]
     (load,) = [op for op in module.walk() if isinstance(op, LocalLoadOp)]
     assert not arrive.proxy
     assert list(arrive.after) == ([] if whole else [load.result])

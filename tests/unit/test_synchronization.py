@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from gpu_modules import attention
 from specimens import gpu_ir
 from synchronization_breaks import Break, breaks
 
@@ -23,17 +24,18 @@ from tessera.ops import (
     AtomicCasOp,
     AtomicRmwOp,
     BarrierOp,
-    ByteBarrierArriveOp,
-    ByteBarrierInitOp,
-    ByteBarrierWaitOp,
     ForOp,
     LocalAllocOp,
     LocalIndexOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
     TensorCopyOp,
     WarpSpecializeOp,
     WgmmaOp,
     WhileOp,
 )
+from tests.unit.test_gpu_passes_dots import compiled
 from tests.unit.test_tensor_maps import persistent, product
 from tests.unit.test_turners import _compiled as turned
 
@@ -83,6 +85,7 @@ QUICK: dict[str, Callable[[], Module]] = {
     "attention": example("12", 4, 90),
     "attention, backward": example("12", 2, 90),
     "reads by threads": rows_scaled,
+    "arrivals of copies": lambda: compiled(attention(m=128, n=64, warps=8, stages=3), 90),
     "turners": text_of(lambda: turned(256, 128)),
     "cluster": text_of(lambda: product(persistent, 128, 64, 64, False, num_warps=4, num_ctas=2)),
 }  # fmt: skip
@@ -110,7 +113,7 @@ EXPLAINED = {
         "the branch is taken for the program's first tile only, before which nobody has used these bytes"
     ),
     ("10-stream-k-matmul 0 sm_90", "delay of barrier", "if"): "the same",
-    ("12-attention-descriptors 1 sm_90", "haste of byte_barrier_arrive", "for"): (
+    ("12-attention-descriptors 1 sm_90", "haste of mbarrier_arrive", "for"): (
         "the producer fills this ring after one whose buffers are given back later in the iteration, behind the"
         " product that reads this one"
     ),
@@ -147,7 +150,7 @@ def why_redundant(broken: Break, module: Module, coverage: Coverage) -> str:
         return "it never runs: its branch cannot be taken, or its loop has no iteration"
     if op in coverage.idle:
         return "nobody waits for this arrival, or who waits here knows already that the phase has ended"
-    if isinstance(op, ByteBarrierInitOp) and not _waited_for(broken, module, coverage):
+    if isinstance(op, MbarrierInitOp) and not _waited_for(broken, module, coverage):
         return "it never runs: nobody comes to wait there"
     if broken.what.startswith(("missing fence", "missing wait for reads")):
         if other_fence(broken):
@@ -167,9 +170,9 @@ def why_redundant(broken: Break, module: Module, coverage: Coverage) -> str:
 
 def _waited_for(broken: Break, module: Module, coverage: Coverage) -> bool:
     """Whether somebody waits at the row of barriers whose count is wrong."""
-    assert isinstance(broken.op, ByteBarrierInitOp)
+    assert isinstance(broken.op, MbarrierInitOp)
     row = broken.op.bars[int(broken.what.rsplit(" ", 1)[-1])]
-    waits = [op for op in module.walk() if isinstance(op, ByteBarrierWaitOp) and op.bars is row]
+    waits = [op for op in module.walk() if isinstance(op, MbarrierWaitOp) and op.bars is row]
     return any(op not in coverage.missed for op in waits)
 
 
@@ -177,9 +180,8 @@ def other_fence(broken: Break) -> bool:
     """Whether the break is reported when the program's other fences are missing, too."""
     without = broken.module.clone()
     for op in without.walk():
-        for name in ("proxy", "data"):
-            if op.attrs.get(name):
-                op.attrs[name] = False
+        if op.attrs.get("proxy"):
+            op.attrs["proxy"] = False
     return reported(without)
 
 
@@ -276,7 +278,7 @@ def test_operands_written_before_another_tile_is_exchanged(shape: tuple[int, int
 def test_reads_that_an_arrival_awaits_and_others_use_later() -> None:
     """A read is over when it is first needed, however often it is needed after that."""
     module = rows_scaled()
-    arrivals = [op for op in module.walk() if isinstance(op, ByteBarrierArriveOp)]
+    arrivals = [op for op in module.walk() if isinstance(op, MbarrierArriveOp)]
     assert any(op.after for op in arrivals)
     check_synchronization(module)
     for op in arrivals:

@@ -12,7 +12,7 @@ import tessera.language as tl
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import back, reordered, shared_swizzled
-from tessera.ops import ByteBarrierArriveOp, LocalLoadOp, WarpSpecializeOp, WgmmaOp
+from tessera.ops import LocalLoadOp, MbarrierArriveOp, WarpSpecializeOp, WgmmaOp
 from tests.unit.test_tensor_maps import built, flat
 
 
@@ -59,7 +59,7 @@ def test_tiles_are_given_back_when_what_was_read_is_used(warps: int) -> None:
     (product,) = [op for op in ops if isinstance(op, WgmmaOp)]
     assert product.parent is not None
     inside = list(product.parent)
-    arrivals = [i for i, op in enumerate(inside) if isinstance(op, ByteBarrierArriveOp)]
+    arrivals = [i for i, op in enumerate(inside) if isinstance(op, MbarrierArriveOp)]
     assert arrivals and min(arrivals) > inside.index(product)
 
 

@@ -84,7 +84,7 @@ def simulate(kernel: CompiledKernel, values: list[Any], grid: tuple[int, ...], h
 def meetings(kernel: CompiledKernel) -> int:
     """How often the consumers arrive where the producer waits for them."""
     ops = [op for op in parse_module(kernel.asm["gir"]).walk() if op.attrs.get("fence")]
-    assert 2 * [op.opcode for op in ops].count("byte_barrier_wait") == len(ops)
+    assert 2 * [op.opcode for op in ops].count("mbarrier_wait") == len(ops)
     return len(ops) // 2
 
 

@@ -12,11 +12,9 @@ from tessera.analysis.synchronization.scalars import World
 from tessera.analysis.synchronization.static import check_places
 from tessera.ir import Module, Op
 from tessera.ops import (
-    AsyncArriveOp,
-    ByteBarrierArriveOp,
-    ByteBarrierExpectOp,
-    ByteBarrierWaitOp,
+    AsyncCopyMbarrierArriveOp,
     ForOp,
+    MbarrierArriveExpectTxOp,
     MbarrierArriveOp,
     MbarrierWaitOp,
     WhileOp,
@@ -33,7 +31,7 @@ PATIENCE = 40
 STEPS = 2_000
 TOTAL = 25_000
 AT_BARRIERS = (
-    ByteBarrierArriveOp, ByteBarrierExpectOp, ByteBarrierWaitOp, MbarrierArriveOp, MbarrierWaitOp, AsyncArriveOp
+    MbarrierArriveOp, MbarrierArriveExpectTxOp, AsyncCopyMbarrierArriveOp, MbarrierWaitOp
 )  # fmt: skip
 
 

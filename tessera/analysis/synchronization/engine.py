@@ -1,9 +1,8 @@
-"""What runs beside the threads: copies by the tensor engine (TMA), barriers that count their bytes, and products of
-warpgroups (wgmma), which read shared memory until they are waited for."""
+"""What runs beside the threads: copies by the TMA unit, and MMAs of warpgroups (wgmma), which read shared memory until
+they are waited for."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING
 
 from tessera.analysis.scratch import ALIGNMENT, Staging, staging
@@ -11,10 +10,6 @@ from tessera.errors import SynchronizationError
 from tessera.ir import Op, SharedType
 from tessera.layout import offset_map
 from tessera.ops import (
-    ByteBarrierArriveOp,
-    ByteBarrierExpectOp,
-    ByteBarrierInitOp,
-    ByteBarrierWaitOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
     TensorCopyOp,
@@ -24,47 +19,6 @@ from tessera.ops import (
 
 if TYPE_CHECKING:
     from tessera.analysis.synchronization.machine import Machine, Team
-
-Run = Generator[str, None, None]
-
-
-# --- barriers that count bytes ----------------------------------------------------------------------------------
-def init(m: Machine, team: Team, op: ByteBarrierInitOp) -> None:
-    """By the producer's thread, for whom the others wait when the teams begin."""
-    for bars, count in zip(op.bars, op.counts, strict=True):
-        span = m.span(bars)
-        m.touch(m.producer, op, span, True)
-        m.barriers.init(op, span[2], bars.type.shape[0], count)
-
-
-def expect(m: Machine, team: Team, op: ByteBarrierExpectOp) -> None:
-    bar = m.barrier(op.bars, op.index, op, team)
-    first = m.clocks[team.warps[0]]
-    bar.arrive(op, 1, first, first, op.bytes)
-
-
-def arrive(m: Machine, team: Team, op: ByteBarrierArriveOp) -> None:
-    """One thread of each warp or warpgroup, after all lanes of its warp; for each block of the cluster."""
-    if op.fence or op.proxy:
-        m.fence(team.warps)
-    if not m.env[op.condition]:
-        return
-    bar = m.barrier(op.bars, op.index, op, team)
-    bar.remote |= op.blocks > 1
-    arrivals = (
-        [(g.leader, g.times) for g in team.groups]
-        if op.groups
-        else list(zip(team.warps, team.times, strict=True))
-    )
-    for w, times in arrivals:
-        bar.arrive(op, times * op.blocks, m.clocks[w], m.clocks[w])
-
-
-def wait(m: Machine, team: Team, op: ByteBarrierWaitOp) -> Run:
-    bar = m.barrier(op.bars, op.index, op, team)
-    yield from m.wait(team, op, bar, int(m.env[op.phase]))
-    if op.fence:
-        m.fence(team.warps)
 
 
 # --- copies ------------------------------------------------------------------------------------------------------

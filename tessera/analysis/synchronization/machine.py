@@ -20,7 +20,6 @@ from tessera.analysis.synchronization.scalars import World, evaluate
 from tessera.errors import SynchronizationError
 from tessera.ir import Block, Module, Op, Value
 from tessera.ops import (
-    ByteBarrierInitOp,
     FuncOp,
     LocalAllocOp,
     LocalIndexOp,
@@ -334,10 +333,5 @@ class Machine:
 
 def _rows(func: Op) -> int:
     """How many barriers there are."""
-    rows = [
-        v
-        for op in func.walk()
-        if isinstance(op, ByteBarrierInitOp | MbarrierInitOp)
-        for v in op.operands
-    ]
+    rows = [v for op in func.walk() if isinstance(op, MbarrierInitOp) for v in op.operands]
     return sum(v.type.shape[0] for v in rows)

@@ -9,7 +9,6 @@ from tessera.analysis.synchronization.rules import RULES
 from tessera.errors import SynchronizationError
 from tessera.ir import Block, Effect, Module, Op, SharedType, TileType, TokenType, Value
 from tessera.ops import (
-    ByteBarrierArriveOp,
     CallOp,
     ConditionOp,
     ForOp,
@@ -20,6 +19,7 @@ from tessera.ops import (
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
+    MbarrierArriveOp,
     WarpSpecializeOp,
     WgmmaOp,
     WgmmaWaitOp,
@@ -65,7 +65,7 @@ def plan_of(module: Module) -> Plan:
     active: set[Op] = set()
     for func in module.body:
         for op in func.walk():
-            if isinstance(op, WgmmaOp | LocalStoreOp | LocalAllocOp | ByteBarrierArriveOp):
+            if isinstance(op, WgmmaOp | LocalStoreOp | LocalAllocOp | MbarrierArriveOp):
                 loads = _needed_loads(op)
                 if loads:
                     plan.awaits[op] = loads
@@ -89,7 +89,7 @@ def plan_of(module: Module) -> Plan:
 
 def _needed_loads(op: Op) -> list[Op]:
     """Of the tiles that an op takes from registers: what an arrival lists, a product multiplies, a store writes."""
-    given = getattr(op, "after", ()) if isinstance(op, ByteBarrierArriveOp) else op.operands
+    given = getattr(op, "after", ()) if isinstance(op, MbarrierArriveOp) else op.operands
     found: list[Op] = []
     work = [v for v in given if isinstance(v.type, TileType)]
     if isinstance(op, WgmmaOp):
@@ -158,7 +158,8 @@ def _roots(op: Op) -> list[Value]:
         return [op.before.terminator.operands[0]]
     found = [v for v in op.operands if _is_scalar(v)] if isinstance(op, CallOp) else []
     if type(op) in RULES:
-        found += [getattr(op, name) for name in RULES[type(op)].scalars]
+        given = [getattr(op, name) for name in RULES[type(op)].scalars]
+        found += [v for v in given if v is not None]
     for v in op.operands:
         while isinstance(v.op, VIEWS):
             if isinstance(v.op, LocalIndexOp):

@@ -9,20 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.analysis.synchronization import engine, threads
+from tessera.analysis.synchronization import engine, mbarriers, threads
 from tessera.ir import Op
 from tessera.ops import (
-    AsyncArriveOp,
     AsyncCommitOp,
+    AsyncCopyMbarrierArriveOp,
     AsyncCopyOp,
     AsyncWaitOp,
     AtomicCasOp,
     AtomicRmwOp,
     BarrierOp,
-    ByteBarrierArriveOp,
-    ByteBarrierExpectOp,
-    ByteBarrierInitOp,
-    ByteBarrierWaitOp,
     ConvertLayoutOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
@@ -32,6 +28,7 @@ from tessera.ops import (
     LocalAllocOp,
     LocalLoadOp,
     LocalStoreOp,
+    MbarrierArriveExpectTxOp,
     MbarrierArriveOp,
     MbarrierInitOp,
     MbarrierWaitOp,
@@ -99,37 +96,27 @@ RULES: dict[type[Op], Rule] = {
         "cp.async.wait_group", threads.wait,
     ),
     MbarrierInitOp: Rule(
-        "one thread writes; all warps meet", "generic", "its own barrier", MBARRIER, threads.mbarrier_init
+        "one thread writes and all warps meet; with `by_producer` the producer's thread writes", "generic",
+        "its own barrier; with `by_producer` the meeting of the roles when they begin", MBARRIER, mbarriers.init,
+    ),
+    MbarrierArriveExpectTxOp: Rule(
+        "one arrival that announces bytes", "-", "-", "mbarrier.expect_tx", mbarriers.arrive_expect_tx, ("index",)
+    ),
+    AsyncCopyMbarrierArriveOp: Rule(
+        "one arrival of each thread, when its copies have landed", "-", "its copies so far, for those who wait",
+        "cp.async.mbarrier.arrive", mbarriers.arrive_after_copies, ("index",),
     ),
     MbarrierArriveOp: Rule(
-        "one arrival of each warp", "-", "its loads and stores, for those who wait", MBARRIER, threads.mbarrier_arrive,
-        ("index",),
-    ),
-    AsyncArriveOp: Rule(
-        "one arrival of each thread, when its copies have landed", "-", "its copies so far, for those who wait",
-        "cp.async.mbarrier.arrive", threads.async_arrive, ("index",),
-    ),
-    MbarrierWaitOp: Rule(
-        "waits for a phase; with `data` a fence follows", "-", "what the arrivals of the phase hand over", MBARRIER,
-        threads.mbarrier_wait, ("index", "parity"),
-    ),
-    TurnOp: Rule("warpgroups take turns", "-", "nothing that memory depends on", BARRIER, threads.turn),
-    ByteBarrierInitOp: Rule(
-        "the producer's thread writes", "generic", "the meeting of the teams when they begin", MBARRIER, engine.init
-    ),
-    ByteBarrierExpectOp: Rule(
-        "one arrival that announces bytes", "-", "-", "mbarrier.expect_tx", engine.expect, ("index",)
-    ),
-    ByteBarrierWaitOp: Rule(
-        "waits for a phase; with `fence` a fence follows", "-",
-        "what the arrivals of the phase hand over, and the copies whose bytes it counts", MBARRIER, engine.wait,
-        ("index", "phase"),
-    ),
-    ByteBarrierArriveOp: Rule(
         "one arrival of each warp or warpgroup; with `proxy` or `fence` each thread has fenced first", "-",
-        "loads and stores of the arriving warps, and products they waited for", MBARRIER, engine.arrive,
+        "loads and stores of the arriving warps, and products they waited for", MBARRIER, mbarriers.arrive,
         ("index", "condition"),
     ),
+    MbarrierWaitOp: Rule(
+        "waits for a phase; with `proxy` or `fence` a fence follows", "-",
+        "what the arrivals of the phase hand over, and the copies whose bytes it counts", MBARRIER, mbarriers.wait,
+        ("index", "parity"),
+    ),
+    TurnOp: Rule("warpgroups take turns", "-", "nothing that memory depends on", BARRIER, threads.turn),
     TensorCopyOp: Rule(
         "the engine writes in the background", "async", "the phase of its barrier", BULK, engine.copy, ("index",)
     ),

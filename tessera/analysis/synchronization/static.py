@@ -10,12 +10,12 @@ from tessera.errors import SynchronizationError
 from tessera.ir import Module, Op, SharedType, Value
 from tessera.layout import Boxes, LinearLayout, box_layout, boxes_of, shared_swizzled
 from tessera.ops import (
-    ByteBarrierArriveOp,
-    ByteBarrierWaitOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
     LocalAllocOp,
     LocalIndexOp,
+    MbarrierArriveOp,
+    MbarrierWaitOp,
     TensorCopyOp,
     WgmmaOp,
 )  # fmt: skip
@@ -52,7 +52,7 @@ def check_places(module: Module) -> None:
             for v in (op.a, op.b):
                 if isinstance(v.type, SharedType):
                     _operand(op, v)
-        elif isinstance(op, ByteBarrierWaitOp | ByteBarrierArriveOp):
+        elif isinstance(op, MbarrierWaitOp | MbarrierArriveOp):
             _same_fence(op, fences)
 
 
@@ -148,9 +148,7 @@ def _swizzle(layout: LinearLayout, bits: int) -> int:
     return SWIZZLES[0]
 
 
-def _same_fence(
-    op: ByteBarrierWaitOp | ByteBarrierArriveOp, fences: dict[Op, tuple[bool, Op]]
-) -> None:
+def _same_fence(op: MbarrierWaitOp | MbarrierArriveOp, fences: dict[Op, tuple[bool, Op]]) -> None:
     """Where one side of a barrier orders arrays in global memory for the engine, so must the other side."""
     row = op.bars.op
     assert row is not None

@@ -1,16 +1,14 @@
 """What threads do to shared memory by themselves: loads and stores, copies in the background (cp.async), scratch of
-ops, barriers of the hardware, and counters at which threads arrive."""
+ops, and barriers of the CTA."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from tessera.analysis.synchronization.private import bytes_of_threads
 from tessera.errors import SynchronizationError
 from tessera.ir import Op, TileType
 from tessera.ops import (
-    AsyncArriveOp,
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
@@ -20,17 +18,12 @@ from tessera.ops import (
     LocalAllocOp,
     LocalLoadOp,
     LocalStoreOp,
-    MbarrierArriveOp,
-    MbarrierInitOp,
-    MbarrierWaitOp,
     TurnOp,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from tessera.analysis.synchronization.machine import Machine, Team
 
-Run = Generator[str, None, None]
-LANES = 32
 RELEASES = ("release", "acq_rel")
 BEFORE_TURN = {
     "open": ("close",), "begin": ("open", "end"), "end": ("begin",), "close": ("open", "end")
@@ -91,38 +84,7 @@ def wait(m: Machine, team: Team, op: AsyncWaitOp) -> None:
         m.meet(team, op, fence=bool(op.attrs.get("proxy")))
 
 
-# --- counters -----------------------------------------------------------------------------------------------------
-def mbarrier_init(m: Machine, team: Team, op: MbarrierInitOp) -> None:
-    """By one thread; then all meet."""
-    span = m.span(op.bars)
-    m.touch(team, op, span, True, team.warps[:1])
-    m.barriers.init(op, span[2], op.bars.type.shape[0], op.arrivals)
-    m.meet(team, op)
-
-
-def mbarrier_arrive(m: Machine, team: Team, op: MbarrierArriveOp) -> None:
-    """Lane 0 of each warp."""
-    bar = m.barrier(op.bars, op.index, op, team)
-    for w, times in zip(team.warps, team.times, strict=True):
-        bar.arrive(op, times, m.clocks[w], m.clocks[w])
-
-
-def async_arrive(m: Machine, team: Team, op: AsyncArriveOp) -> None:
-    """Each thread, when its copies so far have landed; of what else it did nothing is said."""
-    bar = m.barrier(op.bars, op.index, op, team)
-    for w, times in zip(team.warps, team.times, strict=True):
-        hands = m.places.start()
-        hands[m.places.copies(w)] = team.committed + team.open
-        bar.arrive(op, LANES * times, m.clocks[w], hands)
-
-
-def mbarrier_wait(m: Machine, team: Team, op: MbarrierWaitOp) -> Run:
-    bar = m.barrier(op.bars, op.index, op, team)
-    yield from m.wait(team, op, bar, int(m.env[op.parity]))
-    if op.data:
-        m.fence(team.warps)
-
-
+# --- ping-pong ---------------------------------------------------------------------------------------------------
 def turn(m: Machine, team: Team, op: TurnOp) -> None:
     """Turns order nothing that memory depends on; but each begun must end, or a warpgroup waits for ever."""
     if m.turn not in BEFORE_TURN[op.kind]:

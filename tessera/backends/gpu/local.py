@@ -22,12 +22,12 @@ from tessera.ops import (
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
-    ByteBarrierArriveOp,
     LocalAllocOp,
     LocalIndexOp,
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
+    MbarrierArriveOp,
     MmaOp,
 )
 from tessera.passes.pipeline import is_zero
@@ -78,7 +78,7 @@ def can_wait(op: LocalLoadOp) -> bool:
 
     Nothing may touch shared memory in between, where the buffer may be dead already.
     """
-    users = [u for u in op.result.users() if not isinstance(u, ByteBarrierArriveOp)]
+    users = [u for u in op.result.users() if not isinstance(u, MbarrierArriveOp)]
     if len(users) != 1 or not isinstance(users[0], MmaOp) or users[0].a is users[0].b:
         return False
     following = op.next

@@ -14,7 +14,7 @@ from tessera.analysis.intervals import NEVER
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
 from tessera.backends.gpu.module import lower_module
 from tessera.backends.llvm import binding
-from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, wgmma
+from tessera.backends.nvidia import assembler, mbarrier, ptxas, tensor, warp_roles, wgmma
 from tessera.backends.nvidia.emit import RESIDENT_THREADS, NvidiaTarget
 from tessera.backends.nvidia.target import facts_for, oldest_ptx
 from tessera.config import knobs
@@ -35,7 +35,7 @@ from tessera.passes.unroll import unroll
 # Our own passes hoist, merge and simplify. LLVM's middle end found nothing more in measured kernels, only cost
 # time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.
 MIDDLE_END = "dce"
-_REGISTERED = (mbarrier, tensor, wgmma)  # imported for the lowerings it registers
+_REGISTERED = (mbarrier, tensor, warp_roles, wgmma)  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 BLOCKS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction

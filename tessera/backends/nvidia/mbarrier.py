@@ -1,63 +1,170 @@
-"""`mbarrier`: phase counters in shared memory, at which threads and asynchronous copies arrive, and threads wait;
-and turns of warpgroups by named barriers: number n + 1 lets warpgroup n go."""
+"""Lowers the ops on mbarriers to the rows of `primitives.order`."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.nvidia import primitives as p
-from tessera.ir import Value
-from tessera.ops import AsyncArriveOp, MbarrierArriveOp, MbarrierInitOp, MbarrierWaitOp, TurnOp
+from tessera.ir import Op, Value
+from tessera.ops import (
+    AsyncCopyMbarrierArriveOp,
+    MbarrierArriveExpectTxOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
+    WarpSpecializeOp,
+)  # fmt: skip
 
-COUNTER_BYTES = 8
-PAIR = 256  # threads of the warpgroup that lets another go, and of that one
+MBARRIER_BYTES = 8
+WARPGROUP_THREADS = 128
 
 
-def _address(fl: FunctionLowering, bars: Value, index: Value) -> str:
-    step = fl.w.mul("i32", fl.scalar(index), str(COUNTER_BYTES))
-    return fl.w.add("i32", fl.scalar(bars), step)
+def plain(fl: FunctionLowering, name: str, *args: str) -> str:
+    """Emit the row `name` of the table of primitives."""
+    return p.PRIMITIVES[name].emit(fl.w, args)
+
+
+def single_thread(fl: FunctionLowering) -> AbstractContextManager[None]:
+    """Code that one thread runs: the first one, or the only one that there is."""
+    return nullcontext() if fl.single else fl.w.when(first_thread(fl))
+
+
+def first_thread(fl: FunctionLowering) -> str:
+    thread = fl.thread
+    with fl.w.hoist():
+        return fl.w.pure(f"icmp eq i32 {thread}, 0")
+
+
+def _producer_thread(fl: FunctionLowering) -> str:
+    """Whether this thread is the first of the producer's warps, which follow those of the consumers."""
+    thread = fl.thread
+    with fl.w.hoist():
+        return fl.w.pure(f"icmp eq i32 {thread}, {32 * fl.num_warps}")
+
+
+def mbarrier_address(fl: FunctionLowering, bars: Value, index: Value) -> str:
+    w = fl.w
+    return w.add("i32", fl.scalar(bars), w.mul("i32", fl.scalar(index), str(MBARRIER_BYTES)))
+
+
+def spin(fl: FunctionLowering, address: str, parity: str) -> None:
+    """Wait in a loop of blocks; the hardware suspends the thread for a while in each try."""
+    w = fl.w
+    again, done = w.label("wait"), w.label("arrived")
+    w.branch(again)
+    w.start(again)
+    ended = w.emit(f"icmp ne i32 {plain(fl, 'mbarrier_try', address, parity)}, 0")
+    w.branch_if(ended, done, again)
+    w.start(done)
 
 
 @lowers(MbarrierInitOp)
 def _init(fl: FunctionLowering, op: MbarrierInitOp) -> None:
-    w, start = fl.w, fl.scalar(op.bars)
-    with w.when(w.pure(f"icmp eq i32 {fl.thread}, 0")):
-        for i in range(op.bars.type.shape[0]):
-            address = w.add("i32", start, str(i * COUNTER_BYTES))
-            p.mbarrier_init(op.arrivals).emit(w, [address])
-    fl.target.barrier(w)
+    w = fl.w
+    if op.by_producer:
+        with w.when(_producer_thread(fl)):
+            for number in range(fl.tensor_maps):  # the first copies will find them near
+                plain(fl, "prefetch_map", f"%map{number}")
+            _init_rows(fl, op)
+            plain(fl, "mbarrier_fence")
+    else:
+        with w.when(w.pure(f"icmp eq i32 {fl.thread}, 0")):
+            _init_rows(fl, op)
+        fl.target.barrier(w)
 
 
-@lowers(MbarrierArriveOp)
-def _arrive(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
-    row = p.PRIMITIVES["mbarrier_arrive_of_warp"]
-    row.emit(fl.w, [_address(fl, op.bars, op.index), fl.lane])
+def _init_rows(fl: FunctionLowering, op: MbarrierInitOp) -> None:
+    w = fl.w
+    for bars, count in zip(op.bars, op.counts, strict=True):
+        for i in range(bars.type.shape[0]):
+            address = w.add("i32", fl.scalar(bars), str(i * MBARRIER_BYTES))
+            p.mbarrier_init(count).emit(w, [address])
 
 
-@lowers(AsyncArriveOp)
-def _async_arrive(fl: FunctionLowering, op: AsyncArriveOp) -> None:
-    row = p.PRIMITIVES["mbarrier_arrive_after_copies"]
-    row.emit(fl.w, [_address(fl, op.bars, op.index)])
+@lowers(MbarrierArriveExpectTxOp)
+def _expect_tx(fl: FunctionLowering, op: MbarrierArriveExpectTxOp) -> None:
+    with single_thread(fl):
+        p.mbarrier_expect(op.bytes).emit(fl.w, [mbarrier_address(fl, op.bars, op.index)])
+
+
+@lowers(AsyncCopyMbarrierArriveOp)
+def _arrive_after_copies(fl: FunctionLowering, op: AsyncCopyMbarrierArriveOp) -> None:
+    plain(fl, "mbarrier_arrive_after_copies", mbarrier_address(fl, op.bars, op.index))
 
 
 @lowers(MbarrierWaitOp)
 def _wait(fl: FunctionLowering, op: MbarrierWaitOp) -> None:
-    row = p.PRIMITIVES["mbarrier_wait"]
-    row.emit(fl.w, [_address(fl, op.bars, op.index), fl.scalar(op.parity)])
-    if op.data:
+    address, parity = mbarrier_address(fl, op.bars, op.index), fl.scalar(op.parity)
+    if _in_role(op):
+        spin(fl, address, parity)
+    else:  # one statement, which leaves a pipelined loop a single block
+        plain(fl, "mbarrier_wait", address, parity)
+    _fence(fl, op)
+
+
+def _in_role(op: Op) -> bool:
+    """Whether the op is in a region of a `warp_specialize`."""
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, WarpSpecializeOp):
+        parent = parent.parent_op()
+    return parent is not None
+
+
+def _fence(fl: FunctionLowering, op: MbarrierArriveOp | MbarrierWaitOp) -> None:
+    if op.fence:
+        plain(fl, "proxy_fence_all")
+    elif op.proxy:
         fl.target.proxy_fence(fl.w)
 
 
-@lowers(TurnOp)
-def _turn(fl: FunctionLowering, op: TurnOp) -> None:
-    w, warp, groups = fl.w, fl.warp, fl.num_warps // 4
+@lowers(MbarrierArriveOp)
+def _arrive(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
+    _await_reads(fl, op)
+    _fence(fl, op)
+    if op.after_mma and op.condition is None and op.blocks == 1 and not op.groups:
+        address = mbarrier_address(fl, op.bars, op.index)
+        plain(fl, "mbarrier_arrive_of_warp", address, fl.lane)
+    else:
+        _arrive_if(fl, op)
+
+
+def _arrive_if(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
+    """By one thread of each warp or warpgroup for each block that is to know."""
+    w, thread = fl.w, fl.thread
     with w.hoist():
-        mine = fl.target.shuffle_index(w, w.pure(f"lshr i32 {warp}, 2"), "0")
-    if op.kind == "begin":
-        p.group_barrier(PAIR).emit(w, [w.add("i32", mine, "1")])
-    elif op.kind == "end":
-        last = w.pure(f"icmp eq i32 {mine}, {groups - 1}")
-        following = w.pure(f"select i1 {last}, i32 0, i32 {w.add('i32', mine, '1')}")
-        p.group_barrier(PAIR, False).emit(w, [w.add("i32", following, "1")])
-    else:  # the last one lets the first one go; the first one takes what the last one left
-        stay, who = (False, groups - 1) if op.kind == "open" else (True, 0)
-        p.barrier_of(who, 1, PAIR, stay).emit(w, [mine])
+        lanes = (WARPGROUP_THREADS if op.groups else 32) - 1
+        number = w.pure(f"and i32 {thread}, {lanes}")
+        chosen = w.pure(f"icmp ult i32 {number}, {op.blocks}")
+    if not (op.groups or op.after_mma):
+        plain(fl, "warp_sync")  # lanes that read by themselves are done too
+    if op.condition is not None:
+        chosen = w.and_("i1", chosen, fl.scalar(op.condition))
+    with w.when(chosen):
+        address = mbarrier_address(fl, op.bars, op.index)
+        if op.blocks > 1:
+            plain(fl, "mbarrier_arrive_in", address, number)
+        else:
+            plain(fl, "mbarrier_arrive", address)
+
+
+def _await_reads(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
+    """Go on when tiles that were read from shared memory have come."""
+    w = fl.w
+    parts = [_low_32_bits(fl, *came) for v in op.after for came in fl.readers[v].came]
+    if parts:
+        both = parts[0]
+        for part in parts[1:]:
+            both = w.pure(f"xor i32 {both}, {part}")
+        plain(fl, "await_word", both, fl.scalar(op.bars))
+
+
+def _low_32_bits(fl: FunctionLowering, type: str, name: str) -> str:
+    """32 bits that depend on an LLVM value."""
+    w = fl.w
+    if type in ("float", "double"):
+        bits = 32 if type == "float" else 64
+        type, name = f"i{bits}", w.pure(f"bitcast {type} {name} to i{bits}")
+    if type == "i32":
+        return name
+    return w.pure(f"{'trunc' if type == 'i64' else 'zext'} {type} {name} to i32")

@@ -1,4 +1,4 @@
-"""Tensor copies (TMA), barriers that count their bytes, and programs of two teams.
+"""Lowers copies between arrays and shared memory by the TMA unit.
 
 One thread starts the copies of all boxes of a block; their arrival counts on an mbarrier in shared memory. A tile
 that is stored goes box by box through a few buffers in shared memory: while the engine reads one, the next is written.
@@ -7,7 +7,6 @@ Threads write through another path than the engine reads, so a fence stands betw
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -18,64 +17,24 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies
 from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.backends.nvidia import primitives as p
+from tessera.backends.nvidia.mbarrier import (
+    WARPGROUP_THREADS,
+    mbarrier_address,
+    plain,
+    single_thread,
+    spin,
+)  # fmt: skip
 from tessera.ir import TileType, Value
 from tessera.layout import Boxes, LinearLayout, MatrixAccess, box_layout, turned_lanes
 from tessera.ops import (
-    ByteBarrierArriveOp,
-    ByteBarrierExpectOp,
-    ByteBarrierInitOp,
-    ByteBarrierWaitOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
     MakeDescriptorOp,
     TensorCopyOp,
-    WarpSpecializeOp,
 )  # fmt: skip
 from tessera.passes.tensor_maps import access_boxes
 
-BARRIER_BYTES = 8
-TEAM_BARRIER = 8  # hardware barrier of the consumers, who do not wait for the producer
-GROUP_BARRIER = 9  # and following: of groups of four warps
-START_BARRIER = 13  # where consumers wait for the producer's barriers
-GROUP_THREADS = 128
-
-
-def _plain(fl: FunctionLowering, name: str, *args: str) -> str:
-    return p.PRIMITIVES[name].emit(fl.w, args)
-
-
-def _first_thread(fl: FunctionLowering) -> str:
-    thread = fl.thread
-    with fl.w.hoist():
-        return fl.w.pure(f"icmp eq i32 {thread}, 0")
-
-
-def _is_producer(fl: FunctionLowering) -> str:
-    """Whether this thread copies. Its warps come last, so that the consumers' threads keep their numbers."""
-    thread = fl.thread
-    with fl.w.hoist():
-        return fl.w.pure(f"icmp eq i32 {thread}, {32 * fl.num_warps}")
-
-
-def _alone(fl: FunctionLowering) -> Any:
-    """Code that one thread runs."""
-    return nullcontext() if fl.single else fl.w.when(_first_thread(fl))
-
-
-def _barrier_address(fl: FunctionLowering, bars: Value, index: Value) -> str:
-    w = fl.w
-    return w.add("i32", fl.scalar(bars), w.mul("i32", fl.scalar(index), str(BARRIER_BYTES)))
-
-
-def _wait_for(fl: FunctionLowering, address: str, phase: str) -> None:
-    """Spin; the hardware suspends the thread for a while in each try."""
-    w = fl.w
-    again, done = w.label("wait"), w.label("arrived")
-    w.branch(again)
-    w.start(again)
-    ended = w.emit(f"icmp ne i32 {_plain(fl, 'mbarrier_try', address, phase)}, 0")
-    w.branch_if(ended, done, again)
-    w.start(done)
+GROUP_BARRIER = 9  # the first named barrier of those that warpgroups have for themselves
 
 
 # --- descriptors --------------------------------------------------------------------------------------------
@@ -147,22 +106,22 @@ def _load(fl: FunctionLowering, op: DescriptorLoadOp) -> None:
     size = t.numel * bits // 8
     start: int = op.attrs["scratch"]
     place, bar = fixed_place(fl, start), fixed_place(fl, start + size).address
-    with _alone(fl):
+    with single_thread(fl):
         p.mbarrier_init(1).emit(fl.w, [bar])
-        _plain(fl, "mbarrier_fence")
-        _plain(fl, "proxy_fence_all")
+        plain(fl, "mbarrier_fence")
+        plain(fl, "proxy_fence_all")
         p.mbarrier_expect(size).emit(fl.w, [bar])
         _load_boxes(fl, op, place.address, bar, 1)
     fl.target.barrier(fl.w)
-    _wait_for(fl, bar, "0")
+    spin(fl, bar, "0")
     access = access_for(t.layout, shared, bits, fl.target.facts().has_ldmatrix)
     reader = Reader(fl, t.elem, access, place)
     out = [""] * t.layout.size("register")
     for i in range(len(access.groups)):
         reader.group(i, out)
     fl.target.barrier(fl.w)
-    with _alone(fl):
-        _plain(fl, "mbarrier_inval", bar)
+    with single_thread(fl):
+        plain(fl, "mbarrier_inval", bar)
     fl.set(op.result, copies(t.layout, out))
 
 
@@ -199,7 +158,7 @@ def _store(fl: FunctionLowering, op: DescriptorStoreOp) -> None:
                         place[1] = w.add("i32", place[1], moved)
                     to = w.add("i32", at, str(j * boxes.elements * bits // 8))
                     row.emit(w, [f"%map{op.attrs['map']}", to, *place])
-            _plain(fl, "bulk_commit")
+            plain(fl, "bulk_commit")
     _settle(fl, bool(op.attrs.get("synchronous")))
 
 
@@ -212,13 +171,15 @@ def _group(fl: FunctionLowering) -> str:
 
 def _elected(fl: FunctionLowering, groups: int) -> Any:
     """Code that one thread of each group runs, or one of all."""
-    return fl.w.when(_first_of_group(fl)) if groups else _alone(fl)
+    return fl.w.when(_first_of_group(fl)) if groups else single_thread(fl)
 
 
 def _first_of_group(fl: FunctionLowering) -> str:
     thread = fl.thread
     with fl.w.hoist():
-        return fl.w.pure(f"icmp eq i32 {fl.w.pure(f'and i32 {thread}, {GROUP_THREADS - 1}')}, 0")
+        return fl.w.pure(
+            f"icmp eq i32 {fl.w.pure(f'and i32 {thread}, {WARPGROUP_THREADS - 1}')}, 0"
+        )
 
 
 def _meet(fl: FunctionLowering, groups: int, group: str) -> None:
@@ -226,7 +187,7 @@ def _meet(fl: FunctionLowering, groups: int, group: str) -> None:
         fl.target.barrier(fl.w)
         return
     number = fl.w.add("i32", group, str(GROUP_BARRIER))
-    p.group_barrier(GROUP_THREADS).emit(fl.w, [number])
+    p.group_barrier(WARPGROUP_THREADS).emit(fl.w, [number])
 
 
 def _apart(
@@ -265,7 +226,7 @@ def _settle(fl: FunctionLowering, now: bool) -> None:
     if now:
         with fl.w.when(_first_of_group(fl)):
             p.bulk_wait(0, read=False).emit(fl.w, [])
-            _plain(fl, "proxy_fence_all")
+            plain(fl, "proxy_fence_all")
         fl.target.barrier(fl.w)
         return
 
@@ -276,137 +237,9 @@ def _settle(fl: FunctionLowering, now: bool) -> None:
     fl.at_end["tensor stores"] = finish
 
 
-# --- barriers -----------------------------------------------------------------------------------------------
-@lowers(ByteBarrierInitOp)
-def _init(fl: FunctionLowering, op: ByteBarrierInitOp) -> None:
-    """By the producer, who goes on with its copies at once."""
-    w = fl.w
-    with w.when(_is_producer(fl)):
-        for number in range(fl.tensor_maps):  # the first copies will find them near
-            _plain(fl, "prefetch_map", f"%map{number}")
-        for bars, count in zip(op.bars, op.counts, strict=True):
-            row = p.mbarrier_init(count)
-            for i in range(bars.type.shape[0]):
-                row.emit(w, [w.add("i32", fl.scalar(bars), str(BARRIER_BYTES * i))])
-        _plain(fl, "mbarrier_fence")
-
-
-@lowers(ByteBarrierExpectOp)
-def _expect(fl: FunctionLowering, op: ByteBarrierExpectOp) -> None:
-    with _alone(fl):
-        p.mbarrier_expect(op.bytes).emit(fl.w, [_barrier_address(fl, op.bars, op.index)])
-
-
-@lowers(ByteBarrierWaitOp)
-def _wait(fl: FunctionLowering, op: ByteBarrierWaitOp) -> None:
-    _wait_for(fl, _barrier_address(fl, op.bars, op.index), fl.scalar(op.phase))
-    if op.fence:
-        _plain(fl, "proxy_fence_all")
-
-
-@lowers(ByteBarrierArriveOp)
-def _arrive(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
-    w, thread = fl.w, fl.thread
-    _await_reads(fl, op)
-    if op.fence:
-        _plain(fl, "proxy_fence_all")
-    elif op.proxy:
-        fl.target.proxy_fence(w)
-    with w.hoist():  # one thread for each block that is to know
-        lanes = (GROUP_THREADS if op.groups else 32) - 1
-        number = w.pure(f"and i32 {thread}, {lanes}")
-        chosen = w.pure(f"icmp ult i32 {number}, {op.blocks}")
-    if not op.groups:
-        _plain(fl, "warp_sync")  # lanes that read by themselves are done too
-    with w.when(w.and_("i1", chosen, fl.scalar(op.condition))):
-        address = _barrier_address(fl, op.bars, op.index)
-        if op.blocks > 1:
-            _plain(fl, "mbarrier_arrive_in", address, number)
-        else:
-            _plain(fl, "mbarrier_arrive", address)
-
-
-def _await_reads(fl: FunctionLowering, op: ByteBarrierArriveOp) -> None:
-    """Go on when tiles that were read from shared memory have come."""
-    w = fl.w
-    words = [_low_word(fl, *came) for v in op.after for came in fl.readers[v].came]
-    if words:
-        met = words[0]
-        for word in words[1:]:
-            met = w.pure(f"xor i32 {met}, {word}")
-        _plain(fl, "await_word", met, fl.scalar(op.bars))
-
-
-def _low_word(fl: FunctionLowering, type: str, name: str) -> str:
-    """32 bits that depend on a word."""
-    w = fl.w
-    if type in ("float", "double"):
-        bits = 32 if type == "float" else 64
-        type, name = f"i{bits}", w.pure(f"bitcast {type} {name} to i{bits}")
-    if type == "i32":
-        return name
-    return w.pure(f"{'trunc' if type == 'i64' else 'zext'} {type} {name} to i32")
-
-
+# --- copies in the background -----------------------------------------------------------------------------------
 @lowers(TensorCopyOp)
 def _copy(fl: FunctionLowering, op: TensorCopyOp) -> None:
-    with _alone(fl):
-        bar = _barrier_address(fl, op.bars, op.index)
+    with single_thread(fl):
+        bar = mbarrier_address(fl, op.bars, op.index)
         _load_boxes(fl, op, fl.scalar(op.shared), bar, op.blocks)
-
-
-# --- teams --------------------------------------------------------------------------------------------------
-@lowers(WarpSpecializeOp)
-def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
-    """The other teams' warps come last, so that the consumers' threads keep their numbers. The producer has made the
-    barriers ready, for which the others wait."""
-    w, target = fl.w, fl.target
-    threads = 32 * fl.num_warps
-    everybody = threads + 32 * (op.warps + op.turning)
-    thread = fl.thread
-    group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
-    producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
-    if op.blocks > 1:  # others copy to our memory
-        _plain(fl, "cluster_barrier")
-    w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
-    # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
-    given = fl.products and not fl.extra_attributes
-    small, large, turning = op.registers if given else (0, 0, 0)
-    with w.scope():
-        w.start(consumers)
-        if op.blocks == 1:
-            p.team_barrier(START_BARRIER, everybody).emit(w, [])
-        if large:
-            p.set_registers(True, large).emit(w, [])
-        target.team = (TEAM_BARRIER, threads)  # type: ignore[attr-defined]
-        fl.lower_block(op.consumers)
-        target.team = None  # type: ignore[attr-defined]
-        w.branch(after)
-    if op.turning:
-        turners, others = w.label("turners"), w.label("others")
-        w.start(producer)
-        w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps + op.warps}"), turners, others)
-        with w.scope():
-            w.start(turners)
-            if op.blocks == 1:
-                p.team_barrier(START_BARRIER, everybody).emit(w, [])
-            if turning:
-                p.set_registers(False, turning).emit(w, [])
-            with fl.smaller_team(op.turning):
-                fl.lower_block(op.turners)
-            w.branch(after)
-        producer = others
-    with w.scope():
-        w.start(producer)
-        if op.blocks == 1:
-            p.team_arrive(START_BARRIER, everybody).emit(w, [])
-        if small:
-            p.set_registers(False, small).emit(w, [])
-        first = w.pure(f"icmp eq i32 {group}, {fl.num_warps}")
-        # Of an elected thread ptxas knows that it is one: else it makes a loop over threads of each copy.
-        with w.when(first), w.when(w.pure(f"icmp ne i32 {_plain(fl, 'elect')}, 0")):
-            fl.single = True
-            fl.lower_block(op.producer)
-            fl.single = False
-        w.branch(after)
-    w.start(after)

@@ -1,0 +1,84 @@
+"""Lowers warp specialisation: the branch to the warps' roles, and the ping-pong of warpgroups by named barriers."""
+
+from __future__ import annotations
+
+from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.nvidia import primitives as p
+from tessera.backends.nvidia.mbarrier import plain
+from tessera.ops import TurnOp, WarpSpecializeOp
+
+CONSUMER_BARRIER = 8  # named barrier of the consumers, who do not wait for the producer
+START_BARRIER = 13  # where consumers wait for the producer's mbarriers
+PAIR = 256  # threads of the warpgroup that lets another go, and of that one
+
+
+@lowers(WarpSpecializeOp)
+def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
+    """The other teams' warps come last, so that the consumers' threads keep their numbers. The producer has made the
+    barriers ready, for which the others wait."""
+    w, target = fl.w, fl.target
+    threads = 32 * fl.num_warps
+    everybody = threads + 32 * (op.warps + op.turning)
+    thread = fl.thread
+    group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
+    producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
+    if op.blocks > 1:  # others copy to our memory
+        plain(fl, "cluster_barrier")
+    w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
+    # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
+    given = fl.products and not fl.extra_attributes
+    small, large, turning = op.registers if given else (0, 0, 0)
+    with w.scope():
+        w.start(consumers)
+        if op.blocks == 1:
+            p.team_barrier(START_BARRIER, everybody).emit(w, [])
+        if large:
+            p.set_registers(True, large).emit(w, [])
+        target.team = (CONSUMER_BARRIER, threads)  # type: ignore[attr-defined]
+        fl.lower_block(op.consumers)
+        target.team = None  # type: ignore[attr-defined]
+        w.branch(after)
+    if op.turning:
+        turners, others = w.label("turners"), w.label("others")
+        w.start(producer)
+        w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps + op.warps}"), turners, others)
+        with w.scope():
+            w.start(turners)
+            if op.blocks == 1:
+                p.team_barrier(START_BARRIER, everybody).emit(w, [])
+            if turning:
+                p.set_registers(False, turning).emit(w, [])
+            with fl.smaller_team(op.turning):
+                fl.lower_block(op.turners)
+            w.branch(after)
+        producer = others
+    with w.scope():
+        w.start(producer)
+        if op.blocks == 1:
+            p.team_arrive(START_BARRIER, everybody).emit(w, [])
+        if small:
+            p.set_registers(False, small).emit(w, [])
+        first = w.pure(f"icmp eq i32 {group}, {fl.num_warps}")
+        # Of an elected thread ptxas knows that it is one: else it makes a loop over threads of each copy.
+        with w.when(first), w.when(w.pure(f"icmp ne i32 {plain(fl, 'elect')}, 0")):
+            fl.single = True
+            fl.lower_block(op.producer)
+            fl.single = False
+        w.branch(after)
+    w.start(after)
+
+
+@lowers(TurnOp)
+def _turn(fl: FunctionLowering, op: TurnOp) -> None:
+    w, warp, groups = fl.w, fl.warp, fl.num_warps // 4
+    with w.hoist():
+        mine = fl.target.shuffle_index(w, w.pure(f"lshr i32 {warp}, 2"), "0")
+    if op.kind == "begin":
+        p.group_barrier(PAIR).emit(w, [w.add("i32", mine, "1")])
+    elif op.kind == "end":
+        last = w.pure(f"icmp eq i32 {mine}, {groups - 1}")
+        following = w.pure(f"select i1 {last}, i32 0, i32 {w.add('i32', mine, '1')}")
+        p.group_barrier(PAIR, False).emit(w, [w.add("i32", following, "1")])
+    else:  # the last one lets the first one go; the first one takes what the last one left
+        stay, who = (False, groups - 1) if op.kind == "open" else (True, 0)
+        p.barrier_of(who, 1, PAIR, stay).emit(w, [mine])
