@@ -9,7 +9,7 @@ from tessera.backends.compiler import Backend, Options, Stage, make_options
 from tessera.config import knobs
 from tessera.ir import Module, PassManager, pack_locations
 from tessera.passes import neutral_pipeline
-from tessera.passes.checks import insert_checks
+from tessera.passes.checks.insert_checks import insert_checks
 
 
 class InterpreterBackend(Backend):

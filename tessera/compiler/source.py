@@ -15,7 +15,7 @@ from tessera.frontend import lower_kernel
 from tessera.ir import Module, parse_module
 from tessera.language.callable import JITCallable
 from tessera.language.captures import fingerprint
-from tessera.passes.wide_index import wide_index
+from tessera.passes.neutral.wide_index import wide_index
 
 WIDE_ATTR = "wide"  # attribute of an array argument whose storage 32 bits cannot count
 ALIASES = {"ttir": "tir", "ttgir": "gir"}  # the names that Triton gives the same levels

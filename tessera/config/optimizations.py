@@ -52,17 +52,17 @@ _TILE_IR = (
     ),
     _row(
         "licm", "cpu gpu", "moves invariant pure ops in front of loops",
-        "operands are defined outside; the op cannot trap where the loop would not have run", "passes/licm.py `_may_trap`",
+        "operands are defined outside; the op cannot trap where the loop would not have run", "passes/neutral/licm.py `_may_trap`",
         f"tests/filecheck/licm.tir, {PASSES}", unit="op",
     ),
     _row(
         "count-loops", "cpu gpu", "makes `for` loops of `while` loops that count",
-        "one comparison with a fixed bound decides alone; a constant step", "passes/counted.py `_count`",
+        "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`",
         f"tests/filecheck/counted.tir, {PASSES}", unit="loop",
     ),
     _row(
         "unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it",
-        "a constant step; the widened step fits the index's type", "passes/unroll.py", "tests/unit/test_unroll.py",
+        "a constant step; the widened step fits the index's type", "passes/neutral/unroll.py", "tests/unit/test_unroll.py",
         unit="loop",
     ),
 )  # fmt: skip
@@ -70,22 +70,22 @@ _TILE_IR = (
 _GPU = (
     _row(
         "cluster-spread", "gpu", "cuts a program's tiles into parts, one for each block of a cluster",
-        "blocks exchange nothing; each array is only read or only written", "analysis/dimensions.py, the checks in passes/clusters.py",
+        "blocks exchange nothing; each array is only read or only written", "analysis/dimensions.py, the checks in passes/gpu_scheduling/clusters.py",
         "tests/unit/test_clusters.py, tests/gpu/test_clusters_gpu.py",
     ),
     _row(
         "cluster-multicast", "gpu", "loads a tile that is the same in all blocks of a cluster once",
-        "offsets do not depend on the block's rank", "passes/clusters.py `_reached`", "tests/unit/test_clusters.py",
+        "offsets do not depend on the block's rank", "passes/gpu_scheduling/clusters.py `_reached`", "tests/unit/test_clusters.py",
         unit="load",
     ),
     _row(
         "descriptor-to-tma", "gpu", "loads blocks of descriptors by the copy engine",
         "base, extents and strides are arguments or constants; the last offset is a multiple of 16 bytes",
-        "passes/tensor_maps.py, axis analysis", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="load", takes_room=True,
+        "passes/gpu_movement/tensor_maps.py, axis analysis", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="load", takes_room=True,
     ),
     _row(
         "tma-store", "gpu", "stores blocks of descriptors by the copy engine", "as descriptor-to-tma; rows end at multiples of 16 bytes",
-        "passes/tensor_maps.py; the `guard`", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="store", takes_room=True,
+        "passes/gpu_movement/tensor_maps.py; the `guard`", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="store", takes_room=True,
     ),
     _row(
         "pointer-to-tma", "gpu", "loads tiles of pointers for products by the copy engine",
@@ -95,7 +95,7 @@ _GPU = (
     ),
     _row(
         "persistent-programs", "gpu", "lets a block run several programs, so that one loads while another one stores",
-        "programs do not wait for one another; one store ends each", "passes/persist.py; the `guard`",
+        "programs do not wait for one another; one store ends each", "passes/gpu_scheduling/persist.py; the `guard`",
         "tests/unit/test_persist.py, tests/gpu/test_persist_gpu.py", takes_room=True,
     ),
     _row(
@@ -104,7 +104,7 @@ _GPU = (
     ),
     _row(
         "wgmma", "gpu", "multiplies tiles by matrix instructions of warpgroups", "operands fill swizzled rows of shared memory",
-        "passes/warpgroup.py `_plan`", f"tests/lang/test_dot_orders.py, {DOTS}", unit="dot", takes_room=True,
+        "passes/gpu_layout/warpgroup.py `_plan`", f"tests/lang/test_dot_orders.py, {DOTS}", unit="dot", takes_room=True,
     ),
     _row(
         "ldmatrix", "gpu", "reads fragments of products from shared memory by ldmatrix", "the layout has rows of 16 bytes",
@@ -116,61 +116,61 @@ _GPU = (
     ),
     _row(
         "prefetch", "gpu", "streams loads of loops without products through rings of each thread's own",
-        "addresses are pure; no store of the loop writes what is loaded", "passes/prefetch.py `_is_simple`, `_apart`",
+        "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_movement/prefetch.py `_is_simple`, `_apart`",
         f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
         "mma-rotate", "gpu", "gives an operand that is turned in a loop three buffers in turn",
-        "a warpgroup meets the others when its product of two iterations before is done", "passes/rotate.py",
+        "a warpgroup meets the others when its product of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py",
         "tests/unit/test_turners.py", unit="loop", takes_room=True,
     ),
     _row(
         "turning-team", "gpu", "lets warps of their own turn an operand of products",
-        "the loop's one product only adds up; both rings have room", "passes/turners.py `turning_of`",
+        "the loop's one product only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `turning_of`",
         "tests/unit/test_turners.py", takes_room=True,
     ),
     _row(
         "warp-specialize", "gpu", "splits a program into a team that loads and one that computes",
         "the producer computes its scalars alone; loads do not see what the program writes in between",
-        "passes/producer.py `Needs`, passes/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_teams.py", takes_room=True,
+        "passes/gpu_scheduling/producer.py `Needs`, passes/gpu_scheduling/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_teams.py", takes_room=True,
     ),
     _row(
         "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes",
-        "addresses and masks are pure; programs do not wait for others in the loop", "passes/pipeline.py `slice_of`",
+        "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_movement/software_pipeline.py `slice_of`",
         f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
         "mma-across-iterations", "gpu", "lets a product that only adds up run on into the next iteration",
-        "only the next product reads the sum; operands come through rings", "passes/pipeline.py `running_on`", DOTS,
+        "only the next product reads the sum; operands come through rings", "passes/gpu_movement/software_pipeline.py `running_on`", DOTS,
         unit="loop", takes_room=True,
     ),
     _row(
         "mma-chains", "gpu", "delays the last product of a chain by one iteration, beside the work on the first one's result",
-        "only the next product reads the sum; its buffers live one iteration longer", "passes/chains.py `delayable`",
+        "only the next product reads the sum; its buffers live one iteration longer", "passes/gpu_mma/mma_chains.py `delayable`",
         "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_teams.py", unit="loop", takes_room=True,
     ),
     _row(
         "loop-split", "gpu", "makes two loops of one whose branch turns once", "the condition compares the index with a fixed value",
-        "passes/split_loops.py `turn_of`", "tests/unit/test_split_loops.py", unit="loop",
+        "passes/gpu_mma/split_loops.py `turn_of`", "tests/unit/test_split_loops.py", unit="loop",
     ),
     _row(
         "mma-early-start", "gpu", "moves a product of warpgroups up to where its operands are there",
-        "no op that it passes makes, writes or waits for an operand", "passes/overlap.py `_latest_need`", "tests/unit/test_overlap.py",
+        "no op that it passes makes, writes or waits for an operand", "passes/gpu_mma/async_mma.py `_latest_need`", "tests/unit/test_overlap.py",
         unit="product",
     ),
     _row(
         "async-mma", "gpu", "lets products of warpgroups run until somebody looks at their results",
-        "no op before the wait writes to operands or looks at results", "passes/overlap.py `_must_wait`", "tests/unit/test_overlap.py",
+        "no op before the wait writes to operands or looks at results", "passes/gpu_mma/async_mma.py `_must_wait`", "tests/unit/test_overlap.py",
         unit="block",
     ),
     _row(
         "early-release", "gpu", "gives a buffer back to the loading team right after its last reading",
-        "no reading of the buffer is still on its way", "passes/overlap.py `_give_back_early`; the synchronisation checker",
+        "no reading of the buffer is still on its way", "passes/gpu_mma/async_mma.py `_give_back_early`; the synchronisation checker",
         "tests/unit/test_overlap.py, tests/gpu/test_promote_gpu.py", unit="arrival",
     ),
     _row(
         "awaited-reads", "gpu", "waits for what was read of a buffer to come to registers before it is given back, not by a fence",
-        "all reads of the buffer stand before the arrival, in its block", "passes/overlap.py `_await_reads`",
+        "all reads of the buffer stand before the arrival, in its block", "passes/gpu_mma/async_mma.py `_await_reads`",
         "tests/unit/test_ring_reads.py", unit="arrival",
     ),
     _row(

@@ -1,5 +1,5 @@
 """Passes over the IR, one idea a file (rank 4)."""
 
-from tessera.passes.neutral import neutral_pipeline
+from tessera.passes.neutral.pipeline import neutral_pipeline
 
 __all__ = ["neutral_pipeline"]

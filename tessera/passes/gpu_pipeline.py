@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from tessera.ir import Pass
-from tessera.passes.accelerate import accelerate
-from tessera.passes.allocate import allocate_shared
-from tessera.passes.barriers import barriers
-from tessera.passes.canonicalize import canonicalize
-from tessera.passes.clusters import join_loads
-from tessera.passes.coalesce import coalesce
-from tessera.passes.cse import cse
-from tessera.passes.facts import GpuFacts
-from tessera.passes.layouts import assign_layouts
-from tessera.passes.licm import licm
-from tessera.passes.overlap import overlap_products
-from tessera.passes.persist import persist
-from tessera.passes.pipeline import pipeline
-from tessera.passes.prefetch import prefetch
-from tessera.passes.promote import promote
-from tessera.passes.resources import check_resources
-from tessera.passes.rotate import rotate
-from tessera.passes.specialize import keep_whole, specialize
-from tessera.passes.split_loops import split_loops
-from tessera.passes.synchronized import last_look
-from tessera.passes.tensor_maps import number_tensor_maps
-from tessera.passes.widen_float8 import widen_float8
+from tessera.passes.checks.resources import check_resources
+from tessera.passes.checks.synchronization import last_look
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.accelerate import accelerate
+from tessera.passes.gpu_layout.assign import assign_layouts
+from tessera.passes.gpu_layout.coalesce import coalesce
+from tessera.passes.gpu_layout.widen_float8 import widen_float8
+from tessera.passes.gpu_mma.async_mma import overlap_products
+from tessera.passes.gpu_mma.split_loops import split_loops
+from tessera.passes.gpu_movement.allocate import allocate_shared
+from tessera.passes.gpu_movement.barriers import barriers
+from tessera.passes.gpu_movement.prefetch import prefetch
+from tessera.passes.gpu_movement.software_pipeline import pipeline
+from tessera.passes.gpu_movement.tensor_maps import number_tensor_maps
+from tessera.passes.gpu_scheduling.clusters import join_loads
+from tessera.passes.gpu_scheduling.persist import persist
+from tessera.passes.gpu_scheduling.pointer_to_tma import promote
+from tessera.passes.gpu_scheduling.transpose_buffers import rotate
+from tessera.passes.gpu_scheduling.warp_specialization import keep_whole, specialize
+from tessera.passes.neutral.canonicalize import canonicalize
+from tessera.passes.neutral.cse import cse
+from tessera.passes.neutral.licm import licm
 
 
 def gpu_passes(

@@ -25,8 +25,8 @@ from tessera.compiler import ASTSource, CompiledKernel, check_fit, compile, make
 from tessera.config import knobs  # noqa: E402
 from tessera.errors import OutOfResources  # noqa: E402
 from tessera.ir import PassManager, parse_module, print_module  # noqa: E402
+from tessera.passes.checks.resources import MOST_SPILLED, check_resources, needs_of  # noqa: E402
 from tessera.passes.gpu_pipeline import gpu_passes  # noqa: E402
-from tessera.passes.resources import MOST_SPILLED, check_resources, needs_of  # noqa: E402
 from tessera.runtime.driver import Driver, driver  # noqa: E402
 
 SHARED = "shared memory"

@@ -20,8 +20,8 @@ from filecheck.parser import Parser
 import tessera.layout  # registers how layouts are read
 from tessera.ir import PassManager, Rewriter, parse_module, print_module
 from tessera.ir.passes import parse_pipeline
-from tessera.passes.canonicalize import RULES
-from tessera.passes.neutral import neutral_pipeline
+from tessera.passes.neutral.canonicalize import RULES
+from tessera.passes.neutral.pipeline import neutral_pipeline
 
 assert tessera.layout and neutral_pipeline
 

@@ -61,7 +61,7 @@ from tessera.ops import (
     XorOp,
     YieldOp,
 )
-from tessera.passes.neutral import neutral_pipeline
+from tessera.passes.neutral.pipeline import neutral_pipeline
 
 N = 4
 ROWS = 24  # values that a kernel stores

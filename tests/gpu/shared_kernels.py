@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from tessera.ir import Module, PassManager, parse_module
 from tessera.layout import LinearLayout
-from tessera.passes.allocate import allocate_shared
-from tessera.passes.barriers import barriers
-from tessera.passes.facts import GpuFacts
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_movement.allocate import allocate_shared
+from tessera.passes.gpu_movement.barriers import barriers
 
 ALIGNED = '[["divisibility", 16]]'
 

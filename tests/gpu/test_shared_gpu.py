@@ -25,8 +25,8 @@ from tessera.layout import (
     shared_swizzled,
     wgmma_acc,
 )  # fmt: skip
-from tessera.passes.facts import MmaRow
-from tessera.passes.layout_rules import fma_acc
+from tessera.passes.gpu_facts import MmaRow
+from tessera.passes.gpu_layout.rules import fma_acc
 from tessera.runtime.cuda import driver_api as cuda
 from tests.conftest import decode, encode
 from tests.gpu import shared_kernels as kernels

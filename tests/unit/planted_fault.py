@@ -28,7 +28,7 @@ def differences(x, y, out, B: tl.constexpr):
 
 
 def plant(kind: str) -> None:
-    cse: Any = importlib.import_module("tessera.passes.cse")
+    cse: Any = importlib.import_module("tessera.passes.neutral.cse")
     key = cse._key
 
     def of(op: Any) -> Any:

@@ -19,7 +19,7 @@ from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import Module, parse_module
 from tessera.ops import ForOp, WgmmaOp
-from tessera.passes.teams import team_for
+from tessera.passes.gpu_scheduling.warp_roles import team_for
 from tests.unit.test_tensor_maps import built, flat
 
 

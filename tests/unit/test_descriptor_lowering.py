@@ -10,8 +10,8 @@ from tessera.frontend import lower_kernel
 from tessera.interp import run
 from tessera.ir import Module, verify
 from tessera.language.callable import JITCallable
-from tessera.passes.canonicalize import canonicalize
-from tessera.passes.descriptors import lower_descriptors
+from tessera.passes.neutral.canonicalize import canonicalize
+from tessera.passes.neutral.descriptors import lower_descriptors
 from tests.unit.semantics_kit import front_end
 
 

@@ -27,10 +27,10 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
-from tessera.passes.barriers import barriers
+from tessera.passes.checks.synchronization import synchronized
+from tessera.passes.gpu_movement.barriers import barriers
 from tessera.passes.gpu_pipeline import gpu_passes
-from tessera.passes.neutral import neutral_pipeline
-from tessera.passes.synchronized import synchronized
+from tessera.passes.neutral.pipeline import neutral_pipeline
 
 Span = tuple[int, int]
 

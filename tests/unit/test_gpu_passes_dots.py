@@ -13,7 +13,7 @@ from tessera.interp import run
 from tessera.ir import Module, PassManager, TileType, parse_module, print_module, verify
 from tessera.layout import RegisterPermute
 from tessera.passes.gpu_pipeline import gpu_passes
-from tessera.passes.neutral import neutral_pipeline
+from tessera.passes.neutral.pipeline import neutral_pipeline
 
 FACTS = facts_for(90)
 

@@ -10,8 +10,8 @@ from gpu_modules import check_layouts
 from tessera.backends.nvidia.target import facts_for
 from tessera.interp import run
 from tessera.ir import Module, TileType, parse_module, print_module, verify
-from tessera.passes.coalesce import coalesce
-from tessera.passes.layouts import assign_layouts
+from tessera.passes.gpu_layout.assign import assign_layouts
+from tessera.passes.gpu_layout.coalesce import coalesce
 
 FACTS = facts_for(80)
 

@@ -11,7 +11,7 @@ from tessera.backends.nvidia.target import facts_for
 from tessera.interp import run
 from tessera.ir import PassManager, parse_module, print_module, verify
 from tessera.passes.gpu_pipeline import gpu_passes
-from tessera.passes.neutral import neutral_pipeline
+from tessera.passes.neutral.pipeline import neutral_pipeline
 
 HEAD = """
     %r: tile<16xi32> = arange {start=0, end=16}

@@ -8,7 +8,7 @@ from tessera.dtypes import float32
 from tessera.errors import IRError
 from tessera.ir import Module, Pass, PassManager, parse_module, pass_
 from tessera.ir.passes import PASSES, parse_pipeline
-from tessera.passes.neutral import neutral_pipeline
+from tessera.passes.neutral.pipeline import neutral_pipeline
 from tests.unit.op_samples import kernel
 
 RUNS: list[tuple[str, object]] = []

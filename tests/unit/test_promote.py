@@ -28,7 +28,7 @@ from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import Builder, parse_module
 from tessera.ops import FuncOp
-from tessera.passes.promote import Promotion
+from tessera.passes.gpu_scheduling.pointer_to_tma import Promotion
 from tessera.runtime.drivers import variants
 from tessera.runtime.drivers.variants import unguarded
 
@@ -315,7 +315,7 @@ def test_writes_before_the_loop(what: str, monkeypatch: pytest.MonkeyPatch) -> N
     """Of which the producer must know that they are done: arrays may overlap."""
     whole = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), num_stages=2)
     assert copies(whole) == 0, "blocks that share a processor"
-    monkeypatch.setattr("tessera.passes.promote.split_blocks", lambda *_: 1)  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
+    monkeypatch.setattr("tessera.passes.gpu_scheduling.pointer_to_tma.split_blocks", lambda *_: 1)  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
     kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), apart=what == "written")
     assert copies(kernel) == 2
     rng = np.random.default_rng(0)

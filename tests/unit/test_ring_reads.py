@@ -26,7 +26,7 @@ from tessera.ops import (
     WarpSpecializeOp,
     WgmmaOp,
 )
-from tessera.passes.overlap import overlap_products
+from tessera.passes.gpu_mma.async_mma import overlap_products
 from tests.unit.test_promote import compiled
 from tests.unit.test_tensor_maps import built
 from tests.unit.test_turners import columns_by_rows

@@ -22,7 +22,7 @@ from tessera.layout import (
     shared_swizzled,
     widest_swizzle,
 )  # fmt: skip
-from tessera.passes.layout_rules import fma_acc
+from tessera.passes.gpu_layout.rules import fma_acc
 from tests.gpu import shared_kernels as kernels
 
 INSTRUCTION = re.compile(r"^\t(?:@\S+ )?([a-z][\w.:]*)", re.M)

@@ -21,7 +21,7 @@ import tessera.backends.nvidia.backend
 import tessera.frontend
 import tessera.interp
 import tessera.language as tl
-import tessera.passes.descriptors
+import tessera.passes.neutral.descriptors
 from tessera.backends.cpu.lowering import EVALUATORS as CPU_LAZY
 from tessera.backends.cpu.lowering import ROOTS as CPU_ROOTS
 from tessera.backends.gpu.lowering import LOWERINGS as GPU

@@ -16,7 +16,7 @@ from tessera.interp.machine import kernel_of, run_program
 from tessera.ir import PassManager, verify
 from tessera.language.callable import JITCallable as jit
 from tessera.passes import neutral_pipeline
-from tessera.passes.wide_index import wide_index
+from tessera.passes.neutral.wide_index import wide_index
 from tessera.runtime.arguments.specialize import WIDE, constants_and_attrs, specialize
 from tests.errors.kernel_source import OPTIONS
 

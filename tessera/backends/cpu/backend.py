@@ -18,8 +18,8 @@ from tessera.dtypes import FP8
 from tessera.ir import Module, Pass, PassManager
 from tessera.ir.applications import apply
 from tessera.passes import neutral_pipeline
-from tessera.passes.checks import insert_checks
-from tessera.passes.descriptors import lower_descriptor_rows
+from tessera.passes.checks.insert_checks import insert_checks
+from tessera.passes.neutral.descriptors import lower_descriptor_rows
 
 # The lowering emits vectors and hoists by itself: LLVM only makes registers of stack slots and cleans up.
 LLVM_PASSES = "sroa,instcombine,simplifycfg"

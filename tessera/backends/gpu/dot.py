@@ -34,8 +34,8 @@ from tessera.layout import (
     vector_access,
 )
 from tessera.ops import DotOp, MmaOp
-from tessera.passes.facts import MmaRow
-from tessera.passes.layout_rules import fma_operand
+from tessera.passes.gpu_facts import MmaRow
+from tessera.passes.gpu_layout.rules import fma_operand
 
 AHEAD = 2  # streamed fragments that travel while another one is used
 

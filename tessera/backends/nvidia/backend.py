@@ -23,14 +23,14 @@ from tessera.errors import InvalidOption, LaunchError, PTXASError
 from tessera.ir import Module, Pass, PassManager
 from tessera.ir.applications import apply
 from tessera.passes import neutral_pipeline
-from tessera.passes.clusters import spread
-from tessera.passes.descriptors import lower_descriptors
-from tessera.passes.facts import GpuFacts
+from tessera.passes.checks.resources import check_resources
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_movement.tensor_maps import select_tensor_maps
 from tessera.passes.gpu_pipeline import gpu_passes
-from tessera.passes.resources import check_resources
-from tessera.passes.teams import GRAIN
-from tessera.passes.tensor_maps import select_tensor_maps
-from tessera.passes.unroll import unroll
+from tessera.passes.gpu_scheduling.clusters import spread
+from tessera.passes.gpu_scheduling.warp_roles import GRAIN
+from tessera.passes.neutral.descriptors import lower_descriptors
+from tessera.passes.neutral.unroll import unroll
 
 # Our own passes hoist, merge and simplify. LLVM's middle end found nothing more in measured kernels, only cost
 # time; but the addresses of registers inside of a vector are never used, and are cheaper dropped than selected.

@@ -16,7 +16,7 @@ from tessera.dtypes import (
     int32,
     uint8,
 )  # fmt: skip
-from tessera.passes.facts import GpuFacts, MmaRow, WgmmaRow
+from tessera.passes.gpu_facts import GpuFacts, MmaRow, WgmmaRow
 
 # How PTX spells the element types of mma.sync.
 _PTX = {

@@ -32,7 +32,7 @@ from tessera.ops import (
     MakeDescriptorOp,
     TensorCopyOp,
 )  # fmt: skip
-from tessera.passes.tensor_maps import access_boxes
+from tessera.passes.gpu_movement.tensor_maps import access_boxes
 
 GROUP_BARRIER = 9  # the first named barrier of those that warpgroups have for themselves
 

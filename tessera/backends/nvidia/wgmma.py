@@ -28,8 +28,8 @@ from tessera.errors import InternalError
 from tessera.ir import SharedType, TileType, Value
 from tessera.layout import LinearLayout, back, reordered, shared_swizzled
 from tessera.ops import WgmmaOp, WgmmaWaitOp
-from tessera.passes.facts import WgmmaRow
-from tessera.passes.fold import constant_of
+from tessera.passes.gpu_facts import WgmmaRow
+from tessera.passes.neutral.fold import constant_of
 
 STEP_BYTES = 32  # of K in one instruction
 SWIZZLE_CODES = {128: 1, 64: 2, 32: 3}

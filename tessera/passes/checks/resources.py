@@ -1,0 +1,131 @@
+"""What a kernel needs at the least of a processor, seen on tile IR: kernels that cannot fit are refused before any work
+on layouts, and the autotuner prunes their configs by the same function, which then leaves out, too, what would spill
+for the most part.
+
+Shared memory: at a product, each operand that comes from global memory lies there once (the pipeline takes fewer
+stages before it gives up), as do the operands of other products that were loaded before a loop around it. Histograms,
+gathers and tiles of the tensor engine need what their shape says. All this is a lower bound: what layouts, conversions
+and reductions add is known to `allocate_shared` only. Registers: those of a product's result; what a thread has not
+got registers for lies in its local memory."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from tessera.analysis.scratch import dot_area, scratch_bytes
+from tessera.errors import OutOfResources
+from tessera.ir import Module, Op, elem_of, pass_, shape_of, with_elem
+from tessera.ops import DescriptorLoadOp, DotOp, FuncOp, GatherOp, HistogramOp, LoadOp
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.accelerate import HELD_OPERAND_REGISTERS, choose
+from tessera.passes.gpu_layout.mma_operands import Loaded, loop_between, source_of
+
+MOST_SPILLED = 2  # times the registers of a thread that the result of a product may take
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What one op needs at the least, of how much there is. Of what `spills` the rest lies elsewhere: the code runs,
+    but a config that needs more than MOST_SPILLED times the limit is not worth its compilation."""
+
+    resource: str
+    amount: int
+    limit: int
+    notes: tuple[str, ...] = ()
+    spills: bool = False
+
+
+@pass_("check-resources")
+def check_resources(module: Module, facts: GpuFacts, pruning: bool = False) -> None:
+    """OutOfResources for a kernel that cannot fit whatever later passes do; when `pruning`, for one that would be in
+    local memory for the most part, too. Changes nothing."""
+    for need in needs_of(module, facts):
+        if need.spills and not pruning:
+            continue
+        if need.amount > need.limit * (MOST_SPILLED if need.spills else 1):
+            error = OutOfResources(need.amount, need.limit, need.resource)
+            for note in need.notes:
+                error.note(note)
+            raise error
+
+
+def needs_of(module: Module, facts: GpuFacts) -> Iterator[Need]:
+    """Lower bounds, op by op. Assumes the target-neutral passes: nothing is dead, nothing there twice."""
+    num_warps: int = module.attrs["num_warps"]
+    threads = num_warps * facts.warp_size
+    yield Need("threads", threads, facts.max_warps * facts.warp_size)
+    room = facts.max_shared_bytes
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        dots = [op for op in func.walk() if isinstance(op, DotOp)]
+        tiles = {op: _tiles(op, facts, threads) for op in dots}
+        around = [
+            (loop, t) for own in tiles.values() for t, loop in own.items() if loop is not None
+        ]
+        for op, own in tiles.items():
+            yield _registers(op, threads, facts)
+            live = [*own, *(t for loop, t in around if op.is_inside(loop) and t not in own)]
+            yield _shared(op, dict.fromkeys(live), _by_hand(op, facts), room)
+        for op in func.walk():
+            if isinstance(op, HistogramOp | GatherOp):
+                yield Need("shared memory", scratch_bytes(op, num_warps), room, (_about(op),))
+            elif isinstance(op, DescriptorLoadOp):
+                yield _shared(op, (op,), 0, room)
+
+
+def _tiles(op: DotOp, facts: GpuFacts, threads: int) -> dict[Loaded, Op | None]:
+    """The loads of the product's operands that lie in shared memory when it runs, each with the loop around the product
+    that it lies there through. Small ones that a loop does not change may be held in registers."""
+    choice = choose(op, facts)
+    if choice is None:
+        return {}
+    found: dict[Loaded, Op | None] = {}
+    for v in (op.a, op.b):
+        tile = source_of(v)[0].op
+        if not isinstance(tile, LoadOp | DescriptorLoadOp):
+            continue
+        if choice.cast not in (None, elem_of(v.type)):  # cast in registers
+            continue
+        loop = loop_between(op, tile)
+        if loop is None or _bytes(tile) > 4 * HELD_OPERAND_REGISTERS * threads:
+            found[tile] = loop
+    return found
+
+
+def _shared(op: Op, tiles: Collection[Loaded], more: int, room: int) -> Need:
+    needed = sum(_bytes(t) for t in tiles) + more
+    notes = (_about(op), *(f"{_bytes(t)} bytes for {_about(t)}" for t in tiles))
+    return Need("shared memory", needed, room, notes)
+
+
+def _by_hand(op: DotOp, facts: GpuFacts) -> int:
+    """Bytes of the operands of a product that ordinary instructions compute."""
+    if choose(op, facts) is not None:
+        return 0
+    elem = elem_of(op.acc.type)
+    return sum(dot_area(with_elem(v.type, elem)) for v in (op.a, op.b))
+
+
+def _bytes(tile: Loaded) -> int:
+    t = tile.result.type
+    return t.numel * t.elem.storage_bytes
+
+
+def _about(op: Op) -> str:
+    name = f" {op.results[0].name}" if op.results[0].name else ""
+    where = f" at {op.loc.short()}" if op.loc is not None else ""
+    return f"{op.opcode}{name}{where}"
+
+
+def _registers(op: DotOp, threads: int, facts: GpuFacts) -> Need:
+    """A result that would be in memory for the most part: code for it takes long to make and longer to run."""
+    have = min(facts.registers, facts.register_file // threads)
+    words = op.acc.type.numel * max(32, elem_of(op.acc.type).bits) // 32 // threads
+    shape = "x".join([str(n) for n in shape_of(op.acc.type)])
+    where = f" at {op.loc.short()}" if op.loc is not None else ""
+    notes = (
+        f"the result of the dot{where} is {shape}, spread over {threads} threads",
+        "more warps (`num_warps`) have more registers",
+    )
+    return Need("registers of a thread", words, have, notes, spills=True)

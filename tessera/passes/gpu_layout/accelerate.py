@@ -1,0 +1,274 @@
+"""Turns dots into matrix instructions that the target has, with operands in the instruction's layouts.
+
+    %d = dot %a, %b, %c
+
+becomes, for operands that were loaded from global memory,
+
+    %as = local_alloc %a             right after the load; swizzled, in the order in which memory was read
+    %al = local_load %as             in the layout of operand A (ldmatrix)
+    %cl = convert_layout %c          in the layout of the accumulator
+    %dl = mma %al, %bl, %cl {instruction="mma.m16n8k16.f32.f16.f16"}
+    %d  = convert_layout %dl         without a layout: users are free to take it as it is
+
+Operands computed in registers are converted; the accumulator of an earlier product becomes operand A without
+leaving the thread. Warps stand along rows and columns so that each reads little, but in chains of products
+(attention) all along the rows, so that reductions along the columns stay inside a warp. fp32 operands go as
+their precision says: rounded to tf32, as sums of parts ("tf32x3", "bf16x3", "bf16x6"), or ("ieee") by ordinary
+FMAs; then the dot stays, on operands of the accumulator's type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.dtypes import bfloat16, float16, float32, int32
+from tessera.ir import (
+    Builder,
+    Module,
+    Op,
+    TileType,
+    Value,
+    elem_of,
+    pass_,
+    shape_of,
+    with_elem,
+)
+from tessera.ir.applications import apply
+from tessera.layout import LinearLayout, mma_acc, mma_operand
+from tessera.ops import (
+    AndOp,
+    BitcastOp,
+    CastOp,
+    ConstOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DotOp,
+    FuncOp,
+    LoadOp,
+    LocalLoadOp,
+    MmaOp,
+    SubOp,
+)  # fmt: skip
+from tessera.passes.gpu_facts import GpuFacts, MmaRow
+from tessera.passes.gpu_layout.mma_operands import (
+    drop_unused,
+    inverse,
+    loop_between,
+    memory_order,
+    owner,
+    shared_layout,
+    shared_view,
+    source_of,
+)  # fmt: skip
+from tessera.passes.gpu_layout.rules import is_pointwise
+from tessera.passes.gpu_layout.warpgroup import use_warpgroups
+
+# An operand that a loop does not change is kept in registers up to this many words, if the thread's results of all
+# products in the loop leave room for it.
+HELD_OPERAND_REGISTERS = 32
+HELD_WITH_RESULTS = 128
+TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
+PRODUCTS = {  # parts of a times parts of b, smallest first
+    "tf32x3": ((1, 0), (0, 1), (0, 0)),
+    "bf16x3": ((1, 0), (0, 1), (0, 0)),
+    "bf16x6": ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A row, the type that operands are cast to before, and how fp32 operands are taken apart ("" = not at all)."""
+
+    row: MmaRow
+    cast: Any = None
+    split: str = ""
+
+
+def choose(op: DotOp, facts: GpuFacts) -> Choice | None:
+    """The matrix instruction for a dot; None when it must be computed by FMAs."""
+    a, b, acc = (elem_of(v.type) for v in op.operands)
+    k = shape_of(op.a.type)[-1]
+    if a is float32 and b is float32:
+        if op.precision in ("tf32", "tf32x3"):
+            row = facts.find_mma(a, b, acc, k, "tf32")
+        elif op.precision in PRODUCTS:
+            row = facts.find_mma(bfloat16, bfloat16, acc, k)
+        else:
+            return None
+        return (
+            Choice(row, split=op.precision if op.precision in PRODUCTS else "")
+            if row is not None
+            else None
+        )
+    row = facts.find_mma(a, b, acc, k)
+    if row is not None:
+        return Choice(row)
+    if a.is_fp8() or b.is_fp8():  # every 8-bit float is an fp16 number
+        row = facts.find_mma(float16, float16, acc, k)
+        return Choice(row, cast=float16) if row is not None else None
+    return None
+
+
+def warps_for(m: int, n: int, num_warps: int, chained: bool, tile_m: int) -> tuple[int, int]:
+    """(warps along M, warps along N): nearly square parts, or all along M in a chain of products."""
+    if chained:
+        along = min(num_warps, max(1, m // tile_m))
+        return along, num_warps // along
+    wm = wn = 1
+    while wm * wn < num_warps:
+        part_m, part_n = m // wm, n // wn
+        if part_m > tile_m and (part_m > part_n or part_n <= 8):
+            wm *= 2
+        else:
+            wn *= 2
+    return wm, wn
+
+
+@pass_("accelerate")
+def accelerate(module: Module, facts: GpuFacts) -> None:
+    """Replace dots by `mma` where the target has an instruction. Assumes that `coalesce` ran (orders of loads)."""
+    num_warps: int = module.attrs["num_warps"]
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        dots = [op for op in func.walk() if isinstance(op, DotOp)]
+        chained = _chains(dots)
+        for op in dots:
+            if use_warpgroups(op, facts, num_warps, op in chained):
+                continue
+            choice = choose(op, facts)
+            if choice is None or not apply("mma", op):
+                _prepare_fma(op)
+            else:
+                _Acceleration(op, choice, num_warps, op in chained).run()
+
+
+def _chains(dots: list[DotOp]) -> set[Op]:
+    """Dots whose result is, after element-wise work, an operand of another one; and those others."""
+    found: set[Op] = set()
+    for dot in dots:
+        for user in _reached(dot):
+            found |= {dot, user}
+    return found
+
+
+def _reached(dot: DotOp) -> Iterator[DotOp]:
+    seen: set[Op] = set()
+    work = [dot.result]
+    while work:
+        v = work.pop()
+        for user, index in v.uses:
+            if isinstance(user, DotOp):
+                if index < 2 and user is not dot:
+                    yield user
+            elif user not in seen and is_pointwise(user):
+                seen.add(user)
+                work.extend(user.results)
+
+
+def _prepare_fma(op: DotOp) -> None:
+    """Cast the operands to the accumulator's type: the FMA loop knows one type."""
+    builder = Builder.before_op(op)
+    for i, v in enumerate((op.a, op.b)):
+        if elem_of(v.type) != elem_of(op.acc.type):
+            op.set_operand(
+                i, builder.emit(CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))]))
+            )
+
+
+class _Acceleration:
+    """The rewriting of one dot."""
+
+    def __init__(self, op: DotOp, choice: Choice, num_warps: int, chained: bool):
+        self.op, self.choice, self.row = op, choice, choice.row
+        self.shape = shape_of(op.acc.type)
+        batch = self.shape[0] if len(self.shape) == 3 else 1
+        self.wb = min(num_warps, batch)
+        rows, cols = self.shape[-2:]
+        self.wm, self.wn = warps_for(rows, cols, num_warps // self.wb, chained, self.row.m)
+        self.builder = Builder.before_op(op)
+
+    def run(self) -> None:
+        op, b = self.op, self.builder
+        acc_layout = mma_acc(self.shape, self.wm, self.wn, instr_m=self.row.m, warps_b=self.wb)
+        acc = b.emit(ConvertLayoutOp(op.acc, results=[op.acc.type.with_layout(acc_layout)]))
+        parts = [self._parts(v, i) for i, v in enumerate((op.a, op.b))]
+        for i, j in PRODUCTS.get(self.choice.split, ((0, 0),)):
+            acc = b.emit(MmaOp(parts[0][i], parts[1][j], acc, instruction=self.row.name))
+        acc.name = op.result.name
+        out = b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))
+        sources = [op.a, op.b]
+        op.replace_by([out])
+        for v in sources:
+            drop_unused(v)
+
+    def _parts(self, v: Value, index: int) -> list[Value]:
+        """Operand `index` in its layout, taken apart as the precision says (most significant first)."""
+        if self.choice.cast is not None and elem_of(v.type) != self.choice.cast:
+            v = self.builder.emit(CastOp(v, results=[with_elem(v.type, self.choice.cast)]))
+        layout = mma_operand(
+            shape_of(v.type), index, self.row.operand_bits, self.wm, self.wn, warps_b=self.wb
+        )
+        x = self._place(v, layout)
+        if self.choice.split == "tf32x3":
+            return _split_tf32(self.builder, x)
+        if self.choice.split:
+            return _split_bf16(self.builder, x, 3 if self.choice.split == "bf16x6" else 2)
+        return [x]
+
+    def _results(self, loop: Op) -> int:
+        """Registers of a thread for the results of all products in a loop."""
+        products: list[Any] = [
+            op.result.type for op in loop.walk() if isinstance(op, DotOp | MmaOp)
+        ]
+        threads = 32 * self.wm * self.wn * self.wb
+        return sum(t.numel * t.elem.bits // 32 // threads for t in products)
+
+    def _place(self, v: Value, layout: LinearLayout) -> Value:
+        """`v` in `layout`: through shared memory if it was loaded, else by a conversion."""
+        source, orders = source_of(v)
+        loaded = source.op
+        result = v.type.with_layout(layout)
+        if not isinstance(loaded, LoadOp | DescriptorLoadOp):
+            return self.builder.emit(ConvertLayoutOp(v, results=[result]))
+        reader = layout
+        for order in orders:
+            reader = reader.trans(inverse(order))
+        turnable = isinstance(loaded, LoadOp)  # the tensor engine knows its own swizzles only
+        place = shared_layout(source.type, memory_order(loaded), reader, turnable)
+        view = shared_view(loaded, orders, place)
+        words = layout.size("register") * v.type.elem.storage_bits // 32
+        loop = loop_between(self.op, loaded)
+        if (
+            loop is None
+            or words > HELD_OPERAND_REGISTERS
+            or words + self._results(loop) > HELD_WITH_RESULTS
+        ):
+            return self.builder.emit(LocalLoadOp(view, results=[result]))
+        last = owner(view)
+        while isinstance(last.next, LocalLoadOp):  # another dot may hold the same operand already
+            last = last.next
+            if last.shared is view and last.result.type == result:
+                return last.result
+        return Builder.after_op(owner(view)).emit(LocalLoadOp(view, results=[result]))
+
+
+# --- fp32 numbers as sums -----------------------------------------------------------------------------------
+def _split_tf32(b: Builder, x: Value) -> list[Value]:
+    """x = high + low; both survive rounding to tf32 but for bits below 2^-22 of x."""
+    bits_type: TileType = with_elem(x.type, int32)
+    mask = b.emit(ConstOp(value=TF32_MASK, results=[bits_type]))
+    bits = b.emit(BitcastOp(x, results=[bits_type]))
+    high = b.emit(BitcastOp(b.emit(AndOp(bits, mask)), results=[x.type]))
+    return [high, b.emit(SubOp(x, high))]
+
+
+def _split_bf16(b: Builder, x: Value, count: int) -> list[Value]:
+    """x = sum of `count` bf16 numbers, each the rounding of what the earlier ones leave."""
+    parts: list[Value] = []
+    narrow, wide = with_elem(x.type, bfloat16), x.type
+    for i in range(count):
+        parts.append(b.emit(CastOp(x, results=[narrow])))
+        if i + 1 < count:
+            x = b.emit(SubOp(x, b.emit(CastOp(parts[-1], results=[wide]))))
+    return parts

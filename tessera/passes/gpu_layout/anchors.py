@@ -1,0 +1,256 @@
+"""Where each tile of a function is at home: the layout in which it is computed once, or nowhere.
+
+A value is *anchored* when something fixes its layout: it comes from memory, from a matrix instruction, from a
+reduction, or is computed from such values; then it has a home. It is *flexible* when it is cheap to compute
+again in any layout: constants, ranges, splats, broadcasts and what is computed of flexible values only.
+Example:
+
+    %offs = arange             flexible
+    %x = load %ptr + %offs     home: the layout that coalescing chose
+    %m = reduce %x             home: that of %x without the axis
+    %b = broadcast %m          flexible: where it is asked for, the small %m is converted
+    %y = sub %x, %b            home of %x
+
+Values that meet in a loop or a branch (a *group*) share one home, that of the most important value that flows in:
+accumulators of matrix instructions before loads before the rest. Importance only grows, so the iteration ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
+from tessera.layout import LinearLayout
+from tessera.ops import (
+    AtomicCasOp,
+    AtomicRmwOp,
+    BroadcastOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DotOp,
+    ExpandDimsOp,
+    ForOp,
+    FuncOp,
+    GatherOp,
+    IfOp,
+    LoadOp,
+    ReduceOp,
+    ScanOp,
+    WhileOp,
+)  # fmt: skip
+from tessera.passes.gpu_layout import rules
+from tessera.passes.gpu_layout.rules import is_pointwise
+
+MATRIX, WIDE, PLAIN, UNKNOWN = 3, 2, 1, 0  # how much a home matters
+
+
+@dataclass(slots=True)
+class Group:
+    """Values that flow into one another where control joins: `phis` take one type, `incoming` are the uses that
+    feed them."""
+
+    phis: list[Value]
+    incoming: list[tuple[Op, int]]
+    layout: LinearLayout | None = None
+
+    def sources(self) -> list[Value]:
+        return [op.operands[i] for op, i in self.incoming]
+
+
+def groups_of(op: Op) -> list[Group]:
+    """The groups of tiles that a control op joins."""
+    found: list[Group] = []
+    if isinstance(op, ForOp):
+        for i, r in enumerate(op.results):
+            found.append(Group([r, op.carried[i]], [(op, 3 + i), (op.body.terminator, i)]))
+    elif isinstance(op, WhileOp):
+        for i, r in enumerate(op.results):
+            phis = [r, op.before.args[i], op.after.args[i]]
+            found.append(
+                Group(phis, [(op, i), (op.before.terminator, 1 + i), (op.after.terminator, i)])
+            )
+    elif isinstance(op, IfOp):
+        for i, r in enumerate(op.results):
+            found.append(Group([r], [(op.then.terminator, i), (op.orelse.terminator, i)]))
+    return [g for g in found if isinstance(g.phis[0].type, TileType)]
+
+
+@dataclass(slots=True)
+class Homes:
+    """Homes of the anchored values of one function; `groups` finds the group of a loop's or branch's value, `inputs`
+    the layout in which a reduction or scan takes its inputs, from which the homes of its results follow."""
+
+    num_warps: int
+    lanes: int
+    table: dict[Value, tuple[int, LinearLayout]] = field(default_factory=lambda: {})
+    groups: dict[Value, Group] = field(default_factory=lambda: {})
+    inputs: dict[Op, tuple[int, LinearLayout]] = field(default_factory=lambda: {})
+    changed: bool = True
+
+    def analyse(self, func: FuncOp) -> Homes:
+        for op in func.walk():
+            for g in groups_of(op):
+                self.groups.update(dict.fromkeys(g.phis, g))
+            for v in op.results:
+                self._preset(v)
+        for v in func.body.args:
+            if isinstance(v.type, TileType):
+                self.anchor(v, PLAIN, self.default(v.type))
+        while self.changed:
+            self.changed = False
+            self._block(func.body)
+        for v, (_, layout) in self.table.items():
+            group = self.groups.get(v)
+            if group is not None:
+                group.layout = layout
+        return self
+
+    def _preset(self, v: Value) -> None:
+        if isinstance(v.type, TileType) and v.type.layout is not None:
+            self.table[v] = (MATRIX, v.type.layout)
+
+    @property
+    def slice_limit(self) -> int:
+        """Numbers in a load that may be repeated in many threads."""
+        return 2 * self.lanes * self.num_warps
+
+    def default(self, t: Any) -> LinearLayout:
+        return rules.default_layout(shape_of(t), self.num_warps, self.lanes)
+
+    def layout(self, v: Value) -> LinearLayout | None:
+        """The home of `v`; None when it is flexible."""
+        found = self.table.get(v)
+        return found[1] if found is not None else None
+
+    def anchor(self, v: Value, importance: int, layout: LinearLayout) -> None:
+        old = self.table.get(v)
+        if old is None or old[0] < importance:
+            self.table[v] = (importance, layout)
+            self.changed = True
+
+    def best(self, values: list[Value]) -> tuple[int, LinearLayout] | None:
+        """The home of the most important value, of equals the first."""
+        homes = [h for v in values if (h := self.table.get(v)) is not None]
+        return max(homes, key=lambda h: h[0]) if homes else None
+
+    # --- walking ------------------------------------------------------------------------------------------
+    def _block(self, block: Block) -> None:
+        for op in block:
+            if isinstance(op, ForOp | WhileOp | IfOp):
+                groups = groups_of(op)
+                self._join(groups)
+                for inner in op.regions:
+                    self._block(inner)
+                self._join(groups)
+            elif op.results:
+                self._op(op)
+
+    def _join(self, groups: list[Group]) -> None:
+        for g in groups:
+            best = self.best(g.sources())
+            if best is not None:
+                for v in g.phis:
+                    self.anchor(v, *best)
+
+    def _op(self, op: Op) -> None:
+        if is_pointwise(op):
+            if isinstance(op, BroadcastOp):
+                return
+            best = self.best(rules.tile_operands(op))
+            if best is not None:
+                layout = rules.result_layout(op, best[1])
+                for r in op.results:
+                    if shape_of(r.type):
+                        self.anchor(r, best[0], layout)
+            return
+        _RULES.get(type(op), _fresh)(self, op)
+
+
+# --- where the results of other ops are at home -----------------------------------------------------------
+def is_slice_load(op: Op, limit: int) -> bool:
+    """Whether a load of at most `limit` numbers only serves as rows or columns of larger tiles. It then goes
+    straight to the layout that these ask for: reading a few numbers in many threads is cheaper than handing
+    them round."""
+    if (
+        not isinstance(op, LoadOp | DescriptorLoadOp)
+        or (isinstance(op, LoadOp) and op.volatile)
+        or len(shape_of(op.result.type)) != 1
+        or op.result.type.numel > limit
+    ):
+        return False
+    widened = False
+    seen: set[Op] = set()
+    work = [op.result]
+    while work:
+        for user in work.pop().users():
+            if isinstance(user, ExpandDimsOp):
+                widened = True
+            elif not is_pointwise(user):
+                return False
+            elif user not in seen:
+                seen.add(user)
+                work.extend(user.results)
+    return widened
+
+
+def _memory(h: Homes, op: LoadOp | DescriptorLoadOp) -> None:
+    r = op.result
+    if isinstance(r.type, TileType) and r not in h.table and not is_slice_load(op, h.slice_limit):
+        wide = r.type.numel >= h.lanes * h.num_warps
+        h.anchor(r, WIDE if wide else PLAIN, op.attrs.get("layout") or h.default(r.type))
+
+
+def _combine(h: Homes, op: ReduceOp | ScanOp) -> None:
+    importance, layout = combine_input(h, op)
+    known = h.inputs.get(op)
+    if not shape_of(op.results[0].type) or (known is not None and known[0] >= importance):
+        return  # no homes follow, or those that do stay
+    h.inputs[op] = importance, layout
+    home = rules.reduce_result(layout, op.axis) if isinstance(op, ReduceOp) else layout
+    for r in op.results:
+        h.anchor(r, importance, home)
+
+
+def combine_input(h: Homes, op: ReduceOp | ScanOp) -> tuple[int, LinearLayout]:
+    """(importance, layout) in which a reduction or scan takes its inputs."""
+    shape = shape_of(op.inputs[0].type)
+    importance, layout = h.best(list(op.inputs)) or (UNKNOWN, h.default(op.inputs[0].type))
+    if isinstance(op, ReduceOp):
+        return importance, rules.reduce_input(layout, op.axis, h.num_warps, h.lanes)
+    if rules.is_scannable(layout, op.axis):
+        return importance, layout
+    return PLAIN, rules.scan_layout(shape, op.axis, h.num_warps, h.lanes)
+
+
+def _dot(h: Homes, op: DotOp) -> None:
+    h.anchor(op.result, MATRIX, rules.fma_acc(shape_of(op.acc.type), h.num_warps, h.lanes))
+
+
+def _gather(h: Homes, op: GatherOp) -> None:
+    h.anchor(op.result, *(h.best([op.index]) or (PLAIN, h.default(op.result.type))))
+
+
+def _as_given(h: Homes, op: ConvertLayoutOp) -> None:
+    if op.result not in h.table:
+        h.anchor(op.result, *(h.best([op.x]) or (PLAIN, h.default(op.x.type))))
+
+
+def _fresh(h: Homes, op: Op) -> None:
+    for r in op.results:
+        if isinstance(r.type, TileType) and r not in h.table:
+            h.anchor(r, PLAIN, h.default(r.type))
+
+
+_RULES: dict[type[Op], Any] = {
+    LoadOp: _memory, DescriptorLoadOp: _memory, AtomicRmwOp: _memory, AtomicCasOp: _memory,
+    ReduceOp: _combine, ScanOp: _combine, DotOp: _dot, GatherOp: _gather, ConvertLayoutOp: _as_given,
+}  # fmt: skip
+
+
+def bytes_of(v: Value) -> int:
+    """Size of a tile's data."""
+    n = elem_of(v.type).storage_bytes
+    for s in shape_of(v.type):
+        n *= s
+    return n

@@ -1,0 +1,402 @@
+"""Gives every tile a layout and inserts the conversions between them.
+
+Homes (`anchors.py`) say where anchored values are computed. This pass walks the ops that need their operands in
+certain layouts and asks `Assignment.at(value, layout)` for each operand, which
+
+    returns the value itself                  when it is at home there,
+    computes it again                         when it is flexible (constants, ranges, masks, pointers, broadcasts),
+    or when that is cheaper than a conversion (before a widening cast, say),
+    converts it                               otherwise.
+
+Each (value, layout) is made once, where the value is defined, so that everything a loop does not change stays
+outside of it; conversions then sink to their first use. Values carried by loops that have no home live where
+they are asked for first. Example: pointers advanced in a loop take the layout of the loop's load, without any
+conversion."""
+
+from __future__ import annotations
+
+from tessera.errors import InternalError
+from tessera.ir import Block, Builder, Module, Op, TileType, Value, pass_, shape_of
+from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_conversion
+from tessera.ops import (
+    MATH_OPS,
+    AtomicCasOp,
+    AtomicRmwOp,
+    BroadcastOp,
+    CallOp,
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    DivOp,
+    DotOp,
+    ForOp,
+    FuncOp,
+    GatherOp,
+    HistogramOp,
+    IfOp,
+    LoadOp,
+    PowOp,
+    ReduceOp,
+    RemOp,
+    ReturnOp,
+    ScanOp,
+    SplitOp,
+    StoreOp,
+    VolatileAsmOp,
+    WhileOp,
+)  # fmt: skip
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout import rules
+from tessera.passes.gpu_layout.anchors import Group, Homes, bytes_of, combine_input
+from tessera.passes.gpu_layout.rules import is_pointwise, operand_layout, producible
+
+# A tile up to this size is stored from where it is rather than converted first.
+DIRECT_STORE_BYTES = 4096
+RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion
+SECTOR_BYTES = 32
+EXPENSIVE = (*MATH_OPS.values(), DivOp, PowOp, RemOp)
+
+
+@pass_("assign-layouts")
+def assign_layouts(module: Module, facts: GpuFacts) -> None:
+    """Every tile type gets a layout. Assumes that `coalesce` ran; layouts already there (of matrix ops) stay."""
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        Assignment(func, module.attrs["num_warps"], facts.warp_size).run()
+
+
+class Assignment:
+    """The rewriting of one function."""
+
+    def __init__(self, func: FuncOp, num_warps: int, lanes: int):
+        self.func = func
+        _forget_undecided(func)
+        self.homes = Homes(num_warps, lanes).analyse(func)
+        self.memo: dict[tuple[Value, LinearLayout], Value] = {}
+        self.origin: dict[Value, Value] = {}  # of copies and conversions: what they were made of
+        self.costs: dict[tuple[Value, LinearLayout], float] = {}
+        self.ready: list[Group] = []
+        self.conversions: list[Op] = []
+        # Flexible ops: copies in layouts stand before them, they go in the end.
+        self.markers: list[Op] = []
+        self.made: dict[Value, LinearLayout] = {}  # of flexible values: where the first copy is
+        self.late: list[Op] = []  # ops without results that take their operands anywhere
+
+    def run(self) -> None:
+        for v, (_, layout) in self.homes.table.items():
+            v.type = v.type.with_layout(layout)
+        seen: set[int] = set()
+        for g in self.homes.groups.values():
+            if id(g) not in seen:
+                seen.add(id(g))
+                if g.layout is not None:
+                    self.ready.append(g)
+        self._block(self.func.body)
+        self._feed_groups()
+        for op in self.late:
+            for i, v in enumerate(op.operands):
+                if isinstance(v.type, TileType):
+                    op.set_operand(i, self.at(v, self._nearest(v)))
+        self._feed_groups()
+        for g in self.homes.groups.values():
+            if g.layout is None:  # nobody asked for these values
+                self._settle(g, self.homes.default(g.phis[0].type))
+                self._feed_groups()
+        for op in self.func.walk():
+            if (
+                isinstance(op, LoadOp | DescriptorLoadOp)
+                and isinstance(op.result.type, TileType)
+                and op.result.type.layout is None
+            ):
+                self._settle_load(op, op.attrs.get("layout") or self.homes.default(op.result.type))
+        self._feed_groups()
+        for op in reversed(self.markers):
+            op.erase()
+        self.func.attrs["returns"] = tuple(v.type for v in self.func.body.terminator.operands)
+        for op in reversed(self.conversions):
+            sink(op)
+
+    # --- values in layouts ----------------------------------------------------------------------------------
+    def home(self, v: Value) -> LinearLayout | None:
+        return v.type.layout
+
+    def at(self, v: Value, layout: LinearLayout) -> Value:
+        """`v` in `layout`; a scalar as it is."""
+        if not isinstance(v.type, TileType) or v.type.layout == layout:
+            return v
+        v = self.origin.get(v, v)
+        if v.type.layout == layout:
+            return v
+        key = (v, layout)
+        found = self.memo.get(key)
+        if found is None:
+            found = self._make(v, layout)
+            self.memo[key] = found
+        return found
+
+    def _make(self, v: Value, layout: LinearLayout) -> Value:
+        op = v.op
+        if v.type.layout is None:
+            group = self.homes.groups.get(v)
+            if group is not None:
+                self._settle(group, layout)
+                return self.at(v, layout)
+            if isinstance(op, LoadOp | DescriptorLoadOp):
+                self._settle_load(op, layout)
+                return self.at(v, layout)
+            if op is None or not is_pointwise(op):
+                raise InternalError(f"{v!r} has no layout")
+            return self._compute(v, op, layout)
+        if op is not None and self._recompute_cost(op, layout, 0) < self._convert_cost(v, layout):
+            return self._compute(v, op, layout)
+        return self._convert(v, layout)
+
+    def _settle(self, group: Group, layout: LinearLayout) -> None:
+        group.layout = layout
+        for v in group.phis:
+            v.type = v.type.with_layout(layout)
+        self.ready.append(group)
+
+    def _settle_load(self, op: LoadOp | DescriptorLoadOp, layout: LinearLayout) -> None:
+        """A load that serves as a slice is done where its first user wants it."""
+        op.attrs.pop("layout", None)
+        op.result.type = op.result.type.with_layout(layout.unique_registers())
+        self._operands(op, op.result.type.layout)
+
+    def _compute(self, v: Value, op: Op, layout: LinearLayout) -> Value:
+        """`v` computed by a copy of its op that works in `layout`, or in the nearest that the op can give."""
+        inside = producible(op, layout)
+        if inside != layout:
+            return self._convert(self.at(v, inside), layout)
+        wanted = operand_layout(op, layout)
+        new = op.clone({old: self.at(old, wanted) for old in op.operands})
+        for old, r in zip(op.results, new.results, strict=True):
+            if isinstance(r.type, TileType):
+                r.type = r.type.with_layout(layout)
+            self.memo[old, layout] = r
+            self.made.setdefault(old, layout)
+            self.origin[r] = old
+        assert op.parent is not None
+        op.parent.insert_before(op, new)
+        return new.results[v.index]
+
+    def _convert(self, v: Value, layout: LinearLayout) -> Value:
+        known = self.memo.get((v, layout))
+        if known is not None:
+            return known
+        op = v.op
+        builder = Builder.after_op(op) if op is not None else Builder.at_start(_block_of(v))
+        new = ConvertLayoutOp(v, results=[v.type.with_layout(layout)], names=[v.name])
+        self.conversions.append(new)
+        self.origin[new.result] = self.origin.get(v, v)
+        self.memo[v, layout] = builder.emit(new)
+        return new.result
+
+    # --- what is cheaper ------------------------------------------------------------------------------------
+    def _convert_cost(self, v: Value, layout: LinearLayout) -> float:
+        plan = plan_conversion(v.type.layout, layout, v.type.elem.storage_bits)
+        return 0.0 if isinstance(plan, Identity | RegisterPermute) else float(bytes_of(v))
+
+    def _recompute_cost(self, op: Op, layout: LinearLayout, depth: int) -> float:
+        """Bytes that must be converted to have the operands of `op` for a result in `layout`."""
+        if not is_pointwise(op) or isinstance(op, EXPENSIVE) or depth == RECOMPUTE_DEPTH:
+            return float("inf")
+        wanted = operand_layout(op, producible(op, layout))
+        return sum([self._cost(u, wanted, depth + 1) for u in op.operands])
+
+    def _cost(self, v: Value, layout: LinearLayout, depth: int) -> float:
+        v = self.origin.get(v, v)
+        if not isinstance(v.type, TileType) or v.type.layout == layout or (v, layout) in self.memo:
+            return 0.0
+        key = (v, layout)
+        if key not in self.costs:
+            again = self._recompute_cost(v.op, layout, depth) if v.op is not None else float("inf")
+            if v.type.layout is not None:
+                self.costs[key] = min(again, self._convert_cost(v, layout))
+            else:
+                self.costs[key] = 0.0 if again == float("inf") else again
+        return self.costs[key]
+
+    # --- ops --------------------------------------------------------------------------------------------------
+    def _block(self, block: Block) -> None:
+        for op in block:
+            if isinstance(op, ForOp | WhileOp | IfOp):
+                for inner in op.regions:
+                    self._block(inner)
+            elif is_pointwise(op):
+                self._pointwise(op)
+            else:
+                self._demand(op)
+
+    def _pointwise(self, op: Op) -> None:
+        r = op.results[0]
+        tiles = [v for v in (*op.operands, *op.results) if isinstance(v.type, TileType)]
+        if not tiles:
+            return
+        if isinstance(op, SplitOp) and not shape_of(r.type):
+            self._operands(
+                op, rules.default_layout((), self.homes.num_warps, self.homes.lanes).join()
+            )
+        elif not isinstance(r.type, TileType):  # of one element, which every thread has
+            self._operands(op, self._anywhere(op.operands[0]))
+        elif r.type.layout is not None:
+            self._operands(op, operand_layout(op, r.type.layout))
+        else:
+            self.markers.append(op)
+
+    def _operands(self, op: Op, layout: LinearLayout) -> None:
+        for i, v in enumerate(op.operands):
+            op.set_operand(i, self.at(v, layout))
+
+    def _anywhere(self, v: Value) -> LinearLayout:
+        """The home of a value, or the default layout."""
+        return v.type.layout or self.homes.default(v.type)
+
+    def _nearest(self, v: Value) -> LinearLayout:
+        """The home of a value, or the layout in which it is computed already, or the nearest value that it is made of.
+
+        The condition of an assertion about indices, say, is computed where the indices are.
+        """
+        work, seen = [v], {v}
+        for u in work:
+            layout = u.type.layout or self.made.get(u)
+            if layout is not None:
+                return layout
+            if u.op is not None and is_pointwise(u.op) and not isinstance(u.op, BroadcastOp):
+                found = [
+                    w
+                    for w in u.op.operands
+                    if w not in seen and shape_of(w.type) == shape_of(v.type)
+                ]
+                seen.update(found)
+                work += found
+        return self.homes.default(v.type)
+
+    def _demand(self, op: Op) -> None:
+        """Bring the operands of an op that is no pointwise one into the layouts it needs."""
+        if isinstance(
+            op, StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp
+        ):
+            self._access(op)
+        elif isinstance(op, ReduceOp | ScanOp):
+            self._operands(op, (self.homes.inputs.get(op) or combine_input(self.homes, op))[1])
+        elif isinstance(op, DotOp):
+            for i, v in enumerate((op.a, op.b)):  # the lowering reads them from its scratch
+                op.set_operand(i, self.at(v, self._anywhere(v)))
+            op.set_operand(2, self.at(op.acc, op.result.type.layout))
+        elif isinstance(op, ConvertLayoutOp):
+            new = self.at(op.x, op.result.type.layout)
+            op.replace_by([new])
+        elif isinstance(op, GatherOp):
+            op.set_operand(0, self.at(op.x, self._anywhere(op.x)))
+            op.set_operand(1, self.at(op.index, op.result.type.layout))
+        elif isinstance(op, HistogramOp):
+            self._operands(op, self._anywhere(op.x))
+        elif isinstance(op, VolatileAsmOp):
+            if isinstance(op.results[0].type, TileType):
+                self._operands(op, op.results[0].type.layout)
+        elif isinstance(op, CallOp | ReturnOp):
+            for i, v in enumerate(op.operands):
+                if isinstance(v.type, TileType):
+                    op.set_operand(i, self.at(v, self.homes.default(v.type)))
+        elif not op.results and not op.terminator:
+            self.late.append(op)
+        elif not (op.terminator and isinstance(op.parent_op(), ForOp | WhileOp | IfOp)):
+            for i, v in enumerate(op.operands):
+                if isinstance(v.type, TileType):
+                    op.set_operand(i, self.at(v, self._anywhere(v)))
+
+    def _access(
+        self,
+        op: StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp,
+    ) -> None:
+        """Loads work where their result is at home, stores where they are coalesced."""
+        noted: LinearLayout | None = op.attrs.pop("layout", None)
+        if (
+            op.results
+            and isinstance(op.results[0].type, TileType)
+            and op.results[0].type.layout is None
+        ):
+            op.attrs["layout"] = noted  # a slice: nobody has asked for it yet
+            return
+        if op.results:
+            layout = op.results[0].type.layout if isinstance(op.results[0].type, TileType) else None
+        elif isinstance(op, DescriptorStoreOp):  # the engine takes a tile from shared memory anyway
+            layout = op.value.type.layout or noted or self.homes.default(op.value.type)
+        else:
+            layout = self._store_layout(op.operands[1], noted)
+        if layout is not None:
+            self._operands(op, layout)
+
+    def _store_layout(self, value: Value, coalesced: LinearLayout | None) -> LinearLayout | None:
+        """The coalesced layout, or that of a small value where its own writes whole sectors already."""
+        if not isinstance(value.type, TileType):
+            return None
+        wanted = coalesced or self.homes.default(value.type)
+        home = value.type.layout
+        small = bytes_of(value) <= DIRECT_STORE_BYTES
+        if home is None or not small or self._convert_cost(value, wanted) == 0:
+            return wanted
+        run = neighbours(home, fastest_step(wanted)) * value.type.elem.storage_bytes
+        return home if run >= SECTOR_BYTES else wanted
+
+    def _feed_groups(self) -> None:
+        """Bring what flows into the settled groups into their layouts; this may settle others."""
+        while self.ready:
+            group = self.ready.pop()
+            assert group.layout is not None
+            for op, i in group.incoming:
+                op.set_operand(i, self.at(op.operands[i], group.layout))
+
+
+def fastest_step(layout: LinearLayout) -> int:
+    """The packed coordinate of a step along the dimension that runs fastest over registers and lanes."""
+    return next((c for c in (*layout.columns("register"), *layout.columns("lane")) if c), 1)
+
+
+def neighbours(layout: LinearLayout, step: int) -> int:
+    """How many elements in steps 1, 2, 4, ... of `step` the registers and lanes of one warp hold together."""
+    held = {*layout.columns("register"), *layout.columns("lane")}
+    count = 1
+    while step * count in held:
+        count *= 2
+    return count
+
+
+def _block_of(v: Value) -> Block:
+    block = v.block
+    assert block is not None
+    return block
+
+
+def _forget_undecided(func: FuncOp) -> None:
+    """Conversions to no layout stand for their operand."""
+    for op in list(func.walk()):
+        if isinstance(op, ConvertLayoutOp) and op.result.type.layout is None:
+            op.replace_by([op.x])
+
+
+def sink(op: Op) -> None:
+    """Move a pure op down to its first use in its block, and into a branch if there alone it is used; drop it when it
+    has no use."""
+    users = op.result.users()
+    if not users:
+        op.erase()
+        return
+    places: dict[Op, Block | None] = {}  # with the block of theirs that the users are in
+    for user in users:
+        block: Block | None = None
+        while user.parent is not op.parent:
+            block, parent = user.parent, user.parent_op()
+            assert parent is not None
+            user = parent
+        places[user] = block if places.get(user, block) is block else None
+    place = op.next
+    while place is not None and place not in places:
+        place = place.next
+    branch = places[place] if place is not None and len(places) == 1 else None
+    if isinstance(place, IfOp) and branch is not None and branch.first is not None:
+        op.move_before(branch.first)
+        sink(op)
+    elif place is not None and place is not op.next:
+        op.move_before(place)

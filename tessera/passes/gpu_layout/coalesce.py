@@ -1,0 +1,132 @@
+"""Chooses a layout for every access to global memory, and notes it in the op's attribute `layout`.
+
+The dimension along which addresses count up runs fastest over registers and lanes. A thread takes as many
+neighbours as one 16-byte access holds, if address and mask allow. Accesses of one shape and order get one
+layout, the widest: an element-wise kernel then needs no conversion, and wide elements are read by several accesses of
+a thread, which find the rest of a sector in the cache. Writes would send each sector as often as it is named, so that a
+layout is no wider than one access of the widest element written; what is read to compute it is then read 8 or 4 bytes
+at a time. Example: bf16 that is stored as fp32 is read in fours, one half of a product of bf16 in eights."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.ir import Module, Op, TileType, Value, elem_of, pass_, shape_of
+from tessera.layout import default_blocked
+from tessera.ops import (
+    AtomicCasOp,
+    AtomicRmwOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    FuncOp,
+    LoadOp,
+    StoreOp,
+)
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.anchors import groups_of
+from tessera.passes.gpu_layout.rules import is_pointwise
+
+WRITES = StoreOp | AtomicRmwOp | AtomicCasOp
+POINTER_OPS = LoadOp | WRITES
+Group = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@pass_("coalesce")
+def coalesce(module: Module, facts: GpuFacts) -> None:
+    """Set `layout` on loads, stores, atomics and descriptor accesses of tiles. Changes nothing else."""
+    num_warps: int = module.attrs["num_warps"]
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        wanted = [
+            w
+            for w in (
+                _wanted(op, axis, facts) for axis in (AxisAnalysis(func),) for op in func.walk()
+            )
+            if w
+        ]
+        widest: dict[Group, int] = {}
+        for op, group, vec in wanted:
+            # What descriptors move goes through shared memory, where any layout will do.
+            if isinstance(op, POINTER_OPS):
+                widest[group] = max(widest.get(group, 1), vec)
+        flows = Flows(func)
+        written: dict[Value, int] = {}  # the most elements of one access
+        for op, _, _ in wanted:
+            if isinstance(op, WRITES):
+                size = elem_of(op.ptr.type).element_ty.storage_bytes
+                of, most = flows.of(op), facts.max_vector_bytes
+                written[of] = min(written.get(of, most), most // size)
+        for op, group, vec in wanted:
+            shape, order = group
+            alone = isinstance(op, AtomicRmwOp | AtomicCasOp)
+            wide = widest.get(group, vec)
+            width = vec if alone else min(wide, written.get(flows.of(op), wide))
+            op.attrs["layout"] = default_blocked(shape, num_warps, width, order, facts.warp_size)
+
+
+class Flows:
+    """Which loads and writes are connected by element-wise ops on tiles of one shape: `of` gives each set a name."""
+
+    def __init__(self, func: FuncOp) -> None:
+        self.parents: dict[Value, Value] = {}
+        for op in func.walk():
+            if is_pointwise(op):
+                for v in op.operands:
+                    if v in self.parents and shape_of(v.type) == shape_of(op.results[0].type):
+                        self._join(op.results[0], v)
+            elif isinstance(op, LoadOp | DescriptorLoadOp):
+                self.parents.setdefault(op.result, op.result)
+            for group in groups_of(op):
+                for v in group.phis:
+                    self._join(v, group.phis[0])
+        for op in func.walk():
+            for group in groups_of(op):
+                for v in group.sources():
+                    if v in self.parents:
+                        self._join(v, group.phis[0])
+
+    def of(self, op: Op) -> Value:
+        """The set of an access: a load is in that of its result, a write in that of its value."""
+        if isinstance(op, WRITES | DescriptorStoreOp):
+            return self._root(op.value)
+        return self._root(op.results[0])
+
+    def _root(self, v: Value) -> Value:
+        while (above := self.parents.setdefault(v, v)) is not v:
+            self.parents[v] = self.parents[above]
+            v = above
+        return v
+
+    def _join(self, a: Value, b: Value) -> None:
+        self.parents[self._root(a)] = self._root(b)
+
+
+def _wanted(op: Op, axis: AxisAnalysis, facts: GpuFacts) -> tuple[Op, Group, int] | None:
+    """(op, (shape, order), elements of one access) for an access to a tile."""
+    if isinstance(op, DescriptorLoadOp | DescriptorStoreOp):
+        t = op.result.type if isinstance(op, DescriptorLoadOp) else op.value.type
+        if not isinstance(t, TileType):
+            return None
+        order = tuple(reversed(range(len(t.shape))))
+        return op, (t.shape, order), facts.max_vector_bytes // t.elem.storage_bytes
+    if not isinstance(op, POINTER_OPS) or not isinstance(op.ptr.type, TileType):
+        return None
+    order = access_order(axis, op.ptr)
+    mask = None if isinstance(op, AtomicCasOp) else op.mask
+    vec = access_width(axis, op.ptr, mask, order[0], facts.max_vector_bytes)
+    return op, (op.ptr.type.shape, order), vec
+
+
+def access_order(axis: AxisAnalysis, ptr: Value) -> tuple[int, ...]:
+    """Dimensions from the one along which addresses are contiguous; of equals the last one first."""
+    contiguity = axis.facts(ptr).contiguity
+    return tuple(sorted(range(len(contiguity)), key=lambda d: (-contiguity[d], -d)))
+
+
+def access_width(
+    axis: AxisAnalysis, ptr: Value, mask: Value | None, dim: int, max_bytes: int
+) -> int:
+    """Elements along `dim` that one access may move."""
+    size = elem_of(ptr.type).element_ty.storage_bytes
+    return max(1, gcd(axis.vector_width(ptr, dim), axis.mask_width(mask, dim), max_bytes // size))

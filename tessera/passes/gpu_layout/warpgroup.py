@@ -1,0 +1,276 @@
+"""Dots on matrix instructions of warpgroups (four warps), which read their operands from shared memory themselves.
+
+    %d = dot %a, %b, %c      →      %dl = wgmma %as, %bs, %cl        %as, %bs: swizzled shared memory
+
+The first operand may come through registers: one that was computed there (the weights of attention) stays there.
+Only 16-bit elements may lie in shared memory in any order; of others the instruction reads rows along K. An
+operand that lies along M or N then comes through registers, too, as the first one:
+
+    a along K,  b along N                 dᵀ = bᵀ aᵀ: wgmma {transposed} %as, (local_load %bs), %cl
+    a along M,  b along K                 wgmma (local_load %as), %bs, %cl
+    a along M,  b along N                 one of the two: the smaller operand goes through registers to a buffer along K
+
+Which rows of the tile the instruction's rows are is chosen so that these reads meet no bank conflicts (layout/mma.py).
+Every product waits for its result here; the pipeline lets the products of a loop run on into the next iteration where
+it can."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tessera.dtypes import float32
+from tessera.ir import Builder, SharedType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
+from tessera.layout import (
+    LinearLayout,
+    operand_depth,
+    operand_rows,
+    reordered,
+    shared_swizzled,
+    wgmma_acc,
+    wgmma_operand_a,
+    widest_swizzle,
+)
+from tessera.ops import (
+    ConvertLayoutOp,
+    DescriptorLoadOp,
+    DotOp,
+    LoadOp,
+    LocalAllocOp,
+    LocalLoadOp,
+    WgmmaOp,
+)
+from tessera.passes.gpu_facts import GpuFacts, WgmmaRow
+from tessera.passes.gpu_layout.mma_operands import (
+    drop_unused,
+    memory_order,
+    shared_view,
+    source_of,
+    transposed,
+)
+
+ROWS = 64  # of one instruction
+MIN_COLUMNS = 8
+WARPS = 4
+ACC_WORDS = 208  # registers of accumulators beyond which a thread has no room left to work
+INSTRUCTION_WORK = (
+    26  # registers that ptxas wants beside those of the accumulators of one instruction
+)
+MOST_GROUPS = 4  # of a program that a team may load for
+GRAIN = 8  # registers of a thread come in multiples
+SWIZZLES = (128, 64, 32)
+NEAR = 4  # bits of a column: the results of a warp that are side by side stay so when these change places
+Rows = tuple[int, ...]
+
+
+def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) -> bool:
+    """Replace the dot if an instruction of warpgroups serves it. `chained`: its operands or its result are those of
+    other products, whose rows are the same."""
+    if num_warps % WARPS or len(shape_of(op.acc.type)) != 2:
+        return False
+    found = [
+        plan
+        for transposed in ((False,) if chained else (False, True))
+        if (plan := _plan(op, facts, num_warps // WARPS, transposed)) is not None
+    ]
+    if not found or not apply("wgmma", op):
+        return False
+    _Rewriting(op, min(found, key=lambda plan: plan.turned_bytes)).run()
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a dot is computed: by which row, whether as dᵀ = bᵀ aᵀ, over how many warpgroups along rows and columns;
+    how many bytes the second operand has if it has to be turned first."""
+
+    row: WgmmaRow
+    transposed: bool
+    warpgroups: tuple[int, int]
+    turned_bytes: int
+
+
+def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | None:
+    a, b = (_Operand(op.a, 1), _Operand(op.b, 0))
+    left, right = (b, a) if transposed else (a, b)
+    rows, cols = (v.shape[1 - v.depth] for v in (left, right))
+    if rows < ROWS:
+        return None
+    along_m, along_n = _warpgroups(rows, groups)
+    words = prod((rows, cols)) // (groups * 128)
+    room = min(ACC_WORDS, _registers(facts, groups) - INSTRUCTION_WORK)
+    if rows % (ROWS * along_m) or cols // along_n < MIN_COLUMNS or words > room:
+        return None
+    tf32 = "tf32" if left.elem is float32 else ""
+    if tf32 and op.precision != "tf32":
+        return None
+    row = facts.find_wgmma(
+        left.elem, right.elem, elem_of(op.acc.type), left.shape[left.depth], tf32
+    )
+    if row is None or not (left.fits(1) and right.fits(along_n if right.direct(row) else 1)):
+        return None
+    size = 0 if right.direct(row) else prod(right.shape) * right.elem.storage_bytes
+    return Plan(row, transposed, (along_m, along_n), size)
+
+
+def _registers(facts: GpuFacts, groups: int) -> int:
+    """Registers of each thread beside a group of four warps that loads, which larger blocks than that do without."""
+    groups += groups <= MOST_GROUPS
+    return facts.register_file // (groups * WARPS * facts.warp_size) // GRAIN * GRAIN
+
+
+def _warpgroups(rows: int, groups: int) -> tuple[int, int]:
+    """(along M, along N): each group has 64 rows at least."""
+    along_m = min(groups, rows // ROWS)
+    return along_m, groups // along_m
+
+
+class _Operand:
+    """One operand of a dot: `depth` is its dimension K, `order` that in which it is, or would be, in shared memory.
+    `is_turned`: the transpose of a tile that threads hold, which is written as it is and read turned."""
+
+    def __init__(self, v: Value, depth: int):
+        self.value, self.depth = v, depth
+        self.shape, self.elem = shape_of(v.type), elem_of(v.type)
+        self.source, self.orders = source_of(v)
+        self.loaded = isinstance(self.source.op, LoadOp | DescriptorLoadOp)
+        self.order: tuple[int, ...] = (1, 0) if self.elem.bits == 16 else (depth, 1 - depth)
+        self.is_turned = not self.loaded and self.elem.bits == 16 and bool(self.orders)
+        if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
+            self.order = memory_order(self.source.op)
+        if self.loaded or self.is_turned:
+            for permutation in reversed(self.orders):
+                self.order = tuple([permutation.index(d) for d in self.order])
+
+    def direct(self, row: WgmmaRow) -> bool:
+        """Whether the instruction can read it from shared memory."""
+        return self.order[0] == self.depth or row.transposable
+
+    def fits(self, parts: int) -> bool:
+        """Whether rows fill a swizzle, and parts of the tile for several warpgroups begin at whole rows of it."""
+        bits = self.elem.storage_bits
+        width = widest_swizzle(self.shape, self.order, bits)
+        if width not in SWIZZLES or self.shape[self.order[1]] < 8:
+            return False
+        return (
+            self.order[0] == self.depth or self.shape[self.order[0]] // parts * bits // 8 >= width
+        )
+
+    def shared(self, b: Builder) -> Value:
+        """A view of it in shared memory in the swizzle of the hardware."""
+        if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
+            layout = _swizzled(self.source.type, memory_order(self.source.op))
+            return shared_view(self.source.op, self.orders, layout)
+        if self.is_turned:
+            return transposed(self.stored(b, self.source, (1, 0)), self.orders)
+        return self.stored(b, self.value, self.order)
+
+    def stored(
+        self, b: Builder, tile: Value, order: tuple[int, ...], orders: tuple[Rows, ...] = ((), ())
+    ) -> Value:
+        """A buffer filled with a tile that threads hold; `orders`: those of its rows and columns there."""
+        layout = reordered(_swizzled(tile.type, order), orders)
+        shared = SharedType(tile.type.shape, tile.type.elem, layout)
+        return b.emit(LocalAllocOp(tile, results=[shared], names=[tile.name]))
+
+
+class _Rewriting:
+    """The rewriting of one dot."""
+
+    def __init__(self, op: DotOp, plan: Plan):
+        self.op, self.plan, self.row = op, plan, plan.row
+        self.b = Builder.before_op(op)
+        a, b = (_Operand(op.a, 1), _Operand(op.b, 0))
+        self.left, self.right = (b, a) if plan.transposed else (a, b)
+        self.depth: Rows = ()
+        self.columns: Rows = ()
+
+    def run(self) -> None:
+        op, plan = self.op, self.plan
+        if plan.turned_bytes:
+            self._choose_orders()
+        right = self._turned() if plan.turned_bytes else self.right.shared(self.b)
+        left, rows = self._left()
+        acc = self.b.emit(ConvertLayoutOp(op.acc, results=[self._accumulators(rows)]))
+        a, b = (right, left) if plan.transposed else (left, right)
+        product = WgmmaOp(
+            a, b, acc, instruction=self.row.name, warpgroups=plan.warpgroups,
+            transposed=plan.transposed, depth=self.depth, columns=self.columns,
+        )  # fmt: skip
+        acc = self.b.emit(product)
+        acc.name = op.result.name
+        sources = [op.a, op.b]
+        op.replace_by([self.b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))])
+        for v in sources:
+            drop_unused(v)
+
+    def _accumulators(self, rows: tuple[int, ...]) -> Any:
+        t, (along_m, along_n) = self.op.acc.type, self.plan.warpgroups
+        shape: Any = (t.shape[1], t.shape[0]) if self.plan.transposed else t.shape
+        n = min(shape[1] // along_n, self.row.max_n)
+        layout = wgmma_acc(shape, along_m, n, warpgroups_n=along_n, rows=rows, columns=self.columns)
+        return t.with_layout(layout.trans((1, 0)) if self.plan.transposed else layout)
+
+    def _left(self) -> tuple[Value, tuple[int, ...]]:
+        """The first operand, and which rows of the tile are rows of the instruction."""
+        v = self.left
+        if v.loaded and v.direct(self.row):
+            return v.shared(self.b), ()
+        if v.is_turned:  # it would go through shared memory to other threads anyway
+            return v.shared(self.b), ()
+        if not v.loaded:
+            held = v.value.type.with_layout(self._held(v, ()))
+            return self.b.emit(ConvertLayoutOp(v.value, results=[held])), ()
+        view = v.shared(self.b)
+        rows = self._rows(v, view)
+        held = v.value.type.with_layout(self._held(v, rows))
+        return self.b.emit(LocalLoadOp(view, results=[held])), rows
+
+    def _rows(self, v: _Operand, view: Value) -> tuple[int, ...]:
+        layout: LinearLayout = view.type.layout
+        return operand_rows(layout if v.depth == 1 else layout.trans((1, 0)), v.elem.storage_bits)
+
+    def _held(self, v: _Operand, rows: tuple[int, ...]) -> LinearLayout:
+        """The layout of an operand as the first one in registers."""
+        shape: Any = v.shape if v.depth == 1 else (v.shape[1], v.shape[0])
+        along_m, along_n = self.plan.warpgroups
+        layout = wgmma_operand_a(
+            shape, along_m, v.elem.bits, warpgroups_n=along_n, rows=rows, depth=self.depth
+        )
+        return layout if v.depth == 1 else layout.trans((1, 0))
+
+    def _choose_orders(self) -> None:
+        """Both operands are read to registers: K and the columns go in the order in which that is best done."""
+        left, right = self.left, self.right
+        if not left.loaded or left.direct(self.row) or right.shape[1 - right.depth] < ROWS:
+            return
+        view: LinearLayout = left.shared(self.b).type.layout
+        by_rows = view if left.depth == 1 else view.trans((1, 0))
+        self.depth = operand_depth(by_rows, left.elem.storage_bits)
+        columns = self._rows(right, right.shared(self.b))
+        if max(columns[:NEAR]) < NEAR:
+            self.columns = columns
+
+    def _turned(self) -> Value:
+        """The second operand along K: read as if it were the first one, and written to a second buffer."""
+        v, tile = self.right, self.right.value
+        shape: Any = v.shape if v.depth == 1 else (v.shape[1], v.shape[0])
+        if shape[0] >= ROWS:
+            view, groups = v.shared(self.b), prod(self.plan.warpgroups)
+            along_m, along_n = _warpgroups(shape[0], groups)
+            layout = wgmma_operand_a(
+                shape, along_m, v.elem.bits, warpgroups_n=along_n,
+                rows=self._rows(v, view), depth=self.depth,
+            )  # fmt: skip
+            held = tile.type.with_layout(layout if v.depth == 1 else layout.trans((1, 0)))
+            tile = self.b.emit(LocalLoadOp(view, results=[held]))
+        v.order = (v.depth, 1 - v.depth)
+        orders = (self.columns, self.depth) if v.depth == 1 else (self.depth, self.columns)
+        return v.stored(self.b, tile, v.order, orders)
+
+
+def _swizzled(t: Any, order: tuple[int, ...]) -> LinearLayout:
+    bits = t.elem.storage_bits
+    return shared_swizzled(t.shape, order, bits, widest_swizzle(t.shape, order, bits))

@@ -1,0 +1,331 @@
+"""Lets products of warpgroups run on until somebody looks at their results.
+
+    %s = wgmma %q, %k, 0                   %s0 = wgmma %q, %k, 0 {asynchronous}
+    %o = wgmma %p, %v, %x           →      %o0 = wgmma %p, %v, %x {asynchronous}
+    use %s                                 %s = wgmma_wait %s0, [%k] {pending=1}
+    use %o                                 use %s
+                                           %o = wgmma_wait %o0, [%p, %v] {pending=0}
+                                           use %o
+
+Products finish in the order in which they were started; a wait names how many later ones may still run, and holds
+the operands, so that nothing writes to their registers or buffers before. Products whose operands are there
+already start first, in program order: those that only need shared memory go up to the wait that fills it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply
+from tessera.ops import (
+    AsyncCopyOp,
+    AsyncWaitOp,
+    BarrierOp,
+    BroadcastOp,
+    CallOp,
+    ConvertLayoutOp,
+    ForOp,
+    FuncOp,
+    IfOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    LocalStoreOp,
+    LocalTransOp,
+    MbarrierArriveOp,
+    MbarrierWaitOp,
+    TurnOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+    WhileOp,
+)  # fmt: skip
+from tessera.passes.gpu_layout.rules import VIEWS
+from tessera.passes.neutral.fold import constant_of
+
+# No product moves above.
+LIMITS = (
+    AsyncWaitOp,
+    BarrierOp,
+    LocalStoreOp,
+    ForOp,
+    WhileOp,
+    IfOp,
+    CallOp,
+)
+# Registers of all results of a block beyond which its products stay where they are.
+HOISTED_WORDS = 208
+
+
+@pass_("overlap-products")
+def overlap_products(module: Module) -> None:
+    """Start products early and wait late. The last pass that moves ops: lifetimes of buffers follow the waits."""
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        for block in func.all_blocks():
+            products = [op for op in block if isinstance(op, WgmmaOp)]
+            if products and all(op.pending == 0 for op in products):
+                if sum(_words(op.result.type) for op in products) <= HOISTED_WORDS:
+                    _start_early(block, products)
+                    _end_turn_early(block)
+                if apply("async-mma", products[0]):
+                    _Waits(block).run()
+            _give_back_early(block)
+
+
+def _words(t: Any) -> int:
+    return t.layout.size("register") * t.elem.bits // 32 if isinstance(t, TileType) else 0
+
+
+# --- starting early -----------------------------------------------------------------------------------------
+def _start_early(block: Block, products: Sequence[WgmmaOp]) -> None:
+    for product in products:
+        after = _latest_need(product)
+        place = after.next if after is not None else block.first
+        views = _views(product)
+        while place in views:
+            assert place is not None
+            place = place.next
+        if place is product or place is None or not apply("mma-early-start", product):
+            continue
+        # Views that stand above the place stay: others may use them already.
+        for op in [*[v for v in views if _is_before(place, v)], product]:
+            op.move_before(place)
+
+
+def _end_turn_early(block: Block) -> None:
+    """The next warpgroup may go as soon as the products of this one are started."""
+    last: Op | None = None
+    for op in list(block):
+        if isinstance(op, WgmmaOp):
+            last = op
+        elif isinstance(op, TurnOp) and op.kind == "end" and last is not None:
+            place = last.next
+            if place is not None and place is not op:
+                op.move_before(place)
+
+
+def _views(product: WgmmaOp) -> list[Op]:
+    """The ops of the block that name the product's shared operands, in order."""
+    found: dict[Op, None] = {}
+    for v in product.operands:
+        chain: list[Op] = []
+        while isinstance(v.op, LocalTransOp | LocalIndexOp) and v.op.parent is product.parent:
+            chain.append(v.op)
+            v = v.op.operands[0]
+        found.update(dict.fromkeys(reversed(chain)))
+    return list(found)
+
+
+def _latest_need(product: WgmmaOp) -> Op | None:
+    """The last op before the product that must stay before it."""
+    views = _views(product)
+    needs = {v.op for op in (*views, product) for v in op.operands} - set(views)
+    op = product.prev
+    while op is not None:
+        if op not in views and (op in needs or isinstance(op, (*LIMITS, WgmmaOp))):
+            return op
+        if (isinstance(op, MbarrierWaitOp) and op.data) or isinstance(op, TurnOp):
+            return op
+        op = op.prev
+    return None
+
+
+# --- waiting late -------------------------------------------------------------------------------------------
+class _Waits:
+    """One walk through a block; `flying`: products since its start that nobody has waited for, `started`: how
+    many there were before each."""
+
+    def __init__(self, block: Block):
+        self.block = block
+        self.started = 0
+        self.flying: dict[WgmmaOp, int] = {}
+        self.held: dict[WgmmaOp, list[Value]] = {}
+
+    def run(self) -> None:
+        for op in list(self.block):
+            for product in list(self.flying):
+                if product in self.flying and self._must_wait(op, product):
+                    self._wait(op, product)
+            if isinstance(op, WgmmaOp):
+                self._start(op)
+
+    def _start(self, op: WgmmaOp) -> None:
+        op.asynchronous = True
+        before = op.acc.op
+        held = [v for v in (op.a, op.b) if v.op is not None or isinstance(v.type, TileType)]
+        if isinstance(before, WgmmaOp) and before in self.flying:  # one more step of the same sum
+            held = [*self.held[before], *held]
+            del self.flying[before]
+        self.flying[op], self.held[op] = self.started, held
+        self.started += 1
+
+    def _must_wait(self, op: Op, product: WgmmaOp) -> bool:
+        if op.terminator or isinstance(op, ForOp | WhileOp | CallOp):
+            return True
+        if isinstance(op, MbarrierArriveOp) and op.after_mma:
+            return True
+        if isinstance(op, IfOp) and any(isinstance(inner, WgmmaOp) for inner in op.walk()):
+            return True
+        for user in product.result.users():
+            if user is op:
+                return not (isinstance(op, WgmmaOp) and _only_adds(op, product))
+            if user.is_inside(op):
+                return True
+        return any(_overwrites(op, v) or op in _successors(v) for v in self.held[product])
+
+    def _wait(self, op: Op, product: WgmmaOp) -> None:
+        """Products that were started before `product` are then finished, too: ptxas wants no further waits for them."""
+        number = self.flying[product]
+        pending = self.started - number - 1
+        older = [x for x, n in self.flying.items() if n < number]
+        for x in (product, *older):
+            del self.flying[x]
+            uses = list(x.result.uses)
+            wait = WgmmaWaitOp(
+                x.result, self.held[x], pending=pending, waited=x is not product, loc=x.loc
+            )
+            wait.result.name = x.result.name
+            Builder.before_op(op).insert(wait)
+            for user, index in uses:
+                user.set_operand(index, wait.result)
+
+
+def _give_back_early(block: Block) -> None:
+    """Buffers are free as soon as nobody reads them any more. A read to registers is done when somebody computes with
+    them: before that it may be on its way."""
+    place = {op: i for i, op in enumerate(block)}
+    for arrive in [op for op in place if isinstance(op, MbarrierArriveOp) and op.released]:
+        needs = [v.op for v in arrive.operands if v.op in place]
+        for view in arrive.released:
+            for user in _readers(view):
+                done = _computing(user.result) if isinstance(user, LocalLoadOp) else []
+                needs += [_at_level(op, block) for op in (user, *done) if op is not arrive]
+        last = max((op for op in needs if op is not None), key=place.__getitem__, default=None)
+        if last is not None and last.next is not arrive and place[last] < place[arrive]:
+            assert last.next is not None
+            if apply("early-release", arrive):
+                arrive.move_before(last.next)
+        if arrive.proxy:
+            _await_reads(arrive)
+
+
+def _await_reads(arrive: MbarrierArriveOp) -> None:
+    """In place of a fence, wait for what was read to come to registers."""
+    plain = [
+        user
+        for view in arrive.released
+        for user in _readers(view)
+        if not isinstance(user, WgmmaOp | WgmmaWaitOp | LocalTransOp) and user is not arrive
+    ]
+    loads = [op for op in plain if isinstance(op, LocalLoadOp) and _is_before(op, arrive)]
+    if arrive.released and len(loads) == len(plain) and apply("awaited-reads", arrive):
+        after = [op.result for op in loads if not _is_needed(op.result, arrive)]
+        arrive.set_operands(arrive.bars, arrive.index, arrive.condition, arrive.released, after)
+        arrive.proxy = False
+
+
+def _is_needed(v: Value, arrive: Op) -> bool:
+    """Whether what an arrival does not overtake needs all registers of a tile, by arithmetic or without: a product of
+    warpgroups, or a write to shared memory. The parts of a product come in order, and each reads its own registers
+    of an operand: all of them have come when the last part is there."""
+    for user in v.users():
+        if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
+            if _is_before(user, arrive) and not _reads_in_part(user, v):
+                return True
+        elif user.effects is Effect.NONE and len(user.results) == 1 and not user.regions:
+            made: Any = user.result.type
+            same = isinstance(made, TileType) and made.numel >= v.type.numel
+            if same and _is_needed(user.result, arrive):
+                return True
+    return False
+
+
+def _reads_in_part(user: Op, v: Value) -> bool:
+    """Whether a product reads only registers of `v` that stand before its last ones."""
+    if not isinstance(user, WgmmaOp) or user.acc is v:
+        return False
+    index, parts = user.part
+    return index != parts - 1
+
+
+def _is_before(op: Op, other: Op) -> bool:
+    """Whether an op of the same block stands before another one."""
+    following = op.next
+    while following is not None and following is not other:
+        following = following.next
+    return following is other
+
+
+def _computing(v: Value) -> list[Op]:
+    """The users of a tile, and of what only names its registers in another order."""
+    found: list[Op] = []
+    for user in v.users():
+        found.append(user)
+        if isinstance(user, (*VIEWS, BroadcastOp, ConvertLayoutOp)):
+            found += [op for r in user.results for op in _computing(r)]
+    return found
+
+
+def _readers(view: Value) -> list[Op]:
+    found: list[Op] = []
+    for user in view.users():
+        found += [user] if not isinstance(user, LocalTransOp) else [user, *_readers(user.result)]
+    return found
+
+
+def _at_level(op: Op, block: Block) -> Op | None:
+    """The op of the block that `op` is in."""
+    found: Op | None = op
+    while found is not None and found.parent is not block:
+        found = found.parent_op()
+    return found
+
+
+def _only_adds(op: WgmmaOp, product: WgmmaOp) -> bool:
+    return op.acc is product.result and len(product.result.uses) == 1
+
+
+def _successors(operand: Value) -> set[Op]:
+    """What makes the next iteration's value of a carried operand: it may take the same registers."""
+    block = operand.block
+    if operand.op is not None or block is None or not isinstance(block.parent, ForOp):
+        return set()
+    found: set[Op] = set()
+    following: Op | None = block.terminator.operands[operand.index - 1].op
+    while following is not None and following.parent is block:
+        found.add(following)
+        if not isinstance(following, ConvertLayoutOp):
+            break
+        following = following.x.op
+    return found
+
+
+def _overwrites(op: Op, operand: Value) -> bool:
+    """Whether an op writes to the shared memory of an operand, or gives it to somebody who does."""
+    if isinstance(operand.type, SharedType) and isinstance(op, MbarrierArriveOp):
+        return any(_place(v)[0] is _place(operand)[0] for v in op.released)
+    if not isinstance(operand.type, SharedType) or not isinstance(op, LocalStoreOp | AsyncCopyOp):
+        return False
+    (mine, buffer), (other, written) = _place(operand), _place(op.shared)
+    if mine is not other:
+        return False
+    known = buffer is not None and written is not None and buffer[0] == written[0]
+    return not known or buffer == written
+
+
+def _place(view: Value) -> tuple[Op | None, tuple[str, int] | None]:
+    """(allocation, buffer of the ring: its number, or its distance from that of this iteration)."""
+    buffer: tuple[str, int] | None = None
+    op = view.op
+    while isinstance(op, LocalIndexOp | LocalTransOp):
+        if isinstance(op, LocalIndexOp):
+            number = constant_of(op.index)
+            stages: int = op.ring.type.shape[0]
+            if number is not None:
+                buffer = ("number", number)
+            elif "slot" in op.attrs:
+                buffer = ("slot", op.attrs["slot"] % stages)
+        op = op.operands[0].op
+    assert op is None or isinstance(op, LocalAllocOp)
+    return op, buffer

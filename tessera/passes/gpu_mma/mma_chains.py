@@ -1,0 +1,332 @@
+"""Chained products in a loop: the last one of an iteration runs while the next iteration's first results are used.
+
+    for j:                                   if at least one iteration:
+      s = k[j] @ q                             s = k[0] @ q;  p = f(s);  x = h(acc)
+      p = f(s)                                 for j from the second on:
+      acc = h(acc) + p @ v[j]                    s = k[j] @ q
+                                                 acc = x + p @ v[j-1]      # both products in flight
+                                                 p = f(s)                  # … while this needs the first only
+                                                 x = h(acc)
+                                               acc = x + p @ v[last]
+
+A product is *delayed* by one iteration in this way when it adds up in the loop, its first operand comes through
+registers from another product of the same iteration, and nothing but its own next step looks at the sum. Its
+buffers of shared memory are then read one iteration later, so the ring of the pipeline runs one iteration less
+ahead. `h(acc)` and what makes `p` narrow move to the end of the iteration, behind the wait for the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.ir import Block, Builder, Op, TileType, Value, elem_of
+from tessera.ir.applications import is_enabled
+from tessera.ops import (
+    AddOp,
+    CastOp,
+    CmpOp,
+    ConvertLayoutOp,
+    ForOp,
+    IfOp,
+    LocalIndexOp,
+    LocalTransOp,
+    MbarrierWaitOp,
+    TurnOp,
+    WgmmaOp,
+    YieldOp,
+)  # fmt: skip
+from tessera.passes.gpu_layout.rules import is_pointwise
+from tessera.passes.gpu_mma.split_loops import turn_of
+from tessera.passes.neutral.fold import constant_of
+
+
+@dataclass(frozen=True, slots=True)
+class Delayed:
+    """A product to delay, and the number of the value that carries its sum."""
+
+    product: WgmmaOp
+    number: int
+
+
+# --- what can be delayed ------------------------------------------------------------------------------------
+def delayable(loop: ForOp, rings: set[Op], limit: int) -> list[Delayed]:
+    """The products of a loop that may be one iteration late. `rings`: allocations that become rings; operands in
+    other shared memory must not change in the loop. `limit`: 32-bit words of a thread's results and operands
+    of products beyond which nothing is delayed."""
+    step = constant_of(loop.step)
+    if step is None or step <= 0 or not is_enabled("mma-chains"):
+        return []
+    products = [op for op in loop.body if isinstance(op, WgmmaOp)]
+    found: list[Delayed] = []
+    for op in products:
+        number = _sum_number(loop, op)
+        if (
+            number is not None
+            and isinstance(op.a.type, TileType)
+            and _source_products(op.a, loop)
+            and _survives(op.b, loop, rings)
+        ):
+            found.append(Delayed(op, number))
+    return found if found and _words(products, found) <= limit else []
+
+
+def _sum_number(loop: ForOp, op: WgmmaOp) -> int | None:
+    """The number of the carried value that the result of `op` is, if only the next `op` uses it, after pointwise
+    work."""
+    uses = list(op.result.uses)
+    if len(uses) != 1 or uses[0][0] is not loop.body.terminator:
+        return None
+    number = uses[0][1]
+    work, seen = [loop.carried[number]], False
+    while work:
+        for user, index in work.pop().uses:
+            if user is op and user.operands[index] is op.acc:
+                seen = True
+            elif user.parent is loop.body and _is_light(user) and len(user.results) == 1:
+                work.append(user.results[0])
+            else:
+                return None
+    return number if seen else None
+
+
+def _is_light(op: Op) -> bool:
+    return is_pointwise(op) or isinstance(op, ConvertLayoutOp)
+
+
+def _source_products(v: Value, loop: ForOp) -> set[WgmmaOp]:
+    """The products of the same iteration that `v` is made from."""
+    found: set[WgmmaOp] = set()
+    seen: set[Value] = set()
+    work = [v]
+    while work:
+        x = work.pop()
+        op = x.op
+        if op is None or x in seen or not op.is_inside(loop):
+            continue
+        seen.add(x)
+        if isinstance(op, WgmmaOp):
+            found.add(op)
+        work += op.operands
+        for inner in op.walk():
+            work += inner.operands
+    return found
+
+
+def _survives(view: Value, loop: ForOp, rings: set[Op]) -> bool:
+    """Whether an operand in shared memory can still be read one iteration later."""
+    while isinstance(view.op, LocalTransOp | LocalIndexOp):
+        view = view.op.operands[0]
+    op = view.op
+    return op is not None and (op in rings or not op.is_inside(loop))
+
+
+def _words(products: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
+    tiles: list[Any] = [op.result.type for op in products]
+    tiles += [d.product.a.type for d in delayed]
+    return sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
+
+
+# --- the rewriting ------------------------------------------------------------------------------------------
+def delay(
+    loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], turn_words: int | None = None
+) -> None:
+    """Delay products of a loop whose rings are made. `late`: all ops that come with them, in order: the products,
+    what waits for their buffers, names them and gives them back. `turn_words`: registers of an iteration's results
+    from which warpgroups take turns."""
+    before = Builder.before_op(loop)
+    runs = before.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
+    types, names = [r.type for r in loop.results], [r.name for r in loop.results]
+    branch = IfOp(runs, results=types, regions=[Block(), Block()], names=names, loc=loop.loc)
+    before.insert(branch)
+    for old, new in zip(loop.results, branch.results, strict=True):
+        old.replace_all_uses(new)
+    Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
+    inside = Builder(branch.then, None, loop.loc)
+    inits = _first_iteration(inside, loop, delayed, set(late))
+    turns = turn_words is not None and _worth_turns(loop, turn_words)
+    if turns:
+        inside.insert(TurnOp(kind="open"))
+    others, late = _other_iterations(inside, loop, delayed, late, inits, turns)
+    if turns:
+        inside.insert(TurnOp(kind="close"))
+    inside.insert(YieldOp(_last_products(inside, others, delayed, late)[: len(types)]))
+    loop.erase()
+
+
+def late_view(b: Builder, view: Value, root: Value) -> Value:
+    """The same view (transposes) of another buffer."""
+    op = view.op
+    if not isinstance(op, LocalTransOp):
+        return root
+    return b.insert(op.clone({op.x: late_view(b, op.x, root)})).result
+
+
+def root_of(view: Value) -> Value:
+    """What transposes were made of."""
+    while isinstance(view.op, LocalTransOp):
+        view = view.op.x
+    return view
+
+
+def drop_view(view: Value) -> None:
+    """Erase what made a view that nobody uses any more."""
+    while isinstance(view.op, LocalTransOp | LocalIndexOp) and not view.uses:
+        op = view.op
+        view = op.operands[0]
+        op.erase()
+
+
+def _handed(loop: ForOp, delayed: Sequence[Delayed]) -> list[Value]:
+    """What an iteration hands on: sums without their last product, then the product's operands."""
+    handed = list(loop.body.terminator.operands)
+    for d in delayed:
+        handed[d.number] = d.product.acc
+    return [*handed, *[d.product.a for d in delayed]]
+
+
+def _first_iteration(
+    b: Builder, loop: ForOp, delayed: Sequence[Delayed], late: set[Op]
+) -> list[Value]:
+    """The first iteration without the late ops; what it hands to the second."""
+    mapping = {loop.induction: loop.lb, **dict(zip(loop.carried, loop.inits, strict=True))}
+    for op in loop.body:
+        if not op.terminator and op not in late:
+            b.insert(op.clone(mapping))
+    handed = _handed(loop, delayed)
+    count = len(loop.carried)
+    kept = [x if v.op in late else v for v, x in zip(handed[:count], loop.carried, strict=True)]
+    return [mapping.get(v, v) for v in (*kept, *handed[count:])]
+
+
+def _other_iterations(
+    b: Builder,
+    loop: ForOp,
+    delayed: Sequence[Delayed],
+    late: Sequence[Op],
+    inits: list[Value],
+    turns: bool,
+) -> tuple[ForOp, list[Op]]:
+    """The other iterations, each with the late ops of the one before; and these ops in their new form."""
+    body = loop.body
+    for d in delayed:
+        _sink_step(loop, d)
+        _sink_narrowing(d, body.terminator)
+    products: dict[Op, Delayed] = {d.product: d for d in delayed}
+    last = [op for op in late if op in products][-1]
+    waits = [op for op in _until_product(body) if _awaits_data(op) and op not in late]
+    at: Op = _last_source(loop, delayed)
+    moved: list[Op] = []
+    behind = False  # the last product: what follows stays at the end
+    for op in late:
+        new = op
+        if not behind:
+            new = _late_product(loop, products[op]) if op in products else op
+            if new is op:
+                op.detach()
+            at = Builder.after_op(at).insert(new)
+        moved.append(new)
+        behind |= op is last
+    if turns:
+        Builder.after_op(waits[-1]).insert(TurnOp(kind="begin"))
+        Builder.after_op(at).insert(TurnOp(kind="end"))
+    handed, old = _handed(loop, delayed), body.terminator
+    Builder.before_op(old).insert(YieldOp(handed, loc=old.loc))
+    old.erase()
+    for d in delayed:
+        d.product.erase()
+    second = b.emit(AddOp(loop.lb, loop.step))
+    names = [v.name for v in body.args[1:]]
+    loop.regions = []
+    new = ForOp(second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs)
+    return b.insert(new), moved
+
+
+def _late_product(loop: ForOp, d: Delayed) -> WgmmaOp:
+    """The product of the iteration before, on an operand that is carried over."""
+    held = loop.body.add_arg(d.product.a.type, d.product.a.name)
+    carried = loop.carried[d.number]
+    users = list(carried.uses)
+    product = WgmmaOp(held, d.product.b, carried, loc=d.product.loc, **d.product.attrs)
+    product.result.name = carried.name
+    for user, index in users:
+        user.set_operand(index, product.result)
+    return product
+
+
+def _until_product(body: Block) -> Iterator[Op]:
+    for op in body:
+        if isinstance(op, WgmmaOp):
+            return
+        yield op
+
+
+def _awaits_data(op: Op) -> bool:
+    return isinstance(op, MbarrierWaitOp) and op.data
+
+
+def _last_products(
+    b: Builder, others: ForOp, delayed: Sequence[Delayed], late: Sequence[Op]
+) -> list[Value]:
+    """The late ops of the last iteration; all results."""
+    mapping = dict(zip(others.carried, others.results, strict=True))
+    for op in late:
+        copy = b.insert(op.clone(mapping))
+        copy.attrs.pop("slot", None)
+    sums = {d.number: product for d, product in zip(delayed, _products(late), strict=True)}
+    found: list[Value] = []
+    yields = others.body.terminator.operands
+    for n, (v, result) in enumerate(zip(yields, others.results, strict=True)):
+        if n in sums:
+            found.append(mapping[sums[n].result])
+        else:
+            found.append(mapping[v] if v.op in late else result)
+    return found
+
+
+def _products(ops: Sequence[Op]) -> list[WgmmaOp]:
+    return [op for op in ops if isinstance(op, WgmmaOp)]
+
+
+def _worth_turns(loop: ForOp, least: int) -> bool:
+    """Turns win where products are long and iterations alike: those with a branch in the iteration lose."""
+    products = [op for op in loop.body if isinstance(op, WgmmaOp)]
+    even = all(turn_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
+    return even and _words(products, []) >= least
+
+
+def _last_source(loop: ForOp, delayed: Sequence[Delayed]) -> Op:
+    """The last product that is made of no other product of its iteration."""
+    late = {d.product for d in delayed}
+    found = [
+        op
+        for op in loop.body
+        if isinstance(op, WgmmaOp)
+        and op not in late
+        and not any(_source_products(v, loop) for v in op.operands)
+    ]
+    return found[-1]
+
+
+def _sink_step(loop: ForOp, d: Delayed) -> None:
+    """Move what is done to the carried sum before the product to the end of the iteration."""
+    reached = {loop.carried[d.number]}
+    for op in list(loop.body):
+        if op is not d.product and not op.terminator and any(v in reached for v in op.operands):
+            reached.update(op.results)
+            op.move_before(loop.body.terminator)
+
+
+def _sink_narrowing(d: Delayed, end: Op) -> None:
+    """Move the cast that makes the first operand narrow to the end: it may then take its old registers."""
+    chain: list[Op] = []
+    v = d.product.a
+    while (op := v.op) is not None and isinstance(op, CastOp | ConvertLayoutOp):
+        if len(v.uses) != 1 or op.parent is not d.product.parent:
+            return
+        chain.append(op)
+        v = op.operands[0]
+        if elem_of(v.type).bits > elem_of(op.result.type).bits:
+            for moved in reversed(chain):
+                moved.move_before(end)
+            return

@@ -1,0 +1,46 @@
+"""Writes the places of buffers and scratch in shared memory into the IR, and refuses kernels that need too much."""
+
+from __future__ import annotations
+
+from tessera.analysis.allocation import Buffer, buffers_of, place
+from tessera.errors import OutOfResources
+from tessera.ir import Module, pass_
+from tessera.ops import FuncOp, LocalAllocOp
+from tessera.passes.gpu_facts import GpuFacts
+
+NAMED_BUFFERS = 4  # how many of the largest buffers the error names
+
+
+@pass_("allocate-shared")
+def allocate_shared(module: Module, facts: GpuFacts) -> None:
+    """Set `offset` of each `local_alloc`, attributes `scratch` (offset) and `scratch_bytes` of ops that need
+    some, and the module's `shared` (bytes).
+
+    Each function has bytes of its own, as a callee runs while its caller's buffers live. Raises OutOfResources.
+    """
+    num_warps: int = module.attrs["num_warps"]
+    top = 0
+    everything: list[Buffer] = []
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        buffers = buffers_of(func, num_warps, facts)
+        bottom = top
+        top = place(buffers, (top + 1023) & -1024)
+        if not func.kernel:
+            func.attrs["shared_range"] = (bottom, top)
+        everything += buffers
+        for b in buffers:
+            if isinstance(b.op, LocalAllocOp):
+                b.op.offset = b.offset
+            else:
+                for op in (b.op, *b.others):
+                    op.attrs |= {"scratch": b.offset, "scratch_bytes": b.size}
+    module.attrs["shared"] = top
+    if top > facts.max_shared_bytes:
+        error = OutOfResources(top, facts.max_shared_bytes, "shared memory")
+        everything.sort(key=lambda b: -b.size)
+        for b in everything[:NAMED_BUFFERS]:
+            where = f" at {b.op.loc.short()}" if b.op.loc is not None else ""
+            name = b.op.results[0].name if b.op.results else ""
+            error.note(f"{b.size} bytes for {b.op.opcode} {name}{where}".replace("  ", " "))
+        raise error

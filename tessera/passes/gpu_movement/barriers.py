@@ -1,0 +1,245 @@
+"""Inserts barriers where threads could meet in shared memory: a write and another access to the same bytes.
+
+The pass follows the program with the list of accesses since all threads last met. Before an op that conflicts
+with one of them it puts a barrier. Loops are followed until the list at their entry stays the same, branches
+are joined.
+
+Rings: a `local_index` with attribute `slot` = s stands, in iteration i of its loop, for buffer (i + s) mod
+stages. Two accesses of one iteration with different s meet no bytes; going round the loop, s becomes s - 1. So
+with three stages,
+
+    async_wait                  a barrier
+    local_load   slot 0         buffer i
+    async_copy   slot 2         buffer i + 2 = i - 1 (mod 3): read last in the iteration before, before the wait
+
+needs no other barrier.
+
+Instructions of warpgroups see shared memory through another path than stores and copies: where one may follow,
+barriers get the attribute `proxy`, and each thread makes its writes visible to that path before it arrives. Threads
+also meet in ops that exchange data through scratch; these show nothing to the other path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from tessera.analysis.allocation import is_in_loop
+from tessera.analysis.scratch import staging
+from tessera.ir import Block, Module, Op, SharedType, Value, pass_
+from tessera.ops import (
+    AsyncCopyOp,
+    AsyncWaitOp,
+    BarrierOp,
+    CallOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    ForOp,
+    FuncOp,
+    IfOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    LocalStoreOp,
+    LocalTransOp,
+    MbarrierInitOp,
+    TensorCopyOp,
+    WarpSpecializeOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+    WhileOp,
+)  # fmt: skip
+from tessera.passes.neutral.fold import constant_of
+
+THROUGH_DESCRIPTORS = (WgmmaOp, TensorCopyOp, DescriptorLoadOp, DescriptorStoreOp)
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's
+    iteration; `guarded`: the ring, if its users wait for each other by themselves. `across`: by an instruction that
+    sees memory through the other path; `met`: threads have met since, but without showing what they wrote to it."""
+
+    low: int
+    high: int
+    write: bool
+    ring: tuple[Op, int, int] | None = None
+    guarded: Op | None = None
+    across: bool = False
+    met: bool = False
+
+    def conflicts(self, other: Touch) -> bool:
+        """Whether a barrier must stand between this access and the `other` one before it."""
+        if other.met and not self.across:
+            return False
+        if not (self.write or other.write) or self.low >= other.high or other.low >= self.high:
+            return False
+        if self.guarded is not None and self.guarded is other.guarded:
+            return False
+        if self.ring is None or other.ring is None or self.ring[0] is not other.ring[0]:
+            return True
+        same_bytes = (self.low, self.high) == (other.low, other.high)
+        return not same_bytes or (self.ring[1] - other.ring[1]) % self.ring[2] == 0
+
+
+State = frozenset[Touch]
+
+
+@pass_("barriers")
+def barriers(module: Module) -> None:
+    """Insert `barrier` ops. Assumes that shared memory is allocated."""
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        _Barriers(module).block(func.body, frozenset())
+        _show_writes(func.body, False)
+
+
+def _show_writes(block: Block, follows: bool) -> bool:
+    """Mark the barriers behind which `follows` an instruction that sees memory through the other path, or one follows
+    in the block. Whether there is one from the block's start on. What a producer copies has been read by then, or is
+    read by such an instruction that follows."""
+    op = block.last
+    while op is not None:
+        if isinstance(op, BarrierOp | AsyncWaitOp) and follows:
+            op.attrs["proxy"] = True
+        elif isinstance(op, WarpSpecializeOp):
+            follows = _show_writes(op.consumers, follows)
+            _show_writes(op.producer, True)
+        elif op.regions:
+            around = isinstance(op, ForOp | WhileOp) and _sees(op)
+            found = [_show_writes(b, follows or around) for b in op.regions]
+            follows = follows or any(found)
+        follows = follows or isinstance(op, THROUGH_DESCRIPTORS)
+        op = op.prev
+    return follows
+
+
+def _sees(op: Op) -> bool:
+    return any(isinstance(x, THROUGH_DESCRIPTORS) for x in op.walk())
+
+
+class _Barriers:
+    def __init__(self, module: Module):
+        self.module = module
+
+    def block(self, block: Block, state: State) -> State:
+        for op in block:
+            if isinstance(op, ForOp):
+                state = self._for(op, state)
+            elif isinstance(op, WhileOp):
+                state = self._while(op, state)
+            elif isinstance(op, IfOp):
+                state = self.block(op.then, state) | self.block(op.orelse, state)
+            elif isinstance(
+                op, WarpSpecializeOp
+            ):  # the producer meets the others at its own barriers
+                state = self.block(op.consumers, frozenset())
+            else:
+                state = self._op(op, state)
+        return state
+
+    def _for(self, op: ForOp, state: State) -> State:
+        entry = state
+        while True:
+            out = self.block(op.body, entry)
+            grown = entry | {_next_iteration(t, op) for t in out}
+            if grown == entry:
+                return state | {
+                    replace(t, ring=None) if t.ring is not None and t.ring[0] is op else t
+                    for t in out
+                }
+            entry = grown
+
+    def _while(self, op: WhileOp, state: State) -> State:
+        entry = state
+        while True:
+            checked = self.block(op.before, entry)
+            grown = entry | self.block(op.after, checked)
+            if grown == entry:
+                return checked
+            entry = grown
+
+    def _op(self, op: Op, state: State) -> State:
+        if isinstance(op, AsyncWaitOp) and op.private:
+            return state
+        if isinstance(op, BarrierOp | AsyncWaitOp):
+            return frozenset()
+        across = isinstance(op, THROUGH_DESCRIPTORS)
+        touches = [replace(t, across=True) if across else t for t in self._touches(op)]
+        if isinstance(op, DescriptorStoreOp) and self._meets(op) and not touches:
+            return frozenset()
+        if not touches:
+            return state
+        if any(t.conflicts(old) for t in touches for old in state):
+            assert op.parent is not None
+            barrier = BarrierOp(loc=op.loc)
+            op.parent.insert_before(op, barrier)
+            state = frozenset()
+        if isinstance(op, DescriptorStoreOp):  # the bytes stay its own to the end
+            return frozenset() if self._meets(op) else state
+        if "scratch" in op.attrs:  # the op lets all threads meet between writing and reading
+            unseen = [replace(t, met=True) for t in state if t.write and not t.across]
+            return frozenset([*[replace(t, write=False) for t in touches], *unseen])
+        return state | frozenset(touches)
+
+    def _meets(self, op: DescriptorStoreOp) -> bool:
+        """Whether all threads meet in a store, not only those of each group."""
+        return staging(op, self.module.attrs["num_warps"]).groups == 0
+
+    def _touches(self, op: Op) -> Iterable[Touch]:
+        if isinstance(op, DescriptorStoreOp) and is_in_loop(op):
+            return  # its bytes are its own, and it lets those meet before it writes that share them
+        if "scratch" in op.attrs:
+            low: int = op.attrs["scratch"]
+            yield Touch(low, low + op.attrs["scratch_bytes"], True)
+        elif isinstance(op, LocalAllocOp):
+            if op.init is not None:
+                yield _touch(op.result, True)
+        elif isinstance(op, LocalLoadOp):
+            yield _touch(op.shared, False)
+        elif isinstance(op, WgmmaOp):
+            for v in (op.a, op.b):
+                if isinstance(v.type, SharedType):
+                    yield _touch(v, False)
+        elif isinstance(op, WgmmaWaitOp):  # until here the products may have read
+            for v in op.held:
+                if isinstance(v.type, SharedType):
+                    yield _touch(v, False)
+        elif isinstance(op, MbarrierInitOp) and not op.by_producer:
+            for row in op.bars:
+                yield _touch(row, True)
+        elif isinstance(op, LocalStoreOp | AsyncCopyOp | TensorCopyOp):
+            yield _touch(op.shared, True)
+        elif isinstance(op, CallOp):
+            low, high = self.module.function(op.callee).attrs.get("shared_range", (0, 0))
+            yield Touch(low, high, True)
+
+
+def _touch(view: Value, write: bool) -> Touch:
+    """The bytes behind a view. A ring's buffer with a constant index is itself, others are the whole ring, told
+    apart by their slot."""
+    ring: tuple[Op, int, int] | None = None
+    buffer: int | None = None
+    op = view.op
+    while isinstance(op, LocalIndexOp | LocalTransOp):
+        source = op.operands[0]
+        if isinstance(op, LocalIndexOp):
+            stages = source.type.shape[0]
+            buffer = constant_of(op.index)
+            loop = op.parent_op()
+            while loop is not None and not isinstance(loop, ForOp):
+                loop = loop.parent_op()
+            if "slot" in op.attrs and loop is not None and buffer is None:
+                ring = (loop, op.attrs["slot"] % stages, stages)
+        op = source.op
+    assert isinstance(op, LocalAllocOp)
+    low, high = op.offset, op.offset + op.bytes
+    if buffer is not None:
+        size = op.bytes // op.result.type.shape[0]
+        low, high = low + buffer * size, low + (buffer + 1) * size
+    return Touch(low, high, write, ring, op if op.private or op.attrs.get("guarded") else None)
+
+
+def _next_iteration(t: Touch, loop: ForOp) -> Touch:
+    if t.ring is None or t.ring[0] is not loop:
+        return t
+    return replace(t, ring=(loop, (t.ring[1] - 1) % t.ring[2], t.ring[2]))

@@ -1,0 +1,168 @@
+"""Loads of later iterations for loops that only stream through memory, without registers for them.
+
+    for i:                        each thread keeps a ring of its own in shared memory:
+      %x = load %p, %mask             async_copy %p' -> ring[i' mod stages] where %mask', stages - 1 iterations ahead
+      ... %x ...              →       async_wait (of this thread's copies; no barrier)
+                                      %x = local_load ring[i mod stages]
+
+A thread reads back only what it copied itself, so that no thread waits for another one. Shared memory holds the
+bytes in flight: enough of them to keep memory busy while the loop computes, at the price of no register.
+
+Loads must not pass stores that may write what they read. A loop with stores is left alone, unless its author asked
+for stages (`tl.range(num_stages=)`) and the stores go through other arguments than the loads."""
+
+from __future__ import annotations
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.dtypes import int1, pointer_type
+from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply
+from tessera.layout import LinearLayout
+from tessera.ops import (
+    AddPtrOp,
+    BroadcastOp,
+    ConvertLayoutOp,
+    DotOp,
+    ExpandDimsOp,
+    ForOp,
+    FuncOp,
+    HintOp,
+    LoadOp,
+    LocalAllocOp,
+    LocalLoadOp,
+    MmaOp,
+    SplatOp,
+    StoreOp,
+    WgmmaOp,
+)  # fmt: skip
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_movement.software_pipeline import (
+    Pipeline,
+    Stream,
+    fastest_dimension,
+    slice_of,
+)
+
+COPY_BYTES = 16  # of one thread: smaller copies cost more than they hide
+PROGRAMS = 2  # of a processor that must still find room
+
+
+@pass_("prefetch", optimization="prefetch", counts=True)
+def prefetch(module: Module, facts: GpuFacts) -> None:
+    """Stream the loads of loops without products through rings. Assumes layouts; loops done get `num_stages=1`."""
+    if not facts.has_cp_async:
+        return
+    default: int = module.attrs.get("num_stages", 1)
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        loops = [op for op in func.walk() if isinstance(op, ForOp)]
+        loops = [op for op in loops if (op.num_stages or default) > 1 and _is_simple(op)]
+        axis = AxisAnalysis(func) if loops else None
+        for loop in loops:
+            assert axis is not None
+            _prefetch(loop, axis, facts, loop.num_stages or default)
+
+
+def _is_simple(loop: ForOp) -> bool:
+    """One block that waits for nobody, multiplies no matrices, and stores only if its author asked for stages."""
+    for op in loop.body:
+        if op.regions and any(isinstance(inner, ForOp | LoadOp | StoreOp) for inner in op.walk()):
+            return False
+        if isinstance(op, DotOp | MmaOp | WgmmaOp):
+            return False
+        changes = op.all_effects() & (Effect.WRITE | Effect.SYNC)
+        if changes and not (isinstance(op, StoreOp) and loop.num_stages):
+            return False
+    return True
+
+
+def _prefetch(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> None:
+    written = {_base(op.ptr) for op in loop.body if isinstance(op, StoreOp)}
+    found = [
+        (op, part)
+        for op in loop.body
+        if isinstance(op, LoadOp)
+        and _apart(_base(op.ptr), written)
+        and (part := _slice(op, loop, axis, facts)) is not None
+    ]
+    size = sum(_bytes(op) for op, _ in found)
+    stages = min(wanted, facts.max_shared_bytes // PROGRAMS // size) if found else 1
+    if stages > 1 and apply("prefetch", loop):
+        streams = [Stream(op, _through_ring(op, axis, facts), *part) for op, part in found]
+        Pipeline(loop, streams, stages, private=True).run()
+
+
+def _apart(base: Value | None, written: set[Value | None]) -> bool:
+    """Whether a load's argument is none of those that are written through, all of them known."""
+    return not written or not (base is None or base in written or None in written)
+
+
+def _base(v: Value) -> Value | None:
+    """The argument that a pointer comes from; None if that is not plain to see."""
+    while True:
+        op = v.op
+        if op is None:
+            block = v.block
+            loop = block.parent if block is not None else None
+            if isinstance(loop, ForOp) and v.index > 0:
+                v = loop.inits[v.index - 1]
+                continue
+            return v if isinstance(loop, FuncOp) else None
+        if isinstance(
+            op, AddPtrOp | BroadcastOp | ExpandDimsOp | HintOp | SplatOp | ConvertLayoutOp
+        ):
+            v = op.operands[0]
+        else:
+            return None
+
+
+def _bytes(op: LoadOp) -> int:
+    t = op.result.type
+    size = t.elem.storage_bytes
+    for n in t.shape:
+        size *= n
+    return size
+
+
+def _slice(
+    op: LoadOp, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts
+) -> tuple[set[Op], set[int]] | None:
+    """What computes the addresses ahead, if each thread loads whole vectors that nobody else holds."""
+    t = op.result.type
+    if op.volatile or not isinstance(t, TileType):
+        return None
+    layout: LinearLayout = t.layout
+    if not layout.is_bijective() or _vector(op, axis, facts) * t.elem.storage_bytes < COPY_BYTES:
+        return None
+    if t.elem is int1 or isinstance(t.elem, pointer_type):
+        return None
+    return slice_of([v for v in (op.ptr, op.mask, op.other) if v is not None], loop)
+
+
+def _vector(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> int:
+    """Elements of one copy."""
+    layout: LinearLayout = op.result.type.layout
+    dim = fastest_dimension(layout)
+    rank = len(layout.shape)
+    along = layout.contiguity((dim, *[d for d in range(rank) if d != dim]))
+    return min(access_width(axis, op.ptr, op.mask, dim, facts.max_vector_bytes), along)
+
+
+def _through_ring(op: LoadOp, axis: AxisAnalysis, facts: GpuFacts) -> LocalAllocOp:
+    """Put a buffer of the threads' own between a load and its users; lanes follow each other by vectors."""
+    t = op.result.type
+    layout: LinearLayout = t.layout
+    bits = _vector(op, axis, facts).bit_length() - 1
+    registers = layout.columns("register")
+    columns = [
+        *registers[:bits], *layout.columns("lane"), *layout.columns("warp"), *registers[bits:],
+    ]  # fmt: skip
+    shared = SharedType(t.shape, t.elem, LinearLayout.packed(t.shape, {"offset": columns}))
+    after = Builder.after_op(op)
+    users = list(op.result.uses)
+    alloc = LocalAllocOp(op.result, results=[shared], names=[op.result.name], private=True)
+    found = after.emit(LocalLoadOp(after.emit(alloc), None, results=[t], names=[op.result.name]))
+    for user, number in users:
+        user.set_operand(number, found)
+    return alloc

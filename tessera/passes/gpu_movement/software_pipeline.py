@@ -1,0 +1,544 @@
+"""Software pipelining: loads of later iterations travel to shared memory while this iteration computes.
+
+    for i:                         ring = local_alloc of `stages` buffers
+      %t = load %p, %mask          stages - 1 times: async_copy %p' -> ring[s] where %mask' and i' < n; commit
+      %s = local_alloc %t          for i, with %p' and i' running stages - 1 iterations ahead:
+      ... %s ...                     async_wait (all but stages - 2 groups)
+                                     async_copy %p' -> ring[i' mod stages]; commit
+                                     ... ring[i mod stages] ...
+                                   async_wait (all)
+
+The address and the mask of a load, and what they are made of from one iteration to the next (its *slice*), must
+be pure: the slice is computed a second time, ahead; the copy that lags behind dies if nothing else uses it. The
+wait is a barrier too, and the only one that an iteration needs: the buffer written now was read last before it.
+
+A product of warpgroups that only adds up may run on while the next iteration begins. It then reads its buffer for
+one iteration more, so that the copies run one iteration less ahead; they are issued after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.scratch import scratch_bytes
+from tessera.dtypes import int1, int32, int64
+from tessera.ir import (
+    Block,
+    Builder,
+    Effect,
+    Module,
+    Op,
+    SharedType,
+    TileType,
+    Value,
+    pass_,
+    with_elem,
+)
+from tessera.ir.applications import apply, is_enabled
+from tessera.layout import LinearLayout, offset_map
+from tessera.ops import (
+    AddOp,
+    AndOp,
+    AsyncCommitOp,
+    AsyncCopyMbarrierArriveOp,
+    AsyncCopyOp,
+    AsyncWaitOp,
+    CmpOp,
+    ConstOp,
+    DotOp,
+    ForOp,
+    FuncOp,
+    LoadOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalLoadOp,
+    LocalTransOp,
+    MbarrierArriveOp,
+    MbarrierInitOp,
+    MbarrierWaitOp,
+    MmaOp,
+    SelectOp,
+    SplatOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+    XorOp,
+    YieldOp,
+)  # fmt: skip
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_mma.mma_chains import (
+    Delayed,
+    delay,
+    delayable,
+    drop_view,
+    late_view,
+    root_of,
+)
+from tessera.passes.gpu_scheduling.ordering import waits_for_others
+from tessera.passes.neutral.fold import constant_of
+
+CHAINED_WORDS = (
+    208  # registers of products up to which the last of a chain may be an iteration late
+)
+TURN_WORDS = 128  # registers of an iteration's results from which warpgroups take turns
+WARPS = 4  # of a warpgroup
+PART_BITS = 256  # of K in one instruction of a product
+MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
+
+
+@pass_("pipeline", optimization="software-pipeline", counts=True)
+def pipeline(module: Module, facts: GpuFacts) -> None:
+    """Pipeline every loop that copies loads to shared memory, but those whose programs wait for others in them. Assumes
+    layouts; loops done get `num_stages=1`."""
+    if not facts.has_cp_async:
+        return
+    default: int = module.attrs.get("num_stages", 1)
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        loops = [
+            op for op in func.walk() if isinstance(op, ForOp) and (op.num_stages or default) > 1
+        ]
+        loops = [loop for loop in loops if not any(map(waits_for_others, loop.walk()))]
+        axis = AxisAnalysis(func) if loops else None
+        for loop in loops:
+            assert axis is not None
+            streams = [s for op in loop.body if (s := _stream(op, loop, axis, facts)) is not None]
+            running = running_on(loop, {s.alloc for s in streams})
+            late: list[Delayed] = []
+            if running is None:
+                late = delayable(loop, {s.alloc for s in streams}, CHAINED_WORDS)
+            if running is not None and not apply("mma-across-iterations", loop):
+                running = None
+            if late and not apply("mma-chains", loop):
+                late = []
+            wanted = loop.num_stages or default
+            room = facts.max_shared_bytes - _beside(loop, streams, module.attrs["num_warps"], facts)
+            stages, lag = _stages(wanted, streams, facts, room, running is not None, bool(late))
+            if stages > 1 and apply("software-pipeline", loop):
+                done = Pipeline(loop, streams, stages, running if lag else None, bool(late) and lag)
+                if late and lag and module.attrs["num_warps"] > WARPS:
+                    done.guard = _Guard(module.attrs["num_warps"], stages)
+                new = done.run()
+                if late and lag:
+                    delay(
+                        new,
+                        late,
+                        done.late_ops(late),
+                        TURN_WORDS if done.guard is not None else None,
+                    )
+
+
+@dataclass(slots=True)
+class Stream:
+    """A load that feeds shared memory, and the pure ops of the loop that give its address, in program order."""
+
+    load: LoadOp
+    alloc: LocalAllocOp
+    slice: set[Op]
+    carried: set[int]
+
+    @property
+    def bytes(self) -> int:
+        return self.alloc.result.type.slot_bytes
+
+
+def _beside(loop: ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts) -> int:
+    """Bytes of shared memory that the loop needs beside its rings."""
+    rings: set[Op] = {s.alloc for s in streams}
+    roots = [_root(v) for op in loop.walk() for v in (*op.operands, *op.results)]
+    others = {op for op in roots if isinstance(op, LocalAllocOp) and op not in rings}
+    scratch = max((scratch_bytes(op, num_warps, facts) for op in loop.walk()), default=0)
+    return sum(op.bytes for op in others) + scratch
+
+
+def _stages(
+    wanted: int, streams: list[Stream], facts: GpuFacts, room: int, running: bool, late: bool
+) -> tuple[int, bool]:
+    """(as many stages as are wanted and fit into `room` bytes, 1 when there is nothing to do; whether products may run
+    on, or be an iteration late).
+
+    A product that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
+    programs would then share a processor: then the copies run one iteration less ahead, or with three stages
+    the product waits."""
+    if not streams:
+        return 1, False
+    size = sum(s.bytes for s in streams)
+    fit, most = facts.max_shared_bytes // size, room // size
+    stages = max(1, min(wanted, most))
+    if not (running or late) or stages < 2:
+        return stages, False
+    if stages + 1 <= most and fit // (stages + 1) == fit // stages:
+        return stages + 1, True
+    return stages, stages > (2 if late else 3)
+
+
+def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
+    """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through
+    rings (allocations that become rings) or buffers in turn."""
+    products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
+    if not is_enabled("mma-across-iterations"):
+        return None
+    if len(products) != 1 or products[0].parent is not loop.body:
+        return None
+    op = products[0]
+    for v in (op.a, op.b):
+        alloc = _alloc_of(v)
+        if alloc not in rings and (alloc is None or not alloc.attrs.get("rotates")):
+            return None
+    uses = list(op.result.uses)
+    carried = op.acc.op is None and op.acc.block is loop.body and len(op.acc.uses) == 1
+    last = loop.body.terminator
+    return op if carried and uses == [(last, op.acc.index - 1)] else None
+
+
+def _alloc_of(v: Value) -> Op | None:
+    """The allocation that an operand is a view of, or was read from for this product alone."""
+    if isinstance(v.op, LocalLoadOp) and len(v.uses) == 1:
+        v = v.op.shared
+    return _root(v)
+
+
+def _root(v: Value) -> Op | None:
+    """What made the shared memory of a view."""
+    while isinstance(v.op, LocalTransOp | LocalIndexOp):
+        v = v.op.operands[0]
+    return v.op
+
+
+def _stream(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Stream | None:
+    """The stream of a load, if it can be copied asynchronously ahead of its iteration."""
+    if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
+        return None
+    users = load.result.users()
+    if (
+        len(users) != 1
+        or not isinstance(users[0], LocalAllocOp)
+        or users[0].parent is not loop.body
+    ):
+        return None
+    if load.other is not None and not is_zero(load.other):
+        return None  # asynchronous copies fill with zeros only
+    alloc = users[0]
+    shared: SharedType = alloc.result.type
+    order = fastest_dimension(load.result.type.layout)
+    bits = shared.elem.storage_bits
+    vec = min(
+        access_width(axis, load.ptr, load.mask, order, facts.max_vector_bytes),
+        _neighbours(load.result.type.layout, shared.layout),
+    )
+    if vec * bits // 8 < MIN_COPY_BYTES:
+        return None
+    sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
+    found = slice_of(sources, loop)
+    return Stream(load, alloc, *found) if found is not None else None
+
+
+def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
+    """How many first registers of a thread lie side by side in shared memory, in order."""
+    count = 1
+    for column in offset_map(held, shared).register:
+        if column != count:
+            break
+        count *= 2
+    return count
+
+
+def fastest_dimension(layout: LinearLayout) -> int:
+    """The dimension along which a thread's registers run first."""
+    first = next((b for b in layout.bases("register") if any(b)), None)
+    return next(d for d, c in enumerate(first) if c) if first is not None else len(layout.shape) - 1
+
+
+def is_zero(v: Value) -> bool:
+    value = constant_of(v)
+    return value is not None and value == 0 and str(value)[0] != "-"
+
+
+def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None:
+    """What computes `sources` in the loop, from one iteration to the next: (ops, numbers of carried values)."""
+    ops: set[Op] = set()
+    carried: set[int] = set()
+    work = list(sources)
+    while work:
+        v = work.pop()
+        op = v.op
+        if op is None:
+            if v.block is loop.body and v.index > 0 and v.index - 1 not in carried:
+                carried.add(v.index - 1)
+                work.append(loop.body.terminator.operands[v.index - 1])
+        elif op.is_inside(loop) and op not in ops:
+            if op.parent is not loop.body or op.regions or op.effects is not Effect.NONE:
+                return None
+            if isinstance(op, DotOp | MmaOp):
+                return None
+            ops.add(op)
+            work += op.operands
+    return ops, carried
+
+
+class _Guard:
+    """Counters instead of barriers: warpgroups drift apart, so that one multiplies while another one works on its
+    results. `full`: a buffer's copies have landed; `free`: all warps have read it."""
+
+    full: Value
+    free: Value
+
+    def __init__(self, num_warps: int, stages: int):
+        self.num_warps, self.stages = num_warps, stages
+
+    def init(self, b: Builder) -> None:
+        self.full = self._counters(b, 32 * self.num_warps)
+        self.free = self._counters(b, self.num_warps)
+
+    def _counters(self, b: Builder, arrivals: int) -> Value:
+        bits = (self.stages - 1).bit_length()
+        bases = {"offset": [(1 << i,) for i in range(bits)]}
+        counters = SharedType((1 << bits,), int64, LinearLayout((1 << bits,), bases))
+        bars = b.emit(LocalAllocOp(None, results=[counters]))
+        b.insert(MbarrierInitOp([bars], counts=(arrivals,)))
+        return bars
+
+
+class Pipeline:
+    """The rewriting of one loop; `private`: rings of which each thread reads only what it copied itself."""
+
+    late_slot: Value  # carried: the buffer of products that are an iteration late
+    guard: _Guard | None = None
+
+    def __init__(
+        self,
+        loop: ForOp,
+        streams: list[Stream],
+        stages: int,
+        running: WgmmaOp | None = None,
+        late: bool = False,
+        private: bool = False,
+    ):
+        self.loop, self.streams, self.stages, self.running = loop, streams, stages, running
+        self.private, self.late = private, late
+        self.ahead = stages - 1 - (running is not None or late)  # iterations between copy and use
+        ops = set[Op]().union(*[s.slice for s in streams])
+        self.slice = [op for op in loop.body if op in ops]
+        self.number = running.acc.index - 1 if running is not None else 0
+        self.carried = sorted(set[int]().union(*[s.carried for s in streams]))
+        self.yields = {n: loop.body.terminator.operands[n] for n in self.carried}
+
+    def run(self) -> ForOp:
+        before = Builder.before_op(self.loop)
+        self.rings = [self._ring(before, s) for s in self.streams]
+        if self.guard is not None:
+            self.guard.init(before)
+        ahead, index = self._prologue(before)
+        _fill_late(self.loop)
+        zero, last = _const(before, 0), _const(before, self.ahead)
+        turns = [] if self.guard is None else [zero, zero]
+        return self._body([index, zero, last, *turns, *ahead, *[zero] * self.late])
+
+    def _ring(self, b: Builder, s: Stream) -> Value:
+        t: SharedType = s.alloc.result.type
+        ring = SharedType((self.stages, *t.shape), t.elem, t.layout)
+        alloc = LocalAllocOp(
+            None, results=[ring], names=[s.alloc.result.name], private=self.private, loc=s.load.loc
+        )
+        if self.guard is not None:
+            alloc.attrs["guarded"] = True
+        return b.emit(alloc)
+
+    def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
+        """Copies for the first stages - 1 iterations; returns the carried values of the slice and the index
+        after them."""
+        loop = self.loop
+        values = [loop.inits[n] for n in self.carried]
+        index = loop.lb
+        for stage in range(self.ahead):
+            mapping = dict(zip([loop.carried[n] for n in self.carried], values, strict=True))
+            self._copies(b, mapping, index, [_const(b, stage)] * len(self.rings), {})
+            values = [mapping.get(self.yields[n], self.yields[n]) for n in self.carried]
+            index = b.emit(AddOp(index, loop.step))
+        return values, index
+
+    def _copies(
+        self,
+        b: Builder,
+        mapping: dict[Value, Value],
+        index: Value,
+        slots: Sequence[Value],
+        note: dict[str, Any],
+    ) -> None:
+        """The slice for the iteration of `index`, and the copies of its loads as one group; `mapping` gains the
+        slice."""
+        loop = self.loop
+        mapping[loop.induction] = index
+        down = (constant_of(loop.step) or 0) < 0
+        runs = b.emit(CmpOp(index, loop.ub, predicate="gt" if down else "lt"))
+        for op in self.slice:
+            b.insert(op.clone(mapping))
+        tokens: list[Value] = []
+        for s, ring, slot in zip(self.streams, self.rings, slots, strict=True):
+            ptr = mapping.get(s.load.ptr, s.load.ptr)
+            mask = b.emit(SplatOp(runs, results=[with_elem(ptr.type, int1)]))
+            if s.load.mask is not None:
+                mask = b.emit(AndOp(mapping.get(s.load.mask, s.load.mask), mask))
+            view = b.emit(LocalIndexOp(ring, slot, **note))
+            copy = AsyncCopyOp(
+                ptr, view, mask, self._fill(b, s.load, mapping), private=self.private,
+                cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc,
+            )  # fmt: skip
+            tokens.append(b.emit(copy))
+        b.emit(AsyncCommitOp(tokens))
+        if self.guard is not None:
+            b.insert(AsyncCopyMbarrierArriveOp(self.guard.full, slots[0]))
+
+    def _fill(self, b: Builder, load: LoadOp, mapping: dict[Value, Value]) -> Value | None:
+        """What a copy writes where its mask is off; nothing for shared copies: they write zeros."""
+        if not self.private or load.mask is None:
+            return None
+        if load.other is not None:
+            return mapping.get(load.other, load.other)
+        return b.emit(ConstOp(value=zero_of(load.result.type.elem), results=[load.result.type]))
+
+    def _body(self, inits: list[Value]) -> ForOp:
+        """Wait, copies ahead, and the old body on the ring's buffers."""
+        loop, body = self.loop, self.loop.body
+        args = [body.add_arg(v.type, v.name) for v in inits]
+        (index, slot, last), ahead = args[:3], args[3:]
+        if self.late:
+            self.late_slot = ahead.pop()
+        b = Builder(body, body.first, loop.loc)
+        turns: list[Value] = []
+        if self.guard is not None:
+            turns, ahead = ahead[:2], ahead[2:]
+            b.insert(MbarrierWaitOp(self.guard.full, slot, turns[0], data=True, proxy=True))
+            earlier = b.emit(XorOp(turns[1], _const(b, 1)))
+            b.insert(MbarrierWaitOp(self.guard.free, last, earlier))
+        else:
+            b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
+        if self.running is not None:
+            b = self._split_product(self.running)
+        mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
+        self._copies(b, mapping, index, [last] * len(self.rings), {"slot": self.ahead})
+        for s, ring in zip(self.streams, self.rings, strict=True):
+            at = Builder.before_op(s.alloc)
+            s.alloc.replace_by([at.emit(LocalIndexOp(ring, slot, slot=0))])
+            s.load.erase()
+        old = body.terminator
+        end = Builder.before_op(old)
+        slots = [self._next_slot(end, x) for x in (slot, last)]
+        following = [
+            end.emit(AddOp(index, loop.step)),
+            *slots,
+            *[self._next_turn(end, x, turn) for x, turn in zip(slots, turns)],
+            *[mapping.get(self.yields[n], self.yields[n]) for n in self.carried],
+            *([self.late_slot] if self.late else []),
+        ]
+        end.insert(YieldOp([*old.operands, *following], loc=old.loc))
+        old.erase()
+        return self._replace_loop(inits)
+
+    def _split_product(self, last: WgmmaOp) -> Builder:
+        """Where copies are issued: between two halves of the product. The first keeps the matrix unit busy while
+        they are, and no copy waits for the product of the iteration before. An operand that is read into registers is
+        read after the copies, while the product of the iteration before runs."""
+        if isinstance(last.left.op, LocalLoadOp):
+            return Builder.before_op(last.left.op)
+        depth: int = last.b.type.shape[0] * last.b.type.elem.storage_bits
+        if depth % (2 * PART_BITS) == 0:
+            first = last.clone()
+            first.part, first.asynchronous = (0, 2), True
+            last.part = (1, 2)
+            last.set_operand(2, Builder.before_op(last).emit(first))
+        return Builder.before_op(last)
+
+    def _next_slot(self, b: Builder, slot: Value) -> Value:
+        """slot + 1, from the last one back to the first."""
+        following = b.emit(AddOp(slot, _const(b, 1)))
+        wraps = b.emit(CmpOp(following, _const(b, self.stages), predicate="eq"))
+        return b.emit(SelectOp(wraps, _const(b, 0), following))
+
+    def _next_turn(self, b: Builder, slot: Value, turn: Value) -> Value:
+        """The parity of the next buffer's phase: the other one when the ring begins again."""
+        wraps = b.emit(CmpOp(slot, _const(b, 0), predicate="eq"))
+        return b.emit(SelectOp(wraps, b.emit(XorOp(turn, _const(b, 1))), turn))
+
+    def late_ops(self, delayed: Sequence[Delayed]) -> list[Op]:
+        """Of the new loop: products that are to be an iteration late, in front of each what names its buffer, behind
+        all what gives the buffers back; in order."""
+        body, slot = self.late_slot.owner, self.late_slot
+        assert isinstance(body, Block)
+        before = set(body)
+        for d in delayed:
+            view, at = d.product.b, Builder.before_op(d.product)
+            root = root_of(view)
+            if isinstance(root.op, LocalIndexOp) and root.op.parent is body:
+                other = at.emit(LocalIndexOp(root.op.ring, slot, slot=-1))
+                d.product.set_operand(1, late_view(at, view, other))
+                drop_view(view)
+        end = Builder.before_op(body.terminator)
+        if self.guard is not None:
+            end.insert(MbarrierArriveOp(self.guard.free, slot, after_mma=True))
+        body.terminator.set_operand(slot.index - 1, self._next_slot(end, slot))
+        products = {d.product for d in delayed}
+        return [op for op in body if op not in before or op in products]
+
+    def _replace_loop(self, inits: list[Value]) -> ForOp:
+        loop = self.loop
+        attrs: dict[str, Any] = {**loop.attrs, "num_stages": 1}
+        new = ForOp(
+            loop.lb, loop.ub, loop.step, [*loop.inits, *inits],
+            regions=[loop.body], loc=loop.loc, names=[r.name for r in loop.results], **attrs,
+        )  # fmt: skip
+        b = Builder.before_op(loop)
+        b.insert(new)
+        results = new.results[: len(loop.results)]
+        if self.running is not None:
+            self.running.pending = 1
+            results[self.number] = b.emit(WgmmaWaitOp(results[self.number], []))
+        b.emit(
+            AsyncWaitOp([], pending=0, private=self.private)
+        )  # copies that ran past the end still write their zeros
+        loop.regions = []
+        loop.replace_by(results)
+        return new
+
+
+def _fill_late(loop: ForOp) -> None:
+    """What fills other shared memory for the loop goes behind the loop's first copies, which then travel while the
+    loads that it waits for do."""
+    for op in list(_before(loop)):
+        if isinstance(op, LocalAllocOp) and op.init is not None and isinstance(op.init.op, LoadOp):
+            family = _family(op)
+            users = {u for member in family for u in member.result.users()} - set(family)
+            if users and all(u.is_inside(loop) for u in users):
+                for member in family:
+                    member.move_before(loop)
+
+
+def _before(loop: ForOp) -> list[Op]:
+    found: list[Op] = []
+    op = loop.prev
+    while op is not None:
+        found.append(op)
+        op = op.prev
+    return found[::-1]
+
+
+def _family(alloc: LocalAllocOp) -> list[Op]:
+    """An allocation and its views outside of loops, in order."""
+    found: list[Op] = [alloc]
+    for op in found:
+        found += [
+            u for u in op.result.users() if isinstance(u, LocalTransOp) and u.parent is alloc.parent
+        ]
+    return found
+
+
+def zero_of(elem: Any) -> Any:
+    """Zero as constants of the type hold it."""
+    return 0.0 if elem.is_floating() else 0
+
+
+def _const(b: Builder, value: int) -> Value:
+    return b.emit(ConstOp(value=value, results=[int32]))

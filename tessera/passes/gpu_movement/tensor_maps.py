@@ -1,0 +1,279 @@
+"""Which tensor descriptors the copy engine serves, and the tensor maps that the host encodes for them.
+
+A map describes an array to the engine: address, extents, strides, and the box and swizzle in which it moves blocks.
+The host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are
+kernel arguments or constants (a descriptor argument is such a one). These descriptors are marked `mapped` and made
+once, at the function's start; accesses through others become pointers and masks (passes/neutral/descriptors.py). So do
+accesses whose last offset is not known to be a multiple of 16 bytes: the engine stops the program at any other.
+
+What the engine stores ends at multiples of 16 bytes, too: of an array whose rows end in between it would write what
+lies behind them (H200, 2026-11-21). That they do not is one of the launch's checks (`guard`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.host_code import HostCode
+from tessera.analysis.scratch import staging
+from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, uint32, uint64
+from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
+from tessera.ir.applications import apply
+from tessera.layout import Boxes, box_layout, boxes_of
+from tessera.ops import (
+    AtomicCasOp,
+    AtomicRmwOp,
+    CastOp,
+    ConstOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    FuncOp,
+    HintOp,
+    MakeDescriptorOp,
+    ReshapeOp,
+    TensorCopyOp,
+)  # fmt: skip
+from tessera.passes.neutral.descriptors import made_by
+
+ALIGNMENT = 16
+ENDLESS = (1 << 31) - 1  # the extent of an array whose end nobody told
+PADDED = (float16, bfloat16, float32, float64)  # element types whose maps fill with NaN
+_WORDS = (int32, uint32, int64, uint64)
+REDUCTIONS = {
+    "store": (),
+    "add": (int32, uint32, uint64, float32, float16, bfloat16),
+    "min": (*_WORDS, float16, bfloat16),
+    "max": (*_WORDS, float16, bfloat16),
+    "and": (int32, uint32, int64, uint64),
+    "or": (int32, uint32, int64, uint64),
+    "xor": (int32, uint32, int64, uint64),
+}
+Access = DescriptorLoadOp | DescriptorStoreOp
+
+
+@pass_("select_tensor_maps")
+def select_tensor_maps(module: Module, stores: bool = True) -> None:
+    """Mark the descriptors whose blocks the engine moves (attribute `mapped`). For targets that have one; before
+    `lower_descriptors`. Without `stores` it only loads."""
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        if not func.kernel:
+            continue
+        made: dict[Op, Value] = {}
+        axis = AxisAnalysis(func)
+        for op in list(func.walk()):
+            if isinstance(op, Access):
+                desc = made_by(op.desc)
+                if isinstance(op, DescriptorStoreOp) and not stores:
+                    _leave(op)
+                    continue
+                if not _movable(op, desc):
+                    continue
+                if not _known(op, desc, func):
+                    remark(
+                        module,
+                        f"pointers for a {op.opcode}{_where(op)}: its array is not one that the host knows",
+                    )
+                    continue
+                loads = isinstance(op, DescriptorLoadOp)
+                if not (apply("descriptor-to-tma", op) if loads else apply("tma-store", op)):
+                    _leave(op)
+                    continue
+                size = op.desc.type.elem.storage_bytes
+                if axis.facts(op.offsets[-1]).divisibility[0] * size % ALIGNMENT:
+                    remark(
+                        module,
+                        f"pointers for a {op.opcode}{_where(op)}: its last offset may be no multiple of 16 bytes",
+                    )
+                else:
+                    if desc not in made:
+                        made[desc] = _at_start(desc, func)
+                    op.set_operand(0, made[desc])
+                    if isinstance(op, DescriptorLoadOp):
+                        _drop_dimensions(op)
+
+
+def _leave(store: Access) -> None:
+    """The access through a descriptor of its own, which no map describes."""
+    desc = made_by(store.desc)
+    own = Builder.before_op(store).insert(desc.clone())
+    own.attrs.pop("mapped", None)
+    store.set_operand(0, own.result)
+
+
+def _drop_dimensions(load: DescriptorLoadOp) -> None:
+    """Load without first dimensions of extent 1 if everybody reshapes the block so: the tile in shared memory is then
+    what its users want."""
+    users = load.result.users()
+    shape: tuple[int, ...] = load.result.type.shape
+    wanted = {u.result.type.shape if isinstance(u, ReshapeOp) else shape for u in users}
+    if len(wanted) != 1:
+        return
+    (tile,) = wanted
+    dropped = len(shape) - len(tile)
+    bits: int = load.result.type.elem.storage_bits
+    if dropped > 0 and shape == (*[1] * dropped, *tile) and box_layout(tile, bits) is not None:
+        new = DescriptorLoadOp(load.desc, load.offsets, dropped=dropped, loc=load.loc)
+        new.cache, new.eviction = load.cache, load.eviction
+        value = Builder.before_op(load).emit(new)
+        value.name = users[0].result.name
+        for user in users:
+            user.replace_by([value])
+        load.erase()
+
+
+def remark(module: Module, text: str) -> None:
+    """Note for the kernel's author what was not done and why (`metadata.remarks`)."""
+    module.attrs["remarks"] = tuple(dict.fromkeys((*module.attrs.get("remarks", ()), text)))
+
+
+def _where(op: Op) -> str:
+    return f" at {op.loc.short()}" if op.loc is not None else ""
+
+
+def _movable(op: Access, desc: MakeDescriptorOp) -> bool:
+    t: DescriptorType = desc.result.type
+    if t.elem.storage_bytes not in (1, 2, 4, 8) or box_layout(t.shape, t.elem.storage_bits) is None:
+        return False
+    if desc.padding == "nan" and t.elem not in PADDED:
+        return False
+    if isinstance(op, DescriptorLoadOp):
+        return op.result.type.shape == t.shape
+    return op.kind == "store" or t.elem in REDUCTIONS.get(op.kind, ())
+
+
+def _known(op: Access, desc: MakeDescriptorOp, func: FuncOp) -> bool:
+    """Whether the host knows the array before the launch, and nothing says that the engine cannot read it."""
+    words = [argument_or_constant(v, func.body) for v in desc.operands]
+    if None in words or words[0] is None or words[0][0] != "arg":
+        return False
+    size = desc.result.type.elem.storage_bytes
+    strides = words[1 + len(desc.shape) :]
+    edges = words[len(desc.shape)] if isinstance(op, DescriptorStoreOp) else None
+    fixed = [w[1] for w in (*strides[:-1], edges) if w is not None and w[0] == "const"]
+    return all(n * size % ALIGNMENT == 0 for n in fixed)
+
+
+def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
+    """("arg", its number), ("const", its value), or None for a number that the program computes."""
+    while isinstance(v.op, CastOp | HintOp):
+        v = v.op.operands[0]
+    if v.owner is body:
+        return "arg", v.index
+    if isinstance(v.op, ConstOp):
+        return "const", int(v.op.value)
+    return None
+
+
+def _at_start(desc: MakeDescriptorOp, func: FuncOp) -> Value:
+    """The descriptor made at the start of the function, with what it is made of."""
+    b = Builder.at_start(func.body)
+    mapping: dict[Value, Value] = {}
+
+    def copy(v: Value) -> Value:
+        if v.op is None:
+            return v
+        if v not in mapping:
+            for x in v.op.operands:
+                copy(x)
+            b.insert(v.op.clone(mapping))
+        return mapping[v]
+
+    words = [copy(v) for v in desc.operands]
+    rank = len(desc.shape)
+    new = MakeDescriptorOp(
+        words[0], words[1 : 1 + rank], words[1 + rank :], loc=desc.loc, **desc.attrs
+    )
+    new.attrs["mapped"] = True
+    made = b.emit(new)
+    made.name = desc.result.name
+    return made
+
+
+# --- maps ---------------------------------------------------------------------------------------------------
+def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
+    """The boxes in which an op moves its block."""
+    if isinstance(op, DescriptorStoreOp):
+        return staging(op, num_warps).boxes
+    t: Any = op.desc.type
+    bits: int = t.elem.storage_bits
+    layout = (
+        op.shared.type.layout
+        if isinstance(op, TensorCopyOp)
+        else box_layout(op.result.type.shape, bits)
+    )
+    boxes = boxes_of(layout, bits) if layout is not None else None
+    if isinstance(op, TensorCopyOp) and boxes is not None:
+        boxes = boxes.shares(op.blocks, bits)
+    assert boxes is not None, "no tile for the tensor engine"
+    return boxes.of_rank(len(t.shape))
+
+
+@pass_("number_tensor_maps")
+def number_tensor_maps(module: Module) -> None:
+    """Give each map that the kernel needs a number (attribute `map` of its accesses). The module's `tensor_maps` has,
+    for each: element type, padding, box, swizzle, then base, extents and strides as `_word` says.
+    Stores that the kernel may read itself get the attribute `synchronous`."""
+    found: dict[tuple[Any, ...], int] = {}
+    checks: dict[tuple[int, ...], None] = {}
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        atomics = any(isinstance(op, AtomicRmwOp | AtomicCasOp) for op in func.walk())
+        code = HostCode(func, module.attrs.get("host_code", ()))
+        for op in func.walk():
+            if isinstance(op, DescriptorLoadOp | DescriptorStoreOp | TensorCopyOp):
+                desc = op.desc.op
+                assert isinstance(desc, MakeDescriptorOp)
+                boxes = access_boxes(op, module.attrs["num_warps"])
+                words = tuple(_word(v, func.body, code) for v in desc.operands)
+                key = (desc.result.type.elem.name, desc.padding, boxes.box, boxes.swizzle, words)
+                op.attrs["map"] = found.setdefault(key, len(found))
+                if isinstance(op, DescriptorStoreOp):
+                    checks |= dict.fromkeys(_edge_checks(desc, words[len(desc.shape)], func, code))
+                    if atomics or _read_too(desc):
+                        op.attrs["synchronous"] = True
+        if code.code:
+            module.attrs["host_code"] = tuple(code.code)
+    if found:
+        module.attrs["tensor_maps"] = tuple(found)
+    guard = module.attrs.get("guard", ())
+    if checks and not guard:
+        module.attrs["edges"] = True  # nothing else is checked
+    if checks:
+        module.attrs["guard"] = tuple(dict.fromkeys((*guard, *checks)))
+
+
+def _edge_checks(
+    desc: MakeDescriptorOp, extent: tuple[str, int], func: FuncOp, code: HostCode
+) -> list[tuple[int, ...]]:
+    """What makes sure that rows end at a multiple of 16 bytes."""
+    whole = ALIGNMENT // desc.result.type.elem.storage_bytes
+    kind, word = extent
+    if kind == "const" or whole == 1:
+        return []
+    if kind == "arg":
+        facts = dict(func.arg_attrs[word]) if func.arg_attrs else {}
+        if facts.get("divisibility", 1) % whole == 0:
+            return []
+        word = code.add("arg", word)
+    return [(word, 0, ENDLESS, whole)]
+
+
+def _word(v: Value, body: Block, code: HostCode) -> tuple[str, int]:
+    """As `argument_or_constant`, or ("code", number) for what the host computes (`host_code`)."""
+    found = argument_or_constant(v, body)
+    if found is None:
+        number = code.value(v)
+        assert number is not None, "the host does not know the array of a tensor map"
+        found = "code", number
+    return found
+
+
+def _read_too(desc: MakeDescriptorOp) -> bool:
+    """Whether the kernel reaches the array in another way than by stores through descriptors."""
+    for user in desc.base.users():
+        if not isinstance(user, MakeDescriptorOp):
+            return True
+        if any(not isinstance(x, DescriptorStoreOp) for x in user.result.users()):
+            return True
+    return False

@@ -1,0 +1,343 @@
+"""Spreads a program over the blocks of a cluster: each of them computes its part of the program's tiles.
+
+    %r = arange 0, 256                          %r = arange 0, 128 + 128 * block_rank
+    %a = load %p + %r … : 256x64                %a = load %p + %r … : 128x64
+    %b = load %q        : 64x256         →      %b = load %q        : 64x256     the same in both blocks
+    %c = dot %a, %b     : 256x256               %c = dot %a, %b     : 128x256
+    store %s + %r …, %c                         store %s + %r …, %c
+
+Dimensions that lie along each other (analysis/dimensions.py), as rows of `a` and rows of `c` do, are cut together. Of
+those that can be cut these are on which most of the work lies. What has no dimension among them is the same in all
+blocks; the copy engine may bring it to all of them at once (`join_loads`).
+
+The blocks exchange nothing else. Where that is not enough one block computes the whole program, and the module's
+attribute `remarks` says why; else the attribute `cluster` has the number of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import gcd, prod
+from typing import Any
+
+from tessera.analysis.dimensions import Dim, Dimensions, extents
+from tessera.errors import UnsupportedLanguageConstruct
+from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
+from tessera.ir.applications import apply
+from tessera.ops import (
+    AddOp,
+    ArangeOp,
+    AtomicCasOp,
+    AtomicRmwOp,
+    BarrierOp,
+    BlockRankOp,
+    BreakpointOp,
+    CallOp,
+    CastOp,
+    CheckOp,
+    ConstOp,
+    DescriptorGatherOp,
+    DescriptorLoadOp,
+    DescriptorScatterOp,
+    DescriptorStoreOp,
+    DotOp,
+    Elementwise,
+    ExpandDimsOp,
+    ForOp,
+    FuncOp,
+    HintOp,
+    IfOp,
+    LoadOp,
+    MakeDescriptorOp,
+    MulOp,
+    PrintOp,
+    SpecialRegisterOp,
+    SplatOp,
+    StoreOp,
+    VolatileAsmOp,
+    YieldOp,
+)  # fmt: skip
+from tessera.passes.gpu_movement.tensor_maps import remark
+from tessera.passes.gpu_scheduling.ordering import array_of
+from tessera.passes.neutral.canonicalize import canonicalize
+from tessera.passes.neutral.cse import cse
+from tessera.passes.neutral.descriptors import made_by
+
+LEAST_ROWS = 64  # of a product's part: those of one instruction of a warpgroup
+LEAST_EXTENT = 16  # of a product's part, in any case
+MEMORY_WORK = 64  # of an element that is loaded or stored, in multiplications
+MOST_COPIED = 64  # ops of index arithmetic that a dimension gets of its own
+REASONS = 2  # that are told, of the largest classes
+ONCE = (CallOp, BarrierOp, BreakpointOp, CheckOp, PrintOp, SpecialRegisterOp, VolatileAsmOp)
+ATOMICS = (AtomicRmwOp, AtomicCasOp)
+READS = (LoadOp, DescriptorLoadOp, DescriptorGatherOp)
+WRITES = (StoreOp, DescriptorStoreOp, DescriptorScatterOp)
+
+
+class CannotSpread(Exception):
+    """Why one block runs the whole program."""
+
+
+@pass_("spread")
+def spread(module: Module) -> None:
+    """Spread the kernel over the `num_ctas` blocks of a cluster. First of all passes: later ones see a block's part.
+
+    A kernel that went through this is left as it is: what is compiled once more from its text (twins are) is in parts.
+    """
+    if "cluster" in module.attrs:
+        return
+    blocks: int = module.attrs["num_ctas"]
+    module.attrs["cluster"] = 1
+    if not apply("cluster-spread", module):
+        return
+    canonicalize(module)  # no dead code that would be in the way
+    for func in [f for f in module.body if isinstance(f, FuncOp) and f.kernel]:
+        try:
+            _check(func)
+            for op in list(func.walk()):
+                _own_indices(op)
+            _Spread(func, _chosen(func, blocks), blocks).run()
+            module.attrs["cluster"] = blocks
+        except CannotSpread as reason:
+            remark(module, f"not spread over {blocks} blocks: {reason}")
+    canonicalize(module)  # no range that nobody uses any more
+    cse(module)
+
+
+@pass_("join_loads", optimization="cluster-multicast", counts=True)
+def join_loads(module: Module) -> None:
+    """Mark loads by the copy engine that are the same in all blocks (`blocks`). After all passes that make such."""
+    for number in [op for op in module.walk() if isinstance(op, BlockRankOp)]:
+        own = _reached(number.result)
+        for op in module.walk():
+            if isinstance(op, DescriptorLoadOp) and not own & set(op.operands):
+                if apply("cluster-multicast", op):
+                    op.blocks = number.blocks
+
+
+def _reached(start: Value) -> set[Value]:
+    """All values that may depend on one."""
+    found: set[Value] = set()
+    work = [start]
+    while work:
+        v = work.pop()
+        if v not in found:
+            found.add(v)
+            for user, index in v.uses:
+                work += _handed_on(user, index)
+    return found
+
+
+def _handed_on(user: Op, index: int) -> list[Value]:
+    """What depends on an operand."""
+    around = user.parent_op()
+    if isinstance(user, ForOp) and index > 2:
+        return [user.carried[index - 3], user.results[index - 3]]
+    if isinstance(user, YieldOp) and isinstance(around, ForOp):
+        return [around.carried[index], around.results[index]]
+    if isinstance(user, YieldOp) and isinstance(around, IfOp):
+        return [around.results[index]]
+    if user.terminator and around is not None:
+        return [*around.results, *[x for block in around.regions for x in block.args]]
+    return [*user.results, *[x for block in user.regions for x in block.args]]
+
+
+def _check(func: FuncOp) -> None:
+    """Refuse what a program does once, or where its threads meet."""
+    written: set[Value | None] = set()
+    read: set[Value | None] = set()
+    for op in func.walk():
+        if isinstance(op, ONCE):
+            raise CannotSpread(f"{op.opcode} is for all threads of a program at once")
+        if isinstance(op, LoadOp) and op.volatile:
+            raise CannotSpread("a volatile load may differ between blocks")
+        if isinstance(op, (*WRITES, *ATOMICS)):
+            written.add(_array(op))
+        if isinstance(op, READS):
+            read.add(_array(op))
+    if read and written and (None in written or None in read or read & written):
+        raise CannotSpread("the kernel reads an array that it writes to, or may")
+
+
+def _array(op: Any) -> Value | None:
+    """The kernel argument that an access goes to; None if that is not known."""
+    if isinstance(op, LoadOp | StoreOp | AtomicRmwOp | AtomicCasOp):
+        return array_of(op.ptr)
+    try:
+        return array_of(made_by(op.desc).base)
+    except UnsupportedLanguageConstruct:
+        return None
+
+
+# --- the dimensions -----------------------------------------------------------------------------------------
+def _own_indices(op: Op) -> None:
+    """Index arithmetic that rows and columns have in common is made for each of them: they are not cut together."""
+    for i, v in enumerate(op.operands):
+        if not (isinstance(op, ExpandDimsOp) or _is_source(v)):
+            continue
+        chain = _arithmetic(v)
+        if any(len(x.results[0].uses) > 1 for x in chain):
+            mapping: dict[Value, Value] = {}
+            b = Builder.before_op(op)
+            for x in chain:
+                b.insert(x.clone(mapping))
+            op.set_operand(i, mapping[v])
+
+
+def _is_source(v: Value) -> bool:
+    return isinstance(v.op, ArangeOp | ConstOp | SplatOp | MakeDescriptorOp) and bool(extents(v))
+
+
+def _arithmetic(v: Value) -> list[Op]:
+    """The ops that compute a tile of numbers from scalars, in order; none if there is more to it."""
+    found: list[Op] = []
+
+    def add(v: Value) -> bool:
+        op = v.op
+        if not extents(v) or op in found:
+            return True
+        known = _is_source(v) or (isinstance(op, Elementwise) and op.effects is Effect.NONE)
+        if op is None or not known or len(found) == MOST_COPIED or not all(map(add, op.operands)):
+            return False
+        found.append(op)
+        return True
+
+    return found if add(v) else []
+
+
+def _chosen(func: FuncOp, blocks: int) -> set[Dim]:
+    """The dimensions that are cut: more than half of the work lies on them."""
+    dimensions = Dimensions(func)
+    ops = list(func.walk())
+    total = sum(_work(op, None, blocks) for op in ops)
+    best: tuple[int, set[Dim]] = 0, set()
+    refused: dict[str, int] = {"most tiles have no dimension that could be cut": 0}
+    for name, members in dimensions.classes().items():
+        cut = set(members)
+        work = sum(_work(op, cut, blocks) for op in ops)
+        met = dimensions.reasons.get(name)
+        reason = _obstacle(ops, cut, blocks) if met is None else f"elements meet in {_named(met)}"
+        if not reason and work > best[0]:
+            best = work, cut
+        elif reason and work:
+            refused[reason] = max(work, refused.get(reason, 0))
+    if best[0] * 2 <= total:
+        raise CannotSpread("; ".join(sorted(refused, key=lambda x: -refused[x])[:REASONS]))
+    return best[1]
+
+
+def _work(op: Op, cut: set[Dim] | None, blocks: int) -> int:
+    """What an op has to do, if its tile has a dimension among those that are cut."""
+    tile = _tile(op)
+    where = [i for i in range(len(extents(tile))) if (tile, i) in cut] if tile and cut else []
+    if tile is None or (cut is not None and not where):
+        return 0
+    size = prod(extents(tile))
+    if not isinstance(op, DotOp):
+        return size * MEMORY_WORK
+    rows = len(extents(tile)) - 2
+    few = where == [rows] and extents(tile)[rows] // blocks < LEAST_ROWS
+    return size * extents(op.a)[-1] // (2 if few else 1)
+
+
+def _tile(op: Op) -> Value | None:
+    """The tile that an op multiplies, loads or stores."""
+    if isinstance(op, (DotOp, *READS)):
+        return op.result
+    if isinstance(op, StoreOp | AtomicRmwOp | AtomicCasOp):
+        return op.ptr
+    return op.value if isinstance(op, DescriptorStoreOp | DescriptorScatterOp) else None
+
+
+def _obstacle(ops: Iterable[Op], cut: set[Dim], blocks: int) -> str:
+    """Why these dimensions cannot be cut; "" if they can."""
+    if any(extents(v)[i] % blocks for v, i in cut):
+        return f"an extent is no multiple of {blocks}"
+    if len({v for v, _ in cut}) < len(cut):
+        return "rows and columns of a tile would be cut at once"
+    for op in ops:
+        tile = _tile(op)
+        whole = tile is None or not any((tile, i) in cut for i in range(len(extents(tile))))
+        kind: str = op.kind if isinstance(op, DescriptorStoreOp) else "store"
+        if whole and (isinstance(op, ATOMICS) or kind != "store"):
+            return f"all blocks would do the same {_named(op)}"
+        if isinstance(op, DotOp) and min(_part(op.result, cut, blocks)[-2:]) < LEAST_EXTENT:
+            return f"too little would be left of {_named(op)}"
+    return ""
+
+
+def _part(v: Value, cut: set[Dim], blocks: int) -> tuple[int, ...]:
+    return tuple([n // blocks if (v, i) in cut else n for i, n in enumerate(extents(v))])
+
+
+def _named(op: Op) -> str:
+    return op.opcode + (f" at {op.loc.short()}" if op.loc is not None else "")
+
+
+# --- the rewriting ------------------------------------------------------------------------------------------
+class _Spread:
+    def __init__(self, func: FuncOp, cut: set[Dim], blocks: int):
+        self.func, self.cut, self.blocks = func, cut, blocks
+        self.number = Builder.at_start(func.body).insert(BlockRankOp(blocks=blocks))
+        self.firsts: dict[int, Value] = {}
+
+    def run(self) -> None:
+        ops = list(self.func.walk())
+        for v in {v for v, _ in self.cut}:
+            t: Any = v.type
+            shape = _part(v, self.cut, self.blocks)
+            same = DescriptorType if isinstance(t, DescriptorType) else TileType
+            v.type = same(shape, t.elem)
+            owner = v.op if v.op is not None or v.block is None else v.block.parent
+            if owner is not None:
+                owner.touch()
+        for op in ops:
+            if isinstance(op, ArangeOp):
+                self._arange(op)
+            elif isinstance(op, MakeDescriptorOp):
+                op.block_shape = op.result.type.shape
+            elif isinstance(op, DescriptorLoadOp | DescriptorStoreOp):
+                self._move(op, 1, range(len(op.offsets)))
+            elif isinstance(op, DescriptorGatherOp | DescriptorScatterOp):
+                self._move(op, 2, [1])
+            elif isinstance(op, HintOp):
+                self._hint(op)
+
+    def _is_cut(self, v: Value) -> bool:
+        return any((v, i) in self.cut for i in range(len(extents(v))))
+
+    def _first(self, part: int) -> Value:
+        """Where the part of this block begins (int32)."""
+        if part not in self.firsts:
+            rank, b = self.number.result, Builder.after_op(self.number)
+            size = b.emit(ConstOp(value=part, results=[rank.type]))
+            self.firsts[part] = b.emit(MulOp(rank, size))
+        return self.firsts[part]
+
+    def _arange(self, op: ArangeOp) -> None:
+        if not self._is_cut(op.result):
+            return
+        (part,) = op.result.type.shape
+        b = Builder.before_op(op)
+        mine = b.emit(ArangeOp(start=op.start, end=op.start + part, loc=op.loc))
+        first = b.emit(SplatOp(self._first(part), results=[mine.type]))
+        op.replace_by([b.emit(AddOp(mine, first, loc=op.loc))])
+
+    def _move(self, op: Any, first: int, dims: Iterable[int]) -> None:
+        """Add to the offsets of an access, which are the operands from `first` on."""
+        for n, d in enumerate(dims):
+            if (op.desc, d) in self.cut:
+                b, old = Builder.before_op(op), op.operands[first + n]
+                by = self._first(op.desc.type.shape[d])
+                if old.type != by.type:
+                    by = b.emit(CastOp(by, results=[old.type]))
+                op.set_operand(first + n, b.emit(AddOp(old, by)))
+
+    def _hint(self, op: HintOp) -> None:
+        """A part begins inside of a run of which something was promised."""
+        shape = extents(op.result)
+        for i in [i for i in range(len(shape)) if (op.result, i) in self.cut]:
+            for name, limit in (("divisibility", gcd), ("contiguity", min), ("constancy", min)):
+                said: list[int] = list(op.attrs[name])
+                if said and said[i]:
+                    said[i] = limit(said[i], shape[i])
+                op.attrs[name] = tuple(said)

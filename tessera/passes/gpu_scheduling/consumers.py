@@ -1,0 +1,179 @@
+"""The consumers' team: blocks that read rings which others fill, the rings' state carried through everything around
+them (warp_specialization.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tessera.dtypes import int1
+from tessera.ir import Block, Builder, Op, Value
+from tessera.ops import (
+    CmpOp,
+    ConstOp,
+    ForOp,
+    LocalIndexOp,
+    MbarrierArriveOp,
+    MbarrierWaitOp,
+    SelectOp,
+    SubOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+)  # fmt: skip
+from tessera.passes.gpu_mma.mma_chains import Delayed, drop_view, late_view, root_of
+from tessera.passes.gpu_scheduling.loop_carried import Carrying, carry
+from tessera.passes.gpu_scheduling.rings import Reader, Ring, advance, runs_at_all, start_const
+
+
+def consume_once(r: Ring, zero: Value) -> None:
+    """Read tiles that are loaded a single time."""
+    b = Builder.before_op(r.loads[0])
+    b.insert(MbarrierWaitOp(r.full, zero, zero, data=True))
+    _replace_loads(r, [b.emit(LocalIndexOp(ring, zero)) for ring in r.buffers])
+
+
+@dataclass(slots=True)
+class Plan:
+    """What becomes of a loop with rings: its walks, the product that runs on, those that are to be an iteration late,
+    and (found by `consume`) the ops that come with these."""
+
+    readers: list[Reader]
+    running: WgmmaOp | None
+    delayed: list[Delayed]
+    late: set[Op] = field(default_factory=lambda: set())
+    finished: Op | None = None  # the wait for the product that runs on, after the loop
+
+
+def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: Value) -> None:
+    """Make loops read the rings, which have the same buffers; their state is carried by everything around the loops."""
+    _Thread(rings, plans, top).block(top, [zero, zero])
+
+
+def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan) -> list[Value]:
+    out: list[Value] = []
+    if plan.running is not None:
+        plan.running.pending = 1
+    for n, r in enumerate(readers):
+        slot, phase = state[2 * n : 2 * n + 2]
+        before = set(loop.body)
+        if r.late:
+            views = _late_views(r.ring, r.late, slot, phase)
+            plan.late |= {d.product for d in r.late}
+        else:
+            b = Builder.before_op(r.ring.loads[0])
+            b.insert(MbarrierWaitOp(r.ring.full, slot, phase, data=True))
+            views = [b.emit(LocalIndexOp(ring, slot)) for ring in r.ring.buffers]
+            for alloc, view in zip(r.ring.allocs, views, strict=True):
+                alloc.result.replace_all_uses(view)
+        end = Builder.before_op(loop.body.terminator)
+        if r.last:
+            _replace_loads(r.ring, views)
+            _give_back(r.ring, end, loop, slot, views, plan.running)
+        out += advance(end, slot, phase, r.ring.stages)
+        if r.late:
+            plan.late |= set(loop.body) - before
+    return out
+
+
+def _late_views(r: Ring, late: Sequence[Delayed], slot: Value, phase: Value) -> list[Value]:
+    """Views for products that are to be an iteration late, right before them."""
+    at = Builder.before_op(late[0].product)
+    at.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
+    views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
+    for d in late:
+        old = d.product.b
+        root = root_of(old).op
+        number = next(
+            i for i, a in enumerate(r.allocs) if a is root or _ring_of(root_of(old)) is r.buffers[i]
+        )
+        at = Builder.before_op(d.product)
+        d.product.set_operand(1, late_view(at, old, views[number]))
+        drop_view(old)
+    return views
+
+
+def _replace_loads(r: Ring, views: list[Value]) -> None:
+    for load, alloc, view in zip(r.loads, r.allocs, views, strict=True):
+        alloc.replace_by([view])
+        load.erase()
+
+
+def _give_back(
+    r: Ring, end: Builder, loop: ForOp, slot: Value, views: list[Value], running: WgmmaOp | None
+) -> None:
+    if running is not None and any(v in views for v in _roots(running)):
+        before = _previous(end, slot, r.stages)
+        begun = end.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
+        end.insert(MbarrierArriveOp(r.empty, before, begun, [], **r.arrivals))
+    else:
+        yes = end.emit(ConstOp(value=True, results=[int1]))
+        end.insert(MbarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
+
+
+def _roots(product: WgmmaOp) -> list[Value]:
+    return [root_of(v) for v in (product.a, product.b)]
+
+
+def _previous(b: Builder, slot: Value, stages: int) -> Value:
+    first = b.emit(CmpOp(slot, start_const(b, 0), predicate="eq"))
+    before = b.emit(SubOp(slot, start_const(b, 1)))
+    return b.emit(SelectOp(first, start_const(b, stages - 1), before))
+
+
+def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan, wanted: bool) -> None:
+    """After the loop: wait for the product that runs on, then give back the last buffer if somebody wants it."""
+    running = plan.running
+    if running is None:
+        return
+    if plan.finished is None:
+        result = loop.results[running.acc.index - 1]
+        uses = list(result.uses)
+        plan.finished = Builder.after_op(loop).insert(WgmmaWaitOp(result, []))
+        for user, index in uses:
+            user.set_operand(index, plan.finished.result)
+    if wanted and any(_ring_of(v) in r.buffers for v in _roots(running)):
+        b = Builder.after_op(plan.finished)
+        ran = runs_at_all(b, loop.lb, loop.ub, loop.step)
+        last = _previous(b, slot, r.stages)
+        b.insert(MbarrierArriveOp(r.empty, last, ran, [], **r.arrivals))
+
+
+def _ring_of(view: Value) -> Value | None:
+    return view.op.ring if isinstance(view.op, LocalIndexOp) else None
+
+
+class _Thread(Carrying):
+    """Carries the state of rings, a buffer's number and its phase, through all loops and branches on the way."""
+
+    def __init__(self, rings: Sequence[Ring], plans: dict[Block, Plan], top: Block):
+        self.rings, self.plans, self.top = {r.home: r for r in rings}, plans, top
+
+    def block(self, block: Block, state: list[Value]) -> list[Value]:
+        """The state after the block."""
+        for op in list(block):
+            if any(home.parent is op or _is_inside(home, op) for home in self.rings):
+                state = self.through(op, state)
+        return state
+
+    def through_for(self, op: ForOp, state: list[Value]) -> list[Value]:
+        ring = self.rings.get(op.body)
+        readers: list[Reader] = []
+        if ring is not None:
+            readers = [x for x in self.plans[op.body].readers if x.ring is ring]
+            state = state * len(readers)
+
+        def body(new: ForOp, args: list[Value]) -> list[Value]:
+            if ring is None:
+                return self.block(new.body, args)
+            plan = self.plans[new.body]
+            out = _body(readers, new, args, plan)
+            again = new.parent is not self.top or len(self.rings) > 1
+            wanted = again or ring.blocks > 1  # a producer that others write to waits for all
+            _after(ring, new, new.results[-2], plan, wanted)
+            return out
+
+        return carry(op, state, body)[-2:]  # of the walk that gives buffers back
+
+
+def _is_inside(block: Block, op: Op) -> bool:
+    return block.parent is not None and block.parent.is_inside(op)

@@ -1,0 +1,217 @@
+"""Programs that take turns in one block: a loop over the numbers of programs around all of a program.
+
+    %i = program_id                            for %t = block_id, ... while %t < num_programs, += num_blocks:
+    for k: ... descriptor_load ...       →         for k: ... descriptor_load ...
+    store %p, %acc, %mask                          descriptor_store %d, [...], %acc
+
+While a block stores its result, and until the first tiles of the next one have come, its processor does not multiply.
+If another block shares the processor, that one does. A block that is alone does better to go on with the next program:
+of its two teams (warp_specialization.py), one loads the tiles of the next program while the other stores.
+
+The tile that is stored must leave through a tensor map, as the buffers never become free for it to be rearranged there.
+As many blocks are started as there is room for; the launcher hands over the grid that was asked for. Programs must not
+wait for one another, which those that are split do not, and should be equally long: blocks take a fixed share each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.scratch import STAGING_BYTES
+from tessera.analysis.windows import NoWindow, Windows
+from tessera.dtypes import int32
+from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply
+from tessera.ops import (
+    BlockIdOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    DivOp,
+    DotOp,
+    ForOp,
+    FuncOp,
+    IfOp,
+    MulOp,
+    NumBlocksOp,
+    NumProgramsOp,
+    ProgramIdOp,
+    RemOp,
+    StoreOp,
+    WhileOp,
+    YieldOp,
+)  # fmt: skip
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_movement.tensor_maps import ENDLESS, remark
+from tessera.passes.gpu_scheduling.ordering import writes
+from tessera.passes.gpu_scheduling.pointer_to_tma import Promotion
+from tessera.passes.gpu_scheduling.profitability import split_blocks
+from tessera.passes.gpu_scheduling.warp_specialization import SLACK
+from tessera.passes.neutral.canonicalize import canonicalize
+
+AXES = 3
+WIDE = 64
+
+
+@pass_("persist", optimization="persistent-programs", counts=True)
+def persist(module: Module, facts: GpuFacts) -> None:
+    """Let the blocks of kernels with a guard run several programs, where a block is alone on its processor. After
+    `promote`."""
+    if "guard" not in module.attrs:
+        return
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        if func.kernel and any(isinstance(op, DescriptorLoadOp) for op in func.walk()):
+            try:
+                _Turns(module, func, facts).run()
+            except NoWindow as reason:
+                remark(module, f"one program a block: {reason}")
+            else:
+                canonicalize(module)
+
+
+class _Turns:
+    """One function whose programs are to take turns."""
+
+    def __init__(self, module: Module, func: FuncOp, facts: GpuFacts):
+        self.module, self.func, self.facts = module, func, facts
+        self.ids = [op for op in func.walk() if isinstance(op, ProgramIdOp)]
+
+    def run(self) -> None:
+        store = self._store()
+        self._look_for_room(store)
+        if not self.ids:
+            raise NoWindow("all programs are the same")
+        if any(_depends(_length(op), set(self.ids)) for op in self.func.walk()):
+            raise NoWindow("programs are not equally long, and are dealt out better as blocks end")
+        promotion = Promotion(self.module, self.func, self.facts)
+        code = promotion.code
+        found = promotion.chosen(store, Windows(self.func, AxisAnalysis(self.func), code))
+        if found.window.further or found.order != sorted(found.order):
+            raise NoWindow("the result's rows are not contiguous")
+        total = code.add("const", 1)
+        for axis in range(AXES):
+            count = code.add("count", axis)
+            total = code.add("mul", total, count, WIDE)
+            if axis not in self._axes():
+                promotion.check(count, 1, 1, 1)
+        promotion.check(total, 1, ENDLESS // 2, 1)  # so that adding the blocks does not overflow
+        if not apply("persistent-programs", self.func):
+            raise NoWindow("persistent programs are switched off")
+        desc = promotion.descriptor(found)
+        b = Builder.before_op(store)
+        b.insert(DescriptorStoreOp(desc, promotion.offsets(b, found), store.value, loc=store.loc))
+        store.erase()
+        promotion.note()
+        self._wrap()
+        self.module.attrs["persistent"] = True
+
+    def _axes(self) -> list[int]:
+        return sorted({op.axis for op in self.ids})
+
+    def _store(self) -> StoreOp:
+        """The one store that there is."""
+        written = [op for op in self.func.walk() if writes(op)]
+        if len(written) != 1 or not isinstance(written[0], StoreOp):
+            raise NoWindow("the program does not end with a single store")
+        store = written[0]
+        if store.parent is not self.func.body or not isinstance(store.value.type, TileType):
+            raise NoWindow("the store is conditional, in a loop, or of a single element")
+        return store
+
+    def _look_for_room(self, store: StoreOp) -> None:
+        """Whether blocks are alone, and buffers for the result fit beside those of the loops."""
+        tile: Any = store.value.type
+        result = min(STAGING_BYTES, tile.numel * tile.elem.storage_bytes)
+        warps: int = self.module.attrs["num_warps"]
+        for loop in [op for op in self.func.walk() if isinstance(op, ForOp)]:
+            loads = [op for op in loop.body if isinstance(op, DescriptorLoadOp)]
+            if not loads:
+                continue
+            stages: int = loop.num_stages or self.module.attrs["num_stages"]
+            size = stages * sum(_bytes(x.result.type) for x in loads)
+            products = [op for op in loop.walk() if isinstance(op, DotOp)]
+            if split_blocks(products, size, warps, self.facts) > 1:
+                raise NoWindow("several blocks share a processor")
+            if size + result + SLACK > self.facts.max_shared_bytes:
+                raise NoWindow("there is no shared memory for the result beside the buffers")
+
+    def _wrap(self) -> None:
+        """The loop around all that depends on the program."""
+        inside = self._dependent()
+        b = Builder.before_op(inside[0])
+        first, step = b.emit(BlockIdOp()), b.emit(NumBlocksOp())
+        counts = {axis: b.emit(NumProgramsOp(axis=axis)) for axis in self._axes()}
+        last: Value | None = None
+        for count in counts.values():
+            last = count if last is None else b.emit(MulOp(last, count))
+        assert last is not None
+        body = Block([int32])
+        loop = ForOp(first, last, step, [], regions=[body], loc=self.func.loc)
+        loop.num_stages = 1
+        b.insert(loop)
+        start = Builder(body, None, self.func.loc)
+        places = self._places(start, body.args[0], counts)
+        for op in inside:
+            op.detach()
+            body.append(op)
+        start.insert(YieldOp([]))
+        for op in self.ids:
+            op.replace_by([places[op.axis]])
+
+    def _places(self, b: Builder, number: Value, counts: dict[int, Value]) -> dict[int, Value]:
+        """The program's place along each axis; the first one counts fastest."""
+        places: dict[int, Value] = {}
+        for axis in list(counts)[:-1]:
+            places[axis] = b.emit(RemOp(number, counts[axis]))
+            number = b.emit(DivOp(number, counts[axis]))
+        return places | {list(counts)[-1]: number}
+
+    def _dependent(self) -> list[Op]:
+        """All but scalars, and descriptors, that are the same in all programs."""
+        outside: dict[Op, None] = {}
+        inside: list[Op] = []
+        for op in self.func.body:
+            if op.terminator:
+                break
+            pure = op.effects is Effect.NONE and not op.regions and op not in self.ids
+            scalar = all(not isinstance(r.type, TileType | SharedType) for r in op.results)
+            if pure and scalar and all(v.op is None or v.op in outside for v in op.operands):
+                outside[op] = None
+            else:
+                inside.append(op)
+        for op in outside:
+            op.move_before(inside[0])
+        return inside
+
+
+def _length(op: Op) -> Sequence[Value]:
+    """What decides how long an op runs."""
+    if isinstance(op, ForOp):
+        return op.lb, op.ub, op.step
+    if isinstance(op, WhileOp):
+        return [*op.operands, *op.before.terminator.operands]
+    return [op.condition] if isinstance(op, IfOp) else []
+
+
+def _depends(values: Sequence[Value], on: set[Op]) -> bool:
+    """Whether values are computed from the results of some ops."""
+    work, seen = list(values), set(values)
+    while work:
+        v = work.pop()
+        op = v.op
+        if op in on:
+            return True
+        if op is None:
+            assert isinstance(v.owner, Block)
+            op = v.owner.parent
+        if op is None or isinstance(op, FuncOp):
+            continue
+        sources = [*op.operands, *[x for b in op.regions for x in b.terminator.operands]]
+        work += [x for x in sources if x not in seen]
+        seen.update(sources)
+    return False
+
+
+def _bytes(t: Any) -> int:
+    return t.numel * t.elem.storage_bytes

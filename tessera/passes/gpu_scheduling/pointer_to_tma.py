@@ -1,0 +1,355 @@
+"""Tiles that loops load through pointers for products, loaded by the copy engine instead.
+
+    p = a + rows[:, None] * stride + ks          %d = make_descriptor %a, [%m, 2^31 - 1], [%stride, 1]
+    for k in range(0, n, 64):              →     for k in range(0, n, 64):
+        x = load(p); p += 64                         x = descriptor_load %d, [%row, k]
+
+A tile of pointers that is a window of a strided array (analysis/windows.py) is described by a tensor map, as if the
+kernel's author had written a descriptor. The engine wants more than pointers do: strides in multiples of 16 bytes,
+coordinates from 0 on. Whether that holds is known for sure only when arguments and grid are: the module's `guard` has
+the checks, `host_code` the expressions that they look at. The launcher evaluates them before each launch, and runs the
+kernel that was compiled without this pass where one fails.
+
+Only loops that can be split into teams (warp_specialization.py) are changed, and all loads for their products or none.
+Arrays that overlap with others which the program wrote to before must show that: such loads are `ordered`, unless the
+guard makes sure that what is read and what is written lie apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.host_code import HostCode
+from tessera.analysis.polynomials import Poly
+from tessera.analysis.reach import reach, reach_of_window
+from tessera.analysis.windows import NoWindow, Side, Window, Windows
+from tessera.dtypes import dtype, int1, int32, int64
+from tessera.ir import Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
+from tessera.ir.applications import apply
+from tessera.layout import box_layout
+from tessera.ops import (
+    AddOp,
+    AtomicRmwOp,
+    BarrierOp,
+    CastOp,
+    ConstOp,
+    DescriptorLoadOp,
+    DotOp,
+    ForOp,
+    FuncOp,
+    LoadOp,
+    MakeDescriptorOp,
+    MulOp,
+    RemOp,
+    StoreOp,
+    TransOp,
+)  # fmt: skip
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_movement.software_pipeline import is_zero
+from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS, remark
+from tessera.passes.gpu_scheduling.ordering import array_of, precedes, waits_for_others, writes
+from tessera.passes.gpu_scheduling.profitability import split_blocks, split_pays
+from tessera.passes.gpu_scheduling.rings import CannotSplit
+from tessera.passes.gpu_scheduling.warp_specialization import check_split
+from tessera.passes.neutral.canonicalize import canonicalize
+
+LAST_ADDRESS = (1 << 63) - 1
+STRIDE_BYTES = 1 << 40  # from which on no stride may be
+MOST_DIMENSIONS = 5
+CACHED = ("", ".ca", ".cg")
+FEWEST_STAGES = 2
+
+
+@dataclass(slots=True)
+class Chosen:
+    """An access to be made by the copy engine."""
+
+    access: LoadOp | StoreOp
+    window: Window
+    ordered: bool = False  # arrays that were written before may overlap with this one
+
+    @property
+    def order(self) -> list[int]:
+        """The tile's dimensions as the array has them: the contiguous one last."""
+        last = self.window.contiguous
+        return [*[d for d in range(len(self.window.sides)) if d != last], last]
+
+    @property
+    def sides(self) -> list[Side]:
+        return [*self.window.further, *[self.window.sides[d] for d in self.order]]
+
+
+@pass_("promote", optimization="pointer-to-tma", counts=True)
+def promote(module: Module, facts: GpuFacts, apart: bool = True) -> None:
+    """Load tiles of products through tensor maps where a launch can make sure that they are there, with `apart` also
+    that nothing is written to them. Assumes tile IR without layouts; before `keep-whole`."""
+    if not facts.has_tma:
+        return
+    changed = False
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        if func.kernel and any(isinstance(op, DotOp) for op in func.walk()):
+            changed |= Promotion(module, func, facts, apart).run()
+    if changed:
+        canonicalize(module)
+
+
+class Promotion:
+    """The accesses of one function that are to go by the copy engine, and what a launch has to check for them."""
+
+    def __init__(self, module: Module, func: FuncOp, facts: GpuFacts, apart: bool = True):
+        self.module, self.func, self.facts, self.apart = module, func, facts, apart
+        self.code = HostCode(func, module.attrs.get("host_code", ()))
+        self.checks: dict[tuple[int, int, int, int], None] = dict.fromkeys(
+            module.attrs.get("guard", ())
+        )
+        self.emitted: list[Op] = []
+        blocks = func.all_blocks()
+        values = [
+            v for block in blocks for v in (*block.args, *(r for op in block for r in op.results))
+        ]
+        self.numbers: dict[Any, int] = {v: i for i, v in enumerate(values)}
+        self.lies_apart = False  # whether the checks say that of arrays
+
+    def run(self) -> bool:
+        default: int = self.module.attrs.get("num_stages", 1)
+        loops = [op for op in self.func.walk() if isinstance(op, ForOp)]
+        loops = [op for op in loops if (op.num_stages or default) >= FEWEST_STAGES]
+        wanted = {loop: found for loop in loops if (found := _loads(loop))}
+        if not wanted:
+            return False
+        written = [op for op in self.func.walk() if writes(op)]
+        windows = Windows(self.func, AxisAnalysis(self.func), self.code)
+        chosen: list[Chosen] = []
+        for loop, loads in wanted.items():
+            before = [op for op in written if precedes(op, loop)]
+            try:
+                if any(op.is_inside(loop) for op in written):
+                    raise NoWindow("it writes to memory, too: arrays that overlap would be seen")
+                if before and self._estimate(loads, split_blocks) > 1:
+                    raise NoWindow("blocks that share a processor hide what lies between loops")
+                here = [self.chosen(load, windows) for load in loads]
+            except NoWindow as reason:
+                self._remark(loop, str(reason))
+                continue
+            if self._estimate(loads, split_pays) and apply("pointer-to-tma", loop):
+                chosen += here
+                self._order(here, before, windows)
+            else:
+                self._remark(loop, "a team of its own for loads would leave fewer programs")
+        return bool(chosen) and self._replace(chosen)
+
+    def _remark(self, loop: ForOp, reason: str) -> None:
+        where = f" at {loop.loc.short()}" if loop.loc is not None else ""
+        remark(self.module, f"pointers for the tiles of the loop{where}: {reason}")
+
+    def _estimate(self, loads: list[LoadOp], how: Callable[..., int]) -> int:
+        """What passes/gpu_scheduling/profitability.py says of a loop."""
+        loop = loads[0].parent_op()
+        assert isinstance(loop, ForOp)
+        stages: int = loop.num_stages or self.module.attrs["num_stages"]
+        warps: int = self.module.attrs["num_warps"]
+        products = [op for op in loop.walk() if isinstance(op, DotOp)]
+        return how(products, stages * sum(_bytes(x) for x in loads), warps, self.facts)
+
+    # --- what may be promoted ----------------------------------------------------------------------------------
+    def chosen(self, access: LoadOp | StoreOp, windows: Windows) -> Chosen:
+        """The access with its window; adds to the checks. NoWindow if the engine cannot make it."""
+        t: Any = access.result.type if isinstance(access, LoadOp) else access.value.type
+        if t.elem is int1 or _is_special(access):
+            raise NoWindow(f"the {access.opcode} is special")
+        if isinstance(access, LoadOp) and access.other is not None and not is_zero(access.other):
+            raise NoWindow("masked elements are no zeros")
+        found = Chosen(access, windows.of(access))
+        block = tuple(t.shape[d] for d in found.order)
+        size: int = t.elem.storage_bytes
+        facts = dict(self.func.arg_attrs[found.window.base.index]) if self.func.arg_attrs else {}
+        fits = (
+            len(found.sides) <= MOST_DIMENSIONS
+            and size in (1, 2, 4, 8)
+            and box_layout(block, t.elem.storage_bits) is not None
+            and facts.get("divisibility", 1) % ALIGNMENT == 0
+            and windows.divisor(found.sides[-1].start) * size % ALIGNMENT == 0
+        )
+        if not fits:
+            raise NoWindow("the copy engine cannot move the tile")
+        self._guard(found, size)
+        return found
+
+    def _guard(self, found: Chosen, size: int) -> None:
+        """The checks that make sure that a map describes the array, and its coordinates what the pointers did."""
+        self.check(self.code.value(found.window.base), 1, LAST_ADDRESS, ALIGNMENT)
+        whole = ALIGNMENT // size
+        for side in found.sides:
+            if side is not found.sides[-1]:
+                stride = side.stride if side.stride.terms else Poly.constant(whole)
+                self.check(self.code.poly(stride), 1, STRIDE_BYTES // size - 1, whole)
+            least = -ENDLESS if side.from_zero else 0
+            self.check(self.code.poly(side.start), least, ENDLESS - side.extent, 1)
+            if side.bound is not None:
+                ends = side is found.sides[-1] and isinstance(found.access, StoreOp)
+                self.check(self.code.poly(side.bound), 1, ENDLESS, whole if ends else 1)
+            if side.period is not None:
+                self.check(self.code.poly(side.period), 1, ENDLESS, side.extent)
+
+    def _order(self, here: list[Chosen], before: list[Op], windows: Windows) -> None:
+        """Loads need not see what the program wrote before if the launch makes sure that it wrote elsewhere. What it
+        waits for is another matter (ordering.py)."""
+        before = [op for op in before if not (waits_for_others(op) or isinstance(op, BarrierOp))]
+        numbers = [self._distance(c, op, windows) for op in before for c in here]
+        if None in numbers:
+            for c in here:
+                c.ordered = True
+            return
+        self.lies_apart |= bool(numbers)
+        self.checks |= {(n, 1, LAST_ADDRESS, 1): None for n in numbers if n is not None}
+
+    def _distance(self, c: Chosen, op: Op, windows: Windows) -> int | None:
+        """How far what is read is from what an op writes; None if they are of one array, or the host cannot tell."""
+        if not isinstance(op, StoreOp | AtomicRmwOp) or not self.apart:
+            return None
+        if array_of(op.ptr) is c.window.base:
+            return None
+        size = elem_of(c.access.ptr.type).element_ty.storage_bytes
+        read, written = reach_of_window(self.code, c.window, size), reach(windows, op)
+        if read is None or written is None:
+            return None
+        return self.code.add("apart", read, written)
+
+    def check(self, number: int | None, low: int, high: int, divisor: int) -> None:
+        if number is None:
+            raise NoWindow("the host does not know a coordinate's range")
+        if self.code.code[number][0] == "const":
+            value = self.code.code[number][1]
+            if not low <= value <= high or value % divisor:
+                raise NoWindow("the array is no array of the copy engine")
+            return
+        self.checks[number, low, high, divisor] = None
+
+    # --- the change ----------------------------------------------------------------------------------------------
+    def _replace(self, chosen: list[Chosen]) -> bool:
+        tiles = [self._tile(c) for c in chosen]
+        try:
+            check_split(self.module, self.func, self.facts)
+        except CannotSplit:
+            for op in reversed(self.emitted):
+                op.erase()
+            return False
+        for c, tile in zip(chosen, tiles, strict=True):
+            c.access.replace_by([tile])
+        self.note()
+        return True
+
+    def note(self) -> None:
+        """Leave the checks in the module."""
+        self.module.attrs["guard"] = tuple(self.checks)
+        self.module.attrs["host_code"] = tuple(self.code.code)
+        if self.lies_apart:
+            self.module.attrs["assumes_apart"] = True
+
+    def _tile(self, c: Chosen) -> Value:
+        """The tile through a descriptor, beside the load that it will replace."""
+        load: Any = c.access
+        desc = self.descriptor(c)
+        b = Builder.before_op(load)
+        tile = self._emit(
+            b,
+            DescriptorLoadOp(
+                desc, self.offsets(b, c), cache=load.cache, eviction=load.eviction,
+                dropped=len(c.window.further), ordered=c.ordered,
+            ),
+        )  # fmt: skip
+        if c.order != sorted(c.order):
+            back = tuple(c.order.index(d) for d in range(len(c.order)))
+            tile = self._emit(b, TransOp(tile, order=back))
+        return tile
+
+    def descriptor(self, c: Chosen) -> Value:
+        """The array of an access, in front of all at the function's top that the access is inside of."""
+        t: Any = c.access.ptr.type
+        elem: Any = elem_of(t).element_ty
+        block = (*[1] * len(c.window.further), *[t.shape[d] for d in c.order])
+        b = Builder.before_op(_top(c.access))
+        extents = [self._scalar(b, s.bound or Poly.constant(ENDLESS), int32) for s in c.sides]
+        whole = Poly.constant(ALIGNMENT // elem.storage_bytes)
+        strides = [self._scalar(b, s.stride if s.stride.terms else whole, int64) for s in c.sides]
+        made = MakeDescriptorOp(c.window.base, extents, strides, block_shape=block)
+        desc = self._emit(b, made)
+        made.attrs["mapped"] = True
+        return desc
+
+    def offsets(self, b: Builder, c: Chosen) -> list[Value]:
+        """The coordinates of an access."""
+        return [self._offset(b, s) for s in c.sides]
+
+    def _offset(self, b: Builder, side: Side) -> Value:
+        start = self._scalar(b, side.start, int32)
+        if side.period is None:
+            return start
+        return self._emit(b, RemOp(start, self._scalar(b, side.period, int32)))
+
+    def _scalar(self, b: Builder, p: Poly, t: dtype) -> Value:
+        """Code for a polynomial."""
+        total: Value | None = None
+        for m, c in p.terms.items():
+            term: Value | None = None
+            for atom, power in sorted(m, key=lambda factor: self._number(factor[0])):
+                assert isinstance(atom, Value)
+                x = atom if atom.type == t else self._emit(b, CastOp(atom, results=[t]))
+                for _ in range(power):
+                    term = x if term is None else self._emit(b, MulOp(term, x))
+            if term is None or c != 1:
+                number = self._emit(b, ConstOp(value=c, results=[t]))
+                term = number if term is None else self._emit(b, MulOp(term, number))
+            total = term if total is None else self._emit(b, AddOp(total, term))
+        return total if total is not None else self._emit(b, ConstOp(value=0, results=[t]))
+
+    def _number(self, atom: Any) -> int:
+        """Where in the function a factor is defined: factors have no order, code has to have one."""
+        return self.numbers.get(atom, len(self.numbers))
+
+    def _emit(self, b: Builder, op: Op) -> Value:
+        self.emitted.append(op)
+        return b.emit(op)
+
+
+def _is_special(access: LoadOp | StoreOp) -> bool:
+    if isinstance(access, StoreOp):
+        return bool(access.cache or access.eviction)
+    return access.volatile or access.cache not in CACHED
+
+
+def _loads(loop: ForOp) -> list[LoadOp]:
+    """The loads of a loop that its products read."""
+    loads = [
+        op for op in loop.body if isinstance(op, LoadOp) and isinstance(op.result.type, TileType)
+    ]
+    return [op for op in loads if _feeds_product(op.result)]
+
+
+def _feeds_product(v: Value) -> bool:
+    todo, seen = [v], {v}
+    while todo:
+        x = todo.pop()
+        for op, index in x.uses:
+            if isinstance(op, DotOp) and index < 2:
+                return True
+            if op.effects is Effect.NONE and not op.regions and not isinstance(op, DotOp):
+                todo += [r for r in op.results if r not in seen]
+                seen.update(op.results)
+    return False
+
+
+def _top(op: Op) -> Op:
+    """The op of the function's body that `op` is, or is inside of."""
+    parent = op.parent_op()
+    while parent is not None and not isinstance(parent, FuncOp):
+        op, parent = parent, parent.parent_op()
+    return op
+
+
+def _bytes(load: LoadOp) -> int:
+    t: Any = load.result.type
+    return t.numel * elem_of(t).storage_bytes

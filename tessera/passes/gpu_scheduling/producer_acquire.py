@@ -1,0 +1,136 @@
+"""Whether the producer has to wait for the consumers in front of a loop: only if since the last time they did something
+that the loop's loads may see (ordering.py).
+
+    while start < end:                       while start < end, seen = false:
+      for k: … descriptor_load …               (meet if seen)  for k: … descriptor_load …
+      if last < steps:                         …
+        store; publish                   →     seen' = not (last < steps) and first > 0
+      else:
+        while missing > 0 (first): wait
+
+The flag is computed from scalars, as both teams need it: of what stands in branches and loops whether it runs. Where
+that cannot be known beforehand it counts as done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+from tessera.dtypes import int1
+from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
+from tessera.ops import AndOp, ConstOp, ForOp, IfOp, OrOp, WhileOp, XorOp
+from tessera.passes.gpu_scheduling.loop_carried import Carrying
+from tessera.passes.gpu_scheduling.rings import runs_at_all
+
+
+class _Unknown(Exception):
+    """A condition that cannot be computed in front of what it decides."""
+
+
+class Flags(Carrying):
+    """Carries the flag through everything around `loops`, over what is `seen`; `found`: its value in front of each."""
+
+    def __init__(self, top: Block, loops: Sequence[ForOp], seen: Sequence[Op]):
+        self.loops, self.seen = set(loops), set(seen)
+        self.found: dict[ForOp, Value] = {}
+        self.around = {above for op in loops for above in _above(op)}
+        self.block(top, [_const(Builder.at_start(top), False)])
+
+    def block(self, block: Block, state: list[Value]) -> list[Value]:
+        """The flag after a block."""
+        for op in list(block):
+            if isinstance(op, ForOp) and op in self.loops:
+                state = self._met(op, state[0])
+            elif op in self.around:
+                state = self.through(op, state)
+            elif any(x in self.seen for x in op.walk()):
+                b = Builder.before_op(op)
+                state = [b.emit(OrOp(state[0], self._runs(b, op)))]
+        return state
+
+    def _met(self, loop: ForOp, flag: Value) -> list[Value]:
+        """The flag after a loop: it is down if the loop has an iteration."""
+        b = Builder.before_op(loop)
+        for op in loop.walk():
+            if isinstance(op, ForOp) and op in self.loops:
+                self.found[op] = flag if op is loop else _const(b, False)
+        runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
+        return [b.emit(AndOp(flag, _not(b, runs)))]
+
+    # --- whether something is done --------------------------------------------------------------------------
+    def _runs(self, b: Builder, op: Op) -> Value:
+        """Whether something that is seen inside of an op runs, or may."""
+        try:
+            return self._of(b, op, op, {})
+        except _Unknown:
+            return _const(b, True)
+
+    def _of(self, b: Builder, op: Op, top: Op, mapping: dict[Value, Value]) -> Value:
+        if op in self.seen:
+            return _const(b, True)
+        if isinstance(op, IfOp):
+            condition = _copied(b, op.condition, top, mapping)
+            then, orelse = (self._of_block(b, block, top, mapping) for block in op.regions)
+            other = b.emit(AndOp(_not(b, condition), orelse))
+            return b.emit(OrOp(b.emit(AndOp(condition, then)), other))
+        if isinstance(op, WhileOp) and not any(x in self.seen for x in op.before.walk()):
+            for arg, v in zip(op.before.args, op.inits, strict=True):
+                with suppress(_Unknown):
+                    mapping[arg] = _copied(b, v, top, mapping)
+            return _copied(b, op.before.terminator.operands[0], top, mapping)
+        if isinstance(op, ForOp):
+            lb, ub, step = (_copied(b, v, top, mapping) for v in (op.lb, op.ub, op.step))
+            return runs_at_all(b, lb, ub, step)
+        raise _Unknown
+
+    def _of_block(self, b: Builder, block: Block, top: Op, mapping: dict[Value, Value]) -> Value:
+        total = _const(b, False)
+        for op in block:
+            if any(x in self.seen for x in op.walk()):
+                total = b.emit(OrOp(total, self._of(b, op, top, mapping)))
+        return total
+
+
+def _copied(b: Builder, v: Value, top: Op, mapping: dict[Value, Value]) -> Value:
+    """A scalar that is computed inside of `top`, computed in front of it."""
+    if v in mapping:
+        return mapping[v]
+    op = v.op
+    if op is None:
+        block = v.block
+        if (
+            block is not None
+            and block.parent is not None
+            and (block.parent is top or block.parent.is_inside(top))
+        ):
+            raise _Unknown
+        return v
+    if op is not top and not op.is_inside(top):
+        return v
+    if op.regions or op.effects is not Effect.NONE or any(map(_is_tile, (v, *op.operands))):
+        raise _Unknown
+    for x in op.operands:
+        mapping[x] = _copied(b, x, top, mapping)
+    b.insert(op.clone(mapping))
+    return mapping[v]
+
+
+def _is_tile(v: Value) -> bool:
+    return isinstance(v.type, TileType | SharedType)
+
+
+def _above(op: Op) -> list[Op]:
+    found: list[Op] = []
+    parent = op.parent_op()
+    while parent is not None:
+        found.append(parent)
+        parent = parent.parent_op()
+    return found
+
+
+def _const(b: Builder, value: bool) -> Value:
+    return b.emit(ConstOp(value=value, results=[int1]))
+
+
+def _not(b: Builder, v: Value) -> Value:
+    return b.emit(XorOp(v, _const(b, True)))

@@ -1,0 +1,236 @@
+"""What both teams of a split program know of a ring of buffers in shared memory (warp_specialization.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tessera.analysis.allocation import memory_users
+from tessera.dtypes import int32
+from tessera.ir import Block, Builder, Op, SharedType, Value
+from tessera.layout import box_layout, boxes_of
+from tessera.ops import (
+    AddOp,
+    AndOp,
+    CmpOp,
+    ConstOp,
+    DescriptorLoadOp,
+    ForOp,
+    LocalAllocOp,
+    LocalLoadOp,
+    LocalTransOp,
+    MbarrierArriveOp,
+    SelectOp,
+    WgmmaOp,
+    WgmmaWaitOp,
+    XorOp,
+)  # fmt: skip
+from tessera.passes.gpu_mma.mma_chains import Delayed
+from tessera.passes.neutral.fold import constant_of
+
+
+class CannotSplit(Exception):
+    """Why a function stays whole."""
+
+
+@dataclass(slots=True, eq=False)
+class Ring:
+    """Tiles of one block that are loaded and given back together: buffers, barriers, and the loads with their
+    allocations. `once`: no loop is around them, so that nothing is given back. Which teams fill it (the producer, or
+    the turners that read another ring) and which empty it (the consumers, or the turners)."""
+
+    home: Block
+    loads: list[Any]
+    allocs: list[LocalAllocOp]
+    once: bool = False
+    outer: bool = False  # other rings turn in loops inside of the block
+    stages: int = 0
+    buffers: list[Value] = field(default_factory=lambda: [])
+    full: Any = None
+    empty: Any = None
+    blocks: int = 1  # of a cluster, which fill the buffers together
+    groups: bool = False  # whether warpgroups, not warps, give the buffers back
+    plain: bool = False  # whether threads read what the copy engine writes, not products alone
+    first: Ring | None = None  # of an earlier loop, whose buffers this one turns on
+    of_turners: bool = False  # they fill it
+    for_turners: bool = False  # they empty it
+
+    @property
+    def lead(self) -> Ring:
+        """The ring that has the buffers."""
+        return self if self.first is None else self.first
+
+    def follow(self) -> None:
+        """Take what the first ring has."""
+        lead = self.lead
+        self.buffers, self.full, self.empty = lead.buffers, lead.full, lead.empty
+        self.stages, self.groups, self.blocks = lead.stages, lead.groups, lead.blocks
+        self.plain = lead.plain
+
+    @property
+    def arrivals(self) -> dict[str, Any]:
+        """Attributes of the arrivals that give a buffer back. Reads of threads (ld.shared, ldmatrix) and the copy
+        engine's writes take different paths to shared memory, and an arrival alone orders accesses of one path only:
+        where threads read, a fence has to stand between, or the engine overwrites what is still to be read."""
+        return {"groups": self.groups, "blocks": self.blocks, "proxy": self.plain}
+
+    def home_ops(self) -> Iterator[Op]:
+        """All ops of the block and inside of these."""
+        for op in self.home:
+            yield from op.walk()
+
+    @property
+    def bytes(self) -> int:
+        """What the copies of one iteration bring."""
+        return sum(a.bytes for a in self.allocs)
+
+    @property
+    def slot_bytes(self) -> int:
+        """What one iteration's buffers take."""
+        return sum(a.result.type.slot_bytes for a in self.allocs)
+
+
+@dataclass(slots=True, eq=False)
+class Meeting:
+    """Where the producer waits for the consumers: in front of `loops`, whose loads may see what the program did.
+    `flags`: whether there may be something to see. `bars`: one barrier, at which the consumers arrive if there may be
+    and the loop has an iteration."""
+
+    loops: list[ForOp]
+    flags: dict[ForOp, Value] = field(default_factory=lambda: {})
+    bars: Any = None
+
+    def arrive(self) -> None:
+        """The consumers' part."""
+        for loop in self.loops:
+            b = Builder.before_op(loop)
+            runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
+            runs = b.emit(AndOp(runs, self.flags[loop]))
+            b.insert(MbarrierArriveOp(self.bars, start_const(b, 0), runs, [], fence=True))
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """One of the walks of the consumers through a ring: that of an iteration, or that of the products that are to be an
+    iteration late. The last walk gives the buffers back."""
+
+    ring: Ring
+    late: list[Delayed]
+    last: bool
+
+
+def grouped(loads: list[DescriptorLoadOp], allocs: list[LocalAllocOp]) -> list[Ring]:
+    """Rings of the loads of a block: tiles for the same products go together, and all that products do not read."""
+    found: dict[tuple[Op, ...], Ring] = {}
+    for load, alloc in zip(loads, allocs, strict=True):
+        products = [op for op in memory_users(alloc.result) if isinstance(op, WgmmaOp)]
+        home = load.parent
+        assert home is not None
+        ring = found.setdefault(tuple(dict.fromkeys(products)), Ring(home, [], []))
+        ring.loads.append(load)
+        ring.allocs.append(alloc)
+    return list(found.values())
+
+
+def share(rings: list[Ring]) -> None:
+    """Let loops that follow each other turn the same buffers: what one has read the producer fills for the next."""
+    taken: dict[Block, set[Ring]] = {}
+    for number, r in enumerate(rings):
+        mine = taken.setdefault(r.home, set())
+        if not (r.once or r.outer or r.of_turners or r.for_turners):
+            for other in rings[:number]:
+                alone = other.once or other.outer or other.of_turners or other.for_turners
+                fits = other.first is None and not alone and other not in mine
+                if fits and other.home is not r.home and _kind(other) == _kind(r):
+                    r.first = other
+                    break
+        mine.add(r.lead)
+
+
+def _kind(r: Ring) -> Any:
+    types = [a.result.type for a in r.allocs]
+    blocks = [copying_blocks(x, a) for x, a in zip(r.loads, r.allocs, strict=True)]
+    return types, blocks, read_by_products([a.result for a in r.allocs])
+
+
+def copying_blocks(load: DescriptorLoadOp, alloc: LocalAllocOp) -> int:
+    """How many blocks of the cluster copy the tile together: all that load it, if it has as many parts."""
+    bits = load.result.type.elem.storage_bits
+    boxes = boxes_of(alloc.result.type.layout, bits)
+    return load.blocks if boxes is not None and boxes.shares(load.blocks, bits) else 1
+
+
+def filled_by(load: DescriptorLoadOp) -> LocalAllocOp | None:
+    """The allocation that a load fills, if the engine can do that."""
+    users = load.result.users()
+    if len(users) != 1 or not isinstance(users[0], LocalAllocOp):
+        return None
+    alloc = users[0]
+    bits = load.result.type.elem.storage_bits
+    known = alloc.parent is load.parent and boxes_of(alloc.result.type.layout, bits) is not None
+    return alloc if known else None
+
+
+def allocation(load: DescriptorLoadOp) -> LocalAllocOp:
+    """The allocation that a load fills; one is made for a tile that is used in registers."""
+    found = filled_by(load)
+    if found is not None:
+        return found
+    t: Any = load.result.type
+    layout = box_layout(t.shape, t.elem.storage_bits)
+    assert layout is not None
+    uses = list(load.result.uses)
+    b = Builder.after_op(load)
+    alloc = LocalAllocOp(load.result, results=[SharedType(t.shape, t.elem, layout)])
+    tile = b.emit(LocalLoadOp(b.emit(alloc), results=[t]))
+    for user, index in uses:
+        user.set_operand(index, tile)
+    return alloc
+
+
+def readers_of(rings: list[Ring], delayed: list[Delayed]) -> list[Reader]:
+    """The walks through the rings of a loop: the late ones come last."""
+    readers: list[Reader] = []
+    lates: list[Reader] = []
+    products = {d.product: d for d in delayed}
+    for r in rings:
+        users = {u for a in r.allocs for u in memory_users(a.result)}
+        late = [d for product, d in products.items() if product in users]
+        if late:
+            lates.append(Reader(r, late, True))
+        if users - set(products) or not late:
+            readers.append(Reader(r, [], not late))
+    return readers + lates
+
+
+def start_const(b: Builder, value: int) -> Value:
+    return b.emit(ConstOp(value=value, results=[int32]))
+
+
+def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
+    """Whether a loop has an iteration."""
+    down = (constant_of(step) or 0) < 0
+    return b.emit(CmpOp(lb, ub, predicate="gt" if down else "lt"))
+
+
+def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, Value]:
+    """The next buffer, and the phase of its barriers."""
+    following = b.emit(AddOp(slot, start_const(b, 1)))
+    wraps = b.emit(CmpOp(following, start_const(b, stages), predicate="eq"))
+    turned = b.emit(XorOp(phase, start_const(b, 1)))
+    return (
+        b.emit(SelectOp(wraps, start_const(b, 0), following)),
+        b.emit(SelectOp(wraps, turned, phase)),
+    )
+
+
+def read_by_products(views: list[Value]) -> bool:
+    work = list(views)
+    while work:
+        for user in work.pop().users():
+            if isinstance(user, LocalTransOp):
+                work.append(user.result)
+            elif not isinstance(user, WgmmaOp | WgmmaWaitOp):
+                return False
+    return True

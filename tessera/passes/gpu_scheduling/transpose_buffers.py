@@ -1,0 +1,75 @@
+"""Buffers of operands that are turned in a loop, several of them in turn, so that a product may run on meanwhile.
+
+    for i:                                    ring = local_alloc of 3 buffers; barrier
+      %t = local_load %x                      for i:
+      %s = local_alloc %t              →        %t = local_load %x
+      %d = wgmma %a, %s, %acc                   local_store %t -> ring[i mod 3]
+                                                %d = wgmma %a, ring[i mod 3], %acc
+
+All warps write a buffer and meet before the product reads it. A warpgroup comes to that meeting when its product of two
+iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration.
+Where shared memory is scarce the loop's own tiles come first, and nothing is done where a team of its own will turn the
+operand (transpose_role.py)."""
+
+from __future__ import annotations
+
+from tessera.ir import Builder, Module, SharedType, Value, pass_
+from tessera.ir.applications import apply
+from tessera.ops import (
+    AddOp,
+    BarrierOp,
+    CmpOp,
+    ForOp,
+    FuncOp,
+    LocalAllocOp,
+    LocalIndexOp,
+    LocalStoreOp,
+    SelectOp,
+)
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_scheduling.loop_carried import carry
+from tessera.passes.gpu_scheduling.rings import start_const
+from tessera.passes.gpu_scheduling.transpose_role import (
+    BUFFERS,
+    room_for_turned,
+    turned_operand,
+    turning_of,
+)
+
+
+@pass_("rotate", optimization="mma-rotate", counts=True)
+def rotate(module: Module, facts: GpuFacts) -> None:
+    """Give turned operands of sums a buffer for each of three iterations. Assumes layouts; before `specialize`."""
+    num_warps: int = module.attrs["num_warps"]
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        for loop in [op for op in func.walk() if isinstance(op, ForOp)]:
+            alloc = turned_operand(loop)
+            if alloc is None or not room_for_turned(func, loop, alloc, num_warps, facts):
+                continue
+            if turning_of(func, num_warps, facts) is None and apply("mma-rotate", loop):
+                _rotate(loop, alloc)
+
+
+def _rotate(loop: ForOp, alloc: LocalAllocOp) -> None:
+    before = Builder.before_op(loop)
+    t: SharedType = alloc.result.type
+    ring = LocalAllocOp(None, results=[SharedType((BUFFERS, *t.shape), t.elem, t.layout)])
+    ring.attrs["rotates"] = True
+    before.emit(ring)
+    before.insert(BarrierOp(loc=loop.loc))  # products of a loop around may still read
+    zero = start_const(before, 0)
+
+    def body(new: ForOp, state: list[Value]) -> list[Value]:
+        (slot,) = state
+        at = Builder.before_op(alloc)
+        view = at.emit(LocalIndexOp(ring.result, slot, slot=0))
+        assert alloc.init is not None
+        at.insert(LocalStoreOp(alloc.init, view, loc=alloc.loc))
+        alloc.replace_by([view])
+        end = Builder.before_op(new.body.terminator)
+        following = end.emit(AddOp(slot, start_const(end, 1)))
+        wraps = end.emit(CmpOp(following, start_const(end, BUFFERS), predicate="eq"))
+        return [end.emit(SelectOp(wraps, start_const(end, 0), following))]
+
+    carry(loop, [zero], body)

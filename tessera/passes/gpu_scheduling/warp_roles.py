@@ -1,0 +1,121 @@
+"""How many warps a producer gets, and how the registers of a processor are shared out between the teams.
+
+The warps of all blocks that share a processor are dealt out to its quarters, each with its own registers. A producer of
+one warp leaves the consumers the same number as everybody has; a producer of four can hand registers over, as the
+hardware does that by groups of four warps. More blocks are better as long as the products' registers fit: while one
+waits for its tiles, or stores, the others multiply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.ir import Block, Op, TileType
+from tessera.ops import LocalLoadOp, WgmmaOp
+from tessera.passes.gpu_facts import GpuFacts
+
+GROUP_WARPS = 4
+QUARTERS = 4
+GRAIN = 8  # registers of a thread come in multiples
+WORK = 32  # registers of a consumer beside its products'
+LARGE = 96  # registers of products from which a block that is alone hands some over
+PRODUCER = 40  # registers of a producer's thread that gave the rest away
+SMALL_PRODUCER = 24  # the same where registers are scarce
+TURNER = 56  # registers of a turner's thread
+TURNING_WORK = 24  # registers of a consumer beside its products' where turners need some
+LARGEST = 248
+HELD_WORDS = 4  # of an operand in registers in one instruction
+MOST_COLUMNS = 256
+EVEN = (0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Warps of the producer; registers of a thread of the producer's, the consumers' and the turners' warps, zeros for
+    even; blocks that are to share a processor; warps of the turners."""
+
+    warps: int
+    registers: tuple[int, int, int]
+    blocks: int
+    turning: int = 0
+
+
+def team_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int = 0) -> Team:
+    """`consumers`: warps; `words`: registers of products that live at a time; `fit`: blocks for which there is shared
+    memory; `largest`: registers of one instruction, which must be there before any are handed over."""
+    need = words + WORK
+    start = largest + WORK
+    handover = facts.has_register_handover and consumers >= GROUP_WARPS
+    for blocks in range(fit, 1, -1):
+        if _even(facts, consumers + 1, blocks) >= need:
+            return Team(1, EVEN, blocks)
+        if not handover:
+            continue
+        given, kept = _handed_over(facts, consumers, blocks, SMALL_PRODUCER)
+        if kept >= need and _even(facts, consumers + GROUP_WARPS, blocks) >= start:
+            return Team(GROUP_WARPS, (given, kept, 0), blocks)
+    if not handover or (words < LARGE and _even(facts, consumers + 1, 1) >= need):
+        return Team(1, EVEN, 1)
+    given, kept = _handed_over(facts, consumers, 1, PRODUCER)
+    if kept < need:
+        given, kept = _handed_over(facts, consumers, 1, SMALL_PRODUCER)
+    if kept > min(LARGEST, _even(facts, consumers + 1, 1)):
+        return Team(GROUP_WARPS, (given, min(kept, LARGEST), 0), 1)
+    return Team(1, EVEN, 1)
+
+
+def turning_team(facts: GpuFacts, consumers: int, func: Op) -> Team | None:
+    """A team with four more warps, which turn an operand for the consumers' products, if enough registers are left."""
+    groups = consumers // GROUP_WARPS
+    start = _even(facts, consumers + 2 * GROUP_WARPS, 1)
+    kept = (start * (groups + 2) - SMALL_PRODUCER - TURNER) // max(1, groups) // GRAIN * GRAIN
+    need, largest = product_words(func) + TURNING_WORK, instruction_words(func) + WORK
+    if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
+        return None
+    return Team(GROUP_WARPS, (SMALL_PRODUCER, kept, TURNER), 1, GROUP_WARPS)
+
+
+def _even(facts: GpuFacts, warps: int, blocks: int) -> int:
+    """Registers of each thread if all have equally many."""
+    in_a_quarter = -(-warps * blocks // QUARTERS)
+    lanes = in_a_quarter * facts.warp_size
+    return min(facts.registers, facts.register_file // QUARTERS // lanes) // GRAIN * GRAIN
+
+
+def _handed_over(facts: GpuFacts, consumers: int, blocks: int, given: int) -> tuple[int, int]:
+    """Registers of the producer's threads, and of the consumers' that share the rest."""
+    groups = consumers // GROUP_WARPS
+    start = _even(facts, consumers + GROUP_WARPS, blocks)
+    return given, (start * (groups + 1) - given) // groups // GRAIN * GRAIN
+
+
+def product_words(func: Op) -> int:
+    """Registers of a thread for the results and operands of products that may live at a time."""
+    return max((_of_block(block) for block in func.all_blocks()), default=0)
+
+
+def instruction_words(func: Op) -> int:
+    """Registers of a thread that the largest instruction of a product names."""
+    products = [op for op in func.walk() if isinstance(op, WgmmaOp)]
+    return max((_of_instruction(op) for op in products), default=0)
+
+
+def _of_instruction(op: WgmmaOp) -> int:
+    t: Any = op.result.type
+    columns = t.shape[0 if op.transposed else 1] // op.warpgroups[1]
+    held = HELD_WORDS if isinstance(op.left.type, TileType) else 0
+    return min(columns, MOST_COLUMNS) * t.elem.bits // 64 + held
+
+
+def _of_block(block: Block) -> int:
+    words = 0
+    for op in block:
+        if isinstance(op, WgmmaOp):
+            words += _words(op.result.type)
+            if isinstance(op.left.type, TileType):  # the next one is read while this one is used
+                words += _words(op.left.type) * (2 if isinstance(op.left.op, LocalLoadOp) else 1)
+    return words
+
+
+def _words(t: Any) -> int:
+    return t.layout.size("register") * t.elem.bits // 32

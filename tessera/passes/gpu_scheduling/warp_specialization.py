@@ -1,0 +1,466 @@
+"""Splits a program into two teams: one thread copies tiles to shared memory, the program's warps compute.
+
+    for i:                                      consumers                     producer
+      %t = descriptor_load %d, [%x, i]          for i:                        for i:
+      %s = local_alloc %t                         wait full[s], phase           wait empty[s], 1 - phase
+      ... %s ...                                  ... ring[s] ...               tensor_copy ring[s] -> full[s]
+                                                  arrive empty[s]
+
+`s` runs through a ring of buffers, `phase` changes at each turn; both are carried through all loops around, so that the
+producer runs ahead into the next tile of a persistent program while the consumers still store the last one. It waits
+for them in front of loops whose loads may see what the program does before (ordering.py). The producer repeats
+the scalars that it needs: bounds, offsets, conditions. A product of warpgroups that only adds up may run
+on into the next iteration; its buffers are given back one iteration later.
+
+Tiles for the same products share a ring, others have their own, and are given back when they are used up. A chain of
+products (gpu_mma/mma_chains.py) has its last one an iteration late, which walks through its ring on its own. Operands
+of products that are loaded in front of the loops, too, are copied by the producer.
+
+Where this cannot be done the function stays as it is and the module's attribute `remarks` says why."""
+
+from __future__ import annotations
+
+from tessera.analysis.allocation import is_in_loop
+from tessera.analysis.scratch import scratch_bytes
+from tessera.dtypes import int1, int64
+from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
+from tessera.ir.applications import apply, is_enabled
+from tessera.layout.shared import shared_linear
+from tessera.ops import (
+    AtomicCasOp,
+    AtomicRmwOp,
+    CallOp,
+    ConstOp,
+    DescriptorLoadOp,
+    DescriptorStoreOp,
+    ForOp,
+    FuncOp,
+    GridDependencyOp,
+    LocalAllocOp,
+    MakeDescriptorOp,
+    MbarrierInitOp,
+    ReturnOp,
+    StoreOp,
+    VolatileAsmOp,
+    WarpSpecializeOp,
+    YieldOp,
+)  # fmt: skip
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_mma.mma_chains import delay, delayable
+from tessera.passes.gpu_movement.software_pipeline import CHAINED_WORDS, running_on
+from tessera.passes.gpu_movement.tensor_maps import remark
+from tessera.passes.gpu_scheduling.consumers import Plan, consume, consume_once
+from tessera.passes.gpu_scheduling.ordering import ordered_loops, sees_nothing
+from tessera.passes.gpu_scheduling.producer import Needs, Producer
+from tessera.passes.gpu_scheduling.producer_acquire import Flags
+from tessera.passes.gpu_scheduling.rings import (
+    CannotSplit,
+    Meeting,
+    Ring,
+    allocation,
+    copying_blocks,
+    filled_by,
+    grouped,
+    read_by_products,
+    readers_of,
+    share,
+    start_const,
+)  # fmt: skip
+from tessera.passes.gpu_scheduling.transpose_role import (
+    BUFFERS,
+    Turners,
+    drop_loaded,
+    late_reading,
+    turning_of,
+)
+from tessera.passes.gpu_scheduling.warp_roles import (
+    GROUP_WARPS,
+    Team,
+    instruction_words,
+    product_words,
+    team_for,
+)
+from tessera.passes.neutral.descriptors import lower_access
+
+CONSUMERS = (4, 8, 16)
+MANY_WARPS = 8  # up to here warpgroups drift apart by themselves; more of them are faster in turns
+OUTSIDE = (GridDependencyOp, VolatileAsmOp)
+SLACK = 2048  # bytes of shared memory for barriers and alignment
+
+
+@pass_("specialize", optimization="warp-specialize", counts=True)
+def specialize(module: Module, facts: GpuFacts) -> None:
+    """Split kernels whose loops load tiles through tensor maps. Assumes layouts; before `pipeline`."""
+    if not facts.has_tma:
+        return
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        rings = _rings(func)
+        if rings and apply("warp-specialize", func):
+            try:
+                split = _Split(module, func, rings, facts)
+                flags = _flags(split)
+                if flags:  # the code has changed
+                    split = _Split(module, func, _rings(func), facts)
+                    split.meeting.flags = flags
+                split.run()
+            except CannotSplit as reason:
+                _remark(module, str(reason))
+
+
+def _flags(split: _Split) -> dict[ForOp, Value]:
+    """For each loop in front of which teams may have to meet, whether they have to."""
+    if not split.ordered:
+        return {}
+    Needs(split).collect()  # before anything changes
+    func = split.func
+    seen = [op for ops in split.ordered.values() for op in ops]
+    flags = Flags(func.body, list(split.ordered), seen)
+    split = _Split(split.module, func, _rings(func), split.facts)
+    for loop, flag in flags.found.items():
+        try:
+            Needs(split).follow([flag])
+        except CannotSplit:
+            yes = Builder.before_op(loop).emit(ConstOp(value=True, results=[int1]))
+            flags.found[loop] = yes
+    return flags.found
+
+
+@pass_("keep-whole")
+def keep_whole(module: Module, facts: GpuFacts) -> None:
+    """In kernels that will not be split, loops load through pointers, which other passes know how to do ahead of time.
+    Before layouts are assigned."""
+    if not facts.has_tma:
+        return
+    for func in module.body:
+        assert isinstance(func, FuncOp)
+        rings = _rings(func)
+        if not rings:
+            if any(isinstance(op, ForOp) and op.warp_specialize for op in func.walk()):
+                _remark(module, "no loop loads tiles through tensor maps")
+            continue
+        try:
+            Needs(_Split(module, func, rings, facts)).collect()
+        except CannotSplit as reason:
+            _remark(module, str(reason))
+            for load in [load for r in rings if not r.once for load in r.loads]:
+                lower_access(load)
+
+
+def check_split(module: Module, func: FuncOp, facts: GpuFacts) -> None:
+    """CannotSplit if a function with loops that load tiles through tensor maps would stay whole."""
+    Needs(_Split(module, func, _rings(func), facts)).collect()
+
+
+def _remark(module: Module, reason: str) -> None:
+    remark(module, f"not warp-specialised: {reason}")
+
+
+def _rings(func: FuncOp) -> list[Ring]:
+    """What a kernel loads through tensor maps: in its loops, block by block, and once in front of these."""
+    rings: list[Ring] = []
+    for block in func.all_blocks() if func.kernel else ():
+        loads = [op for op in block if isinstance(op, DescriptorLoadOp)]
+        if loads and (isinstance(block.parent, ForOp) or block is func.body):
+            rings.append(Ring(block, loads, [], once=block is func.body))
+    return rings if any(not r.once for r in rings) else []
+
+
+def _check(func: FuncOp, num_warps: int) -> None:
+    if not is_enabled("warp-specialize"):
+        raise CannotSplit("warp specialisation is switched off")
+    if num_warps not in CONSUMERS:
+        raise CannotSplit(f"a team of {num_warps} warps is not provided for")
+    for op in func.walk():
+        if isinstance(op, CallOp):
+            raise CannotSplit("the kernel calls a function that is not inlined")
+        if isinstance(op, OUTSIDE):
+            raise CannotSplit(f"the kernel waits for others by {op.opcode}")
+
+
+class _Split:
+    def __init__(self, module: Module, func: FuncOp, rings: list[Ring], facts: GpuFacts):
+        _check(func, module.attrs["num_warps"])
+        self.module, self.func, self.facts = module, func, facts
+        self.warps: int = module.attrs["num_warps"]
+        self.kept = _kept(func)
+        self.rings = [r for r in rings if not r.once or (self._known(r) and sees_nothing(func, r))]
+        self.ordered = ordered_loops(func, self.rings)
+        self.meeting = Meeting(list(self.ordered))
+        self.spine: set[Op] = set()
+        for r in rings:
+            op = r.home.parent
+            while op is not None and op is not func:
+                self.spine.add(op)
+                op = op.parent_op()
+        self.turning = turning_of(func, self.warps, facts)
+        writes = (StoreOp, AtomicRmwOp, AtomicCasOp)
+        self.counts: dict[Value, int] = {}  # arrivals by row of barriers
+        self.reads = not any(isinstance(op, writes) for op in func.walk())
+
+    def _known(self, r: Ring) -> bool:
+        """Keep those loads whose places both teams see from the start."""
+        known = self.kept
+        r.loads = [x for x in r.loads if all(v.op is None or v.op in known for v in x.offsets)]
+        return bool(r.loads)
+
+    def run(self) -> None:
+        if self.turning is not None and not apply("turning-team", self.func):
+            self.turning = None
+        needs = Needs(self).collect()
+        self._group()
+        self._stages()
+        team = self._leave_room()
+        rest = [op for op in self.func.body if op not in self.kept and not isinstance(op, ReturnOp)]
+        # What is shared by both teams stands first.
+        for op in [op for op in self.func.body if op in self.kept]:
+            op.move_before(rest[0])
+        start = Builder.at_start(self.func.body)  # while indices are computed barriers get ready
+        for r in self.rings:
+            if r.first is None:
+                self._allocate(r, start)
+            r.follow()
+        if self.meeting.loops:
+            self.meeting.bars = self._barriers(start, _places(1), "ready", self.warps)
+        counts = tuple(self.counts.values())
+        start.insert(MbarrierInitOp(list(self.counts), counts=counts, by_producer=True))
+        start = Builder.before_op(rest[0])
+        loading = [r for r in self.rings if not r.of_turners]
+        producer = Producer(self, needs, loading).build(start)
+        op = WarpSpecializeOp(
+            registers=team.registers,
+            warps=team.warps,
+            turning=team.turning,
+            blocks=max(r.blocks for r in self.rings),
+            regions=[Block(), producer, self._turners(needs, start)],
+            loc=self.func.loc,
+        )
+        start.insert(op)
+        for x in rest:
+            x.detach()
+            op.consumers.append(x)
+        Builder(op.consumers).insert(YieldOp([]))
+        self.meeting.arrive()
+        self._consume(op, start_const(Builder.before_op(op), 0))
+        _repeat(op, [x for x in self.func.body if x in self.kept])
+        warps = team.warps + team.turning
+        self.module.attrs |= {"producer_warps": warps, "resident_blocks": team.blocks}
+
+    def _turners(self, needs: Needs, start: Builder) -> Block:
+        """The code of the turners, if there are any."""
+        if self.turning is not None:
+            loaded = next(r for r in self.rings if r.for_turners)
+            turned = next(r for r in self.rings if r.of_turners)
+            return Turners(self, needs, self.turning, loaded, turned).build(start)
+        block = Block()
+        Builder(block, None, self.func.loc).insert(YieldOp([]))
+        return block
+
+    def _group(self) -> None:
+        """Split the loads of each block into rings. In front of inner loops only operands of products get one."""
+        found: list[Ring] = []
+        for r in self.rings:
+            inner = any(
+                other.home is not r.home and other.home.parent in set(r.home_ops())
+                for other in self.rings
+            )
+            loads = [x for x in r.loads if not (r.once or inner) or filled_by(x) is not None]
+            what = self.turning
+            if what is not None and what.load in loads:
+                loads.remove(what.load)
+                found.append(Ring(r.home, [what.load], [what.alloc], for_turners=True))
+                found.append(Ring(r.home, [what.read], [what.turned], of_turners=True))
+            for ring in grouped(loads, [allocation(x) for x in loads]):
+                ring.once, ring.outer = r.once, r.once or inner
+                found.append(ring)
+        self.rings = found
+        share(found)
+
+    def _leave_room(self) -> Team:
+        """The team; with fewer stages if a second block then shares the processor with a warpgroup that is alone: while
+        one works on results of a chain of products, the other one multiplies."""
+        if self.turning is not None:
+            return self.turning.team
+        team, turning = self._team(), [r for r in self.rings if not r.outer and r.first is None]
+        chains = any(
+            delayable(loop, _allocs([r]), CHAINED_WORDS)
+            for r in turning
+            if isinstance(loop := r.home.parent, ForOp)
+        )
+        if self.warps > GROUP_WARPS or team.blocks > 1 or not chains:
+            return team
+        wanted = {r: r.stages for r in turning}
+        for stages in range(max(wanted.values()) - 1, 1, -1):
+            for r in turning:
+                r.stages = min(r.stages, stages)
+            smaller = self._team()
+            if smaller.blocks > 1:
+                return smaller
+        for r, stages in wanted.items():
+            r.stages = stages
+        return team
+
+    def _team(self) -> Team:
+        used = (
+            SLACK
+            + self._others()
+            + sum(r.slot_bytes * r.stages for r in self.rings if r.first is None)
+        )
+        fit = self.facts.blocks_that_fit(used)
+        words = product_words(self.func)
+        largest = instruction_words(self.func)
+        return team_for(self.facts, self.warps, words, fit if words else 1, largest)
+
+    def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
+        homes: dict[Block, list[Ring]] = {}
+        leads: dict[Ring, list[Ring]] = {}
+        view = None
+        if self.turning is not None:
+            late_reading(self.turning)
+            view = self.turning.read.shared
+        for r in self.rings:
+            if r.once:
+                consume_once(r, zero)
+            elif not r.for_turners:
+                homes.setdefault(r.home, []).append(r)
+                leads.setdefault(r.lead, []).append(r)
+        plans: dict[Block, Plan] = {}
+        for home, rings in homes.items():
+            loop = home.parent
+            assert isinstance(loop, ForOp)
+            running = running_on(loop, {a for r in rings for a in r.allocs})
+            delayed = [] if running else delayable(loop, _allocs(rings), CHAINED_WORDS)
+            if running is not None and not apply("mma-across-iterations", loop):
+                running = None
+            if delayed and not apply("mma-chains", loop):
+                delayed = []
+            plans[home] = Plan(readers_of(rings, delayed), running, delayed)
+        for rings in leads.values():
+            consume(rings, plans, op.consumers, zero)
+        if self.turning is not None and view is not None:
+            drop_loaded(self.turning, view)
+        for home, plan in plans.items():
+            loop = home.parent
+            assert isinstance(loop, ForOp)
+            if plan.delayed:
+                late = [x for x in home if x in plan.late]
+                delay(loop, plan.delayed, late, 0 if self.warps > MANY_WARPS else None)
+
+    def _stages(self) -> None:
+        """As many buffers as are asked for and fit beside what else needs shared memory."""
+        total = self.facts.max_shared_bytes
+        room = total - SLACK - self._others()
+        default: int = self.module.attrs.get("num_stages", 1)
+        homes: dict[Block, list[Ring]] = {}
+        for r in self.rings:
+            if r.outer or r.of_turners:
+                r.stages = BUFFERS if r.of_turners else 1
+                room -= r.slot_bytes * r.stages
+            elif r.first is None:
+                homes.setdefault(r.home, []).append(r)
+        for home, rings in homes.items():
+            size = sum(r.slot_bytes for r in rings)
+            fit = room // len(homes) // size
+            loop = home.parent
+            assert isinstance(loop, ForOp)
+            wanted = max(2, loop.num_stages or default)
+            if fit < 2:
+                raise CannotSplit(f"two stages of {size} bytes do not fit into shared memory")
+            stages = min(wanted, fit)
+            if stages < fit and total // (size * (stages + 1)) == total // (size * stages):
+                stages += 1
+            for r in rings:
+                r.stages = stages
+
+    def _others(self) -> int:
+        """Bytes of shared memory besides the rings'. What is needed behind the last loop finds their buffers free."""
+        lasting = largest = 0
+        mine = {a for r in self.rings for a in r.allocs}
+        tops = list(self.func.body)
+        last = max(i for i, op in enumerate(tops) if op in self.spine)
+        behind = {x for op in tops[last + 1 :] for x in op.walk()}
+        for op in self.func.walk():
+            if isinstance(op, LocalAllocOp):
+                lasting += 0 if op in mine else op.bytes
+            elif isinstance(op, DescriptorStoreOp) and (op not in behind or is_in_loop(op)):
+                lasting += -(-scratch_bytes(op, self.warps, self.facts) // 1024) * 1024
+            elif op not in behind and not (
+                isinstance(op, DescriptorLoadOp) and op in {x for r in self.rings for x in r.loads}
+            ):
+                largest = max(largest, scratch_bytes(op, self.warps, self.facts))
+        return lasting + largest
+
+    def _allocate(self, r: Ring, b: Builder) -> None:
+        for a in r.allocs:
+            t: SharedType = a.result.type
+            ring = SharedType((r.stages, *t.shape), t.elem, t.layout)
+            r.buffers.append(b.emit(LocalAllocOp(None, results=[ring], names=[a.result.name])))
+        bars = _places(1 << (r.stages - 1).bit_length())
+        alone = self.warps < GROUP_WARPS or r.of_turners  # who write sooner than copies come
+        by_products = read_by_products([a.result for a in r.allocs])
+        r.groups = not alone and by_products
+        r.plain = not (r.of_turners or by_products)
+        turners = self.turning.team.turning if self.turning is not None else 0
+        r.full = self._barriers(b, bars, "full", turners if r.of_turners else 1)
+        if not r.once:
+            r.blocks = 1 if r.of_turners else max(map(copying_blocks, r.loads, r.allocs))
+            emptied = self.warps // (GROUP_WARPS if r.groups else 1)
+            arrivals = turners if r.for_turners else emptied
+            r.empty = self._barriers(b, bars, "empty", arrivals * r.blocks)
+
+    def _barriers(self, b: Builder, t: SharedType, name: str, count: int) -> Value:
+        alloc = LocalAllocOp(None, results=[t], names=[name])
+        alloc.attrs["lasting"] = True
+        row = b.emit(alloc)
+        self.counts[row] = count
+        return row
+
+
+def _places(count: int) -> SharedType:
+    """A row of barriers."""
+    return SharedType((count,), int64, shared_linear((count,), (0,)))
+
+
+def _repeat(teams: WarpSpecializeOp, scalars: list[Op]) -> None:
+    """Compute scalars in the teams that need them, each by itself: the producer begins when it has made the barriers
+    ready, and the others have time while they wait for tiles."""
+    for op in reversed(scalars):
+        users = {user for r in op.results for user in r.users()}
+        homes = {
+            block: x for block in teams.regions if (x := [u for u in users if _within(u, block)])
+        }
+        if isinstance(op, MakeDescriptorOp) or sum(map(len, homes.values())) < len(users):
+            continue
+        for block, inside in homes.items():
+            new = Builder.at_start(block).insert(op.clone({}))
+            for old, fresh in zip(op.results, new.results, strict=True):
+                for user in inside:
+                    for i, v in enumerate(user.operands):
+                        if v is old:
+                            user.set_operand(i, fresh)
+        op.erase()
+
+
+def _within(op: Op, block: Block) -> bool:
+    while op.parent is not block:
+        around = op.parent_op()
+        if around is None:
+            return False
+        op = around
+    return True
+
+
+def _allocs(rings: list[Ring]) -> set[Op]:
+    return {a for r in rings for a in r.allocs}
+
+
+def _kept(func: FuncOp) -> set[Op]:
+    """Scalars at the top of the function, which both teams see."""
+    kept: set[Op] = set()
+    for op in func.body:
+        scalar = all(not isinstance(r.type, TileType | SharedType) for r in op.results)
+        if op.regions or op.terminator or op.effects is not Effect.NONE or not scalar:
+            continue
+        if all(v.op is None or v.op in kept for v in op.operands):
+            kept.add(op)
+    return kept

@@ -1,0 +1,1 @@
+"""Target-neutral passes on tile IR, and their order (`pipeline.py`)."""

@@ -1,0 +1,56 @@
+"""Loop-invariant code motion: pure ops whose operands come from outside a loop move in front of it."""
+
+from __future__ import annotations
+
+from tessera.dtypes import dtype
+from tessera.ir import Block, Effect, Module, Op, Value, elem_of, pass_
+from tessera.ir.applications import apply
+from tessera.ops import arith, control
+from tessera.passes.neutral.fold import constant_of
+
+
+def _defined_inside(v: Value, loop: Op) -> bool:
+    if v.op is not None:
+        return v.op.is_inside(loop)
+    block = v.block
+    parent = block.parent if block is not None else None
+    return parent is loop or (parent is not None and parent.is_inside(loop))
+
+
+def _may_trap(op: Op) -> bool:
+    """Whether an op must not run where the loop would not have run at all: an integer division may divide by zero
+    (or the smallest number by -1), a `while` may not end."""
+    if isinstance(op, control.WhileOp):
+        return True
+    if not isinstance(op, (arith.DivOp, arith.RemOp)):
+        return False
+    e = elem_of(op.lhs.type)
+    return isinstance(e, dtype) and e.is_int() and constant_of(op.rhs) in (None, 0, -1)
+
+
+def _movable(op: Op, loop: Op) -> bool:
+    if op.terminator or op.all_effects() is not Effect.NONE:
+        return False
+    if any(_may_trap(inner) for inner in op.walk()):
+        return False
+    used = [v for inner in op.walk() for v in inner.operands]
+    return not any(_defined_inside(v, loop) and not _defined_inside(v, op) for v in used)
+
+
+def _hoist(block: Block) -> None:
+    for op in block:
+        for inner in op.regions:
+            _hoist(inner)
+        if isinstance(op, (control.ForOp, control.WhileOp)) and not op.attrs.get("disable_licm"):
+            for inner in op.regions:
+                for candidate in inner:
+                    if _movable(candidate, op) and apply("licm", candidate):
+                        candidate.move_before(op)
+
+
+@pass_("licm", optimization="licm", counts=True)
+def licm(module: Module) -> None:
+    """Move invariant pure ops out of loops, innermost loops first. Ops that read memory stay."""
+    for f in module.body:
+        for block in f.regions:
+            _hoist(block)

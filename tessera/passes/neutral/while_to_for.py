@@ -1,0 +1,91 @@
+"""`while` loops that count, as `for` loops: these are known how to pipeline, unroll and split into teams.
+
+    while [%n0, %x] (%n, %a) {                 for %k in %n0..%end by 64, [%n0, %x] (%n, %a) {
+      condition (%n < %end), [%n, %a]
+    } (%n, %a) {                      →
+      %b = … %n, %a …                            %b = … %k, %a …
+      yield [%n + 64, %b]                        yield [%n + 64, %b]
+    }                                          }
+
+The count is carried, too, as long as it is used after the loop. A count that would leave its type's range ends neither
+loop in a way to rely on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.dtypes import int32, int64
+from tessera.ir import Builder, Effect, Module, Value, pass_
+from tessera.ir.applications import apply
+from tessera.ops import AddOp, CmpOp, ConstOp, ForOp, SubOp, WhileOp
+from tessera.passes.neutral.fold import constant_of
+
+MIRRORED = {"gt": "lt", "lt": "gt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The number of the carried value that counts, the bound that it stays below (or above), and the constant step."""
+
+    number: int
+    bound: Value
+    step: int
+
+
+@pass_("count_loops", optimization="count-loops", counts=True)
+def count_loops(module: Module) -> None:
+    """Make `for` loops of `while` loops that count. After LICM: bounds then stand in front of loops."""
+    for op in list(module.walk()):
+        if isinstance(op, WhileOp) and (count := _count(op)) is not None:
+            if apply("count-loops", op):
+                _replace(op, count)
+
+
+def _count(op: WhileOp) -> Count | None:
+    """What the loop counts, if that alone decides how long it runs."""
+    condition, *handed = op.before.terminator.operands
+    test = condition.op
+    pure = all(x is op.before.terminator or x.effects is Effect.NONE for x in op.before)
+    if handed != op.before.args or not pure or not isinstance(test, CmpOp):
+        return None
+    for v, bound, predicate in (
+        (test.lhs, test.rhs, test.predicate),
+        (test.rhs, test.lhs, MIRRORED.get(test.predicate, "")),
+    ):
+        fixed = bound.block is not op.before and (bound.op is None or not bound.op.is_inside(op))
+        if v.owner is op.before and fixed and v.type in (int32, int64) and predicate in MIRRORED:
+            step = _step(op, v.index)
+            if step is not None and (step > 0) == (predicate == "lt") and step != 0:
+                return Count(v.index, bound, step)
+    return None
+
+
+def _step(op: WhileOp, number: int) -> int | None:
+    """By how much a carried value changes in each iteration, if always by the same."""
+    following, v = op.after.terminator.operands[number].op, op.after.args[number]
+    if isinstance(following, AddOp):
+        others = [x for x in following.operands if x is not v]
+        return constant_of(others[0]) if len(others) == 1 else None
+    if isinstance(following, SubOp) and following.lhs is v:
+        by = constant_of(following.rhs)
+        return -by if by is not None else None
+    return None
+
+
+def _replace(op: WhileOp, count: Count) -> None:
+    body, first = op.after, op.inits[count.number]
+    counted = body.args[count.number]
+    b = Builder.before_op(op)
+    step = b.emit(ConstOp(value=count.step, results=[first.type]))
+    following = body.terminator.operands[count.number].op
+    induction = body.insert_arg(0, first.type, counted.name)
+    for user, index in list(counted.uses):
+        if user is not following:
+            user.set_operand(index, induction)
+    op.regions = [op.before]  # the other block goes to the new loop
+    loop = ForOp(
+        first, count.bound, step, list(op.inits),
+        regions=[body], loc=op.loc, names=[r.name for r in op.results], disable_licm=op.disable_licm,
+    )  # fmt: skip
+    b.insert(loop)
+    op.replace_by(loop.results)
