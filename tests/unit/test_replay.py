@@ -64,7 +64,7 @@ def test_what_differs_is_told_by_kernel_and_level(tmp_path: Path):
         "same": {"products": {"ptx": "a", "llir": "b"}},
         "other code": {"products": {"gir": "x", "ptx": "a\nb"}, "registers": 64, "spills": 0},
         "other ir": {"products": {"gir": "x", "ptx": "a"}},
-        "gone": {"products": {"ptx": "a"}},
+        "examples/one/gone@sm_90": {"products": {"ptx": "a"}},
     }
     after = {
         "same": {"products": {"ptx": "a", "llir": "b"}},
@@ -75,11 +75,12 @@ def test_what_differs_is_told_by_kernel_and_level(tmp_path: Path):
     found = compared(tmp_path, before, after)
     assert found.identical == ["other ir", "same"]
     assert found.renamed_ir == ["other ir"]
-    assert (found.only_before, found.only_after) == (["gone"], ["new"])
+    assert (found.only_before, found.only_after) == (["examples/one/gone@sm_90"], ["new"])
     (change,) = found.changed
     assert (change.key, change.levels) == ("other code", ["ptx"])
     assert change.notes == ["64 → 66 registers", "3 → 5 bytes of ptx", "500 → 500 ms"]
     text = summary(found)
+    assert "only before: examples/one: gone\n" in text
     assert "2 identical, 1 changed, 1 only before, 1 only after" in text
     assert "changed: other code: ptx; 64 → 66 registers" in text
     assert write_diffs(found, tmp_path / "diffs") == 2

@@ -8,6 +8,7 @@ import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +131,11 @@ def summary(found: Comparison, listed: int = 40) -> str:
         "only after": found.only_after, "refused on both sides": found.fails,
     }  # fmt: skip
     lines = [", ".join(f"{len(x)} {name}" for name, x in parts.items() if x) or "no kernels"]
-    for name in ("changed", "only before", "only after"):
-        lines += [f"  {name}: {x}" for x in parts[name][:listed]]
-        if len(parts[name]) > listed:
-            lines.append(f"  … and {len(parts[name]) - listed} more")
+    lines += [f"  changed: {x}" for x in found.changed[:listed]]
+    if len(found.changed) > listed:
+        lines.append(f"  … and {len(found.changed) - listed} more changed")
+    for name, keys in (("only before", found.only_before), ("only after", found.only_after)):
+        lines += [f"  {name}: {x}" for x in _by_file(keys)]
     if found.renamed_ir:
         lines.append(f"the same code from other tile or GPU IR: {len(found.renamed_ir)} kernels")
     if found.metadata:
@@ -144,12 +146,21 @@ def summary(found: Comparison, listed: int = 40) -> str:
     return "\n".join(lines)
 
 
+def _by_file(keys: list[str]) -> Iterator[str]:
+    """The kernels of each file in one line."""
+    for file, found in groupby(keys, lambda key: key.rpartition("/")[0]):
+        names = sorted({key.rpartition("/")[2].partition("@")[0] for key in found})
+        yield f"{file}: {', '.join(names[:8])}" + (f", … ({len(names)})" if len(names) > 8 else "")
+
+
 def write_diffs(found: Comparison, folder: Path) -> int:
     """A unified diff for each level of each changed kernel, and of other IR; returns how many files."""
     count = 0
     folder.mkdir(parents=True, exist_ok=True)
     for key in [*(change.key for change in found.changed), *found.renamed_ir]:
-        for level in found.differing(key) if "error" not in found.before.index[key] else ():
+        if "error" in found.before.index[key] or "error" in found.after.index[key]:
+            continue
+        for level in found.differing(key):
             old, new = (_shown(x.product(key, level), level) for x in (found.before, found.after))
             path = folder / f"{re.sub(r'[^-.@#A-Za-z0-9]+', '_', key)}.{level}.diff"
             lines = difflib.unified_diff(old, new, f"before/{key}", f"after/{key}", lineterm="")
