@@ -182,7 +182,7 @@ _GPU = (
 _CPU = (
     _row(
         "narrow-accumulators", "cpu", "carries through a loop what is left of a tile after the reduction that alone uses it",
-        "both combine by one associative op; the tile starts neutral", "backends/cpu/narrow.py `_reduction`",
+        "both combine by one associative op; the tile starts neutral", "backends/cpu/narrow_accumulators.py `_reduction`",
         f"tests/lang/test_reductions.py, {KERNELS}", unit="loop",
     ),
     _row(
@@ -191,7 +191,7 @@ _CPU = (
     ),
     _row(
         "deferred-sums", "cpu", "unrolls loops that only add products, so that sums go to memory less often",
-        "the loop writes nothing and only carries sums", "backends/cpu/sums.py `summed_products`", f"tests/unit/test_cpu_dot.py, {KERNELS}",
+        "the loop writes nothing and only carries sums", "backends/cpu/k_loops.py `summed_products`", f"tests/unit/test_cpu_dot.py, {KERNELS}",
         unit="loop",
     ),
     _row(
@@ -200,17 +200,17 @@ _CPU = (
     ),
     _row(
         "prepack-k", "cpu", "packs the operands of all steps of a loop before it multiplies",
-        "the loop only adds products; operands do not depend on the sums", "backends/cpu/sums.py `packs_all_steps`",
+        "the loop only adds products; operands do not depend on the sums", "backends/cpu/k_loops.py `packs_all_steps`",
         "tests/unit/test_cpu_whole.py, tests/lang/test_dot.py", unit="loop",
     ),
     _row(
         "store-fusion", "cpu", "computes a sum of products block by block in the loop that stores it",
-        "one store alone uses the sum, element by element, and nothing is written before", "backends/cpu/sums.py `only_store`",
+        "one store alone uses the sum, element by element, and nothing is written before", "backends/cpu/k_loops.py `only_store`",
         "tests/unit/test_cpu_whole.py", unit="product",
     ),
     _row(
         "shared-panels", "cpu", "keeps packed operands for the programs that need the same",
-        "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/packing.py `tags_of`; each launch",
+        "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/panel_cache.py `tags_of`; each launch",
         "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_whole.py", unit="operand",
     ),
     _row(
@@ -244,7 +244,7 @@ _CPU = (
     ),
     _row(
         "side-buffers", "cpu", "keeps in memory, while a loop computes it, what a later one needs again",
-        "the loop visits each element once", "backends/cpu/plan.py `_decide`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="op",
+        "the loop visits each element once", "backends/cpu/fusion.py `_decide`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="op",
     ),
     _row(
         "mask-split", "cpu", "runs vectors for which a mask holds as a whole in a loop without it",
@@ -257,11 +257,11 @@ _CPU = (
     ),
     _row(
         "turned-tiles", "cpu", "reads tiles along the contiguous dimension and turns blocks in registers", "extents are whole vectors",
-        "backends/cpu/turn.py `turned_dimension`", "tests/unit/test_cpu_codegen.py", unit="tile",
+        "backends/cpu/transpose.py `turned_dimension`", "tests/unit/test_cpu_codegen.py", unit="tile",
     ),
     _row(
         "aligned-stores", "cpu", "stores the first elements of a long row apart, so that vectors lie at multiples of their size",
-        "vectors may start at any element", "backends/cpu/plan.py `any_start`", "tests/unit/test_cpu_rows.py", unit="store",
+        "vectors may start at any element", "backends/cpu/fusion.py `any_start`", "tests/unit/test_cpu_rows.py", unit="store",
     ),
     _row(
         "streaming-stores", "cpu", "stores past the caches what is much larger than they are", "the launch does not read the array",
@@ -269,7 +269,7 @@ _CPU = (
     ),
     _row(
         "row-prefetch", "cpu", "asks for the row of the next program while this one computes", "a wrong guess reads nothing",
-        "backends/cpu/ahead.py", "tests/unit/test_cpu_rows.py", unit="reduction",
+        "backends/cpu/row_prefetch.py", "tests/unit/test_cpu_rows.py", unit="reduction",
     ),
     _row(
         "llvm-passes", "cpu", "lets LLVM turn stack slots into registers and simplify", "what LLVM promises", "LLVM", KERNELS,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.backends.cpu import arith as vector
+from tessera.backends.cpu.llvm_text import literal, memory_type, scalar_type
 from tessera.backends.cpu.lowering import (
     FALSE,
     TRUE,
@@ -16,7 +17,6 @@ from tessera.backends.cpu.lowering import (
     make,
     wrap,
 )
-from tessera.backends.cpu.text import literal, memory_type, scalar_type
 from tessera.backends.cpu.values import (
     ANY_ALIGN,
     Pattern,

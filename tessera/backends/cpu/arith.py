@@ -11,10 +11,10 @@ from typing import Any
 
 from tessera.backends.cpu.casts import Lanes, bitcast, cast, constant, is_small_float, narrow, widen
 from tessera.backends.cpu.libm import libm
+from tessera.backends.cpu.llvm_text import lane_type
 from tessera.backends.cpu.math import math
 from tessera.backends.cpu.power import pow32
 from tessera.backends.cpu.quotients import atan2, fmod
-from tessera.backends.cpu.text import lane_type
 from tessera.dtypes import dtype, float32, int1, int32
 from tessera.ir import Op, elem_of
 from tessera.ops import MATH_OPS, arith

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
-from tessera.backends.cpu.defer import defer_dots
 from tessera.backends.cpu.function import lower_module
 from tessera.backends.cpu.induction import scalarise_inductions
-from tessera.backends.cpu.narrow import narrow_accumulators
+from tessera.backends.cpu.narrow_accumulators import narrow_accumulators
 from tessera.backends.cpu.target import resolve
+from tessera.backends.cpu.unroll_k import defer_dots
 from tessera.backends.llvm.binding import Target, optimise, version
 from tessera.config import knobs
 from tessera.dtypes import FP8

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.backends.cpu.emitter import Emitter
-from tessera.backends.cpu.target import CpuFacts
-from tessera.backends.cpu.text import (
+from tessera.backends.cpu.llvm_text import (
     LARGEST_CODE,
     float_literal,
     lane_type,
@@ -20,6 +19,7 @@ from tessera.backends.cpu.text import (
     splat_literal,
     vector_type,
 )
+from tessera.backends.cpu.target import CpuFacts
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int1, int32, int64
 
 _FNUZ = ("fp8e4b8", "fp8e5b16")

@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.checks import leave_if_reported
-from tessera.backends.cpu.interrupt import leave_after_call, leave_if_interrupted, may_stop
-from tessera.backends.cpu.loops import each, nest
-from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
-from tessera.backends.cpu.plan import (
+from tessera.backends.cpu.fusion import (
     INDEX_DEPTH,
     KEEP_CAPTURED,
     KEEP_SHARED,
@@ -23,13 +20,16 @@ from tessera.backends.cpu.plan import (
     needed_after,
     prepare,
 )
+from tessera.backends.cpu.interrupt import leave_after_call, leave_if_interrupted, may_stop
+from tessera.backends.cpu.llvm_text import scalar_type
+from tessera.backends.cpu.loops import each, nest
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.slots import (
     Slot,
     new_slot,
     read_slot,
     write_slots,
 )
-from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import float32, float64, int32, int64
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of

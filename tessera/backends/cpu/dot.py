@@ -1,8 +1,8 @@
 """Matrix products: by which instructions, which operands are copied and which stay where they lie, where the sum is.
 
 A that is a plain contiguous load stays in place (a masked one if its mask turns out to be all true); otherwise it is
-brought into a row-major buffer. B is packed in panels (packing.py), or stays in place where that would not pay. Of the
-instructions that the machine has, a dot takes the widest that is exact for its types:
+brought into a row-major buffer. B is packed in panels (panel_cache.py), or stays in place where that would not pay. Of
+the instructions that the machine has, a dot takes the widest that is exact for its types:
 
     tiles   bf16 and fp8 with fp32 sums, int8 with int32 sums: the matrix unit
     pairs   bf16 and fp8: two neighbours along k at once
@@ -15,7 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from tessera.backends.cpu.amx import ROWS, WORDS, tile_blocks, tile_product, tile_product_rows
 from tessera.backends.cpu.casts import cast
+from tessera.backends.cpu.fusion import fill, finish_side, materialise, prepare
+from tessera.backends.cpu.llvm_text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes
 from tessera.backends.cpu.memory import to_buffer
@@ -39,12 +42,9 @@ from tessera.backends.cpu.operands import (
     panels,
     uniform_along,
 )
-from tessera.backends.cpu.packing import packed
+from tessera.backends.cpu.panel_cache import packed
 from tessera.backends.cpu.panels import Form
-from tessera.backends.cpu.plan import fill, finish_side, materialise, prepare
-from tessera.backends.cpu.text import ATTRIBUTES, scalar_type
-from tessera.backends.cpu.tiles import ROWS, WORDS, tile_blocks, tile_product, tile_product_rows
-from tessera.backends.cpu.turn import Convert, turned_dimension
+from tessera.backends.cpu.transpose import Convert, turned_dimension
 from tessera.backends.cpu.values import Coord, Val
 from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32, int64
 from tessera.ir import Effect, Value, elem_of, shape_of

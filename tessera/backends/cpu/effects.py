@@ -8,11 +8,7 @@ from typing import Any
 from tessera.backends.cpu.affine import constant
 from tessera.backends.cpu.aliases import base_of
 from tessera.backends.cpu.casts import cast
-from tessera.backends.cpu.demand import lane_by_lane
-from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
-from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
-from tessera.backends.cpu.memory import dummy, load_at, store_at
-from tessera.backends.cpu.plan import (
+from tessera.backends.cpu.fusion import (
     any_start,
     contiguous_along,
     contiguous_dimension,
@@ -22,7 +18,11 @@ from tessera.backends.cpu.plan import (
     prepare,
     run,
 )
-from tessera.backends.cpu.text import lane_type, scalar_type
+from tessera.backends.cpu.lazy_ops import lane_by_lane
+from tessera.backends.cpu.llvm_text import lane_type, scalar_type
+from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
+from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
+from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.dtypes import dtype, float32, int1, int32, int64, pointer_type
 from tessera.ir import TileType, Value, elem_of, shape_of

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from tessera.backends.cpu.text import is_literal, splat_literal, vector_type
+from tessera.backends.cpu.llvm_text import is_literal, splat_literal, vector_type
 
 _NAMES = re.compile(r"%[\w.]+")
 Text = str

@@ -6,15 +6,25 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.backends.cpu import checks, control, demand, dot, effects, host, reduce, scan, whole
-from tessera.backends.cpu.ahead import plan_ahead
+from tessera.backends.cpu import (
+    checks,
+    control,
+    dot,
+    effects,
+    host,
+    lazy_ops,
+    prepack_k,
+    reduce,
+    scan,
+)
 from tessera.backends.cpu.aliases import argument_of
 from tessera.backends.cpu.interrupt import leave_if_interrupted, may_stop, may_take_long
+from tessera.backends.cpu.llvm_text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
+from tessera.backends.cpu.row_prefetch import plan_ahead
 from tessera.backends.cpu.slots import Slot, write_slots
 from tessera.backends.cpu.target import CpuFacts
-from tessera.backends.cpu.text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.values import Val, power_in
 from tessera.dtypes import dtype, int1, int32, int64, pointer_type
 from tessera.errors import CompilationError
@@ -43,13 +53,13 @@ from tessera.ops import (
 _REGISTERED = (
     checks,
     control,
-    demand,
+    lazy_ops,
     dot,
     effects,
     host,
     reduce,
     scan,
-    whole,
+    prepack_k,
 )
 
 

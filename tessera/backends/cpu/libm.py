@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
-from tessera.backends.cpu.text import vector_type
+from tessera.backends.cpu.llvm_text import vector_type
 from tessera.dtypes import dtype, float64
 
 

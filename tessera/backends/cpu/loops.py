@@ -16,8 +16,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tessera.backends.cpu.llvm_text import scalar_type, vector_literal
 from tessera.backends.cpu.lowering import Lowering
-from tessera.backends.cpu.text import scalar_type, vector_literal
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.dtypes import dtype, int1
 from tessera.ir import TileType, Value, elem_of, shape_of

@@ -3,7 +3,7 @@
 Tile ops without effects are not executed where they stand. A *root* (store, reduction, dot, loop-carried value …) emits
 a loop nest over its shape and asks for its operands inside; they are computed there, fused into that one loop. What is
 worth keeping (used by several roots, under a broadcast, read before a write) is first brought into a buffer by the
-policy in `plan.py`. `EVALUATORS` has one function a lazy op class, `ROOTS` one a class that is executed in place.
+policy in `fusion.py`. `EVALUATORS` has one function a lazy op class, `ROOTS` one a class that is executed in place.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tessera.analysis.sign import Signs
 from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.coordinates import Coordinates
 from tessera.backends.cpu.emitter import Emitter
-from tessera.backends.cpu.target import CpuFacts
-from tessera.backends.cpu.text import (
+from tessera.backends.cpu.llvm_text import (
     lane_type,
     memory_type,
     scalar_type,
     vector_literal,
     vector_type,
 )
+from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import dtype, int1, int64, pointer_type
 from tessera.errors import CompilationError
@@ -171,11 +171,13 @@ class Lowering(Coordinates):
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
         self.elementwise = False  # a kernel that only loads, computes and stores
         self.straight = False  # likewise, and reduces
-        # Rows that are fetched before the program that needs them (ahead.py).
+        # Rows that are fetched before the program that needs them (row_prefetch.py).
         self.ahead: Any = None
         self.gathers = 0  # emitted so far
         self.kernel = False  # not a function that it calls
-        self.clears = ""  # whether this thread has run programs of the launch before (packing.py)
+        self.clears = (
+            ""  # whether this thread has run programs of the launch before (panel_cache.py)
+        )
         self.tiles = False  # the function uses the matrix unit's registers
 
     # --- small helpers -------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessera.backends.cpu.fusion import contiguous_along, contiguous_dimension, prepare
+from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import prefix_masks, slope
 from tessera.backends.cpu.lowering import Lowering
-from tessera.backends.cpu.plan import contiguous_along, contiguous_dimension, prepare
-from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import ZERO, Coord, Point
 from tessera.dtypes import dtype
 from tessera.ir import TileType, Value, elem_of, shape_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tessera.backends.cpu.text import ATTRIBUTES
+from tessera.backends.cpu.llvm_text import ATTRIBUTES
 from tessera.backends.llvm.binding import Target, optimise
 
 # Feature → (result, declarations, parameters, body, what its assembly then has).

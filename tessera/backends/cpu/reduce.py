@@ -15,12 +15,12 @@ from typing import Any
 
 from tessera.backends.cpu import control
 from tessera.backends.cpu.affine import constant, elementwise
-from tessera.backends.cpu.ahead import Row, prefetch, rows_ahead
 from tessera.backends.cpu.arith import TABLE
+from tessera.backends.cpu.fusion import finish_side, flush, masks_of, prepare
+from tessera.backends.cpu.llvm_text import lane_type, scalar_type
 from tessera.backends.cpu.loops import Nest, each, nest, split_bound
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.plan import finish_side, flush, masks_of, prepare
-from tessera.backends.cpu.text import lane_type, scalar_type
+from tessera.backends.cpu.row_prefetch import Row, prefetch, rows_ahead
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Op, elem_of, shape_of

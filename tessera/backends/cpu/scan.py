@@ -3,11 +3,11 @@ steps; along another dimension the vectors run over what remains and combine ver
 
 from __future__ import annotations
 
+from tessera.backends.cpu.fusion import finish_side
+from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import Nest, each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.plan import finish_side
 from tessera.backends.cpu.reduce import Group, Registers, combine, group_at, shuffled, start
-from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.ir import elem_of, shape_of
 from tessera.ops import ScanOp

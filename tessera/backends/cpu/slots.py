@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tessera.backends.cpu.fusion import materialise, prepare, repeated
+from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, make
-from tessera.backends.cpu.plan import materialise, prepare, repeated
-from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import dtype, pointer_type
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of

@@ -6,8 +6,8 @@ from typing import Any
 
 from tessera.backends.cpu import arith as vector
 from tessera.backends.cpu.affine import constant, elementwise, is_index
+from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.lowering import Buffer, Lowering, evaluates
-from tessera.backends.cpu.text import memory_type, scalar_type
 from tessera.backends.cpu.values import (
     Coord,
     Point,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import Nest, each
 from tessera.backends.cpu.lowering import Buffer, Lowering
 from tessera.backends.cpu.memory import to_buffer
-from tessera.backends.cpu.text import scalar_type
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.ir import Value, shape_of
 from tessera.ir.applications import apply

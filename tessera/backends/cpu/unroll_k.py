@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tessera.backends.cpu.sums import packs_all_steps, summed_products
+from tessera.backends.cpu.k_loops import packs_all_steps, summed_products
 from tessera.dtypes import float16
 from tessera.ir import Builder, Module, Value, elem_of, pass_, shape_of
 from tessera.ir.applications import apply

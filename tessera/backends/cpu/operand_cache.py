@@ -1,7 +1,7 @@
 """Operands of all steps of a loop in memory of the thread: one slot a step, kept for programs that share them.
 
 Beside a slot stand the addresses that it was packed from, its tags: a program whose tags are the same takes the slot as
-it is (see packing.py for why that is sound). The slots of a program follow one another; as many programs' slots are
+it is (see panel_cache.py for why that is sound). The slots of a program follow one another; as many programs' slots are
 kept as there is room for, and the first tag finds them. Behind the tags stands which of them to replace next.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import all_inside
-from tessera.backends.cpu.packing import clear_once, tags_of
+from tessera.backends.cpu.panel_cache import clear_once, tags_of
 from tessera.ir import Value, shape_of
 
 RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's second cache

@@ -30,8 +30,8 @@ def summed_products(loop: ForOp) -> list[DotOp]:
 
 
 def packs_all_steps(loop: ForOp) -> bool:
-    """Whether the operands of all steps of a loop are to be packed before any of them is multiplied (whole.py): sums
-    of large products, and nothing else carried but scalars."""
+    """Whether the operands of all steps of a loop are to be packed before any of them is multiplied (prepack_k.py):
+    sums of large products, and nothing else carried but scalars."""
     dots, step = summed_products(loop), loop.step.op
     sums = {d.acc for d in dots}
     return (

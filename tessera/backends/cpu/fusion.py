@@ -20,7 +20,7 @@ from typing import Any
 from tessera.backends.cpu.aliases import may_fuse
 from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
-from tessera.backends.cpu.turn import Convert, turned_dimension, turned_fill
+from tessera.backends.cpu.transpose import Convert, turned_dimension, turned_fill
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Op, TileType, Value, elem_of, shape_of

@@ -1,13 +1,14 @@
-"""Loops that only sum products: the operands of all steps are packed first, so that sums stay in registers.
+"""Packs the operands of all steps of a loop over k before it multiplies them, so that accumulators stay in registers.
 
     for k in 0, n, 1:  acc = dot(a_k, b_k, acc)
       →  for k in 0, n, 1:  A[:, k] = a_k;  B[k, :] = b_k
          for each block of acc:  sum A @ B over all of k in registers
 
-B is packed in panels, in memory that later programs find again (rings.py); a loop with more steps than that holds is
-cut. A stays where it lies if its steps side by side are one matrix that nothing writes to, or a few of its rows at a
-time are converted; otherwise it is copied as B is. Where a store alone uses the sum, through element-wise operations
-only, it computes a block of rows, converts and stores it, before the next: the sum is never in memory as a whole.
+B is packed in panels, in memory that later programs find again (operand_cache.py); a loop with more steps than that
+memory holds is cut into several. A is read in place if the tiles of its steps, side by side, are one matrix that
+nothing writes to; where its type is another one, a few of its rows at a time are converted. Otherwise A is copied as B
+is. Where a store alone uses the accumulator, through element-wise operations only, the store computes, converts and
+writes one block of rows after the other: the accumulator is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from tessera.backends.cpu.dot import (
     multiply_rows,
     scheme_of,
 )
-from tessera.backends.cpu.loops import Strips, places
-from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.microkernel import Product
-from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place
-from tessera.backends.cpu.packing import constant_memory
-from tessera.backends.cpu.panels import Form, fill_bias, fill_panels, settle
-from tessera.backends.cpu.plan import fill, finish_side, prepare
-from tessera.backends.cpu.rings import MOST_SLOTS, RING_BYTES, Ring, Trip, kept
-from tessera.backends.cpu.slots import Slot
-from tessera.backends.cpu.sums import (
+from tessera.backends.cpu.fusion import fill, finish_side, prepare
+from tessera.backends.cpu.k_loops import (
     growth,
     only_store,
     packs_all_steps,
     scalar_ops,
     summed_products,
 )
-from tessera.backends.cpu.text import memory_type, scalar_type
+from tessera.backends.cpu.llvm_text import memory_type, scalar_type
+from tessera.backends.cpu.loops import Strips, places
+from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
+from tessera.backends.cpu.microkernel import Product
+from tessera.backends.cpu.operand_cache import MOST_SLOTS, RING_BYTES, Ring, Trip, kept
+from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place
+from tessera.backends.cpu.panel_cache import constant_memory
+from tessera.backends.cpu.panels import Form, fill_bias, fill_panels, settle
+from tessera.backends.cpu.slots import Slot
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import int32, int64
 from tessera.ir import TileType, Value, elem_of, shape_of

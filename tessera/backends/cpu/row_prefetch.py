@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tessera.backends.cpu.fusion import contiguous_along, cost
 from tessera.backends.cpu.loops import UNROLL
 from tessera.backends.cpu.lowering import Lowering
-from tessera.backends.cpu.plan import contiguous_along, cost
 from tessera.backends.cpu.values import Coord, Point
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
