@@ -8,6 +8,7 @@ from collections.abc import Callable
 from tessera.compat.run import run
 from tessera.tools.bisect import bisect
 from tessera.tools.cli import cache, tune
+from tessera.tools.opt import opt
 
 USAGE = """\
 usage: python -m tessera run SCRIPT [ARGS...]
@@ -15,16 +16,19 @@ usage: python -m tessera run SCRIPT [ARGS...]
        python -m tessera cache info | clear [--older DAYS] | export FILE | import FILE
        python -m tessera bisect [--repeat N] [--timeout S] SCRIPT [ARGS...]
        python -m tessera tune --show | --export FILE | --import FILE
+       python -m tessera opt [--passes NAMES] [--target sm_90] [--disable NAMES] FILE
 
 run    runs a program in which `import triton` means tessera
 cache  compiled kernels on disk: size, removal, transfer to other machines
 bisect finds the application of an optimisation that makes a program wrong
 tune   autotuning results: the best configs, a lockfile for a team
+opt    runs passes on IR (.tir, .gir) and prints the result
 """
 
 HELP = ("-h", "--help", "help")
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "run": run, "cache": cache, "tune": tune, "bisect": lambda args: bisect(args, run)
+    "run": run, "cache": cache, "tune": tune, "bisect": lambda args: bisect(args, run),
+    "opt": opt,
 }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ _TILE_IR = (
     _row(
         "canonicalize", "cpu gpu", "folds constants, uniform masks, branches and loops that are known; drops dead code",
         "each rule keeps the value for all inputs", "the rule's own condition",
-        f"tests/filecheck/fold_*.tir, {PASSES}", unit="rewrite",
+        f"tests/filecheck/canonicalize, {PASSES}", unit="rewrite",
     ),
     _row(
         "cse", "cpu gpu", "makes one op of equal pure ops", "equal operands, attributes and types; no effect",
@@ -58,7 +58,7 @@ _TILE_IR = (
     _row(
         "count-loops", "cpu gpu", "makes `for` loops of `while` loops that count",
         "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`",
-        f"tests/filecheck/counted.tir, {PASSES}", unit="loop",
+        f"tests/filecheck/count-loops.tir, {PASSES}", unit="loop",
     ),
     _row(
         "unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,46 @@ def test_as_a_program():
         [sys.executable, "-m", "tessera", "--help"], capture_output=True, check=False
     )
     assert ran.returncode == 0 and b"usage:" in ran.stdout
+
+
+TIR = """
+module {} {
+  func {name='f'} (%x: i32) {
+    %y: i32 = neg %x
+    print [%x]
+    return []
+  }
+}
+"""
+
+
+def test_opt_prints_each_module_after_the_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "two.tir"
+    file.write_text(f"{TIR}// -----\n{TIR}")
+    assert main(["opt", "--passes=canonicalize", str(file)]) == 0
+    first, second = capsys.readouterr().out.split("// -----\n")
+    assert first.strip() == second.strip() == TIR.replace("    %y: i32 = neg %x\n", "").strip()
+    assert main(["opt", "--passes=canonicalize", "--disable=canonicalize", str(file)]) == 0
+    assert "neg" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--passes=nonsense"], "no pass 'nonsense'"),
+        (["--passes=cse}"], "not a pipeline"),
+        (["--passes=coalesce"], "pass 'coalesce' needs a GPU: --target=sm_90, not ''"),
+        (["--disable=csee"], "csee"),
+    ],
+)
+def test_opt_reports_mistakes(
+    options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "one.tir"
+    file.write_text(TIR)
+    assert main(["opt", *options, str(file)]) == 1
+    shown = capsys.readouterr()
+    assert not shown.out and told in shown.err
+    assert main(["opt", str(tmp_path / "absent.tir")]) == 1
