@@ -27,7 +27,7 @@ REASONS: dict[str, tuple[str, str]] = {
         "the front end of tessera has another structure", "tessera.frontend.FrontEnd"
     ),
     "triton.language.semantic.TritonSemantic": (
-        "operations are lowered by registered functions", "tessera.frontend.registry.impl"
+        "operations are lowered by registered functions", "tessera.frontend.semantics.registry.impl"
     ),
 
 

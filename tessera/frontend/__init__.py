@@ -9,22 +9,11 @@ from tessera.frontend import (  # noqa: F401  handlers and implementations regis
     loops,
     names,
     noinline,
-    sem_block_ptr,
-    sem_combine,
-    sem_descriptor,
-    sem_dot,
-    sem_elementwise,
-    sem_hints,
-    sem_libdevice,
-    sem_mapping,
-    sem_memory,
-    sem_scaled,
-    sem_shape,
-    sem_sync,
+    semantics,
     statements,
 )
 from tessera.frontend.frontend import FrontEnd
 from tessera.frontend.lower import lower_kernel
-from tessera.frontend.registry import impl
+from tessera.frontend.semantics.registry import impl
 
 __all__ = ["FrontEnd", "impl", "lower_kernel"]

@@ -30,8 +30,8 @@ from tessera.frontend.flatten import (
 )
 from tessera.frontend.frontend import FrontEnd, Returned, handles
 from tessera.frontend.joining import anything_like, decay_in, unify
-from tessera.frontend.promote import dtype_of_number
-from tessera.frontend.sem_values import condition
+from tessera.frontend.semantics.type_promotion import dtype_of_number
+from tessera.frontend.semantics.values import condition
 from tessera.frontend.source import last_assignment
 from tessera.ir import Block, Value
 from tessera.language.values import constexpr, tensor

@@ -24,7 +24,7 @@ from tessera.frontend.expressions import compute, spread
 from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import Application, FrontEnd, handles
 from tessera.frontend.names import attribute
-from tessera.frontend.sem_values import NO_EXTENTS
+from tessera.frontend.semantics.values import NO_EXTENTS
 from tessera.ir import Value
 from tessera.language import arithmetic, hints
 from tessera.language.aggregate import ConstexprFunction, close, is_aggregate, replace_fields

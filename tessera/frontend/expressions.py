@@ -14,10 +14,11 @@ from tessera.errors import (
     TypeMismatch,
     UnsupportedLanguageConstruct,
 )
-from tessera.frontend import sem_math, sem_shape
 from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import FrontEnd, handles
-from tessera.frontend.sem_values import ABSENT, NO_EXTENTS
+from tessera.frontend.semantics import math as sem_math
+from tessera.frontend.semantics import shape as sem_shape
+from tessera.frontend.semantics.values import ABSENT, NO_EXTENTS
 from tessera.language.aggregate import ConstexprFunction, is_aggregate_value
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable

@@ -23,8 +23,8 @@ from tessera.errors import (
     UnsupportedLanguageConstruct,
 )
 from tessera.frontend.flatten import flatten, is_number
-from tessera.frontend.sem_values import to_tensor
-from tessera.frontend.sem_values import wrap as tensor_of
+from tessera.frontend.semantics.values import to_tensor
+from tessera.frontend.semantics.values import wrap as tensor_of
 from tessera.frontend.source import BlockFacts, source_of
 from tessera.ir import Block, Builder, Module, Value
 from tessera.language.callable import JITCallable

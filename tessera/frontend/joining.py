@@ -20,7 +20,7 @@ from tessera.frontend.flatten import (
     with_parts,
 )
 from tessera.frontend.frontend import FrontEnd
-from tessera.frontend.sem_values import cast_raw, const_raw, to_tensor
+from tessera.frontend.semantics.values import cast_raw, const_raw, to_tensor
 from tessera.ir import Block, Value, elem_of, with_elem
 from tessera.language.block_pointer import block_pointer
 from tessera.language.descriptor import tensor_descriptor

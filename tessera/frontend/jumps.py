@@ -33,7 +33,7 @@ from tessera.frontend.branches import (
 from tessera.frontend.flatten import flatten
 from tessera.frontend.frontend import FrontEnd, Jumping, Returned, handles
 from tessera.frontend.joining import anything_like, decay_in, unify, zero
-from tessera.frontend.sem_values import to_tensor
+from tessera.frontend.semantics.values import to_tensor
 from tessera.ir import Block, Value
 from tessera.language.values import constexpr, tensor
 from tessera.ops import XorOp

@@ -31,8 +31,8 @@ from tessera.frontend.jumps import (
     guarded,
     is_static,
 )
-from tessera.frontend.promote import meet_ints
-from tessera.frontend.sem_values import cast, condition, to_tensor
+from tessera.frontend.semantics.type_promotion import meet_ints
+from tessera.frontend.semantics.values import cast, condition, to_tensor
 from tessera.frontend.source import walrus_names
 from tessera.frontend.statements import assign
 from tessera.ir import Block, Value

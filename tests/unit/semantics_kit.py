@@ -8,7 +8,7 @@ from typing import Any
 from tessera import dtypes
 from tessera.errors import CompilationError
 from tessera.frontend import FrontEnd
-from tessera.frontend.sem_values import wrap
+from tessera.frontend.semantics.values import wrap
 from tessera.ir import Block, Module, TileType
 from tessera.language.builtin import Builtin
 from tessera.language.values import constexpr, tensor

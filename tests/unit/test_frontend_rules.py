@@ -19,7 +19,7 @@ import pytest
 import tessera.language as tl
 from tessera import errors, interp
 from tessera.frontend import lower_kernel
-from tessera.frontend.registry import impl
+from tessera.frontend.semantics.registry import impl
 from tessera.language.aggregate import aggregate, constexpr_function
 from tessera.language.builtin import builtin
 from tessera.language.callable import JITCallable as jit

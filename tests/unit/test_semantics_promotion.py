@@ -7,8 +7,8 @@ import pytest
 import tessera.language as tl
 from tessera import dtypes
 from tessera.errors import CompilationError, ShapeMismatch, TypeMismatch
-from tessera.frontend import sem_math
-from tessera.frontend.promote import as_constant, dtype_of_number
+from tessera.frontend.semantics import math as sem_math
+from tessera.frontend.semantics.type_promotion import as_constant, dtype_of_number
 from tests.unit.semantics_kit import DTYPES, arg, call, front_end, ops, static
 
 INTS = ["i1", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64"]

@@ -22,12 +22,12 @@ from tessera.dtypes import (
     uint32,
 )
 from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_dot import dot
-from tessera.frontend.sem_elementwise import as_dtype
-from tessera.frontend.sem_math import binary_op, compare_op, where
-from tessera.frontend.sem_shape import expand_dims, join, reshape, transpose
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.dot import dot
+from tessera.frontend.semantics.elementwise import as_dtype
+from tessera.frontend.semantics.math import binary_op, compare_op, where
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.shape import expand_dims, join, reshape, transpose
+from tessera.frontend.semantics.values import (
     bitcast_raw,
     broadcast_to,
     cast_raw,

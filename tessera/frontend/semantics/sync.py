@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import UNSIGNED_INTS, pointer_type
 from tessera.errors import InvalidArgument, TypeMismatch, UnsupportedLanguageConstruct
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_memory import into_pointer, mask_of, pointer_of
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.memory import into_pointer, mask_of, pointer_of
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.values import (
     bitcast_raw,
     broadcast_raw,
     const_raw,

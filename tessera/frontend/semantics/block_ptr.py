@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import dtype, int64, pointer_type
 from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
-from tessera.frontend.promote import common_shape
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_math import binary_op, compare_op
-from tessera.frontend.sem_shape import normal_axis
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.math import binary_op, compare_op
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.shape import normal_axis
+from tessera.frontend.semantics.type_promotion import common_shape
+from tessera.frontend.semantics.values import (
     Operand,
     broadcast_raw,
     broadcast_to,

@@ -19,10 +19,10 @@ from tessera.dtypes import (
     dtype as dtype_class,
 )
 from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_elementwise import as_dtype
-from tessera.frontend.sem_shape import expand_dims, flatten, normal_axis, reshape
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.elementwise import as_dtype
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.shape import expand_dims, flatten, normal_axis, reshape
+from tessera.frontend.semantics.values import (
     bitcast_raw,
     broadcast_to,
     cast,

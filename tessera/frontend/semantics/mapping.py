@@ -13,10 +13,10 @@ from tessera.errors import (
     TypeMismatch,
     UnsupportedLanguageConstruct,
 )
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_elementwise import as_dtype
-from tessera.frontend.sem_shape import join, reshape
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.elementwise import as_dtype
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.shape import join, reshape
+from tessera.frontend.semantics.values import (
     broadcast_values,
     elem,
     operand_of,
@@ -28,7 +28,7 @@ from tessera.frontend.sem_values import (
     to_value,
     wrap,
 )  # fmt: skip
-from tessera.frontend.vectorize import Vectorizer
+from tessera.frontend.semantics.vectorize import Vectorizer
 from tessera.ir import Value
 from tessera.language import creation
 from tessera.language import hints as tl

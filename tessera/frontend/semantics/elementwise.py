@@ -18,10 +18,8 @@ from tessera.dtypes import (
     uint64,
 )  # fmt: skip
 from tessera.errors import InvalidArgument, TypeMismatch
-from tessera.frontend.promote import meet
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_hints import device_assert
-from tessera.frontend.sem_math import (
+from tessera.frontend.semantics.hints import device_assert
+from tessera.frontend.semantics.math import (
     binary,
     clamp,
     compare_op,
@@ -30,7 +28,9 @@ from tessera.frontend.sem_math import (
     promote,
     where,
 )
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.type_promotion import meet
+from tessera.frontend.semantics.values import (
     bitcast,
     bitcast_raw,
     broadcast_values,

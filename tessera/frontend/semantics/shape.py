@@ -14,9 +14,9 @@ from tessera.errors import (
     TypeMismatch,
     UnsupportedLanguageConstruct,
 )  # fmt: skip
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_elementwise import as_dtype
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.elementwise import as_dtype
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.values import (
     broadcast_raw,
     broadcast_to,
     broadcast_values,

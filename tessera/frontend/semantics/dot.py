@@ -15,10 +15,10 @@ from tessera.dtypes import (
     int32,
 )  # fmt: skip
 from tessera.errors import InvalidArgument, NotConstexpr, ShapeMismatch, TypeMismatch
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_elementwise import as_dtype
-from tessera.frontend.sem_shape import reshape
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.elementwise import as_dtype
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.shape import reshape
+from tessera.frontend.semantics.values import (
     cast_raw,
     const_raw,
     describe,

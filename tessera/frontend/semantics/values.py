@@ -22,7 +22,12 @@ from tessera.dtypes import (
     pointer_type,
 )
 from tessera.errors import NotConstexpr, ShapeMismatch, TypeMismatch
-from tessera.frontend.promote import Number, as_constant, common_shape, dtype_of_number
+from tessera.frontend.semantics.type_promotion import (
+    Number,
+    as_constant,
+    common_shape,
+    dtype_of_number,
+)
 from tessera.ir import TileType, Value
 from tessera.language.values import constexpr, tensor, type_of
 from tessera.language.values import tuple as tl_tuple

@@ -23,8 +23,8 @@ from tessera.dtypes import (
     pointer_type,
 )
 from tessera.errors import TypeMismatch
-from tessera.frontend.promote import check_fits, common_shape, meet, meet_number
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.type_promotion import check_fits, common_shape, meet, meet_number
+from tessera.frontend.semantics.values import (
     Operand,
     bitcast_raw,
     broadcast_raw,

@@ -13,9 +13,9 @@ from tessera.errors import (
     ShapeMismatch,
     TypeMismatch,
 )  # fmt: skip
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_math import invert
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.math import invert
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.values import (
     Operand,
     broadcast_values,
     describe,

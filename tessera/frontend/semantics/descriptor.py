@@ -11,8 +11,8 @@ from tessera.errors import (
     ShapeMismatch,
     TypeMismatch,
 )
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.values import (
     NUMBERS,
     broadcast_to,
     const_raw,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import SIGNED_INTS, UNSIGNED_INTS, int1, pointer_type
 from tessera.errors import InvalidArgument, ShapeMismatch, TypeMismatch
-from tessera.frontend.promote import common_shape
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_block_ptr import load_block, store_block
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.block_ptr import load_block, store_block
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.type_promotion import common_shape
+from tessera.frontend.semantics.values import (
     NUMBERS,
     bitcast_raw,
     broadcast_raw,

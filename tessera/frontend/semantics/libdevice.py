@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import dtype, float32, float64, int32, int64, uint32, uint64
 from tessera.errors import TypeMismatch
-from tessera.frontend.promote import meet
-from tessera.frontend.registry import impl
-from tessera.frontend.sem_values import (
+from tessera.frontend.semantics.registry import impl
+from tessera.frontend.semantics.type_promotion import meet
+from tessera.frontend.semantics.values import (
     NUMBERS,
     bitcast_raw,
     broadcast_values,
