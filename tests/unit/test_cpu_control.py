@@ -9,6 +9,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.backends.cpu.interrupt import BLOCK
 from tests.unit.cpu_kit import agree, floats
 
 
@@ -120,6 +121,59 @@ def down_kernel(x, out, n):
 @pytest.mark.parametrize("n", [0, 2, 3, 19])
 def test_descending_range(n):
     agree(down_kernel, (1,), floats(32), np.zeros(1, np.float32), n, rtol=1e-6)
+
+
+@tessera.jit
+def blocks_kernel(x, out, low, high, step):
+    count = 0
+    last = low
+    total = 0.0
+    for i in range(low, high, step):
+        count += 1
+        last = i
+        total = total * 0.5 + tl.load(x + count % 8)
+    tl.store(out, count)
+    tl.store(out + 1, last)
+    tl.store(out + 2, tl.cast(total * 1024, tl.int64))
+
+
+@tessera.jit
+def blocks_of_a_constant_step_kernel(out, low, high, STEP: tl.constexpr, N: tl.constexpr):
+    seen = tl.zeros([N], tl.int64)
+    last = low
+    for i in range(low, high, STEP):
+        seen += tl.arange(0, N)
+        last = i
+    tl.store(out + tl.arange(0, N), seen + last)
+
+
+TOP = 2**63 - 1
+RANGES = [
+    (0, BLOCK - 1, 1), (0, BLOCK, 1), (5, BLOCK + 6, 1), (-7, 3 * BLOCK, 3), (0, 2 * BLOCK * 5, 5),
+    (4, 4, 1), (9, 3, 2), (TOP - 5, TOP, 1), (TOP - 4 * BLOCK - 9, TOP - 4, 4), (-TOP, TOP - 2**61, 2**61),
+    (-TOP, TOP - 2**53, 2**53), (-(2**62), TOP - 2**50, 2**50),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("low", "high", "step"), RANGES)
+def test_loops_in_blocks(low: int, high: int, step: int):
+    """A loop is cut in blocks, to look for signals in between: of as many iterations, also near the largest numbers."""
+    wanted = range(low, high, step)
+    last = wanted[-1] if wanted else low
+    x, out = floats(8), np.zeros(3, np.int64)
+    total = 0.0
+    for n in range(1, len(wanted) + 1):
+        total = np.float32(total) * np.float32(0.5) + x[n % 8]
+    blocks_kernel[(1,)](x, out, low, high, step)
+    assert list(out[:2]) == [len(wanted), last]
+    assert abs(out[2] - total * 1024) <= 1
+    many = np.zeros(16, np.int64)
+    blocks_of_a_constant_step_kernel[(1,)](many, low, high, step, 16)
+    np.testing.assert_array_equal(many, np.arange(16) * len(wanted) + last)
+
+
+def test_descending_loops_in_blocks():
+    agree(down_kernel, (1,), floats(BLOCK + 8), np.zeros(1, np.float32), BLOCK + 3, rtol=1e-3)
 
 
 @tessera.jit

@@ -67,6 +67,64 @@ def slow_programs(flag, out, n):
     tl.store(out + pid, (total > 0).to(tl.int32))
 
 
+@tessera.jit
+def long_loop(flag, out, n):
+    pid = tl.program_id(0)
+    rounds = tl.where(tl.load(flag) == 0, 2147483647, 3)
+    total = 0.0
+    for i in range(rounds):
+        total = total * 0.999 + i
+    tl.store(out + pid, (total > 0).to(tl.int32))
+
+
+@tessera.jit
+def long_loop_of_loops(flag, out, n):
+    pid = tl.program_id(0)
+    rounds = tl.where(tl.load(flag) == 0, 2147483647, 3)
+    total = 0.0
+    for i in range(rounds):
+        for j in range(n):
+            total = total * 0.999 + i + j
+    tl.store(out + pid, (total > 0).to(tl.int32))
+
+
+@tessera.jit
+def long_loop_of_tiles(flag, out, n):
+    pid = tl.program_id(0)
+    rounds = tl.where(tl.load(flag) == 0, 2147483647, 3)
+    total = tl.zeros((256,), tl.float32)
+    for i in range(rounds):
+        total = total * 0.999 + i
+    tl.store(out + pid, (tl.sum(total, 0) > 0).to(tl.int32))
+
+
+@tessera.jit
+def long_loop_of_dots(flag, out, n):
+    pid = tl.program_id(0)
+    rounds = tl.where(tl.load(flag) == 0, 2147483647, 3)
+    at = (tl.arange(0, 32)[:, None] + tl.arange(0, 32)[None, :]) * 0
+    total = tl.zeros((32, 32), tl.float32)
+    for i in range(rounds):
+        ones = (tl.load(flag + at) * 0 + 1).to(tl.float32)
+        total = tl.dot(ones, ones, total)
+    tl.store(out + pid, (tl.sum(total) > 0).to(tl.int32))
+
+
+@tessera.jit(noinline=True)
+def count(rounds):
+    total = 0.0
+    for i in range(rounds):
+        total = total * 0.999 + i
+    return total
+
+
+@tessera.jit
+def long_loop_in_a_function(flag, out, n):
+    pid = tl.program_id(0)
+    total = count(tl.where(tl.load(flag) == 0, 2147483647, 3))
+    tl.store(out + pid, (total > 0).to(tl.int32))
+
+
 def launch(kernel, programs, expected=None):
     flag, out = np.zeros(1, np.int32), np.zeros(programs, np.int32)
     kernel[(programs,)](flag, out, programs)
@@ -169,6 +227,14 @@ def run(folder: Path, way: str, kernel: str, programs: int, threads: int) -> lis
 def test_kernels_that_spin(programs: int, threads: int, tmp_path: Path):
     kernels = ["spin", "spin_in_a_function", "spin_last"]
     found = run(tmp_path, "main", ",".join(kernels), programs, threads)
+    assert found == ["running", "interrupted"] * 2 * len(kernels) + ["good"]
+
+
+def test_for_loops_that_are_long(tmp_path: Path):
+    """Each would take seconds to hours."""
+    kernels = ["long_loop", "long_loop_of_loops", "long_loop_of_tiles", "long_loop_of_dots"]
+    kernels.append("long_loop_in_a_function")
+    found = run(tmp_path, "main", ",".join(kernels), 2, 2)
     assert found == ["running", "interrupted"] * 2 * len(kernels) + ["good"]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.casts import cast
@@ -20,7 +21,12 @@ from tessera.backends.cpu.fusion import (
     needed_after,
     prepare,
 )
-from tessera.backends.cpu.interrupt import leave_after_call, leave_if_interrupted, may_stop
+from tessera.backends.cpu.interrupt import (
+    iterations_between_looks,
+    leave_after_call,
+    leave_if_interrupted,
+    may_stop,
+)
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
@@ -225,7 +231,7 @@ def lower_for(lo: Lowering, op: ForOp) -> None:
         assert isinstance(by.const, int)
         room = em.op(f"sub nsw i64 {lb}, {ub}")
         lb, ub, step = "0", em.op(f"add nsw i64 {room}, 0"), str(-by.const)
-    with em.counted(lb, ub, step, always=False) as i:
+    with _iterations(lo, op, lb, ub, step) as i:
         term = i if not down else em.op(f"sub nsw i64 {_start(lo, op)}, {i}")
         align = min(first.align, by.align)
         lo.align[i] = align
@@ -235,6 +241,18 @@ def lower_for(lo: Lowering, op: ForOp) -> None:
             lo.fresh |= {op.carried[k]: start for k in sums}
         body(lo, op.body, op.carried, slots)
     leave(lo, op, slots)
+
+
+def _iterations(
+    lo: Lowering, op: ForOp, lb: str, ub: str, step: str
+) -> AbstractContextManager[str]:
+    """The loop over the values of an index, which looks for signals once in a while if it may be long."""
+    em, count = lo.em, iterations_between_looks(op)
+    if not count:
+        return em.counted(lb, ub, step, always=False)
+    near = em.op(f"icmp slt i64 {step}, {2**40}")  # else one at a time: a block would overflow
+    span = em.op(f"select i1 {near}, i64 {em.op(f'mul i64 {step}, {count}')}, i64 {step}")
+    return em.counted_in_blocks(lb, ub, step, span, lambda: leave_if_interrupted(lo))
 
 
 def _start(lo: Lowering, op: ForOp) -> str:

@@ -214,6 +214,43 @@ class Emitter:
         lines += [f"br i1 %more{k}, label %head{k}, label %done{k}", f"done{k}:"]
 
     @contextmanager
+    def counted_in_blocks(
+        self, low: str, high: str, step: str, span: str, between: Callable[[], None]
+    ) -> Generator[Text]:
+        """The loop of `counted` that may run no iteration, cut in blocks of `span`, a multiple of `step`. `between`
+        writes what runs after each block but the last, so that a loop of one block pays a comparison."""
+        k = self.new_label("")
+        i = self.fresh()
+        self.declare("i64", "llvm.sadd.sat.i64", "i64", "i64")
+        self.declare("i64", "llvm.smin.i64", "i64", "i64")
+        with self._lines(Scope(False)) as body:
+            self.depth[i] = len(self.scopes) - 1
+            yield i
+        with self._lines(Scope(False, branch=True)) as pause:
+            between()
+        self.scopes[-1].lines += [
+            f"%any{k} = icmp slt i64 {low}, {high}",
+            f"br label %pre{k}", f"pre{k}:", f"br i1 %any{k}, label %block{k}, label %done{k}",
+            f"block{k}:", f"%from{k} = phi i64 [ {low}, %pre{k} ], [ %to{k}, %again{k} ]",
+            f"%far{k} = call i64 @llvm.sadd.sat.i64(i64 %from{k}, i64 {span})",
+            f"%to{k} = call i64 @llvm.smin.i64(i64 %far{k}, i64 {high})", f"br label %head{k}",
+            f"head{k}:", f"{i} = phi i64 [ %from{k}, %block{k} ], [ %next{k}, %latch{k} ]",
+            *body, f"br label %latch{k}",
+            f"latch{k}:", f"%next{k} = add nsw i64 {i}, {step}",
+            f"%more{k} = icmp slt i64 %next{k}, %to{k}", f"br i1 %more{k}, label %head{k}, label %end{k}",
+            f"end{k}:", f"%left{k} = icmp slt i64 %to{k}, {high}",
+            f"br i1 %left{k}, label %pause{k}, label %done{k}",
+            f"pause{k}:", *pause, f"br label %again{k}", f"again{k}:", f"br label %block{k}", f"done{k}:",
+        ]  # fmt: skip
+
+    @contextmanager
+    def _lines(self, scope: Scope) -> Generator[list[str]]:
+        """The lines of a scope that is open inside."""
+        self.scopes.append(scope)
+        yield scope.lines
+        self.scopes.pop()
+
+    @contextmanager
     def branch(self, condition: str, negate: bool = False) -> Generator[None]:
         """Code that runs if `condition` (i1)."""
         k = self.new_label("")

@@ -3,14 +3,13 @@
 Python's own handler only notes a signal; what is to be done is decided by code that holds the Python lock. So the
 handler of SIGINT is called from one of ours, which counts (`attention`). Each thread of a launch compares the count
 with the one that it has seen: in front of each chunk of the grid, of each program of a kernel whose loops may be long,
-and at the head of each `while` loop, the only one that may never end. At another count it calls `poll`: the launching
-thread takes the lock and lets Python run its handlers. If one raises (KeyboardInterrupt), the launch's status becomes
-INTERRUPTED, the other threads see that at their next look, and each leaves its program there; arrays hold what was
-written so far.
+at the head of each `while` loop, and after each block of iterations of a `for` loop that may have more of them. At
+another count it calls `poll`: the launching thread takes the lock and lets Python run its handlers. If one raises
+(KeyboardInterrupt), the launch's status becomes INTERRUPTED, the other threads see that at their next look, and each
+leaves its program there; arrays hold what was written so far.
 
-The launching thread acts for Python only if it is the main thread, as everywhere in Python. A `for` loop ends by itself
-and is not interrupted. If a program installs another handler of SIGINT, ours is put in front of it when the next kernel
-is loaded, or launched by way of Python.
+The launching thread acts for Python only if it is the main thread, as everywhere in Python. If a program installs
+another handler of SIGINT, ours is put in front of it when the next kernel is loaded, or launched by way of Python.
 """
 
 from __future__ import annotations
@@ -28,6 +27,9 @@ if TYPE_CHECKING:
 INTERRUPTED = -4
 # Offsets in the context of a kernel (pool.py).
 STATUS_OFFSET, SEEN_OFFSET, ATTENTION_OFFSET, POLL_OFFSET = 32, 44, 48, 56
+# Iterations of a `for` loop between two looks: of one without loops inside, which takes a millisecond with tiles of
+# 16,384 elements, and of one around loops that may each end before they look.
+BLOCK, BLOCK_OF_LOOPS = 1024, 16
 SIGACTION_BYTES = 256  # at least; the handler comes first
 
 TEXT = r"""
@@ -156,7 +158,21 @@ def may_stop(f: FuncOp) -> bool:
         callee = op.resolve() if isinstance(op, CallOp) else None
         if isinstance(op, WhileOp) or (callee is not None and may_stop(callee)):
             return True
+        if isinstance(op, ForOp) and iterations_between_looks(op):
+            return True
     return False
+
+
+def iterations_between_looks(loop: ForOp) -> int:
+    """After how many iterations a `for` loop looks for signals; 0 if it has no more than that. The iterations in
+    between are a loop without a look, which LLVM vectorises, unrolls and replaces by a formula as it would all."""
+    around = any(isinstance(op, ForOp | CallOp) for op in loop.walk() if op is not loop)
+    count = BLOCK_OF_LOOPS if around else BLOCK
+    known = [v.op.value for v in (loop.lb, loop.ub, loop.step) if isinstance(v.op, ConstOp)]
+    bounds = [x for x in known if isinstance(x, int)]
+    if len(bounds) == 3 and bounds[2] and not range(*bounds)[count:]:
+        return 0
+    return count
 
 
 def leave_if_interrupted(lo: Lowering) -> None:

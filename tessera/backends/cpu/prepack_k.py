@@ -30,6 +30,7 @@ from tessera.backends.cpu.dot import (
     scheme_of,
 )
 from tessera.backends.cpu.fusion import fill, finish_side, prepare
+from tessera.backends.cpu.interrupt import iterations_between_looks, leave_if_interrupted
 from tessera.backends.cpu.k_loops import (
     growth,
     only_store,
@@ -81,6 +82,8 @@ def _summed(lo: Lowering, op: ForOp) -> None:
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
     span = em.op(f"mul i64 {step}, {min(x.slots for x in pairs)}")
     with em.counted(lb, ub, span, always=False) as low:
+        if iterations_between_looks(op):
+            leave_if_interrupted(lo)
         start.save(lo, low, slots)
         high = em.op(f"add i64 {low}, {span}")
         end = em.call("i64", "llvm.smin.i64", f"i64 {high}", f"i64 {ub}")
