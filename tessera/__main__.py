@@ -21,7 +21,7 @@ usage: python -m tessera run SCRIPT [ARGS...]
 run    runs a program in which `import triton` means tessera
 cache  compiled kernels on disk: size, removal, transfer to other machines
 bisect finds the application of an optimisation that makes a program wrong
-tune   autotuning results: the best configs, a lockfile for a team
+tune   autotuning results: the best configs, a lockfile to share
 opt    runs passes on IR (.tir, .gir) and prints the result
 """
 

@@ -2,7 +2,7 @@
 
 Ops are numbered in program order. A buffer lives from its `local_alloc` to its last use; a use inside a loop
 that does not contain the allocation counts to the end of that loop. A buffer that asynchronous copies fill
-lives on to the next wait for all of them. Of two teams, the consumers wait for all that the producer copies: its
+lives on to the next wait for all of them. Of two roles, the consumers wait for all that the producer copies: its
 buffers live until they are through with them. The scratch of an op lives while the op runs. Larger buffers are
 placed first, each at the lowest offset that is free for its lifetime."""
 
@@ -92,7 +92,7 @@ def memory_users(v: Value) -> list[Op]:
 
 def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
     end, asynchronous = at.first[alloc], False
-    between = 0  # the end of a program whose teams fill and empty it without the consumers
+    between = 0  # the end of a program whose roles fill and empty it without the consumers
     for user in memory_users(alloc.result):
         if (
             isinstance(user, MbarrierInitOp) and not user.by_producer

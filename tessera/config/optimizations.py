@@ -130,7 +130,7 @@ _GPU = (
         "tests/unit/test_turners.py", takes_room=True,
     ),
     _row(
-        "warp-specialize", "gpu", "splits a program into a team that loads and one that computes",
+        "warp-specialize", "gpu", "runs a producer that loads and consumers that compute in warps of their own",
         "the producer computes its scalars alone; loads do not see what the program writes in between",
         "passes/gpu_scheduling/producer.py `Needs`, passes/gpu_scheduling/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_teams.py", takes_room=True,
     ),
@@ -164,7 +164,7 @@ _GPU = (
         unit="block",
     ),
     _row(
-        "early-release", "gpu", "gives a buffer back to the loading team right after its last reading",
+        "early-release", "gpu", "gives a buffer back to the producer right after its last reading",
         "no reading of the buffer is still on its way", "passes/gpu_mma/async_mma.py `_give_back_early`; the synchronisation checker",
         "tests/unit/test_overlap.py, tests/gpu/test_promote_gpu.py", unit="arrival",
     ),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tessera.dtypes import pointer_type
-from tessera.interp import arith, effects, teams, tile
+from tessera.interp import arith, effects, roles, tile
 from tessera.interp.machine import EVALUATORS, Machine, evaluate, kernel_of, run_program
 from tessera.interp.memory import Memory
 from tessera.interp.numerics import settle
@@ -26,7 +26,7 @@ __all__ = [
     "EVALUATORS", "Machine", "Memory", "address_of", "evaluate", "extents_of", "failure", "from_words", "run",
 ]  # fmt: skip
 
-_REGISTERED = (arith, effects, teams, tile)  # imported for the meanings they register
+_REGISTERED = (arith, effects, roles, tile)  # imported for the meanings they register
 
 
 def array_extent(x: Any) -> tuple[int, int] | None:

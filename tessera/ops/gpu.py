@@ -310,7 +310,7 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
 
 
 class WarpSpecializeOp(Op, opcode="warp_specialize"):
-    """Teams at once: the program's warps run `consumers`, one thread of further `warps` runs `producer`; `turning` more
+    """Roles at once: the program's warps run `consumers`, one thread of further `warps` runs `producer`; `turning` more
     ones, if any, run `turners`, whose layouts are for so many warps. They meet at barriers in shared memory, which are
     ready. `registers`: of a thread of the producer's, the consumers' and the turners' warps, zeros for even. Nobody
     begins before the threads of all `blocks` of the cluster are there."""

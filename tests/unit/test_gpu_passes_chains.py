@@ -9,7 +9,7 @@ from test_gpu_passes_barriers import watched
 from test_gpu_passes_dots import compiled, ops
 
 from tessera.errors import InterpreterError
-from tessera.interp import run, teams
+from tessera.interp import roles, run
 from tessera.ir import Module, TileType
 from tessera.ops import ForOp, LocalAllocOp, WgmmaOp, WgmmaWaitOp
 
@@ -92,7 +92,7 @@ def test_a_missing_arrival_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     for op in ops(module, "mbarrier_arrive"):
         op.erase()
     q, k, v = (np.zeros((x, 64), np.float16) for x in (128, 512, 512))
-    monkeypatch.setattr(teams, "PATIENCE", 0.1)
+    monkeypatch.setattr(roles, "PATIENCE", 0.1)
     with pytest.raises(InterpreterError, match="waited for that nobody completes"):
         watched(module, [q, k, v, np.zeros_like(q), 512], monkeypatch)
 

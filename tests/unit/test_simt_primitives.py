@@ -70,13 +70,12 @@ def at(offsets: Any) -> np.ndarray:
 
 # --- completeness ---------------------------------------------------------------------------------------------------
 def used_in_the_lowering() -> tuple[set[str], set[str]]:
-    """(rows, families) that NVIDIA's lowering names: "name" of `_plain` and PRIMITIVES[...], p.family(...)."""
+    """(rows, families) that NVIDIA's lowering names: "name" of `emit_primitive` and PRIMITIVES[...], p.family(...)."""
     rows, families = set(), set()
     for path in (ROOT / "tessera/backends/nvidia").glob("*.py"):
         text = path.read_text()
-        rows |= set(re.findall(r'_plain\((?:self\.)?\w+, "(\w+)"', text))
         rows |= set(re.findall(r'PRIMITIVES\["(\w+)"\]', text))
-        rows |= set(re.findall(r'_plain\([\w.]+, "([\w.]+)"', text))
+        rows |= set(re.findall(r"""emit_primitive\([\w.]+, ["'](\w+)["']""", text))
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 if node.value.id == "p" and node.attr in FAMILIES:
@@ -144,8 +143,8 @@ SAMPLES: dict[str, Any] = {
     "load_matrix": lambda: p.load_matrix(4, True, 0),
     "store_matrix": lambda: p.store_matrix(2, False, 0),
     "memory_fence": lambda: p.memory_fence("gpu"),
-    "team_barrier": lambda: p.team_barrier(8, 128),
-    "team_arrive": lambda: p.team_arrive(8, 256),
+    "named_barrier_sync": lambda: p.named_barrier_sync(8, 128),
+    "named_barrier_arrive": lambda: p.named_barrier_arrive(8, 256),
     "group_barrier": lambda: p.group_barrier(128),
     "barrier_of": lambda: p.barrier_of(0, 1, 256, True),
     "mbarrier_init": lambda: p.mbarrier_init(4),
@@ -618,10 +617,10 @@ def test_named_barriers() -> None:
     lanes = Lanes()
     warps = np.arange(THREADS) // 32
     lanes.m.on = warps == 0
-    lanes(p.team_barrier(8, 64))
+    lanes(p.named_barrier_sync(8, 64))
     assert lanes.m.blocked[0]
     lanes.m.on = warps == 1
-    lanes(p.team_arrive(8, 64))
+    lanes(p.named_barrier_arrive(8, 64))
     assert not lanes.m.blocked[0]
     lanes.m.on = warps < 2
     lanes(p.group_barrier(128), 3)

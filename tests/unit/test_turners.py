@@ -1,4 +1,4 @@
-"""A team that turns an operand for the others, by the interpreter."""
+"""A warp role that turns an operand for the others, by the interpreter."""
 
 from __future__ import annotations
 

@@ -18,52 +18,52 @@ from tessera.ops import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from tessera.analysis.synchronization.machine import Machine, Team
+    from tessera.analysis.synchronization.machine import Machine, Role
 
 
 # --- copies ------------------------------------------------------------------------------------------------------
-def copy(m: Machine, team: Team, op: TensorCopyOp) -> None:
+def copy(m: Machine, role: Role, op: TensorCopyOp) -> None:
     """Written through the asynchronous proxy until the phase of its barrier ends. What other blocks of the cluster
     bring comes when this block's buffer is free for them, too: their barriers count this block's arrivals."""
-    bar = m.barrier(op.bars, op.index, op, team)
+    bar = m.barrier(op.bars, op.index, op, role)
     span = m.span(op.shared)
-    first = team.warps[0]
+    first = role.warps[0]
     bar.remote |= op.blocks > 1
     event = bar.bring(op, span[1] - span[0], m.clocks[first])
     m.behind(op, span, True, [event], [first])
 
 
-def load(m: Machine, team: Team, op: DescriptorLoadOp) -> None:
+def load(m: Machine, role: Role, op: DescriptorLoadOp) -> None:
     """Through scratch with a barrier of its own behind the tile: one thread makes it ready and copies, all wait and
     read, meet, and the thread gives the barrier back."""
     low: int = op.attrs["scratch"]
     high = low + op.attrs["scratch_bytes"]
     tile, bar = (low, high - ALIGNMENT, op), (high - ALIGNMENT, high, op)
-    first = team.warps[:1]
-    m.touch(team, op, bar, True, first)
+    first = role.warps[:1]
+    m.touch(role, op, bar, True, first)
     m.fence(first)
     clock = m.clocks[first[0]]
     clock[first[0]] += 1
     m.behind(op, tile, True, [(first[0], clock[first[0]])], first)
-    m.meet(team, op)
-    m.touch(team, op, tile, False)
-    m.meet(team, op)
-    m.touch(team, op, bar, True, first)
+    m.meet(role, op)
+    m.touch(role, op, tile, False)
+    m.meet(role, op)
+    m.touch(role, op, bar, True, first)
 
 
-def store(m: Machine, team: Team, op: DescriptorStoreOp) -> None:
+def store(m: Machine, role: Role, op: DescriptorStoreOp) -> None:
     """Through a few buffers of scratch: before one is written again its group of copies has been read; then a fence, a
     meeting, and one thread of each group of warps starts the engine."""
     how = staging(op, m.num_warps)
     size = how.elements * op.value.type.elem.storage_bytes
     low: int = op.attrs["scratch"]
-    teams = team.groups if how.groups else []
-    leaders = [g.leader for g in teams] or team.warps[:1]
-    members = [g.members for g in teams] or [team.warps]
+    roles = role.groups if how.groups else []
+    leaders = [g.leader for g in roles] or role.warps[:1]
+    members = [g.members for g in roles] or [role.warps]
     mine = size // max(1, how.groups)
     step = _chunk(op, how)
     for first in range(0, how.count, step):
-        team.bulk += 1
+        role.bulk += 1
         pending = max(0, how.buffers // step - 1)
         used = sorted({i % how.buffers for i in range(first, min(first + step, how.count))})
         spans = [
@@ -71,20 +71,20 @@ def store(m: Machine, team: Team, op: DescriptorStoreOp) -> None:
             for g in range(len(leaders))
         ]
         for leader in leaders:
-            _read_by_engine(m, leader, team.bulk - 1 - pending)
-        _meet(m, team, op, members, how.groups)
+            _read_by_engine(m, leader, role.bulk - 1 - pending)
+        _meet(m, role, op, members, how.groups)
         for warps, places in zip(members, spans, strict=True):
             for span in places:
-                m.touch(team, op, span, True, warps)
+                m.touch(role, op, span, True, warps)
             m.fence(warps)
-        _meet(m, team, op, members, how.groups)
+        _meet(m, role, op, members, how.groups)
         for leader, places in zip(leaders, spans, strict=True):
             for span in places:
-                m.behind(op, span, False, [(m.places.bulk(leader), team.bulk)], [leader])
+                m.behind(op, span, False, [(m.places.bulk(leader), role.bulk)], [leader])
     if op.attrs.get("synchronous"):
         for leader in leaders:
-            _read_by_engine(m, leader, team.bulk)
-        m.meet(team, op)
+            _read_by_engine(m, leader, role.bulk)
+        m.meet(role, op)
 
 
 def _chunk(op: DescriptorStoreOp, how: Staging) -> int:
@@ -99,37 +99,37 @@ def _read_by_engine(m: Machine, leader: int, number: int) -> None:
     m.clocks[leader][place] = max(m.clocks[leader][place], number)
 
 
-def _meet(m: Machine, team: Team, op: Op, members: list[list[int]], groups: int) -> None:
+def _meet(m: Machine, role: Role, op: Op, members: list[list[int]], groups: int) -> None:
     if not groups:
-        m.meet(team, op)
+        m.meet(role, op)
         return
     for warps in members:
         m.gather(warps)
 
 
 # --- products ----------------------------------------------------------------------------------------------------
-def product(m: Machine, team: Team, op: WgmmaOp) -> None:
+def product(m: Machine, role: Role, op: WgmmaOp) -> None:
     """Shared operands are read through the asynchronous proxy until the warpgroup has waited for the product."""
     part, parts = op.part
-    number = team.products + 1
-    events = [(m.places.products(g.number), number) for g in team.groups]
+    number = role.products + 1
+    events = [(m.places.products(g.number), number) for g in role.groups]
     for v in (op.a, op.b):
         if isinstance(v.type, SharedType):
-            m.behind(op, m.span(v), False, events, team.warps)
+            m.behind(op, m.span(v), False, events, role.warps)
     if part == parts - 1:
-        team.products = number
-        m.start(team, number)
+        role.products = number
+        m.start(role, number)
     m.env[op.result] = number
     if not op.asynchronous:
-        m.finish(team, team.products - op.pending)
+        m.finish(role, role.products - op.pending)
 
 
-def product_wait(m: Machine, team: Team, op: WgmmaWaitOp) -> None:
+def product_wait(m: Machine, role: Role, op: WgmmaWaitOp) -> None:
     """With `waited` there is no instruction: the wait before was for these, too."""
     if not op.waited:
-        m.finish(team, team.products - op.pending)
+        m.finish(role, role.products - op.pending)
     number = m.env.get(op.acc)
-    if number is not None and number > team.finished:
+    if number is not None and number > role.finished:
         raise SynchronizationError(
             "wgmma_wait does not wait for the product whose result it gives", loc=op.loc
         )

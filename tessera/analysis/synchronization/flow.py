@@ -1,4 +1,4 @@
-"""Loops, branches, calls and teams, as the machine goes through them."""
+"""Loops, branches, calls and roles, as the machine goes through them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tessera.ir import Op
 from tessera.ops import CallOp, ForOp, IfOp, WarpSpecializeOp, WhileOp
 
 if TYPE_CHECKING:
-    from tessera.analysis.synchronization.machine import Machine, Team
+    from tessera.analysis.synchronization.machine import Machine, Role
 
 Run = Generator[str, None, None]
 SPINS = 60
@@ -21,7 +21,7 @@ class Enough(Exception):
     """The run has made as many steps as it may."""
 
 
-def _for(m: Machine, team: Team, op: Op) -> Run:
+def _for(m: Machine, role: Role, op: Op) -> Run:
     assert isinstance(op, ForOp)
     i, ub, step = m.get([op.lb, op.ub, op.step])
     term = op.body.terminator.operands
@@ -32,14 +32,14 @@ def _for(m: Machine, team: Team, op: Op) -> Run:
     while (i < ub if step > 0 else i > ub) and step and m.goes_on(trips):
         m.env[op.induction] = i
         m.hand(args, values)
-        yield from m.block(team, op.body)
+        yield from m.block(role, op.body)
         values = m.get([term[k] for k in kept])
         i, trips = i + step, trips + 1
     m.seen[op] = max(m.seen[op], trips)
     m.hand([op.results[k] for k in kept], values)
 
 
-def _while(m: Machine, team: Team, op: Op) -> Run:
+def _while(m: Machine, role: Role, op: Op) -> Run:
     assert isinstance(op, WhileOp)
     condition, term = op.before.terminator.operands, op.after.terminator.operands
     kept = m.plan.wanted(op.before.args)
@@ -47,12 +47,12 @@ def _while(m: Machine, team: Team, op: Op) -> Run:
     trips = 0
     while True:
         m.hand([op.before.args[k] for k in kept], values)
-        yield from m.block(team, op.before)
+        yield from m.block(role, op.before)
         values = m.get([condition[1 + k] for k in kept])
         if not m.env[condition[0]] or not m.goes_on(trips):
             break
         m.hand([op.after.args[k] for k in kept], values)
-        yield from m.block(team, op.after)
+        yield from m.block(role, op.after)
         values = m.get([term[k] for k in kept])
         trips += 1
         if trips > SPINS:
@@ -61,34 +61,34 @@ def _while(m: Machine, team: Team, op: Op) -> Run:
     m.hand([op.results[k] for k in kept], values)
 
 
-def _if(m: Machine, team: Team, op: Op) -> Run:
+def _if(m: Machine, role: Role, op: Op) -> Run:
     assert isinstance(op, IfOp)
     block = op.then if m.env[op.condition] else op.orelse
-    yield from m.block(team, block)
+    yield from m.block(role, block)
     kept = m.plan.wanted(op.results)
     operands = block.terminator.operands
     m.hand([op.results[k] for k in kept], m.get([operands[k] for k in kept]))
 
 
-def _call(m: Machine, team: Team, op: Op) -> Run:
+def _call(m: Machine, role: Role, op: Op) -> Run:
     assert isinstance(op, CallOp)
     callee = op.resolve()
     assert callee is not None
     m.hand(callee.body.args, m.get(op.operands))
-    yield from m.block(team, callee.body)
+    yield from m.block(role, callee.body)
     m.hand(op.results, m.get(callee.body.terminator.operands))
 
 
-def _teams(m: Machine, team: Team, op: Op) -> Run:
-    """Teams at once: each goes on until it waits for another one. The producer begins at once, the others when it
+def _roles(m: Machine, role: Role, op: Op) -> Run:
+    """Roles at once: each goes on until it waits for another one. The producer begins at once, the others when it
     has come; with several blocks all wait for all."""
     assert isinstance(op, WarpSpecializeOp)
     start = joined(m.clocks)
-    for w in (*team.warps, *m.turners.warps, *(m.producer.warps if op.blocks > 1 else ())):
+    for w in (*role.warps, *m.turners.warps, *(m.producer.warps if op.blocks > 1 else ())):
         join(m.clocks[w], start)
     runs = [
         m.block(x, block)
-        for x, block in ((m.producer, op.producer), (m.turners, op.turners), (team, op.consumers))
+        for x, block in ((m.producer, op.producer), (m.turners, op.turners), (role, op.consumers))
     ]
     while runs:
         stuck: list[str] = []
@@ -114,5 +114,5 @@ FLOW: dict[type[Op], Any] = {
     WhileOp: _while,
     IfOp: _if,
     CallOp: _call,
-    WarpSpecializeOp: _teams,
+    WarpSpecializeOp: _roles,
 }

@@ -1,7 +1,7 @@
-"""Runs the plan of a module in one world: teams that go through their control flow and wait for each other.
+"""Runs the plan of a module in one world: roles that go through their control flow and wait for each other.
 
-A team's warps are represented by up to three of them, two of one warpgroup and one of the others, which stand for
-classes of warps: what no two of these may do at a time, no two warps may. A team goes through its code once for all of
+A role's warps are represented by up to three of them, two of one warpgroup and one of the others, which stand for
+classes of warps: what no two of these may do at a time, no two warps may. A role goes through its code once for all of
 them, as the scalars that decide are the same in all."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class Team:
+class Role:
     """Warps that run the same code. `times`: how many warps each of `warps` stands for."""
 
     name: str
@@ -59,8 +59,8 @@ class Team:
     bulk: int = 0
 
     @classmethod
-    def of(cls, name: str, count: int, first: int, group: int) -> Team:
-        """A team of `count` warps whose numbers begin at `first`."""
+    def of(cls, name: str, count: int, first: int, group: int) -> Role:
+        """A role of `count` warps whose numbers begin at `first`."""
         sizes = [1, min(count, GROUP_WARPS) - 1, count - GROUP_WARPS]
         kept = [n for n in sizes if n > 0]
         warps = list(range(first, first + len(kept)))
@@ -88,10 +88,10 @@ class Machine:
         self.turn = "close"  # the last one of warpgroups that take turns
         self.seen: dict[Op, int] = {}  # ops that have run, and how often a loop did at most
         split = next((op for op in func.walk() if isinstance(op, WarpSpecializeOp)), None)
-        self.main = Team.of("consumers", self.num_warps, 0, 0)
+        self.main = Role.of("consumers", self.num_warps, 0, 0)
         count, groups = len(self.main.warps), len(self.main.groups)
-        self.producer = Team("producer", [count], [1], [], all_meet=False, single=True)
-        self.turners = Team.of("turners", max(1, split.turning if split else 1), count + 1, groups)
+        self.producer = Role("producer", [count], [1], [], all_meet=False, single=True)
+        self.turners = Role.of("turners", max(1, split.turning if split else 1), count + 1, groups)
         self.turners.all_meet = False
         self.main.all_meet = True
         self.places = Places(
@@ -107,12 +107,12 @@ class Machine:
         for arg in self.func.body.args:
             self.env[arg] = self.world.argument(arg.index, arg.type)
         for why in self.block(self.main, self.func.body):
-            if self.shortened:  # teams may count on each other's iterations
+            if self.shortened:  # roles may count on each other's iterations
                 raise Enough
             raise SynchronizationError(f"the program waits for what nobody does: {why}")
         self.end()
 
-    def block(self, team: Team, block: Block) -> Run:
+    def block(self, role: Role, block: Block) -> Run:
         env, needed, uses, awaits = self.env, self.plan.needed, self.plan.uses, self.plan.awaits
         for op in self.plan.steps[block]:
             self.left -= 1
@@ -121,17 +121,17 @@ class Machine:
             kind = type(op)
             self.seen[op] = self.seen.get(op, 0) or 1
             if op in uses:
-                self.used(team, op)
+                self.used(role, op)
             if op in awaits:
-                self.arrived(team, awaits[op])
+                self.arrived(role, awaits[op])
             rule = RULES.get(kind)
             if rule is not None and rule.applies(op):
-                waits = rule.run(self, team, op)
+                waits = rule.run(self, role, op)
                 if waits is not None:
                     yield from waits
             flow = FLOW.get(kind)
             if flow is not None:
-                yield from flow(self, team, op)
+                yield from flow(self, role, op)
             elif op.results and any(r in needed for r in op.results):
                 env.update(zip(op.results, evaluate(op, env, self.world), strict=False))
 
@@ -175,18 +175,18 @@ class Machine:
 
     def touch(
         self,
-        team: Team,
+        role: Role,
         op: Op,
         span: tuple[int, int, Op],
         write: bool,
         warps: Sequence[int] | None = None,
         private: bool = False,
     ) -> None:
-        """Plain loads or stores by all warps of a team, or some."""
+        """Plain loads or stores by all warps of a role, or some."""
         low, high, owner = span
         events: list[tuple[int, int]] = []
         observers: list[tuple[int, Clock]] = []
-        for w in team.warps if warps is None else warps:
+        for w in role.warps if warps is None else warps:
             clock = self.clocks[w]
             clock[w] += 1
             events.append((w, clock[w]))
@@ -196,12 +196,12 @@ class Machine:
         if isinstance(op, LocalLoadOp):
             self.reads[op] = new
 
-    def arrived(self, team: Team, loads: Sequence[Op]) -> None:
+    def arrived(self, role: Role, loads: Sequence[Op]) -> None:
         """What was read is in registers, as an op takes it from there."""
         for load in loads:
             if load in self.reads:
                 arrived = self.reads[load].arrived  # since somebody needed it first
-                for w in team.warps:
+                for w in role.warps:
                     if w not in arrived:
                         self.clocks[w][w] += 1
                         arrived[w] = self.clocks[w][w]
@@ -222,13 +222,13 @@ class Machine:
         self.memory.access(low, high, new, [(w, self.clocks[w]) for w in warps])
 
     # --- order ----------------------------------------------------------------------------------------------
-    def meet(self, team: Team, op: Op, fence: bool = False) -> None:
-        """A barrier of all warps of a team."""
-        if not team.all_meet:
+    def meet(self, role: Role, op: Op, fence: bool = False) -> None:
+        """A barrier of all warps of a role."""
+        if not role.all_meet:
             raise SynchronizationError(
-                f"{op.opcode} wants all warps to meet, in the code of the {team.name}", loc=op.loc
+                f"{op.opcode} wants all warps to meet, in the code of the {role.name}", loc=op.loc
             )
-        self.gather(team.warps, fence)
+        self.gather(role.warps, fence)
 
     def gather(self, warps: Sequence[int], fence: bool = False) -> None:
         """Let warps know what each of them knows."""
@@ -242,8 +242,8 @@ class Machine:
         for w in warps:
             self.places.fence(self.clocks[w])
 
-    def barrier(self, bars: Value, index: Value, op: Op, team: Team) -> Barrier:
-        """One barrier of a row, which the team sees ready."""
+    def barrier(self, bars: Value, index: Value, op: Op, role: Role) -> Barrier:
+        """One barrier of a row, which the role sees ready."""
         low, high, owner = self.span(bars)
         row, number = self.bars.get(owner), int(self.env[index])
         if row is None:
@@ -252,37 +252,37 @@ class Machine:
             raise SynchronizationError(
                 f"barrier {number} of a row of {len(row)} is asked for", loc=op.loc
             )
-        self.touch(team, op, (low, high, owner), False)
+        self.touch(role, op, (low, high, owner), False)
         return row[number]
 
-    def wait(self, team: Team, op: Op, barrier: Barrier, parity: int) -> Run:
-        """Until a phase has ended, for all warps of a team."""
-        targets = [barrier.target(self.clocks[w], parity) for w in team.warps]
+    def wait(self, role: Role, op: Op, barrier: Barrier, parity: int) -> Run:
+        """Until a phase has ended, for all warps of a role."""
+        targets = [barrier.target(self.clocks[w], parity) for w in role.warps]
         while barrier.ended < max(targets):
-            yield self.stuck(team, op, barrier)
-        for w, target in zip(team.warps, targets, strict=True):
+            yield self.stuck(role, op, barrier)
+        for w, target in zip(role.warps, targets, strict=True):
             barrier.wait(op, self.places.looks(w), self.clocks[w], target)
 
-    def stuck(self, team: Team, op: Op, barrier: Barrier) -> str:
+    def stuck(self, role: Role, op: Op, barrier: Barrier) -> str:
         where = f" at {op.loc.short()}" if op.loc is not None else ""
         return (
-            f"the {team.name} wait for phase {barrier.ended} of {barrier.name}{where}, which lacks {barrier.left} of"
+            f"the {role.name} wait for phase {barrier.ended} of {barrier.name}{where}, which lacks {barrier.left} of"
             f" {barrier.count} arrivals and {barrier.announced - barrier.brought} bytes"
         )
 
     # --- products -------------------------------------------------------------------------------------------
-    def start(self, team: Team, number: int) -> None:
+    def start(self, role: Role, number: int) -> None:
         """A product begins when all warps of the group have come to it: who knows that it has finished knows what they
         had looked at. Nothing is said of their loads and stores."""
         first, last = self.places.looks(0), self.places.looks(self.places.warps)
-        for group in team.groups:
+        for group in role.groups:
             looks = joined([self.clocks[w][first:last] for w in group.members])
             self.looks[group.number, number] = looks
 
-    def finish(self, team: Team, number: int) -> None:
+    def finish(self, role: Role, number: int) -> None:
         """Products up to `number` are done."""
         first, last = self.places.looks(0), self.places.looks(self.places.warps)
-        for group in team.groups:
+        for group in role.groups:
             place = self.places.products(group.number)
             looks = self.looks.get((group.number, number))
             for w in group.members:
@@ -290,13 +290,13 @@ class Machine:
                 clock[place] = max(clock[place], number)
                 if looks is not None:
                     clock[first:last] = map(max, clock[first:last], looks)
-        team.finished = max(team.finished, number)
+        role.finished = max(role.finished, number)
 
-    def used(self, team: Team, op: Op) -> None:
+    def used(self, role: Role, op: Op) -> None:
         """The numbers of a product that may still run are used."""
         for v in op.operands:
             number = self.env.get(v) if v in self.plan.flying else None
-            if number is not None and number > team.finished:
+            if number is not None and number > role.finished:
                 raise SynchronizationError(
                     f"{op.opcode} uses the result of a product that has not been waited for",
                     loc=op.loc,
@@ -304,15 +304,15 @@ class Machine:
 
     def end(self) -> None:
         """What must be over when a block ends."""
-        team = self.main
+        role = self.main
         if self.turn != "close":
             raise SynchronizationError(f"turn {self.turn} is the last one", loc=self.func.loc)
-        if team.finished < team.products:
+        if role.finished < role.products:
             raise SynchronizationError(
                 "a product still runs when the program ends", loc=self.func.loc
             )
-        for w in team.warps:
-            if self.clocks[w][self.places.copies(w)] < team.committed or team.open:
+        for w in role.warps:
+            if self.clocks[w][self.places.copies(w)] < role.committed or role.open:
                 raise SynchronizationError(
                     "asynchronous copies have not been waited for when the program ends",
                     loc=self.func.loc,

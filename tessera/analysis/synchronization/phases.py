@@ -1,6 +1,6 @@
 """Barriers in shared memory: phases, arrivals, bytes, and what waiting for a phase lets one know.
 
-Nothing depends on the order in which the teams are run here: a wait gives what the earliest phase gives that lets
+Nothing depends on the order in which the roles are run here: a wait gives what the earliest phase gives that lets
 it pass, counted from those that the waiter knows to have ended. That phases and arrivals belong together in every
 other order, too, is what the checks make sure of: who arrives knows that the phase before has ended, nobody arrives
 too often, and a phase does not end before all have seen the one before."""

@@ -71,7 +71,7 @@ ATOMIC = Rule(
 
 RULES: dict[type[Op], Rule] = {
     BarrierOp: Rule(
-        "all warps of the team know what each of them knew; with `proxy` each has fenced first", "-",
+        "all warps of the role know what each of them knew; with `proxy` each has fenced first", "-",
         "loads and stores of the warps before it", BARRIER, threads.barrier,
     ),
     LocalAllocOp: Rule(

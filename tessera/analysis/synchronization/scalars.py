@@ -1,6 +1,6 @@
 """Scalars of one run: all that decides which way a program goes and which buffer it takes is computed, data are not.
 
-Arguments, the program's number and what is read from memory get small values that a seed chooses. Two teams that
+Arguments, the program's number and what is read from memory get small values that a seed chooses. Two roles that
 compute a scalar in the same way find the same: loads depend on the address, functions that are not computed here on
 their operands. What a tile becomes (a sum, an old value of an atomic) is chosen anew each time."""
 

@@ -22,7 +22,7 @@ from tessera.ops import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from tessera.analysis.synchronization.machine import Machine, Team
+    from tessera.analysis.synchronization.machine import Machine, Role
 
 RELEASES = ("release", "acq_rel")
 BEFORE_TURN = {
@@ -30,25 +30,25 @@ BEFORE_TURN = {
 }  # fmt: skip
 
 
-def barrier(m: Machine, team: Team, op: BarrierOp) -> None:
-    m.meet(team, op, fence=bool(op.attrs.get("proxy")))
+def barrier(m: Machine, role: Role, op: BarrierOp) -> None:
+    m.meet(role, op, fence=bool(op.attrs.get("proxy")))
 
 
-def alloc(m: Machine, team: Team, op: LocalAllocOp) -> None:
-    m.touch(team, op, (op.offset, op.offset + op.bytes, op), True, private=op.private)
+def alloc(m: Machine, role: Role, op: LocalAllocOp) -> None:
+    m.touch(role, op, (op.offset, op.offset + op.bytes, op), True, private=op.private)
 
 
-def load(m: Machine, team: Team, op: LocalLoadOp) -> None:
+def load(m: Machine, role: Role, op: LocalLoadOp) -> None:
     span = m.span(op.shared)
     private = span[2].private
     if private:
         _own_bytes(m, op, op.result.type.layout, op.shared.type.layout, span[2])
-    m.touch(team, op, span, False, private=private)
+    m.touch(role, op, span, False, private=private)
 
 
-def store(m: Machine, team: Team, op: LocalStoreOp) -> None:
+def store(m: Machine, role: Role, op: LocalStoreOp) -> None:
     span = m.span(op.shared)
-    m.touch(team, op, span, True, private=span[2].private)
+    m.touch(role, op, span, True, private=span[2].private)
 
 
 def _own_bytes(m: Machine, op: Op, held: Any, shared: Any, owner: Op) -> None:
@@ -61,31 +61,31 @@ def _own_bytes(m: Machine, op: Op, held: Any, shared: Any, owner: Op) -> None:
 
 
 # --- copies in the background -----------------------------------------------------------------------------------
-def copy(m: Machine, team: Team, op: AsyncCopyOp) -> None:
+def copy(m: Machine, role: Role, op: AsyncCopyOp) -> None:
     """Written through the generic proxy at any time until the thread waits for the group."""
     span = m.span(op.shared)
     private = span[2].private
     if private:
         _own_bytes(m, op, op.ptr.type.layout, op.shared.type.layout, span[2])
-    team.open = True
-    events = [(m.places.copies(w), team.committed + 1) for w in team.warps]
-    m.behind(op, span, True, events, team.warps, generic=True, private=private)
+    role.open = True
+    events = [(m.places.copies(w), role.committed + 1) for w in role.warps]
+    m.behind(op, span, True, events, role.warps, generic=True, private=private)
 
 
-def commit(m: Machine, team: Team, op: AsyncCommitOp) -> None:
-    team.committed, team.open = team.committed + 1, False
+def commit(m: Machine, role: Role, op: AsyncCommitOp) -> None:
+    role.committed, role.open = role.committed + 1, False
 
 
-def wait(m: Machine, team: Team, op: AsyncWaitOp) -> None:
-    for w in team.warps:
+def wait(m: Machine, role: Role, op: AsyncWaitOp) -> None:
+    for w in role.warps:
         place = m.places.copies(w)
-        m.clocks[w][place] = max(m.clocks[w][place], team.committed - op.pending)
+        m.clocks[w][place] = max(m.clocks[w][place], role.committed - op.pending)
     if not op.private:
-        m.meet(team, op, fence=bool(op.attrs.get("proxy")))
+        m.meet(role, op, fence=bool(op.attrs.get("proxy")))
 
 
 # --- ping-pong ---------------------------------------------------------------------------------------------------
-def turn(m: Machine, team: Team, op: TurnOp) -> None:
+def turn(m: Machine, role: Role, op: TurnOp) -> None:
     """Turns order nothing that memory depends on; but each begun must end, or a warpgroup waits for ever."""
     if m.turn not in BEFORE_TURN[op.kind]:
         raise SynchronizationError(f"turn {op.kind} comes after turn {m.turn}", loc=op.loc)
@@ -93,21 +93,21 @@ def turn(m: Machine, team: Team, op: TurnOp) -> None:
 
 
 # --- ops that go through memory of their own ----------------------------------------------------------------------
-def scratch(m: Machine, team: Team, op: Op) -> None:
+def scratch(m: Machine, role: Role, op: Op) -> None:
     """All write, meet, and read what others wrote."""
     low: int = op.attrs["scratch"]
     span = low, low + op.attrs["scratch_bytes"], op
-    m.touch(team, op, span, True)
-    m.meet(team, op)
-    m.touch(team, op, span, False)
+    m.touch(role, op, span, True)
+    m.meet(role, op)
+    m.touch(role, op, span, False)
 
 
-def atomic(m: Machine, team: Team, op: AtomicRmwOp | AtomicCasOp) -> None:
+def atomic(m: Machine, role: Role, op: AtomicRmwOp | AtomicCasOp) -> None:
     """A scalar that releases waits for the program's other threads first."""
     if not isinstance(op.result.type, TileType) and op.sem in RELEASES:
-        m.meet(team, op)
+        m.meet(role, op)
     if "scratch" in op.attrs:
-        scratch(m, team, op)
+        scratch(m, role, op)
 
 
 def always(op: Op) -> bool:

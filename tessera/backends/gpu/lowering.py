@@ -62,7 +62,7 @@ class FunctionLowering:
         self.kernel: bool = func.kernel
         self.extra_attributes = ""
         self.single = False  # one thread runs this
-        self.team_mask: int | None = None  # of the thread's number, where a smaller team runs this
+        self.role_mask: int | None = None  # of the thread's number, in a role of fewer warps
         self.tensor_maps = len(module.attrs.get("tensor_maps", ())) if self.kernel else 0
         # Whether blocks run several programs; the launch's grid is then a parameter.
         self.persistent = bool(self.kernel and module.attrs.get("persistent"))
@@ -87,20 +87,20 @@ class FunctionLowering:
             index = self.target.thread_index(self.w)
             return (
                 index
-                if self.team_mask is None
-                else self.w.pure(f"and i32 {index}, {self.team_mask}")
+                if self.role_mask is None
+                else self.w.pure(f"and i32 {index}, {self.role_mask}")
             )
 
     @contextmanager
-    def smaller_team(self, warps: int) -> Generator[None]:
+    def role_of_warps(self, warps: int) -> Generator[None]:
         """Code that `warps` further warps run, a power of two of them, whose first thread's number is a multiple of
         theirs. Its layouts are for so many."""
         before = self.num_warps, self.warp_bits
         self.num_warps, self.warp_bits = warps, warps.bit_length() - 1
-        self.team_mask = 32 * warps - 1
+        self.role_mask = 32 * warps - 1
         yield
         self.num_warps, self.warp_bits = before
-        self.team_mask = None
+        self.role_mask = None
 
     @property
     def lane(self) -> str:

@@ -25,7 +25,9 @@ class NvidiaTarget:
     def __init__(self, cc: int, facts: Any, cluster: int = 1) -> None:
         self.cc, self.cluster = cc, cluster
         self._facts = facts
-        self.team: tuple[int, int] | None = None  # (barrier, threads) of those who meet; None: all
+        self.named_barrier: tuple[int, int] | None = (
+            None  # (number, threads) of those who meet; None: all
+        )
 
     def facts(self) -> Any:
         return self._facts
@@ -45,45 +47,42 @@ class NvidiaTarget:
         return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}"{cluster}'
 
     # --- threads ------------------------------------------------------------------------------------------
-    def _plain(self, w: Writer, name: str, *args: str) -> str:
-        return p.PRIMITIVES[name].emit(w, args)
-
     def thread_index(self, w: Writer) -> str:
-        return self._plain(w, "thread_index")
+        return p.emit_primitive(w, "thread_index")
 
     def program_id(self, w: Writer, axis: int) -> str:
         whole = self.cluster > 1 and axis == 0
-        return self._plain(w, "cluster_id" if whole else f"program_id_{'xyz'[axis]}")
+        return p.emit_primitive(w, "cluster_id" if whole else f"program_id_{'xyz'[axis]}")
 
     def num_programs(self, w: Writer, axis: int) -> str:
         whole = self.cluster > 1 and axis == 0
-        return self._plain(w, "num_clusters" if whole else f"num_programs_{'xyz'[axis]}")
+        return p.emit_primitive(w, "num_clusters" if whole else f"num_programs_{'xyz'[axis]}")
 
     def block_rank(self, w: Writer) -> str:
-        return self._plain(w, "block_rank")
+        return p.emit_primitive(w, "block_rank")
 
     def special_register(self, w: Writer, name: str) -> str:
-        return self._plain(w, name)
+        return p.emit_primitive(w, name)
 
     def grid_dependency(self, w: Writer, kind: str) -> None:
         if self.cc >= 90:
-            self._plain(w, f"grid_{kind}")
+            p.emit_primitive(w, f"grid_{kind}")
 
     def barrier(self, w: Writer) -> None:
-        if self.team is None:
-            self._plain(w, "barrier")
+        if self.named_barrier is None:
+            p.emit_primitive(w, "barrier")
         else:
-            p.team_barrier(*self.team).emit(w, [])
+            p.named_barrier_sync(*self.named_barrier).emit(w, [])
 
     def proxy_fence(self, w: Writer) -> None:
         """This thread's writes to shared memory become visible to instructions that read it by descriptors."""
-        self._plain(w, "proxy_fence")
+        p.emit_primitive(w, "proxy_fence")
 
     def shuffle_xor(self, w: Writer, word: str, mask: int) -> str:
-        return self._plain(w, "shuffle_xor", ALL, word, str(mask), "31")
+        return p.emit_primitive(w, "shuffle_xor", ALL, word, str(mask), "31")
 
     def shuffle_index(self, w: Writer, word: str, lane: str) -> str:
-        return self._plain(w, "shuffle_index", ALL, word, lane, "31")
+        return p.emit_primitive(w, "shuffle_index", ALL, word, lane, "31")
 
     # --- memory ---------------------------------------------------------------------------------------------
     def load_global(
@@ -189,7 +188,7 @@ class NvidiaTarget:
         row.emit(w, args)
 
     def async_commit(self, w: Writer) -> None:
-        self._plain(w, "async_commit")
+        p.emit_primitive(w, "async_commit")
 
     def async_wait(self, w: Writer, pending: int) -> None:
         p.async_wait(pending).emit(w, [])
@@ -270,10 +269,10 @@ class NvidiaTarget:
     def narrow_pair(self, w: Writer, type: str, low: str, high: str) -> str:
         # Not by fptrunc: LLVM takes it apart where the halves go different ways, and ptxas then lets products of
         # warpgroups wait for each other (C7514) when single halves are made of their results.
-        return self._plain(w, f"pair.{type}", high, low)
+        return p.emit_primitive(w, f"pair.{type}", high, low)
 
     def round_tf32(self, w: Writer, x: str) -> str:
-        return self._plain(w, "to_tf32", x)
+        return p.emit_primitive(w, "to_tf32", x)
 
     def mma(
         self,
@@ -307,7 +306,7 @@ class NvidiaTarget:
             for k, x in enumerate(pair):
                 vector = w.pure(f"insertelement <2 x i8> {vector}, i8 {x}, i32 {k}")
             packed = w.pure(f"bitcast <2 x i8> {vector} to i16")
-            both = self._plain(w, f"from_{source.name}", packed)
+            both = p.emit_primitive(w, f"from_{source.name}", packed)
             result += w.unpair("half", w.pure(f"bitcast i32 {both} to <2 x half>"))[: len(pair)]
         return result
 
@@ -315,7 +314,7 @@ class NvidiaTarget:
         result: list[str] = []
         for i in range(0, len(values), 2):
             low, high = values[i], values[i + 1] if i + 1 < len(values) else "0.0"
-            packed = self._plain(w, f"to_{target.name}", high, low)
+            packed = p.emit_primitive(w, f"to_{target.name}", high, low)
             vector = w.pure(f"bitcast i16 {packed} to <2 x i8>")
             for k in range(len(values[i : i + 2])):
                 result.append(w.pure(f"extractelement <2 x i8> {vector}, i32 {k}"))
@@ -323,7 +322,7 @@ class NvidiaTarget:
 
     # --- messages --------------------------------------------------------------------------------------------
     def trap(self, w: Writer) -> None:
-        self._plain(w, "trap")
+        p.emit_primitive(w, "trap")
 
     def print(self, w: Writer, format: str, args: Sequence[tuple[Any, str]]) -> None:
         """printf with C's varargs layout in local memory: every value at its own size, ints at least 4 bytes."""

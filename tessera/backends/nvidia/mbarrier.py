@@ -20,11 +20,6 @@ MBARRIER_BYTES = 8
 WARPGROUP_THREADS = 128
 
 
-def plain(fl: FunctionLowering, name: str, *args: str) -> str:
-    """Emit the row `name` of the table of primitives."""
-    return p.PRIMITIVES[name].emit(fl.w, args)
-
-
 def single_thread(fl: FunctionLowering) -> AbstractContextManager[None]:
     """Code that one thread runs: the first one, or the only one that there is."""
     return nullcontext() if fl.single else fl.w.when(first_thread(fl))
@@ -54,7 +49,7 @@ def spin(fl: FunctionLowering, address: str, parity: str) -> None:
     again, done = w.label("wait"), w.label("arrived")
     w.branch(again)
     w.start(again)
-    ended = w.emit(f"icmp ne i32 {plain(fl, 'mbarrier_try', address, parity)}, 0")
+    ended = w.emit(f"icmp ne i32 {p.emit_primitive(fl.w, 'mbarrier_try', address, parity)}, 0")
     w.branch_if(ended, done, again)
     w.start(done)
 
@@ -65,9 +60,9 @@ def _init(fl: FunctionLowering, op: MbarrierInitOp) -> None:
     if op.by_producer:
         with w.when(_producer_thread(fl)):
             for number in range(fl.tensor_maps):  # the first copies will find them near
-                plain(fl, "prefetch_map", f"%map{number}")
+                p.emit_primitive(fl.w, "prefetch_map", f"%map{number}")
             _init_rows(fl, op)
-            plain(fl, "mbarrier_fence")
+            p.emit_primitive(fl.w, "mbarrier_fence")
     else:
         with w.when(w.pure(f"icmp eq i32 {fl.thread}, 0")):
             _init_rows(fl, op)
@@ -90,7 +85,7 @@ def _expect_tx(fl: FunctionLowering, op: MbarrierArriveExpectTxOp) -> None:
 
 @lowers(AsyncCopyMbarrierArriveOp)
 def _arrive_after_copies(fl: FunctionLowering, op: AsyncCopyMbarrierArriveOp) -> None:
-    plain(fl, "mbarrier_arrive_after_copies", mbarrier_address(fl, op.bars, op.index))
+    p.emit_primitive(fl.w, "mbarrier_arrive_after_copies", mbarrier_address(fl, op.bars, op.index))
 
 
 @lowers(MbarrierWaitOp)
@@ -99,7 +94,7 @@ def _wait(fl: FunctionLowering, op: MbarrierWaitOp) -> None:
     if _in_role(op):
         spin(fl, address, parity)
     else:  # one statement, which leaves a pipelined loop a single block
-        plain(fl, "mbarrier_wait", address, parity)
+        p.emit_primitive(fl.w, "mbarrier_wait", address, parity)
     _fence(fl, op)
 
 
@@ -113,7 +108,7 @@ def _in_role(op: Op) -> bool:
 
 def _fence(fl: FunctionLowering, op: MbarrierArriveOp | MbarrierWaitOp) -> None:
     if op.fence:
-        plain(fl, "proxy_fence_all")
+        p.emit_primitive(fl.w, "proxy_fence_all")
     elif op.proxy:
         fl.target.proxy_fence(fl.w)
 
@@ -124,7 +119,7 @@ def _arrive(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
     _fence(fl, op)
     if op.after_mma and op.condition is None and op.blocks == 1 and not op.groups:
         address = mbarrier_address(fl, op.bars, op.index)
-        plain(fl, "mbarrier_arrive_of_warp", address, fl.lane)
+        p.emit_primitive(fl.w, "mbarrier_arrive_of_warp", address, fl.lane)
     else:
         _arrive_if(fl, op)
 
@@ -137,15 +132,15 @@ def _arrive_if(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
         number = w.pure(f"and i32 {thread}, {lanes}")
         chosen = w.pure(f"icmp ult i32 {number}, {op.blocks}")
     if not (op.groups or op.after_mma):
-        plain(fl, "warp_sync")  # lanes that read by themselves are done too
+        p.emit_primitive(fl.w, "warp_sync")  # lanes that read by themselves are done too
     if op.condition is not None:
         chosen = w.and_("i1", chosen, fl.scalar(op.condition))
     with w.when(chosen):
         address = mbarrier_address(fl, op.bars, op.index)
         if op.blocks > 1:
-            plain(fl, "mbarrier_arrive_in", address, number)
+            p.emit_primitive(fl.w, "mbarrier_arrive_in", address, number)
         else:
-            plain(fl, "mbarrier_arrive", address)
+            p.emit_primitive(fl.w, "mbarrier_arrive", address)
 
 
 def _await_reads(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
@@ -156,7 +151,7 @@ def _await_reads(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
         both = parts[0]
         for part in parts[1:]:
             both = w.pure(f"xor i32 {both}, {part}")
-        plain(fl, "await_word", both, fl.scalar(op.bars))
+        p.emit_primitive(fl.w, "await_word", both, fl.scalar(op.bars))
 
 
 def _low_32_bits(fl: FunctionLowering, type: str, name: str) -> str:

@@ -20,7 +20,6 @@ from tessera.backends.nvidia import primitives as p
 from tessera.backends.nvidia.mbarrier import (
     WARPGROUP_THREADS,
     mbarrier_address,
-    plain,
     single_thread,
     spin,
 )  # fmt: skip
@@ -108,8 +107,8 @@ def _load(fl: FunctionLowering, op: DescriptorLoadOp) -> None:
     place, bar = fixed_place(fl, start), fixed_place(fl, start + size).address
     with single_thread(fl):
         p.mbarrier_init(1).emit(fl.w, [bar])
-        plain(fl, "mbarrier_fence")
-        plain(fl, "proxy_fence_all")
+        p.emit_primitive(fl.w, "mbarrier_fence")
+        p.emit_primitive(fl.w, "proxy_fence_all")
         p.mbarrier_expect(size).emit(fl.w, [bar])
         _load_boxes(fl, op, place.address, bar, 1)
     fl.target.barrier(fl.w)
@@ -121,7 +120,7 @@ def _load(fl: FunctionLowering, op: DescriptorLoadOp) -> None:
         reader.group(i, out)
     fl.target.barrier(fl.w)
     with single_thread(fl):
-        plain(fl, "mbarrier_inval", bar)
+        p.emit_primitive(fl.w, "mbarrier_inval", bar)
     fl.set(op.result, copies(t.layout, out))
 
 
@@ -158,7 +157,7 @@ def _store(fl: FunctionLowering, op: DescriptorStoreOp) -> None:
                         place[1] = w.add("i32", place[1], moved)
                     to = w.add("i32", at, str(j * boxes.elements * bits // 8))
                     row.emit(w, [f"%map{op.attrs['map']}", to, *place])
-            plain(fl, "bulk_commit")
+            p.emit_primitive(fl.w, "bulk_commit")
     _settle(fl, bool(op.attrs.get("synchronous")))
 
 
@@ -226,7 +225,7 @@ def _settle(fl: FunctionLowering, now: bool) -> None:
     if now:
         with fl.w.when(_first_of_group(fl)):
             p.bulk_wait(0, read=False).emit(fl.w, [])
-            plain(fl, "proxy_fence_all")
+            p.emit_primitive(fl.w, "proxy_fence_all")
         fl.target.barrier(fl.w)
         return
 

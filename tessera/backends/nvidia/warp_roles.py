@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.nvidia import primitives as p
-from tessera.backends.nvidia.mbarrier import plain
 from tessera.ops import TurnOp, WarpSpecializeOp
 
 CONSUMER_BARRIER = 8  # named barrier of the consumers, who do not wait for the producer
@@ -13,8 +12,8 @@ PAIR = 256  # threads of the warpgroup that lets another go, and of that one
 
 
 @lowers(WarpSpecializeOp)
-def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
-    """The other teams' warps come last, so that the consumers' threads keep their numbers. The producer has made the
+def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
+    """The other roles' warps come last, so that the consumers' threads keep their numbers. The producer has made the
     barriers ready, for which the others wait."""
     w, target = fl.w, fl.target
     threads = 32 * fl.num_warps
@@ -23,7 +22,7 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
     group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
     producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
     if op.blocks > 1:  # others copy to our memory
-        plain(fl, "cluster_barrier")
+        p.emit_primitive(fl.w, "cluster_barrier")
     w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
     # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
     given = fl.products and not fl.extra_attributes
@@ -31,12 +30,12 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
     with w.scope():
         w.start(consumers)
         if op.blocks == 1:
-            p.team_barrier(START_BARRIER, everybody).emit(w, [])
+            p.named_barrier_sync(START_BARRIER, everybody).emit(w, [])
         if large:
             p.set_registers(True, large).emit(w, [])
-        target.team = (CONSUMER_BARRIER, threads)  # type: ignore[attr-defined]
+        target.named_barrier = (CONSUMER_BARRIER, threads)  # type: ignore[attr-defined]
         fl.lower_block(op.consumers)
-        target.team = None  # type: ignore[attr-defined]
+        target.named_barrier = None  # type: ignore[attr-defined]
         w.branch(after)
     if op.turning:
         turners, others = w.label("turners"), w.label("others")
@@ -45,22 +44,22 @@ def _teams(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         with w.scope():
             w.start(turners)
             if op.blocks == 1:
-                p.team_barrier(START_BARRIER, everybody).emit(w, [])
+                p.named_barrier_sync(START_BARRIER, everybody).emit(w, [])
             if turning:
                 p.set_registers(False, turning).emit(w, [])
-            with fl.smaller_team(op.turning):
+            with fl.role_of_warps(op.turning):
                 fl.lower_block(op.turners)
             w.branch(after)
         producer = others
     with w.scope():
         w.start(producer)
         if op.blocks == 1:
-            p.team_arrive(START_BARRIER, everybody).emit(w, [])
+            p.named_barrier_arrive(START_BARRIER, everybody).emit(w, [])
         if small:
             p.set_registers(False, small).emit(w, [])
         first = w.pure(f"icmp eq i32 {group}, {fl.num_warps}")
         # Of an elected thread ptxas knows that it is one: else it makes a loop over threads of each copy.
-        with w.when(first), w.when(w.pure(f"icmp ne i32 {plain(fl, 'elect')}, 0")):
+        with w.when(first), w.when(w.pure(f"icmp ne i32 {p.emit_primitive(fl.w, 'elect')}, 0")):
             fl.single = True
             fl.lower_block(op.producer)
             fl.single = False

@@ -58,7 +58,7 @@ ACC_WORDS = 208  # registers of accumulators beyond which a thread has no room l
 INSTRUCTION_WORK = (
     26  # registers that ptxas wants beside those of the accumulators of one instruction
 )
-MOST_GROUPS = 4  # of a program that a team may load for
+MOST_GROUPS = 4  # of a program that a role may load for
 GRAIN = 8  # registers of a thread come in multiples
 SWIZZLES = (128, 64, 32)
 NEAR = 4  # bits of a column: the results of a warp that are side by side stay so when these change places

@@ -1,4 +1,4 @@
-"""The consumers' team: blocks that read rings which others fill, the rings' state carried through everything around
+"""The consumers' role: blocks that read rings which others fill, the rings' state carried through everything around
 them (warp_specialization.py)."""
 
 from __future__ import annotations

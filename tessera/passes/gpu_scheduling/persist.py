@@ -6,7 +6,7 @@
 
 While a block stores its result, and until the first tiles of the next one have come, its processor does not multiply.
 If another block shares the processor, that one does. A block that is alone does better to go on with the next program:
-of its two teams (warp_specialization.py), one loads the tiles of the next program while the other stores.
+of its two roles (warp_specialization.py), one loads the tiles of the next program while the other stores.
 
 The tile that is stored must leave through a tensor map, as the buffers never become free for it to be rearranged there.
 As many blocks are started as there is room for; the launcher hands over the grid that was asked for. Programs must not

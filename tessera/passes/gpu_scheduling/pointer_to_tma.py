@@ -10,7 +10,7 @@ coordinates from 0 on. Whether that holds is known for sure only when arguments 
 the checks, `host_code` the expressions that they look at. The launcher evaluates them before each launch, and runs the
 kernel that was compiled without this pass where one fails.
 
-Only loops that can be split into teams (warp_specialization.py) are changed, and all loads for their products or none.
+Only loops that can be split into roles (warp_specialization.py) are changed, and all loads for their products or none.
 Arrays that overlap with others which the program wrote to before must show that: such loads are `ordered`, unless the
 guard makes sure that what is read and what is written lie apart."""
 
@@ -138,7 +138,7 @@ class Promotion:
                 chosen += here
                 self._order(here, before, windows)
             else:
-                self._remark(loop, "a team of its own for loads would leave fewer programs")
+                self._remark(loop, "a role of its own for loads would leave fewer programs")
         return bool(chosen) and self._replace(chosen)
 
     def _remark(self, loop: ForOp, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The producer's team: the loops around loads of tiles, with the scalars that these need (warp_specialization.py)."""
+"""The producer's role: the loops around loads of tiles, with the scalars that these need (warp_specialization.py)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from tessera.passes.gpu_scheduling.rings import (
 
 class Split(Protocol):
     """What the producer must know of the function: its rings, where it meets the consumers, all ops around the rings
-    (`spine`), scalars that both teams see (`kept`), and whether it may read memory (`reads`)."""
+    (`spine`), scalars that both roles see (`kept`), and whether it may read memory (`reads`)."""
 
     func: FuncOp
     rings: list[Ring]

@@ -8,7 +8,7 @@ that the loop's loads may see (ordering.py).
       else:
         while missing > 0 (first): wait
 
-The flag is computed from scalars, as both teams need it: of what stands in branches and loops whether it runs. Where
+The flag is computed from scalars, as both roles need it: of what stands in branches and loops whether it runs. Where
 that cannot be known beforehand it counts as done."""
 
 from __future__ import annotations

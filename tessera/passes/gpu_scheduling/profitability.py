@@ -1,4 +1,4 @@
-"""Whether a split into teams pays, estimated before layouts are known.
+"""Whether a split into roles pays, estimated before layouts are known.
 
 Programs that share a processor hide each other's latencies. The producer's warps cost registers, and perhaps room for
 one of them; the producer hides the latency of loads, but not that of all the rest. So a split that leaves half as many
@@ -13,7 +13,7 @@ from typing import Any
 from tessera.ir import Op, elem_of
 from tessera.ops import DescriptorLoadOp, DotOp, LoadOp, ReshapeOp, TransOp
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, team_for
+from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for
 
 MOST_PRODUCTS = 2
 
@@ -32,7 +32,7 @@ def split_pays(products: Sequence[DotOp], shared: int, warps: int, facts: GpuFac
 def split_blocks(products: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> int:
     """Blocks that share a processor after a split."""
     fit = max(1, facts.max_shared_bytes // max(1, shared))
-    return team_for(facts, warps, _words(products, warps, facts), fit).blocks
+    return roles_for(facts, warps, _words(products, warps, facts), fit).blocks
 
 
 def _words(products: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:

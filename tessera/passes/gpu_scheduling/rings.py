@@ -1,4 +1,4 @@
-"""What both teams of a split program know of a ring of buffers in shared memory (warp_specialization.py)."""
+"""What both roles of a split program know of a ring of buffers in shared memory (warp_specialization.py)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CannotSplit(Exception):
 @dataclass(slots=True, eq=False)
 class Ring:
     """Tiles of one block that are loaded and given back together: buffers, barriers, and the loads with their
-    allocations. `once`: no loop is around them, so that nothing is given back. Which teams fill it (the producer, or
+    allocations. `once`: no loop is around them, so that nothing is given back. Which roles fill it (the producer, or
     the turners that read another ring) and which empty it (the consumers, or the turners)."""
 
     home: Block

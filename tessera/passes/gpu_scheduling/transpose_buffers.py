@@ -8,7 +8,7 @@
 
 All warps write a buffer and meet before the product reads it. A warpgroup comes to that meeting when its product of two
 iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration.
-Where shared memory is scarce the loop's own tiles come first, and nothing is done where a team of its own will turn the
+Where shared memory is scarce the loop's own tiles come first, and nothing is done where a role of its own will turn the
 operand (transpose_role.py)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operands that a team of its own turns in a loop (warp_specialization.py), so that the consumers only multiply.
+"""Operands that a role of its own turns in a loop (warp_specialization.py), so that the consumers only multiply.
 
     consumers, for each i                     consumers                     turners
       %t = descriptor_load ...                  wait full[s]                  wait loaded[l], empty[s]
@@ -45,7 +45,7 @@ from tessera.passes.gpu_scheduling.rings import (
     filled_by,
     start_const,
 )
-from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, Team, turning_team
+from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, WarpRoles, roles_with_transpose
 
 BUFFERS = 3
 FEWEST_STAGES = 2
@@ -62,7 +62,7 @@ class Turning:
     read: LocalLoadOp
     turned: LocalAllocOp
     product: WgmmaOp
-    team: Team
+    roles: WarpRoles
 
 
 def turned_operand(loop: ForOp) -> LocalAllocOp | None:
@@ -115,10 +115,10 @@ def turning_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Turning | None:
     if copying_blocks(load, alloc) > 1:  # the turners of all blocks would have to give it back
         return None
     alone = len(alloc.result.uses) == len(read.shared.uses) == len(read.result.uses) == 1
-    team = turning_team(facts, num_warps, func)
-    if not alone or team is None or not isinstance(product, WgmmaOp):
+    roles = roles_with_transpose(facts, num_warps, func)
+    if not alone or roles is None or not isinstance(product, WgmmaOp):
         return None
-    return Turning(load, alloc, read, turned, product, team)
+    return Turning(load, alloc, read, turned, product, roles)
 
 
 class Turners(Producer):

@@ -1,4 +1,4 @@
-"""How many warps a producer gets, and how the registers of a processor are shared out between the teams.
+"""How many warps a producer gets, and how the registers of a processor are shared out between the roles.
 
 The warps of all blocks that share a processor are dealt out to its quarters, each with its own registers. A producer of
 one warp leaves the consumers the same number as everybody has; a producer of four can hand registers over, as the
@@ -30,7 +30,7 @@ EVEN = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Team:
+class WarpRoles:
     """Warps of the producer; registers of a thread of the producer's, the consumers' and the turners' warps, zeros for
     even; blocks that are to share a processor; warps of the turners."""
 
@@ -40,7 +40,7 @@ class Team:
     turning: int = 0
 
 
-def team_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int = 0) -> Team:
+def roles_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int = 0) -> WarpRoles:
     """`consumers`: warps; `words`: registers of products that live at a time; `fit`: blocks for which there is shared
     memory; `largest`: registers of one instruction, which must be there before any are handed over."""
     need = words + WORK
@@ -48,31 +48,31 @@ def team_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int
     handover = facts.has_register_handover and consumers >= GROUP_WARPS
     for blocks in range(fit, 1, -1):
         if _even(facts, consumers + 1, blocks) >= need:
-            return Team(1, EVEN, blocks)
+            return WarpRoles(1, EVEN, blocks)
         if not handover:
             continue
         given, kept = _handed_over(facts, consumers, blocks, SMALL_PRODUCER)
         if kept >= need and _even(facts, consumers + GROUP_WARPS, blocks) >= start:
-            return Team(GROUP_WARPS, (given, kept, 0), blocks)
+            return WarpRoles(GROUP_WARPS, (given, kept, 0), blocks)
     if not handover or (words < LARGE and _even(facts, consumers + 1, 1) >= need):
-        return Team(1, EVEN, 1)
+        return WarpRoles(1, EVEN, 1)
     given, kept = _handed_over(facts, consumers, 1, PRODUCER)
     if kept < need:
         given, kept = _handed_over(facts, consumers, 1, SMALL_PRODUCER)
     if kept > min(LARGEST, _even(facts, consumers + 1, 1)):
-        return Team(GROUP_WARPS, (given, min(kept, LARGEST), 0), 1)
-    return Team(1, EVEN, 1)
+        return WarpRoles(GROUP_WARPS, (given, min(kept, LARGEST), 0), 1)
+    return WarpRoles(1, EVEN, 1)
 
 
-def turning_team(facts: GpuFacts, consumers: int, func: Op) -> Team | None:
-    """A team with four more warps, which turn an operand for the consumers' products, if enough registers are left."""
+def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles | None:
+    """The roles with four more warps, which transpose an operand of the consumers' MMAs, if registers are left."""
     groups = consumers // GROUP_WARPS
     start = _even(facts, consumers + 2 * GROUP_WARPS, 1)
     kept = (start * (groups + 2) - SMALL_PRODUCER - TURNER) // max(1, groups) // GRAIN * GRAIN
     need, largest = product_words(func) + TURNING_WORK, instruction_words(func) + WORK
     if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
         return None
-    return Team(GROUP_WARPS, (SMALL_PRODUCER, kept, TURNER), 1, GROUP_WARPS)
+    return WarpRoles(GROUP_WARPS, (SMALL_PRODUCER, kept, TURNER), 1, GROUP_WARPS)
 
 
 def _even(facts: GpuFacts, warps: int, blocks: int) -> int:

@@ -1,4 +1,4 @@
-"""Splits a program into two teams: one thread copies tiles to shared memory, the program's warps compute.
+"""Splits a program into two roles: one thread copies tiles to shared memory, the program's warps compute.
 
     for i:                                      consumers                     producer
       %t = descriptor_load %d, [%x, i]          for i:                        for i:
@@ -75,10 +75,10 @@ from tessera.passes.gpu_scheduling.transpose_role import (
 )
 from tessera.passes.gpu_scheduling.warp_roles import (
     GROUP_WARPS,
-    Team,
+    WarpRoles,
     instruction_words,
     product_words,
-    team_for,
+    roles_for,
 )
 from tessera.passes.neutral.descriptors import lower_access
 
@@ -109,7 +109,7 @@ def specialize(module: Module, facts: GpuFacts) -> None:
 
 
 def _flags(split: _Split) -> dict[ForOp, Value]:
-    """For each loop in front of which teams may have to meet, whether they have to."""
+    """For each loop in front of which roles may have to meet, whether they have to."""
     if not split.ordered:
         return {}
     Needs(split).collect()  # before anything changes
@@ -170,7 +170,7 @@ def _check(func: FuncOp, num_warps: int) -> None:
     if not is_enabled("warp-specialize"):
         raise CannotSplit("warp specialisation is switched off")
     if num_warps not in CONSUMERS:
-        raise CannotSplit(f"a team of {num_warps} warps is not provided for")
+        raise CannotSplit(f"a role of {num_warps} warps is not provided for")
     for op in func.walk():
         if isinstance(op, CallOp):
             raise CannotSplit("the kernel calls a function that is not inlined")
@@ -199,7 +199,7 @@ class _Split:
         self.reads = not any(isinstance(op, writes) for op in func.walk())
 
     def _known(self, r: Ring) -> bool:
-        """Keep those loads whose places both teams see from the start."""
+        """Keep those loads whose places both roles see from the start."""
         known = self.kept
         r.loads = [x for x in r.loads if all(v.op is None or v.op in known for v in x.offsets)]
         return bool(r.loads)
@@ -210,9 +210,9 @@ class _Split:
         needs = Needs(self).collect()
         self._group()
         self._stages()
-        team = self._leave_room()
+        roles = self._leave_room()
         rest = [op for op in self.func.body if op not in self.kept and not isinstance(op, ReturnOp)]
-        # What is shared by both teams stands first.
+        # What is shared by both roles stands first.
         for op in [op for op in self.func.body if op in self.kept]:
             op.move_before(rest[0])
         start = Builder.at_start(self.func.body)  # while indices are computed barriers get ready
@@ -228,9 +228,9 @@ class _Split:
         loading = [r for r in self.rings if not r.of_turners]
         producer = Producer(self, needs, loading).build(start)
         op = WarpSpecializeOp(
-            registers=team.registers,
-            warps=team.warps,
-            turning=team.turning,
+            registers=roles.registers,
+            warps=roles.warps,
+            turning=roles.turning,
             blocks=max(r.blocks for r in self.rings),
             regions=[Block(), producer, self._turners(needs, start)],
             loc=self.func.loc,
@@ -243,8 +243,8 @@ class _Split:
         self.meeting.arrive()
         self._consume(op, start_const(Builder.before_op(op), 0))
         _repeat(op, [x for x in self.func.body if x in self.kept])
-        warps = team.warps + team.turning
-        self.module.attrs |= {"producer_warps": warps, "resident_blocks": team.blocks}
+        warps = roles.warps + roles.turning
+        self.module.attrs |= {"producer_warps": warps, "resident_blocks": roles.blocks}
 
     def _turners(self, needs: Needs, start: Builder) -> Block:
         """The code of the turners, if there are any."""
@@ -276,31 +276,31 @@ class _Split:
         self.rings = found
         share(found)
 
-    def _leave_room(self) -> Team:
-        """The team; with fewer stages if a second block then shares the processor with a warpgroup that is alone: while
-        one works on results of a chain of products, the other one multiplies."""
+    def _leave_room(self) -> WarpRoles:
+        """The roles; with fewer stages if a second CTA then shares the SM with a warpgroup that is alone: while one
+        works on results of a chain of MMAs, the other one multiplies."""
         if self.turning is not None:
-            return self.turning.team
-        team, turning = self._team(), [r for r in self.rings if not r.outer and r.first is None]
+            return self.turning.roles
+        roles, turning = self._roles(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
             delayable(loop, _allocs([r]), CHAINED_WORDS)
             for r in turning
             if isinstance(loop := r.home.parent, ForOp)
         )
-        if self.warps > GROUP_WARPS or team.blocks > 1 or not chains:
-            return team
+        if self.warps > GROUP_WARPS or roles.blocks > 1 or not chains:
+            return roles
         wanted = {r: r.stages for r in turning}
         for stages in range(max(wanted.values()) - 1, 1, -1):
             for r in turning:
                 r.stages = min(r.stages, stages)
-            smaller = self._team()
+            smaller = self._roles()
             if smaller.blocks > 1:
                 return smaller
         for r, stages in wanted.items():
             r.stages = stages
-        return team
+        return roles
 
-    def _team(self) -> Team:
+    def _roles(self) -> WarpRoles:
         used = (
             SLACK
             + self._others()
@@ -309,7 +309,7 @@ class _Split:
         fit = self.facts.blocks_that_fit(used)
         words = product_words(self.func)
         largest = instruction_words(self.func)
-        return team_for(self.facts, self.warps, words, fit if words else 1, largest)
+        return roles_for(self.facts, self.warps, words, fit if words else 1, largest)
 
     def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
         homes: dict[Block, list[Ring]] = {}
@@ -400,7 +400,7 @@ class _Split:
         by_products = read_by_products([a.result for a in r.allocs])
         r.groups = not alone and by_products
         r.plain = not (r.of_turners or by_products)
-        turners = self.turning.team.turning if self.turning is not None else 0
+        turners = self.turning.roles.turning if self.turning is not None else 0
         r.full = self._barriers(b, bars, "full", turners if r.of_turners else 1)
         if not r.once:
             r.blocks = 1 if r.of_turners else max(map(copying_blocks, r.loads, r.allocs))
@@ -421,13 +421,13 @@ def _places(count: int) -> SharedType:
     return SharedType((count,), int64, shared_linear((count,), (0,)))
 
 
-def _repeat(teams: WarpSpecializeOp, scalars: list[Op]) -> None:
-    """Compute scalars in the teams that need them, each by itself: the producer begins when it has made the barriers
+def _repeat(split: WarpSpecializeOp, scalars: list[Op]) -> None:
+    """Compute scalars in the roles that need them, each by itself: the producer begins when it has made the barriers
     ready, and the others have time while they wait for tiles."""
     for op in reversed(scalars):
         users = {user for r in op.results for user in r.users()}
         homes = {
-            block: x for block in teams.regions if (x := [u for u in users if _within(u, block)])
+            block: x for block in split.regions if (x := [u for u in users if _within(u, block)])
         }
         if isinstance(op, MakeDescriptorOp) or sum(map(len, homes.values())) < len(users):
             continue
@@ -455,7 +455,7 @@ def _allocs(rings: list[Ring]) -> set[Op]:
 
 
 def _kept(func: FuncOp) -> set[Op]:
-    """Scalars at the top of the function, which both teams see."""
+    """Scalars at the top of the function, which both roles see."""
     kept: set[Op] = set()
     for op in func.body:
         scalar = all(not isinstance(r.type, TileType | SharedType) for r in op.results)

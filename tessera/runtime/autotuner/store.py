@@ -2,7 +2,7 @@
 
     {"device": …, "kernel": …, "key": […], "timings": {config: [median, fast, slow] in ms}}
 
-A file grows by the configs that are measured later. All files together make a lockfile that a team commits
+A file grows by the configs that are measured later. All files together make a lockfile that a project commits
 (`python -m tessera tune --export FILE`, `--import FILE`).
 """
 

@@ -26,9 +26,9 @@ from tessera.backends.nvidia.primitives.order import (
     mbarrier_expect,
     mbarrier_init,
     memory_fence,
+    named_barrier_arrive,
+    named_barrier_sync,
     set_registers,
-    team_arrive,
-    team_barrier,
 )
 from tessera.backends.nvidia.primitives.products import mma, wgmma, wgmma_wait
 from tessera.backends.nvidia.primitives.row import (
@@ -37,16 +37,17 @@ from tessera.backends.nvidia.primitives.row import (
     PRIMITIVES,
     Primitive,
     braces,
+    emit_primitive,
     letter,
     struct,
 )
 
 __all__ = [
     "FAMILIES", "NOTE", "PRIMITIVES", "Primitive", "add_vector", "async_copy", "async_copy_where", "async_wait",
-    "atomic", "atomic_shared_add", "barrier_of", "braces", "bulk_wait", "group_barrier", "letter", "load_global",
-    "load_matrix", "load_shared", "mbarrier_expect", "mbarrier_init", "memory_fence", "mma", "set_registers",
-    "store_global", "store_matrix", "store_shared", "struct", "team_arrive", "team_barrier", "tensor_load",
-    "tensor_store", "wgmma", "wgmma_wait",
+    "atomic", "atomic_shared_add", "barrier_of", "braces", "bulk_wait", "emit_primitive", "group_barrier", "letter",
+    "load_global", "load_matrix", "load_shared", "mbarrier_expect", "mbarrier_init", "memory_fence", "mma",
+    "named_barrier_arrive", "named_barrier_sync", "set_registers", "store_global", "store_matrix", "store_shared",
+    "struct", "tensor_load", "tensor_store", "wgmma", "wgmma_wait",
 ]  # fmt: skip
 
 _REGISTERED = (basics, engine, memory, order, products)  # imported for their rows

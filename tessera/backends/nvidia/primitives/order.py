@@ -47,7 +47,7 @@ def memory_fence(scope: str) -> Primitive:
 
 
 @family
-def team_barrier(number: int, threads: int) -> Primitive:
+def named_barrier_sync(number: int, threads: int) -> Primitive:
     return Primitive(
         "barrier", (), "void", f"bar.sync {number}, {threads};", MEMORY, False,
         lambda m: m.barrier(number, threads), True,
@@ -55,7 +55,7 @@ def team_barrier(number: int, threads: int) -> Primitive:
 
 
 @family
-def team_arrive(number: int, threads: int) -> Primitive:
+def named_barrier_arrive(number: int, threads: int) -> Primitive:
     """At a barrier at which others wait."""
     return Primitive(
         "barrier", (), "void", f"bar.arrive {number}, {threads};", MEMORY, False,
@@ -173,7 +173,7 @@ row(
 )  # fmt: skip
 
 
-# --- teams ----------------------------------------------------------------------------------------------------------
+# --- roles ----------------------------------------------------------------------------------------------------------
 def _elect(m):
     m.whole_warps("elect.sync")
     return (m.on & (np.arange(m.threads) % 32 == 0)).astype(np.uint64)

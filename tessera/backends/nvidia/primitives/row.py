@@ -81,6 +81,11 @@ def family(maker: Maker) -> Maker:
     return made  # type: ignore[return-value]
 
 
+def emit_primitive(w: Writer, name: str, *args: str) -> str:
+    """Write the row `name` of the table; the result's name, "" for void."""
+    return PRIMITIVES[name].emit(w, args)
+
+
 LETTERS = {"float": "f", "double": "d", "i64": "l", "i32": "r", "i16": "h", "i8": "r", "half": "h"}
 
 

@@ -124,7 +124,7 @@ def mbarrier_wait_(
             lambda: b.ended % 2 != int(parity) or every.failed is not None, PATIENCE
         )
         if every.failed is not None:
-            raise InterpreterError(f"the other team failed: {every.failed}")
+            raise InterpreterError(f"the other role failed: {every.failed}")
         if not done:
             raise InterpreterError("a barrier is waited for that nobody completes", loc=op.loc)
         landing, b.landing = b.landing, []
@@ -158,17 +158,17 @@ def tensor_copy_(m: Machine, op: gpu.TensorCopyOp, desc: Any, *rest: Any) -> Any
 def warp_specialize_(m: Machine, op: gpu.WarpSpecializeOp) -> Any:
     every = _barriers(m)
 
-    def run(team: Any) -> None:
+    def run(role: Any) -> None:
         try:
             with np.errstate(all="ignore"):
-                m.run_block(team, [])
+                m.run_block(role, [])
         except BaseException as error:
             with every.changed:
                 every.failed = error
                 every.changed.notify_all()
 
     threads = [
-        threading.Thread(target=run, args=[team], daemon=True) for team in (op.producer, op.turners)
+        threading.Thread(target=run, args=[role], daemon=True) for role in (op.producer, op.turners)
     ]
     for thread in threads:
         thread.start()
@@ -176,5 +176,5 @@ def warp_specialize_(m: Machine, op: gpu.WarpSpecializeOp) -> Any:
     for thread in threads:
         thread.join(PATIENCE)
     if every.failed is not None:
-        raise InterpreterError(f"another team failed: {every.failed}")
+        raise InterpreterError(f"another role failed: {every.failed}")
     return ()
