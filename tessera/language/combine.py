@@ -18,12 +18,24 @@ def dot(
     max_num_imprecise_acc: Any = None,
     out_dtype: Any = None,
 ) -> Any:
-    """Matrix product `input[.., M, K] @ other[.., K, N] + acc[.., M, N]`.
+    """Matrix product of tiles, `input[.., M, K] @ other[.., K, N] + acc[.., M, N]`.
 
-    Operands: two fp8, or twice the same of int8, fp16, bf16, fp32, fp64. The result is int32 for int8, fp32 for bf16
-    and fp32, fp64 for fp64, else `out_dtype` (default: acc's dtype, or fp32). `input_precision` says how fp32 operands
-    are multiplied: "tf32", "tf32x3", "ieee", "bf16x3", "bf16x6". K is at least 16 (16-bit), 32 (8-bit), 8 (32-bit).
-    CPUs that multiply bf16 in hardware (AVX512-BF16, AMX) take subnormal bf16 operands, those below 2**-126, for 0.
+    Operands are two fp8, or twice the same of int8, fp16, bf16, fp32 and fp64. The result is int32 for int8, fp32 for
+    bf16 and fp32, fp64 for fp64, else `out_dtype` (default: the dtype of `acc`, or fp32). `input_precision` says how
+    fp32 operands are multiplied: "tf32", "tf32x3", "ieee", "bf16x3" or "bf16x6". CPUs that multiply bf16 in hardware
+    (AVX512-BF16, AMX) take subnormal bf16 operands, those below 2**-126, for 0.
+
+    Raises:
+        shape-mismatch: the extents of K differ: `tl.dot(a, tl.zeros([32, 16], tl.float32))`.
+        shape-mismatch: ranks differ or are below 2: `tl.dot(a, i)`.
+        shape-mismatch: `acc` has another shape: `tl.dot(a, a, acc=i)`.
+        type-mismatch: dtypes differ: `tl.dot(a, a.to(tl.float16))`.
+        type-mismatch: the dtype has no dot: `tl.dot(a.to(tl.int32), a.to(tl.int32))`.
+        invalid-argument: the precision is unknown: `tl.dot(a, a, input_precision="fp8")`.
+
+    Example:
+        >>> tl.sum(tl.dot(a, a, input_precision="ieee"), 1)
+        fp32[16]: 975, 1005, 1005, 1050, 1065, 975, 1005, 1005, 1050, 1065, 975, 1005, 1005, 1050, 1065, 975
     """
 
 
@@ -41,40 +53,102 @@ def dot_scaled(
     rhs_k_pack: Any = True,
     out_dtype: Any = float32,
 ) -> Any:
-    """Matrix product of operands in a microscaling format, each group of 16 or 32 along K with a scale of its own.
+    """Matrix product of operands in a microscaling format: each group of 16 or 32 along K has a scale of its own.
 
-    Formats: "e2m1" (uint8, two values a byte, low nibble first, packed along K, or along M or N where `…_k_pack` is
-    False), "e4m3" and "e5m2" (fp8 or uint8), "bf16", "fp16" (or uint16). Scales: [.., M, K/g] and [.., N, K/g], uint8
-    as 2**(s - 127) (255: NaN) or fp8e4nv, or None. The result is fp32. Scaled operands are rounded to bf16 (fp16 if an
-    operand is fp16) and multiplied there, which is exact for the 4- and 8-bit formats while nothing underflows;
-    of subnormal bf16 on CPUs see `dot`.
+    The formats are "e2m1" (uint8, two values a byte, low nibble first, packed along K, or along M or N where
+    `…_k_pack` is False), "e4m3" and "e5m2" (fp8 or uint8), "bf16" and "fp16" (or uint16). Scales have the shapes [..,
+    M, K/g] and [.., N, K/g]: uint8 as 2**(s - 127) (255: NaN), fp8e4nv, or None. The result is fp32. Scaled operands
+    are rounded to bf16 (fp16 if an operand is fp16) and multiplied there, which is exact for the 4- and 8-bit formats
+    while nothing underflows; about subnormal bf16 on CPUs see `dot`.
+
+    Source: OCP Microscaling Formats (MX) Specification 1.0.
+
+    Raises:
+        invalid-argument: a format is unknown: `tl.dot_scaled(a, None, "e9", a, None, "fp16")`.
+        type-mismatch: the dtype of an operand does not fit its format:
+            `tl.dot_scaled(a, None, "e4m3", a, None, "e4m3")`.
+
+    Example:
+        >>> one = tl.full([16, 32], 0x38, tl.uint8)
+        >>> s = tl.full([16, 1], 128, tl.uint8)
+        >>> tl.max(tl.dot_scaled(one, s, "e4m3", tl.trans(one), None, "e4m3"), 1)
+        fp32[16]: 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64, 64
     """
 
 
 @builtin
 def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
-    """Combine all elements along `axis` (None: all of them) by the jitted `combine_fn`.
+    """All elements along `axis` (None: all of them) combined by the jitted function `combine_fn`.
 
-    `input` is a tensor or a tuple of n tensors of one shape; `combine_fn(a0…, b0…)` gets 2n scalars and returns n.
-    It must be associative and commutative. `keep_dims` keeps the axis with extent 1.
+    `input` is a tile or a tuple of n tiles of one shape, and so is the result, without the dimension or with extent 1
+    there if `keep_dims`. `combine_fn(a0, …, b0, …)` gets 2n scalars and returns n. It must be associative and
+    commutative.
+
+    Raises:
+        invalid-argument: there is no such dimension: `tl.reduce(n, 1, add)`.
+        shape-mismatch: `input` is a scalar: `tl.reduce(3, 0, add)`.
+        shape-mismatch: the shapes of several tiles differ: `tl.reduce((n, i16), 0, first_larger)`.
+        compilation: the function takes another number of arguments: `tl.reduce(n, 0, first_larger)`.
+
+    Example:
+        >>> tl.reduce(n, 0, add)
+        int32: 31
     """
 
 
 @builtin
 def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False) -> Any:
-    """Inclusive prefix combination along `axis` by the associative, jitted `combine_fn`; from the end if `reverse`."""
+    """Inclusive prefixes along `axis` combined by the jitted function `combine_fn`, from the end if `reverse`.
+
+    `input` is a tile or a tuple of n tiles of one shape, and so is the result. `combine_fn(a0, …, b0, …)` gets 2n
+    scalars and returns n. It must be associative.
+
+    Raises:
+        invalid-argument: there is no such dimension: `tl.associative_scan(n, 1, add)`.
+        not-constexpr: there is no axis: `tl.associative_scan(n, None, add)`.
+        shape-mismatch: `input` is a scalar: `tl.associative_scan(3, 0, add)`.
+        compilation: the function takes another number of arguments: `tl.associative_scan(n, 0, first_larger)`.
+
+    Example:
+        >>> tl.associative_scan((n, i), 0, first_larger)[1]
+        int32[8]: 0, 0, 2, 2, 4, 5, 5, 5
+    """
 
 
 @builtin
 def histogram(input: Any, num_bins: Any, mask: Any = None) -> Any:
-    """How often each of 0 … num_bins-1 occurs in a 1-D integer tile, as int32; others and masked-off do not count."""
+    """How often each of 0, …, `num_bins` - 1 occurs in a 1-D tile of ints: int32 of shape [num_bins].
+
+    Other values do not count, nor do elements whose `mask` (int1) is false. `num_bins` is a compile-time power of two.
+
+    Raises:
+        type-mismatch: the elements are floats: `tl.histogram(x, 8)`.
+        shape-mismatch: the tile has several dimensions: `tl.histogram(a.to(tl.int32), 8)`.
+        invalid-argument: the number of bins is no power of two: `tl.histogram(n, 7)`.
+        type-mismatch: the mask is not int1: `tl.histogram(n, 8, mask=n)`.
+
+    Example:
+        >>> tl.histogram(n, 8)
+        int32[8]: 0, 2, 1, 1, 1, 1, 1, 0
+    """
 
 
 @builtin
 def gather(src: Any, index: Any, axis: Any) -> Any:
     """`src` with the coordinate on `axis` taken from the integer tile `index`, whose shape the result has.
 
-    Ranks are equal and so are all extents but that of `axis`; indices out of range are undefined.
+    Ranks are equal, and so are all extents but that of `axis`; the dtype is that of `src`. Where an index is out of
+    range the result is undefined.
+
+    Raises:
+        type-mismatch: the indices are floats: `tl.gather(n, x, 0)`.
+        invalid-argument: there is no such dimension: `tl.gather(n, i, 1)`.
+        shape-mismatch: ranks differ: `tl.gather(a, i, 0)`.
+        shape-mismatch: another extent differs: `tl.gather(a, tl.reshape(i, 2, 4), 0)`.
+
+    Example:
+        >>> tl.gather(n, 7 - i, 0)
+        int32[8]: 6, 2, 9, 5, 1, 4, 1, 3
     """
 
 

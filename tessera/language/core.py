@@ -38,7 +38,7 @@ from tessera.dtypes import (
     void,
 )  # fmt: skip
 from tessera.errors import UnsupportedLanguageConstruct
-from tessera.language import arithmetic, combine, creation, memory, standard
+from tessera.language import arithmetic, atomics, combine, creation, memory, standard
 from tessera.language.aggregate import (
     aggregate,
     constexpr_function,
@@ -73,6 +73,19 @@ from tessera.language.arithmetic import (
     sub,
     umulhi,
     where,
+)  # fmt: skip
+from tessera.language.atomics import (
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_load,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_poll,
+    atomic_store,
+    atomic_xchg,
+    atomic_xor,
 )  # fmt: skip
 from tessera.language.block_pointer import block_pointer
 from tessera.language.builtin import builtin, must_use_result, tensor_method
@@ -129,17 +142,6 @@ from tessera.language.hints import (
 )  # fmt: skip
 from tessera.language.memory import (
     advance,
-    atomic_add,
-    atomic_and,
-    atomic_cas,
-    atomic_load,
-    atomic_max,
-    atomic_min,
-    atomic_or,
-    atomic_poll,
-    atomic_store,
-    atomic_xchg,
-    atomic_xor,
     load,
     load_tensor_descriptor,
     make_block_ptr,
@@ -195,9 +197,8 @@ _METHODS = {
     arithmetic: "abs ceil cos erf exp exp2 floor log log2 logical_and logical_or rsqrt sin sqrt sqrt_rn",
     combine: "associative_scan gather histogram reduce",
     creation: "broadcast_to cast expand_dims item permute ravel reshape split trans view",
-    memory: (
-        "advance store atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor"
-    ),
+    atomics: "atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor",
+    memory: "advance store",
     standard: "argmax argmin cdiv cumprod cumsum flip max min reduce_or sigmoid softmax sort sum xor_sum",
 }
 for _module, _names in _METHODS.items():

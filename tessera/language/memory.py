@@ -1,23 +1,11 @@
-"""Global memory: loads and stores through pointers, block pointers and descriptors; atomics."""
+"""Global memory: loads and stores through pointers, block pointers and tensor descriptors."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tessera.language.builtin import builtin, must_use_result
-from tessera.language.callable import library
 from tessera.language.values import DESCRIPTOR_METHODS
-
-if TYPE_CHECKING:
-    constexpr = Any  # kernels compute with numbers where they are annotated constexpr
-else:
-    from tessera.language.values import constexpr
-
-_ATOMIC = """{what} atomically; returns the value before, masked-off lanes undefined.
-
-    `val` broadcasts to the shape of `pointer` and is cast to its element type; `mask` is int1. `sem` is "acquire",
-    "release", "acq_rel" (default) or "relaxed"; `scope` is "gpu" (default), "cta" or "sys". A scalar pointer acts once
-    per program. Element types: {types}."""
 
 
 @builtin
@@ -31,12 +19,29 @@ def load(
     eviction_policy: Any = "",
     volatile: Any = False,
 ) -> Any:
-    """Read the elements `pointer` points to, in its shape (a scalar pointer reads one scalar).
+    """The elements that `pointer` points to, in its shape and of its element type; a scalar pointer reads one scalar.
 
-    `mask` (int1) and `other` broadcast with `pointer`; lanes whose mask is false read nothing and give `other`,
-    or 0 without one. `other` is cast to the element type. For block pointers, `boundary_check` names the dimensions to
-    check and `padding_option` ("", "zero", "nan") what lies outside. `cache_modifier`: "", ".ca", ".cg", ".cs", ".cv"
-    (the dot may be left out); `eviction_policy`: "", "evict_first", "evict_last", "evict_normal".
+    `mask` (int1) and `other` broadcast with `pointer`: lanes whose mask is false read nothing and give `other`, cast
+    to the element type, or 0 without one. For block pointers, `boundary_check` names the dimensions to check and
+    `padding_option` ("", "zero", "nan") what lies outside. `cache_modifier` is "", ".ca", ".cg", ".cs" or ".cv" (the
+    dot may be left out), `eviction_policy` "", "evict_first", "evict_last" or "evict_normal"; neither changes the
+    result.
+
+    Source of the modifiers: PTX ISA, `ld`.
+
+    Raises:
+        type-mismatch: `pointer` is no pointer: `tl.load(x)`.
+        type-mismatch: `mask` is not int1: `tl.load(X + i, mask=i)`.
+        shape-mismatch: the operands do not broadcast: `tl.load(X + i, mask=i16 > 0)`.
+        invalid-argument: `other` comes without a mask: `tl.load(X + i, other=1.0)`.
+        invalid-argument: a block pointer's option is given for another pointer: `tl.load(X + i, boundary_check=(0,))`.
+        invalid-argument: a modifier is unknown: `tl.load(X + i, cache_modifier=".wb")`.
+        out-of-bounds: the interpreter finds that an element lies outside of its array:
+            `tl.store(F + i16, tl.load(X + i16))`.
+
+    Example:
+        >>> tl.load(X + i, mask=i < 6, other=-1.0)
+        fp32[8]: -2, -1, -0.5, 0, 0.5, 1, -1, -1
     """
 
 
@@ -51,135 +56,64 @@ def store(
 ) -> Any:
     """Write `value`, broadcast to the shape of `pointer` and cast to its element type, where `mask` (int1) holds.
 
-    `value` and `mask` may not be larger than `pointer`. `cache_modifier`: "", ".wb", ".cg", ".cs", ".wt".
+    `value` and `mask` are not larger than `pointer`. `boundary_check` and `eviction_policy` are as for `load`;
+    `cache_modifier` is "", ".wb", ".cg", ".cs" or ".wt".
+
+    Source of the modifiers: PTX ISA, `st`.
+
+    Raises:
+        type-mismatch: `pointer` is no pointer: `tl.store(x, x)`.
+        type-mismatch: `mask` is not int1: `tl.store(Z + i, i, mask=i)`.
+        shape-mismatch: the value is larger than `pointer`: `tl.store(Z, i)`.
+        invalid-argument: a modifier is unknown: `tl.store(Z + i, i, cache_modifier=".ca")`.
+        out-of-bounds: the interpreter finds that an element lies outside of its array: `tl.store(N + i16, 0)`.
+
+    Example:
+        >>> tl.store(Z + i, n, mask=i > 3)
+        >>> tl.load(Z + i)
+        int32[8]: 0, 0, 0, 0, 5, 9, 2, 6
     """
-
-
-@builtin
-def atomic_add(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any: ...
-
-
-@builtin
-def atomic_max(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any: ...
-
-
-@builtin
-def atomic_min(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any: ...
-
-
-@builtin
-def atomic_and(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any: ...
-
-
-@builtin
-def atomic_or(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any: ...
-
-
-@builtin
-def atomic_xor(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any: ...
-
-
-@builtin
-def atomic_xchg(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any: ...
-
-
-_INTS = "32- and 64-bit ints"
-for _op, _what, _types in (
-    (atomic_add, "*pointer += val", _INTS + ", fp16, bf16, fp32, fp64"),
-    (atomic_max, "*pointer = max(*pointer, val)", _INTS + ", fp32, fp64"),
-    (atomic_min, "*pointer = min(*pointer, val)", _INTS + ", fp32, fp64"),
-    (atomic_and, "*pointer &= val", _INTS + ", fp32 and fp64 on their bits"),
-    (atomic_or, "*pointer |= val", _INTS + ", fp32 and fp64 on their bits"),
-    (atomic_xor, "*pointer ^= val", _INTS + ", fp32 and fp64 on their bits"),
-    (atomic_xchg, "Exchange *pointer and val", _INTS + ", fp32, fp64"),
-):
-    _op.__doc__ = _ATOMIC.format(what=_what, types=_types)
-
-
-@builtin
-def atomic_cas(pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None) -> Any:
-    """Where `*pointer` equals `cmp` bit for bit, store `val`; returns the value before.
-
-    `cmp` and `val` must have exactly the element type and the shape of `pointer`; elements of 16, 32 or 64 bits.
-    """
-
-
-@builtin
-def atomic_load(pointer: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
-    """Read elements that other programs may be writing, each in one piece; masked-off lanes undefined.
-
-    `sem` is "acquire" (default; 32- and 64-bit elements) or "relaxed"; `scope` as for the other atomics.
-    """
-
-
-@builtin
-def atomic_store(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any:
-    """Write elements of 32 or 64 bits that other programs may be reading, each in one piece.
-
-    `val` broadcasts to the shape of `pointer` and is cast to its element type. `sem` is "release" (default) or
-    "relaxed"; `scope` as for the other atomics.
-    """
-
-
-@library
-def atomic_poll(
-    pointer: Any,
-    expected_value: Any,
-    sem: constexpr = None,
-    scope: constexpr = None,
-    timeout_ns: constexpr = None,
-) -> Any:
-    """Wait until the scalar `*pointer` equals `expected_value`; int1: whether it did within `timeout_ns` nanoseconds.
-
-    Without a timeout it waits for ever: of a program that runs after this one (the interpreter and the CPU run
-    programs in order) nothing can be awaited.
-    """
-    value = atomic_load(pointer, None, sem, scope)
-    if timeout_ns is None:
-        while value != expected_value:
-            value = atomic_load(pointer, None, sem, scope)
-    else:
-        start = globaltimer()
-        while (value != expected_value) & (globaltimer() - start < timeout_ns):
-            value = atomic_load(pointer, None, sem, scope)
-    return value == expected_value
-
-
-@builtin
-def globaltimer() -> Any:
-    """A clock that counts nanoseconds (int64)."""
 
 
 @builtin
 def make_block_ptr(
     base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
 ) -> Any:
-    """Deprecated. A pointer to a block of `block_shape` at element `offsets` of the strided array at `base`.
+    """Deprecated: a pointer to a block of `block_shape` at element `offsets` of the strided array at `base`.
 
-    `shape`, `strides` and `offsets` are integer scalars, one a dimension; `order` is a hint only.
+    `base` is a scalar pointer. `shape`, `strides` and `offsets` are integer scalars, one for each dimension; the
+    extents of the block are compile-time powers of two; `order` is a permutation of the dimensions, and a hint only.
+
+    Raises:
+        type-mismatch: `base` is no scalar pointer: `tl.make_block_ptr(x, [8], [1], [0], [4], [0])`.
+        shape-mismatch: the lists have different lengths:
+            `tl.make_block_ptr(A, [16, 16], [16], [0, 0], [4, 4], [1, 0])`.
+        shape-mismatch: an extent is no power of two: `tl.make_block_ptr(X, [8], [1], [0], [3], [0])`.
+        invalid-argument: `order` is no permutation: `tl.make_block_ptr(A, [16, 16], [16, 1], [0, 0], [4, 4], [0, 0])`.
+
+    Example:
+        >>> p = tl.make_block_ptr(A, [16, 16], [16, 1], [14, 0], [4, 4], [1, 0])
+        >>> tl.load(p, boundary_check=(0,), padding_option="zero")
+        fp32[4, 4]: 4, 1, 3, 0, 0, 2, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0
     """
 
 
 @must_use_result("a moved copy is returned; the block pointer itself stays where it is")
 @builtin
 def advance(base: Any, offsets: Any) -> Any:
-    """The block pointer `base` moved by `offsets` elements in each dimension."""
+    """The block pointer `base` moved by `offsets` elements, one integer scalar for each dimension.
+
+    Raises:
+        type-mismatch: it is no block pointer: `p = tl.advance(X, [1])`.
+        shape-mismatch: the number of offsets is another one:
+            `p = tl.advance(tl.make_block_ptr(X, [8], [1], [0], [4], [0]), [1, 1])`.
+        compilation: the result is not used: `tl.advance(tl.make_block_ptr(X, [8], [1], [0], [4], [0]), [1])`.
+
+    Example:
+        >>> p = tl.make_block_ptr(A, [16, 16], [16, 1], [0, 0], [2, 4], [1, 0])
+        >>> tl.load(tl.advance(p, [3, 4]))
+        fp32[2, 4]: 1, 3, 0, 2, 2, 4, 1, 3
+    """
 
 
 @builtin
@@ -188,61 +122,217 @@ def make_tensor_descriptor(
 ) -> Any:
     """A descriptor of the strided array at `base`, whose loads and stores move blocks of `block_shape`.
 
-    1 to 5 dimensions; the last stride is the constant 1, the last block dimension spans at least 16 bytes.
-    Loads outside `shape` give the padding: "zero", or "nan" for floats.
+    `base` is a scalar pointer. There are 1 to 5 dimensions; `shape` and `strides` are integer scalars, the last stride
+    is the constant 1, and the last extent of the block spans at least 16 bytes. Loads outside of `shape` give the
+    padding: "zero", or "nan" for floats.
+
+    Source of the limits: PTX ISA, tensor maps and `cp.async.bulk.tensor`.
+
+    Raises:
+        type-mismatch: `base` is no scalar pointer: `d = tl.make_tensor_descriptor(x, [8], [1], [8])`.
+        shape-mismatch: the block's rows are shorter than 16 bytes: `d = tl.make_tensor_descriptor(X, [8], [1], [2])`.
+        shape-mismatch: the last stride is not 1: `d = tl.make_tensor_descriptor(A, [16, 16], [16, 2], [2, 8])`.
+        invalid-argument: the padding is unknown:
+            `d = tl.make_tensor_descriptor(X, [8], [1], [8], padding_option="one")`.
+        type-mismatch: ints are padded with NaN:
+            `d = tl.make_tensor_descriptor(N, [8], [1], [8], padding_option="nan")`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(A, [16, 16], [16, 1], [2, 8])
+        >>> d.load([14, 12])
+        fp32[2, 8]: 3, 0, 2, 4, 0, 0, 0, 0, 4, 1, 3, 0, 0, 0, 0, 0
     """
 
 
 @builtin
 def load_tensor_descriptor(desc: Any, offsets: Any) -> Any:
-    """The block at element `offsets` (int32); elements outside the array are the descriptor's padding."""
+    """The block at element `offsets` (int32 scalars), in the descriptor's block shape and dtype; method `desc.load`.
+
+    Elements outside of the array are the descriptor's padding.
+
+    Raises:
+        type-mismatch: it is no descriptor: `tl.load_tensor_descriptor(X, [0])`.
+        shape-mismatch: the number of offsets is another one:
+            `tl.make_tensor_descriptor(X, [8], [1], [8]).load([0, 0])`.
+        type-mismatch: an offset is no int32 scalar: `tl.make_tensor_descriptor(X, [8], [1], [8]).load([x])`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(A, [16, 16], [16, 1], [2, 8])
+        >>> tl.load_tensor_descriptor(d, [1, 2])
+        fp32[2, 8]: 0, 2, 4, 1, 3, 0, 2, 4, 1, 3, 0, 2, 4, 1, 3, 0
+    """
 
 
 @builtin
 def store_tensor_descriptor(desc: Any, offsets: Any, value: Any) -> Any:
-    """Write `value`, of the descriptor's block shape, at element `offsets`; elements outside are dropped."""
+    """Write `value`, of the descriptor's block shape, at element `offsets` (int32 scalars); method `desc.store`.
+
+    The value is cast to the descriptor's dtype; elements outside of the array are dropped.
+
+    Raises:
+        shape-mismatch: the value has another shape: `tl.make_tensor_descriptor(F, [8], [1], [8]).store([0], i16)`.
+        shape-mismatch: the number of offsets is another one:
+            `tl.make_tensor_descriptor(F, [8], [1], [8]).store([0, 0], x)`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(Z, [2, 4], [4, 1], [2, 4])
+        >>> tl.store_tensor_descriptor(d, [0, 1], tl.reshape(n, 2, 4))
+        >>> d.load([0, 0])
+        int32[2, 4]: 0, 3, 1, 4, 0, 5, 9, 2
+    """
 
 
 @builtin
 def descriptor_gather(desc: Any, x_offsets: Any, y_offset: Any) -> Any:
-    """Rows `x_offsets` (1-D ints) of a 2-D array, from column `y_offset` on as many columns as the block has.
+    """Rows `x_offsets` of a 2-D array, from column `y_offset` on; method `desc.gather`.
 
-    The descriptor's blocks have one row; rows and columns outside the array are the descriptor's padding.
+    As many columns are read as the block has. `x_offsets` is a 1-D tile of at least 8 ints (int16 or int32),
+    `y_offset` an int32 scalar. The descriptor's blocks have one row. The result has the shape [rows, columns]; what
+    lies outside of the array is the descriptor's padding.
+
+    Source of the limits: PTX ISA, `cp.async.bulk.tensor` with `.tile::gather4`.
+
+    Raises:
+        shape-mismatch: blocks have several rows:
+            `tl.make_tensor_descriptor(A, [16, 16], [16, 1], [2, 8]).gather(n, 0)`.
+        type-mismatch: the rows are no ints: `tl.make_tensor_descriptor(A, [16, 16], [16, 1], [1, 8]).gather(x, 0)`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(A, [16, 16], [16, 1], [1, 8])
+        >>> d.gather(n, 0)
+        fp32[8, 8]: 3, 0, 2, 4, 1, 3, 0, 2, 1, 3, 0, 2, 4, 1, 3, 0, …
     """
 
 
 @builtin
 def descriptor_scatter(desc: Any, value: Any, x_offsets: Any, y_offset: Any) -> Any:
-    """Write `value`, a row for each of `x_offsets`, from column `y_offset` on; what lies outside is dropped."""
+    """Write `value`, a row for each of `x_offsets`, from column `y_offset` on; method `desc.scatter`.
 
+    Shapes are as for `descriptor.gather`; what lies outside of the array is dropped.
 
-_DESCRIPTOR_ATOMIC = (
-    "Combine `value`, of the descriptor's type, with the block at `offsets` by {op}, atomically."
-)
+    Raises:
+        shape-mismatch: the value has another shape:
+            `tl.make_tensor_descriptor(A, [16, 16], [16, 1], [1, 8]).scatter(x, n, 0)`.
 
-
-@builtin
-def descriptor_atomic_add(desc: Any, offsets: Any, value: Any) -> Any: ...
-
-
-@builtin
-def descriptor_atomic_min(desc: Any, offsets: Any, value: Any) -> Any: ...
-
-
-@builtin
-def descriptor_atomic_max(desc: Any, offsets: Any, value: Any) -> Any: ...
+    Example:
+        >>> d = tl.make_tensor_descriptor(F, [16, 8], [8, 1], [1, 8])
+        >>> d.scatter(tl.broadcast_to(x[:, None], 8, 8), i * 2, 0)
+        >>> tl.load(F + i * 16)
+        fp32[8]: -2, -1, -0.5, 0, 0.5, 1, 2, 3
+    """
 
 
 @builtin
-def descriptor_atomic_and(desc: Any, offsets: Any, value: Any) -> Any: ...
+def descriptor_atomic_add(desc: Any, offsets: Any, value: Any) -> Any:
+    """`*block += value` at element `offsets`, atomically, without a result; method `desc.atomic_add`.
+
+    `value` has the descriptor's block shape and dtype, which is int32, uint32, uint64, fp32, fp16 or bf16. Elements
+    outside of the array are dropped.
+
+    Source: PTX ISA, `cp.reduce.async.bulk.tensor`.
+
+    Raises:
+        type-mismatch: the value has another dtype: `tl.make_tensor_descriptor(F, [8], [1], [8]).atomic_add([0], n)`.
+        shape-mismatch: the value has another shape:
+            `tl.make_tensor_descriptor(Z, [8], [1], [8]).atomic_add([0], i16)`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(F, [4], [1], [8])
+        >>> d.atomic_add([0], x)
+        >>> tl.load(F + i)
+        fp32[8]: -2, -1, -0.5, 0, 0, 0, 0, 0
+    """
 
 
 @builtin
-def descriptor_atomic_or(desc: Any, offsets: Any, value: Any) -> Any: ...
+def descriptor_atomic_min(desc: Any, offsets: Any, value: Any) -> Any:
+    """`*block = min(*block, value)` at element `offsets`, atomically, without a result; method `desc.atomic_min`.
+
+    `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits, fp16 or bf16. Elements outside of the
+    array are dropped.
+
+    Raises:
+        type-mismatch: the dtype is another one: `tl.make_tensor_descriptor(F, [8], [1], [8]).atomic_min([0], x)`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(Z, [4], [1], [8])
+        >>> d.atomic_min([0], n - 3)
+        >>> tl.load(Z + i)
+        int32[8]: 0, -2, 0, -2, 0, 0, 0, 0
+    """
 
 
 @builtin
-def descriptor_atomic_xor(desc: Any, offsets: Any, value: Any) -> Any: ...
+def descriptor_atomic_max(desc: Any, offsets: Any, value: Any) -> Any:
+    """`*block = max(*block, value)` at element `offsets`, atomically, without a result; method `desc.atomic_max`.
+
+    `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits, fp16 or bf16. Elements outside of the
+    array are dropped.
+
+    Raises:
+        type-mismatch: the dtype is another one: `tl.make_tensor_descriptor(F, [8], [1], [8]).atomic_max([0], x)`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(Z, [4], [1], [8])
+        >>> d.atomic_max([0], n - 3)
+        >>> tl.load(Z + i)
+        int32[8]: 0, 0, 1, 0, 0, 0, 0, 0
+    """
+
+
+@builtin
+def descriptor_atomic_and(desc: Any, offsets: Any, value: Any) -> Any:
+    """`*block = *block & value` at element `offsets`, atomically, without a result; method `desc.atomic_and`.
+
+    `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits. Elements outside of the array are
+    dropped.
+
+    Raises:
+        type-mismatch: the dtype is another one: `tl.make_tensor_descriptor(F, [8], [1], [8]).atomic_and([0], x)`.
+
+    Example:
+        >>> tl.store(Z + i, i)
+        >>> d = tl.make_tensor_descriptor(Z, [4], [1], [8])
+        >>> d.atomic_and([0], n)
+        >>> tl.load(Z + i)
+        int32[8]: 0, 1, 0, 1, 4, 5, 6, 7
+    """
+
+
+@builtin
+def descriptor_atomic_or(desc: Any, offsets: Any, value: Any) -> Any:
+    """`*block = *block | value` at element `offsets`, atomically, without a result; method `desc.atomic_or`.
+
+    `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits. Elements outside of the array are
+    dropped.
+
+    Raises:
+        type-mismatch: the dtype is another one: `tl.make_tensor_descriptor(F, [8], [1], [8]).atomic_or([0], x)`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(Z, [4], [1], [8])
+        >>> d.atomic_or([0], n)
+        >>> tl.load(Z + i)
+        int32[8]: 3, 1, 4, 1, 0, 0, 0, 0
+    """
+
+
+@builtin
+def descriptor_atomic_xor(desc: Any, offsets: Any, value: Any) -> Any:
+    """`*block = *block ^ value` at element `offsets`, atomically, without a result; method `desc.atomic_xor`.
+
+    `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits. Elements outside of the array are
+    dropped.
+
+    Raises:
+        type-mismatch: the dtype is another one: `tl.make_tensor_descriptor(F, [8], [1], [8]).atomic_xor([0], x)`.
+
+    Example:
+        >>> d = tl.make_tensor_descriptor(Z, [4], [1], [8])
+        >>> d.atomic_xor([0], n)
+        >>> tl.load(Z + i)
+        int32[8]: 3, 1, 4, 1, 0, 0, 0, 0
+    """
 
 
 DESCRIPTOR_METHODS["load"] = load_tensor_descriptor
@@ -257,5 +347,4 @@ for _op in (
     descriptor_atomic_or,
     descriptor_atomic_xor,
 ):
-    _op.__doc__ = _DESCRIPTOR_ATOMIC.format(op=_op.__name__.removeprefix("descriptor_atomic_"))
     DESCRIPTOR_METHODS[_op.__name__.removeprefix("descriptor_")] = _op

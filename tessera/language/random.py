@@ -26,7 +26,20 @@ _TWO_PI = values.constexpr(6.283185307179586)
 
 @library
 def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = DEFAULT_ROUNDS):
-    """`n_rounds` rounds on counters and keys of one unsigned dtype, uint32 or uint64; the four mixed words."""
+    """The four words of `n_rounds` Philox rounds on four counters and two keys, all uint32 or all uint64.
+
+    The operands broadcast; the result is a tuple of four tiles of their dtype.
+
+    Source: J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011 (Philox 4x32 and 4x64).
+
+    Raises:
+        static-assert: the dtype is another one: `tl.philox_impl(i, i, i, i, i, i)`.
+
+    Example:
+        >>> z = tl.zeros([8], tl.uint32)
+        >>> tl.philox_impl(i.to(tl.uint32), z, z, z, z, z)[0] % 1000
+        uint32[8]: 541, 164, 633, 825, 324, 315, 560, 705
+    """
     if c0.dtype == uint32:
         KEY_A: constexpr = 0x9E3779B9
         KEY_B: constexpr = 0xBB67AE85
@@ -54,7 +67,19 @@ def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 @library
 def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = DEFAULT_ROUNDS):
-    """Four words of the stream `seed` (an integer) at the counter (c0, c1, c2, c3), ints of 32 or 64 bits."""
+    """Four words of the stream `seed` at the counter (c0, c1, c2, c3), as a tuple of tiles of uint32 or uint64.
+
+    The seed is an integer scalar; the counters are ints of 32 or 64 bits, whose width the words have. Source: as for
+    `philox_impl`.
+
+    Raises:
+        static-assert: the seed is no integer: `tl.philox(1.5, i, i, i, i)`.
+
+    Example:
+        >>> z = tl.zeros([8], tl.uint32)
+        >>> tl.philox(42, i.to(tl.uint32), z, z, z)[0] % 1000
+        uint32[8]: 643, 303, 13, 981, 260, 593, 92, 673
+    """
     wide = creation.to_tensor(seed)
     hints.static_assert(wide.dtype.is_int(), "the seed of a random function must be an integer")
     wide = wide.to(uint64)
@@ -75,7 +100,18 @@ def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 @library
 def randint4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
-    """Four uint32 tensors of random bits in the shape of the integer tensor `offset`."""
+    """Random bits: a tuple of four uint32 tiles in the shape of `offset`, a tensor of ints.
+
+    Equal seeds and offsets give equal bits, on every target. The four words of a counter cost as much as one.
+
+    Raises:
+        static-assert: the seed is no integer: `tl.randint4x(1.5, i)`.
+        unknown-name: the offset is a number instead of a tensor: `tl.randint4x(42, 5)`.
+
+    Example:
+        >>> tl.randint4x(42, i)[3] % 1000
+        uint32[8]: 207, 651, 921, 71, 959, 615, 970, 423
+    """
     low = offset.to(uint32)
     zero = creation.zeros_like(low)
     if offset.dtype.primitive_bitwidth > 32:
@@ -87,13 +123,29 @@ def randint4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 @library
 def randint(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
-    """Random bits (uint32) in the shape of the integer tensor `offset`."""
+    """Random bits: a uint32 tile in the shape of `offset`, a tensor of ints; the first of `randint4x`.
+
+    Raises:
+        static-assert: the seed is no integer: `tl.randint(1.5, i)`.
+
+    Example:
+        >>> tl.randint(42, i) % 1000
+        uint32[8]: 643, 303, 13, 981, 260, 593, 92, 673
+    """
     return randint4x(seed, offset, n_rounds)[0]
 
 
 @library
 def uint_to_uniform_float(x):
-    """Random bits of 32 or 64 as fp32 in [0, 1)."""
+    """Random bits of 32 or 64 as fp32, uniform in [0, 1), in the shape of `x`.
+
+    Raises:
+        type-mismatch: the width is another one: `tl.uint_to_uniform_float(n.to(tl.uint8))`.
+
+    Example:
+        >>> tl.uint_to_uniform_float(n.to(tl.uint32) << 28)
+        fp32[8]: 0.375, 0.125, 0.5, 0.125, 0.625, 0.875, 0.25, 0.75
+    """
     if x.dtype.primitive_bitwidth == 32:
         SCALE: constexpr = 4.6566127342e-10
         x = x.to(int32, bitcast=True)
@@ -106,13 +158,29 @@ def uint_to_uniform_float(x):
 
 @library
 def rand(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
-    """Uniform fp32 in [0, 1) in the shape of `offset`."""
+    """Random numbers, uniform in [0, 1): an fp32 tile in the shape of `offset`, a tensor of ints.
+
+    Raises:
+        static-assert: the seed is no integer: `tl.rand(1.5, i)`.
+
+    Example:
+        >>> tl.rand(42, i)
+        fp32[8]: 0.77408, 0.0245627, 0.348266, 0.540801, 0.652836, 0.629695, 0.450964, 0.716721
+    """
     return uint_to_uniform_float(randint(seed, offset, n_rounds))
 
 
 @library
 def rand4x(seed, offsets, n_rounds: constexpr = DEFAULT_ROUNDS):
-    """Four tensors of uniform fp32 in [0, 1)."""
+    """Random numbers, uniform in [0, 1): a tuple of four fp32 tiles in the shape of `offsets`, a tensor of ints.
+
+    Raises:
+        static-assert: the seed is no integer: `tl.rand4x(1.5, i)`.
+
+    Example:
+        >>> tl.rand4x(42, i)[1]
+        fp32[8]: 0.937173, 0.654127, 0.683369, 0.65872, 0.321909, 0.586936, 0.513725, 0.816171
+    """
     a, b, c, d = randint4x(seed, offsets, n_rounds)
     return (
         uint_to_uniform_float(a),
@@ -124,7 +192,18 @@ def rand4x(seed, offsets, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 @library
 def pair_uniform_to_normal(u1, u2):
-    """Two independent standard normal fp32 from two uniform ones (Box and Muller)."""
+    """Two independent standard normal fp32 tiles from two that are uniform in [0, 1), as a tuple.
+
+    Source: G. E. P. Box and M. E. Muller, "A note on the generation of random normal deviates", 1958.
+
+    Raises:
+        shape-mismatch: the operands do not broadcast: `tl.pair_uniform_to_normal(x, i16.to(tl.float32))`.
+
+    Example:
+        >>> u = tl.rand(42, i)
+        >>> tl.pair_uniform_to_normal(u, u)[0]
+        fp32[8]: 0.107866, 2.69033, -0.840871, -1.07255, -0.529422, -0.659733, -1.20261, -0.169419
+    """
     u1 = arithmetic.maximum(1.0e-7, u1)
     angle = _TWO_PI * u2
     radius = arithmetic.sqrt(-2.0 * arithmetic.log(u1))
@@ -133,7 +212,15 @@ def pair_uniform_to_normal(u1, u2):
 
 @library
 def randn(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
-    """Standard normal fp32 in the shape of `offset`."""
+    """Random numbers of the standard normal distribution: an fp32 tile in the shape of `offset`, a tensor of ints.
+
+    Raises:
+        static-assert: the seed is no integer: `tl.randn(1.5, i)`.
+
+    Example:
+        >>> tl.randn(42, i)
+        fp32[8]: 0.660613, -1.54271, -0.590464, -0.601625, -0.403203, -0.821837, -1.25735, 0.329644
+    """
     a, b, _, _ = randint4x(seed, offset, n_rounds)
     first, _ = pair_uniform_to_normal(uint_to_uniform_float(a), uint_to_uniform_float(b))
     return first
@@ -141,7 +228,17 @@ def randn(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 @library
 def randn4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
-    """Four tensors of standard normal fp32."""
+    """Random numbers of the standard normal distribution: a tuple of four fp32 tiles in the shape of `offset`.
+
+    `offset` is a tensor of ints.
+
+    Raises:
+        static-assert: the seed is no integer: `tl.randn4x(1.5, i)`.
+
+    Example:
+        >>> tl.randn4x(42, i)[1]
+        fp32[8]: -0.275227, -2.24345, -1.327, -0.931372, 0.830834, -0.499623, -0.108699, -0.746641
+    """
     u1, u2, u3, u4 = rand4x(seed, offset, n_rounds)
     n1, n2 = pair_uniform_to_normal(u1, u2)
     n3, n4 = pair_uniform_to_normal(u3, u4)

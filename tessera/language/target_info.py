@@ -9,34 +9,72 @@ from tessera.language.builtin import builtin
 
 @builtin
 def current_target() -> Any:
-    """The `GPUTarget` of this compilation (backend, arch, warp_size)."""
+    """The `GPUTarget` of this compilation, as a compile-time value with `backend`, `arch` and `warp_size`.
+
+    Example:
+        >>> tl.target_info.current_target().backend == "cuda"
+        int1: 0
+    """
 
 
 @builtin
 def is_cuda() -> Any:
-    """Whether the target is an NVIDIA GPU."""
+    """Whether the target is an NVIDIA GPU, as a compile-time bool.
+
+    Example:
+        >>> tl.target_info.is_cuda()
+        int1: 0
+    """
 
 
 @builtin
 def is_hip() -> Any:
-    """Whether the target is an AMD GPU."""
+    """Whether the target is an AMD GPU, as a compile-time bool.
+
+    Example:
+        >>> tl.target_info.is_hip()
+        int1: 0
+    """
 
 
 @builtin
 def is_hip_cdna3() -> Any:
-    """Whether the target is an AMD GPU of the CDNA 3 family."""
+    """Whether the target is an AMD GPU of the CDNA 3 family, as a compile-time bool.
+
+    Example:
+        >>> tl.target_info.is_hip_cdna3()
+        int1: 0
+    """
 
 
 @builtin
 def is_hip_cdna4() -> Any:
-    """Whether the target is an AMD GPU of the CDNA 4 family."""
+    """Whether the target is an AMD GPU of the CDNA 4 family, as a compile-time bool.
+
+    Example:
+        >>> tl.target_info.is_hip_cdna4()
+        int1: 0
+    """
 
 
 @builtin
 def is_hip_gfx1250() -> Any:
-    """Whether the target is an AMD GPU of the family gfx1250."""
+    """Whether the target is an AMD GPU of the family gfx1250, as a compile-time bool.
+
+    Example:
+        >>> tl.target_info.is_hip_gfx1250()
+        int1: 0
+    """
 
 
 @builtin
 def cuda_capability_geq(major: Any, minor: Any = 0) -> Any:
-    """Whether the target is an NVIDIA GPU of at least this compute capability."""
+    """Whether the target is an NVIDIA GPU of at least the compute capability `major`.`minor`, as a compile-time bool.
+
+    Raises:
+        not-constexpr: a number is known at run time only: `tl.target_info.cuda_capability_geq(tl.num_programs(0))`.
+
+    Example:
+        >>> tl.target_info.cuda_capability_geq(9, 0)
+        int1: 0
+    """

@@ -1,16 +1,34 @@
-"""One example for each operation of the language: shown in docs/language.md with its result, run by the tests.
+"""The examples in the docstrings of the language: what they look like, and how they are run.
 
-An example is the right side of `r = …` in a kernel that has set up
+A docstring ends with the errors that the operation raises, by their codes in docs/errors.md, and with an example:
 
-    i = tl.arange(0, 8)
-    x = tl.load(X + i)              # -2, -1, -0.5, 0, 0.5, 1, 2, 3      (fp32)
-    n = tl.load(N + i)              # 3, 1, 4, 1, 5, 9, 2, 6             (int32)
-    a = tl.load(A + …)              # 16 x 16: (row + 2 column) % 5      (fp32)
+    Raises:
+        invalid-argument: the extent is no power of two: `tl.arange(0, 3)`.
 
-or several lines whose last one sets r. `X`, `N`, `A` and the zeroed `Z` (int32) and `F` (fp32) are pointers.
+    Example:
+        >>> tl.arange(4, 8)
+        int32[4]: 4, 5, 6, 7
+
+Both are statements of a kernel that begins with SETUP and has HELPERS beside it. The last line of an example is an
+expression (or a statement that sets `r`); its dtype, shape and elements follow. What is in backquotes behind an error
+is code that raises it.
 """
 
 from __future__ import annotations
+
+import importlib.util
+import inspect
+import math
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tessera.config import knobs
+from tessera.runtime.driver import driver
 
 SETUP = """\
 i = tl.arange(0, 8)
@@ -39,143 +57,128 @@ def root_or_zero(v):
     return 0.0
 """
 
-_DESC = "d = tl.make_tensor_descriptor(A, [16, 16], [16, 1], [2, 8])\n"
-_ROWS = "d = tl.make_tensor_descriptor(A, [16, 16], [16, 1], [1, 8])\n"
+_KERNEL = """\
+import tessera
+import tessera.language as tl
 
-EXAMPLES: dict[str, str] = {
-    # program model and creation
-    "program_id": "tl.program_id(0)",
-    "num_programs": "tl.num_programs(0)",
-    "arange": "tl.arange(4, 8)",
-    "full": "tl.full([2, 2], 7, tl.int32)",
-    "zeros": "tl.zeros([4], tl.float32)",
-    "zeros_like": "tl.zeros_like(x)",
-    "to_tensor": "tl.to_tensor(5)",
-    "cat": "tl.cat(i, n)",
-    "cast": "tl.cast(x, tl.int32)",
-    # shapes
-    "reshape": "tl.reshape(i, 2, 4)",
-    "view": "tl.view(tl.zeros([8], tl.int32), 2, 4)",
-    "ravel": "tl.ravel(tl.reshape(i, 2, 4))",
-    "expand_dims": "tl.expand_dims(i, 0)",
-    "squeeze": "tl.squeeze(tl.reshape(i, 1, 8), 0)",
-    "unsqueeze": "tl.unsqueeze(i, 1)",
-    "broadcast": "u, v = tl.broadcast(i[:, None], tl.arange(0, 2)[None, :])\nr = u * 10 + v",
-    "broadcast_to": "tl.broadcast_to(tl.arange(0, 2)[:, None], 2, 4)",
-    "trans": "tl.trans(tl.reshape(i, 2, 4))",
-    "permute": "tl.permute(tl.reshape(i, 2, 2, 2), 2, 0, 1)",
-    "join": "tl.join(i, n)",
-    "split": "u, v = tl.split(tl.reshape(i, 4, 2))\nr = u * v",
-    "interleave": "tl.interleave(tl.arange(0, 4), tl.arange(4, 8))",
-    "flip": "tl.flip(n, 0)",
-    "item": "tl.item(tl.full([1], 3, tl.int32))",
-    "swizzle2d": "u, v = tl.swizzle2d(i // 4, i % 4, 2, 4, 2)\nr = u * 10 + v",
-    # products
-    "dot": 'tl.sum(tl.dot(a, a, input_precision="ieee"), 1)',
-    "dot_scaled": "one = tl.full([16, 32], 0x38, tl.uint8)\n"
-    "s = tl.full([16, 1], 128, tl.uint8)\n"
-    'r = tl.max(tl.dot_scaled(one, s, "e4m3", tl.trans(one), None, "e4m3"), 1)',
-    # memory
-    "load": "tl.load(X + i, mask=i < 6, other=-1.0)",
-    "store": "tl.store(Z + i, n, mask=i > 3)\nr = tl.load(Z + i)",
-    "make_block_ptr": "p = tl.make_block_ptr(A, [16, 16], [16, 1], [14, 0], [4, 4], [1, 0])\n"
-    'r = tl.load(p, boundary_check=(0,), padding_option="zero")',
-    "advance": "p = tl.make_block_ptr(A, [16, 16], [16, 1], [0, 0], [2, 4], [1, 0])\n"
-    "r = tl.load(tl.advance(p, [3, 4]))",
-    "make_tensor_descriptor": _DESC + "r = d.load([14, 12])",
-    "load_tensor_descriptor": _DESC + "r = tl.load_tensor_descriptor(d, [1, 2])",
-    "store_tensor_descriptor": "d = tl.make_tensor_descriptor(Z, [2, 4], [4, 1], [2, 4])\n"
-    "tl.store_tensor_descriptor(d, [0, 1], tl.reshape(n, 2, 4))\nr = d.load([0, 0])",
-    "descriptor_gather": _ROWS + "r = d.gather(n, 0)",
-    "descriptor_scatter": "d = tl.make_tensor_descriptor(F, [16, 8], [8, 1], [1, 8])\n"
-    "d.scatter(tl.broadcast_to(x[:, None], 8, 8), i * 2, 0)\nr = tl.load(F + i * 16)",
-    "atomic_add": "old = tl.atomic_add(Z + i % 2, n)\nr = tl.load(Z + i)",
-    "atomic_max": "tl.atomic_max(Z + i, n - 3)\nr = tl.load(Z + i)",
-    "atomic_min": "tl.atomic_min(Z + i, n - 3)\nr = tl.load(Z + i)",
-    "atomic_and": "tl.store(Z + i, i)\ntl.atomic_and(Z + i, n)\nr = tl.load(Z + i)",
-    "atomic_or": "tl.atomic_or(Z + i, n)\nr = tl.load(Z + i)",
-    "atomic_xor": "tl.store(Z + i, i)\ntl.atomic_xor(Z + i, n)\nr = tl.load(Z + i)",
-    "atomic_xchg": "r = tl.atomic_xchg(Z + i, n) + tl.load(Z + i)",
-    "atomic_cas": "tl.atomic_cas(Z + i, i % 2, n)\nr = tl.load(Z + i)",
-    "atomic_load": "tl.atomic_load(N + i)",
-    "atomic_store": "tl.atomic_store(Z + i, n)\nr = tl.load(Z + i)",
-    "atomic_poll": "tl.atomic_poll(N, 3, timeout_ns=1000)",
-    # arithmetic
-    "where": "tl.where(x > 0, x, 0.0)",
-    "add": "tl.add(x, n)",
-    "sub": "tl.sub(x, 1)",
-    "mul": "tl.mul(x, x)",
-    "minimum": "tl.minimum(x, 1.0)",
-    "maximum": "tl.maximum(x, 0.0)",
-    "clamp": "tl.clamp(x, -1.0, 1.0)",
-    "cdiv": "tl.cdiv(n, 4)",
-    "expect_zero": "tl.expect_zero(x - x, i < 8)",
-    "abs": "tl.abs(x)",
-    "exp": "tl.exp(x)",
-    "exp2": "tl.exp2(x)",
-    "log": "tl.log(n.to(tl.float32))",
-    "log2": "tl.log2(n.to(tl.float32))",
-    "sin": "tl.sin(x)",
-    "cos": "tl.cos(x)",
-    "sqrt": "tl.sqrt(n.to(tl.float32))",
-    "sqrt_rn": "tl.sqrt_rn(n.to(tl.float32))",
-    "rsqrt": "tl.rsqrt(n.to(tl.float32))",
-    "erf": "tl.erf(x)",
-    "floor": "tl.floor(x)",
-    "ceil": "tl.ceil(x)",
-    "fma": "tl.fma(x, x, 1.0)",
-    "fdiv": "tl.fdiv(x, 3.0, ieee_rounding=True)",
-    "div_rn": "tl.div_rn(x, 3.0)",
-    "umulhi": "tl.umulhi(n << 30, 8)",
-    "sigmoid": "tl.sigmoid(x)",
-    "softmax": "tl.softmax(x)",
-    # reductions, scans, order
-    "reduce": "tl.reduce(n, 0, add)",
-    "sum": "tl.sum(tl.reshape(n, 2, 4), axis=1)",
-    "max": "tl.max(x)",
-    "min": "tl.min(x)",
-    "argmax": "tl.argmax(n, 0)",
-    "argmin": "tl.argmin(n, 0)",
-    "xor_sum": "tl.xor_sum(n)",
-    "reduce_or": "tl.reduce_or(n, 0)",
-    "associative_scan": "tl.associative_scan((n, i), 0, first_larger)[1]",
-    "cumsum": "tl.cumsum(n)",
-    "cumprod": "tl.cumprod(n)",
-    "sort": "tl.sort(n)",
-    "topk": "tl.topk(n, 4)",
-    "bitonic_merge": "tl.bitonic_merge(tl.where(i < 4, i * 2, 15 - i * 2))",
-    "histogram": "tl.histogram(n, 8)",
-    "gather": "tl.gather(n, 7 - i, 0)",
-    # random
-    "philox": "z = tl.zeros([8], tl.uint32)\nr = tl.philox(42, i.to(tl.uint32), z, z, z)[0] % 1000",
-    "philox_impl": "z = tl.zeros([8], tl.uint32)\nr = tl.philox_impl(i.to(tl.uint32), z, z, z, z, z)[0] % 1000",
-    "randint": "tl.randint(42, i) % 1000",
-    "randint4x": "tl.randint4x(42, i)[3] % 1000",
-    "rand": "tl.rand(42, i)",
-    "rand4x": "tl.rand4x(42, i)[1]",
-    "randn": "tl.randn(42, i)",
-    "randn4x": "tl.randn4x(42, i)[1]",
-    "uint_to_uniform_float": "tl.uint_to_uniform_float(n.to(tl.uint32) << 28)",
-    "pair_uniform_to_normal": "u = tl.rand(42, i)\nr = tl.pair_uniform_to_normal(u, u)[0]",
-    # hints, debugging, mapping
-    "multiple_of": "tl.multiple_of(i, 8)",
-    "max_contiguous": "tl.max_contiguous(i, 8)",
-    "max_constancy": "tl.max_constancy(i // 4, 4)",
-    "assume": "tl.assume(tl.num_programs(0) > 0)\nr = i",
-    "debug_barrier": "tl.store(Z + i, i)\ntl.debug_barrier()\nr = tl.load(Z + 7 - i)",
-    "device_assert": 'tl.device_assert(n > 0, "positive")\nr = n',
-    "static_assert": "tl.static_assert(x.dtype == tl.float32)\nr = x",
-    "range": "r = 0\nfor k in tl.range(0, 10, num_stages=2):\n    r += k",
-    "static_range": "r = tl.zeros_like(n)\nfor k in tl.static_range(3):\n    r += n << k",
-    "condition": "r = 1\nwhile tl.condition(r < 100):\n    r *= 3",
-    "map_elementwise": "tl.map_elementwise(root_or_zero, x)",
-}
+SEEN = []
 
 
-def body(name: str) -> str:
-    """The statements of an example, which set `r`."""
-    text = EXAMPLES[name]
-    return text if "\n" in text or text.startswith("r = ") else f"r = {text}"
+@tessera.constexpr_function
+def seen(dtype, shape):
+    SEEN.append((dtype, shape))
+
+
+{helpers}
+
+@tessera.jit
+def kernel(X, N, A, Z, F, OUT):
+{statements}
+    r = tl.to_tensor(r)
+    seen(r.dtype, r.shape)
+    if len(r.shape) == 0:
+        tl.store(OUT, r.to(tl.float64))
+    else:
+        tl.store(OUT + tl.arange(0, r.numel), tl.reshape(r, r.numel).to(tl.float64))
+"""
+_SECTIONS = re.compile(r"\n+(Raises|Example):\n")
+_RAISED = re.compile(r"([a-z-]+): (.*?):\s+`([^`]+)`\.", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An error that an operation raises: its code in the catalogue, when, and statements that raise it."""
+
+    code: str
+    reason: str
+    statements: str
+
+
+@dataclass(frozen=True)
+class Docstring:
+    """A docstring's parts. `statements` set `r`, the example's result; `result` is what it should be."""
+
+    text: str
+    raises: tuple[Raised, ...]
+    statements: str
+    result: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """The tensor that an example computes: dtype, shape, and elements as fp64."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    values: np.ndarray
+
+    def __str__(self) -> str:
+        """`int32[4]: 4, 5, 6, 7`; of more than 16 elements the first ones."""
+        shape = str(list(self.shape)) if self.shape else ""
+        texts = [f"{v:.6g}" for v in self.values[:16]] + ["…"] * (len(self.values) > 16)
+        return f"{self.dtype}{shape}: {', '.join(texts)}"
+
+
+def parsed(operation: Any) -> Docstring:
+    """The parts of an operation's docstring; what it does not have is empty."""
+    text, *found = _SECTIONS.split(inspect.getdoc(operation) or "")
+    sections = dict(zip(found[::2], found[1::2], strict=True))
+    raises = _RAISED.findall(_dedented(sections.get("Raises", "")))
+    lines = _dedented(sections.get("Example", "")).splitlines()
+    code = [line[4:] for line in lines if line.startswith((">>> ", "... "))]
+    if code and not re.match(r"(\s|r\b[^=]*=[^=])", code[-1]):
+        code[-1] = f"r = {code[-1]}"
+    return Docstring(
+        text, tuple(Raised(c, " ".join(why.split()), s) for c, why, s in raises),
+        "\n".join(code), "\n".join(lines[len(code) :]).strip(),
+    )  # fmt: skip
+
+
+def _dedented(text: str) -> str:
+    return inspect.cleandoc("\n" + text)
+
+
+def inputs() -> list[np.ndarray]:
+    """X, N, A, Z, F and OUT of the examples."""
+    rows = np.arange(16)
+    return [
+        np.array([-2, -1, -0.5, 0, 0.5, 1, 2, 3], np.float32),
+        np.array([3, 1, 4, 1, 5, 9, 2, 6], np.int32),
+        ((rows[:, None] + 2 * rows[None, :]) % 5).astype(np.float32),
+        np.zeros(64, np.int32),
+        np.zeros(256, np.float32),
+        np.full(256, np.nan),
+    ]
+
+
+def source(statements: str) -> str:
+    """The text of a module with the kernel of an example."""
+    lines = [*SETUP.splitlines(), *statements.splitlines()]
+    return _KERNEL.format(
+        helpers=HELPERS, statements="\n".join(f"    {line}" if line else "" for line in lines)
+    )
+
+
+def run(statements: str, target: str = "interpreter") -> Result:
+    """What `statements` set `r` to; errors of the kernel are raised."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "example_of_the_language.py"
+        path.write_text(source(statements), encoding="utf-8")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        args = inputs()
+        driver.set_active(target)
+        try:
+            with knobs.compilation.scope():
+                knobs.compilation.always_compile = True  # `seen` is called while it compiles
+                module.kernel[(1,)](*args)
+        finally:
+            driver.reset_active()
+    dtype, dims = module.SEEN[-1]
+    shape: tuple[int, ...] = tuple(map(int, dims))
+    return Result(str(dtype), shape, args[-1][: math.prod(shape)])
 
 
 # Largest error in ulp, as measured with tests/lang/test_libdevice.py on 1024 arguments each (the tests hold the bounds

@@ -7,19 +7,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import re
 import sys
-import tempfile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import tessera.language as tl
-from tessera.runtime.driver import driver
-from tessera.tools.language_examples import ACCURACY, EXAMPLES, HELPERS, SETUP, body
+from tessera.language.values import DESCRIPTOR_METHODS, METHODS
+from tessera.tools.error_catalogue import catalogue
+from tessera.tools.language_examples import ACCURACY, HELPERS, SETUP, parsed
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Program model and creation": (
@@ -29,11 +27,12 @@ SECTIONS: dict[str, tuple[str, ...]] = {
         "reshape", "view", "ravel", "expand_dims", "squeeze", "unsqueeze", "broadcast", "broadcast_to", "trans",
         "permute", "join", "split", "interleave", "flip", "item", "swizzle2d",
     ),
-    "Products": ("dot", "dot_scaled"),
+    "Matrix products": ("dot", "dot_scaled"),
     "Memory": ("load", "store", "make_block_ptr", "advance"),
     "Tensor descriptors": (
-        "make_tensor_descriptor", "load_tensor_descriptor", "store_tensor_descriptor", "descriptor_gather",
-        "descriptor_scatter",
+        "make_tensor_descriptor", "load_tensor_descriptor", "store_tensor_descriptor", "descriptor.gather",
+        "descriptor.scatter", "descriptor.atomic_add", "descriptor.atomic_min", "descriptor.atomic_max",
+        "descriptor.atomic_and", "descriptor.atomic_or", "descriptor.atomic_xor",
     ),
     "Atomics": (
         "atomic_add", "atomic_max", "atomic_min", "atomic_and", "atomic_or", "atomic_xor", "atomic_xchg", "atomic_cas",
@@ -42,7 +41,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Arithmetic": (
         "where", "add", "sub", "mul", "minimum", "maximum", "clamp", "cdiv", "expect_zero", "abs", "exp", "exp2", "log",
         "log2", "sin", "cos", "sqrt", "sqrt_rn", "rsqrt", "erf", "floor", "ceil", "fma", "fdiv", "div_rn", "umulhi",
-        "sigmoid", "softmax",
+        "sigmoid", "softmax", "tensor.logical_and", "tensor.logical_or",
     ),
     "Reductions and scans": (
         "reduce", "sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce_or", "associative_scan", "cumsum",
@@ -59,96 +58,43 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     ),
     "Debugging": ("device_print", "device_assert", "static_print", "static_assert"),
     "Functions of elements": ("map_elementwise", "inline_asm_elementwise"),
+    "The target": (
+        "target_info.current_target", "target_info.is_cuda", "target_info.cuda_capability_geq", "target_info.is_hip",
+        "target_info.is_hip_cdna3", "target_info.is_hip_cdna4", "target_info.is_hip_gfx1250", "extra.cuda.num_warps",
+        "extra.cuda.num_threads", "extra.cuda.smid", "extra.cuda.globaltimer", "extra.cuda.gdc_wait",
+        "extra.cuda.gdc_launch_dependents",
+    ),
 }  # fmt: skip
-# They print, or need a GPU.
-WITHOUT_EXAMPLE = (
-    "device_print",
-    "static_print",
-    "inline_asm_elementwise",
-)
-
-_KERNEL = """\
-import tessera
-import tessera.language as tl
-
-
-{helpers}
-
-@tessera.jit
-def kernel(X, N, A, Z, F, OUT):
-{setup}{body}
-    if len(r.shape) == 0:
-        tl.store(OUT, r.to(tl.float64))
-    else:
-        tl.store(OUT + tl.arange(0, r.numel), tl.reshape(r, r.numel).to(tl.float64))
-"""
-
-
-def source(name: str) -> str:
-    """The module text of an example's kernel, which stores the elements of `r` at OUT."""
-    indent = "    "
-    return _KERNEL.format(
-        helpers=HELPERS,
-        setup="".join(indent + line + "\n" for line in SETUP.splitlines()),
-        body="\n".join(indent + line for line in body(name).splitlines()),
-    )
-
-
-def inputs() -> list[np.ndarray]:
-    """X, N, A, Z, F and OUT of the examples."""
-    rows = np.arange(16)
-    return [
-        np.array([-2, -1, -0.5, 0, 0.5, 1, 2, 3], np.float32),
-        np.array([3, 1, 4, 1, 5, 9, 2, 6], np.int32),
-        ((rows[:, None] + 2 * rows[None, :]) % 5).astype(np.float32),
-        np.zeros(64, np.int32),
-        np.zeros(256, np.float32),
-        np.full(256, np.nan),
-    ]
-
-
-def run(name: str, target: str = "interpreter") -> np.ndarray:
-    """The elements of the example's result, as fp64."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"example_{name}.py"
-        path.write_text(source(name), encoding="utf-8")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        args = inputs()
-        driver.set_active(target)
-        try:
-            module.kernel[(1,)](*args)
-        finally:
-            driver.reset_active()
-    out = args[-1]
-    return (
-        out[: int(np.flatnonzero(~np.isnan(out))[-1]) + 1] if not np.isnan(out).all() else out[:0]
-    )
+WITHOUT_EXAMPLE = ("inline_asm_elementwise",)  # needs a GPU
 
 
 def operation(name: str) -> Any:
-    """The object behind a name; methods of descriptors too."""
-    found = getattr(tl, name, None)
-    return found if found is not None else getattr(tl.core.memory, name)
-
-
-def _shown(values: np.ndarray) -> str:
-    texts = [f"{v:.6g}" for v in values[:16]]
-    return ", ".join(texts) + (", …" if len(values) > 16 else "")
+    """The object behind a name: of `tl`, a method of tensors ("tensor.…") or of descriptors ("descriptor.…")."""
+    owner, _, last = name.rpartition(".")
+    methods = {"tensor": METHODS, "descriptor": DESCRIPTOR_METHODS}.get(owner)
+    return methods[last] if methods is not None else attrgetter(name)(tl)
 
 
 def entry(name: str) -> list[str]:
     """The lines of one operation."""
     fn = operation(name)
-    title = name.replace("descriptor_", "descriptor.") if name.startswith("descriptor_") else name
     signature = str(getattr(fn, "signature", None) or inspect.signature(fn))
     signature = re.sub(r" -> '?Any'?$|: '?Any'?", "", signature).replace("'constexpr'", "constexpr")
-    lines = [f"### {title}", "", f"`{title}{signature}`", "", inspect.getdoc(fn) or "", ""]
-    if name in EXAMPLES:
-        lines += ["```python", body(name), f"# r: {_shown(run(name))}", "```", ""]
+    about = parsed(fn)
+    lines = [f"### {name}", "", f"`{name}{signature}`", "", about.text, ""]
+    if about.raises:
+        lines += ["**Raises**", ""]
+        lines += [f"- {_linked(r.code)} where {r.reason}: `{r.statements}`" for r in about.raises]
+        lines.append("")
+    if about.statements:
+        lines += ["```python", about.statements, f"# {about.result}", "```", ""]
     return lines
+
+
+def _linked(code: str) -> str:
+    """An error's code with its place in the catalogue."""
+    name = next(kind.__name__ for kind in catalogue() if kind.code == code)
+    return f"[{code}](errors.md#{code}-{name.lower()})"
 
 
 def libdevice() -> list[str]:
@@ -181,8 +127,9 @@ def document() -> str:
     """The text of docs/language.md."""
     lines = [
         "# The language", "",
-        "Written by `python3 -m tessera.tools.language_reference` from the docstrings; results are the interpreter's.",
-        "Every example runs in the tests on interpreter and CPU. It is the body of a kernel that begins with", "",
+        "Written by `python3 -m tessera.tools.language_reference` from the docstrings. Every example runs in the tests",
+        "on the interpreter and on the CPU, and what is said to raise an error raises it there. An example sets `r`,",
+        "whose dtype, shape and elements the comment says. It is the body of a kernel that begins with", "",
         "```python", *SETUP.splitlines(),
         "# x: -2, -1, -0.5, 0, 0.5, 1, 2, 3   n: 3, 1, 4, 1, 5, 9, 2, 6   a: (row + 2 column) % 5", "```", "",
         "and with these functions beside it:", "", "```python", HELPERS.rstrip(), "```", "",

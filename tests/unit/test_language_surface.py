@@ -11,7 +11,7 @@ import pytest
 import tessera.frontend  # noqa: F401  registers the implementations
 import tessera.language as tl
 from tessera.errors import HostOnly, KernelOnly
-from tessera.language import arithmetic, combine, creation, hints, memory
+from tessera.language import arithmetic, atomics, combine, creation, hints, memory
 from tessera.language.builtin import Builtin
 from tessera.language.callable import JITCallable
 from tessera.language.extra import cuda, hip, libdevice
@@ -19,6 +19,7 @@ from tessera.language.values import DESCRIPTOR_METHODS, METHODS
 
 MODULES = (
     arithmetic,
+    atomics,
     combine,
     creation,
     hints,

@@ -115,7 +115,7 @@ REFUSED = {
     "extra.hip.memrealtime": "Not supported", "extra.hip.smid": "Not supported",
     "extra.hip.num_threads": "Not supported", "extra.hip.num_warps": "Not supported",
     "core.extern": "cannot be compiled", "core.extern_elementwise": "other libraries raise",
-    "inline_asm_elementwise": "Other targets raise",
+    "inline_asm_elementwise": "the target is no NVIDIA GPU",
 }  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from tessera.frontend.semantics.values import (
     wrap,
 )  # fmt: skip
 from tessera.ir import TileType, Value
+from tessera.language import atomics
 from tessera.language import memory as tl
 from tessera.language.block_pointer import block_pointer
 from tessera.language.values import tensor
@@ -261,7 +262,7 @@ def _atomic(kind: str) -> Any:
 
 
 for _kind in _ATOMIC_TYPES:
-    impl(getattr(tl, f"atomic_{_kind}"))(_atomic(_kind))
+    impl(getattr(atomics, f"atomic_{_kind}"))(_atomic(_kind))
 
 
 def atomic_rmw(
@@ -308,7 +309,7 @@ def _float_extremum(
     return fe.builder.emit(SelectOp(plus, bitcast_raw(fe, up, e), bitcast_raw(fe, down, e)))
 
 
-@impl(tl.atomic_cas)
+@impl(atomics.atomic_cas)
 def atomic_cas_impl(
     fe: FrontEnd, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None
 ) -> Any:

@@ -21,7 +21,7 @@ from tessera.frontend.semantics.values import (
     wrap,
 )  # fmt: skip
 from tessera.ir import Value
-from tessera.language import memory as tl
+from tessera.language import atomics as tl
 from tessera.language.extra import cuda as tl_cuda
 from tessera.language.extra import hip as tl_hip
 from tessera.ops import AtomicRmwOp, GridDependencyOp, LoadOp, SpecialRegisterOp

@@ -4,35 +4,69 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera.language.atomics import globaltimer
 from tessera.language.builtin import builtin
 from tessera.language.extra import libdevice
-from tessera.language.memory import globaltimer
 
 
 @builtin
 def num_warps() -> Any:
-    """Warps of this program, as a constexpr."""
+    """Warps of this program, as a compile-time int.
+
+    Example:
+        >>> tl.extra.cuda.num_warps()
+        int32: 4
+    """
 
 
 @builtin
 def num_threads() -> Any:
-    """Threads of this program (32 a warp), as a constexpr."""
+    """Threads of this program, 32 for each warp, as a compile-time int.
+
+    Example:
+        >>> tl.extra.cuda.num_threads() // tl.extra.cuda.num_warps()
+        int32: 32
+    """
 
 
 @builtin
 def smid() -> Any:
-    """Number of the multiprocessor that this program runs on (int32); on CPUs of the thread, 0 in the interpreter."""
+    """Number of the SM that this program runs on: an int32 scalar. On CPUs it is the thread's, in the interpreter 0.
+
+    Source: PTX ISA, special register `%smid`.
+
+    Example:
+        >>> tl.extra.cuda.smid() >= 0
+        int1: 1
+    """
 
 
 @builtin
 def gdc_wait() -> Any:
-    """Wait until the grids that this launch depends on are done and their writes visible (launches with
-    `launch_pdl=True` on compute capability 9.0 and later; elsewhere they are done already)."""
+    """Wait until the grids that this launch depends on are done and their writes visible.
+
+    This needs a launch with `launch_pdl=True` on compute capability 9.0 or later; elsewhere they are done already.
+
+    Source: PTX ISA, `griddepcontrol.wait`.
+
+    Example:
+        >>> tl.extra.cuda.gdc_wait()
+        >>> tl.load(X + i)
+        fp32[8]: -2, -1, -0.5, 0, 0.5, 1, 2, 3
+    """
 
 
 @builtin
 def gdc_launch_dependents() -> Any:
-    """Let the next grid start, as far as it does not wait (compute capability 9.0 and later; else nothing)."""
+    """Let the next grid start, as far as it does not wait (compute capability 9.0 or later; else nothing).
+
+    Source: PTX ISA, `griddepcontrol.launch_dependents`.
+
+    Example:
+        >>> tl.extra.cuda.gdc_launch_dependents()
+        >>> tl.load(X + i)
+        fp32[8]: -2, -1, -0.5, 0, 0.5, 1, 2, 3
+    """
 
 
 __all__ = [

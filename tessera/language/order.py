@@ -1,0 +1,158 @@
+"""Operations written in the language itself that order elements: `flip`, `sort`, `topk`, `bitonic_merge`.
+
+Every function here is inlined into the kernel that calls it.
+"""
+
+# pyright: basic
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tessera.language import arithmetic, combine, creation, hints
+from tessera.language.callable import library
+from tessera.language.reductions import _xor, log2_of, max, min, normal_dim, total
+
+if TYPE_CHECKING:
+    from tessera.language.kernel_typing import constexpr
+else:
+    from tessera.language.values import constexpr
+
+
+@library
+def flip(x, dim=None):
+    """The elements in reverse order along `dim` (None: the last), bit for bit, in the shape and dtype of `x`.
+
+    Raises:
+        invalid-argument: there is no such dimension: `tl.flip(n, 1)`.
+
+    Example:
+        >>> tl.flip(n, 0)
+        int32[8]: 6, 2, 9, 5, 1, 4, 1, 3
+    """
+    axis: constexpr = normal_dim(dim, len(x.shape))
+    steps: constexpr = log2_of(x.shape[axis])
+    # One dimension a bit of the index; reversing is exchanging 0 and 1 in each.
+    y = creation.reshape(combine.bits_of(x), x.shape[:axis] + [2] * steps + x.shape[axis + 1 :])
+    for i in hints.static_range(steps):
+        y = y ^ combine.reduce(y, axis + i, _xor, keep_dims=True)
+    return combine.from_bits(creation.reshape(y, x.shape), x.dtype)
+
+
+@library
+def _exchange(x, flip, bit: constexpr):
+    """Order each pair of elements whose indices differ in bit `bit`: ascending, or descending where `flip`."""
+    n: constexpr = total(x.shape)
+    bits = creation.reshape(combine.bits_of(x), [n // 2 ** (bit + 1), 2, 2**bit])
+    partner = bits ^ combine.reduce(bits, 1, _xor, keep_dims=True)
+    upper = creation.reshape(creation.arange(0, 2), [1, 2, 1]) == 1
+    here = combine.from_bits(bits, x.dtype)
+    there = combine.from_bits(partner, x.dtype)
+    # Both elements of a pair compute the same comparison: no element is lost or doubled, whatever compares equal.
+    low = arithmetic.where(upper, there, here)
+    high = arithmetic.where(upper, here, there)
+    swap = (low > high) != flip
+    return creation.reshape(arithmetic.where(swap, there, here), x.shape)
+
+
+@library
+def _merge(x, stage: constexpr, order: constexpr):
+    """Sort each run of 2**stage elements, bitonic before: ascending, descending (order 0, 1) or in turn (2)."""
+    n: constexpr = total(x.shape)
+    for i in hints.static_range(stage):
+        x = _merge_step(x, n, stage, order, stage - 1 - i)
+    return x
+
+
+@library
+def _merge_step(x, n: constexpr, stage: constexpr, order: constexpr, bit: constexpr):
+    if order == 2:
+        runs: constexpr = n // 2 ** (stage + 1)
+        parity = creation.reshape(creation.arange(0, 2), [1, 2, 1]) == 1
+        parity = creation.broadcast_to(parity, [runs, 2, 2 ** (stage - bit - 1)])
+        return _exchange(x, creation.reshape(parity, [n // 2 ** (bit + 1), 1, 1]), bit)
+    else:
+        return _exchange(x, order == 1, bit)
+
+
+@library
+def sort(x, dim: constexpr = None, descending: constexpr = False):
+    """The elements sorted along the last dimension, in the shape and dtype of `x`.
+
+    The sort is not stable, and where NaNs end up is unspecified. Source: K. E. Batcher, "Sorting networks and their
+    applications", AFIPS 1968 (bitonic sort).
+
+    Raises:
+        static-assert: `dim` is not the last dimension: `tl.sort(a, 0)`.
+        invalid-argument: there is no such dimension: `tl.sort(n, 1)`.
+
+    Example:
+        >>> tl.sort(n)
+        int32[8]: 1, 1, 2, 3, 4, 5, 6, 9
+    """
+    axis: constexpr = normal_dim(dim, len(x.shape))
+    hints.static_assert(axis == len(x.shape) - 1, "only minor dimension is currently supported")
+    stages: constexpr = log2_of(x.shape[axis])
+    for i in hints.static_range(1, stages + 1):
+        x = _merge(x, i, 2 if i < stages else descending)
+    return x
+
+
+@library
+def bitonic_merge(x, dim: constexpr = None, descending: constexpr = False):
+    """A sequence that rises and then falls along the last dimension, sorted, in the shape and dtype of `x`.
+
+    Source: as for `sort`, of which it is the last step.
+
+    Raises:
+        static-assert: `dim` is not the last dimension: `tl.bitonic_merge(a, 0)`.
+
+    Example:
+        >>> tl.bitonic_merge(tl.where(i < 4, i * 2, 15 - i * 2))
+        int32[8]: 0, 1, 2, 3, 4, 5, 6, 7
+    """
+    axis: constexpr = normal_dim(dim, len(x.shape))
+    hints.static_assert(axis == len(x.shape) - 1, "only minor dimension is currently supported")
+    return _merge(x, log2_of(x.shape[axis]), descending)
+
+
+@library
+def topk(x, k: constexpr, dim: constexpr = None, descending: constexpr = True):
+    """The `k` largest elements along the last dimension, whose extent becomes k, sorted from the largest on.
+
+    Without `descending` they are the smallest, from the smallest on. `k` is a power of two, at most the extent. Dtypes
+    below 32 bits widen as in `max` if k is less than the extent.
+
+    Raises:
+        static-assert: `k` is no power of two: `tl.topk(n, 3)`.
+        static-assert: `k` is larger than the extent: `tl.topk(n, 16)`.
+        static-assert: `dim` is not the last dimension: `tl.topk(a, 4, 0)`.
+
+    Example:
+        >>> tl.topk(n, 4)
+        int32[4]: 9, 6, 5, 4
+    """
+    axis: constexpr = normal_dim(dim, len(x.shape))
+    hints.static_assert(axis == len(x.shape) - 1, "only minor dimension is currently supported")
+    small: constexpr = log2_of(k)
+    stages: constexpr = log2_of(x.shape[axis])
+    hints.static_assert(k == 2**small, "k must be a power of two")
+    hints.static_assert(small <= stages, "k must not exceed the extent")
+    for i in hints.static_range(1, small + 1):
+        x = _merge(x, i, 2 if i < stages else descending)
+    # Runs of k, up and down in turn: of each pair of runs the better k elements are, taken pairwise, bitonic again.
+    for i in hints.static_range(small, stages):
+        x = _better_half(x, small, descending)
+        x = _merge(x, small, 2 if i < stages - 1 else descending)
+    return x
+
+
+@library
+def _better_half(x, small: constexpr, descending: constexpr):
+    lead: constexpr = x.shape[:-1]
+    n: constexpr = x.shape[-1]
+    runs = creation.reshape(x, [*lead, n // 2 ** (small + 1), 2, 2**small])
+    if descending:
+        best = max(runs, axis=len(lead) + 1)
+    else:
+        best = min(runs, axis=len(lead) + 1)
+    return creation.reshape(best, [*lead, n // 2])
