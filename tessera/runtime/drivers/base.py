@@ -158,8 +158,7 @@ def _torch() -> Any:
 
 
 def refuse_foreign(x: Any, kind: str, place: str) -> None:
-    """ForeignPointerError for a tensor on a device that is not of the kind named, where it tells.
-    A tensor on `meta` has no memory anywhere, which the check of the arguments' memory says better."""
+    """ForeignPointerError for a tensor on a device that is not of the kind named, where it tells."""
     found = getattr(getattr(x, "device", None), "type", kind)
-    if found not in (kind, "meta"):
+    if found != kind:
         raise ForeignPointerError(device=str(x.device), place=place)
