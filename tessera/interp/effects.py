@@ -286,8 +286,8 @@ def async_commit_(m: Machine, op: gpu.AsyncCommitOp, *_: Any) -> Any:
     m.open_group = []
 
 
-@evaluate(gpu.TurnOp)
-def turn_(m: Machine, op: gpu.TurnOp) -> Any:
+@evaluate(gpu.PingPongOp)
+def ping_pong_(m: Machine, op: gpu.PingPongOp) -> Any:
     return ()
 
 

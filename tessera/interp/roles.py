@@ -32,7 +32,7 @@ class Barrier:
     ended: int = 0
     landing: list[Callable[[], None]] = field(default_factory=list)
 
-    def turn(self) -> None:
+    def end_phase(self) -> None:
         if self.arrivals == 0 and self.bytes == 0:
             self.arrivals, self.ended = self.count, self.ended + 1
 
@@ -74,7 +74,7 @@ def _arrive(m: Machine, bars: Any, index: Any, times: int, size: int) -> None:
         b.arrivals -= times or b.count
         if b.arrivals < 0:
             raise InterpreterError("more arrivals at a barrier than it counts")
-        b.turn()
+        b.end_phase()
         every.changed.notify_all()
 
 
@@ -149,7 +149,7 @@ def tensor_copy_(m: Machine, op: gpu.TensorCopyOp, desc: Any, *rest: Any) -> Any
         b = every.at(bars, index)
         b.landing.append(land)
         b.bytes -= value.size * desc.elem.storage_bytes
-        b.turn()
+        b.end_phase()
         every.changed.notify_all()
     return ()
 

@@ -64,7 +64,7 @@ from tessera.ops.gpu import (
     MmaOp,
     NumBlocksOp,
     TensorCopyOp,
-    TurnOp,
+    PingPongOp,
     WarpSpecializeOp,
     WgmmaOp,
     WgmmaWaitOp,
@@ -176,6 +176,6 @@ __all__ = [
     "ProgramIdOp", "ReduceOp", "ReshapeOp", "ScanOp", "SplatOp", "SplitOp", "TileOp", "TransOp",
     "result_tile", "DescriptorGatherOp", "DescriptorScatterOp", "GridDependencyOp", "InlineAsmOp",
     "SpecialRegisterOp", "VolatileAsmOp", "AsyncCopyMbarrierArriveOp", "MbarrierArriveExpectTxOp", "MbarrierArriveOp",
-    "MbarrierInitOp", "MbarrierWaitOp", "TurnOp", "TensorCopyOp",
+    "MbarrierInitOp", "MbarrierWaitOp", "PingPongOp", "TensorCopyOp",
     "WarpSpecializeOp", "BlockRankOp", "BlockIdOp", "NumBlocksOp",
 ]  # fmt: skip

@@ -197,17 +197,17 @@ class AsyncWaitOp(Op, opcode="async_wait", effects=Effect.READ | Effect.WRITE | 
         return (TokenType(),)
 
 
-TURNS = ("open", "begin", "end", "close")
+PING_PONG_KINDS = ("open", "begin", "end", "close")
 
 
-class TurnOp(Op, opcode="turn", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
-    """Warpgroups take turns: between `begin` and `end` at most one of them is, in order of their numbers, over and
-    over. `open` stands before the first turn, `close` after the last one; all have equally many turns."""
+class PingPongOp(Op, opcode="ping_pong", effects=Effect.READ | Effect.WRITE | Effect.SYNC):
+    """Ping-pong of warpgroups: between `begin` and `end` at most one of them is, in order of their numbers, over and
+    over. `open` stands before the first `begin`, `close` after the last `end`; all have equally many of them."""
 
     kind: str = attr()
 
     def verify(self) -> None:
-        require(self.kind in TURNS, self, f"the kind is none of {', '.join(TURNS)}")
+        require(self.kind in PING_PONG_KINDS, self, f"the kind is none of {', '.join(PING_PONG_KINDS)}")
 
 
 class MmaOp(Op, opcode="mma"):

@@ -125,7 +125,7 @@ SAMPLES: dict[str, str] = {
     "mbarrier_arrive_expect_tx": BARS + "mbarrier_arrive_expect_tx %b, %i {bytes=1024}\n",
     "async_copy_mbarrier_arrive": BARS + "async_copy_mbarrier_arrive %b, %i\n",
     "mbarrier_wait": BARS + "mbarrier_wait %b, %i, %j {data=True}\n",
-    "turn": "turn {kind='begin'}\n",
+    "ping_pong": "ping_pong {kind='begin'}\n",
     "mma": "%x: tile<4x4xfp32> = mma %m, %n, %sq {instruction='mma.m16n8k8.f32.tf32.tf32'}\n",
     "wgmma": PRODUCT,
     "wgmma_wait": PRODUCT + "%y: tile<4x4xfp32> = wgmma_wait %x, []\n",

@@ -19,7 +19,7 @@ from tessera.ops import (
     MbarrierArriveOp,
     MbarrierInitOp,
     MbarrierWaitOp,
-    TurnOp,
+    PingPongOp,
     WgmmaOp,
     WgmmaWaitOp,
     XorOp,
@@ -174,7 +174,7 @@ CHANGES: dict[type[Op], dict[str, Change]] = {
     AsyncCommitOp: DELETION,
     AsyncWaitOp: {**DELETION, "delay": _later, "one group less": _more_pending, "missing fence": _off("proxy")},
     AsyncCopyMbarrierArriveOp: DELETION,
-    TurnOp: DELETION,
+    PingPongOp: DELETION,
     MbarrierInitOp: {
         **DELETION,
         **{f"one arrival more in row {i}": _row(i, 1) for i in range(ROWS)},

@@ -139,7 +139,7 @@ def same_tile_reference(q: Any, k: Any, v: Any, n: int, step: int) -> Any:
 def chains_of_tiles(
     q, k, v, out, n, causal: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr
 ):
-    """A chain in each tile of a program that stays; the first operand turns in a ring of the outer loop."""
+    """A chain in each tile of a program that stays; the first operand stays in a ring of the outer loop."""
     for tile in range(tl.program_id(0), tl.cdiv(n, M), tl.num_programs(0)):
         x = q.load([tile * M, 0])
         acc = tl.zeros((M, D), tl.float32)
@@ -305,15 +305,15 @@ def test_machine_code_of_chains(kernel: Any, m: int, n: int, d: int, warps: int)
     assert not [line for line in done.log.splitlines() if "C75" in line]
 
 
-def test_many_warpgroups_take_turns() -> None:
+def test_many_warpgroups_play_ping_pong() -> None:
     """Four of them in order; two do not need it. The masked iterations are a loop of their own."""
     module = parse_module(chain(softmax_chain, 256, 64, 64, True, num_warps=16).asm["gir"])
     found = innermost(module)
     assert len(found) == 2
     for loop in found:
-        assert [op.attrs["kind"] for op in loop.body if op.opcode == "turn"] == ["begin", "end"]
+        assert [op.attrs["kind"] for op in loop.body if op.opcode == "ping_pong"] == ["begin", "end"]
     text = chain(softmax_chain, 128, 64, 64, True, num_warps=8).asm["gir"]
-    assert "turn {" not in text
+    assert "ping_pong {" not in text
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,10 @@ def test_a_missing_arrival_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_warpgroups_take_turns_where_products_are_long() -> None:
     module = compiled(attention(m=128, n=128, d=128, warps=8, stages=3), 90)
     body = list(loop_of(module).body)
-    kinds = [op.opcode for op in body if op.opcode in ("turn", "wgmma", "wgmma_wait")]
-    assert kinds == ["turn", "wgmma", "wgmma", "turn", "wgmma_wait", "wgmma_wait"]
-    assert [op.kind for op in ops(module, "turn")] == ["open", "begin", "end", "close"]
-    assert not ops(late(), "turn")
+    kinds = [op.opcode for op in body if op.opcode in ("ping_pong", "wgmma", "wgmma_wait")]
+    assert kinds == ["ping_pong", "wgmma", "wgmma", "ping_pong", "wgmma_wait", "wgmma_wait"]
+    assert [op.kind for op in ops(module, "ping_pong")] == ["open", "begin", "end", "close"]
+    assert not ops(late(), "ping_pong")
 
 
 def test_first_copies_do_not_wait_for_the_other_operand() -> None:

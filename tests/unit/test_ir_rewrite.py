@@ -183,7 +183,7 @@ def test_what_is_dead() -> None:
         "mbarrier_arrive",
         "mbarrier_arrive_expect_tx",
         "mbarrier_wait",
-        "turn",
+        "ping_pong",
         "descriptor_scatter",
         "volatile_asm",
         "special_register",

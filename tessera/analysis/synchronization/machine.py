@@ -85,7 +85,7 @@ class Machine:
         self.private: dict[Op, Any] = {}  # by buffer: what each thread has of it
         self.looks: dict[tuple[int, int], Clock] = {}  # by warpgroup and product
         self.reads: dict[Op, Access] = {}  # the last one of each op
-        self.turn = "close"  # the last one of warpgroups that take turns
+        self.ping_pong = "close"  # the last op of the warpgroups' ping-pong
         self.seen: dict[Op, int] = {}  # ops that have run, and how often a loop did at most
         split = next((op for op in func.walk() if isinstance(op, WarpSpecializeOp)), None)
         self.main = Role.of("consumers", self.num_warps, 0, 0)
@@ -305,8 +305,8 @@ class Machine:
     def end(self) -> None:
         """What must be over when a block ends."""
         role = self.main
-        if self.turn != "close":
-            raise SynchronizationError(f"turn {self.turn} is the last one", loc=self.func.loc)
+        if self.ping_pong != "close":
+            raise SynchronizationError(f"ping_pong {self.ping_pong} is the last one", loc=self.func.loc)
         if role.finished < role.products:
             raise SynchronizationError(
                 "a product still runs when the program ends", loc=self.func.loc

@@ -50,7 +50,7 @@ class Barrier:
         self.announced += announced
         join(self.released, hands)
         join(self.control, knows)
-        self._turn(op)
+        self._end_phase(op)
 
     def bring(self, op: Op, size: int, knows: Clock) -> Event:
         """Bytes of a copy; the event of their arrival."""
@@ -59,7 +59,7 @@ class Barrier:
         event = self.place, self.ended + 1
         join(self.released, knows)
         join(self.control, knows)
-        self._turn(op)
+        self._end_phase(op)
         return event
 
     def _in_phase(self, op: Op, knows: Clock, does: str) -> None:
@@ -69,7 +69,7 @@ class Barrier:
                 loc=op.loc,
             )
 
-    def _turn(self, op: Op) -> None:
+    def _end_phase(self, op: Op) -> None:
         if self.left:
             return
         if self.brought > self.announced:

@@ -35,7 +35,7 @@ from tessera.ops import (
     ReduceOp,
     ScanOp,
     TensorCopyOp,
-    TurnOp,
+    PingPongOp,
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
@@ -116,7 +116,7 @@ RULES: dict[type[Op], Rule] = {
         "what the arrivals of the phase hand over, and the copies whose bytes it counts", MBARRIER, mbarriers.wait,
         ("index", "parity"),
     ),
-    TurnOp: Rule("warpgroups take turns", "-", "nothing that memory depends on", BARRIER, threads.turn),
+    PingPongOp: Rule("one warpgroup at a time goes on", "-", "nothing that memory depends on", BARRIER, threads.ping_pong),
     TensorCopyOp: Rule(
         "the engine writes in the background", "async", "the phase of its barrier", BULK, engine.copy, ("index",)
     ),

@@ -18,14 +18,14 @@ from tessera.ops import (
     LocalAllocOp,
     LocalLoadOp,
     LocalStoreOp,
-    TurnOp,
+    PingPongOp,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from tessera.analysis.synchronization.machine import Machine, Role
 
 RELEASES = ("release", "acq_rel")
-BEFORE_TURN = {
+BEFORE_KIND = {
     "open": ("close",), "begin": ("open", "end"), "end": ("begin",), "close": ("open", "end")
 }  # fmt: skip
 
@@ -85,11 +85,11 @@ def wait(m: Machine, role: Role, op: AsyncWaitOp) -> None:
 
 
 # --- ping-pong ---------------------------------------------------------------------------------------------------
-def turn(m: Machine, role: Role, op: TurnOp) -> None:
-    """Turns order nothing that memory depends on; but each begun must end, or a warpgroup waits for ever."""
-    if m.turn not in BEFORE_TURN[op.kind]:
-        raise SynchronizationError(f"turn {op.kind} comes after turn {m.turn}", loc=op.loc)
-    m.turn = op.kind
+def ping_pong(m: Machine, role: Role, op: PingPongOp) -> None:
+    """Ping-pong orders nothing that memory depends on; but each `begin` needs its `end`, or a warpgroup waits for ever."""
+    if m.ping_pong not in BEFORE_KIND[op.kind]:
+        raise SynchronizationError(f"ping_pong {op.kind} comes after ping_pong {m.ping_pong}", loc=op.loc)
+    m.ping_pong = op.kind
 
 
 # --- ops that go through memory of their own ----------------------------------------------------------------------

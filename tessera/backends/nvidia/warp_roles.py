@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.nvidia import primitives as p
-from tessera.ops import TurnOp, WarpSpecializeOp
+from tessera.ops import PingPongOp, WarpSpecializeOp
 
 CONSUMER_BARRIER = 8  # named barrier of the consumers, who do not wait for the producer
 START_BARRIER = 13  # where consumers wait for the producer's mbarriers
@@ -67,8 +67,8 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
     w.start(after)
 
 
-@lowers(TurnOp)
-def _turn(fl: FunctionLowering, op: TurnOp) -> None:
+@lowers(PingPongOp)
+def _ping_pong(fl: FunctionLowering, op: PingPongOp) -> None:
     w, warp, groups = fl.w, fl.warp, fl.num_warps // 4
     with w.hoist():
         mine = fl.target.shuffle_index(w, w.pure(f"lshr i32 {warp}, 2"), "0")

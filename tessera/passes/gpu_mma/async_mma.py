@@ -35,7 +35,7 @@ from tessera.ops import (
     LocalTransOp,
     MbarrierArriveOp,
     MbarrierWaitOp,
-    TurnOp,
+    PingPongOp,
     WgmmaOp,
     WgmmaWaitOp,
     WhileOp,
@@ -67,7 +67,7 @@ def overlap_products(module: Module) -> None:
             if products and all(op.pending == 0 for op in products):
                 if sum(_words(op.result.type) for op in products) <= HOISTED_WORDS:
                     _start_early(block, products)
-                    _end_turn_early(block)
+                    _end_ping_pong_early(block)
                 if apply("async-mma", products[0]):
                     _Waits(block).run()
             _give_back_early(block)
@@ -93,13 +93,13 @@ def _start_early(block: Block, products: Sequence[WgmmaOp]) -> None:
             op.move_before(place)
 
 
-def _end_turn_early(block: Block) -> None:
+def _end_ping_pong_early(block: Block) -> None:
     """The next warpgroup may go as soon as the products of this one are started."""
     last: Op | None = None
     for op in list(block):
         if isinstance(op, WgmmaOp):
             last = op
-        elif isinstance(op, TurnOp) and op.kind == "end" and last is not None:
+        elif isinstance(op, PingPongOp) and op.kind == "end" and last is not None:
             place = last.next
             if place is not None and place is not op:
                 op.move_before(place)
@@ -125,7 +125,7 @@ def _latest_need(product: WgmmaOp) -> Op | None:
     while op is not None:
         if op not in views and (op in needs or isinstance(op, (*LIMITS, WgmmaOp))):
             return op
-        if (isinstance(op, MbarrierWaitOp) and op.data) or isinstance(op, TurnOp):
+        if (isinstance(op, MbarrierWaitOp) and op.data) or isinstance(op, PingPongOp):
             return op
         op = op.prev
     return None

@@ -32,7 +32,7 @@ from tessera.ops import (
     LocalIndexOp,
     LocalTransOp,
     MbarrierWaitOp,
-    TurnOp,
+    PingPongOp,
     WgmmaOp,
     YieldOp,
 )  # fmt: skip
@@ -129,11 +129,11 @@ def _words(products: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
 
 # --- the rewriting ------------------------------------------------------------------------------------------
 def delay(
-    loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], turn_words: int | None = None
+    loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], ping_pong_words: int | None = None
 ) -> None:
     """Delay products of a loop whose rings are made. `late`: all ops that come with them, in order: the products,
-    what waits for their buffers, names them and gives them back. `turn_words`: registers of an iteration's results
-    from which warpgroups take turns."""
+    what waits for their buffers, names them and gives them back. `ping_pong_words`: registers of an iteration's results
+    from which warpgroups play ping-pong."""
     before = Builder.before_op(loop)
     runs = before.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
     types, names = [r.type for r in loop.results], [r.name for r in loop.results]
@@ -144,12 +144,12 @@ def delay(
     Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
     inside = Builder(branch.then, None, loop.loc)
     inits = _first_iteration(inside, loop, delayed, set(late))
-    turns = turn_words is not None and _worth_turns(loop, turn_words)
-    if turns:
-        inside.insert(TurnOp(kind="open"))
-    others, late = _other_iterations(inside, loop, delayed, late, inits, turns)
-    if turns:
-        inside.insert(TurnOp(kind="close"))
+    ping_pong = ping_pong_words is not None and _worth_ping_pong(loop, ping_pong_words)
+    if ping_pong:
+        inside.insert(PingPongOp(kind="open"))
+    others, late = _other_iterations(inside, loop, delayed, late, inits, ping_pong)
+    if ping_pong:
+        inside.insert(PingPongOp(kind="close"))
     inside.insert(YieldOp(_last_products(inside, others, delayed, late)[: len(types)]))
     loop.erase()
 
@@ -205,7 +205,7 @@ def _other_iterations(
     delayed: Sequence[Delayed],
     late: Sequence[Op],
     inits: list[Value],
-    turns: bool,
+    ping_pong: bool,
 ) -> tuple[ForOp, list[Op]]:
     """The other iterations, each with the late ops of the one before; and these ops in their new form."""
     body = loop.body
@@ -227,9 +227,9 @@ def _other_iterations(
             at = Builder.after_op(at).insert(new)
         moved.append(new)
         behind |= op is last
-    if turns:
-        Builder.after_op(waits[-1]).insert(TurnOp(kind="begin"))
-        Builder.after_op(at).insert(TurnOp(kind="end"))
+    if ping_pong:
+        Builder.after_op(waits[-1]).insert(PingPongOp(kind="begin"))
+        Builder.after_op(at).insert(PingPongOp(kind="end"))
     handed, old = _handed(loop, delayed), body.terminator
     Builder.before_op(old).insert(YieldOp(handed, loc=old.loc))
     old.erase()
@@ -288,8 +288,8 @@ def _products(ops: Sequence[Op]) -> list[WgmmaOp]:
     return [op for op in ops if isinstance(op, WgmmaOp)]
 
 
-def _worth_turns(loop: ForOp, least: int) -> bool:
-    """Turns win where products are long and iterations alike: those with a branch in the iteration lose."""
+def _worth_ping_pong(loop: ForOp, least: int) -> bool:
+    """Ping-pong wins where products are long and iterations alike: those with a branch in the iteration lose."""
     products = [op for op in loop.body if isinstance(op, WgmmaOp)]
     even = all(turn_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
     return even and _words(products, []) >= least

@@ -83,7 +83,7 @@ from tessera.passes.neutral.fold import constant_of
 CHAINED_WORDS = (
     208  # registers of products up to which the last of a chain may be an iteration late
 )
-TURN_WORDS = 128  # registers of an iteration's results from which warpgroups take turns
+PING_PONG_WORDS = 128  # registers of an iteration's results from which warpgroups play ping-pong
 WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of a product
 MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
@@ -127,7 +127,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
                         new,
                         late,
                         done.late_ops(late),
-                        TURN_WORDS if done.guard is not None else None,
+                        PING_PONG_WORDS if done.guard is not None else None,
                     )
 
 
@@ -177,7 +177,7 @@ def _stages(
 
 def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
     """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through
-    rings (allocations that become rings) or buffers in turn."""
+    rings (allocations that become rings) or a ring of buffers."""
     products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
     if not is_enabled("mma-across-iterations"):
         return None
@@ -334,8 +334,8 @@ class Pipeline:
         ahead, index = self._prologue(before)
         _fill_late(self.loop)
         zero, last = _const(before, 0), _const(before, self.ahead)
-        turns = [] if self.guard is None else [zero, zero]
-        return self._body([index, zero, last, *turns, *ahead, *[zero] * self.late])
+        parities = [] if self.guard is None else [zero, zero]
+        return self._body([index, zero, last, *parities, *ahead, *[zero] * self.late])
 
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
@@ -408,11 +408,11 @@ class Pipeline:
         if self.late:
             self.late_slot = ahead.pop()
         b = Builder(body, body.first, loop.loc)
-        turns: list[Value] = []
+        parities: list[Value] = []
         if self.guard is not None:
-            turns, ahead = ahead[:2], ahead[2:]
-            b.insert(MbarrierWaitOp(self.guard.full, slot, turns[0], data=True, proxy=True))
-            earlier = b.emit(XorOp(turns[1], _const(b, 1)))
+            parities, ahead = ahead[:2], ahead[2:]
+            b.insert(MbarrierWaitOp(self.guard.full, slot, parities[0], data=True, proxy=True))
+            earlier = b.emit(XorOp(parities[1], _const(b, 1)))
             b.insert(MbarrierWaitOp(self.guard.free, last, earlier))
         else:
             b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
@@ -430,7 +430,7 @@ class Pipeline:
         following = [
             end.emit(AddOp(index, loop.step)),
             *slots,
-            *[self._next_turn(end, x, turn) for x, turn in zip(slots, turns)],
+            *[self._next_parity(end, x, parity) for x, parity in zip(slots, parities)],
             *[mapping.get(self.yields[n], self.yields[n]) for n in self.carried],
             *([self.late_slot] if self.late else []),
         ]
@@ -458,10 +458,10 @@ class Pipeline:
         wraps = b.emit(CmpOp(following, _const(b, self.stages), predicate="eq"))
         return b.emit(SelectOp(wraps, _const(b, 0), following))
 
-    def _next_turn(self, b: Builder, slot: Value, turn: Value) -> Value:
+    def _next_parity(self, b: Builder, slot: Value, parity: Value) -> Value:
         """The parity of the next buffer's phase: the other one when the ring begins again."""
         wraps = b.emit(CmpOp(slot, _const(b, 0), predicate="eq"))
-        return b.emit(SelectOp(wraps, b.emit(XorOp(turn, _const(b, 1))), turn))
+        return b.emit(SelectOp(wraps, b.emit(XorOp(parity, _const(b, 1))), parity))
 
     def late_ops(self, delayed: Sequence[Delayed]) -> list[Op]:
         """Of the new loop: products that are to be an iteration late, in front of each what names its buffer, behind

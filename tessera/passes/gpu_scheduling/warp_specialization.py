@@ -83,7 +83,7 @@ from tessera.passes.gpu_scheduling.warp_roles import (
 from tessera.passes.neutral.descriptors import lower_access
 
 CONSUMERS = (4, 8, 16)
-MANY_WARPS = 8  # up to here warpgroups drift apart by themselves; more of them are faster in turns
+MANY_WARPS = 8  # up to here warpgroups drift apart by themselves; more of them are faster in ping-pong
 OUTSIDE = (GridDependencyOp, VolatileAsmOp)
 SLACK = 2048  # bytes of shared memory for barriers and alignment
 

@@ -81,13 +81,13 @@ class Mbarriers:
             state[0] -= 1
             if state[0] < 0:
                 raise SimulatedHazard(f"too many arrivals at the mbarrier at {address - SHARED:#x}")
-            self.turn(address)
+            self.end_phase(address)
 
     def bytes(self, address: int, count: int) -> None:
         self.state(address)[1] -= count
-        self.turn(address)
+        self.end_phase(address)
 
-    def turn(self, address: int) -> None:
+    def end_phase(self, address: int) -> None:
         state = self.states[address]
         if state[0] == 0 and state[1] == 0:
             state[0], state[2] = state[3], state[2] ^ 1
