@@ -9,6 +9,7 @@ docs/optimizations.md is made from it.
 from __future__ import annotations
 
 import difflib
+import warnings
 from dataclasses import dataclass
 
 from tessera.config.types import Group, StrKnob
@@ -56,7 +57,7 @@ _TILE_IR = (
         f"tests/filecheck/licm.tir, {PASSES}", unit="op",
     ),
     _row(
-        "count-loops", "cpu gpu", "makes `for` loops of `while` loops that count",
+        "while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count",
         "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`",
         f"tests/filecheck/count-loops.tir, {PASSES}", unit="loop",
     ),
@@ -69,7 +70,7 @@ _TILE_IR = (
 
 _GPU = (
     _row(
-        "cluster-spread", "gpu", "cuts a program's tiles into parts, one for each block of a cluster",
+        "cluster-partition", "gpu", "cuts a program's tiles into parts, one for each CTA of a cluster",
         "blocks exchange nothing; each array is only read or only written", "analysis/dimensions.py, the checks in passes/gpu_scheduling/clusters.py",
         "tests/unit/test_clusters.py, tests/gpu/test_clusters_gpu.py",
     ),
@@ -120,13 +121,13 @@ _GPU = (
         f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "mma-rotate", "gpu", "gives an operand that is turned in a loop three buffers in turn",
+        "transpose-buffers", "gpu", "gives an operand that a loop transposes a ring of three buffers",
         "a warpgroup meets the others when its product of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py",
         "tests/unit/test_turners.py", unit="loop", takes_room=True,
     ),
     _row(
-        "turning-team", "gpu", "lets warps of their own turn an operand of products",
-        "the loop's one product only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `turning_of`",
+        "transpose-role", "gpu", "lets warps of their own transpose an operand of MMAs",
+        "the loop's one product only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `transposition_of`",
         "tests/unit/test_turners.py", takes_room=True,
     ),
     _row(
@@ -150,8 +151,8 @@ _GPU = (
         "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_teams.py", unit="loop", takes_room=True,
     ),
     _row(
-        "loop-split", "gpu", "makes two loops of one whose branch turns once", "the condition compares the index with a fixed value",
-        "passes/gpu_mma/split_loops.py `turn_of`", "tests/unit/test_split_loops.py", unit="loop",
+        "loop-split", "gpu", "makes two loops of one whose branch flips once", "the condition compares the index with a fixed value",
+        "passes/gpu_mma/split_loops.py `flip_of`", "tests/unit/test_split_loops.py", unit="loop",
     ),
     _row(
         "mma-early-start", "gpu", "moves a product of warpgroups up to where its operands are there",
@@ -256,7 +257,7 @@ _CPU = (
         "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop",
     ),
     _row(
-        "turned-tiles", "cpu", "reads tiles along the contiguous dimension and turns blocks in registers", "extents are whole vectors",
+        "transposed-tiles", "cpu", "reads tiles along the contiguous dimension and transposes blocks in registers", "extents are whole vectors",
         "backends/cpu/transpose.py `turned_dimension`", "tests/unit/test_cpu_codegen.py", unit="tile",
     ),
     _row(
@@ -279,13 +280,24 @@ _CPU = (
 OPTIMIZATIONS: dict[str, Optimization] = {row.name: row for row in (*_TILE_IR, *_GPU, *_CPU)}
 
 
+FORMER_NAMES = {
+    "cluster-spread": "cluster-partition",
+    "count-loops": "while-to-for",
+    "mma-rotate": "transpose-buffers",
+    "turned-tiles": "transposed-tiles",
+    "turning-team": "transpose-role",
+}
+"""What optimisations were called before; these names still work, with a warning."""
+
+
 def names_in(text: str) -> frozenset[str]:
-    """The optimisations in a list with commas; `all` is every one. UnknownOptimization for any other name.
+    """The optimisations in a list with commas; `all` is every one. A former name counts as the one of today, with a
+    DeprecationWarning. UnknownOptimization for any other name.
 
     >>> sorted(names_in("licm, cse"))
     ['cse', 'licm']
     """
-    found = [name.strip() for name in text.split(",")]
+    found = [_current(name.strip()) for name in text.split(",")]
     if ALL in found:
         return frozenset(OPTIMIZATIONS)
     for name in found:
@@ -294,6 +306,15 @@ def names_in(text: str) -> frozenset[str]:
             near += [n for n in OPTIMIZATIONS if name in n and n not in near]
             raise UnknownOptimization(name=name, near=", ".join(near or OPTIMIZATIONS))
     return frozenset(filter(None, found))
+
+
+def _current(name: str) -> str:
+    """The name that an optimisation has today."""
+    now = FORMER_NAMES.get(name)
+    if now is None:
+        return name
+    warnings.warn(f"the optimisation {name} is called {now} now", DeprecationWarning, stacklevel=3)
+    return now
 
 
 class OptimizationWarning(UserWarning):

@@ -168,7 +168,8 @@ def warp_specialize_(m: Machine, op: gpu.WarpSpecializeOp) -> Any:
                 every.changed.notify_all()
 
     threads = [
-        threading.Thread(target=run, args=[role], daemon=True) for role in (op.producer, op.turners)
+        threading.Thread(target=run, args=[role], daemon=True)
+        for role in (op.producer, op.transpose)
     ]
     for thread in threads:
         thread.start()

@@ -207,7 +207,9 @@ class PingPongOp(Op, opcode="ping_pong", effects=Effect.READ | Effect.WRITE | Ef
     kind: str = attr()
 
     def verify(self) -> None:
-        require(self.kind in PING_PONG_KINDS, self, f"the kind is none of {', '.join(PING_PONG_KINDS)}")
+        require(
+            self.kind in PING_PONG_KINDS, self, f"the kind is none of {', '.join(PING_PONG_KINDS)}"
+        )
 
 
 class MmaOp(Op, opcode="mma"):
@@ -310,15 +312,15 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
 
 
 class WarpSpecializeOp(Op, opcode="warp_specialize"):
-    """Roles at once: the program's warps run `consumers`, one thread of further `warps` runs `producer`; `turning` more
-    ones, if any, run `turners`, whose layouts are for so many warps. They meet at barriers in shared memory, which are
-    ready. `registers`: of a thread of the producer's, the consumers' and the turners' warps, zeros for even. Nobody
-    begins before the threads of all `blocks` of the cluster are there."""
+    """Roles at once: the program's warps run `consumers`, one thread of further `warps` runs `producer`;
+    `transpose_warps` more, if any, run `transpose`, whose layouts are for so many warps. They meet at barriers in
+    shared memory, which are ready. `registers`: of a thread of the producer's, the consumers' and the transpose role's
+    warps, zeros for even. Nobody begins before the threads of all `blocks` of the cluster are there."""
 
     registers: tuple[int, int, int] = attr(default=(0, 0, 0))
     warps: int = attr(default=4)
     blocks: int = attr(default=1)
-    turning: int = attr(default=0)
+    transpose_warps: int = attr(default=0)
     consumers: Block = region()
     producer: Block = region()
-    turners: Block = region()
+    transpose: Block = region()

@@ -311,7 +311,10 @@ def test_many_warpgroups_play_ping_pong() -> None:
     found = innermost(module)
     assert len(found) == 2
     for loop in found:
-        assert [op.attrs["kind"] for op in loop.body if op.opcode == "ping_pong"] == ["begin", "end"]
+        assert [op.attrs["kind"] for op in loop.body if op.opcode == "ping_pong"] == [
+            "begin",
+            "end",
+        ]
     text = chain(softmax_chain, 128, 64, 64, True, num_warps=8).asm["gir"]
     assert "ping_pong {" not in text
 

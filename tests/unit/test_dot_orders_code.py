@@ -97,7 +97,7 @@ def test_who_turns_operands(rows: int, depth: int, turners: int, buffers: list[i
             if op.opcode == "local_alloc" and op.attrs.get("rotates"):
                 found.append(op.result.type.shape[0])
             if op.opcode == "warp_specialize":
-                teams.append(op.turning)
+                teams.append(op.transpose_warps)
 
     signature = {"a": "*fp32", "b": "*fp32", "c": "*fp32"} | dict.fromkeys("MNK", "i32")
     constants = {"BM": rows, "BN": 128, "BK": depth, "ACC": tl.float32}

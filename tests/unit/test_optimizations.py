@@ -19,7 +19,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.backends.cpu.target import AMX, LEVELS
 from tessera.compiler import ASTSource, compile, get_cache_key, make_backend
 from tessera.config import knobs
-from tessera.config.optimizations import OPTIMIZATIONS, names_in
+from tessera.config.optimizations import FORMER_NAMES, OPTIMIZATIONS, names_in
 from tessera.errors import InvalidOption, UnknownOptimization
 from tessera.ir.applications import Session
 from tessera.tools.optimization_reference import render
@@ -108,6 +108,13 @@ def test_unknown_names_are_errors_that_list_near_ones(monkeypatch: pytest.Monkey
         compiled(disable_optimizations=["prefetch"])
     assert names_in("") == frozenset()
     assert names_in("all") == set(OPTIMIZATIONS)
+
+
+def test_former_names_work_and_say_so() -> None:
+    for former, now in FORMER_NAMES.items():
+        assert former not in OPTIMIZATIONS
+        with pytest.warns(DeprecationWarning, match=f"{former} is called {now} now"):
+            assert names_in(f"licm,{former}") == {"licm", now} <= OPTIMIZATIONS.keys()
 
 
 @pytest.mark.parametrize("how", ["knob", "environment", "option"])

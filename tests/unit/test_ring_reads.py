@@ -106,7 +106,7 @@ def reads(module: Module) -> tuple[int, int]:
     count = bad = 0
     for teams in [op for op in module.walk() if isinstance(op, WarpSpecializeOp)]:
         filled = _filled(teams.producer)
-        for region in (teams.consumers, teams.turners):
+        for region in (teams.consumers, teams.transpose):
             blocks = [region, *[b for op in region for x in op.walk() for b in x.regions]]
             for block in blocks:
                 for arrive, load, done in _readers(block):

@@ -86,7 +86,7 @@ QUICK: dict[str, Callable[[], Module]] = {
     "attention, backward": example("12", 2, 90),
     "reads by threads": rows_scaled,
     "arrivals of copies": lambda: compiled(attention(m=128, n=64, warps=8, stages=3), 90),
-    "turners": text_of(lambda: turned(256, 128)),
+    "transpose role": text_of(lambda: turned(256, 128)),
     "cluster": text_of(lambda: product(persistent, 128, 64, 64, False, num_warps=4, num_ctas=2)),
 }  # fmt: skip
 ALL = {

@@ -35,9 +35,9 @@ def test_teams_turn_and_multiply(m: int, n: int, depth: int) -> None:
     compiled = built(columns_by_rows, signature, constants, "simt", num_warps=8, num_stages=3)
     module = parse_module(compiled.asm["gir"])
     (teams,) = [op for op in module.walk() if isinstance(op, WarpSpecializeOp)]
-    inside = [op for top in teams.turners for op in top.walk()]
+    inside = [op for top in teams.transpose for op in top.walk()]
     (read,) = [op for op in inside if isinstance(op, LocalLoadOp)]
-    assert read.result.type.layout.size("warp") == teams.turning == 4
+    assert read.result.type.layout.size("warp") == teams.transpose_warps == 4
     rng = np.random.default_rng(depth)
     a, b = (rng.integers(-9, 10, (max(depth, 1) * 64, x)).astype(np.int8) for x in (3 * m, n))
     c = np.full((3 * m, n), -1, np.int32)

@@ -84,11 +84,15 @@ def _roles(m: Machine, role: Role, op: Op) -> Run:
     has come; with several blocks all wait for all."""
     assert isinstance(op, WarpSpecializeOp)
     start = joined(m.clocks)
-    for w in (*role.warps, *m.turners.warps, *(m.producer.warps if op.blocks > 1 else ())):
+    for w in (*role.warps, *m.transpose.warps, *(m.producer.warps if op.blocks > 1 else ())):
         join(m.clocks[w], start)
     runs = [
         m.block(x, block)
-        for x, block in ((m.producer, op.producer), (m.turners, op.turners), (role, op.consumers))
+        for x, block in (
+            (m.producer, op.producer),
+            (m.transpose, op.transpose),
+            (role, op.consumers),
+        )
     ]
     while runs:
         stuck: list[str] = []

@@ -91,11 +91,13 @@ class Machine:
         self.main = Role.of("consumers", self.num_warps, 0, 0)
         count, groups = len(self.main.warps), len(self.main.groups)
         self.producer = Role("producer", [count], [1], [], all_meet=False, single=True)
-        self.turners = Role.of("turners", max(1, split.turning if split else 1), count + 1, groups)
-        self.turners.all_meet = False
+        self.transpose = Role.of(
+            "transpose role", max(1, split.transpose_warps if split else 1), count + 1, groups
+        )
+        self.transpose.all_meet = False
         self.main.all_meet = True
         self.places = Places(
-            count + 1 + len(self.turners.warps), groups + len(self.turners.groups), _rows(func)
+            count + 1 + len(self.transpose.warps), groups + len(self.transpose.groups), _rows(func)
         )
         self.clocks: list[Clock] = [self.places.start() for _ in range(self.places.warps)]
         self.memory = Memory(self.places)
@@ -306,7 +308,9 @@ class Machine:
         """What must be over when a block ends."""
         role = self.main
         if self.ping_pong != "close":
-            raise SynchronizationError(f"ping_pong {self.ping_pong} is the last one", loc=self.func.loc)
+            raise SynchronizationError(
+                f"ping_pong {self.ping_pong} is the last one", loc=self.func.loc
+            )
         if role.finished < role.products:
             raise SynchronizationError(
                 "a product still runs when the program ends", loc=self.func.loc

@@ -32,10 +32,10 @@ from tessera.ops import (
     MbarrierArriveOp,
     MbarrierInitOp,
     MbarrierWaitOp,
+    PingPongOp,
     ReduceOp,
     ScanOp,
     TensorCopyOp,
-    PingPongOp,
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
@@ -116,8 +116,8 @@ RULES: dict[type[Op], Rule] = {
         "what the arrivals of the phase hand over, and the copies whose bytes it counts", MBARRIER, mbarriers.wait,
         ("index", "parity"),
     ),
-    PingPongOp: Rule("one warpgroup at a time goes on", "-", "nothing that memory depends on", BARRIER, threads.ping_pong),
-    TensorCopyOp: Rule(
+    PingPongOp: Rule("one warpgroup at a time goes on", "-", "nothing that memory depends on", BARRIER,
+    threads.ping_pong), TensorCopyOp: Rule(
         "the engine writes in the background", "async", "the phase of its barrier", BULK, engine.copy, ("index",)
     ),
     DescriptorLoadOp: Rule(

@@ -86,9 +86,12 @@ def wait(m: Machine, role: Role, op: AsyncWaitOp) -> None:
 
 # --- ping-pong ---------------------------------------------------------------------------------------------------
 def ping_pong(m: Machine, role: Role, op: PingPongOp) -> None:
-    """Ping-pong orders nothing that memory depends on; but each `begin` needs its `end`, or a warpgroup waits for ever."""
+    """Ping-pong orders nothing that memory depends on; but each `begin` needs its `end`, or a warpgroup waits for
+    ever."""
     if m.ping_pong not in BEFORE_KIND[op.kind]:
-        raise SynchronizationError(f"ping_pong {op.kind} comes after ping_pong {m.ping_pong}", loc=op.loc)
+        raise SynchronizationError(
+            f"ping_pong {op.kind} comes after ping_pong {m.ping_pong}", loc=op.loc
+        )
     m.ping_pong = op.kind
 
 

@@ -39,7 +39,7 @@ def turned_dimension(lo: Lowering, v: Value) -> int | None:
         return None
     for d in reversed(range(len(shape) - 1)):
         if shape[d] % lanes == 0 and not gathers(lo, v, d, lanes):
-            return d if apply("turned-tiles", what=v.name) else None
+            return d if apply("transposed-tiles", what=v.name) else None
     return None
 
 

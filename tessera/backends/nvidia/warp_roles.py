@@ -17,7 +17,7 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
     barriers ready, for which the others wait."""
     w, target = fl.w, fl.target
     threads = 32 * fl.num_warps
-    everybody = threads + 32 * (op.warps + op.turning)
+    everybody = threads + 32 * (op.warps + op.transpose_warps)
     thread = fl.thread
     group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
     producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
@@ -26,7 +26,7 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
     w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
     # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
     given = fl.products and not fl.extra_attributes
-    small, large, turning = op.registers if given else (0, 0, 0)
+    small, large, transpose_registers = op.registers if given else (0, 0, 0)
     with w.scope():
         w.start(consumers)
         if op.blocks == 1:
@@ -37,18 +37,18 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         fl.lower_block(op.consumers)
         target.named_barrier = None  # type: ignore[attr-defined]
         w.branch(after)
-    if op.turning:
-        turners, others = w.label("turners"), w.label("others")
+    if op.transpose_warps:
+        transpose, others = w.label("transpose"), w.label("others")
         w.start(producer)
-        w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps + op.warps}"), turners, others)
+        w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps + op.warps}"), transpose, others)
         with w.scope():
-            w.start(turners)
+            w.start(transpose)
             if op.blocks == 1:
                 p.named_barrier_sync(START_BARRIER, everybody).emit(w, [])
-            if turning:
-                p.set_registers(False, turning).emit(w, [])
-            with fl.role_of_warps(op.turning):
-                fl.lower_block(op.turners)
+            if transpose_registers:
+                p.set_registers(False, transpose_registers).emit(w, [])
+            with fl.role_of_warps(op.transpose_warps):
+                fl.lower_block(op.transpose)
             w.branch(after)
         producer = others
     with w.scope():

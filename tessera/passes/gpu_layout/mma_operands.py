@@ -105,25 +105,25 @@ def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
 
 
 def shared_layout(
-    t: TileType, order: tuple[int, ...], reader: LinearLayout, turnable: bool = True
+    t: TileType, order: tuple[int, ...], reader: LinearLayout, rotatable: bool = True
 ) -> LinearLayout:
     """Rows along order[0] in the widest hardware swizzle, which ldmatrix reads without bank conflicts, with and
-    without .trans. Readers that ldmatrix cannot serve may get the swizzle turned by one chunk (if `turnable`): lanes
+    without .trans. Readers that ldmatrix cannot serve may get the swizzle rotated by one chunk (if `rotatable`): lanes
     that go along both dimensions then meet other banks."""
     bits = t.elem.storage_bits
     width = widest_swizzle(t.shape, order, bits)
     plain = shared_swizzled(t.shape, order, bits, width)
     phases = {128: 3, 64: 2}.get(width, 0)
-    if not (phases and turnable) or ldmatrix_plan(reader, plain, bits) is not None:
+    if not (phases and rotatable) or ldmatrix_plan(reader, plain, bits) is not None:
         return plain
-    turned = _turned(plain, 128 // bits, phases)
+    rotated = _rotated(plain, 128 // bits, phases)
     return min(
-        (plain, turned),
+        (plain, rotated),
         key=lambda c: bank_conflicts(reader, c, bits, max_vector(offset_map(reader, c), bits)),
     )
 
 
-def _turned(layout: LinearLayout, chunk_elements: int, phases: int) -> LinearLayout:
+def _rotated(layout: LinearLayout, chunk_elements: int, phases: int) -> LinearLayout:
     """Row bit i is added to bit i + 1 (of `phases`, in a circle) of the 16-byte chunk's number, instead of to
     bit i."""
     columns = list(layout.columns("offset"))

@@ -77,19 +77,19 @@ def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) ->
     ]
     if not found or not apply("wgmma", op):
         return False
-    _Rewriting(op, min(found, key=lambda plan: plan.turned_bytes)).run()
+    _Rewriting(op, min(found, key=lambda plan: plan.transposed_bytes)).run()
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How a dot is computed: by which row, whether as dᵀ = bᵀ aᵀ, over how many warpgroups along rows and columns;
-    how many bytes the second operand has if it has to be turned first."""
+    how many bytes the second operand has if it has to be transposed first."""
 
     row: WgmmaRow
     transposed: bool
     warpgroups: tuple[int, int]
-    turned_bytes: int
+    transposed_bytes: int
 
 
 def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | None:
@@ -129,7 +129,7 @@ def _warpgroups(rows: int, groups: int) -> tuple[int, int]:
 
 class _Operand:
     """One operand of a dot: `depth` is its dimension K, `order` that in which it is, or would be, in shared memory.
-    `is_turned`: the transpose of a tile that threads hold, which is written as it is and read turned."""
+    `is_transposed`: the transpose of a tile that threads hold, which is written as it is and read transposed."""
 
     def __init__(self, v: Value, depth: int):
         self.value, self.depth = v, depth
@@ -137,10 +137,10 @@ class _Operand:
         self.source, self.orders = source_of(v)
         self.loaded = isinstance(self.source.op, LoadOp | DescriptorLoadOp)
         self.order: tuple[int, ...] = (1, 0) if self.elem.bits == 16 else (depth, 1 - depth)
-        self.is_turned = not self.loaded and self.elem.bits == 16 and bool(self.orders)
+        self.is_transposed = not self.loaded and self.elem.bits == 16 and bool(self.orders)
         if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
             self.order = memory_order(self.source.op)
-        if self.loaded or self.is_turned:
+        if self.loaded or self.is_transposed:
             for permutation in reversed(self.orders):
                 self.order = tuple([permutation.index(d) for d in self.order])
 
@@ -163,7 +163,7 @@ class _Operand:
         if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
             layout = _swizzled(self.source.type, memory_order(self.source.op))
             return shared_view(self.source.op, self.orders, layout)
-        if self.is_turned:
+        if self.is_transposed:
             return transposed(self.stored(b, self.source, (1, 0)), self.orders)
         return self.stored(b, self.value, self.order)
 
@@ -189,9 +189,9 @@ class _Rewriting:
 
     def run(self) -> None:
         op, plan = self.op, self.plan
-        if plan.turned_bytes:
+        if plan.transposed_bytes:
             self._choose_orders()
-        right = self._turned() if plan.turned_bytes else self.right.shared(self.b)
+        right = self._transposed() if plan.transposed_bytes else self.right.shared(self.b)
         left, rows = self._left()
         acc = self.b.emit(ConvertLayoutOp(op.acc, results=[self._accumulators(rows)]))
         a, b = (right, left) if plan.transposed else (left, right)
@@ -218,7 +218,7 @@ class _Rewriting:
         v = self.left
         if v.loaded and v.direct(self.row):
             return v.shared(self.b), ()
-        if v.is_turned:  # it would go through shared memory to other threads anyway
+        if v.is_transposed:  # it would go through shared memory to other threads anyway
             return v.shared(self.b), ()
         if not v.loaded:
             held = v.value.type.with_layout(self._held(v, ()))
@@ -253,7 +253,7 @@ class _Rewriting:
         if max(columns[:NEAR]) < NEAR:
             self.columns = columns
 
-    def _turned(self) -> Value:
+    def _transposed(self) -> Value:
         """The second operand along K: read as if it were the first one, and written to a second buffer."""
         v, tile = self.right, self.right.value
         shape: Any = v.shape if v.depth == 1 else (v.shape[1], v.shape[0])

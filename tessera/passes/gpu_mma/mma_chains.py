@@ -37,7 +37,7 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_layout.rules import is_pointwise
-from tessera.passes.gpu_mma.split_loops import turn_of
+from tessera.passes.gpu_mma.split_loops import flip_of
 from tessera.passes.neutral.fold import constant_of
 
 
@@ -291,7 +291,7 @@ def _products(ops: Sequence[Op]) -> list[WgmmaOp]:
 def _worth_ping_pong(loop: ForOp, least: int) -> bool:
     """Ping-pong wins where products are long and iterations alike: those with a branch in the iteration lose."""
     products = [op for op in loop.body if isinstance(op, WgmmaOp)]
-    even = all(turn_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
+    even = all(flip_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
     return even and _words(products, []) >= least
 
 

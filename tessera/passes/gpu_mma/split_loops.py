@@ -1,4 +1,4 @@
-"""Loops with products whose body has a branch that turns once: two loops, one before the turn and one from it on.
+"""Loops with products whose body has a branch that flips once: two loops, one before the flip and one from it on.
 
     for i in lb..ub by s:               %m = the first i with i + c > %w, %ub at most
       ...                               for i in lb..%m by s:
@@ -8,7 +8,7 @@
 
 Values that are carried around go from the first loop into the second, products that are an iteration late among them.
 Without a branch the code of an iteration is one block, in which the assembler mixes the work on results with products.
-A comparison turns once if one side is the induction variable plus a constant, and the other one does not change."""
+A comparison flips once if one side is the induction variable plus a constant, and the other one does not change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Flip:
     """`condition` is `first` as long as the induction variable is less than `limit` + `more`, and then not."""
 
     condition: Value
@@ -48,17 +48,17 @@ class Turn:
 
 @pass_("split_loops", optimization="loop-split", counts=True)
 def split_loops(module: Module) -> None:
-    """Split loops at the turn of a branch. After pipelining: what an iteration hands on is then carried."""
+    """Split loops at the flip of a branch. After pipelining: what an iteration hands on is then carried."""
     for op in list(module.walk()):
         if isinstance(op, ForOp) and any(isinstance(x, WgmmaOp) for x in op.body):
             running = any(isinstance(x, WgmmaOp) and x.pending for x in op.body)
-            found = [turn for x in op.body if isinstance(x, IfOp) and (turn := turn_of(x, op))]
+            found = [flip for x in op.body if isinstance(x, IfOp) and (flip := flip_of(x, op))]
             if found and not running and apply("loop-split", op):
                 _split(op, found[0])
 
 
-def turn_of(branch: IfOp, loop: ForOp) -> Turn | None:
-    """Where the branch's condition turns, if it does so once."""
+def flip_of(branch: IfOp, loop: ForOp) -> Flip | None:
+    """Where the branch's condition flips, if it does so once."""
     cmp, step = branch.condition.op, constant_of(loop.step)
     if not isinstance(cmp, CmpOp) or cmp.parent is not loop.body or step is None or step <= 0:
         return None
@@ -76,10 +76,10 @@ def turn_of(branch: IfOp, loop: ForOp) -> Turn | None:
             and _is_fixed(fixed, loop)
             and predicate in MIRRORED
         ):
-            # A sum that wrapped around would turn again; but then the loop's next step would, too.
+            # A sum that wrapped around would flip again; but then the loop's next step would, too.
             first = predicate in ("lt", "le")
             after = predicate in ("gt", "le")  # i + c > w or not i + c <= w: i >= w - c + 1
-            return Turn(cmp.result, first, fixed, after - plus)
+            return Flip(cmp.result, first, fixed, after - plus)
     return None
 
 
@@ -101,12 +101,12 @@ def _is_fixed(v: Value, loop: ForOp) -> bool:
     return not v.op.is_inside(loop)
 
 
-def _split(loop: ForOp, turn: Turn) -> None:
+def _split(loop: ForOp, flip: Flip) -> None:
     b = Builder.before_op(loop)
-    middle = _middle(b, loop, turn)
+    middle = _middle(b, loop, flip)
     later = loop.clone({})
     Builder.after_op(loop).insert(later)
-    place = {op: i for i, op in enumerate(loop.body)}[turn.condition.op]  # type: ignore[index]
+    place = {op: i for i, op in enumerate(loop.body)}[flip.condition.op]  # type: ignore[index]
     copy = list(later.body)[place].result
     for old, new in zip(loop.results, later.results, strict=True):
         old.replace_all_uses(new)
@@ -114,14 +114,14 @@ def _split(loop: ForOp, turn: Turn) -> None:
         later.set_operand(3 + i, v)
     later.set_operand(0, middle)
     loop.set_operand(1, middle)
-    for condition, value in ((turn.condition, turn.first), (copy, not turn.first)):
+    for condition, value in ((flip.condition, flip.first), (copy, not flip.first)):
         assert condition.op is not None
         known = Builder.before_op(condition.op).emit(ConstOp(value=value, results=[int1]))
         condition.replace_all_uses(known)
 
 
-def _middle(b: Builder, loop: ForOp, turn: Turn) -> Value:
-    """The first value of the induction variable from the turn on, or the loop's end if that comes first."""
+def _middle(b: Builder, loop: ForOp, flip: Flip) -> Value:
+    """The first value of the induction variable from the flip on, or the loop's end if that comes first."""
     t = loop.lb.type
 
     def number(value: int) -> Value:
@@ -129,11 +129,11 @@ def _middle(b: Builder, loop: ForOp, turn: Turn) -> Value:
 
     first, last, limit = (
         v if t == int64 else b.emit(CastOp(v, results=[int64]))
-        for v in (loop.lb, loop.ub, turn.limit)
+        for v in (loop.lb, loop.ub, flip.limit)
     )
     step = constant_of(loop.step)
     assert step is not None
-    far = b.emit(SubOp(b.emit(AddOp(limit, number(turn.more + step - 1))), first))
+    far = b.emit(SubOp(b.emit(AddOp(limit, number(flip.more + step - 1))), first))
     far = b.emit(MaxOp(far, number(0)))
     steps = b.emit(DivOp(far, number(step)))
     at = b.emit(AddOp(first, b.emit(MulOp(steps, number(step)))))

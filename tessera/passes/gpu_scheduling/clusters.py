@@ -87,7 +87,7 @@ def spread(module: Module) -> None:
         return
     blocks: int = module.attrs["num_ctas"]
     module.attrs["cluster"] = 1
-    if not apply("cluster-spread", module):
+    if not apply("cluster-partition", module):
         return
     canonicalize(module)  # no dead code that would be in the way
     for func in [f for f in module.body if isinstance(f, FuncOp) and f.kernel]:

@@ -1,4 +1,4 @@
-"""Programs that take turns in one block: a loop over the numbers of programs around all of a program.
+"""Programs that one CTA runs one after another: a loop over the numbers of programs around all of a program.
 
     %i = program_id                            for %t = block_id, ... while %t < num_programs, += num_blocks:
     for k: ... descriptor_load ...       →         for k: ... descriptor_load ...
@@ -63,15 +63,15 @@ def persist(module: Module, facts: GpuFacts) -> None:
         assert isinstance(func, FuncOp)
         if func.kernel and any(isinstance(op, DescriptorLoadOp) for op in func.walk()):
             try:
-                _Turns(module, func, facts).run()
+                _Persistence(module, func, facts).run()
             except NoWindow as reason:
                 remark(module, f"one program a block: {reason}")
             else:
                 canonicalize(module)
 
 
-class _Turns:
-    """One function whose programs are to take turns."""
+class _Persistence:
+    """One function whose programs one CTA is to run one after another."""
 
     def __init__(self, module: Module, func: FuncOp, facts: GpuFacts):
         self.module, self.func, self.facts = module, func, facts

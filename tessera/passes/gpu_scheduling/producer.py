@@ -185,8 +185,8 @@ class Producer:
         inside.insert(MbarrierWaitOp(meeting.bars, zero, phase, fence=True))
         for block in branch.regions:
             Builder(block, None, loop.loc).insert(YieldOp([]))
-        turned = b.emit(XorOp(phase, start_const(b, 1)))
-        states[meeting] = zero, b.emit(SelectOp(runs, turned, phase))
+        flipped = b.emit(XorOp(phase, start_const(b, 1)))
+        states[meeting] = zero, b.emit(SelectOp(runs, flipped, phase))
 
     def fill(self, ring: Ring, b: Builder, states: States) -> None:
         """Fill the next buffer of a ring."""
@@ -194,8 +194,8 @@ class Producer:
 
     def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
         if not r.once:
-            turned = b.emit(XorOp(phase, start_const(b, 1)))
-            b.insert(MbarrierWaitOp(r.empty, slot, turned))
+            flipped = b.emit(XorOp(phase, start_const(b, 1)))
+            b.insert(MbarrierWaitOp(r.empty, slot, flipped))
         b.insert(MbarrierArriveExpectTxOp(r.full, slot, bytes=r.bytes))
         for load, alloc, ring in zip(r.loads, r.allocs, r.buffers, strict=True):
             view = b.emit(LocalIndexOp(ring, slot))
@@ -208,15 +208,15 @@ class Producer:
     def _see_off(self, r: Ring, b: Builder, slot: Value, phase: Value) -> None:
         """Wait until all blocks have given back all buffers: what they say comes to memory that is still there."""
         for _ in range(r.stages):
-            turned = b.emit(XorOp(phase, start_const(b, 1)))
-            b.insert(MbarrierWaitOp(r.empty, slot, turned))
+            flipped = b.emit(XorOp(phase, start_const(b, 1)))
+            b.insert(MbarrierWaitOp(r.empty, slot, flipped))
             slot, phase = advance(b, slot, phase, r.stages)
 
     def _get(self, v: Value) -> Value:
         return self.mapping.get(v, v)
 
     def _inner(self, op: Op, states: States) -> list[Ring | Meeting]:
-        """The rings that turn inside of an op, and the meeting if it is there."""
+        """The rings that advance inside of an op, and the meeting if it is there."""
         inside: set[Ring | Meeting] = set()
         if any(loop.is_inside(op) for loop in self.split.meeting.loops):
             inside.add(self.split.meeting)

@@ -38,13 +38,13 @@ class CannotSplit(Exception):
 class Ring:
     """Tiles of one block that are loaded and given back together: buffers, barriers, and the loads with their
     allocations. `once`: no loop is around them, so that nothing is given back. Which roles fill it (the producer, or
-    the turners that read another ring) and which empty it (the consumers, or the turners)."""
+    the transpose role that reads another ring) and which empty it (the consumers, or the transpose role)."""
 
     home: Block
     loads: list[Any]
     allocs: list[LocalAllocOp]
     once: bool = False
-    outer: bool = False  # other rings turn in loops inside of the block
+    outer: bool = False  # other rings advance in loops inside of the block
     stages: int = 0
     buffers: list[Value] = field(default_factory=lambda: [])
     full: Any = None
@@ -52,9 +52,9 @@ class Ring:
     blocks: int = 1  # of a cluster, which fill the buffers together
     groups: bool = False  # whether warpgroups, not warps, give the buffers back
     plain: bool = False  # whether threads read what the copy engine writes, not products alone
-    first: Ring | None = None  # of an earlier loop, whose buffers this one turns on
-    of_turners: bool = False  # they fill it
-    for_turners: bool = False  # they empty it
+    first: Ring | None = None  # of an earlier loop, whose buffers this one goes on with
+    filled_by_transpose: bool = False  # that role fills it
+    emptied_by_transpose: bool = False  # that role empties it
 
     @property
     def lead(self) -> Ring:
@@ -134,13 +134,18 @@ def grouped(loads: list[DescriptorLoadOp], allocs: list[LocalAllocOp]) -> list[R
 
 
 def share(rings: list[Ring]) -> None:
-    """Let loops that follow each other turn the same buffers: what one has read the producer fills for the next."""
+    """Let loops that follow each other use the same buffers: what one has read the producer fills for the next."""
     taken: dict[Block, set[Ring]] = {}
     for number, r in enumerate(rings):
         mine = taken.setdefault(r.home, set())
-        if not (r.once or r.outer or r.of_turners or r.for_turners):
+        if not (r.once or r.outer or r.filled_by_transpose or r.emptied_by_transpose):
             for other in rings[:number]:
-                alone = other.once or other.outer or other.of_turners or other.for_turners
+                alone = (
+                    other.once
+                    or other.outer
+                    or other.filled_by_transpose
+                    or other.emptied_by_transpose
+                )
                 fits = other.first is None and not alone and other not in mine
                 if fits and other.home is not r.home and _kind(other) == _kind(r):
                     r.first = other
@@ -218,10 +223,10 @@ def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, 
     """The next buffer, and the phase of its barriers."""
     following = b.emit(AddOp(slot, start_const(b, 1)))
     wraps = b.emit(CmpOp(following, start_const(b, stages), predicate="eq"))
-    turned = b.emit(XorOp(phase, start_const(b, 1)))
+    flipped = b.emit(XorOp(phase, start_const(b, 1)))
     return (
         b.emit(SelectOp(wraps, start_const(b, 0), following)),
-        b.emit(SelectOp(wraps, turned, phase)),
+        b.emit(SelectOp(wraps, flipped, phase)),
     )
 
 

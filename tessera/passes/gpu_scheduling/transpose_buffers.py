@@ -1,4 +1,4 @@
-"""Buffers of operands that are turned in a loop, several of them in turn, so that a product may run on meanwhile.
+"""Buffers of operands that are transposed in a loop, several of them, so that a product may run on meanwhile.
 
     for i:                                    ring = local_alloc of 3 buffers; barrier
       %t = local_load %x                      for i:
@@ -8,8 +8,8 @@
 
 All warps write a buffer and meet before the product reads it. A warpgroup comes to that meeting when its product of two
 iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration.
-Where shared memory is scarce the loop's own tiles come first, and nothing is done where a role of its own will turn the
-operand (transpose_role.py)."""
+Where shared memory is scarce the loop's own tiles come first, and nothing is done where a role of its own will
+transpose the operand (transpose_role.py)."""
 
 from __future__ import annotations
 
@@ -31,23 +31,25 @@ from tessera.passes.gpu_scheduling.loop_carried import carry
 from tessera.passes.gpu_scheduling.rings import start_const
 from tessera.passes.gpu_scheduling.transpose_role import (
     BUFFERS,
-    room_for_turned,
-    turned_operand,
-    turning_of,
+    room_for_transposed,
+    transposed_operand,
+    transposition_of,
 )
 
 
-@pass_("rotate", optimization="mma-rotate", counts=True)
+@pass_("rotate", optimization="transpose-buffers", counts=True)
 def rotate(module: Module, facts: GpuFacts) -> None:
-    """Give turned operands of sums a buffer for each of three iterations. Assumes layouts; before `specialize`."""
+    """Give transposed operands of sums a buffer for each of three iterations. Assumes layouts; before `specialize`."""
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
         assert isinstance(func, FuncOp)
         for loop in [op for op in func.walk() if isinstance(op, ForOp)]:
-            alloc = turned_operand(loop)
-            if alloc is None or not room_for_turned(func, loop, alloc, num_warps, facts):
+            alloc = transposed_operand(loop)
+            if alloc is None or not room_for_transposed(func, loop, alloc, num_warps, facts):
                 continue
-            if turning_of(func, num_warps, facts) is None and apply("mma-rotate", loop):
+            if transposition_of(func, num_warps, facts) is None and apply(
+                "transpose-buffers", loop
+            ):
                 _rotate(loop, alloc)
 
 

@@ -1,15 +1,16 @@
-"""Operands that a role of its own turns in a loop (warp_specialization.py), so that the consumers only multiply.
+"""Operands that a warp role of its own transposes in a loop (warp_specialization.py), so that the consumers only
+multiply.
 
-    consumers, for each i                     consumers                     turners
+    consumers, for each i                     consumers                     transpose role
       %t = descriptor_load ...                  wait full[s]                  wait loaded[l], empty[s]
       %x = local_alloc %t                       wgmma %a, ring[s]             %r = local_load loads[l]
       %r = local_load %x                 →      arrive empty[s]               local_store %r -> ring[s]
       %s = local_alloc %r                                                     arrive full[s], free[l]
       wgmma %a, %s, %acc
 
-The turners walk through the loops as the producer does: it fills a ring of loaded tiles for them, and they fill one of
-turned tiles for the consumers. Reads and writes of shared memory then go on while products run, and warpgroups of
-consumers need not meet."""
+The transpose role walks through the loops as the producer does. The producer fills a ring of loaded tiles for it, and
+it fills one of transposed tiles for the consumers. Reads and writes of shared memory then go on while products run, and
+warpgroups of consumers need not meet."""
 
 from __future__ import annotations
 
@@ -54,19 +55,20 @@ FEWEST_WARPS = 8  # of consumers: a warpgroup that is alone has nobody to meet
 
 
 @dataclass(frozen=True, slots=True)
-class Turning:
+class Transposition:
     """A tile that is loaded, read to registers and written to shared memory again, for a product."""
 
     load: DescriptorLoadOp
     alloc: LocalAllocOp
     read: LocalLoadOp
-    turned: LocalAllocOp
+    transposed: LocalAllocOp
     product: WgmmaOp
     roles: WarpRoles
 
 
-def turned_operand(loop: ForOp) -> LocalAllocOp | None:
-    """The buffer of a turned operand, if the loop has one product, which only adds up from iteration to iteration."""
+def transposed_operand(loop: ForOp) -> LocalAllocOp | None:
+    """The buffer of a transposed operand, if the loop has one product, which only adds up from iteration to
+    iteration."""
     products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
     if len(products) != 1:
         return None
@@ -81,70 +83,77 @@ def turned_operand(loop: ForOp) -> LocalAllocOp | None:
     return alloc if sums and len(alloc.result.uses) == 1 else None
 
 
-def room_for_turned(
-    func: FuncOp, loop: ForOp, turned: LocalAllocOp, num_warps: int, facts: GpuFacts
+def room_for_transposed(
+    func: FuncOp, loop: ForOp, transposed: LocalAllocOp, num_warps: int, facts: GpuFacts
 ) -> bool:
     """Whether there is room for the buffers beside two stages of the tiles that the loop loads."""
-    need = SLACK + BUFFERS * turned.bytes
+    need = SLACK + BUFFERS * transposed.bytes
     for op in func.walk():
-        if isinstance(op, LocalAllocOp) and op is not turned:
+        if isinstance(op, LocalAllocOp) and op is not transposed:
             need += op.bytes * (FEWEST_STAGES if op.parent is loop.body else 1)
     need += max(scratch_bytes(op, num_warps, facts) for op in func.walk())
     return need <= facts.max_shared_bytes
 
 
-def turning_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Turning | None:
-    """What turners could do: in the only loop that loads tiles through tensor maps, if there are registers for them."""
-    if not (is_enabled("turning-team") and is_enabled("warp-specialize")):
+def transposition_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Transposition | None:
+    """What a transpose role could do in the only loop that loads tiles through tensor maps, if registers are left."""
+    if not (is_enabled("transpose-role") and is_enabled("warp-specialize")):
         return None
     loads = [op for op in func.walk() if isinstance(op, DescriptorLoadOp)]
     homes = {op.parent for op in loads}
     loop = loads[0].parent_op() if len(homes) == 1 else None
     if not facts.has_tma or num_warps < FEWEST_WARPS or not isinstance(loop, ForOp):
         return None
-    turned = turned_operand(loop)
-    if turned is None or not room_for_turned(func, loop, turned, num_warps, facts):
+    transposed = transposed_operand(loop)
+    if transposed is None or not room_for_transposed(func, loop, transposed, num_warps, facts):
         return None
-    assert turned.init is not None
-    read: Any = turned.init.op
+    assert transposed.init is not None
+    read: Any = transposed.init.op
     alloc: Any = root_of(read.shared).op
-    product = turned.result.users()[0]
+    product = transposed.result.users()[0]
     load = alloc.init.op if isinstance(alloc, LocalAllocOp) and alloc.init is not None else None
     if not isinstance(load, DescriptorLoadOp) or filled_by(load) is not alloc:
         return None
-    if copying_blocks(load, alloc) > 1:  # the turners of all blocks would have to give it back
+    if (
+        copying_blocks(load, alloc) > 1
+    ):  # the transpose roles of all CTAs would have to give it back
         return None
     alone = len(alloc.result.uses) == len(read.shared.uses) == len(read.result.uses) == 1
     roles = roles_with_transpose(facts, num_warps, func)
     if not alone or roles is None or not isinstance(product, WgmmaOp):
         return None
-    return Turning(load, alloc, read, turned, product, roles)
+    return Transposition(load, alloc, read, transposed, product, roles)
 
 
-class Turners(Producer):
-    """Writes the turners' code: the loops around a tile that they turn, from `loaded` to `turned`."""
+class TransposeRole(Producer):
+    """Writes the code of the transpose role: the loops around a tile that it transposes, from `loaded` to
+    `transposed`."""
 
-    def __init__(self, split: Split, needs: Needs, what: Turning, loaded: Ring, turned: Ring):
-        super().__init__(split, needs, [loaded, turned])
-        self.what, self.loaded, self.turned = what, loaded, turned
+    def __init__(
+        self, split: Split, needs: Needs, what: Transposition, loaded: Ring, transposed: Ring
+    ):
+        super().__init__(split, needs, [loaded, transposed])
+        self.what, self.loaded, self.transposed = what, loaded, transposed
 
     def fill(self, ring: Ring, b: Builder, states: States) -> None:
-        """Turn the tile of an iteration where it was read."""
+        """Transpose the tile of an iteration where it was read."""
         if ring is self.loaded:
             return
-        (slot, phase), (to, parity) = states[self.loaded], states[self.turned]
+        (slot, phase), (to, parity) = states[self.loaded], states[self.transposed]
         b.insert(MbarrierWaitOp(self.loaded.full, slot, phase, data=True))
         source = b.emit(LocalIndexOp(self.loaded.buffers[0], slot))
         view: Any = late_view(b, self.what.read.shared, source)
         tile = b.emit(LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
-        b.insert(MbarrierWaitOp(self.turned.empty, to, b.emit(XorOp(parity, start_const(b, 1)))))
-        target = b.emit(LocalIndexOp(self.turned.buffers[0], to))
+        b.insert(
+            MbarrierWaitOp(self.transposed.empty, to, b.emit(XorOp(parity, start_const(b, 1))))
+        )
+        target = b.emit(LocalIndexOp(self.transposed.buffers[0], to))
         b.insert(LocalStoreOp(tile, target))
         yes = b.emit(ConstOp(value=True, results=[int1]))
-        b.insert(MbarrierArriveOp(self.turned.full, to, yes, [], proxy=True))
+        b.insert(MbarrierArriveOp(self.transposed.full, to, yes, [], proxy=True))
         b.insert(MbarrierArriveOp(self.loaded.empty, slot, yes, []))
         states[self.loaded] = advance(b, slot, phase, self.loaded.stages)
-        states[self.turned] = advance(b, to, parity, self.turned.stages)
+        states[self.transposed] = advance(b, to, parity, self.transposed.stages)
 
 
 def _of_fewer_warps(t: TileType) -> TileType:
@@ -160,13 +169,13 @@ def _of_fewer_warps(t: TileType) -> TileType:
     return t.with_layout(LinearLayout.packed(layout.shape, columns))
 
 
-def late_reading(what: Turning) -> None:
-    """Consumers wait for the turned tile right before the product."""
+def late_reading(what: Transposition) -> None:
+    """Consumers wait for the transposed tile right before the product."""
     what.read.move_before(what.product)
-    what.turned.move_before(what.product)
+    what.transposed.move_before(what.product)
 
 
-def drop_loaded(what: Turning, view: Value) -> None:
+def drop_loaded(what: Transposition, view: Value) -> None:
     """Erase what the consumers do not do any more, after their reading of `view` is gone."""
     drop_view(view)
     what.alloc.erase()

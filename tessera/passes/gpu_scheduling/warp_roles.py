@@ -21,8 +21,10 @@ WORK = 32  # registers of a consumer beside its products'
 LARGE = 96  # registers of products from which a block that is alone hands some over
 PRODUCER = 40  # registers of a producer's thread that gave the rest away
 SMALL_PRODUCER = 24  # the same where registers are scarce
-TURNER = 56  # registers of a turner's thread
-TURNING_WORK = 24  # registers of a consumer beside its products' where turners need some
+TRANSPOSE_REGISTERS = 56  # registers of a thread of the transpose role
+TRANSPOSE_WORK = (
+    24  # registers of a consumer beside its products' where the transpose role needs some
+)
 LARGEST = 248
 HELD_WORDS = 4  # of an operand in registers in one instruction
 MOST_COLUMNS = 256
@@ -31,13 +33,13 @@ EVEN = (0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class WarpRoles:
-    """Warps of the producer; registers of a thread of the producer's, the consumers' and the turners' warps, zeros for
-    even; blocks that are to share a processor; warps of the turners."""
+    """Warps of the producer; registers of a thread of the producer's, the consumers' and the transpose role's warps,
+    zeros for even; blocks that are to share a processor; warps of the transpose role."""
 
     warps: int
     registers: tuple[int, int, int]
     blocks: int
-    turning: int = 0
+    transpose_warps: int = 0
 
 
 def roles_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int = 0) -> WarpRoles:
@@ -68,11 +70,16 @@ def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles
     """The roles with four more warps, which transpose an operand of the consumers' MMAs, if registers are left."""
     groups = consumers // GROUP_WARPS
     start = _even(facts, consumers + 2 * GROUP_WARPS, 1)
-    kept = (start * (groups + 2) - SMALL_PRODUCER - TURNER) // max(1, groups) // GRAIN * GRAIN
-    need, largest = product_words(func) + TURNING_WORK, instruction_words(func) + WORK
+    kept = (
+        (start * (groups + 2) - SMALL_PRODUCER - TRANSPOSE_REGISTERS)
+        // max(1, groups)
+        // GRAIN
+        * GRAIN
+    )
+    need, largest = product_words(func) + TRANSPOSE_WORK, instruction_words(func) + WORK
     if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
         return None
-    return WarpRoles(GROUP_WARPS, (SMALL_PRODUCER, kept, TURNER), 1, GROUP_WARPS)
+    return WarpRoles(GROUP_WARPS, (SMALL_PRODUCER, kept, TRANSPOSE_REGISTERS), 1, GROUP_WARPS)
 
 
 def _even(facts: GpuFacts, warps: int, blocks: int) -> int:

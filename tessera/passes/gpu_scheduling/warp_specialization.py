@@ -6,7 +6,7 @@
       ... %s ...                                  ... ring[s] ...               tensor_copy ring[s] -> full[s]
                                                   arrive empty[s]
 
-`s` runs through a ring of buffers, `phase` changes at each turn; both are carried through all loops around, so that the
+`s` runs through a ring of buffers, `phase` flips at each round; both are carried through all loops around, so that the
 producer runs ahead into the next tile of a persistent program while the consumers still store the last one. It waits
 for them in front of loops whose loads may see what the program does before (ordering.py). The producer repeats
 the scalars that it needs: bounds, offsets, conditions. A product of warpgroups that only adds up may run
@@ -68,10 +68,10 @@ from tessera.passes.gpu_scheduling.rings import (
 )  # fmt: skip
 from tessera.passes.gpu_scheduling.transpose_role import (
     BUFFERS,
-    Turners,
+    TransposeRole,
     drop_loaded,
     late_reading,
-    turning_of,
+    transposition_of,
 )
 from tessera.passes.gpu_scheduling.warp_roles import (
     GROUP_WARPS,
@@ -83,7 +83,9 @@ from tessera.passes.gpu_scheduling.warp_roles import (
 from tessera.passes.neutral.descriptors import lower_access
 
 CONSUMERS = (4, 8, 16)
-MANY_WARPS = 8  # up to here warpgroups drift apart by themselves; more of them are faster in ping-pong
+MANY_WARPS = (
+    8  # up to here warpgroups drift apart by themselves; more of them are faster in ping-pong
+)
 OUTSIDE = (GridDependencyOp, VolatileAsmOp)
 SLACK = 2048  # bytes of shared memory for barriers and alignment
 
@@ -193,7 +195,7 @@ class _Split:
             while op is not None and op is not func:
                 self.spine.add(op)
                 op = op.parent_op()
-        self.turning = turning_of(func, self.warps, facts)
+        self.transposition = transposition_of(func, self.warps, facts)
         writes = (StoreOp, AtomicRmwOp, AtomicCasOp)
         self.counts: dict[Value, int] = {}  # arrivals by row of barriers
         self.reads = not any(isinstance(op, writes) for op in func.walk())
@@ -205,8 +207,8 @@ class _Split:
         return bool(r.loads)
 
     def run(self) -> None:
-        if self.turning is not None and not apply("turning-team", self.func):
-            self.turning = None
+        if self.transposition is not None and not apply("transpose-role", self.func):
+            self.transposition = None
         needs = Needs(self).collect()
         self._group()
         self._stages()
@@ -225,14 +227,14 @@ class _Split:
         counts = tuple(self.counts.values())
         start.insert(MbarrierInitOp(list(self.counts), counts=counts, by_producer=True))
         start = Builder.before_op(rest[0])
-        loading = [r for r in self.rings if not r.of_turners]
+        loading = [r for r in self.rings if not r.filled_by_transpose]
         producer = Producer(self, needs, loading).build(start)
         op = WarpSpecializeOp(
             registers=roles.registers,
             warps=roles.warps,
-            turning=roles.turning,
+            transpose_warps=roles.transpose_warps,
             blocks=max(r.blocks for r in self.rings),
-            regions=[Block(), producer, self._turners(needs, start)],
+            regions=[Block(), producer, self._transpose_role(needs, start)],
             loc=self.func.loc,
         )
         start.insert(op)
@@ -243,15 +245,15 @@ class _Split:
         self.meeting.arrive()
         self._consume(op, start_const(Builder.before_op(op), 0))
         _repeat(op, [x for x in self.func.body if x in self.kept])
-        warps = roles.warps + roles.turning
+        warps = roles.warps + roles.transpose_warps
         self.module.attrs |= {"producer_warps": warps, "resident_blocks": roles.blocks}
 
-    def _turners(self, needs: Needs, start: Builder) -> Block:
-        """The code of the turners, if there are any."""
-        if self.turning is not None:
-            loaded = next(r for r in self.rings if r.for_turners)
-            turned = next(r for r in self.rings if r.of_turners)
-            return Turners(self, needs, self.turning, loaded, turned).build(start)
+    def _transpose_role(self, needs: Needs, start: Builder) -> Block:
+        """The code of the transpose role, if there is one."""
+        if self.transposition is not None:
+            loaded = next(r for r in self.rings if r.emptied_by_transpose)
+            transposed = next(r for r in self.rings if r.filled_by_transpose)
+            return TransposeRole(self, needs, self.transposition, loaded, transposed).build(start)
         block = Block()
         Builder(block, None, self.func.loc).insert(YieldOp([]))
         return block
@@ -265,11 +267,11 @@ class _Split:
                 for other in self.rings
             )
             loads = [x for x in r.loads if not (r.once or inner) or filled_by(x) is not None]
-            what = self.turning
+            what = self.transposition
             if what is not None and what.load in loads:
                 loads.remove(what.load)
-                found.append(Ring(r.home, [what.load], [what.alloc], for_turners=True))
-                found.append(Ring(r.home, [what.read], [what.turned], of_turners=True))
+                found.append(Ring(r.home, [what.load], [what.alloc], emptied_by_transpose=True))
+                found.append(Ring(r.home, [what.read], [what.transposed], filled_by_transpose=True))
             for ring in grouped(loads, [allocation(x) for x in loads]):
                 ring.once, ring.outer = r.once, r.once or inner
                 found.append(ring)
@@ -279,19 +281,19 @@ class _Split:
     def _leave_room(self) -> WarpRoles:
         """The roles; with fewer stages if a second CTA then shares the SM with a warpgroup that is alone: while one
         works on results of a chain of MMAs, the other one multiplies."""
-        if self.turning is not None:
-            return self.turning.roles
-        roles, turning = self._roles(), [r for r in self.rings if not r.outer and r.first is None]
+        if self.transposition is not None:
+            return self.transposition.roles
+        roles, rings = self._roles(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
             delayable(loop, _allocs([r]), CHAINED_WORDS)
-            for r in turning
+            for r in rings
             if isinstance(loop := r.home.parent, ForOp)
         )
         if self.warps > GROUP_WARPS or roles.blocks > 1 or not chains:
             return roles
-        wanted = {r: r.stages for r in turning}
+        wanted = {r: r.stages for r in rings}
         for stages in range(max(wanted.values()) - 1, 1, -1):
-            for r in turning:
+            for r in rings:
                 r.stages = min(r.stages, stages)
             smaller = self._roles()
             if smaller.blocks > 1:
@@ -315,13 +317,13 @@ class _Split:
         homes: dict[Block, list[Ring]] = {}
         leads: dict[Ring, list[Ring]] = {}
         view = None
-        if self.turning is not None:
-            late_reading(self.turning)
-            view = self.turning.read.shared
+        if self.transposition is not None:
+            late_reading(self.transposition)
+            view = self.transposition.read.shared
         for r in self.rings:
             if r.once:
                 consume_once(r, zero)
-            elif not r.for_turners:
+            elif not r.emptied_by_transpose:
                 homes.setdefault(r.home, []).append(r)
                 leads.setdefault(r.lead, []).append(r)
         plans: dict[Block, Plan] = {}
@@ -337,8 +339,8 @@ class _Split:
             plans[home] = Plan(readers_of(rings, delayed), running, delayed)
         for rings in leads.values():
             consume(rings, plans, op.consumers, zero)
-        if self.turning is not None and view is not None:
-            drop_loaded(self.turning, view)
+        if self.transposition is not None and view is not None:
+            drop_loaded(self.transposition, view)
         for home, plan in plans.items():
             loop = home.parent
             assert isinstance(loop, ForOp)
@@ -353,8 +355,8 @@ class _Split:
         default: int = self.module.attrs.get("num_stages", 1)
         homes: dict[Block, list[Ring]] = {}
         for r in self.rings:
-            if r.outer or r.of_turners:
-                r.stages = BUFFERS if r.of_turners else 1
+            if r.outer or r.filled_by_transpose:
+                r.stages = BUFFERS if r.filled_by_transpose else 1
                 room -= r.slot_bytes * r.stages
             elif r.first is None:
                 homes.setdefault(r.home, []).append(r)
@@ -396,16 +398,20 @@ class _Split:
             ring = SharedType((r.stages, *t.shape), t.elem, t.layout)
             r.buffers.append(b.emit(LocalAllocOp(None, results=[ring], names=[a.result.name])))
         bars = _places(1 << (r.stages - 1).bit_length())
-        alone = self.warps < GROUP_WARPS or r.of_turners  # who write sooner than copies come
+        alone = (
+            self.warps < GROUP_WARPS or r.filled_by_transpose
+        )  # who write sooner than copies come
         by_products = read_by_products([a.result for a in r.allocs])
         r.groups = not alone and by_products
-        r.plain = not (r.of_turners or by_products)
-        turners = self.turning.roles.turning if self.turning is not None else 0
-        r.full = self._barriers(b, bars, "full", turners if r.of_turners else 1)
+        r.plain = not (r.filled_by_transpose or by_products)
+        transposers = (
+            self.transposition.roles.transpose_warps if self.transposition is not None else 0
+        )
+        r.full = self._barriers(b, bars, "full", transposers if r.filled_by_transpose else 1)
         if not r.once:
-            r.blocks = 1 if r.of_turners else max(map(copying_blocks, r.loads, r.allocs))
+            r.blocks = 1 if r.filled_by_transpose else max(map(copying_blocks, r.loads, r.allocs))
             emptied = self.warps // (GROUP_WARPS if r.groups else 1)
-            arrivals = turners if r.for_turners else emptied
+            arrivals = transposers if r.emptied_by_transpose else emptied
             r.empty = self._barriers(b, bars, "empty", arrivals * r.blocks)
 
     def _barriers(self, b: Builder, t: SharedType, name: str, count: int) -> Value:

@@ -32,12 +32,12 @@ class Count:
     step: int
 
 
-@pass_("count_loops", optimization="count-loops", counts=True)
+@pass_("count_loops", optimization="while-to-for", counts=True)
 def count_loops(module: Module) -> None:
     """Make `for` loops of `while` loops that count. After LICM: bounds then stand in front of loops."""
     for op in list(module.walk()):
         if isinstance(op, WhileOp) and (count := _count(op)) is not None:
-            if apply("count-loops", op):
+            if apply("while-to-for", op):
                 _replace(op, count)
 
 
