@@ -203,14 +203,14 @@ def test_integer_sums_of_any_width(acc, t, tmp_path: Path):
 
 def test_what_has_no_lowering_is_for_gpus():
     """Operations of clusters and of PTX, which other stages refuse or never make."""
-    from tessera.backends.cpu.lowering import EVALUATORS, ROOTS
+    from tessera.backends.cpu.lowering import EVALUATORS, SINKS
 
     missing = {
-        x.opcode for x in _leaves(Op) if x not in EVALUATORS and x not in ROOTS and _neutral(x)
+        x.opcode for x in _leaves(Op) if x not in EVALUATORS and x not in SINKS and _neutral(x)
     }
     assert missing <= {"block_rank", "breakpoint", "inline_asm", "volatile_asm", "descriptor_gather",
                        "descriptor_scatter", "func", "return", "yield", "condition"}  # fmt: skip
-    assert tile.DotOp in ROOTS
+    assert tile.DotOp in SINKS
 
 
 def _leaves(base: type) -> list[Any]:

@@ -23,7 +23,7 @@ import tessera.interp
 import tessera.language as tl
 import tessera.passes.neutral.descriptors
 from tessera.backends.cpu.lowering import EVALUATORS as CPU_LAZY
-from tessera.backends.cpu.lowering import ROOTS as CPU_ROOTS
+from tessera.backends.cpu.lowering import SINKS as CPU_SINKS
 from tessera.backends.gpu.lowering import LOWERINGS as GPU
 from tessera.interp.machine import EVALUATORS as NUMPY
 from tessera.ir import Op
@@ -231,7 +231,7 @@ def test_op_has_a_meaning_everywhere(opcode):
     assert inspect.getdoc(cls)
     assert cls in NUMPY
     if opcode not in BEFORE_CPU | ONLY_GPU | ONLY_INTERPRETER:
-        assert cls in CPU_LAZY or cls in CPU_ROOTS or cpu_elementwise(cls)
+        assert cls in CPU_LAZY or cls in CPU_SINKS or cpu_elementwise(cls)
     if opcode not in BEFORE_GPU | ONLY_HOST | ONLY_INTERPRETER:
         assert cls in GPU
 

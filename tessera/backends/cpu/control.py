@@ -62,9 +62,9 @@ def lower_block(lo: Lowering, block: Block) -> Op:
 def lower_op(lo: Lowering, op: Op) -> None:
     """Write the code of an op with effects; tiles that only compute wait until a loop needs their elements."""
     kind = type(op)
-    root = lo.roots.get(kind)
-    if root is not None:
-        root(lo, op)
+    sink = lo.sinks.get(kind)
+    if sink is not None:
+        sink(lo, op)
         _release_dead(lo, op)
         return
     if kind not in lo.evaluators:

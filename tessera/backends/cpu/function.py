@@ -112,7 +112,7 @@ def lower_module(
 
 
 def _is_simple(op: Op) -> bool:
-    """Whether an op is computed on demand, a store or without code."""
+    """Whether an op is evaluated lazily, a store or without code."""
     return type(op) in EVALUATORS or isinstance(op, (StoreOp, ProgramIdOp, NumProgramsOp, ReturnOp))
 
 

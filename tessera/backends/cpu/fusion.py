@@ -1,11 +1,11 @@
-"""What is computed on demand and what is kept: the policy of fusion.
+"""Decides which values are evaluated lazily inside the loop of their user and which are kept in a buffer.
 
-Before a root runs, everything it needs is looked at, deepest first. A value goes into a buffer
+Before a sink runs, everything that it needs is visited, operands before users. A value goes into a buffer
 
-  * while the root's own loop computes it, if other roots need it again, it costs more than a few instructions and the
+  * while the sink's own loop computes it, if other sinks need it again, it costs more than a few instructions and the
     loop visits each of its elements exactly once;
-  * in a loop of its own before the root, if it stands under a broadcast (or another map of indices) and costs more than
-    an address, or if an op needs it whole (gather, reshapes that move elements between lanes);
+  * in a loop of its own before the sink, if it stands under a broadcast (or another map of indices) and costs more than
+    an address, or if an op needs the whole of it (gather, reshapes that move elements between lanes);
   * at its place in program order, if it is a load that is still needed after a write to memory, or that a store would
     overtake.
 """
@@ -27,10 +27,10 @@ from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import MATH_OPS, ReduceOp, ScanOp, arith, memory, tile
 
-KEEP_SHARED = 4.0  # cost from which a value that several roots need is computed once
+KEEP_SHARED = 4.0  # cost from which a value that several sinks need is computed once
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer
 INDEX_DEPTH = 12  # operations of index arithmetic that are looked at
-DEEPEST = 256  # ops from what lies in memory to a value that is computed on demand
+DEEPEST = 256  # ops between buffers and a lazy value
 KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer
 
 _INDEX_OPS = (arith.AddOp, arith.SubOp, arith.MulOp, arith.CmpOp, arith.AndOp, arith.OrOp, arith.AddPtrOp,
@@ -75,8 +75,8 @@ def cost(lo: Lowering, v: Value, enough: float = inf) -> float:
 
 
 def needed_after(lo: Lowering, v: Value, position: int) -> bool:
-    """Whether something from `v` is executed after `position`. What is computed on demand from an op behind that
-    position is needed by a later one: nothing that nobody needs is left by now."""
+    """Whether an op that uses `v`, perhaps by way of lazy ops, is executed after `position`. A lazy op after that
+    position has a user that is executed later: dead code has been removed before."""
     seen: set[Value] = set()
     waiting = [v]
     while waiting:
@@ -102,8 +102,8 @@ def needed_after(lo: Lowering, v: Value, position: int) -> bool:
 
 
 def bound_depth(lo: Lowering, op: Op) -> None:
-    """What many ops in a row compute is brought into memory now and then: walks over what is computed on demand are
-    recursive, and taken again for each value."""
+    """Materialise the results of `op` where a chain of lazy ops gets longer than DEEPEST: walks over lazy ops are
+    recursive, and each value starts a new one."""
     deep = 1 + max((lo.depth.get(x, 0) for x in op.operands if lo.lazy(x)), default=0)
     for r in op.results:
         lo.depth[r] = deep
@@ -116,14 +116,14 @@ def bound_depth(lo: Lowering, op: Op) -> None:
 
 
 # --- keeping ----------------------------------------------------------------------------------------------
-def materialise(lo: Lowering, v: Value, root: Op | None = None) -> Buffer:
+def materialise(lo: Lowering, v: Value, sink: Op | None = None) -> Buffer:
     """Bring a tile into a buffer now."""
     found = lo.buffers.get(v)
     if found is not None:
         return found
     _finish_sums(lo, v)
     outer, lo.side = lo.side, {}
-    prepare(lo, [v], root, keep_top=False)
+    prepare(lo, [v], sink, keep_top=False)
     buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
     fill(lo, buffer, v)
     finish_side(lo)
@@ -179,7 +179,7 @@ def run(
     head: str = "",
     strips: Strips | None = None,
 ) -> None:
-    """The nest of a root that uses `values` at its points; buffers filled on the side are valid afterwards."""
+    """Emit the nest of a sink that uses `values` at its points; memoised buffers are valid afterwards."""
     values = list(values)
     plan = repeated(lo, plan, values)
     each(lo, plan, body, masks_of(lo, values, plan), stream=stream, head=head, strips=strips)
@@ -207,7 +207,7 @@ def finish_side(lo: Lowering) -> None:
 def prepare(
     lo: Lowering,
     values: Iterable[Value],
-    root: Op | None,
+    sink: Op | None,
     loop: Iterable[Value] | None = None,
     keep_top: bool = True,
 ) -> None:
@@ -238,38 +238,38 @@ def prepare(
         if v not in order:
             order.append(v)
 
-    position = _position(lo, root)
+    position = _position(lo, sink)
     for v in values:
         visit(v, v in visited_once)
     for v in order:
         if v not in lo.buffers:
-            _decide(lo, v, reach[v], v in values, position, root, keep_top)
+            _decide(lo, v, reach[v], v in values, position, sink, keep_top)
     for v in values if keep_top else ():
         if lo.lazy(v) and v not in lo.side and turned_dimension(lo, v) is not None:
-            materialise(lo, v, root)
+            materialise(lo, v, sink)
 
 
-def _position(lo: Lowering, root: Op | None) -> int:
-    """Where a root has what it needs: behind its region, if that only combines elements."""
-    if root is None:
+def _position(lo: Lowering, sink: Op | None) -> int:
+    """The position at which a sink has used its operands: after its region, if that only combines elements."""
+    if sink is None:
         return -1
-    return (lo.end if isinstance(root, (ReduceOp, ScanOp)) else lo.position)[root]
+    return (lo.end if isinstance(sink, (ReduceOp, ScanOp)) else lo.position)[sink]
 
 
 def _decide(
-    lo: Lowering, v: Value, direct: bool, top: bool, position: int, root: Op | None, keep_top: bool
+    lo: Lowering, v: Value, direct: bool, top: bool, position: int, sink: Op | None, keep_top: bool
 ) -> None:
     op = v.op
     if isinstance(op, tile.GatherOp):
-        materialise(lo, op.x, root)
+        materialise(lo, op.x, sink)
     if isinstance(op, tile.ReshapeOp) and lo.lazy(op.x) and _moves_lanes(op):
-        materialise(lo, op.x, root)
+        materialise(lo, op.x, sink)
     if _is_address(v) or (top and not keep_top):
         return
     price = cost(lo, v, enough=KEEP_SHARED)
     if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
-        materialise(lo, v, root)
-    elif root is not None and price >= KEEP_SHARED and _worth(op) and needed_after(lo, v, position):
+        materialise(lo, v, sink)
+    elif sink is not None and price >= KEEP_SHARED and _worth(op) and needed_after(lo, v, position):
         if direct and apply("side-buffers", op):
             kept = _needed_later(lo, v, position)
             if kept is not v:
@@ -277,7 +277,7 @@ def _decide(
             lo.side[kept] = lo.allocate(elem_of(kept.type), shape_of(kept.type))
             lo.filled.discard(kept)
         elif not top:
-            materialise(lo, v, root)
+            materialise(lo, v, sink)
 
 
 def _needed_later(lo: Lowering, v: Value, position: int) -> Value:

@@ -1,4 +1,4 @@
-"""Lazy ops at a point: shape ops map the point to their operand's."""
+"""Evaluates lazy ops at a point of their index space; shape ops pass a mapped point on to their operand."""
 
 from __future__ import annotations
 

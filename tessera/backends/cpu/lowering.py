@@ -1,9 +1,11 @@
-"""State of one function's lowering, and evaluation on demand: `value(v, point)` gives an expression at an index vector.
+"""Holds the state of one function's lowering and evaluates lazily: `value(v, point)` is an expression at an index
+vector.
 
-Tile ops without effects are not executed where they stand. A *root* (store, reduction, dot, loop-carried value …) emits
-a loop nest over its shape and asks for its operands inside; they are computed there, fused into that one loop. What is
-worth keeping (used by several roots, under a broadcast, read before a write) is first brought into a buffer by the
-policy in `fusion.py`. `EVALUATORS` has one function a lazy op class, `ROOTS` one a class that is executed in place.
+Tile ops without effects are not executed at their place in the program: they are lazy. A *sink* (store, reduction, dot,
+loop-carried value …) emits a loop nest over its shape and evaluates its operands at each point of the nest, which fuses
+their ops into that one loop. What is worth keeping (used by several sinks, under a broadcast, read before a write) is
+first brought into a buffer by the policy in `fusion.py`. `EVALUATORS` has one function for each class of lazy ops,
+`SINKS` one for each class that is executed at its place.
 """
 
 from __future__ import annotations
@@ -31,9 +33,9 @@ from tessera.errors import CompilationError
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 
 Evaluator = Callable[["Lowering", Any, Point, int], Val]
-Root = Callable[["Lowering", Any], None]
+Sink = Callable[["Lowering", Any], None]
 EVALUATORS: dict[type[Op], Evaluator] = {}
-ROOTS: dict[type[Op], Root] = {}
+SINKS: dict[type[Op], Sink] = {}
 
 # Bytes of buffers on the stack; what comes after goes to the thread's scratch memory.
 STACK_LIMIT = 640 << 10
@@ -41,7 +43,7 @@ SMALL = 1 << 10  # bytes: smaller buffers are never reused, so that they can bec
 
 
 def evaluates(*classes: type[Op]) -> Callable[[Evaluator], Evaluator]:
-    """Register the value at a point of a lazy op."""
+    """Register the function that evaluates a lazy op at a point."""
 
     def register(fn: Evaluator) -> Evaluator:
         for c in classes:
@@ -51,12 +53,12 @@ def evaluates(*classes: type[Op]) -> Callable[[Evaluator], Evaluator]:
     return register
 
 
-def executes(*classes: type[Op]) -> Callable[[Root], Root]:
-    """Register the lowering of an op that is executed where it stands."""
+def executes(*classes: type[Op]) -> Callable[[Sink], Sink]:
+    """Register the lowering of a sink, an op that is executed at its place in the program."""
 
-    def register(fn: Root) -> Root:
+    def register(fn: Sink) -> Sink:
         for c in classes:
-            ROOTS[c] = fn
+            SINKS[c] = fn
         return fn
 
     return register
@@ -126,7 +128,7 @@ class Lowering(Coordinates):
     def __init__(self, state: ModuleState, access: BufferAccess):
         super().__init__(Emitter(state.declarations, state.globals))
         self.state, self.facts, self.access = state, state.facts, access
-        self.evaluators, self.roots = EVALUATORS, ROOTS
+        self.evaluators, self.sinks = EVALUATORS, SINKS
         self.em.flags = "contract" if state.fuse else ""
         self.scalars: dict[Value, Val] = {}
         self.buffers: dict[Value, Buffer] = {}
@@ -149,9 +151,8 @@ class Lowering(Coordinates):
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
         self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
-        self.depth: dict[
-            Value, int
-        ] = {}  # of tiles that are computed on demand: ops from what lies in memory
+        # Of lazy tiles: how many ops lie between buffers and them.
+        self.depth: dict[Value, int] = {}
         # Dots of which only the operands are packed now.
         self.packs: dict[Op, Callable[[], None]] = {}
         self.strips: dict[Op, Any] = {}  # stores that compute a product while they walk over it
@@ -242,7 +243,7 @@ class Lowering(Coordinates):
             unused.append(buffer.ptr)
 
     def lazy(self, v: Value) -> bool:
-        """Whether `v` is a tile that is computed on demand."""
+        """Whether `v` is a tile that is evaluated lazily, by the loops of its users."""
         return (
             v.op is not None
             and v not in self.buffers
@@ -397,5 +398,5 @@ def unsupported(op: Op, what: str) -> CompilationError:
     return CompilationError(f"{what} is not supported by the CPU back end", loc=op.loc)
 
 
-__all__ = ["EVALUATORS", "ROOTS", "Buffer", "Lowering", "ModuleState", "elem_of", "int64", "lane_type", "shape_of",
+__all__ = ["EVALUATORS", "SINKS", "Buffer", "Lowering", "ModuleState", "elem_of", "int64", "lane_type", "shape_of",
            "vector_type"]  # fmt: skip
