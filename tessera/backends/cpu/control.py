@@ -186,8 +186,8 @@ def _if(lo: Lowering, op: IfOp) -> None:
 
 
 def _passed_through(lo: Lowering, op: IfOp, index: int, taken: Sequence[Slot]) -> Buffer | None:
-    """The buffer of a tile that one side hands on as it is and nothing needs afterwards: that side has nothing to do,
-    and the other one changes it in place."""
+    """The buffer of a tile that one branch yields unchanged and nothing needs afterwards: that branch writes nothing,
+    and the other one changes the buffer in place."""
     for block in op.regions:
         v = block.terminator.operands[index]
         own = lo.buffers.get(v)

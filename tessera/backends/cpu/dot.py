@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from tessera.backends.cpu.amx import ROWS, WORDS, tile_blocks, tile_product, tile_product_rows
 from tessera.backends.cpu.casts import cast
-from tessera.backends.cpu.fusion import fill, finish_side, materialise, prepare
+from tessera.backends.cpu.fusion import fill, finish_memo_buffers, materialise, prepare
 from tessera.backends.cpu.llvm_text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes
@@ -257,7 +257,7 @@ def _copied(lo: Lowering, links: list[DotOp], scheme: Scheme) -> Packed:
             prepare(lo, [op.a], op)
         buffer = lo.allocate(scheme.t, (m, k * len(links)))
         _fill_side_by_side(lo, buffer, links)
-        finish_side(lo)
+        finish_memo_buffers(lo)
         lo.temporaries.append(buffer)
     return Packed(buffer.ptr, scheme.word, k * len(links) // scheme.group)
 
@@ -321,7 +321,7 @@ def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
     prepare(lo, [v], op)
     buffer = lo.allocate(t, shape_of(v.type))
     fill(lo, buffer, v, casting(lo, source, t))
-    finish_side(lo)
+    finish_memo_buffers(lo)
     buffer.version = lo.new_version()
     lo.temporaries.append(buffer)
     return buffer
@@ -339,7 +339,7 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
     buffer = _scaled_in_place(lo, v, t) or lo.allocate(t, shape)
     prepare(lo, [v], op, keep_top=False)
     fill(lo, buffer, v, casting(lo, elem_of(v.type), t))
-    finish_side(lo)
+    finish_memo_buffers(lo)
     return buffer, "false"
 
 

@@ -13,7 +13,7 @@ from tessera.backends.cpu.fusion import (
     contiguous_along,
     contiguous_dimension,
     cost,
-    finish_side,
+    finish_memo_buffers,
     flush,
     prepare,
     run,
@@ -245,7 +245,7 @@ def _each_element(
                 lo.to_buffer(out, at, Val(t, 1, x))
 
     each(lo, scalar_nest(shape), body)
-    finish_side(lo)
+    finish_memo_buffers(lo)
     if out is not None:
         out.version = lo.new_version()
         lo.keep(op.result, out)
@@ -370,7 +370,7 @@ def _descriptor_store(lo: Lowering, op: Any) -> None:
                 _rmw(lo, _Kind(op.kind, op.value), address, x)
 
         each(lo, scalar_nest(shape_of(op.value.type)), element)
-        finish_side(lo)
+        finish_memo_buffers(lo)
     lo.memory_changed()
 
 
@@ -403,6 +403,6 @@ def _histogram(lo: Lowering, op: Any) -> None:
         em.stmt(f"store i32 {em.here(f'add i32 {old}, 1')}, ptr {where}, align 4")
 
     each(lo, scalar_nest(shape_of(op.x.type)), body)
-    finish_side(lo)
+    finish_memo_buffers(lo)
     out.version = lo.new_version()
     lo.keep(op.result, out)

@@ -271,10 +271,10 @@ class Emitter:
             return
         k = self.new_label("")
         self.stmt(f"br i1 {condition}, label %then{k}, label %else{k}")
-        for name, side in (("then", then), ("else", other)):
+        for name, arm in (("then", then), ("else", other)):
             self.label(f"{name}{k}")
             with self.arm():
-                side()
+                arm()
             self.stmt(f"br label %fi{k}")
         self.label(f"fi{k}")
 

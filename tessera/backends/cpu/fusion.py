@@ -122,12 +122,12 @@ def materialise(lo: Lowering, v: Value, sink: Op | None = None) -> Buffer:
     if found is not None:
         return found
     _finish_sums(lo, v)
-    outer, lo.side = lo.side, {}
+    outer, lo.memo_buffers = lo.memo_buffers, {}
     prepare(lo, [v], sink, keep_top=False)
     buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
     fill(lo, buffer, v)
-    finish_side(lo)
-    lo.side = outer
+    finish_memo_buffers(lo)
+    lo.memo_buffers = outer
     lo.keep(v, buffer)
     return buffer
 
@@ -183,7 +183,7 @@ def run(
     values = list(values)
     plan = repeated(lo, plan, values)
     each(lo, plan, body, masks_of(lo, values, plan), stream=stream, head=head, strips=strips)
-    finish_side(lo)
+    finish_memo_buffers(lo)
 
 
 def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
@@ -194,14 +194,15 @@ def repeated(lo: Lowering, plan: Nest, values: Iterable[Value]) -> Nest:
     return replace(plan, times=4 if price <= 6 else 2 if price <= 24 else 1)
 
 
-def finish_side(lo: Lowering) -> None:
-    """What the loop has filled is kept. A value stays lazy if all that needed it there came from buffers after all."""
-    for v, buffer in lo.side.items():
-        if v in lo.filled and v not in lo.buffers:
+def finish_memo_buffers(lo: Lowering) -> None:
+    """Keep the memoised buffers that the loop has filled. A value whose users in the loop all came from buffers was not
+    evaluated there and stays lazy."""
+    for v, buffer in lo.memo_buffers.items():
+        if v in lo.memo_filled and v not in lo.buffers:
             buffer.version = lo.new_version()
             lo.keep(v, buffer)
-    lo.narrowed = {v: narrow for v, narrow in lo.narrowed.items() if narrow not in lo.side}
-    lo.side = {}
+    lo.narrowed = {v: narrow for v, narrow in lo.narrowed.items() if narrow not in lo.memo_buffers}
+    lo.memo_buffers = {}
 
 
 def prepare(
@@ -245,7 +246,7 @@ def prepare(
         if v not in lo.buffers:
             _decide(lo, v, reach[v], v in values, position, sink, keep_top)
     for v in values if keep_top else ():
-        if lo.lazy(v) and v not in lo.side and turned_dimension(lo, v) is not None:
+        if lo.lazy(v) and v not in lo.memo_buffers and turned_dimension(lo, v) is not None:
             materialise(lo, v, sink)
 
 
@@ -274,8 +275,8 @@ def _decide(
             kept = _needed_later(lo, v, position)
             if kept is not v:
                 lo.narrowed[v] = kept
-            lo.side[kept] = lo.allocate(elem_of(kept.type), shape_of(kept.type))
-            lo.filled.discard(kept)
+            lo.memo_buffers[kept] = lo.allocate(elem_of(kept.type), shape_of(kept.type))
+            lo.memo_filled.discard(kept)
         elif not top:
             materialise(lo, v, sink)
 
@@ -421,9 +422,9 @@ def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:
 def contiguous_along(lo: Lowering, ptr: Value, dim: int, lanes: int) -> bool:
     coords = [Coord(0, (), None, 1) for _ in shape_of(ptr.type)]
     coords[dim] = Coord(0, (), tuple(range(lanes)), lanes)
-    saved_side, saved_memo = lo.side, lo.memo
-    lo.side, lo.memo = {}, {}
+    saved_memo_buffers, saved_memo = lo.memo_buffers, lo.memo
+    lo.memo_buffers, lo.memo = {}, {}
     with lo.em.discarded():
         x: Any = lo.value(ptr, Point(tuple(coords), lanes))
-    lo.side, lo.memo = saved_side, saved_memo
+    lo.memo_buffers, lo.memo = saved_memo_buffers, saved_memo
     return x.affine and not x.step and x.lanes == lanes and is_unit(x.pattern)

@@ -7,7 +7,7 @@ from typing import Any
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.effects import scalar_nest, to_bits
 from tessera.backends.cpu.fusion import (
-    finish_side,
+    finish_memo_buffers,
     prepare,
     run,
 )
@@ -88,7 +88,7 @@ def _print(lo: Lowering, op: Any) -> None:
             printf(lo, f"{head} idx ({indices}){label}{form}\n", *program_args(lo), *where, arg)
 
         each(lo, scalar_nest(shape_of(v.type)), element)
-    finish_side(lo)
+    finish_memo_buffers(lo)
     lo.em.call_here("i32", "fflush", "ptr null")
 
 

@@ -133,9 +133,9 @@ class Lowering(Coordinates):
         self.scalars: dict[Value, Val] = {}
         self.buffers: dict[Value, Buffer] = {}
         self.descriptors: dict[Value, Any] = {}
-        self.side: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
-        self.filled: set[Value] = set()  # of those in `side`
-        self.narrowed: dict[Value, Value] = {}  # whose elements in `side` follow from this one's
+        self.memo_buffers: dict[Value, Buffer] = {}  # filled while the current loop evaluates them
+        self.memo_filled: set[Value] = set()  # of those in `memo_buffers`
+        self.narrowed: dict[Value, Value] = {}  # → the cast of it that is in `memo_buffers`
         # Index tiles for single elements: vectors keep the affine form.
         self.uniform: dict[Value, Buffer] = {}
         self.assumed: set[Value] = set()  # masks known to be true at `here`
@@ -275,24 +275,24 @@ class Lowering(Coordinates):
                 op = v.op
                 assert op is not None, f"{v!r} has no value here"
                 found = EVALUATORS[type(op)](self, op, at, v.index)
-                side = self.side.get(v)
-                if side is not None:
-                    self.to_buffer(side, at, found)
-                    self.filled.add(v)
+                memo = self.memo_buffers.get(v)
+                if memo is not None:
+                    self.to_buffer(memo, at, found)
+                    self.memo_filled.add(v)
             self.memo[key] = found
             narrow = self.narrowed.get(v)
-            if narrow is not None and narrow in self.side:
+            if narrow is not None and narrow in self.memo_buffers:
                 self.value(narrow, at)
         return found
 
     def _run(self, v: Value, at: Point) -> Val | None:
         """A vector of a tabulated index tile: its first lane from the table, the others at known distances."""
         assert v.op is not None
-        saved_side, saved_memo = self.side, self.memo
-        self.side, self.memo = {}, {}
+        saved_memo_buffers, saved_memo = self.memo_buffers, self.memo
+        self.memo_buffers, self.memo = {}, {}
         with self.em.discarded():
             x = EVALUATORS[type(v.op)](self, v.op, at, v.index)
-        self.side, self.memo = saved_side, saved_memo
+        self.memo_buffers, self.memo = saved_memo_buffers, saved_memo
         if not x.affine or x.step or x.pattern is None or x.pattern[0]:
             return None
         coords = tuple(

@@ -173,11 +173,11 @@ def uniform_along(lo: Lowering, ptr: Value, dim: int, first: int, lanes: int) ->
     """Whether `lanes` addresses from `first` on along `dim` are at one distance from each other."""
     coords = [Coord(0, (), None, 1) for _ in shape_of(ptr.type)]
     coords[dim] = Coord(first, (), tuple(range(lanes)), first + lanes)
-    saved_side, saved_memo = lo.side, lo.memo
-    lo.side, lo.memo = {}, {}
+    saved_memo_buffers, saved_memo = lo.memo_buffers, lo.memo
+    lo.memo_buffers, lo.memo = {}, {}
     with lo.em.discarded():
         x = lo.value(ptr, Point(tuple(coords), lanes))
-    lo.side, lo.memo = saved_side, saved_memo
+    lo.memo_buffers, lo.memo = saved_memo_buffers, saved_memo
     if not x.affine or x.pattern is None:
         return x.affine
     distance = x.pattern[1] - x.pattern[0]

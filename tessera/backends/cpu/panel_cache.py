@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from tessera.backends.cpu.aliases import argument_of
 from tessera.backends.cpu.casts import cast
-from tessera.backends.cpu.fusion import contiguous_along, finish_side, prepare
+from tessera.backends.cpu.fusion import contiguous_along, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
 from tessera.backends.cpu.panels import Form, fill_with_bias, settle
@@ -53,7 +53,7 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
         lo.temporaries += buffers
         target = Panels(buffers[0].ptr, form.word, depth, buffers[1].ptr if form.bias else "")
         fill_with_bias(lo, form, links, target, depth)
-        finish_side(lo)
+        finish_memo_buffers(lo)
         return target
     base, keys = _slot(lo, links[0], size + sums, len(tags))
     bias = lo.em.op(f"getelementptr i8, ptr {base}, i64 {size}") if form.bias else ""
@@ -69,7 +69,7 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
         for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
             kept = tag if i else lo.em.op(f"select i1 {inside}, i64 {tag}, i64 0")
             lo.em.stmt(f"store i64 {kept}, ptr {place}, align 8")
-    finish_side(lo)
+    finish_memo_buffers(lo)
     return target
 
 

@@ -29,7 +29,7 @@ from tessera.backends.cpu.dot import (
     multiply_rows,
     scheme_of,
 )
-from tessera.backends.cpu.fusion import fill, finish_side, prepare
+from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
 from tessera.backends.cpu.interrupt import iterations_between_looks, leave_if_interrupted
 from tessera.backends.cpu.k_loops import (
     growth,
@@ -217,7 +217,7 @@ class _Pair:
         if isinstance(self.left, InPlace) and elem_of(op.a.type) != t:
             rows = max(rows for rows, *_ in self.blocks(lo))
             self.copy = lo.allocate(t, (rows, self.pitch))
-        finish_side(lo)
+        finish_memo_buffers(lo)
 
     def _in_place(self, lo: Lowering) -> InPlace | None:
         """A where it lies, if its steps are one matrix that nothing writes to; perhaps of another type."""

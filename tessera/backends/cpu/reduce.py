@@ -16,7 +16,7 @@ from typing import Any
 from tessera.backends.cpu import control
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.arith import TABLE
-from tessera.backends.cpu.fusion import finish_side, flush, masks_of, prepare
+from tessera.backends.cpu.fusion import finish_memo_buffers, flush, masks_of, prepare
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
 from tessera.backends.cpu.loops import Nest, each, nest, split_bound
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
@@ -186,7 +186,7 @@ def _reduce(lo: Lowering, op: ReduceOp) -> None:
         _horizontal(lo, op, shape, out, width)
     else:
         _vertical(lo, op, shape, rest, out, width)
-    finish_side(lo)
+    finish_memo_buffers(lo)
     for r, buffer in zip(op.results, out, strict=True):
         if buffer is not None:
             buffer.version = lo.new_version()

@@ -3,7 +3,7 @@ steps; along another dimension the vectors run over what remains and combine ver
 
 from __future__ import annotations
 
-from tessera.backends.cpu.fusion import finish_side
+from tessera.backends.cpu.fusion import finish_memo_buffers
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import Nest, each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
@@ -22,7 +22,7 @@ def _scan(lo: Lowering, op: ScanOp) -> None:
         _scan_rows(lo, op, shape, out, width)
     else:
         _scan_columns(lo, op, shape, out, width)
-    finish_side(lo)
+    finish_memo_buffers(lo)
     for r, buffer in zip(op.results, out, strict=True):
         buffer.version = lo.new_version()
         lo.keep(r, buffer)

@@ -53,7 +53,7 @@ def write_slots(lo: Lowering, op: Op, values: Sequence[Value], slots: Sequence[S
 
 def _write_tiles(lo: Lowering, op: Op, tiles: list[tuple[Value, Buffer]]) -> None:
     prepare(lo, [v for v, _ in tiles], op)
-    finish_unused_side(lo)
+    finish_unused_memo_buffers(lo)
     targets = {slot.ptr: slot.shape for _, slot in tiles}
     for v, _slot in tiles:
         if _overlaps(lo, v, targets):
@@ -76,17 +76,17 @@ def _write_group(lo: Lowering, shape: tuple[int, ...], members: list[tuple[Value
         slot.version = lo.new_version()
 
 
-def finish_unused_side(lo: Lowering) -> None:
-    """Nothing is kept on the side where values are carried: they are written once, and needed nowhere else."""
-    for v in lo.side:
+def finish_unused_memo_buffers(lo: Lowering) -> None:
+    """Materialise at once what `prepare` chose to memoise: the loop that writes carried values memoises nothing."""
+    for v in lo.memo_buffers:
         materialise_now(lo, v)
-    lo.side = {}
+    lo.memo_buffers = {}
 
 
 def materialise_now(lo: Lowering, v: Value) -> None:
-    lo.side, saved = {}, lo.side
+    lo.memo_buffers, saved = {}, lo.memo_buffers
     materialise(lo, v)
-    lo.side = saved
+    lo.memo_buffers = saved
 
 
 def _copy(lo: Lowering, v: Value, op: Op) -> Buffer:

@@ -23,12 +23,12 @@ def gathers(lo: Lowering, v: Value, dim: int, lanes: int) -> int:
     """How many loads of single elements a vector of `v` along `dim` takes."""
     coords = [Coord(0, (), None, 1) for _ in shape_of(v.type)]
     coords[dim] = Coord(0, (), tuple(range(lanes)), lanes)
-    saved_side, saved_memo, before = lo.side, lo.memo, lo.gathers
-    lo.side, lo.memo = {}, {}
+    saved_memo_buffers, saved_memo, before = lo.memo_buffers, lo.memo, lo.gathers
+    lo.memo_buffers, lo.memo = {}, {}
     with lo.em.discarded():
         lo.value(v, Point(tuple(coords), lanes))
     found = lo.gathers - before
-    lo.side, lo.memo, lo.gathers = saved_side, saved_memo, before
+    lo.memo_buffers, lo.memo, lo.gathers = saved_memo_buffers, saved_memo, before
     return found
 
 
