@@ -10,6 +10,7 @@ SEED ?= 1
 ifeq ($(VENV),0)
 PY := $(PYTHON)
 RUN_DEPS :=
+TEST_DEPS :=
 DEV_DEPS :=
 LINT :=
 INDUCTOR_LINT :=
@@ -21,6 +22,7 @@ export PYTEST_DISABLE_PLUGIN_AUTOLOAD := 1
 else
 PY := $(VENV)/bin/python
 RUN_DEPS := $(VENV)/.ready-run
+TEST_DEPS := $(VENV)/.ready-test
 DEV_DEPS := $(VENV)/.ready-dev
 LINT := lint
 INDUCTOR_LINT := lint-inductor
@@ -36,7 +38,14 @@ GROUPED := $(if $(filter 0,$(JOBS)),,-p xdist -n $(JOBS) --dist loadgroup)
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-inductor fuzz sweep lint lint-inductor bench clean
+# What depends on the version of Python: the front end (ast, inspect), launches (CPython's interface), threads and forks.
+VERSION_TESTS := tests/errors $(addprefix tests/unit/test_,frontend_control_flow.py frontend_jumps.py frontend_lowering.py \
+  frontend_rules.py frontend_values.py source_text.py jit.py fast_arguments.py fast_launch.py launch_arguments.py launcher.py \
+  captures.py watching.py forks.py config.py driver.py cpu_pool.py interrupts.py ir_text.py ir_core.py cache.py)
+COVERED_TESTS := -m 'not slow' tests/unit tests/errors tests/filecheck tests/lang
+COVERAGE_FLOOR := 50
+
+.PHONY: demo test test-version test-inductor coverage release-check fuzz sweep lint lint-inductor bench clean
 .DELETE_ON_ERROR:
 
 demo: $(RUN_DEPS)
@@ -44,6 +53,23 @@ demo: $(RUN_DEPS)
 
 test: $(DEV_DEPS) $(LINT)
 	$(PY) -m pytest $(SPREAD) $(ARGS)
+
+# On another version of Python: make test-version PYTHON=python3.13 VENV=.venv-3.13
+test-version: $(TEST_DEPS)
+	$(PY) -m pytest $(SPREAD) --durations=0 --durations-min=5 $(VERSION_TESTS) $(ARGS)
+
+# Which lines the tests of parts run. From Python 3.12 on it costs little. The report is build/coverage/html/index.html.
+coverage: $(DEV_DEPS)
+	rm -rf build/coverage
+	mkdir -p build/coverage
+	TESSERA_TEST_COVERAGE=pyproject.toml $(PY) -m coverage run -m pytest $(SPREAD) $(COVERED_TESTS) $(ARGS)
+	$(PY) -m coverage combine --quiet
+	$(PY) -m coverage html --quiet
+	$(PY) -m coverage report --fail-under=$(COVERAGE_FLOOR)
+
+# sdist and wheel in dist/, checked in an empty environment: docs/releasing.md
+release-check: $(DEV_DEPS)
+	$(PY) tools/check_release.py $(ARGS)
 
 lint: $(DEV_DEPS)
 	$(PY) -m ruff check .
@@ -79,9 +105,13 @@ $(VENV)/.ready-run: pyproject.toml | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet -e '.[demo]'
 	@touch $@
 
+$(VENV)/.ready-test: pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python -m pip install --quiet -e '.[test]'
+	@touch $@ $(VENV)/.ready-run
+
 $(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
 	$(VENV)/bin/python -m pip install --quiet -e '.[dev,nvidia]'
-	@touch $@ $(VENV)/.ready-run
+	@touch $@ $(VENV)/.ready-run $(VENV)/.ready-test
 
 $(VENV)-inductor/.ready: pyproject.toml | $(VENV)/bin/python
 	$(PYTHON) -m venv $(VENV)-inductor
@@ -89,4 +119,4 @@ $(VENV)-inductor/.ready: pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-inductor build dist .pytest_cache .hypothesis .ruff_cache
+	rm -rf $(VENV) $(VENV)-* build dist .pytest_cache .hypothesis .ruff_cache

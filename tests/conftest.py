@@ -14,6 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+# `make coverage` measures the processes that run tests, not what these start: some of that is killed, or must be quick.
+if "PYTEST_XDIST_WORKER" in os.environ and (_MEASURED := os.environ.get("TESSERA_TEST_COVERAGE")):
+    import coverage
+
+    os.environ["COVERAGE_PROCESS_START"] = _MEASURED
+    coverage.process_startup()
+    del os.environ["COVERAGE_PROCESS_START"]
+
 from tessera import dtypes
 from tests.cores import processes_for_tests, threads_of_launches
 
