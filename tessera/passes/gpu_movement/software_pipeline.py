@@ -77,7 +77,7 @@ from tessera.passes.gpu_mma.mma_chains import (
     late_view,
     root_of,
 )
-from tessera.passes.gpu_scheduling.ordering import waits_for_others
+from tessera.passes.gpu_movement.memory_effects import waits_for_others
 from tessera.passes.neutral.fold import constant_of
 
 CHAINED_WORDS = (

@@ -56,8 +56,8 @@ from tessera.ops import (
     VolatileAsmOp,
     YieldOp,
 )  # fmt: skip
+from tessera.passes.gpu_movement.memory_effects import array_of
 from tessera.passes.gpu_movement.tensor_maps import remark
-from tessera.passes.gpu_scheduling.ordering import array_of
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.descriptors import made_by

@@ -42,8 +42,8 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_movement.memory_effects import writes
 from tessera.passes.gpu_movement.tensor_maps import ENDLESS, remark
-from tessera.passes.gpu_scheduling.ordering import writes
 from tessera.passes.gpu_scheduling.pointer_to_tma import Promotion
 from tessera.passes.gpu_scheduling.profitability import split_blocks
 from tessera.passes.gpu_scheduling.warp_specialization import SLACK

@@ -47,9 +47,9 @@ from tessera.ops import (
     TransOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_movement.memory_effects import array_of, precedes, waits_for_others, writes
 from tessera.passes.gpu_movement.software_pipeline import is_zero
 from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS, remark
-from tessera.passes.gpu_scheduling.ordering import array_of, precedes, waits_for_others, writes
 from tessera.passes.gpu_scheduling.profitability import split_blocks, split_pays
 from tessera.passes.gpu_scheduling.rings import CannotSplit
 from tessera.passes.gpu_scheduling.warp_specialization import check_split
