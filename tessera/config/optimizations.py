@@ -191,23 +191,23 @@ _CPU = (
         "the gain is uniform", "backends/cpu/induction.py `_uniform`", f"tests/unit/test_cpu_control.py, {KERNELS}", unit="loop",
     ),
     _row(
-        "deferred-sums", "cpu", "unrolls loops that only add products, so that sums go to memory less often",
-        "the loop writes nothing and only carries sums", "backends/cpu/k_loops.py `summed_products`", f"tests/unit/test_cpu_dot.py, {KERNELS}",
+        "k-unroll", "cpu", "unrolls loops over k that only accumulate dots, so that accumulators go to memory less often",
+        "the loop writes nothing and only carries accumulators", "backends/cpu/k_loops.py `accumulated_dots`", f"tests/unit/test_cpu_dot.py, {KERNELS}",
         unit="loop",
     ),
     _row(
-        "dot-chains", "cpu", "runs products of one sum in one go", "nothing between them writes or looks at the sum",
-        "backends/cpu/dot.py `_postponed`", "tests/unit/test_cpu_dot.py", unit="product",
+        "dot-chains", "cpu", "runs dots that add to one accumulator as one", "nothing between them writes memory or reads the accumulator",
+        "backends/cpu/dot.py `_is_chained`", "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
         "prepack-k", "cpu", "packs the operands of all steps of a loop before it multiplies",
-        "the loop only adds products; operands do not depend on the sums", "backends/cpu/k_loops.py `packs_all_steps`",
+        "the loop only accumulates dots; operands do not depend on the accumulators", "backends/cpu/k_loops.py `prepacks_k`",
         "tests/unit/test_cpu_whole.py, tests/lang/test_dot.py", unit="loop",
     ),
     _row(
-        "store-fusion", "cpu", "computes a sum of products block by block in the loop that stores it",
-        "one store alone uses the sum, element by element, and nothing is written before", "backends/cpu/k_loops.py `only_store`",
-        "tests/unit/test_cpu_whole.py", unit="product",
+        "store-fusion", "cpu", "computes an accumulator block by block in the loop that stores it",
+        "one store alone uses the accumulator, element by element, and nothing is written before", "backends/cpu/k_loops.py `only_store`",
+        "tests/unit/test_cpu_whole.py", unit="dot",
     ),
     _row(
         "shared-panels", "cpu", "keeps packed operands for the programs that need the same",
@@ -219,32 +219,32 @@ _CPU = (
         "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py", unit="operand",
     ),
     _row(
-        "scaled-sums", "cpu", "scales a carried sum in its own memory before a product adds to it", "nothing else needs the old sum",
-        "backends/cpu/dot.py `_scaled_in_place`", "tests/lang/test_chains.py, tests/unit/test_cpu_dot.py", unit="sum",
+        "scaled-sums", "cpu", "scales a carried accumulator in its own memory before a dot adds to it", "nothing else needs the old value",
+        "backends/cpu/dot.py `_scaled_in_place`", "tests/lang/test_chains.py, tests/unit/test_cpu_dot.py", unit="accumulator",
     ),
     _row(
-        "zero-start", "cpu", "lets the first iteration of a loop take a sum for zero instead of clearing it",
-        "the sum starts at zero and a product alone adds to it", "backends/cpu/control.py `starts_at_zero`", "tests/unit/test_cpu_dot.py",
-        unit="sum",
+        "zero-start", "cpu", "lets the first iteration of a loop start from zero instead of clearing the accumulator",
+        "the accumulator starts at zero and a dot alone adds to it", "backends/cpu/control.py `starts_at_zero`", "tests/unit/test_cpu_dot.py",
+        unit="accumulator",
     ),
     _row(
-        "amx-tiles", "cpu", "multiplies bf16, fp8 and int8 on the matrix unit", "extents are whole tiles; sums are exact for the types",
-        "backends/cpu/dot.py `_tiles_fit`", "tests/unit/test_cpu_dot.py", unit="product",
+        "amx-tiles", "cpu", "multiplies bf16, fp8 and int8 on the matrix unit", "extents are multiples of a tile; accumulators are exact for the types",
+        "backends/cpu/dot.py `_tiles_fit`", "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
         "bf16-pairs", "cpu", "multiplies pairs of bf16 by AVX512-BF16", "the depth is even", "backends/cpu/dot.py `_vectors_fit`",
-        "tests/unit/test_cpu_dot.py", unit="product",
+        "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
         "int8-quads", "cpu", "multiplies four bytes at a time by VNNI", "the depth is a multiple of four", "backends/cpu/dot.py `_vectors_fit`",
-        "tests/unit/test_cpu_dot.py", unit="product",
+        "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
         "load-fusion", "cpu", "loads in the loop that stores, not before", "the load goes to the same addresses, or to another argument",
         "backends/cpu/aliases.py; each launch compares the arrays", "tests/unit/test_cpu_order.py", unit="load",
     ),
     _row(
-        "side-buffers", "cpu", "keeps in memory, while a loop computes it, what a later one needs again",
+        "memo-buffers", "cpu", "memoises in a buffer, while a loop computes it, what a later loop needs again",
         "the loop visits each element once", "backends/cpu/fusion.py `_decide`", f"tests/unit/test_cpu_codegen.py, {KERNELS}", unit="op",
     ),
     _row(
@@ -257,8 +257,8 @@ _CPU = (
         "backends/cpu/loops.py `each`", f"tests/unit/test_cpu_rows.py, {KERNELS}", unit="loop",
     ),
     _row(
-        "transposed-tiles", "cpu", "reads tiles along the contiguous dimension and transposes blocks in registers", "extents are whole vectors",
-        "backends/cpu/transpose.py `turned_dimension`", "tests/unit/test_cpu_codegen.py", unit="tile",
+        "transposed-tiles", "cpu", "reads tiles along the contiguous dimension and transposes blocks in registers", "extents are multiples of a vector",
+        "backends/cpu/transpose.py `transposed_dimension`", "tests/unit/test_cpu_codegen.py", unit="tile",
     ),
     _row(
         "aligned-stores", "cpu", "stores the first elements of a long row apart, so that vectors lie at multiples of their size",
@@ -269,7 +269,7 @@ _CPU = (
         "backends/cpu/effects.py `_stream`", "tests/lang/test_streams.py", unit="store",
     ),
     _row(
-        "row-prefetch", "cpu", "asks for the row of the next program while this one computes", "a wrong guess reads nothing",
+        "row-prefetch", "cpu", "prefetches the row of the next program while this one computes", "a prefetch has no effect on results",
         "backends/cpu/row_prefetch.py", "tests/unit/test_cpu_rows.py", unit="reduction",
     ),
     _row(
@@ -279,12 +279,13 @@ _CPU = (
 
 OPTIMIZATIONS: dict[str, Optimization] = {row.name: row for row in (*_TILE_IR, *_GPU, *_CPU)}
 
-
 FORMER_NAMES = {
     "cluster-spread": "cluster-partition",
     "count-loops": "while-to-for",
+    "deferred-sums": "k-unroll",
     "mma-rotate": "transpose-buffers",
     "turned-tiles": "transposed-tiles",
+    "side-buffers": "memo-buffers",
     "turning-team": "transpose-role",
 }
 """What optimisations were called before; these names still work, with a warning."""

@@ -101,7 +101,7 @@ def _lower_scalar(lo: Lowering, op: Op) -> None:
 
 def _release_dead(lo: Lowering, op: Op) -> None:
     here = lo.end[op]
-    for v, home in list(lo.homes.items()):
+    for v, home in list(lo.buffer_blocks.items()):
         if home is lo.block and v not in lo.carried and not needed_after(lo, v, here):
             lo.release(v)
 
@@ -191,7 +191,12 @@ def _passed_through(lo: Lowering, op: IfOp, index: int, taken: Sequence[Slot]) -
     for block in op.regions:
         v = block.terminator.operands[index]
         own = lo.buffers.get(v)
-        if own is None or lo.homes.get(v) is not lo.block or v in lo.carried or own in taken:
+        if (
+            own is None
+            or lo.buffer_blocks.get(v) is not lo.block
+            or v in lo.carried
+            or own in taken
+        ):
             continue
         alone = all(y is v or b.ptr != own.ptr for y, b in lo.buffers.items())
         if alone and not needed_after(lo, v, lo.end[op]):
@@ -208,7 +213,7 @@ def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:
     for v in list(lo.buffers):
         if v not in kept:
             buffer = lo.buffers.pop(v)
-            if lo.homes.pop(v, None) is not None and buffer.ptr not in living:
+            if lo.buffer_blocks.pop(v, None) is not None and buffer.ptr not in living:
                 lo.recycle(buffer)
                 living.add(buffer.ptr)
 
@@ -296,7 +301,12 @@ def clear_unless_run(lo: Lowering, op: ForOp, slots: list[Slot], lb: str, ub: st
 def _adopt(lo: Lowering, op: Op, v: Value) -> Buffer | None:
     """The buffer of an initial value that nothing else needs."""
     own = lo.buffers.get(v)
-    if own is None or len(v.uses) != 1 or lo.homes.get(v) is not lo.block or v in lo.carried:
+    if (
+        own is None
+        or len(v.uses) != 1
+        or lo.buffer_blocks.get(v) is not lo.block
+        or v in lo.carried
+    ):
         return None
     return own
 

@@ -44,7 +44,7 @@ from tessera.backends.cpu.operands import (
 )
 from tessera.backends.cpu.panel_cache import packed
 from tessera.backends.cpu.panels import Form
-from tessera.backends.cpu.transpose import Convert, turned_dimension
+from tessera.backends.cpu.transpose import Convert, transposed_dimension
 from tessera.backends.cpu.values import Coord, Val
 from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32, int64
 from tessera.ir import Effect, Value, elem_of, shape_of
@@ -112,7 +112,7 @@ def _dot(lo: Lowering, op: DotOp) -> None:
         lo.packs[op]()
         lo.keep(op.result, lo.buffers[op.acc])
         return
-    if _postponed(op):
+    if _is_chained(op):
         lo.chained[op] = None  # it runs together with the dot that adds to its result
         return
     links = _chain(lo, op)
@@ -129,7 +129,7 @@ def _dot(lo: Lowering, op: DotOp) -> None:
     lo.keep(op.result, c if acc == t else rounded(lo, c, acc))
 
 
-def _postponed(op: DotOp) -> bool:
+def _is_chained(op: DotOp) -> bool:
     """Whether the result only feeds the accumulator of another dot of the block, with nothing written in between."""
     (*_, last) = op.result.uses or (None,)
     if last is None or len(op.result.uses) != 1 or not isinstance(last[0], DotOp) or last[1] != 2:
@@ -334,7 +334,12 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
     if isinstance(v.op, ConstOp) and not v.op.value:
         return lo.allocate(t, shape), "true"
     own = lo.buffers.get(v)
-    if own is not None and len(v.uses) == 1 and own.elem == t and lo.homes.get(v) is lo.block:
+    if (
+        own is not None
+        and len(v.uses) == 1
+        and own.elem == t
+        and lo.buffer_blocks.get(v) is lo.block
+    ):
         return own, lo.fresh.get(v, "false")
     buffer = _scaled_in_place(lo, v, t) or lo.allocate(t, shape)
     prepare(lo, [v], op, keep_top=False)
@@ -348,10 +353,10 @@ def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
     `acc * shrink` of attention, say."""
     x = _one_source(lo, v)
     own = lo.buffers.get(x) if x is not None else None
-    if x is None or own is None or own.elem != t or lo.homes.get(x) is not lo.block:
+    if x is None or own is None or own.elem != t or lo.buffer_blocks.get(x) is not lo.block:
         return None
     shared = any(b.ptr == own.ptr and y is not x for y, b in lo.buffers.items())
-    if shared or turned_dimension(lo, v) is not None:
+    if shared or transposed_dimension(lo, v) is not None:
         return None
     return own if apply("scaled-sums", what=v.name or "sum") else None
 

@@ -22,7 +22,7 @@ from tessera.backends.cpu.interrupt import leave_if_interrupted, may_stop, may_t
 from tessera.backends.cpu.llvm_text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
 from tessera.backends.cpu.memory import ACCESS, unpack
-from tessera.backends.cpu.row_prefetch import plan_ahead
+from tessera.backends.cpu.row_prefetch import plan_row_prefetch
 from tessera.backends.cpu.slots import Slot, write_slots
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.values import Val, power_in
@@ -139,7 +139,7 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     state.arguments = {arg: i for i, arg in enumerate(f.body.args)}
     state.written = written_arguments(f, state.arguments)
     lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
-    lo.ahead = plan_ahead(lo, f.body)
+    lo.row_prefetch = plan_row_prefetch(lo, f.body)
     for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
         lo.scalars[arg] = _argument(lo, arg, i, dict(attrs))
     if state.checked:

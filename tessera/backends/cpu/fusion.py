@@ -20,7 +20,7 @@ from typing import Any
 from tessera.backends.cpu.aliases import may_fuse
 from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
-from tessera.backends.cpu.transpose import Convert, turned_dimension, turned_fill
+from tessera.backends.cpu.transpose import Convert, transposed_dimension, transposed_fill
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
@@ -151,9 +151,9 @@ def _finish_sums(lo: Lowering, v: Value) -> None:
 def fill(lo: Lowering, buffer: Buffer, v: Value, convert: Convert | None = None) -> None:
     """Compute `v` into `buffer` by a loop of its own; `convert` is applied to each vector."""
     change = convert or _unchanged
-    turned = turned_dimension(lo, v)
+    turned = transposed_dimension(lo, v)
     if turned is not None:
-        turned_fill(lo, buffer, v, turned, change)
+        transposed_fill(lo, buffer, v, turned, change)
     else:
         plan = repeated(lo, nest(lo, buffer.shape), [v])
         write = lo.access.store
@@ -246,7 +246,7 @@ def prepare(
         if v not in lo.buffers:
             _decide(lo, v, reach[v], v in values, position, sink, keep_top)
     for v in values if keep_top else ():
-        if lo.lazy(v) and v not in lo.memo_buffers and turned_dimension(lo, v) is not None:
+        if lo.lazy(v) and v not in lo.memo_buffers and transposed_dimension(lo, v) is not None:
             materialise(lo, v, sink)
 
 
@@ -271,7 +271,7 @@ def _decide(
     if not direct and not top and price >= KEEP_BROADCAST and _feeds_map(v):
         materialise(lo, v, sink)
     elif sink is not None and price >= KEEP_SHARED and _worth(op) and needed_after(lo, v, position):
-        if direct and apply("side-buffers", op):
+        if direct and apply("memo-buffers", op):
             kept = _needed_later(lo, v, position)
             if kept is not v:
                 lo.narrowed[v] = kept

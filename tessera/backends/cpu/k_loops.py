@@ -1,4 +1,4 @@
-"""Loops that only add products to what they carry: which they are, and what is known of their operands and sums."""
+"""Finds loops over k that only accumulate dots, and what is known of the operands and accumulators of their dots."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tessera.ops import (
     StoreOp,
 )  # fmt: skip
 
-LEAST = 32  # rows and columns of a sum from which operands of all steps are packed
+LEAST = 32  # rows and columns of an accumulator from which operands of all steps are packed
 
 
-def summed_products(loop: ForOp) -> list[DotOp]:
+def accumulated_dots(loop: ForOp) -> list[DotOp]:
     """The dots of a loop that writes nothing and only adds them to carried accumulators; [] if it does more."""
     dots = [op for op in loop.body if isinstance(op, DotOp)]
     simple = not any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body)
-    return dots if simple and all(_accumulates(loop, d) for d in dots) else []
+    return dots if simple and all(_only_accumulates(loop, d) for d in dots) else []
 
 
-def packs_all_steps(loop: ForOp) -> bool:
+def prepacks_k(loop: ForOp) -> bool:
     """Whether the operands of all steps of a loop are to be packed before any of them is multiplied (prepack_k.py):
     sums of large products, and nothing else carried but scalars."""
-    dots, step = summed_products(loop), loop.step.op
+    dots, step = accumulated_dots(loop), loop.step.op
     sums = {d.acc for d in dots}
     return (
         bool(dots)
@@ -45,7 +45,7 @@ def packs_all_steps(loop: ForOp) -> bool:
     )
 
 
-def _accumulates(loop: ForOp, dot: DotOp) -> bool:
+def _only_accumulates(loop: ForOp, dot: DotOp) -> bool:
     """Whether the accumulator is carried, and neither it nor the result is used otherwise."""
     if (
         len(dot.result.uses) != 1
@@ -63,8 +63,8 @@ def scalar_ops(loop: ForOp) -> list[Op]:
     return [x for x in loop.body if x.results and not isinstance(x.results[0].type, TileType)]
 
 
-def growth(loop: ForOp, v: Value) -> int | None:
-    """By how much all elements of a value grow from one iteration to the next; None where that is not one number."""
+def step_stride(loop: ForOp, v: Value) -> int | None:
+    """By how much each element of a value grows from one iteration to the next; None where that is not one constant."""
     op = v.op
     if v is loop.induction:
         return _number(loop.step)
@@ -74,7 +74,7 @@ def growth(loop: ForOp, v: Value) -> int | None:
         return _number(following.operands[1]) if following is not None and known else None
     if op is None or not op.is_inside(loop):
         return 0
-    parts = [growth(loop, x) for x in op.operands]
+    parts = [step_stride(loop, x) for x in op.operands]
     if not any(parts) and None not in parts:
         return 0
     if isinstance(op, (AddOp, AddPtrOp)):

@@ -147,7 +147,9 @@ class Lowering(Coordinates):
         self.position: dict[Op, int] = {}
         self.end: dict[Op, int] = {}
         self.block: Block | None = None
-        self.homes: dict[Value, Block | None] = {}  # the block in which a buffer's value was made
+        self.buffer_blocks: dict[
+            Value, Block | None
+        ] = {}  # the block that has filled a buffer, by value
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
         self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
@@ -172,8 +174,8 @@ class Lowering(Coordinates):
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
         self.elementwise = False  # a kernel that only loads, computes and stores
         self.straight = False  # likewise, and reduces
-        # Rows that are fetched before the program that needs them (row_prefetch.py).
-        self.ahead: Any = None
+        # Which rows of the next program are prefetched, and where (row_prefetch.py).
+        self.row_prefetch: Any = None
         self.gathers = 0  # emitted so far
         self.kernel = False  # not a function that it calls
         self.clears = (
@@ -226,12 +228,12 @@ class Lowering(Coordinates):
     def keep(self, v: Value, buffer: Buffer) -> None:
         """`buffer` holds `v` from here on."""
         self.buffers[v] = buffer
-        self.homes[v] = self.block
+        self.buffer_blocks[v] = self.block
 
     def release(self, v: Value) -> None:
         """`v` is needed no more: its buffer may serve others."""
         buffer = self.buffers.pop(v)
-        del self.homes[v]
+        del self.buffer_blocks[v]
         self.recycle(buffer)
 
     def recycle(self, buffer: Buffer) -> None:

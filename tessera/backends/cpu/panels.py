@@ -71,7 +71,7 @@ def fill_panels(lo: Lowering, form: Form, links: list[DotOp], target: Panels) ->
             and gathers(lo, op.b, 1, lanes)
             and not gathers(lo, op.b, 0, lanes * form.group)
         ):
-            _fill_turned(lo, form, k // form.group, part, read, lanes)
+            _fill_transposed(lo, form, k // form.group, part, read, lanes)
         else:
             _fill_rows(lo, form, k // form.group, part, read)
 
@@ -132,7 +132,9 @@ def _woven(lo: Lowering, form: Form, parts: list[str], lanes: int) -> str:
     return parts[0]
 
 
-def _fill_turned(lo: Lowering, form: Form, depth: int, target: Panels, read: Read, n: int) -> None:
+def _fill_transposed(
+    lo: Lowering, form: Form, depth: int, target: Panels, read: Read, n: int
+) -> None:
     """From memory that is contiguous along k, where the elements of a word are neighbours already: blocks of n x n."""
     em, g = lo.em, form.group
     with em.loop(0, depth // n, 1) as i:

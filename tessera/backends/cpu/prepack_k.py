@@ -32,11 +32,11 @@ from tessera.backends.cpu.dot import (
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
 from tessera.backends.cpu.interrupt import iterations_between_looks, leave_if_interrupted
 from tessera.backends.cpu.k_loops import (
-    growth,
+    accumulated_dots,
     only_store,
-    packs_all_steps,
+    prepacks_k,
     scalar_ops,
-    summed_products,
+    step_stride,
 )
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.loops import Strips, places
@@ -62,13 +62,13 @@ from tessera.ops import (
 
 @executes(ForOp)
 def _for(lo: Lowering, op: ForOp) -> None:
-    if packs_all_steps(op) and apply("prepack-k", op):
-        _summed(lo, op)
+    if prepacks_k(op) and apply("prepack-k", op):
+        _prepacked(lo, op)
     else:
         control.lower_for(lo, op)
 
 
-def _summed(lo: Lowering, op: ForOp) -> None:
+def _prepacked(lo: Lowering, op: ForOp) -> None:
     em = lo.em
     lb, ub, step = (
         cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
@@ -78,7 +78,7 @@ def _summed(lo: Lowering, op: ForOp) -> None:
     control.clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
     control.enter(lo, op, repeats=True)
     start = Start.of(lo, op)
-    pairs = [_Pair.of(lo, start, dot, sums) for dot in summed_products(op)]
+    pairs = [_Pair.of(lo, start, dot, sums) for dot in accumulated_dots(op)]
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
     span = em.op(f"mul i64 {step}, {min(x.slots for x in pairs)}")
     with em.counted(lb, ub, span, always=False) as low:
@@ -229,7 +229,7 @@ class _Pair:
         if placed is None or not isinstance(load, LoadOp) or load.mask is not None:
             return None
         loop = self.start.loop
-        whole = placed.affine and growth(loop, load.ptr) == shape_of(op.a.type)[1]
+        whole = placed.affine and step_stride(loop, load.ptr) == shape_of(op.a.type)[1]
         pure = all(type(x) in TABLE or isinstance(x, ConstOp) for x in scalar_ops(loop))
         return placed if whole and pure and constant_memory(lo, load.ptr) else None
 

@@ -20,7 +20,7 @@ from tessera.backends.cpu.fusion import finish_memo_buffers, flush, masks_of, pr
 from tessera.backends.cpu.llvm_text import lane_type, scalar_type
 from tessera.backends.cpu.loops import Nest, each, nest, split_bound
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.row_prefetch import Row, prefetch, rows_ahead
+from tessera.backends.cpu.row_prefetch import Row, prefetch, prefetched_rows
 from tessera.backends.cpu.values import Coord, Point, Val, point
 from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Op, elem_of, shape_of
@@ -303,7 +303,7 @@ def _accumulate(
         (*shape_of(op.inputs[0].type)[:-1], length), tuple(range(len(outer))), (len(outer),), lanes
     )
     masks = masks_of(lo, op.inputs, plan)
-    rows = rows_ahead(lo, op)
+    rows = prefetched_rows(lo, op)
     prefetch(lo, rows, Coord(), step)
     if not masks:
         with lo.em.loop(step, length, step) as i:

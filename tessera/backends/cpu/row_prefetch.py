@@ -1,12 +1,12 @@
-"""Rows fetched ahead: a kernel that works on one row a program reads memory while it computes on the row before.
+"""Prefetches the row of the next program: kernels that work on one row a program compute while memory is read.
 
 Such a kernel walks its row several times: the first walk waits for memory, the others compute from the caches. So the
-most expensive walk (of the reductions along one dimension) also asks for what the next program loads:
+most expensive walk (of the reductions along one dimension) also prefetches what the next program loads:
 
     for row in programs:  max(x)  →  sum(exp(x - max)), prefetch x of the next row  →  store out
 
-Where that will lie is guessed: at the same distance as from the program before to this one. A wrong guess only costs
-its fetch; nothing is read there.
+The address of the next row is predicted: it is assumed to be as far from this one as this one is from the row before. A
+wrong prediction only costs the prefetch; it has no effect on results.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from tessera.ir.applications import apply
 from tessera.ops import LoadOp, ProgramIdOp, ReduceOp
 
 LINE = 64
-# Bytes of a row up to which the next one is fetched into the first cache, else into the second.
+# Bytes of a row up to which the next one is prefetched into the L1 cache; longer rows go into the L2 cache.
 NEAR = 8 << 10
 
 
 @dataclass(slots=True)
-class Ahead:
-    """Which reduction asks for the rows of which loads, each with a cell that has the address of the row before."""
+class RowPrefetch:
+    """The reduction that prefetches (`carrier`) and the loads whose rows it prefetches, each with the stack slot that
+    has the address of its row in the program before."""
 
     carrier: Op | None
     cells: dict[LoadOp, str]
 
 
-def plan_ahead(lo: Lowering, block: Block) -> Ahead:
-    """Choose before the body of a kernel is lowered; only kernels without loops fetch ahead."""
-    none = Ahead(None, {})
+def plan_row_prefetch(lo: Lowering, block: Block) -> RowPrefetch:
+    """Choose reduction and loads before the body of a kernel is lowered; only kernels without loops prefetch."""
+    none = RowPrefetch(None, {})
     if any(op.regions and not isinstance(op, ReduceOp) for op in block):
         return none
     walks = [op for op in block if isinstance(op, ReduceOp) and _long_row(lo, op.inputs[0])]
@@ -52,7 +53,7 @@ def plan_ahead(lo: Lowering, block: Block) -> Ahead:
         if isinstance(op, LoadOp) and shape_of(op.ptr.type) == shape and _moves(op.ptr):
             cells[op] = lo.em.alloca("i64", align=8)
             lo.em.at_entry(f"store i64 0, ptr {cells[op]}")
-    return Ahead(carrier, cells)
+    return RowPrefetch(carrier, cells)
 
 
 def _long_row(lo: Lowering, v: Value) -> bool:
@@ -76,12 +77,12 @@ def _moves(ptr: Value) -> bool:
     return False
 
 
-Row = tuple[str, int, int]  # address, bytes of an element, the cache where it is wanted
+Row = tuple[str, int, int]  # address, bytes of an element, level of the cache to prefetch into
 
 
-def rows_ahead(lo: Lowering, op: Op) -> list[Row]:
-    """What the walk `op` asks for."""
-    ahead: Ahead | None = lo.ahead
+def prefetched_rows(lo: Lowering, op: Op) -> list[Row]:
+    """The rows that the reduction `op` prefetches."""
+    ahead: RowPrefetch | None = lo.row_prefetch
     if ahead is None or op is not ahead.carrier:
         return []
     found: list[Row] = []
@@ -108,7 +109,7 @@ def _next_row(lo: Lowering, ptr: Value, cell: str) -> str:
 
 
 def prefetch(lo: Lowering, rows: Sequence[Row], at: Coord, elements: int) -> None:
-    """Ask for `elements` of each row from `at` on."""
+    """Emit prefetches of `elements` of each row from `at` on."""
     em = lo.em
     if rows:
         em.declare("void", "llvm.prefetch.p0", "ptr", "i32", "i32", "i32")

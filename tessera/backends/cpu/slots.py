@@ -28,7 +28,7 @@ def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
     if isinstance(slot, Buffer):
         slot.version = lo.new_version()
         lo.buffers[v] = slot
-        lo.homes[v] = home
+        lo.buffer_blocks[v] = home
     else:
         lo.scalars[v] = make(v.type, 1, lo.em.here(f"load {scalar_type(v.type)}, ptr {slot}"))
 

@@ -1,7 +1,7 @@
-"""Tiles whose memory order is not their own: blocks of vectors are transposed in registers instead of gathered.
+"""Reads tiles whose memory order is not their own: blocks of vectors are transposed in registers instead of gathered.
 
 A block of n x n is read as n vectors along the dimension in which memory is contiguous. log2(n) rounds of two-operand
-shuffles exchange off-diagonal quarters of ever smaller blocks; then the vectors run along the last dimension.
+shuffles exchange the off-diagonal sub-blocks of ever smaller blocks; then the vectors run along the last dimension.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Convert = Callable[[Val], Val]
 
 
 def gathers(lo: Lowering, v: Value, dim: int, lanes: int) -> int:
-    """How many loads of single elements a vector of `v` along `dim` takes."""
+    """The number of loads of single elements that a vector of `v` along `dim` takes."""
     coords = [Coord(0, (), None, 1) for _ in shape_of(v.type)]
     coords[dim] = Coord(0, (), tuple(range(lanes)), lanes)
     saved_memo_buffers, saved_memo, before = lo.memo_buffers, lo.memo, lo.gathers
@@ -32,8 +32,8 @@ def gathers(lo: Lowering, v: Value, dim: int, lanes: int) -> int:
     return found
 
 
-def turned_dimension(lo: Lowering, v: Value) -> int | None:
-    """The dimension along which `v` is read without gathers, when the last one is not such; None otherwise."""
+def transposed_dimension(lo: Lowering, v: Value) -> int | None:
+    """The dimension along which `v` is read without gathers; None where the last one is, or where there is none."""
     shape, lanes = shape_of(v.type), lo.facts.lanes
     if len(shape) < 2 or shape[-1] % lanes or not gathers(lo, v, len(shape) - 1, lanes):
         return None
@@ -44,7 +44,7 @@ def turned_dimension(lo: Lowering, v: Value) -> int | None:
 
 
 def transpose(lo: Lowering, e: str, rows: list[str]) -> list[str]:
-    """n vectors of n lanes → their columns."""
+    """The columns of a matrix whose rows are n vectors of n lanes."""
     n = len(rows)
     step = 1
     while step < n:
@@ -59,8 +59,8 @@ def transpose(lo: Lowering, e: str, rows: list[str]) -> list[str]:
     return rows
 
 
-def turned_fill(lo: Lowering, buffer: Buffer, v: Value, dim: int, convert: Convert) -> None:
-    """`v` into `buffer`, read along `dim`."""
+def transposed_fill(lo: Lowering, buffer: Buffer, v: Value, dim: int, convert: Convert) -> None:
+    """Write `v` into `buffer`: read it along `dim` and transpose blocks in registers."""
     shape, n = buffer.shape, lo.facts.lanes
     last = len(shape) - 1
     blocks = tuple(s // n if d in (dim, last) else s for d, s in enumerate(shape))
