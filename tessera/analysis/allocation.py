@@ -122,7 +122,7 @@ def _end_of_life(alloc: LocalAllocOp, at: Positions) -> int:
 
 def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
     """Small scratch in a loop keeps its place throughout, so that no op has to wait for another one's readers."""
-    if isinstance(op, DescriptorStoreOp):  # the engine reads it until a later wait
+    if isinstance(op, DescriptorStoreOp):  # the TMA unit reads it until a later wait
         return 0 if is_in_loop(op) else at.first[op], len(at.first)
     loop = op.parent_op()
     if size <= PRIVATE_SCRATCH and isinstance(loop, ForOp | WhileOp):

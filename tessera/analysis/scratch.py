@@ -30,7 +30,7 @@ from tessera.ops import (
 ALIGNMENT = 16
 LINE = 128  # bytes of one row over all banks
 GROUP_WARPS = 4
-STAGING_BYTES = 32 * 1024  # of a tile on its way to the tensor engine
+STAGING_BYTES = 32 * 1024  # of a tile on its way to the TMA unit
 SWIZZLE_ROWS = 8  # after which the pattern of a swizzle repeats
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
@@ -69,7 +69,7 @@ def scratch_bytes(op: Op, num_warps: int, facts: Any = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """How a tile goes through shared memory, where it is in `layout`, to the tensor engine. Each of `groups` groups of
+    """How a tile goes through shared memory, where it is in `layout`, to the TMA unit. Each of `groups` groups of
     warps stores boxes of its own rows (0: all warps do it together); `boxes` has those of the first group. A buffer
     holds `parts` boxes of a group; `buffers`: how many are in shared memory at a time."""
 
@@ -96,7 +96,7 @@ def staging(op: DescriptorStoreOp, num_warps: int) -> Staging:
     bits: int = t.elem.storage_bits
     shared = box_layout(t.shape, bits)
     boxes = boxes_of(shared, bits) if shared is not None else None
-    assert shared is not None and boxes is not None, "no tile for the tensor engine"
+    assert shared is not None and boxes is not None, "no tile for the TMA unit"
     offsets = offset_map(t.layout, shared)
     size, count = boxes.elements, len(boxes.starts)
     if any(c >= size for c in (*offsets.lane, *offsets.warp)):

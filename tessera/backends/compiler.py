@@ -73,7 +73,7 @@ class Options:
         True  # CUDA: arrays that are written may lie apart from those read, with `pointer_maps`
     )
     persistent: bool = True  # CUDA: blocks may run several programs each, with `pointer_maps`
-    tensor_stores: bool = True  # CUDA: descriptors may store by the copy engine
+    tensor_stores: bool = True  # CUDA: descriptors may store by the TMA unit
     may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
     disable_optimizations: str = (
         ""  # names of optimisations with commas in between, as TESSERA_DISABLE

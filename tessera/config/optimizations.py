@@ -80,16 +80,16 @@ _GPU = (
         unit="load",
     ),
     _row(
-        "descriptor-to-tma", "gpu", "loads blocks of descriptors by the copy engine",
+        "descriptor-to-tma", "gpu", "loads blocks of descriptors by the TMA unit",
         "base, extents and strides are arguments or constants; the last offset is a multiple of 16 bytes",
         "passes/gpu_movement/tensor_maps.py, axis analysis", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="load", takes_room=True,
     ),
     _row(
-        "tma-store", "gpu", "stores blocks of descriptors by the copy engine", "as descriptor-to-tma; rows end at multiples of 16 bytes",
+        "tma-store", "gpu", "stores blocks of descriptors by the TMA unit", "as descriptor-to-tma; rows end at multiples of 16 bytes",
         "passes/gpu_movement/tensor_maps.py; the `guard`", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="store", takes_room=True,
     ),
     _row(
-        "pointer-to-tma", "gpu", "loads tiles of pointers for products by the copy engine",
+        "pointer-to-tma", "gpu", "loads tiles of pointers for products by the TMA unit",
         "the pointers are a window of a strided array; nothing that is written overlaps with it",
         "analysis/windows.py; at each launch the module's `guard`", "tests/unit/test_promote.py, tests/fuzz/test_windows.py",
         unit="loop", takes_room=True,
@@ -175,7 +175,7 @@ _GPU = (
         "tests/unit/test_ring_reads.py", unit="arrival",
     ),
     _row(
-        "raise-occupancy", "gpu", "assembles with a few registers less where a processor then holds a block more",
+        "raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a block more",
         "next to nothing spills", "what ptxas reports", "tests/unit/test_block_more.py", takes_room=True,
     ),
 )  # fmt: skip

@@ -73,7 +73,7 @@ class SharedType:
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes from one buffer of a ring of such tiles to the next: the copy engine wants multiples of 128."""
+        """Bytes from one buffer of a ring of such tiles to the next: the TMA unit wants multiples of 128."""
         return -(-self.bytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""Boxes: the pieces in which the tensor copy engine moves a tile between global and shared memory.
+"""Boxes: the pieces in which the TMA unit moves a tile between global and shared memory.
 
 A box is a rectangle of elements that lies in shared memory in one run, its rows swizzled within 128, 64 or 32 bytes. A
 tile that is wider than a swizzle takes several boxes side by side. Example: 64x256 fp16 in a swizzle of 128 bytes:
@@ -67,7 +67,7 @@ class Boxes:
 
 @lru_cache(maxsize=256)
 def box_layout(shape: tuple[int, ...], bits: int) -> LinearLayout | None:
-    """The layout in shared memory that the engine fills best for a tile; None if it cannot move such a tile.
+    """The layout in shared memory that the TMA unit fills best for a tile; None if it cannot move such a tile.
 
     Rows along the last dimension; the widest swizzle that they fill."""
     if shape[-1] * bits < MIN_ROW_BYTES * 8:
@@ -84,7 +84,7 @@ def box_layout(shape: tuple[int, ...], bits: int) -> LinearLayout | None:
 
 @lru_cache(maxsize=256)
 def boxes_of(layout: LinearLayout, bits: int) -> Boxes | None:
-    """How the engine fills shared memory in `layout`; None if it cannot."""
+    """How the TMA unit fills shared memory in `layout`; None if it cannot."""
     shape: tuple[int, ...] = layout.shape
     inner = shape[-1]
     order = tuple(reversed(range(len(shape))))

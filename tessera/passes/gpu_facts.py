@@ -79,9 +79,9 @@ class GpuFacts:
     warp_size: int = 32
     max_shared_bytes: int = 48 * 1024
     registers: int = 255
-    register_file: int = 64 * 1024  # of a processor
+    register_file: int = 64 * 1024  # of an SM
     max_warps: int = 32
-    max_blocks: int = 32  # that a processor holds at a time
+    max_blocks: int = 32  # that an SM holds at a time
     max_vector_bytes: int = 16
     has_cp_async: bool = False
     has_ldmatrix: bool = False
@@ -93,7 +93,7 @@ class GpuFacts:
     wgmma: tuple[WgmmaRow, ...] = ()
 
     def blocks_that_fit(self, shared: int) -> int:
-        """How many blocks with so many bytes of shared memory a processor has room for."""
+        """How many blocks with so many bytes of shared memory an SM has room for."""
         return (self.max_shared_bytes + BLOCK_BYTES) // (shared + BLOCK_BYTES)
 
     def mma_row(self, name: str) -> MmaRow:

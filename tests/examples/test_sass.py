@@ -1,4 +1,4 @@
-"""What ptxas makes of the examples for Hopper: tensor-core and copy-engine instructions, nothing in local memory.
+"""What ptxas makes of the examples for Hopper: tensor-core and TMA instructions, nothing in local memory.
 
 No GPU is needed: ptxas and nvdisasm come with the dev extra (wheels for Linux)."""
 
@@ -37,7 +37,7 @@ def example(number: str) -> Any:
 
 
 def products_through_pointers() -> list[Any]:
-    """Aligned rows: the loads go by the copy engine; so does the result of blocks that are alone on a processor."""
+    """Aligned rows: the loads go by the TMA unit; so does the result of CTAs that are alone on an SM."""
     split = [made for made in example("15").specimens() if "a_ptr" in made.signature]
     found: list[Any] = []
     for index, made in enumerate([*example("03").specimens(), *split]):

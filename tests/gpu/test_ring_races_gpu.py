@@ -1,4 +1,4 @@
-"""Products whose tiles threads read from rings that the copy engine fills: the same results in every launch. All tiles:
+"""Products whose tiles threads read from rings that the TMA unit fills: the same results in every launch. All tiles:
 `python benchmarks/ring_races.py`."""
 
 # pyright: basic

@@ -1,4 +1,4 @@
-"""Kernels whose tiles go through the copy engine, on a Hopper GPU, against torch in float32."""
+"""Kernels whose tiles go through the TMA unit, on a Hopper GPU, against torch in float32."""
 
 # pyright: basic
 from __future__ import annotations

@@ -65,7 +65,7 @@ def test_a_loop_that_counts(k: int):
 @pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("mode", ["pointers", "own"])
 def test_layers_in_place(mode: str, warps: int):
-    """Each reads what the one before wrote: the copy engine must see it."""
+    """Each reads what the one before wrote: the TMA unit must see it."""
     torch.manual_seed(0)
     count, width = 30, 128
     w = torch.linalg.qr(torch.randn(count, width, width, device="cuda"))[0]

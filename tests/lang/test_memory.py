@@ -399,7 +399,7 @@ def edge_kernel(x, out, M, N, LD: tl.constexpr, BM: tl.constexpr, BN: tl.constex
 
 @pytest.mark.parametrize("dtype", ["i8", "fp16", "fp32", "i64"])
 def test_descriptors_store_nothing_behind_their_rows(device, dtype):
-    """The copy engine of NVIDIA's GPUs stores whole 16 bytes: rows that end in between go another way."""
+    """The TMA unit of NVIDIA's GPUs stores whole 16 bytes: rows that end in between go another way."""
     x = sample(dtype, (16, 64), small=True)
     for n in (64, 63, 56, 49, 1):
         out = device.full((18, 80), 7, dtype)

@@ -1,4 +1,4 @@
-"""When ptxas is asked to do with a few registers less, so that a processor holds a block more."""
+"""When ptxas is asked to do with a few registers less, so that an SM holds a block more."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_too_few_registers_are_no_error() -> None:
         (ptx(), 128, 65696),  # two blocks fit, three would need 80 registers
         (ptx(), 134, 120 << 10),  # no shared memory for two
         (ptx(128), 190, 77000),  # nor for three, as each takes a little beside its own
-        (ptx(blocks=2), 134, 65696),  # others choose how many share a processor
+        (ptx(blocks=2), 134, 65696),  # others choose how many share an SM
         (ptx(body="setmaxnreg.inc.sync.aligned.u32 232;"), 134, 65696),  # registers change hands
         (ptx(512), 70, 1024),  # a block of a loop without products, which reads ahead
         ("", 134, 65696),

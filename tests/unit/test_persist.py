@@ -142,7 +142,7 @@ def test_programs_that_keep_a_block_each(mode: str) -> None:
     "options", [{"num_stages": 5}, {"persistent": False}, {"num_warps": 4, "BM": 64, "BN": 64}]
 )
 def test_without_room_or_need(options: dict[str, Any]) -> None:
-    """No shared memory for the result; switched off; several blocks share a processor anyway."""
+    """No shared memory for the result; switched off; several blocks share an SM anyway."""
     blocks = {n: options.pop(n) for n in ("BM", "BN") if n in options}
     constants = {
         "HOW": "rem",
@@ -172,7 +172,7 @@ def test_a_result_that_no_map_describes() -> None:
 
 
 def test_a_result_whose_rows_end_within_16_bytes() -> None:
-    """Its rows are far enough apart, but the copy engine would store behind their ends."""
+    """Its rows are far enough apart, but the TMA unit would store behind their ends."""
     kernel = large()
     for n, whole in ((264, True), (261, False)):
         values = arguments(130, n, 64, "row")[0]

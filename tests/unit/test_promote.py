@@ -314,7 +314,7 @@ def test_what_is_left_to_pointers(what: str) -> None:
 def test_writes_before_the_loop(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of which the producer must know that they are done: arrays may overlap."""
     whole = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), num_stages=2)
-    assert copies(whole) == 0, "blocks that share a processor"
+    assert copies(whole) == 0, "blocks that share an SM"
     monkeypatch.setattr("tessera.passes.gpu_scheduling.pointer_to_tma.split_blocks", lambda *_: 1)  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
     kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), apart=what == "written")
     assert copies(kernel) == 2

@@ -1,4 +1,4 @@
-"""Rings that the copy engine fills and threads read: reads come before the arrival that gives a buffer back, with a
+"""Rings that the TMA unit fills and threads read: reads come before the arrival that gives a buffer back, with a
 fence between them."""
 
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
@@ -102,7 +102,7 @@ def _readers(block: Block) -> Iterator[tuple[MbarrierArriveOp, LocalLoadOp, bool
 
 
 def reads(module: Module) -> tuple[int, int]:
-    """(reads of rings by threads, those that the copy engine may overtake)."""
+    """(reads of rings by threads, those that the TMA unit may overtake)."""
     count = bad = 0
     for teams in [op for op in module.walk() if isinstance(op, WarpSpecializeOp)]:
         filled = _filled(teams.producer)

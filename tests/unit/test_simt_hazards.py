@@ -153,7 +153,7 @@ def test_kinds_are_what_they_say(products: dict[str, Product]) -> None:
         product, copy = name.split(", ")
         assert {"TMA": "cp.async.bulk.tensor", "cp.async": "cp.async.c"}[copy] in p.ir, name
         assert {"wgmma": "wgmma.mma_async", "mma.sync": "mma.sync"}[product] in p.ir, name
-    # Threads read what the engine writes: something must stand between.
+    # Threads read what the TMA unit writes: something must stand between.
     read = products["mma.sync, TMA"].ir
     assert needed(read, "ld.volatile.shared") + needed(read, "fence.proxy.async")
 

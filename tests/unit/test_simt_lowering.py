@@ -170,7 +170,7 @@ def test_room_for_programs():
     """Straight code leaves room for many programs, loops for fewer; where registers spill, for fewer still."""
     p = {"x": "*fp32", "out": "*fp32", "n": "i32", "N": C}
     assert re.search(r"minnctapersm 12$", compile_add("fp32", num_warps=4).ptx, re.M)
-    narrow = compile_add("fp32", num_warps=1)  # a processor holds no more
+    narrow = compile_add("fp32", num_warps=1)  # an SM holds no more
     assert re.search(r"minnctapersm 32$", narrow.ptx, re.M)
     loop = Compiled(total_kernel, p, {"N": 1024}, num_warps=4)
     assert re.search(r"minnctapersm 4$", loop.ptx, re.M)

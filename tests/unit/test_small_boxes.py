@@ -1,4 +1,4 @@
-"""Tiles of any size that the copy engine brings to rings: each buffer begins where the engine can write."""
+"""Tiles of any size that the TMA unit brings to rings: each buffer begins where the TMA unit can write."""
 
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tessera.layout import box_layout, boxes_of, shared_linear
 from tessera.ops import LocalAllocOp, LocalIndexOp, TensorCopyOp
 from tests.unit.test_promote import compiled
 
-ENGINE_BYTES = 128
+TMA_ALIGNMENT = 128
 BITS = {"i8": 8, "fp16": 16, "fp32": 32, "fp64": 64}
 
 
@@ -37,7 +37,7 @@ def lines(a, b, r, c, M: tl.constexpr, K: tl.constexpr, ROWS: tl.constexpr, T: t
 
 
 def check_places(module: Any) -> int:
-    """How many copies there are; each writes where the engine can, whichever buffer is meant."""
+    """How many copies there are; each writes where the TMA unit can, whichever buffer is meant."""
     copies = [op for op in module.walk() if isinstance(op, TensorCopyOp)]
     for copy in copies:
         view = copy.shared.op
@@ -47,7 +47,7 @@ def check_places(module: Any) -> int:
         t = view.result.type
         boxes = boxes_of(t.layout, t.elem.storage_bits)
         assert boxes is not None
-        pattern = max(ENGINE_BYTES, 8 * boxes.swizzle)
+        pattern = max(TMA_ALIGNMENT, 8 * boxes.swizzle)
         assert ring.offset % pattern == t.slot_bytes % pattern == 0
         assert t.slot_bytes >= t.bytes
         assert ring.bytes == t.slot_bytes * ring.result.type.shape[0]
@@ -95,7 +95,7 @@ def test_the_same_vector_in_each_iteration() -> None:
 
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 def test_slots_of_every_box(bits: int) -> None:
-    """Every shape that the engine moves: whole patterns of its swizzle from one buffer to the next."""
+    """Every shape that the TMA unit moves: whole patterns of its swizzle from one buffer to the next."""
 
     class Elem:
         storage_bits, storage_bytes = bits, bits // 8
@@ -111,11 +111,11 @@ def test_slots_of_every_box(bits: int) -> None:
             continue
         found += 1
         t = SharedType(shape, Elem, layout)
-        assert t.slot_bytes % max(ENGINE_BYTES, 8 * boxes.swizzle) == 0
-        assert t.slot_bytes - t.bytes < ENGINE_BYTES
+        assert t.slot_bytes % max(TMA_ALIGNMENT, 8 * boxes.swizzle) == 0
+        assert t.slot_bytes - t.bytes < TMA_ALIGNMENT
         assert SharedType((3, *shape), Elem, layout).bytes == 3 * t.slot_bytes
         if len(boxes.starts) > 1:
-            assert boxes.elements * bits // 8 % max(ENGINE_BYTES, 8 * boxes.swizzle) == 0
+            assert boxes.elements * bits // 8 % max(TMA_ALIGNMENT, 8 * boxes.swizzle) == 0
     assert found > 50
 
 

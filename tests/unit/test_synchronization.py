@@ -68,7 +68,7 @@ def scaled_rows(n, a, b, scale, out):
 
 
 def rows_scaled() -> Module:
-    """Tiles that the copy engine brings and threads read."""
+    """Tiles that the TMA unit brings and threads read."""
     signature = {"n": "i32", "a": "*bf16", "b": "*bf16", "scale": "*fp32", "out": "*fp32"}
     specimen = SimpleNamespace(
         kernel=scaled_rows, constants={}, signature=signature, options={"num_warps": 4}
@@ -79,7 +79,7 @@ def rows_scaled() -> Module:
 QUICK: dict[str, Callable[[], Module]] = {
     "softmax": example("02", 1, 90),
     "matmul, cp.async": example("03", 1, 80),
-    "matmul, copy engine": example("03", 1, 90),
+    "matmul, TMA unit": example("03", 1, 90),
     "layer norm, backward": example("05", 1, 90),
     "persistent matmul": example("11", 0, 90),
     "attention": example("12", 4, 90),
@@ -227,11 +227,11 @@ def _moved(module: Module, by: int) -> Module:
 @pytest.mark.parametrize("by", [16, 64, 128, 512])
 def test_a_swizzle_begins_with_its_pattern(made: dict[str, Module], by: int) -> None:
     with pytest.raises(SynchronizationError, match="asks for multiples of"):
-        check_synchronization(_moved(_module(made, "matmul, copy engine"), by))
+        check_synchronization(_moved(_module(made, "matmul, TMA unit"), by))
 
 
 def test_buffers_that_live_at_once_lie_apart(made: dict[str, Module]) -> None:
-    broken = _module(made, "matmul, copy engine").clone()
+    broken = _module(made, "matmul, TMA unit").clone()
     rings = [op for op in broken.walk() if isinstance(op, LocalAllocOp)]
     small, large = sorted(
         (op for op in rings if len(op.result.type.shape) > 2), key=lambda op: op.bytes

@@ -1,4 +1,4 @@
-"""Descriptors through the copy engine: which ones, their maps, the split into teams; results by the interpreter."""
+"""Descriptors through the TMA unit: which ones, their maps, the split into teams; results by the interpreter."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Warp = tuple[int, Clock]
 @dataclass(slots=True)
 class Access:
     """One op's access. `events`: (place, number), of which later accesses must know all. `generic`: through the
-    proxy of loads and stores, not that of the engine and the products. `owner`: the buffer, of which these are the
+    proxy of loads and stores, not that of the TMA unit and the MMAs. `owner`: the buffer, of which these are the
     bytes low..high-1. `private`: each thread keeps to bytes of its own. `arrived`: of a read, by warp, the event at
     which what it read was certainly in registers, as it was needed there."""
 

@@ -36,7 +36,7 @@ class Barrier:
     awaited: set[Op] = field(default_factory=lambda: set())  # whose arrivals were waited for
     teaching: set[Op] = field(default_factory=lambda: set())  # waits that told somebody something
     remote: bool = False  # other blocks of the cluster arrive or copy
-    copied: bool = False  # the engine counts bytes here
+    copied: bool = False  # the TMA unit counts bytes here
 
     def arrive(self, op: Op, times: int, knows: Clock, hands: Clock, announced: int = 0) -> None:
         """`times` arrivals of one who `knows` something and `hands` over a part of it."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.analysis.synchronization import engine, mbarriers, threads
+from tessera.analysis.synchronization import async_proxy, mbarriers, threads
 from tessera.ir import Op
 from tessera.ops import (
     AsyncCommitOp,
@@ -83,8 +83,8 @@ RULES: dict[type[Op], Rule] = {
     ),
     LocalLoadOp: Rule(
         "all warps read", "generic",
-        "when the warps meet or arrive; before the engine writes there, a fence of the readers in between (it waits for"
-        " loads in flight)", "ld, ldmatrix", threads.load,
+        "when the warps meet or arrive; before the TMA unit writes there, a fence of the readers in between (it waits"
+        " for loads in flight)", "ld, ldmatrix", threads.load,
     ),
     AsyncCopyOp: Rule(
         "each thread writes in the background", "generic", "the thread's wait for the group", "cp.async",
@@ -118,24 +118,24 @@ RULES: dict[type[Op], Rule] = {
     ),
     PingPongOp: Rule("one warpgroup at a time goes on", "-", "nothing that memory depends on", BARRIER,
     threads.ping_pong), TensorCopyOp: Rule(
-        "the engine writes in the background", "async", "the phase of its barrier", BULK, engine.copy, ("index",)
+        "the TMA unit writes in the background", "async", "the phase of its barrier", BULK, async_proxy.copy, ("index",)
     ),
     DescriptorLoadOp: Rule(
-        "one thread fences, the engine writes scratch; all wait, read and meet", "async, then generic",
-        "its own barriers", BULK, engine.load,
+        "one thread fences, the TMA unit writes scratch; all wait, read and meet", "async, then generic",
+        "its own barriers", BULK, async_proxy.load,
     ),
     DescriptorStoreOp: Rule(
-        "all warps write scratch, fence and meet; the engine reads it in the background", "generic, then async",
+        "all warps write scratch, fence and meet; the TMA unit reads it in the background", "generic, then async",
         "the wait for its bulk group that stands before the bytes' next use in a store", "cp.async.bulk.wait_group",
-        engine.store,
+        async_proxy.store,
     ),
     WgmmaOp: Rule(
         "the matrix unit reads in the background", "async", "the warpgroup's wait for the product", WGMMA,
-        engine.product,
+        async_proxy.product,
     ),
     WgmmaWaitOp: Rule(
         "-", "-", "the warpgroup's products, all but the latest; their results", "wgmma.wait_group",
-        engine.product_wait,
+        async_proxy.product_wait,
     ),
     AtomicRmwOp: ATOMIC,
     AtomicCasOp: ATOMIC,

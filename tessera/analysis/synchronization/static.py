@@ -1,4 +1,4 @@
-"""What is checked without running: where buffers lie, how they are aligned, and what the engine and products ask of
+"""What is checked without running: where buffers lie, how they are aligned, and what the TMA unit and products ask of
 them."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tessera.ops import (
     WgmmaOp,
 )  # fmt: skip
 
-ENGINE_BYTES = 128
-"""Where the engine may begin to write or read in shared memory (cp.async.bulk.tensor)."""
+TMA_ALIGNMENT = 128
+"""Where the TMA unit may begin to write or read in shared memory (cp.async.bulk.tensor)."""
 ROW_BYTES = 16
 EXTENT = 256
 RANK = 5
@@ -98,10 +98,10 @@ def _boxes(op: Op, low: int, step: int, boxes: Boxes | None, elem: Any) -> None:
         raise SynchronizationError(
             f"{op.opcode}: rows of {row} bytes in a swizzle of {boxes.swizzle}", loc=op.loc
         )
-    alignment = max(ENGINE_BYTES, 8 * boxes.swizzle)
-    _aligned(op, low, step, alignment, "the tensor engine")
+    alignment = max(TMA_ALIGNMENT, 8 * boxes.swizzle)
+    _aligned(op, low, step, alignment, "the TMA unit")
     if len(boxes.starts) > 1:
-        _aligned(op, low, boxes.elements * elem.storage_bytes, alignment, "the tensor engine")
+        _aligned(op, low, boxes.elements * elem.storage_bytes, alignment, "the TMA unit")
 
 
 def _copy(op: TensorCopyOp) -> None:
@@ -122,8 +122,8 @@ def _store(op: DescriptorStoreOp, num_warps: int) -> None:
     _boxes(op, op.attrs["scratch"], step, how.boxes, elem)
     parts = max(1, how.groups) * how.parts
     if parts > 1:
-        alignment = max(ENGINE_BYTES, 8 * how.boxes.swizzle)
-        _aligned(op, op.attrs["scratch"], size // parts, alignment, "the tensor engine")
+        alignment = max(TMA_ALIGNMENT, 8 * how.boxes.swizzle)
+        _aligned(op, op.attrs["scratch"], size // parts, alignment, "the TMA unit")
     if how.groups > GROUP_BARRIERS:
         raise SynchronizationError(
             f"{how.groups} groups of warps meet at {GROUP_BARRIERS} barriers", loc=op.loc
@@ -135,7 +135,7 @@ def _operand(op: WgmmaOp, view: Value) -> None:
     t: Any = view.type
     low, step = place_of(view)
     width = _swizzle(t.layout, t.elem.storage_bits)
-    _aligned(op, low, step, max(ENGINE_BYTES, 8 * width), "a product's descriptor")
+    _aligned(op, low, step, max(TMA_ALIGNMENT, 8 * width), "a product's descriptor")
 
 
 def _swizzle(layout: LinearLayout, bits: int) -> int:
@@ -149,7 +149,7 @@ def _swizzle(layout: LinearLayout, bits: int) -> int:
 
 
 def _same_fence(op: MbarrierWaitOp | MbarrierArriveOp, fences: dict[Op, tuple[bool, Op]]) -> None:
-    """Where one side of a barrier orders arrays in global memory for the engine, so must the other side."""
+    """Where one side of a barrier orders arrays in global memory for the TMA unit, so must the other side."""
     row = op.bars.op
     assert row is not None
     fence, other = fences.setdefault(row, (op.fence, op))

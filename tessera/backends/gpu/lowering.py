@@ -269,7 +269,7 @@ class FunctionLowering:
 
     @property
     def products(self) -> bool:
-        """Whether the program has matrix products, and so all registers of a processor for one block."""
+        """Whether the program has matrix products, and so all registers of an SM for one block."""
         return any(isinstance(op, DotOp | MmaOp | WgmmaOp) for op in self.module.walk())
 
     def register_types(self, t: Any) -> str:

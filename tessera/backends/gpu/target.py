@@ -37,7 +37,7 @@ class GpuTarget(Protocol):
         ...
 
     def kernel_attributes(self, num_warps: int, blocks: int, loops: bool) -> str:
-        """LLVM's attributes of a kernel; `blocks`: how many are to share a processor, 0 if that is left open; `loops`:
+        """LLVM's attributes of a kernel; `blocks`: how many are to share an SM, 0 if that is left open; `loops`:
         it has any."""
         ...
 

@@ -198,7 +198,7 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
 def assemble_with_room(
     ptx: str, arch: str, options: list[str], line_info: bool
 ) -> tuple[ptxas.Assembled, bool]:
-    """For as many blocks on a processor as `ptx` asks for, or the most whose registers do not spill; whether there are
+    """For as many blocks on an SM as `ptx` asks for, or the most whose registers do not spill; whether there are
     as many as were asked for."""
     asked = ptx
     while True:
@@ -215,7 +215,7 @@ def assemble_with_room(
 
 
 def fewer_blocks(ptx: str) -> str:
-    """With the next lower number of blocks that a processor must find registers for."""
+    """With the next lower number of blocks that an SM must find registers for."""
     asked = BLOCKS.search(ptx)
     if asked is None or asked[2] == "1":
         return ptx
@@ -237,8 +237,8 @@ def squeezed(
     facts: GpuFacts,
     again: Callable[[str], ptxas.Assembled],
 ) -> ptxas.Assembled:
-    """`done`, what became of `ptx`; or what `again` makes of it with a few registers less, if a processor then holds a
-    block more. Only for programs with products: they may have all registers of a processor, of which ptxas takes more
+    """`done`, what became of `ptx`; or what `again` makes of it with a few registers less, if an SM then holds a
+    block more. Only for programs with products: they may have all registers of an SM, of which ptxas takes more
     than it needs."""
     asked = BLOCKS.search(ptx)
     if asked is None or asked[2] != "1" or int(asked[1]) >= RESIDENT_THREADS[-1]:

@@ -11,7 +11,7 @@ from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 
 ALL = "-1"
-# Of a processor, at 40, 64 and 128 registers each. Straight code hides its latency by as many programs as possible;
+# Of an SM, at 40, 64 and 128 registers each. Straight code hides its latency by as many programs as possible;
 # loops read ahead, for which they need registers.
 RESIDENT_THREADS = (1536, 1024, 512)
 

@@ -94,7 +94,7 @@ _OLDEST_PTX = {
     120: 87,
     121: 88,
 }
-_BLOCKS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that a processor holds at a time
+_BLOCKS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that an SM holds at a time
 
 
 def _nearest(table: dict[int, int], capability: int) -> int:

@@ -1,8 +1,8 @@
 """Lowers copies between arrays and shared memory by the TMA unit.
 
 One thread starts the copies of all boxes of a block; their arrival counts on an mbarrier in shared memory. A tile
-that is stored goes box by box through a few buffers in shared memory: while the engine reads one, the next is written.
-Threads write through another path than the engine reads, so a fence stands between."""
+that is stored goes box by box through a few buffers in shared memory: while the TMA unit reads one, the next is
+written. Threads write through another path than the TMA unit reads, so a fence stands between."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def _part(access: Any, elements: int, members: range, buffers: int) -> Any:
 
 
 def _settle(fl: FunctionLowering, now: bool) -> None:
-    """Shared memory must stay until the engine has read it; with `now` the data are in global memory."""
+    """Shared memory must stay until the TMA unit has read it; with `now` the data are in global memory."""
     if now:
         with fl.w.when(_first_of_group(fl)):
             p.bulk_wait(0, read=False).emit(fl.w, [])

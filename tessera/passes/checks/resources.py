@@ -1,10 +1,10 @@
-"""What a kernel needs at the least of a processor, seen on tile IR: kernels that cannot fit are refused before any work
+"""What a kernel needs at the least of an SM, seen on tile IR: kernels that cannot fit are refused before any work
 on layouts, and the autotuner prunes their configs by the same function, which then leaves out, too, what would spill
 for the most part.
 
 Shared memory: at a product, each operand that comes from global memory lies there once (the pipeline takes fewer
 stages before it gives up), as do the operands of other products that were loaded before a loop around it. Histograms,
-gathers and tiles of the tensor engine need what their shape says. All this is a lower bound: what layouts, conversions
+gathers and tiles of the TMA unit need what their shape says. All this is a lower bound: what layouts, conversions
 and reductions add is known to `allocate_shared` only. Registers: those of a product's result; what a thread has not
 got registers for lies in its local memory."""
 

@@ -234,7 +234,7 @@ class _Acceleration:
         reader = layout
         for order in orders:
             reader = reader.trans(inverse(order))
-        rotatable = isinstance(loaded, LoadOp)  # the tensor engine knows its own swizzles only
+        rotatable = isinstance(loaded, LoadOp)  # the TMA unit knows its own swizzles only
         place = shared_layout(source.type, memory_order(loaded), reader, rotatable)
         view = shared_view(loaded, orders, place)
         words = layout.size("register") * v.type.elem.storage_bits // 32

@@ -321,7 +321,9 @@ class Assignment:
             return
         if op.results:
             layout = op.results[0].type.layout if isinstance(op.results[0].type, TileType) else None
-        elif isinstance(op, DescriptorStoreOp):  # the engine takes a tile from shared memory anyway
+        elif isinstance(
+            op, DescriptorStoreOp
+        ):  # the TMA unit takes a tile from shared memory anyway
             layout = op.value.type.layout or noted or self.homes.default(op.value.type)
         else:
             layout = self._store_layout(op.operands[1], noted)

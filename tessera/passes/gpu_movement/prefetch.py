@@ -45,7 +45,7 @@ from tessera.passes.gpu_movement.software_pipeline import (
 )
 
 COPY_BYTES = 16  # of one thread: smaller copies cost more than they hide
-PROGRAMS = 2  # of a processor that must still find room
+PROGRAMS = 2  # of an SM that must still find room
 
 
 @pass_("prefetch", optimization="prefetch", counts=True)

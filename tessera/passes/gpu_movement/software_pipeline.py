@@ -161,7 +161,7 @@ def _stages(
     on, or be an iteration late).
 
     A product that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
-    programs would then share a processor: then the copies run one iteration less ahead, or with three stages
+    programs would then share an SM: then the copies run one iteration less ahead, or with three stages
     the product waits."""
     if not streams:
         return 1, False

@@ -1,12 +1,12 @@
-"""Which tensor descriptors the copy engine serves, and the tensor maps that the host encodes for them.
+"""Which tensor descriptors the TMA unit serves, and the tensor maps that the host encodes for them.
 
-A map describes an array to the engine: address, extents, strides, and the box and swizzle in which it moves blocks.
+A map describes an array to the TMA unit: address, extents, strides, and the box and swizzle in which it moves blocks.
 The host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are
 kernel arguments or constants (a descriptor argument is such a one). These descriptors are marked `mapped` and made
 once, at the function's start; accesses through others become pointers and masks (passes/neutral/descriptors.py). So do
-accesses whose last offset is not known to be a multiple of 16 bytes: the engine stops the program at any other.
+accesses whose last offset is not known to be a multiple of 16 bytes: the TMA unit stops the program at any other.
 
-What the engine stores ends at multiples of 16 bytes, too: of an array whose rows end in between it would write what
+What the TMA unit stores ends at multiples of 16 bytes, too: of an array whose rows end in between it would write what
 lies behind them (H200, 2026-11-21). That they do not is one of the launch's checks (`guard`)."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Access = DescriptorLoadOp | DescriptorStoreOp
 
 @pass_("select_tensor_maps")
 def select_tensor_maps(module: Module, stores: bool = True) -> None:
-    """Mark the descriptors whose blocks the engine moves (attribute `mapped`). For targets that have one; before
+    """Mark the descriptors whose blocks the TMA unit moves (attribute `mapped`). For targets that have one; before
     `lower_descriptors`. Without `stores` it only loads."""
     for func in module.body:
         assert isinstance(func, FuncOp)
@@ -143,7 +143,7 @@ def _movable(op: Access, desc: MakeDescriptorOp) -> bool:
 
 
 def _known(op: Access, desc: MakeDescriptorOp, func: FuncOp) -> bool:
-    """Whether the host knows the array before the launch, and nothing says that the engine cannot read it."""
+    """Whether the host knows the array before the launch, and nothing says that the TMA unit cannot read it."""
     words = [argument_or_constant(v, func.body) for v in desc.operands]
     if None in words or words[0] is None or words[0][0] != "arg":
         return False
@@ -205,7 +205,7 @@ def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
     boxes = boxes_of(layout, bits) if layout is not None else None
     if isinstance(op, TensorCopyOp) and boxes is not None:
         boxes = boxes.shares(op.blocks, bits)
-    assert boxes is not None, "no tile for the tensor engine"
+    assert boxes is not None, "no tile for the TMA unit"
     return boxes.of_rank(len(t.shape))
 
 

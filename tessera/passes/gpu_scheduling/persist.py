@@ -4,8 +4,8 @@
     for k: ... descriptor_load ...       →         for k: ... descriptor_load ...
     store %p, %acc, %mask                          descriptor_store %d, [...], %acc
 
-While a block stores its result, and until the first tiles of the next one have come, its processor does not multiply.
-If another block shares the processor, that one does. A block that is alone does better to go on with the next program:
+While a block stores its result, and until the first tiles of the next one have come, its SM does not multiply.
+If another block shares the SM, that one does. A block that is alone does better to go on with the next program:
 of its two roles (warp_specialization.py), one loads the tiles of the next program while the other stores.
 
 The tile that is stored must leave through a tensor map, as the buffers never become free for it to be rearranged there.
@@ -55,7 +55,7 @@ WIDE = 64
 
 @pass_("persist", optimization="persistent-programs", counts=True)
 def persist(module: Module, facts: GpuFacts) -> None:
-    """Let the blocks of kernels with a guard run several programs, where a block is alone on its processor. After
+    """Let the blocks of kernels with a guard run several programs, where a block is alone on its SM. After
     `promote`."""
     if "guard" not in module.attrs:
         return
@@ -132,7 +132,7 @@ class _Persistence:
             size = stages * sum(_bytes(x.result.type) for x in loads)
             products = [op for op in loop.walk() if isinstance(op, DotOp)]
             if split_blocks(products, size, warps, self.facts) > 1:
-                raise NoWindow("several blocks share a processor")
+                raise NoWindow("several blocks share an SM")
             if size + result + SLACK > self.facts.max_shared_bytes:
                 raise NoWindow("there is no shared memory for the result beside the buffers")
 

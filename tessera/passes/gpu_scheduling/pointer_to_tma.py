@@ -1,11 +1,11 @@
-"""Tiles that loops load through pointers for products, loaded by the copy engine instead.
+"""Tiles that loops load through pointers for products, loaded by the TMA unit instead.
 
     p = a + rows[:, None] * stride + ks          %d = make_descriptor %a, [%m, 2^31 - 1], [%stride, 1]
     for k in range(0, n, 64):              →     for k in range(0, n, 64):
         x = load(p); p += 64                         x = descriptor_load %d, [%row, k]
 
 A tile of pointers that is a window of a strided array (analysis/windows.py) is described by a tensor map, as if the
-kernel's author had written a descriptor. The engine wants more than pointers do: strides in multiples of 16 bytes,
+kernel's author had written a descriptor. The TMA unit wants more than pointers do: strides in multiples of 16 bytes,
 coordinates from 0 on. Whether that holds is known for sure only when arguments and grid are: the module's `guard` has
 the checks, `host_code` the expressions that they look at. The launcher evaluates them before each launch, and runs the
 kernel that was compiled without this pass where one fails.
@@ -64,7 +64,7 @@ FEWEST_STAGES = 2
 
 @dataclass(slots=True)
 class Chosen:
-    """An access to be made by the copy engine."""
+    """An access to be made by the TMA unit."""
 
     access: LoadOp | StoreOp
     window: Window
@@ -97,7 +97,7 @@ def promote(module: Module, facts: GpuFacts, apart: bool = True) -> None:
 
 
 class Promotion:
-    """The accesses of one function that are to go by the copy engine, and what a launch has to check for them."""
+    """The accesses of one function that are to go by the TMA unit, and what a launch has to check for them."""
 
     def __init__(self, module: Module, func: FuncOp, facts: GpuFacts, apart: bool = True):
         self.module, self.func, self.facts, self.apart = module, func, facts, apart
@@ -129,7 +129,7 @@ class Promotion:
                 if any(op.is_inside(loop) for op in written):
                     raise NoWindow("it writes to memory, too: arrays that overlap would be seen")
                 if before and self._estimate(loads, split_blocks) > 1:
-                    raise NoWindow("blocks that share a processor hide what lies between loops")
+                    raise NoWindow("blocks that share an SM hide what lies between loops")
                 here = [self.chosen(load, windows) for load in loads]
             except NoWindow as reason:
                 self._remark(loop, str(reason))
@@ -156,7 +156,7 @@ class Promotion:
 
     # --- what may be promoted ----------------------------------------------------------------------------------
     def chosen(self, access: LoadOp | StoreOp, windows: Windows) -> Chosen:
-        """The access with its window; adds to the checks. NoWindow if the engine cannot make it."""
+        """The access with its window; adds to the checks. NoWindow if the TMA unit cannot make it."""
         t: Any = access.result.type if isinstance(access, LoadOp) else access.value.type
         if t.elem is int1 or _is_special(access):
             raise NoWindow(f"the {access.opcode} is special")
@@ -174,7 +174,7 @@ class Promotion:
             and windows.divisor(found.sides[-1].start) * size % ALIGNMENT == 0
         )
         if not fits:
-            raise NoWindow("the copy engine cannot move the tile")
+            raise NoWindow("the TMA unit cannot move the tile")
         self._guard(found, size)
         return found
 
@@ -224,7 +224,7 @@ class Promotion:
         if self.code.code[number][0] == "const":
             value = self.code.code[number][1]
             if not low <= value <= high or value % divisor:
-                raise NoWindow("the array is no array of the copy engine")
+                raise NoWindow("the array is no array of the TMA unit")
             return
         self.checks[number, low, high, divisor] = None
 

@@ -1,6 +1,6 @@
 """Whether a split into roles pays, estimated before layouts are known.
 
-Programs that share a processor hide each other's latencies. The producer's warps cost registers, and perhaps room for
+Programs that share an SM hide each other's latencies. The producer's warps cost registers, and perhaps room for
 one of them; the producer hides the latency of loads, but not that of all the rest. So a split that leaves half as many
 programs does not pay. Nor does one where a loop has many products, which wait for one another anyway, and which need
 all registers."""
@@ -30,7 +30,7 @@ def split_pays(products: Sequence[DotOp], shared: int, warps: int, facts: GpuFac
 
 
 def split_blocks(products: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> int:
-    """Blocks that share a processor after a split."""
+    """Blocks that share an SM after a split."""
     fit = max(1, facts.max_shared_bytes // max(1, shared))
     return roles_for(facts, warps, _words(products, warps, facts), fit).blocks
 

@@ -51,7 +51,7 @@ class Ring:
     empty: Any = None
     blocks: int = 1  # of a cluster, which fill the buffers together
     groups: bool = False  # whether warpgroups, not warps, give the buffers back
-    plain: bool = False  # whether threads read what the copy engine writes, not products alone
+    plain: bool = False  # whether threads read what the TMA unit writes, not products alone
     first: Ring | None = None  # of an earlier loop, whose buffers this one goes on with
     filled_by_transpose: bool = False  # that role fills it
     emptied_by_transpose: bool = False  # that role empties it
@@ -71,8 +71,8 @@ class Ring:
     @property
     def arrivals(self) -> dict[str, Any]:
         """Attributes of the arrivals that give a buffer back. Reads of threads (ld.shared, ldmatrix) and the copy
-        engine's writes take different paths to shared memory, and an arrival alone orders accesses of one path only:
-        where threads read, a fence has to stand between, or the engine overwrites what is still to be read."""
+        TMA unit's writes take different paths to shared memory, and an arrival alone orders accesses of one path only:
+        where threads read, a fence has to stand between, or the TMA unit overwrites what is still to be read."""
         return {"groups": self.groups, "blocks": self.blocks, "proxy": self.plain}
 
     def home_ops(self) -> Iterator[Op]:
@@ -167,7 +167,7 @@ def copying_blocks(load: DescriptorLoadOp, alloc: LocalAllocOp) -> int:
 
 
 def filled_by(load: DescriptorLoadOp) -> LocalAllocOp | None:
-    """The allocation that a load fills, if the engine can do that."""
+    """The allocation that a load fills, if the TMA unit can do that."""
     users = load.result.users()
     if len(users) != 1 or not isinstance(users[0], LocalAllocOp):
         return None

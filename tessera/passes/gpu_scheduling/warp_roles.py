@@ -1,6 +1,6 @@
-"""How many warps a producer gets, and how the registers of a processor are shared out between the roles.
+"""How many warps a producer gets, and how the registers of an SM are shared out between the roles.
 
-The warps of all blocks that share a processor are dealt out to its quarters, each with its own registers. A producer of
+The warps of all blocks that share an SM are dealt out to its sub-partitions, each with its own registers. A producer of
 one warp leaves the consumers the same number as everybody has; a producer of four can hand registers over, as the
 hardware does that by groups of four warps. More blocks are better as long as the products' registers fit: while one
 waits for its tiles, or stores, the others multiply."""
@@ -15,7 +15,7 @@ from tessera.ops import LocalLoadOp, WgmmaOp
 from tessera.passes.gpu_facts import GpuFacts
 
 GROUP_WARPS = 4
-QUARTERS = 4
+SUB_PARTITIONS = 4
 GRAIN = 8  # registers of a thread come in multiples
 WORK = 32  # registers of a consumer beside its products'
 LARGE = 96  # registers of products from which a block that is alone hands some over
@@ -34,7 +34,7 @@ EVEN = (0, 0, 0)
 @dataclass(frozen=True, slots=True)
 class WarpRoles:
     """Warps of the producer; registers of a thread of the producer's, the consumers' and the transpose role's warps,
-    zeros for even; blocks that are to share a processor; warps of the transpose role."""
+    zeros for even; blocks that are to share an SM; warps of the transpose role."""
 
     warps: int
     registers: tuple[int, int, int]
@@ -84,9 +84,9 @@ def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles
 
 def _even(facts: GpuFacts, warps: int, blocks: int) -> int:
     """Registers of each thread if all have equally many."""
-    in_a_quarter = -(-warps * blocks // QUARTERS)
-    lanes = in_a_quarter * facts.warp_size
-    return min(facts.registers, facts.register_file // QUARTERS // lanes) // GRAIN * GRAIN
+    in_a_sub_partition = -(-warps * blocks // SUB_PARTITIONS)
+    lanes = in_a_sub_partition * facts.warp_size
+    return min(facts.registers, facts.register_file // SUB_PARTITIONS // lanes) // GRAIN * GRAIN
 
 
 def _handed_over(facts: GpuFacts, consumers: int, blocks: int, given: int) -> tuple[int, int]:

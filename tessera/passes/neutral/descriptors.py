@@ -48,7 +48,7 @@ def lower_descriptors(module: Module) -> None:
     for op in module.walk():
         if isinstance(op, (DescriptorLoadOp, DescriptorStoreOp)):
             if op.desc.op is not None and op.desc.op.attrs.get("mapped"):
-                continue  # the copy engine serves it
+                continue  # the TMA unit serves it
             _Access(op, Builder.before_op(op)).lower()
         elif isinstance(op, (DescriptorGatherOp, DescriptorScatterOp)):
             _Rows(op, Builder.before_op(op)).lower()

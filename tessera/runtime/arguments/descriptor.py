@@ -9,7 +9,7 @@ from typing import Any
 from tessera import dtypes
 from tessera.runtime.arguments.tensors import address_of, element_type, itemsize_of, strides_of
 
-ALIGNMENT = 16  # bytes; what the tensor copy engine needs of the base and of every outer stride
+ALIGNMENT = 16  # bytes; what the TMA unit needs of the base and of every outer stride
 TRACED = {"FakeTensor", "FunctionalTensor"}  # torch.compile's stand-ins, which have no address
 
 

@@ -4,8 +4,7 @@ Families (vector widths, atomics, matrix shapes) are functions that make a row. 
 the others LLVM intrinsics. The simulator runs the meanings.
 """
 
-from tessera.backends.nvidia.primitives import basics, engine, memory, order, products
-from tessera.backends.nvidia.primitives.engine import bulk_wait, tensor_load, tensor_store
+from tessera.backends.nvidia.primitives import basics, memory, order, products, tma
 from tessera.backends.nvidia.primitives.memory import (
     add_vector,
     async_copy,
@@ -41,6 +40,7 @@ from tessera.backends.nvidia.primitives.row import (
     letter,
     struct,
 )
+from tessera.backends.nvidia.primitives.tma import bulk_wait, tensor_load, tensor_store
 
 __all__ = [
     "FAMILIES", "NOTE", "PRIMITIVES", "Primitive", "add_vector", "async_copy", "async_copy_where", "async_wait",
@@ -50,4 +50,4 @@ __all__ = [
     "struct", "tensor_load", "tensor_store", "wgmma", "wgmma_wait",
 ]  # fmt: skip
 
-_REGISTERED = (basics, engine, memory, order, products)  # imported for their rows
+_REGISTERED = (basics, memory, order, products, tma)  # imported for their rows

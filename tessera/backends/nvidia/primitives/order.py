@@ -87,7 +87,7 @@ def barrier_of(who: int, number: int, threads: int, stay: bool) -> Primitive:
 
 # No arrival behind it is issued before the first operand is there: for one value of it a word is read from the address
 # that comes second, and an arrival passes no access in front of it. What was read may still be on its way when it is
-# issued, though, and the copy engine, which then may write, overtakes it.
+# issued, though, and the TMA unit, which then may write, overtakes it.
 row(
     "await_word", ("i32", "i32"), "void",
     "{ .reg .pred p; .reg .b32 t; setp.eq.u32 p, $0, 0x9e3779b9; @p ld.volatile.shared.b32 t, [$1]; }",

@@ -1,4 +1,4 @@
-"""Tensor maps: what the copy engine moves between global and shared memory."""
+"""Tensor maps: what the TMA unit moves between global and shared memory."""
 
 # pyright: basic
 from __future__ import annotations

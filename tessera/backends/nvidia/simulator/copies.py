@@ -1,4 +1,4 @@
-"""What goes on beside the threads: copies by threads (cp.async), the copy engine (TMA), products of warpgroups (wgmma).
+"""What goes on beside the threads: copies by threads (cp.async), the TMA unit, products of warpgroups (wgmma).
 
 Each is *under way* from its start until it lands. How long is the latency's choice: `eager` lands at once, `late` when
 somebody can go on no other way, `random` at a time in between. In the two latter what is being written holds NaN
@@ -151,7 +151,7 @@ class Copies:
         self.m.way.start(Arrival(self.m, bar, mask), self.m.line)
 
 
-# --- the tensor engine ------------------------------------------------------------------------------------------------
+# --- the TMA unit ------------------------------------------------------------------------------------------------
 class LoadedBox(Flight):
     def __init__(self, m: Any, map: TensorMap, at: tuple[int, ...], chunks: list, bars: list[int]):
         self.m, self.map, self.at, self.chunks, self.bars = m, map, at, chunks, bars
@@ -197,7 +197,7 @@ class StoredBox(Flight):
         self.map.put(self.m.memory, self.at, self.read(), self.reduction)
 
 
-class Engine:
+class TmaUnit:
     """TMA: boxes of tensors."""
 
     def __init__(self, m: Any) -> None:
@@ -215,7 +215,7 @@ class Engine:
             by = [(rank - own) * WINDOW for rank in ranks]
             chunks = [box.chunks(int(shared[t]) + there) for there in by]
             for piece in chunks:
-                m.shared.engine_writes(piece, "a tensor load")
+                m.shared.async_proxy_writes(piece, "a tensor load")
                 if m.way.latency != "eager":
                     move_in(m.shared, piece, POISON)
                     m.shared.fly(piece + SHARED, 16, 1)
@@ -228,7 +228,7 @@ class Engine:
         for t in np.nonzero(mask)[0]:
             box = m.tensor_maps[int(map[t])]
             chunks = box.chunks(int(shared[t]))
-            m.shared.engine_reads(chunks, "a tensor store")
+            m.shared.async_proxy_reads(chunks, "a tensor store")
             m.way.start(
                 StoredBox(
                     m, box, _coordinates(at, t), chunks, reduction, int(t), int(self.group[t])
@@ -287,7 +287,7 @@ class Product(Flight):
 
     def _read(self, at: np.ndarray, kind: str) -> np.ndarray:
         shared, size = self.m.shared, BITS[kind] // 8
-        shared.engine_reads(at, "a product of a warpgroup")
+        shared.async_proxy_reads(at, "a product of a warpgroup")
         if not shared.known[at].all():
             shared.note_unknown()
         return shared.views[size][at // size]

@@ -15,7 +15,7 @@ import numpy as np
 
 from tessera.backends.nvidia.primitives.lanes import signed
 from tessera.backends.nvidia.simulator.banks import Banks
-from tessera.backends.nvidia.simulator.copies import Copies, Engine, Products, StoredBox, UnderWay
+from tessera.backends.nvidia.simulator.copies import Copies, Products, StoredBox, TmaUnit, UnderWay
 from tessera.backends.nvidia.simulator.memory import SHARED, WINDOW, Global, Shared
 from tessera.backends.nvidia.simulator.program import BRANCH, PAUSE, PURE, Program
 from tessera.errors import DeviceAssertionError, OutOfBounds, SimulatedHazard, TesseraError
@@ -110,7 +110,7 @@ class Machine:
     """One cluster of `cluster` blocks with `threads` threads each. What meanings of primitives use of it:
 
      `on` (the threads that run), `threads`, `load`, `store`, `atomic`, `place`, `whole_warps`, `barrier`,
-    , `cluster_barrier`, `proxy_fence`, and the parts `mbarriers`, `copies`, `engine`, `products`.
+    , `cluster_barrier`, `proxy_fence`, and the parts `mbarriers`, `copies`, `tma`, `products`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Machine:
         self.program_id, self.grid = program, grid
         self.shared.forget()
         self.way = UnderWay(self.latency, self.rng)
-        self.copies, self.engine, self.products = Copies(self), Engine(self), Products(self)
+        self.copies, self.tma, self.products = Copies(self), TmaUnit(self), Products(self)
         self.barriers, self.mbarriers = Barriers(self), Mbarriers(self)
         self.blocked: list[str | None] = [None] * self.warps
         self.again = np.zeros(self.warps, bool)  # that run the step of their pause once more

@@ -1,8 +1,8 @@
 """Global and shared memory of the simulator.
 
 Global memory is the host's: arguments keep their addresses, and what lies outside of them is refused. Shared memory
-starts as NaN patterns, and of each 16 bytes it is known which warps have accesses to it under way that the engines
-(TMA, products of warpgroups) may not have seen: an engine works past the caches and queues of threads, and only
+starts as NaN patterns, and of each 16 bytes it is known which warps have accesses to it under way that the async proxy
+(the TMA unit, MMAs of warpgroups) may not have seen: it works past the caches and queues of threads, and only
 `fence.proxy.async` of the thread orders the two.
 """
 
@@ -196,7 +196,7 @@ class Shared:
         self.unknown[line] = self.unknown.get(line, 0) + 1
 
     def fence(self, rank: int, warps: int) -> None:
-        """These warps' accesses are done, for engines too."""
+        """These warps' accesses are done, for the async proxy too."""
         grains = slice(rank * (WINDOW // GRAIN), (rank * WINDOW + self.size + GRAIN - 1) // GRAIN)
         keep = np.uint64(~warps & (2**64 - 1))
         self.reads[grains] &= keep
@@ -225,9 +225,9 @@ class Shared:
             + np.uint64(SHARED)
         )
 
-    # --- engines ----------------------------------------------------------------------------------------------
-    def engine_reads(self, at: np.ndarray, what: str) -> None:
-        """An engine reads bytes from `at` (places of bytes)."""
+    # --- async proxy ----------------------------------------------------------------------------------------------
+    def async_proxy_reads(self, at: np.ndarray, what: str) -> None:
+        """The async proxy reads bytes from `at` (places of bytes)."""
         self._not_flying(at.ravel(), 1, f"read by {what}")
         grains = at // GRAIN
         if self.writes[grains].any():
@@ -236,7 +236,7 @@ class Shared:
                 f"{what} reads shared memory at {first:#x}, which threads have written without fence.proxy.async"
             )
 
-    def engine_writes(self, at: np.ndarray, what: str) -> None:
+    def async_proxy_writes(self, at: np.ndarray, what: str) -> None:
         self._not_flying(at.ravel(), 1, f"written by {what}")
         grains = at // GRAIN
         under_way = self.reads[grains] | self.writes[grains]

@@ -1,4 +1,4 @@
-"""Copies of boxes by the tensor engine (TMA)."""
+"""Copies of boxes by the TMA unit."""
 
 # pyright: basic
 from __future__ import annotations
@@ -11,7 +11,7 @@ row(
 )  # fmt: skip
 row(
     "bulk_commit", (), "void", "cp.async.bulk.commit_group;", "~{memory}", pure=False,
-    machine=lambda m: m.engine.commit(m.on),
+    machine=lambda m: m.tma.commit(m.on),
 )  # fmt: skip
 
 
@@ -20,7 +20,7 @@ def bulk_wait(pending: int, read: bool) -> Primitive:
     text = f"cp.async.bulk.wait_group{'.read' if read else ''} {pending};"
     return Primitive(
         "bulk_wait", (), "void", text, "~{memory}", False,
-        lambda m: m.engine.wait(m.on, pending, read), True,
+        lambda m: m.tma.wait(m.on, pending, read), True,
     )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ def tensor_load(rank: int, blocks: int = 1) -> Primitive:
 
     def meaning(m, shared, map, bar, *rest):
         members = rest[rank] if blocks > 1 else None
-        m.engine.load(map, rest[:rank], shared, bar, members, m.on)
+        m.tma.load(map, rest[:rank], shared, bar, members, m.on)
 
     types = ("i32", "ptr", "i32", *["i32"] * rank, *["i16"] * bool(mask))
     constraints = "r,l,r" + ",r" * rank + ",h" * bool(mask)
@@ -53,7 +53,7 @@ def tensor_store(rank: int, reduction: str = "") -> Primitive:
     text = f"{kind}.global.shared::cta{how}.bulk_group [$0, {{{at}}}], [$1];"
 
     def meaning(m, map, shared, *at):
-        m.engine.store(map, at, shared, reduction, m.on)
+        m.tma.store(map, at, shared, reduction, m.on)
 
     types = ("ptr", "i32", *["i32"] * rank)
     return Primitive("tensor_store", types, "void", text, "l,r" + ",r" * rank, False, meaning, True)

@@ -53,7 +53,7 @@ def load(m: Machine, role: Role, op: DescriptorLoadOp) -> None:
 
 def store(m: Machine, role: Role, op: DescriptorStoreOp) -> None:
     """Through a few buffers of scratch: before one is written again its group of copies has been read; then a fence, a
-    meeting, and one thread of each group of warps starts the engine."""
+    meeting, and one thread of each group of warps starts the TMA unit."""
     how = staging(op, m.num_warps)
     size = how.elements * op.value.type.elem.storage_bytes
     low: int = op.attrs["scratch"]
@@ -71,7 +71,7 @@ def store(m: Machine, role: Role, op: DescriptorStoreOp) -> None:
             for g in range(len(leaders))
         ]
         for leader in leaders:
-            _read_by_engine(m, leader, role.bulk - 1 - pending)
+            _read_by_tma(m, leader, role.bulk - 1 - pending)
         _meet(m, role, op, members, how.groups)
         for warps, places in zip(members, spans, strict=True):
             for span in places:
@@ -83,7 +83,7 @@ def store(m: Machine, role: Role, op: DescriptorStoreOp) -> None:
                 m.behind(op, span, False, [(m.places.bulk(leader), role.bulk)], [leader])
     if op.attrs.get("synchronous"):
         for leader in leaders:
-            _read_by_engine(m, leader, role.bulk)
+            _read_by_tma(m, leader, role.bulk)
         m.meet(role, op)
 
 
@@ -94,7 +94,7 @@ def _chunk(op: DescriptorStoreOp, how: Staging) -> int:
     return how.count if crossing else max(1, how.buffers // 2)
 
 
-def _read_by_engine(m: Machine, leader: int, number: int) -> None:
+def _read_by_tma(m: Machine, leader: int, number: int) -> None:
     place = m.places.bulk(leader)
     m.clocks[leader][place] = max(m.clocks[leader][place], number)
 
