@@ -20,7 +20,7 @@ from tessera.runtime.cache.managers import folder_name
 
 def options_for_inductor(options: Any) -> Any:
     """Launch options under which the binary is the whole kernel where Inductor writes the launch in C++: there is
-    nobody to evaluate a guard or to encode tensor maps."""
+    nobody to evaluate a precondition or to encode tensor maps."""
     config = sys.modules.get("torch._inductor.config")
     if not getattr(config, "cpp_wrapper", False):
         return options

@@ -155,8 +155,8 @@ def compile(
         stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
     timings = metadata.pop("timings", {})
     if store is not None:
-        # What the twin of a kernel with a guard is made of must be there, too.
-        needed = (backend.binary_ext, *(("tir", "source") if "guard" in metadata else ()))
+        # What the fallback of a kernel with a precondition is made of must be there, too.
+        needed = (backend.binary_ext, *(("tir", "source") if "precondition" in metadata else ()))
         kept = {
             k: v
             for k, v in stages.items()

@@ -130,7 +130,7 @@ class Fallback:
             texts = tuple([text for _, text in self.dropped])
             metadata["remarks"] = (*metadata.get("remarks", ()), *texts)
             metadata["dropped_optimizations"] = tuple(self.dropped)
-            metadata["disable_optimizations"] = ",".join(sorted(self.off))  # of its twins, too
+            metadata["disable_optimizations"] = ",".join(sorted(self.off))  # of its fallbacks, too
 
 
 def _summary(error: Exception) -> str:

@@ -86,17 +86,17 @@ _GPU = (
     ),
     _row(
         "tma-store", "gpu", "stores blocks of descriptors by the TMA unit", "as descriptor-to-tma; rows end at multiples of 16 bytes",
-        "passes/gpu_movement/tensor_maps.py; the `guard`", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="store", takes_room=True,
+        "passes/gpu_movement/tensor_maps.py; the `precondition`", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="store", takes_room=True,
     ),
     _row(
         "pointer-to-tma", "gpu", "loads tiles of pointers for products by the TMA unit",
         "the pointers are a window of a strided array; nothing that is written overlaps with it",
-        "analysis/windows.py; at each launch the module's `guard`", "tests/unit/test_promote.py, tests/fuzz/test_windows.py",
+        "analysis/windows.py; at each launch the module's `precondition`", "tests/unit/test_promote.py, tests/fuzz/test_windows.py",
         unit="loop", takes_room=True,
     ),
     _row(
         "persistent-programs", "gpu", "lets a block run several programs, so that one loads while another one stores",
-        "programs do not wait for one another; one store ends each", "passes/gpu_scheduling/persist.py; the `guard`",
+        "programs do not wait for one another; one store ends each", "passes/gpu_scheduling/persist.py; the `precondition`",
         "tests/unit/test_persist.py, tests/gpu/test_persist_gpu.py", takes_room=True,
     ),
     _row(

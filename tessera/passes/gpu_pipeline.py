@@ -31,8 +31,8 @@ def gpu_passes(
     facts: GpuFacts, pointer_maps: bool = True, persistent: bool = True, apart: bool = True
 ) -> list[Pass]:
     """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`. With
-    `pointer_maps` the code may rely on the module's `guard`, which a launcher checks; with `persistent`, too, it may
-    be for fewer blocks than programs, with `apart` for arrays that do not overlap."""
+    `pointer_maps` the code may rely on the module's `precondition`, which a launcher checks; with `persistent`, too, it
+    may be for fewer blocks than programs, with `apart` for arrays that do not overlap."""
     return [
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
         widen_float8,

@@ -1,5 +1,5 @@
-"""Random ways to walk through matrices by pointers: where a guard holds, copies through tensor maps give what the
-pointers give."""
+"""Random ways to walk through matrices by pointers: where a precondition holds, copies through tensor maps give what
+the pointers give."""
 
 # annotations of kernels name dtypes
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false

@@ -23,7 +23,7 @@ pytestmark = needs_hopper
 @pytest.mark.parametrize("orders", [("row", "row"), ("row", "column"), ("column", "row")])
 @pytest.mark.parametrize("how", ["rem", "where", "mask"])
 def test_products(how: str, orders, blocks, warps: int, shape):
-    """Rows that are multiples of 16 bytes; the guard holds."""
+    """Rows that are multiples of 16 bytes; the precondition holds."""
     m, n, k = shape
     torch.manual_seed(0)
     a, b = (

@@ -191,7 +191,7 @@ def test_descriptors_of_each_device(monkeypatch: pytest.MonkeyPatch):
 
 
 @hopper
-def test_guarded_kernels_and_their_twins_of_each_device():
+def test_kernels_with_preconditions_and_their_fallbacks_of_each_device():
     """Loads through tensor maps where the launch allows it, a second kernel where it does not."""
     for room in (8, 4, 8, 4):
         for device in DEVICES:

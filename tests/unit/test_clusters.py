@@ -20,7 +20,7 @@ from tessera.errors import InvalidOption, LaunchError, ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
-from tessera.runtime.drivers.variants import unguarded
+from tessera.runtime.drivers.variants import fallback_of
 from tests.unit.test_chained_teams import CASES, STAYING, chain, execute, reference
 from tests.unit.test_chained_teams import inputs as inputs_of_chains
 from tests.unit.test_promote import arguments, compiled, wrapped
@@ -102,12 +102,12 @@ def test_the_twin_of_a_spread_kernel() -> None:
     constants = {"HOW": "mask", "MASK": True, "BM": 128, "BN": 64, "BK": 64, "sak": 1, "sbk": 1}
     odd = ("M", "N", "K", "sam", "sbk", "sbn", "scm")
     kernel = compiled(wrapped, constants, odd=odd, num_ctas=2)
-    other = unguarded(kernel)
-    assert not hasattr(other.metadata, "guard") and other.metadata.cluster_dims[0] == 2
+    other = fallback_of(kernel)
+    assert not hasattr(other.metadata, "precondition") and other.metadata.cluster_dims[0] == 2
     values, c, want = arguments(200, 60, 136, "column")
-    for twin in (other, unguarded(other)):
+    for fallback in (other, fallback_of(other)):
         c[:] = np.nan
-        simulated(twin, values, 2)
+        simulated(fallback, values, 2)
         assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
 
 

@@ -153,8 +153,8 @@ def test_a_kernel_that_does_not_fit(monkeypatch: pytest.MonkeyPatch):
         on.load_kernel(kernel)
 
 
-def test_a_guard_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
-    """Pointers that are read in wide vectors because of a guard: where it fails, the twin runs."""
+def test_a_precondition_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
+    """Pointers that are read in wide vectors because of a precondition: where it fails, the fallback runs."""
     module: Any = importlib.import_module("tessera.runtime.drivers.cuda")
     ran: list[str] = []
 
@@ -169,11 +169,13 @@ def test_a_guard_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
         config, maps = SimpleNamespace(address=0), None
 
         def __call__(self, *args: Any) -> None:
-            ran.append("twin")
+            ran.append("fallback")
 
-    twin = SimpleNamespace(launcher=Other(), function=3)
+    fallback = SimpleNamespace(launcher=Other(), function=3)
     monkeypatch.setattr(module, "make_launcher", lambda kinds, target: native)
-    monkeypatch.setattr(module, "Twin", lambda kernel, on: SimpleNamespace(get=lambda: twin))
+    monkeypatch.setattr(
+        module, "FallbackVariant", lambda kernel, on: SimpleNamespace(get=lambda: fallback)
+    )
     on = object.__new__(CudaDriver)
     limits = SimpleNamespace(
         max_shared=1000, max_threads_per_block=1024, warp_size=32, multiprocessor_count=1
@@ -184,7 +186,7 @@ def test_a_guard_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
     )  # fmt: skip
     metadata = SimpleNamespace(
         shared=0, num_warps=1, launch_cooperative_grid=False, launch_pdl=False, args=["ptr", "i32"],
-        host_code=[("arg", 1)], guard=[(0, 1, 99, 8)],
+        host_code=[("arg", 1)], precondition=[(0, 1, 99, 8)],
     )  # fmt: skip
     kernel: Any = SimpleNamespace(
         metadata=metadata,
@@ -195,7 +197,7 @@ def test_a_guard_without_tensor_maps(monkeypatch: pytest.MonkeyPatch):
     on.load_kernel(kernel)
     kernel.launcher(1, 1, 1, 0, 4096, 16)
     kernel.launcher(1, 1, 1, 0, 4096, 17)
-    assert ran == ["kernel", "twin"]
+    assert ran == ["kernel", "fallback"]
     assert kernel.launcher.maps is not None  # native launches look there
 
 

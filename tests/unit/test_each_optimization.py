@@ -21,7 +21,7 @@ from tessera.ir import Builder, Module, Pass
 from tessera.ir.applications import Session, current
 from tessera.ops import AddOp, ConstOp
 from tessera.runtime.driver import driver
-from tessera.runtime.drivers.variants import unguarded
+from tessera.runtime.drivers.variants import fallback_of
 from tests.unit.optimization_samples import CASES, Sample
 
 stages: Any = importlib.import_module("tessera.compiler.compile")
@@ -244,8 +244,8 @@ def test_twins_of_such_a_kernel_are_compiled_without_it(monkeypatch: pytest.Monk
     raises(monkeypatch, "wgmma")
     with pytest.warns(OptimizationWarning, match="wgmma failed"):
         kernel = sample.compile()
-    assert kernel.metadata.guard
-    twin = unguarded(kernel)  # warnings are errors here
-    assert "wgmma" not in twin.asm["gir"]
-    assert "tensor_copy" not in twin.asm["gir"]
-    assert " mma " in twin.asm["gir"]
+    assert kernel.metadata.precondition
+    fallback = fallback_of(kernel)  # warnings are errors here
+    assert "wgmma" not in fallback.asm["gir"]
+    assert "tensor_copy" not in fallback.asm["gir"]
+    assert " mma " in fallback.asm["gir"]

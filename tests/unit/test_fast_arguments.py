@@ -468,7 +468,7 @@ def test_maps_reach_the_launch(monkeypatch: pytest.MonkeyPatch):
     m.maps.learn = lambda key: False  # type: ignore[method-assign]
 
 
-def test_a_guard_chooses_the_kernel(monkeypatch: pytest.MonkeyPatch):
+def test_a_precondition_chooses_the_kernel(monkeypatch: pytest.MonkeyPatch):
     """Values and grid decide, launch by launch, without Python once they were seen."""
     m = MapMachine(monkeypatch)
     template, asked = launch_config(threads=64), []
@@ -483,14 +483,14 @@ def test_a_guard_chooses_the_kernel(monkeypatch: pytest.MonkeyPatch):
     ]
     specs.append(("fp32", "zero", [4], 0, [("arg", 5), ("arg", 6), ("const", 1)]))
     code = [("arg", 6), ("count", 0), ("const", 3), ("mul", 0, 2, 64), ("id", 0), ("add", 0, 4, 32)]
-    guard = [(3, 1, 60, 1), (5, 0, 14, 1), (0, 0, 99, 2)]
+    precondition = [(3, 1, 60, 1), (5, 0, 14, 1), (0, 0, 99, 2)]
 
     def instead() -> Instead:
         asked.append(1)
         return Instead(2, template.address, None)
 
     api: Any = m.encoder
-    m.maps = TensorMaps(api, specs, code, guard, instead)
+    m.maps = TensorMaps(api, specs, code, precondition, instead)
     m.path.launch((1,), descriptor(0x7000), Tensor(0x9000), 8)
     for _ in range(3):
         for n, grid, usable in [
@@ -509,8 +509,8 @@ def test_a_guard_chooses_the_kernel(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_kernels_behind_kernels_whose_blocks_run_several_programs(monkeypatch: pytest.MonkeyPatch):
-    """The first kernel starts as many blocks as there is room for and gets the grid; where its guard fails, the second
-    one runs with its own map and one block a program, then the third without any."""
+    """The first kernel starts as many blocks as there is room for and gets the grid; where its precondition fails, the
+    second one runs with its own map and one block a program, then the third without any."""
     m = MapMachine(monkeypatch)
     second, third = launch_config(threads=64), launch_config(threads=32)
     words = [("arg", 0), ("arg", 1), ("arg", 2), ("arg", 3), ("const", 1)]

@@ -213,7 +213,7 @@ def test_run_time_if_joins_what_changes():
     assert [v.name for v in second.results] == ["z"]
 
 
-def test_early_reflip_of_a_kernel_guards_the_rest():
+def test_early_return_of_a_kernel_guards_the_rest():
     @jit
     def k(p, n):
         if n > 3:

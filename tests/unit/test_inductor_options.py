@@ -11,7 +11,7 @@ from tessera.compat.binaries import options_for_inductor
 
 
 @pytest.mark.parametrize("given", [None, {"num_warps": 8}])
-def test_launches_written_in_cpp_need_kernels_without_a_guard(
+def test_launches_written_in_cpp_need_kernels_without_a_precondition(
     given: dict[str, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for cpp in (True, False):

@@ -54,8 +54,8 @@ def test_worked_example_of_the_module() -> None:
 
 
 def test_value_semantics() -> None:
-    twin = LinearLayout.packed((8, 8), {"lane": [2, 4, 8, 16, 32], "register": [1], "warp": []})
-    assert twin == ACC and hash(twin) == hash(ACC)
+    fallback = LinearLayout.packed((8, 8), {"lane": [2, 4, 8, 16, 32], "register": [1], "warp": []})
+    assert fallback == ACC and hash(fallback) == hash(ACC)
     assert pickle.loads(pickle.dumps(ACC)) == ACC
     assert ACC.reshape((64,)) != ACC
     with pytest.raises(AttributeError, match="immutable"):

@@ -1,4 +1,5 @@
-"""Programs that take turns in one block: which kernels do, the guard, results by interpreter and lane simulator."""
+"""Programs that take turns in one block: which kernels do, the precondition, results by interpreter and lane
+simulator."""
 
 # annotations of kernels name dtypes
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
@@ -16,7 +17,7 @@ from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import CompiledKernel
 from tessera.interp import run
 from tessera.ir import parse_module
-from tessera.runtime.drivers.variants import unguarded
+from tessera.runtime.drivers.variants import fallback_of
 from tests.unit.test_promote import arguments, compiled, copies, passes, wrapped
 
 ODD = ("M", "N", "K", "sam", "sbk", "sbn", "scm")
@@ -164,11 +165,11 @@ def test_a_result_that_no_map_describes() -> None:
     kernel = large()
     values = arguments(130, 260, 64, "row")[0]
     assert not passes(kernel, values, grid_of(130, 260))
-    other = unguarded(kernel)
+    other = fallback_of(kernel)
     assert copies(other) == 2
     assert not persistent(other)
     assert passes(other, values, grid_of(130, 260))
-    assert copies(unguarded(other)) == 0
+    assert copies(fallback_of(other)) == 0
 
 
 def test_a_result_whose_rows_end_within_16_bytes() -> None:
@@ -178,7 +179,7 @@ def test_a_result_whose_rows_end_within_16_bytes() -> None:
         values = arguments(130, n, 64, "row")[0]
         values[8] = 272
         assert passes(kernel, values, grid_of(130, n)) == whole
-        assert passes(unguarded(kernel), values, grid_of(130, n))
+        assert passes(fallback_of(kernel), values, grid_of(130, n))
 
 
 def test_programs_along_other_axes_than_those_that_count() -> None:

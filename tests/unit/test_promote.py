@@ -1,5 +1,5 @@
-"""Loads through pointers as copies through tensor maps: what is found, the guard, results by the interpreter and the
-lane simulator."""
+"""Loads through pointers as copies through tensor maps: what is found, the precondition, results by the interpreter and
+the lane simulator."""
 
 # annotations of kernels name dtypes
 # pyright: reportInvalidTypeForm=false, reportUndefinedVariable=false, reportOperatorIssue=false
@@ -30,7 +30,7 @@ from tessera.ir import Builder, parse_module
 from tessera.ops import FuncOp
 from tessera.passes.gpu_scheduling.pointer_to_tma import Promotion
 from tessera.runtime.drivers import variants
-from tessera.runtime.drivers.variants import unguarded
+from tessera.runtime.drivers.variants import fallback_of
 
 nvidia: Any = importlib.import_module("tessera.backends.nvidia.backend")
 
@@ -132,7 +132,9 @@ def copies(kernel: CompiledKernel) -> int:
 
 
 def passes(kernel: CompiledKernel, values: list[Any], grid: tuple[int, int, int]) -> bool:
-    return simulator.guarded(kernel.metadata, [simulator.argument("", v) for v in values], grid)
+    return simulator.precondition_holds(
+        kernel.metadata, [simulator.argument("", v) for v in values], grid
+    )
 
 
 def arguments(m: int, n: int, k: int, b_order: str) -> tuple[list[Any], np.ndarray, np.ndarray]:
@@ -195,7 +197,7 @@ def test_a_mask_of_the_result_is_what_makes_wrapped_rows_unread() -> None:
     ("change", "grid"),
     [({6: 148}, 4), ({6: 0}, 4), ({6: -144}, 4), ({3: 0}, 4), ({5: 0}, 4), ({}, 6), ({3: -5}, 4)],
 )
-def test_launches_that_the_guard_refuses(change: dict[int, int], grid: int) -> None:
+def test_launches_that_the_precondition_refuses(change: dict[int, int], grid: int) -> None:
     """Strides that are no multiples of 16 bytes or not positive; empty arrays; programs without a tile."""
     kernel = matmul()
     values = arguments(100, 100, 136, "row")[0]
@@ -207,9 +209,9 @@ def test_launches_that_the_guard_refuses(change: dict[int, int], grid: int) -> N
 
 def test_a_refused_launch_runs_the_kernel_without_maps() -> None:
     kernel = matmul()
-    other = unguarded(kernel)
+    other = fallback_of(kernel)
     assert copies(other) == 0
-    assert not hasattr(other.metadata, "guard")
+    assert not hasattr(other.metadata, "precondition")
     values, c, want = arguments(70, 72, 80, "row")
     values[0] = np.ascontiguousarray(np.pad(values[0], ((0, 0), (0, 3))))
     values[6] += 3
@@ -219,12 +221,12 @@ def test_a_refused_launch_runs_the_kernel_without_maps() -> None:
 
 
 def test_the_twin_of_a_kernel_kept_without_texts() -> None:
-    """A cache that keeps binaries only gives back kernels without the text that a twin is made of."""
+    """A cache that keeps binaries only gives back kernels without the text that a fallback is made of."""
     kernel = matmul()
     for level in set(kernel.asm) - {kernel.backend.binary_ext}:
         del kernel.asm[level]
-    other = unguarded(kernel)
-    assert not hasattr(other.metadata, "guard")
+    other = fallback_of(kernel)
+    assert not hasattr(other.metadata, "precondition")
     assert other.name == kernel.name
 
 
@@ -305,7 +307,7 @@ WHATS = [
 def test_what_is_left_to_pointers(what: str) -> None:
     kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",))
     assert copies(kernel) == (0 if what else 2)
-    assert hasattr(kernel.metadata, "guard") is not bool(what)
+    assert hasattr(kernel.metadata, "precondition") is not bool(what)
     if what:
         assert "pointers for the tiles of the loop" in kernel.metadata.remarks[0]
 
@@ -448,7 +450,7 @@ def test_a_twin_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[CompiledKernel] = []
 
     def slowly(k: CompiledKernel) -> CompiledKernel:
-        made.append(unguarded(k))
+        made.append(fallback_of(k))
         return made[-1]
 
     class Loader:
@@ -456,12 +458,12 @@ def test_a_twin_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
             loaded.append(k)
             k.module = k.function = "loaded"
 
-    monkeypatch.setattr(variants, "unguarded", slowly)
-    twin, found = variants.Twin(kernel, Loader()), []
+    monkeypatch.setattr(variants, "fallback_of", slowly)
+    fallback, found = variants.FallbackVariant(kernel, Loader()), []
 
     def work() -> None:
         started.wait()
-        found.append(twin.get())
+        found.append(fallback.get())
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for t in threads:

@@ -17,7 +17,7 @@ from tessera.errors import LaunchError, ToolNotFound
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
-from tessera.runtime.drivers.variants import unguarded
+from tessera.runtime.drivers.variants import fallback_of
 from tessera.runtime.native.tensor_maps import TensorMaps
 
 
@@ -445,11 +445,13 @@ def stored(out, N, BN: tl.constexpr):
 
 
 def test_a_launch_checks_where_rows_end() -> None:
-    """Rows end at 16 bytes, or the twin stores through pointers. What is known beforehand is not checked."""
+    """Rows end at 16 bytes, or the fallback stores through pointers. What is known beforehand is not checked."""
     kernel = built(stored, {"out": "*fp32", "N": "i32"}, {"BN": 32}, num_warps=4)
     meta: Any = kernel.metadata
-    assert [check[3] for check in meta.guard] == [4] and len(meta.tensor_maps) == 1
-    twin: Any = unguarded(kernel).metadata
-    assert not hasattr(twin, "guard") and not hasattr(twin, "tensor_maps")
-    assert not hasattr(built(stored, {"out": "*fp32"}, {"N": 40, "BN": 32}).metadata, "guard")
+    assert [check[3] for check in meta.precondition] == [4] and len(meta.tensor_maps) == 1
+    fallback: Any = fallback_of(kernel).metadata
+    assert not hasattr(fallback, "precondition") and not hasattr(fallback, "tensor_maps")
+    assert not hasattr(
+        built(stored, {"out": "*fp32"}, {"N": 40, "BN": 32}).metadata, "precondition"
+    )
     assert not ops(built(stored, {"out": "*fp32"}, {"N": 30, "BN": 32}), "descriptor_store")

@@ -19,7 +19,7 @@ from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import CompiledKernel
 from tessera.interp import run
 from tessera.ir import parse_module
-from tessera.runtime.drivers.variants import unguarded
+from tessera.runtime.drivers.variants import fallback_of
 from tests.unit.test_promote import compiled, copies, passes
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
@@ -275,10 +275,10 @@ def test_arrays_that_lie_apart(how: str) -> None:
         assert not passes(kernel, [x, w, other, *values[3:]], (1, 1, 1))
     simulate(kernel, [x.copy(), w.copy(), y, *values[3:]], (1, 1, 1), how)
     assert np.abs(y - want).max() <= 4e-3 * np.abs(want).max()
-    twin = unguarded(kernel)
-    assert copies(twin) == 2
-    assert meetings(twin) == 1
-    assert copies(unguarded(twin)) == 0
+    fallback = fallback_of(kernel)
+    assert copies(fallback) == 2
+    assert meetings(fallback) == 1
+    assert copies(fallback_of(fallback)) == 0
 
 
 @tessera.jit

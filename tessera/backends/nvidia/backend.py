@@ -133,8 +133,10 @@ class NvidiaBackend(Backend):
                 )
                 done = squeezed(text, done, metadata["shared"], facts, again)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
-            if not roomy and "guard" in metadata:
-                metadata["guard"] = NEVER  # worth it only with as many blocks as were hoped for
+            if not roomy and "precondition" in metadata:
+                metadata["precondition"] = (
+                    NEVER  # worth it only with as many blocks as were hoped for
+                )
             if done.warnings:
                 metadata["remarks"] = (*metadata.get("remarks", ()), *done.warnings)
             return done.cubin
@@ -181,16 +183,16 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
     if "tensor_maps" in attrs:
         maps = found["tensor_maps"] = attrs["tensor_maps"]
         args += ["memory"] * len(maps)
-    if "tensor_maps" in attrs or "guard" in attrs:
+    if "tensor_maps" in attrs or "precondition" in attrs:
         # What makes launchers of others (TorchInductor's) leave the launch to ours, who encodes the maps and looks at
-        # the guard.
+        # the precondition.
         found["global_scratch_size"] = MAP_BYTES * max(1, len(attrs.get("tensor_maps", ())))
     if attrs.get("persistent"):
         found["resident_blocks"] = attrs.get("resident_blocks", 1)
         args.append("memory")
     return found | {
         name: attrs[name]
-        for name in ("host_code", "guard", "edges", "assumes_apart", "remarks")
+        for name in ("host_code", "precondition", "edges", "assumes_apart", "remarks")
         if name in attrs
     }
 

@@ -56,14 +56,15 @@ THROUGH_DESCRIPTORS = (WgmmaOp, TensorCopyOp, DescriptorLoadOp, DescriptorStoreO
 @dataclass(frozen=True, slots=True)
 class Touch:
     """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's
-    iteration; `guarded`: the ring, if its users wait for each other by themselves. `across`: by an instruction that
-    sees memory through the other path; `met`: threads have met since, but without showing what they wrote to it."""
+    iteration; `own_barriers`: the ring, if its users wait for each other by themselves. `across`: by an instruction
+    that sees memory through the other path; `met`: threads have met since, but without showing what they wrote to
+    it."""
 
     low: int
     high: int
     write: bool
     ring: tuple[Op, int, int] | None = None
-    guarded: Op | None = None
+    own_barriers: Op | None = None
     across: bool = False
     met: bool = False
 
@@ -73,7 +74,7 @@ class Touch:
             return False
         if not (self.write or other.write) or self.low >= other.high or other.low >= self.high:
             return False
-        if self.guarded is not None and self.guarded is other.guarded:
+        if self.own_barriers is not None and self.own_barriers is other.own_barriers:
             return False
         if self.ring is None or other.ring is None or self.ring[0] is not other.ring[0]:
             return True
@@ -236,7 +237,9 @@ def _touch(view: Value, write: bool) -> Touch:
     if buffer is not None:
         size = op.bytes // op.result.type.shape[0]
         low, high = low + buffer * size, low + (buffer + 1) * size
-    return Touch(low, high, write, ring, op if op.private or op.attrs.get("guarded") else None)
+    return Touch(
+        low, high, write, ring, op if op.private or op.attrs.get("has_mbarriers") else None
+    )
 
 
 def _next_iteration(t: Touch, loop: ForOp) -> Touch:

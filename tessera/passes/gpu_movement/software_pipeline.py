@@ -120,14 +120,14 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
             if stages > 1 and apply("software-pipeline", loop):
                 done = Pipeline(loop, streams, stages, running if lag else None, bool(late) and lag)
                 if late and lag and module.attrs["num_warps"] > WARPS:
-                    done.guard = _Guard(module.attrs["num_warps"], stages)
+                    done.ring_barriers = _RingBarriers(module.attrs["num_warps"], stages)
                 new = done.run()
                 if late and lag:
                     delay(
                         new,
                         late,
                         done.late_ops(late),
-                        PING_PONG_WORDS if done.guard is not None else None,
+                        PING_PONG_WORDS if done.ring_barriers is not None else None,
                     )
 
 
@@ -279,7 +279,7 @@ def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | No
     return ops, carried
 
 
-class _Guard:
+class _RingBarriers:
     """Counters instead of barriers: warpgroups drift apart, so that one multiplies while another one works on its
     results. `full`: a buffer's copies have landed; `free`: all warps have read it."""
 
@@ -306,7 +306,7 @@ class Pipeline:
     """The rewriting of one loop; `private`: rings of which each thread reads only what it copied itself."""
 
     late_slot: Value  # carried: the buffer of products that are an iteration late
-    guard: _Guard | None = None
+    ring_barriers: _RingBarriers | None = None
 
     def __init__(
         self,
@@ -329,12 +329,12 @@ class Pipeline:
     def run(self) -> ForOp:
         before = Builder.before_op(self.loop)
         self.rings = [self._ring(before, s) for s in self.streams]
-        if self.guard is not None:
-            self.guard.init(before)
+        if self.ring_barriers is not None:
+            self.ring_barriers.init(before)
         ahead, index = self._prologue(before)
         _fill_late(self.loop)
         zero, last = _const(before, 0), _const(before, self.ahead)
-        parities = [] if self.guard is None else [zero, zero]
+        parities = [] if self.ring_barriers is None else [zero, zero]
         return self._body([index, zero, last, *parities, *ahead, *[zero] * self.late])
 
     def _ring(self, b: Builder, s: Stream) -> Value:
@@ -343,8 +343,8 @@ class Pipeline:
         alloc = LocalAllocOp(
             None, results=[ring], names=[s.alloc.result.name], private=self.private, loc=s.load.loc
         )
-        if self.guard is not None:
-            alloc.attrs["guarded"] = True
+        if self.ring_barriers is not None:
+            alloc.attrs["has_mbarriers"] = True
         return b.emit(alloc)
 
     def _prologue(self, b: Builder) -> tuple[list[Value], Value]:
@@ -389,8 +389,8 @@ class Pipeline:
             )  # fmt: skip
             tokens.append(b.emit(copy))
         b.emit(AsyncCommitOp(tokens))
-        if self.guard is not None:
-            b.insert(AsyncCopyMbarrierArriveOp(self.guard.full, slots[0]))
+        if self.ring_barriers is not None:
+            b.insert(AsyncCopyMbarrierArriveOp(self.ring_barriers.full, slots[0]))
 
     def _fill(self, b: Builder, load: LoadOp, mapping: dict[Value, Value]) -> Value | None:
         """What a copy writes where its mask is off; nothing for shared copies: they write zeros."""
@@ -409,11 +409,13 @@ class Pipeline:
             self.late_slot = ahead.pop()
         b = Builder(body, body.first, loop.loc)
         parities: list[Value] = []
-        if self.guard is not None:
+        if self.ring_barriers is not None:
             parities, ahead = ahead[:2], ahead[2:]
-            b.insert(MbarrierWaitOp(self.guard.full, slot, parities[0], data=True, proxy=True))
+            b.insert(
+                MbarrierWaitOp(self.ring_barriers.full, slot, parities[0], data=True, proxy=True)
+            )
             earlier = b.emit(XorOp(parities[1], _const(b, 1)))
-            b.insert(MbarrierWaitOp(self.guard.free, last, earlier))
+            b.insert(MbarrierWaitOp(self.ring_barriers.free, last, earlier))
         else:
             b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
         if self.running is not None:
@@ -477,8 +479,8 @@ class Pipeline:
                 d.product.set_operand(1, late_view(at, view, other))
                 drop_view(view)
         end = Builder.before_op(body.terminator)
-        if self.guard is not None:
-            end.insert(MbarrierArriveOp(self.guard.free, slot, after_mma=True))
+        if self.ring_barriers is not None:
+            end.insert(MbarrierArriveOp(self.ring_barriers.free, slot, after_mma=True))
         body.terminator.set_operand(slot.index - 1, self._next_slot(end, slot))
         products = {d.product for d in delayed}
         return [op for op in body if op not in before or op in products]

@@ -7,7 +7,7 @@ once, at the function's start; accesses through others become pointers and masks
 accesses whose last offset is not known to be a multiple of 16 bytes: the TMA unit stops the program at any other.
 
 What the TMA unit stores ends at multiples of 16 bytes, too: of an array whose rows end in between it would write what
-lies behind them (H200, 2026-11-21). That they do not is one of the launch's checks (`guard`)."""
+lies behind them (H200, 2026-11-21). That they do not is one of the launch's checks (`precondition`)."""
 
 from __future__ import annotations
 
@@ -236,11 +236,11 @@ def number_tensor_maps(module: Module) -> None:
             module.attrs["host_code"] = tuple(code.code)
     if found:
         module.attrs["tensor_maps"] = tuple(found)
-    guard = module.attrs.get("guard", ())
-    if checks and not guard:
+    precondition = module.attrs.get("precondition", ())
+    if checks and not precondition:
         module.attrs["edges"] = True  # nothing else is checked
     if checks:
-        module.attrs["guard"] = tuple(dict.fromkeys((*guard, *checks)))
+        module.attrs["precondition"] = tuple(dict.fromkeys((*precondition, *checks)))
 
 
 def _edge_checks(

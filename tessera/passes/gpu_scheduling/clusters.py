@@ -81,7 +81,8 @@ class CannotSpread(Exception):
 def spread(module: Module) -> None:
     """Spread the kernel over the `num_ctas` blocks of a cluster. First of all passes: later ones see a block's part.
 
-    A kernel that went through this is left as it is: what is compiled once more from its text (twins are) is in parts.
+    A kernel that went through this is left as it is: what is compiled once more from its text (fallback variants are)
+    is in parts.
     """
     if "cluster" in module.attrs:
         return

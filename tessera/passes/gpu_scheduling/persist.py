@@ -55,9 +55,9 @@ WIDE = 64
 
 @pass_("persist", optimization="persistent-programs", counts=True)
 def persist(module: Module, facts: GpuFacts) -> None:
-    """Let the blocks of kernels with a guard run several programs, where a block is alone on its SM. After
+    """Let the blocks of kernels with a precondition run several programs, where a block is alone on its SM. After
     `promote`."""
-    if "guard" not in module.attrs:
+    if "precondition" not in module.attrs:
         return
     for func in module.body:
         assert isinstance(func, FuncOp)

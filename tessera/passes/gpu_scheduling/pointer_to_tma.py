@@ -6,13 +6,13 @@
 
 A tile of pointers that is a window of a strided array (analysis/windows.py) is described by a tensor map, as if the
 kernel's author had written a descriptor. The TMA unit wants more than pointers do: strides in multiples of 16 bytes,
-coordinates from 0 on. Whether that holds is known for sure only when arguments and grid are: the module's `guard` has
-the checks, `host_code` the expressions that they look at. The launcher evaluates them before each launch, and runs the
-kernel that was compiled without this pass where one fails.
+coordinates from 0 on. Whether that holds is known for sure only when arguments and grid are: the module's
+`precondition` has the checks, `host_code` the expressions that they look at. The launcher evaluates them before each
+launch, and runs the kernel that was compiled without this pass where one fails.
 
 Only loops that can be split into roles (warp_specialization.py) are changed, and all loads for their products or none.
 Arrays that overlap with others which the program wrote to before must show that: such loads are `ordered`, unless the
-guard makes sure that what is read and what is written lie apart."""
+precondition makes sure that what is read and what is written lie apart."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Promotion:
         self.module, self.func, self.facts, self.apart = module, func, facts, apart
         self.code = HostCode(func, module.attrs.get("host_code", ()))
         self.checks: dict[tuple[int, int, int, int], None] = dict.fromkeys(
-            module.attrs.get("guard", ())
+            module.attrs.get("precondition", ())
         )
         self.emitted: list[Op] = []
         blocks = func.all_blocks()
@@ -175,10 +175,10 @@ class Promotion:
         )
         if not fits:
             raise NoWindow("the TMA unit cannot move the tile")
-        self._guard(found, size)
+        self._add_precondition(found, size)
         return found
 
-    def _guard(self, found: Chosen, size: int) -> None:
+    def _add_precondition(self, found: Chosen, size: int) -> None:
         """The checks that make sure that a map describes the array, and its coordinates what the pointers did."""
         self.check(self.code.value(found.window.base), 1, LAST_ADDRESS, ALIGNMENT)
         whole = ALIGNMENT // size
@@ -244,7 +244,7 @@ class Promotion:
 
     def note(self) -> None:
         """Leave the checks in the module."""
-        self.module.attrs["guard"] = tuple(self.checks)
+        self.module.attrs["precondition"] = tuple(self.checks)
         self.module.attrs["host_code"] = tuple(self.code.code)
         if self.lies_apart:
             self.module.attrs["assumes_apart"] = True

@@ -34,18 +34,19 @@ def _is_narrow(v: Value) -> bool:
 
 
 class _Widener:
-    """int64 twins of int32 values, made on demand and kept in `twins`; `computed`: those that may differ by a wrap."""
+    """int64 versions of int32 values, made on demand and kept in `wide`; `computed`: those that may differ by a
+    wrap."""
 
     def __init__(self) -> None:
-        self.twins: dict[Value, Value] = {}
+        self.wide: dict[Value, Value] = {}
         self.computed: set[Value] = set()
 
-    def twin(self, v: Value) -> Value:
+    def widened(self, v: Value) -> Value:
         if not _is_narrow(v):
             return v
-        if v not in self.twins:
-            self.twins[v] = self._make(v)
-        return self.twins[v]
+        if v not in self.wide:
+            self.wide[v] = self._make(v)
+        return self.wide[v]
 
     def _make(self, v: Value) -> Value:
         op = v.op
@@ -58,7 +59,7 @@ class _Widener:
             return _after(v).emit(arith.ConstOp(value=op.value, results=(_wide_type(v.type),)))
         if isinstance(op, arith.SelectOp):
             self.computed.add(v)
-            a, b = self.twin(op.on_true), self.twin(op.on_false)
+            a, b = self.widened(op.on_true), self.widened(op.on_false)
             return _after(v).emit(arith.SelectOp(op.condition, a, b))
         if isinstance(op, _COMPUTED):
             return self._computed(v, op)
@@ -74,13 +75,13 @@ class _Widener:
 
     def _computed(self, v: Value, op: Op) -> Value:
         self.computed.update(op.results)
-        operands = [self.twin(x) for x in op.operands]
+        operands = [self.widened(x) for x in op.operands]
         new = op.clone(dict(zip(op.operands, operands, strict=True)))
         for r in new.results:
             r.type = _wide_type(r.type)
         _after(v).insert(new)
-        self.twins.update(zip(op.results, new.results, strict=True))
-        return self.twins[v]
+        self.wide.update(zip(op.results, new.results, strict=True))
+        return self.wide[v]
 
     # --- values that control flow carries -----------------------------------------------------------------
     def _carried(self, v: Value, block: Block) -> Value:
@@ -92,34 +93,34 @@ class _Widener:
         return self._extended(v)
 
     def _loop(self, v: Value, loop: control.ForOp | control.WhileOp, index: int) -> Value:
-        """Carry the twin beside the variable; it is known before what it becomes is looked at."""
-        init, t = self.twin(loop.inits[index]), _wide_type(v.type)
+        """Carry the wide value beside the variable; it is known before what it becomes is looked at."""
+        init, t = self.widened(loop.inits[index]), _wide_type(v.type)
         head = 1 if isinstance(loop, control.ForOp) else 0
         for block in loop.regions:
             old = block.args[index + head]
-            self.twins[old] = block.add_arg(t, old.name)
+            self.wide[old] = block.add_arg(t, old.name)
             self.computed.add(old)
-        self.twins[loop.results[index]] = _add_result(loop, t)
+        self.wide[loop.results[index]] = _add_result(loop, t)
         self.computed.add(loop.results[index])
         _append_operand(loop, init)
         self._yields(loop, index)
-        return self.twins[v]
+        return self.wide[v]
 
     def _yields(self, op: Op, index: int) -> None:
-        """Yield the twin of the value at `index`, at a place taken before other twins of this op ask for one."""
+        """Yield the wide value of that at `index`, at a place taken before other wide values of this op ask for one."""
         ends = [block.terminator for block in op.regions]
         places: list[tuple[Op, int, Value]] = []
         for end in ends:
             value = end.operands[index + (1 if isinstance(end, control.ConditionOp) else 0)]
             places.append((end, _append_operand(end, value), value))
         for end, place, value in places:
-            end.set_operand(place, self.twin(value))
+            end.set_operand(place, self.widened(value))
 
     def _if(self, v: Value, op: control.IfOp) -> Value:
         self.computed.add(v)
-        self.twins[v] = _add_result(op, _wide_type(v.type))
+        self.wide[v] = _add_result(op, _wide_type(v.type))
         self._yields(op, v.index)
-        return self.twins[v]
+        return self.wide[v]
 
 
 def _after(v: Value) -> Builder:
@@ -151,14 +152,14 @@ def wide_index(module: Module) -> None:
     ops = list(module.walk())
     for op in ops:
         if isinstance(op, arith.AddPtrOp):
-            op.set_operand(1, widener.twin(op.offset))
+            op.set_operand(1, widener.widened(op.offset))
         elif isinstance(op, arith.CastOp) and elem_of(op.result.type) is int64 and _is_narrow(op.x):
-            new = widener.twin(op.x)
+            new = widener.widened(op.x)
             if new is not op.result:
                 op.result.replace_all_uses(new)
     for op in ops:
         if isinstance(op, arith.CmpOp) and elem_of(op.lhs.type) is int32:
             if op.lhs in widener.computed or op.rhs in widener.computed:
-                lhs, rhs = widener.twin(op.lhs), widener.twin(op.rhs)
+                lhs, rhs = widener.widened(op.lhs), widener.widened(op.rhs)
                 op.set_operand(0, lhs)
                 op.set_operand(1, rhs)

@@ -14,7 +14,7 @@ from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.cuda.abi import INVALID_CONTEXT, INVALID_HANDLE, L_PRINTF_FIFO, launch_config
 from tessera.runtime.drivers.base import INT32_MAX, Driver, refuse_foreign
-from tessera.runtime.drivers.variants import Twin
+from tessera.runtime.drivers.variants import FallbackVariant
 from tessera.runtime.native.fast_path import Start
 from tessera.runtime.native.launcher import make_launcher
 from tessera.runtime.native.tensor_maps import Instead, TensorMaps
@@ -96,29 +96,29 @@ class CudaDriver(Driver):
         )  # fmt: skip
         native = make_launcher(kernel.metadata.args, "cuda")
         function, check = loaded.function, self.api.check_launch
-        specs, guard = getattr(m, "tensor_maps", ()), getattr(m, "guard", ())
+        specs, precondition = getattr(m, "tensor_maps", ()), getattr(m, "precondition", ())
 
-        twin = Twin(kernel, self)
+        fallback = FallbackVariant(kernel, self)
 
         def instead() -> Instead:
-            other = twin.get()
+            other = fallback.get()
             return Instead(other.function, other.launcher.config.address, other.launcher.maps)
 
         maps = None
-        if specs or guard:
+        if specs or precondition:
             code = getattr(m, "host_code", ())
             resident = getattr(m, "resident_blocks", 0) * p.multiprocessor_count
             if resident and blocks > 1:
                 found = self.api.active_clusters(function, config)
                 resident = max(1, min(found, resident // blocks))
-            maps = TensorMaps(self.api, specs, code, guard, instead, resident)
+            maps = TensorMaps(self.api, specs, code, precondition, instead, resident)
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
             # held until the launch has copied them
             encoded = maps(args, (gx, gy, gz)) if maps is not None else None
             if encoded is not None:
                 if not encoded.usable:
-                    twin.get().launcher(gx, gy, gz, stream, *args)
+                    fallback.get().launcher(gx, gy, gz, stream, *args)
                     return
                 args = (*args, *encoded.addresses)
                 if encoded.blocks:

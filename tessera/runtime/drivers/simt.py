@@ -10,7 +10,7 @@ from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
 from tessera.runtime.drivers.checked import hosted
 from tessera.runtime.drivers.host import InterpreterDriver
-from tessera.runtime.drivers.variants import unguarded
+from tessera.runtime.drivers.variants import fallback_of
 
 BLOCKS = 3  # that run at a time
 THREADS = 1024  # of the largest block
@@ -35,8 +35,8 @@ class SimtDriver(InterpreterDriver):
             metadata: Any = of.metadata
             kinds = [k for k in metadata.args if k != "memory"]
             values = [simulator.argument(k, a) for k, a in zip(kinds, args, strict=True)]
-            if not simulator.guarded(metadata, values, grid):
-                run(unguarded(of), grid, args)
+            if not simulator.precondition_holds(metadata, values, grid):
+                run(fallback_of(of), grid, args)
                 return
             of.simulation = kernel.simulation = simulator.run_kernel(
                 of.asm["llir"], of.name, args, 32 * metadata.warps, max(metadata.shared, 16), grid,

@@ -1,6 +1,7 @@
-"""The kernel behind a kernel: code that relies on a guard has a twin that does not, for launches where it fails.
+"""The kernel behind a kernel: code that relies on a precondition has a fallback variant that does not, for launches
+where it fails.
 
-The twin is compiled, or found in the cache, when it is first needed."""
+The fallback variant is compiled, or found in the cache, when it is first needed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from tessera.runtime.cache.managers import kernel_cache
 LEVEL = "tir"  # the product that both are made of
 
 
-class Twin:
+class FallbackVariant:
     """The same kernel for any launch, made and loaded once; native launches have its addresses."""
 
     def __init__(self, kernel: CompiledKernel, driver: Any) -> None:
@@ -29,15 +30,15 @@ class Twin:
     def get(self) -> CompiledKernel:
         with undivided(), self.lock:
             if self.made is None:
-                found = unguarded(self.kernel)
+                found = fallback_of(self.kernel)
                 found.load(self.driver)
                 self.made = found
             return self.made
 
 
-def unguarded(kernel: CompiledKernel) -> CompiledKernel:
-    """The same kernel without what its guard is for: first for arrays that overlap, then one program a block again,
-    then pointers again, then pointers for what descriptors store."""
+def fallback_of(kernel: CompiledKernel) -> CompiledKernel:
+    """The same kernel without what its precondition is for: first for arrays that overlap, then one program a block
+    again, then pointers again, then pointers for what descriptors store."""
     m: Any = kernel.metadata
     has_more = {
         "apart": hasattr(m, "assumes_apart"), "persistent": hasattr(m, "resident_blocks"),

@@ -35,8 +35,8 @@ Word = tuple[str, int]
 
 
 class Maps(NamedTuple):
-    """The encoded maps of a launch; their memory lives as long as this. `usable`: the kernel's guard holds. `blocks`:
-    how many to start, 0 for one each program."""
+    """The encoded maps of a launch; their memory lives as long as this. `usable`: the kernel's precondition holds.
+    `blocks`: how many to start, 0 for one each program."""
 
     usable: bool
     addresses: list[int]
@@ -46,7 +46,7 @@ class Maps(NamedTuple):
 
 
 class Instead(NamedTuple):
-    """What runs where a guard fails: function, launch template, and its own maps."""
+    """What runs where a precondition fails: function, launch template, and its own maps."""
 
     function: int
     config: int
@@ -56,10 +56,11 @@ class Instead(NamedTuple):
 class TensorMaps:
     """The maps of one kernel: called with its launch arguments and the grid, gives the encoded maps.
 
-    `code` and `guard` as analysis/intervals.py has them. Native launches look maps up in `table` and, where they are
-    not there, call `learn` with the values of the arguments that `specs` and the code name, 8 bytes each; with a guard,
-    the grid's extents follow. `instead`: what runs where the guard fails. `resident`: the blocks that there is room
-    for, of a kernel whose blocks run several programs each (else 0); its last memory argument holds the grid.
+    `code` and `precondition` as analysis/intervals.py has them. Native launches look maps up in `table` and, where they
+    are not there, call `learn` with the values of the arguments that `specs` and the code name, 8 bytes each; with a
+    precondition, the grid's extents follow. `instead`: what runs where the precondition fails. `resident`: the blocks
+    that there is room for, of a kernel whose blocks run several programs each (else 0); its last memory argument holds
+    the grid.
     """
 
     def __init__(
@@ -67,17 +68,17 @@ class TensorMaps:
         api: Driver,
         specs: Sequence[Any],
         code: Sequence[Any] = (),
-        guard: Sequence[Any] = (),
+        precondition: Sequence[Any] = (),
         instead: Callable[[], Instead] | None = None,
         resident: int = 0,
     ) -> None:
         self.api, self.instead, self.resident = api, instead, resident
         self.specs = [_Spec(*s) for s in specs]
-        self.code, self.guard = code, guard
+        self.code, self.precondition = code, precondition
         self.known: dict[bytes, Maps] = {}
         named = {n for s in self.specs for kind, n in s.words if kind == "arg"}
         self.used = sorted(named | set(arguments_of(code)))
-        self.extents = 3 if guard else 0
+        self.extents = 3 if precondition else 0
         self.count = len(self.specs) + (resident > 0)
         self._chains = (ctypes.c_uint64 * MAP_BUCKETS)()
         self._arguments = (ctypes.c_uint64 * len(self.used))(*self.used)
@@ -115,9 +116,9 @@ class TensorMaps:
     def _encoded(
         self, args: Mapping[int, int], grid: Sequence[int]
     ) -> tuple[list[int], int, Any] | None:
-        """Addresses of the maps, blocks to start, the maps' memory; None where the guard fails."""
+        """Addresses of the maps, blocks to start, the maps' memory; None where the precondition fails."""
         values = evaluate(self.code, args, grid)
-        if not holds(self.guard, values):
+        if not holds(self.precondition, values):
             return None
         named = {("arg", n): x for n, x in args.items()}
         named |= {("code", i): x[0] for i, x in enumerate(values) if x is not None}
@@ -128,9 +129,9 @@ class TensorMaps:
             for spec, address in zip(self.specs, addresses, strict=False):
                 spec.encode(self.api, named, address)
         except LaunchError:
-            if not self.guard:
+            if not self.precondition:
                 raise
-            return None  # the driver wants more than the guard
+            return None  # the driver wants more than the precondition
         if not self.resident:
             return addresses, 0, memory
         ctypes.memmove(addresses[-1], (ctypes.c_int32 * 3)(*grid), 12)

@@ -2,6 +2,11 @@
 
 # pyright: basic
 from tessera.backends.nvidia.simulator.banks import Traffic, passes
-from tessera.backends.nvidia.simulator.launch import Report, argument, guarded, run_kernel
+from tessera.backends.nvidia.simulator.launch import (
+    Report,
+    argument,
+    precondition_holds,
+    run_kernel,
+)
 
-__all__ = ["Report", "Traffic", "argument", "guarded", "passes", "run_kernel"]
+__all__ = ["Report", "Traffic", "argument", "precondition_holds", "passes", "run_kernel"]

@@ -50,11 +50,11 @@ class Report:
         return "\n".join(lines)
 
 
-def guarded(metadata: Any, values: list[Any], grid: tuple[int, ...]) -> bool:
-    """Whether a launch passes the kernel's guard."""
+def precondition_holds(metadata: Any, values: list[Any], grid: tuple[int, ...]) -> bool:
+    """Whether a launch passes the kernel's precondition."""
     args = {i: x for i, (kind, x) in enumerate(values) if isinstance(x, int)}
     found = evaluate(getattr(metadata, "host_code", ()), args, grid)
-    return holds(getattr(metadata, "guard", ()), found)
+    return holds(getattr(metadata, "precondition", ()), found)
 
 
 def argument(kind: str, value: Any) -> tuple[str, Any]:
