@@ -88,6 +88,15 @@ def test_what_differs_is_told_by_kernel_and_level(tmp_path: Path):
     assert "-b\n+ccc\n" in diff
 
 
+def test_comments_do_not_count(tmp_path: Path):
+    """LLVM numbers the calls of a whole process in comments; ours name primitives."""
+    before = {"k": {"products": {"ptx": "{ // callseq 6, 0\nret;", "llir": "; primitive a\nret\n"}}}
+    after = {"k": {"products": {"ptx": "{ // callseq 4, 0\nret;", "llir": "; primitive b\nret\n"}}}
+    assert compared(tmp_path, before, after).identical == ["k"]
+    after["k"]["products"]["llir"] = "; primitive b\nret 1\n"
+    assert [c.levels for c in compared(tmp_path, before, after).changed] == [["llir"]]
+
+
 def test_registers_alone_are_a_change(tmp_path: Path):
     found = compared(tmp_path, {"k": {"registers": 32}}, {"k": {"registers": 40}})
     assert [str(c) for c in found.changed] == ["k: ; 32 → 40 registers, 500 → 500 ms"]

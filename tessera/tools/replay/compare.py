@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -21,6 +22,7 @@ CODE = (
     "cubin",
     "object",
 )  # levels that must be equal; tile and GPU IR are only shown
+COMMENTS = {"llir": re.compile(rb"^;.*\n", re.M), "ptx": re.compile(rb"//.*")}
 NUMBERS = ("registers", "spills", "shared", "warps", "scratch_bytes")
 UNITS = {
     "spills": " bytes spilled",
@@ -44,6 +46,12 @@ class Recording:
 
     def seconds(self, keys: set[str]) -> float:
         return sum(self.index[key].get("seconds", 0.0) for key in keys)
+
+
+def without_comments(product: bytes, level: str) -> bytes:
+    """Those of LLVM IR name our primitives; in PTX, LLVM numbers all calls of the process."""
+    comment = COMMENTS.get(level)
+    return comment.sub(b"", product) if comment is not None else product
 
 
 @dataclass
@@ -111,7 +119,12 @@ class Comparison:
     def differing(self, key: str) -> list[str]:
         """The levels whose products differ."""
         levels = dict.fromkeys([*self.before.levels(key), *self.after.levels(key)])
-        return [x for x in levels if self.before.product(key, x) != self.after.product(key, x)]
+        return [
+            x for x in levels if self._meant(self.before, key, x) != self._meant(self.after, key, x)
+        ]
+
+    def _meant(self, recording: Recording, key: str, level: str) -> bytes:
+        return without_comments(recording.product(key, level), level)
 
     def _notes(self, key: str, numbers: list[str]) -> Iterator[str]:
         old, new = self.before.index[key], self.after.index[key]
@@ -131,6 +144,9 @@ def summary(found: Comparison, listed: int = 40) -> str:
         "only after": found.only_after, "refused on both sides": found.fails,
     }  # fmt: skip
     lines = [", ".join(f"{len(x)} {name}" for name, x in parts.items() if x) or "no kernels"]
+    if found.changed:
+        where = Counter(change.key.rpartition("@")[2] for change in found.changed)
+        lines.append("  changed on " + ", ".join(f"{name}: {n}" for name, n in where.items()))
     lines += [f"  changed: {x}" for x in found.changed[:listed]]
     if len(found.changed) > listed:
         lines.append(f"  … and {len(found.changed) - listed} more changed")
@@ -178,4 +194,4 @@ def _shown(product: bytes, level: str) -> list[str]:
             return get_sass(product).splitlines()
         except (TesseraError, OSError) as error:
             return [f"{len(product)} bytes; not disassembled: {error}"]
-    return product.decode().splitlines()
+    return without_comments(product, level).decode().splitlines()
