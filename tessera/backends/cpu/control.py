@@ -220,7 +220,8 @@ def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:
 
 # --- for ----------------------------------------------------------------------------------------------------
 def lower_for(lo: Lowering, op: ForOp) -> None:
-    """A counted loop: carried tiles live in slots of memory, sums of products may start in their first iteration."""
+    """Lower a counted loop: carried tiles are in slots of memory; accumulators may start at zero in the first
+    iteration."""
     em = lo.em
     t = op.lb.type
     lb, ub, step = (
@@ -276,7 +277,7 @@ def initial(
 
 
 def starts_at_zero(op: ForOp, i: int) -> bool:
-    """Whether a carried tile starts at zero and is only added to, by products of each iteration."""
+    """Whether a carried tile starts at zero and only dots add to it, in each iteration."""
     init, arg = op.inits[i], op.carried[i]
     if not isinstance(init.op, ConstOp) or init.op.value or len(arg.uses) != 1:
         return False

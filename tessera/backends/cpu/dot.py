@@ -1,13 +1,13 @@
-"""Matrix products: by which instructions, which operands are copied and which stay where they lie, where the sum is.
+"""Lowers dots: chooses the instructions, decides which operands are copied or read in place, and finds the accumulator.
 
-A that is a plain contiguous load stays in place (a masked one if its mask turns out to be all true); otherwise it is
-brought into a row-major buffer. B is packed in panels (panel_cache.py), or stays in place where that would not pay. Of
-the instructions that the machine has, a dot takes the widest that is exact for its types:
+An A that is a plain contiguous load is read in place (a masked one if its mask is all true at run time); otherwise A is
+brought into a row-major buffer. B is packed in panels (panel_cache.py), or read in place where packing would not pay.
+Of the instructions that the machine has, a dot takes the widest that is exact for its types:
 
-    tiles   bf16 and fp8 with fp32 sums, int8 with int32 sums: the matrix unit
+    tiles   bf16 and fp8 with fp32 accumulators, int8 with int32 ones: the matrix unit (AMX)
     pairs   bf16 and fp8: two neighbours along k at once
-    bytes   int8: four at once
-    else    fp32 (fp16, bf16 and fp8 widened), fp64 or int32
+    bytes   int8: four neighbours along k at once
+    plain   fp32 (fp16, bf16 and fp8 widened), fp64 or int32
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from tessera.backends.cpu.amx import ROWS, WORDS, tile_blocks, tile_product, tile_product_rows
+from tessera.backends.cpu.amx import COLUMNS, ROWS, amx_gemm, amx_gemm_rows, amx_row_blocks
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, materialise, prepare
 from tessera.backends.cpu.llvm_text import ATTRIBUTES, scalar_type
@@ -23,10 +23,10 @@ from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes
 from tessera.backends.cpu.memory import to_buffer
 from tessera.backends.cpu.microkernel import (
-    Product,
+    Gemm,
     column_panels,
-    product,
-    product_rows,
+    gemm,
+    gemm_rows,
     row_blocks,
 )
 from tessera.backends.cpu.operands import (
@@ -42,7 +42,7 @@ from tessera.backends.cpu.operands import (
     panels,
     uniform_along,
 )
-from tessera.backends.cpu.panel_cache import packed
+from tessera.backends.cpu.panel_cache import packed_panels
 from tessera.backends.cpu.panels import Form
 from tessera.backends.cpu.transpose import Convert, transposed_dimension
 from tessera.backends.cpu.values import Coord, Val
@@ -56,26 +56,27 @@ PACK_ROWS = 96  # rows of c from which copying B of one program alone pays
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How a product is done: `kind` is tiles, pairs, bytes or plain; elements of A and B become `t`, `group` a word."""
+    """The instructions of a dot: `kind` is tiles, pairs, bytes or plain. Elements of A and B are converted to `t`;
+    `k_pack` neighbours along k are packed in one lane, of type `packed_type`."""
 
     kind: str
     t: dtype
-    group: int = 1
+    k_pack: int = 1
 
     @property
-    def word(self) -> dtype:
-        return int32 if self.group > 1 else self.t
+    def packed_type(self) -> dtype:
+        return int32 if self.k_pack > 1 else self.t
 
 
 def compute_type(acc: dtype) -> dtype:
-    """The type that products are summed in."""
+    """The type of the accumulator registers."""
     if acc.is_floating():
         return float64 if acc is float64 else float32
     return int64 if acc.bits == 64 else int32
 
 
 def scheme_of(lo: Lowering, op: DotOp) -> Scheme:
-    """The widest instructions that are exact for the types of a product and fit its shape."""
+    """The widest instructions that are exact for the types of a dot and fit its shape."""
     acc = compute_type(elem_of(op.acc.type))
     plain = Scheme("plain", acc)
     if len(shape_of(op.a.type)) != 2:
@@ -95,14 +96,14 @@ def scheme_of(lo: Lowering, op: DotOp) -> Scheme:
     return plain
 
 
-def _tiles_fit(lo: Lowering, op: DotOp, group: int) -> bool:
+def _tiles_fit(lo: Lowering, op: DotOp, k_pack: int) -> bool:
     (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
-    return lo.facts.tiles and m % ROWS == 0 and n % WORDS == 0 and k % (WORDS * group) == 0
+    return lo.facts.tiles and m % ROWS == 0 and n % COLUMNS == 0 and k % (COLUMNS * k_pack) == 0
 
 
-def _vectors_fit(op: DotOp, group: int) -> bool:
+def _vectors_fit(op: DotOp, k_pack: int) -> bool:
     k, n = shape_of(op.b.type)
-    return k % group == 0 and n % 16 == 0
+    return k % k_pack == 0 and n % 16 == 0
 
 
 @executes(DotOp)
@@ -148,7 +149,7 @@ def _is_chained(op: DotOp) -> bool:
 
 
 def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
-    """The dots whose sum `op` completes, in order."""
+    """The chain of dots that ends with `op`, in order: each adds to the result of the one before."""
     links = [op]
     while isinstance(links[0].acc.op, DotOp) and links[0].acc.op in lo.chained:
         links.insert(0, links[0].acc.op)
@@ -157,58 +158,59 @@ def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
 
 def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero: str) -> None:
     m, n = c.shape
-    words = shape_of(links[0].a.type)[1] // scheme.group
+    k_groups = shape_of(links[0].a.type)[1] // scheme.k_pack
     rights = _rights(lo, links, scheme, m)
     lefts = _lefts(lo, links, scheme, len(rights) == 1)
     if len(rights) == 1 and isinstance(rights[0], Panels):
-        rights = [replace(rights[0], first=Coord(i * words)) for i in range(len(links))]
+        rights = [replace(rights[0], first=Coord(i * k_groups)) for i in range(len(links))]
     if len(lefts) == 1:
-        terms = [(lefts[0], rights[0], words * len(links))]
+        terms = [(lefts[0], rights[0], k_groups * len(links))]
     else:
-        terms = [(a, b, words) for a, b in zip(lefts, rights, strict=True)]
-    word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
-    multiply(lo, scheme, Product(c.elem, m, n, terms, c.ptr, zero, word))
+        terms = [(a, b, k_groups) for a, b in zip(lefts, rights, strict=True)]
+    packing = {2: "pair", 4: "bytes"}.get(scheme.k_pack, "")
+    multiply(lo, scheme, Gemm(c.elem, m, n, terms, c.ptr, zero, packing))
 
 
-def multiply(lo: Lowering, scheme: Scheme, p: Product) -> None:
+def multiply(lo: Lowering, scheme: Scheme, p: Gemm) -> None:
     if scheme.kind == "tiles":
-        tile_product(lo, p)
+        amx_gemm(lo, p)
     else:
-        product(lo, p)
+        gemm(lo, p)
 
 
-def multiply_rows(lo: Lowering, scheme: Scheme, p: Product, row: Coord, rows: int) -> None:
-    """One of the blocks below."""
-    (tile_product_rows if scheme.kind == "tiles" else product_rows)(lo, p, row, rows)
+def multiply_rows(lo: Lowering, scheme: Scheme, p: Gemm, row: Coord, rows: int) -> None:
+    """Multiply one of the blocks of `blocks_of_rows`."""
+    (amx_gemm_rows if scheme.kind == "tiles" else gemm_rows)(lo, p, row, rows)
 
 
-def blocks_of_rows(lo: Lowering, scheme: Scheme, p: Product) -> list[tuple[int, int, int]]:
+def blocks_of_rows(lo: Lowering, scheme: Scheme, p: Gemm) -> list[tuple[int, int, int]]:
     """(rows of a block, first row, number of blocks)."""
-    return tile_blocks(p) if scheme.kind == "tiles" else row_blocks(lo, p)
+    return amx_row_blocks(p) if scheme.kind == "tiles" else row_blocks(lo, p)
 
 
 def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int) -> list[Right]:
-    """B of each link in place, or of all of them in panels."""
+    """B of each dot of the chain in place, or of all of them in panels."""
     if scheme.kind == "plain" and m < PACK_ROWS:
         places = [in_place(lo, op.b, scheme.t) for op in links]
         found = [x for x in places if x is not None]
         if len(found) == len(links) and all_inside(lo, [op.b for op in links]) == "true":
             return list(found)
-    return [packed(lo, links, form_of(lo, links[0], scheme))]
+    return [packed_panels(lo, links, form_of(lo, links[0], scheme))]
 
 
 def form_of(lo: Lowering, op: DotOp, scheme: Scheme) -> Form:
-    """How B is packed."""
+    """The form in which B is packed."""
     n = shape_of(op.b.type)[1]
     if scheme.kind == "tiles":
-        return Form(scheme.t, scheme.group, panels(n, WORDS, 2))
+        return Form(scheme.t, scheme.k_pack, panels(n, COLUMNS, 2))
     bias = 128 if scheme.kind == "bytes" else 0
     acc = compute_type(elem_of(op.acc.type))
-    return Form(scheme.t, scheme.group, column_panels(lo, acc, n), bias)
+    return Form(scheme.t, scheme.k_pack, column_panels(lo, acc, n), bias)
 
 
 def _lefts(lo: Lowering, links: list[DotOp], scheme: Scheme, join: bool) -> list[Left]:
-    """A of each link; of all of them as one matrix where they lie side by side, or are copied (and `join`)."""
+    """A of each dot of the chain; one matrix for all of them where they are adjacent in memory, or copied (and
+    `join`)."""
     places = [left_in_place(lo, op, scheme) for op in links]
     found = [x for x in places if x is not None]
     if len(found) < len(links):
@@ -221,20 +223,20 @@ def _lefts(lo: Lowering, links: list[DotOp], scheme: Scheme, join: bool) -> list
 
 
 def left_in_place(lo: Lowering, op: DotOp, scheme: Scheme) -> InPlace | None:
-    """A where it lies, if the product can read it there."""
+    """A in place, if the microkernel can read it there."""
     placed = in_place(lo, op.a, scheme.t)
-    if placed is None or (not placed.affine and scheme.group > 1):
+    if placed is None or (not placed.affine and scheme.k_pack > 1):
         return None
     rows = shape_of(op.a.type)[0]
     if scheme.kind == "tiles" and not all(
         uniform_along(lo, placed.ptr, 0, i, ROWS) for i in range(0, rows, ROWS)
     ):
         return None
-    return InPlace(placed.ptr, scheme.word, placed.affine, scheme.group)
+    return InPlace(placed.ptr, scheme.packed_type, placed.affine, scheme.k_pack)
 
 
 def _either(lo: Lowering, links: list[DotOp], placed: InPlace, scheme: Scheme) -> Left:
-    """A where it lies, or a copy where a mask hides something: decided at run time."""
+    """A in place, or a copy where its mask is false somewhere: this is decided at run time."""
     condition = all_inside(lo, [op.a for op in links])
     if condition == "true":
         return placed
@@ -243,12 +245,12 @@ def _either(lo: Lowering, links: list[DotOp], placed: InPlace, scheme: Scheme) -
     with lo.em.branch(condition, negate=True):
         _fill_side_by_side(lo, buffer, links)
     lo.temporaries.append(buffer)
-    copy = Packed(buffer.ptr, scheme.word, k * len(links) // scheme.group)
+    copy = Packed(buffer.ptr, scheme.packed_type, k * len(links) // scheme.k_pack)
     return Either(condition, placed, copy, placed.affine)
 
 
 def _copied(lo: Lowering, links: list[DotOp], scheme: Scheme) -> Packed:
-    """A of all links side by side in a buffer; of one link in the buffer that it may have."""
+    """A of all dots of a chain side by side in a buffer; that of a single dot in the buffer that it may have."""
     m, k = shape_of(links[0].a.type)
     if len(links) == 1:
         buffer = operand_buffer(lo, links[0], links[0].a, scheme.t)
@@ -259,7 +261,7 @@ def _copied(lo: Lowering, links: list[DotOp], scheme: Scheme) -> Packed:
         _fill_side_by_side(lo, buffer, links)
         finish_memo_buffers(lo)
         lo.temporaries.append(buffer)
-    return Packed(buffer.ptr, scheme.word, k * len(links) // scheme.group)
+    return Packed(buffer.ptr, scheme.packed_type, k * len(links) // scheme.k_pack)
 
 
 def _fill_side_by_side(lo: Lowering, buffer: Buffer, links: list[DotOp]) -> None:
@@ -284,21 +286,21 @@ def _multiply_batch(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero:
             pa, pb, pc = (
                 offset(lo, x, i, size) for x, size in ((a, m * k), (b, k * n), (c, m * n))
             )
-            packed_product(lo, t, (m, n, k), (pa, pb, pc), zero)
+            packed_gemm(lo, t, (m, n, k), (pa, pb, pc), zero)
             zero = "false"
 
 
-def packed_product(
+def packed_gemm(
     lo: Lowering, t: dtype, sizes: tuple[int, int, int], where: tuple[str, str, str], zero: str
 ) -> None:
-    """c (+)= a @ b for row-major matrices of `sizes` (m, n, k), by a function that all such products share."""
+    """c (+)= a @ b for row-major matrices of `sizes` (m, n, k), by a function that all calls of that size share."""
     m, n, k = sizes
     name = f"tessera.product.{t.name}.{m}x{n}x{k}{'.zero' if zero == 'true' else ''}"
     if f"@{name}" not in lo.em.globals:
         lo.em.globals[f"@{name}"] = None
         inner = Lowering(lo.state, lo.access)
         a, b, c = (inner.em.parameter(p) for p in ("%a", "%b", "%c"))
-        product(inner, Product(t, m, n, [(Packed(a, t, k), Packed(b, t, n), k)], c, zero))
+        gemm(inner, Gemm(t, m, n, [(Packed(a, t, k), Packed(b, t, n), k)], c, zero))
         head = f"define internal void @{name}(ptr noalias %a, ptr noalias %b, ptr noalias %c) noinline nounwind"
         lo.em.globals[f"{head} {ATTRIBUTES} {{\n  {inner.em.body()}\n  ret void\n}}"] = None
     a, b, c = where
@@ -314,7 +316,7 @@ def offset(lo: Lowering, buffer: Buffer, i: int | str, size: int) -> str:
 
 
 def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
-    """An operand in a row-major buffer of the type that is computed in."""
+    """An operand in a row-major buffer, converted to `t`."""
     if elem_of(v.type) == t:
         return materialise(lo, v, op)
     source = elem_of(v.type)
@@ -328,7 +330,7 @@ def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
 
 
 def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
-    """(buffer that the product is added to, i1: whether it counts as zero). The accumulator's own buffer when nothing
+    """(buffer that the dot adds to, i1: whether it counts as zero). The accumulator's own buffer when nothing
     else needs the old value."""
     v, shape = op.acc, shape_of(op.acc.type)
     if isinstance(v.op, ConstOp) and not v.op.value:
@@ -349,7 +351,7 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
 
 
 def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
-    """The buffer of a carried sum that `v` is computed from element by element, and that nothing else needs:
+    """The buffer of a carried accumulator that `v` is computed from element by element, and that nothing else needs:
     `acc * shrink` of attention, say."""
     x = _one_source(lo, v)
     own = lo.buffers.get(x) if x is not None else None
@@ -362,7 +364,7 @@ def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
 
 
 def _one_source(lo: Lowering, v: Value) -> Value | None:
-    """The carried tile at the end of a line of sums and products that are used once."""
+    """The carried tile that a chain of additions and multiplications, each used once, begins with."""
     if len(v.uses) != 1:
         return None
     if v in lo.buffers:

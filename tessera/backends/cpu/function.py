@@ -82,7 +82,7 @@ def lower_module(
 ) -> LoweredModule:
     """LLVM IR text of a module on the tile level. CompilationError for what the back end cannot do.
 
-    `fuse`: contract a product and a sum. `overlap`: arguments may overlap in any way.
+    `fuse`: contract multiplications and additions to fma. `overlap`: arguments may overlap in any way.
     """
     checked = any(isinstance(op, CheckOp) for op in module.walk())
     state = ModuleState(facts, fuse=fuse, overlap=overlap or checked, checked=checked)

@@ -133,7 +133,7 @@ def materialise(lo: Lowering, v: Value, sink: Op | None = None) -> Buffer:
 
 
 def _finish_sums(lo: Lowering, v: Value) -> None:
-    """Compute the products that a store was to compute while it walks over them, if `v` needs them before."""
+    """Finish the accumulators that a store was to finish block by block, if `v` needs them before."""
     if not lo.strips:
         return
     reached, waiting = {v}, [v]

@@ -31,7 +31,7 @@ def accumulated_dots(loop: ForOp) -> list[DotOp]:
 
 def prepacks_k(loop: ForOp) -> bool:
     """Whether the operands of all steps of a loop are to be packed before any of them is multiplied (prepack_k.py):
-    sums of large products, and nothing else carried but scalars."""
+    large accumulators, and nothing else carried but scalars."""
     dots, step = accumulated_dots(loop), loop.step.op
     sums = {d.acc for d in dots}
     return (

@@ -157,7 +157,7 @@ class Lowering(Coordinates):
         self.depth: dict[Value, int] = {}
         # Dots of which only the operands are packed now.
         self.packs: dict[Op, Callable[[], None]] = {}
-        self.strips: dict[Op, Any] = {}  # stores that compute a product while they walk over it
+        self.strips: dict[Op, Any] = {}  # stores that finish an accumulator block by block
         self.temporaries: list[Buffer] = []  # free after the current op
         self.free: dict[int, list[str]] = {}
         self.stack_bytes = 0

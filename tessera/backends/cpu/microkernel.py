@@ -1,8 +1,9 @@
-"""The register-blocked kernel of products on vectors, over operands in buffers, in panels or where they lie in memory.
+"""Emits the register-blocked matrix multiplication on vectors, over operands in buffers, in panels or in place.
 
-`dot_rows` x `dot_vectors` accumulator vectors (6 x 64 fp32 on AVX-512) walk along k: per step the vectors of one row of
-B are loaded and one word of A a row is broadcast. Extents that do not divide are cut into near-equal row blocks and
-into narrower column panels. A word may hold two bf16 or four bytes, all of which one instruction multiplies and adds.
+`dot_rows` x `dot_vectors` accumulator vectors (6 x 64 fp32 on AVX-512) walk along k: in each step the vectors of one
+row of B are loaded and one k group of A a row is broadcast. Extents that do not divide are cut into near-equal row
+blocks and into narrower column panels. A k group (operands.py) may hold two bf16 or four bytes, which one instruction
+multiplies and adds.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, words along k); c is row-major and dense.
+class Gemm:
+    """c[m][n] (+)= Σ a[m][k] @ b[k][n] over the terms (a, b, k groups); c is row-major and dense.
 
-    `zero`: an i1, whether it starts at 0. `word`: what a word holds: "" one element of `t`, "pair" two bf16, "bytes"
-    four int8."""
+    `zero`: an i1, whether c starts at 0. `packing`: what a k group holds: "" one element of `t`, "pair" two bf16,
+    "bytes" four int8."""
 
     t: dtype
     m: int
@@ -33,18 +34,18 @@ class Product:
     terms: list[tuple[Left, Right, int]]
     c: str
     zero: str
-    word: str = ""
+    packing: str = ""
     unroll: int = UNROLL_K
-    steps: str = ""  # an i64: how often each term's words follow one another
+    steps: str = ""  # an i64: the number of steps whose k groups follow one another in each term
 
     @property
     def element(self) -> str:
-        """LLVM type of a word."""
-        return "i32" if self.word else scalar_type(self.t)
+        """The LLVM type of a k group."""
+        return "i32" if self.packing else scalar_type(self.t)
 
     @property
     def align(self) -> int:
-        return {"": self.t.storage_bytes, "pair": 2, "bytes": 1}[self.word]
+        return {"": self.t.storage_bytes, "pair": 2, "bytes": 1}[self.packing]
 
 
 def column_panels(lo: Lowering, t: dtype, n: int) -> list[Panel]:
@@ -60,11 +61,11 @@ def split_rows(total: int, most: int) -> list[tuple[int, int, int]]:
     return [(big, 0, extra), (big - 1, big * extra, blocks - extra)]
 
 
-def row_blocks(lo: Lowering, p: Product) -> list[tuple[int, int, int]]:
+def row_blocks(lo: Lowering, p: Gemm) -> list[tuple[int, int, int]]:
     return split_rows(p.m, lo.facts.dot_rows)
 
 
-def product(lo: Lowering, p: Product) -> None:
+def gemm(lo: Lowering, p: Gemm) -> None:
     for width, vectors, first, count in column_panels(lo, p.t, p.n):
         for column in places(lo, width * vectors, first, count):
             for rows, row0, blocks in row_blocks(lo, p):
@@ -72,17 +73,17 @@ def product(lo: Lowering, p: Product) -> None:
                     _micro(lo, p, rows, vectors, width, row, column)
 
 
-def product_rows(lo: Lowering, p: Product, row: Coord, rows: int) -> None:
-    """One block of rows."""
+def gemm_rows(lo: Lowering, p: Gemm, row: Coord, rows: int) -> None:
+    """Multiply one block of rows."""
     for width, vectors, first, count in column_panels(lo, p.t, p.n):
         for column in places(lo, width * vectors, first, count):
             _micro(lo, p, rows, vectors, width, row, column)
 
 
 def _micro(
-    lo: Lowering, p: Product, rows: int, vectors: int, lanes: int, row: Coord, column: Coord
+    lo: Lowering, p: Gemm, rows: int, vectors: int, lanes: int, row: Coord, column: Coord
 ) -> None:
-    """One block of accumulators over all of k."""
+    """Multiply one block of accumulators over all of k."""
     em, e = lo.em, scalar_type(p.t)
     ty, align = lane_type(p.t, lanes), p.t.storage_bytes
     cells = [[em.alloca(ty) for _ in range(vectors)] for _ in range(rows)]
@@ -125,16 +126,16 @@ def _micro(
             em.stmt(f"store {ty} {em.here(f'load {ty}, ptr {cell}')}, ptr {ptr}, align {align}")
 
 
-def along_k(lo: Lowering, p: Product, words: int, step: int) -> AbstractContextManager[int | str]:
-    """A loop over the words of a term."""
+def along_k(lo: Lowering, p: Gemm, k_groups: int, step: int) -> AbstractContextManager[int | str]:
+    """A loop over the k groups of a term."""
     if not p.steps:
-        return lo.em.loop(0, words, step)
-    end = lo.em.op(f"mul i64 {p.steps}, {words}")
+        return lo.em.loop(0, k_groups, step)
+    end = lo.em.op(f"mul i64 {p.steps}, {k_groups}")
     return lo.em.counted("0", end, str(step), always=True)
 
 
-def _bias(lo: Lowering, p: Product, column: Coord, offset: int, lanes: int) -> str:
-    """What the sums of these columns are too large by; "" without such."""
+def _bias(lo: Lowering, p: Gemm, column: Coord, offset: int, lanes: int) -> str:
+    """What the accumulators of these columns are too large by; "" where they are exact."""
     _, b, _ = p.terms[0]
     if not isinstance(b, Panels) or not b.bias:
         return ""
@@ -143,10 +144,10 @@ def _bias(lo: Lowering, p: Product, column: Coord, offset: int, lanes: int) -> s
 
 
 def _steps(
-    lo: Lowering, p: Product, cells: list[list[str]], operands: tuple[Left, Right], at: tuple[Coord, Coord, Coord],
+    lo: Lowering, p: Gemm, cells: list[list[str]], operands: tuple[Left, Right], at: tuple[Coord, Coord, Coord],
     unroll: int, lanes: int,
 ) -> None:  # fmt: skip
-    """`unroll` steps along k of one block."""
+    """Emit `unroll` steps along k of one block."""
     em, e = lo.em, p.element
     ty, sums = vector_type(e, lanes), lane_type(p.t, lanes)
     (a, b), (row, k0, column) = operands, at
@@ -165,7 +166,7 @@ def _steps(
         bs = [em.here(f"load {ty}, ptr {ptr}, align {p.align}") for ptr in places]
         for line, cell_row in zip(lines, cells, strict=True):
             x = em.here(f"load {e}, ptr {_at(lo, e, line, u)}, align {p.align}")
-            if p.word == "bytes":
+            if p.packing == "bytes":
                 x = em.op(f"xor i32 {x}, -2139062144")  # the instruction wants them unsigned
             x = em.splat(e, x, lanes)
             for cell, y in zip(cell_row, bs, strict=True):
@@ -174,17 +175,17 @@ def _steps(
 
 
 def _line(lo: Lowering, a: Left, row: Coord, k: Coord, e: str) -> str:
-    """Address of a row's word at `k`: where a row is contiguous, its start stays in a register."""
+    """The address of a row's k group at `k`: where a row is contiguous, its start stays in a register."""
     if not a.affine:
         return a.address(lo, row, k)
     return lo.em.op(f"getelementptr {e}, ptr {a.address(lo, row, Coord())}, i64 {lo.coord_text(k)}")
 
 
-def multiply_add(lo: Lowering, p: Product, lanes: int, a: str, b: str, c: str) -> str:
+def multiply_add(lo: Lowering, p: Gemm, lanes: int, a: str, b: str, c: str) -> str:
     x, e = lo.lanes(lanes), scalar_type(p.t)
-    if p.word == "pair":
+    if p.packing == "pair":
         return add_pairs(lo, lanes, a, b, c)
-    if p.word == "bytes":
+    if p.packing == "bytes":
         return add_bytes(lo, lanes, a, b, c)
     if p.t.is_int():
         return x.op("add", e, x.op("mul", e, a, b), c)

@@ -1,8 +1,9 @@
-"""Operands of all steps of a loop in memory of the thread: one slot a step, kept for programs that share them.
+"""Keeps the operands of all steps of a loop in the thread's scratch memory, for later programs that need the same ones.
 
-Beside a slot stand the addresses that it was packed from, its tags: a program whose tags are the same takes the slot as
-it is (see panel_cache.py for why that is sound). The slots of a program follow one another; as many programs' slots are
-kept as there is room for, and the first tag finds them. Behind the tags stands which of them to replace next.
+Each step has one slot. Beside a slot are its tags, the addresses that it was packed from: a program whose tags are the
+same uses the slot without packing it again (panel_cache.py says why that is sound). The slots of a program follow one
+another; as many programs' slots are kept as there is room for, and the first tag finds them. After the tags comes the
+number of the program's slots to replace next.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from tessera.backends.cpu.operands import all_inside
 from tessera.backends.cpu.panel_cache import clear_once, tags_of
 from tessera.ir import Value, shape_of
 
-RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's second cache
+RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's L2 cache
 MOST_SLOTS = 64
 
 
 @dataclass(slots=True)
 class Trip:
-    """Where in the loop the packing is: `number` of this step, of `count`, and an i1: the first of them."""
+    """The iteration that packs: `number` of this step, of `count` steps, and an i1, whether it is the first of them."""
 
     number: str
     count: str
@@ -39,10 +40,10 @@ class Ring:
     slots: int
 
 
-def kept(
+def cache_operand(
     lo: Lowering, v: Value, trip: Trip, slots: int, size: int, fill_: Callable[[Ring, str], None]
 ) -> Ring:
-    """The ring of an operand, in which the slot of this step has been filled."""
+    """Emit code that fills the slot of this step, unless it is filled; gives the operand's ring of slots."""
     em = lo.em
     tags = tags_of(lo, [v])
     count = len(tags or [])
@@ -69,13 +70,13 @@ def kept(
     with em.branch(known, negate=True):
         fill_(ring, slot)
         for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
-            kept = tag if i else em.op(f"select i1 {inside}, i64 {tag}, i64 0")
-            em.stmt(f"store i64 {kept}, ptr {place}, align 8")
+            stored_tag = tag if i else em.op(f"select i1 {inside}, i64 {tag}, i64 0")
+            em.stmt(f"store i64 {stored_tag}, ptr {place}, align 8")
     return ring
 
 
 def _scratch(lo: Lowering, size: int) -> str:
-    """The address of scratch memory of its own."""
+    """The address of `size` bytes of scratch memory that nothing else uses."""
     em, state = lo.em, lo.state
     first = state.scratch
     state.scratch += -(-size // 64) * 64
@@ -90,7 +91,8 @@ def _key(lo: Lowering, ring: Ring, slot: str, count: int) -> str:
 
 
 def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
-    """Where the slots of this program begin: at those of an earlier program with the same first tag, else in turn."""
+    """Choose where the slots of this program begin: at those of an earlier program with the same first tag, else
+    round-robin."""
     em = lo.em
     turn = em.op(f"getelementptr i64, ptr {ring.keys}, i64 {ring.slots * len(tags)}")
     places = em.op(f"udiv i64 {ring.slots}, {trip.count}")

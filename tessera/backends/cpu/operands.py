@@ -1,7 +1,8 @@
-"""Where the operands of a product lie: in a buffer, in memory as a load finds them, in either, or packed in panels.
+"""Describes where the operands of a dot are: in a buffer, in memory as a load reads them, in either, or packed in
+panels.
 
-A *word* is what one lane of a product multiplies: an element, or `group` neighbours along k that share 32 bits (two
-bf16, four bytes). Rows of A and columns of B are counted in elements, k always in words.
+A *k group* is what one lane multiplies: an element, or `k_pack` neighbours along k that share 32 bits (two bf16, four
+bytes). Rows of A and columns of B are counted in elements, k always in k groups.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Panel = tuple[int, int, int, int]  # lanes, vectors, first column, number of pan
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A row-major buffer: `ptr` of the first word, `width` words a row."""
+    """A row-major buffer: `ptr` is the address of the first k group, `width` the number of k groups in a row."""
 
     ptr: str
     t: dtype
@@ -51,23 +52,23 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """An operand where it lies in memory: rows anywhere, elements of a row contiguous at least in whole vectors
-    (`affine`: in the whole row). `group`: elements of a word."""
+    """An operand that is read in place: rows at any address, elements of a row contiguous at least in whole vectors
+    (`affine`: in the whole row). `k_pack`: elements of a k group."""
 
     ptr: Value
     t: dtype
     affine: bool
-    group: int = 1
+    k_pack: int = 1
 
     def address(self, lo: Lowering, row: Coord, column: Coord) -> str:
         lo.memo = {}
-        return lo.text(lo.value(self.ptr, Point((row, column.times(self.group)), 1)), 1)
+        return lo.text(lo.value(self.ptr, Point((row, column.times(self.k_pack)), 1)), 1)
 
     def strided(self, lo: Lowering, row: Coord, column: Coord) -> tuple[str, str]:
         """(address, bytes from one row to the next), of rows at a uniform distance."""
         lo.memo = {}
         rows = Coord(row.base, row.terms, (0, 1), row.extent + 1)
-        x = lo.value(self.ptr, Point((rows, column.times(self.group)), 2))
+        x = lo.value(self.ptr, Point((rows, column.times(self.k_pack)), 2))
         _, distance = x.pattern or (0, 0)
         step = lo.em.op(
             f"mul nsw i64 {x.step or 1}, {distance * elem_of(self.ptr.type).element_ty.storage_bytes}"
@@ -77,7 +78,7 @@ class InPlace:
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of two places, chosen at run time by `condition` (i1)."""
+    """One of two sources, chosen at run time by `condition` (i1)."""
 
     condition: str
     first: InPlace
@@ -99,11 +100,12 @@ Left = Packed | InPlace | Either
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """B packed: panel after panel, each `depth` rows of its own width. `bias`: sums over k, one a column (or "").
+    """B packed: panel after panel, each of `depth` rows of its own width. `bias`: address of the sums over k, one a
+    column (or "").
     `first`: the row that is row 0 of this operand."""
 
     ptr: str
-    word: str  # LLVM type
+    packed_type: str  # LLVM type
     depth: int
     bias: str = ""
     first: Coord = ZERO
@@ -112,14 +114,14 @@ class Panels:
     def row(self, lo: Lowering, k: Coord, column: Coord, width: int) -> str:
         """Address of row `k` of the panel of `width` columns that begins at `column`."""
         at = lo.coord_text(column.times(self.depth).plus(k.plus(self.first).times(width)))
-        return lo.em.op(f"getelementptr {self.word}, ptr {self.ptr}, i64 {at}")
+        return lo.em.op(f"getelementptr {self.packed_type}, ptr {self.ptr}, i64 {at}")
 
 
 Right = Panels | Packed | InPlace
 
 
 def panels(n: int, lanes: int, vectors: int) -> list[Panel]:
-    """How `n` columns are cut: as many panels of `vectors` vectors as there are, and narrower ones for the rest."""
+    """The panels of `n` columns: as many of `vectors` vectors as fit, and narrower ones for the rest."""
     found: list[Panel] = []
     first, width = 0, lanes * vectors
     if n // width:
@@ -137,7 +139,7 @@ def panels(n: int, lanes: int, vectors: int) -> list[Panel]:
 
 
 def in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
-    """The operand as a load that need not be copied; None when it is none, or not contiguous."""
+    """The operand as a load that need not be copied; None if it is no load, or not contiguous."""
     op = v.op
     if not isinstance(op, LoadOp) or not lo.lazy(v) or elem_of(v.type) != t or op.volatile:
         return None
@@ -155,7 +157,7 @@ def in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
 
 
 def pointer_slope(v: Value, dim: int) -> int | None:
-    """`slope` through additions to a pointer."""
+    """`slope` of the addresses, through additions to a pointer."""
     op = v.op
     if not isinstance(v.type, TileType) or v.type.shape[dim] == 1:
         return 0

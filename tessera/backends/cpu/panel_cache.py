@@ -1,10 +1,11 @@
-"""Panels of B (panels.py) made once for several programs.
+"""Keeps packed panels of B (panels.py) for later programs that need the same tile of B.
 
-Programs that follow one another mostly need the same tile of B (those of one column of output tiles; the query tiles
-of one head). So panels lie in the thread's scratch memory, in a ring of slots: one for each step of the innermost loop.
-Beside each stand the addresses that it was made from, its tags. A program whose tags are the same takes the panels as
-they are. That is sound where the addresses follow from the tags (`separable`), no mask hides an element, and nothing
-in the launch writes to the array: other arguments must not overlap it, which the launch checks.
+Programs that follow one another mostly need the same tile of B (those of one column of output tiles; the query tiles of
+one head). So panels are in the thread's scratch memory, in a ring of slots, one for each step of the innermost loop.
+Beside each slot are its tags, the addresses that it was packed from. A program whose tags are the same uses the panels
+without packing them again. That is sound where the addresses of all elements follow from the tags (`separable`), no
+mask is false anywhere, and nothing in the launch writes to the array: other arguments must not overlap it, which the
+launch checks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.fusion import contiguous_along, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
-from tessera.backends.cpu.panels import Form, fill_with_bias, settle
+from tessera.backends.cpu.panels import Form, fill_with_bias, materialise_reshapes
 from tessera.backends.cpu.values import Coord, Point
 from tessera.dtypes import int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
@@ -33,31 +34,33 @@ from tessera.ops import (
     SubOp,
 )  # fmt: skip
 
-RING_BYTES = 2 << 20  # of panels that a thread keeps: about a core's second cache
+RING_BYTES = 2 << 20  # of panels that a thread keeps: about a core's L2 cache
 MOST_SLOTS = 64
 MOST_TAGS = 64
 
 
-def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
-    """B of all dots of a chain, one under the other, in panels."""
+def packed_panels(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
+    """The panels of B of all dots of a chain, one below the other."""
     k, n = shape_of(links[0].b.type)
-    depth = k // form.group * len(links)
+    depth = k // form.k_pack * len(links)
     for op in links:
-        settle(lo, op, form)
+        materialise_reshapes(lo, op, form)
         prepare(lo, [op.b], op, keep_top=False)
-    size = -(-depth * n * form.word_bytes // 64) * 64
+    size = -(-depth * n * form.packed_bytes // 64) * 64
     sums = -(-n * 4 // 64) * 64 if form.bias else 0
     tags = tags_of(lo, [op.b for op in links])
     if tags is None or size + sums > RING_BYTES:
         buffers = [lo.allocate(form.t, (size // form.t.storage_bytes,)), lo.allocate(int32, (n,))]
         lo.temporaries += buffers
-        target = Panels(buffers[0].ptr, form.word, depth, buffers[1].ptr if form.bias else "")
+        target = Panels(
+            buffers[0].ptr, form.packed_type, depth, buffers[1].ptr if form.bias else ""
+        )
         fill_with_bias(lo, form, links, target, depth)
         finish_memo_buffers(lo)
         return target
     base, keys = _slot(lo, links[0], size + sums, len(tags))
     bias = lo.em.op(f"getelementptr i8, ptr {base}, i64 {size}") if form.bias else ""
-    target = Panels(base, form.word, depth, bias)
+    target = Panels(base, form.packed_type, depth, bias)
     inside = all_inside(lo, [op.b for op in links])
     known = inside
     places = [lo.em.op(f"getelementptr i64, ptr {keys}, i64 {i}") for i in range(len(tags))]
@@ -67,8 +70,8 @@ def packed(lo: Lowering, links: list[DotOp], form: Form) -> Panels:
     with lo.em.branch(known, negate=True):
         fill_with_bias(lo, form, links, target, depth)
         for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
-            kept = tag if i else lo.em.op(f"select i1 {inside}, i64 {tag}, i64 0")
-            lo.em.stmt(f"store i64 {kept}, ptr {place}, align 8")
+            stored_tag = tag if i else lo.em.op(f"select i1 {inside}, i64 {tag}, i64 0")
+            lo.em.stmt(f"store i64 {stored_tag}, ptr {place}, align 8")
     finish_memo_buffers(lo)
     return target
 
@@ -101,7 +104,7 @@ def _slot(lo: Lowering, op: DotOp, size: int, tags: int) -> tuple[str, str]:
 
 
 def clear_once(lo: Lowering, ptr: str, size: int) -> None:
-    """Clear scratch memory in a thread's first call of a launch; in a function that is not the kernel, at each call."""
+    """Clear scratch memory in a thread's first call of a launch; in a function that is not the kernel, in each call."""
     em = lo.em
     em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
     if not lo.kernel:
@@ -129,7 +132,7 @@ def _loop_around(op: Op) -> ForOp | None:
 
 
 def tags_of(lo: Lowering, values: list[Value]) -> list[str] | None:
-    """i64s that the addresses of all elements follow from; None where they do not, or where the elements may change."""
+    """The i64s from which the addresses of all elements follow; None where there are none, or elements may change."""
     found: dict[str, None] = {}
     before: Value | None = None
     for v in values:
@@ -138,7 +141,7 @@ def tags_of(lo: Lowering, values: list[Value]) -> list[str] | None:
             return None
         if not constant_memory(lo, load.ptr) or not separable(load.ptr):
             return None
-        if before is not None and apart(before, load.ptr):
+        if before is not None and at_uniform_distance(before, load.ptr):
             found[_address(lo, load.ptr, 0, 0)] = None
             continue
         mine = _address_tags(lo, load.ptr)
@@ -150,8 +153,8 @@ def tags_of(lo: Lowering, values: list[Value]) -> list[str] | None:
     return list(found) if few and apply("shared-panels", values[0].op) else None
 
 
-def apart(a: Value, b: Value) -> bool:
-    """Whether two pointer tiles differ by one number for all elements, known at run time or earlier."""
+def at_uniform_distance(a: Value, b: Value) -> bool:
+    """Whether two pointer tiles differ by the same number in all elements, known at run time or earlier."""
     if a is b:
         return True
     x, y = a.op, b.op
@@ -160,12 +163,12 @@ def apart(a: Value, b: Value) -> bool:
     if isinstance(x, (SplatOp, ConstOp)):
         return True
     if isinstance(x, (AddPtrOp, AddOp, SubOp, BroadcastOp, ExpandDimsOp)):
-        return all(apart(p, q) for p, q in zip(x.operands, y.operands, strict=True))
+        return all(at_uniform_distance(p, q) for p, q in zip(x.operands, y.operands, strict=True))
     return False
 
 
 def _address(lo: Lowering, ptr: Value, dim: int, at: int) -> str:
-    """Of the element `at` along `dim` and 0 along all others, as an i64."""
+    """The address, an i64, of the element at index `at` along `dim` and 0 along all other dimensions."""
     coords = [Coord(0, (), None, s) for s in shape_of(ptr.type)]
     coords[dim] = Coord(at, (), None, coords[dim].extent)
     lo.memo = {}

@@ -1,6 +1,6 @@
-"""B of a product in panels: rows of whole vectors, as the microkernels read them.
+"""Packs B of a dot in panels: rows of whole vectors, in the order in which the microkernels read them.
 
-b[k][n]  →  for each panel of w columns:  word[k / group][w]       (a word: `group` neighbours along k)
+b[k][n] → for each panel of w columns: lane[k / k_pack][w] (a lane: `k_pack` neighbours along k)
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from tessera.ops import DotOp, ReshapeOp
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How B is packed: elements become `t`, `group` of them a word; `bias`: column sums are kept, times this."""
+    """The form of packed B: elements of type `t`, `k_pack` of them in a lane. `bias`: the factor of the column sums
+    that are stored beside it, 0 for none."""
 
     t: dtype
-    group: int
+    k_pack: int
     panels: list[Panel]
     bias: int = 0
 
     @property
-    def word(self) -> str:
-        return "i32" if self.group > 1 else scalar_type(self.t)
+    def packed_type(self) -> str:
+        return "i32" if self.k_pack > 1 else scalar_type(self.t)
 
     @property
-    def word_bytes(self) -> int:
-        return self.group * self.t.storage_bytes
+    def packed_bytes(self) -> int:
+        return self.k_pack * self.t.storage_bytes
 
 
-def settle(lo: Lowering, op: DotOp, form: Form) -> None:
-    """Bring what B's reshapes read into memory where panels are no powers of two wide: lanes then carry from one
-    dimension into the next in ways known only at run time."""
+def materialise_reshapes(lo: Lowering, op: DotOp, form: Form) -> None:
+    """Materialise the operands of B's reshapes where the width of a panel is no power of two: lanes then carry from
+    one dimension into the next in ways known only at run time."""
     if not any(lanes * vectors & lanes * vectors - 1 for lanes, vectors, *_ in form.panels):
         return
     waiting, seen = [op.b], {op.b}
@@ -57,30 +58,30 @@ def settle(lo: Lowering, op: DotOp, form: Form) -> None:
 
 
 def fill_panels(lo: Lowering, form: Form, links: list[DotOp], target: Panels) -> None:
-    """B of `links`, one under the other."""
+    """Fill the panels with B of `links`, one below the other."""
     k, _ = shape_of(links[0].b.type)
     lanes = min(lo.facts.lanes, form.panels[0][0])
     whole = all(width == lanes for width, *_ in form.panels)
     for i, op in enumerate(links):
-        part = replace(target, first=target.first.shifted(i * (k // form.group)))
+        part = replace(target, first=target.first.shifted(i * (k // form.k_pack)))
         read = _reader(lo, form, op.b)
         if (
             whole
-            and form.word_bytes == 4
-            and k % (form.group * lanes) == 0
+            and form.packed_bytes == 4
+            and k % (form.k_pack * lanes) == 0
             and gathers(lo, op.b, 1, lanes)
-            and not gathers(lo, op.b, 0, lanes * form.group)
+            and not gathers(lo, op.b, 0, lanes * form.k_pack)
         ):
-            _fill_transposed(lo, form, k // form.group, part, read, lanes)
+            _fill_transposed(lo, form, k // form.k_pack, part, read, lanes)
         else:
-            _fill_rows(lo, form, k // form.group, part, read)
+            _fill_rows(lo, form, k // form.k_pack, part, read)
 
 
 Read = Callable[[Point], str]
 
 
 def _reader(lo: Lowering, form: Form, v: Value) -> Read:
-    """The element(s) of B at a point, in the type of the product."""
+    """A function that reads the element(s) of B at a point, converted to the type of the form."""
     source = elem_of(v.type)
 
     def read(at: Point) -> str:
@@ -91,7 +92,7 @@ def _reader(lo: Lowering, form: Form, v: Value) -> Read:
 
 
 def _fill_rows(lo: Lowering, form: Form, depth: int, target: Panels, read: Read) -> None:
-    """Row by row of words; neighbours along k are woven together."""
+    """Fill the panels row by row; neighbours along k are interleaved."""
     em = lo.em
     with em.loop(0, depth, 1) as i:
         k = lo.index(i, 1, depth)
@@ -108,14 +109,14 @@ def _fill_rows(lo: Lowering, form: Form, depth: int, target: Panels, read: Read)
                         tuple(range(lanes)) if lanes > 1 else None,
                         c.extent + lanes,
                     )
-                    rows = [k.times(form.group).shifted(u) for u in range(form.group)]
+                    rows = [k.times(form.k_pack).shifted(u) for u in range(form.k_pack)]
                     parts = [read(Point((r, wide), lanes)) for r in rows]
                     _put(lo, form, _woven(lo, form, parts, lanes), row, j * lanes, lanes)
     lo.memo = {}
 
 
 def _woven(lo: Lowering, form: Form, parts: list[str], lanes: int) -> str:
-    """`group` rows of elements as one row of words."""
+    """`k_pack` rows of elements, interleaved to one row of lanes."""
     em, bits = lo.em, form.t.storage_bits
     while len(parts) > 1:
         order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
@@ -135,8 +136,9 @@ def _woven(lo: Lowering, form: Form, parts: list[str], lanes: int) -> str:
 def _fill_transposed(
     lo: Lowering, form: Form, depth: int, target: Panels, read: Read, n: int
 ) -> None:
-    """From memory that is contiguous along k, where the elements of a word are neighbours already: blocks of n x n."""
-    em, g = lo.em, form.group
+    """Fill the panels by transposing blocks of n x n: memory is contiguous along k, so that lanes are packed
+    already."""
+    em, g = lo.em, form.k_pack
     with em.loop(0, depth // n, 1) as i:
         row = lo.index(i, 1, depth // n).times(n)
         k = row.times(g)
@@ -155,19 +157,19 @@ def _fill_transposed(
                             source = f"<{n * g} x i{form.t.storage_bits}>"
                             text = em.op(f"bitcast {source} {text} to <{n} x i32>")
                         lines.append(text)
-                    for u, text in enumerate(transpose(lo, form.word, lines)):
+                    for u, text in enumerate(transpose(lo, form.packed_type, lines)):
                         at = target.row(lo, row.shifted(u), left, width)
                         at = em.op(
-                            f"getelementptr {form.word}, ptr {at}, i64 {lo.coord_text(inner)}"
+                            f"getelementptr {form.packed_type}, ptr {at}, i64 {lo.coord_text(inner)}"
                         )
                         _put(lo, form, text, at, 0, n)
     lo.memo = {}
 
 
 def _put(lo: Lowering, form: Form, text: str, row: str, offset: int, lanes: int) -> None:
-    em, ty = lo.em, f"<{lanes} x {form.word}>" if lanes > 1 else form.word
-    where = em.op(f"getelementptr {form.word}, ptr {row}, i64 {offset}") if offset else row
-    em.stmt(f"store {ty} {text}, ptr {where}, align {form.word_bytes}")
+    em, ty = lo.em, f"<{lanes} x {form.packed_type}>" if lanes > 1 else form.packed_type
+    where = em.op(f"getelementptr {form.packed_type}, ptr {row}, i64 {offset}") if offset else row
+    em.stmt(f"store {ty} {text}, ptr {where}, align {form.packed_bytes}")
 
 
 def fill_with_bias(
@@ -179,8 +181,7 @@ def fill_with_bias(
 
 
 def fill_bias(lo: Lowering, form: Form, target: Panels, depth: str) -> None:
-    """bias[n] = form.bias * Σ over `depth` rows, for products of bytes: the sum of a word by the product's own
-    instruction."""
+    """bias[n] = form.bias * Σ of B over `depth` rows, for dots of bytes; the dot instruction itself adds up a lane."""
     em = lo.em
     for lanes, vectors, first, count in form.panels:
         width, ty = lanes * vectors, f"<{lanes} x i32>"
@@ -193,10 +194,10 @@ def fill_bias(lo: Lowering, form: Form, target: Panels, depth: str) -> None:
                 row = target.row(lo, lo.index(i, 1, 1 << 31), left, width)
                 for j, cell in enumerate(cells):
                     where = em.op(f"getelementptr i32, ptr {row}, i64 {j * lanes}")
-                    words = em.here(f"load {ty}, ptr {where}, align 4")
+                    k_groups = em.here(f"load {ty}, ptr {where}, align 4")
                     old = em.here(f"load {ty}, ptr {cell}")
                     weights = em.splat("i32", str(0x01010101 * form.bias), lanes)
-                    new = add_bytes(lo, lanes, weights, words, old)
+                    new = add_bytes(lo, lanes, weights, k_groups, old)
                     em.stmt(f"store {ty} {new}, ptr {cell}")
             column = lo.coord_text(left)
             for j, cell in enumerate(cells):

@@ -41,11 +41,11 @@ from tessera.backends.cpu.k_loops import (
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.loops import Strips, places
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.microkernel import Product
-from tessera.backends.cpu.operand_cache import MOST_SLOTS, RING_BYTES, Ring, Trip, kept
+from tessera.backends.cpu.microkernel import Gemm
+from tessera.backends.cpu.operand_cache import MOST_SLOTS, RING_BYTES, Ring, Trip, cache_operand
 from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place
 from tessera.backends.cpu.panel_cache import constant_memory
-from tessera.backends.cpu.panels import Form, fill_bias, fill_panels, settle
+from tessera.backends.cpu.panels import Form, fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.slots import Slot
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import int32, int64
@@ -78,7 +78,7 @@ def _prepacked(lo: Lowering, op: ForOp) -> None:
     control.clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
     control.enter(lo, op, repeats=True)
     start = Start.of(lo, op)
-    pairs = [_Pair.of(lo, start, dot, sums) for dot in accumulated_dots(op)]
+    pairs = [_PrepackedDot.of(lo, start, dot, sums) for dot in accumulated_dots(op)]
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
     span = em.op(f"mul i64 {step}, {min(x.slots for x in pairs)}")
     with em.counted(lb, ub, span, always=False) as low:
@@ -99,13 +99,13 @@ def _prepacked(lo: Lowering, op: ForOp) -> None:
         for x, c in zip(pairs, results, strict=True):
             zero = em.op(f"icmp eq i64 {low}, {lb}") if x.fresh else "false"
             if x.store is None:
-                x.multiply(lo, x.product(lo, c, zero, count))
+                x.multiply(lo, x.gemm(lo, c, zero, count))
                 c.version = lo.new_version()
                 continue
             last = em.op(f"icmp sge i64 {end}, {ub}")
             em.stmt(f"store i64 {em.op(f'select i1 {last}, i64 {count}, i64 0')}, ptr {x.count}")
             with em.branch(last, negate=True):
-                x.multiply(lo, x.product(lo, c, zero, count))
+                x.multiply(lo, x.gemm(lo, c, zero, count))
                 em.stmt(f"store i1 false, ptr {x.zero}")
     control.leave(lo, op, slots)
     for x, c in zip(pairs, results, strict=True):
@@ -114,7 +114,7 @@ def _prepacked(lo: Lowering, op: ForOp) -> None:
 
 
 def _attach(lo: Lowering, store: StoreOp, strips: Strips) -> None:
-    """Let a store compute one product more, or compute it now where its rows are cut in another way."""
+    """Let a store finish one accumulator more, or finish it now where its rows are cut in another way."""
     before: Strips | None = lo.strips.get(store)
     if before is None:
         lo.strips[store] = strips
@@ -163,17 +163,17 @@ class Start:
 
 
 @dataclass(slots=True)
-class _Pair:
-    """The operands of one dot, in their rings."""
+class _PrepackedDot:
+    """One dot of the loop, and where its packed operands are."""
 
     op: DotOp
     scheme: Scheme
     form: Form
     slots: int
     place: int  # among the carried values
-    fresh: bool  # the sum starts at zero
-    store: StoreOp | None  # that computes the last product
-    count: str  # address of the steps that this last product has, and
+    fresh: bool  # the accumulator starts at zero
+    store: StoreOp | None  # the store that multiplies the last steps
+    count: str  # address of the number of these last steps
     zero: str  # of an i1: whether there was none before
     start: Start
     left: Ring | InPlace | None = None
@@ -181,7 +181,7 @@ class _Pair:
     copy: Buffer | None = None  # of rows of A in another type
 
     @staticmethod
-    def of(lo: Lowering, start: Start, op: DotOp, sums: frozenset[int]) -> _Pair:
+    def of(lo: Lowering, start: Start, op: DotOp, sums: frozenset[int]) -> _PrepackedDot:
         em, scheme, place = lo.em, scheme_of(lo, op), op.acc.index - 1
         (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
         size = scheme.t.storage_bytes * k * max(m, n)
@@ -193,13 +193,13 @@ class _Pair:
         if store is not None and not apply("store-fusion", op):
             store = None
         form = form_of(lo, op, scheme)
-        return _Pair(op, scheme, form, slots, place, fresh, store, count, zero, start)
+        return _PrepackedDot(op, scheme, form, slots, place, fresh, store, count, zero, start)
 
     def pack(self, lo: Lowering, trip: Trip) -> None:
         """Both operands of this step, unless they are there."""
         op, t = self.op, self.scheme.t
         (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
-        settle(lo, op, self.form)
+        materialise_reshapes(lo, op, self.form)
         prepare(lo, [op.a, op.b], op)
         source = casting(lo, elem_of(op.a.type), t)
 
@@ -212,8 +212,8 @@ class _Pair:
             fill_panels(lo, self.form, [op], self._panels(lo, ring, slot))
 
         a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
-        self.left = self._in_place(lo) or kept(lo, op.a, trip, self.slots, a_bytes, left)
-        self.right = kept(lo, op.b, trip, self.slots, b_bytes, right)
+        self.left = self._in_place(lo) or cache_operand(lo, op.a, trip, self.slots, a_bytes, left)
+        self.right = cache_operand(lo, op.b, trip, self.slots, b_bytes, right)
         if isinstance(self.left, InPlace) and elem_of(op.a.type) != t:
             rows = max(rows for rows, *_ in self.blocks(lo))
             self.copy = lo.allocate(t, (rows, self.pitch))
@@ -239,12 +239,12 @@ class _Pair:
         return self.slots * shape_of(self.op.a.type)[1] + 64 // self.scheme.t.storage_bytes
 
     def _panels(self, lo: Lowering, ring: Ring, slot: str) -> Panels:
-        words = shape_of(self.op.a.type)[1] // self.scheme.group
-        first = lo.index(slot, 1, ring.slots).times(words)
-        return Panels(ring.base, self.form.word, (ring.slots + 1) * words, first=first)
+        k_groups = shape_of(self.op.a.type)[1] // self.scheme.k_pack
+        first = lo.index(slot, 1, ring.slots).times(k_groups)
+        return Panels(ring.base, self.form.packed_type, (ring.slots + 1) * k_groups, first=first)
 
-    def product(self, lo: Lowering, c: Buffer, zero: str, count: str) -> Product:
-        """Of the `count` steps that are packed now."""
+    def gemm(self, lo: Lowering, c: Buffer, zero: str, count: str) -> Gemm:
+        """The multiplication of the `count` steps that are packed now."""
         em, scheme = lo.em, self.scheme
         assert self.left is not None and self.right is not None
         k, n = shape_of(self.op.b.type)
@@ -252,25 +252,25 @@ class _Pair:
             first = em.here(f"load i64, ptr {self.left.first}")
             offset = em.op(f"mul i64 {first}, {k * scheme.t.storage_bytes}")
             ptr = em.op(f"getelementptr i8, ptr {self.left.base}, i64 {offset}")
-            a = Packed(ptr, scheme.word, self.pitch // scheme.group)
+            a = Packed(ptr, scheme.packed_type, self.pitch // scheme.k_pack)
         else:
             self.start.rewind(lo)
             a = self.left
         second = em.here(f"load i64, ptr {self.right.first}")
-        b, words = self._panels(lo, self.right, second), k // scheme.group
+        b, k_groups = self._panels(lo, self.right, second), k // scheme.k_pack
         if self.form.bias:
             b = replace(b, bias=lo.allocate(int32, (n,)).ptr)
-            fill_bias(lo, self.form, b, em.op(f"mul i64 {count}, {words}"))
-        word = {2: "pair", 4: "bytes"}.get(scheme.group, "")
-        return Product(c.elem, c.shape[0], n, [(a, b, words)], c.ptr, zero, word, steps=count)
+            fill_bias(lo, self.form, b, em.op(f"mul i64 {count}, {k_groups}"))
+        packing = {2: "pair", 4: "bytes"}.get(scheme.k_pack, "")
+        return Gemm(c.elem, c.shape[0], n, [(a, b, k_groups)], c.ptr, zero, packing, steps=count)
 
     def blocks(self, lo: Lowering) -> list[tuple[int, int, int]]:
         """(rows of a block, first row, number of blocks)."""
         t = self.op.acc.type
         m, n = shape_of(t)
-        return blocks_of_rows(lo, self.scheme, Product(elem_of(t), m, n, [], "", ""))
+        return blocks_of_rows(lo, self.scheme, Gemm(elem_of(t), m, n, [], "", ""))
 
-    def multiply(self, lo: Lowering, p: Product) -> None:
+    def multiply(self, lo: Lowering, p: Gemm) -> None:
         if self.copy is None:
             multiply(lo, self.scheme, p)
             return
@@ -278,16 +278,16 @@ class _Pair:
             for row in places(lo, rows, first, count):
                 self.multiply_rows(lo, p, row, rows)
 
-    def multiply_rows(self, lo: Lowering, p: Product, row: Coord, rows: int) -> None:
+    def multiply_rows(self, lo: Lowering, p: Gemm, row: Coord, rows: int) -> None:
         if self.copy is not None:
-            ((_, b, words),) = p.terms
-            a = Packed(self._converted(lo, self.copy, p.steps, row, rows), self.scheme.word,
-                       self.pitch // self.scheme.group)  # fmt: skip
-            p = replace(p, terms=[(a, b, words)])
+            ((_, b, k_groups),) = p.terms
+            a = Packed(self._converted(lo, self.copy, p.steps, row, rows), self.scheme.packed_type,
+                       self.pitch // self.scheme.k_pack)  # fmt: skip
+            p = replace(p, terms=[(a, b, k_groups)])
         multiply_rows(lo, self.scheme, p, row, rows)
 
     def _converted(self, lo: Lowering, copy: Buffer, count: str, row: Coord, rows: int) -> str:
-        """Copy a block of rows of A in the product's type; gives the address that row 0 would have."""
+        """Copy a block of rows of A in the type of the dot; gives the address that row 0 would have."""
         em, v, t = lo.em, self.op.a, self.scheme.t
         k, lanes = shape_of(v.type)[1], lo.facts.lanes
         convert = casting(lo, elem_of(v.type), t)
@@ -305,10 +305,11 @@ class _Pair:
         return ptr
 
     def strips(self, lo: Lowering, c: Buffer) -> Strips:
-        """The last product, by blocks of rows: where it is the only one in a buffer of that size."""
+        """The multiplication of the last steps, by blocks of rows. Where they are all steps, a buffer for one block is
+        enough."""
         em, n = lo.em, c.shape[1]
         zero = em.here(f"load i1, ptr {self.zero}")
-        whole = self.product(lo, c, zero, em.here(f"load i64, ptr {self.count}"))
+        whole = self.gemm(lo, c, zero, em.here(f"load i64, ptr {self.count}"))
         blocks = self.blocks(lo)
         strip = lo.allocate(c.elem, (max(rows for rows, *_ in blocks), n))
 

@@ -16,11 +16,11 @@ from tessera.config import knobs
 class CpuFacts:
     """One instruction set level. `vector_bits` is the width that 32-bit lanes are grouped into.
 
-    `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16
-    conversions in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits;
-    `edges`: the edges of floats in single instructions (x * 2^n, minNum and maxNum, replaced special cases);
-    `bf16_dot`: products of bf16 pairs run at twice the rate of fp32 ones; `bytes_dot`: products of four bytes; `tiles`:
-    a matrix unit for bf16 and bytes. `stream_bits`: the width for loops that hardly compute, if not `vector_bits`.
+    `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16 conversions
+    in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits; `edges`: the
+    edges of floats in single instructions (x * 2^n, minNum and maxNum, replaced special cases); `bf16_dot`: dots of
+    bf16 pairs run at twice the rate of fp32 ones; `bytes_dot`: there are dots of four bytes; `tiles`: a matrix unit for
+    bf16 and bytes. `stream_bits`: the width for loops that hardly compute, if not `vector_bits`.
     """
 
     name: str
@@ -58,7 +58,7 @@ NEON = CpuFacts("neon", 128, 6, 4, True)
 
 SYS_ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA = 158, 0x1023, 18
 
-FAST_PAIRS = ("znver4", "znver5", "znver6")  # elsewhere products of pairs run at half the rate
+FAST_PAIRS = ("znver4", "znver5", "znver6")  # elsewhere dots of pairs run at half the rate
 
 
 @cache
