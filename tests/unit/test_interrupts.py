@@ -172,6 +172,46 @@ def handled(name, programs):
     print("handled", flush=True)
 
 
+CHAINED = '''
+@next = global ptr null
+@calls = global i32 0
+define void @chained(i32 %number, ptr %about, ptr %context) {
+  %old = atomicrmw add ptr @calls, i32 1 seq_cst
+  %handler = load ptr, ptr @next
+  call void %handler(i32 %number, ptr %about, ptr %context)
+  ret void
+}
+'''
+
+
+def chained(name, programs):
+    # a library puts a handler in front of ours that calls ours, and ours goes in front of that
+    import ctypes
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    module = llvm.parse_assembly(CHAINED)
+    engine = llvm.create_mcjit_compiler(module, llvm.Target.from_default_triple().create_target_machine())
+    engine.finalize_object()
+    kernel = globals()[name]
+    still_good(kernel, programs)
+    sigaction = ctypes.CDLL(None).sigaction
+    action = (ctypes.c_uint64 * 32)()
+    sigaction(int(signal.SIGINT), None, action)
+    ctypes.c_uint64.from_address(engine.get_global_value_address("next")).value = action[0]
+    action[0] = engine.get_function_address("chained")
+    sigaction(int(signal.SIGINT), action, None)
+    kernel[(programs,)](np.ones(1, np.int32), np.zeros(programs, np.int32), programs, num_stages=2)  # by way of Python
+    now = (ctypes.c_uint64 * 32)()
+    sigaction(int(signal.SIGINT), None, now)
+    assert now[0] != action[0]
+    for _ in range(2):
+        interrupted(kernel, programs)
+        still_good(kernel, programs)
+    assert ctypes.c_int32.from_address(engine.get_global_value_address("calls")).value == 2
+
+
 def elsewhere(name, programs):
     # launched by another thread: the main thread gets the interrupt, the kernel goes on
     flag, out = np.zeros(1, np.int32), np.zeros(programs, np.int32)
@@ -247,6 +287,11 @@ def test_between_programs(tmp_path: Path):
 @pytest.mark.parametrize("programs", [1, 16])
 def test_a_handler_that_does_not_raise(programs: int, tmp_path: Path):
     assert run(tmp_path, "handled", "spin", programs, 2) == ["running", "handled", "good"]
+
+
+def test_handlers_of_libraries_that_call_ours(tmp_path: Path):
+    expected = ["running", "interrupted"] * 2 + ["good"]
+    assert run(tmp_path, "chained", "spin", 4, 2) == expected
 
 
 def test_launches_of_other_threads(tmp_path: Path):

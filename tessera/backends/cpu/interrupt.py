@@ -38,6 +38,8 @@ declare void @PyGILState_Release(i32)
 declare i32 @PyErr_CheckSignals()
 @attention = internal global i32 0
 @previous = internal global ptr null
+@first = internal global ptr null
+@inside = internal global i32 0
 
 ; The count has changed since this thread of a launch looked. 1: leave, the launch is interrupted.
 define i32 @tessera_pool_poll(ptr %c) nounwind noinline cold {
@@ -71,16 +73,23 @@ stop:
   ret i32 1
 }
 
-; A signal: count it, and go on with the handler that was there.
+; A signal: count it, and go on with the handler that was there. One of a library that was put in front of ours calls
+; us from there: then it is the turn of the first, Python's, which knows nothing of us.
 define void @tessera_pool_signalled(i32 %number, ptr %about, ptr %context) nounwind {
   %a = atomicrmw add ptr @attention, i32 1 seq_cst
-  %handler = load atomic ptr, ptr @previous acquire, align 8
+  %depth = atomicrmw add ptr @inside, i32 1 seq_cst
+  %outer = icmp eq i32 %depth, 0
+  %last = load atomic ptr, ptr @previous acquire, align 8
+  %python = load atomic ptr, ptr @first acquire, align 8
+  %handler = select i1 %outer, ptr %last, ptr %python
   call void %handler(i32 %number, ptr %about, ptr %context)
+  %b = atomicrmw sub ptr @inside, i32 1 seq_cst
   ret void
 }
 
 define void @tessera_pool_follow(ptr %handler) nounwind {
   store atomic ptr %handler, ptr @previous release, align 8
+  %old = cmpxchg ptr @first, ptr null, ptr %handler seq_cst seq_cst
   ret void
 }
 
