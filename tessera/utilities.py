@@ -49,3 +49,11 @@ def number(x: Any) -> Any:
         except (TypeError, ValueError):
             continue
     return x
+
+
+def stacklevel_of_caller() -> int:
+    """The `stacklevel` with which `warnings.warn`, called beside this, names the first line outside of tessera."""
+    level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(str(PACKAGE)):
+        level, frame = level + 1, frame.f_back
+    return level

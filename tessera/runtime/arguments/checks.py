@@ -10,7 +10,6 @@ there is one warning, or in a checked launch an error.
 # pyright: basic
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
@@ -21,7 +20,7 @@ from tessera.runtime.arguments.aliasing import reach
 from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.arguments.dlpack import in_order, memory_of, speaks_dlpack
 from tessera.runtime.arguments.tensors import TensorWrapper, is_numpy, itemsize_of
-from tessera.utilities import PACKAGE, number
+from tessera.utilities import number, stacklevel_of_caller
 
 # Libraries whose arrays never change, by the first part of their modules' names; DLPack does not tell of all of them.
 IMMUTABLE = {"jax": "JAX", "jaxlib": "JAX", "tensorflow": "TensorFlow"}
@@ -148,30 +147,24 @@ def names_of(params: Sequence[str], kinds: Sequence[Any], values: Sequence[Any])
 
 
 def explained(*values: Any) -> bool:
-    """Whether of each strided array among the arguments a stride is among them, too. Native launches ask this each time
-    they get a strided array, so it knows the usual case by few steps: NumPy's arrays, and plain ints."""
+    """Whether of each strided array among the arguments a stride is among them, too. The usual case takes few steps."""
     ints = [x for x in values if type(x) is int]
     for x in values:
         if type(x) is not int and not _is_told(x, ints):
-            break
-    else:
-        return True
-    passed = _numbers(values)
-    return all(_is_passed(array, passed) for _, array, _ in _all_strided("", values))
+            passed = _numbers(values)
+            return all(_is_passed(array, passed) for _, array, _ in _all_strided("", values))
+    return True
 
 
 def _is_told(x: Any, ints: Sequence[int]) -> bool:
-    """Whether an argument is one of NumPy's arrays that lies in order or has one of its strides among `ints`; False
-    where that takes a longer look."""
+    """Whether an argument is a number, or an array of NumPy's in order or with one of its strides among `ints`."""
     if not is_numpy(x):
         return x is None or isinstance(x, (int, float))
-    if x.flags.c_contiguous:
-        return True
     size = x.itemsize
     for n, s in zip(x.shape, x.strides):
         if n > 1 and s != size and s % size == 0 and s // size in ints:
             return True
-    return False
+    return x.flags.c_contiguous
 
 
 def check_strides(
@@ -195,7 +188,7 @@ def check_strides(
             if at not in warned:
                 warned.add(at)
                 text = f"{error.message}; {error.help}"
-                warnings.warn(text, StridedArgumentWarning, stacklevel=_outside())
+                warnings.warn(text, StridedArgumentWarning, stacklevel=stacklevel_of_caller())
 
 
 def _shown(strides: Iterable[int | None]) -> str:
@@ -234,11 +227,3 @@ def _is_passed(array: Strided, passed: set[int]) -> bool:
     """Whether a stride is among the numbers, of those that say how the elements lie."""
     telling = {s for s, n in zip(array.strides, array.shape, strict=True) if n > 1 and s != 1}
     return bool((telling or {1}) & passed)
-
-
-def _outside() -> int:
-    """The stack level of the first frame outside of tessera, for the caller's `warnings.warn`."""
-    level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(str(PACKAGE)):
-        level, frame = level + 1, frame.f_back
-    return level

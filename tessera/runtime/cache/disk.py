@@ -31,8 +31,8 @@ from typing import Any, TypeAlias, cast
 
 from tessera.backends.llvm import binding
 from tessera.config import knobs
-from tessera.runtime.cache.trust import private_folder, read_trusted, why_not
-from tessera.utilities import PACKAGE
+from tessera.runtime.cache.trust import own_part, private_folder, read_trusted, why_not
+from tessera.utilities import PACKAGE, stacklevel_of_caller
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 Part: TypeAlias = "bytes | Json"
@@ -248,7 +248,7 @@ class DiskCache:
             f"compiled kernels cannot be kept in {self.folder} ({reason}) and are kept in memory only; "
             "set TESSERA_CACHE_DIR to a writable folder",
             CacheWarning,
-            stacklevel=4,
+            stacklevel=stacklevel_of_caller(),
         )
 
     def remove(self, key: str) -> None:
@@ -284,8 +284,9 @@ def _trusted(folder: Path) -> Path:
     usual = Path(knobs.cache.home_dir or "") / ".tessera" / "cache"
     instead = usual if usual != folder and why_not(usual) is None else None
     where = str(instead) if instead else "a folder of this process"
-    if not _refused(folder, f"is not used, but {where}"):
-        return folder
+    own = own_part(folder)
+    if own is not None or not _refused(folder, f"is not used, but {where}"):
+        return own or folder
     return instead or private_folder()
 
 
@@ -297,7 +298,7 @@ def _refused(folder: Path, what: str, shared: bool = False) -> bool:
             f"the cache folder {folder} {what}: {why}; make it yours alone (chown, chmod o-w), set "
             f"{'TESSERA_CACHE_SHARED' if shared else 'TESSERA_CACHE_DIR'} to another folder, or TESSERA_CACHE_TRUST=1",
             CacheWarning,
-            stacklevel=4,
+            stacklevel=stacklevel_of_caller(),
         )
     return why is not None
 

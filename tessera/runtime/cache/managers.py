@@ -18,6 +18,7 @@ from typing import Any
 
 from tessera.config import knobs
 from tessera.runtime.cache.disk import SUFFIX, CacheWarning, Entry, Part, decode, disk_cache, encode
+from tessera.utilities import stacklevel_of_caller
 
 
 def folder_name(key: str) -> str:
@@ -187,11 +188,8 @@ class ManagedCache:
     def _warn(self, what: str, error: Exception) -> None:
         name = getattr(self.manager, "__qualname__", self.manager)
         reason = f"{type(error).__name__}: {error}"
-        warnings.warn(
-            f"the cache manager {name} could not {what} a kernel: {reason}",
-            CacheWarning,
-            stacklevel=3,
-        )
+        text = f"the cache manager {name} could not {what} a kernel: {reason}"
+        warnings.warn(text, CacheWarning, stacklevel=stacklevel_of_caller())
 
 
 def kernel_cache() -> Any:

@@ -1,8 +1,10 @@
 """Whose files are run: compiled kernels come only from folders and files that no other user could have written.
 
 The checksum of a cached kernel finds damage, not intent: who can write a file can write its checksum. So a folder must
-belong to this user or to root, and must not be writable for every user; so must each file that is read. The shared
-folder may belong to anybody, who is then trusted with what lies there. TESSERA_CACHE_TRUST=1 leaves all that out.
+belong to this user or to root, and must not be writable for every user; so must each file that is read. Where every
+user may write but none may remove what is another's, as in /tmp, a folder of this user's own in there is used. Root is
+no exception: who owns a folder decides what root would run from it. The shared folder may belong to anybody, who is
+then trusted with what lies there. TESSERA_CACHE_TRUST=1 leaves all that out.
 """
 
 from __future__ import annotations
@@ -39,6 +41,26 @@ def why_not(folder: Path, shared: bool = False) -> str | None:
     if not shared and about.st_uid not in (user, ROOT):
         return f"it belongs to another user ({_name_of(about.st_uid)})"
     return None
+
+
+def own_part(folder: Path) -> Path | None:
+    """This user's own part of a sticky folder that all may write, made if it is missing; None elsewhere or if taken."""
+    user, shared = me(), stat.S_ISVTX | stat.S_IWOTH
+    part = folder / f"tessera-{user}"
+    try:
+        about = os.stat(folder)
+        if (
+            knobs.cache.trust
+            or about.st_mode & shared != shared
+            or about.st_uid not in (user, ROOT)
+        ):
+            return None
+        part.mkdir(mode=0o700, exist_ok=True)
+        made = os.lstat(part)  # a link leads to somebody else's folder
+    except OSError:
+        return None
+    mine = stat.S_ISDIR(made.st_mode) and made.st_uid == user and not made.st_mode & stat.S_IWOTH
+    return part if mine else None
 
 
 def _name_of(user: int) -> str:
