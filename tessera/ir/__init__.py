@@ -11,7 +11,7 @@ from tessera.ir.locations import (
 from tessera.ir.parse import parse_module
 from tessera.ir.passes import Pass, PassManager, pass_
 from tessera.ir.rewrite import Rewriter, RuleSet, rule
-from tessera.ir.text import print_module, print_op, print_with_lines
+from tessera.ir.text import Names, print_module, print_op, print_with_lines
 from tessera.ir.types import (
     DescriptorType,
     SharedType,
@@ -25,8 +25,8 @@ from tessera.ir.types import (
 from tessera.ir.verify import verify
 
 __all__ = [
-    "Block", "Builder", "DescriptorType", "Effect", "Module", "Op", "Pass", "PassManager", "Rewriter", "RuleSet",
-    "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "pack_location",
+    "Block", "Builder", "DescriptorType", "Effect", "Module", "Names", "Op", "Pass", "PassManager", "Rewriter",
+    "RuleSet", "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "pack_location",
     "pack_locations", "parse_module", "pass_", "print_module", "print_op", "print_with_lines", "region", "require",
     "rule", "scalar_of", "shape_of", "unpack_location", "unpack_locations", "verify", "with_elem",
 ]  # fmt: skip

@@ -48,11 +48,22 @@ def format_attr(value: Any) -> str:
 _LAYOUT = re.compile(r"\bll<[^<>]*>")
 
 
-class _Printer:
-    def __init__(self, locations: bool = False, layouts: dict[str, str] | None = None):
-        self.layouts = layouts  # the text of a layout → its alias; None: layouts are spelt out
-        self.names: dict[Value, str] = {}
+class Names:
+    """What values and layouts are called in print. Prints of one function that share it, while passes change the
+    function, differ only in what has changed."""
+
+    def __init__(self) -> None:
+        self.values: dict[Value, str] = {}
         self.taken: dict[str, int] = {}
+        self.layouts: dict[str, str] = {}  # the text of a layout → its alias
+
+
+class _Printer:
+    def __init__(self, locations: bool = False, names: Names | None = None):
+        """Without `names` layouts are spelt out."""
+        self.layouts = None if names is None else names.layouts
+        names = names or Names()
+        self.names, self.taken = names.values, names.taken
         self.lines: list[str] = []
         self.first: dict[Op, int] = {}  # the line of an op, from 1 on
         self.locations = locations
@@ -130,9 +141,9 @@ def _same(value: Any, default: Any) -> bool:
     return type(value) is type(default) and value == default
 
 
-def print_module(module: Module, locations: bool = False) -> str:
-    """The module's text; `locations` adds comments with file, line and column."""
-    return _printed(module, locations)[0]
+def print_module(module: Module, locations: bool = False, names: Names | None = None) -> str:
+    """The module's text; `locations` adds comments with file, line and column. `names`: of earlier prints."""
+    return _printed(module, locations, names)[0]
 
 
 def print_with_lines(module: Module) -> tuple[str, dict[Op, int]]:
@@ -140,17 +151,20 @@ def print_with_lines(module: Module) -> tuple[str, dict[Op, int]]:
     return _printed(module, locations=False)
 
 
-def _printed(module: Module, locations: bool) -> tuple[str, dict[Op, int]]:
-    layouts: dict[str, str] = {}
-    p = _Printer(locations, layouts)
+def _printed(
+    module: Module, locations: bool, known: Names | None = None
+) -> tuple[str, dict[Op, int]]:
+    names = known or Names()
+    p = _Printer(locations, names)
     attrs = ", ".join(f"{k}={format_attr(v)}" for k, v in module.attrs.items())
     p.lines.append(f"module {{{attrs}}} {{")
     for f in module.body:
-        p.names.clear()
-        p.taken.clear()
+        if known is None:
+            names.values.clear()
+            names.taken.clear()
         p.op(f, "  ")
     p.lines.append("}")
-    aliases = [f"{alias} = {layout}" for layout, alias in layouts.items()]
+    aliases = [f"{alias} = {layout}" for layout, alias in names.layouts.items()]
     first = {op: line + len(aliases) for op, line in p.first.items()}
     return "\n".join([*aliases, *p.lines]) + "\n", first
 

@@ -85,23 +85,11 @@ class NvidiaBackend(Backend):
         line_info = not knobs.compilation.disable_line_info
 
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
-            module.attrs |= {
-                "num_warps": options.num_warps,
-                "num_ctas": options.num_ctas,
-                "num_stages": options.num_stages,
-                "target": f"cuda:{cc}",
-            }
-            first: list[Pass] = [spread] if facts.has_clusters and options.num_ctas > 1 else []
-            first += (
-                [select_tensor_maps.bind(stores=options.tensor_stores)] if facts.has_tma else []
-            )
-            return _run(
-                [*first, lower_descriptors, unroll, *neutral_pipeline()], module, metadata, "tir"
-            )
+            module.attrs |= self.attributes(options)
+            return _run(self.passes(options)["tir"], module, metadata, "tir")
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
-            passes = gpu_passes(facts, options.pointer_maps, options.persistent, options.apart)
-            _run(passes, module, metadata, "gir")
+            _run(self.passes(options)["gir"], module, metadata, "gir")
             metadata |= launch_facts(module, options.num_warps)
             return module
 
@@ -142,6 +130,26 @@ class NvidiaBackend(Backend):
             return done.cubin
 
         return {"tir": tir, "gir": gir, "llir": llir, "ptx": ptx, "cubin": cubin}
+
+    def attributes(self, options: Options) -> dict[str, Any]:
+        """What passes read of the options: the attributes of a module that comes from the front end."""
+        return {
+            "num_warps": options.num_warps,
+            "num_ctas": options.num_ctas,
+            "num_stages": options.num_stages,
+            "target": f"cuda:{self._capability(options)}",
+        }
+
+    def passes(self, options: Options) -> dict[str, list[Pass]]:
+        """The passes of the stages "tir" and "gir", in order."""
+        facts = enabled_facts(facts_for(self._capability(options)))
+        first: list[Pass] = [spread] if facts.has_clusters and options.num_ctas > 1 else []
+        if facts.has_tma:
+            first.append(select_tensor_maps.bind(stores=options.tensor_stores))
+        return {
+            "tir": [*first, lower_descriptors, unroll, *neutral_pipeline()],
+            "gir": gpu_passes(facts, options.pointer_maps, options.persistent, options.apart),
+        }
 
     def check_fit(self, make_ir: Callable[[], Any], options: Options) -> None:
         module = self.stages(options)["tir"](make_ir(), {})

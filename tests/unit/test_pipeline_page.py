@@ -1,0 +1,37 @@
+"""docs/pipeline.md shows what the passes do today."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from tessera.tools.pipeline_page import NOTES, OLDER_NOTES, change, render, shortened, walk
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pipeline.md"
+
+
+def test_the_page_is_up_to_date():
+    command = "python -m tessera.tools.pipeline_page > docs/pipeline.md"
+    assert PAGE.read_text("utf-8") == render(), f"run: {command}"
+
+
+def test_there_is_a_note_for_each_run_of_each_pass():
+    steps = list(walk(90))
+    assert Counter(s.name for s in steps[1:]) == Counter({k: len(v) for k, v in NOTES.items()})
+    assert {s.name for s in walk(80) if s.before != s.after} >= OLDER_NOTES.keys()
+
+
+def test_names_stay_where_nothing_changes():
+    steps = list(walk(90))
+    unchanged = [s.name for s in steps if s.before == s.after]
+    assert {"unroll", "count_loops", "pipeline"} <= set(unchanged)
+    assert {"promote", "specialize", "barriers"}.isdisjoint(unchanged)
+
+
+def test_a_change_shows_what_is_around_it():
+    before = ["a", "b", "c", "d", "e", "f"]
+    assert change(before, before) == []
+    assert change(before, ["a", "b", "x", "d", "e", "f"]) == ["⋮", "  b", "- c", "+ x", "  d"]
+    lines = [f"- {i}" for i in range(9)]
+    assert shortened(lines, 4) == ["- 0", "- 1", "- 2", "- … 5 more", "- 8"]
+    assert shortened(lines[:5], 4) == lines[:5]
