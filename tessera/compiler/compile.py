@@ -20,7 +20,6 @@ from typing import Any, Protocol, cast
 from tessera.analysis.written import written_arguments
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage
 from tessera.backends.plugins import plugin, plugin_names
-from tessera.compiler.brief import brief
 from tessera.compiler.dumps import (
     dump,
     locate,
@@ -32,6 +31,7 @@ from tessera.compiler.dumps import (
 from tessera.compiler.fallback import Fallback, StageFailed, warn_of_dropped
 from tessera.compiler.kernel import CompiledKernel
 from tessera.compiler.source import ASTSource, IRSource, TextSource
+from tessera.compiler.tracebacks import trim_traceback
 from tessera.config import knobs
 from tessera.config.budget import budget, check_budget
 from tessera.config.forking import undivided
@@ -118,7 +118,7 @@ def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str =
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-@brief
+@trim_traceback
 @undivided()
 def compile(
     src: Any,
@@ -150,7 +150,7 @@ def compile(
     if store is not None and not knobs.compilation.always_compile:
         entries = store.get(key)
         if entries is not None:
-            return _heard(_restored(src, entries, key, backend), {}, cache_hit=True)
+            return _notify_listener(_restored(src, entries, key, backend), {}, cache_hit=True)
     with _undisturbed(), _ONE_BY_ONE if limited else nullcontext():
         stages, metadata = (run_stages or compile_stages)(src, backend, parsed, key)
     timings = metadata.pop("timings", {})
@@ -168,7 +168,7 @@ def compile(
     else:
         warn_of_dropped(metadata, src.name, 1)
     made = CompiledKernel(src, stages, {**metadata, "target": backend.target}, key, backend)
-    return _heard(made, timings, cache_hit=False)
+    return _notify_listener(made, timings, cache_hit=False)
 
 
 @contextmanager
@@ -184,8 +184,10 @@ def _undisturbed() -> Generator[None]:
             gc.enable()
 
 
-def _heard(kernel: CompiledKernel, timings: Mapping[str, Any], cache_hit: bool) -> CompiledKernel:
-    """Tell the listener of a kernel; `times`: a stage's name → seconds, of stages that ran in this process."""
+def _notify_listener(
+    kernel: CompiledKernel, timings: Mapping[str, Any], cache_hit: bool
+) -> CompiledKernel:
+    """Call the compilation listener. `times`: seconds by the name of a stage, of stages that ran in this process."""
     listener = knobs.compilation.listener
     if listener is not None:
         listener(

@@ -16,7 +16,7 @@ from typing import Any, overload
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
-from tessera.compiler.brief import brief
+from tessera.compiler.tracebacks import trim_traceback
 from tessera.config import knobs
 from tessera.errors import (
     CompilationError,
@@ -219,7 +219,7 @@ class JITFunction(JITCallable, KernelInterface):
                 path.clear()
 
     # --- the complete path ---------------------------------------------------------------------------------------
-    @brief
+    @trim_traceback
     def _launch(
         self,
         fast_key: bytes | None,

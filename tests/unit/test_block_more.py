@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tessera.backends.nvidia.backend import squeezed
+from tessera.backends.nvidia.backend import raise_occupancy
 from tessera.backends.nvidia.ptxas import Assembled
 from tessera.backends.nvidia.target import facts_for
 from tessera.errors import PTXASError
@@ -30,7 +30,7 @@ def tried(
         texts.append(text)
         return found
 
-    return texts, squeezed(text, replace(FREE, registers=registers), shared, FACTS, again)
+    return texts, raise_occupancy(text, replace(FREE, registers=registers), shared, FACTS, again)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_too_few_registers_are_no_error() -> None:
     def again(_: str) -> Assembled:
         raise PTXASError("ptxas failed: Insufficient registers")
 
-    assert squeezed(ptx(), FREE, 65696, FACTS, again) is FREE
+    assert raise_occupancy(ptx(), FREE, 65696, FACTS, again) is FREE
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.backends.once import once
+from tessera.backends.process_singleton import process_singleton
 from tessera.config import forking
 from tessera.config.forking import undivided
 
@@ -127,10 +127,10 @@ def test_patience_ends(monkeypatch: pytest.MonkeyPatch):
 def test_what_exists_once_is_given_without_a_lock():
     """Launches ask for it: neither a fork nor the making of another thing holds them up."""
     made: list[int] = []
-    get = once(lambda n: made.append(n) or n)
+    get = process_singleton(lambda n: made.append(n) or n)
     assert get(1) == 1
     held, release = threading.Event(), threading.Event()
-    slow = once(lambda: (held.set(), release.wait(10)))
+    slow = process_singleton(lambda: (held.set(), release.wait(10)))
     maker = threading.Thread(target=slow)
     maker.start()
     assert held.wait(10)

@@ -363,17 +363,20 @@ def test_programs_that_stay_whole(options: dict[str, Any]) -> None:
 def test_code_with_fewer_programs_than_hoped_for_is_not_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for roomy in (True, False):
+    for occupancy_met in (True, False):
         made = ptxas.Assembled(b"", "", 168, 0, 0, 0, 0, 0, ())
         monkeypatch.setattr(
-            nvidia, "assemble_with_room", lambda *_, made=made, roomy=roomy: (made, roomy)
+            nvidia,
+            "assemble_with_room",
+            lambda *_, made=made, occupancy_met=occupancy_met: (made, occupancy_met),
         )
         try:
-            kernel = matmul("rem" if roomy else "mask", target="cuda")  # none that the cache knows
+            # A kernel that the cache does not have.
+            kernel = matmul("rem" if occupancy_met else "mask", target="cuda")
         except ToolNotFound:
             pytest.skip("needs ptxas")
         assert copies(kernel) == 2
-        assert passes(kernel, arguments(64, 64, 64, "row")[0], (1, 1, 1)) is roomy
+        assert passes(kernel, arguments(64, 64, 64, "row")[0], (1, 1, 1)) is occupancy_met
 
 
 def test_unaligned_arrays_are_known_when_a_kernel_is_compiled() -> None:

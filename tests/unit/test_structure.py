@@ -48,7 +48,7 @@ SHARED_BACKENDS = {
     "gpu",
     "base",
     "compiler",
-    "once",
+    "process_singleton",
 }  # a backend may use these and itself only
 MAY_IMPORT_TORCH = {"runtime", "testing", "tools", "compat"}
 MAX_FILE_LINES = 600

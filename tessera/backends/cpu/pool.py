@@ -36,7 +36,7 @@ from dataclasses import replace
 from tessera.backends.cpu import interrupt
 from tessera.backends.cpu.pool_ir import OUT_OF_MEMORY, pool_ir, supported
 from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
-from tessera.backends.once import once
+from tessera.backends.process_singleton import process_singleton
 from tessera.config import knobs
 from tessera.config.forking import undivided
 
@@ -55,7 +55,7 @@ def default_threads() -> int:
     return configured
 
 
-@once
+@process_singleton
 def pool_code() -> LoadedObject:
     """The compiled pool; its code stays mapped until the process ends, since workers never leave it."""
     # Glue code: the fast instruction selector (2 ms instead of 11) makes it no slower to run.

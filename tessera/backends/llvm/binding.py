@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
 
-from tessera.backends.once import once
+from tessera.backends.process_singleton import process_singleton
 from tessera.config import knobs
 from tessera.config.forking import undivided
 from tessera.errors import InternalError, InvalidOption
@@ -75,7 +75,7 @@ class LLVMError(InternalError, RuntimeError):
         super().__init__(message)
 
 
-@once
+@process_singleton
 def _llvm() -> Any:
     """llvmlite.binding, imported and initialised once."""
     module = importlib.import_module("llvmlite.binding")

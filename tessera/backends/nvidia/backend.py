@@ -114,17 +114,16 @@ class NvidiaBackend(Backend):
             extra = shlex.split(options.ptx_options or "")
             if not options.enable_fp_fusion:
                 extra.append("--fmad=false")
-            done, roomy = assemble_with_room(text, architecture(cc), extra, line_info)
+            done, occupancy_met = assemble_with_room(text, architecture(cc), extra, line_info)
             if not options.maxnreg and "shared" in metadata:
                 again = partial(
                     assembler.assemble, arch=architecture(cc), options=extra, line_info=line_info
                 )
-                done = squeezed(text, done, metadata["shared"], facts, again)
+                done = raise_occupancy(text, done, metadata["shared"], facts, again)
             metadata["registers"], metadata["spills"] = done.registers, done.spill_stores
-            if not roomy and "precondition" in metadata:
-                metadata["precondition"] = (
-                    NEVER  # worth it only with as many blocks as were hoped for
-                )
+            if not occupancy_met and "precondition" in metadata:
+                # This variant is faster only with as many CTAs in an SM as were asked for.
+                metadata["precondition"] = NEVER
             if done.warnings:
                 metadata["remarks"] = (*metadata.get("remarks", ()), *done.warnings)
             return done.cubin
@@ -240,16 +239,16 @@ def with_blocks(ptx: str, threads: int, blocks: int) -> str:
     return BLOCKS.sub(f".maxntid {threads}\n.minnctapersm {blocks}", ptx)
 
 
-def squeezed(
+def raise_occupancy(
     ptx: str,
     done: ptxas.Assembled,
     shared: int,
     facts: GpuFacts,
     again: Callable[[str], ptxas.Assembled],
 ) -> ptxas.Assembled:
-    """`done`, what became of `ptx`; or what `again` makes of it with a few registers less, if an SM then holds a
-    block more. Only for programs with products: they may have all registers of an SM, of which ptxas takes more
-    than it needs."""
+    """The result `done` of assembling `ptx`, or that of assembling it once more (`again`) with a few registers less,
+    if an SM then holds one CTA more. Only for programs with dots: they may have all registers of an SM, of which
+    ptxas takes more than it needs."""
     asked = BLOCKS.search(ptx)
     if asked is None or asked[2] != "1" or int(asked[1]) >= RESIDENT_THREADS[-1]:
         return done

@@ -10,7 +10,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
-from tessera.backends.once import once
+from tessera.backends.process_singleton import process_singleton
 from tessera.dtypes import dtype
 from tessera.runtime.arguments.aliasing import UNKNOWN, reach
 from tessera.runtime.arguments.checks import strided, why_read_only
@@ -161,7 +161,7 @@ def _pointer(address: int) -> int:
     return ctypes.c_uint64.from_address(address).value
 
 
-@once
+@process_singleton
 def array_types() -> ArrayTypes:
     return ArrayTypes()
 

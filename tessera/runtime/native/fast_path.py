@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tessera.backends.compiler import Options
-from tessera.backends.once import once
+from tessera.backends.process_singleton import process_singleton
 from tessera.config import epoch
 from tessera.config.forking import undivided
 from tessera.dtypes import dtype, parse_scalar_type
@@ -83,7 +83,7 @@ class Start:
     keep: Any = None
 
 
-@once
+@process_singleton
 def _method() -> MethodDef:
     return MethodDef(
         b"launch", native_code()["fast_launch"], METH_FASTCALL_KEYWORDS, b"Launch a kernel."
@@ -96,7 +96,7 @@ def supported() -> bool:
     return enabled is None or enabled()
 
 
-@once
+@process_singleton
 def _option_names() -> Any:
     names = [sys.intern(f.name) for f in dataclasses.fields(Options)]
     first = ("num_warps", "num_stages", "num_ctas")
@@ -104,7 +104,7 @@ def _option_names() -> Any:
     return words(*map(id, names), 0), names
 
 
-@once
+@process_singleton
 def _descriptor_fields() -> Any:
     names = [sys.intern(name) for name in DESCRIPTOR_FIELDS]
     return words(*map(id, names)), names

@@ -33,7 +33,7 @@ from typing import Any
 
 from tessera.backends.cpu.pool import launch_address
 from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise, version
-from tessera.backends.once import once
+from tessera.backends.process_singleton import process_singleton
 from tessera.errors import HostPointerError, InternalError
 from tessera.runtime.cache.disk import disk_cache, key_of
 from tessera.runtime.cuda import driver_api as cuda
@@ -99,7 +99,7 @@ def new_builtin(method: MethodDef, self: object, module: object) -> Callable[...
     return _new_builtin(ctypes.addressof(method), self, module)
 
 
-@once
+@process_singleton
 def native_code() -> LoadedObject:
     """The launchers and the fast path of launches, kept in the disk cache: no process but the first compiles them."""
     target = replace(host("native"), opt=1)
@@ -115,7 +115,7 @@ def native_code() -> LoadedObject:
     return link_object(image, names).pin()
 
 
-@once
+@process_singleton
 def _hash() -> Callable[[bytes, int], int]:
     kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_char_p, ctypes.c_int64)
     return kind(native_code()["fast_hash"])
@@ -126,7 +126,7 @@ def hash_words(key: bytes) -> int:
     return _hash()(key, len(key) // 8)
 
 
-@once
+@process_singleton
 def _method(target: str) -> MethodDef:
     # The builtin functions point at this structure: the cache keeps it for the life of the process.
     return MethodDef(

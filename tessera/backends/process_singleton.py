@@ -1,7 +1,7 @@
-"""`@once`: a function without arguments, or with few kinds of them, whose result exists once in a process.
+"""Provides `@process_singleton`, for functions with few different arguments whose result exists once in a process.
 
-Unlike `functools.cache` it calls the function once also where threads ask at the same time: what native code points at
-must not be replaced by a second copy.
+Unlike `functools.cache` it calls the function only once even where threads ask at the same time: native code holds
+addresses of the result, which a second copy must not replace.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ R = TypeVar("R")
 
 
 class _Lock:
-    """One lock for all, so that functions may call one another; a forked child starts with a new one."""
+    """The lock of all such functions, which may call one another; a forked child starts with a new lock."""
 
     held = threading.RLock()
 
 
-def once(make: Callable[P, R]) -> Callable[P, R]:
+def process_singleton(make: Callable[P, R]) -> Callable[P, R]:
+    """Call `make` at most once in a process for equal arguments; later calls get the first call's result."""
     kept: dict[Any, R] = {}
 
     @wraps(make)
     def get(*args: P.args, **kwargs: P.kwargs) -> R:
         key = (args, tuple(kwargs.items()))
-        if key in kept:  # launches ask, too: what is there needs no lock
+        if key in kept:  # without the lock, as launches take this way
             return kept[key]
         with undivided(), _Lock.held:
             if key not in kept:

@@ -1,4 +1,4 @@
-"""Errors of kernels without the compiler's frames: their text has the place in the kernel, which is what counts."""
+"""Trims the compiler's frames off errors of kernels: the text of such an error has the place in the kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def brief(fn: Callable[P, R]) -> Callable[P, R]:
+def trim_traceback(fn: Callable[P, R]) -> Callable[P, R]:
     """Cut tracebacks of errors that leave `fn`, but for failures of tessera itself, and where the knob
     compilation.front_end_debugging asks for all frames."""
 
@@ -33,8 +33,8 @@ def brief(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def _cut_cause(error: TesseraError) -> None:
-    """Of an exception that the kernel's own Python raised while compiling only its frames are left; the others are
-    nothing but texts."""
+    """Leave only the kernel's frames of an exception that its own Python code raised while it was compiled; errors of
+    tessera in the chain are only texts."""
     outer: BaseException = error
     cause = error.__cause__
     while isinstance(cause, TesseraError) and cause.__cause__ is not None:
