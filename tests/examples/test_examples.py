@@ -8,10 +8,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from specimens import compile_specimen
 
 from tessera.backends.nvidia import ptxas
 from tessera.backends.nvidia.backend import FEW_BYTES, architecture
+from tests.unit.specimens import compile_specimen
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from specimens import source_of
+
+from tests.unit.specimens import source_of
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specimens import compile_specimen
 
 from tessera.backends.nvidia import ptxas
+from tests.unit.specimens import compile_specimen
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 sys.path.insert(0, str(EXAMPLES))

@@ -19,7 +19,7 @@ from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import Module, parse_module
 from tessera.ops import ForOp, WgmmaOp
-from tessera.passes.gpu_scheduling.warp_roles import team_for
+from tessera.passes.gpu_scheduling.warp_roles import roles_for
 from tests.unit.test_tensor_maps import built, flat
 
 
@@ -329,18 +329,18 @@ def test_many_warpgroups_play_ping_pong() -> None:
     ],
 )  # fmt: skip
 def test_registers_are_shared_out(warps: int, words: int, fit: int, want: Any) -> None:
-    team = team_for(facts_for(90), warps, words, fit)
-    assert (team.warps, team.registers, team.blocks) == want
-    granted = team.registers if team.warps > 1 else (0, 0, 0)
-    quarter = team.blocks * (granted[0] * team.warps + granted[1] * warps) * 32
+    roles = roles_for(facts_for(90), warps, words, fit)
+    assert (roles.warps, roles.registers, roles.blocks) == want
+    granted = roles.registers if roles.warps > 1 else (0, 0, 0)
+    quarter = roles.blocks * (granted[0] * roles.warps + granted[1] * warps) * 32
     assert quarter <= 64 * 1024
 
 
 def test_one_instruction_fits_before_registers_are_handed_over() -> None:
     """Three blocks would start with 80 registers a thread: too few for an instruction that names 68."""
     facts = facts_for(90)
-    assert team_for(facts, 4, 100, 3, largest=36).blocks == 3
-    assert team_for(facts, 4, 100, 3, largest=68).blocks == 2
+    assert roles_for(facts, 4, 100, 3, largest=36).blocks == 3
+    assert roles_for(facts, 4, 100, 3, largest=68).blocks == 2
 
 
 def test_a_lone_warpgroup_leaves_room_for_another_block() -> None:
@@ -358,6 +358,6 @@ def test_a_lone_warpgroup_leaves_room_for_another_block() -> None:
 def test_fewer_warps_than_a_group_get_registers_from_nobody(
     warps: int, words: int, fit: int
 ) -> None:
-    team = team_for(facts_for(90), warps, words, fit)
-    assert (team.warps, team.registers) == (1, (0, 0, 0))
-    assert 1 <= team.blocks <= fit
+    roles = roles_for(facts_for(90), warps, words, fit)
+    assert (roles.warps, roles.registers) == (1, (0, 0, 0))
+    assert 1 <= roles.blocks <= fit

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from gpu_modules import attention
-from specimens import gpu_ir
 from synchronization_breaks import Break, breaks
 
 import tessera
@@ -35,6 +34,7 @@ from tessera.ops import (
     WgmmaOp,
     WhileOp,
 )
+from tests.unit.specimens import gpu_ir
 from tests.unit.test_gpu_passes_dots import compiled
 from tests.unit.test_tensor_maps import persistent, product
 from tests.unit.test_turners import _compiled as turned
