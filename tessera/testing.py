@@ -46,8 +46,14 @@ def assert_close(
 ) -> None:
     """AssertionError unless |x - y| <= atol + rtol * |y| everywhere; NaN equals NaN in arrays.
 
-    x, y: arrays of any library, or numbers. atol (default 1e-2) and rtol (default 0) may be functions of x's dtype.
-    bf16 is compared as fp32.
+    `x` and `y` are arrays of any library, or numbers. `atol` (default 1e-2) and `rtol` (default 0) are numbers, or
+    functions of x's dtype. bf16 is compared as fp32. The message names the first elements that differ.
+
+    Example:
+        >>> tessera.testing.assert_close(np.ones(3), np.ones(3) + 1e-3)
+        >>> tessera.testing.assert_close(np.ones(3), np.zeros(3))
+        Traceback (most recent call last):
+        AssertionError: ...
     """
     dtype = getattr(x, "dtype", None)
     absolute = atol(dtype) if callable(atol) else 1e-2 if atol is None else atol
@@ -167,7 +173,22 @@ class Mark:
 def perf_report(
     benchmarks: Benchmark | Sequence[Benchmark],
 ) -> Callable[[Callable[..., Any]], Mark]:
-    """Decorator for a function that measures one point and returns a value, or (mean, min, max)."""
+    """Decorator for a function that measures one point and returns a value, or (mean, min, max).
+
+    `benchmarks` is a Benchmark, or several. `run(print_data=True)` of the result measures all points; it returns data
+    frames with `return_df=True` (pandas), and plots and writes tables with `save_path` (matplotlib).
+
+    Example:
+        >>> sweep = tessera.testing.Benchmark(
+        ...     x_names=["n"], x_vals=[1, 2], line_arg="power", line_vals=[1, 2], line_names=["n", "n^2"],
+        ...     plot_name="powers", args={})
+        >>> report = tessera.testing.perf_report(sweep)(lambda n, power: float(n**power))
+        >>> report.run(print_data=True)
+        powers:
+        n  n ()  n^2 ()
+        1     1       1
+        2     2       4
+    """
     return lambda fn: Mark(fn, benchmarks)
 
 

@@ -13,16 +13,24 @@ PACKAGE = Path(__file__).parent  # the folder of tessera's own sources, as the c
 
 
 def cdiv(x: int, y: int) -> int:
-    """The smallest number of blocks of `y` that cover `x`."""
+    """`x / y` rounded up: the smallest number of blocks of `y` that cover `x`.
+
+    It raises ZeroDivisionError for `y` = 0.
+
+    Example:
+        >>> tessera.cdiv(1000, 256)
+        4
+    """
     x, y = unwrap(x), unwrap(y)
     return (x + y - 1) // y
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is not below `n`; 0 for 0.
+    """The smallest power of two that is not below `n`; 0 for 0. `n` is an int below 2**64.
 
-    >>> [next_power_of_2(n) for n in (0, 1, 17, 32)]
-    [0, 1, 32, 32]
+    Example:
+        >>> [tessera.next_power_of_2(n) for n in (0, 1, 17, 32)]
+        [0, 1, 32, 32]
     """
     n = unwrap(n) - 1
     for shift in (1, 2, 4, 8, 16, 32):  # copy the top bit into every lower one

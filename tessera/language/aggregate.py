@@ -50,7 +50,25 @@ class ConstexprFunction(Sourced, ByName):
 
 
 def constexpr_function(fn: Callable[..., Any]) -> Any:
-    """Decorator: let kernels call an ordinary function with compile-time arguments."""
+    """Decorator: let kernels call an ordinary Python function with compile-time arguments.
+
+    It runs while the kernel is compiled, and its result is a compile-time value. With other arguments the kernel does
+    not compile (`not-constexpr`).
+
+    Example:
+        >>> @tessera.constexpr_function
+        ... def half(n):
+        ...     return n // 2
+        >>> @tessera.jit
+        ... def first_half(x, SIZE: tl.constexpr):
+        ...     tl.store(x + tl.arange(0, half(SIZE)), 1.0)
+        >>> x = np.zeros(4, np.float32)
+        >>> _ = first_half[(1,)](x, SIZE=4)
+        >>> x
+        array([1., 1., 0., 0.], dtype=float32)
+        >>> half(8)
+        4
+    """
     return ConstexprFunction(fn)
 
 
@@ -65,10 +83,27 @@ def is_aggregate_value(x: Any) -> bool:
 
 
 def aggregate(cls: type) -> Any:
-    """Class decorator: instances group the values of the annotated fields; they are immutable once made.
+    """Class decorator: kernels group values in instances of the class, whose annotated fields are immutable once made.
 
-    Without an own `__init__` one is made that takes the fields in order. Raises TypeError when a base class is not an
-    aggregate.
+    Without an `__init__` of its own the class gets one that takes the fields in order. It raises TypeError when a base
+    class is no aggregate.
+
+    Example:
+        >>> @tessera.aggregate
+        ... class Span:
+        ...     start: tl.tensor
+        ...     size: tl.constexpr
+        ...     @tessera.jit
+        ...     def offsets(self):
+        ...         return self.start + tl.arange(0, self.size)
+        >>> @tessera.jit
+        ... def second(x, SIZE: tl.constexpr):
+        ...     span = Span(tl.program_id(0) * SIZE, tl.constexpr(SIZE))
+        ...     tl.store(x + span.offsets(), 2.0)
+        >>> x = np.zeros(4, np.float32)
+        >>> _ = second[(1,)](x, SIZE=4)
+        >>> x
+        array([2., 2., 2., 2.], dtype=float32)
     """
     fields: dict[str, Any] = {}
     for base in reversed(cls.__mro__[1:-1]):

@@ -133,7 +133,20 @@ def tensor_method(function: Function) -> Function:
 
 
 def must_use_result(message: Any) -> Any:
-    """Decorator: a kernel that calls the function and drops its result does not compile; `message` says why."""
+    """Decorator: a kernel that calls the function and drops its result does not compile; `message` says why.
+
+    Example:
+        >>> @tessera.must_use_result("it returns a new tile")
+        ... @tessera.jit
+        ... def doubled(x):
+        ...     return x * 2
+        >>> @tessera.jit
+        ... def wrong(x):
+        ...     doubled(tl.load(x))
+        >>> wrong[(1,)](np.zeros(1, np.float32))
+        Traceback (most recent call last):
+        tessera.errors.CompilationError: error[compilation]: The result of doubled is not being used...
+    """
     if isinstance(message, str):
 
         def mark(fn: Any) -> Any:

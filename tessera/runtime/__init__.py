@@ -1,11 +1,12 @@
 """The host side: launch, drivers, disk cache, tuning (rank 7)."""
 
 from tessera.runtime.arguments.tensors import MockTensor, TensorWrapper, reinterpret
-from tessera.runtime.autotuner.autotuner import Autotuner, autotune
+from tessera.runtime.autotuner.autotuner import Autotuner
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.autotuner.heuristics import Heuristics, heuristics
+from tessera.runtime.decorators import autotune, jit
 from tessera.runtime.driver import driver
-from tessera.runtime.jit import JITFunction, compile, jit
+from tessera.runtime.jit import JITFunction, compile
 from tessera.runtime.launching.async_compile import AsyncCompileMode, FutureKernel
 from tessera.runtime.launching.interface import KernelInterface
 

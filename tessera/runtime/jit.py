@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import Parameter
 from types import MethodType
-from typing import Any, overload
+from typing import Any
 
 from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
@@ -47,7 +47,23 @@ FORBIDDEN_OPTIONS = {
 def compile(
     src: Any, target: GPUTarget | None = None, options: Mapping[str, Any] | None = None
 ) -> CompiledKernel:
-    """Compile an ASTSource or an IR file for `target` (default: the active driver's), through the disk cache."""
+    """Compile a kernel without launching it, through the disk cache.
+
+    `src` is an ASTSource (the kernel, its signature, constants and attributes) or the path of an IR file (`.tir`,
+    `.gir`, `.llir`, `.ptx`; `.ttir` and `.ttgir` are accepted); `target` a GPUTarget, by default the active driver's;
+    `options` are launch options. The result is a CompiledKernel, whose `asm` holds the text of each level. It raises
+    what the compiler says about the kernel, and `unknown-option` for an unknown option.
+
+    Example:
+        >>> from tessera.compiler import ASTSource
+        >>> source = ASTSource(double, {"x": "*fp32", "n": "i32"}, {"BLOCK": 8})
+        >>> kernel = tessera.compile(source, options={"num_warps": 1})
+        >>> sorted(kernel.asm)
+        ['llir', 'object', 'source', 'tir']
+        >>> tessera.compile(source, options={"num_warp": 1})
+        Traceback (most recent call last):
+        tessera.errors.UnknownOption: error[unknown-option]: Keyword argument num_warp was specified...
+    """
     if target is None:
         target = driver.active.get_current_target()
     return compile_for(
@@ -63,9 +79,16 @@ _UNPICKLED = frozenset(
 
 
 class JITFunction(JITCallable, KernelInterface):
-    """A kernel: `fn[grid](*args, **options)` compiles for the arguments' types and launches.
+    """A kernel, made by `jit`: `fn[grid](*args, **options)` compiles for the types of the arguments and launches.
 
-    `grid`: 1 to 3 ints, or a callable of the bound arguments (by name). Options are those of `Options`.
+    `grid` is 1 to 3 ints, or a function of a dict of the arguments by name. `warmup(*args, grid=…)` compiles without
+    launching, also for MockTensors.
+
+    Example:
+        >>> double.arg_names
+        ['x', 'n', 'BLOCK']
+        >>> double.warmup(tessera.MockTensor(tl.float32), 5, BLOCK=8, grid=(1,))
+        <CompiledKernel double for cpu:native>
     """
 
     def __init__(
@@ -423,28 +446,3 @@ class JITFunction(JITCallable, KernelInterface):
 
     def __repr__(self) -> str:
         return f"JITFunction({self.module}:{self.__qualname__})"
-
-
-@overload
-def jit(fn: Callable[..., Any]) -> JITFunction: ...
-@overload
-def jit(
-    *,
-    version: Any = None,
-    repr: Callable[[Any], str] | None = None,
-    launch_metadata: Callable[..., Any] | None = None,
-    do_not_specialize: Iterable[int | str] | None = None,
-    do_not_specialize_on_alignment: Iterable[int | str] | None = None,
-    debug: bool | None = None,
-    noinline: bool | None = None,
-) -> Callable[[Callable[..., Any]], JITFunction]: ...
-def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Make a kernel of a function. Bare or with options.
-
-    `do_not_specialize`: parameters (index or name) whose values never become part of the compiled code;
-    `do_not_specialize_on_alignment`: nor their divisibility by 16. `debug`: device asserts on. `noinline`: called, not
-    inlined, by other kernels. `repr`: names the compiled symbol. `launch_metadata`: adds to what launch hooks get.
-    """
-    if fn is not None:
-        return JITFunction(fn, **options)
-    return partial(JITFunction, **options)

@@ -21,9 +21,10 @@ from tessera.errors import (
     NotAFunction,
     OutOfResources,
 )
-from tessera.runtime.autotuner.autotuner import Autotuner, TuningWarning, autotune
+from tessera.runtime.autotuner.autotuner import Autotuner, TuningWarning
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.autotuner.heuristics import heuristics
+from tessera.runtime.decorators import autotune
 from tessera.runtime.launching.interface import KernelInterface
 
 

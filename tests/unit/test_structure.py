@@ -41,6 +41,7 @@ ROOMS = {
         "driver": 3,
         "launching": 4,
         **dict.fromkeys(("jit", "autotuner"), 5),
+        "decorators": 6,
     },
 }
 SHARED_BACKENDS = {
@@ -62,7 +63,7 @@ MOST_LINES = {
     "knobs": 100,
     "dtypes": 400,
     "ir": 1900,
-    "language": 7000,
+    "language": 7100,  # a third of it is docstrings, whose examples and errors tests run
     "ops": 2050,
     "layout": 2500,
     "utilities": 100,
@@ -72,9 +73,9 @@ MOST_LINES = {
     "interp": 1800,
     "backends": 21250,
     "compiler": 1100,
-    "runtime": 9250,
+    "runtime": 9450,  # docstrings of the host API have examples, too
     "compat": 1500,
-    "tools": 2350,
+    "tools": 2450,
     "testing": 400,
 }
 SLACK = 300

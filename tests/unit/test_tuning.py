@@ -23,10 +23,11 @@ from tessera.runtime.autotuner import autotuner
 from tessera.runtime.autotuner import store as tuning_store
 from tessera.runtime.autotuner import trials as tuning_trials
 from tessera.runtime.autotuner.agreement import Checker
-from tessera.runtime.autotuner.autotuner import TuningWarning, autotune
+from tessera.runtime.autotuner.autotuner import TuningWarning
 from tessera.runtime.autotuner.compile_workers import CompileWorkers, Worker, WorkerDied
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.autotuner.heuristics import heuristics
+from tessera.runtime.decorators import autotune
 from tessera.tools import cli
 
 

@@ -15,11 +15,26 @@ TRACED = {"FakeTensor", "FunctionalTensor"}  # torch.compile's stand-ins, which 
 
 @dataclass
 class TensorDescriptor:
-    """`base` as `shape` with `strides` (elements), read and written in tiles of `block_shape`.
+    """`base` as an array of `shape` with `strides` (in elements), read and written in blocks of `block_shape`.
 
-    Rank 1 to 5, last stride 1. Elements outside `shape` read as `padding` ("zero" or "nan"). With `round_f32_to_tf32`
-    loads and gathers give fp32 numbers with 10 bits of mantissa: the nearest, ties to even. AssertionError when the
-    array cannot be described.
+    There are 1 to 5 dimensions, and the last stride is 1. Elements outside of `shape` read as `padding` ("zero" or
+    "nan"). With `round_f32_to_tf32` loads and gathers give fp32 numbers with 10 bits of mantissa: the nearest, ties to
+    even. `TensorDescriptor.from_tensor(tensor, block_shape)` takes shape and strides from the array. It raises
+    AssertionError when the array cannot be described.
+
+    Example:
+        >>> from tessera.tools.tensor_descriptor import TensorDescriptor
+        >>> @tessera.jit
+        ... def transposed(a, b):
+        ...     b.store([0, 0], a.load([0, 0]).T)
+        >>> a, b = np.arange(64, dtype=np.float32).reshape(8, 8), np.zeros((8, 8), np.float32)
+        >>> blocks = [TensorDescriptor.from_tensor(x, [8, 8]) for x in (a, b)]
+        >>> _ = transposed[(1,)](*blocks)
+        >>> bool((b == a.T).all())
+        True
+        >>> TensorDescriptor(a, [8, 8], [8, 2], [8, 8])
+        Traceback (most recent call last):
+        AssertionError: Last dimension must be contiguous...
     """
 
     base: Any

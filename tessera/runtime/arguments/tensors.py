@@ -54,9 +54,13 @@ def itemsize_of(dtype: Any) -> int:
 
 
 class MockTensor:
-    """Stands for a tensor where only its type matters: compiling without data (`kernel.warmup`).
+    """Stands for a tensor of `dtype` where only its type matters: compiling without data (`kernel.warmup`).
 
     It looks 16-byte aligned, contiguous and small. `shape` defaults to [1].
+
+    Example:
+        >>> double.warmup(tessera.MockTensor(tl.float16), 5, BLOCK=8, grid=(1,))
+        <CompiledKernel double for cpu:native>
     """
 
     def __init__(self, dtype: Any, shape: list[int] | tuple[int, ...] | None = None) -> None:
@@ -92,10 +96,16 @@ class MockTensor:
 
 
 class TensorWrapper:
-    """The memory of `base` seen as elements of another type; nothing is converted.
+    """The memory of `base` seen as elements of `dtype`; nothing is converted. Made by `reinterpret`.
 
-    This is how bf16 and fp8 reach a kernel from NumPy, which has no such types: the bits live in a uint16 or
-    uint8 array. `shape` and strides are the base's.
+    This is how bf16 and fp8 reach a kernel from NumPy, which has no such types: the bits are in a uint16 or uint8
+    array. `shape` and strides are those of `base`.
+
+    Example:
+        >>> bits = np.array([0x3F80, 0x4000], np.uint16)  # 1.0 and 2.0 in bf16
+        >>> _ = double[(1,)](tessera.TensorWrapper(bits, tl.bfloat16), 2, BLOCK=2)
+        >>> [hex(b) for b in bits]
+        ['0x4000', '0x4080']
     """
 
     def __init__(self, base: Any, dtype: Any) -> None:
@@ -164,7 +174,17 @@ def _same(array: Any, method: str, *args: Any) -> Any:
 
 
 def reinterpret(tensor: Any, dtype: Any) -> Any:
-    """`tensor`'s memory as elements of `dtype`. The base itself if it has that type. TypeError for a non-array."""
+    """The memory of `tensor` as elements of `dtype`, of equal size; `tensor` itself if it has that type.
+
+    It raises TypeError for anything but an array.
+
+    Example:
+        >>> tessera.reinterpret(np.zeros(4, np.uint16), tl.bfloat16)
+        TensorWrapper[bf16]([0 0 0 0])
+        >>> tessera.reinterpret(3, tl.bfloat16)
+        Traceback (most recent call last):
+        TypeError: Cannot reinterpret a <class 'int'>.
+    """
     if isinstance(tensor, TensorWrapper):
         same = element_type(dtype) is element_type(tensor.base.dtype)
         return tensor.base if same else TensorWrapper(tensor.base, dtype)

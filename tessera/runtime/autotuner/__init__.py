@@ -1,7 +1,7 @@
 """Meta-parameters: autotuning with its trials, workers and files, and rules (`heuristics`)."""
 
-from tessera.runtime.autotuner.autotuner import Autotuner, autotune
+from tessera.runtime.autotuner.autotuner import Autotuner
 from tessera.runtime.autotuner.config import Config
 from tessera.runtime.autotuner.heuristics import Heuristics, heuristics
 
-__all__ = ["Autotuner", "Config", "Heuristics", "autotune", "heuristics"]
+__all__ = ["Autotuner", "Config", "Heuristics", "heuristics"]

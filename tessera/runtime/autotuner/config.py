@@ -21,9 +21,13 @@ def hashable(value: Any) -> Any:
 
 
 class Config:
-    """One choice of meta-parameters: values for constexpr parameters and launch options.
+    """One choice of meta-parameters: values for constexpr parameters, and launch options.
 
     `pre_hook(args_by_name)` runs before every launch with this config. Options that are None are left to the target.
+
+    Example:
+        >>> tessera.Config({"BLOCK": 128}, num_warps=8).all_kwargs()
+        {'BLOCK': 128, 'num_warps': 8, 'num_ctas': 1, 'num_stages': 3}
     """
 
     def __init__(

@@ -43,9 +43,17 @@ class Heuristics(Wrapper):
 def heuristics(
     values: Mapping[str, Callable[[dict[str, Any]], Any]],
 ) -> Callable[[Any], Heuristics]:
-    """Decorator: compute parameters from the other arguments.
+    """Decorator: compute parameters of a kernel from its other arguments.
 
-    values: parameter name → function of a dict of all named arguments (results of earlier entries included).
+    `values` maps a parameter's name to a function of a dict of all named arguments, which includes the results of
+    earlier entries. What a function raises, the launch raises.
+
+    Example:
+        >>> sized = tessera.heuristics({"BLOCK": lambda args: tessera.next_power_of_2(args["n"])})(double)
+        >>> x = np.arange(5, dtype=np.float32)
+        >>> _ = sized[(1,)](x, 5)
+        >>> x
+        array([0., 2., 4., 6., 8.], dtype=float32)
     """
 
     def decorate(fn: Any) -> Heuristics:

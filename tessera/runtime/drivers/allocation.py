@@ -13,9 +13,14 @@ _allocator: ContextVar[Allocator | None] = ContextVar("tessera_allocator", defau
 
 
 def set_allocator(allocate: Allocator | None) -> None:
-    """In this context, kernels that need scratch memory in global memory get it from `allocate`.
+    """In this context, kernels that need scratch memory in global memory get it from `allocate`; None forgets it.
 
-    No kernel that tessera compiles needs any today: descriptors made inside a kernel live in registers.
+    `allocate(size, alignment, stream)` takes bytes and returns an object with `data_ptr()`. No kernel that tessera
+    compiles needs any today: descriptors made inside a kernel are in registers.
+
+    Example:
+        >>> tessera.set_allocator(lambda size, alignment, stream: np.zeros(size, np.uint8))
+        >>> tessera.set_allocator(None)
     """
     _allocator.set(allocate)
 

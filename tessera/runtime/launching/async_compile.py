@@ -19,7 +19,17 @@ _active: ContextVar[Any] = ContextVar("tessera_async_compile", default=None)
 
 
 class FutureKernel:
-    """A kernel that is being compiled. `result()`, like any attribute of a CompiledKernel, waits for it."""
+    """A kernel that is being compiled: what launches and warm-ups in an AsyncCompileMode return.
+
+    `result()`, like any attribute of a CompiledKernel, waits for it, and raises the errors of its compilation.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> with ThreadPoolExecutor() as pool, tessera.AsyncCompileMode(pool):
+        ...     kernel = double.warmup(tessera.MockTensor(tl.float64), 5, BLOCK=8, grid=(1,))
+        >>> type(kernel).__name__, kernel.name
+        ('FutureKernel', 'double')
+    """
 
     def __init__(self, finish: Callable[[Any], Any], future: Future[Any]) -> None:
         self.finish = finish
@@ -46,9 +56,18 @@ class FutureKernel:
 
 
 class AsyncCompileMode:
-    """Context manager: compilations inside it run in `executor`; leaving it waits for all of them.
+    """Context manager: compilations inside of it run in `executor`, and leaving it waits for all of them.
 
-    The first error is raised on leaving unless `ignore_errors`. RuntimeError if modes are nested.
+    Launches and warm-ups inside return FutureKernels. The first error of a compilation is raised on leaving unless
+    `ignore_errors`. Modes that are nested raise RuntimeError.
+
+    Example:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> x = tessera.MockTensor(tl.float32)
+        >>> with ThreadPoolExecutor() as pool, tessera.AsyncCompileMode(pool):
+        ...     kernels = [double.warmup(x, 5, BLOCK=b, grid=(1,)) for b in (32, 64)]
+        >>> kernels[0].result()
+        <CompiledKernel double for cpu:native>
     """
 
     def __init__(self, executor: Executor, *, ignore_errors: bool = False) -> None:

@@ -1,0 +1,69 @@
+"""Writes docs/host.md: every name of the host API with its signature, docstring and examples.
+
+    python3 -m tessera.tools.host_reference [docs/host.md]
+
+The examples are those of Python's doctest, each after SETUP; tests run them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+SETUP = """\
+>>> import numpy as np
+>>> import tessera
+>>> import tessera.language as tl
+>>> @tessera.jit
+... def double(x, n, BLOCK: tl.constexpr):
+...     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+...     tl.store(x + i, tl.load(x + i, mask=i < n) * 2, mask=i < n)
+"""
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Kernels": ("jit", "JITFunction", "compile", "aggregate", "constexpr_function", "must_use_result"),
+    "Meta-parameters": ("autotune", "Config", "heuristics", "cdiv", "next_power_of_2"),
+    "Arguments": (
+        "tools.tensor_descriptor.TensorDescriptor", "reinterpret", "TensorWrapper", "MockTensor", "set_allocator",
+    ),
+    "Compiling in the background": ("AsyncCompileMode", "FutureKernel"),
+    "Testing and timing": ("testing.assert_close", "testing.do_bench", "testing.perf_report"),
+}  # fmt: skip
+
+
+def documented(name: str) -> Any:
+    """The object behind a name of `tessera`."""
+    owner, _, last = f"tessera.{name}".rpartition(".")
+    return getattr(import_module(owner), last)
+
+
+def entry(name: str) -> list[str]:
+    """The lines of one name; examples become code blocks."""
+    found = documented(name)
+    signature = re.sub(r"'([^']*)'", r"\1", str(inspect.signature(found)))
+    text, _, example = (inspect.getdoc(found) or "").partition("\n\nExample:\n")
+    lines = [f"### {name}", "", f"`{name}{signature}`", "", text, ""]
+    return [*lines, "```python", *inspect.cleandoc("\n" + example).splitlines(), "```", ""]
+
+
+def document() -> str:
+    """The text of docs/host.md."""
+    lines = [
+        "# The host API", "",
+        "Written by `python3 -m tessera.tools.host_reference` from the docstrings. Tests run every example on the CPU,",
+        "each after", "", "```python", *SETUP.splitlines(), "```", "",
+        "Errors by name are those of the [catalogue](errors.md), launch options and other switches those of",
+        "[knobs.md](knobs.md). The language inside of kernels is in [language.md](language.md).", "",
+    ]  # fmt: skip
+    for title, names in SECTIONS.items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            lines += entry(name)
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1] if len(sys.argv) > 1 else "docs/host.md").write_text(document(), "utf-8")
