@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -69,9 +70,8 @@ class Options:
     # 64: compute offsets in 64 bits; done unasked where an array has 2^31 elements or more.
     index_bits: int = 32
     pointer_maps: bool = True  # CUDA: loads through pointers may become those through tensor maps
-    apart: bool = (
-        True  # CUDA: arrays that are written may lie apart from those read, with `pointer_maps`
-    )
+    # CUDA: code may assume that written arrays do not alias those that are read, with `pointer_maps`.
+    no_alias: bool = True
     persistent: bool = True  # CUDA: blocks may run several programs each, with `pointer_maps`
     tensor_stores: bool = True  # CUDA: descriptors may store by the TMA unit
     may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
@@ -111,12 +111,16 @@ class Options:
 
 
 _FIELDS = {f.name for f in dataclasses.fields(Options)} - {"target"}
+FORMER_OPTIONS = {"apart": "no_alias"}
+"""What options were called before; these names still work, with a warning."""
 
 
 def make_options(
     target: GPUTarget, given: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> Options:
-    """A target's defaults under the given options. UnknownOption for a name that no back end knows."""
+    """A target's defaults under the given options. A former name of an option counts as the one of today, with a
+    DeprecationWarning. UnknownOption for a name that no back end knows."""
+    given = {_current(name): value for name, value in given.items()}
     for name in given:
         if name not in _FIELDS:
             raise UnknownOption(name, _FIELDS)
@@ -125,6 +129,15 @@ def make_options(
         defaults = {**defaults, "default_dot_input_precision": knobs.language.fp32_default}
     values = {**defaults, **{k: _hashable(v) for k, v in chosen.items()}}
     return Options(target=target, **values)
+
+
+def _current(name: str) -> str:
+    """The name that an option has today."""
+    now = FORMER_OPTIONS.get(name)
+    if now is None:
+        return name
+    warnings.warn(f"the option {name} is called {now} now", DeprecationWarning, stacklevel=3)
+    return now
 
 
 def _hashable(value: Any) -> Any:

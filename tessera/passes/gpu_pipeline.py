@@ -28,16 +28,16 @@ from tessera.passes.neutral.licm import licm
 
 
 def gpu_passes(
-    facts: GpuFacts, pointer_maps: bool = True, persistent: bool = True, apart: bool = True
+    facts: GpuFacts, pointer_maps: bool = True, persistent: bool = True, no_alias: bool = True
 ) -> list[Pass]:
     """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`. With
     `pointer_maps` the code may rely on the module's `precondition`, which a launcher checks; with `persistent`, too, it
-    may be for fewer blocks than programs, with `apart` for arrays that do not overlap."""
+    may be for fewer blocks than programs, with `no_alias` for arrays that do not overlap."""
     return [
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
         widen_float8,
         # Makes what the next passes look at.
-        *([promote.bind(facts=facts, apart=apart)] if pointer_maps else []),
+        *([promote.bind(facts=facts, no_alias=no_alias)] if pointer_maps else []),
         *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
         join_loads,  # while it is seen what depends on the block
         keep_whole.bind(facts=facts),  # before accesses get layouts

@@ -15,7 +15,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.backends.compiler import GPUTarget
+from tessera.backends.compiler import FORMER_OPTIONS, GPUTarget, make_options
 from tessera.backends.cpu.target import AMX, LEVELS
 from tessera.compiler import ASTSource, compile, get_cache_key, make_backend
 from tessera.config import knobs
@@ -115,6 +115,14 @@ def test_former_names_work_and_say_so() -> None:
         assert former not in OPTIMIZATIONS
         with pytest.warns(DeprecationWarning, match=f"{former} is called {now} now"):
             assert names_in(f"licm,{former}") == {"licm", now} <= OPTIMIZATIONS.keys()
+
+
+def test_former_options_work_and_say_so() -> None:
+    for former, now in FORMER_OPTIONS.items():
+        with pytest.warns(DeprecationWarning, match=f"the option {former} is called {now} now"):
+            options = make_options(GPUTarget("cuda", 90, 32), {former: False}, {})
+        assert not hasattr(options, former)
+        assert getattr(options, now) is False
 
 
 @pytest.mark.parametrize("how", ["knob", "environment", "option"])

@@ -13,7 +13,14 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.errors import LaunchError
-from tessera.runtime.arguments.aliasing import PARTLY, SAME, UNKNOWN, reach, relations, violates
+from tessera.runtime.arguments.aliasing import (
+    PARTLY,
+    SAME,
+    UNKNOWN,
+    memory_range,
+    relations,
+    violates,
+)
 
 N = 1024
 
@@ -209,7 +216,7 @@ def test_relations():
     assert relations([a, b, b[4:], a]) == PARTLY << 4 | SAME << 6
     assert relations([0, 0, a]) == 0
     assert relations([a.ctypes.data + 4, a]) == PARTLY
-    assert reach(a.ctypes.data)[1] == UNKNOWN
+    assert memory_range(a.ctypes.data)[1] == UNKNOWN
     many = [np.zeros(4, np.float32) for _ in range(12)]
     assert relations([*many, many[10][1:]]) == PARTLY << 54  # shared by all pairs from the 28th on
     assert violates([(10, 12, 1)], ["*fp32"] * 13, [*many, many[10][1:]])
@@ -235,7 +242,7 @@ def test_native_relations():
         [*many, *many],
     ]
     for case in cases:
-        ranges = [reach(x) for x in case]
+        ranges = [memory_range(x) for x in case]
         slots = (ctypes.c_int64 * (2 * len(case)))()
         sizes = (ctypes.c_int64 * (2 * len(case)))(*([-1] * 2 * len(case)))
         for i, (start, size) in enumerate(ranges):  # every second one is no pointer

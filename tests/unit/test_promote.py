@@ -318,7 +318,7 @@ def test_writes_before_the_loop(what: str, monkeypatch: pytest.MonkeyPatch) -> N
     whole = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), num_stages=2)
     assert copies(whole) == 0, "blocks that share an SM"
     monkeypatch.setattr("tessera.passes.gpu_scheduling.pointer_to_tma.split_blocks", lambda *_: 1)  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
-    kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), apart=what == "written")
+    kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), no_alias=what == "written")
     assert copies(kernel) == 2
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((64, 128), (128, 128)))

@@ -89,15 +89,17 @@ def meetings(kernel: CompiledKernel) -> int:
 
 
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("no_alias", [False, True])
 @pytest.mark.parametrize(
     ("programs", "most", "mode"), [(1, 100, ""), (2, 4, ""), (3, 100, "mask"), (1, 100, "down")]
 )
-def test_loops_in_a_while_loop(programs: int, most: int, mode: str, apart: bool, how: str) -> None:
+def test_loops_in_a_while_loop(
+    programs: int, most: int, mode: str, no_alias: bool, how: str
+) -> None:
     constants = {"MASK": mode == "mask", "DOWN": mode == "down", "BM": 64, "BN": 64, "BK": 32}
-    kernel = compiled(strips, constants, odd=("M", "count", "most"), apart=apart)
+    kernel = compiled(strips, constants, odd=("M", "count", "most"), no_alias=no_alias)
     assert copies(kernel) == 2
-    assert meetings(kernel) == (0 if apart else 1), "arrays may overlap"
+    assert meetings(kernel) == (0 if no_alias else 1), "arrays may overlap"
     m, n, k = 330, 64, 72 if mode == "mask" else 96
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
@@ -181,18 +183,23 @@ def test_a_loop_that_counts(wait: bool, how: str) -> None:
 
 # --- programs that wait for each other ----------------------------------------------------------------------
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("no_alias", [False, True])
 @pytest.mark.parametrize(
     ("m", "n", "k", "programs"),
     [(128, 192, 160, 4), (100, 136, 72, 5), (128, 64, 320, 7), (64, 64, 64, 1)],
 )
-def test_stream_k(m: int, n: int, k: int, programs: int, apart: bool, how: str) -> None:
+def test_stream_k(m: int, n: int, k: int, programs: int, no_alias: bool, how: str) -> None:
     module = run_all.load(next(EXAMPLES.glob("10-*.py")))
     constants = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 32, "EVEN_K": k % 32 == 0}
     names = [p.name for p in module.stream_kernel.params]
     elements = {"work_ptr": "fp32", "ready_ptr": "i32"}
     kernel = compiled(
-        module.stream_kernel, constants, names[:5], odd=names[5:], elements=elements, apart=apart
+        module.stream_kernel,
+        constants,
+        names[:5],
+        odd=names[5:],
+        elements=elements,
+        no_alias=no_alias,
     )
     assert copies(kernel) == 2
     assert meetings(kernel) == 1
@@ -239,7 +246,7 @@ def layers(x, w, y, K, rows_w, count, HOW: tl.constexpr, B: tl.constexpr, BK: tl
 @pytest.mark.parametrize("mode", ["pointers", "descriptors"])
 def test_layers_in_place(mode: str, how: str) -> None:
     constants = {"HOW": mode, "B": 64, "BK": 32}
-    kernel = compiled(layers, constants, pointers="xwy", odd=("count",), apart=False)
+    kernel = compiled(layers, constants, pointers="xwy", odd=("count",), no_alias=False)
     assert copies(kernel) == 2
     assert meetings(kernel) == (1 if mode == "pointers" else 0), (
         "named arrays are taken at their word"
@@ -261,7 +268,7 @@ def test_layers_in_place(mode: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOWS)
-def test_arrays_that_lie_apart(how: str) -> None:
+def test_arrays_that_do_not_alias(how: str) -> None:
     kernel = compiled(layers, {"HOW": "", "B": 64, "BK": 32}, pointers="xwy", odd=("count",))
     assert copies(kernel) == 2
     assert meetings(kernel) == 0

@@ -10,19 +10,8 @@ from typing import Any
 
 from tessera.backends.cpu import arith as vector
 from tessera.backends.cpu.llvm_text import literal, memory_type, scalar_type
-from tessera.backends.cpu.lowering import (
-    FALSE,
-    TRUE,
-    Lowering,
-    make,
-    wrap,
-)
-from tessera.backends.cpu.values import (
-    ANY_ALIGN,
-    Pattern,
-    Val,
-    power_in,
-)
+from tessera.backends.cpu.lowering import FALSE, TRUE, Lowering, make, wrap
+from tessera.backends.cpu.values import ANY_ALIGN, Pattern, Val, power_in
 from tessera.dtypes import dtype, float32, int1, int64, pointer_type
 from tessera.ir import Op, elem_of
 from tessera.ops import arith

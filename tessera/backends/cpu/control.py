@@ -30,12 +30,7 @@ from tessera.backends.cpu.interrupt import (
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
-from tessera.backends.cpu.slots import (
-    Slot,
-    new_slot,
-    read_slot,
-    write_slots,
-)
+from tessera.backends.cpu.slots import Slot, new_slot, read_slot, write_slots
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import float32, float64, int32, int64
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of

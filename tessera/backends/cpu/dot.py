@@ -22,13 +22,7 @@ from tessera.backends.cpu.llvm_text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes
 from tessera.backends.cpu.memory import to_buffer
-from tessera.backends.cpu.microkernel import (
-    Gemm,
-    column_panels,
-    gemm,
-    gemm_rows,
-    row_blocks,
-)
+from tessera.backends.cpu.microkernel import Gemm, column_panels, gemm, gemm_rows, row_blocks
 from tessera.backends.cpu.operands import (
     Either,
     InPlace,

@@ -6,11 +6,7 @@ from typing import Any
 
 from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.effects import scalar_nest, to_bits
-from tessera.backends.cpu.fusion import (
-    finish_memo_buffers,
-    prepare,
-    run,
-)
+from tessera.backends.cpu.fusion import finish_memo_buffers, prepare, run
 from tessera.backends.cpu.llvm_text import quoted
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Lowering, executes

@@ -8,13 +8,7 @@ from tessera.backends.cpu import arith as vector
 from tessera.backends.cpu.affine import constant, elementwise, is_index
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.lowering import Buffer, Lowering, evaluates
-from tessera.backends.cpu.values import (
-    Coord,
-    Point,
-    Val,
-    is_unit,
-    point,
-)
+from tessera.backends.cpu.values import Coord, Point, Val, is_unit, point
 from tessera.dtypes import int64, pointer_type
 from tessera.ir import Op, Value, elem_of, shape_of
 from tessera.ops import arith, tile

@@ -51,13 +51,7 @@ from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.dtypes import int32, int64
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import (
-    ConstOp,
-    DotOp,
-    ForOp,
-    LoadOp,
-    StoreOp,
-)  # fmt: skip
+from tessera.ops import ConstOp, DotOp, ForOp, LoadOp, StoreOp
 
 
 @executes(ForOp)

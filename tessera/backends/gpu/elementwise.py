@@ -6,12 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
-from tessera.backends.gpu.types import (
-    POINTER,
-    literal,
-    llvm_type,
-    memory_bits,
-)  # fmt: skip
+from tessera.backends.gpu.types import POINTER, literal, llvm_type, memory_bits
 from tessera.backends.gpu.writer import Writer, is_number, split
 from tessera.dtypes import bfloat16, float16, float32, float64, int1, pointer_type
 from tessera.ir import Op, Value, elem_of

@@ -147,7 +147,7 @@ class NvidiaBackend(Backend):
             first.append(select_tensor_maps.bind(stores=options.tensor_stores))
         return {
             "tir": [*first, lower_descriptors, unroll, *neutral_pipeline()],
-            "gir": gpu_passes(facts, options.pointer_maps, options.persistent, options.apart),
+            "gir": gpu_passes(facts, options.pointer_maps, options.persistent, options.no_alias),
         }
 
     def check_fit(self, make_ir: Callable[[], Any], options: Options) -> None:
@@ -199,7 +199,7 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
         args.append("memory")
     return found | {
         name: attrs[name]
-        for name in ("host_code", "precondition", "edges", "assumes_apart", "remarks")
+        for name in ("host_code", "precondition", "edges", "assumes_no_alias", "remarks")
         if name in attrs
     }
 

@@ -25,12 +25,7 @@ from tessera.backends.nvidia.mbarrier import (
 )  # fmt: skip
 from tessera.ir import TileType, Value
 from tessera.layout import Boxes, LinearLayout, MatrixAccess, box_layout, turned_lanes
-from tessera.ops import (
-    DescriptorLoadOp,
-    DescriptorStoreOp,
-    MakeDescriptorOp,
-    TensorCopyOp,
-)  # fmt: skip
+from tessera.ops import DescriptorLoadOp, DescriptorStoreOp, MakeDescriptorOp, TensorCopyOp
 from tessera.passes.gpu_movement.tensor_maps import access_boxes
 
 GROUP_BARRIER = 9  # the first named barrier of those that warpgroups have for themselves

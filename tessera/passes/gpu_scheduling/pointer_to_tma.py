@@ -82,8 +82,8 @@ class Chosen:
 
 
 @pass_("promote", optimization="pointer-to-tma", counts=True)
-def promote(module: Module, facts: GpuFacts, apart: bool = True) -> None:
-    """Load tiles of products through tensor maps where a launch can make sure that they are there, with `apart` also
+def promote(module: Module, facts: GpuFacts, no_alias: bool = True) -> None:
+    """Load tiles of products through tensor maps where a launch can make sure that they are there, with `no_alias` also
     that nothing is written to them. Assumes tile IR without layouts; before `keep-whole`."""
     if not facts.has_tma:
         return
@@ -91,7 +91,7 @@ def promote(module: Module, facts: GpuFacts, apart: bool = True) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         if func.kernel and any(isinstance(op, DotOp) for op in func.walk()):
-            changed |= Promotion(module, func, facts, apart).run()
+            changed |= Promotion(module, func, facts, no_alias).run()
     if changed:
         canonicalize(module)
 
@@ -99,8 +99,8 @@ def promote(module: Module, facts: GpuFacts, apart: bool = True) -> None:
 class Promotion:
     """The accesses of one function that are to go by the TMA unit, and what a launch has to check for them."""
 
-    def __init__(self, module: Module, func: FuncOp, facts: GpuFacts, apart: bool = True):
-        self.module, self.func, self.facts, self.apart = module, func, facts, apart
+    def __init__(self, module: Module, func: FuncOp, facts: GpuFacts, no_alias: bool = True):
+        self.module, self.func, self.facts, self.no_alias = module, func, facts, no_alias
         self.code = HostCode(func, module.attrs.get("host_code", ()))
         self.checks: dict[tuple[int, int, int, int], None] = dict.fromkeys(
             module.attrs.get("precondition", ())
@@ -208,7 +208,7 @@ class Promotion:
 
     def _distance(self, c: Chosen, op: Op, windows: Windows) -> int | None:
         """How far what is read is from what an op writes; None if they are of one array, or the host cannot tell."""
-        if not isinstance(op, StoreOp | AtomicRmwOp) or not self.apart:
+        if not isinstance(op, StoreOp | AtomicRmwOp) or not self.no_alias:
             return None
         if array_of(op.ptr) is c.window.base:
             return None
@@ -247,7 +247,7 @@ class Promotion:
         self.module.attrs["precondition"] = tuple(self.checks)
         self.module.attrs["host_code"] = tuple(self.code.code)
         if self.lies_apart:
-            self.module.attrs["assumes_apart"] = True
+            self.module.attrs["assumes_no_alias"] = True
 
     def _tile(self, c: Chosen) -> Value:
         """The tile through a descriptor, beside the load that it will replace."""

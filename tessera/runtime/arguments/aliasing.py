@@ -1,13 +1,13 @@
-"""How the arrays of a launch lie in memory: the CPU back end moves loads past stores through another argument.
+"""Tells which arrays of a launch alias each other: the CPU back end moves loads past stores through another argument.
 
-Such code is right where the two arrays are apart or, where indices are equal, one and the same. The relations of all
-pairs of a launch's pointers make a number, two bits a pair in the order (0, 1), (0, 2), (1, 2), (0, 3)…: SAME start,
-or PARTLY overlapping memory. It is part of the key of native launches; their code (bind_ir) computes it too, but
-asks here about tensors that overlap if they start at the beginnings of their storages.
+Such code is right where the two arrays do not alias or, where indices are equal, are one and the same. The relations of
+all pairs of a launch's pointers make a number, two bits a pair in the order (0, 1), (0, 2), (1, 2), (0, 3)…: SAME
+start, or PARTLY overlapping memory. The number is part of the key of native launches; their code (aliasing_ir) computes
+it too, but asks here about tensors that overlap if they start at the beginnings of their storages.
 
-Memory is that from an array's address to the end of its storage, since a kernel may leave the view that it was given:
-two views of one array at different addresses overlap partly even where they are disjoint. Of raw addresses only the
-start is known: they may reach any memory behind them.
+The memory of an array is taken to go from its address to the end of its storage, since a kernel may leave the view that
+it was given: two views of one array at different addresses overlap partly even where they are disjoint. Of a raw
+address only the start is known: a kernel may access any memory behind it.
 """
 
 # pyright: basic
@@ -22,11 +22,11 @@ from tessera.runtime.arguments.tensors import address_of, is_numpy
 SAME, PARTLY = 1, 2
 MOST_PAIRS = 28  # pairs with bits of their own; the last two bits serve all others
 AT_MOST = 1 << 61  # native code's mark of a size that is a bound
-UNKNOWN = 1 << 62  # bytes behind an address of which nothing is known
+UNKNOWN = 1 << 62  # bytes behind an address whose storage is unknown
 
 
-def reach(x: Any) -> tuple[int, int]:
-    """(address of element 0, bytes from there to the end of the storage)."""
+def memory_range(x: Any) -> tuple[int, int]:
+    """The memory of an argument: (address of element 0, bytes from there to the end of the storage)."""
     if isinstance(x, int):
         return x, UNKNOWN
     if is_numpy(x):
@@ -43,7 +43,7 @@ def reach(x: Any) -> tuple[int, int]:
         memory = memory_of(x)
         return memory.address, memory.nbytes
     if getattr(x, "base", None) is not None:  # a typed view: TensorWrapper
-        return reach(x.base)
+        return memory_range(x.base)
     return address_of(x), getattr(x, "nbytes", UNKNOWN)
 
 
@@ -65,12 +65,14 @@ def _address(x: Any) -> int:
     return x.__array_interface__["data"][0]
 
 
-def relations(arrays: Iterable[Any], reach_of: Callable[[Any], tuple[int, int]] = reach) -> int:
+def relations(
+    arrays: Iterable[Any], range_of: Callable[[Any], tuple[int, int]] = memory_range
+) -> int:
     """The number of a launch's pointers, in the order of parameters; arrays, or ints for addresses."""
     bits, pair = 0, 0
     seen: list[tuple[int, int]] = []
     for x in arrays:
-        new = reach_of(x)
+        new = range_of(x)
         for old in seen:
             bits |= _relation(old, new) << 2 * min(pair, MOST_PAIRS - 1)
             pair += 1
@@ -91,12 +93,12 @@ def violates(
     assumed: Sequence[Sequence[int]],
     kinds: Sequence[str],
     arguments: Iterable[Any],
-    reach_of: Callable[[Any], tuple[int, int]] = reach,
+    range_of: Callable[[Any], tuple[int, int]] = memory_range,
 ) -> bool:
     """Whether these run-time arguments break an assumption of the kernel (its metadata `assumed_disjoint`)."""
     order = [i for i, kind in enumerate(kinds) if kind.startswith("*")]
     pointers = [x for x, kind in zip(arguments, kinds, strict=True) if kind.startswith("*")]
-    bits = relations(pointers, reach_of)
+    bits = relations(pointers, range_of)
     if bits == 0:
         return False
     place = {position: rank for rank, position in enumerate(order)}

@@ -16,7 +16,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tessera.errors import MissingMemory, ReadOnlyArgument, StridedArgument
-from tessera.runtime.arguments.aliasing import reach
+from tessera.runtime.arguments.aliasing import memory_range
 from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.arguments.dlpack import in_order, memory_of, speaks_dlpack
 from tessera.runtime.arguments.tensors import TensorWrapper, is_numpy, itemsize_of
@@ -178,7 +178,7 @@ def check_strides(
             passed = _numbers(values) if passed is None else passed
             if _is_passed(array, passed):
                 continue
-            beyond = array.nbytes > reach(where)[1]
+            beyond = array.nbytes > memory_range(where)[1]
             reads = "leave its memory" if beyond else "use those right behind its first element"
             error = StridedArgument(
                 name=at, kernel=kernel, shape=array.shape, strides=_shown(array.strides), reads=reads

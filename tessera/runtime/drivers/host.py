@@ -15,7 +15,7 @@ from tessera.compiler.kernel import CompiledKernel
 from tessera.config import knobs
 from tessera.errors import DeviceAssertionError, ForeignPointerError, LaunchError, NoDeviceError
 from tessera.ir import parse_module, unpack_locations
-from tessera.runtime.arguments.aliasing import reach, violates
+from tessera.runtime.arguments.aliasing import memory_range, violates
 from tessera.runtime.arguments.dlpack import on_cuda, speaks_dlpack
 from tessera.runtime.arguments.tensors import is_numpy
 from tessera.runtime.drivers.base import Driver, refuse_foreign
@@ -80,7 +80,7 @@ class CpuDriver(Driver):
             return
         given, kinds = list(kernel.arguments(args)), kernel.metadata.args
         # A wrong number of arguments is for the launcher to report.
-        if len(given) == len(kinds) and violates(assumed, kinds, given, reach_of=_trusting):
+        if len(given) == len(kinds) and violates(assumed, kinds, given, range_of=_trusting):
             raise LaunchError(
                 f"two arrays of kernel {kernel.name} share memory, which this build does not expect",
                 help="launch by the kernel function, or compile with may_overlap=True",
@@ -101,8 +101,8 @@ class CpuDriver(Driver):
 
 
 def _trusting(x: Any) -> tuple[int, int]:
-    """As `reach`; nothing is supposed of the memory behind a raw address."""
-    return (x, 1) if isinstance(x, int) else reach(x)
+    """`memory_range` where a raw address stands for one byte: the caller answers for the memory behind it."""
+    return (x, 1) if isinstance(x, int) else memory_range(x)
 
 
 def _cpu_failure(kernel: CompiledKernel, status: int) -> Exception:

@@ -41,7 +41,7 @@ def fallback_of(kernel: CompiledKernel) -> CompiledKernel:
     again, then pointers again, then pointers for what descriptors store."""
     m: Any = kernel.metadata
     has_more = {
-        "apart": hasattr(m, "assumes_apart"), "persistent": hasattr(m, "resident_blocks"),
+        "no_alias": hasattr(m, "assumes_no_alias"), "persistent": hasattr(m, "resident_blocks"),
         "pointer_maps": not hasattr(m, "edges"), "tensor_stores": True,
     }  # fmt: skip
     given_up = next(name for name, more in has_more.items() if more)

@@ -47,11 +47,11 @@ body:
   %below = icmp ult i64 %x, %s
   %up = sub i64 %s, %x
   %down = sub i64 %x, %s
-  %apart = select i1 %below, i64 %up, i64 %down
+  %distance = select i1 %below, i64 %up, i64 %down
   %given = select i1 %below, i64 %k, i64 %z
-  %reach = and i64 %given, LESS_MARK
+  %length = and i64 %given, LESS_MARK
   %mark = and i64 %given, AT_MOST
-  %inside = icmp ugt i64 %reach, %apart
+  %inside = icmp ugt i64 %length, %distance
   %partly = select i1 %inside, i64 2, i64 0
   %found = select i1 %equal, i64 1, i64 %partly
   %null1 = icmp eq i64 %x, 0

@@ -12,7 +12,7 @@ from typing import Any
 
 from tessera.backends.process_singleton import process_singleton
 from tessera.dtypes import dtype
-from tessera.runtime.arguments.aliasing import UNKNOWN, reach
+from tessera.runtime.arguments.aliasing import UNKNOWN, memory_range
 from tessera.runtime.arguments.checks import strided, why_read_only
 from tessera.runtime.arguments.dlpack import memory_of, on_cuda, speaks_dlpack
 from tessera.runtime.arguments.specialize import storage_bytes
@@ -174,7 +174,7 @@ def read_array(x: Any) -> tuple[int, dtype, bool, int, int, int]:
     TypeError for what is none."""
     flags = READ_ONLY * (why_read_only(x) is not None) | STRIDED * (strided(x) is not None)
     if hasattr(x, "data_ptr") or is_numpy(x):
-        address, left = reach(x)
+        address, left = memory_range(x)
         return address, _element(x.dtype), _on_cuda(x), storage_bytes(x), left, flags
     interface = getattr(x, "__cuda_array_interface__", None)
     if interface is not None:

@@ -11,14 +11,7 @@ import numpy as np
 
 from tessera.backends.nvidia.primitives.basics import float8_values
 from tessera.backends.nvidia.primitives.lanes import mask_int, to_raw
-from tessera.backends.nvidia.primitives.row import (
-    Primitive,
-    braces,
-    family,
-    letter,
-    listed,
-    struct,
-)
+from tessera.backends.nvidia.primitives.row import Primitive, braces, family, letter, listed, struct
 from tessera.dtypes import float8e4nv, float8e5
 
 BITS = {
