@@ -21,17 +21,21 @@ def descriptor_slice(desc: Any, dim: Any, start: Any, size: Any) -> Any:
 
 @library
 def load_ragged(desc, slice_off, slice_size, coords, ragged_dim: constexpr = 0):
-    """The block at `coords` of the slice of `slice_size` elements at `slice_off`; what lies outside is padding."""
+    """The block at `coords` of the slice of `slice_size` elements at `slice_off` along `ragged_dim`.
+
+    `desc` is a descriptor, the others are int32 scalars; what lies outside of the slice is padding. docs/host.md has an
+    example.
+    """
     return descriptor_slice(desc, ragged_dim, slice_off, slice_size).load(coords)
 
 
 @library
 def store_ragged(desc, slice_off, slice_size, coords, data, ragged_dim: constexpr = 0):
-    """Write the block at `coords` of the slice; what lies outside is dropped."""
+    """Write `data` to the block at `coords` of the slice, as for `load_ragged`; what lies outside is dropped."""
     descriptor_slice(desc, ragged_dim, slice_off, slice_size).store(coords, data)
 
 
 @library
 def atomic_add_ragged(desc, slice_off, slice_size, coords, data, ragged_dim: constexpr = 0):
-    """Add to the block at `coords` of the slice, atomically; what lies outside is dropped."""
+    """Add `data` to the block at `coords` of the slice, atomically; all else is as for `store_ragged`."""
     descriptor_slice(desc, ragged_dim, slice_off, slice_size).atomic_add(coords, data)

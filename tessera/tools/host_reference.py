@@ -27,7 +27,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Kernels": ("jit", "JITFunction", "compile", "aggregate", "constexpr_function", "must_use_result"),
     "Meta-parameters": ("autotune", "Config", "heuristics", "cdiv", "next_power_of_2"),
     "Arguments": (
-        "tools.tensor_descriptor.TensorDescriptor", "reinterpret", "TensorWrapper", "MockTensor", "set_allocator",
+        "tools.tensor_descriptor.TensorDescriptor", "tools.ragged_tma.create_ragged_descriptor", "reinterpret",
+        "TensorWrapper", "MockTensor", "set_allocator",
     ),
     "Compiling in the background": ("AsyncCompileMode", "FutureKernel"),
     "Testing and timing": ("testing.assert_close", "testing.do_bench", "testing.perf_report"),

@@ -80,8 +80,13 @@ def entry(name: str) -> list[str]:
     fn = operation(name)
     signature = str(getattr(fn, "signature", None) or inspect.signature(fn))
     signature = re.sub(r" -> '?Any'?$|: '?Any'?", "", signature).replace("'constexpr'", "constexpr")
-    about = parsed(fn)
-    lines = [f"### {name}", "", f"`{name}{signature}`", "", about.text, ""]
+    return [f"### {name}", "", f"`{name}{signature}`", "", *parts(fn)]
+
+
+def parts(documented: Any) -> list[str]:
+    """The lines of a docstring: its text, errors and example."""
+    about = parsed(documented)
+    lines = [about.text, ""]
     if about.raises:
         lines += ["**Raises**", ""]
         lines += [f"- {_linked(r.code)} where {r.reason}: `{r.statements}`" for r in about.raises]
@@ -139,7 +144,7 @@ def document() -> str:
         for name in names:
             lines += entry(name)
     lines += ["## Accuracy", "", *accuracy(), ""]
-    lines += ["## libdevice", "", inspect.getdoc(tl.extra.libdevice) or "", "", *libdevice(), ""]
+    lines += ["## libdevice", "", *parts(tl.extra.libdevice), *libdevice(), ""]
     return "\n".join(lines)
 
 

@@ -3,6 +3,14 @@
 Operands of a listed dtype are taken as they are; of others several meet as they would in an operator, and numbers
 alone are floats. Shapes broadcast. Float functions take fp32 or fp64 and return the operand's dtype unless they say
 otherwise. No file of NVIDIA's is needed: the functions are written in the language, or ops of every back end.
+
+Raises:
+    type-mismatch: a function has no variant for the dtype: `tl.extra.libdevice.tan(x.to(tl.float16))`.
+    shape-mismatch: the operands do not broadcast: `tl.extra.libdevice.atan2(x, i16.to(tl.float32))`.
+
+Example:
+    >>> tl.extra.libdevice.tanh(x)
+    fp32[8]: -0.964028, -0.761594, -0.462117, 0, 0.462117, 0.761594, 0.964028, 0.995055
 """
 
 # pyright: basic
