@@ -89,7 +89,7 @@ _GPU = (
         "passes/gpu_movement/tensor_maps.py; the `precondition`", "tests/unit/test_tensor_maps.py, tests/gpu/test_tensor_maps_gpu.py", unit="store", takes_room=True,
     ),
     _row(
-        "pointer-to-tma", "gpu", "loads tiles of pointers for products by the TMA unit",
+        "pointer-to-tma", "gpu", "loads tiles of pointers for MMAs by the TMA unit",
         "the pointers are a window of a strided array; nothing that is written overlaps with it",
         "analysis/windows.py; at each launch the module's `precondition`", "tests/unit/test_promote.py, tests/fuzz/test_windows.py",
         unit="loop", takes_room=True,
@@ -108,26 +108,26 @@ _GPU = (
         "passes/gpu_layout/warpgroup.py `_plan`", f"tests/lang/test_dot_orders.py, {DOTS}", unit="dot", takes_room=True,
     ),
     _row(
-        "ldmatrix", "gpu", "reads fragments of products from shared memory by ldmatrix", "the layout has rows of 16 bytes",
+        "ldmatrix", "gpu", "reads fragments of MMAs from shared memory by ldmatrix", "the layout has rows of 16 bytes",
         "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
     ),
     _row(
-        "stmatrix", "gpu", "writes fragments of products to shared memory by stmatrix", "the layout has rows of 16 bytes",
+        "stmatrix", "gpu", "writes fragments of MMAs to shared memory by stmatrix", "the layout has rows of 16 bytes",
         "layout/matrix_ops.py", "tests/unit/test_simt_shared.py", takes_room=True,
     ),
     _row(
-        "prefetch", "gpu", "streams loads of loops without products through rings of each thread's own",
+        "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own",
         "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_movement/prefetch.py `_is_simple`, `_apart`",
         f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
         "transpose-buffers", "gpu", "gives an operand that a loop transposes a ring of three buffers",
-        "a warpgroup meets the others when its product of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py",
+        "a warpgroup meets the others when its MMA of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py",
         "tests/unit/test_turners.py", unit="loop", takes_room=True,
     ),
     _row(
         "transpose-role", "gpu", "lets warps of their own transpose an operand of MMAs",
-        "the loop's one product only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `transposition_of`",
+        "the loop's one MMA only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `transposition_of`",
         "tests/unit/test_turners.py", takes_room=True,
     ),
     _row(
@@ -141,13 +141,13 @@ _GPU = (
         f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
-        "mma-across-iterations", "gpu", "lets a product that only adds up run on into the next iteration",
-        "only the next product reads the sum; operands come through rings", "passes/gpu_movement/software_pipeline.py `running_on`", DOTS,
+        "mma-across-iterations", "gpu", "lets an MMA that only adds up run on into the next iteration",
+        "only the next MMA reads the sum; operands come through rings", "passes/gpu_movement/software_pipeline.py `running_on`", DOTS,
         unit="loop", takes_room=True,
     ),
     _row(
-        "mma-chains", "gpu", "delays the last product of a chain by one iteration, beside the work on the first one's result",
-        "only the next product reads the sum; its buffers live one iteration longer", "passes/gpu_mma/mma_chains.py `delayable`",
+        "mma-chains", "gpu", "delays the last MMA of a chain by one iteration, beside the work on the first one's result",
+        "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_mma/mma_chains.py `delayable`",
         "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_teams.py", unit="loop", takes_room=True,
     ),
     _row(
@@ -155,12 +155,12 @@ _GPU = (
         "passes/gpu_mma/split_loops.py `flip_of`", "tests/unit/test_split_loops.py", unit="loop",
     ),
     _row(
-        "mma-early-start", "gpu", "moves a product of warpgroups up to where its operands are there",
+        "mma-early-start", "gpu", "moves an MMA of warpgroups up to where its operands are there",
         "no op that it passes makes, writes or waits for an operand", "passes/gpu_mma/async_mma.py `_latest_need`", "tests/unit/test_overlap.py",
-        unit="product",
+        unit="MMA",
     ),
     _row(
-        "async-mma", "gpu", "lets products of warpgroups run until somebody looks at their results",
+        "async-mma", "gpu", "lets MMAs of warpgroups run until somebody looks at their results",
         "no op before the wait writes to operands or looks at results", "passes/gpu_mma/async_mma.py `_must_wait`", "tests/unit/test_overlap.py",
         unit="block",
     ),

@@ -237,10 +237,10 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
 
     `transposed`: the instruction computes bᵀ @ aᵀ + accᵀ, so that `a` is in shared memory, and `b` may be in
     registers. `warpgroups`: how many stand along the rows and the columns of what the instruction computes. Up to
-    `pending` of the latest products may still run afterwards: the result then only goes to another `wgmma` or to
+    `pending` of the latest MMAs may still run afterwards: the result then only goes to another `wgmma` or to
     `wgmma_wait`, and shared operands stay untouched.
     With `asynchronous` nothing is waited for: a `wgmma_wait` that holds the operands does. `part` = (i, n): the
-    i-th of n equal parts along K, which follow each other as one product; all but the last are asynchronous.
+    i-th of n equal parts along K, which follow each other as one MMA; all but the last are asynchronous.
     `depth`, `columns`: bit i of the instruction's K, or of its columns, is bit depth[i] or columns[i] of the tiles'.
     """
 
@@ -275,8 +275,8 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
 
 
 class WgmmaWaitOp(Op, opcode="wgmma_wait"):
-    """Accumulators whose products are finished: all but the `pending` latest of the program. `held`: operands of
-    these products, which may change only now. `waited`: the wait before this one was for these, too."""
+    """Accumulators whose MMAs are finished: all but the `pending` latest of the program. `held`: operands of
+    these MMAs, which may change only now. `waited`: the wait before this one was for these, too."""
 
     acc: Value = operand()
     held: tuple[Value, ...] = operand(variadic=True)

@@ -10,7 +10,7 @@ from tessera.passes.gpu_layout.accelerate import accelerate
 from tessera.passes.gpu_layout.assign import assign_layouts
 from tessera.passes.gpu_layout.coalesce import coalesce
 from tessera.passes.gpu_layout.widen_float8 import widen_float8
-from tessera.passes.gpu_mma.async_mma import overlap_products
+from tessera.passes.gpu_mma.async_mma import overlap_mmas
 from tessera.passes.gpu_mma.split_loops import split_loops
 from tessera.passes.gpu_movement.allocate import allocate_shared
 from tessera.passes.gpu_movement.barriers import barriers
@@ -56,7 +56,7 @@ def gpu_passes(
         canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
         cse,  # slices that several loads of a loop share
         licm,
-        overlap_products,  # after the last pass that moves ops
+        overlap_mmas,  # after the last pass that moves ops
         # After the last pass that makes, moves or drops conversions.
         allocate_shared.bind(facts=facts),
         number_tensor_maps,  # now that the copies are what they will be

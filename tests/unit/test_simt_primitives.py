@@ -525,7 +525,7 @@ def test_results_that_look_like_registers_of_a_product_under_way() -> None:
         ", 1, 1, 0, 0", True,
     )  # fmt: skip
     da, db = ((base + SHARED >> 4) | 1 << 16 | 16 << 32 | 3 << 62 for base in (1024, 8192))
-    second = lanes.m.products.number + 1
+    second = lanes.m.mmas.number + 1
     given = np.full(THREADS, second << 9 | 300, np.uint32).view(np.float32)
     ones = np.ones(THREADS, np.float32)
     first = lanes(row, *[given] * 4, da, db)

@@ -107,29 +107,29 @@ def _meet(m: Machine, role: Role, op: Op, members: list[list[int]], groups: int)
         m.gather(warps)
 
 
-# --- products ----------------------------------------------------------------------------------------------------
-def product(m: Machine, role: Role, op: WgmmaOp) -> None:
-    """Shared operands are read through the asynchronous proxy until the warpgroup has waited for the product."""
+# --- MMAs ----------------------------------------------------------------------------------------------------
+def mma(m: Machine, role: Role, op: WgmmaOp) -> None:
+    """Shared operands are read through the asynchronous proxy until the warpgroup has waited for the MMA."""
     part, parts = op.part
-    number = role.products + 1
-    events = [(m.places.products(g.number), number) for g in role.groups]
+    number = role.mmas + 1
+    events = [(m.places.mmas(g.number), number) for g in role.groups]
     for v in (op.a, op.b):
         if isinstance(v.type, SharedType):
             m.behind(op, m.span(v), False, events, role.warps)
     if part == parts - 1:
-        role.products = number
+        role.mmas = number
         m.start(role, number)
     m.env[op.result] = number
     if not op.asynchronous:
-        m.finish(role, role.products - op.pending)
+        m.finish(role, role.mmas - op.pending)
 
 
-def product_wait(m: Machine, role: Role, op: WgmmaWaitOp) -> None:
+def mma_wait(m: Machine, role: Role, op: WgmmaWaitOp) -> None:
     """With `waited` there is no instruction: the wait before was for these, too."""
     if not op.waited:
-        m.finish(role, role.products - op.pending)
+        m.finish(role, role.mmas - op.pending)
     number = m.env.get(op.acc)
     if number is not None and number > role.finished:
         raise SynchronizationError(
-            "wgmma_wait does not wait for the product whose result it gives", loc=op.loc
+            "wgmma_wait does not wait for the MMA whose result it gives", loc=op.loc
         )

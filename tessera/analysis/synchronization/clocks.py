@@ -3,7 +3,7 @@
 A clock has, for each representative warp, how far that warp has come (`epoch`), how many of its groups of
 asynchronous copies have landed (`copies`), both once more for what has passed a fence between the proxies
 (`fenced`), and how many of its bulk groups have been read (`bulk`) and how often it has looked at barriers
-(`looks`); then, for each warpgroup, how many products have finished (`products`), and for each barrier in shared
+(`looks`); then, for each warpgroup, how many MMAs have finished (`mmas`), and for each barrier in shared
 memory how many phases have ended (`phases`). An event is one number of one of these; who knows at least that number
 is ordered after the event. Two clocks join by their maxima."""
 
@@ -48,7 +48,7 @@ class Places:
     def looks(self, warp: int) -> int:
         return 5 * self.warps + warp
 
-    def products(self, group: int) -> int:
+    def mmas(self, group: int) -> int:
         return 6 * self.warps + group
 
     def phases(self, barrier: int) -> int:

@@ -34,7 +34,7 @@ Run = Generator[str, None, None]
 
 @dataclass(slots=True)
 class Group:
-    """A warpgroup, or what stands for several: its number among the products' places, its first warp, all of them."""
+    """A warpgroup, or what stands for several: its number among the MMAs' places, its first warp, all of them."""
 
     number: int
     leader: int
@@ -54,7 +54,7 @@ class Role:
     single: bool = False  # one thread
     committed: int = 0  # groups of asynchronous copies
     open: bool = False  # copies that no group has
-    products: int = 0
+    mmas: int = 0
     finished: int = 0
     bulk: int = 0
 
@@ -83,7 +83,7 @@ class Machine:
         self.shortened = False
         self.env: dict[Value, Any] = {}
         self.private: dict[Op, Any] = {}  # by buffer: what each thread has of it
-        self.looks: dict[tuple[int, int], Clock] = {}  # by warpgroup and product
+        self.looks: dict[tuple[int, int], Clock] = {}  # by warpgroup and MMA
         self.reads: dict[Op, Access] = {}  # the last one of each op
         self.ping_pong = "close"  # the last op of the warpgroups' ping-pong
         self.seen: dict[Op, int] = {}  # ops that have run, and how often a loop did at most
@@ -272,9 +272,9 @@ class Machine:
             f" {barrier.count} arrivals and {barrier.announced - barrier.brought} bytes"
         )
 
-    # --- products -------------------------------------------------------------------------------------------
+    # --- MMAs -------------------------------------------------------------------------------------------
     def start(self, role: Role, number: int) -> None:
-        """A product begins when all warps of the group have come to it: who knows that it has finished knows what they
+        """An MMA begins when all warps of the group have come to it: who knows that it has finished knows what they
         had looked at. Nothing is said of their loads and stores."""
         first, last = self.places.looks(0), self.places.looks(self.places.warps)
         for group in role.groups:
@@ -282,10 +282,10 @@ class Machine:
             self.looks[group.number, number] = looks
 
     def finish(self, role: Role, number: int) -> None:
-        """Products up to `number` are done."""
+        """MMAs up to `number` are done."""
         first, last = self.places.looks(0), self.places.looks(self.places.warps)
         for group in role.groups:
-            place = self.places.products(group.number)
+            place = self.places.mmas(group.number)
             looks = self.looks.get((group.number, number))
             for w in group.members:
                 clock = self.clocks[w]
@@ -295,12 +295,12 @@ class Machine:
         role.finished = max(role.finished, number)
 
     def used(self, role: Role, op: Op) -> None:
-        """The numbers of a product that may still run are used."""
+        """The numbers of an MMA that may still run are used."""
         for v in op.operands:
             number = self.env.get(v) if v in self.plan.flying else None
             if number is not None and number > role.finished:
                 raise SynchronizationError(
-                    f"{op.opcode} uses the result of a product that has not been waited for",
+                    f"{op.opcode} uses the result of an MMA that has not been waited for",
                     loc=op.loc,
                 )
 
@@ -311,10 +311,8 @@ class Machine:
             raise SynchronizationError(
                 f"ping_pong {self.ping_pong} is the last one", loc=self.func.loc
             )
-        if role.finished < role.products:
-            raise SynchronizationError(
-                "a product still runs when the program ends", loc=self.func.loc
-            )
+        if role.finished < role.mmas:
+            raise SynchronizationError("an MMA still runs when the program ends", loc=self.func.loc)
         for w in role.warps:
             if self.clocks[w][self.places.copies(w)] < role.committed or role.open:
                 raise SynchronizationError(

@@ -1,5 +1,5 @@
 """What of a module has to be run: ops that touch shared memory or wait, the control flow around them, and the scalars
-that both depend on. Products in flight are followed through the values that hold their results."""
+that both depend on. MMAs in flight are followed through the values that hold their results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VIEWS = (LocalIndexOp, LocalTransOp)
 
 @dataclass(slots=True)
 class Plan:
-    """The ops to run of each block, in order; the values that are computed; the results of products that may be in
+    """The ops to run of each block, in order; the values that are computed; the results of MMAs that may be in
     flight, and the ops that use these as numbers."""
 
     steps: dict[Block, list[Op]] = field(default_factory=lambda: {})
@@ -61,7 +61,7 @@ def touches(op: Op) -> bool:
 def plan_of(module: Module) -> Plan:
     plan = Plan()
     for func in module.body:
-        _follow_products(func, plan)
+        _follow_mmas(func, plan)
     active: set[Op] = set()
     for func in module.body:
         for op in func.walk():
@@ -88,7 +88,7 @@ def plan_of(module: Module) -> Plan:
 
 
 def _needed_loads(op: Op) -> list[Op]:
-    """Of the tiles that an op takes from registers: what an arrival lists, a product multiplies, a store writes."""
+    """Of the tiles that an op takes from registers: what an arrival lists, an MMA multiplies, a store writes."""
     given = getattr(op, "after", ()) if isinstance(op, MbarrierArriveOp) else op.operands
     found: list[Op] = []
     work = [v for v in given if isinstance(v.type, TileType)]
@@ -104,8 +104,8 @@ def _needed_loads(op: Op) -> list[Op]:
     return found
 
 
-# --- products in flight ---------------------------------------------------------------------------------------
-def _follow_products(func: Op, plan: Plan) -> None:
+# --- MMAs in flight ---------------------------------------------------------------------------------------
+def _follow_mmas(func: Op, plan: Plan) -> None:
     """Through carried values and branches, to ops that use the numbers."""
     work = [
         op.result

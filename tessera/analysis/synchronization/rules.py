@@ -108,7 +108,7 @@ RULES: dict[type[Op], Rule] = {
     ),
     MbarrierArriveOp: Rule(
         "one arrival of each warp or warpgroup; with `proxy` or `fence` each thread has fenced first", "-",
-        "loads and stores of the arriving warps, and products they waited for", MBARRIER, mbarriers.arrive,
+        "loads and stores of the arriving warps, and MMAs they waited for", MBARRIER, mbarriers.arrive,
         ("index", "condition"),
     ),
     MbarrierWaitOp: Rule(
@@ -130,12 +130,12 @@ RULES: dict[type[Op], Rule] = {
         async_proxy.store,
     ),
     WgmmaOp: Rule(
-        "the matrix unit reads in the background", "async", "the warpgroup's wait for the product", WGMMA,
-        async_proxy.product,
+        "the matrix unit reads in the background", "async", "the warpgroup's wait for the MMA", WGMMA,
+        async_proxy.mma,
     ),
     WgmmaWaitOp: Rule(
-        "-", "-", "the warpgroup's products, all but the latest; their results", "wgmma.wait_group",
-        async_proxy.product_wait,
+        "-", "-", "the warpgroup's MMAs, all but the latest; their results", "wgmma.wait_group",
+        async_proxy.mma_wait,
     ),
     AtomicRmwOp: ATOMIC,
     AtomicCasOp: ATOMIC,

@@ -1,4 +1,4 @@
-"""What is checked without running: where buffers lie, how they are aligned, and what the TMA unit and products ask of
+"""What is checked without running: where buffers lie, how they are aligned, and what the TMA unit and MMAs ask of
 them."""
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _operand(op: WgmmaOp, view: Value) -> None:
     t: Any = view.type
     low, step = place_of(view)
     width = _swizzle(t.layout, t.elem.storage_bits)
-    _aligned(op, low, step, max(TMA_ALIGNMENT, 8 * width), "a product's descriptor")
+    _aligned(op, low, step, max(TMA_ALIGNMENT, 8 * width), "an MMA's descriptor")
 
 
 def _swizzle(layout: LinearLayout, bits: int) -> int:

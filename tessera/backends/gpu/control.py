@@ -146,7 +146,7 @@ def rows(fl: FunctionLowering, values: Sequence[Value]) -> list[Row]:
 # --- loops ---------------------------------------------------------------------------------------------------------
 def _stays(loop: Op) -> bool:
     """Whether a loop is not to be unrolled. Where ptxas 13.0 unrolls a loop whose number of iterations it knows, and
-    arithmetic changes the sum between its asynchronous products, it drops all of these but the last."""
+    arithmetic changes the sum between its asynchronous MMAs, it drops all of these but the last."""
     return any(isinstance(op, WgmmaOp) for op in loop.walk())
 
 

@@ -262,14 +262,14 @@ class FunctionLowering:
         if not self.kernel:
             return "nounwind"
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
-        # Products need all registers that their block can have.
-        blocks: int = self.module.attrs.get("resident_blocks", 1) if self.products else 0
+        # MMAs need all registers that their block can have.
+        blocks: int = self.module.attrs.get("resident_blocks", 1) if self.has_mma else 0
         loops = any(isinstance(op, ForOp | WhileOp) for op in self.module.walk())
         return self.target.kernel_attributes(warps, blocks, loops) + self.extra_attributes
 
     @property
-    def products(self) -> bool:
-        """Whether the program has matrix products, and so all registers of an SM for one block."""
+    def has_mma(self) -> bool:
+        """Whether the program has MMAs, and so all registers of an SM for one block."""
         return any(isinstance(op, DotOp | MmaOp | WgmmaOp) for op in self.module.walk())
 
     def register_types(self, t: Any) -> str:

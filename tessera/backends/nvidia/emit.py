@@ -180,7 +180,7 @@ class NvidiaTarget:
             row.emit(w, [shared, source, mask])
             return
         partial = mask != "true"
-        prefetch = ".L2::128B" if bytes == 16 else ""  # neighbours come soon: 1 % on large products
+        prefetch = ".L2::128B" if bytes == 16 else ""  # neighbours come soon: 1 % on large matmuls
         row = p.async_copy(bytes, prefetch, shared_offset, source_offset, partial)
         args = [shared, source]
         if partial:
@@ -267,7 +267,7 @@ class NvidiaTarget:
         return row.emit(w, args) if row is not None else None
 
     def narrow_pair(self, w: Writer, type: str, low: str, high: str) -> str:
-        # Not by fptrunc: LLVM takes it apart where the halves go different ways, and ptxas then lets products of
+        # Not by fptrunc: LLVM takes it apart where the halves go different ways, and ptxas then lets MMAs of
         # warpgroups wait for each other (C7514) when single halves are made of their results.
         return p.emit_primitive(w, f"pair.{type}", high, low)
 

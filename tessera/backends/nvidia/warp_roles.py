@@ -25,7 +25,7 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         p.emit_primitive(fl.w, "cluster_barrier")
     w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
     # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
-    given = fl.products and not fl.extra_attributes
+    given = fl.has_mma and not fl.extra_attributes
     small, large, transpose_registers = op.registers if given else (0, 0, 0)
     with w.scope():
         w.start(consumers)

@@ -1,4 +1,4 @@
-"""`wgmma`: products of warpgroups, with operands named by descriptors of shared memory.
+"""`wgmma`: MMAs of warpgroups, with operands named by descriptors of shared memory.
 
 A descriptor holds an address and how the rows of a swizzled box follow each other (all in units of 16 bytes):
 
@@ -6,10 +6,10 @@ A descriptor holds an address and how the rows of a swizzled box follow each oth
 
 Shared operands lie in boxes of `width` bytes times all rows (layout/shared.py: shared_swizzled). Along K, a
 step of 32 bytes goes through a box of a K-contiguous operand and then to the next box; in a transposed one it
-goes down 32 bytes' worth of rows. All steps of one 64 x n block are one piece of assembly: fence, products,
+goes down 32 bytes' worth of rows. All steps of one 64 x n block are one piece of assembly: fence, MMAs,
 commit. Accumulators are tied through it and through the wait, so that nothing reads them in between.
 
-The first operand may come through registers. While a product runs its registers must not be written: a product that
+The first operand may come through registers. While an MMA runs its registers must not be written: an MMA that
 runs on into the next iteration is waited for there after the next operand is read, and before that is rounded or
 permuted into its place."""
 
@@ -92,37 +92,37 @@ class _Shared:
 
 @lowers(WgmmaOp)
 def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
-    product = _Product(fl, op)
-    acc = product.accumulators()
-    steps = product.steps
+    mma = _Mma(fl, op)
+    acc = mma.accumulators()
+    steps = mma.steps
     part, parts = op.part
     if isinstance(op.left.type, SharedType):
         mine = range(steps * part // parts, steps * (part + 1) // parts)
-        acc = product.issue(acc, mine, [], commit=part == parts - 1)
+        acc = mma.issue(acc, mine, [], commit=part == parts - 1)
         if not op.asynchronous:
-            acc = _waited(fl, product.row, acc, op.pending, [])
+            acc = _waited(fl, mma.row, acc, op.pending, [])
     elif op.pending:
-        acc = _run_on(product, acc)
+        acc = _run_on(mma, acc)
     else:
-        held = product.held(range(steps))
-        acc = product.issue(acc, range(steps), held)
+        held = mma.held(range(steps))
+        acc = mma.issue(acc, range(steps), held)
         if not op.asynchronous:
-            acc = _waited(fl, product.row, acc, 0, [x for i in held for words in i for x in words])
-    fl.set(op.result, _elements(fl, op, product.row, [x for block in acc for x in block]))
+            acc = _waited(fl, mma.row, acc, 0, [x for i in held for words in i for x in words])
+    fl.set(op.result, _elements(fl, op, mma.row, [x for block in acc for x in block]))
 
 
-def _run_on(product: _Product, acc: list[Block]) -> list[Block]:
-    """The first operand has been read while the product before ran. Each half of that product is waited for before the
+def _run_on(mma: _Mma, acc: list[Block]) -> list[Block]:
+    """The first operand has been read while the MMA before ran. Each half of that MMA is waited for before the
     same half of this one takes its registers, while the other half keeps the matrix unit busy."""
-    halves = 2 if product.steps % 2 == 0 else 1
+    halves = 2 if mma.steps % 2 == 0 else 1
     for half in range(halves):
-        mine = range(product.steps * half // halves, product.steps * (half + 1) // halves)
-        acc = _waited(product.fl, product.row, acc, halves - 1, [])
-        acc = product.issue(acc, mine, product.held(mine))
+        mine = range(mma.steps * half // halves, mma.steps * (half + 1) // halves)
+        acc = _waited(mma.fl, mma.row, acc, halves - 1, [])
+        acc = mma.issue(acc, mine, mma.held(mine))
     return acc
 
 
-class _Product:
+class _Mma:
     """The blocks of 64 rows and `n` columns that one warpgroup computes, and where their operands are."""
 
     def __init__(self, fl: FunctionLowering, op: WgmmaOp):
@@ -134,7 +134,7 @@ class _Product:
         self.n = min(self.cols, self.row.max_n)
         self.blocks = (self.rows // 64, self.cols // self.n)
         self.steps: int = op.b.type.shape[0] // self.row.k
-        self.fresh = constant_of(op.acc) == 0  # then the first product overwrites
+        self.fresh = constant_of(op.acc) == 0  # then the first MMA overwrites
         orders = (op.columns, op.depth) if op.transposed else (op.depth, op.columns)
         self.b = _Shared(fl, op.right, 1 if op.transposed else 0, orders)
         self.group_m, self.group_n = _groups(fl, along_m, along_n)
@@ -161,7 +161,7 @@ class _Product:
     def issue(
         self, acc: list[Block], mine: range, held: list[list[Block]], commit: bool = True
     ) -> list[Block]:
-        """Start the products of the steps `mine` along K."""
+        """Start the MMAs of the steps `mine` along K."""
         out: list[Block] = []
         for i in range(self.blocks[0]):
             words = [x for k in held[i] for x in k] if held else []

@@ -10,8 +10,8 @@ becomes, for operands that were loaded from global memory,
     %dl = mma %al, %bl, %cl {instruction="mma.m16n8k16.f32.f16.f16"}
     %d  = convert_layout %dl         without a layout: users are free to take it as it is
 
-Operands computed in registers are converted; the accumulator of an earlier product becomes operand A without
-leaving the thread. Warps stand along rows and columns so that each reads little, but in chains of products
+Operands computed in registers are converted; the accumulator of an earlier MMA becomes operand A without
+leaving the thread. Warps stand along rows and columns so that each reads little, but in chains of MMAs
 (attention) all along the rows, so that reductions along the columns stay inside a warp. fp32 operands go as
 their precision says: rounded to tf32, as sums of parts ("tf32x3", "bf16x3", "bf16x6"), or ("ieee") by ordinary
 FMAs; then the dot stays, on operands of the accumulator's type."""
@@ -65,11 +65,11 @@ from tessera.passes.gpu_layout.rules import is_pointwise
 from tessera.passes.gpu_layout.warpgroup import use_warpgroups
 
 # An operand that a loop does not change is kept in registers up to this many words, if the thread's results of all
-# products in the loop leave room for it.
+# MMAs in the loop leave room for it.
 HELD_OPERAND_REGISTERS = 32
 HELD_WITH_RESULTS = 128
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
-PRODUCTS = {  # parts of a times parts of b, smallest first
+SPLIT_MMAS = {  # parts of a times parts of b, smallest first
     "tf32x3": ((1, 0), (0, 1), (0, 0)),
     "bf16x3": ((1, 0), (0, 1), (0, 0)),
     "bf16x6": ((2, 0), (0, 2), (1, 1), (1, 0), (0, 1), (0, 0)),
@@ -92,12 +92,12 @@ def choose(op: DotOp, facts: GpuFacts) -> Choice | None:
     if a is float32 and b is float32:
         if op.precision in ("tf32", "tf32x3"):
             row = facts.find_mma(a, b, acc, k, "tf32")
-        elif op.precision in PRODUCTS:
+        elif op.precision in SPLIT_MMAS:
             row = facts.find_mma(bfloat16, bfloat16, acc, k)
         else:
             return None
         return (
-            Choice(row, split=op.precision if op.precision in PRODUCTS else "")
+            Choice(row, split=op.precision if op.precision in SPLIT_MMAS else "")
             if row is not None
             else None
         )
@@ -111,7 +111,7 @@ def choose(op: DotOp, facts: GpuFacts) -> Choice | None:
 
 
 def warps_for(m: int, n: int, num_warps: int, chained: bool, tile_m: int) -> tuple[int, int]:
-    """(warps along M, warps along N): nearly square parts, or all along M in a chain of products."""
+    """(warps along M, warps along N): nearly square parts, or all along M in a chain of MMAs."""
     if chained:
         along = min(num_warps, max(1, m // tile_m))
         return along, num_warps // along
@@ -193,7 +193,7 @@ class _Acceleration:
         acc_layout = mma_acc(self.shape, self.wm, self.wn, instr_m=self.row.m, warps_b=self.wb)
         acc = b.emit(ConvertLayoutOp(op.acc, results=[op.acc.type.with_layout(acc_layout)]))
         parts = [self._parts(v, i) for i, v in enumerate((op.a, op.b))]
-        for i, j in PRODUCTS.get(self.choice.split, ((0, 0),)):
+        for i, j in SPLIT_MMAS.get(self.choice.split, ((0, 0),)):
             acc = b.emit(MmaOp(parts[0][i], parts[1][j], acc, instruction=self.row.name))
         acc.name = op.result.name
         out = b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))
@@ -217,12 +217,10 @@ class _Acceleration:
         return [x]
 
     def _results(self, loop: Op) -> int:
-        """Registers of a thread for the results of all products in a loop."""
-        products: list[Any] = [
-            op.result.type for op in loop.walk() if isinstance(op, DotOp | MmaOp)
-        ]
+        """Registers of a thread for the results of all MMAs in a loop."""
+        mmas: list[Any] = [op.result.type for op in loop.walk() if isinstance(op, DotOp | MmaOp)]
         threads = 32 * self.wm * self.wn * self.wb
-        return sum(t.numel * t.elem.bits // 32 // threads for t in products)
+        return sum(t.numel * t.elem.bits // 32 // threads for t in mmas)
 
     def _place(self, v: Value, layout: LinearLayout) -> Value:
         """`v` in `layout`: through shared memory if it was loaded, else by a conversion."""

@@ -5,7 +5,7 @@ neighbours as one 16-byte access holds, if address and mask allow. Accesses of o
 layout, the widest: an element-wise kernel then needs no conversion, and wide elements are read by several accesses of
 a thread, which find the rest of a sector in the cache. Writes would send each sector as often as it is named, so that a
 layout is no wider than one access of the widest element written; what is read to compute it is then read 8 or 4 bytes
-at a time. Example: bf16 that is stored as fp32 is read in fours, one half of a product of bf16 in eights."""
+at a time. Example: bf16 that is stored as fp32 is read in fours, one half of an MMA of bf16 in eights."""
 
 from __future__ import annotations
 

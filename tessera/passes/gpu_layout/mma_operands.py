@@ -39,7 +39,7 @@ def source_of(v: Value) -> tuple[Value, Orders]:
 
 
 def shared_view(loaded: Loaded, orders: Orders, layout: LinearLayout) -> Value:
-    """A view of shared memory that a load fills right after it: one buffer for all products that read it, in
+    """A view of shared memory that a load fills right after it: one buffer for all MMAs that read it, in
     the layout that the first one asked for; transposed by `orders` (outermost first)."""
     t = loaded.result.type
     found = [u for u in loaded.result.users() if isinstance(u, LocalAllocOp)]

@@ -139,7 +139,7 @@ def scan_layout(shape: tuple[int, ...], axis: int, num_warps: int, lanes: int) -
 # --- dots without a matrix instruction --------------------------------------------------------------------
 @lru_cache(maxsize=256)
 def fma_acc(shape: tuple[int, ...], num_warps: int, lanes: int) -> LinearLayout:
-    """Accumulator of an outer-product loop: square blocks of a thread, so that few operands feed many products."""
+    """Accumulator of an outer-product loop: square blocks of a thread, so that few operands feed many MMAs."""
     rows, cols = len(shape) - 2, len(shape) - 1
     each = prod(shape) // (lanes * num_warps)
     side = 4 if each >= 16 else 2 if each >= 4 else 1

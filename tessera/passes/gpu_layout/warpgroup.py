@@ -11,7 +11,7 @@ operand that lies along M or N then comes through registers, too, as the first o
     a along M,  b along N                 one of the two: the smaller operand goes through registers to a buffer along K
 
 Which rows of the tile the instruction's rows are is chosen so that these reads meet no bank conflicts (layout/mma.py).
-Every product waits for its result here; the pipeline lets the products of a loop run on into the next iteration where
+Every MMA waits for its result here; the pipeline lets the MMAs of a loop run on into the next iteration where
 it can."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Rows = tuple[int, ...]
 
 def use_warpgroups(op: DotOp, facts: GpuFacts, num_warps: int, chained: bool) -> bool:
     """Replace the dot if an instruction of warpgroups serves it. `chained`: its operands or its result are those of
-    other products, whose rows are the same."""
+    other MMAs, whose rows are the same."""
     if num_warps % WARPS or len(shape_of(op.acc.type)) != 2:
         return False
     found = [
@@ -195,11 +195,11 @@ class _Rewriting:
         left, rows = self._left()
         acc = self.b.emit(ConvertLayoutOp(op.acc, results=[self._accumulators(rows)]))
         a, b = (right, left) if plan.transposed else (left, right)
-        product = WgmmaOp(
+        mma = WgmmaOp(
             a, b, acc, instruction=self.row.name, warpgroups=plan.warpgroups,
             transposed=plan.transposed, depth=self.depth, columns=self.columns,
         )  # fmt: skip
-        acc = self.b.emit(product)
+        acc = self.b.emit(mma)
         acc.name = op.result.name
         sources = [op.a, op.b]
         op.replace_by([self.b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))])

@@ -1,4 +1,4 @@
-"""Lets products of warpgroups run on until somebody looks at their results.
+"""Lets MMAs of warpgroups run on until somebody looks at their results.
 
     %s = wgmma %q, %k, 0                   %s0 = wgmma %q, %k, 0 {asynchronous}
     %o = wgmma %p, %v, %x           →      %o0 = wgmma %p, %v, %x {asynchronous}
@@ -7,8 +7,8 @@
                                            %o = wgmma_wait %o0, [%p, %v] {pending=0}
                                            use %o
 
-Products finish in the order in which they were started; a wait names how many later ones may still run, and holds
-the operands, so that nothing writes to their registers or buffers before. Products whose operands are there
+MMAs finish in the order in which they were started; a wait names how many later ones may still run, and holds
+the operands, so that nothing writes to their registers or buffers before. MMAs whose operands are there
 already start first, in program order: those that only need shared memory go up to the wait that fills it."""
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tessera.ops import (
 from tessera.passes.gpu_layout.rules import VIEWS
 from tessera.passes.neutral.fold import constant_of
 
-# No product moves above.
+# No MMA moves above.
 LIMITS = (
     AsyncWaitOp,
     BarrierOp,
@@ -53,22 +53,22 @@ LIMITS = (
     IfOp,
     CallOp,
 )
-# Registers of all results of a block beyond which its products stay where they are.
+# Registers of all results of a block beyond which its MMAs stay where they are.
 HOISTED_WORDS = 208
 
 
 @pass_("overlap-products")
-def overlap_products(module: Module) -> None:
-    """Start products early and wait late. The last pass that moves ops: lifetimes of buffers follow the waits."""
+def overlap_mmas(module: Module) -> None:
+    """Start MMAs early and wait late. The last pass that moves ops: lifetimes of buffers follow the waits."""
     for func in module.body:
         assert isinstance(func, FuncOp)
         for block in func.all_blocks():
-            products = [op for op in block if isinstance(op, WgmmaOp)]
-            if products and all(op.pending == 0 for op in products):
-                if sum(_words(op.result.type) for op in products) <= HOISTED_WORDS:
-                    _start_early(block, products)
+            mmas = [op for op in block if isinstance(op, WgmmaOp)]
+            if mmas and all(op.pending == 0 for op in mmas):
+                if sum(_words(op.result.type) for op in mmas) <= HOISTED_WORDS:
+                    _start_early(block, mmas)
                     _end_ping_pong_early(block)
-                if apply("async-mma", products[0]):
+                if apply("async-mma", mmas[0]):
                     _Waits(block).run()
             _give_back_early(block)
 
@@ -78,23 +78,23 @@ def _words(t: Any) -> int:
 
 
 # --- starting early -----------------------------------------------------------------------------------------
-def _start_early(block: Block, products: Sequence[WgmmaOp]) -> None:
-    for product in products:
-        after = _latest_need(product)
+def _start_early(block: Block, mmas: Sequence[WgmmaOp]) -> None:
+    for mma in mmas:
+        after = _latest_need(mma)
         place = after.next if after is not None else block.first
-        views = _views(product)
+        views = _views(mma)
         while place in views:
             assert place is not None
             place = place.next
-        if place is product or place is None or not apply("mma-early-start", product):
+        if place is mma or place is None or not apply("mma-early-start", mma):
             continue
         # Views that stand above the place stay: others may use them already.
-        for op in [*[v for v in views if _is_before(place, v)], product]:
+        for op in [*[v for v in views if _is_before(place, v)], mma]:
             op.move_before(place)
 
 
 def _end_ping_pong_early(block: Block) -> None:
-    """The next warpgroup may go as soon as the products of this one are started."""
+    """The next warpgroup may go as soon as the MMAs of this one are started."""
     last: Op | None = None
     for op in list(block):
         if isinstance(op, WgmmaOp):
@@ -105,23 +105,23 @@ def _end_ping_pong_early(block: Block) -> None:
                 op.move_before(place)
 
 
-def _views(product: WgmmaOp) -> list[Op]:
-    """The ops of the block that name the product's shared operands, in order."""
+def _views(mma: WgmmaOp) -> list[Op]:
+    """The ops of the block that name the MMA's shared operands, in order."""
     found: dict[Op, None] = {}
-    for v in product.operands:
+    for v in mma.operands:
         chain: list[Op] = []
-        while isinstance(v.op, LocalTransOp | LocalIndexOp) and v.op.parent is product.parent:
+        while isinstance(v.op, LocalTransOp | LocalIndexOp) and v.op.parent is mma.parent:
             chain.append(v.op)
             v = v.op.operands[0]
         found.update(dict.fromkeys(reversed(chain)))
     return list(found)
 
 
-def _latest_need(product: WgmmaOp) -> Op | None:
-    """The last op before the product that must stay before it."""
-    views = _views(product)
-    needs = {v.op for op in (*views, product) for v in op.operands} - set(views)
-    op = product.prev
+def _latest_need(mma: WgmmaOp) -> Op | None:
+    """The last op before the MMA that must stay before it."""
+    views = _views(mma)
+    needs = {v.op for op in (*views, mma) for v in op.operands} - set(views)
+    op = mma.prev
     while op is not None:
         if op not in views and (op in needs or isinstance(op, (*LIMITS, WgmmaOp))):
             return op
@@ -133,7 +133,7 @@ def _latest_need(product: WgmmaOp) -> Op | None:
 
 # --- waiting late -------------------------------------------------------------------------------------------
 class _Waits:
-    """One walk through a block; `flying`: products since its start that nobody has waited for, `started`: how
+    """One walk through a block; `flying`: MMAs since its start that nobody has waited for, `started`: how
     many there were before each."""
 
     def __init__(self, block: Block):
@@ -144,9 +144,9 @@ class _Waits:
 
     def run(self) -> None:
         for op in list(self.block):
-            for product in list(self.flying):
-                if product in self.flying and self._must_wait(op, product):
-                    self._wait(op, product)
+            for mma in list(self.flying):
+                if mma in self.flying and self._must_wait(op, mma):
+                    self._wait(op, mma)
             if isinstance(op, WgmmaOp):
                 self._start(op)
 
@@ -160,30 +160,30 @@ class _Waits:
         self.flying[op], self.held[op] = self.started, held
         self.started += 1
 
-    def _must_wait(self, op: Op, product: WgmmaOp) -> bool:
+    def _must_wait(self, op: Op, mma: WgmmaOp) -> bool:
         if op.terminator or isinstance(op, ForOp | WhileOp | CallOp):
             return True
         if isinstance(op, MbarrierArriveOp) and op.after_mma:
             return True
         if isinstance(op, IfOp) and any(isinstance(inner, WgmmaOp) for inner in op.walk()):
             return True
-        for user in product.result.users():
+        for user in mma.result.users():
             if user is op:
-                return not (isinstance(op, WgmmaOp) and _only_adds(op, product))
+                return not (isinstance(op, WgmmaOp) and _only_adds(op, mma))
             if user.is_inside(op):
                 return True
-        return any(_overwrites(op, v) or op in _successors(v) for v in self.held[product])
+        return any(_overwrites(op, v) or op in _successors(v) for v in self.held[mma])
 
-    def _wait(self, op: Op, product: WgmmaOp) -> None:
-        """Products that were started before `product` are then finished, too: ptxas wants no further waits for them."""
-        number = self.flying[product]
+    def _wait(self, op: Op, mma: WgmmaOp) -> None:
+        """MMAs that were started before `mma` are then finished, too: ptxas wants no further waits for them."""
+        number = self.flying[mma]
         pending = self.started - number - 1
         older = [x for x, n in self.flying.items() if n < number]
-        for x in (product, *older):
+        for x in (mma, *older):
             del self.flying[x]
             uses = list(x.result.uses)
             wait = WgmmaWaitOp(
-                x.result, self.held[x], pending=pending, waited=x is not product, loc=x.loc
+                x.result, self.held[x], pending=pending, waited=x is not mma, loc=x.loc
             )
             wait.result.name = x.result.name
             Builder.before_op(op).insert(wait)
@@ -226,8 +226,8 @@ def _await_reads(arrive: MbarrierArriveOp) -> None:
 
 
 def _is_needed(v: Value, arrive: Op) -> bool:
-    """Whether what an arrival does not overtake needs all registers of a tile, by arithmetic or without: a product of
-    warpgroups, or a write to shared memory. The parts of a product come in order, and each reads its own registers
+    """Whether what an arrival does not overtake needs all registers of a tile, by arithmetic or without: an MMA of
+    warpgroups, or a write to shared memory. The parts of an MMA come in order, and each reads its own registers
     of an operand: all of them have come when the last part is there."""
     for user in v.users():
         if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
@@ -242,7 +242,7 @@ def _is_needed(v: Value, arrive: Op) -> bool:
 
 
 def _reads_in_part(user: Op, v: Value) -> bool:
-    """Whether a product reads only registers of `v` that stand before its last ones."""
+    """Whether an MMA reads only registers of `v` that stand before its last ones."""
     if not isinstance(user, WgmmaOp) or user.acc is v:
         return False
     index, parts = user.part
@@ -282,8 +282,8 @@ def _at_level(op: Op, block: Block) -> Op | None:
     return found
 
 
-def _only_adds(op: WgmmaOp, product: WgmmaOp) -> bool:
-    return op.acc is product.result and len(product.result.uses) == 1
+def _only_adds(op: WgmmaOp, mma: WgmmaOp) -> bool:
+    return op.acc is mma.result and len(mma.result.uses) == 1
 
 
 def _successors(operand: Value) -> set[Op]:

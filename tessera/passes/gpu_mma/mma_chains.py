@@ -1,16 +1,16 @@
-"""Chained products in a loop: the last one of an iteration runs while the next iteration's first results are used.
+"""Chained MMAs in a loop: the last one of an iteration runs while the next iteration's first results are used.
 
     for j:                                   if at least one iteration:
       s = k[j] @ q                             s = k[0] @ q;  p = f(s);  x = h(acc)
       p = f(s)                                 for j from the second on:
       acc = h(acc) + p @ v[j]                    s = k[j] @ q
-                                                 acc = x + p @ v[j-1]      # both products in flight
+                                                 acc = x + p @ v[j-1]      # both MMAs in flight
                                                  p = f(s)                  # … while this needs the first only
                                                  x = h(acc)
                                                acc = x + p @ v[last]
 
-A product is *delayed* by one iteration in this way when it adds up in the loop, its first operand comes through
-registers from another product of the same iteration, and nothing but its own next step looks at the sum. Its
+An MMA is *delayed* by one iteration in this way when it adds up in the loop, its first operand comes through
+registers from another MMA of the same iteration, and nothing but its own next step looks at the sum. Its
 buffers of shared memory are then read one iteration later, so the ring of the pipeline runs one iteration less
 ahead. `h(acc)` and what makes `p` narrow move to the end of the iteration, behind the wait for the sum."""
 
@@ -43,32 +43,32 @@ from tessera.passes.neutral.fold import constant_of
 
 @dataclass(frozen=True, slots=True)
 class Delayed:
-    """A product to delay, and the number of the value that carries its sum."""
+    """An MMA to delay, and the number of the value that carries its sum."""
 
-    product: WgmmaOp
+    mma: WgmmaOp
     number: int
 
 
 # --- what can be delayed ------------------------------------------------------------------------------------
 def delayable(loop: ForOp, rings: set[Op], limit: int) -> list[Delayed]:
-    """The products of a loop that may be one iteration late. `rings`: allocations that become rings; operands in
+    """The MMAs of a loop that may be one iteration late. `rings`: allocations that become rings; operands in
     other shared memory must not change in the loop. `limit`: 32-bit words of a thread's results and operands
-    of products beyond which nothing is delayed."""
+    of MMAs beyond which nothing is delayed."""
     step = constant_of(loop.step)
     if step is None or step <= 0 or not is_enabled("mma-chains"):
         return []
-    products = [op for op in loop.body if isinstance(op, WgmmaOp)]
+    mmas = [op for op in loop.body if isinstance(op, WgmmaOp)]
     found: list[Delayed] = []
-    for op in products:
+    for op in mmas:
         number = _sum_number(loop, op)
         if (
             number is not None
             and isinstance(op.a.type, TileType)
-            and _source_products(op.a, loop)
+            and _source_mmas(op.a, loop)
             and _survives(op.b, loop, rings)
         ):
             found.append(Delayed(op, number))
-    return found if found and _words(products, found) <= limit else []
+    return found if found and _words(mmas, found) <= limit else []
 
 
 def _sum_number(loop: ForOp, op: WgmmaOp) -> int | None:
@@ -94,8 +94,8 @@ def _is_light(op: Op) -> bool:
     return is_pointwise(op) or isinstance(op, ConvertLayoutOp)
 
 
-def _source_products(v: Value, loop: ForOp) -> set[WgmmaOp]:
-    """The products of the same iteration that `v` is made from."""
+def _source_mmas(v: Value, loop: ForOp) -> set[WgmmaOp]:
+    """The MMAs of the same iteration that `v` is made from."""
     found: set[WgmmaOp] = set()
     seen: set[Value] = set()
     work = [v]
@@ -121,9 +121,9 @@ def _survives(view: Value, loop: ForOp, rings: set[Op]) -> bool:
     return op is not None and (op in rings or not op.is_inside(loop))
 
 
-def _words(products: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
-    tiles: list[Any] = [op.result.type for op in products]
-    tiles += [d.product.a.type for d in delayed]
+def _words(mmas: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
+    tiles: list[Any] = [op.result.type for op in mmas]
+    tiles += [d.mma.a.type for d in delayed]
     return sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
 
 
@@ -131,7 +131,7 @@ def _words(products: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
 def delay(
     loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], ping_pong_words: int | None = None
 ) -> None:
-    """Delay products of a loop whose rings are made. `late`: all ops that come with them, in order: the products,
+    """Delay MMAs of a loop whose rings are made. `late`: all ops that come with them, in order: the MMAs,
     what waits for their buffers, names them and gives them back. `ping_pong_words`: registers of an iteration's results
     from which warpgroups play ping-pong."""
     before = Builder.before_op(loop)
@@ -150,7 +150,7 @@ def delay(
     others, late = _other_iterations(inside, loop, delayed, late, inits, ping_pong)
     if ping_pong:
         inside.insert(PingPongOp(kind="close"))
-    inside.insert(YieldOp(_last_products(inside, others, delayed, late)[: len(types)]))
+    inside.insert(YieldOp(_last_mmas(inside, others, delayed, late)[: len(types)]))
     loop.erase()
 
 
@@ -178,11 +178,11 @@ def drop_view(view: Value) -> None:
 
 
 def _handed(loop: ForOp, delayed: Sequence[Delayed]) -> list[Value]:
-    """What an iteration hands on: sums without their last product, then the product's operands."""
+    """What an iteration hands on: sums without their last MMA, then the MMA's operands."""
     handed = list(loop.body.terminator.operands)
     for d in delayed:
-        handed[d.number] = d.product.acc
-    return [*handed, *[d.product.a for d in delayed]]
+        handed[d.number] = d.mma.acc
+    return [*handed, *[d.mma.a for d in delayed]]
 
 
 def _first_iteration(
@@ -212,16 +212,16 @@ def _other_iterations(
     for d in delayed:
         _sink_step(loop, d)
         _sink_narrowing(d, body.terminator)
-    products: dict[Op, Delayed] = {d.product: d for d in delayed}
-    last = [op for op in late if op in products][-1]
-    waits = [op for op in _until_product(body) if _awaits_data(op) and op not in late]
+    mmas: dict[Op, Delayed] = {d.mma: d for d in delayed}
+    last = [op for op in late if op in mmas][-1]
+    waits = [op for op in _until_mma(body) if _awaits_data(op) and op not in late]
     at: Op = _last_source(loop, delayed)
     moved: list[Op] = []
-    behind = False  # the last product: what follows stays at the end
+    behind = False  # the last MMA: what follows stays at the end
     for op in late:
         new = op
         if not behind:
-            new = _late_product(loop, products[op]) if op in products else op
+            new = _late_mma(loop, mmas[op]) if op in mmas else op
             if new is op:
                 op.detach()
             at = Builder.after_op(at).insert(new)
@@ -234,7 +234,7 @@ def _other_iterations(
     Builder.before_op(old).insert(YieldOp(handed, loc=old.loc))
     old.erase()
     for d in delayed:
-        d.product.erase()
+        d.mma.erase()
     second = b.emit(AddOp(loop.lb, loop.step))
     names = [v.name for v in body.args[1:]]
     loop.regions = []
@@ -242,19 +242,19 @@ def _other_iterations(
     return b.insert(new), moved
 
 
-def _late_product(loop: ForOp, d: Delayed) -> WgmmaOp:
-    """The product of the iteration before, on an operand that is carried over."""
-    held = loop.body.add_arg(d.product.a.type, d.product.a.name)
+def _late_mma(loop: ForOp, d: Delayed) -> WgmmaOp:
+    """The MMA of the iteration before, on an operand that is carried over."""
+    held = loop.body.add_arg(d.mma.a.type, d.mma.a.name)
     carried = loop.carried[d.number]
     users = list(carried.uses)
-    product = WgmmaOp(held, d.product.b, carried, loc=d.product.loc, **d.product.attrs)
-    product.result.name = carried.name
+    mma = WgmmaOp(held, d.mma.b, carried, loc=d.mma.loc, **d.mma.attrs)
+    mma.result.name = carried.name
     for user, index in users:
-        user.set_operand(index, product.result)
-    return product
+        user.set_operand(index, mma.result)
+    return mma
 
 
-def _until_product(body: Block) -> Iterator[Op]:
+def _until_mma(body: Block) -> Iterator[Op]:
     for op in body:
         if isinstance(op, WgmmaOp):
             return
@@ -265,7 +265,7 @@ def _awaits_data(op: Op) -> bool:
     return isinstance(op, MbarrierWaitOp) and op.data
 
 
-def _last_products(
+def _last_mmas(
     b: Builder, others: ForOp, delayed: Sequence[Delayed], late: Sequence[Op]
 ) -> list[Value]:
     """The late ops of the last iteration; all results."""
@@ -273,7 +273,7 @@ def _last_products(
     for op in late:
         copy = b.insert(op.clone(mapping))
         copy.attrs.pop("slot", None)
-    sums = {d.number: product for d, product in zip(delayed, _products(late), strict=True)}
+    sums = {d.number: mma for d, mma in zip(delayed, _mmas(late), strict=True)}
     found: list[Value] = []
     yields = others.body.terminator.operands
     for n, (v, result) in enumerate(zip(yields, others.results, strict=True)):
@@ -284,35 +284,35 @@ def _last_products(
     return found
 
 
-def _products(ops: Sequence[Op]) -> list[WgmmaOp]:
+def _mmas(ops: Sequence[Op]) -> list[WgmmaOp]:
     return [op for op in ops if isinstance(op, WgmmaOp)]
 
 
 def _worth_ping_pong(loop: ForOp, least: int) -> bool:
-    """Ping-pong wins where products are long and iterations alike: those with a branch in the iteration lose."""
-    products = [op for op in loop.body if isinstance(op, WgmmaOp)]
+    """Ping-pong wins where MMAs are long and iterations alike: those with a branch in the iteration lose."""
+    mmas = [op for op in loop.body if isinstance(op, WgmmaOp)]
     even = all(flip_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
-    return even and _words(products, []) >= least
+    return even and _words(mmas, []) >= least
 
 
 def _last_source(loop: ForOp, delayed: Sequence[Delayed]) -> Op:
-    """The last product that is made of no other product of its iteration."""
-    late = {d.product for d in delayed}
+    """The last MMA that is made of no other MMA of its iteration."""
+    late = {d.mma for d in delayed}
     found = [
         op
         for op in loop.body
         if isinstance(op, WgmmaOp)
         and op not in late
-        and not any(_source_products(v, loop) for v in op.operands)
+        and not any(_source_mmas(v, loop) for v in op.operands)
     ]
     return found[-1]
 
 
 def _sink_step(loop: ForOp, d: Delayed) -> None:
-    """Move what is done to the carried sum before the product to the end of the iteration."""
+    """Move what is done to the carried sum before the MMA to the end of the iteration."""
     reached = {loop.carried[d.number]}
     for op in list(loop.body):
-        if op is not d.product and not op.terminator and any(v in reached for v in op.operands):
+        if op is not d.mma and not op.terminator and any(v in reached for v in op.operands):
             reached.update(op.results)
             op.move_before(loop.body.terminator)
 
@@ -320,9 +320,9 @@ def _sink_step(loop: ForOp, d: Delayed) -> None:
 def _sink_narrowing(d: Delayed, end: Op) -> None:
     """Move the cast that makes the first operand narrow to the end: it may then take its old registers."""
     chain: list[Op] = []
-    v = d.product.a
+    v = d.mma.a
     while (op := v.op) is not None and isinstance(op, CastOp | ConvertLayoutOp):
-        if len(v.uses) != 1 or op.parent is not d.product.parent:
+        if len(v.uses) != 1 or op.parent is not d.mma.parent:
             return
         chain.append(op)
         v = op.operands[0]

@@ -1,4 +1,4 @@
-"""Loops with products whose body has a branch that flips once: two loops, one before the flip and one from it on.
+"""Loops with MMAs whose body has a branch that flips once: two loops, one before the flip and one from it on.
 
     for i in lb..ub by s:               %m = the first i with i + c > %w, %ub at most
       ...                               for i in lb..%m by s:
@@ -6,8 +6,8 @@
         mask                            for i in %m..ub by s:
       ...                                 ...; mask; ...
 
-Values that are carried around go from the first loop into the second, products that are an iteration late among them.
-Without a branch the code of an iteration is one block, in which the assembler mixes the work on results with products.
+Values that are carried around go from the first loop into the second, MMAs that are an iteration late among them.
+Without a branch the code of an iteration is one block, in which the assembler mixes the work on results with MMAs.
 A comparison flips once if one side is the induction variable plus a constant, and the other one does not change."""
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class _Barriers:
             for v in (op.a, op.b):
                 if isinstance(v.type, SharedType):
                     yield _touch(v, False)
-        elif isinstance(op, WgmmaWaitOp):  # until here the products may have read
+        elif isinstance(op, WgmmaWaitOp):  # until here the MMAs may have read
             for v in op.held:
                 if isinstance(v.type, SharedType):
                     yield _touch(v, False)

@@ -50,7 +50,7 @@ PROGRAMS = 2  # of an SM that must still find room
 
 @pass_("prefetch", optimization="prefetch", counts=True)
 def prefetch(module: Module, facts: GpuFacts) -> None:
-    """Stream the loads of loops without products through rings. Assumes layouts; loops done get `num_stages=1`."""
+    """Stream the loads of loops without MMAs through rings. Assumes layouts; loops done get `num_stages=1`."""
     if not facts.has_cp_async:
         return
     default: int = module.attrs.get("num_stages", 1)

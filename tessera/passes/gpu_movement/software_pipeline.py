@@ -12,7 +12,7 @@ The address and the mask of a load, and what they are made of from one iteration
 be pure: the slice is computed a second time, ahead; the copy that lags behind dies if nothing else uses it. The
 wait is a barrier too, and the only one that an iteration needs: the buffer written now was read last before it.
 
-A product of warpgroups that only adds up may run on while the next iteration begins. It then reads its buffer for
+An MMA of warpgroups that only adds up may run on while the next iteration begins. It then reads its buffer for
 one iteration more, so that the copies run one iteration less ahead; they are issued after it.
 """
 
@@ -80,12 +80,10 @@ from tessera.passes.gpu_mma.mma_chains import (
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 from tessera.passes.neutral.fold import constant_of
 
-CHAINED_WORDS = (
-    208  # registers of products up to which the last of a chain may be an iteration late
-)
+CHAINED_WORDS = 208  # registers of MMAs up to which the last of a chain may be an iteration late
 PING_PONG_WORDS = 128  # registers of an iteration's results from which warpgroups play ping-pong
 WARPS = 4  # of a warpgroup
-PART_BITS = 256  # of K in one instruction of a product
+PART_BITS = 256  # of K in one instruction of an MMA
 MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 
 
@@ -157,12 +155,12 @@ def _beside(loop: ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts)
 def _stages(
     wanted: int, streams: list[Stream], facts: GpuFacts, room: int, running: bool, late: bool
 ) -> tuple[int, bool]:
-    """(as many stages as are wanted and fit into `room` bytes, 1 when there is nothing to do; whether products may run
+    """(as many stages as are wanted and fit into `room` bytes, 1 when there is nothing to do; whether MMAs may run
     on, or be an iteration late).
 
-    A product that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
+    An MMA that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
     programs would then share an SM: then the copies run one iteration less ahead, or with three stages
-    the product waits."""
+    the MMA waits."""
     if not streams:
         return 1, False
     size = sum(s.bytes for s in streams)
@@ -176,14 +174,14 @@ def _stages(
 
 
 def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
-    """The one product of a loop, if it only adds up from iteration to iteration, on operands that come through
+    """The one MMA of a loop, if it only adds up from iteration to iteration, on operands that come through
     rings (allocations that become rings) or a ring of buffers."""
-    products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
+    mmas = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
     if not is_enabled("mma-across-iterations"):
         return None
-    if len(products) != 1 or products[0].parent is not loop.body:
+    if len(mmas) != 1 or mmas[0].parent is not loop.body:
         return None
-    op = products[0]
+    op = mmas[0]
     for v in (op.a, op.b):
         alloc = _alloc_of(v)
         if alloc not in rings and (alloc is None or not alloc.attrs.get("rotates")):
@@ -195,7 +193,7 @@ def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
 
 
 def _alloc_of(v: Value) -> Op | None:
-    """The allocation that an operand is a view of, or was read from for this product alone."""
+    """The allocation that an operand is a view of, or was read from for this MMA alone."""
     if isinstance(v.op, LocalLoadOp) and len(v.uses) == 1:
         v = v.op.shared
     return _root(v)
@@ -305,7 +303,7 @@ class _RingBarriers:
 class Pipeline:
     """The rewriting of one loop; `private`: rings of which each thread reads only what it copied itself."""
 
-    late_slot: Value  # carried: the buffer of products that are an iteration late
+    late_slot: Value  # carried: the buffer of MMAs that are an iteration late
     ring_barriers: _RingBarriers | None = None
 
     def __init__(
@@ -419,7 +417,7 @@ class Pipeline:
         else:
             b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
         if self.running is not None:
-            b = self._split_product(self.running)
+            b = self._split_mma(self.running)
         mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
         self._copies(b, mapping, index, [last] * len(self.rings), {"slot": self.ahead})
         for s, ring in zip(self.streams, self.rings, strict=True):
@@ -440,10 +438,10 @@ class Pipeline:
         old.erase()
         return self._replace_loop(inits)
 
-    def _split_product(self, last: WgmmaOp) -> Builder:
-        """Where copies are issued: between two halves of the product. The first keeps the matrix unit busy while
-        they are, and no copy waits for the product of the iteration before. An operand that is read into registers is
-        read after the copies, while the product of the iteration before runs."""
+    def _split_mma(self, last: WgmmaOp) -> Builder:
+        """Where copies are issued: between two halves of the MMA. The first keeps the matrix unit busy while
+        they are, and no copy waits for the MMA of the iteration before. An operand that is read into registers is
+        read after the copies, while the MMA of the iteration before runs."""
         if isinstance(last.left.op, LocalLoadOp):
             return Builder.before_op(last.left.op)
         depth: int = last.b.type.shape[0] * last.b.type.elem.storage_bits
@@ -466,24 +464,24 @@ class Pipeline:
         return b.emit(SelectOp(wraps, b.emit(XorOp(parity, _const(b, 1))), parity))
 
     def late_ops(self, delayed: Sequence[Delayed]) -> list[Op]:
-        """Of the new loop: products that are to be an iteration late, in front of each what names its buffer, behind
+        """Of the new loop: MMAs that are to be an iteration late, in front of each what names its buffer, behind
         all what gives the buffers back; in order."""
         body, slot = self.late_slot.owner, self.late_slot
         assert isinstance(body, Block)
         before = set(body)
         for d in delayed:
-            view, at = d.product.b, Builder.before_op(d.product)
+            view, at = d.mma.b, Builder.before_op(d.mma)
             root = root_of(view)
             if isinstance(root.op, LocalIndexOp) and root.op.parent is body:
                 other = at.emit(LocalIndexOp(root.op.ring, slot, slot=-1))
-                d.product.set_operand(1, late_view(at, view, other))
+                d.mma.set_operand(1, late_view(at, view, other))
                 drop_view(view)
         end = Builder.before_op(body.terminator)
         if self.ring_barriers is not None:
             end.insert(MbarrierArriveOp(self.ring_barriers.free, slot, after_mma=True))
         body.terminator.set_operand(slot.index - 1, self._next_slot(end, slot))
-        products = {d.product for d in delayed}
-        return [op for op in body if op not in before or op in products]
+        mmas = {d.mma for d in delayed}
+        return [op for op in body if op not in before or op in mmas]
 
     def _replace_loop(self, inits: list[Value]) -> ForOp:
         loop = self.loop

@@ -62,8 +62,8 @@ from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.descriptors import made_by
 
-LEAST_ROWS = 64  # of a product's part: those of one instruction of a warpgroup
-LEAST_EXTENT = 16  # of a product's part, in any case
+LEAST_ROWS = 64  # of an MMA's part: those of one instruction of a warpgroup
+LEAST_EXTENT = 16  # of an MMA's part, in any case
 MEMORY_WORK = 64  # of an element that is loaded or stored, in multiplications
 MOST_COPIED = 64  # ops of index arithmetic that a dimension gets of its own
 REASONS = 2  # that are told, of the largest classes

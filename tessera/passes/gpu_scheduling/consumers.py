@@ -34,14 +34,14 @@ def consume_once(r: Ring, zero: Value) -> None:
 
 @dataclass(slots=True)
 class Plan:
-    """What becomes of a loop with rings: its walks, the product that runs on, those that are to be an iteration late,
+    """What becomes of a loop with rings: its walks, the MMA that runs on, those that are to be an iteration late,
     and (found by `consume`) the ops that come with these."""
 
     readers: list[Reader]
     running: WgmmaOp | None
     delayed: list[Delayed]
     late: set[Op] = field(default_factory=lambda: set())
-    finished: Op | None = None  # the wait for the product that runs on, after the loop
+    finished: Op | None = None  # the wait for the MMA that runs on, after the loop
 
 
 def consume(rings: Sequence[Ring], plans: dict[Block, Plan], top: Block, zero: Value) -> None:
@@ -58,7 +58,7 @@ def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan
         before = set(loop.body)
         if r.late:
             views = _late_views(r.ring, r.late, slot, phase)
-            plan.late |= {d.product for d in r.late}
+            plan.late |= {d.mma for d in r.late}
         else:
             b = Builder.before_op(r.ring.loads[0])
             b.insert(MbarrierWaitOp(r.ring.full, slot, phase, data=True))
@@ -76,18 +76,18 @@ def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan
 
 
 def _late_views(r: Ring, late: Sequence[Delayed], slot: Value, phase: Value) -> list[Value]:
-    """Views for products that are to be an iteration late, right before them."""
-    at = Builder.before_op(late[0].product)
+    """Views for MMAs that are to be an iteration late, right before them."""
+    at = Builder.before_op(late[0].mma)
     at.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
     views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
     for d in late:
-        old = d.product.b
+        old = d.mma.b
         root = root_of(old).op
         number = next(
             i for i, a in enumerate(r.allocs) if a is root or _ring_of(root_of(old)) is r.buffers[i]
         )
-        at = Builder.before_op(d.product)
-        d.product.set_operand(1, late_view(at, old, views[number]))
+        at = Builder.before_op(d.mma)
+        d.mma.set_operand(1, late_view(at, old, views[number]))
         drop_view(old)
     return views
 
@@ -110,8 +110,8 @@ def _give_back(
         end.insert(MbarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
 
 
-def _roots(product: WgmmaOp) -> list[Value]:
-    return [root_of(v) for v in (product.a, product.b)]
+def _roots(mma: WgmmaOp) -> list[Value]:
+    return [root_of(v) for v in (mma.a, mma.b)]
 
 
 def _previous(b: Builder, slot: Value, stages: int) -> Value:
@@ -121,7 +121,7 @@ def _previous(b: Builder, slot: Value, stages: int) -> Value:
 
 
 def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan, wanted: bool) -> None:
-    """After the loop: wait for the product that runs on, then give back the last buffer if somebody wants it."""
+    """After the loop: wait for the MMA that runs on, then give back the last buffer if somebody wants it."""
     running = plan.running
     if running is None:
         return

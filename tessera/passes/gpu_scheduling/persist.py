@@ -130,8 +130,8 @@ class _Persistence:
                 continue
             stages: int = loop.num_stages or self.module.attrs["num_stages"]
             size = stages * sum(_bytes(x.result.type) for x in loads)
-            products = [op for op in loop.walk() if isinstance(op, DotOp)]
-            if split_blocks(products, size, warps, self.facts) > 1:
+            mmas = [op for op in loop.walk() if isinstance(op, DotOp)]
+            if split_blocks(mmas, size, warps, self.facts) > 1:
                 raise NoWindow("several blocks share an SM")
             if size + result + SLACK > self.facts.max_shared_bytes:
                 raise NoWindow("there is no shared memory for the result beside the buffers")

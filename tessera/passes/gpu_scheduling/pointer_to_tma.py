@@ -1,4 +1,4 @@
-"""Tiles that loops load through pointers for products, loaded by the TMA unit instead.
+"""Tiles that loops load through pointers for MMAs, loaded by the TMA unit instead.
 
     p = a + rows[:, None] * stride + ks          %d = make_descriptor %a, [%m, 2^31 - 1], [%stride, 1]
     for k in range(0, n, 64):              →     for k in range(0, n, 64):
@@ -10,7 +10,7 @@ coordinates from 0 on. Whether that holds is known for sure only when arguments 
 `precondition` has the checks, `host_code` the expressions that they look at. The launcher evaluates them before each
 launch, and runs the kernel that was compiled without this pass where one fails.
 
-Only loops that can be split into roles (warp_specialization.py) are changed, and all loads for their products or none.
+Only loops that can be split into roles (warp_specialization.py) are changed, and all loads for their MMAs or none.
 Arrays that overlap with others which the program wrote to before must show that: such loads are `ordered`, unless the
 precondition makes sure that what is read and what is written lie apart."""
 
@@ -83,7 +83,7 @@ class Chosen:
 
 @pass_("promote", optimization="pointer-to-tma", counts=True)
 def promote(module: Module, facts: GpuFacts, no_alias: bool = True) -> None:
-    """Load tiles of products through tensor maps where a launch can make sure that they are there, with `no_alias` also
+    """Load tiles of MMAs through tensor maps where a launch can make sure that they are there, with `no_alias` also
     that nothing is written to them. Assumes tile IR without layouts; before `keep-whole`."""
     if not facts.has_tma:
         return
@@ -151,8 +151,8 @@ class Promotion:
         assert isinstance(loop, ForOp)
         stages: int = loop.num_stages or self.module.attrs["num_stages"]
         warps: int = self.module.attrs["num_warps"]
-        products = [op for op in loop.walk() if isinstance(op, DotOp)]
-        return how(products, stages * sum(_bytes(x) for x in loads), warps, self.facts)
+        mmas = [op for op in loop.walk() if isinstance(op, DotOp)]
+        return how(mmas, stages * sum(_bytes(x) for x in loads), warps, self.facts)
 
     # --- what may be promoted ----------------------------------------------------------------------------------
     def chosen(self, access: LoadOp | StoreOp, windows: Windows) -> Chosen:
@@ -322,14 +322,14 @@ def _is_special(access: LoadOp | StoreOp) -> bool:
 
 
 def _loads(loop: ForOp) -> list[LoadOp]:
-    """The loads of a loop that its products read."""
+    """The loads of a loop that its MMAs read."""
     loads = [
         op for op in loop.body if isinstance(op, LoadOp) and isinstance(op.result.type, TileType)
     ]
-    return [op for op in loads if _feeds_product(op.result)]
+    return [op for op in loads if _feeds_mma(op.result)]
 
 
-def _feeds_product(v: Value) -> bool:
+def _feeds_mma(v: Value) -> bool:
     todo, seen = [v], {v}
     while todo:
         x = todo.pop()

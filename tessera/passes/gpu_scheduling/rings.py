@@ -51,7 +51,7 @@ class Ring:
     empty: Any = None
     blocks: int = 1  # of a cluster, which fill the buffers together
     groups: bool = False  # whether warpgroups, not warps, give the buffers back
-    plain: bool = False  # whether threads read what the TMA unit writes, not products alone
+    plain: bool = False  # whether threads read what the TMA unit writes, not MMAs alone
     first: Ring | None = None  # of an earlier loop, whose buffers this one goes on with
     filled_by_transpose: bool = False  # that role fills it
     emptied_by_transpose: bool = False  # that role empties it
@@ -112,7 +112,7 @@ class Meeting:
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One of the walks of the consumers through a ring: that of an iteration, or that of the products that are to be an
+    """One of the walks of the consumers through a ring: that of an iteration, or that of the MMAs that are to be an
     iteration late. The last walk gives the buffers back."""
 
     ring: Ring
@@ -121,13 +121,13 @@ class Reader:
 
 
 def grouped(loads: list[DescriptorLoadOp], allocs: list[LocalAllocOp]) -> list[Ring]:
-    """Rings of the loads of a block: tiles for the same products go together, and all that products do not read."""
+    """Rings of the loads of a block: tiles for the same MMAs go together, and all that MMAs do not read."""
     found: dict[tuple[Op, ...], Ring] = {}
     for load, alloc in zip(loads, allocs, strict=True):
-        products = [op for op in memory_users(alloc.result) if isinstance(op, WgmmaOp)]
+        mmas = [op for op in memory_users(alloc.result) if isinstance(op, WgmmaOp)]
         home = load.parent
         assert home is not None
-        ring = found.setdefault(tuple(dict.fromkeys(products)), Ring(home, [], []))
+        ring = found.setdefault(tuple(dict.fromkeys(mmas)), Ring(home, [], []))
         ring.loads.append(load)
         ring.allocs.append(alloc)
     return list(found.values())
@@ -156,7 +156,7 @@ def share(rings: list[Ring]) -> None:
 def _kind(r: Ring) -> Any:
     types = [a.result.type for a in r.allocs]
     blocks = [copying_blocks(x, a) for x, a in zip(r.loads, r.allocs, strict=True)]
-    return types, blocks, read_by_products([a.result for a in r.allocs])
+    return types, blocks, read_by_mmas([a.result for a in r.allocs])
 
 
 def copying_blocks(load: DescriptorLoadOp, alloc: LocalAllocOp) -> int:
@@ -198,13 +198,13 @@ def readers_of(rings: list[Ring], delayed: list[Delayed]) -> list[Reader]:
     """The walks through the rings of a loop: the late ones come last."""
     readers: list[Reader] = []
     lates: list[Reader] = []
-    products = {d.product: d for d in delayed}
+    mmas = {d.mma: d for d in delayed}
     for r in rings:
         users = {u for a in r.allocs for u in memory_users(a.result)}
-        late = [d for product, d in products.items() if product in users]
+        late = [d for mma, d in mmas.items() if mma in users]
         if late:
             lates.append(Reader(r, late, True))
-        if users - set(products) or not late:
+        if users - set(mmas) or not late:
             readers.append(Reader(r, [], not late))
     return readers + lates
 
@@ -230,7 +230,7 @@ def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, 
     )
 
 
-def read_by_products(views: list[Value]) -> bool:
+def read_by_mmas(views: list[Value]) -> bool:
     work = list(views)
     while work:
         for user in work.pop().users():

@@ -1,4 +1,4 @@
-"""Buffers of operands that are transposed in a loop, several of them, so that a product may run on meanwhile.
+"""Buffers of operands that are transposed in a loop, several of them, so that an MMA may run on meanwhile.
 
     for i:                                    ring = local_alloc of 3 buffers; barrier
       %t = local_load %x                      for i:
@@ -6,7 +6,7 @@
       %d = wgmma %a, %s, %acc                   local_store %t -> ring[i mod 3]
                                                 %d = wgmma %a, ring[i mod 3], %acc
 
-All warps write a buffer and meet before the product reads it. A warpgroup comes to that meeting when its product of two
+All warps write a buffer and meet before the MMA reads it. A warpgroup comes to that meeting when its MMA of two
 iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration.
 Where shared memory is scarce the loop's own tiles come first, and nothing is done where a role of its own will
 transpose the operand (transpose_role.py)."""
@@ -59,7 +59,7 @@ def _rotate(loop: ForOp, alloc: LocalAllocOp) -> None:
     ring = LocalAllocOp(None, results=[SharedType((BUFFERS, *t.shape), t.elem, t.layout)])
     ring.attrs["rotates"] = True
     before.emit(ring)
-    before.insert(BarrierOp(loc=loop.loc))  # products of a loop around may still read
+    before.insert(BarrierOp(loc=loop.loc))  # MMAs of a loop around may still read
     zero = start_const(before, 0)
 
     def body(new: ForOp, state: list[Value]) -> list[Value]:

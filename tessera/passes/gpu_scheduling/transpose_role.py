@@ -9,7 +9,7 @@ multiply.
       wgmma %a, %s, %acc
 
 The transpose role walks through the loops as the producer does. The producer fills a ring of loaded tiles for it, and
-it fills one of transposed tiles for the consumers. Reads and writes of shared memory then go on while products run, and
+it fills one of transposed tiles for the consumers. Reads and writes of shared memory then go on while MMAs run, and
 warpgroups of consumers need not meet."""
 
 from __future__ import annotations
@@ -56,30 +56,30 @@ FEWEST_WARPS = 8  # of consumers: a warpgroup that is alone has nobody to meet
 
 @dataclass(frozen=True, slots=True)
 class Transposition:
-    """A tile that is loaded, read to registers and written to shared memory again, for a product."""
+    """A tile that is loaded, read to registers and written to shared memory again, for an MMA."""
 
     load: DescriptorLoadOp
     alloc: LocalAllocOp
     read: LocalLoadOp
     transposed: LocalAllocOp
-    product: WgmmaOp
+    mma: WgmmaOp
     roles: WarpRoles
 
 
 def transposed_operand(loop: ForOp) -> LocalAllocOp | None:
-    """The buffer of a transposed operand, if the loop has one product, which only adds up from iteration to
+    """The buffer of a transposed operand, if the loop has one MMA, which only adds up from iteration to
     iteration."""
-    products = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
-    if len(products) != 1:
+    mmas = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
+    if len(mmas) != 1:
         return None
-    product = products[0]
-    alloc = product.right.op
+    mma = mmas[0]
+    alloc = mma.right.op
     if not isinstance(alloc, LocalAllocOp) or alloc.parent is not loop.body:
         return None
     if alloc.init is None or not isinstance(alloc.init.op, LocalLoadOp):
         return None
-    carried = product.acc.op is None and product.acc.block is loop.body
-    sums = carried and list(product.result.uses) == [(loop.body.terminator, product.acc.index - 1)]
+    carried = mma.acc.op is None and mma.acc.block is loop.body
+    sums = carried and list(mma.result.uses) == [(loop.body.terminator, mma.acc.index - 1)]
     return alloc if sums and len(alloc.result.uses) == 1 else None
 
 
@@ -110,7 +110,7 @@ def transposition_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Transposi
     assert transposed.init is not None
     read: Any = transposed.init.op
     alloc: Any = root_of(read.shared).op
-    product = transposed.result.users()[0]
+    mma = transposed.result.users()[0]
     load = alloc.init.op if isinstance(alloc, LocalAllocOp) and alloc.init is not None else None
     if not isinstance(load, DescriptorLoadOp) or filled_by(load) is not alloc:
         return None
@@ -120,9 +120,9 @@ def transposition_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Transposi
         return None
     alone = len(alloc.result.uses) == len(read.shared.uses) == len(read.result.uses) == 1
     roles = roles_with_transpose(facts, num_warps, func)
-    if not alone or roles is None or not isinstance(product, WgmmaOp):
+    if not alone or roles is None or not isinstance(mma, WgmmaOp):
         return None
-    return Transposition(load, alloc, read, transposed, product, roles)
+    return Transposition(load, alloc, read, transposed, mma, roles)
 
 
 class TransposeRole(Producer):
@@ -170,9 +170,9 @@ def _of_fewer_warps(t: TileType) -> TileType:
 
 
 def late_reading(what: Transposition) -> None:
-    """Consumers wait for the transposed tile right before the product."""
-    what.read.move_before(what.product)
-    what.transposed.move_before(what.product)
+    """Consumers wait for the transposed tile right before the MMA."""
+    what.read.move_before(what.mma)
+    what.transposed.move_before(what.mma)
 
 
 def drop_loaded(what: Transposition, view: Value) -> None:

@@ -2,7 +2,7 @@
 
 The warps of all blocks that share an SM are dealt out to its sub-partitions, each with its own registers. A producer of
 one warp leaves the consumers the same number as everybody has; a producer of four can hand registers over, as the
-hardware does that by groups of four warps. More blocks are better as long as the products' registers fit: while one
+hardware does that by groups of four warps. More blocks are better as long as the MMAs' registers fit: while one
 waits for its tiles, or stores, the others multiply."""
 
 from __future__ import annotations
@@ -17,14 +17,12 @@ from tessera.passes.gpu_facts import GpuFacts
 GROUP_WARPS = 4
 SUB_PARTITIONS = 4
 GRAIN = 8  # registers of a thread come in multiples
-WORK = 32  # registers of a consumer beside its products'
-LARGE = 96  # registers of products from which a block that is alone hands some over
+WORK = 32  # registers of a consumer beside its MMAs'
+LARGE = 96  # registers of MMAs from which a block that is alone hands some over
 PRODUCER = 40  # registers of a producer's thread that gave the rest away
 SMALL_PRODUCER = 24  # the same where registers are scarce
 TRANSPOSE_REGISTERS = 56  # registers of a thread of the transpose role
-TRANSPOSE_WORK = (
-    24  # registers of a consumer beside its products' where the transpose role needs some
-)
+TRANSPOSE_WORK = 24  # registers of a consumer beside its MMAs' where the transpose role needs some
 LARGEST = 248
 HELD_WORDS = 4  # of an operand in registers in one instruction
 MOST_COLUMNS = 256
@@ -43,7 +41,7 @@ class WarpRoles:
 
 
 def roles_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int = 0) -> WarpRoles:
-    """`consumers`: warps; `words`: registers of products that live at a time; `fit`: blocks for which there is shared
+    """`consumers`: warps; `words`: registers of MMAs that live at a time; `fit`: blocks for which there is shared
     memory; `largest`: registers of one instruction, which must be there before any are handed over."""
     need = words + WORK
     start = largest + WORK
@@ -76,7 +74,7 @@ def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles
         // GRAIN
         * GRAIN
     )
-    need, largest = product_words(func) + TRANSPOSE_WORK, instruction_words(func) + WORK
+    need, largest = mma_words(func) + TRANSPOSE_WORK, instruction_words(func) + WORK
     if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
         return None
     return WarpRoles(GROUP_WARPS, (SMALL_PRODUCER, kept, TRANSPOSE_REGISTERS), 1, GROUP_WARPS)
@@ -96,15 +94,15 @@ def _handed_over(facts: GpuFacts, consumers: int, blocks: int, given: int) -> tu
     return given, (start * (groups + 1) - given) // groups // GRAIN * GRAIN
 
 
-def product_words(func: Op) -> int:
-    """Registers of a thread for the results and operands of products that may live at a time."""
+def mma_words(func: Op) -> int:
+    """Registers of a thread for the results and operands of MMAs that may live at a time."""
     return max((_of_block(block) for block in func.all_blocks()), default=0)
 
 
 def instruction_words(func: Op) -> int:
-    """Registers of a thread that the largest instruction of a product names."""
-    products = [op for op in func.walk() if isinstance(op, WgmmaOp)]
-    return max((_of_instruction(op) for op in products), default=0)
+    """Registers of a thread that the largest instruction of an MMA names."""
+    mmas = [op for op in func.walk() if isinstance(op, WgmmaOp)]
+    return max((_of_instruction(op) for op in mmas), default=0)
 
 
 def _of_instruction(op: WgmmaOp) -> int:

@@ -9,12 +9,12 @@
 `s` runs through a ring of buffers, `phase` flips at each round; both are carried through all loops around, so that the
 producer runs ahead into the next tile of a persistent program while the consumers still store the last one. It waits
 for them in front of loops whose loads may see what the program does before (ordering.py). The producer repeats
-the scalars that it needs: bounds, offsets, conditions. A product of warpgroups that only adds up may run
+the scalars that it needs: bounds, offsets, conditions. An MMA of warpgroups that only adds up may run
 on into the next iteration; its buffers are given back one iteration later.
 
-Tiles for the same products share a ring, others have their own, and are given back when they are used up. A chain of
-products (gpu_mma/mma_chains.py) has its last one an iteration late, which walks through its ring on its own. Operands
-of products that are loaded in front of the loops, too, are copied by the producer.
+Tiles for the same MMAs share a ring, others have their own, and are given back when they are used up. A chain of
+MMAs (gpu_mma/mma_chains.py) has its last one an iteration late, which walks through its ring on its own. Operands
+of MMAs that are loaded in front of the loops, too, are copied by the producer.
 
 Where this cannot be done the function stays as it is and the module's attribute `remarks` says why."""
 
@@ -61,7 +61,7 @@ from tessera.passes.gpu_scheduling.rings import (
     copying_blocks,
     filled_by,
     grouped,
-    read_by_products,
+    read_by_mmas,
     readers_of,
     share,
     start_const,
@@ -77,7 +77,7 @@ from tessera.passes.gpu_scheduling.warp_roles import (
     GROUP_WARPS,
     WarpRoles,
     instruction_words,
-    product_words,
+    mma_words,
     roles_for,
 )
 from tessera.passes.neutral.descriptors import lower_access
@@ -259,7 +259,7 @@ class _Split:
         return block
 
     def _group(self) -> None:
-        """Split the loads of each block into rings. In front of inner loops only operands of products get one."""
+        """Split the loads of each block into rings. In front of inner loops only operands of MMAs get one."""
         found: list[Ring] = []
         for r in self.rings:
             inner = any(
@@ -309,7 +309,7 @@ class _Split:
             + sum(r.slot_bytes * r.stages for r in self.rings if r.first is None)
         )
         fit = self.facts.blocks_that_fit(used)
-        words = product_words(self.func)
+        words = mma_words(self.func)
         largest = instruction_words(self.func)
         return roles_for(self.facts, self.warps, words, fit if words else 1, largest)
 
@@ -401,9 +401,9 @@ class _Split:
         alone = (
             self.warps < GROUP_WARPS or r.filled_by_transpose
         )  # who write sooner than copies come
-        by_products = read_by_products([a.result for a in r.allocs])
-        r.groups = not alone and by_products
-        r.plain = not (r.filled_by_transpose or by_products)
+        by_mmas = read_by_mmas([a.result for a in r.allocs])
+        r.groups = not alone and by_mmas
+        r.plain = not (r.filled_by_transpose or by_mmas)
         transposers = (
             self.transposition.roles.transpose_warps if self.transposition is not None else 0
         )

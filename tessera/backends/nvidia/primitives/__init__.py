@@ -4,7 +4,7 @@ Families (vector widths, atomics, matrix shapes) are functions that make a row. 
 the others LLVM intrinsics. The simulator runs the meanings.
 """
 
-from tessera.backends.nvidia.primitives import basics, memory, order, products, tma
+from tessera.backends.nvidia.primitives import basics, memory, mmas, order, tma
 from tessera.backends.nvidia.primitives.memory import (
     add_vector,
     async_copy,
@@ -19,6 +19,7 @@ from tessera.backends.nvidia.primitives.memory import (
     store_matrix,
     store_shared,
 )
+from tessera.backends.nvidia.primitives.mmas import mma, wgmma, wgmma_wait
 from tessera.backends.nvidia.primitives.order import (
     barrier_of,
     group_barrier,
@@ -29,7 +30,6 @@ from tessera.backends.nvidia.primitives.order import (
     named_barrier_sync,
     set_registers,
 )
-from tessera.backends.nvidia.primitives.products import mma, wgmma, wgmma_wait
 from tessera.backends.nvidia.primitives.row import (
     FAMILIES,
     NOTE,
@@ -50,4 +50,4 @@ __all__ = [
     "struct", "tensor_load", "tensor_store", "wgmma", "wgmma_wait",
 ]  # fmt: skip
 
-_REGISTERED = (basics, memory, order, products, tma)  # imported for their rows
+_REGISTERED = (basics, memory, order, mmas, tma)  # imported for their rows

@@ -1,4 +1,4 @@
-"""What goes on beside the threads: copies by threads (cp.async), the TMA unit, products of warpgroups (wgmma).
+"""What goes on beside the threads: copies by threads (cp.async), the TMA unit, MMAs of warpgroups (wgmma).
 
 Each is *under way* from its start until it lands. How long is the latency's choice: `eager` lands at once, `late` when
 somebody can go on no other way, `random` at a time in between. In the two latter what is being written holds NaN
@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tessera.backends.nvidia.primitives.products import (
+from tessera.backends.nvidia.primitives.mmas import (
     BITS,
-    add_products,
+    accumulate,
     descriptor_places,
     fragment_of_warps,
     numbers,
@@ -66,7 +66,7 @@ class UnderWay:
 
     def land_one(self) -> bool:
         """For want of anything else. False where nothing is under way that could help."""
-        able = [f for f in self.flights if not isinstance(f, (StoredBox, Product))]
+        able = [f for f in self.flights if not isinstance(f, (StoredBox, Mma))]
         if not able:
             return False
         which = int(self.rng.integers(len(able))) if self.latency == "random" else 0
@@ -251,14 +251,14 @@ def _coordinates(at, t) -> tuple[int, ...]:
     return tuple(((int(x[t]) + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) for x in reversed(at))
 
 
-# --- products of warpgroups -------------------------------------------------------------------------------------------
-# While a product runs its registers hold a NaN that says which: 12 bits of sign and exponent, 11 of the product, 9 of
+# --- MMAs of warpgroups -------------------------------------------------------------------------------------------
+# While an MMA runs its registers hold a NaN that says which: 12 bits of sign and exponent, 11 of the MMA, 9 of
 # the register.
 MARK, FIRST, LAST = 0xFFC, 8, 255
-OTHERS = "the others of its warpgroup to begin a product"
+OTHERS = "the others of its warpgroup to begin an MMA"
 
 
-class Product(Flight):
+class Mma(Flight):
     """What a piece of wgmma adds to the accumulators of `warps`, which are of one warpgroup: each computes 16 rows."""
 
     def __init__(self, m: Any, warps: np.ndarray, old, count: int, d: str, how, steps) -> None:
@@ -270,7 +270,7 @@ class Product(Flight):
             ([x[self.lanes] for x in a] if isinstance(a, tuple) else int(a[first]), int(b[first]), keeps)
             for a, b, keeps in steps
         ]  # fmt: skip
-        self.group, self.number = int(warps[0]) // 4, int(m.products.begun[warps[0]])
+        self.group, self.number = int(warps[0]) // 4, int(m.mmas.begun[warps[0]])
         self.results: np.ndarray | None = None  # [registers, lanes]
         self.seen = None if m.way.latency == "eager" else self.bytes()
 
@@ -287,7 +287,7 @@ class Product(Flight):
 
     def _read(self, at: np.ndarray, kind: str) -> np.ndarray:
         shared, size = self.m.shared, BITS[kind] // 8
-        shared.async_proxy_reads(at, "a product of a warpgroup")
+        shared.async_proxy_reads(at, "an MMA of a warpgroup")
         if not shared.known[at].all():
             shared.note_unknown()
         return shared.views[size][at // size]
@@ -297,24 +297,24 @@ class Product(Flight):
         got = self.bytes()
         if self.seen is not None and any((x != y).any() for x, y in zip(got, self.seen)):
             raise SimulatedHazard(
-                "shared memory changed while a product of a warpgroup was reading it"
-            ).note(f"the product began at {self.m.place_of(self.line)}")
+                "shared memory changed while an MMA of a warpgroup was reading it"
+            ).note(f"the MMA began at {self.m.place_of(self.line)}")
         words = iter(got)
-        acc = self.m.products.settled(self.old, self.lanes) if self.old else []
+        acc = self.m.mmas.settled(self.old, self.lanes) if self.old else []
         if not acc:
             kind = np.float32 if self.d == "f32" else np.uint64
             acc = [np.zeros(len(self.lanes), kind) for _ in range(self.count)]
         for left, _, keeps in self.steps:
             mine = fragment_of_warps(a, left) if isinstance(left, list) else numbers(a, next(words))
-            product = mine @ numbers(b, next(words)).T
+            partial = mine @ numbers(b, next(words)).T
             if not keeps:
                 acc = [np.zeros_like(x) for x in acc]
-            acc = list(add_products(acc, product, self.d == "f16"))
+            acc = list(accumulate(acc, partial, self.d == "f16"))
         self.results = np.stack(acc)
 
 
-class Products:
-    """wgmma. The warps of a warpgroup begin a product one by one, which orders nothing between them; it is done for all
+class Mmas:
+    """wgmma. The warps of a warpgroup begin an MMA one by one, which orders nothing between them; it is done for all
     of them at once, when all have begun it."""
 
     def __init__(self, m: Any) -> None:
@@ -323,7 +323,7 @@ class Products:
         self.ends: list[list[int]] = [
             [] for _ in range(m.warps)
         ]  # how many had begun when a group ended
-        self.running: dict[int, Product] = {}  # by number
+        self.running: dict[int, Mma] = {}  # by number
         self.number = FIRST
 
     def start(self, old, count: int, d: str, how, steps, commit: bool):
@@ -332,7 +332,7 @@ class Products:
         kind = np.float32 if d == "f32" else np.uint64
         out = [np.zeros(m.threads, kind) for _ in range(count)]
         for warps in self._alike(on, steps):
-            flight = Product(m, warps, old, count, d, how, steps)
+            flight = Mma(m, warps, old, count, d, how, steps)
             flight.line = m.line
             for j, x in enumerate(out):
                 mark = np.full(len(flight.lanes), MARK << 20 | self.number << 9 | j, np.uint32)
@@ -364,7 +364,7 @@ class Products:
         return [np.array(warps) for warps in found.values()]
 
     def wait(self, pending: int, acc):
-        """The accumulators, as far as their products are done."""
+        """The accumulators, as far as their MMAs are done."""
         m = self.m
         warps = np.flatnonzero(m.whole_warps("wgmma.wait_group"))
         for w in warps if pending >= 0 else ():
@@ -385,7 +385,7 @@ class Products:
         return tuple(self.settled(list(acc), np.arange(m.threads)))
 
     def settled(self, acc: list[np.ndarray], lanes: np.ndarray) -> list[np.ndarray]:
-        """Registers of some warps: where they are of a product that is done, its results."""
+        """Registers of some warps: where they are of an MMA that is done, its results."""
         values = np.stack(acc)
         marks = values[:, ::32]  # of a warp all the same
         marks = marks.view(np.uint32) if marks.dtype == np.float32 else marks.astype(np.uint32)

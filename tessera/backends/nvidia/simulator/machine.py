@@ -15,7 +15,7 @@ import numpy as np
 
 from tessera.backends.nvidia.primitives.lanes import signed
 from tessera.backends.nvidia.simulator.banks import Banks
-from tessera.backends.nvidia.simulator.copies import Copies, Products, StoredBox, TmaUnit, UnderWay
+from tessera.backends.nvidia.simulator.copies import Copies, Mmas, StoredBox, TmaUnit, UnderWay
 from tessera.backends.nvidia.simulator.memory import SHARED, WINDOW, Global, Shared
 from tessera.backends.nvidia.simulator.program import BRANCH, PAUSE, PURE, Program
 from tessera.errors import DeviceAssertionError, OutOfBounds, SimulatedHazard, TesseraError
@@ -110,7 +110,7 @@ class Machine:
     """One cluster of `cluster` blocks with `threads` threads each. What meanings of primitives use of it:
 
      `on` (the threads that run), `threads`, `load`, `store`, `atomic`, `place`, `whole_warps`, `barrier`,
-    , `cluster_barrier`, `proxy_fence`, and the parts `mbarriers`, `copies`, `tma`, `products`.
+    , `cluster_barrier`, `proxy_fence`, and the parts `mbarriers`, `copies`, `tma`, `mmas`.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Machine:
         self.program_id, self.grid = program, grid
         self.shared.forget()
         self.way = UnderWay(self.latency, self.rng)
-        self.copies, self.tma, self.products = Copies(self), TmaUnit(self), Products(self)
+        self.copies, self.tma, self.mmas = Copies(self), TmaUnit(self), Mmas(self)
         self.barriers, self.mbarriers = Barriers(self), Mbarriers(self)
         self.blocked: list[str | None] = [None] * self.warps
         self.again = np.zeros(self.warps, bool)  # that run the step of their pause once more
@@ -251,7 +251,7 @@ class Machine:
         raise error
 
     def _end(self) -> None:
-        self.products.end()
+        self.mmas.end()
         for flight in list(self.way.flights):
             if isinstance(flight, StoredBox):
                 if flight.data is None:

@@ -1,4 +1,4 @@
-"""Matrix products: `mma` of a warp on registers, `wgmma` of four warps on shared memory."""
+"""MMAs: `mma` of a warp on registers, `wgmma` of four warps on shared memory."""
 
 # pyright: basic
 from __future__ import annotations
@@ -84,7 +84,7 @@ def mma(asm: str, acc: str, counts: tuple[int, int, int], word: str) -> Primitiv
         m.whole_warps("mma.sync")
         left = _operand(kinds[0], word, args[c : c + a], m_ // 8, k_)
         right = _operand(kinds[1], word, args[c + a :], 1, k_)
-        return add_products(
+        return accumulate(
             args[:c], left @ right.transpose(0, 2, 1), acc == "i32" and kinds[0] == "f16"
         )
 
@@ -98,13 +98,13 @@ def _results(count: int) -> tuple[np.ndarray, np.ndarray]:
     return lane // 4 + 8 * (n % 4 // 2), n // 4 * 8 + 2 * (lane % 4) + n % 2
 
 
-def add_products(
-    acc: Sequence[np.ndarray], product: np.ndarray, half: bool
+def accumulate(
+    acc: Sequence[np.ndarray], partial: np.ndarray, half: bool
 ) -> tuple[np.ndarray, ...]:
     """Accumulators of lanes, fp16 ones (`half`) as pairs, plus [warps, rows, columns]: register 4 j + i of a lane has
     row lane / 4 + 8 (i / 2) and column 8 j + 2 (lane % 4) + i % 2."""
     rows, columns = _results(len(acc) * (2 if half else 1))
-    out = np.ascontiguousarray(product[:, rows, columns].transpose(1, 0, 2)).reshape(len(rows), -1)
+    out = np.ascontiguousarray(partial[:, rows, columns].transpose(1, 0, 2)).reshape(len(rows), -1)
     if half:
         return tuple(_add_halves(x, out[2 * i], out[2 * i + 1]) for i, x in enumerate(acc))
     if acc[0].dtype == np.uint64:
@@ -130,9 +130,9 @@ def wgmma(
     flags: str,
     commit: bool,
 ) -> Primitive:
-    """Fence and all products of one block of 64 rows and `n` columns, and with `commit` the end of their group.
+    """Fence and all MMAs of one block of 64 rows and `n` columns, and with `commit` the end of their group.
 
-    Operands: `count` accumulators (floats, or words of the others; of `fresh` ones, which the first product overwrites,
+    Operands: `count` accumulators (floats, or words of the others; of `fresh` ones, which the first MMA overwrites,
     none), then A (`held`: four words a step; else its descriptor), then the descriptor of B. `starts`: of each step
     what to add to the descriptors of (A, B); `flags` are the signs and transpositions that the instruction takes.
     """
@@ -160,7 +160,7 @@ def wgmma(
             for i, (step_a, step_b, keeps) in enumerate(starts)
         ]  # fmt: skip
         how = (n, depth, a, b, bool(turned and not held and turned[0]), bool(turned and turned[-1]))
-        return m.products.start(old, count, d, how, steps, commit)
+        return m.mmas.start(old, count, d, how, steps, commit)
 
     types = (
         *[type] * given,
@@ -178,7 +178,7 @@ def wgmma_wait(pending: int, count: int, type: str, kept: int) -> Primitive:
 
     def meaning(m, *args):
         m.whole_warps("wgmma.wait_group")
-        return m.products.wait(pending, args[:count])
+        return m.mmas.wait(pending, args[:count])
 
     return _tied(
         "wgmma_wait", text, (*[type] * count, *["i32"] * kept), type, count, count, meaning
