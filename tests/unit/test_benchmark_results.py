@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -92,3 +93,20 @@ def test_an_unknown_field_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text(text, encoding="utf-8")
     with pytest.raises(TypeError):
         record.read(tmp_path / "r.json")
+
+
+def test_a_launch_is_a_row_for_each_kind_of_array(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TESSERA_STRICT", "1")  # benchmarks set it for good when they are imported
+    launch = importlib.import_module("launch")
+    on_gpu = {"tessera": {"5": 2.0}, "own share": {"5": 0.5}, "Triton": {"5": 6.0}}
+    assert launch.recorded(on_gpu) == [
+        Row("5", time_unit="µs", times={"tessera": 2.0, "own share": 0.5, "triton": 6.0}, ratios={"triton": 3.0})
+    ]  # fmt: skip
+    on_cpu = {"CPU, NumPy": {"5": 1.0}, "own share, NumPy": {"5": 0.5}}
+    assert launch.recorded(on_cpu) == [
+        Row("5", "NumPy", time_unit="µs", times={"tessera": 1.0, "own share": 0.5})
+    ]
+
+
+def test_the_working_tree_names_its_commit() -> None:
+    assert re.fullmatch(r"[0-9a-f]{7}\+?|unknown", record.head())
