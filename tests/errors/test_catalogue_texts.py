@@ -33,15 +33,15 @@ from tessera.ir import parse_module, verify
 from tessera.runtime.driver import CudaDriver, driver, driver_named
 from tessera.tools.error_catalogue import catalogue
 from tests.errors import (
-    test_checked_launches,
-    test_control_flow_and_syntax,
-    test_names_and_types,
-    test_operations,
-    test_races,
+    checked_launches,
+    control_flow_and_syntax,
+    names_and_types,
+    operations,
+    races,
 )
 
 KERNELS: tuple[Any, ...] = (
-    test_checked_launches, test_control_flow_and_syntax, test_names_and_types, test_races
+    checked_launches, control_flow_and_syntax, names_and_types, races
 )  # fmt: skip
 
 CASES: list[Any] = []
@@ -556,7 +556,7 @@ def test_every_class_has_a_text():
     covered = {param.values[0] for param in CASES}
     for module in KERNELS:
         covered |= {param.values[0] for param in module.CASES}
-    codes = "".join(test_operations.TEXTS.values())
+    codes = "".join(operations.TEXTS.values())
     missing = [
         k for k in catalogue() if k not in covered | ABSTRACT and f"error[{k.code}]" not in codes
     ]

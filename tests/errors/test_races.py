@@ -15,23 +15,9 @@ import tessera.language as tl
 from tessera import errors
 from tessera.runtime.driver import driver
 from tests.errors.kernel_source import load_kernel
+from tests.errors.races import CASES
 
 HEAD = "import tessera\nimport tessera.language as tl\n\n\n@tessera.jit\n"
-SUM = """
-    def k(total, x):
-        t = tl.load(total)
-        tl.store(total, t + tl.load(x + tl.program_id(0)))
-"""
-SUM_TEXT = """
-    error[race]: program (1, 0, 0) reads element 0 of `total`, which program (0, 0, 0) has stored
-      --> kernel.py:7:9 in k (at 2:8:)
-       |
-     7 |     t = tl.load(total)
-       |         ^^^^^^^^^^^^^^
-      = note: the other access is at kernel.py:8:5
-      = help: programs run in any order: store elements of a program's own, use `tl.atomic_add`, or launch twice
-"""
-CASES = [pytest.param(errors.ProgramRace, SUM, SUM_TEXT, id="a sum")]
 
 
 @pytest.fixture(autouse=True)

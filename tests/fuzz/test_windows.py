@@ -15,7 +15,7 @@ import tessera.language as tl
 from tessera.errors import InterpreterError
 from tessera.interp import run
 from tessera.ir import parse_module
-from tests.unit.test_promote import compiled, copies, passes
+from tests.unit.pointer_tma_kit import compiled, copies, passes
 
 
 @tessera.jit

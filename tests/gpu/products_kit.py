@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_promote import wrapped
+from tests.unit.pointer_tma_kit import wrapped
 
 torch = pytest.importorskip("torch")
 

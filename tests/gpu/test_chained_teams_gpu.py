@@ -8,7 +8,7 @@ import pytest
 
 from tessera.tools.tensor_descriptor import TensorDescriptor
 from tests.gpu.hopper import needs_hopper
-from tests.unit.test_chained_teams import CASES, STAYING, chains_of_tiles, inputs, reference
+from tests.unit.mma_chains_kit import CASES, STAYING, chains_of_tiles, inputs, reference
 
 torch = pytest.importorskip("torch")
 pytestmark = needs_hopper

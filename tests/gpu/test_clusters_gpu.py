@@ -9,10 +9,10 @@ import pytest
 import tessera
 from tessera.tools.tensor_descriptor import TensorDescriptor
 from tests.gpu.hopper import needs_hopper
-from tests.unit.test_chained_teams import inputs, reference, softmax_chain
-from tests.unit.test_clusters import counted, scaled_rows
-from tests.unit.test_promote import wrapped
-from tests.unit.test_tensor_maps import persistent
+from tests.unit.clusters_kit import counted, scaled_rows
+from tests.unit.mma_chains_kit import inputs, reference, softmax_chain
+from tests.unit.pointer_tma_kit import wrapped
+from tests.unit.tensor_maps_kit import persistent
 
 torch = pytest.importorskip("torch")
 pytestmark = needs_hopper

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu.hopper import needs_hopper
-from tests.unit.test_kept_loops import rescaled
+from tests.unit.kept_loops_kit import rescaled
 
 torch = pytest.importorskip("torch")
 pytestmark = needs_hopper

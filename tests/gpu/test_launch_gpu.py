@@ -17,8 +17,8 @@ from tessera.errors import ForeignPointerError, HostPointerError, MissingMemory
 from tessera.runtime.cuda.driver_api import CudaError
 from tessera.runtime.native.array_types import array_types
 from tessera.tools.tensor_descriptor import TensorDescriptor
-from tests.unit.test_fast_arguments import Counter
-from tests.unit.test_tensor_maps import persistent
+from tests.unit.launch_counter_kit import Counter
+from tests.unit.tensor_maps_kit import persistent
 
 torch = pytest.importorskip("torch")
 pytestmark = [

@@ -7,7 +7,7 @@ import pytest
 
 from tests.gpu.hopper import needs_hopper
 from tests.gpu.products_kit import close, matrix, product
-from tests.unit.test_persist import on_axes
+from tests.unit.persist_kit import on_axes
 
 torch = pytest.importorskip("torch")
 pytestmark = needs_hopper

@@ -7,7 +7,7 @@ import pytest
 
 from tests.gpu.hopper import needs_hopper
 from tests.gpu.products_kit import close, matrix, product
-from tests.unit.test_promote import batched
+from tests.unit.pointer_tma_kit import batched
 
 torch = pytest.importorskip("torch")
 pytestmark = needs_hopper

@@ -10,7 +10,7 @@ import tessera
 import tessera.language as tl
 from tessera.language.extra import libdevice
 from tests.simt_kit import Compiled
-from tests.unit.test_simt_math import BOUNDS, apply_kernel, inputs, reference, worst
+from tests.unit.simt_math_kit import BOUNDS, apply_kernel, inputs, reference, worst
 
 pytestmark = pytest.mark.gpu
 C = "constexpr"

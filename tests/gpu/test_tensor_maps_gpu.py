@@ -9,7 +9,7 @@ import tessera
 import tessera.language as tl
 from tessera.tools.tensor_descriptor import TensorDescriptor
 from tests.gpu.hopper import needs_hopper
-from tests.unit.test_tensor_maps import branching, persistent
+from tests.unit.tensor_maps_kit import branching, persistent
 
 torch = pytest.importorskip("torch")
 pytestmark = needs_hopper

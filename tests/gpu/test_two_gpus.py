@@ -22,8 +22,8 @@ from tessera.errors import LaunchError
 from tessera.runtime.launching.async_compile import AsyncCompileMode
 from tessera.tools.tensor_descriptor import TensorDescriptor
 from tests.gpu.products_kit import close, matrix, product
-from tests.unit.test_fast_arguments import Counter
-from tests.unit.test_tensor_maps import persistent
+from tests.unit.launch_counter_kit import Counter
+from tests.unit.tensor_maps_kit import persistent
 
 torch = pytest.importorskip("torch")
 pytestmark = [

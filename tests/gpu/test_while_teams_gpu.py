@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import pytest
 
+from tests.examples_kit import EXAMPLES, run_all
 from tests.gpu.hopper import needs_hopper
-from tests.unit.test_while_teams import (
-    EXAMPLES,
+from tests.unit.while_loops_kit import (
     counting,
     layers,
     own_layers,
-    run_all,
     some_layers,
     strips,
 )

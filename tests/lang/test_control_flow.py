@@ -9,9 +9,9 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tests.unit import test_frontend_control_flow as structured
-from tests.unit import test_frontend_jumps as jumps
-from tests.unit.test_frontend_control_flow import NUMBERS, host_callees
+from tests.unit import jumping_functions as jumps
+from tests.unit import structured_functions as structured
+from tests.unit.structured_functions import NUMBERS, host_callees
 
 FUNCTIONS = [*structured.FUNCTIONS, *jumps.FUNCTIONS]
 

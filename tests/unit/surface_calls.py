@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 
 from tessera.language.extra import libdevice
-from tests.unit.test_surface_complete import LIBDEVICE
+from tests.unit.surface_names import LIBDEVICE
 
 DTYPES = {
     "i1": "int1", "i8": "int8", "u8": "uint8", "i16": "int16", "u16": "uint16", "i32": "int32", "u32": "uint32",

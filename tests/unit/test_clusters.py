@@ -21,10 +21,11 @@ from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import box_layout, boxes_of
 from tessera.runtime.drivers.variants import fallback_of
-from tests.unit.test_chained_teams import CASES, STAYING, chain, execute, reference
-from tests.unit.test_chained_teams import inputs as inputs_of_chains
-from tests.unit.test_promote import arguments, compiled, wrapped
-from tests.unit.test_tensor_maps import built, expected, flat, inputs, ops, persistent, product
+from tests.unit.clusters_kit import counted, scaled_rows
+from tests.unit.mma_chains_kit import CASES, STAYING, chain, execute, reference
+from tests.unit.mma_chains_kit import inputs as inputs_of_chains
+from tests.unit.pointer_tma_kit import arguments, compiled, wrapped
+from tests.unit.tensor_maps_kit import built, expected, flat, inputs, ops, persistent, product
 
 
 def simulated(kernel: CompiledKernel, args: list[Any], grid: int = 1, clusters: int = 0) -> Report:
@@ -123,17 +124,6 @@ def test_programs_that_take_turns_in_a_cluster() -> None:
 
 
 # --- other kernels --------------------------------------------------------------------------------------------
-@tessera.jit
-def scaled_rows(x, scale, out, n, M: tl.constexpr, N: tl.constexpr):
-    """Rows and columns from one range; a hint; a transposition; a reduction of rows."""
-    i = tl.arange(0, M)
-    at = tl.multiple_of(i * N, (N,))[:, None] + i[None, :]
-    v = tl.load(x + at, (i < n)[:, None] & (i < N)[None, :], 0.0)
-    v = v * tl.load(scale + i, i < N, 1.0)[None, :]
-    peak = tl.max(v, axis=1)
-    turned = tl.trans(tl.trans(v) - peak[None, :])
-    halves = tl.reshape(turned, (M // 2, 2 * N))
-    tl.store(out + at, tl.reshape(halves, (M, N)), (i < n)[:, None])
 
 
 @pytest.mark.parametrize("ctas", [2, 8])
@@ -208,31 +198,6 @@ def test_tiles_of_many_shapes(what: str, ctas: int) -> None:
         out = np.zeros_like(x)
         way(kernel, [x, index, out])
         assert (out == shaped(x, index, what)).all()
-
-
-@tessera.jit
-def counted(x, out, total, N: tl.constexpr, WHAT: tl.constexpr):
-    i = tl.arange(0, N)
-    v = tl.load(x + i)
-    if WHAT == "reduce":
-        v -= tl.max(v, axis=0)
-    if WHAT == "scan":
-        v = tl.cumsum(v, 0)
-    if WHAT == "barrier":
-        tl.debug_barrier()
-    if WHAT == "print":
-        tl.device_print("x", v)
-    if WHAT == "atomic":
-        tl.atomic_add(total, 1.0)
-    if WHAT == "assert":
-        tl.device_assert(v >= 0)
-    if WHAT == "elements":
-        tl.atomic_add(total + i, v)
-    if WHAT == "old":
-        v += tl.atomic_add(total, 1.0)
-    if WHAT == "own":
-        tl.store(x + i, v + 1)
-    tl.store(out + i, v)
 
 
 @pytest.mark.parametrize(

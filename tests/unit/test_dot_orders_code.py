@@ -12,7 +12,7 @@ from tessera.backends.nvidia import ptxas
 from tessera.backends.nvidia.backend import NvidiaBackend
 from tessera.compiler.source import ASTSource
 from tessera.errors import ToolNotFound
-from tests.lang.test_dot_orders import descriptor_product, pointer_product
+from tests.lang.dot_orders_kit import descriptor_product, pointer_product
 
 TYPES = {
     "fp32": ("fp32", tl.float32, 32),

@@ -31,8 +31,9 @@ from tessera.runtime.native.array_types import ArrayTypes, array_types, read_arr
 from tessera.runtime.native.bind_ir import READ_ONLY, READ_TENSOR, STRIDED
 from tessera.runtime.native.fast_path import FastPath, Start, units_of
 from tessera.runtime.native.tensor_maps import Instead, TensorMaps
-from tests.unit.test_fast_launch import READERS, Tensor
-from tests.unit.test_tensor_maps import FakeDriver
+from tests.unit.fast_launch_kit import READERS, Tensor
+from tests.unit.launch_counter_kit import Counter
+from tests.unit.tensor_maps_kit import FakeDriver
 
 N = 64
 Pair = namedtuple("Pair", ["array", "factor"])  # noqa: PYI024
@@ -62,20 +63,6 @@ def window(source, out, row, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 def plus_one(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     tl.store(out + i, tl.load(x + i) + 1)
-
-
-class Counter:
-    """Counts the launches that reach the complete Python path."""
-
-    def __init__(self, kernel: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls = 0
-        complete = kernel._launch
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            self.calls += 1
-            return complete(*args, **kwargs)
-
-        monkeypatch.setattr(kernel, "_launch", counted)
 
 
 def test_tuples_stay_native(monkeypatch: pytest.MonkeyPatch):

@@ -20,6 +20,7 @@ from tessera.runtime.native import fast_path as fast_launch
 from tessera.runtime.native.array_types import ArrayTypes
 from tessera.runtime.native.bind_ir import HEAD, READ_TENSOR, TAGS
 from tessera.runtime.native.fast_path import FastPath, Start, Units
+from tests.unit.fast_launch_kit import READERS, Tensor
 
 ENTRY = ctypes.CFUNCTYPE(
     ctypes.c_int,
@@ -29,22 +30,6 @@ ENTRY = ctypes.CFUNCTYPE(
     ctypes.c_void_p,
 )
 CONTEXT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_void_p))
-READER = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_void_p)
-
-
-class Tensor:
-    """What torch's tensors look like from outside."""
-
-    def __init__(
-        self, address: int, dtype: Any = tl.float32, cuda: bool = True, nbytes: int = 64
-    ) -> None:
-        self.address, self.dtype, self.is_cuda, self.nbytes = address, dtype, cuda, nbytes
-
-
-READERS = [
-    READER(lambda t, _: t.address), READER(lambda t, _: t.dtype), READER(lambda t, _: t.is_cuda),
-    READER(lambda t, _: t), READER(lambda t, _: t.nbytes),
-]  # fmt: skip
 
 
 def kernel(x, y, n, scale: tl.float16, BLOCK: tl.constexpr = 8, flag=None):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gpu_modules import attention
-from test_gpu_passes_barriers import watched
-from test_gpu_passes_dots import compiled, ops
 
 from tessera.errors import InterpreterError
 from tessera.interp import roles, run
 from tessera.ir import Module, TileType
 from tessera.ops import ForOp, LocalAllocOp, WgmmaOp, WgmmaWaitOp
+from tests.unit.gpu_modules import attention
+from tests.unit.gpu_passes_kit import compiled, ops
+from tests.unit.watched_kit import watched
 
 
 def loop_of(module: Module) -> ForOp:

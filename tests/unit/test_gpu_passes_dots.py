@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gpu_modules import attention, check_layouts, matmul
 
 from tessera.analysis.scratch import conversion_plan
 from tessera.backends.nvidia.target import facts_for
 from tessera.errors import OutOfResources
 from tessera.interp import run
-from tessera.ir import Module, PassManager, TileType, parse_module, print_module, verify
+from tessera.ir import Module, PassManager, TileType, parse_module
 from tessera.layout import RegisterPermute
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.neutral.pipeline import neutral_pipeline
+from tests.unit.gpu_modules import attention, matmul
+from tests.unit.gpu_passes_kit import compiled, ops
 
 FACTS = facts_for(90)
-
-
-def compiled(text: str, capability: int = 89) -> Module:
-    module = parse_module(text)
-    verify(module)
-    passes = gpu_passes(facts_for(capability), pointer_maps=False)
-    PassManager([*neutral_pipeline(), *passes], verify=True).run(module)
-    check_layouts(module, module.attrs["num_warps"])
-    assert print_module(parse_module(print_module(module))) == print_module(module)
-    return module
-
-
-def ops(module: Module, opcode: str) -> list:
-    return [op for op in module.walk() if op.opcode == opcode]
 
 
 def in_loop(module: Module, opcode: str) -> list:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gpu_modules import check_layouts
 
 from tessera.backends.nvidia.target import facts_for
 from tessera.interp import run
 from tessera.ir import Module, TileType, parse_module, print_module, verify
 from tessera.passes.gpu_layout.assign import assign_layouts
 from tessera.passes.gpu_layout.coalesce import coalesce
+from tests.unit.gpu_modules import check_layouts
 
 FACTS = facts_for(80)
 

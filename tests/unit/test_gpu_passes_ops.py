@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gpu_modules import check_layouts
 
 from tessera.backends.nvidia.target import facts_for
 from tessera.interp import run
 from tessera.ir import PassManager, parse_module, print_module, verify
 from tessera.passes.gpu_pipeline import gpu_passes
 from tessera.passes.neutral.pipeline import neutral_pipeline
+from tests.unit.gpu_modules import check_layouts
 
 HEAD = """
     %r: tile<16xi32> = arange {start=0, end=16}

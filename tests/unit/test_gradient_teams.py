@@ -19,7 +19,7 @@ from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import Module, Op, parse_module
 from tessera.ops import DescriptorStoreOp, LocalAllocOp, WarpSpecializeOp, WgmmaWaitOp
-from tests.unit.test_tensor_maps import built, flat
+from tests.unit.tensor_maps_kit import built, flat
 
 
 @tessera.jit

@@ -17,7 +17,7 @@ from tessera.compiler import ASTSource, compile, make_backend
 from tessera.config import knobs
 from tessera.errors import PTXASError, ToolNotFound
 from tests.unit.cpu_kit import native
-from tests.unit.test_ptxas import PTX, has_ptxas
+from tests.unit.ptxas_kit import PTX, has_ptxas
 
 CUDA = GPUTarget("cuda", 90, 32)
 

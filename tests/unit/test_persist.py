@@ -11,50 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tessera
-import tessera.language as tl
 from tessera.backends.nvidia.simulator import run_kernel
 from tessera.compiler import CompiledKernel
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.runtime.drivers.variants import fallback_of
-from tests.unit.test_promote import arguments, compiled, copies, passes, wrapped
+from tests.unit.persist_kit import on_axes
+from tests.unit.pointer_tma_kit import arguments, compiled, copies, passes, wrapped
 
 ODD = ("M", "N", "K", "sam", "sbk", "sbn", "scm")
-
-
-@tessera.jit
-def on_axes(
-    a, b, c, bias, M, N, K, scz, MODE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):  # fmt: skip
-    """Tiles by two axes of the grid, a batch by the third; MODE says how the result is stored."""
-    i, j, z = tl.program_id(1), tl.program_id(0), tl.program_id(2)
-    rows, cols, ks = i * BM + tl.arange(0, BM), j * BN + tl.arange(0, BN), tl.arange(0, BK)
-    acc = tl.zeros((BM, BN), tl.float32)
-    for k in range(0, K if MODE != "long" else K + i * BK, BK):
-        p = tl.load(a + rows[:, None] * K + (k + ks)[None, :], mask=(rows < M)[:, None], other=0.0)
-        q = tl.load(b + (k + ks)[:, None] * N + cols[None, :], mask=(cols < N)[None, :], other=0.0)
-        acc = tl.dot(p, q, acc)
-    acc += tl.load(bias + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
-    acc += tl.num_programs(0) + 10 * tl.num_programs(1)
-    inside = (rows[:, None] < M) & (cols[None, :] < N)
-    at = rows[:, None] * N + cols[None, :]
-    if MODE == "turned":
-        at = cols[None, :] * M + rows[:, None]
-    if MODE == "batch":
-        tl.store(c + z * scz + at, acc.to(tl.float16), mask=inside)
-    elif MODE == "twice":
-        tl.store(c + at, acc.to(tl.float16), mask=inside)
-        tl.store(c + at, (2 * acc).to(tl.float16), mask=inside & (rows[:, None] > 0))
-    elif MODE == "holes":
-        tl.store(c + at, acc.to(tl.float16), mask=inside & (cols[None, :] % 2 == 0))
-    elif MODE == "added":
-        tl.atomic_add(c + at, acc.to(tl.float16), mask=inside)
-    elif MODE == "maybe":
-        if i < 100:
-            tl.store(c + at, acc.to(tl.float16), mask=inside)
-    else:
-        tl.store(c + at, acc.to(tl.float16), mask=inside)
 
 
 def large(how: str = "rem", b_order: str = "row", **more: Any) -> CompiledKernel:

@@ -14,33 +14,7 @@ import pytest
 from tessera.backends.nvidia import ptxas
 from tessera.config import knobs
 from tessera.errors import PTXASError, ToolNotFound
-
-PTX = """.version 8.0
-.target sm_80
-.address_size 64
-.visible .entry k(.param .u64 p) {
-  .reg .b64 %rd<3>;
-  .reg .b32 %r<3>;
-  .shared .align 4 .b8 tile[256];
-  ld.param.u64 %rd1, [p];
-  cvta.to.global.u64 %rd2, %rd1;
-  mov.u32 %r1, %tid.x;
-  st.shared.u32 [tile], %r1;
-  bar.sync 0;
-  ld.shared.u32 %r2, [tile+4];
-  st.global.u32 [%rd2], %r2;
-  ret;
-}
-"""
-
-
-def has_ptxas() -> bool:
-    try:
-        ptxas.find_tool("ptxas")
-    except ToolNotFound:
-        return False
-    return True
-
+from tests.unit.ptxas_kit import PTX, has_ptxas
 
 needs_ptxas = pytest.mark.skipif(not has_ptxas(), reason="no ptxas on this machine")
 

@@ -27,9 +27,9 @@ from tessera.ops import (
     WgmmaOp,
 )
 from tessera.passes.gpu_mma.async_mma import overlap_mmas
-from tests.unit.test_promote import compiled
-from tests.unit.test_tensor_maps import built
-from tests.unit.test_turners import columns_by_rows
+from tests.unit.pointer_tma_kit import compiled
+from tests.unit.tensor_maps_kit import built
+from tests.unit.transposed_operands_kit import columns_by_rows
 
 
 @tessera.jit

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_cuda import Fake
 
 import tessera
 import tessera.language as tl
@@ -24,6 +23,7 @@ from tessera.runtime.cuda import abi as cuda_abi
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.driver import CudaDriver, Driver, driver
 from tessera.runtime.launching.async_compile import AsyncCompileMode
+from tests.unit.cuda_kit import Fake
 
 
 @tessera.jit

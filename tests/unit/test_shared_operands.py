@@ -18,7 +18,7 @@ import tessera.language as tl
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.ops import WgmmaOp
-from tests.unit.test_promote import compiled
+from tests.unit.pointer_tma_kit import compiled
 
 HEAD = """import tessera
 import tessera.language as tl

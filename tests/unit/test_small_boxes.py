@@ -14,7 +14,7 @@ from tessera.interp import run
 from tessera.ir import SharedType, parse_module
 from tessera.layout import box_layout, boxes_of, shared_linear
 from tessera.ops import LocalAllocOp, LocalIndexOp, TensorCopyOp
-from tests.unit.test_promote import compiled
+from tests.unit.pointer_tma_kit import compiled
 
 TMA_ALIGNMENT = 128
 BITS = {"i8": 8, "fp16": 16, "fp32": 32, "fp64": 64}

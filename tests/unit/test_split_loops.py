@@ -15,7 +15,7 @@ from tessera.compiler import CompiledKernel
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.ops import ForOp, IfOp, WgmmaOp
-from tests.unit.test_tensor_maps import built, flat
+from tests.unit.tensor_maps_kit import built, flat
 
 
 @tessera.jit

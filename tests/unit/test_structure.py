@@ -205,6 +205,17 @@ def test_no_late_imports_of_the_package(path: Path):
                 assert not ours, f"{path}:{node.lineno} imports our own package inside a function"
 
 
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", TESTS, ids=name_of)
+def test_no_test_is_imported(path: Path):
+    """What several tests use is in a module of its own (`*_kit.py`): who imports a test depends on all of it."""
+    for line, parts in imports_of(path):
+        tests = [part for part in parts if part.startswith("test_")]
+        assert not tests or parts[0] == "tessera", f"{path}:{line} imports {'.'.join(parts)}"
+
+
 @every_source
 def test_torch_is_optional(path: Path):
     allowed = component(module_of(path)) in MAY_IMPORT_TORCH

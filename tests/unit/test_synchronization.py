@@ -10,8 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gpu_modules import attention
-from synchronization_breaks import Break, breaks
 
 import tessera
 import tessera.language as tl
@@ -34,10 +32,12 @@ from tessera.ops import (
     WgmmaOp,
     WhileOp,
 )
+from tests.unit.gpu_modules import attention
+from tests.unit.gpu_passes_kit import compiled
 from tests.unit.specimens import gpu_ir
-from tests.unit.test_gpu_passes_dots import compiled
-from tests.unit.test_tensor_maps import persistent, product
-from tests.unit.test_turners import _compiled as turned
+from tests.unit.synchronization_breaks import Break, breaks
+from tests.unit.tensor_maps_kit import persistent, product
+from tests.unit.transposed_operands_kit import transposed_product as turned
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
 import run_all

@@ -7,22 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tessera
-import tessera.language as tl
 from tessera.interp import run
 from tessera.ir import parse_module
 from tessera.layout import back, reordered, shared_swizzled
 from tessera.ops import LocalLoadOp, MbarrierArriveOp, WarpSpecializeOp, WgmmaOp
-from tests.unit.test_tensor_maps import built, flat
-
-
-@tessera.jit
-def columns_by_rows(a, b, c, tiles, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0)):
-        acc = tl.zeros((BM, BN), tl.int32)
-        for k in range(0, K, BK):
-            acc = tl.dot(a.load([k, tile * BM]).T, b.load([k, 0]), acc)
-        c.store([tile * BM, 0], acc)
+from tests.unit.tensor_maps_kit import built, flat
+from tests.unit.transposed_operands_kit import columns_by_rows, transposed_product
 
 
 @pytest.mark.parametrize(("m", "n"), [(128, 64), (64, 128), (256, 128)])
@@ -65,7 +55,7 @@ def test_tiles_are_given_back_when_what_was_read_is_used(warps: int) -> None:
 
 def test_both_operands_go_in_the_order_that_is_read_best() -> None:
     """Along K and along the columns; behind it lies what the instruction reads."""
-    compiled = _compiled(256, 128)
+    compiled = transposed_product(256, 128)
     ops = list(parse_module(compiled.asm["gir"]).walk())
     (product,) = [op for op in ops if isinstance(op, WgmmaOp)]
     assert product.depth == (0, 3, 1, 2, 4, 5)
@@ -75,11 +65,3 @@ def test_both_operands_go_in_the_order_that_is_read_best() -> None:
     assert plain == shared_swizzled((64, 128), (0, 1), 8, 64)
     assert left.bases("register")[:2] == ((0, 1), (0, 8))
     assert left.bases("lane")[:2] == ((0, 2), (0, 4))
-
-
-def _compiled(rows: int, cols: int) -> Any:
-    kind = "tensordesc<i8[{}, {}]>".format
-    signature = {"a": kind(64, rows), "b": kind(64, cols), "c": f"tensordesc<i32[{rows}, {cols}]>"}
-    signature |= {"tiles": "i32", "K": "i32"}
-    constants: dict[str, Any] = {"BM": rows, "BN": cols, "BK": 64}
-    return built(columns_by_rows, signature, constants, "simt", num_warps=8, num_stages=3)

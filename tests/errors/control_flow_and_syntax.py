@@ -3,14 +3,11 @@
 # ruff: noqa: E501  messages stand as they are printed
 from __future__ import annotations
 
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tessera import errors
-from tests.errors.kernel_source import error_of, text_of
 
 CASES: list[Any] = []
 
@@ -711,10 +708,3 @@ case(
        |                             ^
     """,
 )
-
-
-@pytest.mark.parametrize(("kind", "source", "text", "constants"), CASES)
-def test_error_text(tmp_path: Path, kind: type, source: str, text: str, constants: dict[str, Any]):
-    error = error_of(tmp_path, source, **constants)
-    assert type(error) is kind
-    assert text_of(tmp_path, error) == textwrap.dedent(text).strip("\n")
