@@ -134,7 +134,7 @@ class IRSource:
     def hash(self) -> str:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    def make_ir(self, options: Options) -> Any:
+    def make_ir(self, options: Options) -> Module | str:
         return self.module if self.module is not None else self.text
 
 

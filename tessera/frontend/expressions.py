@@ -166,7 +166,7 @@ def _on_aggregates(fe: FrontEnd, symbol: str, lhs: Any, rhs: Any) -> Any:
     )
 
 
-def operator_of(x: Any, name: str) -> Any:
+def operator_of(x: Any, name: str) -> JITCallable | ConstexprFunction | Builtin | None:
     """The method of this special name that an aggregate's class defines, or None."""
     if not is_aggregate_value(x):
         return None
@@ -267,7 +267,7 @@ def _equal_tuples(fe: FrontEnd, node: ast.Compare, lhs: tl_tuple, rhs: tl_tuple)
     return result
 
 
-def _conjunction(fe: FrontEnd, node: ast.Compare, a: Any, b: Any) -> Any:
+def _conjunction(fe: FrontEnd, node: ast.Compare, a: Any, b: Any) -> tensor | constexpr:
     """`a and b` for the parts of a chained comparison; tiles are combined element by element."""
     if isinstance(a, tensor) or isinstance(b, tensor):
         fe.builder.loc = fe.loc(node)

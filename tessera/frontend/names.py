@@ -129,7 +129,7 @@ def _transposed(fe: FrontEnd, x: tensor) -> Any:
     return fe.call(METHODS["permute"], [x, constexpr(1), constexpr(0)])
 
 
-def _aggregate_member(obj: Any, name: str) -> Any:
+def _aggregate_member(obj: Any, name: str) -> BoundMethod | None:
     """A method of an aggregate bound to it; None for fields and static members."""
     for cls in type(obj).__mro__:
         member = cls.__dict__.get(name)

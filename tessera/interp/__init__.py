@@ -4,11 +4,10 @@
 `data_ptr()`/`__array_interface__`), raw addresses, None, or Python numbers.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -32,14 +31,14 @@ _REGISTERED = (arith, effects, roles, tile)  # imported for the meanings they re
 def array_extent(x: Any) -> tuple[int, int] | None:
     """(first, end) address of the storage behind an array argument; None for raw addresses."""
     if isinstance(x, np.ndarray):
-        base = x
-        while isinstance(base.base, np.ndarray):
-            base = base.base
-        low = high = base.ctypes.data
-        for n, stride in zip(base.shape, base.strides, strict=True):
+        array = cast("np.ndarray", x)
+        while isinstance(inner := array.base, np.ndarray):
+            array = inner
+        low = high = array.ctypes.data
+        for n, stride in zip(array.shape, array.strides, strict=True):
             reach = (n - 1) * stride
             low, high = low + min(reach, 0), high + max(reach, 0)
-        return (low, high + base.itemsize) if base.size else (low, low)
+        return (low, high + array.itemsize) if array.size else (low, low)
     if hasattr(x, "untyped_storage"):
         s = x.untyped_storage()
         return s.data_ptr(), s.data_ptr() + s.nbytes()

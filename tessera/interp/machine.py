@@ -4,7 +4,6 @@
 when the op has several results. A machine runs tile IR and gpu IR alike: layouts change nothing but speed.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
@@ -65,13 +64,13 @@ class Machine:
     grid: tuple[int, int, int]
     program: tuple[int, int, int] = (0, 0, 0)
     rank: int = 0  # of the block that runs, among those of the program
-    values: dict[Value, Any] = field(default_factory=dict)
+    values: dict[Value, Any] = field(default_factory=dict[Value, Any])
     # Values that all programs have in common.
-    uniform: dict[Value, Any] = field(default_factory=dict)
-    plans: dict[Block, Plan] = field(default_factory=dict)
+    uniform: dict[Value, Any] = field(default_factory=dict[Value, Any])
+    plans: dict[Block, Plan] = field(default_factory=dict[Block, Plan])
     # Committed, unfinished async copies.
-    groups: list[list[Callable[[], None]]] = field(default_factory=list)
-    open_group: list[Callable[[], None]] = field(default_factory=list)
+    groups: list[list[Callable[[], None]]] = field(default_factory=list[list[Callable[[], None]]])
+    open_group: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     barriers: Any = None  # of tensor copies: made by the first op that needs them
 
     def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:

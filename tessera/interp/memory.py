@@ -4,7 +4,6 @@ Accesses are checked against the storages of the kernel's array arguments. A ker
 or that loads pointers from memory, may reach other storage: then only null is refused.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass, field
@@ -34,10 +33,10 @@ class _Window:
 class Memory:
     """Storages known to the launch: `extents` maps argument names to (first address, end address)."""
 
-    extents: dict[str, tuple[int, int]] = field(default_factory=dict)
+    extents: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     open: bool = False  # pointers to unknown storage may occur
     races: Races | None = None  # what looks for races between programs
-    windows: dict[Any, np.ndarray] = field(default_factory=dict)
+    windows: dict[Any, np.ndarray] = field(default_factory=dict[Any, np.ndarray])
 
     def _words(
         self, address: np.ndarray, kind: Any, what: str, mask: np.ndarray | None = None

@@ -5,7 +5,6 @@ values are always exactly representable there, because every result is rounded b
 encoded through the table of all their values, so that one piece of code serves every format.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from functools import cache

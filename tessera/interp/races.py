@@ -10,7 +10,6 @@ A store of the value that is there already disturbs nobody. Kernels with atomics
 their accesses themselves, in ways that are not followed: they are not looked at.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -50,8 +49,10 @@ class Races:
 
     extents: Mapping[str, tuple[int, int]]
     here: tuple[Program, Loc | None] = ((0, 0, 0), None)
-    events: list[tuple[Program, Loc | None]] = field(default_factory=list)
-    shadows: dict[tuple[int, int], _Shadow] = field(default_factory=dict)
+    events: list[tuple[Program, Loc | None]] = field(
+        default_factory=list[tuple[Program, "Loc | None"]]
+    )
+    shadows: dict[tuple[int, int], _Shadow] = field(default_factory=dict[tuple[int, int], _Shadow])
 
     def load(self, address: np.ndarray, width: int) -> None:
         """Addresses that this program reads."""
@@ -94,7 +95,7 @@ class Races:
     ) -> None:
         """Raise for the first place that another program has accessed."""
         program, here = self.here
-        for event in np.unique(seen[at]):
+        for event in map(int, np.unique(seen[at])):
             if not event or self.events[event - 1][0] == program:
                 continue
             other, loc = self.events[event - 1]

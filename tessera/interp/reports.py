@@ -3,7 +3,6 @@
 A report is a row of data (`CheckOp.row`), which compiled code has in its metadata, and the values found there.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence

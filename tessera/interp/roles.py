@@ -3,7 +3,6 @@
 A copy reads memory when it starts; shared memory changes only when somebody waits for its barrier, so that a missing
 wait shows."""
 
-# pyright: basic
 from __future__ import annotations
 
 import threading
@@ -30,7 +29,7 @@ class Barrier:
     arrivals: int
     bytes: int = 0
     ended: int = 0
-    landing: list[Callable[[], None]] = field(default_factory=list)
+    landing: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
 
     def end_phase(self) -> None:
         if self.arrivals == 0 and self.bytes == 0:

@@ -1,6 +1,5 @@
 """NumPy meaning of the ops that make, reshape, reduce and multiply tiles."""
 
-# pyright: basic
 from __future__ import annotations
 
 from typing import Any

@@ -4,7 +4,6 @@ The program runs once with all applications, once with none, then with half of t
 bad if a launch gives other results than the interpreter, or if the program fails. The first application with which it
 does is told with its op and source line; a folder holds the code without and with it."""
 
-# pyright: basic
 from __future__ import annotations
 
 import argparse
@@ -49,7 +48,7 @@ def bisect(args: list[str], program: Callable[[list[str]], int]) -> int:
         "--repeat", type=int, default=1, help="runs that must be right for one to count as right"
     )
     parser.add_argument("--timeout", type=float, help="seconds after which a run counts as failed")
-    own = next((i for i, x in enumerate(args) if _is_program(args, i)), len(args))
+    own = next((i for i in range(len(args)) if _is_program(args, i)), len(args))
     given = parser.parse_args(args[:own])
     if own == len(args):
         return 2

@@ -1,13 +1,12 @@
 """Launches compared with the interpreter: each kernel launch of a program runs a second time, on the same arrays, by
 NumPy and without optimisations, and the results of both are compared up to rounding."""
 
-# pyright: basic
 from __future__ import annotations
 
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from tessera.config import knobs
 from tessera.config.optimizations import ALL
@@ -53,7 +52,7 @@ class Comparison:
     """Takes the place of `JITFunction._launch`. `skipped`: kernels that the interpreter cannot run."""
 
     def __init__(self) -> None:
-        self.launch = JITFunction._launch
+        self.launch = JITFunction._launch  # pyright: ignore[reportPrivateUsage]
         self.count = 0
         self.nested = False
         self.skipped: set[str] = set()
@@ -113,7 +112,7 @@ class Comparison:
         mine, right = to_numpy(have).reshape(-1), to_numpy(x.array).reshape(-1)
         wrong = (mine != right) & ~((mine != mine) & (right != right))
         first = int(wrong.argmax())
-        place = []
+        place: list[int] = []
         for extent in reversed(tuple(x.array.shape)):
             first, at = divmod(first, int(extent))
             place.insert(0, at)
@@ -142,7 +141,7 @@ def arrays_in(values: Iterable[Any]) -> Iterator[_Array]:
     """The arrays among arguments: also in tuples, and what descriptors describe."""
     for x in values:
         if isinstance(x, (tuple, list)):
-            yield from arrays_in(x)
+            yield from arrays_in(cast("tuple[Any, ...]", x))
         elif hasattr(x, "block_shape") and hasattr(x, "base"):
             yield from arrays_in([x.base])
         elif (

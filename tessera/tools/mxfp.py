@@ -1,6 +1,5 @@
 """Numbers of block-scaled formats as torch tensors: four bits (E2M1), and scales that are powers of two (E8M0)."""
 
-# pyright: basic
 from __future__ import annotations
 
 import importlib

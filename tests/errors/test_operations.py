@@ -91,6 +91,7 @@ CASES = {
     # dot
     "tl.dot(t, t)": (S, "input and other must have equal ranks >= 2, got [16] and [16]"),
     "tl.dot(t[:, None], t[:, None])": (S, "input and other must have equal reduction dimensions, got [16, 1] and [16, 1]"),
+    "tl.dot(t[None, :], t[:, None], out_dtype=tl.pointer_type(tl.int8))": (A, "expected a type of numbers, got pointer<int8>"),
     "tl.dot(t[:, None], t[None, :])": (S, "Input shapes should have M >= 1, N >= 1 and K >= 8, got [16, 1] and [1, 16]"),
     # memory
     "tl.load(n)": (T, "Unsupported ptr type int32[] in `tl.load`"),

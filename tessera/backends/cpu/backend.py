@@ -92,7 +92,7 @@ class CpuBackend(Backend):
     def _object(self, text: str, metadata: dict[str, Any]) -> bytes:
         return compile_object(text, self.machine)
 
-    def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
+    def derived(self, extension: str, asm: Mapping[str, Any]) -> str | None:
         """`asm`: the machine's assembly."""
         if extension not in ("asm", "s"):
             return None

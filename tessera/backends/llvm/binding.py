@@ -11,7 +11,6 @@ threads may compile, but one LLVM stage runs at a time.
 Trap: where LLVM cannot select an instruction for an intrinsic it ends the process. Emit only intrinsics known to work.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import ctypes
@@ -22,7 +21,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -231,7 +230,7 @@ class Module:
 
 
 @contextmanager
-def _stage(module: Module, name: str) -> Iterator[None]:
+def _stage(module: Module, name: str) -> Generator[None]:
     start = time.perf_counter()
     try:
         yield

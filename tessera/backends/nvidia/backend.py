@@ -166,7 +166,7 @@ class NvidiaBackend(Backend):
     def toolchain(self) -> str:
         return f"{binding.version()} {assembler.identity(architecture(self.capability))}"
 
-    def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
+    def derived(self, extension: str, asm: Mapping[str, Any]) -> str | None:
         """`kernel.asm["sass"]`: the machine code, disassembled on demand."""
         return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
 

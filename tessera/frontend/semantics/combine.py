@@ -38,6 +38,7 @@ from tessera.frontend.semantics.values import (
 )  # fmt: skip
 from tessera.ir import Block, Value
 from tessera.language import combine as tl
+from tessera.language.values import tensor
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import GatherOp, HistogramOp, ReduceOp, ScanOp
 
@@ -95,7 +96,7 @@ def reduce(
 @impl(tl.reduce)
 def reduce_impl(
     fe: FrontEnd, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False
-) -> Any:
+) -> tl_tuple | tensor:
     values, is_tuple = _inputs(fe, input)
     at = static(axis, "the axis of reduce()")
     at = None if at is None else static_int(axis, "the axis of reduce()")
@@ -107,7 +108,7 @@ def reduce_impl(
 @impl(tl.associative_scan)
 def associative_scan_impl(
     fe: FrontEnd, input: Any, axis: Any, combine_fn: Any, reverse: Any = False
-) -> Any:
+) -> tl_tuple | tensor:
     values, is_tuple = _inputs(fe, input)
     rank = len(shape(values[0]))
     if rank == 0:
@@ -122,7 +123,7 @@ def associative_scan_impl(
 
 # --- dtype rules of the library's reductions ------------------------------------------------------------------
 @impl(tl.widen_for_sum)
-def widen_for_sum_impl(fe: FrontEnd, input: Any, dtype: Any = None) -> Any:
+def widen_for_sum_impl(fe: FrontEnd, input: Any, dtype: Any = None) -> tensor:
     v = to_value(fe, operand_of(input))
     if static(dtype, "dtype") is not None:
         return wrap(cast(fe, v, as_dtype(dtype, "sum")))
@@ -135,7 +136,7 @@ def widen_for_sum_impl(fe: FrontEnd, input: Any, dtype: Any = None) -> Any:
 
 
 @impl(tl.widen_for_max)
-def widen_for_max_impl(fe: FrontEnd, input: Any, return_indices: Any = False) -> Any:
+def widen_for_max_impl(fe: FrontEnd, input: Any, return_indices: Any = False) -> tensor:
     v = to_value(fe, operand_of(input))
     e = elem(v)
     if not isinstance(e, dtype_class):
@@ -148,27 +149,27 @@ def widen_for_max_impl(fe: FrontEnd, input: Any, return_indices: Any = False) ->
 
 
 @impl(tl.promote_bf16)
-def promote_bf16_impl(fe: FrontEnd, input: Any) -> Any:
+def promote_bf16_impl(fe: FrontEnd, input: Any) -> tensor:
     v = to_value(fe, operand_of(input))
     return wrap(cast_raw(fe, v, float32) if elem(v) is bfloat16 else v)
 
 
 @impl(tl.bits_of)
-def bits_of_impl(fe: FrontEnd, input: Any) -> Any:
+def bits_of_impl(fe: FrontEnd, input: Any) -> tensor:
     v = to_value(fe, operand_of(input))
     e = elem(v)
     return wrap(cast_raw(fe, v, int8) if e is int1 else bitcast_raw(fe, v, _SIGNED[e.bits]))
 
 
 @impl(tl.from_bits)
-def from_bits_impl(fe: FrontEnd, input: Any, dtype: Any) -> Any:
+def from_bits_impl(fe: FrontEnd, input: Any, dtype: Any) -> tensor:
     v, to = to_value(fe, operand_of(input)), as_dtype(dtype, "from_bits")
     return wrap(cast_raw(fe, v, int1) if to is int1 else bitcast_raw(fe, v, to))
 
 
 # --- histogram and gather ---------------------------------------------------------------------------------------
 @impl(tl.histogram)
-def histogram_impl(fe: FrontEnd, input: Any, num_bins: Any, mask: Any = None) -> Any:
+def histogram_impl(fe: FrontEnd, input: Any, num_bins: Any, mask: Any = None) -> tensor:
     v = to_value(fe, operand_of(input))
     if len(shape(v)) != 1:
         raise ShapeMismatch(f"histogram only supports 1D input, got {input}")
@@ -191,7 +192,7 @@ def histogram_impl(fe: FrontEnd, input: Any, num_bins: Any, mask: Any = None) ->
 
 
 @impl(tl.gather)
-def gather_impl(fe: FrontEnd, src: Any, index: Any, axis: Any) -> Any:
+def gather_impl(fe: FrontEnd, src: Any, index: Any, axis: Any) -> tensor:
     v, i = to_value(fe, operand_of(src)), to_value(fe, operand_of(index))
     rank = len(shape(v))
     if not elem(i).is_int():

@@ -71,7 +71,7 @@ def make_tensor_descriptor_impl(
     strides: Any,
     block_shape: Any,
     padding_option: Any = "zero",
-) -> Any:
+) -> tensor_descriptor:
     if not isinstance(base, tensor) or not isinstance(base.type, pointer_type):
         raise TypeMismatch(f"make_tensor_descriptor() takes a scalar pointer, got {base}")
     e, dims = base.type.element_ty, static_shape(block_shape)
@@ -150,7 +150,9 @@ def _read_block(fe: FrontEnd, desc: tensor_descriptor, read: Callable[[Value], O
 
 
 @impl(ragged.descriptor_slice)
-def descriptor_slice_impl(fe: FrontEnd, desc: Any, dim: Any, start: Any, size: Any) -> Any:
+def descriptor_slice_impl(
+    fe: FrontEnd, desc: Any, dim: Any, start: Any, size: Any
+) -> tensor_descriptor:
     if not isinstance(desc, tensor_descriptor):
         raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
     at = int(static(dim, "ragged_dim"))
@@ -214,7 +216,7 @@ def _offsets(fe: FrontEnd, desc: Any, offsets: Any) -> list[Value]:
 
 
 @impl(tl.load_tensor_descriptor)
-def load_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any) -> Any:
+def load_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any) -> tensor:
     places = _offsets(fe, desc, offsets)
     return _read(fe, desc, lambda d: DescriptorLoadOp(d, places))
 
@@ -236,10 +238,10 @@ def _block(fe: FrontEnd, desc: tensor_descriptor, value: Any, exact: bool) -> Va
 
 
 @impl(tl.store_tensor_descriptor)
-def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any, value: Any) -> Any:
+def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any, value: Any) -> None:
     places = _offsets(fe, desc, offsets)
     fe.builder.insert(DescriptorStoreOp(_written(fe, desc), places, _block(fe, desc, value, False)))
-    return None
+    return
 
 
 def _rows(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> tuple[Value, Value]:
@@ -270,7 +272,7 @@ def _rows(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> tuple[Value
 
 
 @impl(tl.descriptor_gather)
-def descriptor_gather_impl(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> Any:
+def descriptor_gather_impl(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> tensor:
     rows, column = _rows(fe, desc, x_offsets, y_offset)
     return _read(fe, desc, lambda d: DescriptorGatherOp(d, rows, column))
 
@@ -278,7 +280,7 @@ def descriptor_gather_impl(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: An
 @impl(tl.descriptor_scatter)
 def descriptor_scatter_impl(
     fe: FrontEnd, desc: Any, value: Any, x_offsets: Any, y_offset: Any
-) -> Any:
+) -> None:
     rows, column = _rows(fe, desc, x_offsets, y_offset)
     dims = (*shape(rows), desc.block_type.shape[1])
     o = operand_of(value)
@@ -288,7 +290,7 @@ def descriptor_scatter_impl(
         )
     v = fit(fe, o, desc.dtype, dims)
     fe.builder.insert(DescriptorScatterOp(_written(fe, desc), rows, column, v))
-    return None
+    return
 
 
 def _atomic(kind: str) -> Any:

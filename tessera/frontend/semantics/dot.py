@@ -13,6 +13,7 @@ from tessera.dtypes import (
     float64,
     int8,
     int32,
+    pointer_type,
 )  # fmt: skip
 from tessera.errors import InvalidArgument, NotConstexpr, ShapeMismatch, TypeMismatch
 from tessera.frontend.semantics.elementwise import as_dtype
@@ -31,6 +32,7 @@ from tessera.frontend.semantics.values import (
 )  # fmt: skip
 from tessera.ir import TileType, Value
 from tessera.language import combine as tl
+from tessera.language.values import tensor
 from tessera.ops import DotOp
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ def dot_impl(
     allow_tf32: Any = None,
     max_num_imprecise_acc: Any = None,
     out_dtype: Any = None,
-) -> Any:
+) -> tensor:
     a, b = (to_value(fe, operand_of(x)) for x in (input, other))
     c = None if acc is None else to_value(fe, operand_of(acc))
     if isinstance(c, Value) and not shape(c):
@@ -59,6 +61,10 @@ def dot_impl(
         fe, static(input_precision, "input_precision"), static(allow_tf32, "allow_tf32")
     )
     to = None if static(out_dtype, "out_dtype") is None else as_dtype(out_dtype, "dot")
+    if isinstance(to, pointer_type):
+        raise InvalidArgument(
+            argument="out_dtype", function="dot", problem=f"expected a type of numbers, got {to}"
+        )
     limit = static(max_num_imprecise_acc, "max_num_imprecise_acc")
     return wrap(dot(fe, a, b, c, precision, limit, to))
 

@@ -54,7 +54,7 @@ _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 
 # --- casts ---------------------------------------------------------------------------------------------
-def as_dtype(x: Any, function: str) -> Any:
+def as_dtype(x: Any, function: str) -> dtype | pointer_type:
     """A dtype or pointer type given as an argument, or the one of a block type (`x.to(y.type)`); InvalidArgument for
     anything else, strings too."""
     x = static(x, f"the dtype of {function}()")
@@ -72,7 +72,7 @@ def as_dtype(x: Any, function: str) -> Any:
 @impl(tlc.cast)
 def cast_impl(
     fe: FrontEnd, input: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False
-) -> Any:
+) -> tensor:
     to = as_dtype(dtype, "cast")
     rounding = static(fp_downcast_rounding, "fp_downcast_rounding")
     v = to_value(fe, operand_of(input))
@@ -108,17 +108,17 @@ def _check_rounding(rounding: Any, have: Any, to: Any) -> None:
 
 # --- arithmetic ------------------------------------------------------------------------------------------
 @impl(tl.add)
-def add_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+def add_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> tensor:
     return binary(fe, "add", x, y, static(sanitize_overflow, "sanitize_overflow"))
 
 
 @impl(tl.sub)
-def sub_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+def sub_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> tensor:
     return binary(fe, "sub", x, y, static(sanitize_overflow, "sanitize_overflow"))
 
 
 @impl(tl.mul)
-def mul_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+def mul_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> tensor:
     return binary(fe, "mul", x, y, static(sanitize_overflow, "sanitize_overflow"))
 
 
@@ -130,35 +130,35 @@ def _nan_wins(propagate_nan: Any) -> bool:
 
 
 @impl(tl.minimum)
-def minimum_impl(fe: FrontEnd, x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+def minimum_impl(fe: FrontEnd, x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> tensor:
     return wrap(extremum(fe, True, operand_of(x), operand_of(y), _nan_wins(propagate_nan)))
 
 
 @impl(tl.maximum)
-def maximum_impl(fe: FrontEnd, x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> Any:
+def maximum_impl(fe: FrontEnd, x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> tensor:
     return wrap(extremum(fe, False, operand_of(x), operand_of(y), _nan_wins(propagate_nan)))
 
 
 @impl(tl.clamp)
 def clamp_impl(
     fe: FrontEnd, x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE
-) -> Any:
+) -> tensor:
     low, high = operand_of(min), operand_of(max)
     return wrap(clamp(fe, operand_of(x), low, high, _nan_wins(propagate_nan)))
 
 
 @impl(tl.where)
-def where_impl(fe: FrontEnd, condition: Any, x: Any, y: Any) -> Any:
+def where_impl(fe: FrontEnd, condition: Any, x: Any, y: Any) -> tensor:
     return wrap(where(fe, operand_of(condition), operand_of(x), operand_of(y)))
 
 
 @impl(tl.logical_and)
-def logical_and_impl(fe: FrontEnd, input: Any, other: Any) -> Any:
+def logical_and_impl(fe: FrontEnd, input: Any, other: Any) -> tensor:
     return logical(fe, "and", input, other)
 
 
 @impl(tl.logical_or)
-def logical_or_impl(fe: FrontEnd, input: Any, other: Any) -> Any:
+def logical_or_impl(fe: FrontEnd, input: Any, other: Any) -> tensor:
     return logical(fe, "or", input, other)
 
 
@@ -191,7 +191,7 @@ impl(tl.sqrt_rn)(math_function("sqrt_rn", (float32,)))
 
 
 @impl(tl.abs)
-def abs_impl(fe: FrontEnd, x: Any) -> Any:
+def abs_impl(fe: FrontEnd, x: Any) -> tensor:
     v = to_value(fe, operand_of(x))
     e = elem(v)
     if isinstance(e, pointer_type):
@@ -208,7 +208,9 @@ def _floats(fe: FrontEnd, x: Any, y: Any, function: str) -> tuple[Value, Value]:
 
 
 @impl(tl.fdiv)
-def fdiv_impl(fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False) -> Any:
+def fdiv_impl(
+    fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False
+) -> tensor:
     a, b = _floats(fe, x, y, "fdiv")
     exact = bool(static(ieee_rounding, "ieee_rounding"))
     if exact and static(approx, "approx"):
@@ -218,7 +220,7 @@ def fdiv_impl(fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False, approx: 
 
 
 @impl(tl.div_rn)
-def div_rn_impl(fe: FrontEnd, x: Any, y: Any) -> Any:
+def div_rn_impl(fe: FrontEnd, x: Any, y: Any) -> tensor:
     a, b = promote(fe, operand_of(x), operand_of(y), weak=False)
     if elem(a) is not float32:
         raise TypeMismatch(f"Expected dtype ['fp32'] but got {elem(a)}")
@@ -226,7 +228,7 @@ def div_rn_impl(fe: FrontEnd, x: Any, y: Any) -> Any:
 
 
 @impl(tl.fma)
-def fma_impl(fe: FrontEnd, x: Any, y: Any, z: Any) -> Any:
+def fma_impl(fe: FrontEnd, x: Any, y: Any, z: Any) -> tensor:
     operands = [to_value(fe, operand_of(a)) for a in (x, y, z)]
     to = meet(meet(elem(operands[0]), elem(operands[1])), elem(operands[2]))
     if not to.is_floating():
@@ -236,7 +238,7 @@ def fma_impl(fe: FrontEnd, x: Any, y: Any, z: Any) -> Any:
 
 
 @impl(tl.umulhi)
-def umulhi_impl(fe: FrontEnd, x: Any, y: Any) -> Any:
+def umulhi_impl(fe: FrontEnd, x: Any, y: Any) -> tensor:
     a, b = promote(fe, operand_of(x), operand_of(y), weak=False)
     e = elem(a)
     if e not in (int32, int64, uint32, uint64):
@@ -247,7 +249,7 @@ def umulhi_impl(fe: FrontEnd, x: Any, y: Any) -> Any:
 
 
 @impl(tl.expect_zero)
-def expect_zero_impl(fe: FrontEnd, x: Any, mask: Any) -> Any:
+def expect_zero_impl(fe: FrontEnd, x: Any, mask: Any) -> tensor:
     v = to_value(fe, operand_of(x))
     if fe.options.debug:
         is_zero = compare_op(fe, "eq", v, 0)

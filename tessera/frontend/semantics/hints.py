@@ -64,29 +64,29 @@ impl(tl.max_constancy)(_hint("constancy", "max_constancy", False))
 
 
 @impl(tl.assume)
-def assume_impl(fe: FrontEnd, cond: Any) -> Any:
+def assume_impl(fe: FrontEnd, cond: Any) -> None:
     if isinstance(cond, constexpr):
         if not cond.value:
             raise InvalidArgument("the condition of assume() is false at compile time")
-        return None
+        return
     v = to_value(fe, operand_of(cond))
     if v.type != int1:
         raise TypeMismatch(
             f"assume() takes an int1 scalar, got {cond}", help="write a comparison of scalars"
         )
     fe.builder.insert(AssumeOp(v))
-    return None
+    return
 
 
 @impl(tl.debug_barrier)
-def debug_barrier_impl(fe: FrontEnd) -> Any:
+def debug_barrier_impl(fe: FrontEnd) -> None:
     fe.builder.insert(BarrierOp())
-    return None
+    return
 
 
 # --- run-time debugging ---------------------------------------------------------------------------------------
 @impl(tl.device_print)
-def device_print_impl(fe: FrontEnd, prefix: Any, *args: Any, hex: Any = False) -> Any:
+def device_print_impl(fe: FrontEnd, prefix: Any, *args: Any, hex: Any = False) -> None:
     text = static(prefix, "the prefix of device_print()")
     if not isinstance(text, str) or not text.isascii():
         raise InvalidArgument(
@@ -95,7 +95,7 @@ def device_print_impl(fe: FrontEnd, prefix: Any, *args: Any, hex: Any = False) -
     text = _line_prefix(text, bool(args))
     values = [to_value(fe, operand_of(a)) for a in args]
     fe.builder.insert(PrintOp(values, prefix=text, hex=bool(static(hex, "hex"))))
-    return None
+    return
 
 
 def _line_prefix(text: str, values: bool) -> str:
@@ -108,13 +108,13 @@ def _line_prefix(text: str, values: bool) -> str:
 
 
 @impl(tl.device_assert)
-def device_assert_impl(fe: FrontEnd, cond: Any, msg: Any = "", mask: Any = None) -> Any:
+def device_assert_impl(fe: FrontEnd, cond: Any, msg: Any = "", mask: Any = None) -> None:
     if not fe.options.debug:
-        return None
+        return
     text = static(msg, "the message of device_assert()")
     limit = None if mask is None else operand_of(mask)
     device_assert(fe, operand_of(cond), str(text or ""), limit)
-    return None
+    return
 
 
 def device_assert(fe: FrontEnd, cond: Operand, message: str, mask: Operand | None = None) -> None:
@@ -138,13 +138,13 @@ def static_print_impl(
     end: Any = "\n",
     file: Any = None,
     flush: Any = False,
-) -> Any:
+) -> None:
     shown = [_as_printed(unwrap(v)) for v in values]
     where = {
         k: unwrap(v) for k, v in (("sep", sep), ("end", end), ("file", file), ("flush", flush))
     }
     builtins.print(*shown, **where)
-    return None
+    return
 
 
 def _as_printed(x: Any) -> Any:
@@ -155,7 +155,7 @@ def _as_printed(x: Any) -> Any:
 
 
 @impl(tl.static_assert)
-def static_assert_impl(fe: FrontEnd, cond: Any, msg: Any = "") -> Any:
+def static_assert_impl(fe: FrontEnd, cond: Any, msg: Any = "") -> None:
     value = unwrap(cond)
     if not isinstance(value, bool):
         raise NotConstexpr(
@@ -164,4 +164,4 @@ def static_assert_impl(fe: FrontEnd, cond: Any, msg: Any = "") -> Any:
         )
     if not value:
         raise CompileTimeAssertionFailure(str(unwrap(msg)) or "static_assert failed")
-    return None
+    return

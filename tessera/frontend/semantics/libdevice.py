@@ -90,7 +90,7 @@ def _typed(fe: FrontEnd, function: str, kinds: str, args: Sequence[Any]) -> list
 
 
 @impl(libdevice_base.typed)
-def typed_impl(fe: FrontEnd, function: Any, kinds: Any, *args: Any) -> Any:
+def typed_impl(fe: FrontEnd, function: Any, kinds: Any, *args: Any) -> tensor | tl_tuple:
     found = _typed(fe, str(static(function, "function")), str(static(kinds, "kinds")), args)
     return found[0] if len(found) == 1 else tl_tuple(found)
 
@@ -132,7 +132,7 @@ impl(tl.popc)(_unary(PopcOp, _INTS, "popc"))
 
 
 @impl(tl.abs)
-def abs_impl(fe: FrontEnd, arg0: Any) -> Any:
+def abs_impl(fe: FrontEnd, arg0: Any) -> tensor:
     return wrap(fe.builder.emit(AbsOp(_operand(fe, arg0, (*_FLOATS, int32, int64), "abs"))))
 
 
@@ -156,7 +156,7 @@ impl(tl.mulhi)(_binary(MulHiOp, _INTS, "mulhi"))
 
 
 @impl(tl.pow)
-def pow_impl(fe: FrontEnd, arg0: Any, arg1: Any) -> Any:
+def pow_impl(fe: FrontEnd, arg0: Any, arg1: Any) -> tensor:
     x, y = (to_value(fe, operand_of(arg)) for arg in (arg0, arg1))
     if elem(x) in _FLOATS and elem(y) is int32:
         y = cast_raw(fe, y, elem(x))
@@ -180,17 +180,17 @@ impl(tl.longlong_as_double)(_bits(int64, float64, "longlong_as_double"))
 
 # --- facts of the launch ------------------------------------------------------------------------------------
 @impl(tl_cuda.num_warps)
-def num_warps_impl(fe: FrontEnd) -> Any:
+def num_warps_impl(fe: FrontEnd) -> constexpr:
     return constexpr(fe.options.num_warps)
 
 
 @impl(tl_cuda.num_threads)
-def num_threads_impl(fe: FrontEnd) -> Any:
+def num_threads_impl(fe: FrontEnd) -> constexpr:
     return constexpr(fe.options.num_warps * 32)
 
 
 @impl(tl_target.current_target)
-def current_target_impl(fe: FrontEnd) -> Any:
+def current_target_impl(fe: FrontEnd) -> constexpr:
     return constexpr(fe.options.target)
 
 
@@ -199,21 +199,21 @@ def _backend(fe: FrontEnd) -> str:
 
 
 @impl(tl_target.is_cuda)
-def is_cuda_impl(fe: FrontEnd) -> Any:
+def is_cuda_impl(fe: FrontEnd) -> constexpr:
     return constexpr(_backend(fe) == "cuda")
 
 
 @impl(tl_target.is_hip)
-def is_hip_impl(fe: FrontEnd) -> Any:
+def is_hip_impl(fe: FrontEnd) -> constexpr:
     return constexpr(_backend(fe) == "hip")
 
 
 @impl(tl_target.is_hip_cdna3, tl_target.is_hip_cdna4, tl_target.is_hip_gfx1250)
-def is_hip_family_impl(fe: FrontEnd) -> Any:
+def is_hip_family_impl(fe: FrontEnd) -> constexpr:
     return constexpr(False)  # no back end for these is told apart by family
 
 
 @impl(tl_target.cuda_capability_geq)
-def cuda_capability_geq_impl(fe: FrontEnd, major: Any, minor: Any = 0) -> Any:
+def cuda_capability_geq_impl(fe: FrontEnd, major: Any, minor: Any = 0) -> constexpr:
     wanted = static_int(major, "major") * 10 + static_int(minor, "minor")
     return constexpr(_backend(fe) == "cuda" and int(fe.options.target.arch) >= wanted)

@@ -34,6 +34,7 @@ from tessera.language import creation
 from tessera.language import hints as tl
 from tessera.language.callable import JITCallable
 from tessera.language.extra import libdevice
+from tessera.language.values import tensor
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import InlineAsmOp, SplitOp, VolatileAsmOp
 
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 @impl(tl.inline_asm_elementwise)
 def inline_asm_elementwise_impl(
     fe: FrontEnd, asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any
-) -> Any:
+) -> tl_tuple | tensor:
     if fe.options.backend_name != "cuda":
         raise UnsupportedLanguageConstruct(
             f"inline_asm_elementwise is PTX: it runs on NVIDIA GPUs only, not on {fe.options.backend_name}",
@@ -70,7 +71,9 @@ def inline_asm_elementwise_impl(
 
 # --- functions of scalars ----------------------------------------------------------------------------------------
 @impl(tl.map_elementwise)
-def map_elementwise_impl(fe: FrontEnd, scalar_fn: Any, *args: Any, pack: Any = 1) -> Any:
+def map_elementwise_impl(
+    fe: FrontEnd, scalar_fn: Any, *args: Any, pack: Any = 1
+) -> tensor | tl_tuple:
     fn, count = static(scalar_fn, "scalar_fn"), static_int(pack, "pack")
     if not isinstance(fn, JITCallable):
         raise TypeMismatch(f"map_elementwise() takes a jitted function, got {fn!r}")

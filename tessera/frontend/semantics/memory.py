@@ -117,7 +117,7 @@ def load_impl(
     cache_modifier: Any = "",
     eviction_policy: Any = "",
     volatile: Any = False,
-) -> Any:
+) -> tensor:
     padding = _option(padding_option, ("", "zero", "nan"), "padding_option", "load")
     how = {
         "cache": _cache(cache_modifier, CACHE_LOAD, "load"),
@@ -163,7 +163,7 @@ def store_impl(
     boundary_check: Any = (),
     cache_modifier: Any = "",
     eviction_policy: Any = "",
-) -> Any:
+) -> None:
     how = {
         "cache": _cache(cache_modifier, CACHE_STORE, "store"),
         "eviction": _eviction(eviction_policy, "store"),
@@ -312,7 +312,7 @@ def _float_extremum(
 @impl(atomics.atomic_cas)
 def atomic_cas_impl(
     fe: FrontEnd, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None
-) -> Any:
+) -> tensor:
     ptr = pointer_of(pointer, "tl.atomic_cas")
     e = elem(ptr).element_ty
     if e.bits not in (16, 32, 64):

@@ -40,7 +40,7 @@ from tessera.frontend.semantics.values import (
 )  # fmt: skip
 from tessera.ir import Value
 from tessera.language import combine as tl
-from tessera.language.values import constexpr
+from tessera.language.values import constexpr, tensor
 
 if TYPE_CHECKING:
     from tessera.frontend.frontend import FrontEnd
@@ -75,7 +75,7 @@ def dot_scaled_impl(
     lhs_k_pack: Any = True,
     rhs_k_pack: Any = True,
     out_dtype: Any = float32,
-) -> Any:
+) -> tensor:
     if as_dtype(out_dtype, "dot_scaled") is not float32:
         raise TypeMismatch("dot_scaled() gives float32 only", help="cast the result")
     sides = (

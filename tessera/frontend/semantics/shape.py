@@ -67,18 +67,18 @@ def _grid_axis(axis: Any, function: str) -> int:
 
 
 @impl(tl.program_id)
-def program_id_impl(fe: FrontEnd, axis: Any) -> Any:
+def program_id_impl(fe: FrontEnd, axis: Any) -> tensor:
     return wrap(fe.builder.emit(ProgramIdOp(axis=_grid_axis(axis, "program_id"))))
 
 
 @impl(tl.num_programs)
-def num_programs_impl(fe: FrontEnd, axis: Any) -> Any:
+def num_programs_impl(fe: FrontEnd, axis: Any) -> tensor:
     return wrap(fe.builder.emit(NumProgramsOp(axis=_grid_axis(axis, "num_programs"))))
 
 
 # --- creation --------------------------------------------------------------------------------------------
 @impl(tl.arange)
-def arange_impl(fe: FrontEnd, start: Any, end: Any) -> Any:
+def arange_impl(fe: FrontEnd, start: Any, end: Any) -> tensor:
     bounds: list[int] = []
     for x in (start, end):
         value = x.value if isinstance(x, constexpr) else x
@@ -111,7 +111,7 @@ def full(fe: FrontEnd, dims: tuple[int, ...], value: Any, e: Any) -> Value:
 
 
 @impl(tl.full)
-def full_impl(fe: FrontEnd, shape: Any, value: Any, dtype: Any) -> Any:
+def full_impl(fe: FrontEnd, shape: Any, value: Any, dtype: Any) -> tensor:
     if dtype is None:
         raise InvalidArgument(
             argument="dtype",
@@ -122,12 +122,12 @@ def full_impl(fe: FrontEnd, shape: Any, value: Any, dtype: Any) -> Any:
 
 
 @impl(tl.zeros)
-def zeros_impl(fe: FrontEnd, shape: Any, dtype: Any) -> Any:
+def zeros_impl(fe: FrontEnd, shape: Any, dtype: Any) -> tensor:
     return wrap(const_raw(fe, 0, tile(static_shape(shape), as_dtype(dtype, "zeros"))))
 
 
 @impl(tl.zeros_like)
-def zeros_like_impl(fe: FrontEnd, input: Any) -> Any:
+def zeros_like_impl(fe: FrontEnd, input: Any) -> tensor:
     v = to_value(fe, operand_of(input))
     if not isinstance(elem(v), dtype_class):
         raise TypeMismatch(f"zeros_like() takes numbers, got {input}")
@@ -135,12 +135,14 @@ def zeros_like_impl(fe: FrontEnd, input: Any) -> Any:
 
 
 @impl(tl.to_tensor)
-def to_tensor_impl(fe: FrontEnd, x: Any) -> Any:
+def to_tensor_impl(fe: FrontEnd, x: Any) -> tensor:
     return to_tensor(fe, x)
 
 
 @impl(tl.cat)
-def cat_impl(fe: FrontEnd, input: Any, other: Any, can_reorder: Any = False, dim: Any = 0) -> Any:
+def cat_impl(
+    fe: FrontEnd, input: Any, other: Any, can_reorder: Any = False, dim: Any = 0
+) -> tensor:
     a, b = to_value(fe, operand_of(input)), to_value(fe, operand_of(other))
     if a.type != b.type or not shape(a):
         raise ShapeMismatch(f"cat() takes two tiles of one type, got {input} and {other}")
@@ -182,19 +184,19 @@ def reshape(fe: FrontEnd, v: Value, dims: tuple[int, ...], reorder: bool = False
 
 
 @impl(tl.reshape)
-def reshape_impl(fe: FrontEnd, input: Any, *shape: Any, can_reorder: Any = False) -> Any:
+def reshape_impl(fe: FrontEnd, input: Any, *shape: Any, can_reorder: Any = False) -> tensor:
     dims = static_shape(tl_tuple(varargs(shape)))
     return wrap(reshape(fe, _value(fe, input), dims, bool(static(can_reorder, "can_reorder"))))
 
 
 @impl(tl.view)
-def view_impl(fe: FrontEnd, input: Any, *shape: Any) -> Any:
+def view_impl(fe: FrontEnd, input: Any, *shape: Any) -> tensor:
     fe.warn("view is deprecated, use reshape with can_reorder=True", DeprecationWarning)
     return wrap(reshape(fe, _value(fe, input), static_shape(tl_tuple(varargs(shape))), True))
 
 
 @impl(tl.ravel)
-def ravel_impl(fe: FrontEnd, x: Any, can_reorder: Any = False) -> Any:
+def ravel_impl(fe: FrontEnd, x: Any, can_reorder: Any = False) -> tensor:
     v = _value(fe, x)
     return wrap(flatten(fe, v, bool(static(can_reorder, "can_reorder"))))
 
@@ -218,7 +220,7 @@ def expand_dims(fe: FrontEnd, v: Value, axis: int) -> Value:
 
 
 @impl(tl.expand_dims)
-def expand_dims_impl(fe: FrontEnd, input: Any, axis: Any) -> Any:
+def expand_dims_impl(fe: FrontEnd, input: Any, axis: Any) -> tensor:
     v = _value(fe, input)
     axes = [static_int(a, "the axis of expand_dims()") for a in sequence(axis)]
     rank = len(shape(v)) + len(axes)
@@ -257,7 +259,7 @@ def _is_full_slice(i: Any) -> bool:
 
 
 @impl(tl.squeeze)
-def squeeze_impl(fe: FrontEnd, x: Any, dim: Any) -> Any:
+def squeeze_impl(fe: FrontEnd, x: Any, dim: Any) -> tensor:
     v = _value(fe, x)
     d = normal_axis(static_int(dim, "the dim of squeeze()"), len(shape(v)), "dim")
     dims = shape(v)
@@ -269,14 +271,14 @@ def squeeze_impl(fe: FrontEnd, x: Any, dim: Any) -> Any:
 
 
 @impl(tl.unsqueeze)
-def unsqueeze_impl(fe: FrontEnd, x: Any, dim: Any) -> Any:
+def unsqueeze_impl(fe: FrontEnd, x: Any, dim: Any) -> tensor:
     v = _value(fe, x)
     d = normal_axis(static_int(dim, "the dim of unsqueeze()"), len(shape(v)) + 1, "dim")
     return wrap(expand_dims(fe, v, d))
 
 
 @impl(tl.broadcast)
-def broadcast_impl(fe: FrontEnd, input: Any, other: Any) -> Any:
+def broadcast_impl(fe: FrontEnd, input: Any, other: Any) -> tl_tuple:
     return tl_tuple([wrap(v) for v in broadcast_values(fe, [_value(fe, input), _value(fe, other)])])
 
 
@@ -286,7 +288,7 @@ def broadcast(fe: FrontEnd, *xs: Any) -> list[tensor]:
 
 
 @impl(tl.broadcast_to)
-def broadcast_to_impl(fe: FrontEnd, input: Any, *shape: Any) -> Any:
+def broadcast_to_impl(fe: FrontEnd, input: Any, *shape: Any) -> tensor:
     return wrap(broadcast_to(fe, _value(fe, input), static_shape(tl_tuple(varargs(shape)))))
 
 
@@ -307,7 +309,7 @@ def _permutation(dims: Sequence[Any], rank: int, function: str) -> tuple[int, ..
 
 
 @impl(tl.trans)
-def trans_impl(fe: FrontEnd, input: Any, *dims: Any) -> Any:
+def trans_impl(fe: FrontEnd, input: Any, *dims: Any) -> tensor:
     v = _value(fe, input)
     rank = len(shape(v))
     if dims:
@@ -318,7 +320,7 @@ def trans_impl(fe: FrontEnd, input: Any, *dims: Any) -> Any:
 
 
 @impl(tl.permute)
-def permute_impl(fe: FrontEnd, input: Any, *dims: Any) -> Any:
+def permute_impl(fe: FrontEnd, input: Any, *dims: Any) -> tensor:
     v = _value(fe, input)
     return wrap(transpose(fe, v, _permutation(dims, len(shape(v)), "permute")))
 
@@ -336,12 +338,12 @@ def join(fe: FrontEnd, a: Value, b: Value) -> Value:
 
 
 @impl(tl.join)
-def join_impl(fe: FrontEnd, a: Any, b: Any) -> Any:
+def join_impl(fe: FrontEnd, a: Any, b: Any) -> tensor:
     return wrap(join(fe, _value(fe, a), _value(fe, b)))
 
 
 @impl(tl.interleave)
-def interleave_impl(fe: FrontEnd, a: Any, b: Any) -> Any:
+def interleave_impl(fe: FrontEnd, a: Any, b: Any) -> tensor:
     joined = join(fe, _value(fe, a), _value(fe, b))
     dims = shape(joined)
     if len(dims) == 1:
@@ -350,7 +352,7 @@ def interleave_impl(fe: FrontEnd, a: Any, b: Any) -> Any:
 
 
 @impl(tl.split)
-def split_impl(fe: FrontEnd, a: Any) -> Any:
+def split_impl(fe: FrontEnd, a: Any) -> tl_tuple:
     v = _value(fe, a)
     if shape(v)[-1:] != (2,):
         raise ShapeMismatch(f"split() needs a last dimension of extent 2, got {list(shape(v))}")
@@ -358,7 +360,7 @@ def split_impl(fe: FrontEnd, a: Any) -> Any:
 
 
 @impl(tl.item)
-def item_impl(fe: FrontEnd, x: Any) -> Any:
+def item_impl(fe: FrontEnd, x: Any) -> tensor:
     v = _value(fe, x)
     if any(n != 1 for n in shape(v)):
         raise ShapeMismatch(f"item() takes a tensor of one element, got {x}")

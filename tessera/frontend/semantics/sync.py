@@ -24,6 +24,7 @@ from tessera.ir import Value
 from tessera.language import atomics as tl
 from tessera.language.extra import cuda as tl_cuda
 from tessera.language.extra import hip as tl_hip
+from tessera.language.values import tensor
 from tessera.ops import AtomicRmwOp, GridDependencyOp, LoadOp, SpecialRegisterOp
 from tessera.ops.memory import SCOPES
 
@@ -58,7 +59,7 @@ def _as_bits(fe: FrontEnd, ptr: Value, function: str) -> tuple[Value, Any]:
 @impl(tl.atomic_load)
 def atomic_load_impl(
     fe: FrontEnd, pointer: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any:
+) -> tensor:
     ptr, limit = pointer_of(pointer, "tl.atomic_load"), mask_of(fe, mask)
     order = _ordering(sem, scope, "acquire")
     dims = into_pointer(ptr, 0, limit)
@@ -74,7 +75,7 @@ def atomic_load_impl(
 @impl(tl.atomic_store)
 def atomic_store_impl(
     fe: FrontEnd, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any:
+) -> None:
     ptr, limit = pointer_of(pointer, "tl.atomic_store"), mask_of(fe, mask)
     if elem(ptr).const:
         raise TypeMismatch("Cannot store to a constant pointer")
@@ -85,30 +86,30 @@ def atomic_store_impl(
     limit = None if limit is None else broadcast_raw(fe, limit, dims)
     v = bitcast_raw(fe, fit(fe, value, elem(ptr).element_ty, dims), bits)
     fe.builder.insert(AtomicRmwOp(words, v, limit, kind="xchg", **order))
-    return None
+    return
 
 
 # --- registers and launches -------------------------------------------------------------------------------------
 @impl(tl.globaltimer)
-def globaltimer_impl(fe: FrontEnd) -> Any:
+def globaltimer_impl(fe: FrontEnd) -> tensor:
     return wrap(fe.builder.emit(SpecialRegisterOp(name="globaltimer")))
 
 
 @impl(tl_cuda.smid)
-def smid_impl(fe: FrontEnd) -> Any:
+def smid_impl(fe: FrontEnd) -> tensor:
     return wrap(fe.builder.emit(SpecialRegisterOp(name="smid")))
 
 
 @impl(tl_cuda.gdc_wait)
-def gdc_wait_impl(fe: FrontEnd) -> Any:
+def gdc_wait_impl(fe: FrontEnd) -> None:
     fe.builder.insert(GridDependencyOp(kind="wait"))
-    return None
+    return
 
 
 @impl(tl_cuda.gdc_launch_dependents)
-def gdc_launch_dependents_impl(fe: FrontEnd) -> Any:
+def gdc_launch_dependents_impl(fe: FrontEnd) -> None:
     fe.builder.insert(GridDependencyOp(kind="launch_dependents"))
-    return None
+    return
 
 
 def _only_amd(name: str) -> Any:

@@ -4,7 +4,6 @@ Each name says in the functions that use it which variable it is a polynomial of
 I1_SMALL: the Taylor series in x*x/4). The zeros of J0 and J1 are pairs of a double and what is missing of it.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from tessera.language.values import constexpr

@@ -10,7 +10,6 @@ it was given: two views of one array at different addresses overlap partly even 
 address only the start is known: a kernel may access any memory behind it.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence

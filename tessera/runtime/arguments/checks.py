@@ -7,13 +7,12 @@ and where consecutive elements would leave the array's memory; of other strided 
 there is one warning, or in a checked launch an error.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from tessera.errors import MissingMemory, ReadOnlyArgument, StridedArgument
 from tessera.runtime.arguments.aliasing import memory_range
@@ -107,7 +106,7 @@ _warned: dict[str, set[str]] = {}  # by kernel function → parameters that ther
 def check_memory(kernel: Any, names: Callable[[], Sequence[str]], args: Sequence[Any]) -> None:
     """MissingMemory or ReadOnlyArgument for run-time arguments that the kernel cannot take; `names()`: their names."""
     kinds = kernel.metadata.args
-    written = set(getattr(kernel.metadata, "written", ()))
+    written: set[int] = set(getattr(kernel.metadata, "written", ()))
     for i, (x, kind) in enumerate(zip(args, kinds)):
         if not kind.startswith("*") or x is None or isinstance(x, int):
             continue
@@ -138,8 +137,8 @@ def names_of(params: Sequence[str], kinds: Sequence[Any], values: Sequence[Any])
     found: list[str] = []
     for name, kind, x in zip(params, kinds, values):
         if isinstance(kind, tuple):
-            inner = [f"{name}[{i}]" for i in range(len(kind))]
-            found += names_of(inner, kind, x)
+            inner = [f"{name}[{i}]" for i in range(len(cast("tuple[Any, ...]", kind)))]
+            found += names_of(inner, cast("tuple[Any, ...]", kind), x)
         elif kind != "constexpr":
             parts = 1 + 2 * len(x.shape) if isinstance(x, TensorDescriptor) else 1
             found += [name] * parts
@@ -203,7 +202,7 @@ def _all_strided(name: str, values: Iterable[Any]) -> list[tuple[str, Strided, A
         if x is None or isinstance(x, (int, float, str)):
             continue
         if isinstance(x, tuple):
-            for i, item in enumerate(x):
+            for i, item in enumerate(cast("tuple[Any, ...]", x)):
                 found += _all_strided(f"{name}[{i}]", (item,))
             continue
         layout = strided(x)
@@ -217,7 +216,7 @@ def _numbers(values: Iterable[Any]) -> set[int]:
     for x in values:
         x = number(x)
         if isinstance(x, tuple):
-            found |= _numbers(x)
+            found |= _numbers(cast("tuple[Any, ...]", x))
         elif isinstance(x, int) and not isinstance(x, bool):
             found.add(x)
     return found

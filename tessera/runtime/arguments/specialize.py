@@ -6,11 +6,10 @@ elements that 32 bits do not count them. Pairs are shared objects, so that build
 the key of a launch stays cheap.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from tessera.compiler.source import WIDE_ATTR
 from tessera.dtypes import dtype, parse_scalar_type
@@ -99,8 +98,8 @@ def _dlpack(x: Any) -> Pair:
 
 def _tuple(x: tuple[Any, ...]) -> Pair:
     pairs = [specialize(y) for y in x]
-    make = type(x)._make if hasattr(type(x), "_make") else tuple  # type: ignore[attr-defined]
-    return (make(p[0] for p in pairs), make(p[1] for p in pairs))
+    make: Callable[[list[Any]], Any] = getattr(type(x), "_make", tuple)
+    return (make([p[0] for p in pairs]), make([p[1] for p in pairs]))
 
 
 def _descriptor(x: TensorDescriptor) -> Pair:
@@ -121,7 +120,7 @@ _HANDLERS: dict[type, Callable[[Any], Pair]] = {
 }  # fmt: skip
 
 
-def specialize(x: Any) -> Pair:
+def specialize(x: object) -> Pair:
     """(type, key) of one argument under the default rules. TypeError for what a kernel cannot take."""
     handler = _HANDLERS.get(type(x))
     if handler is None:
@@ -209,7 +208,7 @@ def _annotated_pointer(kind: str, x: Any) -> Pair:
 
 def constant(x: Any) -> Any:
     """A compile-time value, with Python's numbers in place of NumPy's, in tuples too."""
-    return tuple(map(constant, x)) if type(x) is tuple else number(x)
+    return tuple(map(constant, cast("tuple[Any, ...]", x))) if type(x) is tuple else number(x)
 
 
 def _restricted(x: Any, fixed: bool, unaligned: bool = False, const: bool = False) -> Pair:

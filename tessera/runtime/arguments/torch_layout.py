@@ -10,7 +10,6 @@ or on a device that was not probed, or sharing memory until it is written.
                          offset, numel, dtype, device      nbytes, deleter
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import ctypes
@@ -108,7 +107,7 @@ def _element_types(torch: Any) -> tuple[Any, Any]:
 
     def fits(at: int) -> bool:
         codes = [{code(x, at) for x in group} for group in groups]
-        return all(len(c) == 1 for c in codes) and len(set().union(*codes)) == len(types)
+        return all(len(c) == 1 for c in codes) and len(set[int]().union(*codes)) == len(types)
 
     at = _only(range(16, TENSOR_BYTES, 2), fits)
     sizes = (ctypes.c_uint8 * MOST_CODES)()

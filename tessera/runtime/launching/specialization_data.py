@@ -1,10 +1,9 @@
 """A kernel's specialisation as JSON, for cache hooks and `preload`: compile in one process what another used."""
 
-# pyright: basic
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import dtype, parse_scalar_type
@@ -50,7 +49,7 @@ def _plain(x: Any) -> Any:
     if x is None or isinstance(x, (bool, int, float, str)):
         return x
     if isinstance(x, (tuple, list)):
-        return {"tuple": [_plain(y) for y in x]}
+        return {"tuple": [_plain(y) for y in cast("tuple[Any, ...]", x)]}
     if isinstance(x, dtype):
         return {"dtype": x.short}
     if isinstance(x, JITCallable):
@@ -58,9 +57,10 @@ def _plain(x: Any) -> Any:
     return {"opaque": repr(x)}
 
 
-def _value(x: Any, fn: JITCallable) -> Any:
-    if not isinstance(x, dict):
-        return x
+def _value(read: Any, fn: JITCallable) -> Any:
+    if not isinstance(read, dict):
+        return read
+    x = cast("dict[str, Any]", read)
     if "tuple" in x:
         return tuple(_value(y, fn) for y in x["tuple"])
     if "dtype" in x:

@@ -2,7 +2,6 @@
 
 Integers of up to 64 bits are held as uint64, bfloat as float32 numbers, other floats as themselves."""
 
-# pyright: basic
 from __future__ import annotations
 
 import numpy as np

@@ -1,6 +1,5 @@
 """A simulator of NVIDIA GPUs: runs the LLVM IR that the SIMT lowering wrote, lane by lane, in NumPy."""
 
-# pyright: basic
 from tessera.backends.nvidia.simulator.banks import Traffic, passes
 from tessera.backends.nvidia.simulator.launch import (
     Report,

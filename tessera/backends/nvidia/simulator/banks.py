@@ -1,6 +1,5 @@
 """Bank conflicts: shared memory has 32 banks of 4 bytes, each of which serves one word at a time."""
 
-# pyright: basic
 from __future__ import annotations
 
 from dataclasses import dataclass

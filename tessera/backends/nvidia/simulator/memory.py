@@ -6,10 +6,10 @@ starts as NaN patterns, and of each 16 bytes it is known which warps have access
 `fence.proxy.async` of the thread orders the two.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,14 @@ SHARED = 0x1000  # address of the first byte
 WINDOW = 1 << 18  # from the shared memory of one block of a cluster to the next one's
 POISON = 0xFF  # bytes nobody has written: NaN in every type of float
 GRAIN = 16  # bytes that are watched together
-WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+WORDS: dict[int, type[np.unsignedinteger[Any]]] = {
+    1: np.uint8,
+    2: np.uint16,
+    4: np.uint32,
+    8: np.uint64,
+}
+
+Index = slice | tuple[np.ndarray, ...]
 
 
 class Extent:
@@ -58,7 +65,7 @@ class Global:
                 return e
         return None
 
-    def pieces(self, address: np.ndarray, size: int):
+    def pieces(self, address: np.ndarray, size: int) -> Iterator[tuple[Index, Extent]]:
         """(indices of `address`, their extent), so that all are covered."""
         e = self.find(int(address.min()), int(address.max()) + size) if address.size else None
         if e is not None:
@@ -78,13 +85,13 @@ class Global:
             at = int(address[i])
             if not self.open or not at:
                 raise OutOfBounds(f"{size} bytes at {at:#x} are in no array of the launch")
-            yield tuple(np.array([k]) for k in i), Extent(at, at + size)
+            yield tuple([np.array([k]) for k in i]), Extent(at, at + size)
 
     def read(self, address: np.ndarray, count: int, size: int) -> np.ndarray:
         """[lanes, count] words."""
         out = np.zeros((len(address), count), np.uint64)
         for which, e in self.pieces(address, count * size):
-            at = (address[which] - np.uint64(e.first)).astype(np.int64)
+            at = np.asarray(address[which] - np.uint64(e.first), np.int64)
             if e.first % size:
                 out[which] = _gather(e.bytes, at, count, size)
             else:
@@ -92,11 +99,11 @@ class Global:
         return out
 
     def write(self, address: np.ndarray, raw: np.ndarray, size: int) -> None:
-        count = raw.shape[1]
+        count = int(raw.shape[1])
         for which, e in self.pieces(address, count * size):
-            at = (address[which] - np.uint64(e.first)).astype(np.int64)
+            at = np.asarray(address[which] - np.uint64(e.first), np.int64)
             if e.first % size:
-                places = at[:, None] + np.arange(count * size)
+                places: np.ndarray = np.add.outer(at, np.arange(count * size))
                 data = np.ascontiguousarray(raw[which].astype(WORDS[size])).view(np.uint8)
                 e.bytes[places] = data.reshape(places.shape)
             else:
@@ -165,7 +172,7 @@ class Shared:
         return self.views[size][(at // size)[:, None] + np.arange(count)].astype(np.uint64)
 
     def write(self, address: np.ndarray, raw: np.ndarray, size: int, warps: np.ndarray) -> None:
-        count = raw.shape[1]
+        count = int(raw.shape[1])
         total = count * size
         at = self.place(address, total)
         self._not_flying(at, total, "written")

@@ -4,15 +4,14 @@ Lists hold names of dtypes. `numpy_random` makes data, `to_triton` a kernel's ar
 back; `is_cuda()`, `is_hopper()` … ask the driver that is in use. Needs pytest, and torch where tensors are made.
 """
 
-# pyright: basic
 import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -203,7 +202,7 @@ def to_numpy(x: Any) -> np.ndarray:
             return _tensors.to_numpy(x)
         return to_numpy(x.base).view(torch_dtype_name(x.dtype))
     if isinstance(x, np.ndarray):
-        return x
+        return cast(np.ndarray, x)
     if torch is not None and isinstance(x, torch.Tensor):
         return (x.cpu().float() if x.dtype is torch.bfloat16 else x.cpu()).numpy()
     raise ValueError(f"neither a tensor nor a wrapped one: {x}")
@@ -238,7 +237,7 @@ def default_alloc_fn(size: int, align: int, _: Any) -> Any:
 # --- knobs and processes ----------------------------------------------------------------------------------
 
 
-def _fresh_knobs_impl(
+def _fresh_knobs_impl(  # pyright: ignore[reportUnusedFunction]  Triton's tests import it
     skipped_attr: set[str] | None = None,
 ) -> tuple[Callable[[], Any], Callable[[], None]]:
     """(makes all knobs fresh, restores them): no Python values, no environment variables; except the groups named."""
@@ -310,7 +309,7 @@ def run_in_process(
 
 
 @contextmanager
-def use_process_pool(preload_module: Any) -> Iterator[None]:
+def use_process_pool(preload_module: Any) -> Generator[None]:
     """Each `run_in_process` starts its own process: there is nothing to hold."""
     yield
 

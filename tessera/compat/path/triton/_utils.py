@@ -1,10 +1,9 @@
 """`triton._utils`: walks over nested tuples by index path."""
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from tessera.compat.absent import absent
 
@@ -24,7 +23,7 @@ def find_paths_if(values: Any, wanted: Callable[[Path, Any], bool]) -> list[Path
 
     def walk(x: Any, path: Path) -> None:
         if isinstance(x, (tuple, list)):
-            for i, y in enumerate(x):
+            for i, y in enumerate(cast("tuple[Any, ...]", x)):
                 walk(y, (*path, i))
         elif wanted(path, x):
             found.append(path)
