@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import compare  # noqa: E402
 import record  # noqa: E402
 import tables  # noqa: E402
 from record import Results, Row  # noqa: E402
@@ -110,3 +111,28 @@ def test_a_launch_is_a_row_for_each_kind_of_array(monkeypatch: pytest.MonkeyPatc
 
 def test_the_working_tree_names_its_commit() -> None:
     assert re.fullmatch(r"[0-9a-f]{7}\+?|unknown", record.head())
+
+
+def test_runs_are_compared_beside_their_rivals(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(name: str, *rows: Row) -> str:
+        facts = ("gpu", "command", "2026-01-02", name * 7, {"device": "d"}, {"python": "3"})
+        Results(*facts, list(rows)).write(tmp_path / f"{name}.json")
+        return str(tmp_path / f"{name}.json")
+
+    def row(name: str, ms: float, **ratios: float) -> Row:
+        return Row(name, times={"tessera": ms}, ratios=ratios)
+
+    # The second machine is half as fast: only the ratios count where there are any.
+    old = run("a", row("same", 1.0, torch=1.1, triton=2.0), row("slower", 1.0, torch=1.0))
+    new = run("b", row("same", 2.0, torch=1.1, triton=2.0), row("slower", 1.0, torch=0.9))
+    assert compare.main([old, old]) == 0
+    assert compare.main([old, new]) == 1
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in said if "SLOWER" in line] == [["slower", "0.900", "SLOWER"]]
+    assert "geometric mean of 2 rows: 0.949" in said
+    assert compare.main([old, new, "--below", "0.85"]) == 0
+    alone = run("c", row("same", 1.0), row("new", 1.0))
+    assert compare.main([old, alone]) == 1
+    assert compare.changes([row("t", 3.0)], [row("t", 2.0)])[0][0][1] == 1.5
