@@ -1,4 +1,4 @@
-"""The contract between the compiler and a back end: target, options, stages, facts."""
+"""This module defines the contract between the compiler and a back end: target, options, stages, facts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The NumPy interpreter as a target: kernels stop at tile IR and are executed from there."""
+"""Makes the NumPy interpreter a target: kernels are compiled to tile IR and executed from there."""
 
 from __future__ import annotations
 

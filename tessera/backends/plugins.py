@@ -1,4 +1,4 @@
-"""Back ends of other distributions: entry points of the group `tessera.backends` (see docs/backends.md)."""
+"""Finds back ends of other distributions: entry points of the group `tessera.backends` (see docs/backends.md)."""
 
 from __future__ import annotations
 

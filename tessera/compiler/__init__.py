@@ -1,4 +1,4 @@
-"""The compiler: the one place that knows all stages (rank 6)."""
+"""The compiler is the one package that knows all stages (rank 6)."""
 
 from tessera.compiler.compile import (
     BACKENDS,

@@ -1,4 +1,4 @@
-"""Runs a back end's stages over a source: caching, dumping, overriding, timing, reproducers."""
+"""Runs a back end's stages over a source, with caching, dumping, overriding, timing and reproducers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of stages in files: dumps, what users put in their place, IR that line information refers to."""
+"""Keeps products of stages in files: dumps, the files that override them, IR that line information refers to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compile errors under the module path where kernels' authors look for them."""
+"""Exports the compile errors under the module path that Triton has for them."""
 
 from tessera.errors import (
     CompilationError,

@@ -1,4 +1,4 @@
-"""A kernel whose compilation fails in an optimisation, or because of one, is compiled without it.
+"""Compiles a kernel again without an optimisation in which, or because of which, its compilation failed.
 
 Which one is to blame is known where it failed in a pass that had just applied it. Else the compilation is repeated with
 fewer applications, by halves, until the first is found with which it fails; if it fails with none, no optimisation is

@@ -1,4 +1,4 @@
-"""The product of compilation: texts of all levels, the binary, metadata; loaded and launched through a driver."""
+"""Defines the product of compilation: texts of all levels, the binary, metadata; a driver loads and launches it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be compiled: a kernel function with a signature, or the text of any IR level in a file."""
+"""Defines what can be compiled: a kernel function with a signature, or the text of any IR level in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every switch of tessera with its type, environment names, default and documentation."""
+"""Exports the knobs of tessera, each with its type, environment names, default and documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time that one compilation may take: steps check it, tools are stopped by it.
+"""Limits the time of one compilation: steps check the budget, and tools that exceed it are stopped.
 
 with budget(30.0):
     check_budget("pass x")          # CompilationTimeout once 30 s are over

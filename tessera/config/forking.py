@@ -1,4 +1,5 @@
-"""Forks while other threads compile: `os.fork` waits until nobody is amid what a child could not go on with.
+"""Makes `os.fork` safe while other threads compile: it waits until no thread is in a section that a child could not
+finish.
 
 A child has only the thread that forked. What the others held is held for ever: LLVM's lock, the locks of modules that
 were being imported, those of this package. So work of that kind is done inside of `with undivided():`, and a fork waits

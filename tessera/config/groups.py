@@ -1,4 +1,4 @@
-"""The groups of switches: type, environment names, default and documentation of each."""
+"""Defines the groups of knobs: type, environment names, default and documentation of each knob."""
 
 from __future__ import annotations
 

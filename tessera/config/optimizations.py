@@ -1,5 +1,5 @@
 # ruff: noqa: E501  rows of a table
-"""The optimisations by name: each transformation that a right result does not need has one row here.
+"""Lists the optimisations by name: each transformation that a right result does not need has one row here.
 
 `TESSERA_DISABLE=name,...` leaves optimisations out, `TESSERA_OPT_LIMIT=n` stops after the n-th application;
 `tessera/ir/applications.py` asks, counts and blames. What is not in this table is needed for correctness.

@@ -1,4 +1,4 @@
-"""How knobs work: descriptors that check types, groups of knobs with scopes, hook chains.
+"""Implements knobs: descriptors that check types, groups of knobs with scopes, hook chains.
 
 Reading a knob gives the value assigned from Python, else the environment's (consulted on each read), else the default.
 Assigning a knob also writes the environment variable, so that child processes see it (`settings.propagate_env`).

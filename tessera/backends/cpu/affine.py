@@ -1,4 +1,4 @@
-"""Element-wise ops that keep affine forms: sums, multiples and casts of indices and addresses stay scalar.
+"""Evaluates element-wise ops in affine form: sums, multiples and casts of indices and addresses stay scalar.
 
 `elementwise` tries the op's rule here first; a rule that gives None leaves the op to the vector instructions.
 """

@@ -1,4 +1,4 @@
-"""Which array a pointer goes into, and which loads may run in the loop of a store."""
+"""Finds the array that a pointer points into, and the loads that may run in the loop of a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Element-wise ops on vectors: one function an op class, from operand texts to the result's text.
+"""Lowers element-wise ops on vectors: one function for each op class, from operand texts to the result's text.
 
 Small floats are widened to fp32, computed and rounded after every op, as the language says. Integer division never
 traps: by zero it gives zero.

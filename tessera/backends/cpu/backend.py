@@ -1,4 +1,4 @@
-"""The native CPU back end: tile IR → LLVM IR → an object that the runtime loads and runs over the grid."""
+"""Defines the native CPU back end: tile IR → LLVM IR → an object that the runtime loads and runs over the grid."""
 
 from __future__ import annotations
 

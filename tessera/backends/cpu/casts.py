@@ -1,4 +1,5 @@
-"""Conversions between element types on vectors, small floats in integer arithmetic where no instruction is.
+"""Converts vectors between element types; small floats are converted in integer arithmetic where there is no
+instruction.
 
 A small float with m bits of mantissa becomes fp32 by moving its magnitude to the fp32 fields and multiplying by
 2^(127 - bias): exact, subnormals included. Back: normal results round on the integer bits; subnormal ones by adding

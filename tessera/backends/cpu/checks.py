@@ -1,4 +1,5 @@
-"""Checks of checked builds: look at a whole tile fast; where an element is bad, find the first, report it and leave.
+"""Lowers the checks of checked builds: each tests a whole tile at once; if an element fails, the first one is found and
+reported.
 
 The launch gives the address of a report, 64-bit words: the linear program id of the report (all ones but the sign
 while there is none), a lock, the number of the check, the element counted row by row, the values. Of several programs

@@ -1,4 +1,4 @@
-"""Structured control flow: values are carried in slots (slots.py)."""
+"""Lowers structured control flow, whose carried values are in slots (slots.py)."""
 
 from __future__ import annotations
 

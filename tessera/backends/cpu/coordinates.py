@@ -1,4 +1,4 @@
-"""Coordinates in code: loop indices, what is known of them, and their division where a tile is reshaped."""
+"""Computes coordinates in code: loop indices, what is known of them, and their division where a tile is reshaped."""
 
 from __future__ import annotations
 

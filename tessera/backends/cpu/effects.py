@@ -1,4 +1,4 @@
-"""Ops with effects on memory and on the outside: stores, atomics, descriptors, histograms, print and assert."""
+"""Lowers ops with effects on memory: stores, atomics, descriptors, histograms."""
 
 from __future__ import annotations
 

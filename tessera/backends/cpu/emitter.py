@@ -1,4 +1,4 @@
-"""Writes the body of one LLVM function: nested scopes, where each pure instruction lands in the outermost one it can.
+"""Writes the body of one LLVM function in nested scopes; each pure instruction goes to the outermost scope that it can.
 
 A scope is a piece of straight-line code that is still growing: the function's entry, the body of an open loop, a
 branch. `op("fadd float %a, %b")` looks at the operands' depths and appends the instruction to the deepest scope that

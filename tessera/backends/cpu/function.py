@@ -1,4 +1,4 @@
-"""A module to LLVM IR text: each function's frame, the loop over program ids, and what the launch must know."""
+"""Lowers a module to LLVM IR text: each function's frame, the loop over program ids, and the metadata for the launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that speak to the outside: print and assert, through the C library of the process."""
+"""Lowers print and assert by calls of the C library of the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loop-carried tiles that only ever gain a uniform amount become a tile from before the loop plus a carried scalar.
+"""Replaces loop-carried tiles that are incremented uniformly by a tile from before the loop plus a carried scalar.
 
     for k (%p: tile<128x32x*fp32> = %p0)          for k (%s: i64 = 0)
       … load %p …                             →      %q = addptr %p0, splat(%s);  … load %q …

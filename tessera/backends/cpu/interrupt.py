@@ -1,4 +1,5 @@
-"""Ctrl-C while a kernel runs: launches look for signals where that costs nothing, and end early if one raises.
+"""Lets Ctrl-C end a running kernel: launches poll for signals where that costs nothing, and end early if a handler
+raises.
 
 Python's own handler only notes a signal; what is to be done is decided by code that holds the Python lock. So the
 handler of SIGINT is called from one of ours, which counts (`attention`). Each thread of a launch compares the count

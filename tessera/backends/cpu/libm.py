@@ -1,4 +1,4 @@
-"""Functions of the C library, lane by lane; alone, or for arguments that a vector function is not made for."""
+"""Calls functions of the C library lane by lane: always, or only for arguments that a vector function does not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spelling of LLVM IR: types of element types, literals, vector constants."""
+"""Spells parts of LLVM IR as text: types of element types, literals, vector constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Loop nests over the index space of a tile: which dimension the vector runs along, how wide it is, what is unrolled.
+"""Emits loop nests over the index space of a tile, and chooses the dimension and width of the vector and what is
+unrolled.
 
 The vector covers trailing dimensions together when the last one is shorter than a vector: for shape (64, 2) and 16
 lanes one point is rows i … i+7, columns 0 and 1. Small tiles are unrolled completely, so that their buffers become

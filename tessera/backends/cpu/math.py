@@ -1,4 +1,4 @@
-"""Mathematical functions: vector polynomials for fp32 (fp64: math64.py), libm lane by lane for what has none.
+"""Lowers mathematical functions: by vector polynomials for fp32 (fp64: math64.py), else by libm lane by lane.
 
 Each polynomial is a minimax fit made for this file (weighted least squares on Chebyshev nodes, iterated); bounds are
 checked by the tests: exp, exp2, log, log2, sin, cos, tanh, erf within 2 ulp over their range. Powers: power.py.

@@ -1,4 +1,4 @@
-"""Functions of fp64 on vectors, for the arguments where they need no long arithmetic; elsewhere the C library's.
+"""Evaluates functions of fp64 on vectors where no multi-word arithmetic is needed; other arguments go to the C library.
 
     exp     x = n ln 2 + r: 1 + r + r^2 q(r), 2^n multiplied in two steps
     log     x = m 2^e, s = (m - 1) / (m + 1): 2 s + s^3 p(s^2), and e ln 2 in two parts

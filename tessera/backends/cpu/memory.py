@@ -1,4 +1,4 @@
-"""Vector loads and stores: contiguous, through a shuffle, or gathered, as the affine form of the address says.
+"""Emits vector loads and stores: contiguous, through a shuffle, or gathered, as the affine form of the address allows.
 
 Masked-off lanes never touch memory: full vectors use masked intrinsics, scalars load from a dummy of their own stack.
 """

@@ -1,4 +1,5 @@
-"""Carried tiles that are only summed up (or maximised) after the loop shrink to what is left after the reduction.
+"""Replaces carried tiles that are only reduced after the loop by the result of the reduction, updated in each
+iteration.
 
     acc = zeros[1024]                               s = 0
     for …: acc = acc + x                    →       for …: s = s + reduce(x)

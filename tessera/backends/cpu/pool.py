@@ -1,4 +1,4 @@
-"""The persistent thread pool that runs compiled CPU kernels over a grid.
+"""Holds the persistent thread pool that runs compiled CPU kernels over a grid.
 
 A compiled kernel is a C function
 

@@ -1,4 +1,5 @@
-"""The thread pool's native code, as LLVM IR text: workers, launch and hand-off. `pool.py` compiles and drives it.
+"""Contains the thread pool's native code as LLVM IR text: workers, launch and hand-off. `pool.py` compiles and drives
+it.
 
 One structure per pool, its hot words on cache lines of their own:
 

@@ -1,4 +1,4 @@
-"""x to the power y in fp32, on vectors: 2^(y log2 |x|) in fp64, whose bits to spare make the result right to 0.51 ulp.
+"""Computes x to the power y in fp32 on vectors: 2^(y log2 |x|) in fp64, which leaves an error of at most 0.51 ulp.
 
     |x| = m 2^e, m in [sqrt(1/2), sqrt(2))     log2 m = 2/ln 2 · atanh((m - 1) / (m + 1)), a series of eight terms
     t = y (e + log2 m) = n + r                 2^r by a series of eleven terms, 2^n added to the exponent

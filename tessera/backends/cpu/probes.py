@@ -1,4 +1,4 @@
-"""Which features LLVM uses for a processor that is known by its name only: seen in the code of small functions.
+"""Finds the features that LLVM uses for a processor of which only the name is known, in the code of small functions.
 
 LLVM has no list of a processor's features to ask for, and an intrinsic that the processor lacks would end the process.
 So each probe is ordinary IR, and the instruction that it becomes tells.

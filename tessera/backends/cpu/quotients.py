@@ -1,4 +1,4 @@
-"""Functions of two fp32 numbers that begin with their quotient, in fp64 on vectors: atan2 and fmod.
+"""Computes atan2 and fmod of two fp32 numbers from their quotient, in fp64 on vectors.
 
 atan2 takes the smaller over the larger number, t in [0, 1], and folds t + t^3 p(t^2) back by quadrant. fmod subtracts
 the whole quotients below 2^28, for which product and difference are exact.

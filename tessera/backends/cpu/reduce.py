@@ -1,4 +1,4 @@
-"""Reductions by user-written combine regions, evaluated on vectors.
+"""Lowers reductions by user-written combine regions, which are evaluated on vectors.
 
 Along the vector's dimension a reduction keeps up to four independent accumulator vectors, joins them as a tree and then
 folds the lanes by shuffles; along another dimension the vectors run over what remains and combine vertically. No

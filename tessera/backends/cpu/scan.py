@@ -1,5 +1,6 @@
-"""Scans by user-written combine regions: along the vector's dimension prefixes of each vector with a carry, in log2
-steps; along another dimension the vectors run over what remains and combine vertically."""
+"""Lowers scans by user-written combine regions: along the vector's dimension in log2 steps a vector, with a carry from
+vector to vector; along another dimension the vectors run over what remains and combine vertically.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where control flow carries values: scalars on the stack, where sroa makes phis of them, tiles in buffers."""
+"""Holds the values that control flow carries: scalars in stack slots, which sroa turns into phis, tiles in buffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine's vector unit can do: frozen rows, chosen by the ISA name of a target or by the host's features."""
+"""Describes the vector units of CPUs in frozen rows, chosen by the ISA name of a target or by the host's features."""
 
 from __future__ import annotations
 

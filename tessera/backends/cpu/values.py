@@ -1,4 +1,4 @@
-"""Where an element is asked for (`Point`) and what comes back (`Val`): affine forms that keep addresses scalar.
+"""Defines points of an index space (`Point`) and values at them (`Val`), whose affine forms keep addresses scalar.
 
 A point has one coordinate a dimension; the coordinate of lane k is `base + terms + pattern[k]`, where base is a number,
 the terms are loop indices times constants and the pattern is known at compile time. A value of integer or pointer type

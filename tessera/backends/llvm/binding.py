@@ -1,4 +1,5 @@
-"""The only file that touches llvmlite: parse LLVM IR text, run passes, emit assembly or objects, load objects.
+"""Wraps llvmlite, which no other file imports: parses LLVM IR text, runs passes, emits assembly or objects, loads
+objects.
 
 llvmlite is imported at the first use (importing it costs 30 ms and more). Every module lives in an LLVM context of its
 own, so nothing piles up in a process that compiles for days. llvmlite holds one lock around each LLVM call: several
