@@ -1,4 +1,4 @@
-"""tessera: a tile language and compiler for GPU and CPU kernels, API-compatible with Triton."""
+"""tessera is a tile language and compiler for GPU and CPU kernels, API-compatible with Triton."""
 
 from importlib import import_module
 

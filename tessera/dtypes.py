@@ -1,4 +1,4 @@
-"""Scalar, pointer and block types of the language: the one vocabulary that host, front end, IR and back ends share.
+"""Defines the scalar, pointer and block types of the language, which host, front end, IR and back ends share.
 
 A `dtype` carries its signedness, so the IR needs no signed and unsigned variants of an operation: `div` on
 `uint32` operands *is* the unsigned division. Types are interned or frozen: compare them with `==`, hash them freely.

@@ -1,4 +1,4 @@
-"""Source locations and the catalogue of errors: every mistake a kernel's author can make has one class here.
+"""Defines source locations and the catalogue of errors: every mistake a kernel's author can make has one class here.
 
 A class holds the `code` by which the docs list it, a message `template` and a default `help` line. The raising code
 gives the facts (`raise UnknownName(name="offs")`); the location is filled in by the innermost `with loc:` that the

@@ -1,4 +1,4 @@
-"""The knobs under the module path of Triton: `tessera.knobs.runtime.interpret = True`."""
+"""Exports the knobs under the module path that Triton has for them: `tessera.knobs.runtime.interpret = True`."""
 
 from __future__ import annotations
 

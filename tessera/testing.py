@@ -1,4 +1,4 @@
-"""Timing, comparing and reporting for kernel authors: `do_bench`, `assert_close`, `Benchmark` and `perf_report`.
+"""Times, compares and reports for kernel authors: `do_bench`, `assert_close`, `Benchmark` and `perf_report`.
 
 Nothing here needs torch, pandas or matplotlib unless a plot or a data frame is asked for.
 """

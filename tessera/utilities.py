@@ -1,4 +1,6 @@
-"""Small helpers of the host API: sizes of grids and blocks, also of compile-time values; numbers of other libraries."""
+"""Contains small helpers of the host API: sizes of grids and blocks, also of compile-time values; numbers of other
+libraries.
+"""
 
 from __future__ import annotations
 

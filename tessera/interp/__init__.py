@@ -1,4 +1,4 @@
-"""The NumPy interpreter: runs a module over a grid on real memory (rank 4).
+"""The NumPy interpreter runs a module over a grid on real memory (rank 4).
 
 `run(module, grid, args)` takes one argument per IR argument of the kernel: arrays (NumPy, or anything with
 `data_ptr()`/`__array_interface__`), raw addresses, None, or Python numbers.

@@ -1,4 +1,4 @@
-"""NumPy meaning of the element-wise ops."""
+"""Defines the meaning of the element-wise ops in NumPy."""
 
 # pyright: basic
 from __future__ import annotations

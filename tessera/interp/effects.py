@@ -1,4 +1,4 @@
-"""NumPy meaning of the ops that touch memory or the outside world, and of the GPU level's data movement."""
+"""Defines the meaning of ops that access memory, print or assert, and of the GPU level's data movement, in NumPy."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Executes IR with NumPy, one program instance after another: the definition of what each op means.
+"""Executes IR with NumPy, one program instance after another, which defines what each op means.
 
 `@evaluate(OpClass)` registers the meaning: a function (machine, op, *operand values) → value, or a tuple of values
 when the op has several results. A machine runs tile IR and gpu IR alike: layouts change nothing but speed.

@@ -1,4 +1,4 @@
-"""The interpreter's view of memory: vectors of addresses read and written through one window on the address space.
+"""Accesses memory for the interpreter: reads and writes vectors of addresses through one view of the address space.
 
 Accesses are checked against the storages of the kernel's array arguments. A kernel that was given raw addresses,
 or that loads pointers from memory, may reach other storage: then only null is refused.

@@ -1,4 +1,4 @@
-"""How the interpreter holds numbers, and every conversion between element types.
+"""Defines how the interpreter represents numbers, and every conversion between element types.
 
 Each dtype has a NumPy carrier: the dtype itself where NumPy has it, float32 for bf16 and the 8-bit floats (whose
 values are always exactly representable there, because every result is rounded back by `settle`). Small floats are

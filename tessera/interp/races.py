@@ -1,4 +1,4 @@
-"""Races between programs, in checked launches of the interpreter.
+"""Finds races between programs in checked launches of the interpreter.
 
 Programs of a launch run in any order, at the same time: what one stores another may neither read nor store. The
 interpreter runs them one after another, and remembers of each element who read it first and who stored it last:

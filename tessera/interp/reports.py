@@ -1,4 +1,4 @@
-"""What a checked launch says of the element where it stopped.
+"""Writes what a checked launch reports about the element where it stopped.
 
 A report is a row of data (`CheckOp.row`), which compiled code has in its metadata, and the values found there.
 """

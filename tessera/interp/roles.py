@@ -1,4 +1,4 @@
-"""The meaning of tensor copies, mbarriers, and programs of several warp roles: each role is a Python thread.
+"""Defines the meaning of tensor copies, mbarriers and programs of several warp roles, each of which is a Python thread.
 
 A copy reads memory when it starts; shared memory changes only when somebody waits for its barrier, so that a missing
 wait shows."""

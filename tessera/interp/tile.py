@@ -1,4 +1,4 @@
-"""NumPy meaning of the ops that make, reshape, reduce and multiply tiles."""
+"""Defines the meaning of ops that make, reshape, reduce and multiply tiles, in NumPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The IR framework: values, ops, blocks, types, text, rewriting. It knows no opcode (rank 1)."""
+"""The IR framework has values, ops, blocks, types, text and rewriting. It knows no opcode (rank 1)."""
 
 from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Effect, Module, Op, Use, Value, attr, operand, region, require

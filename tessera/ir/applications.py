@@ -1,4 +1,5 @@
-"""Every application of an optimisation passes through here: asked for, numbered, remembered and, if need be, blamed.
+"""Decides about every application of an optimisation: each is asked for, numbered and remembered here, and blamed if it
+fails.
 
     if apply("prefetch", loop):         # False: switched off, or behind the limit
         ...rewrite the loop...

@@ -1,4 +1,4 @@
-"""Values, ops, blocks and the module: SSA with structured regions and use lists. No opcode is known here.
+"""Defines values, ops, blocks and the module: SSA with structured regions and use lists. No opcode is known here.
 
 An op class declares its operands, attributes and regions as fields, in the order of its text form:
 

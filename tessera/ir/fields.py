@@ -1,4 +1,4 @@
-"""The fields that an op class declares, and the properties that read them from an op's flat storage."""
+"""Defines the fields that an op class declares, and the properties that read them from an op's flat storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Source locations and names of a module as plain data: what its text does not hold, packed and put back later."""
+"""Packs the source locations and names of a module, which its text does not have, as plain data, and restores them."""
 
 from __future__ import annotations
 

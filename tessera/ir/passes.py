@@ -1,4 +1,5 @@
-"""Passes and the manager that runs a list of them: valid IR in, valid IR out; verify, time and print between.
+"""Defines passes and the manager that runs a list of them: valid IR in, valid IR out; it verifies, times and prints
+between.
 
 A pass is a function `fn(module, **options) -> None` registered with `@pass_("name")`; its docstring says what it
 assumes and establishes. A pipeline is a list of passes with bound options, or the text `"canonicalize,licm{a=1}"`.

@@ -1,4 +1,4 @@
-"""Rewriting by small rules in tables, driven over a worklist to a fixpoint.
+"""Rewrites IR by small rules in tables, over a worklist until nothing changes.
 
     RULES = RuleSet()
 

@@ -1,4 +1,4 @@
-"""Types of IR values. Scalars are `dtype`s, pointers are `pointer_type`s; here stand the composite ones.
+"""Defines the composite types of IR values; scalars are `dtype`s, pointers are `pointer_type`s.
 
 Text: `fp32`, `*fp16`, `tile<128x64xfp16>`, `tile<128x*fp32>`, with a layout `tile<128xfp32, LAYOUT>`;
 `shared<3x128x64xfp16, LAYOUT>`, `desc<128x64xfp16>`, `token`.

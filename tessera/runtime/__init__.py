@@ -1,4 +1,4 @@
-"""The host side: launch, drivers, disk cache, tuning (rank 7)."""
+"""The runtime is the host side of tessera: launch, drivers, disk cache, tuning (rank 7)."""
 
 from tessera.runtime.arguments.tensors import MockTensor, TensorWrapper, reinterpret
 from tessera.runtime.autotuner.autotuner import Autotuner

@@ -1,4 +1,4 @@
-"""The decorators that make kernels: `jit` of a function, `autotune` of a kernel."""
+"""Defines the decorators that make kernels: `jit` of a function, `autotune` of a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drivers: load compiled kernels and launch them. One of them is active; by default the arguments choose.
+"""Registers the drivers, which load compiled kernels and launch them. One is active; by default the arguments choose.
 
 `driver.active` is the driver that was set, or the default one: CUDA where a device is, else the CPU.
 """

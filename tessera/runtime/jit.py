@@ -1,4 +1,5 @@
-"""`@jit`: a Python function as a launchable kernel. Binding, specialisation, the look-up of compiled code, launch.
+"""`@jit` makes a launchable kernel of a Python function: it binds and specialises arguments, looks up compiled code and
+launches it.
 
 A launch that was seen before runs in native code (`native/`); the rest of this file is the complete path, which
 also prepares that.

@@ -1,1 +1,1 @@
-"""Tools around the compiler: host-side descriptors, command line, reports."""
+"""The tools around the compiler are here: host-side descriptors, command line, reports."""

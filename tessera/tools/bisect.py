@@ -1,4 +1,4 @@
-"""The command `bisect`: which application of an optimisation makes a program wrong.
+"""Implements the command `bisect`, which finds the application of an optimisation that makes a program wrong.
 
 The program runs once with all applications, once with none, then with half of those in question, and so on. A run is
 bad if a launch gives other results than the interpreter, or if the program fails. The first application with which it

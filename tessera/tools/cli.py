@@ -1,4 +1,4 @@
-"""The commands `cache` and `tune`: what is on disk, moved between machines."""
+"""Implements the commands `cache` and `tune`, which show what is on disk and move it between machines."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Launches compared with the interpreter: each kernel launch of a program runs a second time, on the same arrays, by
-NumPy and without optimisations, and the results of both are compared up to rounding."""
+"""Compares launches with the interpreter: each kernel launch of a program runs a second time, on the same arrays, by
+NumPy and without optimisations, and the results of both are compared up to rounding.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`get_sass`: the machine code of a cubin as text."""
+"""Provides `get_sass`, which disassembles a cubin."""
 
 from __future__ import annotations
 

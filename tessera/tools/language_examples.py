@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the language: what they look like, and how they are run.
+"""Finds and runs the examples in the docstrings of the language.
 
 A docstring ends with the errors that the operation raises, by their codes in docs/errors.md, and with an example:
 

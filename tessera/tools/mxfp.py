@@ -1,4 +1,6 @@
-"""Numbers of block-scaled formats as torch tensors: four bits (E2M1), and scales that are powers of two (E8M0)."""
+"""Represents numbers of block-scaled formats as torch tensors: four bits (E2M1), and scales that are powers of two
+(E8M0).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # pyright: reportMissingParameterType=false, reportUnknownParameterType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportOperatorIssue=false
-"""The kernel that docs/pipeline.md follows through the passes (pipeline_page.py)."""
+"""Contains the kernel that docs/pipeline.md follows through the passes (pipeline_page.py)."""
 
 import tessera.language as tl
 from tessera.runtime import jit

@@ -1,4 +1,4 @@
-"""Descriptors of arrays one of whose dimensions is made of slices that follow one another, each of its own length."""
+"""Makes descriptors of arrays one of whose dimensions consists of adjacent slices, each of its own length."""
 
 from __future__ import annotations
 

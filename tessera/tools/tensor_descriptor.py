@@ -1,4 +1,4 @@
-"""`TensorDescriptor` under the module path that Triton's users import."""
+"""Exports `TensorDescriptor` under the module path that Triton's users import."""
 
 from tessera.runtime.arguments.descriptor import TensorDescriptor
 

@@ -1,4 +1,5 @@
-"""Lowers a module to LLVM IR text: each function's frame, the loop over program ids, and the metadata for the launch."""
+"""Lowers a module to LLVM IR text: each function's frame, the loop over program ids, and the metadata for the
+launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Calls functions of the C library lane by lane: always, or only for arguments that a vector function does not cover."""
+"""Calls functions of the C library lane by lane: always, or only for arguments that a vector function does not
+cover."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Arguments of a launch: arrays of any library, their memory, types and specialisation keys."""
+"""Handles the arguments of a launch: arrays of any library, their memory, types and specialisation keys."""

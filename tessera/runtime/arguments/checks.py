@@ -1,4 +1,4 @@
-"""What is said of the arrays of a launch before it runs: no memory, not writable, elements that lie apart.
+"""Checks the arrays of a launch before it runs: those without memory, read-only ones, strided ones.
 
 A kernel gets of an array the address of its first element. So it writes to arrays that NumPy would protect, and takes
 strided ones for consecutive elements; torch's kernels are used to getting strides as arguments, NumPy's users are not.

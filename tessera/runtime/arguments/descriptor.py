@@ -1,4 +1,4 @@
-"""The host side of a tensor descriptor: a bounds-checked, strided window onto an array, as one argument."""
+"""Implements tensor descriptors on the host: a bounds-checked, strided view of an array, as one argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of any library that speaks DLPack (jax, tensorflow, paddle, mxnet …) as kernel arguments."""
+"""Makes arrays of any library that supports DLPack (jax, tensorflow, paddle, mxnet …) kernel arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From launch arguments to signature types and specialisation keys.
+"""Computes signature types and specialisation keys from launch arguments.
 
 Each argument gives a pair (type string, key): a "constexpr" key is the value itself, which the kernel is compiled
 for; "D" says that an integer or address is divisible by 16, "W" that the storage behind an array holds so many

@@ -1,4 +1,4 @@
-"""Stand-ins and typed views for kernel arguments, over any array library."""
+"""Provides stand-ins and typed views for kernel arguments, over any array library."""
 
 from __future__ import annotations
 

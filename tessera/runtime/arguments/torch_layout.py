@@ -1,4 +1,4 @@
-"""Where torch keeps address, size, element type and place of a tensor, found by looking at tensors made for it.
+"""Finds where torch stores the address, size, element type and device of a tensor, by probing tensors made for that.
 
 Five of torch's own accessors cost 0.2 µs a tensor; the fields behind them cost a few ns to read. Their offsets depend
 on the version of torch, so they are searched once a process: an offset counts if it is the only one at which all of

@@ -1,4 +1,4 @@
-"""Meta-parameters: autotuning with its trials, workers and files, and rules (`heuristics`)."""
+"""Chooses meta-parameters: by autotuning, with its trials, workers and files, or by rules (`heuristics`)."""
 
 from tessera.runtime.autotuner.autotuner import Autotuner
 from tessera.runtime.autotuner.config import Config

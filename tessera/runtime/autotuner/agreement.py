@@ -1,4 +1,4 @@
-"""Do all configs compute the same? Results of single runs from the same state, compared up to rounding.
+"""Checks that all configs compute the same: compares results of single runs from the same state, up to rounding.
 
 The first config is the reference. Arrays that it leaves unchanged are inputs. An array in which more than half of the
 other configs (at least two) differ is taken for scratch memory whose content depends on the config, as partial sums

@@ -1,4 +1,4 @@
-"""Choosing a kernel's meta-parameters by measurement. What `autotune` makes wraps anything launchable, and stacks with
+"""Chooses a kernel's meta-parameters by measurement. What `autotune` makes wraps anything launchable, and stacks with
 `heuristics` in any order:
 
     @tessera.autotune(configs=[Config({"BLOCK": 256}), Config({"BLOCK": 1024}, num_warps=8)], key=["n"])

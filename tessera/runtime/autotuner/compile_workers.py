@@ -1,4 +1,4 @@
-"""Processes that compile: LLVM and Python each let one thread at a time do so.
+"""Compiles in worker processes, since LLVM and Python each let only one thread at a time compile.
 
 `CompileWorkers` is an executor for AsyncCompileMode: the front end runs here, in threads; its product goes as text to a
 worker process, which runs the other stages and sends their products back. Workers are new processes (no fork of one

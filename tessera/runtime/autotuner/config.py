@@ -1,4 +1,4 @@
-"""One choice of meta-parameters for a kernel."""
+"""Defines `Config`, one choice of meta-parameters for a kernel."""
 
 from __future__ import annotations
 

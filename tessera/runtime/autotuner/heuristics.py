@@ -1,4 +1,4 @@
-"""Meta-parameters by rule: `heuristics` computes parameters of a kernel from its other arguments.
+"""Chooses meta-parameters by rules: `heuristics` computes parameters of a kernel from its other arguments.
 
 @tessera.heuristics({"EVEN": lambda args: args["n"] % args["BLOCK"] == 0})
 @tessera.jit

@@ -1,4 +1,4 @@
-"""A progress bar on stderr for work that takes seconds; nothing where stderr is no terminal."""
+"""Shows a progress bar on stderr for work that takes seconds; nothing where stderr is no terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Autotuning results on disk: one JSON file per kernel source, key and device, published by atomic rename.
+"""Stores autotuning results on disk: one JSON file for each kernel source, key and device, published by atomic rename.
 
     {"device": …, "kernel": …, "key": […], "timings": {config: [median, fast, slow] in ms}}
 

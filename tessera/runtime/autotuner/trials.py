@@ -1,4 +1,4 @@
-"""The trials of one tuning: which configs fit, which are alike, which compute the same, and how fast each is."""
+"""Runs the trials of one tuning: which configs fit, which are alike, which compute the same, and how fast each is."""
 
 from __future__ import annotations
 

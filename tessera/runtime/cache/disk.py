@@ -1,4 +1,4 @@
-"""The disk cache of compiled kernels: one content-addressed, checksummed file per entry.
+"""Implements the disk cache of compiled kernels: one content-addressed, checksummed file for each entry.
 
 An entry is a dict of named parts: bytes, text or JSON values. Its file `ab/abcdef….tsr` holds
 

@@ -1,4 +1,4 @@
-"""Cache managers: files kept by key, under the interface that Triton gives to classes of its users.
+"""Defines cache managers, which keep files by key, under the interface that Triton gives to classes of its users.
 
 `cache.manager_class` names such a class; entries of the cache of compiled kernels then pass through it, each one file
 (`ManagedCache`). Some are here: a folder for each key, and one that asks a remote backend for what it has not.

@@ -1,1 +1,1 @@
-"""The CUDA driver through ctypes: its functions and the structures that they take."""
+"""Binds the CUDA driver through ctypes: its functions and the structures that they take."""

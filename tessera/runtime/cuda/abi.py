@@ -1,4 +1,4 @@
-"""The binary interface of libcuda: function signatures, constants, structures, and finding the library."""
+"""Declares the binary interface of libcuda: function signatures, constants, structures; and finds the library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA driver API by ctypes: devices, contexts, modules, launches, memory, streams, events.
+"""Wraps the CUDA driver API by ctypes: devices, contexts, modules, launches, memory, streams, events.
 
 No CUDA toolkit and no torch is needed, only the driver's libcuda.so.1. Where torch is already imported its current
 device and stream are used, so that kernels queue up with torch's own. Handles are plain ints.

@@ -1,1 +1,1 @@
-"""Drivers: what loads kernels and launches them, one for each kind of device."""
+"""Drivers load kernels and launch them; there is one for each kind of device."""

@@ -1,4 +1,4 @@
-"""Memory on the device that kernels may ask for while they run."""
+"""Registers the allocator of device memory that kernels ask for while they run."""
 
 from __future__ import annotations
 

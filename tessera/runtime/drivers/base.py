@@ -1,4 +1,4 @@
-"""What a driver is: a place where compiled kernels are loaded and launched."""
+"""Defines the interface of drivers, which load compiled kernels and launch them."""
 
 from __future__ import annotations
 

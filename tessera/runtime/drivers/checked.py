@@ -1,4 +1,5 @@
-"""Launching checked builds on the host: extents of the arrays in, the report of the first bad element out."""
+"""Launches checked builds on the host: passes the extents of the arrays and reads the report of the first bad
+element."""
 
 from __future__ import annotations
 

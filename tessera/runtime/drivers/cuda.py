@@ -1,4 +1,4 @@
-"""The driver of NVIDIA GPUs."""
+"""Implements the driver of NVIDIA GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drivers of the host: native code on its cores, and the interpreter."""
+"""Implements the drivers of the host: native code on its cores, and the interpreter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The driver of the simulator: kernels compiled for an NVIDIA GPU run lane by lane in NumPy, without a GPU."""
+"""Implements the driver of the simulator: kernels compiled for an NVIDIA GPU run lane by lane in NumPy, without a
+GPU."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The kernel behind a kernel: code that relies on a precondition has a fallback variant that does not, for launches
-where it fails.
+"""Makes fallback variants: code that relies on a launch precondition has a variant that does not, for launches where it
+fails.
 
 The fallback variant is compiled, or found in the cache, when it is first needed."""
 

@@ -1,1 +1,1 @@
-"""What `jit` is made of: the interface of launchable objects, binding, hooks, asynchronous compilation."""
+"""The parts of `jit` are here: the interface of launchable objects, binding, hooks, asynchronous compilation."""

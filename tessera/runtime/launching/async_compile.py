@@ -1,4 +1,4 @@
-"""Compiling in the background: inside `AsyncCompileMode` launches and warm-ups hand their compilation to an executor.
+"""Compiles in the background: inside `AsyncCompileMode` launches and warm-ups hand their compilation to an executor.
 
 with ThreadPoolExecutor() as pool, AsyncCompileMode(pool):
     kernels = [kernel.warmup(x, BLOCK=b, grid=(1,)) for b in (64, 128, 256)]   # FutureKernels, compiled concurrently

@@ -1,4 +1,5 @@
-"""What a kernel function keeps of its launches: its binder, compiled kernels by device, how arguments are picked."""
+"""Holds what a kernel function keeps of its launches: its binder, compiled kernels by device, how arguments are
+picked."""
 
 from __future__ import annotations
 

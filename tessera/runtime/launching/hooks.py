@@ -1,4 +1,4 @@
-"""What hooks get: of a launch its metadata, of a compilation what is compiled and how."""
+"""Makes what hooks receive: of a launch its metadata, of a compilation what is compiled and how."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every launchable object has: `kernel[grid](...)`, `run` and `warmup`."""
+"""Defines the interface of every launchable object: `kernel[grid](...)`, `run` and `warmup`."""
 
 from __future__ import annotations
 

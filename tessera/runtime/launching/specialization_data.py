@@ -1,4 +1,5 @@
-"""A kernel's specialisation as JSON, for cache hooks and `preload`: compile in one process what another used."""
+"""Writes a kernel's specialisation as JSON, for cache hooks and `preload`: one process compiles what another one
+used."""
 
 from __future__ import annotations
 

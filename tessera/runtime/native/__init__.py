@@ -1,1 +1,1 @@
-"""Launches in native code: LLVM IR that binds arguments, finds the kernel and starts it without Python."""
+"""Launches in native code: LLVM IR binds the arguments, finds the kernel and starts it without Python."""

@@ -1,4 +1,4 @@
-"""The native code that finds how the pointers of a launch lie to one another (`aliasing`), as LLVM IR text."""
+"""Contains the native code, as LLVM IR text, that finds which arrays of a launch alias each other (`aliasing`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native code that reads address, element type, place and size of an array, as LLVM IR text.
+"""Contains the native code, as LLVM IR text, that reads address, element type, device and size of an array.
 
 A row of HEAD.rows tells how for each type: NumPy's arrays and torch's tensors by their fields (`torch_layout`), tensors
 by torch's accessors where the fields are not known, other arrays by a Python function.

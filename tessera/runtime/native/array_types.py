@@ -1,4 +1,4 @@
-"""The array types that native launches know, and how objects of other types are read by Python."""
+"""Describes the array types that native launches know, and how Python reads objects of other types for them."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The native code that binds and classifies the arguments of a launch, as LLVM IR text.
+"""Contains the native code, as LLVM IR text, that binds and classifies the arguments of a launch.
 
 One piece of code serves every kernel function. What differs lies in structures of 8-byte fields:
 

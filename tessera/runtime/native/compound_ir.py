@@ -1,4 +1,4 @@
-"""The native code that takes arguments of several units, tuples and descriptors, as LLVM IR text.
+"""Contains the native code, as LLVM IR text, for arguments of several units: tuples and descriptors.
 
 A tuple is a unit with its length and type, then its items, which are compile-time values where the parameter is one. A
 descriptor of rank r is 1 + 2 r units, which all reach the binary: the base with its element type, the extents with

@@ -1,4 +1,4 @@
-"""The fast path of launches: `kernel[grid](...)` bound, looked up and started by native code.
+"""Implements the fast path of launches: native code binds, looks up and starts `kernel[grid](...)`.
 
 `FastPath` belongs to one kernel function. Its `launch(grid, *args, **kwargs)` is a builtin function; what that has not
 seen goes to the kernel's Python path, which calls `install` with the key it was given so that the next such launch is

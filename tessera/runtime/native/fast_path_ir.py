@@ -1,4 +1,5 @@
-"""The native code of a repeated launch, as LLVM IR text: bind the arguments, find the kernel, launch.
+"""Contains the native code of a repeated launch as LLVM IR text: it binds the arguments, finds the kernel and launches
+it.
 
 Equal keys (see bind_ir) mean the same kernel. Whatever this code does not know (another argument type, a new key,
 hooks, a changed knob) goes to `fallback(key or None, grid, *args, **kwargs)`, the complete path in Python, which may

@@ -1,4 +1,6 @@
-"""The native code that finds the entry of a launch by its key, and the tensor maps by theirs, as LLVM IR text."""
+"""Contains the native code, as LLVM IR text, that finds the entry of a launch by its key, and the tensor maps by
+theirs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers: builtin functions, made without a C compiler, that turn Python arguments into a kernel launch.
+"""Makes launchers: builtin functions, made without a C compiler, that turn Python arguments into a kernel launch.
 
     launch = make_launcher(["*fp32", "i32", "fp32"], "cpu")
     code = launch(grid_x, grid_y, grid_z, stream, function, config, x, n, scale)

@@ -1,4 +1,4 @@
-"""The native launcher's code as LLVM IR text: unpack Python arguments, release the Python lock, launch.
+"""Contains the native launcher's code as LLVM IR text: it unpacks Python arguments, releases the GIL and launches.
 
 One piece of code serves every signature: what differs lies in a `bytes` object that is the builtin function's `self`:
 the descriptor below, then one kind byte per argument. So a new signature costs microseconds, not a compilation.

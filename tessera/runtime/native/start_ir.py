@@ -1,4 +1,4 @@
-"""The native code that evaluates the grid, asks for the stream and starts a kernel, as LLVM IR text."""
+"""Contains the native code, as LLVM IR text, that evaluates the grid, asks for the stream and starts a kernel."""
 
 from __future__ import annotations
 

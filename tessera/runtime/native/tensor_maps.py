@@ -1,4 +1,4 @@
-"""Tensor maps: what the host encodes before a launch for the TMA unit of the GPU.
+"""Encodes tensor maps, which the TMA unit of the GPU reads, before a launch.
 
 The compiler says, for each map of a kernel, which launch arguments describe the array and in which box and swizzle the
 kernel moves its blocks (`metadata.tensor_maps`, made by passes/gpu_movement/tensor_maps.py). Maps are kept by what they

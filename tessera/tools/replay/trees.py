@@ -1,4 +1,4 @@
-"""Recordings of source trees: a commit or the working tree is copied to one fixed place and compiled there.
+"""Records source trees: a commit or the working tree is copied to one fixed place and compiled there.
 
 Both sides of a comparison lie at the same path, one after the other, so that no path tells them apart. A recording of
 a commit is kept and used again.
