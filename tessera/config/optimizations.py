@@ -123,17 +123,17 @@ _GPU = (
     _row(
         "transpose-buffers", "gpu", "gives an operand that a loop transposes a ring of three buffers",
         "a warpgroup meets the others when its MMA of two iterations before is done", "passes/gpu_scheduling/transpose_buffers.py",
-        "tests/unit/test_turners.py", unit="loop", takes_room=True,
+        "tests/unit/test_transpose_role.py", unit="loop", takes_room=True,
     ),
     _row(
         "transpose-role", "gpu", "lets warps of their own transpose an operand of MMAs",
         "the loop's one MMA only adds up; both rings have room", "passes/gpu_scheduling/transpose_role.py `transposition_of`",
-        "tests/unit/test_turners.py", takes_room=True,
+        "tests/unit/test_transpose_role.py", takes_room=True,
     ),
     _row(
         "warp-specialize", "gpu", "runs a producer that loads and consumers that compute in warps of their own",
         "the producer computes its scalars alone; loads do not see what the program writes in between",
-        "passes/gpu_scheduling/producer.py `Needs`, passes/gpu_scheduling/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_teams.py", takes_room=True,
+        "passes/gpu_scheduling/producer.py `Needs`, passes/gpu_scheduling/ordering.py", "tests/unit/test_specialize.py, tests/unit/test_while_roles.py", takes_room=True,
     ),
     _row(
         "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes",
@@ -148,7 +148,7 @@ _GPU = (
     _row(
         "mma-chains", "gpu", "delays the last MMA of a chain by one iteration, beside the work on the first one's result",
         "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_mma/mma_chains.py `delayable`",
-        "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_teams.py", unit="loop", takes_room=True,
+        "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_roles.py", unit="loop", takes_room=True,
     ),
     _row(
         "loop-split", "gpu", "makes two loops of one whose branch flips once", "the condition compares the index with a fixed value",

@@ -107,7 +107,7 @@ def test_who_turns_operands(rows: int, depth: int, turners: int, buffers: list[i
     assert max(teams, default=0) == turners
 
 
-def test_turners_have_registers_of_their_own() -> None:
+def test_transpose_role_have_registers_of_their_own() -> None:
     """16 warps; consumers keep the results and two operands, turners and the producer little."""
     signature = {"a": "*fp8e4nv", "b": "*fp8e4nv", "c": "*fp16"} | dict.fromkeys("MNK", "i32")
     constants: dict[str, Any] = {"BM": 256, "BN": 128, "BK": 128, "ACC": tl.float32}

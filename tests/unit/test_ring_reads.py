@@ -155,7 +155,7 @@ def test_operands_of_warpgroups_in_registers(
     assert checked(scaled_kernel) > 0
 
 
-def test_turners() -> None:
+def test_transpose_role() -> None:
     kind = "tensordesc<i8[{}, {}]>".format
     signature = {"a": kind(64, 128), "b": kind(64, 64), "c": "tensordesc<i32[128, 64]>"}
     signature |= {"tiles": "i32", "K": "i32"}
