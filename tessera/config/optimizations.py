@@ -137,12 +137,12 @@ _GPU = (
     ),
     _row(
         "software-pipeline", "gpu", "copies tiles of later iterations to rings while this one computes",
-        "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_movement/software_pipeline.py `slice_of`",
+        "addresses and masks are pure; programs do not wait for others in the loop", "passes/gpu_movement/streams.py `slice_of`",
         f"{DOTS}, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(
         "mma-across-iterations", "gpu", "lets an MMA that only adds up run on into the next iteration",
-        "only the next MMA reads the sum; operands come through rings", "passes/gpu_movement/software_pipeline.py `running_on`", DOTS,
+        "only the next MMA reads the sum; operands come through rings", "passes/gpu_mma/across_iterations.py `running_on`", DOTS,
         unit="loop", takes_room=True,
     ),
     _row(

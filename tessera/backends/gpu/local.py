@@ -30,7 +30,7 @@ from tessera.ops import (
     MbarrierArriveOp,
     MmaOp,
 )
-from tessera.passes.gpu_movement.software_pipeline import is_zero
+from tessera.passes.gpu_movement.streams import is_zero
 
 ASYNC_BYTES = (16, 8, 4)  # sizes of one asynchronous copy
 

@@ -37,12 +37,8 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
-from tessera.passes.gpu_movement.software_pipeline import (
-    Pipeline,
-    Stream,
-    fastest_dimension,
-    slice_of,
-)
+from tessera.passes.gpu_movement.software_pipeline import Pipeline
+from tessera.passes.gpu_movement.streams import Stream, fastest_dimension, slice_of
 
 COPY_BYTES = 16  # of one thread: smaller copies cost more than they hide
 PROGRAMS = 2  # of an SM that must still find room

@@ -19,7 +19,6 @@ one iteration more, so that the copies run one iteration less ahead; they are is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
@@ -28,17 +27,15 @@ from tessera.dtypes import int1, int32, int64
 from tessera.ir import (
     Block,
     Builder,
-    Effect,
     Module,
     Op,
     SharedType,
-    TileType,
     Value,
     pass_,
     with_elem,
 )
-from tessera.ir.applications import apply, is_enabled
-from tessera.layout import LinearLayout, offset_map
+from tessera.ir.applications import apply
+from tessera.layout import LinearLayout
 from tessera.ops import (
     AddOp,
     AndOp,
@@ -48,7 +45,6 @@ from tessera.ops import (
     AsyncWaitOp,
     CmpOp,
     ConstOp,
-    DotOp,
     ForOp,
     FuncOp,
     LoadOp,
@@ -59,7 +55,6 @@ from tessera.ops import (
     MbarrierArriveOp,
     MbarrierInitOp,
     MbarrierWaitOp,
-    MmaOp,
     SelectOp,
     SplatOp,
     WgmmaOp,
@@ -68,7 +63,7 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.gpu_mma.across_iterations import buffer_of, running_on
 from tessera.passes.gpu_mma.mma_chains import (
     Delayed,
     delay,
@@ -78,13 +73,16 @@ from tessera.passes.gpu_mma.mma_chains import (
     root_of,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
+from tessera.passes.gpu_movement.streams import (
+    Stream,
+    stream_of,
+)
 from tessera.passes.neutral.fold import constant_of
 
 CHAINED_WORDS = 208  # registers of MMAs up to which the last of a chain may be an iteration late
 PING_PONG_WORDS = 128  # registers of an iteration's results from which warpgroups play ping-pong
 WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of an MMA
-MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
 
 
 @pass_("pipeline", optimization="software-pipeline", counts=True)
@@ -103,7 +101,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
         axis = AxisAnalysis(func) if loops else None
         for loop in loops:
             assert axis is not None
-            streams = [s for op in loop.body if (s := _stream(op, loop, axis, facts)) is not None]
+            streams = [s for op in loop.body if (s := stream_of(op, loop, axis, facts)) is not None]
             running = running_on(loop, {s.alloc for s in streams})
             late: list[Delayed] = []
             if running is None:
@@ -129,24 +127,10 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
                     )
 
 
-@dataclass(slots=True)
-class Stream:
-    """A load that feeds shared memory, and the pure ops of the loop that give its address, in program order."""
-
-    load: LoadOp
-    alloc: LocalAllocOp
-    slice: set[Op]
-    carried: set[int]
-
-    @property
-    def bytes(self) -> int:
-        return self.alloc.result.type.slot_bytes
-
-
 def _beside(loop: ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts) -> int:
     """Bytes of shared memory that the loop needs beside its rings."""
     rings: set[Op] = {s.alloc for s in streams}
-    roots = [_root(v) for op in loop.walk() for v in (*op.operands, *op.results)]
+    roots = [buffer_of(v) for op in loop.walk() for v in (*op.operands, *op.results)]
     others = {op for op in roots if isinstance(op, LocalAllocOp) and op not in rings}
     scratch = max((scratch_bytes(op, num_warps, facts) for op in loop.walk()), default=0)
     return sum(op.bytes for op in others) + scratch
@@ -171,110 +155,6 @@ def _stages(
     if stages + 1 <= most and fit // (stages + 1) == fit // stages:
         return stages + 1, True
     return stages, stages > (2 if late else 3)
-
-
-def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
-    """The one MMA of a loop, if it only adds up from iteration to iteration, on operands that come through
-    rings (allocations that become rings) or a ring of buffers."""
-    mmas = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
-    if not is_enabled("mma-across-iterations"):
-        return None
-    if len(mmas) != 1 or mmas[0].parent is not loop.body:
-        return None
-    op = mmas[0]
-    for v in (op.a, op.b):
-        alloc = _alloc_of(v)
-        if alloc not in rings and (alloc is None or not alloc.attrs.get("rotates")):
-            return None
-    uses = list(op.result.uses)
-    carried = op.acc.op is None and op.acc.block is loop.body and len(op.acc.uses) == 1
-    last = loop.body.terminator
-    return op if carried and uses == [(last, op.acc.index - 1)] else None
-
-
-def _alloc_of(v: Value) -> Op | None:
-    """The allocation that an operand is a view of, or was read from for this MMA alone."""
-    if isinstance(v.op, LocalLoadOp) and len(v.uses) == 1:
-        v = v.op.shared
-    return _root(v)
-
-
-def _root(v: Value) -> Op | None:
-    """What made the shared memory of a view."""
-    while isinstance(v.op, LocalTransOp | LocalIndexOp):
-        v = v.op.operands[0]
-    return v.op
-
-
-def _stream(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Stream | None:
-    """The stream of a load, if it can be copied asynchronously ahead of its iteration."""
-    if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
-        return None
-    users = load.result.users()
-    if (
-        len(users) != 1
-        or not isinstance(users[0], LocalAllocOp)
-        or users[0].parent is not loop.body
-    ):
-        return None
-    if load.other is not None and not is_zero(load.other):
-        return None  # asynchronous copies fill with zeros only
-    alloc = users[0]
-    shared: SharedType = alloc.result.type
-    order = fastest_dimension(load.result.type.layout)
-    bits = shared.elem.storage_bits
-    vec = min(
-        access_width(axis, load.ptr, load.mask, order, facts.max_vector_bytes),
-        _neighbours(load.result.type.layout, shared.layout),
-    )
-    if vec * bits // 8 < MIN_COPY_BYTES:
-        return None
-    sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
-    found = slice_of(sources, loop)
-    return Stream(load, alloc, *found) if found is not None else None
-
-
-def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
-    """How many first registers of a thread lie side by side in shared memory, in order."""
-    count = 1
-    for column in offset_map(held, shared).register:
-        if column != count:
-            break
-        count *= 2
-    return count
-
-
-def fastest_dimension(layout: LinearLayout) -> int:
-    """The dimension along which a thread's registers run first."""
-    first = next((b for b in layout.bases("register") if any(b)), None)
-    return next(d for d, c in enumerate(first) if c) if first is not None else len(layout.shape) - 1
-
-
-def is_zero(v: Value) -> bool:
-    value = constant_of(v)
-    return value is not None and value == 0 and str(value)[0] != "-"
-
-
-def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None:
-    """What computes `sources` in the loop, from one iteration to the next: (ops, numbers of carried values)."""
-    ops: set[Op] = set()
-    carried: set[int] = set()
-    work = list(sources)
-    while work:
-        v = work.pop()
-        op = v.op
-        if op is None:
-            if v.block is loop.body and v.index > 0 and v.index - 1 not in carried:
-                carried.add(v.index - 1)
-                work.append(loop.body.terminator.operands[v.index - 1])
-        elif op.is_inside(loop) and op not in ops:
-            if op.parent is not loop.body or op.regions or op.effects is not Effect.NONE:
-                return None
-            if isinstance(op, DotOp | MmaOp):
-                return None
-            ops.add(op)
-            work += op.operands
-    return ops, carried
 
 
 class _RingBarriers:

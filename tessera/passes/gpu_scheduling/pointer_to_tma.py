@@ -48,7 +48,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_movement.memory_effects import array_of, precedes, waits_for_others, writes
-from tessera.passes.gpu_movement.software_pipeline import is_zero
+from tessera.passes.gpu_movement.streams import is_zero
 from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS, remark
 from tessera.passes.gpu_scheduling.profitability import split_blocks, split_pays
 from tessera.passes.gpu_scheduling.rings import CannotSplit

@@ -46,8 +46,9 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_mma.across_iterations import running_on
 from tessera.passes.gpu_mma.mma_chains import delay, delayable
-from tessera.passes.gpu_movement.software_pipeline import CHAINED_WORDS, running_on
+from tessera.passes.gpu_movement.software_pipeline import CHAINED_WORDS
 from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.gpu_scheduling.consumers import Plan, consume, consume_once
 from tessera.passes.gpu_scheduling.ordering import ordered_loops, sees_nothing

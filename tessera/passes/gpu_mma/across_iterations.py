@@ -1,0 +1,40 @@
+"""Asynchronous MMAs that run on into the next iteration of their loop: which may, and what buffers they read."""
+
+from __future__ import annotations
+
+from tessera.ir import Op, Value
+from tessera.ir.applications import is_enabled
+from tessera.ops import ForOp, LocalAllocOp, LocalIndexOp, LocalLoadOp, LocalTransOp, WgmmaOp
+
+
+def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
+    """The one MMA of a loop, if it only adds up from iteration to iteration, on operands that come through
+    rings (allocations that become rings) or a ring of buffers."""
+    mmas = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
+    if not is_enabled("mma-across-iterations"):
+        return None
+    if len(mmas) != 1 or mmas[0].parent is not loop.body:
+        return None
+    op = mmas[0]
+    for v in (op.a, op.b):
+        alloc = _alloc_of(v)
+        if alloc not in rings and (alloc is None or not alloc.attrs.get("rotates")):
+            return None
+    uses = list(op.result.uses)
+    carried = op.acc.op is None and op.acc.block is loop.body and len(op.acc.uses) == 1
+    last = loop.body.terminator
+    return op if carried and uses == [(last, op.acc.index - 1)] else None
+
+
+def _alloc_of(v: Value) -> Op | None:
+    """The allocation that an operand is a view of, or was read from for this MMA alone."""
+    if isinstance(v.op, LocalLoadOp) and len(v.uses) == 1:
+        v = v.op.shared
+    return buffer_of(v)
+
+
+def buffer_of(v: Value) -> Op | None:
+    """What made the shared memory of a view."""
+    while isinstance(v.op, LocalTransOp | LocalIndexOp):
+        v = v.op.operands[0]
+    return v.op

@@ -1,0 +1,100 @@
+"""Streams: loads in a loop that may be copied to shared memory iterations ahead, with what computes their addresses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.analysis.axis import AxisAnalysis
+from tessera.ir import Effect, Op, SharedType, TileType, Value
+from tessera.layout import LinearLayout, offset_map
+from tessera.ops import DotOp, ForOp, LoadOp, LocalAllocOp, MmaOp
+from tessera.passes.gpu_facts import GpuFacts
+from tessera.passes.gpu_layout.coalesce import access_width
+from tessera.passes.neutral.fold import constant_of
+
+MIN_COPY_BYTES = 4  # the smallest asynchronous copy of a thread
+
+
+@dataclass(slots=True)
+class Stream:
+    """A load that feeds shared memory, and the pure ops of the loop that give its address, in program order."""
+
+    load: LoadOp
+    alloc: LocalAllocOp
+    slice: set[Op]
+    carried: set[int]
+
+    @property
+    def bytes(self) -> int:
+        return self.alloc.result.type.slot_bytes
+
+
+def stream_of(load: Op, loop: ForOp, axis: AxisAnalysis, facts: GpuFacts) -> Stream | None:
+    """The stream of a load, if it can be copied asynchronously ahead of its iteration."""
+    if not isinstance(load, LoadOp) or load.volatile or not isinstance(load.ptr.type, TileType):
+        return None
+    users = load.result.users()
+    if (
+        len(users) != 1
+        or not isinstance(users[0], LocalAllocOp)
+        or users[0].parent is not loop.body
+    ):
+        return None
+    if load.other is not None and not is_zero(load.other):
+        return None  # asynchronous copies fill with zeros only
+    alloc = users[0]
+    shared: SharedType = alloc.result.type
+    order = fastest_dimension(load.result.type.layout)
+    bits = shared.elem.storage_bits
+    vec = min(
+        access_width(axis, load.ptr, load.mask, order, facts.max_vector_bytes),
+        _neighbours(load.result.type.layout, shared.layout),
+    )
+    if vec * bits // 8 < MIN_COPY_BYTES:
+        return None
+    sources = [load.ptr] + ([load.mask] if load.mask is not None else [])
+    found = slice_of(sources, loop)
+    return Stream(load, alloc, *found) if found is not None else None
+
+
+def _neighbours(held: LinearLayout, shared: LinearLayout) -> int:
+    """How many first registers of a thread lie side by side in shared memory, in order."""
+    count = 1
+    for column in offset_map(held, shared).register:
+        if column != count:
+            break
+        count *= 2
+    return count
+
+
+def fastest_dimension(layout: LinearLayout) -> int:
+    """The dimension along which a thread's registers run first."""
+    first = next((b for b in layout.bases("register") if any(b)), None)
+    return next(d for d, c in enumerate(first) if c) if first is not None else len(layout.shape) - 1
+
+
+def is_zero(v: Value) -> bool:
+    value = constant_of(v)
+    return value is not None and value == 0 and str(value)[0] != "-"
+
+
+def slice_of(sources: list[Value], loop: ForOp) -> tuple[set[Op], set[int]] | None:
+    """What computes `sources` in the loop, from one iteration to the next: (ops, numbers of carried values)."""
+    ops: set[Op] = set()
+    carried: set[int] = set()
+    work = list(sources)
+    while work:
+        v = work.pop()
+        op = v.op
+        if op is None:
+            if v.block is loop.body and v.index > 0 and v.index - 1 not in carried:
+                carried.add(v.index - 1)
+                work.append(loop.body.terminator.operands[v.index - 1])
+        elif op.is_inside(loop) and op not in ops:
+            if op.parent is not loop.body or op.regions or op.effects is not Effect.NONE:
+                return None
+            if isinstance(op, DotOp | MmaOp):
+                return None
+            ops.add(op)
+            work += op.operands
+    return ops, carried
