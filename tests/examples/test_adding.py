@@ -1,4 +1,4 @@
-"""docs/adding.md adds an operation: its code, as it stands, runs on the interpreter, the CPU and the simulated GPU."""
+"""docs/adding.md adds an operation and a pass: the code runs as it stands."""
 
 from __future__ import annotations
 
@@ -32,16 +32,54 @@ assert print_module(parse_module(text)) == text
 }
 
 
-@pytest.mark.parametrize("use", USE)
-def test_the_operation_works(use: str, tmp_path: Path) -> None:
+def blocks_of(section: str, kind: str) -> list[str]:
+    """The blocks of code under a heading of the first level."""
     text = (ROOT / "docs" / "adding.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-    assert len(blocks) == 6
-    script = tmp_path / "adding.py"  # a process of its own: ops are registered for good
-    head = "from tessera.runtime.driver import driver\n"
-    script.write_text("\n".join([*blocks, head, USE[use]]))
+    (found,) = [
+        part
+        for part in re.split(r"^# ", text, flags=re.MULTILINE)
+        if part.startswith(f"{section}\n")
+    ]
+    return re.findall(rf"```{kind}\n(.*?)```", found, flags=re.DOTALL)
+
+
+def execute(parts: list[str], folder: Path) -> None:
+    """Run a script in a process of its own: what it registers stays for good."""
+    script = folder / "adding.py"
+    script.write_text("\n".join(parts))
     run = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, cwd=ROOT, timeout=120,
-        env={"PYTHONPATH": str(ROOT), "TESSERA_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": str(ROOT), "TESSERA_CACHE_DIR": str(folder), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("use", USE)
+def test_the_operation_works(use: str, tmp_path: Path) -> None:
+    blocks = blocks_of("Adding an operation", "python")
+    assert len(blocks) == 6
+    execute([*blocks, "from tessera.runtime.driver import driver", USE[use]], tmp_path)
+
+
+CHECKED = """
+from pathlib import Path
+from tests.filecheck_kit import CheckFile, cases_of
+cases = cases_of(CheckFile(Path({path!r})))
+assert {{case.name: case.fires for case in cases if case.run.prefix == "CHECK"}} == {{
+    "power_of_two": True, "other_numbers": False
+}}
+for case in cases:
+    assert case.section.holds(case.run.prefix, case.result)
+    assert case.fires != case.section.holds(case.run.prefix, case.without)
+"""
+
+
+def test_the_pass_works(tmp_path: Path) -> None:
+    blocks = blocks_of("Adding a pass", "python")
+    (text,) = blocks_of("Adding a pass", "text")
+    assert len(blocks) == 3
+    execute([*blocks, "test_unsigned_remainder()"], tmp_path)
+    pytest.importorskip("filecheck")
+    file = tmp_path / "unsigned-remainder.tir"
+    file.write_text(text)
+    execute([*blocks, CHECKED.format(path=str(file))], tmp_path)
