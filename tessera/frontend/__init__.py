@@ -1,5 +1,7 @@
 # pyright: reportUnusedImport=false
-"""The front end: Python source of a kernel → tile IR (rank 4). Importing it ties every operation to its meaning."""
+"""The front end lowers the Python source of a kernel to tile IR (rank 4). Importing it registers every operation's
+implementation.
+"""
 
 from tessera.frontend import (  # noqa: F401  handlers and implementations register themselves
     branches,

@@ -1,4 +1,4 @@
-"""`if`, conditional expressions and early `return`: at compile time one side is visited, at run time both.
+"""Lowers `if`, conditional expressions and early `return`: of compile-time conditions one branch is visited, else both.
 
 At a run-time `if` the names assigned in either branch are joined: their types must agree, and each becomes a result
 of the `if` op. A `return` inside takes the statements after the `if` along: they are read as the end of each branch

@@ -1,4 +1,4 @@
-"""Calls: arguments, then one handler for each kind of thing that a kernel may call."""
+"""Lowers calls: first the arguments, then one handler for each kind of callable that a kernel may call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The variables that a loop carries from one iteration to the next, and those that its body leaves behind."""
+"""Finds the variables that a loop carries from one iteration to the next, and those that its body defines for later
+code.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The causes that errors in kernels carry, in the shape that Triton's users know.
+"""Attaches causes to errors in kernels, in the form that Triton's users know.
 
 The error that reaches the user stands for the whole chain of calls; its `__cause__` is the error of the called
 function, and so on to an exception of Python's, whose text is the message alone.

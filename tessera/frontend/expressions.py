@@ -1,4 +1,4 @@
-"""Expressions: Python computes what is known at compile time, the semantics emit ops for the rest."""
+"""Lowers expressions: Python computes what is known at compile time, the semantics emit ops for the rest."""
 
 from __future__ import annotations
 

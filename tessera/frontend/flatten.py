@@ -1,4 +1,4 @@
-"""Language values as lists of IR values and back, and how two of them join where control flow does."""
+"""Flattens language values to lists of IR values and rebuilds them, and merges two of them where control flow joins."""
 
 from __future__ import annotations
 

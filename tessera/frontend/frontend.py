@@ -1,4 +1,5 @@
-"""`FrontEnd`: the state of lowering one kernel, and the two walks over syntax — `visit` a node, `run` statements.
+"""`FrontEnd` holds the state of lowering one kernel, and walks over its syntax: `visit` lowers a node, `run`
+statements.
 
 The function's tree is interpreted once. Expressions give language values; what is known at compile time is computed
 by Python, what is not becomes IR ops at the builder's insertion point. Calls of jitted functions are inlined: each

@@ -1,7 +1,7 @@
-"""How values meet where control flow does: what a loop carries for a variable, and one value for two of two branches.
+"""Merges values where control flow joins: what a loop carries for a variable, and one value for those of two branches.
 
 A variable keeps its type. Descriptors and block pointers have in their types what their blocks are; where they point,
-extents, strides and padding are values, also those that are known at compile time at one of the places that meet.
+extents, strides and padding are values, also those that are known at compile time in one of the blocks that join.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def zero(fe: FrontEnd, t: Any) -> Value:
 def unify(
     fe: FrontEnd, a: Any, b: Any, blocks: Sequence[Block], wide: bool = False
 ) -> tuple[Any, Any] | None:
-    """Two values that meet, the one computed in the first block, the other in the second, with one type.
+    """Merge two values, the one computed in the first block, the other in the second, to one type.
 
-    A number that meets another value becomes a tensor of its default dtype, in its own block; nothing else is
+    A number that is merged with another value becomes a tensor of its default dtype, in its own block; nothing else is
     promoted. None when the types differ. `wide`: numbers of a block pointer, which are int64.
     """
     if same_type(a, b):
@@ -96,10 +96,10 @@ def unify(
     if ours is not None and theirs is not None and same_group(a, b):
         wide = wide or isinstance(a, block_pointer)
         pairs = [unify(fe, x, y, blocks, wide) for x, y in zip(ours, theirs, strict=True)]
-        met = [pair for pair in pairs if pair is not None]
-        if len(met) < len(pairs):
+        merged = [pair for pair in pairs if pair is not None]
+        if len(merged) < len(pairs):
             return None
-        return with_parts(a, [x for x, _ in met]), with_parts(b, [y for _, y in met])
+        return with_parts(a, [x for x, _ in merged]), with_parts(b, [y for _, y in merged])
     sides: list[Any] = []
     for x, block in zip((a, b), blocks, strict=True):
         with fe.builder.at(block):

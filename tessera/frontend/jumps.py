@@ -1,4 +1,4 @@
-"""`break`, `continue` and `return` as values: flags that travel like variables, and an `if` around what they skip.
+"""Lowers `break`, `continue` and `return` to flags that are carried like variables, and an `if` around what they skip.
 
 Inside a loop three hidden variables say how control goes on: LIVE (the rest of the body runs), GOING (the loop goes on
 after this iteration) and RETURNED (the function is left, with VALUE). They start as compile-time constants, so jumps

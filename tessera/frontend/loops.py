@@ -1,4 +1,4 @@
-"""`for` and `while`: unrolled when their range is static, else loop ops that carry the variables assigned inside.
+"""Lowers `for` and `while`: unrolled if the range is static, else to loop ops that carry the variables assigned inside.
 
 The names that a body assigns are known from syntax; those that exist before the loop become block arguments, and
 each iteration must leave them with the type they came with. A variable that the body only seems to change is carried
@@ -31,7 +31,7 @@ from tessera.frontend.jumps import (
     guarded,
     is_static,
 )
-from tessera.frontend.semantics.type_promotion import meet_ints
+from tessera.frontend.semantics.type_promotion import promote_ints
 from tessera.frontend.semantics.values import cast, condition, to_tensor
 from tessera.frontend.source import walrus_names
 from tessera.frontend.statements import assign
@@ -138,7 +138,7 @@ def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[Any]) -> None:
 
 
 def _bounds(fe: FrontEnd, bound: Sequence[Any]) -> list[Value]:
-    """Start, end and step as scalars of the integer type in which they meet."""
+    """Start, end and step as scalars of their common integer type."""
     lb, ub, step = bound
     if unwrap(ub) is None:
         lb, ub = constexpr(0), lb
@@ -158,10 +158,10 @@ def _bounds(fe: FrontEnd, bound: Sequence[Any]) -> list[Value]:
                 help="bounds are integer scalars: load or cast them first",
             )
         tensors.append(t)
-    meet = tensors[0].dtype
+    common = tensors[0].dtype
     for t in tensors[1:]:
-        meet = meet_ints(meet, t.dtype)
-    return [cast(fe, t.handle, meet) for t in tensors]
+        common = promote_ints(common, t.dtype)
+    return [cast(fe, t.handle, common) for t in tensors]
 
 
 def _hints(options: Sequence[Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`lower_kernel`: from a jitted function and the types of its arguments to a verified module of tile IR.
+"""`lower_kernel` lowers a jitted function for the types of its arguments to a verified module of tile IR.
 
 Parameters become IR arguments in order: tuples element by element, a tensor descriptor as base pointer, extents (int32)
 and strides (int64). Compile-time parameters and specialised values become constants and take no argument.

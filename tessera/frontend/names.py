@@ -1,4 +1,4 @@
-"""What a name and an attribute stand for: locals, then globals that cannot change under a kernel, then builtins."""
+"""Resolves names and attributes: locals, then globals that must not change, then builtins."""
 
 from __future__ import annotations
 

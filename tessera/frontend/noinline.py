@@ -1,4 +1,5 @@
-"""Calls of `noinline` functions: one function of the module for each combination of argument types and constants.
+"""Lowers calls of `noinline` functions: one function of the module for each combination of argument types and
+constants.
 
 Parameters that are known at compile time are part of the specialisation; the run-time scalars inside tuples,
 aggregates and descriptors become arguments one by one, results likewise.

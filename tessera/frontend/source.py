@@ -1,4 +1,5 @@
-"""What syntax alone says about a function: where its nodes stand in the file, which names each block assigns.
+"""Finds what syntax alone says about a function: the positions of its nodes in the file, the names that each block
+assigns.
 
 Names come before values: a loop or a branch is visited once, with the variables that it carries known beforehand.
 """

@@ -1,4 +1,4 @@
-"""Statements that bind names or do nothing: assignments, expressions, assertions; and what a kernel may not contain."""
+"""Lowers statements that bind names or do nothing: assignments, expressions, assertions; and refuses the others."""
 
 from __future__ import annotations
 

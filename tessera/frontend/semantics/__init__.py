@@ -1,5 +1,5 @@
 # pyright: reportUnusedImport=false
-"""What the operations of the language mean: implementations that emit tile IR, each tied to its builtin when imported.
+"""The semantics implement the operations of the language: each emits tile IR and is registered when it is imported.
 
 Nothing here knows syntax: statements and expressions (the modules around this package) call what is registered.
 """

@@ -1,4 +1,4 @@
-"""Block pointers, lowered here to pointer arithmetic and masks: the IR does not know them.
+"""Lowers block pointers, which the IR does not have, to pointer arithmetic and masks.
 
 A block pointer is an aggregate of scalars, so loops carry it like any other group of values. Extents and strides known
 at compile time become run-time values where another block pointer may take its place (`joining.py`). The address of

@@ -1,4 +1,4 @@
-"""Implementations of reduce, scan, histogram, gather, and the dtype rules of the reductions of the library."""
+"""Implements reduce, scan, histogram, gather, and the dtype rules of the reductions of the library."""
 
 from __future__ import annotations
 

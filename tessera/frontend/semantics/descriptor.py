@@ -1,4 +1,4 @@
-"""Implementations of tensor descriptors: making them, loads, stores and atomics of blocks."""
+"""Implements tensor descriptors: making them, loads, stores and atomics of blocks."""
 
 from __future__ import annotations
 

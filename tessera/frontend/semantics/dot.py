@@ -1,4 +1,4 @@
-"""Implementation of `dot`: the rules of operand dtypes, result dtype and precision."""
+"""Implements `dot`: the rules of operand dtypes, result dtype and precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implementations of the element-wise builtins: `where`, `maximum`, casts and the math functions."""
+"""Implements the element-wise builtins: `where`, `maximum`, casts and the math functions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tessera.frontend.semantics.math import (
     where,
 )
 from tessera.frontend.semantics.registry import impl
-from tessera.frontend.semantics.type_promotion import meet
+from tessera.frontend.semantics.type_promotion import promote_types
 from tessera.frontend.semantics.values import (
     bitcast,
     bitcast_raw,
@@ -230,7 +230,7 @@ def div_rn_impl(fe: FrontEnd, x: Any, y: Any) -> tensor:
 @impl(tl.fma)
 def fma_impl(fe: FrontEnd, x: Any, y: Any, z: Any) -> tensor:
     operands = [to_value(fe, operand_of(a)) for a in (x, y, z)]
-    to = meet(meet(elem(operands[0]), elem(operands[1])), elem(operands[2]))
+    to = promote_types(promote_types(elem(operands[0]), elem(operands[1])), elem(operands[2]))
     if not to.is_floating():
         raise TypeMismatch(f"fma needs floats, got {to}", help="write `x * y + z` for integers")
     a, b, c = broadcast_values(fe, [cast(fe, v, to) for v in operands])

@@ -1,4 +1,4 @@
-"""Implementations of hints, barriers, prints, asserts and the compile-time helpers."""
+"""Implements hints, barriers, prints, asserts and the compile-time helpers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implementations of `extra.libdevice`, `extra.cuda` and `target_info`."""
+"""Implements `extra.libdevice`, `extra.cuda` and `target_info`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.dtypes import dtype, float32, float64, int32, int64, uint32, uint64
 from tessera.errors import TypeMismatch
 from tessera.frontend.semantics.registry import impl
-from tessera.frontend.semantics.type_promotion import meet
+from tessera.frontend.semantics.type_promotion import promote_types
 from tessera.frontend.semantics.values import (
     NUMBERS,
     bitcast_raw,
@@ -61,9 +61,9 @@ def _operands(
         return values
     numbers = all(isinstance(t, dtype) for t in found)
     if numbers and all(isinstance(operand_of(x), NUMBERS) for x in args):
-        to = reduce(meet, [*found, float32])  # numbers alone
+        to = reduce(promote_types, [*found, float32])  # numbers alone
     else:
-        to = reduce(meet, found) if numbers and len(found) > 1 else found[0]
+        to = reduce(promote_types, found) if numbers and len(found) > 1 else found[0]
     if to not in allowed:
         raise TypeMismatch(
             f"libdevice.{function} takes {' or '.join(d.name for d in allowed)}, got "

@@ -1,4 +1,4 @@
-"""Implementations of what applies to each element a function or an instruction that the kernel's author gives."""
+"""Implements operations that apply a function or an instruction of the kernel's author to each element."""
 
 from __future__ import annotations
 

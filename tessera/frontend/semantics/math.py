@@ -1,4 +1,4 @@
-"""Arithmetic on operands: promotion, operators, comparisons, selection.
+"""Implements arithmetic on operands: promotion, operators, comparisons, selection.
 
     binary(fe, "add", x, 0.5)      # language values in, a tensor out; `binary_op` is the same on operands
 
@@ -23,7 +23,12 @@ from tessera.dtypes import (
     pointer_type,
 )
 from tessera.errors import TypeMismatch
-from tessera.frontend.semantics.type_promotion import check_fits, common_shape, meet, meet_number
+from tessera.frontend.semantics.type_promotion import (
+    check_fits,
+    common_shape,
+    promote_number,
+    promote_types,
+)
 from tessera.frontend.semantics.values import (
     Operand,
     bitcast_raw,
@@ -133,10 +138,10 @@ def promote(
     if weak and left_number != right_number:
         v, number = (rhs, lhs) if left_number else (lhs, rhs)
         e = _arithmetic_elem(v)
-        to = meet_number(e, number, division)  # type: ignore[arg-type]
+        to = promote_number(e, number, division)  # type: ignore[arg-type]
         check_fits(number, to)  # type: ignore[arg-type]
     else:
-        to = meet(_arithmetic_elem(lhs), _arithmetic_elem(rhs), division)
+        to = promote_types(_arithmetic_elem(lhs), _arithmetic_elem(rhs), division)
     dims = common_shape(shape_of_operand(lhs), shape_of_operand(rhs))
     return fit(fe, lhs, to, dims), fit(fe, rhs, to, dims)
 

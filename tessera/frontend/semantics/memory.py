@@ -1,4 +1,4 @@
-"""Implementations of loads, stores and atomics through pointers."""
+"""Implements loads, stores and atomics through pointers."""
 
 from __future__ import annotations
 

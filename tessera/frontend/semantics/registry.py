@@ -1,4 +1,4 @@
-"""`@impl(tl.load)`: ties what an operation does to its stub, and checks that both have the same parameters."""
+"""`@impl(tl.load)` registers the implementation of an operation, and checks that it has the parameters of the stub."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implementation of `dot_scaled`: operands are unpacked and scaled in fp32, rounded to 16 bits and multiplied.
+"""Implements `dot_scaled`: operands are unpacked and scaled in fp32, rounded to 16 bits and multiplied.
 
 An e2m1 code lies like the top bits of an fp16 whose exponent is 14 too small: shifted there and multiplied by 2**14 it
 is the value, subnormals included. A scale 2**(s - 127) is the fp32 whose exponent field is s.

@@ -1,4 +1,4 @@
-"""Implementations of the program model, of tile creation and of shape manipulation."""
+"""Implements the program model, tile creation and shape manipulation."""
 
 from __future__ import annotations
 

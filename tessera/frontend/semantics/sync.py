@@ -1,4 +1,4 @@
-"""Implementations of atomic loads and stores, of special registers and of dependencies between launches."""
+"""Implements atomic loads and stores, special registers and dependencies between launches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Type promotion: which dtype two operands meet in. Pure functions on dtypes and Python numbers; no IR.
+"""Promotes types: finds the common dtype of two operands, by pure functions on dtypes and Python numbers, without IR.
 
 A Python number beside a tensor is *weak*: it takes the tensor's dtype if its kind (bool < int < float) is not
-higher. `fp16 * 0.5` stays fp16, `int1 + 1` becomes int32. Two tensors, scalars included, meet by the table of
-`meet`.
+higher. `fp16 * 0.5` stays fp16, `int1 + 1` becomes int32. Two tensors, scalars included, are promoted by the
+table of `promote_types`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def round_float(value: float, to: dtype) -> float:
     return value
 
 
-def meet_ints(a: dtype, b: dtype) -> dtype:
+def promote_ints(a: dtype, b: dtype) -> dtype:
     """C's usual conversions without the promotion to int: the wider one; unsigned wins at equal width."""
     if a.signed == b.signed:
         return a if a.bits >= b.bits else b
@@ -95,7 +95,7 @@ def meet_ints(a: dtype, b: dtype) -> dtype:
     return unsigned if unsigned.bits >= signed.bits else signed
 
 
-def meet(a: dtype, b: dtype, division: bool = False) -> dtype:
+def promote_types(a: dtype, b: dtype, division: bool = False) -> dtype:
     """The dtype of `a op b` for two tensors; `division` widens the 16-bit floats and refuses mixed signs."""
     for wide in (float64, float32):
         if a is wide or b is wide:
@@ -116,13 +116,13 @@ def meet(a: dtype, b: dtype, division: bool = False) -> dtype:
             "this is unlikely to result in a useful answer. Cast them to the same signedness.",
             help="`.to(...)` one operand to the other's signedness",
         )
-    return meet_ints(a, b)
+    return promote_ints(a, b)
 
 
-def meet_number(tensor: dtype, value: Number, division: bool = False) -> dtype:
+def promote_number(tensor: dtype, value: Number, division: bool = False) -> dtype:
     """The dtype of a tensor op a Python number."""
     if kind_of_number(value) > tensor.kind_:
-        return meet(tensor, dtype_of_number(value), division)
+        return promote_types(tensor, dtype_of_number(value), division)
     if division and tensor in (float16, bfloat16):
         return float32
     return tensor

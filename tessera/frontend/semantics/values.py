@@ -1,4 +1,4 @@
-"""From language values to IR values and back: constants, casts and broadcasts, the ground of all semantics.
+"""Converts language values to IR values and back: constants, casts and broadcasts, on which all semantics rest.
 
 Three tiers. `xxx_impl` is registered for a builtin and sees language values (tensor, constexpr, tuple, None).
 The functions without suffix see *operands*: an IR Value, or a Python number that has no dtype yet; they check and

@@ -1,4 +1,4 @@
-"""A function of scalars applied to every element of tiles at once: what `map_elementwise` does.
+"""Applies a function of scalars to every element of tiles at once, for `map_elementwise`.
 
 Each scalar op becomes the same op on tiles. Control flow becomes data flow under a mask of the elements for which the
 code runs:
