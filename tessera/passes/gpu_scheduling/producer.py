@@ -26,7 +26,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_scheduling.rings import (
     CannotSplit,
-    Meeting,
+    ProducerAcquire,
     Ring,
     advance,
     copying_blocks,
@@ -41,7 +41,7 @@ class Split(Protocol):
 
     func: FuncOp
     rings: list[Ring]
-    meeting: Meeting
+    acquire: ProducerAcquire
     spine: set[Op]
     kept: set[Op]
     reads: bool
@@ -57,7 +57,7 @@ class Needs:
         self.work: list[Value] = []
 
     def collect(self) -> Needs:
-        values = list(self.split.meeting.flags.values())
+        values = list(self.split.acquire.flags.values())
         for op in self.split.spine:
             if isinstance(op, WhileOp):
                 values.append(op.before.terminator.operands[0])
@@ -129,8 +129,8 @@ def _of(v: Value, ops: set[Op]) -> bool:
     return isinstance(v.owner, Block) and v.owner.parent in ops
 
 
-# Buffer and phase, by the ring that has the buffers; of a meeting the number of its barrier and the phase.
-States = dict[Ring | Meeting, tuple[Value, Value]]
+# Buffer and phase, by the ring that has the buffers; of an acquire the number of its barrier and the phase.
+States = dict[Ring | ProducerAcquire, tuple[Value, Value]]
 
 
 class Producer:
@@ -144,8 +144,8 @@ class Producer:
         block = Block()
         b = Builder(block, None, self.split.func.loc)
         zero = start_const(before, 0)
-        leads: list[Ring | Meeting] = [r.lead for r in self.rings]
-        leads += [self.split.meeting] if self.split.meeting.loops else []
+        leads: list[Ring | ProducerAcquire] = [r.lead for r in self.rings]
+        leads += [self.split.acquire] if self.split.acquire.loops else []
         states = dict.fromkeys(leads, (zero, zero))
         self._block(self.split.func.body, b, states)
         for r, state in states.items():
@@ -168,25 +168,25 @@ class Producer:
         if isinstance(op, WhileOp):
             self._while(op, b, states)
         elif isinstance(op, ForOp):
-            if op in self.split.meeting.loops:
-                self._meet(op, b, states)
+            if op in self.split.acquire.loops:
+                self._acquire(op, b, states)
             self._for(op, b, states)
         else:
             self._if(op, b, states)
 
-    def _meet(self, loop: ForOp, b: Builder, states: States) -> None:
+    def _acquire(self, loop: ForOp, b: Builder, states: States) -> None:
         """Wait for the consumers, if the loop has an iteration: they do not come to the next loop without its tiles."""
-        meeting = self.split.meeting
-        zero, phase = states[meeting]
+        acquire = self.split.acquire
+        zero, phase = states[acquire]
         runs = runs_at_all(b, *[self._get(v) for v in (loop.lb, loop.ub, loop.step)])
-        runs = b.emit(AndOp(runs, self._get(meeting.flags[loop])))
+        runs = b.emit(AndOp(runs, self._get(acquire.flags[loop])))
         branch = b.insert(IfOp(runs, results=[], regions=[Block(), Block()], loc=loop.loc))
         inside = Builder(branch.then, None, loop.loc)
-        inside.insert(MbarrierWaitOp(meeting.bars, zero, phase, fence=True))
+        inside.insert(MbarrierWaitOp(acquire.bars, zero, phase, fence=True))
         for block in branch.regions:
             Builder(block, None, loop.loc).insert(YieldOp([]))
         flipped = b.emit(XorOp(phase, start_const(b, 1)))
-        states[meeting] = zero, b.emit(SelectOp(runs, flipped, phase))
+        states[acquire] = zero, b.emit(SelectOp(runs, flipped, phase))
 
     def fill(self, ring: Ring, b: Builder, states: States) -> None:
         """Fill the next buffer of a ring."""
@@ -215,11 +215,11 @@ class Producer:
     def _get(self, v: Value) -> Value:
         return self.mapping.get(v, v)
 
-    def _inner(self, op: Op, states: States) -> list[Ring | Meeting]:
-        """The rings that advance inside of an op, and the meeting if it is there."""
-        inside: set[Ring | Meeting] = set()
-        if any(loop.is_inside(op) for loop in self.split.meeting.loops):
-            inside.add(self.split.meeting)
+    def _inner(self, op: Op, states: States) -> list[Ring | ProducerAcquire]:
+        """The rings that advance inside of an op, and the acquire if it is there."""
+        inside: set[Ring | ProducerAcquire] = set()
+        if any(loop.is_inside(op) for loop in self.split.acquire.loops):
+            inside.add(self.split.acquire)
         for r in self.rings:
             home = r.home.parent
             if home is op or (home is not None and home.is_inside(op)):
@@ -267,7 +267,7 @@ class Producer:
         self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
         states.update(self._pairs(rings, new.results[len(wanted) :]))
 
-    def _pairs(self, rings: Sequence[Ring | Meeting], values: Sequence[Value]) -> States:
+    def _pairs(self, rings: Sequence[Ring | ProducerAcquire], values: Sequence[Value]) -> States:
         return {r: (values[2 * n], values[2 * n + 1]) for n, r in enumerate(rings)}
 
     def _if(self, op: Op, b: Builder, states: States) -> None:

@@ -27,7 +27,7 @@ class _Unknown(Exception):
     """A condition that cannot be computed in front of what it decides."""
 
 
-class Flags(Carrying):
+class AcquireFlags(Carrying):
     """Carries the flag through everything around `loops`, over what is `seen`; `found`: its value in front of each."""
 
     def __init__(self, top: Block, loops: Sequence[ForOp], seen: Sequence[Op]):
@@ -40,7 +40,7 @@ class Flags(Carrying):
         """The flag after a block."""
         for op in list(block):
             if isinstance(op, ForOp) and op in self.loops:
-                state = self._met(op, state[0])
+                state = self._after_acquire(op, state[0])
             elif op in self.around:
                 state = self.through(op, state)
             elif any(x in self.seen for x in op.walk()):
@@ -48,7 +48,7 @@ class Flags(Carrying):
                 state = [b.emit(OrOp(state[0], self._runs(b, op)))]
         return state
 
-    def _met(self, loop: ForOp, flag: Value) -> list[Value]:
+    def _after_acquire(self, loop: ForOp, flag: Value) -> list[Value]:
         """The flag after a loop: it is down if the loop has an iteration."""
         b = Builder.before_op(loop)
         for op in loop.walk():

@@ -92,7 +92,7 @@ class Ring:
 
 
 @dataclass(slots=True, eq=False)
-class Meeting:
+class ProducerAcquire:
     """Where the producer waits for the consumers: in front of `loops`, whose loads may see what the program did.
     `flags`: whether there may be something to see. `bars`: one barrier, at which the consumers arrive if there may be
     and the loop has an iteration."""

@@ -6,7 +6,7 @@
       %d = wgmma %a, %s, %acc                   local_store %t -> ring[i mod 3]
                                                 %d = wgmma %a, ring[i mod 3], %acc
 
-All warps write a buffer and meet before the MMA reads it. A warpgroup comes to that meeting when its MMA of two
+All warps write a buffer and meet before the MMA reads it. A warpgroup comes to that barrier when its MMA of two
 iterations before is done, so that the buffer of three iterations before is free after it: one barrier an iteration.
 Where shared memory is scarce the loop's own tiles come first, and nothing is done where a role of its own will
 transpose the operand (transpose_role.py)."""

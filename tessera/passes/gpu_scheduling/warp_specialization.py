@@ -53,10 +53,10 @@ from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.gpu_scheduling.consumers import Plan, consume, consume_once
 from tessera.passes.gpu_scheduling.ordering import ordered_loops, sees_nothing
 from tessera.passes.gpu_scheduling.producer import Needs, Producer
-from tessera.passes.gpu_scheduling.producer_acquire import Flags
+from tessera.passes.gpu_scheduling.producer_acquire import AcquireFlags
 from tessera.passes.gpu_scheduling.rings import (
     CannotSplit,
-    Meeting,
+    ProducerAcquire,
     Ring,
     allocation,
     copying_blocks,
@@ -105,20 +105,20 @@ def specialize(module: Module, facts: GpuFacts) -> None:
                 flags = _flags(split)
                 if flags:  # the code has changed
                     split = _Split(module, func, _rings(func), facts)
-                    split.meeting.flags = flags
+                    split.acquire.flags = flags
                 split.run()
             except CannotSplit as reason:
                 _remark(module, str(reason))
 
 
 def _flags(split: _Split) -> dict[ForOp, Value]:
-    """For each loop in front of which roles may have to meet, whether they have to."""
+    """For each loop in front of which the producer may have to wait for the consumers, whether it has to."""
     if not split.ordered:
         return {}
     Needs(split).collect()  # before anything changes
     func = split.func
     seen = [op for ops in split.ordered.values() for op in ops]
-    flags = Flags(func.body, list(split.ordered), seen)
+    flags = AcquireFlags(func.body, list(split.ordered), seen)
     split = _Split(split.module, func, _rings(func), split.facts)
     for loop, flag in flags.found.items():
         try:
@@ -189,7 +189,7 @@ class _Split:
         self.kept = _kept(func)
         self.rings = [r for r in rings if not r.once or (self._known(r) and sees_nothing(func, r))]
         self.ordered = ordered_loops(func, self.rings)
-        self.meeting = Meeting(list(self.ordered))
+        self.acquire = ProducerAcquire(list(self.ordered))
         self.spine: set[Op] = set()
         for r in rings:
             op = r.home.parent
@@ -223,8 +223,8 @@ class _Split:
             if r.first is None:
                 self._allocate(r, start)
             r.follow()
-        if self.meeting.loops:
-            self.meeting.bars = self._barriers(start, _places(1), "ready", self.warps)
+        if self.acquire.loops:
+            self.acquire.bars = self._barriers(start, _places(1), "ready", self.warps)
         counts = tuple(self.counts.values())
         start.insert(MbarrierInitOp(list(self.counts), counts=counts, by_producer=True))
         start = Builder.before_op(rest[0])
@@ -243,7 +243,7 @@ class _Split:
             x.detach()
             op.consumers.append(x)
         Builder(op.consumers).insert(YieldOp([]))
-        self.meeting.arrive()
+        self.acquire.arrive()
         self._consume(op, start_const(Builder.before_op(op), 0))
         _repeat(op, [x for x in self.func.body if x in self.kept])
         warps = roles.warps + roles.transpose_warps
