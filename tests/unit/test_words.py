@@ -26,6 +26,8 @@ FORMER = {
     "squeezed": "raise occupancy",
     "turn op": "ping-pong",
     "next turn": "next parity",
+    "flexible": "rematerialisable",
+    "meeting": "acquire; of threads: barrier",
     "sum of products": "accumulator, or dot",
 }
 """Words that mean something else to readers of the manuals, and what to write instead. Plurals count, as do parts of

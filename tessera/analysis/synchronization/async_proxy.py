@@ -53,7 +53,7 @@ def load(m: Machine, role: Role, op: DescriptorLoadOp) -> None:
 
 def store(m: Machine, role: Role, op: DescriptorStoreOp) -> None:
     """Through a few buffers of scratch: before one is written again its group of copies has been read; then a fence, a
-    meeting, and one thread of each group of warps starts the TMA unit."""
+    barrier, and one thread of each group of warps starts the TMA unit."""
     how = staging(op, m.num_warps)
     size = how.elements * op.value.type.elem.storage_bytes
     low: int = op.attrs["scratch"]
@@ -88,7 +88,7 @@ def store(m: Machine, role: Role, op: DescriptorStoreOp) -> None:
 
 
 def _chunk(op: DescriptorStoreOp, how: Staging) -> int:
-    """Buffers that are written between two meetings: all if lanes or warps write to several of them."""
+    """Buffers that are written between two barriers: all if lanes or warps write to several of them."""
     at = offset_map(op.value.type.layout, how.layout)
     crossing = any(c >= how.elements for c in (*at.lane, *at.warp))
     return how.count if crossing else max(1, how.buffers // 2)

@@ -97,7 +97,7 @@ RULES: dict[type[Op], Rule] = {
     ),
     MbarrierInitOp: Rule(
         "one thread writes and all warps meet; with `by_producer` the producer's thread writes", "generic",
-        "its own barrier; with `by_producer` the meeting of the roles when they begin", MBARRIER, mbarriers.init,
+        "its own barrier; with `by_producer` the barrier at which the roles begin", MBARRIER, mbarriers.init,
     ),
     MbarrierArriveExpectTxOp: Rule(
         "one arrival that announces bytes", "-", "-", "mbarrier.expect_tx", mbarriers.arrive_expect_tx, ("index",)

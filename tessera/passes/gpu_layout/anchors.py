@@ -1,17 +1,17 @@
-"""Where each tile of a function is at home: the layout in which it is computed once, or nowhere.
+"""Finds for each tile of a function its anchor: the layout in which it is computed once, if there is one.
 
 A value is *anchored* when something fixes its layout: it comes from memory, from a matrix instruction, from a
-reduction, or is computed from such values; then it has a home. It is *flexible* when it is cheap to compute
-again in any layout: constants, ranges, splats, broadcasts and what is computed of flexible values only.
+reduction, or is computed from such values; then it has an anchor. It is *rematerialisable* when it is cheap to compute
+again in any layout: constants, ranges, splats, broadcasts and what is computed of rematerialisable values only.
 Example:
 
-    %offs = arange             flexible
-    %x = load %ptr + %offs     home: the layout that coalescing chose
-    %m = reduce %x             home: that of %x without the axis
-    %b = broadcast %m          flexible: where it is asked for, the small %m is converted
-    %y = sub %x, %b            home of %x
+    %offs = arange             rematerialisable
+    %x = load %ptr + %offs     anchor: the layout that coalescing chose
+    %m = reduce %x             anchor: that of %x without the axis
+    %b = broadcast %m          rematerialisable: where it is asked for, the small %m is converted
+    %y = sub %x, %b            anchor of %x
 
-Values that meet in a loop or a branch (a *group*) share one home, that of the most important value that flows in:
+Values that meet in a loop or a branch (a *group*) share one anchor, that of the most important value that flows in:
 accumulators of matrix instructions before loads before the rest. Importance only grows, so the iteration ends.
 """
 
@@ -42,7 +42,7 @@ from tessera.ops import (
 from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.rules import is_pointwise
 
-MATRIX, WIDE, PLAIN, UNKNOWN = 3, 2, 1, 0  # how much a home matters
+MATRIX, WIDE, PLAIN, UNKNOWN = 3, 2, 1, 0  # how much an anchor matters
 
 
 @dataclass(slots=True)
@@ -77,9 +77,9 @@ def groups_of(op: Op) -> list[Group]:
 
 
 @dataclass(slots=True)
-class Homes:
-    """Homes of the anchored values of one function; `groups` finds the group of a loop's or branch's value, `inputs`
-    the layout in which a reduction or scan takes its inputs, from which the homes of its results follow."""
+class Anchors:
+    """Anchors of the values of one function; `groups` finds the group of a loop's or branch's value, `inputs`
+    the layout in which a reduction or scan takes its inputs, from which the anchors of its results follow."""
 
     num_warps: int
     lanes: int
@@ -88,7 +88,7 @@ class Homes:
     inputs: dict[Op, tuple[int, LinearLayout]] = field(default_factory=lambda: {})
     changed: bool = True
 
-    def analyse(self, func: FuncOp) -> Homes:
+    def analyse(self, func: FuncOp) -> Anchors:
         for op in func.walk():
             for g in groups_of(op):
                 self.groups.update(dict.fromkeys(g.phis, g))
@@ -119,7 +119,7 @@ class Homes:
         return rules.default_layout(shape_of(t), self.num_warps, self.lanes)
 
     def layout(self, v: Value) -> LinearLayout | None:
-        """The home of `v`; None when it is flexible."""
+        """The anchor of `v`; None when it is rematerialisable."""
         found = self.table.get(v)
         return found[1] if found is not None else None
 
@@ -130,9 +130,9 @@ class Homes:
             self.changed = True
 
     def best(self, values: list[Value]) -> tuple[int, LinearLayout] | None:
-        """The home of the most important value, of equals the first."""
-        homes = [h for v in values if (h := self.table.get(v)) is not None]
-        return max(homes, key=lambda h: h[0]) if homes else None
+        """The anchor of the most important value, of equals the first."""
+        anchors = [h for v in values if (h := self.table.get(v)) is not None]
+        return max(anchors, key=lambda h: h[0]) if anchors else None
 
     # --- walking ------------------------------------------------------------------------------------------
     def _block(self, block: Block) -> None:
@@ -167,7 +167,7 @@ class Homes:
         _RULES.get(type(op), _fresh)(self, op)
 
 
-# --- where the results of other ops are at home -----------------------------------------------------------
+# --- where the results of other ops are anchored -----------------------------------------------------------
 def is_slice_load(op: Op, limit: int) -> bool:
     """Whether a load of at most `limit` numbers only serves as rows or columns of larger tiles. It then goes
     straight to the layout that these ask for: reading a few numbers in many threads is cheaper than handing
@@ -194,25 +194,25 @@ def is_slice_load(op: Op, limit: int) -> bool:
     return widened
 
 
-def _memory(h: Homes, op: LoadOp | DescriptorLoadOp) -> None:
+def _memory(h: Anchors, op: LoadOp | DescriptorLoadOp) -> None:
     r = op.result
     if isinstance(r.type, TileType) and r not in h.table and not is_slice_load(op, h.slice_limit):
         wide = r.type.numel >= h.lanes * h.num_warps
         h.anchor(r, WIDE if wide else PLAIN, op.attrs.get("layout") or h.default(r.type))
 
 
-def _combine(h: Homes, op: ReduceOp | ScanOp) -> None:
+def _combine(h: Anchors, op: ReduceOp | ScanOp) -> None:
     importance, layout = combine_input(h, op)
     known = h.inputs.get(op)
     if not shape_of(op.results[0].type) or (known is not None and known[0] >= importance):
-        return  # no homes follow, or those that do stay
+        return  # no anchors follow, or those that do stay
     h.inputs[op] = importance, layout
-    home = rules.reduce_result(layout, op.axis) if isinstance(op, ReduceOp) else layout
+    anchor = rules.reduce_result(layout, op.axis) if isinstance(op, ReduceOp) else layout
     for r in op.results:
-        h.anchor(r, importance, home)
+        h.anchor(r, importance, anchor)
 
 
-def combine_input(h: Homes, op: ReduceOp | ScanOp) -> tuple[int, LinearLayout]:
+def combine_input(h: Anchors, op: ReduceOp | ScanOp) -> tuple[int, LinearLayout]:
     """(importance, layout) in which a reduction or scan takes its inputs."""
     shape = shape_of(op.inputs[0].type)
     importance, layout = h.best(list(op.inputs)) or (UNKNOWN, h.default(op.inputs[0].type))
@@ -223,20 +223,20 @@ def combine_input(h: Homes, op: ReduceOp | ScanOp) -> tuple[int, LinearLayout]:
     return PLAIN, rules.scan_layout(shape, op.axis, h.num_warps, h.lanes)
 
 
-def _dot(h: Homes, op: DotOp) -> None:
+def _dot(h: Anchors, op: DotOp) -> None:
     h.anchor(op.result, MATRIX, rules.fma_acc(shape_of(op.acc.type), h.num_warps, h.lanes))
 
 
-def _gather(h: Homes, op: GatherOp) -> None:
+def _gather(h: Anchors, op: GatherOp) -> None:
     h.anchor(op.result, *(h.best([op.index]) or (PLAIN, h.default(op.result.type))))
 
 
-def _as_given(h: Homes, op: ConvertLayoutOp) -> None:
+def _as_given(h: Anchors, op: ConvertLayoutOp) -> None:
     if op.result not in h.table:
         h.anchor(op.result, *(h.best([op.x]) or (PLAIN, h.default(op.x.type))))
 
 
-def _fresh(h: Homes, op: Op) -> None:
+def _fresh(h: Anchors, op: Op) -> None:
     for r in op.results:
         if isinstance(r.type, TileType) and r not in h.table:
             h.anchor(r, PLAIN, h.default(r.type))

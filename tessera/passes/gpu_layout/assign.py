@@ -1,15 +1,15 @@
 """Gives every tile a layout and inserts the conversions between them.
 
-Homes (`anchors.py`) say where anchored values are computed. This pass walks the ops that need their operands in
+Anchors (`anchors.py`) say where anchored values are computed. This pass walks the ops that need their operands in
 certain layouts and asks `Assignment.at(value, layout)` for each operand, which
 
-    returns the value itself                  when it is at home there,
-    computes it again                         when it is flexible (constants, ranges, masks, pointers, broadcasts),
-    or when that is cheaper than a conversion (before a widening cast, say),
-    converts it                               otherwise.
+    returns the value itself                  when it is anchored there,
+    computes it again                         when it is rematerialisable (constants, ranges, masks, pointers,
+    broadcasts), or when that is cheaper than a conversion (before a widening cast, say), converts it
+    otherwise.
 
 Each (value, layout) is made once, where the value is defined, so that everything a loop does not change stays
-outside of it; conversions then sink to their first use. Values carried by loops that have no home live where
+outside of it; conversions then sink to their first use. Values carried by loops that have no anchor live where
 they are asked for first. Example: pointers advanced in a loop take the layout of the loop's load, without any
 conversion."""
 
@@ -47,7 +47,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout import rules
-from tessera.passes.gpu_layout.anchors import Group, Homes, bytes_of, combine_input
+from tessera.passes.gpu_layout.anchors import Anchors, Group, bytes_of, combine_input
 from tessera.passes.gpu_layout.rules import is_pointwise, operand_layout, producible
 
 # A tile up to this size is stored from where it is rather than converted first.
@@ -71,22 +71,24 @@ class Assignment:
     def __init__(self, func: FuncOp, num_warps: int, lanes: int):
         self.func = func
         _forget_undecided(func)
-        self.homes = Homes(num_warps, lanes).analyse(func)
+        self.anchors = Anchors(num_warps, lanes).analyse(func)
         self.memo: dict[tuple[Value, LinearLayout], Value] = {}
         self.origin: dict[Value, Value] = {}  # of copies and conversions: what they were made of
         self.costs: dict[tuple[Value, LinearLayout], float] = {}
         self.ready: list[Group] = []
         self.conversions: list[Op] = []
-        # Flexible ops: copies in layouts stand before them, they go in the end.
+        # Rematerialisable ops: copies in layouts stand before them, they go in the end.
         self.markers: list[Op] = []
-        self.made: dict[Value, LinearLayout] = {}  # of flexible values: where the first copy is
+        self.made: dict[
+            Value, LinearLayout
+        ] = {}  # of rematerialisable values: where the first copy is
         self.late: list[Op] = []  # ops without results that take their operands anywhere
 
     def run(self) -> None:
-        for v, (_, layout) in self.homes.table.items():
+        for v, (_, layout) in self.anchors.table.items():
             v.type = v.type.with_layout(layout)
         seen: set[int] = set()
-        for g in self.homes.groups.values():
+        for g in self.anchors.groups.values():
             if id(g) not in seen:
                 seen.add(id(g))
                 if g.layout is not None:
@@ -98,9 +100,9 @@ class Assignment:
                 if isinstance(v.type, TileType):
                     op.set_operand(i, self.at(v, self._nearest(v)))
         self._feed_groups()
-        for g in self.homes.groups.values():
+        for g in self.anchors.groups.values():
             if g.layout is None:  # nobody asked for these values
-                self._settle(g, self.homes.default(g.phis[0].type))
+                self._settle(g, self.anchors.default(g.phis[0].type))
                 self._feed_groups()
         for op in self.func.walk():
             if (
@@ -108,7 +110,9 @@ class Assignment:
                 and isinstance(op.result.type, TileType)
                 and op.result.type.layout is None
             ):
-                self._settle_load(op, op.attrs.get("layout") or self.homes.default(op.result.type))
+                self._settle_load(
+                    op, op.attrs.get("layout") or self.anchors.default(op.result.type)
+                )
         self._feed_groups()
         for op in reversed(self.markers):
             op.erase()
@@ -117,7 +121,7 @@ class Assignment:
             sink(op)
 
     # --- values in layouts ----------------------------------------------------------------------------------
-    def home(self, v: Value) -> LinearLayout | None:
+    def anchor(self, v: Value) -> LinearLayout | None:
         return v.type.layout
 
     def at(self, v: Value, layout: LinearLayout) -> Value:
@@ -137,7 +141,7 @@ class Assignment:
     def _make(self, v: Value, layout: LinearLayout) -> Value:
         op = v.op
         if v.type.layout is None:
-            group = self.homes.groups.get(v)
+            group = self.anchors.groups.get(v)
             if group is not None:
                 self._settle(group, layout)
                 return self.at(v, layout)
@@ -235,7 +239,7 @@ class Assignment:
             return
         if isinstance(op, SplitOp) and not shape_of(r.type):
             self._operands(
-                op, rules.default_layout((), self.homes.num_warps, self.homes.lanes).join()
+                op, rules.default_layout((), self.anchors.num_warps, self.anchors.lanes).join()
             )
         elif not isinstance(r.type, TileType):  # of one element, which every thread has
             self._operands(op, self._anywhere(op.operands[0]))
@@ -249,11 +253,12 @@ class Assignment:
             op.set_operand(i, self.at(v, layout))
 
     def _anywhere(self, v: Value) -> LinearLayout:
-        """The home of a value, or the default layout."""
-        return v.type.layout or self.homes.default(v.type)
+        """The anchor of a value, or the default layout."""
+        return v.type.layout or self.anchors.default(v.type)
 
     def _nearest(self, v: Value) -> LinearLayout:
-        """The home of a value, or the layout in which it is computed already, or the nearest value that it is made of.
+        """The anchor of a value, or the layout in which it is computed already, or the nearest value that it is made
+        of.
 
         The condition of an assertion about indices, say, is computed where the indices are.
         """
@@ -270,7 +275,7 @@ class Assignment:
                 ]
                 seen.update(found)
                 work += found
-        return self.homes.default(v.type)
+        return self.anchors.default(v.type)
 
     def _demand(self, op: Op) -> None:
         """Bring the operands of an op that is no pointwise one into the layouts it needs."""
@@ -279,7 +284,7 @@ class Assignment:
         ):
             self._access(op)
         elif isinstance(op, ReduceOp | ScanOp):
-            self._operands(op, (self.homes.inputs.get(op) or combine_input(self.homes, op))[1])
+            self._operands(op, (self.anchors.inputs.get(op) or combine_input(self.anchors, op))[1])
         elif isinstance(op, DotOp):
             for i, v in enumerate((op.a, op.b)):  # the lowering reads them from its scratch
                 op.set_operand(i, self.at(v, self._anywhere(v)))
@@ -298,7 +303,7 @@ class Assignment:
         elif isinstance(op, CallOp | ReturnOp):
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):
-                    op.set_operand(i, self.at(v, self.homes.default(v.type)))
+                    op.set_operand(i, self.at(v, self.anchors.default(v.type)))
         elif not op.results and not op.terminator:
             self.late.append(op)
         elif not (op.terminator and isinstance(op.parent_op(), ForOp | WhileOp | IfOp)):
@@ -310,7 +315,7 @@ class Assignment:
         self,
         op: StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp,
     ) -> None:
-        """Loads work where their result is at home, stores where they are coalesced."""
+        """Loads work where their result is anchored, stores where they are coalesced."""
         noted: LinearLayout | None = op.attrs.pop("layout", None)
         if (
             op.results
@@ -324,7 +329,7 @@ class Assignment:
         elif isinstance(
             op, DescriptorStoreOp
         ):  # the TMA unit takes a tile from shared memory anyway
-            layout = op.value.type.layout or noted or self.homes.default(op.value.type)
+            layout = op.value.type.layout or noted or self.anchors.default(op.value.type)
         else:
             layout = self._store_layout(op.operands[1], noted)
         if layout is not None:
@@ -334,13 +339,13 @@ class Assignment:
         """The coalesced layout, or that of a small value where its own writes whole sectors already."""
         if not isinstance(value.type, TileType):
             return None
-        wanted = coalesced or self.homes.default(value.type)
-        home = value.type.layout
+        wanted = coalesced or self.anchors.default(value.type)
+        anchor = value.type.layout
         small = bytes_of(value) <= DIRECT_STORE_BYTES
-        if home is None or not small or self._convert_cost(value, wanted) == 0:
+        if anchor is None or not small or self._convert_cost(value, wanted) == 0:
             return wanted
-        run = neighbours(home, fastest_step(wanted)) * value.type.elem.storage_bytes
-        return home if run >= SECTOR_BYTES else wanted
+        run = neighbours(anchor, fastest_step(wanted)) * value.type.elem.storage_bytes
+        return anchor if run >= SECTOR_BYTES else wanted
 
     def _feed_groups(self) -> None:
         """Bring what flows into the settled groups into their layouts; this may settle others."""

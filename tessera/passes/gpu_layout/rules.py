@@ -51,7 +51,7 @@ def operand_layout(op: Op, layout: LinearLayout) -> LinearLayout:
 
 
 def result_layout(op: Op, layout: LinearLayout) -> LinearLayout:
-    """Home of the result when the operand is at home in `layout`. The op needs the operand in
+    """Anchor of the result when the operand is anchored in `layout`. The op needs the operand in
     `operand_layout(op, result_layout(op, layout))`, which is `layout` itself but for splits."""
     if isinstance(op, ExpandDimsOp):
         return layout.expand_dim(op.axis)

@@ -146,12 +146,12 @@ class _Thread(Carrying):
     """Carries the state of rings, a buffer's number and its phase, through all loops and branches on the way."""
 
     def __init__(self, rings: Sequence[Ring], plans: dict[Block, Plan], top: Block):
-        self.rings, self.plans, self.top = {r.home: r for r in rings}, plans, top
+        self.rings, self.plans, self.top = {r.block: r for r in rings}, plans, top
 
     def block(self, block: Block, state: list[Value]) -> list[Value]:
         """The state after the block."""
         for op in list(block):
-            if any(home.parent is op or _is_inside(home, op) for home in self.rings):
+            if any(inner.parent is op or _is_inside(inner, op) for inner in self.rings):
                 state = self.through(op, state)
         return state
 

@@ -23,7 +23,7 @@ def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
     CannotSplit if that is in the same loop."""
     found: dict[ForOp, list[Op]] = {}
     for r in rings:
-        loop = r.home.parent
+        loop = r.block.parent
         seen = _seen(func, r)
         if not seen:
             continue

@@ -155,7 +155,7 @@ class Producer:
         return block
 
     def _block(self, block: Block, b: Builder, states: States) -> None:
-        last: dict[Op, Ring] = {r.loads[-1]: r for r in self.rings if r.home is block}
+        last: dict[Op, Ring] = {r.loads[-1]: r for r in self.rings if r.block is block}
         for op in block:
             if op in self.split.spine:
                 self._around(op, b, states)
@@ -221,8 +221,8 @@ class Producer:
         if any(loop.is_inside(op) for loop in self.split.acquire.loops):
             inside.add(self.split.acquire)
         for r in self.rings:
-            home = r.home.parent
-            if home is op or (home is not None and home.is_inside(op)):
+            around = r.block.parent
+            if around is op or (around is not None and around.is_inside(op)):
                 inside.add(r.lead)
         return [r for r in states if r in inside]
 

@@ -40,7 +40,7 @@ class Ring:
     allocations. `once`: no loop is around them, so that nothing is given back. Which roles fill it (the producer, or
     the transpose role that reads another ring) and which empty it (the consumers, or the transpose role)."""
 
-    home: Block
+    block: Block
     loads: list[Any]
     allocs: list[LocalAllocOp]
     once: bool = False
@@ -75,9 +75,9 @@ class Ring:
         where threads read, a fence has to stand between, or the TMA unit overwrites what is still to be read."""
         return {"groups": self.groups, "blocks": self.blocks, "proxy": self.plain}
 
-    def home_ops(self) -> Iterator[Op]:
+    def block_ops(self) -> Iterator[Op]:
         """All ops of the block and inside of these."""
-        for op in self.home:
+        for op in self.block:
             yield from op.walk()
 
     @property
@@ -125,9 +125,9 @@ def grouped(loads: list[DescriptorLoadOp], allocs: list[LocalAllocOp]) -> list[R
     found: dict[tuple[Op, ...], Ring] = {}
     for load, alloc in zip(loads, allocs, strict=True):
         mmas = [op for op in memory_users(alloc.result) if isinstance(op, WgmmaOp)]
-        home = load.parent
-        assert home is not None
-        ring = found.setdefault(tuple(dict.fromkeys(mmas)), Ring(home, [], []))
+        block = load.parent
+        assert block is not None
+        ring = found.setdefault(tuple(dict.fromkeys(mmas)), Ring(block, [], []))
         ring.loads.append(load)
         ring.allocs.append(alloc)
     return list(found.values())
@@ -137,7 +137,7 @@ def share(rings: list[Ring]) -> None:
     """Let loops that follow each other use the same buffers: what one has read the producer fills for the next."""
     taken: dict[Block, set[Ring]] = {}
     for number, r in enumerate(rings):
-        mine = taken.setdefault(r.home, set())
+        mine = taken.setdefault(r.block, set())
         if not (r.once or r.outer or r.filled_by_transpose or r.emptied_by_transpose):
             for other in rings[:number]:
                 alone = (
@@ -147,7 +147,7 @@ def share(rings: list[Ring]) -> None:
                     or other.emptied_by_transpose
                 )
                 fits = other.first is None and not alone and other not in mine
-                if fits and other.home is not r.home and _kind(other) == _kind(r):
+                if fits and other.block is not r.block and _kind(other) == _kind(r):
                     r.first = other
                     break
         mine.add(r.lead)

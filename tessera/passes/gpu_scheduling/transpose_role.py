@@ -100,8 +100,8 @@ def transposition_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Transposi
     if not (is_enabled("transpose-role") and is_enabled("warp-specialize")):
         return None
     loads = [op for op in func.walk() if isinstance(op, DescriptorLoadOp)]
-    homes = {op.parent for op in loads}
-    loop = loads[0].parent_op() if len(homes) == 1 else None
+    blocks = {op.parent for op in loads}
+    loop = loads[0].parent_op() if len(blocks) == 1 else None
     if not facts.has_tma or num_warps < FEWEST_WARPS or not isinstance(loop, ForOp):
         return None
     transposed = transposed_operand(loop)

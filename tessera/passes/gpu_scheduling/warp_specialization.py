@@ -192,7 +192,7 @@ class _Split:
         self.acquire = ProducerAcquire(list(self.ordered))
         self.spine: set[Op] = set()
         for r in rings:
-            op = r.home.parent
+            op = r.block.parent
             while op is not None and op is not func:
                 self.spine.add(op)
                 op = op.parent_op()
@@ -264,15 +264,17 @@ class _Split:
         found: list[Ring] = []
         for r in self.rings:
             inner = any(
-                other.home is not r.home and other.home.parent in set(r.home_ops())
+                other.block is not r.block and other.block.parent in set(r.block_ops())
                 for other in self.rings
             )
             loads = [x for x in r.loads if not (r.once or inner) or filled_by(x) is not None]
             what = self.transposition
             if what is not None and what.load in loads:
                 loads.remove(what.load)
-                found.append(Ring(r.home, [what.load], [what.alloc], emptied_by_transpose=True))
-                found.append(Ring(r.home, [what.read], [what.transposed], filled_by_transpose=True))
+                found.append(Ring(r.block, [what.load], [what.alloc], emptied_by_transpose=True))
+                found.append(
+                    Ring(r.block, [what.read], [what.transposed], filled_by_transpose=True)
+                )
             for ring in grouped(loads, [allocation(x) for x in loads]):
                 ring.once, ring.outer = r.once, r.once or inner
                 found.append(ring)
@@ -288,7 +290,7 @@ class _Split:
         chains = any(
             delayable(loop, _allocs([r]), CHAINED_WORDS)
             for r in rings
-            if isinstance(loop := r.home.parent, ForOp)
+            if isinstance(loop := r.block.parent, ForOp)
         )
         if self.warps > GROUP_WARPS or roles.blocks > 1 or not chains:
             return roles
@@ -315,7 +317,7 @@ class _Split:
         return roles_for(self.facts, self.warps, words, fit if words else 1, largest)
 
     def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
-        homes: dict[Block, list[Ring]] = {}
+        by_block: dict[Block, list[Ring]] = {}
         leads: dict[Ring, list[Ring]] = {}
         view = None
         if self.transposition is not None:
@@ -325,11 +327,11 @@ class _Split:
             if r.once:
                 consume_once(r, zero)
             elif not r.emptied_by_transpose:
-                homes.setdefault(r.home, []).append(r)
+                by_block.setdefault(r.block, []).append(r)
                 leads.setdefault(r.lead, []).append(r)
         plans: dict[Block, Plan] = {}
-        for home, rings in homes.items():
-            loop = home.parent
+        for block, rings in by_block.items():
+            loop = block.parent
             assert isinstance(loop, ForOp)
             running = running_on(loop, {a for r in rings for a in r.allocs})
             delayed = [] if running else delayable(loop, _allocs(rings), CHAINED_WORDS)
@@ -337,16 +339,16 @@ class _Split:
                 running = None
             if delayed and not apply("mma-chains", loop):
                 delayed = []
-            plans[home] = Plan(readers_of(rings, delayed), running, delayed)
+            plans[block] = Plan(readers_of(rings, delayed), running, delayed)
         for rings in leads.values():
             consume(rings, plans, op.consumers, zero)
         if self.transposition is not None and view is not None:
             drop_loaded(self.transposition, view)
-        for home, plan in plans.items():
-            loop = home.parent
+        for block, plan in plans.items():
+            loop = block.parent
             assert isinstance(loop, ForOp)
             if plan.delayed:
-                late = [x for x in home if x in plan.late]
+                late = [x for x in block if x in plan.late]
                 delay(loop, plan.delayed, late, 0 if self.warps > MANY_WARPS else None)
 
     def _stages(self) -> None:
@@ -354,17 +356,17 @@ class _Split:
         total = self.facts.max_shared_bytes
         room = total - SLACK - self._others()
         default: int = self.module.attrs.get("num_stages", 1)
-        homes: dict[Block, list[Ring]] = {}
+        by_block: dict[Block, list[Ring]] = {}
         for r in self.rings:
             if r.outer or r.filled_by_transpose:
                 r.stages = BUFFERS if r.filled_by_transpose else 1
                 room -= r.slot_bytes * r.stages
             elif r.first is None:
-                homes.setdefault(r.home, []).append(r)
-        for home, rings in homes.items():
+                by_block.setdefault(r.block, []).append(r)
+        for block, rings in by_block.items():
             size = sum(r.slot_bytes for r in rings)
-            fit = room // len(homes) // size
-            loop = home.parent
+            fit = room // len(by_block) // size
+            loop = block.parent
             assert isinstance(loop, ForOp)
             wanted = max(2, loop.num_stages or default)
             if fit < 2:
@@ -433,12 +435,12 @@ def _repeat(split: WarpSpecializeOp, scalars: list[Op]) -> None:
     ready, and the others have time while they wait for tiles."""
     for op in reversed(scalars):
         users = {user for r in op.results for user in r.users()}
-        homes = {
+        by_block = {
             block: x for block in split.regions if (x := [u for u in users if _within(u, block)])
         }
-        if isinstance(op, MakeDescriptorOp) or sum(map(len, homes.values())) < len(users):
+        if isinstance(op, MakeDescriptorOp) or sum(map(len, by_block.values())) < len(users):
             continue
-        for block, inside in homes.items():
+        for block, inside in by_block.items():
             new = Builder.at_start(block).insert(op.clone({}))
             for old, fresh in zip(op.results, new.results, strict=True):
                 for user in inside:
