@@ -1,1 +1,1 @@
-"""Passes that check: elements of checked builds, what fits on the target, the order of shared-memory accesses."""
+"""Check kernels: elements of checked builds, what fits on the target, the order of shared-memory accesses."""

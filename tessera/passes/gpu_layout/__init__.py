@@ -1,1 +1,1 @@
-"""GPU passes that decide where the elements of tiles lie: layouts of accesses, matrix instructions and all others."""
+"""Decide where the elements of tiles lie on a GPU: layouts of accesses, matrix instructions and all other ops."""

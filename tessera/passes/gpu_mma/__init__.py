@@ -1,1 +1,1 @@
-"""GPU passes that order matrix instructions: chains over iterations, asynchronous MMA, loops split at a condition."""
+"""Order matrix instructions on a GPU: chains over iterations, asynchronous MMA, loops split at a condition."""

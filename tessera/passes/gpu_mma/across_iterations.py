@@ -1,4 +1,4 @@
-"""Asynchronous MMAs that run on into the next iteration of their loop: which may, and what buffers they read."""
+"""Finds the asynchronous MMA of a loop that may run on into the next iteration, and the buffers that it reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ops do to memory, as passes that move loads ask: whether they write, wait for others, run before one another."""
+"""Tells what ops do to memory: whether they write, wait for other programs, or run before one another."""
 
 from __future__ import annotations
 

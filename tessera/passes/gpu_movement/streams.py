@@ -1,4 +1,4 @@
-"""Streams: loads in a loop that may be copied to shared memory iterations ahead, with what computes their addresses."""
+"""Finds loads of a loop that may be copied to shared memory iterations ahead, with what computes their addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPU passes that divide work: programs over CTAs and clusters, a program over warp roles and their rings of buffers.
+"""Divide work on a GPU: programs over CTAs and clusters, a program over warp roles with their rings of buffers.
 
 `pointer_to_tma` is here since it acts only where warp specialisation will use what it makes.
 """

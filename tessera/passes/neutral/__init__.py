@@ -1,1 +1,1 @@
-"""Target-neutral passes on tile IR, and their order (`pipeline.py`)."""
+"""Simplify tile IR for all targets; `pipeline.py` has the order of these passes."""
