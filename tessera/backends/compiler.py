@@ -196,5 +196,5 @@ class Backend:
         return {}
 
     def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
-        """A view computed on demand (`sass`, `asm`), or None when there is no such view."""
+        """A view that is computed lazily (`sass`, `asm`), or None when there is no such view."""
         return None

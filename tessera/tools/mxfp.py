@@ -31,7 +31,7 @@ class MXFP4Tensor:
         return self
 
     def to(self, dtype: Any) -> Any:
-        """The numbers in fp32 (another type of torch on demand)."""
+        """The numbers in fp32 (or in another type of torch)."""
         torch = _torch()
         table = torch.tensor([*VALUES, *(-v for v in VALUES)], device=self.data.device)
         return table[self.data.long()].to(dtype)

@@ -29,6 +29,16 @@ FORMER = {
     "flexible": "rematerialisable",
     "meeting": "acquire; of threads: barrier",
     "sum of products": "accumulator, or dot",
+    "summed product": "accumulated dot",
+    "on demand": "lazily",
+    "side buffer": "memoised buffer",
+    "deferred sum": "K-unroll",
+    "defer dot": "unroll k",
+    "fetched ahead": "prefetched",
+    "heard": "notify listener",
+    "assumes apart": "assumes no alias",
+    "amid": "in",
+    "now and then": "from time to time, or every n-th",
 }
 """Words that mean something else to readers of the manuals, and what to write instead. Plurals count, as do parts of
 identifiers: `team` stands for `teams`, `Team`, `_team_of` and `TEAMS`."""
@@ -97,6 +107,10 @@ def test_the_glossary_has_the_words_to_write_instead() -> None:
         "mbarrier",
         "fallback variant",
         "ping-pong",
+        "lazy evaluation",
+        "sink",
+        "memoised buffer",
+        "k-unroll",
     ):
         assert word in terms, word
 

@@ -87,7 +87,7 @@ def point(coords: tuple[Coord, ...], lanes: int) -> Point:
 class Val:
     """The value of an expression of scalar type `type` at a point: `text` (one lane: a scalar, else a vector).
 
-    With `affine` the text is formed on demand from base (a scalar's text) + Σ terms (i64s, in elements for pointers)
+    With `affine` the text is formed lazily from base (a scalar's text) + Σ terms (i64s, in elements for pointers)
     + step * pattern[lane]; `step` "" is 1. `align`: a power of two dividing base + Σ terms (integers only);
     `const`: the number of a constant scalar.
     """

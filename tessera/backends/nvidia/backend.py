@@ -167,7 +167,7 @@ class NvidiaBackend(Backend):
         return f"{binding.version()} {assembler.identity(architecture(self.capability))}"
 
     def derived(self, extension: str, asm: Mapping[str, Any]) -> str | None:
-        """`kernel.asm["sass"]`: the machine code, disassembled on demand."""
+        """`kernel.asm["sass"]`: the machine code, disassembled when it is asked for."""
         return ptxas.disassemble(asm["cubin"]) if extension == "sass" else None
 
 

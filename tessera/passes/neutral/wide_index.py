@@ -34,7 +34,7 @@ def _is_narrow(v: Value) -> bool:
 
 
 class _Widener:
-    """int64 versions of int32 values, made on demand and kept in `wide`; `computed`: those that may differ by a
+    """int64 versions of int32 values, made lazily and kept in `wide`; `computed`: those that may differ by a
     wrap."""
 
     def __init__(self) -> None:
