@@ -90,8 +90,8 @@ _GPU = (
     ),
     _row(
         "pointer-to-tma", "gpu", "loads tiles of pointers for MMAs by the TMA unit",
-        "the pointers are a window of a strided array; nothing that is written overlaps with it",
-        "analysis/windows.py; at each launch the module's `precondition`", "tests/unit/test_promote.py, tests/fuzz/test_windows.py",
+        "the pointers are a strided view of an array; nothing that is written overlaps with it",
+        "analysis/strided_views.py; at each launch the module's `precondition`", "tests/unit/test_promote.py, tests/fuzz/test_strided_views.py",
         unit="loop", takes_room=True,
     ),
     _row(

@@ -124,7 +124,7 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Tiles of products are loaded through tensor maps, as if the author had used descriptors. What has to hold for this is in the module's `precondition`, over `host_code`: the launcher evaluates both, and where one check fails it runs the variant that was compiled without this pass. All arithmetic of pointers and masks of the two loads is gone.",
     )],
     "persist": [(
-        "`promote` has written a precondition. A CTA of this kernel would be alone on its SM, and what it stores at its end is a window of an array.",
+        "`promote` has written a precondition. A CTA of this kernel would be alone on its SM, and what it stores at its end is a strided view of an array.",
         "A loop over programs is around all of the program. Here two CTAs share an SM, so that one multiplies while the other one stores, and only a remark is added.",
     )],
     "join_loads": [(

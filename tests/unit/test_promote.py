@@ -149,7 +149,7 @@ def test_further_dimensions() -> None:
 
 @tessera.jit
 def odd_ones(a, b, c, n, K, s, WHAT: tl.constexpr, B: tl.constexpr):
-    """Loads that look like windows and are none, or must not be copied."""
+    """Loads that look like strided views and are none, or must not be copied."""
     i, j = tl.arange(0, B), tl.arange(0, B)
     if WHAT == "written":
         tl.store(a + i, tl.zeros((B,), tl.float16))

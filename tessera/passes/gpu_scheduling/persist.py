@@ -19,7 +19,7 @@ from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.scratch import STAGING_BYTES
-from tessera.analysis.windows import NoWindow, Windows
+from tessera.analysis.strided_views import NoStridedView, StridedViews
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import apply
@@ -64,7 +64,7 @@ def persist(module: Module, facts: GpuFacts) -> None:
         if func.kernel and any(isinstance(op, DescriptorLoadOp) for op in func.walk()):
             try:
                 _Persistence(module, func, facts).run()
-            except NoWindow as reason:
+            except NoStridedView as reason:
                 remark(module, f"one program a block: {reason}")
             else:
                 canonicalize(module)
@@ -81,14 +81,16 @@ class _Persistence:
         store = self._store()
         self._look_for_room(store)
         if not self.ids:
-            raise NoWindow("all programs are the same")
+            raise NoStridedView("all programs are the same")
         if any(_depends(_length(op), set(self.ids)) for op in self.func.walk()):
-            raise NoWindow("programs are not equally long, and are dealt out better as blocks end")
+            raise NoStridedView(
+                "programs are not equally long, and are dealt out better as blocks end"
+            )
         promotion = Promotion(self.module, self.func, self.facts)
         code = promotion.code
-        found = promotion.chosen(store, Windows(self.func, AxisAnalysis(self.func), code))
-        if found.window.further or found.order != sorted(found.order):
-            raise NoWindow("the result's rows are not contiguous")
+        found = promotion.chosen(store, StridedViews(self.func, AxisAnalysis(self.func), code))
+        if found.view.further or found.order != sorted(found.order):
+            raise NoStridedView("the result's rows are not contiguous")
         total = code.add("const", 1)
         for axis in range(AXES):
             count = code.add("count", axis)
@@ -97,7 +99,7 @@ class _Persistence:
                 promotion.check(count, 1, 1, 1)
         promotion.check(total, 1, ENDLESS // 2, 1)  # so that adding the blocks does not overflow
         if not apply("persistent-programs", self.func):
-            raise NoWindow("persistent programs are switched off")
+            raise NoStridedView("persistent programs are switched off")
         desc = promotion.descriptor(found)
         b = Builder.before_op(store)
         b.insert(DescriptorStoreOp(desc, promotion.offsets(b, found), store.value, loc=store.loc))
@@ -113,10 +115,10 @@ class _Persistence:
         """The one store that there is."""
         written = [op for op in self.func.walk() if writes(op)]
         if len(written) != 1 or not isinstance(written[0], StoreOp):
-            raise NoWindow("the program does not end with a single store")
+            raise NoStridedView("the program does not end with a single store")
         store = written[0]
         if store.parent is not self.func.body or not isinstance(store.value.type, TileType):
-            raise NoWindow("the store is conditional, in a loop, or of a single element")
+            raise NoStridedView("the store is conditional, in a loop, or of a single element")
         return store
 
     def _look_for_room(self, store: StoreOp) -> None:
@@ -132,9 +134,9 @@ class _Persistence:
             size = stages * sum(_bytes(x.result.type) for x in loads)
             mmas = [op for op in loop.walk() if isinstance(op, DotOp)]
             if split_blocks(mmas, size, warps, self.facts) > 1:
-                raise NoWindow("several blocks share an SM")
+                raise NoStridedView("several blocks share an SM")
             if size + result + SLACK > self.facts.max_shared_bytes:
-                raise NoWindow("there is no shared memory for the result beside the buffers")
+                raise NoStridedView("there is no shared memory for the result beside the buffers")
 
     def _wrap(self) -> None:
         """The loop around all that depends on the program."""

@@ -4,9 +4,9 @@
     for k in range(0, n, 64):              →     for k in range(0, n, 64):
         x = load(p); p += 64                         x = descriptor_load %d, [%row, k]
 
-A tile of pointers that is a window of a strided array (analysis/windows.py) is described by a tensor map, as if the
-kernel's author had written a descriptor. The TMA unit wants more than pointers do: strides in multiples of 16 bytes,
-coordinates from 0 on. Whether that holds is known for sure only when arguments and grid are: the module's
+A tile of pointers that is a strided view of an array (analysis/strided_views.py) is described by a tensor map, as if
+the kernel's author had written a descriptor. The TMA unit wants more than pointers do: strides in multiples of 16
+bytes, coordinates from 0 on. Whether that holds is known for sure only when arguments and grid are: the module's
 `precondition` has the checks, `host_code` the expressions that they look at. The launcher evaluates them before each
 launch, and runs the kernel that was compiled without this pass where one fails.
 
@@ -22,9 +22,9 @@ from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.host_code import HostCode
+from tessera.analysis.memory_ranges import memory_range, range_of_view
 from tessera.analysis.polynomials import Poly
-from tessera.analysis.reach import reach, reach_of_window
-from tessera.analysis.windows import NoWindow, Side, Window, Windows
+from tessera.analysis.strided_views import NoStridedView, Side, StridedView, StridedViews
 from tessera.dtypes import dtype, int1, int32, int64
 from tessera.ir import Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
 from tessera.ir.applications import apply
@@ -67,18 +67,18 @@ class Chosen:
     """An access to be made by the TMA unit."""
 
     access: LoadOp | StoreOp
-    window: Window
+    view: StridedView
     ordered: bool = False  # arrays that were written before may overlap with this one
 
     @property
     def order(self) -> list[int]:
         """The tile's dimensions as the array has them: the contiguous one last."""
-        last = self.window.contiguous
-        return [*[d for d in range(len(self.window.sides)) if d != last], last]
+        last = self.view.contiguous
+        return [*[d for d in range(len(self.view.sides)) if d != last], last]
 
     @property
     def sides(self) -> list[Side]:
-        return [*self.window.further, *[self.window.sides[d] for d in self.order]]
+        return [*self.view.further, *[self.view.sides[d] for d in self.order]]
 
 
 @pass_("promote", optimization="pointer-to-tma", counts=True)
@@ -121,22 +121,24 @@ class Promotion:
         if not wanted:
             return False
         written = [op for op in self.func.walk() if writes(op)]
-        windows = Windows(self.func, AxisAnalysis(self.func), self.code)
+        views = StridedViews(self.func, AxisAnalysis(self.func), self.code)
         chosen: list[Chosen] = []
         for loop, loads in wanted.items():
             before = [op for op in written if precedes(op, loop)]
             try:
                 if any(op.is_inside(loop) for op in written):
-                    raise NoWindow("it writes to memory, too: arrays that overlap would be seen")
+                    raise NoStridedView(
+                        "it writes to memory, too: arrays that overlap would be seen"
+                    )
                 if before and self._estimate(loads, split_blocks) > 1:
-                    raise NoWindow("blocks that share an SM hide what lies between loops")
-                here = [self.chosen(load, windows) for load in loads]
-            except NoWindow as reason:
+                    raise NoStridedView("blocks that share an SM hide what lies between loops")
+                here = [self.chosen(load, views) for load in loads]
+            except NoStridedView as reason:
                 self._remark(loop, str(reason))
                 continue
             if self._estimate(loads, split_pays) and apply("pointer-to-tma", loop):
                 chosen += here
-                self._order(here, before, windows)
+                self._order(here, before, views)
             else:
                 self._remark(loop, "a role of its own for loads would leave fewer programs")
         return bool(chosen) and self._replace(chosen)
@@ -155,32 +157,32 @@ class Promotion:
         return how(mmas, stages * sum(_bytes(x) for x in loads), warps, self.facts)
 
     # --- what may be promoted ----------------------------------------------------------------------------------
-    def chosen(self, access: LoadOp | StoreOp, windows: Windows) -> Chosen:
-        """The access with its window; adds to the checks. NoWindow if the TMA unit cannot make it."""
+    def chosen(self, access: LoadOp | StoreOp, views: StridedViews) -> Chosen:
+        """The access with its strided view; adds to the checks. NoStridedView if the TMA unit cannot make it."""
         t: Any = access.result.type if isinstance(access, LoadOp) else access.value.type
         if t.elem is int1 or _is_special(access):
-            raise NoWindow(f"the {access.opcode} is special")
+            raise NoStridedView(f"the {access.opcode} is special")
         if isinstance(access, LoadOp) and access.other is not None and not is_zero(access.other):
-            raise NoWindow("masked elements are no zeros")
-        found = Chosen(access, windows.of(access))
+            raise NoStridedView("masked elements are no zeros")
+        found = Chosen(access, views.of(access))
         block = tuple(t.shape[d] for d in found.order)
         size: int = t.elem.storage_bytes
-        facts = dict(self.func.arg_attrs[found.window.base.index]) if self.func.arg_attrs else {}
+        facts = dict(self.func.arg_attrs[found.view.base.index]) if self.func.arg_attrs else {}
         fits = (
             len(found.sides) <= MOST_DIMENSIONS
             and size in (1, 2, 4, 8)
             and box_layout(block, t.elem.storage_bits) is not None
             and facts.get("divisibility", 1) % ALIGNMENT == 0
-            and windows.divisor(found.sides[-1].start) * size % ALIGNMENT == 0
+            and views.divisor(found.sides[-1].start) * size % ALIGNMENT == 0
         )
         if not fits:
-            raise NoWindow("the TMA unit cannot move the tile")
+            raise NoStridedView("the TMA unit cannot move the tile")
         self._add_precondition(found, size)
         return found
 
     def _add_precondition(self, found: Chosen, size: int) -> None:
         """The checks that make sure that a map describes the array, and its coordinates what the pointers did."""
-        self.check(self.code.value(found.window.base), 1, LAST_ADDRESS, ALIGNMENT)
+        self.check(self.code.value(found.view.base), 1, LAST_ADDRESS, ALIGNMENT)
         whole = ALIGNMENT // size
         for side in found.sides:
             if side is not found.sides[-1]:
@@ -194,11 +196,11 @@ class Promotion:
             if side.period is not None:
                 self.check(self.code.poly(side.period), 1, ENDLESS, side.extent)
 
-    def _order(self, here: list[Chosen], before: list[Op], windows: Windows) -> None:
+    def _order(self, here: list[Chosen], before: list[Op], views: StridedViews) -> None:
         """Loads need not see what the program wrote before if the launch makes sure that it wrote elsewhere. What it
         waits for is another matter (ordering.py)."""
         before = [op for op in before if not (waits_for_others(op) or isinstance(op, BarrierOp))]
-        numbers = [self._distance(c, op, windows) for op in before for c in here]
+        numbers = [self._distance(c, op, views) for op in before for c in here]
         if None in numbers:
             for c in here:
                 c.ordered = True
@@ -206,25 +208,25 @@ class Promotion:
         self.lies_apart |= bool(numbers)
         self.checks |= {(n, 1, LAST_ADDRESS, 1): None for n in numbers if n is not None}
 
-    def _distance(self, c: Chosen, op: Op, windows: Windows) -> int | None:
+    def _distance(self, c: Chosen, op: Op, views: StridedViews) -> int | None:
         """How far what is read is from what an op writes; None if they are of one array, or the host cannot tell."""
         if not isinstance(op, StoreOp | AtomicRmwOp) or not self.no_alias:
             return None
-        if array_of(op.ptr) is c.window.base:
+        if array_of(op.ptr) is c.view.base:
             return None
         size = elem_of(c.access.ptr.type).element_ty.storage_bytes
-        read, written = reach_of_window(self.code, c.window, size), reach(windows, op)
+        read, written = range_of_view(self.code, c.view, size), memory_range(views, op)
         if read is None or written is None:
             return None
         return self.code.add("apart", read, written)
 
     def check(self, number: int | None, low: int, high: int, divisor: int) -> None:
         if number is None:
-            raise NoWindow("the host does not know a coordinate's range")
+            raise NoStridedView("the host does not know a coordinate's range")
         if self.code.code[number][0] == "const":
             value = self.code.code[number][1]
             if not low <= value <= high or value % divisor:
-                raise NoWindow("the array is no array of the TMA unit")
+                raise NoStridedView("the array is no array of the TMA unit")
             return
         self.checks[number, low, high, divisor] = None
 
@@ -258,7 +260,7 @@ class Promotion:
             b,
             DescriptorLoadOp(
                 desc, self.offsets(b, c), cache=load.cache, eviction=load.eviction,
-                dropped=len(c.window.further), ordered=c.ordered,
+                dropped=len(c.view.further), ordered=c.ordered,
             ),
         )  # fmt: skip
         if c.order != sorted(c.order):
@@ -270,12 +272,12 @@ class Promotion:
         """The array of an access, in front of all at the function's top that the access is inside of."""
         t: Any = c.access.ptr.type
         elem: Any = elem_of(t).element_ty
-        block = (*[1] * len(c.window.further), *[t.shape[d] for d in c.order])
+        block = (*[1] * len(c.view.further), *[t.shape[d] for d in c.order])
         b = Builder.before_op(_top(c.access))
         extents = [self._scalar(b, s.bound or Poly.constant(ENDLESS), int32) for s in c.sides]
         whole = Poly.constant(ALIGNMENT // elem.storage_bytes)
         strides = [self._scalar(b, s.stride if s.stride.terms else whole, int64) for s in c.sides]
-        made = MakeDescriptorOp(c.window.base, extents, strides, block_shape=block)
+        made = MakeDescriptorOp(c.view.base, extents, strides, block_shape=block)
         desc = self._emit(b, made)
         made.attrs["mapped"] = True
         return desc

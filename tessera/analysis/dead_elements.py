@@ -39,7 +39,7 @@ def _negative(predicate: str, a: Poly | None, b: Poly | None) -> Poly | None:
     return {"lt": a - b, "le": a - b - one, "gt": b - a, "ge": b - a - one}.get(predicate)
 
 
-def unread_beyond(v: Value, dim: int, start: Poly, bound: Poly, polynomials: Polynomials) -> bool:
+def dead_beyond(v: Value, dim: int, start: Poly, bound: Poly, polynomials: Polynomials) -> bool:
     """Whether no effect of the kernel depends on the elements of `v` whose index along `dim` plus `start` reaches
     `bound`."""
     names = (start + bound).atoms

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from tessera.analysis.host_code import WIDEST, HostCode
 from tessera.analysis.polynomials import Poly
-from tessera.analysis.windows import NoWindow, Side, Window, Windows
+from tessera.analysis.strided_views import NoStridedView, Side, StridedView, StridedViews
 from tessera.dtypes import pointer_type
 from tessera.ir import TileType, Value, elem_of
 from tessera.ops import AtomicRmwOp, LoadOp, StoreOp
 
 
-def reach(windows: Windows, access: LoadOp | StoreOp | AtomicRmwOp) -> int | None:
+def memory_range(views: StridedViews, access: LoadOp | StoreOp | AtomicRmwOp) -> int | None:
     """The number of an expression whose interval has the addresses of all bytes; None if the host cannot tell."""
-    code = windows.code
+    code = views.code
     if not isinstance(access.ptr.type, TileType):
-        return _of_scalar(windows, access.ptr)
+        return _of_scalar(views, access.ptr)
     if isinstance(access, AtomicRmwOp):
         return None
     try:
-        return reach_of_window(code, windows.of(access), _bytes(access.ptr))
-    except NoWindow:
+        return range_of_view(code, views.of(access), _bytes(access.ptr))
+    except NoStridedView:
         return None
 
 
-def reach_of_window(code: HostCode, window: Window, size: int) -> int | None:
-    """The same of a window onto elements of `size` bytes."""
-    total = code.value(window.base)
-    for side in (*window.sides, *window.further):
+def range_of_view(code: HostCode, view: StridedView, size: int) -> int | None:
+    """The same of a strided view onto elements of `size` bytes."""
+    total = code.value(view.base)
+    for side in (*view.sides, *view.further):
         if total is None or not side.stride.terms:
             continue
         stride, at = code.poly(side.stride), _coordinates(code, side)
@@ -60,12 +60,12 @@ def _coordinates(code: HostCode, side: Side) -> int | None:
     return code.add("least", at, zero) if side.from_zero else at
 
 
-def _of_scalar(windows: Windows, ptr: Value) -> int | None:
-    p = windows.polynomials.of(ptr)
-    bases = [a for a in p.atoms if isinstance(a, Value) and _is_argument(windows, a)] if p else []
+def _of_scalar(views: StridedViews, ptr: Value) -> int | None:
+    p = views.polynomials.of(ptr)
+    bases = [a for a in p.atoms if isinstance(a, Value) and _is_argument(views, a)] if p else []
     if p is None or len(bases) != 1:
         return None
-    base, code = bases[0], windows.code
+    base, code = bases[0], views.code
     offset = p - Poly.atom(base)
     start, moved = code.value(base), code.poly(offset)
     if start is None or moved is None or base in offset.atoms:
@@ -75,8 +75,8 @@ def _of_scalar(windows: Windows, ptr: Value) -> int | None:
     return _whole(code, code.add("add", start, moved, WIDEST), size)
 
 
-def _is_argument(windows: Windows, v: Value) -> bool:
-    return isinstance(v.type, pointer_type) and v.owner is windows.func.body
+def _is_argument(views: StridedViews, v: Value) -> bool:
+    return isinstance(v.type, pointer_type) and v.owner is views.func.body
 
 
 def _bytes(ptr: Value) -> int:

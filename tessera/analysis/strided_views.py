@@ -1,16 +1,17 @@
-"""Which window of a strided array a tile of pointers shows, where the host can describe that array before the launch.
+"""Which strided view of an array a tile of pointers shows, where the host can describe that array before the launch.
 
     p = a + (tile_m * 128 + arange(0, 128))[:, None] * stride + arange(0, 64) + k
 
-is the window of 128 x 64 elements at coordinates (128·tile_m, k) of an array at `a` with strides (stride, 1). A mask
-that compares coordinates with numbers known to the host bounds the array. What is left of the address after that, such
-as `head * stride_h`, becomes a coordinate along a further dimension."""
+is the strided view of 128 x 64 elements at coordinates (128·tile_m, k) of an array at `a` with strides (stride, 1). A
+mask that compares coordinates with numbers known to the host bounds the array. What is left of the address after that,
+such as `head * stride_h`, becomes a coordinate along a further dimension."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from tessera.analysis.axis import TOP, AxisAnalysis, power_of_two_part
+from tessera.analysis.dead_elements import conditions, dead_beyond
 from tessera.analysis.host_code import HostCode
 from tessera.analysis.polynomials import (
     Along,
@@ -21,7 +22,6 @@ from tessera.analysis.polynomials import (
     along_one,
     is_index,
 )
-from tessera.analysis.unread import conditions, unread_beyond
 from tessera.dtypes import pointer_type
 from tessera.ir import Block, Op, Value, shape_of
 from tessera.ops import ForOp, FuncOp, LoadOp, StoreOp
@@ -29,15 +29,15 @@ from tessera.ops import ForOp, FuncOp, LoadOp, StoreOp
 ONE = Poly.constant(1)
 
 
-class NoWindow(Exception):
-    """Why a tile of pointers is no window."""
+class NoStridedView(Exception):
+    """Why a tile of pointers is no strided view."""
 
 
 @dataclass(slots=True)
 class Side:
-    """One dimension of a window: elements between neighbours, first coordinate, extent.
+    """One dimension of a strided view: elements between neighbours, first coordinate, extent.
 
-    `bound`: the array ends there (None: it goes on). `from_zero`: it begins at coordinate 0, and the window may begin
+    `bound`: the array ends there (None: it goes on). `from_zero`: it begins at coordinate 0, and the view may begin
     before. `period`: coordinates are taken modulo this number, a multiple of the extent, as the start is."""
 
     stride: Poly
@@ -49,8 +49,8 @@ class Side:
 
 
 @dataclass(slots=True)
-class Window:
-    """The array's first element, the window's sides in the order of the tile's dimensions, and sides of extent 1 that
+class StridedView:
+    """The array's first element, the view's sides in the order of the tile's dimensions, and sides of extent 1 that
     the tile lacks. `contiguous`: the dimension of stride 1."""
 
     base: Value
@@ -59,31 +59,31 @@ class Window:
     further: list[Side] = field(default_factory=lambda: [])
 
 
-class Windows:
-    """Finds windows of one function's loads and stores."""
+class StridedViews:
+    """Finds strided views of one function's loads and stores."""
 
     def __init__(self, func: FuncOp, axis: AxisAnalysis, code: HostCode):
         self.func, self.axis, self.code = func, axis, code
         self.polynomials: Polynomials = code.polynomials
 
-    def of(self, access: LoadOp | StoreOp) -> Window:
-        """The window of a load or a store. NoWindow if there is none."""
+    def of(self, access: LoadOp | StoreOp) -> StridedView:
+        """The strided view of a load or a store. NoStridedView if there is none."""
         p = self.polynomials.of(access.ptr)
         if p is None:
-            raise NoWindow("the address is not linear in its coordinates")
+            raise NoStridedView("the address is not linear in its coordinates")
         base, offset = self._base(p)
         tilted = offset.only(is_index)
         found = self._sides(tilted, shape_of(access.ptr.type))
-        window = Window(base, [side for side, _ in found], self._contiguous(found))
-        left = self._place(window, offset - tilted)
+        view = StridedView(base, [side for side, _ in found], self._contiguous(found))
+        left = self._place(view, offset - tilted)
         for d, (side, index) in enumerate(found):
             if index is not None and index.limited is not None:
                 left += self._limit(access, d, side, index)
         if access.mask is not None:
             for c in conditions(access.mask, self.polynomials):
-                left += self._bound(window.sides, c)
-        self._further(window, left)
-        return window
+                left += self._bound(view.sides, c)
+        self._further(view, left)
+        return view
 
     def known(self, atom: Atom) -> bool:
         """Whether the host knows a value exactly."""
@@ -124,7 +124,7 @@ class Windows:
                 offset = p - Poly.atom(atom)
                 if atom.owner is self.func.body and atom not in offset.atoms:
                     return atom, offset
-        raise NoWindow("the array is no argument")
+        raise NoStridedView("the array is no argument")
 
     def _sides(self, tilted: Poly, shape: tuple[int, ...]) -> list[tuple[Side, Along | None]]:
         """The sides, with strides only, and their indices."""
@@ -134,31 +134,31 @@ class Windows:
             (index, *others) = [a for a in term.atoms if isinstance(a, Along)]
             stride = term.over(Poly.atom(index))
             if others or stride is None or index in stride.atoms:
-                raise NoWindow("the address is not linear in its coordinates")
+                raise NoStridedView("the address is not linear in its coordinates")
             if indices.setdefault(index.dim, index) != index:
-                raise NoWindow("two coordinates run along one dimension")
+                raise NoStridedView("two coordinates run along one dimension")
             strides[index.dim] = strides.get(index.dim, Poly({})) + stride
         sides: list[tuple[Side, Along | None]] = []
         for d, extent in enumerate(shape):
             stride = strides.get(d)
             if stride is None and extent > 1:
-                raise NoWindow("the same elements stand along a dimension")
+                raise NoStridedView("the same elements stand along a dimension")
             if stride is not None and (len(stride.terms) != 1 or self.computed(stride).terms):
-                raise NoWindow("the host does not know a stride")
+                raise NoStridedView("the host does not know a stride")
             sides.append((Side(stride or Poly({}), Poly({}), extent), indices.get(d)))
         return sides
 
     def _contiguous(self, found: list[tuple[Side, Along | None]]) -> int:
         ones = [d for d, (side, _) in enumerate(found) if side.stride == ONE]
         if len(ones) != 1:
-            raise NoWindow("there is not one dimension of stride 1")
+            raise NoStridedView("there is not one dimension of stride 1")
         return ones[0]
 
-    def _place(self, window: Window, rest: Poly) -> Poly:
+    def _place(self, view: StridedView, rest: Poly) -> Poly:
         """Give each part of the address that is the same in the whole tile to the side whose stride divides it. What
         is left: those of strides that no side has."""
         left = Poly({})
-        order = sorted(window.sides, key=lambda s: _degree(s.stride), reverse=True)
+        order = sorted(view.sides, key=lambda s: _degree(s.stride), reverse=True)
         for term in rest:
             for side in order:
                 part = term.over(side.stride) if side.stride.terms else None
@@ -176,29 +176,29 @@ class Windows:
         return any(known) and not all(known)
 
     def _limit(self, access: LoadOp | StoreOp, d: int, side: Side, index: Along) -> Poly:
-        """A coordinate that is kept below a bound. What else moves the window along it goes elsewhere."""
+        """A coordinate that is kept below a bound. What else moves the view along it goes elsewhere."""
         assert index.limited is not None
         coordinate, bound = index.limited
         one = along_one(coordinate)
         assert one is not None
         moved, side.start = side.start * side.stride, one[1]
         if self.computed(bound).terms:
-            raise NoWindow("the host does not know a bound")
+            raise NoStridedView("the host does not know a bound")
         if isinstance(access, StoreOp):
-            raise NoWindow("elements beyond a bound are stored elsewhere")
-        if unread_beyond(access.result, d, side.start, bound, self.polynomials):
+            raise NoStridedView("elements beyond a bound are stored elsewhere")
+        if dead_beyond(access.result, d, side.start, bound, self.polynomials):
             side.bound = bound
         elif index.wraps and self.divisor(side.start) % side.extent == 0:
             side.period = bound
         else:
-            raise NoWindow("elements beyond a bound are used")
+            raise NoStridedView("elements beyond a bound are used")
         return moved
 
     def _bound(self, sides: list[Side], condition: Poly | None) -> Poly:
-        """What a part of the mask says (it is negative where the mask is on). What moves the window, but not the
+        """What a part of the mask says (it is negative where the mask is on). What moves the view, but not the
         coordinate that is compared, goes elsewhere."""
         if condition is None:
-            raise NoWindow("the mask is no bound of coordinates")
+            raise NoStridedView("the mask is no bound of coordinates")
         below, above = along_one(condition), along_one(-condition)
         if below is not None:
             d, uniform = below
@@ -207,24 +207,24 @@ class Windows:
             d, uniform = above[0], -above[1]
             side = sides[d]
         else:
-            raise NoWindow("the mask is no bound of coordinates")
+            raise NoStridedView("the mask is no bound of coordinates")
         sign = ONE if below is not None else -ONE
         excess = self.computed(side.start - uniform * sign)
         if side.period is not None or (excess.terms and (side.bound is not None or side.from_zero)):
-            raise NoWindow("coordinates are compared with different numbers")
+            raise NoStridedView("coordinates are compared with different numbers")
         side.start -= excess
         if below is not None:
             bound = side.start - uniform
             if side.bound is not None and side.bound != bound:
-                raise NoWindow("a coordinate has two bounds")
+                raise NoStridedView("a coordinate has two bounds")
             side.bound = bound
         elif side.start + uniform == -ONE:
             side.from_zero = True
         else:
-            raise NoWindow("the array does not begin at 0")
+            raise NoStridedView("the array does not begin at 0")
         return excess * side.stride
 
-    def _further(self, window: Window, left: Poly) -> None:
+    def _further(self, view: StridedView, left: Poly) -> None:
         """Dimensions of extent 1 for what is left of the address."""
         found: dict[Poly, Side] = {}
         for term in left:
@@ -234,7 +234,7 @@ class Windows:
             stride, start = Poly({known: c}), Poly({rest: 1})
             side = found.setdefault(stride, Side(stride, Poly({}), 1))
             side.start += start
-        window.further = list(found.values())
+        view.further = list(found.values())
 
 
 def _degree(p: Poly) -> tuple[int, int]:
