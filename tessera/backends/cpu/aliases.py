@@ -9,7 +9,7 @@ from tessera.ops import ForOp, arith, memory, tile
 
 
 def base_of(v: Value) -> Value:
-    """The value that a pointer tile is computed from: a function argument, mostly."""
+    """The value that a pointer tile is computed from, which is mostly a function argument."""
     while v.op is not None and isinstance(
         v.op,
         (

@@ -38,7 +38,7 @@ def constant(t: Any, value: float | int, lanes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Short names for instructions on `n` lanes."""
+    """Emits instructions on `n` lanes by short names."""
 
     em: Emitter
     facts: CpuFacts
@@ -64,7 +64,7 @@ class Lanes:
     def call(
         self, base: str, element: str, *operands: str, extra: tuple[str, ...] = (), suffix: str = ""
     ) -> str:
-        """An overloaded intrinsic whose operands and result have one type."""
+        """Call an overloaded intrinsic whose operands and result have one type."""
         ty = vector_type(element, self.n)
         name = f"llvm.{base}.{suffix or self.suffix(element)}"
         return self.em.call(ty, name, *(f"{ty} {x}" for x in operands), *extra)
@@ -97,7 +97,7 @@ class Lanes:
 
 
 def widen(x: Lanes, text: str, t: dtype) -> str:
-    """A small float as fp32."""
+    """Widen a small float to fp32."""
     if t is bfloat16:
         bits = x.op("shl", "i32", x.convert("zext", "i16", text, "i32"), x.int("i32", 16))
         return x.convert("bitcast", "i32", bits, "float")
@@ -131,7 +131,7 @@ def widen(x: Lanes, text: str, t: dtype) -> str:
 
 
 def narrow(x: Lanes, text: str, t: dtype, rounding: str = "rtne") -> str:
-    """fp32 as a small float: to nearest even or toward zero; 8-bit formats saturate, NaN stays NaN."""
+    """Narrow fp32 to a small float: to nearest even or toward zero; 8-bit formats saturate, NaN stays NaN."""
     if t is bfloat16:
         return _narrow_bf16(x, text, rounding)
     if t is float16 and x.facts.half_convert and rounding == "rtne":
@@ -210,7 +210,7 @@ def _finish(x: Lanes, code: str, a: str, bits: str, t: dtype, rounding: str) -> 
 
 # --- the cast table --------------------------------------------------------------------------------------
 def cast(x: Lanes, text: str, source: Any, target: Any, rounding: str = "rtne") -> str:
-    """The language's cast of `n` lanes."""
+    """Cast `n` lanes as the language defines it."""
     if source == target:
         return text
     if not isinstance(source, dtype) or not isinstance(target, dtype):

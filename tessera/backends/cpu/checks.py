@@ -1,9 +1,9 @@
 """Lowers the checks of checked builds: each tests a whole tile at once; if an element fails, the first one is found and
 reported.
 
-The launch gives the address of a report, 64-bit words: the linear program id of the report (all ones but the sign
-while there is none), a lock, the number of the check, the element counted row by row, the values. Of several programs
-that fail the one with the smallest id has the last word; programs behind it do not start.
+The launch passes the address of a report, which consists of 64-bit integers: the linear program id of the report (all
+ones but the sign while there is none), a lock, the number of the check, the element counted row by row, the values. Of
+several programs that fail, the report of the one with the smallest id stays; programs with larger ids do not start.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tessera.dtypes import dtype, float64, int64
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import memory
 
-HEADER = 4  # words of a report before its values
+HEADER = 4  # 64-bit integers of a report before its values
 
-# Leave a record of `n` words (check, element, values) unless a program with a smaller id did.
+# Write a record of `n` 64-bit integers (check, element, values) unless a program with a smaller id has written one.
 RECORD = """define internal void @record(ptr %report, i64 %pid, ptr %words, i64 %n) noinline cold nounwind {
 entry:
   %lock = getelementptr i64, ptr %report, i64 1
@@ -63,14 +63,14 @@ def _linear_id(lo: Lowering) -> str:
 
 
 def leave(lo: Lowering) -> None:
-    """End the program; what follows in this branch is unreachable."""
+    """Emit the end of the program; the rest of this branch is unreachable."""
     lo.em.stmt(f"br label %{lo.exit_label}")
     lo.em.label(lo.em.new_label("after"))
 
 
 def leave_if_reported(lo: Lowering, waits: bool = False) -> None:
-    """End the program if it, or one before it, has made a report; if it `waits`, perhaps for a lock that a failed
-    program holds, whichever has."""
+    """End the program if it, or one with a smaller id, has written a report. If it `waits`, perhaps for a lock that a
+    failed program holds, the report of any program ends it."""
     best = lo.em.here(f"load atomic i64, ptr {lo.report} monotonic, align 8")
     last = str((1 << 63) - 2) if waits else _linear_id(lo)
     with lo.em.branch(lo.em.here(f"icmp sle i64 {best}, {last}")):
@@ -93,7 +93,7 @@ def _check(lo: Lowering, op: memory.CheckOp) -> None:
 
 
 def _any(lo: Lowering, op: memory.CheckOp) -> str:
-    """An i1: whether any element is bad."""
+    """An i1, whether any element fails the check."""
     em, v = lo.em, op.bad
     prepare(lo, [v], op)
     cell = em.alloca("i1", align=8)
@@ -113,7 +113,7 @@ def _any(lo: Lowering, op: memory.CheckOp) -> str:
 
 
 def _first(lo: Lowering, bad: Value) -> tuple[str, Point]:
-    """The first bad element, counted row by row, and its point. There is one."""
+    """The first element that fails, counted row by row, and its point; the caller knows that there is one."""
     em, shape = lo.em, shape_of(bad.type)
     slot, k = em.alloca("i64", align=8), em.new_label("first")
     em.stmt(f"store i64 -1, ptr {slot}")
@@ -132,7 +132,7 @@ def _first(lo: Lowering, bad: Value) -> tuple[str, Point]:
 
 
 def _point(lo: Lowering, number: str, shape: tuple[int, ...]) -> Point:
-    """The place of an element counted row by row."""
+    """The point of an element counted row by row."""
     coords: list[Coord] = []
     for size in reversed(shape[1:]):
         coords.append(lo.index(lo.em.here(f"urem i64 {number}, {size}"), 1, size))

@@ -40,7 +40,7 @@ from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemO
 
 # --- blocks -------------------------------------------------------------------------------------------------
 def lower_block(lo: Lowering, block: Block) -> Op:
-    """Everything in a block but its terminator, which is returned."""
+    """Lower everything in a block but its terminator, which is returned."""
     outer, lo.block = lo.block, block
     for op in block:
         if op.terminator:
@@ -55,7 +55,7 @@ def lower_block(lo: Lowering, block: Block) -> Op:
 
 
 def lower_op(lo: Lowering, op: Op) -> None:
-    """Write the code of an op with effects; tiles that only compute wait until a loop needs their elements."""
+    """Lower a sink or a scalar op; tile ops without effects wait until a loop needs their elements."""
     kind = type(op)
     sink = lo.sinks.get(kind)
     if sink is not None:
@@ -80,7 +80,7 @@ def _scalar_split(op: Op) -> bool:
 
 
 def _lower_scalar(lo: Lowering, op: Op) -> None:
-    """An op whose results are scalars: executed here."""
+    """Lower an op whose results are scalars, at its place."""
     at = Point((), 1)
     if op.opcode in ("split", "load", "const", "reshape"):
         tiles = [v for v in op.operands if isinstance(v.type, TileType)]
@@ -114,7 +114,7 @@ def captured(lo: Lowering, op: Op) -> list[Value]:
 
 
 def tabulate(lo: Lowering, values: list[Value]) -> None:
-    """Rows of addresses like `(pid * 128 + i) % M`: kept in a table, so that a loop does not divide for every row."""
+    """Store rows of addresses like `(pid * 128 + i) % M` in a table, so that a loop does not divide for every row."""
     seen: set[Value] = set()
 
     def visit(v: Value) -> None:
@@ -140,7 +140,7 @@ def tabulate(lo: Lowering, values: list[Value]) -> None:
 
 
 def enter(lo: Lowering, op: Op, repeats: bool) -> None:
-    """Before a region op: what it uses from outside is brought into memory, if that is worth it."""
+    """Prepare for a region op: materialise the lazy tiles that it uses from outside, if that is worth it."""
     if repeats:
         tabulate(lo, captured(lo, op))
     for v in captured(lo, op):
@@ -247,7 +247,8 @@ def lower_for(lo: Lowering, op: ForOp) -> None:
 def _iterations(
     lo: Lowering, op: ForOp, lb: str, ub: str, step: str
 ) -> AbstractContextManager[str]:
-    """The loop over the values of an index, which looks for signals once in a while if it may be long."""
+    """Emit the loop over the values of an index, which polls for signals between blocks of iterations if it may be
+    long."""
     em, count = lo.em, iterations_between_looks(op)
     if not count:
         return em.counted(lb, ub, step, always=False)
@@ -283,7 +284,7 @@ def starts_at_zero(op: ForOp, i: int) -> bool:
 
 
 def clear_unless_run(lo: Lowering, op: ForOp, slots: list[Slot], lb: str, ub: str) -> None:
-    """Sums that the first iteration takes for zero without reading them: zero where there is none."""
+    """Clear accumulators if there is no iteration: the first one would take them for zero without reading them."""
     if not slots:
         return
     with lo.em.branch(lo.em.op(f"icmp slt i64 {lb}, {ub}"), negate=True):
@@ -373,7 +374,7 @@ def _while(lo: Lowering, op: WhileOp) -> None:
 # --- calls --------------------------------------------------------------------------------------------------
 @executes(CallOp)
 def _call(lo: Lowering, op: CallOp) -> None:
-    """Scalars by value, tiles by address; results through slots."""
+    """Lower a call: scalars are passed by value, tiles by address, results through slots."""
     flush(lo, op)
     args = [f"ptr {lo.context}", *(f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3))]
     if lo.report:

@@ -10,8 +10,8 @@ from tessera.dtypes import int32
 
 
 class Coordinates:
-    """Writes coordinates to `em`. Of each loop index: `align`, a power of two that divides it, and `extent`, which it
-    is below."""
+    """Emits coordinates to `em`. Two facts are kept of each loop index: `align`, a power of two that divides it, and
+    `extent`, an upper bound that it does not reach."""
 
     def __init__(self, em: Emitter):
         self.em = em

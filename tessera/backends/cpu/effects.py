@@ -58,7 +58,7 @@ def _store(lo: Lowering, op: Any) -> None:
 
 
 def _address(lo: Lowering, ptr: Value) -> str:
-    """Of the first element, as an i64."""
+    """The address of the first element, as an i64."""
     lo.memo = {}
     first = lo.text(lo.value(ptr, Point((Coord(),), 1)), 1)
     lo.memo = {}
@@ -117,7 +117,7 @@ def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
 
 
 def scalar_nest(shape: tuple[int, ...]) -> Nest:
-    """One element after another."""
+    """A nest without vectors, for one element after another."""
     return Nest(shape, tuple(range(len(shape))), (), 1)
 
 
@@ -186,7 +186,7 @@ def _rmw(lo: Lowering, op: Any, address: Val, value: Val) -> str:
 
 
 def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
-    """A compare-and-swap loop for floats that the machine has no atomics for."""
+    """Emit a compare-and-swap loop, for floats that the machine has no atomics for."""
     em, x = lo.em, lo.lanes(1)
     bits, k = f"i{t.bits}", em.new_label("cas")
     slot = em.alloca(bits, align=8)
@@ -214,7 +214,7 @@ def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
 def _each_element(
     lo: Lowering, op: Any, values: list[Value], mask: Value | None, step: Any
 ) -> None:
-    """`step(operands)` for each element where `mask`; its text is the result there."""
+    """Emit `step(operands)` for each element where `mask` is true; its text is the result there."""
     flush(lo, op)
     t = elem_of(op.result.type)
     needed = bool(op.result.uses)
@@ -321,7 +321,7 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
 
 
 def _padding(lo: Lowering, elem: Any, nans: str) -> Val | None:
-    """What lies outside of the array; None: zero."""
+    """The value of elements outside of the array; None for zero."""
     if nans == "false" or not elem.is_floating():
         return None
     nan = constant(elem, float("nan"))
@@ -376,7 +376,7 @@ def _descriptor_store(lo: Lowering, op: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What `_rmw` reads of an atomic op."""
+    """The operands of an atomic op that `_rmw` reads."""
 
     kind: str
     value: Value

@@ -2,8 +2,8 @@
 
 A scope is a piece of straight-line code that is still growing: the function's entry, the body of an open loop, a
 branch. `op("fadd float %a, %b")` looks at the operands' depths and appends the instruction to the deepest scope that
-defines one of them, which is *before* the loops opened since. So loop-invariant code is hoisted by construction,
-and the same text in reach is never emitted twice. What may trap or reads memory (`read`) leaves only loops that run
+defines one of them, which is *before* the loops opened since. So loop-invariant code is hoisted by construction, and
+the same text is never emitted twice in nested scopes. What may trap or reads memory (`read`) leaves only loops that run
 at least once, and never the scope in which what it reads was written: each write makes a new version of its memory
 (`new_version`), which belongs to the scope of the write. What must stay in order (`here`) stays.
 
@@ -61,7 +61,7 @@ class Emitter:
         return max((depth[n] for n in _NAMES.findall(text)), default=0)
 
     def op(self, text: str) -> Text:
-        """A pure instruction; its name, or that of an equal one in reach."""
+        """Emit a pure instruction; gives its name, or that of an equal one in an open scope."""
         scopes = self.scopes
         natural = self.depth_of(text)
         last = len(scopes) - 1
@@ -78,7 +78,7 @@ class Emitter:
         return len(self.written) - 1
 
     def read(self, text: str, version: int) -> Text:
-        """A load or an instruction that may trap. Equal ones merge while `version` is the same."""
+        """Emit a load or an instruction that may trap. Equal ones merge while `version` is the same."""
         scopes = self.scopes
         natural = min(max(self.depth_of(text), self.written[version]), len(scopes) - 1)
         target = natural
@@ -104,22 +104,22 @@ class Emitter:
         return name
 
     def here(self, text: str) -> Text:
-        """An instruction with a result that stays where it is."""
+        """Emit an instruction with a result that is not moved."""
         name = self.fresh()
         self.scopes[-1].lines.append(f"{name} = {text}")
         self.depth[name] = len(self.scopes) - 1
         return name
 
     def entry_op(self, text: str) -> Text:
-        """A pure instruction in the function's entry; its operands are known there."""
+        """Emit a pure instruction in the function's entry; its operands are defined there."""
         return self._place(text, text, 0, 0)
 
     def at_entry(self, text: str) -> None:
-        """An instruction without a result in the function's entry, after those that are there."""
+        """Emit an instruction without a result at the end of the function's entry."""
         self.scopes[-1 if self.dry else 0].lines.append(text)
 
     def stmt(self, text: str) -> None:
-        """An instruction without a result, here."""
+        """Emit an instruction without a result, which is not moved."""
         self.scopes[-1].lines.append(text)
 
     def label(self, name: str) -> None:
@@ -145,7 +145,7 @@ class Emitter:
             self.declarations[f"declare {ret} @{name}({', '.join(types)})"] = None
 
     def call(self, ret: str, name: str, *args: str) -> Text:
-        """A pure call, declared on the way. Arguments are `type text`, e.g. `<4 x float> %v3`."""
+        """Emit a pure call and declare the function. Arguments are `type text`, e.g. `<4 x float> %v3`."""
         self.declare(ret, name, *map(argument_type, args))
         return self.op(f"call {ret} @{name}({', '.join(args)})")
 
@@ -182,7 +182,7 @@ class Emitter:
     # --- structure ---------------------------------------------------------------------------------------
     @contextmanager
     def loop(self, low: int, high: int, step: int) -> Generator[int | Text]:
-        """A loop with constant bounds that runs at least once; yields the index, an int for one iteration."""
+        """Emit a loop with constant bounds that runs at least once; yields the index, an int for one iteration."""
         if high - low <= step:
             yield low
             return
@@ -193,8 +193,8 @@ class Emitter:
     def counted(
         self, low: str, high: str, step: str, always: bool, guarded: bool = True
     ) -> Generator[Text]:
-        """for (i64 i = low; i < high; i += step). `guarded`: perhaps no iteration. `always`: what is loop-invariant
-        would have been executed anyway, so that reads and traps may be hoisted."""
+        """Emit for (i64 i = low; i < high; i += step). `guarded`: there may be no iteration. `always`: loop-invariant
+        code would have been executed anyway, so that reads and traps may be hoisted."""
         k = self.new_label("")
         i = self.fresh()
         self.scopes.append(Scope(always))
@@ -252,7 +252,7 @@ class Emitter:
 
     @contextmanager
     def branch(self, condition: str, negate: bool = False) -> Generator[None]:
-        """Code that runs if `condition` (i1)."""
+        """Emit code that runs if `condition` (i1)."""
         k = self.new_label("")
         self.scopes.append(Scope(False, branch=True))
         yield
@@ -265,7 +265,7 @@ class Emitter:
         lines += [f"br label %fi{k}", f"fi{k}:"]
 
     def choose(self, condition: str, then: Callable[[], None], other: Callable[[], None]) -> None:
-        """Code that runs if `condition` (an i1, perhaps a literal), and code that runs if not."""
+        """Emit code that runs if `condition` (an i1, perhaps a literal), and code that runs if not."""
         if condition in ("true", "false"):
             (then if condition == "true" else other)()
             return
@@ -280,7 +280,7 @@ class Emitter:
 
     @contextmanager
     def region(self) -> Generator[None]:
-        """The body of a loop that the caller builds with labels of its own: perhaps no iteration."""
+        """Open the body of a loop that the caller builds with labels of its own; there may be no iteration."""
         self.scopes.append(Scope(False))
         yield
         body = self.scopes.pop().lines
@@ -288,7 +288,7 @@ class Emitter:
 
     @contextmanager
     def arm(self) -> Generator[None]:
-        """One side of a branch that the caller builds with labels of its own."""
+        """Open one arm of a branch that the caller builds with labels of its own."""
         self.scopes.append(Scope(False, branch=True))
         yield
         body = self.scopes.pop().lines
@@ -296,7 +296,7 @@ class Emitter:
 
     @contextmanager
     def discarded(self) -> Generator[None]:
-        """Look at what code would come out without keeping any of it."""
+        """Discard what is emitted while this lasts: the caller only wants to know what it would be."""
         outer, self.dry = self.dry, True
         self.scopes.append(Scope(True))
         yield

@@ -197,7 +197,7 @@ def _context_field(lo: Lowering, d: int) -> str:
 
 
 def _programs(lo: Lowering, flat: str, sizes: list[str]) -> None:
-    """Program ids of a linear id, x fastest."""
+    """Compute the program ids of a linear id, x fastest."""
     em = lo.em
     row = em.op(f"udiv i32 {flat}, {sizes[0]}")
     ids = [em.op(f"urem i32 {flat}, {sizes[0]}"), em.op(f"urem i32 {row}, {sizes[1]}"),
@@ -221,7 +221,7 @@ def _argument(lo: Lowering, arg: Value, index: int, attrs: dict[str, Any]) -> Va
 
 
 def _function(state: ModuleState, f: FuncOp) -> str:
-    """A function that was not inlined: scalars by value, tiles by address, results through addresses."""
+    """Lower a function that was not inlined: scalars are passed by value, tiles and results by address."""
     lo = _start(state, f)
     em = lo.em
     params = [f"ptr {em.parameter('%ctx')}"]
@@ -302,4 +302,4 @@ def _special_register(lo: Lowering, op: Any) -> None:
 
 @executes(GridDependencyOp)
 def _grid_dependency(lo: Lowering, op: Any) -> None:
-    """Launches follow one another anyway."""
+    """Emit nothing: launches are executed one after another anyway."""

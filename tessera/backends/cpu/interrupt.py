@@ -1,16 +1,17 @@
 """Lets Ctrl-C end a running kernel: launches poll for signals where that costs nothing, and end early if a handler
 raises.
 
-Python's own handler only notes a signal; what is to be done is decided by code that holds the Python lock. So the
-handler of SIGINT is called from one of ours, which counts (`attention`). Each thread of a launch compares the count
-with the one that it has seen: in front of each chunk of the grid, of each program of a kernel whose loops may be long,
-at the head of each `while` loop, and after each block of iterations of a `for` loop that may have more of them. At
-another count it calls `poll`: the launching thread takes the lock and lets Python run its handlers. If one raises
-(KeyboardInterrupt), the launch's status becomes INTERRUPTED, the other threads see that at their next look, and each
-leaves its program there; arrays hold what was written so far.
+Python's own handler only sets a flag; code that holds the GIL acts on it. So our handler of SIGINT calls that of Python
+and counts the signals (`attention`). Each thread of a launch compares the count with the one that it has seen: in front
+of each chunk of the grid, of each program of a kernel whose loops may be long, at the head of each `while` loop, and
+after each block of iterations of a `for` loop that may have more of them. If the count is another one, it calls `poll`:
+the launching thread takes the GIL and lets Python run its handlers. If one raises (KeyboardInterrupt), the launch's
+status becomes INTERRUPTED, the other threads see that when they poll next, and each leaves its program there; arrays
+hold what was written so far.
 
-The launching thread acts for Python only if it is the main thread, as everywhere in Python. If a program installs
-another handler of SIGINT, ours is put in front of it when the next kernel is loaded, or launched by way of Python.
+Python runs handlers of signals only in the main thread, so only a launch from there is interrupted. If a program
+installs another handler of SIGINT, ours is put in front of it when the next kernel is loaded, or launched by way of
+Python.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 INTERRUPTED = -4
 # Offsets in the context of a kernel (pool.py).
 STATUS_OFFSET, SEEN_OFFSET, ATTENTION_OFFSET, POLL_OFFSET = 32, 44, 48, 56
-# Iterations of a `for` loop between two looks: of one without loops inside, which takes a millisecond with tiles of
-# 16,384 elements, and of one around loops that may each end before they look.
+# Iterations of a `for` loop between two polls: of one without loops inside, which takes a millisecond with tiles of
+# 16,384 elements, and of one around loops that may each end before they poll.
 BLOCK, BLOCK_OF_LOOPS = 1024, 16
 SIGACTION_BYTES = 256  # at least; the handler comes first
 
@@ -128,7 +129,7 @@ SYMBOLS = ("tessera_pool_signalled", "tessera_pool_follow")
 
 
 def interrupt_ir() -> str:
-    """The text that is appended to the pool's."""
+    """The LLVM IR text that is appended to the pool's."""
     text = TEXT.replace("INTERRUPTED", str(INTERRUPTED))
     for name in ("SEEN_OFFSET", "STATUS_OFFSET", "ATTENTION_OFFSET", "POLL_OFFSET"):
         text = text.replace(name, str(globals()[name]))
@@ -136,7 +137,7 @@ def interrupt_ir() -> str:
 
 
 def follow_interrupts(signalled: int, follow: int) -> None:
-    """Put our handler, at address `signalled`, in front of the present one of SIGINT, if that is one to be called."""
+    """Install our handler, at address `signalled`, before the present one of SIGINT, if that one is a function."""
     sigaction = _sigaction()
     now = (ctypes.c_uint64 * (SIGACTION_BYTES // 8))()
     sigaction(int(signal.SIGINT), None, now)
@@ -149,13 +150,13 @@ def follow_interrupts(signalled: int, follow: int) -> None:
 
 @cache
 def _sigaction() -> Any:
-    """Of the C library, whose ctypes object takes longer to make than a launch."""
+    """The function of the C library; to make its ctypes object takes longer than a launch."""
     return ctypes.CDLL(None).sigaction
 
 
 # --- in kernels ----------------------------------------------------------------------------------------------------
 def may_take_long(f: FuncOp) -> bool:
-    """Whether the length of a loop is known at run time only: a look in front of each program is nothing then."""
+    """Whether the length of a loop is known at run time only: polling before each program costs nothing beside it."""
     return any(
         isinstance(op, WhileOp) or (isinstance(op, ForOp) and not isinstance(op.ub.op, ConstOp))
         for op in f.walk()
@@ -174,8 +175,9 @@ def may_stop(f: FuncOp) -> bool:
 
 
 def iterations_between_looks(loop: ForOp) -> int:
-    """After how many iterations a `for` loop looks for signals; 0 if it has no more than that. The iterations in
-    between are a loop without a look, which LLVM vectorises, unrolls and replaces by a formula as it would all."""
+    """The number of iterations after which a `for` loop polls for signals; 0 if it has no more than that. The
+    iterations in between are a loop that does not poll, which LLVM vectorises, unrolls and simplifies as it would the
+    whole."""
     around = any(isinstance(op, ForOp | CallOp) for op in loop.walk() if op is not loop)
     count = BLOCK_OF_LOOPS if around else BLOCK
     known = [v.op.value for v in (loop.lb, loop.ub, loop.step) if isinstance(v.op, ConstOp)]
@@ -186,7 +188,7 @@ def iterations_between_looks(loop: ForOp) -> int:
 
 
 def leave_if_interrupted(lo: Lowering) -> None:
-    """Leave the function if the launch is interrupted: two loads and a comparison where no signal came."""
+    """Emit a return if the launch is interrupted; where no signal came, this costs two loads and a comparison."""
     em = lo.em
     field = [em.op(f"getelementptr i8, ptr {lo.context}, i64 {at}")
              for at in (ATTENTION_OFFSET, POLL_OFFSET, SEEN_OFFSET)]  # fmt: skip
@@ -201,7 +203,7 @@ def leave_if_interrupted(lo: Lowering) -> None:
 
 
 def leave_after_call(lo: Lowering) -> None:
-    """Leave the function if the one that was called has left for that reason."""
+    """Emit a return if the function that was called has returned because the launch is interrupted."""
     em = lo.em
     where = em.op(f"getelementptr i8, ptr {lo.context}, i64 {STATUS_OFFSET}")
     status = em.op(f"load ptr, ptr {where}, align 8, !invariant.load !0")

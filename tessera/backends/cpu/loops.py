@@ -37,7 +37,7 @@ class Nest:
     outer: tuple[int, ...]
     group: tuple[int, ...]
     lanes: int
-    times: int = 1  # vectors of one trip of the vector loop, where the extent allows it
+    times: int = 1  # vectors of one iteration of the vector loop, where the extent allows it
 
     @property
     def group_size(self) -> int:
@@ -56,7 +56,7 @@ class Nest:
 
 @dataclass(frozen=True, slots=True)
 class Strips:
-    """Rows of a matrix that are computed in blocks while a nest walks over them. `blocks`: (rows of a block, first row,
+    """Rows of a matrix that are computed in blocks while a nest loops over them. `blocks`: (rows of a block, first row,
     number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `sums`: the values that are so
     computed."""
 
@@ -66,7 +66,7 @@ class Strips:
     sums: tuple[Value, ...]
 
     def beside(self, other: Strips) -> Strips:
-        """Those of two matrices that are cut alike."""
+        """The strips of two matrices whose rows are cut in the same way."""
 
         def make(row: Coord, rows: int) -> None:
             self.make(row, rows)
@@ -80,7 +80,7 @@ class Strips:
 
 
 def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: int = 0) -> Nest:
-    """How to loop over `shape`; `along`: run the vector along this dimension only."""
+    """The nest that loops over `shape`; `along`: run the vector along this dimension only."""
     width = lanes or lo.facts.lanes
     rank = len(shape)
     if along is not None:
@@ -99,7 +99,7 @@ def _divisor(size: int, most: int) -> int:
 
 
 def places(lo: Lowering, size: int, first: int, count: int) -> Iterator[Coord]:
-    """A loop over `count` blocks of `size` from `first` on: where they begin."""
+    """Emit a loop over `count` blocks of `size` from `first` on; yields the coordinate at which a block begins."""
     with lo.em.loop(0, count, 1) as i:
         yield lo.index(i, 1, count).times(size).plus(Coord(first, (), None, first + 1))
 
@@ -127,7 +127,7 @@ def each(
 ) -> None:
     """Emit the nest; `body` gets the point of each vector. `masks`: candidates for splitting the vector loop.
 
-    `stream`: an i1; where it is true, whole vectors are stored past the caches. `head`: an i64, how many elements come
+    `stream`: an i1; where it is true, stores of whole vectors bypass the caches. `head`: an i64, how many elements come
     before the first whole vector (less than a vector has)."""
     rank = len(plan.shape)
     coords: list[Coord] = [Coord()] * rank
@@ -228,7 +228,7 @@ def _vector_loop(
 
 @contextmanager
 def _part(lo: Lowering, n: int, count: str) -> Generator[None]:
-    """The first `count` (an i64) of `n` lanes belong to the tile."""
+    """While this lasts, only the first `count` (an i64) of `n` lanes belong to the tile."""
     x, em = lo.lanes(n), lo.em
     numbers = vector_literal("i32", tuple(range(n)))
     limit = em.splat("i32", em.op(f"trunc i64 {count} to i32"), n)
@@ -238,7 +238,7 @@ def _part(lo: Lowering, n: int, count: str) -> Generator[None]:
 
 
 def _streams(lo: Lowering, condition: str) -> Iterator[None]:
-    """One loop, or two versions of it of which `condition` chooses: past the caches and through them."""
+    """Emit one loop, or two versions between which `condition` chooses: with streaming stores and with plain ones."""
     if not condition:
         yield
         return

@@ -320,7 +320,7 @@ class Lowering(Coordinates):
 
     def text(self, x: Val, lanes: int) -> str:
         """The LLVM operand of a value in `lanes` lanes."""
-        # Not kept in `x`: the text may be defined in a branch that `x` outlives. Equal text in reach is found again.
+        # Not kept in `x`: the text may be defined in a branch that `x` outlives. Equal text is found again.
         text = x.text or self._form(x)
         if x.lanes == lanes:
             return text

@@ -64,7 +64,7 @@ def load_at(
 
 
 def _within(lo: Lowering, mask: Val | None, lanes: int) -> Val | None:
-    """`mask`, and within the tile's part of a vector that reaches past it."""
+    """`mask`, restricted to the lanes that belong to the tile."""
     part = lo.inside
     if part is None or lanes != part.lanes or mask is None:
         return part if part is not None and lanes == part.lanes else mask
@@ -130,7 +130,7 @@ def dummy(lo: Lowering) -> str:
 
 
 def _load_pattern(lo: Lowering, address: Val, elem: Any, n: int, version: int) -> str:
-    """A few whole vectors and a shuffle, for lanes that lie close together; "" when they do not."""
+    """Load a few whole vectors and shuffle them, for lanes at nearby addresses; "" for others."""
     pattern: Pattern = address.pattern or ()
     low, high = min(pattern), max(pattern)
     span = high - low + 1
@@ -156,7 +156,7 @@ def _load_pattern(lo: Lowering, address: Val, elem: Any, n: int, version: int) -
 def _gathered(
     lo: Lowering, elem: Any, address: str, n: int, mask: str | None, other: Val | None, version: int
 ) -> Val:
-    """One load a lane; `address`: a vector of pointers."""
+    """Load each lane for itself; `address`: a vector of pointers."""
     lo.gathers += 1
     x, m = lo.lanes(n), memory_type(elem)
     if n == 1:
@@ -245,8 +245,8 @@ def from_buffer(lo: Lowering, buffer: Buffer, at: Point) -> Val:
 
 
 def _in_pieces(lo: Lowering, buffer: Buffer, at: Point) -> Val:
-    """A vector as the narrower ones that were written. (One wide load of a stack slot that was written in parts makes
-    LLVM 22's sroa emit a shuffle before the vectors that it joins.)"""
+    """Load a vector as the narrower ones that were written. (One wide load of a stack slot that was written in parts
+    makes LLVM 22's sroa emit a shuffle before the vectors that it joins.)"""
     e, width = scalar_type(buffer.elem), buffer.width
     parts: list[str] = []
     for k in range(0, at.lanes, width):

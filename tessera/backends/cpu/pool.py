@@ -126,7 +126,7 @@ def launch(
 
 
 def _forget_pools() -> None:
-    """A forked child has only the thread that forked: start new pools at the next launch."""
+    """Start new pools at the next launch: a forked child has only the thread that forked."""
     global _lock
     _lock = threading.Lock()
     _pools.clear()

@@ -31,8 +31,7 @@ Group = list[Val]  # one value an input
 
 
 def start(lo: Lowering, op: CombineOp) -> int:
-    """Bring what a reduction or scan needs into memory where that is better; the most lanes that it may combine at
-    once."""
+    """Prepare the operands of a reduction or scan; gives the largest number of lanes that it may combine at once."""
     if op.all_effects() & Effect.WRITE:
         flush(lo, op)
     prepare(lo, op.inputs, op)
@@ -52,7 +51,7 @@ def _takes_lanes(op: CombineOp) -> bool:
 
 
 def combine(lo: Lowering, op: CombineOp, a: Group, b: Group) -> Group:
-    """The region on lanes: `a` first."""
+    """Evaluate the region on lanes; `a` are its first operands."""
     with lo.bound(dict(zip(op.combine.args, [*a, *b], strict=True))):
         if _takes_lanes(op):
             return _run_lanes(lo, op.combine)
@@ -89,7 +88,7 @@ def group_at(lo: Lowering, op: Any, at: Point) -> Group:
 
 # --- accumulators in memory that sroa makes registers ----------------------------------------------------------
 class Registers:
-    """One alloca an input, holding `lanes` lanes."""
+    """Stack slots of `lanes` lanes, one for each input."""
 
     def __init__(self, lo: Lowering, op: Any, lanes: int):
         self.lo, self.lanes = lo, lanes
@@ -110,7 +109,7 @@ class Registers:
 
 
 def shuffled(lo: Lowering, values: Group, lanes: int, order: list[int]) -> Group:
-    """Each value's lanes in another order (-1: any)."""
+    """The lanes of each value in another order (-1: any lane)."""
     found: Group = []
     for x in values:
         text = lo.em.shuffle(scalar_type(x.type), lo.text(x, lanes), "poison", lanes, order)
@@ -196,7 +195,7 @@ def _reduce(lo: Lowering, op: ReduceOp) -> None:
 def _horizontal(
     lo: Lowering, op: ReduceOp, shape: tuple[int, ...], out: list[Buffer | None], width: int
 ) -> None:
-    """Vectors along the axis: one row at a time, or as many rows at once as a vector has lanes."""
+    """Reduce with vectors along the axis: one row at a time, or as many rows at once as a vector has lanes."""
     length = shape[-1]
     lanes = min(length & -length, width)
     row = _Row(lo, op, length, lanes)
@@ -284,7 +283,8 @@ def _accumulate(
     where: tuple[tuple[Coord, ...], int],
     step: int,
 ) -> None:
-    """The rest of a row; where masks hold up to some index, whole trips below it know that they are true."""
+    """Combine the rest of a row; where masks are true up to some index, whole iterations below it need not test
+    them."""
     outer, length = where
     lanes = step // len(cells)
 
@@ -328,7 +328,7 @@ def _vertical(
     out: list[Buffer | None],
     width: int,
 ) -> None:
-    """Vectors over what remains, combined along the axis one after another."""
+    """Reduce with vectors over the other dimensions, which are combined along the axis one after another."""
     length, axis = shape[op.axis], op.axis
     plan = nest(lo, rest, lanes=width)
     cell = Registers(lo, op, plan.lanes)

@@ -35,7 +35,7 @@ def _put(lo: Lowering, out: list[Buffer], at: Point, values: Group) -> None:
 
 
 def _prefix(lo: Lowering, op: ScanOp, values: Group, lanes: int) -> Group:
-    """Prefix combination of the lanes of one vector, in log2 steps."""
+    """Combine the prefixes of the lanes of one vector, in log2 steps."""
     step = 1
     while step < lanes:
         if op.reverse:

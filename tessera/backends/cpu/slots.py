@@ -24,7 +24,7 @@ def new_slot(lo: Lowering, t: Any) -> Slot:
 
 
 def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
-    """`v` is what lies in the slot."""
+    """Make the content of a slot the value of `v`."""
     if isinstance(slot, Buffer):
         slot.version = lo.new_version()
         lo.buffers[v] = slot
@@ -34,7 +34,7 @@ def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
 
 
 def write_slots(lo: Lowering, op: Op, values: Sequence[Value], slots: Sequence[Slot]) -> None:
-    """All values at once into their slots; values may be computed from what the slots hold now."""
+    """Write all values to their slots; they may be computed from what the slots hold before."""
     stores: list[str] = []
     for v, slot in zip(values, slots, strict=True):
         if not isinstance(slot, Buffer):
@@ -90,7 +90,7 @@ def materialise_now(lo: Lowering, v: Value) -> None:
 
 
 def _copy(lo: Lowering, v: Value, op: Op) -> Buffer:
-    """`v` in memory of its own."""
+    """A copy of `v` in a buffer of its own."""
     lo.buffers.pop(v, None) if v.op is not None and type(v.op) in lo.evaluators else None
     buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
     each(lo, nest(lo, buffer.shape), lambda at: lo.to_buffer(buffer, at, lo.value(v, at)))
