@@ -142,7 +142,7 @@ _GPU = (
     ),
     _row(
         "mma-across-iterations", "gpu", "lets an MMA that only adds up run on into the next iteration",
-        "only the next MMA reads the sum; operands come through rings", "passes/gpu_mma/across_iterations.py `running_on`", DOTS,
+        "only the next MMA reads the sum; operands come through rings", "passes/gpu_mma/across_iterations.py `async_accumulation`", DOTS,
         unit="loop", takes_room=True,
     ),
     _row(

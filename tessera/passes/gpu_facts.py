@@ -74,7 +74,7 @@ class WgmmaRow:
 
 @dataclass(frozen=True, slots=True)
 class GpuFacts:
-    """Sizes and features of one GPU. Sizes in bytes, registers in 32-bit words a thread."""
+    """Sizes and features of one GPU. Sizes in bytes, registers as a thread has them, of 32 bits each."""
 
     warp_size: int = 32
     max_shared_bytes: int = 48 * 1024

@@ -28,6 +28,7 @@ FORMER = {
     "next turn": "next parity",
     "flexible": "rematerialisable",
     "meeting": "acquire; of threads: barrier",
+    "running on": "asynchronous accumulation",
     "sum of products": "accumulator, or dot",
     "summed product": "accumulated dot",
     "on demand": "lazily",

@@ -297,7 +297,7 @@ class Machine:
     def used(self, role: Role, op: Op) -> None:
         """The numbers of an MMA that may still run are used."""
         for v in op.operands:
-            number = self.env.get(v) if v in self.plan.flying else None
+            number = self.env.get(v) if v in self.plan.in_flight else None
             if number is not None and number > role.finished:
                 raise SynchronizationError(
                     f"{op.opcode} uses the result of an MMA that has not been waited for",

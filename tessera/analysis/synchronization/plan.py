@@ -38,7 +38,7 @@ class Plan:
 
     steps: dict[Block, list[Op]] = field(default_factory=lambda: {})
     needed: set[Value] = field(default_factory=lambda: set())
-    flying: set[Value] = field(default_factory=lambda: set())
+    in_flight: set[Value] = field(default_factory=lambda: set())
     uses: set[Op] = field(default_factory=lambda: set())
     slots: int = 1  # of the longest ring
     awaits: dict[Op, list[Op]] = field(default_factory=lambda: {})
@@ -46,7 +46,7 @@ class Plan:
 
     def wanted(self, values: list[Value]) -> list[int]:
         """The numbers of those values that are computed or followed."""
-        return [i for i, v in enumerate(values) if v in self.needed or v in self.flying]
+        return [i for i, v in enumerate(values) if v in self.needed or v in self.in_flight]
 
 
 def touches(op: Op) -> bool:
@@ -114,9 +114,9 @@ def _follow_mmas(func: Op, plan: Plan) -> None:
     ]
     while work:
         v = work.pop()
-        if v in plan.flying:
+        if v in plan.in_flight:
             continue
-        plan.flying.add(v)
+        plan.in_flight.add(v)
         for user, index in v.uses:
             if isinstance(user, WgmmaOp) and user.operands[index] is user.acc:
                 work.append(user.result)

@@ -64,7 +64,7 @@ from tessera.passes.gpu_layout.mma_operands import (
 from tessera.passes.gpu_layout.rules import is_pointwise
 from tessera.passes.gpu_layout.warpgroup import use_warpgroups
 
-# An operand that a loop does not change is kept in registers up to this many words, if the thread's results of all
+# An operand that a loop does not change is kept in up to so many registers of 32 bits, if the thread's results of all
 # MMAs in the loop leave room for it.
 HELD_OPERAND_REGISTERS = 32
 HELD_WITH_RESULTS = 128
@@ -235,12 +235,12 @@ class _Acceleration:
         rotatable = isinstance(loaded, LoadOp)  # the TMA unit knows its own swizzles only
         place = shared_layout(source.type, memory_order(loaded), reader, rotatable)
         view = shared_view(loaded, orders, place)
-        words = layout.size("register") * v.type.elem.storage_bits // 32
+        reg32 = layout.size("register") * v.type.elem.storage_bits // 32
         loop = loop_between(self.op, loaded)
         if (
             loop is None
-            or words > HELD_OPERAND_REGISTERS
-            or words + self._results(loop) > HELD_WITH_RESULTS
+            or reg32 > HELD_OPERAND_REGISTERS
+            or reg32 + self._results(loop) > HELD_WITH_RESULTS
         ):
             return self.builder.emit(LocalLoadOp(view, results=[result]))
         last = owner(view)

@@ -54,7 +54,7 @@ from tessera.passes.gpu_layout.mma_operands import (
 ROWS = 64  # of one instruction
 MIN_COLUMNS = 8
 WARPS = 4
-ACC_WORDS = 208  # registers of accumulators beyond which a thread has no room left to work
+ACC_REG32 = 208  # registers of accumulators beyond which a thread has no room left to work
 INSTRUCTION_WORK = (
     26  # registers that ptxas wants beside those of the accumulators of one instruction
 )
@@ -99,9 +99,9 @@ def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | N
     if rows < ROWS:
         return None
     along_m, along_n = _warpgroups(rows, groups)
-    words = prod((rows, cols)) // (groups * 128)
-    room = min(ACC_WORDS, _registers(facts, groups) - INSTRUCTION_WORK)
-    if rows % (ROWS * along_m) or cols // along_n < MIN_COLUMNS or words > room:
+    reg32 = prod((rows, cols)) // (groups * 128)
+    room = min(ACC_REG32, _registers(facts, groups) - INSTRUCTION_WORK)
+    if rows % (ROWS * along_m) or cols // along_n < MIN_COLUMNS or reg32 > room:
         return None
     tf32 = "tf32" if left.elem is float32 else ""
     if tf32 and op.precision != "tf32":

@@ -7,7 +7,7 @@ from tessera.ir.applications import is_enabled
 from tessera.ops import ForOp, LocalAllocOp, LocalIndexOp, LocalLoadOp, LocalTransOp, WgmmaOp
 
 
-def running_on(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
+def async_accumulation(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
     """The one MMA of a loop, if it only adds up from iteration to iteration, on operands that come through
     rings (allocations that become rings) or a ring of buffers."""
     mmas = [op for op in loop.walk() if isinstance(op, WgmmaOp)]

@@ -54,7 +54,7 @@ LIMITS = (
     CallOp,
 )
 # Registers of all results of a block beyond which its MMAs stay where they are.
-HOISTED_WORDS = 208
+HOISTED_REG32 = 208
 
 
 @pass_("overlap-products")
@@ -65,7 +65,7 @@ def overlap_mmas(module: Module) -> None:
         for block in func.all_blocks():
             mmas = [op for op in block if isinstance(op, WgmmaOp)]
             if mmas and all(op.pending == 0 for op in mmas):
-                if sum(_words(op.result.type) for op in mmas) <= HOISTED_WORDS:
+                if sum(_reg32(op.result.type) for op in mmas) <= HOISTED_REG32:
                     _start_early(block, mmas)
                     _end_ping_pong_early(block)
                 if apply("async-mma", mmas[0]):
@@ -73,7 +73,7 @@ def overlap_mmas(module: Module) -> None:
             _give_back_early(block)
 
 
-def _words(t: Any) -> int:
+def _reg32(t: Any) -> int:
     return t.layout.size("register") * t.elem.bits // 32 if isinstance(t, TileType) else 0
 
 
@@ -133,19 +133,19 @@ def _latest_need(mma: WgmmaOp) -> Op | None:
 
 # --- waiting late -------------------------------------------------------------------------------------------
 class _Waits:
-    """One walk through a block; `flying`: MMAs since its start that nobody has waited for, `started`: how
+    """One walk through a block; `in_flight`: MMAs since its start that nobody has waited for, `started`: how
     many there were before each."""
 
     def __init__(self, block: Block):
         self.block = block
         self.started = 0
-        self.flying: dict[WgmmaOp, int] = {}
+        self.in_flight: dict[WgmmaOp, int] = {}
         self.held: dict[WgmmaOp, list[Value]] = {}
 
     def run(self) -> None:
         for op in list(self.block):
-            for mma in list(self.flying):
-                if mma in self.flying and self._must_wait(op, mma):
+            for mma in list(self.in_flight):
+                if mma in self.in_flight and self._must_wait(op, mma):
                     self._wait(op, mma)
             if isinstance(op, WgmmaOp):
                 self._start(op)
@@ -154,10 +154,12 @@ class _Waits:
         op.asynchronous = True
         before = op.acc.op
         held = [v for v in (op.a, op.b) if v.op is not None or isinstance(v.type, TileType)]
-        if isinstance(before, WgmmaOp) and before in self.flying:  # one more step of the same sum
+        if (
+            isinstance(before, WgmmaOp) and before in self.in_flight
+        ):  # one more step of the same sum
             held = [*self.held[before], *held]
-            del self.flying[before]
-        self.flying[op], self.held[op] = self.started, held
+            del self.in_flight[before]
+        self.in_flight[op], self.held[op] = self.started, held
         self.started += 1
 
     def _must_wait(self, op: Op, mma: WgmmaOp) -> bool:
@@ -176,11 +178,11 @@ class _Waits:
 
     def _wait(self, op: Op, mma: WgmmaOp) -> None:
         """MMAs that were started before `mma` are then finished, too: ptxas wants no further waits for them."""
-        number = self.flying[mma]
+        number = self.in_flight[mma]
         pending = self.started - number - 1
-        older = [x for x, n in self.flying.items() if n < number]
+        older = [x for x, n in self.in_flight.items() if n < number]
         for x in (mma, *older):
-            del self.flying[x]
+            del self.in_flight[x]
             uses = list(x.result.uses)
             wait = WgmmaWaitOp(
                 x.result, self.held[x], pending=pending, waited=x is not mma, loc=x.loc

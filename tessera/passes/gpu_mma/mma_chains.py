@@ -52,7 +52,7 @@ class Delayed:
 # --- what can be delayed ------------------------------------------------------------------------------------
 def delayable(loop: ForOp, rings: set[Op], limit: int) -> list[Delayed]:
     """The MMAs of a loop that may be one iteration late. `rings`: allocations that become rings; operands in
-    other shared memory must not change in the loop. `limit`: 32-bit words of a thread's results and operands
+    other shared memory must not change in the loop. `limit`: registers of 32 bits of a thread for results and operands
     of MMAs beyond which nothing is delayed."""
     step = constant_of(loop.step)
     if step is None or step <= 0 or not is_enabled("mma-chains"):
@@ -68,7 +68,7 @@ def delayable(loop: ForOp, rings: set[Op], limit: int) -> list[Delayed]:
             and _survives(op.b, loop, rings)
         ):
             found.append(Delayed(op, number))
-    return found if found and _words(mmas, found) <= limit else []
+    return found if found and _reg32(mmas, found) <= limit else []
 
 
 def _sum_number(loop: ForOp, op: WgmmaOp) -> int | None:
@@ -121,7 +121,7 @@ def _survives(view: Value, loop: ForOp, rings: set[Op]) -> bool:
     return op is not None and (op in rings or not op.is_inside(loop))
 
 
-def _words(mmas: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
+def _reg32(mmas: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
     tiles: list[Any] = [op.result.type for op in mmas]
     tiles += [d.mma.a.type for d in delayed]
     return sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
@@ -129,10 +129,10 @@ def _words(mmas: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
 
 # --- the rewriting ------------------------------------------------------------------------------------------
 def delay(
-    loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], ping_pong_words: int | None = None
+    loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], ping_pong_reg32: int | None = None
 ) -> None:
     """Delay MMAs of a loop whose rings are made. `late`: all ops that come with them, in order: the MMAs,
-    what waits for their buffers, names them and gives them back. `ping_pong_words`: registers of an iteration's results
+    what waits for their buffers, names them and gives them back. `ping_pong_reg32`: registers of an iteration's results
     from which warpgroups play ping-pong."""
     before = Builder.before_op(loop)
     runs = before.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
@@ -144,7 +144,7 @@ def delay(
     Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
     inside = Builder(branch.then, None, loop.loc)
     inits = _first_iteration(inside, loop, delayed, set(late))
-    ping_pong = ping_pong_words is not None and _worth_ping_pong(loop, ping_pong_words)
+    ping_pong = ping_pong_reg32 is not None and _worth_ping_pong(loop, ping_pong_reg32)
     if ping_pong:
         inside.insert(PingPongOp(kind="open"))
     others, late = _other_iterations(inside, loop, delayed, late, inits, ping_pong)
@@ -292,7 +292,7 @@ def _worth_ping_pong(loop: ForOp, least: int) -> bool:
     """Ping-pong wins where MMAs are long and iterations alike: those with a branch in the iteration lose."""
     mmas = [op for op in loop.body if isinstance(op, WgmmaOp)]
     even = all(flip_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
-    return even and _words(mmas, []) >= least
+    return even and _reg32(mmas, []) >= least
 
 
 def _last_source(loop: ForOp, delayed: Sequence[Delayed]) -> Op:

@@ -63,7 +63,7 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_mma.across_iterations import buffer_of, running_on
+from tessera.passes.gpu_mma.across_iterations import async_accumulation, buffer_of
 from tessera.passes.gpu_mma.mma_chains import (
     Delayed,
     delay,
@@ -79,8 +79,8 @@ from tessera.passes.gpu_movement.streams import (
 )
 from tessera.passes.neutral.fold import constant_of
 
-CHAINED_WORDS = 208  # registers of MMAs up to which the last of a chain may be an iteration late
-PING_PONG_WORDS = 128  # registers of an iteration's results from which warpgroups play ping-pong
+CHAINED_REG32 = 208  # registers of MMAs up to which the last of a chain may be an iteration late
+PING_PONG_REG32 = 128  # registers of an iteration's results from which warpgroups play ping-pong
 WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of an MMA
 
@@ -102,10 +102,10 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
         for loop in loops:
             assert axis is not None
             streams = [s for op in loop.body if (s := stream_of(op, loop, axis, facts)) is not None]
-            running = running_on(loop, {s.alloc for s in streams})
+            running = async_accumulation(loop, {s.alloc for s in streams})
             late: list[Delayed] = []
             if running is None:
-                late = delayable(loop, {s.alloc for s in streams}, CHAINED_WORDS)
+                late = delayable(loop, {s.alloc for s in streams}, CHAINED_REG32)
             if running is not None and not apply("mma-across-iterations", loop):
                 running = None
             if late and not apply("mma-chains", loop):
@@ -123,7 +123,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
                         new,
                         late,
                         done.late_ops(late),
-                        PING_PONG_WORDS if done.ring_barriers is not None else None,
+                        PING_PONG_REG32 if done.ring_barriers is not None else None,
                     )
 
 

@@ -22,8 +22,8 @@ def split_pays(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) 
     """For loops with these MMAs and `shared` bytes of buffers."""
     if len(mmas) > MOST_MMAS:
         return False
-    words = _words(mmas, warps, facts)
-    registers = min(facts.registers + 1, -(-(words + WORK) // GRAIN) * GRAIN)
+    reg32 = _reg32(mmas, warps, facts)
+    registers = min(facts.registers + 1, -(-(reg32 + WORK) // GRAIN) * GRAIN)
     fit = max(1, facts.max_shared_bytes // max(1, shared))
     whole = min(fit, facts.register_file // (registers * warps * facts.warp_size))
     return 2 * split_blocks(mmas, shared, warps, facts) > whole
@@ -32,10 +32,10 @@ def split_pays(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) 
 def split_blocks(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> int:
     """Blocks that share an SM after a split."""
     fit = max(1, facts.max_shared_bytes // max(1, shared))
-    return roles_for(facts, warps, _words(mmas, warps, facts), fit).blocks
+    return roles_for(facts, warps, _reg32(mmas, warps, facts), fit).blocks
 
 
-def _words(mmas: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:
+def _reg32(mmas: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:
     """Registers of a thread for results of MMAs, and for left operands that the loop computes."""
     bits = 0
     for op in mmas:

@@ -24,7 +24,7 @@ SMALL_PRODUCER = 24  # the same where registers are scarce
 TRANSPOSE_REGISTERS = 56  # registers of a thread of the transpose role
 TRANSPOSE_WORK = 24  # registers of a consumer beside its MMAs' where the transpose role needs some
 LARGEST = 248
-HELD_WORDS = 4  # of an operand in registers in one instruction
+HELD_REG32 = 4  # of an operand in registers in one instruction
 MOST_COLUMNS = 256
 EVEN = (0, 0, 0)
 
@@ -40,10 +40,10 @@ class WarpRoles:
     transpose_warps: int = 0
 
 
-def roles_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: int = 0) -> WarpRoles:
-    """`consumers`: warps; `words`: registers of MMAs that live at a time; `fit`: blocks for which there is shared
+def roles_for(facts: GpuFacts, consumers: int, reg32: int, fit: int, largest: int = 0) -> WarpRoles:
+    """`consumers`: warps; `reg32`: registers of MMAs that live at a time; `fit`: blocks for which there is shared
     memory; `largest`: registers of one instruction, which must be there before any are handed over."""
-    need = words + WORK
+    need = reg32 + WORK
     start = largest + WORK
     handover = facts.has_register_handover and consumers >= GROUP_WARPS
     for blocks in range(fit, 1, -1):
@@ -54,7 +54,7 @@ def roles_for(facts: GpuFacts, consumers: int, words: int, fit: int, largest: in
         given, kept = _handed_over(facts, consumers, blocks, SMALL_PRODUCER)
         if kept >= need and _even(facts, consumers + GROUP_WARPS, blocks) >= start:
             return WarpRoles(GROUP_WARPS, (given, kept, 0), blocks)
-    if not handover or (words < LARGE and _even(facts, consumers + 1, 1) >= need):
+    if not handover or (reg32 < LARGE and _even(facts, consumers + 1, 1) >= need):
         return WarpRoles(1, EVEN, 1)
     given, kept = _handed_over(facts, consumers, 1, PRODUCER)
     if kept < need:
@@ -74,7 +74,7 @@ def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles
         // GRAIN
         * GRAIN
     )
-    need, largest = mma_words(func) + TRANSPOSE_WORK, instruction_words(func) + WORK
+    need, largest = mma_reg32(func) + TRANSPOSE_WORK, instruction_reg32(func) + WORK
     if not facts.has_register_handover or kept < need or start < largest or kept > LARGEST:
         return None
     return WarpRoles(GROUP_WARPS, (SMALL_PRODUCER, kept, TRANSPOSE_REGISTERS), 1, GROUP_WARPS)
@@ -94,12 +94,12 @@ def _handed_over(facts: GpuFacts, consumers: int, blocks: int, given: int) -> tu
     return given, (start * (groups + 1) - given) // groups // GRAIN * GRAIN
 
 
-def mma_words(func: Op) -> int:
+def mma_reg32(func: Op) -> int:
     """Registers of a thread for the results and operands of MMAs that may live at a time."""
     return max((_of_block(block) for block in func.all_blocks()), default=0)
 
 
-def instruction_words(func: Op) -> int:
+def instruction_reg32(func: Op) -> int:
     """Registers of a thread that the largest instruction of an MMA names."""
     mmas = [op for op in func.walk() if isinstance(op, WgmmaOp)]
     return max((_of_instruction(op) for op in mmas), default=0)
@@ -108,19 +108,19 @@ def instruction_words(func: Op) -> int:
 def _of_instruction(op: WgmmaOp) -> int:
     t: Any = op.result.type
     columns = t.shape[0 if op.transposed else 1] // op.warpgroups[1]
-    held = HELD_WORDS if isinstance(op.left.type, TileType) else 0
+    held = HELD_REG32 if isinstance(op.left.type, TileType) else 0
     return min(columns, MOST_COLUMNS) * t.elem.bits // 64 + held
 
 
 def _of_block(block: Block) -> int:
-    words = 0
+    reg32 = 0
     for op in block:
         if isinstance(op, WgmmaOp):
-            words += _words(op.result.type)
+            reg32 += _reg32(op.result.type)
             if isinstance(op.left.type, TileType):  # the next one is read while this one is used
-                words += _words(op.left.type) * (2 if isinstance(op.left.op, LocalLoadOp) else 1)
-    return words
+                reg32 += _reg32(op.left.type) * (2 if isinstance(op.left.op, LocalLoadOp) else 1)
+    return reg32
 
 
-def _words(t: Any) -> int:
+def _reg32(t: Any) -> int:
     return t.layout.size("register") * t.elem.bits // 32

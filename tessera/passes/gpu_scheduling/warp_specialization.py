@@ -46,9 +46,9 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_mma.across_iterations import running_on
+from tessera.passes.gpu_mma.across_iterations import async_accumulation
 from tessera.passes.gpu_mma.mma_chains import delay, delayable
-from tessera.passes.gpu_movement.software_pipeline import CHAINED_WORDS
+from tessera.passes.gpu_movement.software_pipeline import CHAINED_REG32
 from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.gpu_scheduling.consumers import Plan, consume, consume_once
 from tessera.passes.gpu_scheduling.ordering import ordered_loops, sees_nothing
@@ -77,8 +77,8 @@ from tessera.passes.gpu_scheduling.transpose_role import (
 from tessera.passes.gpu_scheduling.warp_roles import (
     GROUP_WARPS,
     WarpRoles,
-    instruction_words,
-    mma_words,
+    instruction_reg32,
+    mma_reg32,
     roles_for,
 )
 from tessera.passes.neutral.descriptors import lower_access
@@ -288,7 +288,7 @@ class _Split:
             return self.transposition.roles
         roles, rings = self._roles(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
-            delayable(loop, _allocs([r]), CHAINED_WORDS)
+            delayable(loop, _allocs([r]), CHAINED_REG32)
             for r in rings
             if isinstance(loop := r.block.parent, ForOp)
         )
@@ -312,9 +312,9 @@ class _Split:
             + sum(r.slot_bytes * r.stages for r in self.rings if r.first is None)
         )
         fit = self.facts.blocks_that_fit(used)
-        words = mma_words(self.func)
-        largest = instruction_words(self.func)
-        return roles_for(self.facts, self.warps, words, fit if words else 1, largest)
+        reg32 = mma_reg32(self.func)
+        largest = instruction_reg32(self.func)
+        return roles_for(self.facts, self.warps, reg32, fit if reg32 else 1, largest)
 
     def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
         by_block: dict[Block, list[Ring]] = {}
@@ -333,8 +333,8 @@ class _Split:
         for block, rings in by_block.items():
             loop = block.parent
             assert isinstance(loop, ForOp)
-            running = running_on(loop, {a for r in rings for a in r.allocs})
-            delayed = [] if running else delayable(loop, _allocs(rings), CHAINED_WORDS)
+            running = async_accumulation(loop, {a for r in rings for a in r.allocs})
+            delayed = [] if running else delayable(loop, _allocs(rings), CHAINED_REG32)
             if running is not None and not apply("mma-across-iterations", loop):
                 running = None
             if delayed and not apply("mma-chains", loop):
