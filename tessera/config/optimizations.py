@@ -202,24 +202,24 @@ _CPU = (
     _row(
         "prepack-k", "cpu", "packs the operands of all steps of a loop before it multiplies",
         "the loop only accumulates dots; operands do not depend on the accumulators", "backends/cpu/k_loops.py `prepacks_k`",
-        "tests/unit/test_cpu_whole.py, tests/lang/test_dot.py", unit="loop",
+        "tests/unit/test_cpu_prepack.py, tests/lang/test_dot.py", unit="loop",
     ),
     _row(
         "store-fusion", "cpu", "computes an accumulator block by block in the loop that stores it",
         "one store alone uses the accumulator, element by element, and nothing is written before", "backends/cpu/k_loops.py `only_store`",
-        "tests/unit/test_cpu_whole.py", unit="dot",
+        "tests/unit/test_cpu_prepack.py", unit="dot",
     ),
     _row(
         "shared-panels", "cpu", "keeps packed operands for the programs that need the same",
         "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/panel_cache.py `tags_of`; each launch",
-        "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_whole.py", unit="operand",
+        "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand",
     ),
     _row(
         "operands-in-place", "cpu", "multiplies operands where they lie in memory", "rows are contiguous; masks are looked at when it runs",
         "backends/cpu/operands.py `in_place`", "tests/unit/test_cpu_dot.py", unit="operand",
     ),
     _row(
-        "scaled-sums", "cpu", "scales a carried accumulator in its own memory before a dot adds to it", "nothing else needs the old value",
+        "scaled-accumulators", "cpu", "scales a carried accumulator in its own memory before a dot adds to it", "nothing else needs the old value",
         "backends/cpu/dot.py `_scaled_in_place`", "tests/lang/test_chains.py, tests/unit/test_cpu_dot.py", unit="accumulator",
     ),
     _row(
@@ -285,6 +285,7 @@ FORMER_NAMES = {
     "deferred-sums": "k-unroll",
     "mma-rotate": "transpose-buffers",
     "turned-tiles": "transposed-tiles",
+    "scaled-sums": "scaled-accumulators",
     "side-buffers": "memo-buffers",
     "turning-team": "transpose-role",
 }

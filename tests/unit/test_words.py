@@ -32,6 +32,7 @@ FORMER = {
     "sum of products": "accumulator, or dot",
     "summed product": "accumulated dot",
     "on demand": "lazily",
+    "scaled sum": "scaled accumulator",
     "side buffer": "memoised buffer",
     "deferred sum": "K-unroll",
     "defer dot": "unroll k",

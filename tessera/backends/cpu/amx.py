@@ -72,18 +72,18 @@ def _block(
     corner = em.op(
         f"getelementptr i32, ptr {p.c}, i64 {lo.coord_text(row.times(p.n).plus(column))}"
     )
-    sums = [
+    accumulators = [
         (2 * i + j, em.op(f"getelementptr i32, ptr {corner}, i64 {(i * p.n + j) * 16}"))
         for i in range(rows)
         for j in range(columns)
     ]
 
     def clear() -> None:
-        for register, _ in sums:
+        for register, _ in accumulators:
             em.call_here("void", "llvm.x86.tilezero", f"i8 {register}")
 
     def load() -> None:
-        for register, ptr in sums:
+        for register, ptr in accumulators:
             _tile(lo, "loadd", register, ptr, str(4 * p.n))
 
     em.choose(p.zero, clear, load)
@@ -97,7 +97,7 @@ def _block(
                 lefts = [a.strided(lo, row.shifted(ROWS * i), k) for i in range(rows)]
                 right = b.row(lo, k, column, COLUMNS * columns)
                 _step(lo, name, lefts, right, columns, "loaddt1" if passing else "loadd")
-    for register, ptr in sums:
+    for register, ptr in accumulators:
         _tile(lo, "stored", register, ptr, str(4 * p.n))
 
 

@@ -224,9 +224,9 @@ def lower_for(lo: Lowering, op: ForOp) -> None:
     )
     first, by = lo.scalar(op.lb), lo.scalar(op.step)
     down = isinstance(by.const, int) and by.const < 0
-    sums = frozenset(i for i in range(len(op.inits)) if not down and starts_at_zero(op, i))
-    slots = initial(lo, op, op.inits, sums)
-    clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
+    accumulators = frozenset(i for i in range(len(op.inits)) if not down and starts_at_zero(op, i))
+    slots = initial(lo, op, op.inits, accumulators)
+    clear_unless_run(lo, op, [slots[i] for i in accumulators], lb, ub)
     enter(lo, op, repeats=True)
     if down:
         assert isinstance(by.const, int)
@@ -237,9 +237,9 @@ def lower_for(lo: Lowering, op: ForOp) -> None:
         align = min(first.align, by.align)
         lo.align[i] = align
         lo.scalars[op.induction] = Val(t, 1, "", True, "0", (term,), align=align)
-        if sums:
+        if accumulators:
             start = em.op(f"icmp eq i64 {i}, {lb}")
-            lo.fresh |= {op.carried[k]: start for k in sums}
+            lo.zero_start |= {op.carried[k]: start for k in accumulators}
         body(lo, op.body, op.carried, slots)
     leave(lo, op, slots)
 

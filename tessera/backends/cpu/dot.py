@@ -336,7 +336,7 @@ def accumulator(lo: Lowering, op: DotOp, t: dtype) -> tuple[Buffer, str]:
         and own.elem == t
         and lo.buffer_blocks.get(v) is lo.block
     ):
-        return own, lo.fresh.get(v, "false")
+        return own, lo.zero_start.get(v, "false")
     buffer = _scaled_in_place(lo, v, t) or lo.allocate(t, shape)
     prepare(lo, [v], op, keep_top=False)
     fill(lo, buffer, v, casting(lo, elem_of(v.type), t))
@@ -354,7 +354,7 @@ def _scaled_in_place(lo: Lowering, v: Value, t: dtype) -> Buffer | None:
     shared = any(b.ptr == own.ptr and y is not x for y, b in lo.buffers.items())
     if shared or transposed_dimension(lo, v) is not None:
         return None
-    return own if apply("scaled-sums", what=v.name or "sum") else None
+    return own if apply("scaled-accumulators", what=v.name or "accumulator") else None
 
 
 def _one_source(lo: Lowering, v: Value) -> Value | None:

@@ -121,7 +121,7 @@ def materialise(lo: Lowering, v: Value, sink: Op | None = None) -> Buffer:
     found = lo.buffers.get(v)
     if found is not None:
         return found
-    _finish_sums(lo, v)
+    _finish_accumulators(lo, v)
     outer, lo.memo_buffers = lo.memo_buffers, {}
     prepare(lo, [v], sink, keep_top=False)
     buffer = lo.allocate(elem_of(v.type), shape_of(v.type))
@@ -132,7 +132,7 @@ def materialise(lo: Lowering, v: Value, sink: Op | None = None) -> Buffer:
     return buffer
 
 
-def _finish_sums(lo: Lowering, v: Value) -> None:
+def _finish_accumulators(lo: Lowering, v: Value) -> None:
     """Finish the accumulators that a store was to finish block by block, if `v` needs them before."""
     if not lo.strips:
         return
@@ -143,7 +143,7 @@ def _finish_sums(lo: Lowering, v: Value) -> None:
             waiting += [y for y in x.op.operands if y not in reached]
             reached.update(x.op.operands)
     for store, strips in list(lo.strips.items()):
-        if not reached.isdisjoint(strips.sums):
+        if not reached.isdisjoint(strips.accumulators):
             del lo.strips[store]
             strips.finish()
 

@@ -33,13 +33,13 @@ def prepacks_k(loop: ForOp) -> bool:
     """Whether the operands of all steps of a loop are to be packed before any of them is multiplied (prepack_k.py):
     large accumulators, and nothing else carried but scalars."""
     dots, step = accumulated_dots(loop), loop.step.op
-    sums = {d.acc for d in dots}
+    accumulators = {d.acc for d in dots}
     return (
         bool(dots)
         and is_enabled("prepack-k")
         and isinstance(step, ConstOp)
         and step.value > 0
-        and all(v in sums or not isinstance(v.type, TileType) for v in loop.carried)
+        and all(v in accumulators or not isinstance(v.type, TileType) for v in loop.carried)
         and all(len(shape_of(d.acc.type)) == 2 and min(shape_of(d.acc.type)) >= LEAST for d in dots)
         and all(elem_of(d.acc.type) in (float32, float64, int32) for d in dots)
     )

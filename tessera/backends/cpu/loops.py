@@ -57,13 +57,13 @@ class Nest:
 @dataclass(frozen=True, slots=True)
 class Strips:
     """Rows of a matrix that are computed in blocks while a nest loops over them. `blocks`: (rows of a block, first row,
-    number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `sums`: the values that are so
-    computed."""
+    number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `accumulators`: the values that
+    are so computed."""
 
     blocks: list[tuple[int, int, int]]
     make: Callable[[Coord, int], None]
     finish: Callable[[], None]
-    sums: tuple[Value, ...]
+    accumulators: tuple[Value, ...]
 
     def beside(self, other: Strips) -> Strips:
         """The strips of two matrices whose rows are cut in the same way."""
@@ -76,7 +76,7 @@ class Strips:
             self.finish()
             other.finish()
 
-        return Strips(self.blocks, make, finish, (*self.sums, *other.sums))
+        return Strips(self.blocks, make, finish, (*self.accumulators, *other.accumulators))
 
 
 def nest(lo: Lowering, shape: tuple[int, ...], along: int | None = None, lanes: int = 0) -> Nest:

@@ -151,7 +151,9 @@ class Lowering(Coordinates):
             Value, Block | None
         ] = {}  # the block that has filled a buffer, by value
         self.carried: set[Value] = set()  # loop arguments: their buffers belong to the loop
-        self.fresh: dict[Value, str] = {}  # carried sums: i1, whether they count as zero by now
+        self.zero_start: dict[
+            Value, str
+        ] = {}  # carried accumulators: i1, whether they count as zero
         self.chained: dict[Op, None] = {}  # dots that run together with a later one
         # Of lazy tiles: how many ops lie between buffers and them.
         self.depth: dict[Value, int] = {}

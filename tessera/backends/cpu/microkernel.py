@@ -149,7 +149,7 @@ def _steps(
 ) -> None:  # fmt: skip
     """Emit `unroll` steps along k of one block."""
     em, e = lo.em, p.element
-    ty, sums = vector_type(e, lanes), lane_type(p.t, lanes)
+    ty, acc_type = vector_type(e, lanes), lane_type(p.t, lanes)
     (a, b), (row, k0, column) = operands, at
     vectors = len(cells[0])
     lines = [_line(lo, a, row.shifted(i), k0, e) for i in range(len(cells))]
@@ -170,8 +170,8 @@ def _steps(
                 x = em.op(f"xor i32 {x}, -2139062144")  # the instruction wants them unsigned
             x = em.splat(e, x, lanes)
             for cell, y in zip(cell_row, bs, strict=True):
-                old = em.here(f"load {sums}, ptr {cell}")
-                em.stmt(f"store {sums} {multiply_add(lo, p, lanes, x, y, old)}, ptr {cell}")
+                old = em.here(f"load {acc_type}, ptr {cell}")
+                em.stmt(f"store {acc_type} {multiply_add(lo, p, lanes, x, y, old)}, ptr {cell}")
 
 
 def _line(lo: Lowering, a: Left, row: Coord, k: Coord, e: str) -> str:

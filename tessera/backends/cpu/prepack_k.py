@@ -67,12 +67,12 @@ def _prepacked(lo: Lowering, op: ForOp) -> None:
     lb, ub, step = (
         cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
     )
-    sums = frozenset(i for i in range(len(op.inits)) if control.starts_at_zero(op, i))
-    slots = control.initial(lo, op, op.inits, sums)
-    control.clear_unless_run(lo, op, [slots[i] for i in sums], lb, ub)
+    accumulators = frozenset(i for i in range(len(op.inits)) if control.starts_at_zero(op, i))
+    slots = control.initial(lo, op, op.inits, accumulators)
+    control.clear_unless_run(lo, op, [slots[i] for i in accumulators], lb, ub)
     control.enter(lo, op, repeats=True)
     start = Start.of(lo, op)
-    pairs = [_PrepackedDot.of(lo, start, dot, sums) for dot in accumulated_dots(op)]
+    pairs = [_PrepackedDot.of(lo, start, dot, accumulators) for dot in accumulated_dots(op)]
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
     span = em.op(f"mul i64 {step}, {min(x.slots for x in pairs)}")
     with em.counted(lb, ub, span, always=False) as low:
@@ -91,7 +91,7 @@ def _prepacked(lo: Lowering, op: ForOp) -> None:
             control.body(lo, op.body, op.carried, slots)
             lo.packs = {}
         for x, c in zip(pairs, results, strict=True):
-            zero = em.op(f"icmp eq i64 {low}, {lb}") if x.fresh else "false"
+            zero = em.op(f"icmp eq i64 {low}, {lb}") if x.zero_start else "false"
             if x.store is None:
                 x.multiply(lo, x.gemm(lo, c, zero, count))
                 c.version = lo.new_version()
@@ -165,7 +165,7 @@ class _PrepackedDot:
     form: Form
     slots: int
     place: int  # among the carried values
-    fresh: bool  # the accumulator starts at zero
+    zero_start: bool  # the accumulator starts at zero
     store: StoreOp | None  # the store that multiplies the last steps
     count: str  # address of the number of these last steps
     zero: str  # of an i1: whether there was none before
@@ -175,19 +175,19 @@ class _PrepackedDot:
     copy: Buffer | None = None  # of rows of A in another type
 
     @staticmethod
-    def of(lo: Lowering, start: Start, op: DotOp, sums: frozenset[int]) -> _PrepackedDot:
+    def of(lo: Lowering, start: Start, op: DotOp, accumulators: frozenset[int]) -> _PrepackedDot:
         em, scheme, place = lo.em, scheme_of(lo, op), op.acc.index - 1
         (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
         size = scheme.t.storage_bytes * k * max(m, n)
-        slots, fresh = max(1, min(MOST_SLOTS, RING_BYTES // size)), place in sums
+        slots, zero_start = max(1, min(MOST_SLOTS, RING_BYTES // size)), place in accumulators
         count, zero = em.alloca("i64"), em.alloca("i1", align=1)
         em.stmt(f"store i64 0, ptr {count}")
-        em.stmt(f"store i1 {str(fresh).lower()}, ptr {zero}")
+        em.stmt(f"store i1 {str(zero_start).lower()}, ptr {zero}")
         store = only_store(start.loop.results[place])
         if store is not None and not apply("store-fusion", op):
             store = None
         form = form_of(lo, op, scheme)
-        return _PrepackedDot(op, scheme, form, slots, place, fresh, store, count, zero, start)
+        return _PrepackedDot(op, scheme, form, slots, place, zero_start, store, count, zero, start)
 
     def pack(self, lo: Lowering, trip: Trip) -> None:
         """Both operands of this step, unless they are there."""
