@@ -30,12 +30,21 @@ class Signedness(enum.Enum):
     UNSIGNED = 1
 
 
+class NanEncoding(enum.Enum):
+    """The codes of a floating-point format that are no finite numbers, in the words of LLVM's `fltNanEncoding`."""
+
+    IEEE = "an exponent of ones: infinity or NaN"
+    ALL_ONES = "all bits but the sign: NaN"
+    NEGATIVE_ZERO = "the sign alone: NaN"
+    NONE = "no code; casts write a NaN as all ones, which reads as a number"
+
+
 class _ByName(type):
     """`dtype("uint16")` is the type of that name; with all that a type is, a call makes one."""
 
-    def __call__(cls, name: Any, *about: Any) -> Any:
+    def __call__(cls, name: Any, *about: Any, **more: Any) -> Any:
         if about:
-            return super().__call__(name, *about)
+            return super().__call__(name, *about, **more)
         name = getattr(name, "value", name)  # of a constexpr
         found = next((d for d in (void, *ALL_DTYPES) if d.name == name), None)
         if found is None:
@@ -45,7 +54,11 @@ class _ByName(type):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class dtype(metaclass=_ByName):
-    """A scalar element type. `bits` is the width of the value, `storage_bits` its width in memory."""
+    """A scalar element type: one row with all that is known of it.
+
+    `bits` is the width of the value, `storage_bits` its width in memory; `llvm` and `ptx` are the types that hold it
+    in registers and that instructions (cvt, mma) name, "" for what PTX does not convert. Array libraries call it by
+    `array_names`, too."""
 
     # The names of the types of each kind.
     SINT_TYPES: ClassVar[list[str]] = ["int8", "int16", "int32", "int64"]
@@ -66,6 +79,10 @@ class dtype(metaclass=_ByName):
     mantissa: int = 0
     bias: int = 0
     _text: str = field(default="", compare=False)
+    nans: NanEncoding = NanEncoding.IEEE
+    llvm: str = ""
+    ptx: str = ""
+    array_names: tuple[str, ...] = ()
 
     # --- what it is -------------------------------------------------------------------------------
     @property
@@ -106,6 +123,26 @@ class dtype(metaclass=_ByName):
     @property
     def exponent_bias(self) -> int:
         return self.bias
+
+    @property
+    def largest_code(self) -> int:
+        """The bits of the largest finite number of a floating-point type."""
+        ones = (1 << (self.bits - 1)) - 1
+        if self.nans is NanEncoding.NEGATIVE_ZERO:
+            return ones
+        return ones - (1 << self.mantissa if self.nans is NanEncoding.IEEE else 1)
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number of a floating-point type."""
+        exponent, fraction = divmod(self.largest_code, 1 << self.mantissa)
+        return (1 + fraction / (1 << self.mantissa)) * 2.0 ** (exponent - self.bias)
+
+    @property
+    def nan_code(self) -> int:
+        """The bits that casts to an 8-bit float write for a NaN."""
+        sign = 1 << (self.bits - 1)
+        return sign if self.nans is NanEncoding.NEGATIVE_ZERO else sign - 1
 
     def is_floating(self) -> bool:
         return self.kind_ is Kind.FLOATING
@@ -186,27 +223,30 @@ class dtype(metaclass=_ByName):
 
 
 def _int(bits: int, signed: bool) -> dtype:
-    name = f"{'' if signed else 'u'}int{bits}"
-    return dtype(name, f"{'i' if signed else 'u'}{bits}", bits, Kind.INTEGRAL, signed)
+    u = "" if signed else "u"
+    names = f"{u}int{bits}", f"{u or 'i'}{bits}"
+    return dtype(*names, bits, Kind.INTEGRAL, signed, llvm=f"i{bits}", ptx=f"{u or 's'}{bits}")
 
 
-def _float(name: str, text: str, bits: int, mantissa: int, bias: int) -> dtype:
-    return dtype(name, name, bits, Kind.FLOATING, True, mantissa, bias, text)
+def _float(name: str, text: str, bits: int, mantissa: int, bias: int, *about: Any) -> dtype:
+    return dtype(name, name, bits, Kind.FLOATING, True, mantissa, bias, text, *about)
 
 
+_IEEE, _ONES, _ZERO, _NONE = NanEncoding
 void = dtype("void", "void", 0, Kind.INTEGRAL)
-int1 = dtype("int1", "i1", 1, Kind.BOOLEAN, False)
+int1 = dtype("int1", "i1", 1, Kind.BOOLEAN, False, llvm="i1", array_names=("bool", "bool_"))
 int8, int16, int32, int64 = (_int(b, True) for b in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_int(b, False) for b in (8, 16, 32, 64))
-float8e4nv = _float("fp8e4nv", "float8e4nv", 8, 3, 7)
-float8e5 = _float("fp8e5", "float8e5", 8, 2, 15)
-float8e4b8 = _float("fp8e4b8", "float8e4b8", 8, 3, 8)
-float8e5b16 = _float("fp8e5b16", "float8e5b16", 8, 2, 16)
-float8e4b15 = _float("fp8e4b15", "float8e4b15", 8, 3, 15)
-float16 = _float("fp16", "float16", 16, 10, 15)
-bfloat16 = _float("bf16", "bfloat16", 16, 7, 127)
-float32 = _float("fp32", "float32", 32, 23, 127)
-float64 = _float("fp64", "float64", 64, 52, 1023)
+# name, name in `tl`, bits, mantissa, bias, NaN, LLVM, PTX, array libraries
+float8e4nv = _float("fp8e4nv", "float8e4nv", 8, 3, 7, _ONES, "i8", "e4m3", ("float8_e4m3fn",))
+float8e5 = _float("fp8e5", "float8e5", 8, 2, 15, _IEEE, "i8", "e5m2", ("float8_e5m2",))
+float8e4b8 = _float("fp8e4b8", "float8e4b8", 8, 3, 8, _ZERO, "i8", "", ("float8_e4m3fnuz",))
+float8e5b16 = _float("fp8e5b16", "float8e5b16", 8, 2, 16, _ZERO, "i8", "", ("float8_e5m2fnuz",))
+float8e4b15 = _float("fp8e4b15", "float8e4b15", 8, 3, 15, _NONE, "i8", "", ())
+float16 = _float("fp16", "float16", 16, 10, 15, _IEEE, "half", "f16", ("half", "float16"))
+bfloat16 = _float("bf16", "bfloat16", 16, 7, 127, _IEEE, "bfloat", "bf16", ("bfloat16",))
+float32 = _float("fp32", "float32", 32, 23, 127, _IEEE, "float", "f32", ("float", "float32"))
+float64 = _float("fp64", "float64", 64, 52, 1023, _IEEE, "double", "f64", ("double", "float64"))
 
 SIGNED_INTS = (int8, int16, int32, int64)
 UNSIGNED_INTS = (int1, uint8, uint16, uint32, uint64)
@@ -216,13 +256,7 @@ ALL_DTYPES = (*UNSIGNED_INTS, *SIGNED_INTS, *FLOATS)
 
 _BY_SHORT = {d.short: d for d in (void, *ALL_DTYPES)} | {"u1": int1}
 
-# How array libraries spell their element types; anything not listed is not an element type of ours.
-_BY_ARRAY_NAME = {d.name: d for d in ALL_DTYPES} | {
-    "bool": int1, "bool_": int1, "half": float16, "float16": float16, "bfloat16": bfloat16,
-    "float": float32, "float32": float32, "double": float64, "float64": float64,
-    "float8_e4m3fn": float8e4nv, "float8_e4m3fnuz": float8e4b8,
-    "float8_e5m2": float8e5, "float8_e5m2fnuz": float8e5b16,
-}  # fmt: skip
+_BY_ARRAY_NAME = {name: d for d in ALL_DTYPES for name in (d.name, *d.array_names)}
 
 
 def by_short_name(short: str) -> dtype:

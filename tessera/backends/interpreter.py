@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from tessera.backends.compiler import Backend, Options, Stage, make_options
 from tessera.config import knobs
+from tessera.dtypes import FP8
 from tessera.ir import Module, PassManager, pack_locations
 from tessera.passes import neutral_pipeline
 from tessera.passes.checks.insert_checks import insert_checks
@@ -19,7 +20,7 @@ class InterpreterBackend(Backend):
     binary_ext: ClassVar[str] = "tir"
 
     def parse_options(self, options: Mapping[str, Any]) -> Options:
-        fp8 = ("fp8e5", "fp8e4nv", "fp8e4b8", "fp8e5b16", "fp8e4b15")
+        fp8 = tuple(t.name for t in FP8)
         defaults = {"backend_name": self.name, "warp_size": 1, "supported_fp8_dtypes": fp8}
         return make_options(self.target, options, defaults)
 

@@ -14,11 +14,9 @@ import numpy as np
 
 from tessera.dtypes import (
     FP8,
+    NanEncoding,
     bfloat16,
     dtype,
-    float8e4b15,
-    float8e4nv,
-    float8e5,
     float32,
     float64,
     int1,
@@ -59,22 +57,19 @@ def decode_table(t: dtype) -> np.ndarray:
     )
     value = np.where(codes & 0x80, -value, value).astype(np.float32)
     magnitude = codes & 0x7F
-    if t is float8e5:  # IEEE-like: infinity and NaN
-        value[magnitude == 0x7C] *= np.inf
-        value[magnitude > 0x7C] = np.nan
-    elif t is float8e4nv:
-        value[magnitude == 0x7F] = np.nan
-    elif t is not float8e4b15:  # the fnuz formats: minus zero is the only NaN
-        value[0x80] = np.nan
+    if t.nans is NanEncoding.IEEE:
+        value[magnitude == t.largest_code + 1] *= np.inf
+        value[magnitude > t.largest_code + 1] = np.nan
+    elif t.nans is NanEncoding.ALL_ONES:
+        value[magnitude == t.nan_code] = np.nan
+    elif t.nans is NanEncoding.NEGATIVE_ZERO:
+        value[t.nan_code] = np.nan
     return value
 
 
 def encode_fp8(x: np.ndarray, t: dtype, rounding: str = "rtne") -> np.ndarray:
     """Codes of the nearest values (ties to even), saturating to the largest finite one; NaN stays NaN."""
-    table = decode_table(t)[:128]
-    finite = table[np.isfinite(table)]
-    if t is float8e4b15:  # no NaN; magnitudes stop at 1.75
-        finite = finite[finite <= 1.75]
+    finite = decode_table(t)[: t.largest_code + 1]
     a = np.abs(np.asarray(x, np.float64))
     high = np.clip(np.searchsorted(finite, a), 0, len(finite) - 1)
     low = np.maximum(high - 1, 0)
@@ -85,10 +80,9 @@ def encode_fp8(x: np.ndarray, t: dtype, rounding: str = "rtne") -> np.ndarray:
         up, down = finite[high] - a, a - finite[low]
         code = np.where((up < down) | ((up == down) & (high % 2 == 0)), high, low)
     code = code.astype(np.uint8)
-    negative = np.signbit(x) & ((code != 0) | (t in (float8e5, float8e4nv, float8e4b15)))
+    negative = np.signbit(x) & ((code != 0) | (t.nans is not NanEncoding.NEGATIVE_ZERO))
     code = np.where(negative, code | 0x80, code)
-    nan_code = {"fp8e5": 0x7F, "fp8e4nv": 0x7F, "fp8e4b15": 0x7F}.get(t.name, 0x80)
-    return np.where(np.isnan(a), np.uint8(nan_code), code).astype(np.uint8)
+    return np.where(np.isnan(a), np.uint8(t.nan_code), code).astype(np.uint8)
 
 
 def encode_bf16(x: np.ndarray, rounding: str = "rtne") -> np.ndarray:

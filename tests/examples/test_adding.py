@@ -1,8 +1,9 @@
-"""docs/adding.md adds an operation and a pass: the code runs as it stands."""
+"""docs/adding.md adds an operation, a pass and a dtype: the code runs as it stands."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,13 +44,13 @@ def blocks_of(section: str, kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", found, flags=re.DOTALL)
 
 
-def execute(parts: list[str], folder: Path) -> None:
+def execute(parts: list[str], folder: Path, root: Path = ROOT) -> None:
     """Run a script in a process of its own: what it registers stays for good."""
     script = folder / "adding.py"
     script.write_text("\n".join(parts))
     run = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, cwd=ROOT, timeout=120,
-        env={"PYTHONPATH": str(ROOT), "TESSERA_CACHE_DIR": str(folder), "PATH": "/usr/bin:/bin"},
+        [sys.executable, str(script)], capture_output=True, text=True, cwd=root, timeout=120,
+        env={"PYTHONPATH": str(root), "TESSERA_CACHE_DIR": str(folder), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
 
@@ -83,3 +84,32 @@ def test_the_pass_works(tmp_path: Path) -> None:
     file = tmp_path / "unsigned-remainder.tir"
     file.write_text(text)
     execute([*blocks, CHECKED.format(path=str(file))], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def with_the_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of tessera with the row of the new dtype, and its name where the text says."""
+    root = tmp_path_factory.mktemp("copy")
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "tessera", root / "tessera", ignore=ignored)
+    row = blocks_of("Adding a dtype", "python")[0]
+    for file, old, new in (
+        ("dtypes.py", "\nSIGNED_INTS", f"{row}\nSIGNED_INTS"),
+        ("dtypes.py", "float8e4b15)", "float8e4b15, float8e3m4)"),
+        ("dtypes.py", '"fp8e4b15", "fp8e4nv"', '"fp8e3m4", "fp8e4b15", "fp8e4nv"'),
+        ("language/core.py", "    float8e4b15,", "    float8e3m4,\n    float8e4b15,"),
+        ("language/core.py", '"float8e4b15"', '"float8e3m4", "float8e4b15"'),
+        ("language/__init__.py", "    float8e4b15,", "    float8e3m4,\n    float8e4b15,"),
+        ("language/__init__.py", '"float8e4b15"', '"float8e3m4", "float8e4b15"'),
+    ):
+        path = root / "tessera" / file
+        assert path.read_text().count(old) == 1, old
+        path.write_text(path.read_text().replace(old, new))
+    return root
+
+
+@pytest.mark.parametrize("where", ["interpreter", "cpu", "simt"])
+def test_the_dtype_works(where: str, with_the_row: Path, tmp_path: Path) -> None:
+    _, test = blocks_of("Adding a dtype", "python")
+    use = f"from tessera.runtime.driver import driver\ndriver.set_active('{where}')\ntest_float8e3m4()"
+    execute([test, use], tmp_path, with_the_row)

@@ -142,3 +142,28 @@ def test_types_are_had_by_their_names() -> None:
         assert dt.dtype(d.name) is d
     with pytest.raises(ValueError, match="no type is named 'float32'"):
         dt.dtype("float32")
+
+
+# --- encodings ---------------------------------------------------------------------------------------------------
+ML = {
+    "fp8e4nv": ml_dtypes.float8_e4m3fn, "fp8e5": ml_dtypes.float8_e5m2, "fp8e4b8": ml_dtypes.float8_e4m3fnuz,
+    "fp8e5b16": ml_dtypes.float8_e5m2fnuz, "fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32,
+    "fp64": np.float64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ML)
+def test_limits_of_encodings(name: str) -> None:
+    t, known = dt.by_short_name(name), ml_dtypes.finfo(ML[name])
+    code = np.array(t.largest_code, f"uint{t.bits}").view(ML[name])
+    assert t.largest == float(known.max) == float(code)
+    following = np.array(t.largest_code + 1, f"uint{t.bits}").view(ML[name])
+    assert np.isinf(following) == (t.nans is dt.NanEncoding.IEEE)
+    assert np.isnan(np.array(t.nan_code, f"uint{t.bits}").view(ML[name]))
+    minus_zero = np.array(1 << (t.bits - 1), f"uint{t.bits}").view(ML[name])
+    assert np.isnan(minus_zero) == (t.nans is dt.NanEncoding.NEGATIVE_ZERO)
+
+
+def test_a_format_without_nan() -> None:
+    assert dt.float8e4b15.nans is dt.NanEncoding.NONE
+    assert (dt.float8e4b15.largest, dt.float8e4b15.largest_code) == (1.75, 0x7E)

@@ -231,7 +231,7 @@ def test_fma_rounds_once(x: float, y: float, z: float) -> None:
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     with np.errstate(all="ignore"):
         got = np.float32(_add_to_odd(np.float64(x) * np.float64(y), np.float64(z)))
-    near = [float(np.nextafter(got, np.float32(to))) for to in (-INF, INF)]
+        near = [float(np.nextafter(got, np.float32(to))) for to in (-INF, INF)]
     distance = abs(Fraction(float(got)) - exact) if np.isfinite(got) else 0
     assert all(abs(Fraction(n) - exact) >= distance for n in near if np.isfinite(n))
     assert float(_fma_f64(x, y, z)) == (float(exact) if exact else x * y + z)

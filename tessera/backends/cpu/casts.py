@@ -13,7 +13,6 @@ from typing import Any
 
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.llvm_text import (
-    LARGEST_CODE,
     float_literal,
     lane_type,
     literal,
@@ -21,9 +20,17 @@ from tessera.backends.cpu.llvm_text import (
     vector_type,
 )
 from tessera.backends.cpu.target import CpuFacts
-from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int1, int32, int64
-
-_FNUZ = ("fp8e4b8", "fp8e5b16")
+from tessera.dtypes import (
+    NanEncoding,
+    bfloat16,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int1,
+    int32,
+    int64,
+)
 
 
 def is_small_float(t: Any) -> bool:
@@ -117,15 +124,15 @@ def widen(x: Lanes, text: str, t: dtype) -> str:
         "fmul", "float", x.convert("bitcast", "i32", moved, "float"), x.f32(2.0 ** (127 - t.bias))
     )
     bits = x.convert("bitcast", "float", value, "i32")
-    if t.name in ("fp16", "fp8e5"):
+    if t.nans is NanEncoding.IEEE:
         high = ((1 << (t.bits - 1 - m)) - 1) << m
         special = x.op("or", "i32", moved, x.int("i32", 0x7F800000))
         bits = x.select(
             "i32", x.cmp("icmp uge", "i32", magnitude, x.int("i32", high)), special, bits
         )
-    nan = {"fp8e4nv": (magnitude, 0x7F), **dict.fromkeys(_FNUZ, (wide, 0x80))}.get(t.name)
+    nan = {NanEncoding.ALL_ONES: magnitude, NanEncoding.NEGATIVE_ZERO: wide}.get(t.nans)
     if nan is not None:
-        is_nan = x.cmp("icmp eq", "i32", nan[0], x.int("i32", nan[1]))
+        is_nan = x.cmp("icmp eq", "i32", nan, x.int("i32", t.nan_code))
         bits = x.select("i32", is_nan, x.int("i32", 0x7FC00000), bits)
     return x.convert("bitcast", "i32", x.op("or", "i32", bits, sign), "float")
 
@@ -188,7 +195,7 @@ def _narrow_bits(x: Lanes, text: str, t: dtype, rounding: str) -> str:
 
 def _finish(x: Lanes, code: str, a: str, bits: str, t: dtype, rounding: str) -> str:
     """Saturation, NaN and the sign."""
-    top = LARGEST_CODE[t.name]
+    top = t.largest_code
     ieee = t is float16
     code = x.call(
         "umin", "i32", code, x.int("i32", top + 1 if ieee and rounding == "rtne" else top)
@@ -199,10 +206,10 @@ def _finish(x: Lanes, code: str, a: str, bits: str, t: dtype, rounding: str) -> 
     sign = x.op(
         "lshr", "i32", x.op("and", "i32", bits, x.int("i32", 0x80000000)), x.int("i32", 32 - t.bits)
     )
-    if t.name in _FNUZ:
+    if t.nans is NanEncoding.NEGATIVE_ZERO:
         zero = x.cmp("icmp eq", "i32", code, x.int("i32", 0))
         sign = x.select("i32", zero, x.int("i32", 0), sign)
-    nan_code = 0x80 if t.name in _FNUZ else (0x7E00 if ieee else 0x7F)
+    nan_code = 0x7E00 if ieee else t.nan_code
     result = x.op("or", "i32", code, sign)
     result = x.select("i32", x.cmp("icmp ugt", "i32", a, big), x.int("i32", nan_code), result)
     return x.convert("trunc", "i32", result, f"i{t.bits}")

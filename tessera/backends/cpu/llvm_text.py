@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.dtypes import dtype, float32, float64
+from tessera.dtypes import NanEncoding, dtype, float16, float32, float64
 
 # Floats narrower than 32 bits are integers of their width in the IR: conversions are explicit (casts.py).
 ATTRIBUTES = '"no-trapping-math"="true" "prefer-vector-width"="512"'  # of every function
@@ -70,17 +70,15 @@ def encode_small_float(x: float, t: dtype) -> int:
     """Bits of `x` in a 16- or 8-bit format: nearest even; 8-bit formats saturate."""
     sign = 0x80 if t.bits == 8 else 0x8000
     s = sign if math.copysign(1.0, x) < 0 else 0
-    fnuz = t.name in ("fp8e4b8", "fp8e5b16")
     if math.isnan(x):
-        return {"bf16": 0x7FFF, "fp16": 0x7E00}.get(t.name, 0x80 if fnuz else 0x7F)
+        return 0x7E00 if t is float16 else t.nan_code
     a = abs(x)
-    limit = _largest(t)
     if t.bits == 8:
-        a = min(a, limit[1])
+        a = min(a, t.largest)
     elif math.isinf(a):
-        return s | limit[0] + 1
-    code = min(_round_code(a, t), limit[0] + (1 if t.bits == 16 else 0))
-    return 0 if code == 0 and fnuz else s | code
+        return s | t.largest_code + 1
+    code = min(_round_code(a, t), t.largest_code + (1 if t.bits == 16 else 0))
+    return 0 if code == 0 and t.nans is NanEncoding.NEGATIVE_ZERO else s | code
 
 
 def _round_code(a: float, t: dtype) -> int:
@@ -89,19 +87,6 @@ def _round_code(a: float, t: dtype) -> int:
     exponent = max(math.frexp(a)[1] - 1, 1 - t.bias)
     scaled = a / math.ldexp(1.0, exponent - t.mantissa)  # exact: a power of two
     return ((exponent + t.bias - 1) << t.mantissa) + round(scaled)
-
-
-def _largest(t: dtype) -> tuple[int, float]:
-    """(code, value) of the largest finite magnitude."""
-    code = LARGEST_CODE[t.name]
-    e, f = code >> t.mantissa, code & ((1 << t.mantissa) - 1)
-    return code, math.ldexp(1 + f / (1 << t.mantissa), e - t.bias)
-
-
-LARGEST_CODE = {
-    "fp16": 0x7BFF, "bf16": 0x7F7F, "fp8e4nv": 0x7E, "fp8e5": 0x7B, "fp8e4b8": 0x7F, "fp8e5b16": 0x7F,
-    "fp8e4b15": 0x7E,
-}  # fmt: skip
 
 
 def literal(value: float | bool | int, t: Any) -> str:

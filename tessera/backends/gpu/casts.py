@@ -12,9 +12,10 @@ from tessera.analysis.scratch import conversion_plan, staging
 from tessera.backends.gpu.access import access_for
 from tessera.backends.gpu.elementwise import bitcast, map_registers
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
-from tessera.backends.gpu.types import FLOATS, float_literal, literal, llvm_type
+from tessera.backends.gpu.types import float_literal, literal, llvm_type
 from tessera.backends.gpu.writer import split
 from tessera.dtypes import (
+    NanEncoding,
     bfloat16,
     dtype,
     float16,
@@ -154,7 +155,7 @@ def _paired(fl: FunctionLowering, op: arith.CastOp, source: dtype, target: dtype
         return False
     if len(names) % 2:
         return False
-    t, step = FLOATS[target], _partner(fl, op.result)
+    t, step = target.llvm, _partner(fl, op.result)
     result = [""] * len(names)
     for i in [i for i in range(len(names)) if not i & step]:
         pair = fl.target.narrow_pair(w, t, names[i], names[i + step])
@@ -226,28 +227,18 @@ def _widen8(fl: FunctionLowering, source: dtype, x: str) -> str:
     value = w.pure(f"fmul float {w.pure(f'bitcast i32 {magnitude} to float')}, {scale}")
     raw = w.pure(f"bitcast float {value} to i32")
     sign = w.pure(f"shl i32 {w.pure(f'and i32 {bits}, 128')}, 24")
-    if source.name == "fp8e5":  # exponent 31: infinity and NaN
-        special = w.pure(f"icmp uge i32 {magnitude}, {31 << 23}")
+    if source.nans is NanEncoding.IEEE:
+        special = w.pure(f"icmp uge i32 {magnitude}, {(1 << (7 - source.mantissa)) - 1 << 23}")
         huge = w.pure(f"or i32 {magnitude}, {0x7F800000}")
         raw = w.pure(f"select i1 {special}, i32 {huge}, i32 {raw}")
-    elif source.name == "fp8e4nv":
+    elif source.nans is NanEncoding.ALL_ONES:
         special = w.pure(f"icmp eq i32 {w.pure(f'and i32 {bits}, 127')}, 127")
         raw = w.pure(f"select i1 {special}, i32 {0x7FC00000}, i32 {raw}")
     raw = w.pure(f"or i32 {raw}, {sign}")
-    if source.name in ("fp8e4b8", "fp8e5b16"):
+    if source.nans is NanEncoding.NEGATIVE_ZERO:
         special = w.pure(f"icmp eq i32 {bits}, 128")
         raw = w.pure(f"select i1 {special}, i32 {0x7FC00000}, i32 {raw}")
     return w.pure(f"bitcast i32 {raw} to float")
-
-
-LARGEST = {
-    "fp8e4nv": 448.0,
-    "fp8e5": 57344.0,
-    "fp8e4b8": 240.0,
-    "fp8e5b16": 57344.0,
-    "fp8e4b15": 1.75,
-}
-NAN_CODE = {"fp8e4nv": 0x7F, "fp8e5": 0x7F, "fp8e4b8": 0x80, "fp8e5b16": 0x80, "fp8e4b15": 0x7F}
 
 
 def _to_float8(fl: FunctionLowering, target: dtype, x: str, rounding: str) -> str:
@@ -256,7 +247,7 @@ def _to_float8(fl: FunctionLowering, target: dtype, x: str, rounding: str) -> st
     w, drop = fl.w, 23 - target.mantissa
     bits = w.pure(f"bitcast float {x} to i32")
     size = w.call("float", "llvm.fabs.f32", [f"float {x}"])
-    bound = float_literal(float32, LARGEST[target.name])
+    bound = float_literal(float32, target.largest)
     clamped = w.call("float", "llvm.minnum.f32", [f"float {size}", f"float {bound}"])
     raw = w.pure(f"bitcast float {clamped} to i32")
     smallest = 2.0 ** (1 - target.bias)  # least normal number
@@ -278,8 +269,8 @@ def _to_float8(fl: FunctionLowering, target: dtype, x: str, rounding: str) -> st
     code = w.pure(f"select i1 {is_small}, i32 {subnormal}, i32 {normal}")
     sign = w.pure(f"and i32 {w.pure(f'lshr i32 {bits}, 24')}, 128")
     signed = w.pure(f"or i32 {code}, {sign}")
-    if target.name in ("fp8e4b8", "fp8e5b16"):  # no negative zero
+    if target.nans is NanEncoding.NEGATIVE_ZERO:
         signed = w.pure(f"select i1 {w.pure(f'icmp eq i32 {code}, 0')}, i32 0, i32 {signed}")
     nan = w.pure(f"fcmp uno float {x}, {x}")
-    result = w.pure(f"select i1 {nan}, i32 {NAN_CODE[target.name]}, i32 {signed}")
+    result = w.pure(f"select i1 {nan}, i32 {target.nan_code}, i32 {signed}")
     return w.pure(f"trunc i32 {result} to i8")

@@ -179,16 +179,12 @@ def _shr(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
 def _min_max(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if elem.is_floating():
-        name = f"llvm.{op.opcode}{'imum' if op.propagate_nan else 'num'}.{_suffix(elem)}"
+        name = f"llvm.{op.opcode}{'imum' if op.propagate_nan else 'num'}.{elem.ptx}"
         return w.call(t, name, [f"{t} {a}", f"{t} {b}"])
     if elem is int1:
         return w.pure(f"{'and' if op.opcode == 'min' else 'or'} i1 {a}, {b}")
     name = f"llvm.{'s' if elem.signed else 'u'}{op.opcode}.{t}"
     return w.call(t, name, [f"{t} {a}", f"{t} {b}"])
-
-
-def _suffix(elem: Any) -> str:
-    return {float16: "f16", bfloat16: "bf16", float32: "f32", float64: "f64"}[elem]
 
 
 @elementwise(arith.MulHiOp)
@@ -218,13 +214,13 @@ def _has_high_half(op: Op, elem: Any) -> bool:
 @elementwise(arith.CopySignOp)
 def _copy_sign(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
     t = llvm_type(elem)
-    return fl.w.call(t, f"llvm.copysign.{_suffix(elem)}", [f"{t} {a}", f"{t} {b}"])
+    return fl.w.call(t, f"llvm.copysign.{elem.ptx}", [f"{t} {a}", f"{t} {b}"])
 
 
 @elementwise(arith.FmaOp)
 def _fma(fl: FunctionLowering, op: Op, elem: Any, x: str, y: str, z: str) -> str:
     t = llvm_type(elem)
-    return fl.w.call(t, f"llvm.fma.{_suffix(elem)}", [f"{t} {x}", f"{t} {y}", f"{t} {z}"])
+    return fl.w.call(t, f"llvm.fma.{elem.ptx}", [f"{t} {x}", f"{t} {y}", f"{t} {z}"])
 
 
 @elementwise(arith.NegOp)
@@ -246,7 +242,7 @@ def _abs(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
         bits = w.pure(f"bitcast {t} {x} to i16")  # for ptxas' sake, as the sign above
         return w.pure(f"bitcast i16 {w.pure(f'and i16 {bits}, 32767')} to {t}")
     if elem.is_floating():
-        return w.call(t, f"llvm.fabs.{_suffix(elem)}", [f"{t} {x}"])
+        return w.call(t, f"llvm.fabs.{elem.ptx}", [f"{t} {x}"])
     if not elem.signed:
         return x
     # Not by the instruction, of whose results ptxas assumes that none is negative: that of the least number is.

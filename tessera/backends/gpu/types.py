@@ -10,17 +10,25 @@ import math
 import struct
 from typing import Any
 
-from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int1, pointer_type
+from tessera.dtypes import (
+    NanEncoding,
+    bfloat16,
+    dtype,
+    float16,
+    float32,
+    float64,
+    int1,
+    pointer_type,
+)
 
 POINTER = "ptr addrspace(1)"
-FLOATS = {float16: "half", bfloat16: "bfloat", float32: "float", float64: "double"}
 
 
 def llvm_type(elem: Any) -> str:
     """The type of one element in a register."""
     if isinstance(elem, pointer_type):
         return POINTER
-    return FLOATS.get(elem) or f"i{elem.bits}"
+    return elem.llvm
 
 
 def memory_bits(elem: Any) -> int:
@@ -28,7 +36,7 @@ def memory_bits(elem: Any) -> int:
 
 
 def is_native_float(elem: Any) -> bool:
-    return elem in FLOATS
+    return elem.is_standard_floating()
 
 
 def literal(elem: Any, value: Any) -> str:
@@ -84,7 +92,7 @@ def float8_bits(elem: dtype, value: float) -> int:
         return next((c - 256 if c > 127 else c for c, v in codes if v != v), 0x7F)
     finite = [(abs(v - value), c & 1, c) for c, v in codes if v == v and not math.isinf(v)]
     sign = math.copysign(1.0, value) < 0
-    same = [t for t in finite if (t[2] > 127) == sign or elem.name.endswith(("b8", "b16"))]
+    same = [t for t in finite if (t[2] > 127) == sign or elem.nans is NanEncoding.NEGATIVE_ZERO]
     code = min(same or finite)[2]
     return code - 256 if code > 127 else code
 
@@ -99,11 +107,11 @@ def float8_value(elem: dtype, code: int) -> float:
     sign = -1.0 if code & 0x80 else 1.0
     exponent, fraction = (code & 0x7F) >> mantissa, code & ((1 << mantissa) - 1)
     top = (1 << (7 - mantissa)) - 1
-    if elem.name in ("fp8e4b8", "fp8e5b16") and code == 0x80:
+    if elem.nans is NanEncoding.NEGATIVE_ZERO and code == elem.nan_code:
         return math.nan
-    if elem.name == "fp8e4nv" and code & 0x7F == 0x7F:
+    if elem.nans is NanEncoding.ALL_ONES and code & 0x7F == elem.nan_code:
         return math.nan
-    if elem.name == "fp8e5" and exponent == top:
+    if elem.nans is NanEncoding.IEEE and exponent == top:
         return math.nan if fraction else sign * math.inf
     if exponent == 0:
         return sign * math.ldexp(fraction, 1 - bias - mantissa)

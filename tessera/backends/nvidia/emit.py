@@ -291,8 +291,8 @@ class NvidiaTarget:
         self, w: Writer, source: Any, target: Any, values: Sequence[str]
     ) -> list[str] | None:
         """fp8e4nv, fp8e5 → fp16, or fp32 → fp8e4nv, fp8e5, two at a time; None below sm_89 and for other formats."""
-        name = source.name if source.is_fp8() else target.name
-        if self.cc < 89 or name not in ("fp8e4nv", "fp8e5"):
+        kind: dtype = source if source.is_fp8() else target
+        if self.cc < 89 or not kind.ptx:
             return None
         if source.is_fp8():
             return self._from_float8(w, source, values)
@@ -390,7 +390,7 @@ def _atomic_type(kind: str, elem: Any) -> tuple[str, str]:
     if kind == "add" and elem in (float32, float64):
         return ("float", "f32") if elem is float32 else ("double", "f64")
     if kind == "add" and elem in (float16, bfloat16):
-        return "i16", "f16" if elem is float16 else "bf16"
+        return "i16", elem.ptx
     bits = f"i{elem.bits}"
     if kind in ("and", "or", "xor", "xchg"):
         return bits, f"b{elem.bits}"

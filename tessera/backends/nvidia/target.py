@@ -18,16 +18,10 @@ from tessera.dtypes import (
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts, MmaRow, WgmmaRow
 
-# How PTX spells the element types of mma.sync.
-_PTX = {
-    float16: "f16", bfloat16: "bf16", float32: "f32", float64: "f64", int8: "s8", uint8: "u8", int32: "s32",
-    float8e4nv: "e4m3", float8e5: "e5m2",
-}  # fmt: skip
-
 
 def _row(a: dtype, b: dtype, acc: dtype, rounds_to: str = "") -> MmaRow:
     m, n, k = (8, 8, 4) if a is float64 else (16, 8, 256 // a.bits)
-    ta, tb, tc = rounds_to or _PTX[a], rounds_to or _PTX[b], _PTX[acc]
+    ta, tb, tc = rounds_to or a.ptx, rounds_to or b.ptx, acc.ptx
     asm = f"mma.sync.aligned.m{m}n{n}k{k}.row.col.{tc}.{ta}.{tb}.{tc}"
     return MmaRow(f"mma.m{m}n{n}k{k}.{tc}.{ta}.{tb}", asm, m, n, k, a, b, acc, rounds_to)
 
@@ -50,7 +44,7 @@ FP8_ROWS = tuple(
 
 def _wgmma(a: dtype, b: dtype, acc: dtype, rounds_to: str = "") -> WgmmaRow:
     k = 256 // a.bits
-    ta, tb, tc = rounds_to or _PTX[a], rounds_to or _PTX[b], _PTX[acc]
+    ta, tb, tc = rounds_to or a.ptx, rounds_to or b.ptx, acc.ptx
     asm = f"wgmma.mma_async.sync.aligned.m64n{{n}}k{k}.{tc}.{ta}.{tb}"
     name = f"wgmma.m64k{k}.{tc}.{ta}.{tb}"
     return WgmmaRow(name, asm, k, a, b, acc, a.bits == 16, rounds_to)
