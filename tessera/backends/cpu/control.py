@@ -96,8 +96,8 @@ def _lower_scalar(lo: Lowering, op: Op) -> None:
 
 def _release_dead(lo: Lowering, op: Op) -> None:
     here = lo.end[op]
-    for v, home in list(lo.buffer_blocks.items()):
-        if home is lo.block and v not in lo.carried and not needed_after(lo, v, here):
+    for v, block in list(lo.buffer_blocks.items()):
+        if block is lo.block and v not in lo.carried and not needed_after(lo, v, here):
             lo.release(v)
 
 

@@ -172,7 +172,7 @@ class Lowering(Coordinates):
         self.exit_label = ""
         self.stop_label = ""  # where an interrupted launch leaves the function, see interrupt.py
         self.dummy = ""
-        self.streaming = False  # stores of whole vectors pass the caches by
+        self.streaming = False  # stores of whole vectors bypass the caches
         self.loaded: list[Value] = []  # the pointers of all loads, in an element-wise kernel
         self.elementwise = False  # a kernel that only loads, computes and stores
         self.straight = False  # likewise, and reduces

@@ -94,9 +94,9 @@ def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
     """Choose where the slots of this program begin: at those of an earlier program with the same first tag, else
     round-robin."""
     em = lo.em
-    turn = em.op(f"getelementptr i64, ptr {ring.keys}, i64 {ring.slots * len(tags)}")
+    round_robin = em.op(f"getelementptr i64, ptr {ring.keys}, i64 {ring.slots * len(tags)}")
     places = em.op(f"udiv i64 {ring.slots}, {trip.count}")
-    mine = em.here(f"load i64, ptr {turn}")
+    mine = em.here(f"load i64, ptr {round_robin}")
     own = em.op(f"mul i64 {em.op(f'urem i64 {mine}, {places}')}, {trip.count}")
     em.stmt(f"store i64 {own}, ptr {ring.first}")
     found = em.alloca("i64")
@@ -109,4 +109,4 @@ def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
             em.stmt(f"store i64 1, ptr {found}")
     hit = em.here(f"load i64, ptr {found}")
     following = em.op(f"sub i64 {em.op(f'add i64 {mine}, 1')}, {hit}")
-    em.stmt(f"store i64 {following}, ptr {turn}")
+    em.stmt(f"store i64 {following}, ptr {round_robin}")

@@ -229,7 +229,7 @@ def all_inside(lo: Lowering, loads: list[Value]) -> str:
 
 
 def _is_prefix(lo: Lowering, mask: Value) -> bool:
-    """Whether a mask is an `and` of comparisons that turn from true to false along one dimension each."""
+    """Whether a mask is an `and` of comparisons that change from true to false along one dimension each."""
     if isinstance(mask.op, AndOp):
         return _is_prefix(lo, mask.op.lhs) and _is_prefix(lo, mask.op.rhs)
     return any(prefix_masks(lo, mask, d) for d in range(len(shape_of(mask.type))))

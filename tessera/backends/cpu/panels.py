@@ -61,12 +61,12 @@ def fill_panels(lo: Lowering, form: Form, links: list[DotOp], target: Panels) ->
     """Fill the panels with B of `links`, one below the other."""
     k, _ = shape_of(links[0].b.type)
     lanes = min(lo.facts.lanes, form.panels[0][0])
-    whole = all(width == lanes for width, *_ in form.panels)
+    same_width = all(width == lanes for width, *_ in form.panels)
     for i, op in enumerate(links):
         part = replace(target, first=target.first.shifted(i * (k // form.k_pack)))
         read = _reader(lo, form, op.b)
         if (
-            whole
+            same_width
             and form.packed_bytes == 4
             and k % (form.k_pack * lanes) == 0
             and gathers(lo, op.b, 1, lanes)

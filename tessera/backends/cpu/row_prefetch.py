@@ -82,11 +82,11 @@ Row = tuple[str, int, int]  # address, bytes of an element, level of the cache t
 
 def prefetched_rows(lo: Lowering, op: Op) -> list[Row]:
     """The rows that the reduction `op` prefetches."""
-    ahead: RowPrefetch | None = lo.row_prefetch
-    if ahead is None or op is not ahead.carrier:
+    plan: RowPrefetch | None = lo.row_prefetch
+    if plan is None or op is not plan.carrier:
         return []
     found: list[Row] = []
-    for load, cell in ahead.cells.items():
+    for load, cell in plan.cells.items():
         if contiguous_along(lo, load.ptr, 0, lo.facts.lanes):
             size = elem_of(load.ptr.type).element_ty.storage_bytes
             (length,) = shape_of(load.ptr.type)

@@ -23,12 +23,12 @@ def new_slot(lo: Lowering, t: Any) -> Slot:
     return lo.em.alloca(scalar_type(t), align=8)
 
 
-def read_slot(lo: Lowering, v: Value, slot: Slot, home: Block | None) -> None:
+def read_slot(lo: Lowering, v: Value, slot: Slot, block: Block | None) -> None:
     """Make the content of a slot the value of `v`."""
     if isinstance(slot, Buffer):
         slot.version = lo.new_version()
         lo.buffers[v] = slot
-        lo.buffer_blocks[v] = home
+        lo.buffer_blocks[v] = block
     else:
         lo.scalars[v] = make(v.type, 1, lo.em.here(f"load {scalar_type(v.type)}, ptr {slot}"))
 

@@ -78,7 +78,7 @@ NEEDED = {
 
 
 def lacking(isa: str | int) -> str:
-    """What this machine lacks to run code for an instruction set level, in words; "" if nothing."""
+    """The features that this machine lacks to run code for an instruction set level, as text; "" if nothing."""
     missing = NEEDED.get(str(isa), set[str]()) - host_features()
     if missing:
         return ", ".join(sorted(missing))
