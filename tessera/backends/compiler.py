@@ -14,7 +14,7 @@ from tessera.dtypes import is_power_of_two
 from tessera.errors import InvalidOption, UnknownOption
 from tessera.utilities import number
 
-# A stage turns the product of the one before (a Module, text or bytes) into its own, and adds to the metadata.
+# A stage takes the output of the one before (a Module, text or bytes), returns its own, and adds to the metadata.
 Stage = Callable[[Any, dict[str, Any]], Any]
 COUNTS = (
     "num_warps",
@@ -150,8 +150,8 @@ class Backend:
     """Base of back ends. One instance serves one target."""
 
     name: ClassVar[str] = ""
-    binary_ext: ClassVar[str] = ""  # the stage whose product is loaded
-    ir_levels: ClassVar[tuple[str, ...]] = ("tir", "gir")  # stages whose product is a Module
+    binary_ext: ClassVar[str] = ""  # the stage whose output is loaded
+    ir_levels: ClassVar[tuple[str, ...]] = ("tir", "gir")  # stages whose output is a Module
     # Options that no stage reads: configs that differ in them alone are timed once by the tuner.
     idle_options: ClassVar[tuple[str, ...]] = ()
 

@@ -25,7 +25,7 @@ from tessera.compiler.dumps import (
     locate,
     located_level,
     override_text,
-    read_product,
+    read_output,
     replacement,
 )
 from tessera.compiler.fallback import Fallback, StageFailed, warn_of_dropped
@@ -89,8 +89,8 @@ def make_backend(target: GPUTarget) -> Backend:
 
 
 def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> None:
-    """OutOfResources if the front end's product shows that the kernel cannot fit: what `compile` would say, long
-    before it does. Nothing is said where users replace stages or their products."""
+    """OutOfResources if the front end's output shows that the kernel cannot fit: what `compile` would say, long
+    before it does. Nothing is said where users replace stages or their outputs."""
     if knobs.runtime.add_stages_inspection_hook is not None or knobs.compilation.override:
         return
     if knobs.compilation.opt_limit is not None:
@@ -132,7 +132,7 @@ def compile(
 
     Errors in the kernel are CompilationErrors. A failure of the compiler itself is an InternalError that names a
     directory with the last valid IR and the command that repeats the failing stage. `run_stages` compiles elsewhere:
-    (src, backend, options, key) → (products by stage, metadata).
+    (src, backend, options, key) → (outputs by stage, metadata).
     """
     if not isinstance(src, (ASTSource, IRSource, TextSource)):
         if not isinstance(src, (str, os.PathLike)):
@@ -200,7 +200,7 @@ def _notify_listener(
     return kernel
 
 
-_ASM = "asm."  # prefix of stage products among the entries of a cached kernel
+_ASM = "asm."  # prefix of stage outputs among the entries of a cached kernel
 
 
 def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) -> CompiledKernel:
@@ -213,7 +213,7 @@ def _restored(src: Any, entries: Mapping[str, Any], key: str, backend: Backend) 
 def compile_stages(
     src: Any, backend: Backend, options: Options, key: str, shared_limit: int | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(products by stage, metadata). OutOfResources as soon as more than `shared_limit` bytes of shared memory show.
+    """(outputs by stage, metadata). OutOfResources as soon as more than `shared_limit` bytes of shared memory show.
     Without the optimisations that fail (compiler/fallback.py)."""
 
     def attempt() -> tuple[dict[str, Any], dict[str, Any]]:
@@ -236,7 +236,7 @@ def compile_stages(
         return Fallback(attempt, src.name, disabled, reproduce, theirs).run()
     except StageFailed as failed:
         error = failed.error
-        text = _input_text(src, failed.level, failed.products, options)
+        text = _input_text(src, failed.level, failed.outputs, options)
         error.note(f"reproducer: {_write_reproducer(failed.level, text, backend, options)}")
         raise error from error.__cause__
 
@@ -248,12 +248,12 @@ def _run_stages(
     del metadata["target"]  # put back, as an object, by whoever makes the CompiledKernel
     timings: list[tuple[str, float]] = []
     start = time.perf_counter()
-    product = src.make_ir(options)
+    output = src.make_ir(options)
     timings.append(("front end", time.perf_counter() - start))
-    if isinstance(product, Module):
-        kernel = next(f for f in product.body if f.attrs["kernel"])
+    if isinstance(output, Module):
+        kernel = next(f for f in output.body if f.attrs["kernel"])
         metadata["args"] = [a.type.short for a in kernel.regions[0].args]
-        metadata["written"] = written_arguments(product)
+        metadata["written"] = written_arguments(output)
     stages = backend.stages(options)
     inspect = knobs.runtime.add_stages_inspection_hook
     if inspect is not None:
@@ -261,49 +261,49 @@ def _run_stages(
     names = list(stages)
     if isinstance(src, IRSource):
         names = names[names.index(src.ext) + 1 :] if src.ext != "tir" else names
-    products: dict[str, Any] = {"source": _source_text(src)}
+    outputs: dict[str, Any] = {"source": _source_text(src)}
     level: str = src.ext  # of what the next stage is given
     for name in names:
         check_budget(f"stage {name!r}")
         start = time.perf_counter()
-        product = _run_stage(name, stages[name], product, metadata, backend, level, products)
+        output = _run_stage(name, stages[name], output, metadata, backend, level, outputs)
         level = name
         if shared_limit is not None and metadata["shared"] > shared_limit:
             raise OutOfResources(metadata["shared"], shared_limit, "shared memory")
         timings.append((name, time.perf_counter() - start))
-        if isinstance(product, Module) and name == located_level():
-            locate(product, name, src.name, key)
-        products[name] = print_module(product) if isinstance(product, Module) else product
+        if isinstance(output, Module) and name == located_level():
+            locate(output, name, src.name, key)
+        outputs[name] = print_module(output) if isinstance(output, Module) else output
         if knobs.compilation.dump_ir:
-            dump(products[name], name, src.name, key)
+            dump(outputs[name], name, src.name, key)
         given = replacement(name, src.name, key, options)
         if given is not None:
-            product, products[name] = read_product(given, product)
+            output, outputs[name] = read_output(given, output)
     if knobs.compilation.time:
         _print_timings(src.name, timings, metadata)
     metadata["timings"] = {"stages": timings}
-    return products, metadata
+    return outputs, metadata
 
 
 def _run_stage(
     name: str,
     stage: Stage,
-    product: Any,
+    output: Any,
     metadata: dict[str, Any],
     backend: Backend,
     level: str,
-    products: dict[str, Any],
+    outputs: dict[str, Any],
 ) -> Any:
-    """The product of a stage. StageFailed if it broke."""
+    """The output of a stage. StageFailed if it broke."""
     try:
-        return stage(product, metadata)
+        return stage(output, metadata)
     except Exception as e:
         if isinstance(e, TesseraError) and not isinstance(e, InternalError):
             raise  # the kernel's author made a mistake, or the machine lacks something
         error = e if isinstance(e, InternalError) else _broken(name, backend, e)
         if error is not e:
             error.__cause__ = e
-        raise StageFailed(error, level, products) from e
+        raise StageFailed(error, level, outputs) from e
 
 
 def _source_text(src: Any) -> str:
@@ -316,10 +316,10 @@ def _broken(stage: str, backend: Backend, e: Exception) -> InternalError:
     )
 
 
-def _input_text(src: Any, level: str, products: Mapping[str, Any], options: Options) -> str:
+def _input_text(src: Any, level: str, outputs: Mapping[str, Any], options: Options) -> str:
     """What the failing stage was given, as text. Stages change IR in place: the front end is asked once more."""
-    if level in products:
-        return str(products[level])
+    if level in outputs:
+        return str(outputs[level])
     made = src.make_ir(options) if isinstance(src, ASTSource) else src.text
     return print_module(made) if isinstance(made, Module) else str(made)
 

@@ -1,4 +1,4 @@
-"""Keeps products of stages in files: dumps, the files that override them, IR that line information refers to."""
+"""Keeps outputs of stages in files: dumps, the files that override them, IR that line information refers to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_NAME = 200  # of a file without its suffix; file systems take 255 bytes
 
 
 def file_name(name: str, stage: str) -> str:
-    """The file of a kernel's product; names that no file system takes are cut and told apart by a digest."""
+    """The file of a kernel's output; names that no file system takes are cut and told apart by a digest."""
     if len(name.encode()) > LONGEST_NAME:
         digest = hashlib.sha256(name.encode()).hexdigest()[:16]
         name = name.encode()[: LONGEST_NAME - 17].decode(errors="ignore") + "-" + digest
@@ -24,7 +24,7 @@ def file_name(name: str, stage: str) -> str:
 
 
 def dump(shown: str | bytes, stage: str, name: str, key: str) -> Path:
-    """Write a stage's product, binary or as text, into the folder of dumps."""
+    """Write a stage's output, binary or as text, into the folder of dumps."""
     folder = Path(str(knobs.cache.dump_dir)) / key
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(name, stage)
@@ -33,7 +33,7 @@ def dump(shown: str | bytes, stage: str, name: str, key: str) -> Path:
 
 
 def replacement(stage: str, name: str, key: str, options: Options) -> Path | None:
-    """The file to take in place of a stage's product: by the option `ir_override`, whose suffix names the stage, or
+    """The file to take in place of a stage's output: by the option `ir_override`, whose suffix names the stage, or
     from the folder of overrides."""
     if options.ir_override and _level_of(options.ir_override) == stage:
         return Path(options.ir_override)
@@ -43,13 +43,13 @@ def replacement(stage: str, name: str, key: str, options: Options) -> Path | Non
     return None
 
 
-def read_product(path: Path, product: Any) -> tuple[Any, Any]:
-    """(what stands in the file in place of `product`, the same as bytes or text)."""
-    if isinstance(product, bytes):
+def read_output(path: Path, output: Any) -> tuple[Any, Any]:
+    """(what stands in the file in place of `output`, the same as bytes or text)."""
+    if isinstance(output, bytes):
         data = path.read_bytes()
         return data, data
     text = path.read_text(encoding="utf-8")
-    return (parse_module(text) if isinstance(product, Module) else text), text
+    return (parse_module(text) if isinstance(output, Module) else text), text
 
 
 def override_text(options: Options) -> str:

@@ -22,19 +22,19 @@ from tessera.errors import (
 )
 from tessera.ir.applications import Application, Session
 
-Products = tuple[dict[str, Any], dict[str, Any]]
-Attempt = Callable[[], Products]
+StageOutputs = tuple[dict[str, Any], dict[str, Any]]
+Attempt = Callable[[], StageOutputs]
 Dropped = tuple[str, str]  # name, what is told
 ROUNDS = 4  # optimisations that are left out one by one; then all are
 
 
 class StageFailed(Exception):
-    """A stage failed with what is no mistake of the kernel's author. `products`: of the stages before; `level`: of what
+    """A stage failed with what is no mistake of the kernel's author. `outputs`: of the stages before; `level`: of what
     it was given."""
 
-    def __init__(self, error: InternalError, level: str, products: dict[str, Any]):
+    def __init__(self, error: InternalError, level: str, outputs: dict[str, Any]):
         super().__init__(str(error))
-        self.error, self.level, self.products = error, level, products
+        self.error, self.level, self.outputs = error, level, outputs
 
 
 class Fallback:
@@ -55,14 +55,14 @@ class Fallback:
         self.strict = knobs.compilation.strict or knobs.compilation.opt_limit is not None
         self.dropped: list[Dropped] = []
 
-    def run(self) -> Products:
-        """(products by stage, metadata), whose `dropped_optimizations` says what was left out and why."""
+    def run(self) -> StageOutputs:
+        """(outputs by stage, metadata), whose `dropped_optimizations` says what was left out and why."""
         first: Exception | None = None
         while True:
             session = Session(self.kernel, self.off)
             try:
                 with session:
-                    products, metadata = self.attempt()
+                    outputs, metadata = self.attempt()
             except Exception as error:
                 first = first or error
                 try:
@@ -76,7 +76,7 @@ class Fallback:
                 continue
             session.commit()
             self._tell(metadata)
-            return products, metadata
+            return outputs, metadata
 
     def _culprit(self, error: Exception, session: Session) -> Application | None:
         """The application to do without; None if the error is to be raised."""

@@ -1,4 +1,4 @@
-"""Defines the product of compilation: texts of all levels, the binary, metadata; a driver loads and launches it."""
+"""Defines the output of compilation: texts of all levels, the binary, metadata; a driver loads and launches it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_SCRATCH: dict[str, Any] = {  # what Triton's kernels say of memory that ours 
 
 
 class AsmDict(dict[str, Any]):
-    """`kernel.asm`: product of each stage by extension; derived views are computed when asked for."""
+    """`kernel.asm`: output of each stage by extension; derived views are computed when asked for."""
 
     def __init__(self, stages: Mapping[str, Any], backend: Backend):
         super().__init__(stages)

@@ -139,7 +139,7 @@ class IRSource:
 
 
 class TextSource:
-    """The front end's product as text: what another process needs to compile a kernel."""
+    """The front end's output as text: what another process needs to compile a kernel."""
 
     ext = "tir"
 

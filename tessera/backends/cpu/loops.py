@@ -320,8 +320,8 @@ def prefix_masks(lo: Lowering, mask: Value, dim: int) -> list[Prefix]:
 def split_bound(
     lo: Lowering, plan: Nest, coords: list[Coord], masks: list[Prefix], step: int, start: str = ""
 ) -> tuple[str, set[Value]]:
-    """(end of the whole iterations of `step` elements, from element `start` (an i64) on, for which all `masks` hold, the
-    masks)."""
+    """(end of the whole iterations of `step` elements, from element `start` (an i64) on, for which all `masks` hold,
+    the masks)."""
     em, (dim,) = lo.em, plan.group
     limit = str(plan.group_size)
     origin = [*coords]

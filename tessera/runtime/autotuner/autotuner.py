@@ -7,7 +7,7 @@
     def kernel(x, n, BLOCK: tl.constexpr, EVEN: tl.constexpr): ...
 
 The first launch for new values of `key` (or new element types) drops the configs that need more than the device has, as
-far as the front end's product tells, compiles the others in parallel processes, drops those whose results differ from
+far as the front end's output tells, compiles the others in parallel processes, drops those whose results differ from
 the first one's, and times the rest; timings are kept on disk by config, so that adding one measures only it. Later
 launches look the winner up.
 """

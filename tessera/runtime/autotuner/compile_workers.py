@@ -1,7 +1,7 @@
 """Compiles in worker processes, since LLVM and Python each let only one thread at a time compile.
 
-`CompileWorkers` is an executor for AsyncCompileMode: the front end runs here, in threads; its product goes as text to a
-worker process, which runs the other stages and sends their products back. Workers are new processes (no fork of one
+`CompileWorkers` is an executor for AsyncCompileMode: the front end runs here, in threads; its output goes as text to a
+worker process, which runs the other stages and sends their outputs back. Workers are new processes (no fork of one
 with threads or a GPU context, no second run of the user's main module) and end when their input closes.
 """
 
@@ -39,7 +39,7 @@ PREFIXES = (
     "CUDA_",
     "PATH",
 )
-Products = tuple[dict[str, Any], dict[str, Any]]
+StageOutputs = tuple[dict[str, Any], dict[str, Any]]
 
 
 class WorkerDied(InternalError):
@@ -57,8 +57,8 @@ class Worker:
             env={**os.environ, "PYTHONPATH": path},
         )  # fmt: skip
 
-    def ask(self, job: dict[str, Any]) -> Products:
-        """The job's products. What the job raised is raised here; WorkerDied if there is no answer. After any other
+    def ask(self, job: dict[str, Any]) -> StageOutputs:
+        """The job's outputs. What the job raised is raised here; WorkerDied if there is no answer. After any other
         exception (an interrupt) the worker is still `busy`: what it answers next is not what it is asked next."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
@@ -116,7 +116,7 @@ class CompileWorkers(Executor):
             while True:
                 self._idle.get_nowait().close()
 
-    def run_stages(self, src: Any, backend: Backend, options: Options, key: str) -> Products:
+    def run_stages(self, src: Any, backend: Backend, options: Options, key: str) -> StageOutputs:
         """As compile_stages, the stages behind the front end in a worker; here if that dies."""
         limit = self.shared_limits.get(backend.name)
         with self._front_end:
@@ -135,7 +135,7 @@ class CompileWorkers(Executor):
         except WorkerDied:
             return compile_stages(src, backend, options, key, limit)
 
-    def _ask(self, job: dict[str, Any]) -> Products:
+    def _ask(self, job: dict[str, Any]) -> StageOutputs:
         try:
             worker = self._idle.get_nowait()
         except queue.Empty:
@@ -192,7 +192,7 @@ def _receive(pipe: IO[bytes]) -> Any:
     return pickle.loads(data)
 
 
-def _compile(job: dict[str, Any]) -> Products:
+def _compile(job: dict[str, Any]) -> StageOutputs:
     for name in [n for n in os.environ if n.startswith(PREFIXES)]:
         if name not in job["environment"]:
             del os.environ[name]  # no longer set there
@@ -206,7 +206,7 @@ def _compile(job: dict[str, Any]) -> Products:
 
 
 def serve(source: IO[bytes], sink: IO[bytes]) -> None:
-    """Answer jobs until the input ends: (True, products) or (False, exception)."""
+    """Answer jobs until the input ends: (True, outputs) or (False, exception)."""
     while True:
         try:
             job = _receive(source)

@@ -16,7 +16,7 @@ from tessera.config.forking import undivided
 from tessera.runtime.cache.disk import toolchain_fingerprint
 from tessera.runtime.cache.managers import kernel_cache
 
-LEVEL = "tir"  # the product that both are made of
+LEVEL = "tir"  # the output that both are made of
 
 
 class FallbackVariant:

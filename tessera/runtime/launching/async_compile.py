@@ -41,12 +41,12 @@ class FutureKernel:
         if self.kernel is not None:
             return self.kernel
         try:
-            product = self.future.result()
+            output = self.future.result()
         except Exception:
             if ignore_errors:
                 return None
             raise
-        self.kernel = self.finish(product)
+        self.kernel = self.finish(output)
         return self.kernel
 
     def __getattr__(self, name: str) -> Any:
