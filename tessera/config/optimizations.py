@@ -91,7 +91,7 @@ _GPU = (
     _row(
         "pointer-to-tma", "gpu", "loads tiles of pointers for MMAs by the TMA unit",
         "the pointers are a strided view of an array; nothing that is written overlaps with it",
-        "analysis/strided_views.py; at each launch the module's `precondition`", "tests/unit/test_promote.py, tests/fuzz/test_strided_views.py",
+        "analysis/strided_views.py; at each launch the module's `precondition`", "tests/unit/test_pointer_to_tma.py, tests/fuzz/test_strided_views.py",
         unit="loop", takes_room=True,
     ),
     _row(
@@ -167,7 +167,7 @@ _GPU = (
     _row(
         "early-release", "gpu", "gives a buffer back to the producer right after its last reading",
         "no reading of the buffer is still on its way", "passes/gpu_mma/async_mma.py `_give_back_early`; the synchronisation checker",
-        "tests/unit/test_overlap.py, tests/gpu/test_promote_gpu.py", unit="arrival",
+        "tests/unit/test_overlap.py, tests/gpu/test_pointer_to_tma_gpu.py", unit="arrival",
     ),
     _row(
         "awaited-reads", "gpu", "waits for what was read of a buffer to come to registers before it is given back, not by a fence",

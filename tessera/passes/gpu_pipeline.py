@@ -19,8 +19,8 @@ from tessera.passes.gpu_movement.software_pipeline import pipeline
 from tessera.passes.gpu_movement.tensor_maps import number_tensor_maps
 from tessera.passes.gpu_scheduling.clusters import join_loads
 from tessera.passes.gpu_scheduling.persist import persist
-from tessera.passes.gpu_scheduling.pointer_to_tma import promote
-from tessera.passes.gpu_scheduling.transpose_buffers import rotate
+from tessera.passes.gpu_scheduling.pointer_to_tma import pointer_to_tma
+from tessera.passes.gpu_scheduling.transpose_buffers import transpose_buffers
 from tessera.passes.gpu_scheduling.warp_specialization import keep_whole, specialize
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
@@ -37,7 +37,7 @@ def gpu_passes(
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
         widen_float8,
         # Makes what the next passes look at.
-        *([promote.bind(facts=facts, no_alias=no_alias)] if pointer_maps else []),
+        *([pointer_to_tma.bind(facts=facts, no_alias=no_alias)] if pointer_maps else []),
         *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
         join_loads,  # while it is seen what depends on the block
         keep_whole.bind(facts=facts),  # before accesses get layouts
@@ -48,7 +48,7 @@ def gpu_passes(
         cse,  # copies of index arithmetic in one layout
         licm,  # conversions and arithmetic that became invariant
         prefetch.bind(facts=facts),  # needs layouts, too: a thread copies what it would load
-        rotate.bind(facts=facts),  # needs to know what is read back from shared memory
+        transpose_buffers.bind(facts=facts),  # needs to know what is read back from shared memory
         specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
         # Needs layouts: only whole vectors may be copied asynchronously.
         pipeline.bind(facts=facts),

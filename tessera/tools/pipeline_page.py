@@ -44,7 +44,7 @@ OLDER = """\
 ## The same kernel without TMA
 
 On sm_80 (A100) the target's facts name neither TMA nor wgmma. All passes run in the same order. Those up to `check-resources`
-do what they did above; `promote`, `persist` and `specialize` change nothing, and these do the work instead:
+do what they did above; `pointer-to-tma`, `persist` and `specialize` change nothing, and these do the work instead:
 """
 
 # For each pass, and each time that it runs: what it assumes, and what it leaves.
@@ -119,12 +119,12 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Arithmetic on 8-bit floats is still as it was written.",
         "It is done in fp32, as GPUs only store 8-bit floats and multiply them as matrices. This kernel has none.",
     )],
-    "promote": [(
+    "pointer-to-tma": [(
         "Tile IR has no layouts. Pointers and masks are polynomials in program ids, loop variables and arguments; the loop can be split into warp roles.",
         "Tiles of products are loaded through tensor maps, as if the author had used descriptors. What has to hold for this is in the module's `precondition`, over `host_code`: the launcher evaluates both, and where one check fails it runs the variant that was compiled without this pass. All arithmetic of pointers and masks of the two loads is gone.",
     )],
     "persist": [(
-        "`promote` has written a precondition. A CTA of this kernel would be alone on its SM, and what it stores at its end is a strided view of an array.",
+        "`pointer-to-tma` has written a precondition. A CTA of this kernel would be alone on its SM, and what it stores at its end is a strided view of an array.",
         "A loop over programs is around all of the program. Here two CTAs share an SM, so that one multiplies while the other one stores, and only a remark is added.",
     )],
     "join_loads": [(
@@ -151,7 +151,7 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Layouts are there: a thread copies what it would have loaded itself.",
         "Loops that stream without products read ahead through rings of each thread's own. This loop multiplies.",
     )],
-    "rotate": [(
+    "transpose-buffers": [(
         "Layouts say which operands are read back from shared memory to be transposed.",
         "Such operands have three buffers in turn. Both operands here are in an order that wgmma reads.",
     )],

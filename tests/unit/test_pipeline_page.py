@@ -25,7 +25,7 @@ def test_names_stay_where_nothing_changes():
     steps = list(walk(90))
     unchanged = [s.name for s in steps if s.before == s.after]
     assert {"unroll", "count_loops", "pipeline"} <= set(unchanged)
-    assert {"promote", "specialize", "barriers"}.isdisjoint(unchanged)
+    assert {"pointer-to-tma", "specialize", "barriers"}.isdisjoint(unchanged)
 
 
 def test_a_change_shows_what_is_around_it():

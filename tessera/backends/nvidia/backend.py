@@ -27,7 +27,7 @@ from tessera.passes.checks.resources import check_resources
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_movement.tensor_maps import select_tensor_maps
 from tessera.passes.gpu_pipeline import gpu_passes
-from tessera.passes.gpu_scheduling.clusters import spread
+from tessera.passes.gpu_scheduling.clusters import partition_cluster
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN
 from tessera.passes.neutral.descriptors import lower_descriptors
 from tessera.passes.neutral.unroll import unroll
@@ -142,7 +142,9 @@ class NvidiaBackend(Backend):
     def passes(self, options: Options) -> dict[str, list[Pass]]:
         """The passes of the stages "tir" and "gir", in order."""
         facts = enabled_facts(facts_for(self._capability(options)))
-        first: list[Pass] = [spread] if facts.has_clusters and options.num_ctas > 1 else []
+        first: list[Pass] = (
+            [partition_cluster] if facts.has_clusters and options.num_ctas > 1 else []
+        )
         if facts.has_tma:
             first.append(select_tensor_maps.bind(stores=options.tensor_stores))
         return {

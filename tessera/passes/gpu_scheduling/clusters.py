@@ -77,8 +77,8 @@ class CannotSpread(Exception):
     """Why one block runs the whole program."""
 
 
-@pass_("spread")
-def spread(module: Module) -> None:
+@pass_("partition-cluster")
+def partition_cluster(module: Module) -> None:
     """Spread the kernel over the `num_ctas` blocks of a cluster. First of all passes: later ones see a block's part.
 
     A kernel that went through this is left as it is: what is compiled once more from its text (fallback variants are)
@@ -99,7 +99,7 @@ def spread(module: Module) -> None:
             _Spread(func, _chosen(func, blocks), blocks).run()
             module.attrs["cluster"] = blocks
         except CannotSpread as reason:
-            remark(module, f"not spread over {blocks} blocks: {reason}")
+            remark(module, f"not partitioned over {blocks} CTAs: {reason}")
     canonicalize(module)  # no range that nobody uses any more
     cse(module)
 

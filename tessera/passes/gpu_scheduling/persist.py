@@ -44,7 +44,7 @@ from tessera.ops import (
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_movement.memory_effects import writes
 from tessera.passes.gpu_movement.tensor_maps import ENDLESS, remark
-from tessera.passes.gpu_scheduling.pointer_to_tma import Promotion
+from tessera.passes.gpu_scheduling.pointer_to_tma import PointerToTma
 from tessera.passes.gpu_scheduling.profitability import split_blocks
 from tessera.passes.gpu_scheduling.warp_specialization import SLACK
 from tessera.passes.neutral.canonicalize import canonicalize
@@ -56,7 +56,7 @@ WIDE = 64
 @pass_("persist", optimization="persistent-programs", counts=True)
 def persist(module: Module, facts: GpuFacts) -> None:
     """Let the blocks of kernels with a precondition run several programs, where a block is alone on its SM. After
-    `promote`."""
+    `pointer-to-tma`."""
     if "precondition" not in module.attrs:
         return
     for func in module.body:
@@ -86,9 +86,9 @@ class _Persistence:
             raise NoStridedView(
                 "programs are not equally long, and are dealt out better as blocks end"
             )
-        promotion = Promotion(self.module, self.func, self.facts)
-        code = promotion.code
-        found = promotion.chosen(store, StridedViews(self.func, AxisAnalysis(self.func), code))
+        rewrite = PointerToTma(self.module, self.func, self.facts)
+        code = rewrite.code
+        found = rewrite.chosen(store, StridedViews(self.func, AxisAnalysis(self.func), code))
         if found.view.further or found.order != sorted(found.order):
             raise NoStridedView("the result's rows are not contiguous")
         total = code.add("const", 1)
@@ -96,15 +96,15 @@ class _Persistence:
             count = code.add("count", axis)
             total = code.add("mul", total, count, WIDE)
             if axis not in self._axes():
-                promotion.check(count, 1, 1, 1)
-        promotion.check(total, 1, ENDLESS // 2, 1)  # so that adding the blocks does not overflow
+                rewrite.check(count, 1, 1, 1)
+        rewrite.check(total, 1, ENDLESS // 2, 1)  # so that adding the blocks does not overflow
         if not apply("persistent-programs", self.func):
             raise NoStridedView("persistent programs are switched off")
-        desc = promotion.descriptor(found)
+        desc = rewrite.descriptor(found)
         b = Builder.before_op(store)
-        b.insert(DescriptorStoreOp(desc, promotion.offsets(b, found), store.value, loc=store.loc))
+        b.insert(DescriptorStoreOp(desc, rewrite.offsets(b, found), store.value, loc=store.loc))
         store.erase()
-        promotion.note()
+        rewrite.note()
         self._wrap()
         self.module.attrs["persistent"] = True
 

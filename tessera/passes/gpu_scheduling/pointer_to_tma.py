@@ -81,8 +81,8 @@ class Chosen:
         return [*self.view.further, *[self.view.sides[d] for d in self.order]]
 
 
-@pass_("promote", optimization="pointer-to-tma", counts=True)
-def promote(module: Module, facts: GpuFacts, no_alias: bool = True) -> None:
+@pass_("pointer-to-tma", optimization="pointer-to-tma", counts=True)
+def pointer_to_tma(module: Module, facts: GpuFacts, no_alias: bool = True) -> None:
     """Load tiles of MMAs through tensor maps where a launch can make sure that they are there, with `no_alias` also
     that nothing is written to them. Assumes tile IR without layouts; before `keep-whole`."""
     if not facts.has_tma:
@@ -91,12 +91,12 @@ def promote(module: Module, facts: GpuFacts, no_alias: bool = True) -> None:
     for func in module.body:
         assert isinstance(func, FuncOp)
         if func.kernel and any(isinstance(op, DotOp) for op in func.walk()):
-            changed |= Promotion(module, func, facts, no_alias).run()
+            changed |= PointerToTma(module, func, facts, no_alias).run()
     if changed:
         canonicalize(module)
 
 
-class Promotion:
+class PointerToTma:
     """The accesses of one function that are to go by the TMA unit, and what a launch has to check for them."""
 
     def __init__(self, module: Module, func: FuncOp, facts: GpuFacts, no_alias: bool = True):

@@ -37,8 +37,8 @@ from tessera.passes.gpu_scheduling.transpose_role import (
 )
 
 
-@pass_("rotate", optimization="transpose-buffers", counts=True)
-def rotate(module: Module, facts: GpuFacts) -> None:
+@pass_("transpose-buffers", optimization="transpose-buffers", counts=True)
+def transpose_buffers(module: Module, facts: GpuFacts) -> None:
     """Give transposed operands of sums a buffer for each of three iterations. Assumes layouts; before `specialize`."""
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:

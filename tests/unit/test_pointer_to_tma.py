@@ -26,7 +26,7 @@ from tessera.errors import ToolNotFound
 from tessera.interp import run
 from tessera.ir import Builder, parse_module
 from tessera.ops import FuncOp
-from tessera.passes.gpu_scheduling.pointer_to_tma import Promotion
+from tessera.passes.gpu_scheduling.pointer_to_tma import PointerToTma
 from tessera.runtime.drivers import variants
 from tessera.runtime.drivers.variants import fallback_of
 from tests.unit.pointer_tma_kit import arguments, batched, compiled, copies, passes, wrapped
@@ -396,8 +396,8 @@ def test_factors_are_multiplied_in_the_order_of_the_kernel() -> None:
         )
         (func,) = [op for op in module.body if isinstance(op, FuncOp)]
         x, y = func.body.args
-        promotion = Promotion(module, func, facts_for(90))
-        product = promotion._scalar(
+        rewrite = PointerToTma(module, func, facts_for(90))
+        product = rewrite._scalar(
             Builder.before_op(func.body.terminator), Poly.atom(y) * Poly.atom(x), int32
         )
         assert product.op is not None
