@@ -1,4 +1,4 @@
-"""What a release consists of agrees: versions, changelog, links of the documents, the form of commit messages."""
+"""What a release consists of agrees: versions, changelog, the form of commit messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import tessera
 from tools.commit_message import faults
 
 ROOT = Path(__file__).resolve().parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 MINORS = re.compile(r"Python :: 3\.(\d+)$")
 
 
@@ -33,27 +32,6 @@ def test_the_supported_versions_of_python_are_consecutive():
     minors = [int(found[1]) for text in classifiers if (found := MINORS.search(text))]
     assert project()["requires-python"] == f">=3.{minors[0]}"
     assert minors == list(range(minors[0], minors[-1] + 1))
-
-
-def anchors(text: str) -> set[str]:
-    """The anchors of a document's headings, as GitHub makes them."""
-    headings = re.findall(
-        r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE
-    )
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_links_lead_somewhere(path: Path):
-    text = re.sub(r"```.*?```|`[^`]*`", "", path.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if "://" in target:
-            continue
-        name, _, anchor = target.partition("#")
-        file = (path.parent / name) if name else path
-        assert file.exists(), target
-        if anchor:
-            assert anchor in anchors(file.read_text()), target
 
 
 @pytest.mark.parametrize(
