@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd
-from typing import Any
 
 from tessera.analysis.axis_facts import (
     TOP,
@@ -32,13 +31,13 @@ from tessera.analysis.axis_facts import (
 from tessera.analysis.axis_rules import TRANSFER
 from tessera.analysis.sign import Signs
 from tessera.dtypes import dtype, pointer_type
-from tessera.ir import Block, Op, Value, elem_of
+from tessera.ir import Block, Op, Type, Value, elem_of
 from tessera.ops import control
 
 __all__ = ["TOP", "AxisAnalysis", "AxisFacts", "power_of_two_part"]
 
 
-def _interesting(t: Any) -> bool:
+def _interesting(t: Type) -> bool:
     e = elem_of(t)
     return isinstance(e, pointer_type) or (isinstance(e, dtype) and e.is_int())
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
 
 from tessera.dtypes import pointer_type
-from tessera.ir import elem_of, shape_of
+from tessera.ir import Type, elem_of, shape_of
 
 TOP = 1 << 32  # "divisible by anything we ask": the divisibility of zero
 
@@ -50,22 +49,22 @@ def gcds(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return tuple(gcd(x, y) for x, y in zip(a, b, strict=True))
 
 
-def dims_of(t: Any) -> tuple[int, ...]:
+def dims_of(t: Type) -> tuple[int, ...]:
     return shape_of(t) or (1,)
 
 
-def nothing_known(t: Any) -> AxisFacts:
+def nothing_known(t: Type) -> AxisFacts:
     ones = (1,) * len(dims_of(t))
     return AxisFacts(ones, ones, ones)
 
 
-def uniform(t: Any, divisibility: int, value: int | None = None) -> AxisFacts:
+def uniform(t: Type, divisibility: int, value: int | None = None) -> AxisFacts:
     """Every element is the same number."""
     dims = dims_of(t)
     return AxisFacts((1,) * len(dims), (divisibility,) * len(dims), dims, value)
 
 
-def unit_of(t: Any) -> int:
+def unit_of(t: Type) -> int:
     """What divisibility counts for one element further: bytes for pointers, 1 for integers."""
     e = elem_of(t)
     return e.element_ty.storage_bytes if isinstance(e, pointer_type) else 1

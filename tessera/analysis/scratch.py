@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.ir import Op, TileType, elem_of
+from tessera.ir import ElementType, Op, TileType, elem_of
 from tessera.layout.boxes import Boxes, box_layout, boxes_of
 from tessera.layout.convert import Plan, SharedExchange, plan_conversion
 from tessera.layout.linear import LinearLayout
@@ -173,7 +173,7 @@ def dot_area(t: TileType) -> int:
     return -(-area(t.elem, t.numel) // LINE) * LINE
 
 
-def area(elem: Any, count: int) -> int:
+def area(elem: ElementType, count: int) -> int:
     """Bytes of `count` elements, rounded up so that another area may follow."""
     return -(-elem.storage_bytes * count // ALIGNMENT) * ALIGNMENT
 

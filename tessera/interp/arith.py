@@ -22,38 +22,38 @@ def _float_elem(op: Op) -> bool:
 
 
 @evaluate(arith.ConstOp)
-def const_(m: Machine, op: arith.ConstOp) -> Any:
+def const_(m: Machine, op: arith.ConstOp) -> np.ndarray:
     t = op.result.type
     return np.full(shape_of(t), settle(np.asarray(op.value), elem_of(t)), carrier(elem_of(t)))
 
 
 @evaluate(arith.AddOp)
-def add_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def add_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.bitwise_xor(a, b) if a.dtype == np.bool_ else a + b)
 
 
 @evaluate(arith.SubOp)
-def sub_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def sub_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.bitwise_xor(a, b) if a.dtype == np.bool_ else a - b)
 
 
 @evaluate(arith.MulOp)
-def mul_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def mul_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, a & b if a.dtype == np.bool_ else a * b)
 
 
-def _wrap(op: Op, x: Any) -> Any:
+def _wrap(op: Op, x: np.ndarray) -> np.ndarray:
     return settle(x, elem_of(op.results[0].type))
 
 
 @evaluate(arith.DivOp)
-def div_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def div_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if _float_elem(op):
         return _wrap(op, a / b)
     return _wrap(op, _quotient(a, b))
 
 
-def _quotient(a: Any, b: Any) -> Any:
+def _quotient(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Integer quotient toward zero; division by zero gives 0."""
     if a.dtype == np.bool_:
         return a & b
@@ -65,49 +65,49 @@ def _quotient(a: Any, b: Any) -> Any:
 
 
 @evaluate(arith.RemOp)
-def rem_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def rem_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     if _float_elem(op):
         return _wrap(op, np.fmod(a, b))
     return _wrap(op, a ^ a if a.dtype == np.bool_ else a - _quotient(a, b) * b)
 
 
 @evaluate(arith.AndOp)
-def and_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def and_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a & b
 
 
 @evaluate(arith.OrOp)
-def or_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def or_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a | b
 
 
 @evaluate(arith.XorOp)
-def xor_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def xor_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a ^ b
 
 
 @evaluate(arith.ShlOp)
-def shl_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def shl_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a & ~b if a.dtype == np.bool_ else _wrap(op, a << b)
 
 
 @evaluate(arith.ShrOp)
-def shr_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def shr_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a & ~b if a.dtype == np.bool_ else _wrap(op, a >> b)
 
 
 @evaluate(arith.MinOp)
-def min_(m: Machine, op: arith.MinOp, a: Any, b: Any) -> Any:
+def min_(m: Machine, op: arith.MinOp, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.minimum(a, b) if op.propagate_nan or not _float_elem(op) else np.fmin(a, b))
 
 
 @evaluate(arith.MaxOp)
-def max_(m: Machine, op: arith.MaxOp, a: Any, b: Any) -> Any:
+def max_(m: Machine, op: arith.MaxOp, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.maximum(a, b) if op.propagate_nan or not _float_elem(op) else np.fmax(a, b))
 
 
 @evaluate(arith.MulHiOp)
-def mulhi_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def mulhi_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     e = elem_of(op.results[0].type)
     if e.bits < 64:
         wide = np.int64 if e.signed else np.uint64
@@ -119,7 +119,7 @@ def mulhi_(m: Machine, op: Op, a: Any, b: Any) -> Any:
     return high.astype(carrier(e))
 
 
-def _mulhi_u64(a: Any, b: Any) -> Any:
+def _mulhi_u64(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     half, low = np.uint64(32), np.uint64(0xFFFFFFFF)
     a0, a1, b0, b1 = a & low, a >> half, b & low, b >> half
     middle = a1 * b0 + ((a0 * b0) >> half)
@@ -128,17 +128,17 @@ def _mulhi_u64(a: Any, b: Any) -> Any:
 
 
 @evaluate(arith.PowOp)
-def pow_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def pow_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.power(a.astype(np.float64), b.astype(np.float64)))
 
 
 @evaluate(arith.Atan2Op)
-def atan2_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def atan2_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.arctan2(a.astype(np.float64), b.astype(np.float64)))
 
 
 @evaluate(arith.CopySignOp)
-def copysign_(m: Machine, op: Op, a: Any, b: Any) -> Any:
+def copysign_(m: Machine, op: Op, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _wrap(op, np.copysign(a, b))
 
 
@@ -148,24 +148,24 @@ _COMPARE = {
 
 
 @evaluate(arith.CmpOp)
-def cmp_(m: Machine, op: arith.CmpOp, a: Any, b: Any) -> Any:
+def cmp_(m: Machine, op: arith.CmpOp, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.asarray(_COMPARE[op.predicate](a, b))
 
 
 @evaluate(arith.SelectOp)
-def select_(m: Machine, op: Op, c: Any, a: Any, b: Any) -> Any:
+def select_(m: Machine, op: Op, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(c, a, b)
 
 
 @evaluate(arith.FmaOp)
-def fma_(m: Machine, op: Op, x: Any, y: Any, z: Any) -> Any:
+def fma_(m: Machine, op: Op, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     if x.dtype == np.float64:
         return np.asarray(_fma_f64(x, y, z), np.float64)
     product = x.astype(np.float64) * y.astype(np.float64)  # exact: at most 48 bits
     return _wrap(op, _add_to_odd(product, z.astype(np.float64)))
 
 
-def _add_to_odd(a: Any, b: Any) -> Any:
+def _add_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """a + b in fp64, an inexact sum ending in an odd bit: so rounding it once more gives what one rounding gives."""
     s = np.asarray(a + b)
     part = s - a
@@ -175,7 +175,7 @@ def _add_to_odd(a: Any, b: Any) -> Any:
     return np.where(nudge, np.nextafter(s, np.where(error > 0, np.inf, -np.inf)), s)
 
 
-def _fma_f64(x: Any, y: Any, z: Any) -> Any:
+def _fma_f64(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Exact product and sum as unevaluated pairs, rounded to odd and then once; where that could over- or underflow,
     one element at a time in rational arithmetic."""
     x, y, z = np.broadcast_arrays(x, y, z)
@@ -192,14 +192,14 @@ def _fma_f64(x: Any, y: Any, z: Any) -> Any:
     return out
 
 
-def _halves(x: Any) -> tuple[Any, Any]:
+def _halves(x: np.ndarray) -> tuple[Any, Any]:
     """The upper 26 bits of each number, and the rest."""
     scaled = x * 134217729.0
     upper = scaled - (scaled - x)
     return upper, x - upper
 
 
-def _two_sum(a: Any, b: Any) -> tuple[Any, Any]:
+def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[Any, Any]:
     """(s, e): s the rounded sum, s + e the exact one (Knuth)."""
     s = a + b
     part = s - a
@@ -219,12 +219,12 @@ def _fma_exact(x: float, y: float, z: float) -> float:
 
 
 @evaluate(arith.NegOp)
-def neg_(m: Machine, op: Op, x: Any) -> Any:
+def neg_(m: Machine, op: Op, x: np.ndarray) -> np.ndarray:
     return x if x.dtype == np.bool_ else _wrap(op, -x)
 
 
 @evaluate(arith.AbsOp)
-def abs_(m: Machine, op: Op, x: Any) -> Any:
+def abs_(m: Machine, op: Op, x: np.ndarray) -> np.ndarray:
     return x if x.dtype == np.bool_ else _wrap(op, np.abs(x))
 
 
@@ -233,7 +233,7 @@ def _erf(x: float) -> float:
     return math.erf(x)
 
 
-def _round_away(x: Any) -> Any:
+def _round_away(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) < 2.0**52, np.copysign(np.floor(np.abs(x) + 0.5), x), x)
 
 
@@ -247,13 +247,13 @@ _MATH = {
 
 
 @evaluate(*MATH_OPS.values())
-def math_(m: Machine, op: Op, x: Any) -> Any:
+def math_(m: Machine, op: Op, x: np.ndarray) -> np.ndarray:
     # Computed in fp64 and rounded once: the exact value a backend's error bound is measured against.
     return _wrap(op, _MATH[op.opcode](np.asarray(x, np.float64)))
 
 
 @evaluate(arith.IsNanOp)
-def isnan_(m: Machine, op: Op, x: Any) -> Any:
+def isnan_(m: Machine, op: Op, x: np.ndarray) -> np.ndarray:
     return np.isnan(x)
 
 
@@ -268,7 +268,7 @@ def popc_(m: Machine, op: arith.PopcOp, x: Any) -> Any:
 
 
 @evaluate(arith.ClzOp)
-def clz_(m: Machine, op: arith.ClzOp, x: Any) -> Any:
+def clz_(m: Machine, op: arith.ClzOp, x: np.ndarray) -> np.ndarray:
     bits, width = _bits(op, x), elem_of(op.x.type).bits
     count = np.full(np.shape(x), width, np.int32)
     for i in range(width):
@@ -281,20 +281,20 @@ def _bits(op: Any, x: Any) -> Any:
 
 
 @evaluate(arith.CastOp)
-def cast_(m: Machine, op: arith.CastOp, x: Any) -> Any:
+def cast_(m: Machine, op: arith.CastOp, x: np.ndarray) -> np.ndarray:
     return convert(x, elem_of(op.x.type), elem_of(op.result.type), op.rounding)
 
 
 @evaluate(arith.BitcastOp)
-def bitcast_(m: Machine, op: arith.BitcastOp, x: Any) -> Any:
+def bitcast_(m: Machine, op: arith.BitcastOp, x: np.ndarray) -> np.ndarray:
     return bitcast(x, elem_of(op.x.type), elem_of(op.result.type))
 
 
 @evaluate(arith.AddPtrOp)
-def addptr_(m: Machine, op: arith.AddPtrOp, ptr: Any, offset: Any) -> Any:
+def addptr_(m: Machine, op: arith.AddPtrOp, ptr: Any, offset: Any) -> np.ndarray:
     return ptr + offset.astype(np.int64) * np.int64(elem_of(op.ptr.type).element_ty.storage_bytes)
 
 
 @evaluate(arith.HintOp)
-def hint_(m: Machine, op: Op, x: Any) -> Any:
+def hint_(m: Machine, op: Op, x: np.ndarray) -> np.ndarray:
     return x

@@ -18,7 +18,7 @@ from tessera.errors import DeviceAssertionError, InterpreterError
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import bits_type, carrier, from_storage, settle, storage, to_storage
 from tessera.interp.reports import failure
-from tessera.ir import elem_of
+from tessera.ir import ElementType, Op, elem_of
 from tessera.ops import gpu, memory, special
 
 
@@ -32,7 +32,7 @@ def load_(m: Machine, op: memory.LoadOp, ptr: Any, *_: Any) -> Any:
 
 
 @evaluate(memory.StoreOp)
-def store_(m: Machine, op: memory.StoreOp, ptr: Any, value: Any, *_: Any) -> Any:
+def store_(m: Machine, op: memory.StoreOp, ptr: Any, value: np.ndarray, *_: Any) -> Any:
     m.at(op)
     m.memory.store(ptr, value, elem_of(op.ptr.type).element_ty, m.optional(op, "mask"))
     return ()
@@ -45,7 +45,7 @@ _ATOMIC = {
 
 
 @evaluate(memory.AtomicRmwOp)
-def atomic_rmw_(m: Machine, op: memory.AtomicRmwOp, ptr: Any, value: Any, *_: Any) -> Any:
+def atomic_rmw_(m: Machine, op: memory.AtomicRmwOp, ptr: Any, value: np.ndarray, *_: Any) -> Any:
     """Element by element in row-major order: duplicate addresses see one another."""
     elem, mask = elem_of(op.ptr.type).element_ty, m.optional(op, "mask")
     old = np.zeros(np.shape(ptr), carrier(elem))
@@ -59,7 +59,9 @@ def atomic_rmw_(m: Machine, op: memory.AtomicRmwOp, ptr: Any, value: Any, *_: An
 
 
 @evaluate(memory.AtomicCasOp)
-def atomic_cas_(m: Machine, op: memory.AtomicCasOp, ptr: Any, expected: Any, value: Any) -> Any:
+def atomic_cas_(
+    m: Machine, op: memory.AtomicCasOp, ptr: Any, expected: Any, value: np.ndarray
+) -> Any:
     elem = elem_of(op.ptr.type).element_ty
     old = np.zeros(np.shape(ptr), carrier(elem))
     for i in np.ndindex(np.shape(ptr)):
@@ -126,14 +128,16 @@ def _rows(d: Descriptor, rows: Any, column: Any) -> tuple[Any, Any]:
 
 
 @evaluate(memory.DescriptorGatherOp)
-def descriptor_gather_(m: Machine, op: Any, desc: Any, rows: Any, column: Any) -> Any:
+def descriptor_gather_(m: Machine, op: Op, desc: Any, rows: Any, column: Any) -> Any:
     address, mask = _rows(desc, rows, column)
     other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
     return np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
 
 
 @evaluate(memory.DescriptorScatterOp)
-def descriptor_scatter_(m: Machine, op: Any, desc: Any, rows: Any, column: Any, value: Any) -> Any:
+def descriptor_scatter_(
+    m: Machine, op: Op, desc: Any, rows: Any, column: Any, value: np.ndarray
+) -> Any:
     address, mask = _rows(desc, rows, column)
     m.memory.store(address, value, desc.elem, mask)
     return ()
@@ -147,12 +151,12 @@ def special_register_(m: Machine, op: special.SpecialRegisterOp) -> Any:
 
 
 @evaluate(special.GridDependencyOp)
-def grid_dependency_(m: Machine, op: Any) -> Any:
+def grid_dependency_(m: Machine, op: Op) -> Any:
     return ()
 
 
 @evaluate(special.InlineAsmOp, special.VolatileAsmOp)
-def inline_asm_(m: Machine, op: Any, *_: Any) -> Any:
+def inline_asm_(m: Machine, op: Op, *_: Any) -> Any:
     raise InterpreterError("assembly has no NumPy meaning", loc=op.loc)
 
 
@@ -195,7 +199,7 @@ def print_(m: Machine, op: memory.PrintOp, *args: Any) -> Any:
     return ()
 
 
-def _printed(x: Any, elem: Any, hexadecimal: bool) -> str:
+def _printed(x: np.ndarray, elem: ElementType, hexadecimal: bool) -> str:
     """A number as C's printf writes it; the bits of one in hexadecimal digits; a pointer."""
     if not isinstance(elem, dtype):
         return f"0x{int(x):x}"
@@ -223,13 +227,13 @@ def breakpoint_(m: Machine, op: memory.BreakpointOp, *values: Any) -> Any:
 
 
 @evaluate(memory.BarrierOp, memory.AssumeOp)
-def nothing_(m: Machine, op: Any, *_: Any) -> Any:
+def nothing_(m: Machine, op: Op, *_: Any) -> Any:
     return ()
 
 
 # --- GPU level --------------------------------------------------------------------------------------------
 @evaluate(gpu.ConvertLayoutOp)
-def convert_layout_(m: Machine, op: Any, x: Any) -> Any:
+def convert_layout_(m: Machine, op: Op, x: np.ndarray) -> Any:
     return x
 
 
@@ -244,7 +248,7 @@ def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: Any = None) -> Any:
 
 
 @evaluate(gpu.LocalIndexOp)
-def local_index_(m: Machine, op: Any, ring: Any, index: Any) -> Any:
+def local_index_(m: Machine, op: Op, ring: Any, index: Any) -> Any:
     i = int(index)
     if not 0 <= i < ring.shape[0]:
         raise InterpreterError(f"buffer {i} of a ring of {ring.shape[0]}")
@@ -252,7 +256,7 @@ def local_index_(m: Machine, op: Any, ring: Any, index: Any) -> Any:
 
 
 @evaluate(gpu.LocalTransOp)
-def local_trans_(m: Machine, op: gpu.LocalTransOp, x: Any) -> Any:
+def local_trans_(m: Machine, op: gpu.LocalTransOp, x: np.ndarray) -> Any:
     return np.transpose(x, op.order)
 
 
@@ -262,7 +266,7 @@ def local_load_(m: Machine, op: gpu.LocalLoadOp, shared: Any, *_: Any) -> Any:
 
 
 @evaluate(gpu.LocalStoreOp)
-def local_store_(m: Machine, op: Any, value: Any, shared: Any) -> Any:
+def local_store_(m: Machine, op: Op, value: np.ndarray, shared: Any) -> Any:
     shared[...] = value
     return ()
 

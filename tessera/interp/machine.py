@@ -22,7 +22,7 @@ EVALUATORS: dict[type[Op], Evaluator] = {}
 
 
 def evaluate(*classes: type[Op]) -> Callable[[Evaluator], Evaluator]:
-    """Register the NumPy meaning of ops."""
+    """Register the NumPy meaning of ops. What is an array here may be a NumPy scalar: these have no axes."""
 
     def register(fn: Evaluator) -> Evaluator:
         for cls in classes:

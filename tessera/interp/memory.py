@@ -14,6 +14,7 @@ import numpy as np
 from tessera.errors import InterpreterError, OutOfBounds
 from tessera.interp.numerics import from_storage, storage, to_storage
 from tessera.interp.races import Races
+from tessera.ir import ElementType
 
 _BASE = 4096  # the first page is never mapped: the window starts behind it
 
@@ -92,7 +93,11 @@ class Memory:
         return f"element {(address - low) // width} of `{name}`, whose storage ends after {last}"
 
     def load(
-        self, address: np.ndarray, elem: Any, mask: np.ndarray | None, other: np.ndarray | None
+        self,
+        address: np.ndarray,
+        elem: ElementType,
+        mask: np.ndarray | None,
+        other: np.ndarray | None,
     ) -> np.ndarray:
         """Values of type `elem` at `address` where `mask`; elsewhere `other`, or 0."""
         kind = storage(elem)
@@ -109,7 +114,7 @@ class Memory:
         return value if other is None else np.where(mask, value, other)
 
     def store(
-        self, address: np.ndarray, value: np.ndarray, elem: Any, mask: np.ndarray | None
+        self, address: np.ndarray, value: np.ndarray, elem: ElementType, mask: np.ndarray | None
     ) -> None:
         raw = to_storage(value, elem)
         if mask is not None and not np.all(mask):

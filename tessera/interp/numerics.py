@@ -21,6 +21,7 @@ from tessera.dtypes import (
     float64,
     int1,
 )
+from tessera.ir import Type
 
 CARRIERS: dict[str, Any] = {
     "int1": np.bool_, "bf16": np.float32, "fp16": np.float16, "fp32": np.float32, "fp64": np.float64,
@@ -103,7 +104,7 @@ def decode_bf16(codes: np.ndarray) -> np.ndarray:
     return (codes.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
-def to_storage(x: np.ndarray, t: Any) -> np.ndarray:
+def to_storage(x: np.ndarray, t: Type) -> np.ndarray:
     """Values of type `t` as they lie in memory."""
     if t is bfloat16:
         return encode_bf16(x)
@@ -112,7 +113,7 @@ def to_storage(x: np.ndarray, t: Any) -> np.ndarray:
     return np.asarray(x).astype(storage(t), copy=False)
 
 
-def from_storage(raw: np.ndarray, t: Any) -> np.ndarray:
+def from_storage(raw: np.ndarray, t: Type) -> np.ndarray:
     """The inverse of `to_storage`; a stored int1 is any non-zero byte."""
     if t is bfloat16:
         return decode_bf16(np.asarray(raw))
@@ -121,7 +122,7 @@ def from_storage(raw: np.ndarray, t: Any) -> np.ndarray:
     return raw != 0 if t is int1 else raw
 
 
-def settle(x: Any, t: Any, rounding: str = "rtne") -> np.ndarray:
+def settle(x: np.ndarray, t: Type, rounding: str = "rtne") -> np.ndarray:
     """Round a computed result to a value of `t` in `t`'s carrier."""
     x = np.asarray(x)
     if t is bfloat16:

@@ -14,66 +14,66 @@ from tessera.ops import control, gpu, tile
 
 
 @evaluate(tile.ProgramIdOp)
-def program_id_(m: Machine, op: tile.ProgramIdOp) -> Any:
+def program_id_(m: Machine, op: tile.ProgramIdOp) -> np.ndarray:
     return np.asarray(m.program[op.axis], np.int32)
 
 
 @evaluate(tile.NumProgramsOp)
-def num_programs_(m: Machine, op: tile.NumProgramsOp) -> Any:
+def num_programs_(m: Machine, op: tile.NumProgramsOp) -> np.ndarray:
     return np.asarray(m.grid[op.axis], np.int32)
 
 
 @evaluate(tile.BlockRankOp)
-def block_rank_(m: Machine, op: tile.BlockRankOp) -> Any:
+def block_rank_(m: Machine, op: tile.BlockRankOp) -> np.ndarray:
     return np.asarray(m.rank, np.int32)
 
 
 @evaluate(gpu.BlockIdOp)
-def block_id_(m: Machine, op: gpu.BlockIdOp) -> Any:
+def block_id_(m: Machine, op: gpu.BlockIdOp) -> np.ndarray:
     (x, y, z), (gx, gy, _) = m.program, m.grid
     return np.asarray(x + gx * (y + gy * z), np.int32)
 
 
 @evaluate(gpu.NumBlocksOp)
-def num_blocks_(m: Machine, op: gpu.NumBlocksOp) -> Any:
+def num_blocks_(m: Machine, op: gpu.NumBlocksOp) -> np.ndarray:
     """One for each program, of which each block then runs one."""
     return np.asarray(np.prod(m.grid), np.int32)
 
 
 @evaluate(tile.ArangeOp)
-def arange_(m: Machine, op: tile.ArangeOp) -> Any:
+def arange_(m: Machine, op: tile.ArangeOp) -> np.ndarray:
     return np.arange(op.start, op.end, dtype=np.int32)
 
 
 @evaluate(tile.SplatOp)
-def splat_(m: Machine, op: tile.SplatOp, x: Any) -> Any:
+def splat_(m: Machine, op: tile.SplatOp, x: np.ndarray) -> np.ndarray:
     shape, x = shape_of(op.result.type), np.asarray(x)
     # A view, as broadcast_to gives, but faster.
     return np.ndarray(shape, x.dtype, x, 0, (0,) * len(shape))
 
 
 @evaluate(tile.BroadcastOp)
-def broadcast_(m: Machine, op: tile.BroadcastOp, x: Any) -> Any:
+def broadcast_(m: Machine, op: tile.BroadcastOp, x: np.ndarray) -> np.ndarray:
     return np.broadcast_to(x, shape_of(op.result.type))
 
 
 @evaluate(tile.ExpandDimsOp)
-def expand_dims_(m: Machine, op: tile.ExpandDimsOp, x: Any) -> Any:
+def expand_dims_(m: Machine, op: tile.ExpandDimsOp, x: np.ndarray) -> np.ndarray:
     return np.expand_dims(x, op.axis)
 
 
 @evaluate(tile.ReshapeOp)
-def reshape_(m: Machine, op: tile.ReshapeOp, x: Any) -> Any:
+def reshape_(m: Machine, op: tile.ReshapeOp, x: np.ndarray) -> np.ndarray:
     return np.reshape(x, shape_of(op.result.type))
 
 
 @evaluate(tile.TransOp)
-def trans_(m: Machine, op: tile.TransOp, x: Any) -> Any:
+def trans_(m: Machine, op: tile.TransOp, x: np.ndarray) -> np.ndarray:
     return np.transpose(x, op.order)
 
 
 @evaluate(tile.JoinOp)
-def join_(m: Machine, op: tile.JoinOp, a: Any, b: Any) -> Any:
+def join_(m: Machine, op: tile.JoinOp, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.stack([a, b], axis=-1)
 
 
@@ -83,7 +83,7 @@ def split_(m: Machine, op: tile.SplitOp, x: Any) -> Any:
 
 
 @evaluate(tile.GatherOp)
-def gather_(m: Machine, op: tile.GatherOp, x: Any, index: Any) -> Any:
+def gather_(m: Machine, op: tile.GatherOp, x: np.ndarray, index: Any) -> np.ndarray:
     return np.take_along_axis(x, np.clip(index.astype(np.int64), 0, x.shape[op.axis] - 1), op.axis)
 
 
@@ -94,7 +94,7 @@ def histogram_(m: Machine, op: tile.HistogramOp, x: Any, mask: Any = None) -> An
     return np.bincount(counted, minlength=op.bins).astype(np.int32)
 
 
-def _tf32(x: Any) -> Any:
+def _tf32(x: np.ndarray) -> np.ndarray:
     """Round fp32 to 10 mantissa bits, ties to even."""
     bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0xFFF) + ((bits >> np.uint32(13)) & np.uint32(1))) & np.uint32(
@@ -104,21 +104,23 @@ def _tf32(x: Any) -> Any:
 
 
 @evaluate(tile.DotOp)
-def dot_(m: Machine, op: tile.DotOp, a: Any, b: Any, acc: Any) -> Any:
+def dot_(m: Machine, op: tile.DotOp, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
     if op.precision == "tf32" and a.dtype == np.float32 and elem_of(op.a.type).name == "fp32":
         a, b = _tf32(a), _tf32(b)
     return _multiply(op, a, b, acc)
 
 
 @evaluate(gpu.MmaOp)
-def mma_(m: Machine, op: gpu.MmaOp, a: Any, b: Any, acc: Any) -> Any:
+def mma_(m: Machine, op: gpu.MmaOp, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
     if elem_of(op.a.type).name == "fp32":
         a, b = _tf32(a), _tf32(b)
     return _multiply(op, a, b, acc)
 
 
 @evaluate(gpu.WgmmaOp)
-def wgmma_(m: Machine, op: gpu.WgmmaOp, a: Any, b: Any, acc: Any) -> Any:
+def wgmma_(
+    m: Machine, op: gpu.WgmmaOp, a: np.ndarray, b: np.ndarray, acc: np.ndarray
+) -> np.ndarray:
     if elem_of(op.b.type.elem).name == "fp32":
         a, b = _tf32(a), _tf32(b)
     part, parts = op.part
@@ -128,7 +130,7 @@ def wgmma_(m: Machine, op: gpu.WgmmaOp, a: Any, b: Any, acc: Any) -> Any:
 
 
 @evaluate(gpu.WgmmaWaitOp)
-def wgmma_wait_(m: Machine, op: gpu.WgmmaWaitOp, acc: Any, *held: Any) -> Any:
+def wgmma_wait_(m: Machine, op: gpu.WgmmaWaitOp, acc: np.ndarray, *held: Any) -> np.ndarray:
     return acc
 
 

@@ -14,9 +14,11 @@ from tessera.ir.rewrite import Rewriter, RuleSet, rule
 from tessera.ir.text import Names, print_module, print_op, print_with_lines
 from tessera.ir.types import (
     DescriptorType,
+    ElementType,
     SharedType,
     TileType,
     TokenType,
+    Type,
     elem_of,
     scalar_of,
     shape_of,
@@ -25,8 +27,9 @@ from tessera.ir.types import (
 from tessera.ir.verify import verify
 
 __all__ = [
-    "Block", "Builder", "DescriptorType", "Effect", "Module", "Names", "Op", "Pass", "PassManager", "Rewriter",
-    "RuleSet", "SharedType", "TileType", "TokenType", "Use", "Value", "attr", "elem_of", "operand", "pack_location",
-    "pack_locations", "parse_module", "pass_", "print_module", "print_op", "print_with_lines", "region", "require",
-    "rule", "scalar_of", "shape_of", "unpack_location", "unpack_locations", "verify", "with_elem",
+    "Block", "Builder", "DescriptorType", "Effect", "ElementType", "Module", "Names", "Op", "Pass",
+    "PassManager", "Rewriter", "RuleSet", "SharedType", "TileType", "TokenType", "Type", "Use", "Value", "attr",
+    "elem_of", "operand", "pack_location", "pack_locations", "parse_module", "pass_", "print_module",
+    "print_op", "print_with_lines", "region", "require", "rule", "scalar_of", "shape_of", "unpack_location",
+    "unpack_locations", "verify", "with_elem",
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Self
 
 from tessera.errors import IRError, Loc
 from tessera.ir.fields import Field, accessor, attr, clock, operand, region
+from tessera.ir.types import Type
 
 __all__ = [
     "OPCODES", "Block", "Effect", "Module", "Op", "Use", "Value", "attr", "operand", "region", "require",
@@ -187,7 +188,7 @@ class Op:
         self.segments = tuple(lengths)
 
     # --- to be refined by op classes --------------------------------------------------------------------
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         """Result types from operands, attributes and regions; ops without a rule are given `results=`."""
         return ()
 

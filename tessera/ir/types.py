@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol
 
-from tessera.dtypes import parse_scalar_type
+from tessera.dtypes import dtype, parse_scalar_type, pointer_type
 
 SLOT_ALIGNMENT = 128  # bytes: where buffers of a ring begin
 
@@ -24,7 +24,7 @@ class Layout(Protocol):
     def __eq__(self, other: object, /) -> bool: ...
 
 
-def _dims(shape: tuple[int, ...], elem: Any) -> str:
+def _dims(shape: tuple[int, ...], elem: ElementType) -> str:
     return "x".join([*map(str, shape), elem.short])
 
 
@@ -98,6 +98,10 @@ class TokenType:
         return "token"
 
 
+ElementType = dtype | pointer_type
+Type = dtype | pointer_type | TileType | SharedType | DescriptorType | TokenType
+
+
 def shape_of(t: Any) -> tuple[int, ...]:
     """The shape of a tile type; () for a scalar."""
     return t.shape if isinstance(t, TileType) else ()
@@ -111,7 +115,7 @@ def elem_of(t: Any) -> Any:
 scalar_of = elem_of
 
 
-def with_elem(t: Any, elem: Any) -> Any:
+def with_elem(t: Type, elem: ElementType) -> Any:
     """`t` with another element type; shape and layout stay."""
     return TileType(t.shape, elem, t.layout) if isinstance(t, TileType) else elem
 

@@ -6,7 +6,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.dtypes import dtype, int1, int32, pointer_type
-from tessera.ir import Op, Value, attr, elem_of, operand, require, shape_of, with_elem
+from tessera.ir import (
+    ElementType,
+    Op,
+    Type,
+    Value,
+    attr,
+    elem_of,
+    operand,
+    require,
+    shape_of,
+    with_elem,
+)
 
 ROUNDINGS = ("rtne", "rtz")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
@@ -42,15 +53,15 @@ def _all(op: Op, kind: Callable[[Any], bool], what: str) -> None:
     require(ok, op, lambda: f"operands are not {what}: {[v.type.short for v in op.operands]}")
 
 
-def _is_number(e: Any) -> bool:
+def _is_number(e: ElementType) -> bool:
     return isinstance(e, dtype)
 
 
-def _is_int(e: Any) -> bool:
+def _is_int(e: ElementType) -> bool:
     return isinstance(e, dtype) and e.is_int()
 
 
-def _is_float(e: Any) -> bool:
+def _is_float(e: ElementType) -> bool:
     return isinstance(e, dtype) and e.is_floating()
 
 
@@ -60,7 +71,7 @@ class Binary(Elementwise):
     lhs: Value = operand()
     rhs: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.lhs.type,)
 
     def verify(self) -> None:
@@ -166,7 +177,7 @@ class CmpOp(Elementwise, opcode="cmp"):
     rhs: Value = operand()
     predicate: str = attr()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (with_elem(self.lhs.type, int1),)
 
     def verify(self) -> None:
@@ -184,7 +195,7 @@ class SelectOp(Elementwise, opcode="select"):
     on_true: Value = operand()
     on_false: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.on_true.type,)
 
     def verify(self) -> None:
@@ -200,7 +211,7 @@ class FmaOp(Elementwise, opcode="fma"):
     y: Value = operand()
     z: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.x.type,)
 
     def verify(self) -> None:
@@ -214,7 +225,7 @@ class Unary(Elementwise):
 
     x: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.x.type,)
 
 
@@ -247,7 +258,7 @@ class IsNanOp(Elementwise, opcode="isnan"):
 
     x: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (with_elem(self.x.type, int1),)
 
     def verify(self) -> None:
@@ -260,7 +271,7 @@ class PopcOp(Elementwise, opcode="popc"):
 
     x: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (with_elem(self.x.type, int32),)
 
     def verify(self) -> None:
@@ -273,7 +284,7 @@ class ClzOp(Elementwise, opcode="clz"):
 
     x: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (with_elem(self.x.type, int32),)
 
     def verify(self) -> None:
@@ -317,7 +328,7 @@ class AddPtrOp(Elementwise, opcode="addptr"):
     ptr: Value = operand()
     offset: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.ptr.type,)
 
     def verify(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.dtypes import dtype, int1
-from tessera.ir import Block, Effect, Op, Value, attr, operand, region, require
+from tessera.ir import Block, Effect, Op, Type, Value, attr, operand, region, require
 
 
 def _types(values: Sequence[Value]) -> list[Any]:
@@ -117,7 +117,7 @@ class ForOp(Op, opcode="for"):
     disable_licm: bool = attr(default=False)
     body: Block = region()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return _types(self.inits)
 
     def verify(self) -> None:
@@ -156,7 +156,7 @@ class WhileOp(Op, opcode="while"):
     before: Block = region()
     after: Block = region()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return _types(self.inits)
 
     def verify(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tessera.dtypes import int1, int32, pointer_type
 from tessera.ir import (
@@ -14,6 +13,7 @@ from tessera.ir import (
     SharedType,
     TileType,
     TokenType,
+    Type,
     Value,
     attr,
     elem_of,
@@ -41,14 +41,14 @@ class ConvertLayoutOp(Op, opcode="convert_layout"):
 class BlockIdOp(Op, opcode="block_id"):
     """Number of this block among those that were started, in a kernel whose blocks run several programs (int32)."""
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (int32,)
 
 
 class NumBlocksOp(Op, opcode="num_blocks"):
     """How many blocks were started (int32)."""
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (int32,)
 
 
@@ -77,7 +77,7 @@ class LocalIndexOp(Op, opcode="local_index"):
     ring: Value = operand()
     index: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         t = self.ring.type
         return (SharedType(t.shape[1:], t.elem, t.layout),)
 
@@ -148,7 +148,7 @@ class AsyncCopyOp(Op, opcode="async_copy", effects=Effect.READ | Effect.WRITE):
     eviction: str = attr(default="")
     private: bool = attr(default=False)
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (TokenType(),)
 
     def verify(self) -> None:
@@ -181,7 +181,7 @@ class AsyncCommitOp(Op, opcode="async_commit", effects=Effect.WRITE):
 
     tokens: tuple[Value, ...] = operand(variadic=True)
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (TokenType(),)
 
 
@@ -193,7 +193,7 @@ class AsyncWaitOp(Op, opcode="async_wait", effects=Effect.READ | Effect.WRITE | 
     pending: int = attr()
     private: bool = attr(default=False)
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (TokenType(),)
 
 
@@ -223,7 +223,7 @@ class MmaOp(Op, opcode="mma"):
     acc: Value = operand()
     instruction: str = attr()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.acc.type,)
 
     def verify(self) -> None:
@@ -256,7 +256,7 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     depth: tuple[int, ...] = attr(default=())
     columns: tuple[int, ...] = attr(default=())
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.acc.type,)
 
     @property
@@ -283,7 +283,7 @@ class WgmmaWaitOp(Op, opcode="wgmma_wait"):
     pending: int = attr(default=0)
     waited: bool = attr(default=False)
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.acc.type,)
 
 

@@ -11,6 +11,7 @@ from tessera.ir import (
     DescriptorType,
     Effect,
     Op,
+    Type,
     Value,
     attr,
     elem_of,
@@ -32,7 +33,7 @@ UNKNOWN_EXTENT = (-(1 << 63), (1 << 63) - 1)  # first and end address of a stora
 SCOPES = ("gpu", "cta", "sys")
 
 
-def pointee(t: Any) -> Any:
+def pointee(t: Type) -> Any:
     """The type a pointer (or tile of pointers) points to, in the same shape."""
     return with_elem(t, elem_of(t).element_ty)
 
@@ -65,7 +66,7 @@ class LoadOp(Op, opcode="load", effects=Effect.READ):
     eviction: str = attr(default="")
     volatile: bool = attr(default=False)
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (pointee(self.ptr.type),)
 
     def verify(self) -> None:
@@ -106,7 +107,7 @@ class AtomicRmwOp(Op, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
     sem: str = attr(default="acq_rel")
     scope: str = attr(default="gpu")
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.value.type,)
 
     def verify(self) -> None:
@@ -128,7 +129,7 @@ class AtomicCasOp(Op, opcode="atomic_cas", effects=Effect.READ | Effect.WRITE):
     sem: str = attr(default="acq_rel")
     scope: str = attr(default="gpu")
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (self.value.type,)
 
     def verify(self) -> None:
@@ -150,7 +151,7 @@ class MakeDescriptorOp(Op, opcode="make_descriptor"):
     block_shape: tuple[int, ...] = attr()
     padding: str = attr(default="zero")
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (DescriptorType(self.block_shape, self.base.type.element_ty),)
 
     def verify(self) -> None:
@@ -194,7 +195,7 @@ class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
     blocks: int = attr(default=1)
     ordered: bool = attr(default=False)
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         t = result_tile(self.desc.type.shape[self.dropped :], self.desc.type.elem)
         layout = self.results[0].type.layout if getattr(self, "results", ()) else None
         return (t.with_layout(layout),)
@@ -229,7 +230,7 @@ class DescriptorGatherOp(Op, opcode="descriptor_gather", effects=Effect.READ):
     rows: Value = operand()
     column: Value = operand()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         d = self.desc.type
         return (result_tile((*shape_of(self.rows.type), d.shape[1]), d.elem),)
 

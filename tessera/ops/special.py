@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tessera.dtypes import int32, int64
-from tessera.ir import Effect, Op, Value, attr, operand, require
+from tessera.ir import Effect, Op, Type, Value, attr, operand, require
 from tessera.ops.arith import Elementwise
 
 REGISTERS = {"globaltimer": int64, "smid": int32}
@@ -36,7 +38,7 @@ class SpecialRegisterOp(Op, opcode="special_register", effects=Effect.READ | Eff
 
     name: str = attr()
 
-    def infer(self) -> tuple[object, ...]:
+    def infer(self) -> Sequence[Type]:
         return (REGISTERS[self.name],)
 
     def verify(self) -> None:

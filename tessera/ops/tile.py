@@ -9,8 +9,10 @@ from typing import Any
 from tessera.dtypes import int1, int32
 from tessera.ir import (
     Block,
+    ElementType,
     Op,
     TileType,
+    Type,
     Value,
     attr,
     elem_of,
@@ -22,7 +24,7 @@ from tessera.ir import (
 )
 
 
-def result_tile(shape: Sequence[int], elem: Any) -> Any:
+def result_tile(shape: Sequence[int], elem: ElementType) -> Any:
     """Type of a tile, or the scalar itself for rank 0."""
     return TileType(tuple(shape), elem) if shape else elem
 
@@ -38,10 +40,10 @@ class TileOp(Op):
     On the GPU level results carry layouts that no rule can know; only shape and element type are checked then.
     """
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         raise NotImplementedError
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         types = self.tile_types()
         built: Sequence[Value] = getattr(self, "results", ())  # none yet while the op is being made
         return [_with_layout_of(t, built[i].type) if built else t for i, t in enumerate(types)]
@@ -58,7 +60,7 @@ class ProgramIdOp(Op, opcode="program_id"):
 
     axis: int = attr()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (int32,)
 
     def verify(self) -> None:
@@ -70,7 +72,7 @@ class NumProgramsOp(Op, opcode="num_programs"):
 
     axis: int = attr()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (int32,)
 
     def verify(self) -> None:
@@ -82,7 +84,7 @@ class BlockRankOp(Op, opcode="block_rank"):
 
     blocks: int = attr()
 
-    def infer(self) -> Sequence[Any]:
+    def infer(self) -> Sequence[Type]:
         return (int32,)
 
 
@@ -92,7 +94,7 @@ class ArangeOp(TileOp, opcode="arange"):
     start: int = attr()
     end: int = attr()
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         return (TileType((self.end - self.start,), int32),)
 
     def verify(self) -> None:
@@ -129,7 +131,7 @@ class ExpandDimsOp(TileOp, opcode="expand_dims"):
     x: Value = operand()
     axis: int = attr()
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         s = shape_of(self.x.type)
         return (TileType((*s[: self.axis], 1, *s[self.axis :]), elem_of(self.x.type)),)
 
@@ -155,7 +157,7 @@ class TransOp(TileOp, opcode="trans"):
     x: Value = operand()
     order: tuple[int, ...] = attr()
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         s = shape_of(self.x.type)
         return (TileType(tuple(s[i] for i in self.order), elem_of(self.x.type)),)
 
@@ -173,7 +175,7 @@ class JoinOp(TileOp, opcode="join"):
     lhs: Value = operand()
     rhs: Value = operand()
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         return (TileType((*shape_of(self.lhs.type), 2), elem_of(self.lhs.type)),)
 
     def verify(self) -> None:
@@ -185,7 +187,7 @@ class SplitOp(TileOp, opcode="split"):
 
     x: Value = operand()
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         half = result_tile(shape_of(self.x.type)[:-1], elem_of(self.x.type))
         return (half, half)
 
@@ -201,7 +203,7 @@ class GatherOp(TileOp, opcode="gather"):
     index: Value = operand()
     axis: int = attr()
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         return (TileType(shape_of(self.index.type), elem_of(self.x.type)),)
 
     def verify(self) -> None:
@@ -221,7 +223,7 @@ class HistogramOp(TileOp, opcode="histogram"):
     mask: Value | None = operand(optional=True)
     bins: int = attr()
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         return (TileType((self.bins,), int32),)
 
     def verify(self) -> None:
@@ -243,7 +245,7 @@ class DotOp(TileOp, opcode="dot"):
     precision: str = attr(default="ieee")
     max_imprecise: int = attr(default=0)
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         return (TileType(shape_of(self.acc.type), elem_of(self.acc.type)),)
 
     def verify(self) -> None:
@@ -283,7 +285,7 @@ class CombineOp(TileOp):
 class ReduceOp(CombineOp, opcode="reduce"):
     """Combine all elements along `axis`, in any order, by an associative and commutative region; axis goes."""
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         s = shape_of(self.inputs[0].type)
         rest = (*s[: self.axis], *s[self.axis + 1 :])
         return [result_tile(rest, elem_of(v.type)) for v in self.inputs]
@@ -294,6 +296,6 @@ class ScanOp(CombineOp, opcode="scan"):
 
     reverse: bool = attr(default=False)
 
-    def tile_types(self) -> Sequence[Any]:
+    def tile_types(self) -> Sequence[Type]:
         s = shape_of(self.inputs[0].type)
         return [TileType(s, elem_of(v.type)) for v in self.inputs]

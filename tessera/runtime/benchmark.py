@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 from tessera.runtime.cuda import driver_api as cuda
@@ -126,7 +127,11 @@ def _time_on_host(
 
 
 def _time_on_gpu(
-    torch: Any, fn: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any] | None
+    torch: ModuleType,
+    fn: Callable[[], Any],
+    warmup: float,
+    rep: float,
+    grad_to_none: Sequence[Any] | None,
 ) -> list[float]:
     def event() -> Any:
         return torch.cuda.Event(enable_timing=True)
@@ -178,7 +183,7 @@ def do_bench_cudagraph(
 
 
 def _time_graph(
-    torch: Any, fn: Callable[[], Any], rep: float, grad_to_none: Sequence[Any] | None
+    torch: ModuleType, fn: Callable[[], Any], rep: float, grad_to_none: Sequence[Any] | None
 ) -> list[float]:
     fn()
     for tensor in grad_to_none or ():
@@ -204,7 +209,7 @@ def _time_graph(
     return times
 
 
-def _estimate_on_stream(torch: Any, fn: Callable[[], Any]) -> float:
+def _estimate_on_stream(torch: ModuleType, fn: Callable[[], Any]) -> float:
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "tessera"
-MOST_ANY = 3375  # the word in source files, imports included
+MOST_ANY = 3029  # the word in source files, imports included
 MOST_BASIC = 35  # files that opt down from strict
 ANY, BASIC = re.compile(r"\bAny\b"), re.compile(r"^# pyright: basic", re.MULTILINE)
 

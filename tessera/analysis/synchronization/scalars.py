@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from tessera.dtypes import dtype, pointer_type
-from tessera.ir import Effect, Op, TileType, Value
+from tessera.ir import Effect, Op, TileType, Type, Value
 from tessera.ops import (
     AbsOp,
     AddOp,
@@ -51,7 +51,7 @@ COUNTS = (1, 2, 3, 4, 5, 8)
 Scalar = int | float
 
 
-def wrapped(value: Scalar, t: Any) -> Scalar:
+def wrapped(value: Scalar, t: Type) -> Scalar:
     """A number as its type holds it."""
     if isinstance(t, pointer_type):
         return int(value) & POINTER_MASK
@@ -102,7 +102,7 @@ class World:
         """A number that depends on the seed and `what` only."""
         return crc32(repr((self.seed, *what)).encode())
 
-    def argument(self, number: int, t: Any) -> Scalar:
+    def argument(self, number: int, t: Type) -> Scalar:
         if isinstance(t, pointer_type):
             return (number + 1) * ADDRESSES
         if isinstance(t, dtype) and not t.is_floating():
@@ -115,7 +115,7 @@ class World:
             return wrapped(self.size, t)
         return 0.5
 
-    def found(self, t: Any, *what: Any) -> Scalar:
+    def found(self, t: Type, *what: Any) -> Scalar:
         """Something of type `t` that is read or computed elsewhere."""
         x = self.chance(*what)
         if isinstance(t, pointer_type):
@@ -124,7 +124,7 @@ class World:
             return x & 1 if t.bits == 1 else wrapped(SIZES[x % len(SIZES)], t)
         return float(x % 5 - 1)
 
-    def anew(self, op: Op, t: Any) -> Scalar:
+    def anew(self, op: Op, t: Type) -> Scalar:
         """What an op finds this time."""
         self.visits[op] = self.visits.get(op, 0) + 1
         return self.found(t, op.opcode, str(op.loc), self.visits[op])
@@ -153,7 +153,7 @@ def evaluate(op: Op, env: dict[Value, Any], world: World) -> list[Scalar]:
     return _outside(op, env, world)
 
 
-def _cast(x: Scalar, t: Any) -> Scalar:
+def _cast(x: Scalar, t: Type) -> Scalar:
     if isinstance(t, dtype) and t.bits == 1:
         return int(x != 0)
     return wrapped(0 if x != x or x in (float("inf"), float("-inf")) else x, t)

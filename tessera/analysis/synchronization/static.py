@@ -7,7 +7,7 @@ from typing import Any
 
 from tessera.analysis.scratch import staging
 from tessera.errors import SynchronizationError
-from tessera.ir import Module, Op, SharedType, Value
+from tessera.ir import ElementType, Module, Op, SharedType, Value
 from tessera.layout import Boxes, LinearLayout, box_layout, boxes_of, shared_swizzled
 from tessera.ops import (
     DescriptorLoadOp,
@@ -84,7 +84,7 @@ def _aligned(op: Op, low: int, step: int, alignment: int, why: str) -> None:
         )
 
 
-def _boxes(op: Op, low: int, step: int, boxes: Boxes | None, elem: Any) -> None:
+def _boxes(op: Op, low: int, step: int, boxes: Boxes | None, elem: ElementType) -> None:
     """The rules for one copy: tensor maps (cuTensorMapEncodeTiled) and addresses (cp.async.bulk.tensor)."""
     if boxes is None:
         raise SynchronizationError(f"{op.opcode}: the tile is not made of boxes", loc=op.loc)

@@ -13,11 +13,11 @@ from tessera.backends.cpu.llvm_text import literal, memory_type, scalar_type
 from tessera.backends.cpu.lowering import FALSE, TRUE, Lowering, make, wrap
 from tessera.backends.cpu.values import ANY_ALIGN, Pattern, Val, power_in
 from tessera.dtypes import dtype, float32, int1, int64, pointer_type
-from tessera.ir import Op, elem_of
+from tessera.ir import Op, Type, elem_of
 from tessera.ops import arith
 
 
-def constant(t: Any, value: Any) -> Val:
+def constant(t: Type, value: Any) -> Val:
     """A scalar constant."""
     if t is int1:
         return TRUE if value else FALSE
@@ -42,7 +42,7 @@ def elementwise(lo: Lowering, op: Op, args: list[Val]) -> Val:
     return make(elem_of(op.results[0].type), n, text)
 
 
-def is_index(t: Any) -> bool:
+def is_index(t: Type) -> bool:
     return isinstance(t, dtype) and t.is_int() and t is not int1
 
 
@@ -96,7 +96,7 @@ def _add(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
 
 
 def _affine(
-    t: Any,
+    t: Type,
     base: str,
     terms: tuple[str, ...],
     shape: tuple[Pattern | None, str],
@@ -180,7 +180,7 @@ def _shl(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
     return _mul(lo, op, a, constant(a.type, wrap(1 << b.const, a.type)))
 
 
-def _cast(lo: Lowering, op: Any, a: Val) -> Val | None:
+def _cast(lo: Lowering, op: Op, a: Val) -> Val | None:
     target = elem_of(op.result.type)
     if not (a.affine and is_index(a.type) and is_index(target)):
         return None
@@ -209,7 +209,7 @@ def _hint(lo: Lowering, op: Any, a: Val) -> Val | None:
     return a
 
 
-def _addptr(lo: Lowering, op: Any, p: Val, off: Val) -> Val | None:
+def _addptr(lo: Lowering, op: Op, p: Val, off: Val) -> Val | None:
     if not p.affine:
         return None
     t = elem_of(op.result.type)
@@ -239,7 +239,7 @@ def _zext(lo: Lowering, off: Val) -> str:
     return vector.cast(lo.lanes(off.lanes), off.text, off.type, int64)
 
 
-def _addptr_plain(lo: Lowering, op: Any, p: Val, off: Val) -> Val:
+def _addptr_plain(lo: Lowering, op: Op, p: Val, off: Val) -> Val:
     found = _addptr(lo, op, p, off)
     if found is not None:
         return found
@@ -329,7 +329,7 @@ def _select(lo: Lowering, op: Op, c: Val, a: Val, b: Val) -> Val | None:
     return None
 
 
-def _bitcast(lo: Lowering, op: Any, a: Val) -> Val | None:
+def _bitcast(lo: Lowering, op: Op, a: Val) -> Val | None:
     target = elem_of(op.result.type)
     if not (a.affine and isinstance(a.type, pointer_type) and isinstance(target, pointer_type)):
         return None

@@ -16,7 +16,7 @@ from tessera.backends.cpu.math import math
 from tessera.backends.cpu.power import pow32
 from tessera.backends.cpu.quotients import atan2, fmod
 from tessera.dtypes import dtype, float32, int1, int32
-from tessera.ir import Op, elem_of
+from tessera.ir import Op, Type, elem_of
 from tessera.ops import MATH_OPS, arith
 
 Lowering = Callable[..., str]
@@ -44,16 +44,16 @@ def lower(x: Lanes, op: Op, texts: list[str]) -> str:
     return TABLE[type(op)](x, op, t, *texts)
 
 
-def _is_float(t: Any) -> bool:
+def _is_float(t: Type) -> bool:
     return isinstance(t, dtype) and t.is_floating()
 
 
-def _ty(t: Any) -> str:
+def _ty(t: Type) -> str:
     return lane_type(t, 1)
 
 
 def _binary(float_name: str, int_name: str, bool_name: str) -> Lowering:
-    def fn(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
+    def fn(x: Lanes, op: Op, t: Type, a: str, b: str) -> str:
         if _is_float(t):
             return x.op(f"{float_name} {x.em.flags}".strip(), _ty(t), a, b)
         return x.op(bool_name if t is int1 else int_name, _ty(t), a, b)
@@ -206,7 +206,7 @@ def _atan2(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
 
 
 @lowers(arith.CopySignOp)
-def _copysign(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
+def _copysign(x: Lanes, op: Op, t: Type, a: str, b: str) -> str:
     return x.call("copysign", _ty(t), a, b)
 
 
@@ -224,12 +224,12 @@ def _cmp(x: Lanes, op: Any, t: Any, a: str, b: str) -> str:
 
 
 @lowers(arith.SelectOp)
-def _select(x: Lanes, op: Op, t: Any, c: str, a: str, b: str) -> str:
+def _select(x: Lanes, op: Op, t: Type, c: str, a: str, b: str) -> str:
     return x.select(_ty(elem_of(op.results[0].type)), c, a, b)
 
 
 @lowers(arith.FmaOp)
-def _fma(x: Lanes, op: Op, t: Any, a: str, b: str, c: str) -> str:
+def _fma(x: Lanes, op: Op, t: Type, a: str, b: str, c: str) -> str:
     return x.call("fma", _ty(t), a, b, c)
 
 
@@ -260,17 +260,17 @@ def _math(x: Lanes, op: Op, t: Any, a: str) -> str:
 
 
 @lowers(arith.IsNanOp)
-def _isnan(x: Lanes, op: Op, t: Any, a: str) -> str:
+def _isnan(x: Lanes, op: Op, t: Type, a: str) -> str:
     return x.cmp("fcmp uno", _ty(t), a, a)
 
 
 @lowers(arith.PopcOp)
-def _popc(x: Lanes, op: Op, t: Any, a: str) -> str:
+def _popc(x: Lanes, op: Op, t: Type, a: str) -> str:
     return _count(x, t, x.call("ctpop", _ty(t), a))
 
 
 @lowers(arith.ClzOp)
-def _clz(x: Lanes, op: Op, t: Any, a: str) -> str:
+def _clz(x: Lanes, op: Op, t: Type, a: str) -> str:
     return _count(x, t, x.call("ctlz", _ty(t), a, extra=("i1 false",)))
 
 
@@ -284,12 +284,12 @@ def _cast(x: Lanes, op: Any, t: Any, a: str) -> str:
 
 
 @lowers(arith.BitcastOp)
-def _bitcast(x: Lanes, op: Op, t: Any, a: str) -> str:
+def _bitcast(x: Lanes, op: Op, t: Type, a: str) -> str:
     return bitcast(x, a, t, elem_of(op.results[0].type))
 
 
 @lowers(arith.HintOp)
-def _hint(x: Lanes, op: Op, t: Any, a: str) -> str:
+def _hint(x: Lanes, op: Op, t: Type, a: str) -> str:
     return a
 
 

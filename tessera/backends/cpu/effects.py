@@ -25,7 +25,7 @@ from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
 from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.dtypes import dtype, float32, int1, int32, int64, pointer_type
-from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.ir import TileType, Type, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import memory, tile
 
@@ -252,7 +252,7 @@ def _each_element(
     lo.memory_changed()
 
 
-def _zero(t: Any) -> str:
+def _zero(t: Type) -> str:
     return {"float": "0.0", "double": "0.0", "ptr": "null", "i1": "false"}.get(scalar_type(t), "0")
 
 

@@ -61,7 +61,7 @@ def _reshape(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     return lane_by_lane(lo, op, at)
 
 
-def lane_by_lane(lo: Lowering, op: Any, at: Point) -> Val:
+def lane_by_lane(lo: Lowering, op: Op, at: Point) -> Val:
     """The op's value, each lane at a point of its own."""
     t, n = elem_of(op.results[0].type), at.lanes
     e, text = scalar_type(t), "poison"

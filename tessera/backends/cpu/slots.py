@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tessera.backends.cpu.fusion import materialise, prepare, repeated
 from tessera.backends.cpu.llvm_text import scalar_type
@@ -11,12 +10,12 @@ from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, make
 from tessera.backends.cpu.values import Point, Val
 from tessera.dtypes import dtype, pointer_type
-from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Block, Op, TileType, Type, Value, elem_of, shape_of
 
 Slot = str | Buffer  # address of a scalar, or a tile's buffer
 
 
-def new_slot(lo: Lowering, t: Any) -> Slot:
+def new_slot(lo: Lowering, t: Type) -> Slot:
     if isinstance(t, TileType):
         return lo.allocate(t.elem, t.shape)
     assert isinstance(t, (dtype, pointer_type)), f"a value of type {t} in control flow"

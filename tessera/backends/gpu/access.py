@@ -14,7 +14,7 @@ from tessera.backends.gpu.lowering import FunctionLowering
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import split
-from tessera.ir import Value
+from tessera.ir import ElementType, Value
 from tessera.layout import Access, LinearLayout, MatrixAccess, offset_map
 from tessera.layout.access import best_access
 from tessera.layout.matrix_ops import union
@@ -107,7 +107,7 @@ def access_for(dist: LinearLayout, shared: LinearLayout, bits: int, matrix: bool
     return best_access(offset_map(dist, shared), bits, matrix)
 
 
-def _matrix_word(elem: Any) -> WordShape:
+def _matrix_word(elem: ElementType) -> WordShape:
     return WordShape("i32", 32, 1, 32 // memory_bits(elem))
 
 
@@ -127,7 +127,7 @@ def flipped(fl: FunctionLowering, words: list[str], access: MatrixAccess) -> lis
 
 def write(
     fl: FunctionLowering,
-    elem: Any,
+    elem: ElementType,
     access: Access,
     place: SharedPlace,
     names: Sequence[str],
@@ -151,7 +151,7 @@ def write(
 
 
 def read(
-    fl: FunctionLowering, elem: Any, access: Access, place: SharedPlace, out: list[str]
+    fl: FunctionLowering, elem: ElementType, access: Access, place: SharedPlace, out: list[str]
 ) -> None:
     """Shared memory to registers: fills those places of `out` that the access covers (copies are left alone)."""
     reader = Reader(fl, elem, access, place)

@@ -19,7 +19,7 @@ from tessera.backends.gpu.words import as_bits, from_bits
 from tessera.backends.gpu.writer import split
 from tessera.dtypes import float32, float64, int32, int64, uint32, uint64
 from tessera.errors import CompilationError
-from tessera.ir import elem_of
+from tessera.ir import ElementType, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.ops import AtomicCasOp, AtomicRmwOp
 
@@ -55,7 +55,7 @@ def _rmw(fl: FunctionLowering, op: AtomicRmwOp) -> None:
         fl.set(op.result, _spread(fl, op, layout, old))
 
 
-def _vector(fl: FunctionLowering, op: AtomicRmwOp, elem: Any) -> int:
+def _vector(fl: FunctionLowering, op: AtomicRmwOp, elem: ElementType) -> int:
     """Elements that one instruction takes."""
     most = fl.target.atomic_width(op.kind, elem)
     return min(most, vector_length(fl, op.ptr, op.mask, elem)) if most > 1 else 1
@@ -64,7 +64,7 @@ def _vector(fl: FunctionLowering, op: AtomicRmwOp, elem: Any) -> int:
 def _add_vector(
     fl: FunctionLowering,
     op: AtomicRmwOp,
-    elem: Any,
+    elem: ElementType,
     pointer: str,
     values: Sequence[str],
     mask: str,
@@ -74,7 +74,7 @@ def _add_vector(
     fl.target.atomic_add_vector(fl.w, elem, base, offset, given, mask, op.scope)
 
 
-def _check(op: AtomicRmwOp, elem: Any) -> None:
+def _check(op: AtomicRmwOp, elem: ElementType) -> None:
     if elem.bits < 16 or (elem.bits == 16 and not (op.kind == "add" and elem.is_floating())):
         raise CompilationError(f"atomic_{op.kind} does not support {elem}", loc=op.loc)
 
@@ -82,7 +82,7 @@ def _check(op: AtomicRmwOp, elem: Any) -> None:
 def _one(
     fl: FunctionLowering,
     op: AtomicRmwOp,
-    elem: Any,
+    elem: ElementType,
     pointer: str,
     value: str,
     mask: str,
@@ -106,7 +106,12 @@ def _order(op: AtomicRmwOp) -> str:
 
 
 def _by_exchange(
-    fl: FunctionLowering, op: AtomicRmwOp, elem: Any, where: tuple[str, int], value: str, mask: str
+    fl: FunctionLowering,
+    op: AtomicRmwOp,
+    elem: ElementType,
+    where: tuple[str, int],
+    value: str,
+    mask: str,
 ) -> str:
     """A 16-bit sum by compare and swap: try with what was last seen there until nobody came between."""
     w, t = fl.w, llvm_type(elem)
@@ -129,7 +134,7 @@ def _by_exchange(
 def _float_extreme(
     fl: FunctionLowering,
     op: AtomicRmwOp,
-    elem: Any,
+    elem: ElementType,
     where: tuple[str, int],
     value: str,
     mask: str,
@@ -154,7 +159,7 @@ def _float_extreme(
     return from_bits(fl, elem, w.pure(f"select i1 {minus}, {t} {old[1]}, {t} {old[0]}"))
 
 
-def _integers(elem: Any) -> tuple[Any, Any]:
+def _integers(elem: ElementType) -> tuple[Any, Any]:
     return (int32, uint32) if elem is float32 else (int64, uint64)
 
 

@@ -21,7 +21,7 @@ from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import dtype, int1, pointer_type
-from tessera.ir import Op, TileType, TokenType, Value, elem_of
+from tessera.ir import Op, TileType, TokenType, Type, Value, elem_of
 from tessera.ops import WgmmaOp, arith, control, tile
 
 # A tensor map: 128 bytes in the kernel's parameters, read where they are.
@@ -262,7 +262,7 @@ def _join(fl: FunctionLowering, type: str, ends: Sequence[str], one: Row, other:
 
 
 # --- functions ----------------------------------------------------------------------------------------------------
-def parameter_type(t: Any, kernel: bool) -> str:
+def parameter_type(t: Type, kernel: bool) -> str:
     """LLVM type of a parameter: int1 travels as a byte."""
     found = carried_type(t)
     return "i8" if kernel and found == "i1" else found

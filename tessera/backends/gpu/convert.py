@@ -6,14 +6,13 @@ The plan (layout/convert.py) holds all lanes, registers and addresses as linear 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tessera.analysis.scratch import conversion_plan
 from tessera.backends.gpu.access import fixed_place, read, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.backends.gpu.words import WordShape, from_words32, pack, to_words32, unpack
-from tessera.ir import elem_of
+from tessera.ir import ElementType, elem_of
 from tessera.layout import (
     Identity,
     LaneSwap,
@@ -41,7 +40,9 @@ def _convert(fl: FunctionLowering, op: ConvertLayoutOp) -> None:
 
 
 # --- within warps ------------------------------------------------------------------------------------------
-def shuffle(fl: FunctionLowering, elem: Any, plan: WarpShuffle, names: Sequence[str]) -> list[str]:
+def shuffle(
+    fl: FunctionLowering, elem: ElementType, plan: WarpShuffle, names: Sequence[str]
+) -> list[str]:
     """The registers after an exchange within each warp."""
     registers = list(names)
     for step in plan.before:
@@ -57,7 +58,7 @@ def shuffle(fl: FunctionLowering, elem: Any, plan: WarpShuffle, names: Sequence[
     return [slots[i] for i in plan.outputs]
 
 
-def _swap(fl: FunctionLowering, elem: Any, step: LaneSwap, names: list[str]) -> list[str]:
+def _swap(fl: FunctionLowering, elem: ElementType, step: LaneSwap, names: list[str]) -> list[str]:
     """Exchange registers r and r ^ register_xor where the parity of some thread bits is odd."""
     w, t = fl.w, llvm_type(elem)
     odd = thread_parity(fl, step.lane_mask | step.warp_mask << 5)
@@ -83,7 +84,7 @@ def thread_parity(fl: FunctionLowering, mask: int) -> str:
 
 
 def _send(
-    fl: FunctionLowering, elem: Any, plan: WarpShuffle, step: ShuffleRound, names: list[str]
+    fl: FunctionLowering, elem: ElementType, plan: WarpShuffle, step: ShuffleRound, names: list[str]
 ) -> list[str]:
     """One round: these registers of the lane that the plan names."""
     if len(names) == 1:
@@ -107,7 +108,11 @@ def _shuffled(fl: FunctionLowering, plan: WarpShuffle, step: ShuffleRound, word:
 
 # --- through shared memory -----------------------------------------------------------------------------------
 def exchange(
-    fl: FunctionLowering, elem: Any, plan: SharedExchange, names: Sequence[str], scratch: int
+    fl: FunctionLowering,
+    elem: ElementType,
+    plan: SharedExchange,
+    names: Sequence[str],
+    scratch: int,
 ) -> list[str]:
     """The registers after a trip through shared memory at byte `scratch`, which is free on entry."""
     place = fixed_place(fl, scratch)

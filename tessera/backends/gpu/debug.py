@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tessera.backends.gpu.casts import convert
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import groups, layout_of
 from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.words import as_bits
 from tessera.dtypes import float64, int1, int32, pointer_type, uint32
-from tessera.ir import TileType, elem_of
+from tessera.ir import ElementType, TileType, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.ops import AssertOp, PrintOp
 
@@ -58,7 +56,7 @@ def _indices(fl: FunctionLowering, layout: LinearLayout, t: TileType) -> list[li
 
 
 def _format(
-    fl: FunctionLowering, elem: Any, x: str, hexadecimal: bool
+    fl: FunctionLowering, elem: ElementType, x: str, hexadecimal: bool
 ) -> tuple[str, tuple[str, str]]:
     """printf's conversion and the value in the type that it reads."""
     if isinstance(elem, pointer_type):

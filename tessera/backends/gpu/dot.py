@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from typing import Any
 
 from tessera.analysis.scratch import dot_area
 from tessera.backends.gpu.access import Reader, access_for, fixed_place, write
@@ -23,7 +22,7 @@ from tessera.backends.gpu.memory import copies
 from tessera.backends.gpu.types import is_native_float, llvm_type, memory_bits
 from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.errors import InternalError
-from tessera.ir import Value, elem_of
+from tessera.ir import ElementType, Value, elem_of
 from tessera.layout import (
     Access,
     LinearLayout,
@@ -190,7 +189,7 @@ def _dot(fl: FunctionLowering, op: DotOp) -> None:
     fl.set(op.result, copies(layout, acc))
 
 
-def multiply_add(fl: FunctionLowering, elem: Any, a: str, b: str, c: str) -> str:
+def multiply_add(fl: FunctionLowering, elem: ElementType, a: str, b: str, c: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if not is_native_float(elem):
         return w.pure(f"add {t} {w.pure(f'mul {t} {a}, {b}')}, {c}")

@@ -9,7 +9,7 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.types import POINTER, literal, llvm_type, memory_bits
 from tessera.backends.gpu.writer import Writer, is_number, split
 from tessera.dtypes import bfloat16, float16, float32, float64, int1, pointer_type
-from tessera.ir import Op, Value, elem_of
+from tessera.ir import ElementType, Op, Value, elem_of
 from tessera.ops import arith
 
 Element = Callable[..., str]
@@ -19,7 +19,7 @@ def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
     """Register `fn(fl, op, elem, *names) -> name`: one element; `elem` is the type of the first operand."""
 
     def register(fn: Element) -> Element:
-        def lower(fl: FunctionLowering, op: Any) -> None:
+        def lower(fl: FunctionLowering, op: Op) -> None:
             map_registers(fl, op, fn)
 
         lowers(*classes)(lower)
@@ -28,7 +28,7 @@ def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
     return register
 
 
-def map_registers(fl: FunctionLowering, op: Any, fn: Element, equal: int = 0) -> None:
+def map_registers(fl: FunctionLowering, op: Op, fn: Element, equal: int = 0) -> None:
     """Apply `fn` to each register, once for equal operands; lists of one value stand for all registers. Registers
     whose numbers differ only in bits of `equal` are known to get the same result."""
     lists = [fl.get(v) for v in op.operands]
@@ -70,11 +70,11 @@ def _sum(fl: FunctionLowering, op: Any) -> None:
     map_registers(fl, op, _float_sum if elem.is_floating() else _int_sum)
 
 
-def _float_sum(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+def _float_sum(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     return fl.w.pure(f"{FLOAT_BINARY[op.opcode]} {fl.contract}{llvm_type(elem)} {a}, {b}")
 
 
-def _int_sum(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+def _int_sum(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if elem is int1:
         return w.and_(t, a, b) if op.opcode == "mul" else w.pure(f"xor i1 {a}, {b}")
@@ -128,7 +128,7 @@ def _div(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
     return narrow(fl, elem, fast)
 
 
-def _div_by_few(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
+def _div_by_few(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     """As the fast division of all floats computes it, but what depends on the divisor alone is computed once: its
     reciprocal, and the power of two that keeps both in range."""
     w = fl.w
@@ -145,23 +145,23 @@ def _div_by_few(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str
     return narrow(fl, elem, w.pure(f"fmul float {scaled}, {inverse}"))
 
 
-def widen(fl: FunctionLowering, elem: Any, x: str) -> str:
+def widen(fl: FunctionLowering, elem: ElementType, x: str) -> str:
     """A 16-bit float as fp32."""
     return x if elem is float32 else fl.w.pure(f"fpext {llvm_type(elem)} {x} to float")
 
 
-def narrow(fl: FunctionLowering, elem: Any, x: str) -> str:
+def narrow(fl: FunctionLowering, elem: ElementType, x: str) -> str:
     return x if elem is float32 else fl.w.pure(f"fptrunc float {x} to {llvm_type(elem)}")
 
 
-def integer_remainder(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
+def integer_remainder(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     if elem is int1:
         return "false"
     return fl.w.pure(f"{'srem' if elem.signed else 'urem'} {llvm_type(elem)} {a}, {b}")
 
 
 @elementwise(arith.AndOp, arith.OrOp, arith.XorOp, arith.ShlOp)
-def _bits(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+def _bits(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if op.opcode == "and":
         return w.and_(t, a, b)
@@ -171,7 +171,7 @@ def _bits(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
 
 
 @elementwise(arith.ShrOp)
-def _shr(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+def _shr(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     return fl.w.pure(f"{'ashr' if elem.signed else 'lshr'} {llvm_type(elem)} {a}, {b}")
 
 
@@ -188,19 +188,19 @@ def _min_max(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
 
 
 @elementwise(arith.MulHiOp)
-def _mul_high(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+def _mul_high(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     w, t, wide = fl.w, llvm_type(elem), f"i{2 * elem.bits}"
     product = _wide_product(w, elem, a, b)
     return w.pure(f"trunc {wide} {w.pure(f'lshr {wide} {product}, {elem.bits}')} to {t}")
 
 
-def _wide_product(w: Writer, elem: Any, a: str, b: str) -> str:
+def _wide_product(w: Writer, elem: ElementType, a: str, b: str) -> str:
     t, wide, ext = llvm_type(elem), f"i{2 * elem.bits}", "sext" if elem.signed else "zext"
     x, y = (w.pure(f"{ext} {t} {v} to {wide}") for v in sorted((a, b)))
     return w.pure(f"mul {wide} {x}, {y}")
 
 
-def _has_high_half(op: Op, elem: Any) -> bool:
+def _has_high_half(op: Op, elem: ElementType) -> bool:
     """Whether the high half of this product of 32-bit integers is computed too: one instruction gives both."""
     operands = set(op.operands)
     return elem.bits == 32 and any(
@@ -212,19 +212,19 @@ def _has_high_half(op: Op, elem: Any) -> bool:
 
 
 @elementwise(arith.CopySignOp)
-def _copy_sign(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+def _copy_sign(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     t = llvm_type(elem)
     return fl.w.call(t, f"llvm.copysign.{elem.ptx}", [f"{t} {a}", f"{t} {b}"])
 
 
 @elementwise(arith.FmaOp)
-def _fma(fl: FunctionLowering, op: Op, elem: Any, x: str, y: str, z: str) -> str:
+def _fma(fl: FunctionLowering, op: Op, elem: ElementType, x: str, y: str, z: str) -> str:
     t = llvm_type(elem)
     return fl.w.call(t, f"llvm.fma.{elem.ptx}", [f"{t} {x}", f"{t} {y}", f"{t} {z}"])
 
 
 @elementwise(arith.NegOp)
-def _neg(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+def _neg(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if elem.is_floating() and elem.bits == 16:
         bits = w.pure(f"bitcast {t} {x} to i16")
@@ -236,7 +236,7 @@ def _neg(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
 
 
 @elementwise(arith.AbsOp)
-def _abs(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+def _abs(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if elem.is_floating() and elem.bits == 16:
         bits = w.pure(f"bitcast {t} {x} to i16")  # for ptxas' sake, as the sign above
@@ -252,12 +252,12 @@ def _abs(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
 
 
 @elementwise(arith.PopcOp)
-def _popc(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+def _popc(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
     return _count(fl, elem, x, "llvm.ctpop", [])
 
 
 @elementwise(arith.ClzOp)
-def _clz(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+def _clz(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
     return _count(fl, elem, x, "llvm.ctlz", ["i1 false"])
 
 
@@ -306,7 +306,7 @@ def _cmp(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
 
 
 @elementwise(arith.SelectOp)
-def _select(fl: FunctionLowering, op: Op, elem: Any, c: str, a: str, b: str) -> str:
+def _select(fl: FunctionLowering, op: Op, elem: ElementType, c: str, a: str, b: str) -> str:
     if c in ("true", "false") or a == b:
         return a if c == "true" else b
     t = llvm_type(elem_of(op.results[0].type))
@@ -314,7 +314,7 @@ def _select(fl: FunctionLowering, op: Op, elem: Any, c: str, a: str, b: str) -> 
 
 
 @elementwise(arith.IsNanOp)
-def _isnan(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+def _isnan(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
     return fl.w.pure(f"fcmp uno {llvm_type(elem)} {x}, {x}")
 
 
@@ -350,7 +350,7 @@ def _extended(kind: Any, value: int) -> int:
 
 
 @elementwise(arith.BitcastOp)
-def _bitcast(fl: FunctionLowering, op: Op, elem: Any, x: str) -> str:
+def _bitcast(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
     return bitcast(fl, elem, elem_of(op.results[0].type), x)
 
 

@@ -14,7 +14,7 @@ from tessera.backends.gpu.memory import copies, groups, layout_of, registers
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.words import as_bits, from_bits
 from tessera.errors import CompilationError
-from tessera.ir import Op, elem_of
+from tessera.ir import ElementType, Op, elem_of
 from tessera.ops import InlineAsmOp, VolatileAsmOp
 
 REGISTERS = {"r": "i32", "h": "i16", "c": "i16", "l": "i64", "f": "float", "d": "double"}
@@ -84,7 +84,7 @@ def _check(op: Op, what: str, given: int, needed: int) -> None:
         )  # fmt: skip
 
 
-def _packed(fl: FunctionLowering, elem: Any, names: Sequence[str], kinds: Any) -> list[str]:
+def _packed(fl: FunctionLowering, elem: ElementType, names: Sequence[str], kinds: Any) -> list[str]:
     """Elements in registers of the given types, typed."""
     w, bits = fl.w, memory_bits(elem)
     per = _per_register(bits, len(names))

@@ -17,7 +17,7 @@ from tessera.backends.gpu.target import GpuTarget
 from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.writer import ModuleText, Writer
 from tessera.errors import InternalError
-from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Value, elem_of
+from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Type, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
 from tessera.ops import DotOp, ForOp, MmaOp, WgmmaOp, WhileOp
@@ -272,17 +272,17 @@ class FunctionLowering:
         """Whether the program has MMAs, and so all registers of an SM for one block."""
         return any(isinstance(op, DotOp | MmaOp | WgmmaOp) for op in self.module.walk())
 
-    def register_types(self, t: Any) -> str:
+    def register_types(self, t: Type) -> str:
         return llvm_type(elem_of(t))
 
 
-def registers_of(t: Any) -> int:
+def registers_of(t: Type) -> int:
     """Number of register values that hold a value of type `t` in one thread."""
     if isinstance(t, TileType):
         return t.layout.size("register")
     return 0 if isinstance(t, TokenType) else 1
 
 
-def carried_type(t: Any) -> str:
+def carried_type(t: Type) -> str:
     """LLVM type of each register of a value that is carried around a loop."""
     return "i32" if isinstance(t, SharedType) else llvm_type(elem_of(t))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from tessera.backends.gpu import mathtables as tables
 from tessera.backends.gpu.elementwise import integer_remainder, map_registers, narrow, widen
@@ -18,7 +17,7 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.maths import FUNCTIONS, Maths, call_function, function
 from tessera.backends.gpu.types import llvm_type
 from tessera.dtypes import float32, float64
-from tessera.ir import Op, elem_of
+from tessera.ir import ElementType, Op, elem_of
 from tessera.ops import MATH_OPS, arith
 
 LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
@@ -300,7 +299,7 @@ INTRINSIC = {
 IN_PLACE = {"tanh", "erf", "log", "log2", "log1p", "sin", "cos"}
 
 
-def evaluate(fl: FunctionLowering, name: str, elem: Any, args: Sequence[str]) -> str:
+def evaluate(fl: FunctionLowering, name: str, elem: ElementType, args: Sequence[str]) -> str:
     """The function `name` (an opcode) of one element."""
     if elem is not float32 and elem is not float64:
         return narrow(fl, elem, evaluate(fl, name, float32, [widen(fl, elem, x) for x in args]))
@@ -325,7 +324,7 @@ def evaluate(fl: FunctionLowering, name: str, elem: Any, args: Sequence[str]) ->
     return w.pure(f"fptrunc double {call_function(w, fl.target, name, 'double', wide)} to float")
 
 
-def _element(fl: FunctionLowering, op: Op, elem: Any, *args: str) -> str:
+def _element(fl: FunctionLowering, op: Op, elem: ElementType, *args: str) -> str:
     return evaluate(fl, op.opcode, elem, args)
 
 
@@ -335,11 +334,11 @@ def _rem(fl: FunctionLowering, op: arith.RemOp) -> None:
     map_registers(fl, op, _remainder if floats else integer_remainder)
 
 
-def _remainder(fl: FunctionLowering, op: Op, elem: Any, a: str, b: str) -> str:
+def _remainder(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
     """C's fmod; narrower types in fp64, where the result is the same."""
     return evaluate(fl, "fmod", elem, (a, b))
 
 
 @lowers(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
-def _math(fl: FunctionLowering, op: Any) -> None:
+def _math(fl: FunctionLowering, op: Op) -> None:
     map_registers(fl, op, _element)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.target import Access
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import split
-from tessera.ir import TileType, Value, elem_of
+from tessera.ir import ElementType, TileType, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.ops import memory
 
 VECTOR_BITS = 128
 
 
-def vector_length(fl: FunctionLowering, ptr: Value, mask: Value | None, elem: Any) -> int:
+def vector_length(fl: FunctionLowering, ptr: Value, mask: Value | None, elem: ElementType) -> int:
     """Elements of one access: registers that lie side by side, by the layout and by what is known of the addresses."""
     if not isinstance(ptr.type, TileType):
         return 1

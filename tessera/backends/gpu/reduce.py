@@ -16,7 +16,7 @@ from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.words import from_words32, to_words32
 from tessera.errors import InternalError
-from tessera.ir import Block, TileType, Value, elem_of
+from tessera.ir import Block, ElementType, TileType, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.ops import arith, tile
 
@@ -186,12 +186,12 @@ def _handed_round(
     ]
 
 
-def shuffle_xor(fl: FunctionLowering, elem: Any, x: str, mask: int) -> str:
+def shuffle_xor(fl: FunctionLowering, elem: ElementType, x: str, mask: int) -> str:
     words = [fl.target.shuffle_xor(fl.w, word, mask) for word in to_words32(fl, elem, x)]
     return from_words32(fl, elem, words)
 
 
-def shuffle_index(fl: FunctionLowering, elem: Any, x: str, lane: str) -> str:
+def shuffle_index(fl: FunctionLowering, elem: ElementType, x: str, lane: str) -> str:
     words = [fl.target.shuffle_index(fl.w, word, lane) for word in to_words32(fl, elem, x)]
     return from_words32(fl, elem, words)
 
@@ -262,7 +262,7 @@ def _read_all(
 def _addresses(
     fl: FunctionLowering,
     rest: LinearLayout,
-    elem: Any,
+    elem: ElementType,
     start: int,
     parts: int,
     warps: Sequence[int] = (),

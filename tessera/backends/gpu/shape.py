@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
 
 from tessera.backends.gpu.lowering import PROGRAMS, FunctionLowering, lowers, registers_of
 from tessera.errors import InternalError
@@ -163,5 +162,5 @@ def _split(fl: FunctionLowering, op: tile.SplitOp) -> None:
 
 
 @lowers(memory.AssumeOp, control.ReturnOp, control.YieldOp)
-def _nothing(fl: FunctionLowering, op: Any) -> None:
+def _nothing(fl: FunctionLowering, op: Op) -> None:
     """Facts for analyses only; terminators are handled by the op around them."""

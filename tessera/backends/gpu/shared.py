@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.types import memory_bits
 from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.backends.gpu.writer import split
+from tessera.ir import ElementType
 from tessera.ops import memory
 
 VECTOR_BITS = 128
 
 
 def store_elements(
-    fl: FunctionLowering, elem: Any, address: str, names: Sequence[str], mask: str = "true"
+    fl: FunctionLowering, elem: ElementType, address: str, names: Sequence[str], mask: str = "true"
 ) -> None:
     """Write neighbouring elements at an aligned shared address, in vectors of up to 16 bytes."""
     step = max(1, min(len(names), VECTOR_BITS // memory_bits(elem)))
@@ -27,7 +27,7 @@ def store_elements(
         fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, words, mask)
 
 
-def load_elements(fl: FunctionLowering, elem: Any, address: str, count: int) -> list[str]:
+def load_elements(fl: FunctionLowering, elem: ElementType, address: str, count: int) -> list[str]:
     """Read `count` neighbouring elements from an aligned shared address."""
     step = max(1, min(count, VECTOR_BITS // memory_bits(elem)))
     base, offset = split(fl.w.offsets, address)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tessera.backends.gpu.writer import Writer
+from tessera.ir import ElementType
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +144,14 @@ class GpuTarget(Protocol):
         """Orders this thread's accesses before and behind it, as threads of `scope` see them."""
         ...
 
-    def atomic_width(self, kind: str, elem: Any) -> int:
+    def atomic_width(self, kind: str, elem: ElementType) -> int:
         """The most elements side by side that `atomic_add_vector` takes; 1: it is not there."""
         ...
 
     def atomic_add_vector(
         self,
         w: Writer,
-        elem: Any,
+        elem: ElementType,
         address: str,
         offset: int,
         values: Sequence[str],
@@ -158,7 +159,7 @@ class GpuTarget(Protocol):
         scope: str,
     ) -> None: ...
 
-    def has_atomic(self, kind: str, elem: Any) -> bool:
+    def has_atomic(self, kind: str, elem: ElementType) -> bool:
         """Can `atomic` do this? If not, a loop over `atomic_cas` does."""
         ...
 
@@ -166,7 +167,7 @@ class GpuTarget(Protocol):
         self,
         w: Writer,
         kind: str,
-        elem: Any,
+        elem: ElementType,
         address: str,
         offset: int,
         value: str,

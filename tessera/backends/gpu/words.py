@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering
 from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.dtypes import int1, int8, pointer_type
+from tessera.ir import ElementType
 
 BYTES = 4  # of a word
 
@@ -23,7 +23,7 @@ class WordShape:
     per_word: int
 
 
-def word_shape(elem: Any, vec: int) -> WordShape:
+def word_shape(elem: ElementType, vec: int) -> WordShape:
     """Words of `vec` elements: 32-bit words, 64-bit ones for 64-bit elements, single narrow ones."""
     bits = memory_bits(elem)
     if bits >= 32:
@@ -35,7 +35,9 @@ def word_shape(elem: Any, vec: int) -> WordShape:
     return WordShape("i32", 32, total // 32, 32 // bits)
 
 
-def pack(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: WordShape) -> list[str]:
+def pack(
+    fl: FunctionLowering, elem: ElementType, names: Sequence[str], shape: WordShape
+) -> list[str]:
     """Registers as words."""
     if elem is int1:
         names = [fl.w.pure(f"zext i1 {x} to i8") for x in names]
@@ -44,7 +46,9 @@ def pack(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: WordShape
     return [_pack_word(fl, elem, names[i : i + n], shape) for i in range(0, len(names), n)]
 
 
-def _pack_word(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: WordShape) -> str:
+def _pack_word(
+    fl: FunctionLowering, elem: ElementType, names: Sequence[str], shape: WordShape
+) -> str:
     w, t = fl.w, llvm_type(elem)
     if len(names) == 1:
         return _cast(fl, elem, names[0], shape.type)
@@ -68,7 +72,7 @@ def _pack_word(fl: FunctionLowering, elem: Any, names: Sequence[str], shape: Wor
     return w.pure(f"bitcast {kind} {vector} to {shape.type}")
 
 
-def _cast(fl: FunctionLowering, elem: Any, name: str, to: str) -> str:
+def _cast(fl: FunctionLowering, elem: ElementType, name: str, to: str) -> str:
     w, t = fl.w, llvm_type(elem)
     if t == to:
         return name
@@ -77,7 +81,9 @@ def _cast(fl: FunctionLowering, elem: Any, name: str, to: str) -> str:
     return w.pure(f"bitcast {t} {name} to {to}")
 
 
-def unpack(fl: FunctionLowering, elem: Any, words: Sequence[str], shape: WordShape) -> list[str]:
+def unpack(
+    fl: FunctionLowering, elem: ElementType, words: Sequence[str], shape: WordShape
+) -> list[str]:
     """Words as registers."""
     w, n = fl.w, shape.per_word
     t = "i8" if elem is int1 else llvm_type(elem)
@@ -102,7 +108,7 @@ def unpack(fl: FunctionLowering, elem: Any, words: Sequence[str], shape: WordSha
     return result
 
 
-def _uncast(fl: FunctionLowering, elem: Any, word: str, have: str) -> str:
+def _uncast(fl: FunctionLowering, elem: ElementType, word: str, have: str) -> str:
     w, t = fl.w, "i8" if elem is int1 else llvm_type(elem)
     if t == have:
         return word
@@ -111,7 +117,7 @@ def _uncast(fl: FunctionLowering, elem: Any, word: str, have: str) -> str:
     return w.pure(f"bitcast {have} {word} to {t}")
 
 
-def to_words32(fl: FunctionLowering, elem: Any, name: str) -> list[str]:
+def to_words32(fl: FunctionLowering, elem: ElementType, name: str) -> list[str]:
     """One element as 32-bit words, for shuffles."""
     w, t = fl.w, llvm_type(elem)
     if t == "i32":
@@ -130,7 +136,7 @@ def to_words32(fl: FunctionLowering, elem: Any, name: str) -> list[str]:
     ]
 
 
-def from_words32(fl: FunctionLowering, elem: Any, words: Sequence[str]) -> str:
+def from_words32(fl: FunctionLowering, elem: ElementType, words: Sequence[str]) -> str:
     """An element from the 32-bit words that hold it: the low bits of one, or both halves."""
     w, t = fl.w, llvm_type(elem)
     if t == "i32":
@@ -152,14 +158,14 @@ def from_words32(fl: FunctionLowering, elem: Any, words: Sequence[str]) -> str:
     )
 
 
-def as_bits(fl: FunctionLowering, elem: Any, name: str) -> str:
+def as_bits(fl: FunctionLowering, elem: ElementType, name: str) -> str:
     """The element as an integer of its memory width."""
     if elem is int1:
         return fl.w.pure(f"zext i1 {name} to i8")
     return _cast(fl, elem, name, f"i{elem.bits}")
 
 
-def from_bits(fl: FunctionLowering, elem: Any, name: str) -> str:
+def from_bits(fl: FunctionLowering, elem: ElementType, name: str) -> str:
     if elem is int1:
         return fl.w.pure(f"icmp ne i8 {name}, 0")
     return _uncast(fl, elem, name, f"i{elem.bits}")

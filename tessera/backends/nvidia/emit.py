@@ -9,6 +9,7 @@ from tessera.backends.gpu.target import Access
 from tessera.backends.gpu.writer import Writer
 from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
+from tessera.ir import ElementType
 
 ALL = "-1"
 # Of an SM, at 40, 64 and 128 registers each. Straight code hides its latency by as many programs as possible;
@@ -193,7 +194,7 @@ class NvidiaTarget:
     def async_wait(self, w: Writer, pending: int) -> None:
         p.async_wait(pending).emit(w, [])
 
-    def has_atomic(self, kind: str, elem: Any) -> bool:
+    def has_atomic(self, kind: str, elem: ElementType) -> bool:
         """Is there an instruction for it? bf16 is added from sm_90 on."""
         return not (kind == "add" and elem is bfloat16 and self.cc < 90)
 
@@ -208,7 +209,7 @@ class NvidiaTarget:
     def atomic_add_vector(
         self,
         w: Writer,
-        elem: Any,
+        elem: ElementType,
         address: str,
         offset: int,
         values: Sequence[str],
@@ -224,7 +225,7 @@ class NvidiaTarget:
         self,
         w: Writer,
         kind: str,
-        elem: Any,
+        elem: ElementType,
         address: str,
         offset: int,
         value: str,
@@ -385,7 +386,7 @@ def _zero(type: str) -> str:
     return "0.0" if type in ("float", "double") else "0"
 
 
-def _atomic_type(kind: str, elem: Any) -> tuple[str, str]:
+def _atomic_type(kind: str, elem: ElementType) -> tuple[str, str]:
     """(register type, PTX type suffix) of an atomic."""
     if kind == "add" and elem in (float32, float64):
         return ("float", "f32") if elem is float32 else ("double", "f64")

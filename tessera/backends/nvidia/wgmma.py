@@ -25,7 +25,7 @@ from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import float32
 from tessera.errors import InternalError
-from tessera.ir import SharedType, TileType, Value
+from tessera.ir import ElementType, SharedType, TileType, Value
 from tessera.layout import LinearLayout, back, reordered, shared_swizzled
 from tessera.ops import WgmmaOp, WgmmaWaitOp
 from tessera.passes.gpu_facts import WgmmaRow
@@ -245,7 +245,7 @@ def _groups(fl: FunctionLowering, along_m: int, along_n: int) -> tuple[str, str]
         return fl.w.pure(f"and i32 {group}, {along_m - 1}"), fl.w.pure(f"lshr i32 {group}, {shift}")
 
 
-def _in_words(fl: FunctionLowering, elem: Any, names: Sequence[str]) -> Block:
+def _in_words(fl: FunctionLowering, elem: ElementType, names: Sequence[str]) -> Block:
     words = pack(fl, elem, names, word_shape(elem, 32 // elem.bits))
     return [fl.w.pure(f"bitcast float {x} to i32") for x in words] if elem is float32 else words
 

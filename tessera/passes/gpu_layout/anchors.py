@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Block, Op, TileType, Type, Value, elem_of, shape_of
 from tessera.layout import LinearLayout
 from tessera.ops import (
     AtomicCasOp,
@@ -115,7 +115,7 @@ class Anchors:
         """Numbers in a load that may be repeated in many threads."""
         return 2 * self.lanes * self.num_warps
 
-    def default(self, t: Any) -> LinearLayout:
+    def default(self, t: Type) -> LinearLayout:
         return rules.default_layout(shape_of(t), self.num_warps, self.lanes)
 
     def layout(self, v: Value) -> LinearLayout | None:

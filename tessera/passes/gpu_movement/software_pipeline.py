@@ -27,6 +27,7 @@ from tessera.dtypes import int1, int32, int64
 from tessera.ir import (
     Block,
     Builder,
+    ElementType,
     Module,
     Op,
     SharedType,
@@ -415,7 +416,7 @@ def _family(alloc: LocalAllocOp) -> list[Op]:
     return found
 
 
-def zero_of(elem: Any) -> Any:
+def zero_of(elem: ElementType) -> Any:
     """Zero as constants of the type hold it."""
     return 0.0 if elem.is_floating() else 0
 

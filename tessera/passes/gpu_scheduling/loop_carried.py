@@ -73,7 +73,7 @@ class Carrying:
         return _grown(op, new).results[-len(state) :]
 
 
-def _grown(op: Any, new: Any) -> Any:
+def _grown(op: Op, new: Any) -> Any:
     """Put `new`, which took over the blocks of `op` and has further results, in its place."""
     Builder.before_op(op).insert(new)
     op.regions = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.dtypes import int1
-from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, elem_of, pass_, rule
+from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Type, Value, elem_of, pass_, rule
 from tessera.ops import arith, control, gpu, memory
 from tessera.passes.neutral.fold import FOLD, SHAPE, constant_of, known_result, make_const
 
@@ -40,7 +40,7 @@ def load_nothing(op: memory.LoadOp, rw: Rewriter) -> Value | None:
     return make_const(rw, _zero(op.result.type), op.result.type)
 
 
-def _zero(t: Any) -> int | float | bool:
+def _zero(t: Type) -> int | float | bool:
     e = elem_of(t)
     return 0.0 if e.is_floating() else False if e is int1 else 0
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tessera.dtypes import int32, int64
 from tessera.errors import UnsupportedLanguageConstruct
-from tessera.ir import Builder, DescriptorType, Module, Op, TileType, Value, pass_
+from tessera.ir import Builder, DescriptorType, Module, Op, TileType, Type, Value, pass_
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -115,7 +115,7 @@ class _Access:
             self.b.insert(AtomicRmwOp(ptr, op.value, mask, kind=op.kind, sem="relaxed"))
         op.erase()
 
-    def _const(self, value: Any, t: Any) -> Value:
+    def _const(self, value: Any, t: Type) -> Value:
         return self.b.emit(ConstOp(value=value, results=(t,)))
 
     def _along(self, d: int) -> Value:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tessera.dtypes import dtype, int1
-from tessera.ir import Op, Rewriter, RuleSet, TileType, Value, elem_of, rule, shape_of
+from tessera.ir import Op, Rewriter, RuleSet, TileType, Type, Value, elem_of, rule, shape_of
 from tessera.ops import arith, tile
 
 FOLD = RuleSet()
@@ -34,7 +34,7 @@ def wrap(value: int, t: dtype) -> int | bool:
     return value - (1 << t.bits) if t.signed and value >> (t.bits - 1) else value
 
 
-def make_const(rw: Rewriter, value: Any, t: Any) -> Value:
+def make_const(rw: Rewriter, value: Any, t: Type) -> Value:
     return rw.emit(arith.ConstOp(value=value, results=[t]))
 
 

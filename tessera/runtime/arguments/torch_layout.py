@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import Any
 
 # Offsets in bytes, then values to compare with: the native code reads these words (array_ir).
@@ -39,7 +40,7 @@ class Layout:
         self.address = ctypes.addressof(self.words)
 
 
-def find_layout(torch: Any) -> Layout | None:
+def find_layout(torch: ModuleType) -> Layout | None:
     """Where this torch keeps the fields; None where it cannot be told."""
     try:
         return _find(torch)
@@ -47,7 +48,7 @@ def find_layout(torch: Any) -> Layout | None:
         return None
 
 
-def _find(torch: Any) -> Layout | None:
+def _find(torch: ModuleType) -> Layout | None:
     probes = [
         torch.zeros(40, dtype=torch.float32, device="cpu").reshape(5, 8)[1:, 2:5],
         torch.zeros(77, dtype=torch.int16, device="cpu")[3:9],
@@ -95,7 +96,7 @@ def _shared(offsets: Iterable[int], owners: list[Any], values: list[int]) -> Any
     return _only(offsets, lambda at: all(_word(base + at) == value for base, value in pairs))
 
 
-def _element_types(torch: Any) -> tuple[Any, Any]:
+def _element_types(torch: ModuleType) -> tuple[Any, Any]:
     """(offset of the two bytes that tell element types apart, bytes of an element by their value)."""
     types = [getattr(torch, name) for name in ITEM_TYPES if hasattr(torch, name)]
     groups = [
@@ -120,7 +121,7 @@ def _element_types(torch: Any) -> tuple[Any, Any]:
     return at, sizes
 
 
-def _devices(torch: Any, probes: list[Any]) -> tuple[Any, int, int]:
+def _devices(torch: ModuleType, probes: list[Any]) -> tuple[Any, int, int]:
     """(offset of the byte that tells devices apart, its value on the host, on CUDA)."""
     kinds = torch.autograd.DeviceType
     host, cuda, meta = int(kinds.CPU), int(kinds.CUDA), int(kinds.Meta)
@@ -134,7 +135,7 @@ def _devices(torch: Any, probes: list[Any]) -> tuple[Any, int, int]:
     return _only(range(16, TENSOR_BYTES), fits), host, cuda
 
 
-def _lazy_deleter(torch: Any, probes: list[Any], data: int) -> tuple[int, int]:
+def _lazy_deleter(torch: ModuleType, probes: list[Any], data: int) -> tuple[int, int]:
     """(offset of the function that gives memory back, the one of memory that tensors share until one is written).
 
     Behind the address of the memory come its owner and that function, the compiler decides in which order.

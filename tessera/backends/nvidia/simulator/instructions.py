@@ -129,7 +129,7 @@ def _resize(source: int, target: int) -> Callable[[Any], Any]:
         return (lambda x: x) if target > source else (lambda x: mask_int(x, target))
     top = (1 << target) - 1
 
-    def change(x: Any) -> Any:
+    def change(x: np.ndarray) -> Any:
         wide = np.array([int(v) & top for v in x], object)
         return wide if target > 64 else wide.astype(np.uint64)
 
@@ -139,7 +139,7 @@ def _resize(source: int, target: int) -> Callable[[Any], Any]:
 def bitcast(a: str, b: str) -> Callable[[Any], Any]:
     va, vb = VECTOR.match(a), VECTOR.match(b)
 
-    def raw_of(x: Any) -> Any:
+    def raw_of(x: np.ndarray) -> Any:
         if not va:
             return to_raw(a, x)
         width = np.uint64(bits_of(va[2]))
@@ -149,7 +149,7 @@ def bitcast(a: str, b: str) -> Callable[[Any], Any]:
             out = out | part << np.uint64(i) * width
         return out
 
-    def value_of(raw: Any) -> Any:
+    def value_of(raw: np.ndarray) -> Any:
         if not vb:
             return from_raw(b, raw)
         width = bits_of(vb[2])
@@ -294,7 +294,7 @@ def row(of: Primitive, slots: list[int], many: bool) -> Callable[..., Any]:
     """A primitive's meaning. `many`: its result is a struct."""
     meaning: Any = of.meaning
 
-    def single(x: Any) -> Any:
+    def single(x: np.ndarray) -> Any:
         return x if many or not isinstance(x, tuple) else x[0]
 
     if of.uses_machine:

@@ -57,7 +57,7 @@ def precondition_holds(metadata: Any, values: list[Any], grid: tuple[int, ...]) 
     return holds(getattr(metadata, "precondition", ()), found)
 
 
-def argument(kind: str, value: Any) -> tuple[str, Any]:
+def argument(kind: str, value: np.ndarray) -> tuple[str, Any]:
     """(LLVM type, number) of a launch argument of a kind of the signature; an array's is its address."""
     while hasattr(value, "base") and not isinstance(value, np.ndarray):
         value = value.base  # the bits of a typed view
@@ -70,7 +70,7 @@ def argument(kind: str, value: Any) -> tuple[str, Any]:
     return ("ptr" if kind.startswith(("*", "ptr")) else "i64", int(value or 0))
 
 
-def remember(memory: Global, value: Any) -> None:
+def remember(memory: Global, value: np.ndarray) -> None:
     """Let kernels access the storage of an argument; behind a raw address anything may lie."""
     while hasattr(value, "base") and not isinstance(value, np.ndarray):
         value = value.base
@@ -157,7 +157,7 @@ def _maps(
     return found
 
 
-def _spread(m: Machine, kind: str, value: Any) -> np.ndarray:
+def _spread(m: Machine, kind: str, value: np.ndarray) -> np.ndarray:
     return full("i64" if kind == "ptr" else kind, value, m.threads)
 
 
