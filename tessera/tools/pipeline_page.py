@@ -223,7 +223,7 @@ def walk(capability: int) -> Iterator[Step]:
     text = text_of(module, names)
     yield Step("front end", "frontend/", [], text)
     with Session("matmul"):
-        for p in (p for passes in backend.passes(options).values() for p in passes):
+        for p in (*backend.passes("tir", options), *backend.passes("gir", options)):
             if p.name == CHECK:
                 continue
             PassManager([p]).run(module)

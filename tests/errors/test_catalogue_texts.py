@@ -497,7 +497,7 @@ def own_assembly(out):
 
 
 MEETING = """
-; primitive team_barrier(1, 64)
+; primitive named_barrier_sync(1, 64)
 define ptx_kernel void @meeting() nounwind {
 entry:
   call void asm sideeffect "bar.sync 1, 64;", "~{memory}"()

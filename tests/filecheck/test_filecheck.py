@@ -63,7 +63,11 @@ def test_checks_fail_without_the_effect(
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", sorted(PASSES))
+# Tests register passes of their own.
+OURS = sorted(name for name, p in PASSES.items() if p.fn.__module__.startswith("tessera."))
+
+
+@pytest.mark.parametrize("name", OURS)
 def test_every_pass_has_a_file(name: str) -> None:
     """It shows where the pass does something; of an optimisation also where it does not."""
     files = [file for file in CHECK_FILES if file.subject == name]

@@ -220,6 +220,6 @@ def _leaves(base: type) -> list[Any]:
 def _neutral(c: Any) -> bool:
     return (
         c.__module__.startswith("tessera.ops.")
-        and not c.__module__.endswith(".gpu")
+        and not c.__module__.endswith((".gpu", ".mbarrier"))
         and bool(c.opcode)
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tessera
+from tessera import knobs
 from tessera.runtime.driver import driver
 from tessera.tools import host_reference as reference
 
@@ -24,8 +25,10 @@ def test_example(name: str) -> None:
     said: list[str] = []
     driver.set_active("cpu")
     try:
-        flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-        result = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
+        with knobs.scope():
+            knobs.cpu.isa = "native"  # what the examples print
+            flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+            result = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
     finally:
         driver.reset_active()
     assert result.failed == 0, "".join(said)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from tessera.analysis.intervals import NEVER
 from tessera.backends.compiler import Backend, GPUTarget, Options, Stage, make_options
@@ -86,10 +86,10 @@ class NvidiaBackend(Backend):
 
         def tir(module: Module, metadata: dict[str, Any]) -> Module:
             module.attrs |= self.attributes(options)
-            return _run(self.passes(options)["tir"], module, metadata, "tir")
+            return _run(self.passes("tir", options), module, metadata, "tir")
 
         def gir(module: Module, metadata: dict[str, Any]) -> Module:
-            _run(self.passes(options)["gir"], module, metadata, "gir")
+            _run(self.passes("gir", options), module, metadata, "gir")
             metadata |= launch_facts(module, options.num_warps)
             return module
 
@@ -139,18 +139,17 @@ class NvidiaBackend(Backend):
             "target": f"cuda:{self._capability(options)}",
         }
 
-    def passes(self, options: Options) -> dict[str, list[Pass]]:
-        """The passes of the stages "tir" and "gir", in order."""
+    def passes(self, stage: Literal["tir", "gir"], options: Options) -> list[Pass]:
+        """The passes of a stage, in order."""
         facts = enabled_facts(facts_for(self._capability(options)))
+        if stage == "gir":
+            return gpu_passes(facts, options.pointer_maps, options.persistent, options.no_alias)
         first: list[Pass] = (
             [partition_cluster] if facts.has_clusters and options.num_ctas > 1 else []
         )
         if facts.has_tma:
             first.append(select_tensor_maps.bind(stores=options.tensor_stores))
-        return {
-            "tir": [*first, lower_descriptors, unroll, *neutral_pipeline()],
-            "gir": gpu_passes(facts, options.pointer_maps, options.persistent, options.no_alias),
-        }
+        return [*first, lower_descriptors, unroll, *neutral_pipeline()]
 
     def check_fit(self, make_ir: Callable[[], Any], options: Options) -> None:
         module = self.stages(options)["tir"](make_ir(), {})

@@ -157,8 +157,8 @@ def _torch() -> Any:
     return torch
 
 
-def refuse_foreign(x: Any, kind: str, place: str) -> None:
+def refuse_foreign(x: object, kind: str, place: str) -> None:
     """ForeignPointerError for a tensor on a device that is not of the kind named, where it tells."""
-    found = getattr(getattr(x, "device", None), "type", kind)
-    if found != kind:
-        raise ForeignPointerError(device=str(x.device), place=place)
+    device = getattr(x, "device", None)
+    if getattr(device, "type", kind) != kind:
+        raise ForeignPointerError(device=str(device), place=place)
