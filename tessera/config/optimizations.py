@@ -146,8 +146,8 @@ _GPU = (
         unit="loop", takes_room=True,
     ),
     _row(
-        "mma-chains", "gpu", "delays the last MMA of a chain by one iteration, beside the work on the first one's result",
-        "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_mma/mma_chains.py `delayable`",
+        "mma-chains", "gpu", "shifts the last MMA of a chain by one iteration, beside the work on the first one's result",
+        "only the next MMA reads the sum; its buffers live one iteration longer", "passes/gpu_mma/mma_chains.py `shiftable`",
         "tests/unit/test_gpu_passes_chains.py, tests/unit/test_chained_roles.py", unit="loop", takes_room=True,
     ),
     _row(

@@ -29,6 +29,7 @@ FORMER = {
     "flexible": "rematerialisable",
     "meeting": "acquire; of threads: barrier",
     "running on": "asynchronous accumulation",
+    "delayable": "shiftable, of a stage shift",
     "sum of products": "accumulator, or dot",
     "summed product": "accumulated dot",
     "on demand": "lazily",

@@ -9,7 +9,7 @@
                                                  x = h(acc)
                                                acc = x + p @ v[last]
 
-An MMA is *delayed* by one iteration in this way when it adds up in the loop, its first operand comes through
+An MMA is *shifted* by one iteration in this way when it adds up in the loop, its first operand comes through
 registers from another MMA of the same iteration, and nothing but its own next step looks at the sum. Its
 buffers of shared memory are then read one iteration later, so the ring of the pipeline runs one iteration less
 ahead. `h(acc)` and what makes `p` narrow move to the end of the iteration, behind the wait for the sum."""
@@ -42,23 +42,23 @@ from tessera.passes.neutral.fold import constant_of
 
 
 @dataclass(frozen=True, slots=True)
-class Delayed:
-    """An MMA to delay, and the number of the value that carries its sum."""
+class Shifted:
+    """An MMA to shift by one iteration, and the number of the value that carries its sum."""
 
     mma: WgmmaOp
     number: int
 
 
-# --- what can be delayed ------------------------------------------------------------------------------------
-def delayable(loop: ForOp, rings: set[Op], limit: int) -> list[Delayed]:
+# --- what can be shifted ------------------------------------------------------------------------------------
+def shiftable(loop: ForOp, rings: set[Op], limit: int) -> list[Shifted]:
     """The MMAs of a loop that may be one iteration late. `rings`: allocations that become rings; operands in
     other shared memory must not change in the loop. `limit`: registers of 32 bits of a thread for results and operands
-    of MMAs beyond which nothing is delayed."""
+    of MMAs beyond which nothing is shifted."""
     step = constant_of(loop.step)
     if step is None or step <= 0 or not is_enabled("mma-chains"):
         return []
     mmas = [op for op in loop.body if isinstance(op, WgmmaOp)]
-    found: list[Delayed] = []
+    found: list[Shifted] = []
     for op in mmas:
         number = _sum_number(loop, op)
         if (
@@ -67,7 +67,7 @@ def delayable(loop: ForOp, rings: set[Op], limit: int) -> list[Delayed]:
             and _source_mmas(op.a, loop)
             and _survives(op.b, loop, rings)
         ):
-            found.append(Delayed(op, number))
+            found.append(Shifted(op, number))
     return found if found and _reg32(mmas, found) <= limit else []
 
 
@@ -121,17 +121,17 @@ def _survives(view: Value, loop: ForOp, rings: set[Op]) -> bool:
     return op is not None and (op in rings or not op.is_inside(loop))
 
 
-def _reg32(mmas: Sequence[WgmmaOp], delayed: Sequence[Delayed]) -> int:
+def _reg32(mmas: Sequence[WgmmaOp], shifted: Sequence[Shifted]) -> int:
     tiles: list[Any] = [op.result.type for op in mmas]
-    tiles += [d.mma.a.type for d in delayed]
+    tiles += [d.mma.a.type for d in shifted]
     return sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
 
 
 # --- the rewriting ------------------------------------------------------------------------------------------
-def delay(
-    loop: ForOp, delayed: Sequence[Delayed], late: Sequence[Op], ping_pong_reg32: int | None = None
+def shift_stage(
+    loop: ForOp, shifted: Sequence[Shifted], late: Sequence[Op], ping_pong_reg32: int | None = None
 ) -> None:
-    """Delay MMAs of a loop whose rings are made. `late`: all ops that come with them, in order: the MMAs,
+    """Shift MMAs of a loop whose rings are made. `late`: all ops that come with them, in order: the MMAs,
     what waits for their buffers, names them and gives them back. `ping_pong_reg32`: registers of an iteration's results
     from which warpgroups play ping-pong."""
     before = Builder.before_op(loop)
@@ -143,14 +143,14 @@ def delay(
         old.replace_all_uses(new)
     Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
     inside = Builder(branch.then, None, loop.loc)
-    inits = _first_iteration(inside, loop, delayed, set(late))
+    inits = _first_iteration(inside, loop, shifted, set(late))
     ping_pong = ping_pong_reg32 is not None and _worth_ping_pong(loop, ping_pong_reg32)
     if ping_pong:
         inside.insert(PingPongOp(kind="open"))
-    others, late = _other_iterations(inside, loop, delayed, late, inits, ping_pong)
+    others, late = _other_iterations(inside, loop, shifted, late, inits, ping_pong)
     if ping_pong:
         inside.insert(PingPongOp(kind="close"))
-    inside.insert(YieldOp(_last_mmas(inside, others, delayed, late)[: len(types)]))
+    inside.insert(YieldOp(_last_mmas(inside, others, shifted, late)[: len(types)]))
     loop.erase()
 
 
@@ -177,23 +177,23 @@ def drop_view(view: Value) -> None:
         op.erase()
 
 
-def _handed(loop: ForOp, delayed: Sequence[Delayed]) -> list[Value]:
+def _handed(loop: ForOp, shifted: Sequence[Shifted]) -> list[Value]:
     """What an iteration hands on: sums without their last MMA, then the MMA's operands."""
     handed = list(loop.body.terminator.operands)
-    for d in delayed:
+    for d in shifted:
         handed[d.number] = d.mma.acc
-    return [*handed, *[d.mma.a for d in delayed]]
+    return [*handed, *[d.mma.a for d in shifted]]
 
 
 def _first_iteration(
-    b: Builder, loop: ForOp, delayed: Sequence[Delayed], late: set[Op]
+    b: Builder, loop: ForOp, shifted: Sequence[Shifted], late: set[Op]
 ) -> list[Value]:
     """The first iteration without the late ops; what it hands to the second."""
     mapping = {loop.induction: loop.lb, **dict(zip(loop.carried, loop.inits, strict=True))}
     for op in loop.body:
         if not op.terminator and op not in late:
             b.insert(op.clone(mapping))
-    handed = _handed(loop, delayed)
+    handed = _handed(loop, shifted)
     count = len(loop.carried)
     kept = [x if v.op in late else v for v, x in zip(handed[:count], loop.carried, strict=True)]
     return [mapping.get(v, v) for v in (*kept, *handed[count:])]
@@ -202,20 +202,20 @@ def _first_iteration(
 def _other_iterations(
     b: Builder,
     loop: ForOp,
-    delayed: Sequence[Delayed],
+    shifted: Sequence[Shifted],
     late: Sequence[Op],
     inits: list[Value],
     ping_pong: bool,
 ) -> tuple[ForOp, list[Op]]:
     """The other iterations, each with the late ops of the one before; and these ops in their new form."""
     body = loop.body
-    for d in delayed:
+    for d in shifted:
         _sink_step(loop, d)
         _sink_narrowing(d, body.terminator)
-    mmas: dict[Op, Delayed] = {d.mma: d for d in delayed}
+    mmas: dict[Op, Shifted] = {d.mma: d for d in shifted}
     last = [op for op in late if op in mmas][-1]
     waits = [op for op in _until_mma(body) if _awaits_data(op) and op not in late]
-    at: Op = _last_source(loop, delayed)
+    at: Op = _last_source(loop, shifted)
     moved: list[Op] = []
     behind = False  # the last MMA: what follows stays at the end
     for op in late:
@@ -230,10 +230,10 @@ def _other_iterations(
     if ping_pong:
         Builder.after_op(waits[-1]).insert(PingPongOp(kind="begin"))
         Builder.after_op(at).insert(PingPongOp(kind="end"))
-    handed, old = _handed(loop, delayed), body.terminator
+    handed, old = _handed(loop, shifted), body.terminator
     Builder.before_op(old).insert(YieldOp(handed, loc=old.loc))
     old.erase()
-    for d in delayed:
+    for d in shifted:
         d.mma.erase()
     second = b.emit(AddOp(loop.lb, loop.step))
     names = [v.name for v in body.args[1:]]
@@ -242,7 +242,7 @@ def _other_iterations(
     return b.insert(new), moved
 
 
-def _late_mma(loop: ForOp, d: Delayed) -> WgmmaOp:
+def _late_mma(loop: ForOp, d: Shifted) -> WgmmaOp:
     """The MMA of the iteration before, on an operand that is carried over."""
     held = loop.body.add_arg(d.mma.a.type, d.mma.a.name)
     carried = loop.carried[d.number]
@@ -266,14 +266,14 @@ def _awaits_data(op: Op) -> bool:
 
 
 def _last_mmas(
-    b: Builder, others: ForOp, delayed: Sequence[Delayed], late: Sequence[Op]
+    b: Builder, others: ForOp, shifted: Sequence[Shifted], late: Sequence[Op]
 ) -> list[Value]:
     """The late ops of the last iteration; all results."""
     mapping = dict(zip(others.carried, others.results, strict=True))
     for op in late:
         copy = b.insert(op.clone(mapping))
         copy.attrs.pop("slot", None)
-    sums = {d.number: mma for d, mma in zip(delayed, _mmas(late), strict=True)}
+    sums = {d.number: mma for d, mma in zip(shifted, _mmas(late), strict=True)}
     found: list[Value] = []
     yields = others.body.terminator.operands
     for n, (v, result) in enumerate(zip(yields, others.results, strict=True)):
@@ -295,9 +295,9 @@ def _worth_ping_pong(loop: ForOp, least: int) -> bool:
     return even and _reg32(mmas, []) >= least
 
 
-def _last_source(loop: ForOp, delayed: Sequence[Delayed]) -> Op:
+def _last_source(loop: ForOp, shifted: Sequence[Shifted]) -> Op:
     """The last MMA that is made of no other MMA of its iteration."""
-    late = {d.mma for d in delayed}
+    late = {d.mma for d in shifted}
     found = [
         op
         for op in loop.body
@@ -308,7 +308,7 @@ def _last_source(loop: ForOp, delayed: Sequence[Delayed]) -> Op:
     return found[-1]
 
 
-def _sink_step(loop: ForOp, d: Delayed) -> None:
+def _sink_step(loop: ForOp, d: Shifted) -> None:
     """Move what is done to the carried sum before the MMA to the end of the iteration."""
     reached = {loop.carried[d.number]}
     for op in list(loop.body):
@@ -317,7 +317,7 @@ def _sink_step(loop: ForOp, d: Delayed) -> None:
             op.move_before(loop.body.terminator)
 
 
-def _sink_narrowing(d: Delayed, end: Op) -> None:
+def _sink_narrowing(d: Shifted, end: Op) -> None:
     """Move the cast that makes the first operand narrow to the end: it may then take its old registers."""
     chain: list[Op] = []
     v = d.mma.a

@@ -66,12 +66,12 @@ from tessera.ops import (
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_mma.across_iterations import async_accumulation, buffer_of
 from tessera.passes.gpu_mma.mma_chains import (
-    Delayed,
-    delay,
-    delayable,
+    Shifted,
     drop_view,
     late_view,
     root_of,
+    shift_stage,
+    shiftable,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 from tessera.passes.gpu_movement.streams import (
@@ -104,9 +104,9 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
             assert axis is not None
             streams = [s for op in loop.body if (s := stream_of(op, loop, axis, facts)) is not None]
             running = async_accumulation(loop, {s.alloc for s in streams})
-            late: list[Delayed] = []
+            late: list[Shifted] = []
             if running is None:
-                late = delayable(loop, {s.alloc for s in streams}, CHAINED_REG32)
+                late = shiftable(loop, {s.alloc for s in streams}, CHAINED_REG32)
             if running is not None and not apply("mma-across-iterations", loop):
                 running = None
             if late and not apply("mma-chains", loop):
@@ -120,7 +120,7 @@ def pipeline(module: Module, facts: GpuFacts) -> None:
                     done.ring_barriers = _RingBarriers(module.attrs["num_warps"], stages)
                 new = done.run()
                 if late and lag:
-                    delay(
+                    shift_stage(
                         new,
                         late,
                         done.late_ops(late),
@@ -344,13 +344,13 @@ class Pipeline:
         wraps = b.emit(CmpOp(slot, _const(b, 0), predicate="eq"))
         return b.emit(SelectOp(wraps, b.emit(XorOp(parity, _const(b, 1))), parity))
 
-    def late_ops(self, delayed: Sequence[Delayed]) -> list[Op]:
+    def late_ops(self, shifted: Sequence[Shifted]) -> list[Op]:
         """Of the new loop: MMAs that are to be an iteration late, in front of each what names its buffer, behind
         all what gives the buffers back; in order."""
         body, slot = self.late_slot.owner, self.late_slot
         assert isinstance(body, Block)
         before = set(body)
-        for d in delayed:
+        for d in shifted:
             view, at = d.mma.b, Builder.before_op(d.mma)
             root = root_of(view)
             if isinstance(root.op, LocalIndexOp) and root.op.parent is body:
@@ -361,7 +361,7 @@ class Pipeline:
         if self.ring_barriers is not None:
             end.insert(MbarrierArriveOp(self.ring_barriers.free, slot, after_mma=True))
         body.terminator.set_operand(slot.index - 1, self._next_slot(end, slot))
-        mmas = {d.mma for d in delayed}
+        mmas = {d.mma for d in shifted}
         return [op for op in body if op not in before or op in mmas]
 
     def _replace_loop(self, inits: list[Value]) -> ForOp:

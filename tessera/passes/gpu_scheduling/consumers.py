@@ -20,7 +20,7 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
-from tessera.passes.gpu_mma.mma_chains import Delayed, drop_view, late_view, root_of
+from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, late_view, root_of
 from tessera.passes.gpu_scheduling.loop_carried import Carrying, carry
 from tessera.passes.gpu_scheduling.rings import Reader, Ring, advance, runs_at_all, start_const
 
@@ -39,7 +39,7 @@ class Plan:
 
     readers: list[Reader]
     running: WgmmaOp | None
-    delayed: list[Delayed]
+    shifted: list[Shifted]
     late: set[Op] = field(default_factory=lambda: set())
     finished: Op | None = None  # the wait for the MMA that runs on, after the loop
 
@@ -75,7 +75,7 @@ def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan
     return out
 
 
-def _late_views(r: Ring, late: Sequence[Delayed], slot: Value, phase: Value) -> list[Value]:
+def _late_views(r: Ring, late: Sequence[Shifted], slot: Value, phase: Value) -> list[Value]:
     """Views for MMAs that are to be an iteration late, right before them."""
     at = Builder.before_op(late[0].mma)
     at.insert(MbarrierWaitOp(r.full, slot, phase, data=True))

@@ -26,7 +26,7 @@ from tessera.ops import (
     WgmmaWaitOp,
     XorOp,
 )  # fmt: skip
-from tessera.passes.gpu_mma.mma_chains import Delayed
+from tessera.passes.gpu_mma.mma_chains import Shifted
 from tessera.passes.neutral.fold import constant_of
 
 
@@ -116,7 +116,7 @@ class Reader:
     iteration late. The last walk gives the buffers back."""
 
     ring: Ring
-    late: list[Delayed]
+    late: list[Shifted]
     last: bool
 
 
@@ -194,11 +194,11 @@ def allocation(load: DescriptorLoadOp) -> LocalAllocOp:
     return alloc
 
 
-def readers_of(rings: list[Ring], delayed: list[Delayed]) -> list[Reader]:
+def readers_of(rings: list[Ring], shifted: list[Shifted]) -> list[Reader]:
     """The walks through the rings of a loop: the late ones come last."""
     readers: list[Reader] = []
     lates: list[Reader] = []
-    mmas = {d.mma: d for d in delayed}
+    mmas = {d.mma: d for d in shifted}
     for r in rings:
         users = {u for a in r.allocs for u in memory_users(a.result)}
         late = [d for mma, d in mmas.items() if mma in users]

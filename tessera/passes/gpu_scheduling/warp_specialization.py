@@ -47,7 +47,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_mma.across_iterations import async_accumulation
-from tessera.passes.gpu_mma.mma_chains import delay, delayable
+from tessera.passes.gpu_mma.mma_chains import shift_stage, shiftable
 from tessera.passes.gpu_movement.software_pipeline import CHAINED_REG32
 from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.gpu_scheduling.consumers import Plan, consume, consume_once
@@ -288,7 +288,7 @@ class _Split:
             return self.transposition.roles
         roles, rings = self._roles(), [r for r in self.rings if not r.outer and r.first is None]
         chains = any(
-            delayable(loop, _allocs([r]), CHAINED_REG32)
+            shiftable(loop, _allocs([r]), CHAINED_REG32)
             for r in rings
             if isinstance(loop := r.block.parent, ForOp)
         )
@@ -334,12 +334,12 @@ class _Split:
             loop = block.parent
             assert isinstance(loop, ForOp)
             running = async_accumulation(loop, {a for r in rings for a in r.allocs})
-            delayed = [] if running else delayable(loop, _allocs(rings), CHAINED_REG32)
+            shifted = [] if running else shiftable(loop, _allocs(rings), CHAINED_REG32)
             if running is not None and not apply("mma-across-iterations", loop):
                 running = None
-            if delayed and not apply("mma-chains", loop):
-                delayed = []
-            plans[block] = Plan(readers_of(rings, delayed), running, delayed)
+            if shifted and not apply("mma-chains", loop):
+                shifted = []
+            plans[block] = Plan(readers_of(rings, shifted), running, shifted)
         for rings in leads.values():
             consume(rings, plans, op.consumers, zero)
         if self.transposition is not None and view is not None:
@@ -347,9 +347,9 @@ class _Split:
         for block, plan in plans.items():
             loop = block.parent
             assert isinstance(loop, ForOp)
-            if plan.delayed:
+            if plan.shifted:
                 late = [x for x in block if x in plan.late]
-                delay(loop, plan.delayed, late, 0 if self.warps > MANY_WARPS else None)
+                shift_stage(loop, plan.shifted, late, 0 if self.warps > MANY_WARPS else None)
 
     def _stages(self) -> None:
         """As many buffers as are asked for and fit beside what else needs shared memory."""
