@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tessera
-from tessera import knobs
+from tessera.config import knobs
 from tessera.runtime.driver import driver
 from tessera.tools import host_reference as reference
 

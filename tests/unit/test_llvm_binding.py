@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tessera import knobs
 from tessera.backends.llvm import binding
 from tessera.backends.llvm.binding import LLVMError, host, link_object, nvptx, optimise
+from tessera.config import knobs
 
 ADD = """
 define i64 @f(i64 %x) {
