@@ -230,16 +230,16 @@ FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
 def test_fma_rounds_once(x: float, y: float, z: float) -> None:
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     with np.errstate(all="ignore"):
-        got = np.float32(_add_to_odd(np.float64(x) * np.float64(y), np.float64(z)))
+        got = np.float32(_add_to_odd(np.asarray(np.float64(x) * np.float64(y)), np.asarray(z)))
         near = [float(np.nextafter(got, np.float32(to))) for to in (-INF, INF)]
     distance = abs(Fraction(float(got)) - exact) if np.isfinite(got) else 0
     assert all(abs(Fraction(n) - exact) >= distance for n in near if np.isfinite(n))
-    assert float(_fma_f64(x, y, z)) == (float(exact) if exact else x * y + z)
+    assert float(_fma_f64(*np.asarray([x, y, z]))) == (float(exact) if exact else x * y + z)
 
 
 def test_fma_where_two_roundings_differ() -> None:
     """1 + 2^-24 plus a little: fp64 would round it to the tie, fp32 the tie to even."""
-    x, z = np.float64(2.0**-24), np.float64(1.0)
-    tiny = np.float64(2.0**-80)
-    assert np.float32(_add_to_odd(z + x, tiny)) == np.float32(1 + 2**-23)
-    assert np.float32(_add_to_odd(z + x, -tiny)) == np.float32(1.0)
+    x, z, tiny = np.asarray(2.0**-24), np.asarray(1.0), np.asarray(2.0**-80)
+    near = np.asarray(z + x)
+    assert np.float32(_add_to_odd(near, tiny)) == np.float32(1 + 2**-23)
+    assert np.float32(_add_to_odd(near, np.negative(tiny))) == np.float32(1.0)
