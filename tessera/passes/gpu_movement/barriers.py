@@ -57,8 +57,8 @@ THROUGH_DESCRIPTORS = (WgmmaOp, TensorCopyOp, DescriptorLoadOp, DescriptorStoreO
 class Touch:
     """An access to the bytes low..high-1; `ring`: (loop, slot, stages) of a ring's buffer in that loop's
     iteration; `own_barriers`: the ring, if its users wait for each other by themselves. `across`: by an instruction
-    that sees memory through the other path; `met`: threads have met since, but without showing what they wrote to
-    it."""
+    that sees memory through the other path; `met`: threads have met since, but without a fence between it and
+    their own accesses."""
 
     low: int
     high: int
@@ -178,8 +178,9 @@ class _Barriers:
         if isinstance(op, DescriptorStoreOp):  # the bytes stay its own to the end
             return frozenset() if self._meets(op) else state
         if "scratch" in op.attrs:  # the op lets all threads meet between writing and reading
-            unseen = [replace(t, met=True) for t in state if t.write and not t.across]
-            return frozenset([*[replace(t, write=False) for t in touches], *unseen])
+            # A read may still be under way then, for what comes by the other path.
+            unseen = [replace(t, met=True) for t in state if not t.across]
+            return frozenset([*[replace(t, write=False, across=False) for t in touches], *unseen])
         return state | frozenset(touches)
 
     def _meets(self, op: DescriptorStoreOp) -> bool:
