@@ -26,7 +26,7 @@ def test_example(name: str) -> None:
     driver.set_active("cpu")
     try:
         with knobs.scope():
-            knobs.cpu.isa = "native"  # what the examples print
+            knobs.cpu.isa, knobs.autotuning.print = "native", False  # what the examples print
             flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
             result = doctest.DocTestRunner(optionflags=flags).run(test, out=said.append)
     finally:
