@@ -4,14 +4,19 @@ libraries.
 
 from __future__ import annotations
 
+import os
 import sys
 from operator import index
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from tessera.language.values import unwrap
 
 PACKAGE = Path(__file__).parent  # the folder of tessera's own sources, as the code objects name it
+_OWN = os.path.join(
+    PACKAGE, ""
+)  # with a separator: beside `tessera` there may be `tessera_kernels`
 
 
 def cdiv(x: int, y: int) -> int:
@@ -61,9 +66,14 @@ def number(x: Any) -> Any:
     return x
 
 
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame runs tessera's own code, not that of a kernel or program, be it in a folder beside tessera's."""
+    return frame.f_code.co_filename.startswith(_OWN)
+
+
 def stacklevel_of_caller() -> int:
     """The `stacklevel` with which `warnings.warn`, called beside this, names the first line outside of tessera."""
     level, frame = 1, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(str(PACKAGE)):
+    while frame.f_back is not None and is_own(frame):
         level, frame = level + 1, frame.f_back
     return level

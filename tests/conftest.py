@@ -22,7 +22,8 @@ if "PYTEST_XDIST_WORKER" in os.environ and (_MEASURED := os.environ.get("TESSERA
     coverage.process_startup()
     del os.environ["COVERAGE_PROCESS_START"]
 
-from tessera import dtypes
+from tessera import dtypes, errors
+from tessera.config import Group, HookChain, epoch, knobs
 from tests.cores import processes_for_tests, threads_of_launches
 
 # Tests never read or fill the user's cache. Set before anything reads the configuration.
@@ -97,6 +98,24 @@ def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     driver.set_active(request.param)
     yield Device(request.param)
     driver.reset_active()
+
+
+@pytest.fixture(autouse=True)
+def settings_of_its_own() -> Iterator[None]:
+    """What a test leaves of knobs, and of the name under which messages speak of tessera, is undone after it."""
+    before = [assigned(group) for group in knobs.groups()]
+    package = errors.Spelling.package
+    yield
+    errors.Spelling.package = package
+    for group, values in zip(knobs.groups(), before, strict=True):
+        if (now := assigned(group)) != values:
+            group.overrides = {n: v for n, v in group.overrides.items() if n not in now} | values
+            epoch.value += 1
+
+
+def assigned(group: Group) -> dict[str, object]:
+    """The knobs that were set from Python. Chains of hooks stay: who adds a hook removes it."""
+    return {n: v for n, v in group.overrides.items() if not isinstance(v, HookChain)}
 
 
 class Device:

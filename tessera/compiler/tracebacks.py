@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from tessera.config import knobs
 from tessera.errors import InternalError, TesseraError
+from tessera.utilities import is_own
 
-PACKAGE = str(Path(__file__).parents[1])
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -42,6 +41,6 @@ def _cut_cause(error: TesseraError) -> None:
     if cause is None or cause.__traceback__ is None:
         return
     tb = cause.__traceback__
-    while tb is not None and tb.tb_frame.f_code.co_filename.startswith(PACKAGE):
+    while tb is not None and is_own(tb.tb_frame):
         tb = tb.tb_next
     outer.__cause__ = cause.with_traceback(tb)

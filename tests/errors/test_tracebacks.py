@@ -16,6 +16,7 @@ from tessera.backends.compiler import GPUTarget
 from tessera.compiler import ASTSource
 from tessera.config import knobs
 from tessera.errors import InternalError, TesseraError
+from tessera.utilities import is_own
 
 PACKAGE = str(Path(tessera.__file__).parent)
 
@@ -102,3 +103,11 @@ def test_failures_of_tessera_keep_their_frames(monkeypatch: pytest.MonkeyPatch) 
         knobs.compilation.always_compile = True
         ours, _ = frames(LAUNCHES["ahead of time"], (InternalError, RuntimeError))  # type: ignore[arg-type]
     assert ours > 4
+
+
+def test_files_beside_the_package_are_no_frames_of_tessera() -> None:
+    """As in a clone with `tessera_kernels.py` in its top folder."""
+    for path, own in ((f"{PACKAGE}_kernels.py", False), (f"{PACKAGE}/jit.py", True)):
+        found: dict[str, Any] = {}
+        exec(compile("import sys\nframe = sys._getframe()", path, "exec"), found)
+        assert is_own(found["frame"]) is own

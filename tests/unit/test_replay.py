@@ -97,6 +97,16 @@ def test_comments_do_not_count(tmp_path: Path):
     assert [c.levels for c in compared(tmp_path, before, after).changed] == [["llir"]]
 
 
+def test_folders_of_source_files_do_not_count(tmp_path: Path):
+    remark = "module {remarks=['pointers for the tiles of the loop at %s: no strided view']} {}"
+    before = {"k": {"products": {"gir": remark % "/tmp/tessera-fuzz-a1/fuzz_3.py:4:9", "ptx": "x"}}}
+    after = {"k": {"products": {"gir": remark % "/tmp/tessera-fuzz-b2/fuzz_3.py:4:9", "ptx": "x"}}}
+    found = compared(tmp_path, before, after)
+    assert (found.identical, found.renamed_ir) == (["k"], [])
+    after["k"]["products"]["gir"] = remark % "/tmp/tessera-fuzz-b2/fuzz_3.py:5:9"
+    assert compared(tmp_path, before, after).renamed_ir == ["k"]
+
+
 def test_registers_alone_are_a_change(tmp_path: Path):
     found = compared(tmp_path, {"k": {"registers": 32}}, {"k": {"registers": 40}})
     assert [str(c) for c in found.changed] == ["k: ; 32 → 40 registers, 500 → 500 ms"]

@@ -22,7 +22,14 @@ CODE = (
     "cubin",
     "object",
 )  # levels that must be equal; tile and GPU IR are only shown
-COMMENTS = {"llir": re.compile(rb"^;.*\n", re.M), "ptx": re.compile(rb"//.*")}
+# What says nothing about a kernel: LLVM IR's comments name our primitives, in PTX's LLVM numbers all calls of the
+# process; remarks in IR name source files, whose folders are temporary ones.
+NOISE = {
+    "tir": re.compile(rb"(?<![^\s'\"])(?:/[^\s'\":/]+)+/(?=[^\s'\":/]+\.py:)"),
+    "llir": re.compile(rb"^;.*\n", re.M),
+    "ptx": re.compile(rb"//.*"),
+}
+NOISE["gir"] = NOISE["tir"]
 NUMBERS = ("registers", "spills", "shared", "warps", "scratch_bytes")
 UNITS = {
     "spills": " bytes spilled",
@@ -48,10 +55,10 @@ class Recording:
         return sum(self.index[key].get("seconds", 0.0) for key in keys)
 
 
-def without_comments(product: bytes, level: str) -> bytes:
-    """Those of LLVM IR name our primitives; in PTX, LLVM numbers all calls of the process."""
-    comment = COMMENTS.get(level)
-    return comment.sub(b"", product) if comment is not None else product
+def without_noise(product: bytes, level: str) -> bytes:
+    """What comparisons look at: the product without comments and without the folders of source files."""
+    noise = NOISE.get(level)
+    return noise.sub(b"", product) if noise is not None else product
 
 
 @dataclass
@@ -124,7 +131,7 @@ class Comparison:
         ]
 
     def _meant(self, recording: Recording, key: str, level: str) -> bytes:
-        return without_comments(recording.product(key, level), level)
+        return without_noise(recording.product(key, level), level)
 
     def _notes(self, key: str, numbers: list[str]) -> Iterator[str]:
         old, new = self.before.index[key], self.after.index[key]
@@ -194,4 +201,4 @@ def _shown(product: bytes, level: str) -> list[str]:
             return get_sass(product).splitlines()
         except (TesseraError, OSError) as error:
             return [f"{len(product)} bytes; not disassembled: {error}"]
-    return without_comments(product, level).decode().splitlines()
+    return without_noise(product, level).decode().splitlines()
