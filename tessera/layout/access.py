@@ -1,7 +1,7 @@
 """How a warp reads or writes a distributed tile in shared memory: vectors, or ldmatrix/stmatrix with or without .trans.
 
 ldmatrix (b16) reads 8x8 matrices whose rows are 16 contiguous bytes at an address given by one lane each; lane l
-gets 32-bit word l & 3 of row l >> 2.  In offsets, with W elements in a word: the registers of one word are the bits
+gets in a 32-bit register piece l & 3 of row l >> 2.  In offsets, with W elements in 32 bits: these are the bits
 1..W/2, lane bits 0 and 1 are W and 2W, lane bits 2..4 pick the row and may be anything that is a multiple of 16 bytes.
 With .trans (16-bit elements) lane l gets elements (2(l&3), l>>2) and (2(l&3)+1, l>>2): lane bits 2..4 are the offsets
 1, 2, 4, and the register of a pair together with lane bits 0 and 1 picks the row.  8-bit elements move in pairs of
@@ -10,10 +10,10 @@ one or two more register bits; lane l then supplies the address of row l & 7 of 
 lane.
 
 Rows that meet in the same banks are spread over the matrices of one instruction: a lane bit that picks a row is added
-to a register bit that picks a matrix, so that lanes with that bit find the words of matrix j in word j ^ mask
-(`flips`), and put them in order by a selection.  E.g. 8-bit elements [K, M], M contiguous in a swizzle of 128 bytes, as
-words along K: lane bits 0 and 1 are rows 4 and 8 of K, the pair's register is row 1, and row 8 has the banks of row 0;
-with the register of row 2 added to it the eight rows are in eight different places.
+to a register bit that picks a matrix, so that lanes with that bit find what belongs to matrix j in register j ^ mask
+(`flips`), and put them in order by a selection.  E.g. 8-bit elements [K, M], M contiguous in a swizzle of 128 bytes,
+as registers of four along K: lane bits 0 and 1 are rows 4 and 8 of K, the pair's register is row 1, and row 8 has the
+banks of row 0; with the register of row 2 added to it the eight rows are in eight different places.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from .shared import (
 
 @dataclass(frozen=True, slots=True)
 class MatrixGroup:
-    """One ldmatrix or stmatrix: constant element offset, and the registers in each of its 32-bit words, lowest
+    """One ldmatrix or stmatrix: constant element offset, and the tile's registers in each of its 32-bit ones, lowest
     first."""
 
     offset: int
-    words: tuple[tuple[int, ...], ...]
+    reg32: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class VectorAccess:
 @dataclass(frozen=True, slots=True)
 class MatrixAccess:
     """ldmatrix or stmatrix .x`count`, `.trans` or not; lane and warp columns give the row address of each lane.
-    `flips`: (lane bit, mask); in lanes with that bit word j of a group is at j ^ mask."""
+    `flips`: (lane bit, mask); in lanes with that bit register j of a group is at j ^ mask."""
 
     count: int
     trans: bool
@@ -93,27 +93,27 @@ def vector_access(offsets: OffsetMap, elem_bits: int, limit_bits: int = 128) -> 
 def _fits(
     offsets: OffsetMap, elem_bits: int, trans: bool, live: Sequence[int]
 ) -> tuple[list[int], list[int], int] | None:
-    """(register bits of a word, offsets of the 3 row bits, lane bit of the first that a lane bit picks, the others
+    """(register bits of 32 bits, offsets of the 3 row bits, lane bit of the first that a lane bit picks, the others
     being of the following ones) if the map has the shape that the instruction needs."""
     lane, register = offsets.lane, offsets.register
     if len(lane) != 5 or elem_bits > 32 or elem_bits < 8 or (trans and elem_bits > 16):
         return None
     row = log2(ROW_BITS // elem_bits)
-    word = log2(32 // elem_bits)
+    narrow = log2(32 // elem_bits)
     if trans:
         within = [b for b in live if elem_bits == 8 and register[b] == 1]
         apart = [b for b in live if register[b] >= 1 << row]
         if lane[2:] != tuple([x << len(within) for x in (1, 2, 4)]) or not apart:
             return None
-        if len(within) + 1 != word:
+        if len(within) + 1 != narrow:
             return None
         pair = [*within, apart[0]]
         rows, first = [register[apart[0]], lane[0], lane[1]], -1
     else:
-        if lane[:2] != (1 << word, 2 << word):
+        if lane[:2] != (1 << narrow, 2 << narrow):
             return None
-        pair = [b for k in range(word) for b in live if register[b] == 1 << k]
-        if len(pair) != word:
+        pair = [b for k in range(narrow) for b in live if register[b] == 1 << k]
+        if len(pair) != narrow:
             return None
         rows, first = list(lane[2:]), 2
     others = [register[b] for b in live if b not in pair] + rows + list(offsets.warp)
@@ -168,8 +168,8 @@ def matrix_access(
         images([1 << b for b in repeated]), images([register[b] for b in repeated]), strict=True
     ):
         matrices = images([1 << b for b in picked])
-        words = tuple([tuple([base ^ m ^ w for w in within]) for m in matrices])
-        groups.append(MatrixGroup(offset, words))
+        reg32 = tuple([tuple([base ^ m ^ w for w in within]) for m in matrices])
+        groups.append(MatrixGroup(offset, reg32))
     count = 1 << len(picked)
     passes = count * count_wavefronts(images(rows), elem_bits, ROW_BITS // elem_bits)
     flips = tuple(
@@ -194,15 +194,15 @@ def _gather_cost(access: Access, elem_bits: int) -> float:
     The first group tells for all, as the others differ from it by an XOR that leaves aligned runs aligned runs.
     """
     group = access.groups[0]
-    words = group.words if isinstance(group, MatrixGroup) else (group.registers,)
-    registers = [r for word in words for r in word]
+    reg32 = group.reg32 if isinstance(group, MatrixGroup) else (group.registers,)
+    registers = [r for packed in reg32 for r in packed]
     if registers == list(range(len(registers))):
         return 0.0
-    per_word = max(1, 32 // elem_bits)
+    per_reg32 = max(1, 32 // elem_bits)
     packed = all(
-        registers[i] % per_word == 0
-        and registers[i : i + per_word][-1] - registers[i] == per_word - 1
-        for i in range(0, len(registers) - per_word + 1, per_word)
+        registers[i] % per_reg32 == 0
+        and registers[i : i + per_reg32][-1] - registers[i] == per_reg32 - 1
+        for i in range(0, len(registers) - per_reg32 + 1, per_reg32)
     )
     return len(registers) * elem_bits / 32 * (0.25 if packed else 1.0)
 
@@ -243,7 +243,7 @@ def round_groups(access: Access, slot_bits: int, number: int) -> Access:
         return VectorAccess(access.vec, access.lane, access.warp, vectors, access.wavefronts)
     matrices = tuple(
         [
-            MatrixGroup(g.offset & low, g.words)
+            MatrixGroup(g.offset & low, g.reg32)
             for g in access.groups
             if g.offset >> slot_bits == number
         ]

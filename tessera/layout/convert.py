@@ -163,7 +163,7 @@ def plan_conversion(
 
 
 def plan_cost(plan: Plan) -> float:
-    """Slots of one warp that a plan takes, to compare plans; 8-bit packing as planned, words of 32 bits for
+    """Slots of one warp that a plan takes, to compare plans; 8-bit packing as planned, registers of 32 bits for
     shuffles."""
     if isinstance(plan, WarpShuffle):
         return plan.cost(32)

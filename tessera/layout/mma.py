@@ -24,7 +24,7 @@ are then rows g and g + 8.
 
 The order of K is free, too, where threads read both operands: `depth` lists for each bit of the instruction's K the
 bit of the tile's (`operand_depth`). So are the `columns` of a B that threads write: its rows in shared memory are then
-those in which registers hold them. E.g. 8-bit elements contiguous along M: a word of 4 takes k = 0, 1, 8 and 9, the
+those in which registers hold them. E.g. 8-bit elements contiguous along M: a register of 4 takes k = 0, 1, 8 and 9, the
 bits of t are 1 and 2 of k, so that ldmatrix.trans finds the eight rows of a matrix in eight different places.
 """
 
@@ -243,15 +243,16 @@ def operand_rows(shared: LinearLayout, elem_bits: int) -> Rows:
 @lru_cache(maxsize=256)
 def operand_depth(shared: LinearLayout, elem_bits: int) -> Rows:
     """`depth` for an operand [M, K] contiguous along M that ldmatrix.trans reads with `operand_rows`: the bits of K
-    that pick a row of a matrix, the lowest of a word and those of t, are rows in different places. Empty for words."""
+    that pick a row of a matrix, the lowest of a packed register and those of t, are rows in different places. Empty for
+    32-bit elements."""
     if elem_bits >= 32:
         return ()
     depth = compose(inverse_columns(shared), unit_columns(shared.shape)[1])
     places = (LINE_BITS - ROW_BITS) // elem_bits
-    word = log2(32 // elem_bits)
+    narrow = log2(32 // elem_bits)
     free, banks = list(range(len(depth))), Echelon()
     chosen: dict[int, int] = {}
-    for bit in (0, word, word + 1):
+    for bit in (0, narrow, narrow + 1):
         chosen[bit] = next((i for i in free if banks.add(depth[i] & places)), free[0])
         free.remove(chosen[bit])
     return tuple([chosen[i] if i in chosen else free.pop(0) for i in range(len(depth))])

@@ -22,7 +22,7 @@ from .linear import LinearLayout
 from .matrix_ops import Columns, Echelon, apply, transpose
 from .relate import SourceMap, source_map
 
-WORD_BITS = 32
+REG32_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class LaneSwap:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleRound:
-    """Slots `receive` take the registers `send` (several narrow ones in one word) of lane source(lane, warp) ^
+    """Slots `receive` take the registers `send` (several narrow ones in one of 32 bits) of lane source(lane, warp) ^
     lane_xor."""
 
     send: tuple[int, ...]
@@ -77,10 +77,10 @@ class WarpShuffle:
 
     def cost(self, elem_bits: int) -> float:
         """Shuffle passes plus half a slot for each select."""
-        words = max(1, elem_bits // WORD_BITS)
+        reg32 = max(1, elem_bits // REG32_BITS)
         slots = sum(len(step.receive) for step in self.rounds)
         selects = (len(self.before) + len(self.after)) * slots
-        return 2.0 * words * self.num_shuffles + 0.5 * words * selects
+        return 2.0 * reg32 * self.num_shuffles + 0.5 * reg32 * selects
 
 
 @dataclass(slots=True)
@@ -164,12 +164,12 @@ def _swaps(lane: list[int], warp: list[int], bits: int) -> tuple[LaneSwap, ...]:
 def _rounds(
     maps: _Maps, sender: list[int], slots: list[int], elem_bits: int
 ) -> tuple[ShuffleRound, ...]:
-    """One round for each slot, narrow elements that travel the same way packed in one word."""
+    """One round for each slot, narrow elements that travel the same way packed in one register."""
     by_way: dict[int, list[tuple[int, int]]] = {}
     for slot in slots:
         way = apply(maps.lane_of_reg, slot)
         by_way.setdefault(way, []).append((apply(maps.reg_of_reg, slot) ^ apply(sender, way), slot))
-    packed = max(1, WORD_BITS // elem_bits)
+    packed = max(1, REG32_BITS // elem_bits)
     rounds: list[ShuffleRound] = []
     for way, pairs in by_way.items():
         for i in range(0, len(pairs), packed):

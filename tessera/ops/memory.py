@@ -38,10 +38,10 @@ def pointee(t: Type) -> Any:
     return with_elem(t, elem_of(t).element_ty)
 
 
-def _check_words(op: Op, **allowed: Sequence[str]) -> None:
-    """Require that attributes are among the words they may be."""
-    for name, words in allowed.items():
-        ok = op.attrs[name] in words
+def _check_names(op: Op, **allowed: Sequence[str]) -> None:
+    """Require that attributes are among the names they may be."""
+    for name, names in allowed.items():
+        ok = op.attrs[name] in names
         require(ok, op, lambda name=name: f"{name} cannot be {op.attrs[name]!r}")
 
 
@@ -71,7 +71,7 @@ class LoadOp(Op, opcode="load", effects=Effect.READ):
 
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
-        _check_words(self, cache=CACHE_LOAD, eviction=EVICTION)
+        _check_names(self, cache=CACHE_LOAD, eviction=EVICTION)
         if self.other is not None:
             require(
                 self.other.type == self.result.type, self, "`other` has not the type of the result"
@@ -89,7 +89,7 @@ class StoreOp(Op, opcode="store", effects=Effect.WRITE):
 
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
-        _check_words(self, cache=CACHE_STORE, eviction=EVICTION)
+        _check_names(self, cache=CACHE_STORE, eviction=EVICTION)
         require(
             self.value.type == pointee(self.ptr.type),
             self,
@@ -112,7 +112,7 @@ class AtomicRmwOp(Op, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
 
     def verify(self) -> None:
         _check_access(self, self.ptr, self.mask)
-        _check_words(self, kind=ATOMIC_OPS, sem=SEMANTICS, scope=SCOPES)
+        _check_names(self, kind=ATOMIC_OPS, sem=SEMANTICS, scope=SCOPES)
         require(
             self.value.type == pointee(self.ptr.type),
             self,
@@ -134,7 +134,7 @@ class AtomicCasOp(Op, opcode="atomic_cas", effects=Effect.READ | Effect.WRITE):
 
     def verify(self) -> None:
         _check_access(self, self.ptr)
-        _check_words(self, sem=SEMANTICS, scope=SCOPES)
+        _check_names(self, sem=SEMANTICS, scope=SCOPES)
         require(
             self.value.type == self.expected.type == pointee(self.ptr.type),
             self,
@@ -155,7 +155,7 @@ class MakeDescriptorOp(Op, opcode="make_descriptor"):
         return (DescriptorType(self.block_shape, self.base.type.element_ty),)
 
     def verify(self) -> None:
-        _check_words(self, padding=PADDING)
+        _check_names(self, padding=PADDING)
         require(isinstance(self.base.type, pointer_type), self, "the base is not a pointer")
         n = len(self.block_shape)
         require(
@@ -201,7 +201,7 @@ class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
         return (t.with_layout(layout),)
 
     def verify(self) -> None:
-        _check_words(self, cache=CACHE_LOAD, eviction=EVICTION)
+        _check_names(self, cache=CACHE_LOAD, eviction=EVICTION)
         _check_offsets(self, self.desc, self.offsets)
         ones = all(n == 1 for n in self.desc.type.shape[: self.dropped])
         require(ones, self, "a dimension is dropped that has several elements")
@@ -216,7 +216,7 @@ class DescriptorStoreOp(Op, opcode="descriptor_store", effects=Effect.WRITE):
     kind: str = attr(default="store")
 
     def verify(self) -> None:
-        _check_words(self, kind=("store", *ATOMIC_OPS))
+        _check_names(self, kind=("store", *ATOMIC_OPS))
         _check_offsets(self, self.desc, self.offsets)
         d = self.desc.type
         ok = shape_of(self.value.type) == d.shape and elem_of(self.value.type) == d.elem

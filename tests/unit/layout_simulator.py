@@ -93,12 +93,12 @@ def _matrix(
     group = access.groups[number]
     width = 32 // elem_bits
     moved: list[tuple[int, int]] = []
-    assert len(group.words) == access.count
+    assert len(group.reg32) == access.count
     flip = 0
     for bit, mask in access.flips:
         flip ^= mask if lane >> bit & 1 else 0
     for matrix in range(access.count):
-        registers = group.words[matrix ^ flip]
+        registers = group.reg32[matrix ^ flip]
         rows = [address(access, 8 * matrix + row, warp, group.offset) for row in range(8)]
         assert all(row * elem_bits % 128 == 0 for row in rows)
         assert len(registers) == width

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering
+from tessera.backends.gpu.packing import PackedShape, pack, packed_shape, unpack
 from tessera.backends.gpu.types import memory_bits
-from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import split
 from tessera.ir import ElementType, Value
 from tessera.layout import Access, LinearLayout, MatrixAccess, offset_map
@@ -107,22 +107,22 @@ def access_for(dist: LinearLayout, shared: LinearLayout, bits: int, matrix: bool
     return best_access(offset_map(dist, shared), bits, matrix)
 
 
-def _matrix_word(elem: ElementType) -> WordShape:
-    return WordShape("i32", 32, 1, 32 // memory_bits(elem))
+def _matrix_reg32(elem: ElementType) -> PackedShape:
+    return PackedShape("i32", 32, 1, 32 // memory_bits(elem))
 
 
-def flipped(fl: FunctionLowering, words: list[str], access: MatrixAccess) -> list[str]:
-    """The words of a group in their places, where lanes have them in different ones."""
+def flipped(fl: FunctionLowering, regs: list[str], access: MatrixAccess) -> list[str]:
+    """The registers of a group in their places, where lanes have them in different ones."""
     for bit, mask in access.flips:
         lane = fl.lane
         with fl.w.hoist():
             here = fl.w.pure(f"and i32 {lane}, {1 << bit}")
             here = fl.w.pure(f"icmp ne i32 {here}, 0")
-        words = [
-            fl.w.pure(f"select i1 {here}, i32 {words[i ^ mask]}, i32 {x}")
-            for i, x in enumerate(words)
+        regs = [
+            fl.w.pure(f"select i1 {here}, i32 {regs[i ^ mask]}, i32 {x}")
+            for i, x in enumerate(regs)
         ]
-    return words
+    return regs
 
 
 def write(
@@ -136,18 +136,18 @@ def write(
     """Registers to shared memory; `mask` (the same for all lanes of a warp) leaves out writers of copies."""
     addresses = Addresses(fl, place, memory_bits(elem) // 8, access.lane, access.warp)
     if isinstance(access, MatrixAccess):
-        word = _matrix_word(elem)
+        reg = _matrix_reg32(elem)
         for group in access.groups:
             base, at = addresses.at(group.offset)
-            words = [pack(fl, elem, [names[r] for r in rs], word)[0] for rs in group.words]
-            words = flipped(fl, words, access)
-            fl.target.store_matrix(fl.w, base, at, words, access.trans)
+            regs = [pack(fl, elem, [names[r] for r in rs], reg)[0] for rs in group.reg32]
+            regs = flipped(fl, regs, access)
+            fl.target.store_matrix(fl.w, base, at, regs, access.trans)
         return
-    shape = word_shape(elem, access.vec)
+    shape = packed_shape(elem, access.vec)
     for vector in access.groups:
         base, at = addresses.at(vector.offset)
-        words = pack(fl, elem, [names[r] for r in vector.registers], shape)
-        fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, words, mask)
+        regs = pack(fl, elem, [names[r] for r in vector.registers], shape)
+        fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, regs, mask)
 
 
 def read(
@@ -160,7 +160,7 @@ def read(
 
 
 class Reader:
-    """Reads the groups of an access one by one. `came`: a word of each instruction, with its type."""
+    """Reads the groups of an access one by one. `came`: a register of each instruction, with its type."""
 
     __slots__ = ("_addresses", "_elem", "_fl", "_shape", "access", "came")
 
@@ -168,26 +168,26 @@ class Reader:
         self._fl, self._elem, self.access = fl, elem, access
         self._addresses = Addresses(fl, place, memory_bits(elem) // 8, access.lane, access.warp)
         matrix = isinstance(access, MatrixAccess)
-        self._shape = _matrix_word(elem) if matrix else word_shape(elem, access.vec)
+        self._shape = _matrix_reg32(elem) if matrix else packed_shape(elem, access.vec)
         self.came: list[tuple[str, str]] = []
 
     def group(self, number: int, out: list[str]) -> None:
         fl, access, shape = self._fl, self.access, self._shape
         base, at = self._addresses.at(access.groups[number].offset)
         if isinstance(access, MatrixAccess):
-            words = fl.target.load_matrix(fl.w, base, at, access.count, access.trans)
-            self.came.append((shape.type, words[0]))
-            words = flipped(fl, words, access)
+            regs = fl.target.load_matrix(fl.w, base, at, access.count, access.trans)
+            self.came.append((shape.type, regs[0]))
+            regs = flipped(fl, regs, access)
         else:
-            words = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
-            self.came.append((shape.type, words[0]))
+            regs = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
+            self.came.append((shape.type, regs[0]))
         for r, name in zip(
-            self.registers(number), unpack(fl, self._elem, words, shape), strict=True
+            self.registers(number), unpack(fl, self._elem, regs, shape), strict=True
         ):
             out[r] = name
 
     def registers(self, number: int) -> Sequence[int]:
         """The registers that group `number` fills."""
         if isinstance(self.access, MatrixAccess):
-            return [r for word in self.access.groups[number].words for r in word]
+            return [r for reg in self.access.groups[number].reg32 for r in reg]
         return self.access.groups[number].registers

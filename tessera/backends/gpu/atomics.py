@@ -13,9 +13,9 @@ from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, layout_of, registers, vector_length
+from tessera.backends.gpu.packing import as_bits, from_bits
 from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.backends.gpu.types import llvm_type
-from tessera.backends.gpu.words import as_bits, from_bits
 from tessera.backends.gpu.writer import split
 from tessera.dtypes import float32, float64, int32, int64, uint32, uint64
 from tessera.errors import CompilationError

@@ -177,8 +177,8 @@ def _partner(fl: FunctionLowering, v: Value) -> int:
             access = plan.rounds[0].store if isinstance(plan, SharedExchange) else None
         if access is not None:
             group = access.groups[0]
-            word = group.words[0] if isinstance(group, MatrixGroup) else group.registers
-            step = word[0] ^ word[1] if len(word) > 1 else 1
+            reg = group.reg32[0] if isinstance(group, MatrixGroup) else group.registers
+            step = reg[0] ^ reg[1] if len(reg) > 1 else 1
             return step if step.bit_count() == 1 else 1
     return 1
 

@@ -17,8 +17,8 @@ from tessera.backends.gpu.lowering import (
     lowers,
     registers_of,
 )  # fmt: skip
+from tessera.backends.gpu.packing import PackedShape, pack, packed_shape, unpack
 from tessera.backends.gpu.types import llvm_type
-from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Op, TileType, TokenType, Type, Value, elem_of
@@ -32,21 +32,21 @@ Edge = tuple[str, Sequence[str]]  # block it comes from, a value for each phi
 
 class Carried:
     """How the registers of one loop-carried value map to phis: register i is phi `slot` plus a constant; narrow
-    numbers travel in words."""
+    numbers travel in 32-bit registers."""
 
     def __init__(self, fl: FunctionLowering, v: Value, inits: Sequence[str], steady: bool) -> None:
         self.fl = fl
         self.type = carried_type(v.type)
         self.elem = elem_of(v.type)
-        self.words = _in_words(v)
-        if self.words is not None:
-            self.type = self.words.type
-            inits = pack(fl, self.elem, inits, self.words)
+        self.regs = _in_reg32(v)
+        if self.regs is not None:
+            self.type = self.regs.type
+            inits = pack(fl, self.elem, inits, self.regs)
         self.inits: Row = []
         self.firsts: list[int] = []  # the register that feeds each phi
         self.parts: list[tuple[int, int]] = []
         same: Sequence[int] = range(len(inits))
-        if isinstance(v.type, TileType) and self.words is None:
+        if isinstance(v.type, TileType) and self.regs is None:
             same = v.type.layout.register_representatives()
         slots: dict[str | int, int] = {}
         for i, init in enumerate(inits):
@@ -65,14 +65,14 @@ class Carried:
     def registers(self, names: Sequence[str]) -> Row:
         w, t = self.fl.w, self.type
         row = [w.offset_const(t, names[slot], constant) for slot, constant in self.parts]
-        return row if self.words is None else unpack(self.fl, self.elem, row, self.words)
+        return row if self.regs is None else unpack(self.fl, self.elem, row, self.regs)
 
     def feed(self, yielded: Sequence[str]) -> Row:
         """What a back edge brings to each phi."""
         w = self.fl.w
         row: Row = []
-        if self.words is not None:
-            yielded = pack(self.fl, self.elem, yielded, self.words)
+        if self.regs is not None:
+            yielded = pack(self.fl, self.elem, yielded, self.regs)
         for first in self.firsts:
             name, constant = yielded[first], self.parts[first][1]
             if constant:
@@ -85,8 +85,8 @@ class Carried:
         return phi_lines(self.type, names, edges)
 
 
-def _in_words(v: Value) -> WordShape | None:
-    """32-bit words for the 8- and 16-bit numbers of a tile, if they fill them."""
+def _in_reg32(v: Value) -> PackedShape | None:
+    """32-bit registers for the 8- and 16-bit numbers of a tile, if they fill them."""
     elem = elem_of(v.type)
     if not isinstance(v.type, TileType) or elem is int1 or not isinstance(elem, dtype):
         return None
@@ -94,7 +94,7 @@ def _in_words(v: Value) -> WordShape | None:
     count = layout.size("register")
     if elem.bits >= 32 or count * elem.bits % 32 or layout.unique_registers() != layout:
         return None
-    return word_shape(elem, 32 // elem.bits)
+    return packed_shape(elem, 32 // elem.bits)
 
 
 def phi_lines(type: str, names: Sequence[str], edges: Sequence[Edge]) -> list[str]:

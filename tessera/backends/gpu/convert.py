@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from tessera.analysis.scratch import conversion_plan
 from tessera.backends.gpu.access import fixed_place, read, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.packing import PackedShape, from_reg32, pack, to_reg32, unpack
 from tessera.backends.gpu.types import llvm_type, memory_bits
-from tessera.backends.gpu.words import WordShape, from_words32, pack, to_words32, unpack
 from tessera.ir import ElementType, elem_of
 from tessera.layout import (
     Identity,
@@ -88,22 +88,22 @@ def _send(
 ) -> list[str]:
     """One round: these registers of the lane that the plan names."""
     if len(names) == 1:
-        words = [_shuffled(fl, plan, step, word) for word in to_words32(fl, elem, names[0])]
-        return [from_words32(fl, elem, words)]
-    shape = WordShape("i32", 32, 1, 32 // memory_bits(elem))
-    padded = names + names[:1] * (shape.per_word - len(names))
-    words = [_shuffled(fl, plan, step, word) for word in pack(fl, elem, padded, shape)]
-    return unpack(fl, elem, words, shape)[: len(names)]
+        regs = [_shuffled(fl, plan, step, reg) for reg in to_reg32(fl, elem, names[0])]
+        return [from_reg32(fl, elem, regs)]
+    shape = PackedShape("i32", 32, 1, 32 // memory_bits(elem))
+    padded = names + names[:1] * (shape.per_reg - len(names))
+    regs = [_shuffled(fl, plan, step, reg) for reg in pack(fl, elem, padded, shape)]
+    return unpack(fl, elem, regs, shape)[: len(names)]
 
 
-def _shuffled(fl: FunctionLowering, plan: WarpShuffle, step: ShuffleRound, word: str) -> str:
+def _shuffled(fl: FunctionLowering, plan: WarpShuffle, step: ShuffleRound, reg: str) -> str:
     w = fl.w
     if plan.butterfly:
-        return fl.target.shuffle_xor(w, word, step.lane_xor)
+        return fl.target.shuffle_xor(w, reg, step.lane_xor)
     source = fl.thread_sum(fl.thread_columns(plan.source_lane, plan.source_warp))
     with w.hoist():
         lane = w.xor("i32", source or "0", str(step.lane_xor))
-    return fl.target.shuffle_index(w, word, lane)
+    return fl.target.shuffle_index(w, reg, lane)
 
 
 # --- through shared memory -----------------------------------------------------------------------------------

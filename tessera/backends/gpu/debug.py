@@ -5,8 +5,8 @@ from __future__ import annotations
 from tessera.backends.gpu.casts import convert
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import groups, layout_of
+from tessera.backends.gpu.packing import as_bits
 from tessera.backends.gpu.types import llvm_type
-from tessera.backends.gpu.words import as_bits
 from tessera.dtypes import float64, int1, int32, pointer_type, uint32
 from tessera.ir import ElementType, TileType, elem_of
 from tessera.layout.linear import LinearLayout

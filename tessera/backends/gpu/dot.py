@@ -5,7 +5,7 @@ fastest, then outer, then batch; accumulators (m, n), n fastest. k is the outer 
 belong to different accumulators and do not wait for each other.
 
 A `dot` on FMAs writes A and B to scratch in layouts made for this thread arrangement (lanes that share a row or column
-read one word), and walks along K: each thread reads the next column piece of its rows of A and row piece of its columns
+read one reg), and walks along K: each thread reads the next column piece of its rows of A and row piece of its columns
 of B, and multiplies all pairs.
 """
 
@@ -19,8 +19,8 @@ from tessera.backends.gpu.access import Reader, access_for, fixed_place, write
 from tessera.backends.gpu.local import warp_owner
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies
+from tessera.backends.gpu.packing import pack, packed_shape, unpack
 from tessera.backends.gpu.types import is_native_float, llvm_type, memory_bits
-from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.errors import InternalError
 from tessera.ir import ElementType, Value, elem_of
 from tessera.layout import (
@@ -48,16 +48,16 @@ def _mma(fl: FunctionLowering, op: MmaOp) -> None:
     b = _Fragments(fl, row, op.b, row.registers(1), depth)
     acc_type, acc = _accumulators(fl, row, fl.get(op.acc))
     batch, rows, cols = _extents(op, a.count, b.count, len(acc), depth)
-    word = "double" if row.a.bits == 64 else "float" if row.rounds_to else "i32"
+    reg = "double" if row.a.bits == 64 else "float" if row.rounds_to else "i32"
     for first in range(batch):
         grid = _Grid(a, b, first * rows, first * cols, rows, cols)
         for i, j, k in grid.walk(depth):
             at = (first * rows + i) * cols + j
-            left, right = a.words(first * rows + i, k), b.words(first * cols + j, k)
-            acc[at] = fl.target.mma(fl.w, row.asm, acc_type, acc[at], left, right, word)
+            left, right = a.regs(first * rows + i, k), b.regs(first * cols + j, k)
+            acc[at] = fl.target.mma(fl.w, row.asm, acc_type, acc[at], left, right, reg)
     names = [x for piece in acc for x in piece]
     if acc_type == "i32" and row.acc.bits == 16:
-        names = unpack(fl, row.acc, names, word_shape(row.acc, 2))
+        names = unpack(fl, row.acc, names, packed_shape(row.acc, 2))
     fl.set(op.result, copies(op.result.type.layout, names))
 
 
@@ -78,7 +78,7 @@ class _Fragments:
         self.fl, self.row, self.elem, self.size, self.depth = fl, row, v.type.elem, size, depth
         self.count: int = v.type.layout.size("register") // size
         self._same: tuple[int, ...] = v.type.layout.register_representatives()
-        self._words: dict[tuple[int, int], list[str]] = {}
+        self._regs: dict[tuple[int, int], list[str]] = {}
         self._source: dict[int, int] = {}  # register -> the group that reads it, until it is read
         self._reader: Reader | None = fl.deferred.pop(v, None)
         if self._reader is None:
@@ -102,13 +102,13 @@ class _Fragments:
                 for done in self._reader.registers(number):
                     del self._source[done]
 
-    def words(self, outer: int, k: int) -> list[str]:
+    def regs(self, outer: int, k: int) -> list[str]:
         """What the instruction takes for fragment (outer, k)."""
-        found = self._words.get((outer, k))
+        found = self._regs.get((outer, k))
         if found is None:
             self.fetch(outer, k)
             found = self._pack([self._names[r] for r in self._registers(outer, k)])
-            self._words[outer, k] = found
+            self._regs[outer, k] = found
         return found
 
     def _pack(self, names: list[str]) -> list[str]:
@@ -116,7 +116,7 @@ class _Fragments:
             return [self.fl.target.round_tf32(self.fl.w, x) for x in names]
         if self.elem.bits == 64:
             return names
-        return pack(self.fl, self.elem, names, word_shape(self.elem, self.size))
+        return pack(self.fl, self.elem, names, packed_shape(self.elem, self.size))
 
 
 class _Grid:
@@ -164,7 +164,7 @@ def _accumulators(
     pieces = _pieces(names, row.registers(2))
     if row.acc.bits != 16:
         return llvm_type(row.acc), pieces
-    return "i32", [pack(fl, row.acc, piece, word_shape(row.acc, len(piece))) for piece in pieces]
+    return "i32", [pack(fl, row.acc, piece, packed_shape(row.acc, len(piece))) for piece in pieces]
 
 
 # --- FMAs ------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers, registers_of
 from tessera.backends.gpu.memory import copies, groups, layout_of, registers
+from tessera.backends.gpu.packing import as_bits, from_bits
 from tessera.backends.gpu.types import memory_bits
-from tessera.backends.gpu.words import as_bits, from_bits
 from tessera.errors import CompilationError
 from tessera.ir import ElementType, Op, elem_of
 from tessera.ops import InlineAsmOp, VolatileAsmOp
@@ -38,9 +38,9 @@ def _inline_asm(fl: FunctionLowering, op: Any) -> None:
         kinds = iter(inputs)
         for v, row in zip(args, rows, strict=True):
             given += _packed(fl, elem_of(v.type), [row[i] for i in padded], kinds)
-        words = iter(_call(fl, op, outputs, given))
+        regs = iter(_call(fl, op, outputs, given))
         for v, row in zip(results, names, strict=True):
-            found = _unpacked(fl, elem_of(v.type), op.pack, words)
+            found = _unpacked(fl, elem_of(v.type), op.pack, regs)
             for i, x in zip(chunk, found):
                 row[i] = x
     for v, row in zip(results, names, strict=True):
@@ -92,28 +92,28 @@ def _packed(fl: FunctionLowering, elem: ElementType, names: Sequence[str], kinds
     for start in range(0, len(names), per):
         kind = next(kinds)
         size = BITS[kind]
-        word = ""
+        reg = ""
         for k, x in enumerate(names[start : start + per]):
             part = as_bits(fl, elem, x)
             if bits < size:
                 part = w.pure(f"zext i{bits} {part} to i{size}")
             if k:
-                part = w.pure(f"or i{size} {word}, {w.pure(f'shl i{size} {part}, {k * bits}')}")
-            word = part
-        result.append(f"{kind} {_retyped(fl, word, f'i{size}', kind)}")
+                part = w.pure(f"or i{size} {reg}, {w.pure(f'shl i{size} {part}, {k * bits}')}")
+            reg = part
+        result.append(f"{kind} {_retyped(fl, reg, f'i{size}', kind)}")
     return result
 
 
-def _unpacked(fl: FunctionLowering, elem: Any, pack: int, words: Any) -> list[str]:
+def _unpacked(fl: FunctionLowering, elem: Any, pack: int, regs: Any) -> list[str]:
     w, bits = fl.w, memory_bits(elem)
     per = _per_register(bits, pack)
     result: list[str] = []
     for _ in range(0, pack, per):
-        kind, word = next(words)
+        kind, reg = next(regs)
         size = BITS[kind]
-        word = _retyped(fl, word, kind, f"i{size}")
+        reg = _retyped(fl, reg, kind, f"i{size}")
         for k in range(per):
-            part = w.pure(f"lshr i{size} {word}, {k * bits}") if k else word
+            part = w.pure(f"lshr i{size} {reg}, {k * bits}") if k else reg
             if bits < size:
                 part = w.pure(f"trunc i{size} {part} to i{bits}")
             result.append(from_bits(fl, elem, part))

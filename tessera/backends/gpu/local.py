@@ -10,9 +10,9 @@ from contextlib import nullcontext
 from tessera.backends.gpu.access import Addresses, Reader, access_for, place_of, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, registers, vector_length
+from tessera.backends.gpu.packing import pack, packed_shape
 from tessera.backends.gpu.target import Access
 from tessera.backends.gpu.types import memory_bits
-from tessera.backends.gpu.words import pack, word_shape
 from tessera.backends.gpu.writer import split
 from tessera.errors import InternalError
 from tessera.ir import Effect, Value
@@ -158,7 +158,7 @@ def _copy_own(
     size = vec * memory_bits(elem) // 8
     masks = registers(fl, op.mask, len(pointers))
     others = registers(fl, op.other, len(pointers)) if op.other is not None else []
-    shape = word_shape(elem, vec)
+    shape = packed_shape(elem, vec)
     access = Access(size * 8, 1, op.cache, op.eviction)
     for i in groups(layout, len(pointers), vec):
         base, offset = split(w.offsets, pointers[i])
@@ -169,8 +169,8 @@ def _copy_own(
         if masks[i] != "true":
             to, shift = addresses.at(at[i])
             off = w.pure(f"xor i1 {masks[i]}, true")
-            words = pack(fl, elem, others[i : i + vec], shape)
-            fl.target.store_shared(w, to, shift, shape.bits, shape.type, words, off)
+            regs = pack(fl, elem, others[i : i + vec], shape)
+            fl.target.store_shared(w, to, shift, shape.bits, shape.type, regs, off)
 
 
 def straight_run(offsets: OffsetMap) -> int:
@@ -193,14 +193,14 @@ def _copy_now(
     pointers, owner = fl.get(op.ptr), fl.owner_mask(layout)
     masks = registers(fl, op.mask, len(pointers))
     others = registers(fl, op.other, len(pointers)) if op.other is not None else []
-    shape = word_shape(elem, vec)
+    shape = packed_shape(elem, vec)
     access = Access(shape.bits, shape.count, op.cache, op.eviction)
     for i in groups(layout, len(pointers), vec):
         other = pack(fl, elem, others[i : i + vec], shape) if others else []
         base, offset = split(w.offsets, pointers[i])
-        words = fl.target.load_global(w, base, offset, access, shape.type, masks[i], other)
+        regs = fl.target.load_global(w, base, offset, access, shape.type, masks[i], other)
         to, shift = addresses.at(at[i])
-        fl.target.store_shared(w, to, shift, shape.bits, shape.type, words, owner)
+        fl.target.store_shared(w, to, shift, shape.bits, shape.type, regs, owner)
 
 
 @lowers(AsyncCommitOp)

@@ -22,7 +22,7 @@ from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
 from tessera.ops import DotOp, ForOp, MmaOp, WgmmaOp, WhileOp
 
-PROGRAMS = "%programs"  # the parameter that has the launch's grid, three words
+PROGRAMS = "%programs"  # the parameter that has the launch's grid, three i32
 Lowering = Callable[["FunctionLowering", Any], None]
 LOWERINGS: dict[type[Op], Lowering] = {}
 
@@ -56,7 +56,9 @@ class FunctionLowering:
         self.warp_bits = self.num_warps.bit_length() - 1
         self.values: dict[Value, list[str]] = {}
         self.deferred: dict[Value, Any] = {}  # reads of shared memory that their one user will make
-        self.readers: dict[Value, Any] = {}  # of tiles read from shared memory: which words came
+        self.readers: dict[
+            Value, Any
+        ] = {}  # of tiles read from shared memory: which registers came
         self.axis = AxisAnalysis(func)
         self.contract = "contract " if fusion else ""
         self.kernel: bool = func.kernel

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.packing import PackedShape, pack, packed_shape, unpack
 from tessera.backends.gpu.target import Access
 from tessera.backends.gpu.types import memory_bits
-from tessera.backends.gpu.words import WordShape, pack, unpack, word_shape
 from tessera.backends.gpu.writer import split
 from tessera.ir import ElementType, TileType, Value, elem_of
 from tessera.layout.linear import LinearLayout
@@ -68,7 +68,7 @@ def _load(fl: FunctionLowering, op: memory.LoadOp) -> None:
     others = fl.get(op.other) if op.other is not None else []
     if others and len(others) != count:
         others = others * count
-    shape = word_shape(elem, vec)
+    shape = packed_shape(elem, vec)
     access = Access(shape.bits, shape.count, op.cache, op.eviction, op.volatile)
     result = [""] * count
     # Registers that read one place, as rows' indices do, read it once.
@@ -79,16 +79,16 @@ def _load(fl: FunctionLowering, op: memory.LoadOp) -> None:
             result[i : i + vec] = loaded[key]
             continue
         other = pack(fl, elem, others[i : i + vec], shape) if others and masks[i] != "true" else []
-        words = _load_words(fl, pointers[i], access, shape, masks[i], other)
-        result[i : i + vec] = loaded[key] = unpack(fl, elem, words, shape)
+        regs = _load_regs(fl, pointers[i], access, shape, masks[i], other)
+        result[i : i + vec] = loaded[key] = unpack(fl, elem, regs, shape)
     fl.set(op.result, copies(layout, result))
 
 
-def _load_words(
+def _load_regs(
     fl: FunctionLowering,
     pointer: str,
     access: Access,
-    shape: WordShape,
+    shape: PackedShape,
     mask: str,
     other: Sequence[str],
 ) -> list[str]:
@@ -109,7 +109,7 @@ def _store(fl: FunctionLowering, op: memory.StoreOp) -> None:
     count = len(pointers)
     vec = vector_length(fl, op.ptr, op.mask, elem)
     masks, values = registers(fl, op.mask, count), registers(fl, op.value, count)
-    shape = word_shape(elem, vec)
+    shape = packed_shape(elem, vec)
     access = Access(shape.bits, shape.count, op.cache, op.eviction)
     owner = fl.owner_mask(layout)
     for i in groups(layout, count, vec):
@@ -117,5 +117,5 @@ def _store(fl: FunctionLowering, op: memory.StoreOp) -> None:
         if mask == "false":
             continue
         base, offset = split(w.offsets, pointers[i])
-        words = pack(fl, elem, values[i : i + vec], shape)
-        fl.target.store_global(w, base, offset, access, shape.type, words, mask)
+        regs = pack(fl, elem, values[i : i + vec], shape)
+        fl.target.store_global(w, base, offset, access, shape.type, regs, mask)

@@ -11,10 +11,10 @@ from typing import Any
 
 from tessera.analysis.scratch import area, axis_warp_bits
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.packing import from_reg32, to_reg32
 from tessera.backends.gpu.shape import renaming
 from tessera.backends.gpu.shared import load_elements, store_elements
 from tessera.backends.gpu.types import llvm_type
-from tessera.backends.gpu.words import from_words32, to_words32
 from tessera.errors import InternalError
 from tessera.ir import Block, ElementType, TileType, Value, elem_of
 from tessera.layout.linear import LinearLayout
@@ -187,13 +187,13 @@ def _handed_round(
 
 
 def shuffle_xor(fl: FunctionLowering, elem: ElementType, x: str, mask: int) -> str:
-    words = [fl.target.shuffle_xor(fl.w, word, mask) for word in to_words32(fl, elem, x)]
-    return from_words32(fl, elem, words)
+    regs = [fl.target.shuffle_xor(fl.w, reg, mask) for reg in to_reg32(fl, elem, x)]
+    return from_reg32(fl, elem, regs)
 
 
 def shuffle_index(fl: FunctionLowering, elem: ElementType, x: str, lane: str) -> str:
-    words = [fl.target.shuffle_index(fl.w, word, lane) for word in to_words32(fl, elem, x)]
-    return from_words32(fl, elem, words)
+    regs = [fl.target.shuffle_index(fl.w, reg, lane) for reg in to_reg32(fl, elem, x)]
+    return from_reg32(fl, elem, regs)
 
 
 def _across_warps(

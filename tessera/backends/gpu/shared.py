@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.packing import pack, packed_shape, unpack
 from tessera.backends.gpu.types import memory_bits
-from tessera.backends.gpu.words import pack, unpack, word_shape
 from tessera.backends.gpu.writer import split
 from tessera.ir import ElementType
 from tessera.ops import memory
@@ -21,10 +21,10 @@ def store_elements(
     step = max(1, min(len(names), VECTOR_BITS // memory_bits(elem)))
     base, offset = split(fl.w.offsets, address)
     for i in range(0, len(names), step):
-        shape = word_shape(elem, step)
-        words = pack(fl, elem, names[i : i + step], shape)
+        shape = packed_shape(elem, step)
+        regs = pack(fl, elem, names[i : i + step], shape)
         at = offset + i * memory_bits(elem) // 8
-        fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, words, mask)
+        fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, regs, mask)
 
 
 def load_elements(fl: FunctionLowering, elem: ElementType, address: str, count: int) -> list[str]:
@@ -33,10 +33,10 @@ def load_elements(fl: FunctionLowering, elem: ElementType, address: str, count: 
     base, offset = split(fl.w.offsets, address)
     result: list[str] = []
     for i in range(0, count, step):
-        shape = word_shape(elem, step)
+        shape = packed_shape(elem, step)
         at = offset + i * memory_bits(elem) // 8
-        words = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
-        result += unpack(fl, elem, words, shape)
+        regs = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
+        result += unpack(fl, elem, regs, shape)
     return result
 
 

@@ -1,7 +1,7 @@
 """What the SIMT lowering asks of a GPU: the interface that each target's primitives fill in.
 
-Every method writes instructions through the given Writer. Words are LLVM values; addresses of shared memory are i32,
-as the target's instructions take them.
+Every method writes instructions through the given Writer. A register is an LLVM value; addresses of shared memory
+are i32, as the target's instructions take them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tessera.ir import ElementType
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How one vector of a global access goes: `count` words of `bits`, and the hints of the op."""
+    """How one vector of a global access goes: `count` registers of `bits`, and the hints of the op."""
 
     bits: int
     count: int
@@ -50,8 +50,8 @@ class GpuTarget(Protocol):
     def grid_dependency(self, w: Writer, kind: str) -> None: ...
     def barrier(self, w: Writer) -> None: ...
     def proxy_fence(self, w: Writer) -> None: ...
-    def shuffle_xor(self, w: Writer, word: str, mask: int) -> str: ...
-    def shuffle_index(self, w: Writer, word: str, lane: str) -> str: ...
+    def shuffle_xor(self, w: Writer, reg: str, mask: int) -> str: ...
+    def shuffle_index(self, w: Writer, reg: str, lane: str) -> str: ...
 
     def load_global(
         self,
@@ -63,7 +63,7 @@ class GpuTarget(Protocol):
         mask: str,
         other: Sequence[str],
     ) -> list[str]:
-        """`count` words of `type` at address + offset where `mask`; else `other` (zeros if empty)."""
+        """`count` values of `type` at address + offset where `mask`; else `other` (zeros if empty)."""
         ...
 
     def store_global(
@@ -73,7 +73,7 @@ class GpuTarget(Protocol):
         offset: int,
         access: Access,
         type: str,
-        words: Sequence[str],
+        regs: Sequence[str],
         mask: str,
     ) -> None: ...
 
@@ -87,19 +87,19 @@ class GpuTarget(Protocol):
         offset: int,
         bits: int,
         type: str,
-        words: Sequence[str],
+        regs: Sequence[str],
         mask: str,
     ) -> None: ...
 
     def load_matrix(
         self, w: Writer, address: str, offset: int, count: int, trans: bool
     ) -> list[str]:
-        """`count` 8x8 matrices of 16-bit elements, an i32 word of each; lane l gives the address of row l % 8 of matrix
+        """`count` 8x8 matrices of 16-bit elements, an i32 of each; lane l gives the address of row l % 8 of matrix
         l / 8."""
         ...
 
     def store_matrix(
-        self, w: Writer, address: str, offset: int, words: Sequence[str], trans: bool
+        self, w: Writer, address: str, offset: int, regs: Sequence[str], trans: bool
     ) -> None:
         """The inverse of `load_matrix`."""
         ...
@@ -135,9 +135,9 @@ class GpuTarget(Protocol):
         acc: Sequence[str],
         a: Sequence[str],
         b: Sequence[str],
-        word: str,
+        reg: str,
     ) -> list[str]:
-        """One matrix instruction of a warp: registers of `acc_type`, words of A and B of type `word`."""
+        """One matrix instruction of a warp: accumulators of `acc_type`, registers of A and B of type `reg`."""
         ...
 
     def memory_fence(self, w: Writer, scope: str) -> None:

@@ -83,7 +83,7 @@ class Writer:
 
     __slots__ = (
         "_hoisted", "_numbered", "_of_thread", "_trail", "block", "count", "halves", "lines", "module",
-        "offsets", "parts", "prologue", "words",
+        "offsets", "parts", "prologue", "packed",
     )  # fmt: skip
 
     def __init__(self, module: ModuleText) -> None:
@@ -100,9 +100,11 @@ class Writer:
         # Value -> (base, constant): ints and pointers.
         self.offsets: dict[str, tuple[str, int]] = {}
         self.halves: dict[tuple[str, str], str] = {}  # elements of a 2-vector -> the vector
-        # Narrow elements that were unpacked -> their word.
-        self.words: dict[tuple[str, ...], str] = {}
-        self.parts: dict[str, tuple[str, int]] = {}  # a byte of a word -> (4-vector, its number)
+        # Narrow elements that were unpacked -> the register that had them.
+        self.packed: dict[tuple[str, ...], str] = {}
+        self.parts: dict[
+            str, tuple[str, int]
+        ] = {}  # a byte of a register -> (4-vector, its number)
 
     # --- instructions ---------------------------------------------------------------------------------
     def fresh(self) -> str:

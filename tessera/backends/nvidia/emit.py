@@ -79,11 +79,11 @@ class NvidiaTarget:
         """This thread's writes to shared memory become visible to instructions that read it by descriptors."""
         p.emit_primitive(w, "proxy_fence")
 
-    def shuffle_xor(self, w: Writer, word: str, mask: int) -> str:
-        return p.emit_primitive(w, "shuffle_xor", ALL, word, str(mask), "31")
+    def shuffle_xor(self, w: Writer, reg: str, mask: int) -> str:
+        return p.emit_primitive(w, "shuffle_xor", ALL, reg, str(mask), "31")
 
-    def shuffle_index(self, w: Writer, word: str, lane: str) -> str:
-        return p.emit_primitive(w, "shuffle_index", ALL, word, lane, "31")
+    def shuffle_index(self, w: Writer, reg: str, lane: str) -> str:
+        return p.emit_primitive(w, "shuffle_index", ALL, reg, lane, "31")
 
     # --- memory ---------------------------------------------------------------------------------------------
     def load_global(
@@ -114,7 +114,7 @@ class NvidiaTarget:
         offset: int,
         access: Access,
         type: str,
-        words: Sequence[str],
+        regs: Sequence[str],
         mask: str,
     ) -> None:
         type, narrow = _narrow(type)
@@ -123,7 +123,7 @@ class NvidiaTarget:
         )
         row.emit(
             w,
-            [address, *[_widen(w, x, narrow) for x in words], *([mask] if mask != "true" else [])],
+            [address, *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])],
         )
 
     def load_shared(
@@ -140,16 +140,16 @@ class NvidiaTarget:
         offset: int,
         bits: int,
         type: str,
-        words: Sequence[str],
+        regs: Sequence[str],
         mask: str,
     ) -> None:
         if mask == "false":
             return
         type, narrow = _narrow(type)
-        row = p.store_shared(bits, len(words), type, offset, mask != "true")
+        row = p.store_shared(bits, len(regs), type, offset, mask != "true")
         row.emit(
             w,
-            [address, *[_widen(w, x, narrow) for x in words], *([mask] if mask != "true" else [])],
+            [address, *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])],
         )
 
     def load_matrix(
@@ -158,9 +158,9 @@ class NvidiaTarget:
         return _unpack(w, p.load_matrix(count, trans, offset).emit(w, [address]), "i32", count)
 
     def store_matrix(
-        self, w: Writer, address: str, offset: int, words: Sequence[str], trans: bool
+        self, w: Writer, address: str, offset: int, regs: Sequence[str], trans: bool
     ) -> None:
-        p.store_matrix(len(words), trans, offset).emit(w, [address, *words])
+        p.store_matrix(len(regs), trans, offset).emit(w, [address, *regs])
 
     # --- asynchronous copies ------------------------------------------------------------------------------
     def async_copy(
@@ -283,9 +283,9 @@ class NvidiaTarget:
         acc: Sequence[str],
         a: Sequence[str],
         b: Sequence[str],
-        word: str,
+        reg: str,
     ) -> list[str]:
-        row = p.mma(asm, acc_type, (len(a), len(b), len(acc)), word)
+        row = p.mma(asm, acc_type, (len(a), len(b), len(acc)), reg)
         return _unpack(w, row.emit(w, [*acc, *a, *b]), acc_type, len(acc))
 
     def convert_float8(

@@ -21,7 +21,7 @@ from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies
-from tessera.backends.gpu.words import pack, unpack, word_shape
+from tessera.backends.gpu.packing import pack, packed_shape, unpack
 from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import float32
 from tessera.errors import InternalError
@@ -107,7 +107,7 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
         held = mma.held(range(steps))
         acc = mma.issue(acc, range(steps), held)
         if not op.asynchronous:
-            acc = _waited(fl, mma.row, acc, 0, [x for i in held for words in i for x in words])
+            acc = _waited(fl, mma.row, acc, 0, [x for i in held for regs in i for x in regs])
     fl.set(op.result, _elements(fl, op, mma.row, [x for block in acc for x in block]))
 
 
@@ -146,7 +146,7 @@ class _Mma:
         return _blocks(self.fl, self.row, self.fl.get(self.op.acc), count)
 
     def held(self, mine: range) -> list[list[Block]]:
-        """Words of the first operand in registers for the steps `mine` along K, by block of rows."""
+        """Registers of the first operand in registers for the steps `mine` along K, by block of rows."""
         row, fl, names = self.row, self.fl, self.fl.get(self.op.left)
         size = 64 * row.k // 128
         found: list[list[Block]] = []
@@ -155,7 +155,7 @@ class _Mma:
             pieces = [list(names[at : at + size]) for at in starts]
             if row.rounds_to:
                 pieces = [[fl.target.round_tf32(fl.w, x) for x in piece] for piece in pieces]
-            found.append([_in_words(fl, row.a, piece) for piece in pieces])
+            found.append([_in_reg32(fl, row.a, piece) for piece in pieces])
         return found
 
     def issue(
@@ -164,7 +164,7 @@ class _Mma:
         """Start the MMAs of the steps `mine` along K."""
         out: list[Block] = []
         for i in range(self.blocks[0]):
-            words = [x for k in held[i] for x in k] if held else []
+            regs = [x for k in held[i] for x in k] if held else []
             for j in range(self.blocks[1]):
                 block: Block = acc[len(out)]
                 stride = self.b.outer_bytes(self.cols)
@@ -189,7 +189,7 @@ class _Mma:
                     last,
                 )
                 given = [] if self.fresh else block
-                out.append(_emit(self.fl, row, [*given, *words, *names], len(block)))
+                out.append(_emit(self.fl, row, [*given, *regs, *names], len(block)))
         return out
 
     def flags(self) -> str:
@@ -219,13 +219,13 @@ def _waited(
 @lowers(WgmmaWaitOp)
 def _wait(fl: FunctionLowering, op: WgmmaWaitOp) -> None:
     elem, names = op.acc.type.elem, fl.get(op.acc)
-    shape = word_shape(elem, 2)
-    words = pack(fl, elem, names, shape) if elem.bits == 16 else list(names)
+    shape = packed_shape(elem, 2)
+    regs = pack(fl, elem, names, shape) if elem.bits == 16 else list(names)
     type = "float" if elem is float32 else "i32"
-    held = [x for v in op.held if isinstance(v.type, TileType) for x in _words(fl, v)]
-    row = p.wgmma_wait(-1 if op.waited else op.pending, len(words), type, len(held))
-    words = _emit(fl, row, [*words, *held], len(words))
-    names = unpack(fl, elem, words, shape) if elem.bits == 16 else words
+    held = [x for v in op.held if isinstance(v.type, TileType) for x in _regs(fl, v)]
+    row = p.wgmma_wait(-1 if op.waited else op.pending, len(regs), type, len(held))
+    regs = _emit(fl, row, [*regs, *held], len(regs))
+    names = unpack(fl, elem, regs, shape) if elem.bits == 16 else regs
     fl.set(op.result, copies(op.result.type.layout, names))
 
 
@@ -245,23 +245,23 @@ def _groups(fl: FunctionLowering, along_m: int, along_n: int) -> tuple[str, str]
         return fl.w.pure(f"and i32 {group}, {along_m - 1}"), fl.w.pure(f"lshr i32 {group}, {shift}")
 
 
-def _in_words(fl: FunctionLowering, elem: ElementType, names: Sequence[str]) -> Block:
-    words = pack(fl, elem, names, word_shape(elem, 32 // elem.bits))
-    return [fl.w.pure(f"bitcast float {x} to i32") for x in words] if elem is float32 else words
+def _in_reg32(fl: FunctionLowering, elem: ElementType, names: Sequence[str]) -> Block:
+    regs = pack(fl, elem, names, packed_shape(elem, 32 // elem.bits))
+    return [fl.w.pure(f"bitcast float {x} to i32") for x in regs] if elem is float32 else regs
 
 
-def _words(fl: FunctionLowering, v: Value) -> list[str]:
-    return _in_words(fl, v.type.elem, fl.get(v))
+def _regs(fl: FunctionLowering, v: Value) -> list[str]:
+    return _in_reg32(fl, v.type.elem, fl.get(v))
 
 
 def _blocks(fl: FunctionLowering, row: WgmmaRow, names: Sequence[str], count: int) -> list[Block]:
     if row.acc.bits == 16:
-        names = pack(fl, row.acc, names, word_shape(row.acc, 2))
+        names = pack(fl, row.acc, names, packed_shape(row.acc, 2))
     size = len(names) // count
     return [list(names[i : i + size]) for i in range(0, len(names), size)]
 
 
-def _elements(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, words: Block) -> Block:
+def _elements(fl: FunctionLowering, op: WgmmaOp, row: WgmmaRow, regs: Block) -> Block:
     if row.acc.bits == 16:
-        words = unpack(fl, row.acc, words, word_shape(row.acc, 2))
-    return copies(op.result.type.layout, words)
+        regs = unpack(fl, row.acc, regs, packed_shape(row.acc, 2))
+    return copies(op.result.type.layout, regs)

@@ -121,11 +121,11 @@ def _about(op: Op) -> str:
 def _registers(op: DotOp, threads: int, facts: GpuFacts) -> Need:
     """A result that would be in memory for the most part: code for it takes long to make and longer to run."""
     have = min(facts.registers, facts.register_file // threads)
-    words = op.acc.type.numel * max(32, elem_of(op.acc.type).bits) // 32 // threads
+    reg32 = op.acc.type.numel * max(32, elem_of(op.acc.type).bits) // 32 // threads
     shape = "x".join([str(n) for n in shape_of(op.acc.type)])
     where = f" at {op.loc.short()}" if op.loc is not None else ""
     notes = (
         f"the result of the dot{where} is {shape}, spread over {threads} threads",
         "more warps (`num_warps`) have more registers",
     )
-    return Need("registers of a thread", words, have, notes, spills=True)
+    return Need("registers of a thread", reg32, have, notes, spills=True)

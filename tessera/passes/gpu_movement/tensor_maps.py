@@ -144,12 +144,12 @@ def _movable(op: Access, desc: MakeDescriptorOp) -> bool:
 
 def _known(op: Access, desc: MakeDescriptorOp, func: FuncOp) -> bool:
     """Whether the host knows the array before the launch, and nothing says that the TMA unit cannot read it."""
-    words = [argument_or_constant(v, func.body) for v in desc.operands]
-    if None in words or words[0] is None or words[0][0] != "arg":
+    fields = [argument_or_constant(v, func.body) for v in desc.operands]
+    if None in fields or fields[0] is None or fields[0][0] != "arg":
         return False
     size = desc.result.type.elem.storage_bytes
-    strides = words[1 + len(desc.shape) :]
-    edges = words[len(desc.shape)] if isinstance(op, DescriptorStoreOp) else None
+    strides = fields[1 + len(desc.shape) :]
+    edges = fields[len(desc.shape)] if isinstance(op, DescriptorStoreOp) else None
     fixed = [w[1] for w in (*strides[:-1], edges) if w is not None and w[0] == "const"]
     return all(n * size % ALIGNMENT == 0 for n in fixed)
 
@@ -179,10 +179,10 @@ def _at_start(desc: MakeDescriptorOp, func: FuncOp) -> Value:
             b.insert(v.op.clone(mapping))
         return mapping[v]
 
-    words = [copy(v) for v in desc.operands]
+    fields = [copy(v) for v in desc.operands]
     rank = len(desc.shape)
     new = MakeDescriptorOp(
-        words[0], words[1 : 1 + rank], words[1 + rank :], loc=desc.loc, **desc.attrs
+        fields[0], fields[1 : 1 + rank], fields[1 + rank :], loc=desc.loc, **desc.attrs
     )
     new.attrs["mapped"] = True
     made = b.emit(new)
@@ -212,7 +212,7 @@ def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
 @pass_("number_tensor_maps")
 def number_tensor_maps(module: Module) -> None:
     """Give each map that the kernel needs a number (attribute `map` of its accesses). The module's `tensor_maps` has,
-    for each: element type, padding, box, swizzle, then base, extents and strides as `_word` says.
+    for each: element type, padding, box, swizzle, then base, extents and strides as `_field` says.
     Stores that the kernel may read itself get the attribute `synchronous`."""
     found: dict[tuple[Any, ...], int] = {}
     checks: dict[tuple[int, ...], None] = {}
@@ -225,11 +225,11 @@ def number_tensor_maps(module: Module) -> None:
                 desc = op.desc.op
                 assert isinstance(desc, MakeDescriptorOp)
                 boxes = access_boxes(op, module.attrs["num_warps"])
-                words = tuple(_word(v, func.body, code) for v in desc.operands)
-                key = (desc.result.type.elem.name, desc.padding, boxes.box, boxes.swizzle, words)
+                fields = tuple(_field(v, func.body, code) for v in desc.operands)
+                key = (desc.result.type.elem.name, desc.padding, boxes.box, boxes.swizzle, fields)
                 op.attrs["map"] = found.setdefault(key, len(found))
                 if isinstance(op, DescriptorStoreOp):
-                    checks |= dict.fromkeys(_edge_checks(desc, words[len(desc.shape)], func, code))
+                    checks |= dict.fromkeys(_edge_checks(desc, fields[len(desc.shape)], func, code))
                     if atomics or _read_too(desc):
                         op.attrs["synchronous"] = True
         if code.code:
@@ -248,18 +248,18 @@ def _edge_checks(
 ) -> list[tuple[int, ...]]:
     """What makes sure that rows end at a multiple of 16 bytes."""
     whole = ALIGNMENT // desc.result.type.elem.storage_bytes
-    kind, word = extent
+    kind, value = extent
     if kind == "const" or whole == 1:
         return []
     if kind == "arg":
-        facts = dict(func.arg_attrs[word]) if func.arg_attrs else {}
+        facts = dict(func.arg_attrs[value]) if func.arg_attrs else {}
         if facts.get("divisibility", 1) % whole == 0:
             return []
-        word = code.add("arg", word)
-    return [(word, 0, ENDLESS, whole)]
+        value = code.add("arg", value)
+    return [(value, 0, ENDLESS, whole)]
 
 
-def _word(v: Value, body: Block, code: HostCode) -> tuple[str, int]:
+def _field(v: Value, body: Block, code: HostCode) -> tuple[str, int]:
     """As `argument_or_constant`, or ("code", number) for what the host computes (`host_code`)."""
     found = argument_or_constant(v, body)
     if found is None:

@@ -41,40 +41,40 @@ def numbers(kind: str, raw: np.ndarray) -> np.ndarray:
 
 # --- mma ----------------------------------------------------------------------------------------------------------
 @cache
-def _places(words: int, bits: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
-    """Of the elements of each lane's words, in order: [lanes, elements] row (or column) and K. `groups`: of 8 rows."""
+def _places(regs: int, bits: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
+    """[lanes, elements] row (or column) and K of the elements of each lane's registers. `groups`: of 8 rows."""
     per = max(32 // bits, 1)
-    lane, i = np.arange(32)[:, None], np.arange(words * per)[None, :]
+    lane, i = np.arange(32)[:, None], np.arange(regs * per)[None, :]
     outer = lane // 4 + 8 * (i // per % groups)
     return outer, per * (lane % 4) + i % per + 4 * per * (i // per // groups)
 
 
-def _operand(kind: str, type: str, words: Sequence[np.ndarray], groups: int, depth: int):
+def _operand(kind: str, type: str, regs: Sequence[np.ndarray], groups: int, depth: int):
     """[warps, rows, K] of the fragments that lanes hold."""
     bits = BITS[kind]
-    raw = np.stack([to_raw(type, x) for x in words], axis=1)
+    raw = np.stack([to_raw(type, x) for x in regs], axis=1)
     if bits < 32:
         shifts = np.arange(0, 32, bits, dtype=np.uint64)
         raw = mask_int(raw[:, :, None] >> shifts, bits).reshape(len(raw), -1)
     # What a warp's tf32 registers hold has been rounded.
     values = numbers("f32" if kind == "tf32" else kind, raw).reshape(-1, 32, raw.shape[1])
     out = np.zeros((len(values), 8 * groups, depth))
-    outer, k = _places(len(words), bits, groups)
+    outer, k = _places(len(regs), bits, groups)
     out[:, outer, k] = values
     return out
 
 
 @family
-def mma(asm: str, acc: str, counts: tuple[int, int, int], word: str) -> Primitive:
-    """One matrix instruction: accumulators tied in and out, then the words of A and of B.
+def mma(asm: str, acc: str, counts: tuple[int, int, int], reg: str) -> Primitive:
+    """One matrix instruction: accumulators tied in and out, then the registers of A and of B.
 
-    `counts`: words of A, of B, accumulator registers; `word` is the type of the operand words.
+    `counts`: registers of A, of B, of the accumulator; `reg` is the type of the operands' registers.
     """
     a, b, c = counts
     kind = letter(acc)
-    operands = (*[acc] * c, *[word] * (a + b))
+    operands = (*[acc] * c, *[reg] * (a + b))
     constraints = ",".join(
-        [*[f"={kind}"] * c, *[str(i) for i in range(c)], *[letter(word)] * (a + b)]
+        [*[f"={kind}"] * c, *[str(i) for i in range(c)], *[letter(reg)] * (a + b)]
     )
     text = f"{asm} {braces(0, c)}, {listed(2 * c, a)}, {listed(2 * c + a, b)}, {braces(0, c)};"
     shape, *kinds = asm.split(".")[3], *asm.split(".")[-3:-1]
@@ -82,8 +82,8 @@ def mma(asm: str, acc: str, counts: tuple[int, int, int], word: str) -> Primitiv
 
     def meaning(m, *args):
         m.whole_warps("mma.sync")
-        left = _operand(kinds[0], word, args[c : c + a], m_ // 8, k_)
-        right = _operand(kinds[1], word, args[c + a :], 1, k_)
+        left = _operand(kinds[0], reg, args[c : c + a], m_ // 8, k_)
+        right = _operand(kinds[1], reg, args[c + a :], 1, k_)
         return accumulate(
             args[:c], left @ right.transpose(0, 2, 1), acc == "i32" and kinds[0] == "f16"
         )
@@ -112,8 +112,8 @@ def accumulate(
     return tuple((x + y.astype(x.dtype)).astype(x.dtype) for x, y in zip(acc, out))
 
 
-def _add_halves(word: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    pair = word.astype(np.uint32).view(np.float16).reshape(-1, 2)
+def _add_halves(reg: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    pair = reg.astype(np.uint32).view(np.float16).reshape(-1, 2)
     total = (pair + np.stack([low, high], 1).astype(np.float16)).astype(np.float16)
     return total.reshape(-1).view(np.uint32).astype(np.uint64)
 
@@ -132,9 +132,10 @@ def wgmma(
 ) -> Primitive:
     """Fence and all MMAs of one block of 64 rows and `n` columns, and with `commit` the end of their group.
 
-    Operands: `count` accumulators (floats, or words of the others; of `fresh` ones, which the first MMA overwrites,
-    none), then A (`held`: four words a step; else its descriptor), then the descriptor of B. `starts`: of each step
-    what to add to the descriptors of (A, B); `flags` are the signs and transpositions that the instruction takes.
+    Operands: `count` accumulators (floats, or packed registers of the others; of `fresh` ones, which the first MMA
+    overwrites, none), then A (`held`: four registers a step; else its descriptor), then the descriptor of B.
+    `starts`: of each step what to add to the descriptors of (A, B); `flags` are the signs and transpositions that the
+    instruction takes.
     """
     name, (d, a, b) = asm.format(n=n), asm.split(".")[-3:]
     type = "float" if d == "f32" else "i32"
@@ -173,7 +174,7 @@ def wgmma(
 @family
 def wgmma_wait(pending: int, count: int, type: str, kept: int) -> Primitive:
     """Wait for all groups but the `pending` latest (-1: for none). Accumulators go through, so that nobody reads them
-    before; the `kept` words of A stay alive."""
+    before; the `kept` registers of A stay alive."""
     text = f"wgmma.wait_group.sync.aligned {pending};" if pending >= 0 else ""
 
     def meaning(m, *args):
@@ -207,12 +208,12 @@ def descriptor_places(descriptor: int, rows: int, depth: int, kind: str, trans: 
     return at ^ ((at >> 7 & {128: 7, 64: 3, 32: 1}[width]) << 4)
 
 
-def fragment_of_warps(kind: str, words: Sequence[np.ndarray]) -> np.ndarray:
-    """[warps, 16, K]: the rows of A that the four words of each thread hold."""
+def fragment_of_warps(kind: str, regs: Sequence[np.ndarray]) -> np.ndarray:
+    """[warps, 16, K]: the rows of A that the four registers of each thread hold."""
     depth = 256 // BITS[kind]
     if BITS[kind] < 32:
-        return _operand(kind, "i32", words, 2, depth)
-    values = numbers(kind, np.stack(words, 1)).reshape(-1, 32, 4)
+        return _operand(kind, "i32", regs, 2, depth)
+    values = numbers(kind, np.stack(regs, 1)).reshape(-1, 32, 4)
     out = np.zeros((len(values), 16, depth))
     outer, k = _places(4, 32, 2)
     out[:, outer, k] = values

@@ -20,9 +20,9 @@ PHASES = {128: 7, 64: 3, 32: 1, 0: 0}
 class TensorMap:
     """As metadata describes it; `args` are the launch arguments as numbers."""
 
-    def __init__(self, elem: str, padding: str, box, swizzle: int, words, args: Sequence[int]):
+    def __init__(self, elem: str, padding: str, box, swizzle: int, fields, args: Sequence[int]):
         self.elem, self.padding, self.box, self.swizzle = elem, padding, tuple(box), swizzle
-        base, *rest = [args[n] if kind == "arg" else n for kind, n in words]
+        base, *rest = [args[n] if kind == "arg" else n for kind, n in fields]
         self.base, rank = base, len(self.box)
         self.extents, self.strides = rest[:rank], rest[rank:]
         digits = "".join(c for c in elem if c.isdigit())

@@ -299,14 +299,16 @@ class Mma(Flight):
             raise SimulatedHazard(
                 "shared memory changed while an MMA of a warpgroup was reading it"
             ).note(f"the MMA began at {self.m.place_of(self.line)}")
-        words = iter(got)
+        operands = iter(got)
         acc = self.m.mmas.settled(self.old, self.lanes) if self.old else []
         if not acc:
             kind = np.float32 if self.d == "f32" else np.uint64
             acc = [np.zeros(len(self.lanes), kind) for _ in range(self.count)]
         for left, _, keeps in self.steps:
-            mine = fragment_of_warps(a, left) if isinstance(left, list) else numbers(a, next(words))
-            partial = mine @ numbers(b, next(words)).T
+            mine = (
+                fragment_of_warps(a, left) if isinstance(left, list) else numbers(a, next(operands))
+            )
+            partial = mine @ numbers(b, next(operands)).T
             if not keeps:
                 acc = [np.zeros_like(x) for x in acc]
             acc = list(accumulate(acc, partial, self.d == "f16"))

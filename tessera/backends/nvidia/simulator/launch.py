@@ -151,9 +151,9 @@ def _maps(
 ) -> list[TensorMap]:
     known = evaluate(host_code, dict(enumerate(given))) if tensor_maps else {}
     found = []
-    for elem, padding, box, swizzle, words in tensor_maps:
-        words = [("const", known[n][0]) if kind == "code" else (kind, n) for kind, n in words]
-        found.append(TensorMap(elem, padding, box, swizzle, words, given))
+    for elem, padding, box, swizzle, fields in tensor_maps:
+        fields = [("const", known[n][0]) if kind == "code" else (kind, n) for kind, n in fields]
+        found.append(TensorMap(elem, padding, box, swizzle, fields, given))
     return found
 
 

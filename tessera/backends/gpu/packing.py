@@ -1,4 +1,4 @@
-"""Packs registers into the words that memory and shuffle instructions move, and back."""
+"""Packs elements into the registers that memory and shuffle instructions move, and unpacks them."""
 
 from __future__ import annotations
 
@@ -10,49 +10,49 @@ from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.dtypes import int1, int8, pointer_type
 from tessera.ir import ElementType
 
-BYTES = 4  # of a word
+BYTES = 4  # of a 32-bit register
 
 
 @dataclass(frozen=True, slots=True)
-class WordShape:
-    """`count` words of LLVM type `type` and `bits` each hold one vector; `per_word` elements in each."""
+class PackedShape:
+    """`count` registers of LLVM type `type` and `bits` each hold one vector, with `per_reg` elements in each."""
 
     type: str
     bits: int
     count: int
-    per_word: int
+    per_reg: int
 
 
-def word_shape(elem: ElementType, vec: int) -> WordShape:
-    """Words of `vec` elements: 32-bit words, 64-bit ones for 64-bit elements, single narrow ones."""
+def packed_shape(elem: ElementType, vec: int) -> PackedShape:
+    """How `vec` elements travel: in 32-bit registers, or in one narrow register; 64-bit elements in 64-bit ones."""
     bits = memory_bits(elem)
     if bits >= 32:
         t = llvm_type(elem)
-        return WordShape(t if t in ("float", "double") else f"i{bits}", bits, vec, 1)
+        return PackedShape(t if t in ("float", "double") else f"i{bits}", bits, vec, 1)
     total = bits * vec
     if total < 32:
-        return WordShape(f"i{total}", total, 1, vec)
-    return WordShape("i32", 32, total // 32, 32 // bits)
+        return PackedShape(f"i{total}", total, 1, vec)
+    return PackedShape("i32", 32, total // 32, 32 // bits)
 
 
 def pack(
-    fl: FunctionLowering, elem: ElementType, names: Sequence[str], shape: WordShape
+    fl: FunctionLowering, elem: ElementType, names: Sequence[str], shape: PackedShape
 ) -> list[str]:
-    """Registers as words."""
+    """The elements, packed into registers."""
     if elem is int1:
         names = [fl.w.pure(f"zext i1 {x} to i8") for x in names]
         elem = int8
-    n = shape.per_word
-    return [_pack_word(fl, elem, names[i : i + n], shape) for i in range(0, len(names), n)]
+    n = shape.per_reg
+    return [_pack_one(fl, elem, names[i : i + n], shape) for i in range(0, len(names), n)]
 
 
-def _pack_word(
-    fl: FunctionLowering, elem: ElementType, names: Sequence[str], shape: WordShape
+def _pack_one(
+    fl: FunctionLowering, elem: ElementType, names: Sequence[str], shape: PackedShape
 ) -> str:
     w, t = fl.w, llvm_type(elem)
     if len(names) == 1:
         return _cast(fl, elem, names[0], shape.type)
-    found = w.words.get(tuple(names))
+    found = w.packed.get(tuple(names))
     if found is not None:
         return found
     if len(names) == 2 and t in ("half", "bfloat"):
@@ -82,24 +82,24 @@ def _cast(fl: FunctionLowering, elem: ElementType, name: str, to: str) -> str:
 
 
 def unpack(
-    fl: FunctionLowering, elem: ElementType, words: Sequence[str], shape: WordShape
+    fl: FunctionLowering, elem: ElementType, regs: Sequence[str], shape: PackedShape
 ) -> list[str]:
-    """Words as registers."""
-    w, n = fl.w, shape.per_word
+    """The elements that packed registers hold."""
+    w, n = fl.w, shape.per_reg
     t = "i8" if elem is int1 else llvm_type(elem)
     result: list[str] = []
-    for word in words:
+    for reg in regs:
         if n == 1:
-            result.append(_uncast(fl, elem, word, shape.type))
+            result.append(_uncast(fl, elem, reg, shape.type))
             continue
-        vector = w.pure(f"bitcast {shape.type} {word} to <{n} x {t}>")
+        vector = w.pure(f"bitcast {shape.type} {reg} to <{n} x {t}>")
         if n == 2 and t in ("half", "bfloat"):
             both = w.unpair(t, vector)
-            w.words[both] = word
+            w.packed[both] = reg
             result += both
         else:
             names = [w.pure(f"extractelement <{n} x {t}> {vector}, i32 {i}") for i in range(n)]
-            w.words[tuple(names)] = word
+            w.packed[tuple(names)] = reg
             if n == BYTES:
                 w.parts.update({x: (vector, i) for i, x in enumerate(names)})
             result += names
@@ -108,17 +108,17 @@ def unpack(
     return result
 
 
-def _uncast(fl: FunctionLowering, elem: ElementType, word: str, have: str) -> str:
+def _uncast(fl: FunctionLowering, elem: ElementType, reg: str, have: str) -> str:
     w, t = fl.w, "i8" if elem is int1 else llvm_type(elem)
     if t == have:
-        return word
+        return reg
     if isinstance(elem, pointer_type):
-        return w.pure(f"inttoptr i64 {word} to {t}")
-    return w.pure(f"bitcast {have} {word} to {t}")
+        return w.pure(f"inttoptr i64 {reg} to {t}")
+    return w.pure(f"bitcast {have} {reg} to {t}")
 
 
-def to_words32(fl: FunctionLowering, elem: ElementType, name: str) -> list[str]:
-    """One element as 32-bit words, for shuffles."""
+def to_reg32(fl: FunctionLowering, elem: ElementType, name: str) -> list[str]:
+    """One element as 32-bit registers, for shuffles."""
     w, t = fl.w, llvm_type(elem)
     if t == "i32":
         return [name]
@@ -136,18 +136,18 @@ def to_words32(fl: FunctionLowering, elem: ElementType, name: str) -> list[str]:
     ]
 
 
-def from_words32(fl: FunctionLowering, elem: ElementType, words: Sequence[str]) -> str:
-    """An element from the 32-bit words that hold it: the low bits of one, or both halves."""
+def from_reg32(fl: FunctionLowering, elem: ElementType, regs: Sequence[str]) -> str:
+    """An element from the 32-bit registers that hold it: the low bits of one, or both halves."""
     w, t = fl.w, llvm_type(elem)
     if t == "i32":
-        return words[0]
+        return regs[0]
     if elem.bits < 32:
-        narrow = w.pure(f"trunc i32 {words[0]} to i{elem.bits}")
+        narrow = w.pure(f"trunc i32 {regs[0]} to i{elem.bits}")
         return w.pure(f"bitcast i16 {narrow} to {t}") if t in ("half", "bfloat") else narrow
     if elem.bits == 32:
-        return w.pure(f"bitcast i32 {words[0]} to {t}")
-    low = w.pure(f"zext i32 {words[0]} to i64")
-    high = w.pure(f"shl i64 {w.pure(f'zext i32 {words[1]} to i64')}, 32")
+        return w.pure(f"bitcast i32 {regs[0]} to {t}")
+    low = w.pure(f"zext i32 {regs[0]} to i64")
+    high = w.pure(f"shl i64 {w.pure(f'zext i32 {regs[1]} to i64')}, 32")
     whole = w.pure(f"or disjoint i64 {low}, {high}")
     if t == "i64":
         return whole
