@@ -79,10 +79,9 @@ class CheckFile:
     @cached_property
     def subject(self) -> str:
         """The pass that the file, or the folder that it is in, is named after."""
-        spelt = {name.replace("_", "-"): name for name in PASSES}
         for name in (self.path.stem, self.path.parent.name):
-            if name in spelt:
-                return spelt[name]
+            if name in PASSES:
+                return name
         raise ValueError(f"{self.path} is named after no pass")
 
     @cached_property

@@ -59,7 +59,7 @@ _TILE_IR = (
     _row(
         "while-to-for", "cpu gpu", "makes `for` loops of `while` loops that count",
         "one comparison with a fixed bound decides alone; a constant step", "passes/neutral/while_to_for.py `_count`",
-        f"tests/filecheck/count-loops.tir, {PASSES}", unit="loop",
+        f"tests/filecheck/while-to-for.tir, {PASSES}", unit="loop",
     ),
     _row(
         "unroll", "gpu", "puts several iterations into one body where `loop_unroll_factor` asks for it",

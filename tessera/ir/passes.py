@@ -13,6 +13,7 @@ import ast
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -55,6 +56,25 @@ class Pass:
 
 
 PASSES: dict[str, Pass] = {}
+FORMER_NAMES = {
+    "count-loops": "while-to-for",
+    "join-loads": "multicast-loads",
+    "keep-whole": "descriptor-to-pointer",
+    "overlap-products": "async-mma",
+    "pipeline": "software-pipeline",
+    "specialize": "warp-specialize",
+}
+"""What passes were called before. These names still work, with a warning, as do names with underscores for hyphens."""
+
+
+def current_name(name: str) -> str:
+    """The name that a pass has today; of no pass, the name itself. DeprecationWarning for a former one."""
+    hyphened = name.replace("_", "-")
+    now = FORMER_NAMES.get(hyphened, hyphened)
+    if name in PASSES or now not in PASSES:
+        return name
+    warnings.warn(f"the pass {name} is called {now} now", DeprecationWarning, stacklevel=3)
+    return now
 
 
 def pass_(name: str, optimization: str = "", counts: bool = False) -> Callable[[PassFn], Pass]:
@@ -81,19 +101,20 @@ class PassManager:
 
     passes: list[Pass]
     verify: bool = False
-    print_after: str = ""  # a pass name, or "all"
+    print_after: str = ""  # names of passes with commas in between, or "all"
     after: Callable[[str, Module], None] | None = None
     timings: list[tuple[str, float]] = field(default_factory=lambda: [])
 
     def run(self, module: Module) -> Module:
         if self.verify:
             self._check(module, "before the first pass")
+        shown = {current_name(name.strip()) for name in self.print_after.split(",")}
         for p in self.passes:
             check_budget(f"pass {p.name!r}")
             start = time.perf_counter()
             self._run(p, module)
             self.timings.append((p.name, time.perf_counter() - start))
-            if self.print_after in (p.name, "all"):
+            if not shown.isdisjoint((p.name, "all")):
                 print(f"// after {p.name}\n{print_module(module)}", file=sys.stderr)
             if self.after is not None:
                 self.after(p.name, module)
@@ -147,6 +168,7 @@ def parse_pipeline(text: str) -> list[Pass]:
         if item is None:
             raise ValueError(f"not a pipeline at {text[at:]!r}: write `pass,pass{{option=1}}`")
         name, options, comma = item.groups()
+        name = current_name(name)
         if name not in PASSES:
             raise KeyError(f"no pass {name!r}; there are: {', '.join(sorted(PASSES))}")
         found.append(PASSES[name].bind(**_options(options or "")))

@@ -10,18 +10,18 @@ from tessera.passes.gpu_layout.accelerate import accelerate
 from tessera.passes.gpu_layout.assign import assign_layouts
 from tessera.passes.gpu_layout.coalesce import coalesce
 from tessera.passes.gpu_layout.widen_float8 import widen_float8
-from tessera.passes.gpu_mma.async_mma import overlap_mmas
+from tessera.passes.gpu_mma.async_mma import async_mma
 from tessera.passes.gpu_mma.split_loops import split_loops
 from tessera.passes.gpu_movement.allocate import allocate_shared
 from tessera.passes.gpu_movement.barriers import barriers
 from tessera.passes.gpu_movement.prefetch import prefetch
-from tessera.passes.gpu_movement.software_pipeline import pipeline
+from tessera.passes.gpu_movement.software_pipeline import software_pipeline
 from tessera.passes.gpu_movement.tensor_maps import number_tensor_maps
-from tessera.passes.gpu_scheduling.clusters import join_loads
+from tessera.passes.gpu_scheduling.clusters import multicast_loads
 from tessera.passes.gpu_scheduling.persist import persist
 from tessera.passes.gpu_scheduling.pointer_to_tma import pointer_to_tma
 from tessera.passes.gpu_scheduling.transpose_buffers import transpose_buffers
-from tessera.passes.gpu_scheduling.warp_specialization import keep_whole, specialize
+from tessera.passes.gpu_scheduling.warp_specialization import descriptor_to_pointer, warp_specialize
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.licm import licm
@@ -39,8 +39,8 @@ def gpu_passes(
         # Makes what the next passes look at.
         *([pointer_to_tma.bind(facts=facts, no_alias=no_alias)] if pointer_maps else []),
         *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
-        join_loads,  # while it is seen what depends on the block
-        keep_whole.bind(facts=facts),  # before accesses get layouts
+        multicast_loads,  # while it is seen what depends on the block
+        descriptor_to_pointer.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
         # Reads the orders that coalescing found; fixes the layouts of dots.
         accelerate.bind(facts=facts),
@@ -49,14 +49,14 @@ def gpu_passes(
         licm,  # conversions and arithmetic that became invariant
         prefetch.bind(facts=facts),  # needs layouts, too: a thread copies what it would load
         transpose_buffers.bind(facts=facts),  # needs to know what is read back from shared memory
-        specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
+        warp_specialize.bind(facts=facts),  # needs layouts: boxes and swizzles follow from them
         # Needs layouts: only whole vectors may be copied asynchronously.
-        pipeline.bind(facts=facts),
+        software_pipeline.bind(facts=facts),
         split_loops,  # now that what an iteration hands on is carried
         canonicalize,  # pointers that the pipeline left behind, what nobody uses any more
         cse,  # slices that several loads of a loop share
         licm,
-        overlap_mmas,  # after the last pass that moves ops
+        async_mma,  # after the last pass that moves ops
         # After the last pass that makes, moves or drops conversions.
         allocate_shared.bind(facts=facts),
         number_tensor_maps,  # now that the copies are what they will be

@@ -44,16 +44,16 @@ OLDER = """\
 ## The same kernel without TMA
 
 On sm_80 (A100) the target's facts name neither TMA nor wgmma. All passes run in the same order. Those up to `check-resources`
-do what they did above; `pointer-to-tma`, `persist` and `specialize` change nothing, and these do the work instead:
+do what they did above; `pointer-to-tma`, `persist` and `warp-specialize` change nothing, and these do the work instead:
 """
 
 # For each pass, and each time that it runs: what it assumes, and what it leaves.
 NOTES: dict[str, list[tuple[str, str]]] = {
-    "select_tensor_maps": [(
+    "select-tensor-maps": [(
         "Descriptors are as the kernel's author wrote them, on tile IR.",
         "Descriptors that the host can encode before the launch are `mapped`. This kernel has pointers, no descriptors.",
     )],
-    "lower_descriptors": [(
+    "lower-descriptors": [(
         "Tile IR has no layouts yet, and descriptors that the TMA unit serves are `mapped`.",
         "Accesses through all other descriptors are pointers and masks. This kernel has none.",
     )],
@@ -107,7 +107,7 @@ NOTES: dict[str, list[tuple[str, str]]] = {
             "Constants that the expansion put into the loops are in front of them.",
         ),
     ],
-    "count_loops": [(
+    "while-to-for": [(
         "LICM has put the bounds of `while` loops in front of them.",
         "`while` loops that count are `for` loops, which later passes know how to pipeline. This kernel has a `for` loop already.",
     )],
@@ -115,7 +115,7 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Tile IR has no layouts; tiles have shapes and element types.",
         "A kernel that cannot fit, whatever later passes do, is refused with `OutOfResources` before any work on layouts. Nothing is changed.",
     )],
-    "widen_float8": [(
+    "widen-float8": [(
         "Arithmetic on 8-bit floats is still as it was written.",
         "It is done in fp32, as GPUs only store 8-bit floats and multiply them as matrices. This kernel has none.",
     )],
@@ -127,11 +127,11 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "`pointer-to-tma` has written a precondition. A CTA of this kernel would be alone on its SM, and what it stores at its end is a strided view of an array.",
         "A loop over programs is around all of the program. Here two CTAs share an SM, so that one multiplies while the other one stores, and only a remark is added.",
     )],
-    "join_loads": [(
+    "multicast-loads": [(
         "All loads by the TMA unit are there, and it can still be seen what depends on the rank of a CTA in its cluster.",
         "Loads that are the same in all CTAs of a cluster are marked, to be multicast. This kernel has clusters of one CTA.",
     )],
-    "keep-whole": [(
+    "descriptor-to-pointer": [(
         "No access has a layout.",
         "In kernels that will not be split into warp roles, loops load through pointers again. This one will be split.",
     )],
@@ -155,19 +155,19 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "Layouts say which operands are read back from shared memory to be transposed.",
         "Such operands have three buffers in turn. Both operands here are in an order that wgmma reads.",
     )],
-    "specialize": [(
+    "warp-specialize": [(
         "Layouts are there, since boxes and swizzles of tensor maps follow from them; loops load tiles through tensor maps.",
         "The program is split into warp roles. The first region is the consumers': it waits for `full`, multiplies, and gives the buffer of the iteration before back through `empty`, as one product stays in flight (`pending=1`). The second region is the producer's: one warp waits for `empty` and starts the copies. Both carry the buffer's number and the phase of its barriers through their loops.",
     )],
-    "pipeline": [(
+    "software-pipeline": [(
         "Layouts are there: only whole vectors may be copied asynchronously.",
         "Loops whose operands are loaded through pointers copy them `num_stages - 1` iterations ahead by cp.async. After warp specialisation this loop has nothing left to load.",
     )],
-    "split_loops": [(
+    "split-loops": [(
         "What one iteration hands on to the next is carried.",
         "Loops with products whose branch flips once (causal masks) are two loops. This loop has no branch.",
     )],
-    "overlap-products": [(
+    "async-mma": [(
         "No later pass moves ops.",
         "Products of warpgroups start as soon as their operands are there, and are waited for as late as possible. The one product here is in flight across iterations already.",
     )],
@@ -175,7 +175,7 @@ NOTES: dict[str, list[tuple[str, str]]] = {
         "No later pass makes, moves or drops conversions.",
         "Buffers have an `offset` in shared memory, and ops that exchange data have scratch, which may use bytes of buffers that are dead by then. The module has the sum, `shared`. A kernel that does not fit is refused.",
     )],
-    "number_tensor_maps": [(
+    "number-tensor-maps": [(
         "Copies are what they will be: box and swizzle follow from the layouts of the buffers.",
         "The module's `tensor_maps` tells the launcher what to encode, and each copy has the number of its `map`.",
     )],
@@ -186,7 +186,7 @@ NOTES: dict[str, list[tuple[str, str]]] = {
 }  # fmt: skip
 OLDER_NOTES = {
     "accelerate": "Dots are `mma` (m16n8k16), whose operands are read from swizzled shared memory to registers (`ldmatrix`).",
-    "pipeline": "Two rings of three buffers. Two iterations are copied in front of the loop; in the loop each iteration waits for its own copies, issues those of two iterations later, and multiplies. What is copied past the end is masked.",
+    "software-pipeline": "Two rings of three buffers. Two iterations are copied in front of the loop; in the loop each iteration waits for its own copies, issues those of two iterations later, and multiplies. What is copied past the end is masked.",
     "allocate-shared": "Both rings and the scratch of the store's conversion have their places.",
 }
 

@@ -7,7 +7,7 @@ import pytest
 from tessera.dtypes import float32
 from tessera.errors import IRError
 from tessera.ir import Module, Pass, PassManager, parse_module, pass_
-from tessera.ir.passes import PASSES, parse_pipeline
+from tessera.ir.passes import FORMER_NAMES, PASSES, parse_pipeline
 from tessera.passes.neutral.pipeline import neutral_pipeline
 from tests.unit.op_samples import kernel
 
@@ -43,7 +43,7 @@ def test_passes_run_in_order_and_are_timed() -> None:
     )
     module = some()
     assert manager.run(module) is module
-    names = ["canonicalize", "cse", "licm", "count_loops", "canonicalize", "cse"]
+    names = ["canonicalize", "cse", "licm", "while-to-for", "canonicalize", "cse"]
     assert seen == ["test-note", *names]
     assert [name for name, _ in manager.timings] == seen and all(t >= 0 for _, t in manager.timings)
 
@@ -67,7 +67,14 @@ def test_a_failing_pass_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("which", "shown"), [("cse", ["cse"]), ("all", ["test-note", "cse"]), ("licm", [])]
+    ("which", "shown"),
+    [
+        ("cse", ["cse"]),
+        ("all", ["test-note", "cse"]),
+        ("cse, test-note", ["test-note", "cse"]),
+        ("licm", []),
+        ("", []),
+    ],
 )
 def test_printing_between(which: str, shown: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     PassManager([note, PASSES["cse"]], print_after=which).run(some())
@@ -98,6 +105,16 @@ def test_no_pipeline() -> None:
     for text in ("cse{a}", "cse{1}", "cse{a=}", "cse{a=b}"):
         with pytest.raises(ValueError):
             parse_pipeline(text)
+
+
+def test_former_names_work_and_say_so(capsys: pytest.CaptureFixture[str]) -> None:
+    for former, now in {**FORMER_NAMES, "split_loops": "split-loops"}.items():
+        assert former not in PASSES
+        with pytest.warns(DeprecationWarning, match=f"the pass {former} is called {now} now"):
+            assert [p.name for p in parse_pipeline(f"cse,{former}")] == ["cse", now]
+    with pytest.warns(DeprecationWarning, match="count_loops is called while-to-for now"):
+        PassManager([PASSES["while-to-for"]], print_after="count_loops").run(some())
+    assert capsys.readouterr().err.startswith("// after while-to-for\n")
 
 
 def test_a_name_is_taken_once() -> None:

@@ -24,8 +24,8 @@ def test_there_is_a_note_for_each_run_of_each_pass():
 def test_names_stay_where_nothing_changes():
     steps = list(walk(90))
     unchanged = [s.name for s in steps if s.before == s.after]
-    assert {"unroll", "count_loops", "pipeline"} <= set(unchanged)
-    assert {"pointer-to-tma", "specialize", "barriers"}.isdisjoint(unchanged)
+    assert {"unroll", "while-to-for", "software-pipeline"} <= set(unchanged)
+    assert {"pointer-to-tma", "warp-specialize", "barriers"}.isdisjoint(unchanged)
 
 
 def test_a_change_shows_what_is_around_it():

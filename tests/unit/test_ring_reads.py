@@ -26,7 +26,7 @@ from tessera.ops import (
     WarpSpecializeOp,
     WgmmaOp,
 )
-from tessera.passes.gpu_mma.async_mma import overlap_mmas
+from tessera.passes.gpu_mma.async_mma import async_mma
 from tests.unit.pointer_tma_kit import compiled
 from tests.unit.tensor_maps_kit import built
 from tests.unit.transposed_operands_kit import columns_by_rows
@@ -219,7 +219,7 @@ def test_a_part_of_a_product_does_not_need_the_whole_tile(whole: bool) -> None:
     second = PART.format(f"t{acc}", "h", "part=[1, 2], pending=1")
     parts = (f"{first}\n    {second}", "") if whole else (first, second)
     module = parse_module(IN_PARTS.replace("FIRST", parts[0]).replace("SECOND", parts[1]))
-    PassManager([overlap_mmas], verify=True).run(module)
+    PassManager([async_mma], verify=True).run(module)
     (arrive,) = [op for op in module.walk() if isinstance(op, MbarrierArriveOp)]
     (load,) = [op for op in module.walk() if isinstance(op, LocalLoadOp)]
     assert not arrive.proxy

@@ -36,7 +36,7 @@ def _widen(op: Op) -> None:
     op.replace_by(results)
 
 
-@pass_("widen_float8")
+@pass_("widen-float8")
 def widen_float8(module: Module) -> None:
     """Compute in fp32 what is computed of 8-bit floats; each result is rounded to its type, as the language says."""
     for op in list(module.walk()):

@@ -57,8 +57,8 @@ LIMITS = (
 HOISTED_REG32 = 208
 
 
-@pass_("overlap-products")
-def overlap_mmas(module: Module) -> None:
+@pass_("async-mma")
+def async_mma(module: Module) -> None:
     """Start MMAs early and wait late. The last pass that moves ops: lifetimes of buffers follow the waits."""
     for func in module.body:
         assert isinstance(func, FuncOp)

@@ -46,7 +46,7 @@ class Flip:
     more: int
 
 
-@pass_("split_loops", optimization="loop-split", counts=True)
+@pass_("split-loops", optimization="loop-split", counts=True)
 def split_loops(module: Module) -> None:
     """Split loops at the flip of a branch. After pipelining: what an iteration hands on is then carried."""
     for op in list(module.walk()):

@@ -86,8 +86,8 @@ WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of an MMA
 
 
-@pass_("pipeline", optimization="software-pipeline", counts=True)
-def pipeline(module: Module, facts: GpuFacts) -> None:
+@pass_("software-pipeline", optimization="software-pipeline", counts=True)
+def software_pipeline(module: Module, facts: GpuFacts) -> None:
     """Pipeline every loop that copies loads to shared memory, but those whose programs wait for others in them. Assumes
     layouts; loops done get `num_stages=1`."""
     if not facts.has_cp_async:

@@ -51,10 +51,10 @@ REDUCTIONS = {
 Access = DescriptorLoadOp | DescriptorStoreOp
 
 
-@pass_("select_tensor_maps")
+@pass_("select-tensor-maps")
 def select_tensor_maps(module: Module, stores: bool = True) -> None:
     """Mark the descriptors whose blocks the TMA unit moves (attribute `mapped`). For targets that have one; before
-    `lower_descriptors`. Without `stores` it only loads."""
+    `lower-descriptors`. Without `stores` it only loads."""
     for func in module.body:
         assert isinstance(func, FuncOp)
         if not func.kernel:
@@ -209,7 +209,7 @@ def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
     return boxes.of_rank(len(t.shape))
 
 
-@pass_("number_tensor_maps")
+@pass_("number-tensor-maps")
 def number_tensor_maps(module: Module) -> None:
     """Give each map that the kernel needs a number (attribute `map` of its accesses). The module's `tensor_maps` has,
     for each: element type, padding, box, swizzle, then base, extents and strides as `_field` says.

@@ -8,7 +8,7 @@
 
 Dimensions that lie along each other (analysis/dimensions.py), as rows of `a` and rows of `c` do, are cut together. Of
 those that can be cut these are on which most of the work lies. What has no dimension among them is the same in all
-blocks; the TMA unit may bring it to all of them at once (`join_loads`).
+blocks; the TMA unit may bring it to all of them at once (`multicast_loads`).
 
 The blocks exchange nothing else. Where that is not enough one block computes the whole program, and the module's
 attribute `remarks` says why; else the attribute `cluster` has the number of blocks."""
@@ -104,8 +104,8 @@ def partition_cluster(module: Module) -> None:
     cse(module)
 
 
-@pass_("join_loads", optimization="cluster-multicast", counts=True)
-def join_loads(module: Module) -> None:
+@pass_("multicast-loads", optimization="cluster-multicast", counts=True)
+def multicast_loads(module: Module) -> None:
     """Mark loads by the TMA unit that are the same in all blocks (`blocks`). After all passes that make such."""
     for number in [op for op in module.walk() if isinstance(op, BlockRankOp)]:
         own = _reached(number.result)

@@ -84,7 +84,7 @@ class Chosen:
 @pass_("pointer-to-tma", optimization="pointer-to-tma", counts=True)
 def pointer_to_tma(module: Module, facts: GpuFacts, no_alias: bool = True) -> None:
     """Load tiles of MMAs through tensor maps where a launch can make sure that they are there, with `no_alias` also
-    that nothing is written to them. Assumes tile IR without layouts; before `keep-whole`."""
+    that nothing is written to them. Assumes tile IR without layouts; before `descriptor-to-pointer`."""
     if not facts.has_tma:
         return
     changed = False

@@ -39,7 +39,8 @@ from tessera.passes.gpu_scheduling.transpose_role import (
 
 @pass_("transpose-buffers", optimization="transpose-buffers", counts=True)
 def transpose_buffers(module: Module, facts: GpuFacts) -> None:
-    """Give transposed operands of sums a buffer for each of three iterations. Assumes layouts; before `specialize`."""
+    """Give transposed operands of sums a buffer for each of three iterations. Assumes layouts; before
+    `warp-specialize`."""
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
         assert isinstance(func, FuncOp)

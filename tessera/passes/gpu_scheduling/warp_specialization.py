@@ -91,8 +91,8 @@ OUTSIDE = (GridDependencyOp, VolatileAsmOp)
 SLACK = 2048  # bytes of shared memory for barriers and alignment
 
 
-@pass_("specialize", optimization="warp-specialize", counts=True)
-def specialize(module: Module, facts: GpuFacts) -> None:
+@pass_("warp-specialize", optimization="warp-specialize", counts=True)
+def warp_specialize(module: Module, facts: GpuFacts) -> None:
     """Split kernels whose loops load tiles through tensor maps. Assumes layouts; before `pipeline`."""
     if not facts.has_tma:
         return
@@ -129,8 +129,8 @@ def _flags(split: _Split) -> dict[ForOp, Value]:
     return flags.found
 
 
-@pass_("keep-whole")
-def keep_whole(module: Module, facts: GpuFacts) -> None:
+@pass_("descriptor-to-pointer")
+def descriptor_to_pointer(module: Module, facts: GpuFacts) -> None:
     """In kernels that will not be split, loops load through pointers, which other passes know how to do ahead of time.
     Before layouts are assigned."""
     if not facts.has_tma:

@@ -41,7 +41,7 @@ from tessera.ops import (
 _ALIGNMENT = 16  # bytes: of the base and of every stride but the last
 
 
-@pass_("lower_descriptors")
+@pass_("lower-descriptors")
 def lower_descriptors(module: Module) -> None:
     """Assumes tile IR without layouts; leaves no access through a descriptor, and none at all once canonicalised."""
     made: list[Op] = []
@@ -59,7 +59,7 @@ def lower_descriptors(module: Module) -> None:
             op.erase()
 
 
-@pass_("lower_descriptor_rows")
+@pass_("lower-descriptor-rows")
 def lower_descriptor_rows(module: Module) -> None:
     """Gathers and scatters of rows as pointers and masks; the other accesses stay. Assumes tile IR without layouts."""
     for op in module.walk():

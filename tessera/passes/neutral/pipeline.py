@@ -4,7 +4,7 @@ from tessera.ir import Pass
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.licm import licm
-from tessera.passes.neutral.while_to_for import count_loops
+from tessera.passes.neutral.while_to_for import while_to_for
 
 
 def neutral_pipeline() -> list[Pass]:
@@ -13,7 +13,7 @@ def neutral_pipeline() -> list[Pass]:
         canonicalize,
         cse,  # after folding, which makes equal what was written differently
         licm,  # before any layout exists, so that no conversion is dragged into a loop
-        count_loops,  # whose bounds LICM put in front of them
+        while_to_for,  # whose bounds LICM put in front of them
         canonicalize,  # loop-carried values that LICM made invariant, counts that are read inside only
         cse,  # what stood in a loop and again outside it
     ]

@@ -32,8 +32,8 @@ class Count:
     step: int
 
 
-@pass_("count_loops", optimization="while-to-for", counts=True)
-def count_loops(module: Module) -> None:
+@pass_("while-to-for", optimization="while-to-for", counts=True)
+def while_to_for(module: Module) -> None:
     """Make `for` loops of `while` loops that count. After LICM: bounds then stand in front of loops."""
     for op in list(module.walk()):
         if isinstance(op, WhileOp) and (count := _count(op)) is not None:
