@@ -1,4 +1,4 @@
-"""`python -m tessera COMMAND ...`: the commands and what they do."""
+"""Dispatches `python -m tessera COMMAND ...`: the commands and what they do."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Analyses: facts about values that passes and back ends ask for (rank 3)."""
+"""Analyses find facts about values that passes and back ends ask for (rank 3)."""

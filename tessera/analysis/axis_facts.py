@@ -1,4 +1,4 @@
-"""What is known of a value's elements along each dimension (see axis.py)."""
+"""Defines what is known of a value's elements along each dimension (see axis.py)."""
 
 from __future__ import annotations
 

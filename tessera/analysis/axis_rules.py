@@ -1,4 +1,4 @@
-"""The rules of the axis analysis: facts of an op's result from those of its operands (see axis.py)."""
+"""Lists the rules of the axis analysis: facts of an op's result from those of its operands (see axis.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which dimensions of a function's tiles lie along each other, and along which elements meet.
+"""Finds which dimensions of a function's tiles lie along each other, and along which elements are combined.
 
     %c = dot %a, %b, %acc       rows: {a.0, acc.0, c.0}      columns: {b.1, acc.1, c.1}      depth: {a.1, b.0}, met
     %s = reduce %c, axis 1      joins s.0 to the rows; the columns are met

@@ -1,4 +1,5 @@
-"""Integer expressions that the host evaluates before a launch, as code: each instruction names earlier ones by number.
+"""Evaluates integer expressions on the host before a launch, given as code: each instruction names earlier ones by
+number.
 
     ("arg", n)  ("const", c)             launch argument n; a number
     ("id", axis)  ("count", axis)        a program's place in the grid; the grid's extent

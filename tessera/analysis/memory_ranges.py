@@ -1,4 +1,4 @@
-"""Which bytes an access may touch, as code that the host evaluates before a launch (analysis/intervals.py)."""
+"""Computes which bytes an access may touch, as code that the host evaluates before a launch (analysis/intervals.py)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Integers, and addresses, as polynomials in what the kernel does not compute from other integers by +, - and *.
+"""Writes integers, and addresses, as polynomials in what the kernel does not compute from other integers by +, - and
+*.
 
     rows = pid * 128 + arange(0, 128)          128·pid + i₀
     ptr + rows[:, None] * stride + cols        ptr + 128·pid·stride + i₀·stride + i₁

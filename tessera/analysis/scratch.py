@@ -1,4 +1,5 @@
-"""Shared memory that an op needs for itself while it runs: the allocation pass reserves it, the SIMT lowering uses it.
+"""Says how much shared memory an op needs for itself while it runs: allocation reserves it, the SIMT lowering uses
+it.
 
 Both sides ask here, so that they cannot disagree. All figures are bytes; a scratch area starts at a multiple of 16 (of
 128 for layout conversions, whose swizzles count from the start of a row of banks).

@@ -1,4 +1,4 @@
-"""Which integers are known not to be negative: indices made of program ids, ranges and induction variables are.
+"""Finds integers that are known not to be negative: indices made of program ids, ranges and induction variables are.
 
 Quotients truncate toward zero, so that the run -4, -3, -2, -1 divided by 4 gives -1, 0, 0, 0 where 4, 5, 6, 7 gives
 1, 1, 1, 1: facts about the quotients and remainders of runs need the sign of the dividend. A value carried by a loop

@@ -1,4 +1,5 @@
-"""Which strided view of an array a tile of pointers shows, where the host can describe that array before the launch.
+"""Finds which strided view of an array a tile of pointers shows, where the host can describe that array before the
+launch.
 
     p = a + (tile_m * 128 + arange(0, 128))[:, None] * stride + arange(0, 64) + k
 

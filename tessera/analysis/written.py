@@ -1,4 +1,4 @@
-"""Which arguments of a kernel it may write to: where the addresses of its stores and atomics come from."""
+"""Finds which arguments of a kernel it may write to: where the addresses of its stores and atomics come from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The binaries of compiled kernels where TorchInductor looks for them.
+"""Puts the binaries of compiled kernels where TorchInductor looks for them.
 
 Inductor's own launcher loads `<TRITON_CACHE_DIR>/<base 32 of the kernel's hash>/<name>.cubin`, and its caches carry
 that folder to other machines. tessera keeps a kernel in one file of its own cache, so the binary is written there too.

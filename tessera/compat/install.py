@@ -1,4 +1,4 @@
-"""Putting the `triton` package of tessera first on the path of this process and of its children."""
+"""Puts the `triton` package of tessera first on the path of this process and of its children."""
 
 from __future__ import annotations
 

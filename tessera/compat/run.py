@@ -1,4 +1,4 @@
-"""`python -m tessera run`: a whole program with tessera in the place of Triton."""
+"""Runs a whole program with tessera in the place of Triton (`python -m tessera run`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tile IR seen as MLIR: what TorchInductor walks to learn which arguments a user's kernel reads and writes.
+"""Shows tile IR as MLIR, which TorchInductor walks to learn which arguments a user's kernel reads and writes.
 
 `walk` calls a function on every op, inner ops before the op around them. Ops have the names of Triton's dialect where
 there is a counterpart, `tessera.<opcode>` otherwise. Every region has one block here, so a region and its block share

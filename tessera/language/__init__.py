@@ -1,4 +1,4 @@
-"""The language of kernels: `import tessera.language as tl`.
+"""The language of kernels is what `import tessera.language as tl` offers.
 
 Operations are stubs with signature and documentation; inside a function under `@tessera.jit` the front end gives them
 their meaning. `tl.core`, `tl.math`, `tl.standard`, `tl.random` and `tl.extra` hold them by subject.

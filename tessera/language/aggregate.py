@@ -1,4 +1,4 @@
-"""Compile-time functions, and aggregates: classes whose instances group values of a kernel."""
+"""Defines compile-time functions, and aggregates: classes whose instances group values of a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Element-wise operations: arithmetic, selection and the math functions."""
+"""Declares the element-wise operations: arithmetic, selection and the math functions."""
 
 from __future__ import annotations
 

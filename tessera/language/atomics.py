@@ -1,4 +1,4 @@
-"""Atomic operations on global memory, and a clock."""
+"""Declares atomic operations on global memory, and a clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`block_pointer`: what `make_block_ptr` returns, a strided array in memory and the place of a block in it."""
+"""Defines what `make_block_ptr` returns: a strided array in memory and the place of a block in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`@builtin`: an operation of the language as a signature and a docstring; the front end holds what it does."""
+"""Declares operations of the language by `@builtin`, a signature and a docstring; the front end holds what they do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for a function is pickled as functions are."""
+"""Pickles what stands for a function by its name, as functions are."""
 
 from __future__ import annotations
 

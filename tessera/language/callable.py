@@ -1,4 +1,5 @@
-"""`JITCallable`: a Python function as the compiler sees it — parameters, source, what it captures, its cache key."""
+"""Defines `JITCallable`, a Python function as the compiler sees it — parameters, source, what it captures, its cache
+key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a compile-time value is, as text for the keys of compiled code: a value that changes, changes the text.
+"""Describes compile-time values as text for the keys of compiled code: a value that changes, changes the text.
 
 Of a function that is the code, the default values, and what the code can reach by name: constants, and functions
 again. Of modules and classes it is what the code names of them.

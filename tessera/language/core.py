@@ -1,4 +1,4 @@
-"""`tl.core`: the operations that the compiler implements, with the dtypes and value classes they work on.
+"""Exports as `tl.core` the operations that the compiler implements, with the dtypes and value classes they work on.
 
 The stubs stand in modules by subject (creation, memory, arithmetic, combine, hints); here they come together, and
 those that are also methods of tensors are entered.

@@ -1,4 +1,4 @@
-"""The program model, tile creation and shape manipulation: `program_id`, `arange`, `reshape`, `trans`, …"""
+"""Declares the program model, tile creation and shape manipulation: `program_id`, `arange`, `reshape`, `trans`, …"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tensor_descriptor`: what `make_tensor_descriptor` returns, and what a kernel gets for a host's descriptor."""
+"""Defines tensor descriptors: what `make_tensor_descriptor` returns, and what a kernel gets for a host's descriptor."""
 
 from __future__ import annotations
 

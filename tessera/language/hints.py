@@ -1,4 +1,4 @@
-"""Loops, compiler hints, debugging and compile-time helpers."""
+"""Declares loops, compiler hints, debugging and compile-time helpers."""
 
 from __future__ import annotations
 

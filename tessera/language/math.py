@@ -1,4 +1,4 @@
-"""`tl.math`: the element-wise mathematical functions."""
+"""Exports the element-wise mathematical functions as `tl.math`."""
 
 from __future__ import annotations
 

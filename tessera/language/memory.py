@@ -1,4 +1,4 @@
-"""Global memory: loads and stores through pointers, block pointers and tensor descriptors."""
+"""Declares loads and stores of global memory through pointers, block pointers and tensor descriptors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parameters of jitted functions, and what their annotations say."""
+"""Reads the parameters of jitted functions, and what their annotations say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of ragged arrays: one dimension is made of slices whose places are known when the kernel runs."""
+"""Describes blocks of ragged arrays: one dimension is made of slices whose places are known when the kernel runs."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: Philox 4×32 (or 4×64), uniform and normal.
+"""Makes counter-based random numbers: Philox 4×32 (or 4×64), uniform and normal.
 
 The n-th number of a stream is a pure function of (seed, n): a round multiplies two of four counter words by fixed
 odd constants and mixes the halves of the products with the others and with a key that grows by a constant.

@@ -1,4 +1,4 @@
-"""`tl.standard`: the operations that are written in the language itself."""
+"""Exports as `tl.standard` the operations that are written in the language itself."""
 
 from __future__ import annotations
 

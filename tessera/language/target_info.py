@@ -1,4 +1,4 @@
-"""`tl.target_info`: what a kernel is being compiled for, as compile-time values."""
+"""Tells a kernel what it is being compiled for, as compile-time values (`tl.target_info`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The values a kernel computes with: run-time tensors and descriptors, compile-time constants, tuples of both.
+"""Defines the values a kernel computes with: run-time tensors and descriptors, compile-time constants, tuples of
+both.
 
 The front end creates them; on the host only `constexpr` and `tuple` can be used. A tensor's `handle` is opaque here.
 """

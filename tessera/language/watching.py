@@ -1,4 +1,4 @@
-"""What code was compiled from that may change later: where it was found, and what it was then.
+"""Notices when what code was compiled from has changed: keeps where it was found, and what it was then.
 
 A kernel stands for its text and for what its names stood for when it was compiled. Names live in dictionaries (of
 modules and classes) and in cells (of enclosing functions). A launch compares what is there now; the native path by

@@ -1,4 +1,5 @@
-"""Linear layouts over GF(2): who holds which element, named encodings, shared-memory addresses, conversion plans."""
+"""Linear layouts over GF(2) say who holds which element; here are named encodings, addresses in shared memory and
+plans."""
 
 from .access import (
     Access,

@@ -1,4 +1,4 @@
-"""How a warp reads or writes a distributed tile in shared memory: vectors, or ldmatrix/stmatrix with or without .trans.
+"""Plans how a warp reads or writes a distributed tile in shared memory: by vectors, or ldmatrix/stmatrix and .trans.
 
 ldmatrix (b16) reads 8x8 matrices whose rows are 16 contiguous bytes at an address given by one lane each; lane l
 gets in a 32-bit register piece l & 3 of row l >> 2.  In offsets, with W elements in 32 bits: these are the bits

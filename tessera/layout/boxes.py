@@ -1,4 +1,4 @@
-"""Boxes: the pieces in which the TMA unit moves a tile between global and shared memory.
+"""Cuts a tile into boxes, the pieces in which the TMA unit moves it between global and shared memory.
 
 A box is a rectangle of elements that lies in shared memory in one run, its rows swizzled within 128, 64 or 32 bytes. A
 tile that is wider than a swizzle takes several boxes side by side. Example: 64x256 fp16 in a swizzle of 128 bytes:

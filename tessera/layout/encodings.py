@@ -1,4 +1,4 @@
-"""Blocked layouts: every thread owns a small contiguous block, threads and warps tile the shape.
+"""Makes blocked layouts: every thread owns a small contiguous block, threads and warps tile the shape.
 
 `blocked((64, 64), (1, 8), (4, 8), (4, 1), (1, 0))`: each thread has 8 elements along dim 1, 8 lanes make a row of 64,
 the other 4 lane values and the 4 warps go down the rows (16 at once), and registers 8..31 repeat that 4 times.

@@ -1,4 +1,4 @@
-"""Linear layouts: who holds which element of a tile, as a linear map over GF(2).
+"""Defines linear layouts: who holds which element of a tile, as a linear map over GF(2).
 
 A *distributed* layout says which element of a tile sits in register r of lane l of warp w.  Every arrangement that a
 GPU instruction asks for has one property: write r, l and w in binary, and each bit that is set moves the element by a

@@ -1,4 +1,4 @@
-"""Linear algebra over GF(2) on integers: a matrix is the tuple of its columns, a vector is an int.
+"""Does linear algebra over GF(2) on integers: a matrix is the tuple of its columns, a vector is an int.
 
 Bit `i` of an int is component `i` of the vector, addition is XOR.  The map with columns `(c0, c1, c2)` sends the
 vector `0b101` to `c0 ^ c2`.  All spaces here have fewer than 32 dimensions, so every operation is a few dozen

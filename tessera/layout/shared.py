@@ -1,4 +1,4 @@
-"""Layouts of tiles in shared memory, addresses into them, and the exact count of bank conflicts.
+"""Makes layouts of tiles in shared memory, addresses into them, and counts bank conflicts exactly.
 
 A shared layout maps the bits of an element offset to coordinates.  The hardware swizzle XORs bits 4.. of the byte
 address with bits 7.. (3 bits for 128 B, 2 for 64 B, 1 for 32 B), an involution on offsets; composing it with the plain

@@ -1,4 +1,4 @@
-"""A shared layout computed for one exchange: both sides vectorise and, where the algebra allows, no bank conflicts.
+"""Computes a shared layout for one exchange: both sides vectorise and, where the algebra allows, no bank conflicts.
 
 Offsets are cut in three: the low bits V are one vector (or one 16-byte row of ldmatrix), the next fill a line over all
 32 banks, the rest H picks the line.  Two holders meet in a bank if their elements differ by a vector of span(H).  So

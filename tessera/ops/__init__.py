@@ -1,4 +1,4 @@
-"""All operations of the IR, one class each (rank 2)."""
+"""Defines all operations of the IR, one class each (rank 2)."""
 
 from tessera.ops.arith import (
     COMPARISONS,

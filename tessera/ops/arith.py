@@ -1,4 +1,5 @@
-"""Element-wise arithmetic on scalars and on tiles: operands have one shape, element types carry the signedness."""
+"""Defines element-wise arithmetic on scalars and on tiles: operands have one shape, element types carry the
+signedness."""
 
 from __future__ import annotations
 

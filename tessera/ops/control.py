@@ -1,4 +1,4 @@
-"""Structured control flow: every region is one block, values leave it through its terminator."""
+"""Defines structured control flow: every region is one block, values leave it through its terminator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops of the GPU level: layouts, shared memory, asynchronous copies and tensor-core instructions."""
+"""Defines ops of the GPU level: layouts, shared memory, asynchronous copies and tensor-core instructions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops on mbarriers: objects in shared memory that count arrivals and transferred bytes (PTX ISA, "mbarrier").
+"""Defines ops on mbarriers: objects in shared memory that count arrivals and transferred bytes (PTX ISA, "mbarrier").
 
 An mbarrier has 64 bits. It runs through phases: a phase ends when the pending arrivals and the announced bytes (its
 tx-count) have both come, and the next phase begins at once. Waiters name a phase by its parity, which is 0 for the

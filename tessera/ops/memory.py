@@ -1,4 +1,4 @@
-"""Global memory: loads, stores, atomics, descriptors; and what speaks to the outside (print, assert, barrier)."""
+"""Defines ops on global memory (loads, stores, atomics, descriptors), and print, assert and barrier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only the machine knows: assembly of the target, special registers, dependencies between launches."""
+"""Defines what only the machine knows: assembly of the target, special registers, dependencies between launches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that make tiles, change their shape, reduce and multiply them."""
+"""Defines ops that make tiles, change their shape, reduce and multiply them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transform the IR, one idea a file; each folder imports only from those below it (rank 4)."""
+"""Passes transform the IR, one idea a file; each folder imports only from those below it (rank 4)."""
 
 from tessera.passes.neutral.pipeline import neutral_pipeline
 

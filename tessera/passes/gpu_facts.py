@@ -1,5 +1,5 @@
-"""What the GPU passes know of the machine: frozen rows that a target fills in. No pass asks for an
-architecture's name."""
+"""Defines what GPU passes know of the machine: frozen rows that a target fills in. No pass asks for an architecture's
+name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The passes from target-neutral tile IR to GPU IR that the SIMT lowering takes, in order."""
+"""Lists the passes from target-neutral tile IR to the GPU IR that the SIMT lowering takes, in order."""
 
 from __future__ import annotations
 

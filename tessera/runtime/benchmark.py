@@ -1,5 +1,5 @@
-"""Timing of kernel calls, in ms: CUDA events where torch drives a GPU, the host's clock around all that a call starts
-otherwise."""
+"""Times kernel calls, in ms: by CUDA events where torch drives a GPU, else by the host's clock around all that a call
+starts."""
 
 from __future__ import annotations
 

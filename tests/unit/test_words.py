@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -84,6 +85,56 @@ def test_former_words_are_seen() -> None:
         ):
             assert found_in(text, word) == 1, text
     assert found_in("steam returning", "team") == found_in("steam returning", "turning") == 0
+
+
+# --- sentences -----------------------------------------------------------------------------------------------------
+SAYS = re.compile(
+    r"(?:[A-Z][a-z]+s|Check|Decide|Order|Move|Divide|Simplify)\b"
+    r"|(?!What|Which|Whether|How)[`A-Za-z][^:]*\b(?:is|are|has|holds|says?|finds?|runs|makes|lowers|shows|reads|implement"
+    r"|registers|transform)\b"
+)
+PLURALS = {
+    "Barriers",
+    "Blocks",
+    "Boxes",
+    "Buffers",
+    "Classes",
+    "Clocks",
+    "Kernels",
+    "Layouts",
+    "Loops",
+    "Ops",
+}
+PLURALS |= {"Programs", "Rows", "Rules", "Tests", "Tiles", "Values"}
+
+
+def is_sentence(text: str) -> bool:
+    """Whether a module's docstring begins with what the module does: `Lowers scans along an axis.`"""
+    first = re.split(r"[.:](?:\s|$)", text, maxsplit=1)[0]
+    return SAYS.match(first) is not None and text.split()[0] not in PLURALS
+
+
+def test_modules_say_what_they_do() -> None:
+    found: list[str] = []
+    for path in sorted((ROOT / "tessera").rglob("*.py")):
+        # Those of the drop-in package name what they stand for.
+        stands_for_triton = "compat/path" in path.as_posix()
+        text = ast.get_docstring(ast.parse(path.read_text()))
+        if text is not None and not stands_for_triton and not is_sentence(text):
+            found.append(f"{path.relative_to(ROOT)}: {text.splitlines()[0]}")
+    assert not found, "\n".join(found)
+
+
+def test_noun_phrases_are_seen() -> None:
+    for text in (
+        "Reduction within each thread.",
+        "Loops with MMAs: two loops of each.",
+        "64-bit indexing: arithmetic is done in int64.",
+        "Canonical form: constants folded.",
+        "What the launch knows.",
+    ):
+        assert not is_sentence(text), text
+    assert is_sentence("Lowers reductions.") and is_sentence("The runtime is the host side.")
 
 
 # --- the glossary -----------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""What runs beside the threads: copies by the TMA unit, and MMAs of warpgroups (wgmma), which read shared memory until
-they are waited for."""
+"""Models what runs beside the threads: copies by the TMA unit, and MMAs of warpgroups (wgmma), which read shared
+memory until they are waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks: what a warp knows to have happened, as one row of numbers.
+"""Keeps clocks: what a warp knows to have happened, as one row of numbers.
 
 A clock has, for each representative warp, how far that warp has come (`epoch`), how many of its groups of
 asynchronous copies have landed (`copies`), both once more for what has passed a fence between the proxies

@@ -1,4 +1,4 @@
-"""Loops, branches, calls and roles, as the machine goes through them."""
+"""Takes the machine through loops, branches, calls and roles."""
 
 from __future__ import annotations
 

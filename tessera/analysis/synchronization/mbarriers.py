@@ -1,4 +1,4 @@
-"""What the ops on mbarriers do: arrivals hand over what the arriving warps know, waits take it."""
+"""Models the ops on mbarriers: arrivals hand over what the arriving warps know, waits take it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared memory: who accessed which bytes last, and whether what comes next is ordered after it."""
+"""Keeps who accessed which bytes of shared memory last, and checks that what comes next is ordered after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Barriers in shared memory: phases, arrivals, bytes, and what waiting for a phase lets one know.
+"""Keeps the phases of barriers in shared memory: arrivals, bytes, and what waiting for a phase lets one know.
 
 Nothing depends on the order in which the roles are run here: a wait gives what the earliest phase gives that lets
 it pass, counted from those that the waiter knows to have ended. That phases and arrivals belong together in every

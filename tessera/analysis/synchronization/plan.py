@@ -1,5 +1,5 @@
-"""What of a module has to be run: ops that touch shared memory or wait, the control flow around them, and the scalars
-that both depend on. MMAs in flight are followed through the values that hold their results."""
+"""Chooses what of a module has to be run: ops that touch shared memory or wait, the control flow around them, and the
+scalars that both depend on. MMAs in flight are followed through the values that hold their results."""
 
 from __future__ import annotations
 

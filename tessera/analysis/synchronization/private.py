@@ -1,4 +1,4 @@
-"""Buffers of which each thread reads only what it wrote: whether the layouts of writer and reader say so."""
+"""Finds buffers of which each thread reads only what it wrote, by the layouts of writer and reader."""
 
 from __future__ import annotations
 

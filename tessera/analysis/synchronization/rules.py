@@ -1,4 +1,4 @@
-"""The table of instructions: who reads and writes shared memory, through which proxy, and what completes it.
+"""Lists the instructions: who reads and writes shared memory, through which proxy, and what completes it.
 
 One row an op of GPU IR, as the lowering writes it; nothing here asks which pass made an op or why. Sources are
 sections of the PTX ISA manual, by name."""

@@ -1,5 +1,4 @@
-"""What is checked without running: where buffers lie, how they are aligned, and what the TMA unit and MMAs ask of
-them."""
+"""Checks what needs no run: where buffers lie, how they are aligned, and what the TMA unit and MMAs ask of them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What threads do to shared memory by themselves: loads and stores, copies in the background (cp.async), scratch of
-ops, and barriers of the CTA."""
+"""Models what threads do to shared memory by themselves: loads and stores, copies in the background (cp.async),
+scratch of ops, and barriers of the CTA."""
 
 from __future__ import annotations
 

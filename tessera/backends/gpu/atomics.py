@@ -1,4 +1,4 @@
-"""Atomic read-modify-write and compare-and-swap on global memory.
+"""Lowers atomic read-modify-write and compare-and-swap on global memory.
 
 Each element acts once, whatever number of threads hold it; a scalar once a program. Where the old value is used,
 copies of it travel through shared memory. A scalar that releases waits for the program's other threads first, so that

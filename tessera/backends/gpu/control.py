@@ -1,4 +1,4 @@
-"""Structured control flow as basic blocks with one phi per distinct register, functions and calls.
+"""Lowers structured control flow to basic blocks with one phi per distinct register, and functions and calls.
 
 Loops are rotated: the condition is tested before the first and after each iteration. Loop-carried addresses that
 advance by the same amount in all registers carry one phi per base: the constants between registers stay in the

@@ -1,4 +1,4 @@
-"""`convert_layout`: registers renamed, an exchange within warps by shuffles, or rounds through shared memory.
+"""Lowers `convert_layout`: registers are renamed, exchanged within warps by shuffles, or go through shared memory.
 
 The plan (layout/convert.py) holds all lanes, registers and addresses as linear maps; here they become instructions.
 """

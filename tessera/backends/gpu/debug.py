@@ -1,4 +1,4 @@
-"""Printing and assertions from a kernel."""
+"""Lowers what a kernel prints and asserts."""
 
 from __future__ import annotations
 

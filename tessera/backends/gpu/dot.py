@@ -1,4 +1,4 @@
-"""Products: `mma` by matrix instructions on registers, and `dot` by FMAs on operands read from shared memory.
+"""Lowers `mma` to matrix instructions on registers, and `dot` to FMAs on operands read from shared memory.
 
 An `mma` tile is a grid of instructions; each thread's registers of an operand are those of instruction (outer, k), k
 fastest, then outer, then batch; accumulators (m, n), n fastest. k is the outer loop, so that neighbouring instructions

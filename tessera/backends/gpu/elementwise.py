@@ -1,4 +1,5 @@
-"""Arithmetic on each register alone: integers, floats, comparisons, pointers (casts: casts.py, math: mathlib.py)."""
+"""Lowers arithmetic on each register alone: integers, floats, comparisons, pointers (casts: casts.py, math:
+mathlib.py)."""
 
 from __future__ import annotations
 

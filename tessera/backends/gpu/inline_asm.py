@@ -1,4 +1,4 @@
-"""Assembly given by the kernel's author, applied to `pack` elements of each operand at a time.
+"""Lowers assembly given by the kernel's author, which takes `pack` elements of each operand at a time.
 
 Elements of fewer than 32 bits travel packed in registers of the width that the constraint letter says (`h`: 16 bits,
 else 32): with pack=4, four bytes make one `r` register.

@@ -1,4 +1,4 @@
-"""Source lines in LLVM IR: which line of the kernel, through which inlined calls, an instruction comes from.
+"""Writes source lines into LLVM IR: from which line of the kernel, through which inlined calls, an instruction comes.
 
 The lowering writes a comment `;@3` where instructions of place 3 begin. When a function is complete, `attach` turns
 the comments into `!dbg` of the instructions behind them. The metadata asks for line directives alone: profilers and

@@ -1,4 +1,4 @@
-"""Buffers in shared memory: allocation, views, loads, stores and asynchronous copies.
+"""Lowers ops on buffers in shared memory: allocation, views, loads, stores and asynchronous copies.
 
 A buffer or view is one i32 address; its layout is in the type.
 """

@@ -1,4 +1,4 @@
-"""Gather and histogram: both through shared memory, indexed by data."""
+"""Lowers gather and histogram: both go through shared memory, indexed by data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From tiles with layouts to the instructions of one thread: state, registry and driver of the SIMT lowering.
+"""Lowers tiles with layouts to the instructions of one thread: state, registry and driver of the SIMT lowering.
 
 A tile is a list of LLVM values, one for each register index of its layout; registers that hold the same element share
 one name. A scalar is a list of one value, the same in all threads of the program. Each op class has one function,

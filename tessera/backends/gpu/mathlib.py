@@ -1,4 +1,5 @@
-"""Mathematical functions in LLVM IR: exp and the roots by hardware, the rest by range reduction and polynomials.
+"""Computes mathematical functions in LLVM IR: exp and the roots by hardware, the rest by range reduction and
+polynomials.
 
 Functions that the hardware approximates well are written in place; the others become internal functions, written once
 a module. fp32 versions exist of those that hot loops use (log, log1p, sin, cos, tanh, erf, pow, ...); the rest of fp32

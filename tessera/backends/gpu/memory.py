@@ -1,4 +1,4 @@
-"""Global loads and stores as wide, predicated vectors, and their guards against copies of one element."""
+"""Lowers global loads and stores to wide, predicated vectors, and guards stores against copies of one element."""
 
 from __future__ import annotations
 

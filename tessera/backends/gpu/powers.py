@@ -1,4 +1,5 @@
-"""x to the power y in LLVM IR: the logarithm as an unevaluated sum of two numbers, times y, and its exponential.
+"""Computes x to the power y in LLVM IR: the logarithm as an unevaluated sum of two numbers, times y, and its
+exponential.
 
 A relative error of 2**-24 in y log x is one of y log x units in the last place of the power: the product needs as many
 bits more as its whole part has. In pairs of fp32 it has 11 more, which leaves the power within 2 ulp; in pairs of fp64

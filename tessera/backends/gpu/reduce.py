@@ -1,4 +1,4 @@
-"""Reductions: first within each thread, then over lanes by shuffles, then over warps through shared memory.
+"""Lowers reductions: first within each thread, then over lanes by shuffles, then over warps through shared memory.
 
 All bits of the layout that move along the axis are combined one by one; the order is a balanced tree, which also rounds
 better than a running sum. The region is lowered once for many registers at a time.

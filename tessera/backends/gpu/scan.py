@@ -1,4 +1,4 @@
-"""Prefix combination along an axis: one step for each bit of the coordinate, from the lowest up.
+"""Lowers scans along an axis: one step for each bit of the coordinate, from the lowest up.
 
 Before the step of bit k every element holds the combination of its aligned run of 2**k elements up to itself. In the
 step the elements whose bit k is set take in the total of the run before theirs, which its last element holds: the

@@ -1,4 +1,4 @@
-"""Ops that only rename registers (splat, broadcast, transpose, ...), and the sources of indices."""
+"""Lowers ops that only rename registers (splat, broadcast, transpose, ...), and the sources of indices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the SIMT lowering asks of a GPU: the interface that each target's primitives fill in.
+"""Defines what the SIMT lowering asks of a GPU: the interface that each target's primitives fill in.
 
 Every method writes instructions through the given Writer. A register is an LLVM value; addresses of shared memory
 are i32, as the target's instructions take them.

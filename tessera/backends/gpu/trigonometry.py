@@ -1,4 +1,4 @@
-"""Sine, cosine, tangent and their inverses in LLVM IR: exact reduction of any argument, then polynomials."""
+"""Computes sine, cosine, tangent and their inverses in LLVM IR: exact reduction of any argument, then polynomials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LLVM's types and literals for the language's element types.
+"""Gives LLVM's types and literals for the language's element types.
 
 In registers: int1 is i1, 8-bit floats are i8 (their bits), pointers are in the global address space. In memory int1 is
 a byte.

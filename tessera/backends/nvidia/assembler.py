@@ -1,4 +1,4 @@
-"""What makes cubins of PTX: ptxas, or the library nvJitLink where that is asked for or there is no ptxas.
+"""Makes cubins of PTX by ptxas, or by the library nvJitLink where that is asked for or there is no ptxas.
 
 nvJitLink needs no process and takes a third to two thirds of the time. But it assembles for linking: `setmaxnreg` is
 ignored, so that the warps of all roles keep the registers of their launch, and its instructions come in another order.

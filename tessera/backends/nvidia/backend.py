@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: tile IR → GPU IR → LLVM IR → PTX → cubin, for compute capability 8.0 and newer."""
+"""Compiles for NVIDIA GPUs of compute capability 8.0 and newer: tile IR → GPU IR → LLVM IR → PTX → cubin."""
 
 from __future__ import annotations
 

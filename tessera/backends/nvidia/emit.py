@@ -1,4 +1,5 @@
-"""NVIDIA's side of the SIMT lowering: turns the requests of `gpu.target.GpuTarget` into rows of the primitive table."""
+"""Serves the SIMT lowering on NVIDIA GPUs: each request of `gpu.target.GpuTarget` becomes rows of the primitive
+table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""nvJitLink, the library that assembles PTX in this process: found in the `nvidia-nvjitlink` wheel or in CUDA_HOME.
+"""Assembles PTX in this process by the library nvJitLink, from the `nvidia-nvjitlink` wheel or from CUDA_HOME.
 
 torch's CUDA wheels bring it along. See `assembler` for what it does otherwise than ptxas.
 """

@@ -1,4 +1,4 @@
-"""Find NVIDIA's command line tools, assemble PTX with ptxas, disassemble cubins.
+"""Finds NVIDIA's command line tools, assembles PTX with ptxas, disassembles cubins.
 
 ptxas is taken from the knob nvidia.ptxas (TESSERA_PTXAS), else from the `nvidia-cuda-nvcc` wheel, else from CUDA_HOME
 or CUDA_PATH, else from PATH. `version()` is part of the cache key: another assembler is another kernel.

@@ -1,4 +1,4 @@
-"""The target of the simulator: an NVIDIA GPU whose code ends as LLVM IR."""
+"""Defines the target of the simulator: an NVIDIA GPU whose code ends as LLVM IR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as rows of facts, by compute capability (major * 10 + minor)."""
+"""Lists NVIDIA GPUs as rows of facts, by compute capability (major * 10 + minor)."""
 
 from __future__ import annotations
 

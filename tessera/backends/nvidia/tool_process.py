@@ -1,4 +1,4 @@
-"""Running a tool so that it never outlives what it is run for: the time it may take, an interrupt, this process.
+"""Runs a tool so that it never outlives what it is run for: the time it may take, an interrupt, this process.
 
 The tool runs below a shell in a process group of its own, which is killed when time is over or an exception passes. If
 this process is killed itself, nobody is left to do that: a second process of the group waits for the end of a pipe that

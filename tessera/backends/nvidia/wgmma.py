@@ -1,4 +1,4 @@
-"""`wgmma`: MMAs of warpgroups, with operands named by descriptors of shared memory.
+"""Lowers `wgmma`: MMAs of warpgroups, with operands named by descriptors of shared memory.
 
 A descriptor holds an address and how the rows of a swizzled box follow each other (all in units of 16 bytes):
 

@@ -1,4 +1,4 @@
-"""`tl.extra.cuda`: facts of the launch, NVIDIA's special registers, and `libdevice` under its older name."""
+"""Declares facts of the launch, NVIDIA's special registers, and `libdevice` under its older name (`tl.extra.cuda`)."""
 
 from __future__ import annotations
 

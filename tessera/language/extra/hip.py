@@ -1,4 +1,4 @@
-"""`tl.extra.hip`: names of AMD GPUs' functions. No back end has them: a kernel that uses one does not compile."""
+"""Names AMD GPUs' functions (`tl.extra.hip`). No back end has them: a kernel that uses one does not compile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`tl.extra.libdevice`: mathematical functions of fp32 and fp64 beyond `tl.math`, one name for every target.
+"""Exports as `tl.extra.libdevice` mathematical functions of fp32 and fp64 beyond `tl.math`, one name for every
+target.
 
 Operands of a listed dtype are taken as they are; of others several meet as they would in an operator, and numbers
 alone are floats. Shapes broadcast. Float functions take fp32 or fp64 and return the operand's dtype unless they say

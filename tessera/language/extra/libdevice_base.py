@@ -1,4 +1,5 @@
-"""Ground of the libdevice functions: checked operands, bits of floats, powers of two, error-free sums, polynomials.
+"""Gives libdevice's functions their ground: checked operands, bits of floats, powers of two, error-free sums,
+polynomials.
 
 The functions compute in fp64 and round once at the end for fp32 operands, which makes those correct in all but the
 rarest cases. Names with an underscore in front work on fp64 tensors unless they say otherwise.

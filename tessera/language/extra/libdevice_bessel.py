@@ -1,4 +1,4 @@
-"""libdevice: Bessel functions.
+"""Defines libdevice's Bessel functions.
 
 J and Y: below 8 a polynomial in x*x with the zeros taken out (J) or beside the logarithm (Y); from 8 on amplitudes P,
 Q of cos and sin of the phase. Near zeros the error is absolute, 2**-50 of the function's size there.

@@ -1,4 +1,4 @@
-"""libdevice: integers, bits and exponents, neighbours, remainders, lengths of vectors."""
+"""Defines libdevice's functions of integers, bits and exponents, neighbours, remainders, lengths of vectors."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""libdevice: the functions that every back end computes by an op of its own."""
+"""Defines libdevice's functions that every back end computes by an op of its own."""
 
 # pyright: basic
 from __future__ import annotations

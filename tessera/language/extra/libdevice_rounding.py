@@ -1,4 +1,4 @@
-"""libdevice: arithmetic and conversions rounded to nearest (rn), toward zero (rz), down (rd) and up (ru).
+"""Defines libdevice's arithmetic and conversions rounded to nearest (rn), toward zero (rz), down (rd) and up (ru).
 
 No hardware mode is changed: the result rounded to nearest is moved to its neighbour where the sign of what it misses,
 which is found exactly, says so. fp32 goes through fp64.

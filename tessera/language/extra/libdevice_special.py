@@ -1,4 +1,4 @@
-"""libdevice: the error function and its kin, gamma functions, roots, inverse hyperbolic functions, half turns."""
+"""Defines libdevice's error function and its kin, gamma functions, roots, inverse hyperbolic functions, half turns."""
 
 # pyright: basic
 from __future__ import annotations

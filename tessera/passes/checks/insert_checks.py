@@ -1,4 +1,5 @@
-"""Checked builds: each access and each computation is joined by a `check` that finds the element where it goes wrong.
+"""Puts a `check` beside each access and each computation of checked builds, which finds the element where it goes
+wrong.
 
     x = tl.load(p + i, mask)     check (address of p + i outside of p's storage) & mask      before the load
     y = a / x                    check isnan(y) & !isnan(a) & !isnan(x) | …                  after the division

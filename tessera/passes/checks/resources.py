@@ -1,11 +1,10 @@
-"""What a kernel needs at the least of an SM, seen on tile IR: kernels that cannot fit are refused before any work
-on layouts, and the autotuner prunes their configs by the same function, which then leaves out, too, what would spill
-for the most part.
+"""Bounds on tile IR what a kernel needs of an SM. Kernels that cannot fit are refused before any work on layouts; the
+autotuner prunes their configs by the same function, and with them those that would spill for the most part.
 
-Shared memory: at a product, each operand that comes from global memory lies there once (the pipeline takes fewer
-stages before it gives up), as do the operands of other products that were loaded before a loop around it. Histograms,
+Shared memory: at a dot, each operand that comes from global memory lies there once (the pipeline takes fewer
+stages before it gives up), as do the operands of other dots that were loaded before a loop around it. Histograms,
 gathers and tiles of the TMA unit need what their shape says. All this is a lower bound: what layouts, conversions
-and reductions add is known to `allocate_shared` only. Registers: those of a product's result; what a thread has not
+and reductions add is known to `allocate_shared` only. Registers: those of a dot's result; what a thread has not
 got registers for lies in its local memory."""
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.accelerate import HELD_OPERAND_REGISTERS, choose
 from tessera.passes.gpu_layout.mma_operands import Loaded, loop_between, source_of
 
-MOST_SPILLED = 2  # times the registers of a thread that the result of a product may take
+MOST_SPILLED = 2  # times the registers of a thread that the result of a dot may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def needs_of(module: Module, facts: GpuFacts) -> Iterator[Need]:
 
 
 def _tiles(op: DotOp, facts: GpuFacts, threads: int) -> dict[Loaded, Op | None]:
-    """The loads of the product's operands that lie in shared memory when it runs, each with the loop around the product
+    """The loads of the dot's operands that lie in shared memory when it runs, each with the loop around the dot
     that it lies there through. Small ones that a loop does not change may be held in registers."""
     choice = choose(op, facts)
     if choice is None:
@@ -100,7 +99,7 @@ def _shared(op: Op, tiles: Collection[Loaded], more: int, room: int) -> Need:
 
 
 def _by_hand(op: DotOp, facts: GpuFacts) -> int:
-    """Bytes of the operands of a product that ordinary instructions compute."""
+    """Bytes of the operands of a dot that ordinary instructions compute."""
     if choose(op, facts) is not None:
         return 0
     elem = elem_of(op.acc.type)

@@ -1,4 +1,5 @@
-"""The last look at GPU IR: nothing is changed, accesses to shared memory must be ordered (docs/synchronization.md)."""
+"""Checks that accesses to shared memory are ordered in finished GPU IR, and changes nothing
+(docs/synchronization.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The algebra that ties the layouts of an op's operands and results, and the layouts that ops ask for by
-themselves."""
+"""Relates the layouts of an op's operands and results, and gives the layouts that ops ask for by themselves."""
 
 from __future__ import annotations
 

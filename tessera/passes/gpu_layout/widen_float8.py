@@ -1,4 +1,4 @@
-"""Arithmetic on 8-bit floats, which GPUs only store and multiply as matrices, becomes arithmetic on fp32.
+"""Computes in fp32 what is computed of 8-bit floats, which GPUs only store and multiply as matrices.
 
 %c = add %a, %b : fp8e5      →      %x = cast %a : fp32
                                     %y = cast %b : fp32

@@ -1,4 +1,4 @@
-"""Chained MMAs in a loop: the last one of an iteration runs while the next iteration's first results are used.
+"""Shifts the last MMA of a chain by one iteration, so that it runs while the next iteration's first results are used.
 
     for j:                                   if at least one iteration:
       s = k[j] @ q                             s = k[0] @ q;  p = f(s);  x = h(acc)

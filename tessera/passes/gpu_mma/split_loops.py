@@ -1,4 +1,4 @@
-"""Loops with MMAs whose body has a branch that flips once: two loops, one before the flip and one from it on.
+"""Splits loops with MMAs whose body has a branch that flips once: one loop before the flip and one from it on.
 
     for i in lb..ub by s:               %m = the first i with i + c > %w, %ub at most
       ...                               for i in lb..%m by s:

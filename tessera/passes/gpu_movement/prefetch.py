@@ -1,4 +1,4 @@
-"""Loads of later iterations for loops that only stream through memory, without registers for them.
+"""Copies loads of later iterations ahead, in loops that only stream through memory, without registers for them.
 
     for i:                        each thread keeps a ring of its own in shared memory:
       %x = load %p, %mask             async_copy %p' -> ring[i' mod stages] where %mask', stages - 1 iterations ahead

@@ -1,4 +1,4 @@
-"""Software pipelining: loads of later iterations travel to shared memory while this iteration computes.
+"""Pipelines loops: loads of later iterations travel to shared memory while this iteration computes.
 
     for i:                         ring = local_alloc of `stages` buffers
       %t = load %p, %mask          stages - 1 times: async_copy %p' -> ring[s] where %mask' and i' < n; commit

@@ -1,4 +1,4 @@
-"""Which tensor descriptors the TMA unit serves, and the tensor maps that the host encodes for them.
+"""Selects the tensor descriptors that the TMA unit serves, and the tensor maps that the host encodes for them.
 
 A map describes an array to the TMA unit: address, extents, strides, and the box and swizzle in which it moves blocks.
 The host can make it before the launch where all of that is known then: the descriptor's base, extents and strides are

@@ -1,5 +1,4 @@
-"""The consumers' role: blocks that read rings which others fill, the rings' state carried through everything around
-them (warp_specialization.py)."""
+"""Writes the consumers' role: regions that read rings, with the rings' state carried through all around them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What loads through tensor maps may see of what their program does before, and of what other programs do that it waits
-for: such loads must not run ahead of it."""
+"""Finds loads through tensor maps that may see what is written before them, and so must not run ahead of it."""
 
 from __future__ import annotations
 

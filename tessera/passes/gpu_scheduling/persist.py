@@ -1,4 +1,4 @@
-"""Programs that one CTA runs one after another: a loop over the numbers of programs around all of a program.
+"""Makes kernels persistent: a CTA runs several programs one after another, by a loop around all of a program.
 
     %i = program_id                            for %t = block_id, ... while %t < num_programs, += num_blocks:
     for k: ... descriptor_load ...       →         for k: ... descriptor_load ...

@@ -1,4 +1,4 @@
-"""Tiles that loops load through pointers for MMAs, loaded by the TMA unit instead.
+"""Makes the TMA unit load the tiles that loops load through pointers for MMAs.
 
     p = a + rows[:, None] * stride + ks          %d = make_descriptor %a, [%m, 2^31 - 1], [%stride, 1]
     for k in range(0, n, 64):              →     for k in range(0, n, 64):

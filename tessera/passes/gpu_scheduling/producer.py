@@ -1,4 +1,5 @@
-"""The producer's role: the loops around loads of tiles, with the scalars that these need (warp_specialization.py)."""
+"""Writes the producer's role: the loops around loads of tiles, with the scalars that these need
+(warp_specialization.py)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Whether the producer has to wait for the consumers in front of a loop: only if since the last time they did something
-that the loop's loads may see (ordering.py).
+"""Computes whether the producer has to wait for the consumers in front of a loop: only if since the last time they
+did something that the loop's loads may see (ordering.py).
 
     while start < end:                       while start < end, seen = false:
       for k: … descriptor_load …               (meet if seen)  for k: … descriptor_load …

@@ -1,4 +1,4 @@
-"""Whether a split into roles pays, estimated before layouts are known.
+"""Estimates whether a split into roles pays, before layouts are known.
 
 Programs that share an SM hide each other's latencies. The producer's warps cost registers, and perhaps room for
 one of them; the producer hides the latency of loads, but not that of all the rest. So a split that leaves half as many

@@ -1,4 +1,4 @@
-"""What both roles of a split program know of a ring of buffers in shared memory (warp_specialization.py)."""
+"""Holds what both roles of a split program know of a ring of buffers in shared memory (warp_specialization.py)."""
 
 from __future__ import annotations
 

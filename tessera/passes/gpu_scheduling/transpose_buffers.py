@@ -1,4 +1,4 @@
-"""Buffers of operands that are transposed in a loop, several of them, so that an MMA may run on meanwhile.
+"""Gives operands that a loop transposes several buffers, so that an MMA may run on meanwhile.
 
     for i:                                    ring = local_alloc of 3 buffers; barrier
       %t = local_load %x                      for i:

@@ -1,4 +1,4 @@
-"""How many warps a producer gets, and how the registers of an SM are shared out between the roles.
+"""Decides how many warps a producer gets, and how the registers of an SM are shared out between the roles.
 
 The warps of all blocks that share an SM are dealt out to its sub-partitions, each with its own registers. A producer of
 one warp leaves the consumers the same number as everybody has; a producer of four can hand registers over, as the

@@ -1,4 +1,4 @@
-"""Canonical form: constants folded, uniform masks resolved, control flow and loop-carried values trimmed."""
+"""Simplifies IR: folds constants, resolves uniform masks, trims control flow and loop-carried values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Common subexpressions: equal pure ops become one, also with those of the blocks around."""
+"""Merges common subexpressions: equal pure ops become one, also with those of the blocks around."""
 
 from __future__ import annotations
 

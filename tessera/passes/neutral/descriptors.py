@@ -1,4 +1,4 @@
-"""Tensor descriptors as pointer arithmetic and masks, for targets without hardware for them.
+"""Lowers tensor descriptors to pointer arithmetic and masks, for targets without hardware for them.
 
     d = make_descriptor base, [m, n], [s, 1] {block_shape=[8, 16]}
     x = descriptor_load d, [i, j]

@@ -1,4 +1,4 @@
-"""Rules that compute with constants and drop what changes nothing. Each rule's docstring is before → after."""
+"""Folds constants and drops what changes nothing, by rules. Each rule's docstring is before → after."""
 
 from __future__ import annotations
 
@@ -237,9 +237,9 @@ def add_constants(op: arith.AddOp, rw: Rewriter) -> Value | None:
 @rule(FOLD, arith.AddOp)
 def accumulate_in_dot(op: arith.AddOp, rw: Rewriter) -> Value | None:
     """dot(a, b, 0) + c  →  dot(a, b, c)"""
-    for product, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
-        d = product.op
-        if isinstance(d, tile.DotOp) and len(product.uses) == 1 and constant_of(d.acc) == 0:
+    for dot, other in ((op.lhs, op.rhs), (op.rhs, op.lhs)):
+        d = dot.op
+        if isinstance(d, tile.DotOp) and len(dot.uses) == 1 and constant_of(d.acc) == 0:
             if d.parent is not op.parent or elem_of(other.type).bits < 32:
                 continue
             return rw.emit(tile.DotOp(d.a, d.b, other, results=[op.result.type], **d.attrs))

@@ -1,4 +1,4 @@
-"""Loop-invariant code motion: pure ops whose operands come from outside a loop move in front of it."""
+"""Moves pure ops whose operands come from outside a loop in front of it (loop-invariant code motion)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The passes that every target runs first, on tile IR as the front end emits it."""
+"""Lists the passes that every target runs first, on tile IR as the front end emits it."""
 
 from tessera.ir import Pass
 from tessera.passes.neutral.canonicalize import canonicalize

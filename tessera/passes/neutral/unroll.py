@@ -1,4 +1,4 @@
-"""Loops with `tl.range(loop_unroll_factor=n)`: n iterations in one body, and a loop for those that are left.
+"""Unrolls loops with `tl.range(loop_unroll_factor=n)`: n iterations in one body, and a loop for those that are left.
 
     for i in lb..ub by s (%x = %x0)         %m = lb + (trips // n) * n * s
       ... i, %x ...                     →   %y = for i in lb..%m by n * s (%x = %x0)

@@ -1,4 +1,5 @@
-"""`while` loops that count, as `for` loops: these are known how to pipeline, unroll and split into roles.
+"""Makes `for` loops of `while` loops that count, which other passes know how to pipeline, unroll and split into
+roles.
 
     while [%n0, %x] (%n, %a) {                 for %k in %n0..%end by 64, [%n0, %x] (%n, %a) {
       condition (%n < %end), [%n, %a]

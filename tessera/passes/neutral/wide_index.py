@@ -1,4 +1,4 @@
-"""64-bit indexing: arithmetic that feeds addresses is done in int64, where arrays hold 2^31 elements or more.
+"""Does arithmetic that feeds addresses in int64, where arrays hold 2^31 elements or more.
 
 A kernel computes offsets in int32, as its author wrote them. Where an array is so large that they can wrap, the slice
 of the program that leads from its sources (program ids, `arange`, arguments, constants) to the offset of each `addptr`

@@ -1,4 +1,5 @@
-"""Whose files are run: compiled kernels come only from folders and files that no other user could have written.
+"""Decides whose files are run: compiled kernels come only from folders and files that no other user could have
+written.
 
 The checksum of a cached kernel finds damage, not intent: who can write a file can write its checksum. So a folder must
 belong to this user or to root, and must not be writable for every user; so must each file that is read. Where every

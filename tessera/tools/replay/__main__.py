@@ -1,4 +1,4 @@
-"""`python -m tessera.tools.replay compare BASE [HEAD]`, `... record DIR PROGRAM [ARGS...]`."""
+"""Runs the commands `python -m tessera.tools.replay compare BASE [HEAD]` and `... record DIR PROGRAM [ARGS...]`."""
 
 from __future__ import annotations
 

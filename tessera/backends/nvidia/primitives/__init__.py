@@ -1,4 +1,5 @@
-"""Every NVIDIA instruction that the lowering emits: operand types, PTX or intrinsic, and what it means for lanes.
+"""Lists every NVIDIA instruction that the lowering emits: operand types, PTX or intrinsic, and what it means for
+lanes.
 
 Families (vector widths, atomics, matrix shapes) are functions that make a row. Rows with `constraints` are inline PTX,
 the others LLVM intrinsics. The simulator runs the meanings.

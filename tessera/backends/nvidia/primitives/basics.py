@@ -1,4 +1,4 @@
-"""Where a thread is, exchange between lanes, arithmetic and conversions."""
+"""Lists the instructions that say where a thread is, exchange between lanes, compute and convert."""
 
 # pyright: basic
 from __future__ import annotations

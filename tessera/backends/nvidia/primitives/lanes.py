@@ -1,4 +1,4 @@
-"""Values of many lanes: arrays with the lanes as first axis, and their bits.
+"""Holds values of many lanes: arrays with the lanes as first axis, and their bits.
 
 Integers of up to 64 bits are held as uint64, bfloat as float32 numbers, other floats as themselves."""
 

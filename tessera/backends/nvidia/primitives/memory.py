@@ -1,4 +1,4 @@
-"""Loads and stores of global and shared memory, atomics, and copies by threads that go on meanwhile (cp.async)."""
+"""Lists loads and stores of global and shared memory, atomics, and asynchronous copies by threads (cp.async)."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MMAs: `mma` of a warp on registers, `wgmma` of four warps on shared memory."""
+"""Lists the matrix instructions: `mma` of a warp on registers, `wgmma` of four warps on shared memory."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Barriers, fences, mbarriers and elections: what orders threads."""
+"""Lists the instructions that order threads: barriers, fences, mbarriers and elections."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a row of the table is: one instruction with its operands, its text and its meaning."""
+"""Defines a row of the table of primitives: one instruction with its operands, its text and its meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bank conflicts: shared memory has 32 banks of 4 bytes, each of which serves one word at a time."""
+"""Counts bank conflicts: shared memory has 32 banks of 4 bytes, each of which serves one word at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor maps: what the TMA unit moves between global and shared memory."""
+"""Moves boxes between global and shared memory as the TMA unit does, after tensor maps."""
 
 # pyright: basic
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What goes on beside the threads: copies by threads (cp.async), the TMA unit, MMAs of warpgroups (wgmma).
+"""Simulates what goes on beside the threads: copies by threads (cp.async), the TMA unit, MMAs of warpgroups (wgmma).
 
 Each is *under way* from its start until it lands. How long is the latency's choice: `eager` lands at once, `late` when
 somebody can go on no other way, `random` at a time in between. In the two latter what is being written holds NaN

@@ -1,4 +1,4 @@
-"""What LLVM's instructions do to values of all threads. A maker gives the function that a step runs on the slots."""
+"""Runs LLVM's instructions on the values of all threads. A maker gives the function that a step runs on the slots."""
 
 # pyright: basic
 # the text is our own: patterns match

@@ -1,4 +1,4 @@
-"""LLVM's own intrinsics, which every GPU has."""
+"""Runs LLVM's own intrinsics, which every GPU has."""
 
 # pyright: basic
 from __future__ import annotations

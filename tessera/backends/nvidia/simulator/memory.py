@@ -1,4 +1,4 @@
-"""Global and shared memory of the simulator.
+"""Holds global and shared memory of the simulator.
 
 Global memory is the host's: arguments keep their addresses, and what lies outside of them is refused. Shared memory
 starts as NaN patterns, and of each 16 bytes it is known which warps have accesses to it under way that the async proxy

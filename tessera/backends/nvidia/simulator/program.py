@@ -1,4 +1,4 @@
-"""LLVM IR as the lowering writes it, decoded once: a list of steps, functions put in where they are called.
+"""Decodes LLVM IR as the lowering writes it to a list of steps, with functions put in where they are called.
 
 A step's values live in numbered slots; constants have slots of their own. A value that is used up before its threads
 may pause needs no care for other threads that are elsewhere (`keep` False).

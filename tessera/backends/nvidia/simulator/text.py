@@ -1,4 +1,4 @@
-"""Reading the LLVM IR that the lowering writes: functions, constants, tables, source lines."""
+"""Reads the LLVM IR that the lowering writes: functions, constants, tables, source lines."""
 
 # pyright: basic
 # the text is our own: patterns match
