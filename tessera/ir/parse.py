@@ -82,7 +82,7 @@ class _Parser:
                 break
             if c in "<[":
                 depth += 1
-            elif c in ">]":
+            elif c == "]" or (c == ">" and self.text[self.at - 1] != "-"):  # `->` is no bracket
                 depth -= 1
             self.at += 1
         return self.text[start : self.at]

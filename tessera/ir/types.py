@@ -120,8 +120,8 @@ def with_elem(t: Type, elem: ElementType) -> Any:
     return TileType(t.shape, elem, t.layout) if isinstance(t, TileType) else elem
 
 
-# Layout texts are read by whoever defines the layouts: word before the first "<" → parser of the whole text.
-LAYOUT_PARSERS: dict[str, Callable[[str], Any]] = {}
+# Texts of layouts and of types of other levels are read by who defines them: word before the first "<" → parser.
+TEXT_PARSERS: dict[str, Callable[[str], Any]] = {}
 
 
 def parse_type(text: str) -> Any:
@@ -130,8 +130,8 @@ def parse_type(text: str) -> Any:
     if text == "token":
         return TokenType()
     head, bracket, rest = text.partition("<")
-    if not bracket:
-        return parse_scalar_type(text)
+    if not bracket or head in TEXT_PARSERS:
+        return TEXT_PARSERS[head](text) if bracket else parse_scalar_type(text)
     inner = rest[: rest.rindex(">")]
     dims, comma, layout_text = inner.partition(",")
     *sizes, elem_text = dims.split("x", dims.count("x", 0, _end_of_sizes(dims)))
@@ -153,6 +153,6 @@ def _end_of_sizes(dims: str) -> int:
 
 def parse_layout_text(text: str) -> Any:
     word = text.partition("<")[0]
-    if word not in LAYOUT_PARSERS:
+    if word not in TEXT_PARSERS:
         raise ValueError(f"{text!r} is not a layout")
-    return LAYOUT_PARSERS[word](text)
+    return TEXT_PARSERS[word](text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from tessera.ir.types import LAYOUT_PARSERS
+from tessera.ir.types import TEXT_PARSERS
 
 from .linear import LinearLayout
 from .matrix_ops import LayoutError
@@ -38,4 +38,4 @@ def parse_layout(text: str) -> LinearLayout:
     return LinearLayout(_numbers(match[1]), bases)
 
 
-LAYOUT_PARSERS["ll"] = parse_layout
+TEXT_PARSERS["ll"] = parse_layout

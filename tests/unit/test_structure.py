@@ -22,7 +22,7 @@ RANKS = {
     "backends": 5,
     "compiler": 6,
     "runtime": 7,
-    **dict.fromkeys(("compat", "tools", "testing"), 8),
+    **dict.fromkeys(("compat", "tools", "testing", "graph"), 8),
 }
 # The insides of packages that are too large for one floor. Names of equal rank do not import each other.
 ROOMS = {
@@ -77,8 +77,10 @@ MOST_LINES = {
     "compat": 1500,
     "tools": 2450,
     "testing": 400,
+    "graph": 12000,
 }
 SLACK = 300
+IN_WORK = {"graph"}  # parts that still grow towards their number
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
@@ -216,8 +218,17 @@ def test_no_test_is_imported(path: Path):
         assert not tests or parts[0] == "tessera", f"{path}:{line} imports {'.'.join(parts)}"
 
 
+def is_for_torch(path: Path) -> bool:
+    """Whether a file is about torch: nothing else imports it unless somebody asks for torch."""
+    return path == PACKAGE / "torch.py" or (
+        path.name.startswith("torch_") and path.parent.name == "graph"
+    )
+
+
 @every_source
 def test_torch_is_optional(path: Path):
+    if is_for_torch(path):
+        return
     allowed = component(module_of(path)) in MAY_IMPORT_TORCH
     at_top_level = {id(node) for node in tree_of(path).body}
     for node in ast.walk(tree_of(path)):
@@ -253,7 +264,9 @@ def test_every_part_has_a_line_budget():
 def test_line_budgets(part: str):
     lines, most = lines_of(part), MOST_LINES[part]
     assert lines <= most, f"tessera/{part} has {lines} lines, {most} are allowed"
-    assert lines > most - SLACK, f"tessera/{part} has {lines} lines: lower MOST_LINES from {most}"
+    assert part in IN_WORK or lines > most - SLACK, (
+        f"tessera/{part} has {lines} lines: lower MOST_LINES from {most}"
+    )
 
 
 @every_source

@@ -1,0 +1,118 @@
+"""Combining functions of reductions and scans by name: their regions and identities, as ops of the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tessera.dtypes import dtype, int1
+from tessera.ir import Block, Builder, Op, Value
+from tessera.ops import (
+    AddOp,
+    AndOp,
+    CmpOp,
+    DivOp,
+    IsNanOp,
+    MaxOp,
+    MinOp,
+    MulOp,
+    OrOp,
+    SelectOp,
+    SubOp,
+    XorOp,
+    YieldOp,
+)
+from tessera.ops.arith import ConstOp
+
+Combine = Callable[[Builder, Sequence[Value], Sequence[Value]], list[Value]]
+LAST_INDEX = (1 << 63) - 1
+
+KINDS = ("sum", "prod", "max", "min", "any", "all", "xor")
+
+
+def region_of(types: Sequence[Any], combine: Combine) -> Block:
+    """The block (a0…, b0…) → yield of what `combine(builder, a, b)` makes."""
+    k = len(types)
+    names = ["a", "b"] if k == 1 else [f"{n}{i}" for n in "ab" for i in range(k)]
+    block = Block([*types, *types], names=names)
+    b = Builder(block)
+    b.insert(YieldOp(combine(b, block.args[:k], block.args[k:])))
+    return block
+
+
+def simple(kind: str, elem: dtype) -> tuple[Combine, tuple[int | float | bool, ...]]:
+    """The function and the identity of one of `KINDS`. "max" and "min" hand on a NaN; "any" and "all" take int1."""
+    ops: dict[str, Callable[[Value, Value], Op]] = {
+        "sum": AddOp,
+        "prod": MulOp,
+        "max": lambda a, b: MaxOp(a, b, propagate_nan=elem.is_floating()),
+        "min": lambda a, b: MinOp(a, b, propagate_nan=elem.is_floating()),
+        "any": OrOp,
+        "all": AndOp,
+        "xor": XorOp,
+    }
+    if kind not in ops:
+        raise ValueError(f"no reduction is called {kind!r}: there are {', '.join(KINDS)}")
+    make = ops[kind]
+    return lambda b, x, y: [b.emit(make(x[0], y[0]))], (identity(kind, elem),)
+
+
+def identity(kind: str, elem: dtype) -> int | float | bool:
+    """The number that changes nothing."""
+    if kind in ("max", "min"):
+        return lowest(elem) if kind == "max" else highest(elem)
+    value = kind in ("prod", "all")
+    return bool(value) if elem is int1 else float(value) if elem.is_floating() else int(value)
+
+
+def lowest(elem: dtype) -> int | float | bool:
+    """The number below which there is none."""
+    if elem is int1:
+        return False
+    return float("-inf") if elem.is_floating() else elem.get_int_min_value()
+
+
+def highest(elem: dtype) -> int | float | bool:
+    """The number above which there is none."""
+    if elem is int1:
+        return True
+    return float("inf") if elem.is_floating() else elem.get_int_max_value()
+
+
+def arg_extremum(kind: str) -> Combine:
+    """(value, index) of the largest ("max") or smallest ("min") value; of equal ones the first, and a NaN wins."""
+    predicate = "gt" if kind == "max" else "lt"
+
+    def combine(b: Builder, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
+        better = b.emit(CmpOp(x[0], y[0], predicate=predicate))
+        same = b.emit(CmpOp(x[0], y[0], predicate="eq"))
+        if x[0].type.is_floating():
+            nan_x, nan_y = b.emit(IsNanOp(x[0])), b.emit(IsNanOp(y[0]))
+            true = b.emit(ConstOp(value=True, results=[int1]))
+            only_x = b.emit(AndOp(nan_x, b.emit(XorOp(nan_y, true))))
+            better = b.emit(OrOp(better, only_x))
+            same = b.emit(OrOp(same, b.emit(AndOp(nan_x, nan_y))))
+        first = b.emit(CmpOp(x[1], y[1], predicate="lt"))
+        keep = b.emit(OrOp(better, b.emit(AndOp(same, first))))
+        return [b.emit(SelectOp(keep, p, q)) for p, q in zip(x, y, strict=True)]
+
+    return combine
+
+
+def arg_identities(kind: str, elem: dtype) -> tuple[int | float | bool, ...]:
+    """The identities of `arg_extremum`: no value beats one of them at an earlier index."""
+    return (lowest(elem) if kind == "max" else highest(elem), LAST_INDEX)
+
+
+def welford(b: Builder, x: Sequence[Value], y: Sequence[Value]) -> list[Value]:
+    """(mean, sum of squared deviations, count) of two sets together, all of one float type (Chan, Golub, LeVeque)."""
+    elem = x[0].type
+    count = b.emit(AddOp(x[2], y[2]))
+    zero = b.emit(ConstOp(value=0.0, results=[elem]))
+    one = b.emit(ConstOp(value=1.0, results=[elem]))
+    empty = b.emit(CmpOp(count, zero, predicate="eq"))
+    share = b.emit(DivOp(y[2], b.emit(SelectOp(empty, one, count))))
+    delta = b.emit(SubOp(y[0], x[0]))
+    mean = b.emit(AddOp(x[0], b.emit(MulOp(delta, share))))
+    between = b.emit(MulOp(b.emit(MulOp(delta, delta)), b.emit(MulOp(x[2], share))))
+    return [mean, b.emit(AddOp(b.emit(AddOp(x[1], y[1])), between)), count]

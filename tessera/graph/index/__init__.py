@@ -1,0 +1,24 @@
+"""Index algebra: expressions over index dimensions and symbolic sizes, maps of them, ranges and proofs."""
+
+from tessera.graph.index.expr import (
+    Dim,
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Sym,
+    dim,
+    expr,
+    maximum,
+    minimum,
+    size,
+    sym,
+)
+from tessera.graph.index.maps import IndexMap, parse_expr, parse_map
+from tessera.graph.index.simplify import Ranges, is_less, is_nonnegative, simplify
+
+__all__ = [
+    "Dim", "Expr", "FloorDiv", "IndexMap", "Max", "Min", "Mod", "Ranges", "Sym", "dim", "expr", "is_less",
+    "is_nonnegative", "maximum", "minimum", "parse_expr", "parse_map", "simplify", "size", "sym",
+]  # fmt: skip

@@ -1,0 +1,512 @@
+"""Integer expressions over index dimensions and symbolic sizes, normalised when they are made.
+
+    row, col = dim(0), dim(1)
+    (row * 4 + col) // 4                →  d0 + d1 // 4
+    row // 4 * 4 + row % 4              →  d0
+    sym("s0") * 2 + 1                   →  s0 * 2 + 1
+
+An expression is a polynomial with integer coefficients; its atoms are dimensions, symbols, and the floor division,
+remainder, smaller or larger of two expressions. `//` and `%` round down, as Python's do. Equal polynomials are equal
+objects: compare with `==`, hash freely. What holds only within ranges of the atoms is the business of `simplify.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """The k-th operand of an index map, printed `d0`."""
+
+    position: int
+
+    def __str__(self) -> str:
+        return f"d{self.position}"
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        return (0, self.position, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Sym:
+    """A size that is an argument of the graph, printed by its name; positive unless its range says otherwise."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def key(self) -> tuple[int, int, str]:
+        return (1, 0, self.name)
+
+
+@dataclass(frozen=True)
+class Compound:
+    """A function of two expressions that is no polynomial."""
+
+    lhs: Expr
+    rhs: Expr
+
+    @cached_property
+    def key(self) -> tuple[int, int, str]:
+        return (2, 0, str(self))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((type(self), self.lhs, self.rhs))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
+@dataclass(frozen=True)
+class FloorDiv(Compound):
+    """lhs // rhs, rounded down."""
+
+    __hash__ = Compound.__hash__
+
+    def __str__(self) -> str:
+        return f"{_operand(self.lhs)} // {_operand(self.rhs)}"
+
+
+@dataclass(frozen=True)
+class Mod(Compound):
+    """lhs % rhs, of the sign of rhs."""
+
+    __hash__ = Compound.__hash__
+
+    def __str__(self) -> str:
+        return f"{_operand(self.lhs)} % {_operand(self.rhs)}"
+
+
+@dataclass(frozen=True)
+class Min(Compound):
+    """The smaller of two."""
+
+    __hash__ = Compound.__hash__
+
+    def __str__(self) -> str:
+        return f"min({self.lhs}, {self.rhs})"
+
+
+@dataclass(frozen=True)
+class Max(Compound):
+    """The larger of two."""
+
+    __hash__ = Compound.__hash__
+
+    def __str__(self) -> str:
+        return f"max({self.lhs}, {self.rhs})"
+
+
+Atom = Dim | Sym | Compound
+Monomial = tuple[tuple[Atom, int], ...]  # atoms with their powers, in the order of their keys
+Size = "int | Expr"
+
+
+class Expr:
+    """A normalised expression. `terms`: each monomial with its coefficient, none of them 0."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, int]):
+        kept = [(m, c) for m, c in terms.items() if c]
+        kept.sort(key=_order)
+        self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
+        self._hash = hash(self.terms)
+
+    # --- what it is -----------------------------------------------------------------------------------------
+    @property
+    def value(self) -> int | None:
+        """The number that it is, if it is one."""
+        if not self.terms:
+            return 0
+        (monomial, coefficient), *rest = self.terms
+        return coefficient if not monomial and not rest else None
+
+    @property
+    def atom(self) -> Atom | None:
+        """The atom that it is, if it is one."""
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1:
+            ((atom, power),) = self.terms[0][0]
+            return atom if power == 1 else None
+        return None
+
+    def atoms(self) -> Iterator[Atom]:
+        """The atoms of its monomials, each once; not those inside of compound ones."""
+        yield from dict.fromkeys(atom for m, _ in self.terms for atom, _ in m)
+
+    def leaves(self) -> Iterator[Dim | Sym]:
+        """The dimensions and symbols in it at any depth; some may come twice."""
+        for atom in self.atoms():
+            if isinstance(atom, Compound):
+                yield from atom.lhs.leaves()
+                yield from atom.rhs.leaves()
+            else:
+                yield atom
+
+    @property
+    def dims(self) -> frozenset[int]:
+        """The positions of the dimensions in it."""
+        return frozenset(a.position for a in self.leaves() if isinstance(a, Dim))
+
+    @property
+    def syms(self) -> frozenset[str]:
+        """The names of the symbols in it."""
+        return frozenset(a.name for a in self.leaves() if isinstance(a, Sym))
+
+    def coefficient(self, atom: Atom) -> Expr | None:
+        """What a linear occurrence of an atom is multiplied by; 0 where it does not occur, None where it occurs to
+        a higher power or inside of another atom."""
+        terms: dict[Monomial, int] = {}
+        for m, c in self.terms:
+            for a, power in m:
+                inside = isinstance(a, Compound) and atom in (*a.lhs.leaves(), *a.rhs.leaves())
+                if inside or (a == atom and power > 1):
+                    return None
+            if any(a == atom for a, _ in m):
+                terms[tuple((a, p) for a, p in m if a != atom)] = c
+        return Expr(terms)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Expr):
+            return self._hash == other._hash and self.terms == other.terms
+        return isinstance(other, int) and self.value == other
+
+    def __hash__(self) -> int:
+        value = self.value
+        return self._hash if value is None else hash(value)
+
+    # --- arithmetic -------------------------------------------------------------------------------------------
+    def __add__(self, other: Expr | int) -> Expr:
+        terms = dict(self.terms)
+        for m, c in expr(other).terms:
+            terms[m] = terms.get(m, 0) + c
+        return Expr(_recombined(terms))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Expr:
+        return Expr({m: -c for m, c in self.terms})
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        return self + -expr(other)
+
+    def __rsub__(self, other: Expr | int) -> Expr:
+        return -self + other
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        terms: dict[Monomial, int] = {}
+        for a, x in self.terms:
+            for b, y in expr(other).terms:
+                m = _product(a, b)
+                terms[m] = terms.get(m, 0) + x * y
+        return Expr(_recombined(terms))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        return floor_div(self, expr(other))
+
+    def __rfloordiv__(self, other: Expr | int) -> Expr:
+        return floor_div(expr(other), self)
+
+    def __mod__(self, other: Expr | int) -> Expr:
+        return mod(self, expr(other))
+
+    def __rmod__(self, other: Expr | int) -> Expr:
+        return mod(expr(other), self)
+
+    # --- values -------------------------------------------------------------------------------------------------
+    def compute(self, leaf: Callable[[Dim | Sym], Any]) -> Any:
+        """Its value where dimensions and symbols are what `leaf` says: ints, NumPy arrays or expressions."""
+        total: Any = 0
+        for m, c in self.terms:
+            term: Any = c
+            for atom, power in m:
+                value = _value(atom, leaf)
+                for _ in range(power):
+                    term = value * term
+            total = term + total
+        return total
+
+    def subs(self, mapping: Mapping[Atom, Expr | int]) -> Expr:
+        """With other expressions in place of dimensions and symbols."""
+        if not mapping:
+            return self
+        return expr(self.compute(lambda a: expr(mapping[a]) if a in mapping else atom_expr(a)))
+
+    def evaluate(self, env: Mapping[Any, Any]) -> Any:
+        """Its value where `env` gives that of each dimension and symbol (ints or NumPy arrays that broadcast).
+
+        >>> (dim(0) * sym("s0")).evaluate({Dim(0): 3, Sym("s0"): 5})
+        15
+        """
+        return self.compute(env.__getitem__)
+
+    # --- text -------------------------------------------------------------------------------------------------
+    def __str__(self) -> str:
+        text = ""
+        for m, c in self.terms:
+            sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
+            text += sign + _term(m, abs(c))
+        return text or "0"
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def text(self) -> str:
+        """As an attribute of an op."""
+        return f"size<{self}>"
+
+
+# --- how they are made --------------------------------------------------------------------------------------------
+def atom_expr(atom: Atom) -> Expr:
+    return Expr({((atom, 1),): 1})
+
+
+def dim(position: int) -> Expr:
+    """The k-th operand of a map."""
+    return atom_expr(Dim(position))
+
+
+def sym(name: str) -> Expr:
+    """A symbolic size."""
+    return atom_expr(Sym(name))
+
+
+def expr(x: Expr | int) -> Expr:
+    """An integer as an expression; an expression as it is."""
+    return x if isinstance(x, Expr) else Expr({(): int(x)})
+
+
+def size(x: Expr | int) -> int | Expr:
+    """A size as types have it: an int if it is one, else an expression."""
+    if not isinstance(x, Expr):
+        return int(x)
+    value = x.value
+    return x if value is None else value
+
+
+def floor_div(n: Expr, d: Expr) -> Expr:
+    """n // d. Multiples of d come out: floor((d·a + b) / d) is a + floor(b / d)."""
+    if d.value == 0:
+        raise ZeroDivisionError(f"({n}) // 0")
+    if d == 1:
+        return n
+    if len(d.terms) != 1:
+        return expr(1) if n == d else _div_atom(n, d)
+    whole, rest = split_multiples(n, d)
+    if not rest.terms:
+        return whole
+    rest, d = _reduced(rest, d)
+    if d.value == 1:
+        return whole + rest
+    return whole + _div_atom(rest, d)
+
+
+def mod(n: Expr, d: Expr) -> Expr:
+    """n % d. Multiples of d go; what divides both comes out: (g·a) % (g·b) is g·(a % b)."""
+    if d.value == 0:
+        raise ZeroDivisionError(f"({n}) % 0")
+    if d == 1 or n == d:
+        return expr(0)
+    if len(d.terms) != 1:
+        return _mod_atom(n, d)
+    _, rest = split_multiples(n, d)
+    if not rest.terms:
+        return rest
+    a, b = _reduced(rest, d)
+    common = expr(1) if b == d else split_multiples(d, b)[0]
+    return common * _mod_atom(a, b)
+
+
+def minimum(a: Expr | int, b: Expr | int) -> Expr:
+    """The smaller of two."""
+    return _extremum(Min, min, expr(a), expr(b))
+
+
+def maximum(a: Expr | int, b: Expr | int) -> Expr:
+    """The larger of two."""
+    return _extremum(Max, max, expr(a), expr(b))
+
+
+def _extremum(kind: type[Compound], fn: Callable[[int, int], int], a: Expr, b: Expr) -> Expr:
+    difference = (a - b).value
+    if difference is not None:
+        return a if fn(difference, 0) == difference else b
+    a, b = sorted((a, b), key=str)
+    return atom_expr(kind(a, b))
+
+
+def _div_atom(n: Expr, d: Expr) -> Expr:
+    """n // d where nothing comes out. floor(floor(x / a) / b) is floor(x / (a·b)) for b > 0."""
+    c, value, inner = d.value, n.value, n.atom
+    if c is not None and value is not None:
+        return expr(value // c)
+    if c is not None and c > 0 and isinstance(inner, FloorDiv):
+        return floor_div(inner.lhs, inner.rhs * c)
+    if c is not None and c > 0 and isinstance(inner, Mod) and (m := inner.rhs.value) is not None:
+        if m > 0 and m % c == 0:
+            return mod(floor_div(inner.lhs, d), expr(m // c))
+        if 0 < m <= c:
+            return expr(0)
+    return atom_expr(FloorDiv(n, d))
+
+
+def _mod_atom(n: Expr, d: Expr) -> Expr:
+    c, value, inner = d.value, n.value, n.atom
+    if c is not None and value is not None:
+        return expr(value % c)
+    if c is not None and c > 0:
+        kept: dict[Monomial, int] = {}
+        for m, k in n.terms:  # coefficients only count modulo c
+            kept[m] = k % c
+        n = Expr(kept)
+        if isinstance(inner, Mod) and (m := inner.rhs.value) is not None and m > 0:
+            if m % c == 0:
+                return mod(inner.lhs, d)
+            if m <= c:
+                return n
+    return expr(n.value % c) if c and n.value is not None else atom_expr(Mod(n, d))
+
+
+# --- monomials ----------------------------------------------------------------------------------------------------
+def _order(term: tuple[Monomial, int]) -> tuple[Any, ...]:
+    """Dimensions first, in their order, the constant last."""
+    m = term[0]
+    return (not m, [(a.key, p) for a, p in m])
+
+
+def _product(a: Monomial, b: Monomial) -> Monomial:
+    if not a or not b:
+        return a or b
+    powers = dict(a)
+    for atom, power in b:
+        powers[atom] = powers.get(atom, 0) + power
+    return tuple(sorted(powers.items(), key=lambda f: f[0].key))
+
+
+def _over(a: Monomial, b: Monomial) -> Monomial | None:
+    """a / b, None where b does not divide it."""
+    powers = dict(a)
+    for atom, power in b:
+        left = powers.pop(atom, 0) - power
+        if left < 0:
+            return None
+        if left:
+            powers[atom] = left
+    return tuple(sorted(powers.items(), key=lambda f: f[0].key))
+
+
+def split_multiples(n: Expr, d: Expr) -> tuple[Expr, Expr]:
+    """(a, b) with n = d·a + b, where a is made of the terms of n that the single monomial d divides."""
+    ((m, c),) = d.terms
+    whole: dict[Monomial, int] = {}
+    rest: dict[Monomial, int] = {}
+    for n_m, n_c in n.terms:
+        over = _over(n_m, m) if n_c % c == 0 else None
+        if over is None:
+            rest[n_m] = n_c
+        else:
+            whole[over] = n_c // c
+    return Expr(whole), Expr(rest)
+
+
+def common_factor(n: Expr, d: Expr) -> Expr:
+    """The largest monomial, with a positive coefficient, that divides all terms of both."""
+    factor = 0
+    powers: dict[Atom, int] | None = None
+    for m, c in (*n.terms, *d.terms):
+        factor = gcd(factor, c)
+        here = dict(m)
+        if powers is None:
+            powers = here
+        powers = {a: min(p, here[a]) for a, p in powers.items() if a in here}
+    return Expr({tuple(sorted((powers or {}).items(), key=lambda f: f[0].key)): factor})
+
+
+def _reduced(n: Expr, d: Expr) -> tuple[Expr, Expr]:
+    """n and d without their common factor: symbols are not 0, so quotients stay."""
+    common = common_factor(n, d)
+    if common == 1:
+        return n, d
+    return split_multiples(n, common)[0], split_multiples(d, common)[0]
+
+
+def _recombined(terms: dict[Monomial, int]) -> dict[Monomial, int]:
+    """k·c·(x // c) + k·(x % c) is k·x, and k·c·(x // c % b) + k·(x % c) is k·(x % (c·b))."""
+    for m, c in list(terms.items()):
+        for atom, power in m:
+            if not isinstance(atom, Mod) or power != 1 or not terms.get(m):
+                continue
+            others = tuple(f for f in m if f[0] != atom)
+            found = _partner(terms, atom, others, c)
+            if found is None:
+                continue
+            partner, whole = found
+            del terms[m], terms[partner]
+            joined = Expr({others: c}) * whole
+            for n, k in joined.terms:
+                terms[n] = terms.get(n, 0) + k
+            return _recombined({n: k for n, k in terms.items() if k})
+    return terms
+
+
+def _partner(
+    terms: dict[Monomial, int], low: Mod, others: Monomial, c: int
+) -> tuple[Monomial, Expr] | None:
+    """The term that is c·rhs·(lhs // rhs), perhaps modulo something, and what it makes together with `low`."""
+    quotient = low.lhs // low.rhs
+    for m, k in terms.items():
+        for atom, power in m:
+            if not isinstance(atom, FloorDiv | Mod) or power != 1:
+                continue
+            rest = tuple(f for f in m if f[0] != atom)
+            if Expr({rest: k}) != Expr({others: c}) * low.rhs:
+                continue
+            if isinstance(atom, FloorDiv) and atom_expr(atom) == quotient:
+                return m, low.lhs
+            positive = low.rhs.value is not None and low.rhs.value > 0
+            if isinstance(atom, Mod) and atom.lhs == quotient and positive:
+                return m, mod(low.lhs, low.rhs * atom.rhs)
+    return None
+
+
+# --- values and text ----------------------------------------------------------------------------------------------
+def _value(atom: Atom, leaf: Callable[[Dim | Sym], Any]) -> Any:
+    if not isinstance(atom, Compound):
+        return leaf(atom)
+    a, b = atom.lhs.compute(leaf), atom.rhs.compute(leaf)
+    if isinstance(atom, FloorDiv):
+        return a // b
+    if isinstance(atom, Mod):
+        return a % b
+    smaller = isinstance(atom, Min)
+    if isinstance(a, Expr) or isinstance(b, Expr):
+        return minimum(a, b) if smaller else maximum(a, b)
+    return np.minimum(a, b) if smaller else np.maximum(a, b)
+
+
+def _operand(e: Expr) -> str:
+    simple = e.value is not None or isinstance(e.atom, Dim | Sym | Min | Max)
+    return str(e) if simple and not str(e).startswith("-") else f"({e})"
+
+
+def _term(m: Monomial, coefficient: int) -> str:
+    factors = [a for a, power in m for _ in range(power)]
+    if len(factors) == 1 and coefficient == 1:
+        return str(factors[0])
+    parts = [_operand(atom_expr(a)) for a in factors]
+    if coefficient != 1 or not parts:
+        parts.append(str(coefficient))
+    return " * ".join(parts)

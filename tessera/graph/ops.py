@@ -1,0 +1,314 @@
+"""The operations of the graph compiler: loops over index spaces, loads through index maps, reductions, externs.
+
+Tensors are values: no op writes memory but `graph.write`. Scalar computation inside of loops is that of tile IR
+(`tessera/ops/arith.py`, `math.py`), on scalar types. A row-wise softmax:
+
+    %y: tensor<s0x128xfp32> = graph.loop {extents=[@size<s0>]} (%i: i64) {
+      %m: fp32 = graph.reduce {extents=[128], identities=[float('-inf')]} (%r: i64) {
+        %0: fp32 = graph.load %x, [%i, %r], _, _
+        yield [%0]
+      } (%a: fp32, %b: fp32) {
+        %1: fp32 = max %a, %b {propagate_nan=True}
+        yield [%1]
+      }
+      ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tessera.dtypes import dtype, float32, int1, int64
+from tessera.graph.index import Expr, IndexMap, size
+from tessera.graph.types import TensorType
+from tessera.ir import Block, Effect, Op, Type, Value, attr, operand, region, require
+from tessera.ops import YieldOp
+
+SCATTER_MODES = ("set", "add", "mul", "max", "min")
+Size = int | Expr
+
+
+class GraphOp(Op):
+    """Base of the ops here: `value_types()` gives shapes and element types; strides and devices of tensors come from
+    the results as built."""
+
+    def value_types(self) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def infer(self) -> Sequence[Type]:
+        types = self.value_types()
+        built: Sequence[Value] = getattr(self, "results", ())  # none yet while the op is being made
+        return [_with_place_of(t, built[i].type) if built else t for i, t in enumerate(types)]
+
+
+def _with_place_of(t: Any, given: Any) -> Any:
+    both = isinstance(t, TensorType) and isinstance(given, TensorType)
+    return t.with_place(given) if both else t
+
+
+def yielded(block: Block) -> list[Value]:
+    """What a block hands to the op around it."""
+    return list(block.terminator.operands)
+
+
+def _yields(op: Op, block: Block) -> list[Any]:
+    require(isinstance(block.last, YieldOp), op, "a block does not end in a yield")
+    return [v.type for v in yielded(block)]
+
+
+def _is_scalar(t: Any) -> bool:
+    return isinstance(t, dtype)
+
+
+def _check_indices(op: Op, block: Block, extents: Sequence[Size]) -> None:
+    """Require one int64 index argument for each extent."""
+    ok = [a.type for a in block.args] == [int64] * len(extents)
+    require(ok, op, lambda: f"the body must have {len(extents)} indices (int64)")
+    require(
+        all(not e.dims for e in extents if isinstance(e, Expr)), op, "an extent has a dimension"
+    )
+
+
+def _spread(extents: Sequence[Size], t: Any) -> TensorType:
+    """The type of what a loop makes of a value that its body yields."""
+    if isinstance(t, TensorType):
+        return TensorType((*extents, *t.shape), t.elem, device=t.device)
+    return TensorType(extents, t)
+
+
+class LoopOp(GraphOp, opcode="graph.loop"):
+    """A parallel nest: the body runs for each index tuple below `extents`, in any order.
+
+    Each scalar that the body yields becomes a tensor of shape `extents`, a tensor of shape s one of `extents` + s.
+    No extents: the body runs once, for tensors without dimensions."""
+
+    extents: tuple[Size, ...] = attr()
+    body: Block = region()
+
+    def value_types(self) -> Sequence[Any]:
+        return [_spread(self.extents, v.type) for v in yielded(self.body)]
+
+    def verify(self) -> None:
+        _yields(self, self.body)
+        _check_indices(self, self.body, self.extents)
+
+
+class _Mapped(GraphOp):
+    """Has indices that go through a map; without `index_map` they are the coordinates."""
+
+    @property
+    def map(self) -> IndexMap:
+        """The map of the indices."""
+        found = self.attrs["index_map"]
+        return IndexMap.identity(len(self.index_operands)) if found is None else found
+
+    @property
+    def index_operands(self) -> tuple[Value, ...]:
+        return self.indices  # type: ignore[attr-defined]
+
+    def _check_map(self, results: int) -> None:
+        dims = len(self.index_operands)
+        require(self.map.dims == dims, self, lambda: f"{self.map} does not take {dims} indices")
+        ok = len(self.map.results) == results
+        require(ok, self, lambda: f"{self.map} does not give {results} indices")
+        require(all(v.type == int64 for v in self.index_operands), self, "an index is not int64")
+
+
+class LoadOp(_Mapped, opcode="graph.load"):
+    """The element of `tensor` at `map(indices)`; `other`, or 0, where `mask` (int1) is false: nothing is read there.
+    Indices are index arguments or any int64 scalars; they must be in range where the mask holds."""
+
+    tensor: Value = operand()
+    indices: tuple[Value, ...] = operand(variadic=True)
+    mask: Value | None = operand(optional=True)
+    other: Value | None = operand(optional=True)
+    index_map: IndexMap | None = attr(default=None)
+
+    def value_types(self) -> Sequence[Any]:
+        return [self.tensor.type.elem]
+
+    def verify(self) -> None:
+        require(isinstance(self.tensor.type, TensorType), self, "the operand is no tensor")
+        self._check_map(self.tensor.type.rank)
+        require(self.mask is None or self.mask.type == int1, self, "the mask is not int1")
+        ok = self.other is None or (
+            self.mask is not None and self.other.type == self.tensor.type.elem
+        )
+        require(ok, self, "`other` needs a mask and the tensor's element type")
+
+
+class IndexOp(_Mapped, opcode="graph.index"):
+    """The int64 scalar that the one result of `map` is; without indices, an expression of symbolic sizes."""
+
+    indices: tuple[Value, ...] = operand(variadic=True)
+    index_map: IndexMap | None = attr(default=None)
+
+    def value_types(self) -> Sequence[Any]:
+        return [int64]
+
+    def verify(self) -> None:
+        self._check_map(1)
+
+
+class CombiningOp(GraphOp):
+    """Base of reduce and scan: the body yields k scalars for each index tuple, `combine` makes k of 2k of them by an
+    associative function; `identities`, k numbers, change nothing when they are combined with a value."""
+
+    extents: tuple[Size, ...] = attr()
+    identities: tuple[int | float | bool, ...] = attr()
+    body: Block = region()
+    combine: Block = region()
+
+    def verify(self) -> None:
+        types = _yields(self, self.body)
+        _check_indices(self, self.body, self.extents)
+        require(all(map(_is_scalar, types)), self, "the body must yield scalars")
+        require(bool(types), self, "the body yields nothing")
+        ok = [a.type for a in self.combine.args] == types * 2
+        require(ok, self, "combine has the wrong arguments")
+        require(_yields(self, self.combine) == types, self, "combine yields other types")
+        require(len(self.identities) == len(types), self, "identities are not one a value")
+
+
+class ReduceOp(CombiningOp, opcode="graph.reduce"):
+    """Combine the values of all index tuples, in any order (combine is commutative, too); k scalars."""
+
+    def value_types(self) -> Sequence[Any]:
+        return [v.type for v in yielded(self.body)]
+
+
+class ScanOp(CombiningOp, opcode="graph.scan"):
+    """Inclusive prefix combination along one extent, from the end when `reverse`; k tensors of that extent."""
+
+    reverse: bool = attr(default=False)
+
+    def value_types(self) -> Sequence[Any]:
+        return [_spread(self.extents, v.type) for v in yielded(self.body)]
+
+    def verify(self) -> None:
+        super().verify()
+        require(len(self.extents) == 1, self, "a scan goes along one extent")
+
+
+class SortOp(GraphOp, opcode="graph.sort"):
+    """The body yields a key, and other scalars that go with it, for each index below the one extent; k tensors of
+    them in the order of their keys, equal ones in that of their indices. A NaN counts as the largest key."""
+
+    extents: tuple[Size, ...] = attr()
+    descending: bool = attr(default=False)
+    body: Block = region()
+
+    def value_types(self) -> Sequence[Any]:
+        return [_spread(self.extents, v.type) for v in yielded(self.body)]
+
+    def verify(self) -> None:
+        types = _yields(self, self.body)
+        _check_indices(self, self.body, self.extents)
+        require(len(self.extents) == 1, self, "a sort goes along one extent")
+        require(bool(types) and all(map(_is_scalar, types)), self, "the body must yield scalars")
+
+
+class ScatterOp(GraphOp, opcode="graph.scatter"):
+    """`base` with elements combined into it. For each index tuple below `extents` the body yields the coordinates in
+    base (int64 each), the value and perhaps a mask (int1; false: nothing happens). Where several meet, "add", "mul",
+    "max" and "min" combine all, in any order; of "set" one is left."""
+
+    base: Value = operand()
+    extents: tuple[Size, ...] = attr()
+    mode: str = attr(default="set")
+    body: Block = region()
+
+    def value_types(self) -> Sequence[Any]:
+        return [TensorType(self.base.type.shape, self.base.type.elem, device=self.base.type.device)]
+
+    def verify(self) -> None:
+        require(isinstance(self.base.type, TensorType), self, "the base is no tensor")
+        require(self.mode in SCATTER_MODES, self, lambda: f"unknown mode {self.mode!r}")
+        _check_indices(self, self.body, self.extents)
+        types, rank = _yields(self, self.body), self.base.type.rank
+        want = [*[int64] * rank, self.base.type.elem]
+        ok = types in (want, [*want, int1])
+        require(ok, self, lambda: f"the body must yield {rank} indices, a value, perhaps a mask")
+
+
+class MatmulOp(GraphOp, opcode="graph.matmul"):
+    """a[…, M, K] @ b[…, K, N] with equal batch dimensions, added up in `acc`, rounded once to `elem` (a's own if None).
+
+    `precision` says how fp32 operands are multiplied, as tile IR's `dot`: "ieee", "tf32"..."""
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Any = attr(default=float32)
+    elem: Any = attr(default=None)
+    precision: str = attr(default="ieee")
+
+    def value_types(self) -> Sequence[Any]:
+        a, b = self.a.type, self.b.type
+        return [TensorType((*a.shape[:-1], b.shape[-1]), self.elem or a.elem, device=a.device)]
+
+    def verify(self) -> None:
+        a, b = self.a.type, self.b.type
+        ok = isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank == b.rank >= 2
+        require(ok, self, "the operands are not two tensors of one rank")
+        fits = a.shape[:-2] == b.shape[:-2] and a.shape[-1] == b.shape[-2]
+        require(fits, self, lambda: f"shapes {a.short} @ {b.short} do not fit")
+
+
+class ExternOp(GraphOp, opcode="graph.extern"):
+    """A function of another library by name ("aten.convolution.default"). `arguments` and `keywords` (pairs) are its
+    arguments: numbers, texts, None, lists, expressions of sizes, `Place(i)` for operand i, `Name` for constants of the
+    library. Result types are given, strides exactly. One that is not `pure` is kept, and in order with the others."""
+
+    args: tuple[Value, ...] = operand(variadic=True)
+    target: str = attr()
+    arguments: tuple[Any, ...] = attr(default=())
+    keywords: tuple[tuple[str, Any], ...] = attr(default=())
+    pure: bool = attr(default=True)
+
+    def infer(self) -> Sequence[Type]:
+        return [v.type for v in getattr(self, "results", ())]
+
+    def all_effects(self) -> Effect:
+        return Effect.NONE if self.pure else Effect.READ | Effect.WRITE
+
+
+class ViewOp(GraphOp, opcode="graph.view"):
+    """The elements of `x` at `index_map` of each coordinate; the result's type is given. Loads look through it."""
+
+    x: Value = operand()
+    index_map: IndexMap = attr()
+
+    def infer(self) -> Sequence[Type]:
+        return [v.type for v in getattr(self, "results", ())]
+
+    def verify(self) -> None:
+        both = isinstance(self.x.type, TensorType) and isinstance(self.result.type, TensorType)
+        require(both, self, "operand and result are not tensors")
+        ranks = (self.result.type.rank, self.x.type.rank)
+        ok = (self.index_map.dims, len(self.index_map.results)) == ranks
+        require(ok, self, lambda: f"{self.index_map} does not go from {ranks[0]} to {ranks[1]}")
+        require(self.x.type.elem == self.result.type.elem, self, "element types differ")
+
+
+class WriteOp(GraphOp, opcode="graph.write", effects=Effect.WRITE):
+    """The memory of `target`, an argument of the graph, holds `value` when the graph is done. All that reads `target`
+    inside of the graph sees what it held before."""
+
+    target: Value = operand()
+    value: Value = operand()
+
+    def value_types(self) -> Sequence[Any]:
+        return []
+
+    def verify(self) -> None:
+        require(
+            isinstance(self.target.owner, Block), self, "the target is no argument of the graph"
+        )
+        a, b = self.target.type, self.value.type
+        require((a.shape, a.elem) == (b.shape, b.elem), self, "target and value differ in type")
+
+
+def extents_of(sizes: Sequence[Size]) -> tuple[Size, ...]:
+    """Extents as ops hold them: ints where they are ints."""
+    return tuple(map(size, sizes))
