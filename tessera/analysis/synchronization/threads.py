@@ -12,7 +12,8 @@ from tessera.ops import (
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
-    Atomic,
+    AtomicCasOp,
+    AtomicRmwOp,
     BarrierOp,
     LocalAllocOp,
     LocalLoadOp,
@@ -104,7 +105,7 @@ def scratch(m: Machine, role: Role, op: Op) -> None:
     m.touch(role, op, span, False)
 
 
-def atomic(m: Machine, role: Role, op: Atomic) -> None:
+def atomic(m: Machine, role: Role, op: AtomicRmwOp | AtomicCasOp) -> None:
     """A scalar that releases waits for the program's other threads first."""
     if not isinstance(op.result.type, TileType) and op.sem in RELEASES:
         m.meet(role, op)

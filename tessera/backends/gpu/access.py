@@ -18,11 +18,7 @@ from tessera.ir import ElementType, Value
 from tessera.layout import Access, LinearLayout, MatrixAccess, offset_map
 from tessera.layout.access import best_access
 from tessera.layout.matrix_ops import union
-from tessera.ops import (
-    LocalAllocOp,
-    LocalIndexOp,
-    SharedView,
-)
+from tessera.ops import LocalAllocOp, LocalIndexOp, LocalTransOp
 
 BASE_ALIGNMENT = 1024  # of the program's shared memory
 
@@ -47,7 +43,7 @@ def fixed_place(fl: FunctionLowering, offset: int) -> SharedPlace:
 def place_of(fl: FunctionLowering, view: Value) -> SharedPlace:
     """The place of a buffer or a view of one."""
     fixed, alignment, op = True, BASE_ALIGNMENT, view.op
-    while isinstance(op, SharedView):
+    while isinstance(op, LocalTransOp | LocalIndexOp):
         if isinstance(op, LocalIndexOp):
             fixed = False
             alignment = min(alignment, _divisor(op.result.type.slot_bytes))

@@ -35,10 +35,8 @@ from tessera.ops import (
     GatherOp,
     IfOp,
     LoadOp,
-    Loop,
     ReduceOp,
     ScanOp,
-    TileLoad,
     WhileOp,
 )  # fmt: skip
 from tessera.passes.gpu_layout import rules
@@ -139,7 +137,7 @@ class Anchors:
     # --- walking ------------------------------------------------------------------------------------------
     def _block(self, block: Block) -> None:
         for op in block:
-            if isinstance(op, Loop | IfOp):
+            if isinstance(op, ForOp | WhileOp | IfOp):
                 groups = groups_of(op)
                 self._join(groups)
                 for inner in op.regions:
@@ -175,7 +173,7 @@ def is_slice_load(op: Op, limit: int) -> bool:
     straight to the layout that these ask for: reading a few numbers in many threads is cheaper than handing
     them round."""
     if (
-        not isinstance(op, TileLoad)
+        not isinstance(op, LoadOp | DescriptorLoadOp)
         or (isinstance(op, LoadOp) and op.volatile)
         or len(shape_of(op.result.type)) != 1
         or op.result.type.numel > limit
@@ -196,7 +194,7 @@ def is_slice_load(op: Op, limit: int) -> bool:
     return widened
 
 
-def _memory(h: Anchors, op: TileLoad) -> None:
+def _memory(h: Anchors, op: LoadOp | DescriptorLoadOp) -> None:
     r = op.result
     if isinstance(r.type, TileType) and r not in h.table and not is_slice_load(op, h.slice_limit):
         wide = r.type.numel >= h.lanes * h.num_warps

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tessera.analysis.provenance import untransposed
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ops import (
@@ -20,7 +19,7 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
-from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, late_view
+from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, late_view, root_of
 from tessera.passes.gpu_scheduling.loop_carried import Carrying, carry
 from tessera.passes.gpu_scheduling.rings import Reader, Ring, advance, runs_at_all, start_const
 
@@ -82,11 +81,9 @@ def _late_views(r: Ring, late: Sequence[Shifted], slot: Value, phase: Value) -> 
     views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
     for d in late:
         old = d.mma.b
-        root = untransposed(old).op
+        root = root_of(old).op
         number = next(
-            i
-            for i, a in enumerate(r.allocs)
-            if a is root or _ring_of(untransposed(old)) is r.buffers[i]
+            i for i, a in enumerate(r.allocs) if a is root or _ring_of(root_of(old)) is r.buffers[i]
         )
         at = Builder.before_op(d.mma)
         d.mma.set_operand(1, late_view(at, old, views[number]))
@@ -113,7 +110,7 @@ def _give_back(
 
 
 def _roots(mma: WgmmaOp) -> list[Value]:
-    return [untransposed(v) for v in (mma.a, mma.b)]
+    return [root_of(v) for v in (mma.a, mma.b)]
 
 
 def _previous(b: Builder, slot: Value, stages: int) -> Value:

@@ -11,12 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.ir import Op, elem_of
-from tessera.ops import (
-    DotOp,
-    ReshapeOp,
-    TileLoad,
-    TransOp,
-)
+from tessera.ops import DescriptorLoadOp, DotOp, LoadOp, ReshapeOp, TransOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for
 
@@ -53,4 +48,4 @@ def _reg32(mmas: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:
 def _loaded(op: Op | None) -> bool:
     while isinstance(op, TransOp | ReshapeOp):
         op = op.x.op
-    return isinstance(op, TileLoad)
+    return isinstance(op, LoadOp | DescriptorLoadOp)

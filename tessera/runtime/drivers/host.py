@@ -47,7 +47,7 @@ class CpuDriver(Driver):
             pool = get_pool(knobs.runtime.num_threads).handle
             status = native(gx, gy, gz, pool, function, scratch, *args)
             if status:
-                raise _cpu_failure(kernel, status)
+                raise cpu_failure(kernel, status)
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
             start(gx, gy, gz, *args)
@@ -91,7 +91,7 @@ class CpuDriver(Driver):
             return None
 
         def fail(status: int) -> None:
-            raise _cpu_failure(kernel, status)
+            raise cpu_failure(kernel, status)
 
         return Start(
             cuda=False, entry=launch_address(), function=kernel.function,
@@ -105,7 +105,7 @@ def _trusting(x: Any) -> tuple[int, int]:
     return (x, 1) if isinstance(x, int) else memory_range(x)
 
 
-def _cpu_failure(kernel: CompiledKernel, status: int) -> Exception:
+def cpu_failure(kernel: CompiledKernel, status: int) -> Exception:
     messages: list[str] = getattr(kernel.metadata, "assertions", None) or []
     if 0 < status <= len(messages):
         return DeviceAssertionError(f"assertion failed in {kernel.name}: {messages[status - 1]}")

@@ -1,0 +1,269 @@
+"""Emits inner loops: reductions, scans and rows, whole in one tile, in steps of a loop, or element by element.
+
+In steps, reductions that do not need each other share one loop:
+
+    for k in range(0, steps):                     (%r: 5000), 2048 elements at a time
+        x = load row + k * 2048 + arange, mask
+        acc0 = acc0 + x;  acc1 = max(acc1, x)     tiles of 2048, reduced behind the loop
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tessera.dtypes import dtype
+from tessera.errors import InternalError
+from tessera.graph.emit.nest import CannotEmit, Nest, Size
+from tessera.graph.emit.scopes import Index, Scope, delinearised
+from tessera.graph.emit.tiles import Shape, joint_shape, typed
+from tessera.graph.emit.tiling import MOST_UNROLLED, Tiling, next_power
+from tessera.graph.index import Expr, expr
+from tessera.graph.ops import CombiningOp, ReduceOp, ScanOp, yielded
+from tessera.graph.types import product
+from tessera.ir import Block, Op, Value, elem_of, shape_of
+from tessera.ops import YieldOp, control
+
+
+@dataclass(eq=False)
+class Pass:
+    """One walk through an inner space. Where it takes several steps, `block` is the body of their loop and carries
+    values from one step to the next; else it is the block around it."""
+
+    index: Index
+    block: Block
+    around: Block
+    loop: bool
+    inits: list[Value] = field(default_factory=list[Value])
+    nexts: list[Value] = field(default_factory=list[Value])
+
+
+class InnerNest(Nest):
+    """A nest with inner loops. `exact`: whether extents of tiles need not be powers of two."""
+
+    def __init__(self, tiling: Tiling, index_type: dtype, exact: bool):
+        super().__init__(tiling, index_type)
+        self.exact = exact
+        self._spaces: dict[tuple[Size, ...], tuple[Index, list[Expr]]] = {}
+        self._passes: dict[int, Pass] = {}
+        self._scans: dict[tuple[Op, Block], tuple[list[Expr], list[Value]]] = {}
+        self._needs: dict[Op, set[Op]] = {}
+
+    # --- spaces and passes ------------------------------------------------------------------------------
+    def space(self, extents: Sequence[Size]) -> tuple[Index, list[Expr]]:
+        """An index along the tiles' inner dimension for all of `extents`, and their indices."""
+        key = tuple(extents)
+        if key in self._spaces:
+            return self._spaces[key]
+        total = product(list(extents))
+        block = self.tiling.step
+        if self.tiling.whole:
+            assert isinstance(total, int)
+            block = total if self.exact else next_power(total)
+        elif isinstance(total, int):
+            block = min(block, total if self.exact else next_power(total))
+        index = self.indices.new(total, max(1, block), self.tiling.inner)
+        made = index, delinearised(index.whole, extents)
+        if self.tiling.whole:
+            self._spaces[key] = made
+        return made
+
+    def walk(self, index: Index, make: Callable[[Pass], None]) -> list[Value]:
+        """Run `make` for each step along an index. The results are what the steps carry, as the last one leaves it."""
+        around = self.builder.block
+        assert around is not None
+        if index.steps == 1 and (index.block > 1 or index.extent == 1):
+            only = Pass(index, around, around, False)
+            self._passes[index.number] = only
+            make(only)
+            return only.nexts
+        body = Block([self.index_type], names=["k"])
+        self.numbers[index.number] = body.args[0]
+        p = self._passes[index.number] = Pass(index, body, around, True)
+        with self.builder.at(body):
+            make(p)
+            self.builder.insert(YieldOp(p.nexts))
+        bounds = [self.extent(n) for n in (0, index.steps, 1)]
+        loop = control.ForOp(*bounds, p.inits, regions=[body])
+        return self.builder.insert(loop).results
+
+    def carry(self, p: Pass, shape: Shape, start: Sequence[tuple[object, dtype]]) -> list[Value]:
+        """What the step before left, at first the numbers `start`."""
+        made: list[Value] = []
+        for number, elem in start:
+            with self.builder.at(p.around):
+                init = self.tiles.const(number, elem)  # type: ignore[arg-type]
+                init = self.tiles.spread(init, shape) if shape else init
+            p.inits.append(init)
+            made.append(p.block.add_arg(typed(shape, elem)))
+        return made
+
+    # --- reductions -------------------------------------------------------------------------------------
+    def reduction(self, op: ReduceOp, scope: Scope) -> list[Value]:
+        """The results of a reduction; those of others that go well with it are kept, too."""
+        if self.tiling.inner is None or scope.inner is not None:
+            return self._by_element(op, scope)
+        group = self._companions(op, scope)
+        index, coordinates = self.space(op.extents)
+        counts: list[int] = []
+
+        def step(p: Pass) -> None:
+            for r in group:
+                before = len(p.nexts)
+                p.nexts += self._accumulated(r, coordinates, p, scope)
+                counts.append(len(p.nexts) - before)
+
+        found = self.walk(index, step)
+        for r in group:
+            k = len(r.results)
+            parts, found = found[:k], found[k:]
+            if index.block > 1:
+                assert self.tiling.inner is not None
+                parts = self.tiles.reduce(parts, self.tiling.inner, r.combine)
+            scope.values.update(zip(r.results, parts, strict=True))
+        return [scope.values[r] for r in op.results]
+
+    def _accumulated(
+        self, op: ReduceOp, coordinates: Sequence[Expr], p: Pass, scope: Scope
+    ) -> list[Value]:
+        values = self._body_values(op, coordinates, p, scope)
+        if not p.loop:
+            return values
+        before = self.carry(p, shape_of(values[0].type), self._identities(op))
+        return self.tiles.inline(op.combine, [*before, *values])
+
+    def _body_values(
+        self, op: CombiningOp, coordinates: Sequence[Expr], p: Pass, scope: Scope
+    ) -> list[Value]:
+        """What the body yields in a step: tiles of one shape; identities where the index is out of its extent."""
+        t = self.tiles
+        child = scope.child(op.body, coordinates, p.block, p.index)
+        values = [self.value(v, child) for v in yielded(op.body)]
+        inside = self.bound(p.index)
+        if inside is not None:
+            numbers = [t.const(n, elem) for n, elem in self._identities(op)]
+            values = [t.select(inside, v, n) for v, n in zip(values, numbers, strict=True)]
+        shapes = [shape_of(v.type) for v in values]
+        if p.index.block > 1:
+            shapes.append(tuple(p.index.block if k == p.index.place else 1 for k in range(t.rank)))
+        shape = joint_shape(shapes)
+        return [t.spread(v, shape) if shape else v for v in values]
+
+    def _identities(self, op: CombiningOp) -> list[tuple[int | float | bool, dtype]]:
+        elems = [elem_of(v.type) for v in yielded(op.body)]
+        return list(zip(op.identities, elems, strict=True))
+
+    def _companions(self, op: ReduceOp, scope: Scope) -> list[ReduceOp]:
+        """`op` and the reductions of the same extents that need no result that `op` does not need either."""
+        if self.tiling.whole:
+            return [op]
+        mine = self._needed_by(op)
+        others = [
+            r
+            for r in scope.block
+            if isinstance(r, ReduceOp) and r.extents == op.extents and r is not op
+        ]
+        fit = [
+            r
+            for r in others
+            if self._needed_by(r) <= mine and r not in mine and r.results[0] not in scope.values
+        ]
+        return [op, *fit]
+
+    def _needed_by(self, op: Op) -> set[Op]:
+        """The reductions whose results an op needs, directly or through others."""
+        found = self._needs.get(op)
+        if found is not None:
+            return found
+        found = set[Op]()
+        inside = set(op.walk())
+        for x in inside:
+            for v in x.operands:
+                d = v.op
+                if d is not None and d not in inside and not _is_top_level(d):
+                    found |= self._needed_by(d) | ({d} if isinstance(d, ReduceOp) else set())
+        self._needs[op] = found
+        return found
+
+    def _by_element(self, op: ReduceOp, scope: Scope) -> list[Value]:
+        """Each element of the tile walks through the reduction by itself."""
+        total = product(list(op.extents))
+        if isinstance(total, int) and total <= MOST_UNROLLED:
+            return self._written_out(op, total, scope)
+        index = self.indices.new(total, 1, None)
+        coordinates = delinearised(index.whole, op.extents)
+
+        def step(p: Pass) -> None:
+            child = scope.child(op.body, coordinates, p.block, scope.inner)
+            values = self.tiles.together([self.value(v, child) for v in yielded(op.body)])
+            before = self.carry(p, shape_of(values[0].type), self._identities(op))
+            p.nexts += self.tiles.inline(op.combine, [*before, *values])
+
+        return self.walk(index, step)
+
+    def _written_out(self, op: ReduceOp, total: int, scope: Scope) -> list[Value]:
+        found = [self.tiles.const(n, elem) for n, elem in self._identities(op)]
+        for k in range(total):
+            coordinates = delinearised(expr(k), op.extents)
+            child = scope.child(op.body, coordinates, scope.target, scope.inner)
+            values = [self.value(v, child) for v in yielded(op.body)]
+            found = self.tiles.inline(op.combine, [*found, *values]) if k else values
+        return found
+
+    # --- scans ------------------------------------------------------------------------------------------
+    def scanned(self, op: ScanOp, coordinates: Sequence[Expr], scope: Scope) -> list[Value]:
+        """The elements of a scan's results at the place that the step around it is at."""
+        index = scope.inner
+        owner = scope.owner(op.results[0])
+        assert owner is not None
+        if index is None:
+            raise CannotEmit("a scan is read outside of a loop along it")
+        p = self._passes[index.number]
+        at, values = self._scans.get((op, p.block), ([], []))
+        if not values:
+            at = delinearised(index.whole, op.extents)
+            if index.extent != product(list(op.extents)):
+                raise CannotEmit("a scan is read in a loop of another extent")
+            with self.builder.at(p.block):
+                values = self._scan_step(op, at, p, owner)
+            self._scans[op, p.block] = at, values
+        if [self.indices.simple(c) for c in coordinates] != [self.indices.simple(c) for c in at]:
+            raise CannotEmit("a scan is read at another place than it is computed at")
+        return values
+
+    def _scan_step(self, op: ScanOp, at: Sequence[Expr], p: Pass, owner: Scope) -> list[Value]:
+        t, place = self.tiles, self.tiling.inner
+        if place is None:
+            raise InternalError("a scan has no dimension of the tiles")
+        values = self._body_values(op, at, p, owner)
+        if p.index.block > 1:
+            values = t.scan(values, place, op.combine, op.reverse)
+        if not p.loop:
+            return values
+        if op.reverse:
+            raise CannotEmit("a scan from the end takes several steps")
+        whole = shape_of(values[0].type)
+        rest = tuple(1 if k == place else n for k, n in enumerate(whole))
+        shape = rest if any(n > 1 for n in rest) else ()
+        before = self.carry(p, shape, self._identities(op))
+        values = t.inline(op.combine, [*before, *values])
+        p.nexts += self._last(op, values, p.index)
+        return values
+
+    def _last(self, op: ScanOp, values: Sequence[Value], index: Index) -> list[Value]:
+        """The last elements of tiles along an index."""
+        t, place = self.tiles, self.tiling.inner
+        assert place is not None
+        if index.block == 1:
+            return list(values)
+        at = t.arange(place, index.block)
+        last = t.compare(at, "eq", t.const(index.block - 1, elem_of(at.type)))
+        kept = [
+            t.select(last, v, t.const(n, elem))
+            for v, (n, elem) in zip(values, self._identities(op), strict=True)
+        ]
+        return t.reduce(kept, place, op.combine)
+
+
+def _is_top_level(op: Op) -> bool:
+    return isinstance(op.parent_op(), control.FuncOp | None)

@@ -1,0 +1,155 @@
+"""Makes a kernel of a top-level op of a graph: tile IR, what its parameters stand for, and how many programs it has."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import int32, int64
+from tessera.graph.emit.accesses import offset_of
+from tessera.graph.emit.inner import InnerNest, Pass
+from tessera.graph.emit.nest import CannotEmit
+from tessera.graph.emit.scopes import Scope
+from tessera.graph.emit.tiling import Machine, Tiling, choose
+from tessera.graph.index import Expr, Sym, expr
+from tessera.graph.ops import LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
+from tessera.graph.types import TensorType
+from tessera.ir import Block, Module, Op, Value, print_module
+from tessera.ops import YieldOp
+
+Size = int | Expr
+ATOMIC = {"set": "set", "add": "add", "max": "max", "min": "min"}
+NAMED = 3  # ops that a kernel's name tells
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCode:
+    """A kernel before it is compiled. `text`: its tile IR; `parameters`: tensors, scalars and sizes of the graph;
+    `written`: the numbers of those that it writes; `reusable`: pairs (result, operand) of parameters that may be the
+    same memory, since each program reads the elements that it writes, and no others, before it writes them."""
+
+    name: str
+    text: str
+    parameters: tuple[Value | Sym, ...]
+    written: tuple[int, ...]
+    reusable: tuple[tuple[int, int], ...]
+    programs: Size
+    warps: int
+    tiling: Tiling
+
+
+def emit(op: Op, machine: Machine, wide: bool = False) -> KernelCode:
+    """The kernel for one top-level op. `wide`: whether offsets need 64 bits. CannotEmit for what no kernel does."""
+    if isinstance(op, ScanOp | ReduceOp | SortOp):
+        op = _wrapped(op)
+    if not isinstance(op, LoopOp | ScatterOp):
+        raise CannotEmit(f"{op.opcode} is no nest of loops")
+    tiling = choose(op, op.extents, machine)
+    nest = InnerNest(tiling, int64 if wide else int32, machine.exact)
+    scope = nest.outer(op.extents, op.body)
+    if isinstance(op, LoopOp):
+        written = _loop(nest, op, scope)
+    else:
+        written = _scatter(nest, op, scope)
+    return _finished(nest, op, tiling, written)
+
+
+def _wrapped(op: Op) -> LoopOp:
+    """The op inside of a loop that runs once."""
+    inner = op.clone()
+    block = Block()
+    block.append(inner)
+    block.append(YieldOp(inner.results))
+    return LoopOp(extents=(), regions=[block], results=[r.type for r in op.results])
+
+
+def _loop(nest: InnerNest, op: LoopOp, scope: Scope) -> dict[Value, Expr]:
+    """Compute and store what the nest yields: scalars, then what inner loops make, those of one shape together."""
+    at = [scope.bound[a] for a in op.body.args]
+    values = yielded(op.body)
+    written: dict[Value, Expr] = {}
+    scalars = [(r, v) for r, v in zip(op.results, values, strict=True) if not _is_tensor(v)]
+    made = [(r, nest.value(v, scope)) for r, v in scalars]
+    for shape in dict.fromkeys(v.type.shape for v in values if _is_tensor(v)):
+        group = [
+            (r, v)
+            for r, v in zip(op.results, values, strict=True)
+            if _is_tensor(v) and v.type.shape == shape
+        ]
+        _rows(nest, group, at, scope, written)
+    for r, v in made:
+        nest.store(r, at, v, scope)
+        written[r] = nest.indices.by_parts(offset_of(r.type, at))
+    return written
+
+
+def _rows(
+    nest: InnerNest,
+    group: Sequence[tuple[Value, Value]],
+    at: Sequence[Expr],
+    scope: Scope,
+    written: dict[Value, Expr],
+) -> None:
+    """Store tensors that the nest yields for each index."""
+    index, coordinates = nest.space(group[0][1].type.shape)
+
+    def step(p: Pass) -> None:
+        here = scope.child(Block(), [], p.block, p.index)
+        made = [nest.element(v, coordinates, here) for _, v in group]
+        for (r, _), v in zip(group, made, strict=True):
+            nest.store(r, [*at, *coordinates], v, here)
+            written[r] = nest.indices.by_parts(offset_of(r.type, [*at, *coordinates]))
+
+    nest.walk(index, step)
+
+
+def _scatter(nest: InnerNest, op: ScatterOp, scope: Scope) -> dict[Value, Expr]:
+    """Write each value to the place that goes with it."""
+    if op.mode not in ATOMIC:
+        raise CannotEmit(f"a scatter that combines by {op.mode!r}")
+    base: TensorType = op.base.type
+    rank, values = base.rank, yielded(op.body)
+    at = [nest.expression(v, scope) for v in values[:rank]]
+    value = nest.value(values[rank], scope)
+    mask = nest.value(values[rank + 1], scope) if len(values) > rank + 1 else None
+    offset = nest.indices.by_parts(offset_of(op.result.type, at))
+    parts = nest.code.parts(offset, nest.index_type)
+    pointer = nest.tiles.pointer(nest.arguments.of(op.result), parts)
+    nest.write(pointer, value, mask, scope, ATOMIC[op.mode])
+    return {op.result: expr(-1)}
+
+
+def _is_tensor(v: Value) -> bool:
+    return isinstance(v.type, TensorType)
+
+
+def _finished(nest: InnerNest, op: Op, tiling: Tiling, written: dict[Value, Expr]) -> KernelCode:
+    parameters = tuple(nest.arguments.given)
+    place = {x: k for k, x in enumerate(parameters)}
+    reusable = [
+        (place[r], place[x])
+        for r, offset in written.items()
+        for x, read in nest.read.items()
+        if read == {offset} and x.type.elem.storage_bytes == r.type.elem.storage_bytes
+    ]
+    alignment = [16 if isinstance(x, Value) and _is_tensor(x) else 1 for x in parameters]
+    module = Module()
+    function = nest.function("kernel", alignment)
+    module.body.append(function)
+    text = print_module(module)
+    name = f"{_label(op)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    function.name = name
+    return KernelCode(
+        name, print_module(module), parameters, tuple(place[r] for r in written), tuple(reusable),
+        tiling.programs, tiling.warps, tiling,
+    )  # fmt: skip
+
+
+def _label(op: Op) -> str:
+    """What a kernel does, in a few words: the ops that tell most about it."""
+    plain = {"const", "cast", "yield", "graph.load", "graph.index", "graph.loop", "cmp", "select"}
+    words = dict.fromkeys(
+        x.opcode.removeprefix("graph.") for x in op.walk() if x.opcode not in plain
+    )
+    return "_".join(["graph", *list(words)[:NAMED]] if words else ["graph", "copy"])

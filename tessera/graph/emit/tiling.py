@@ -1,0 +1,301 @@
+"""Decides how a nest is cut into programs and tiles: a plan as data, made from the nest's extents and accesses.
+
+loop (%i: 8, %j: 64, %k: 100), all accesses dense      →  one axis of 51200, blocks of 1024
+loop (%i: 4096) { sum over (%r: 768), rows dense }     →  axis %i, blocks of 1; %r whole, in the last dimension
+loop (%i: 512, %j: 512), one of two loads transposed   →  two axes, blocks of 32 x 32
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tessera.graph.emit.accesses import INNER, Access, Accesses, inner_ops
+from tessera.graph.index import Expr
+from tessera.graph.ops import ReduceOp, ScatterOp
+from tessera.graph.types import TensorType, product
+from tessera.ir import Block, Op
+
+Size = int | Expr
+MOST_UNROLLED = 16  # elements of a reduction that is written out
+MOST_SEQUENTIAL = 64  # elements of a reduction that each element of a tile walks through by itself
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What tilings depend on of a target. `exact`: extents of tiles need not be powers of two; `tile`: elements of a
+    pointwise program; `row`: elements of the longest row that is kept whole; `lanes`: programs that run at once."""
+
+    name: str
+    exact: bool
+    tile: int
+    row: int
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A loop over programs: indices `dims` of the nest as one. `place`: the dimension of tiles along which `block`
+    elements of it lie; None where a program has one."""
+
+    dims: tuple[int, ...]
+    extent: Size
+    block: int
+    place: int | None
+
+    @property
+    def programs(self) -> Size:
+        return cdiv(self.extent, self.block)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """`axes`: outer ones, slowest first. Inner loops lie along dimension `inner` of the tiles, whole where `whole`,
+    else `step` elements at a time; where `inner` is None each element walks through them by itself."""
+
+    axes: tuple[Axis, ...]
+    rank: int
+    inner: int | None = None
+    whole: bool = False
+    step: int = 1
+    warps: int = 4
+
+    @property
+    def programs(self) -> Size:
+        """The number of programs."""
+        return product([a.programs for a in self.axes])
+
+
+def cdiv(n: Size, by: int) -> Size:
+    """n / by, rounded up."""
+    if isinstance(n, int):
+        return -(-n // by)
+    return n if by == 1 else (n + (by - 1)) // by
+
+
+def next_power(n: int) -> int:
+    return 1 << max(0, (n - 1).bit_length())
+
+
+def choose(op: Op, extents: Sequence[Size], machine: Machine) -> Tiling:
+    """The tiling of a nest."""
+    known = Accesses(op, extents)
+    groups = coalesced(extents, known.found)
+    body: Block = op.regions[0]
+    spaces = _inner_spaces(op, body)
+    if not spaces:
+        return _pointwise(groups, known.found, machine)
+    return _with_inner(op, groups, known.found, spaces, machine)
+
+
+# --- outer axes ---------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring indices of a nest that count as one; `last` is that of the innermost."""
+
+    dims: tuple[int, ...]
+    extent: Size
+
+    @property
+    def last(self) -> int:
+        return self.dims[-1]
+
+
+def coalesced(extents: Sequence[Size], accesses: Sequence[Access]) -> list[Group]:
+    """The indices of a nest in the order in which results lie in memory; neighbours that every access treats as one
+    become one. Those of extent 1 are left out."""
+    groups = [Group((k,), n) for k, n in enumerate(extents) if n != 1]
+    stores = [a for a in accesses if a.store]
+    if stores:
+        groups.sort(key=lambda g: -_distance(stores[0], g))
+    done: list[Group] = []
+    for g in groups:
+        if done and all(_as_one(a, done[-1], g) for a in accesses):
+            before = done.pop()
+            g = Group((*before.dims, *g.dims), product([before.extent, g.extent]))
+        done.append(g)
+    return done
+
+
+def _distance(store: Access, g: Group) -> int:
+    """The stride of a store along an index, where sizes that are not known count as 4096."""
+    stride = store.stride(g.last)
+    if stride is None:
+        return 0
+    return abs(int(stride.compute(lambda _: 4096)))
+
+
+def _as_one(a: Access, outer: Group, inner: Group) -> bool:
+    far, near = a.stride(outer.last), a.stride(inner.last)
+    return far is not None and near is not None and far == near * inner.extent
+
+
+def _weight(accesses: Sequence[Access], index: int) -> int:
+    """The bytes of an element of all accesses that walk through memory along an index; stores count twice."""
+    return sum(a.width * (1 + a.store) for a in accesses if a.stride(index) == 1)
+
+
+def _block(extent: Size, most: int, machine: Machine) -> int:
+    """Elements of a block along an extent."""
+    if not isinstance(extent, int):
+        return next_power(most)
+    if extent <= most:
+        return extent if machine.exact else next_power(extent)
+    power = next_power(most + 1) // 2
+    if machine.exact:
+        return _divisor(extent, most) or power
+    return power
+
+
+def _divisor(extent: int, most: int) -> int:
+    """The largest multiple of 64 in (most / 2, most] that divides an extent; 0 if there is none."""
+    return next((n for n in range(most // 64 * 64, most // 2, -64) if extent % n == 0), 0)
+
+
+def _pointwise(groups: Sequence[Group], accesses: Sequence[Access], machine: Machine) -> Tiling:
+    most = _elements([g.extent for g in groups], machine)
+    blocks = _blocks(groups, accesses, most, machine)
+    return _made(groups, blocks, machine)
+
+
+def _elements(extents: Sequence[Size], machine: Machine) -> int:
+    """Elements of a program: few where all lanes would not be busy otherwise."""
+    total = product(list(extents))
+    if not isinstance(total, int):
+        return machine.tile
+    least = machine.tile // 8
+    return max(least, min(machine.tile, next_power(max(1, total // (4 * machine.lanes)))))
+
+
+def _blocks(
+    groups: Sequence[Group], accesses: Sequence[Access], most: int, machine: Machine
+) -> dict[Group, int]:
+    """How many elements of each axis make the tile; axes that are left out have one."""
+    if not groups:
+        return {}
+    by_weight = sorted(groups, key=lambda g: (_weight(accesses, g.last), g.last), reverse=True)
+    first = by_weight[0] if _weight(accesses, by_weight[0].last) else groups[-1]
+    crossing = [g for g in groups if g is not first and _weight(accesses, g.last)]
+    crossing = [g for g in crossing if _only_along(accesses, g, first)]
+    if crossing:
+        side = 1 << (max(256, min(most, 4096)).bit_length() - 1) // 2
+        return {g: _block(g.extent, side, machine) for g in (first, crossing[0])}
+    found = {first: _block(first.extent, most, machine)}
+    room = most // found[first]
+    rest = [g for g in reversed(groups) if g is not first]
+    if room > 1 and rest:
+        found[rest[0]] = _block(rest[0].extent, room, machine)
+    return found
+
+
+def _only_along(accesses: Sequence[Access], g: Group, first: Group) -> bool:
+    """Whether an access walks through memory along `g` and jumps along `first`."""
+    return any(a.width and a.stride(g.last) == 1 and a.stride(first.last) != 0 for a in accesses)
+
+
+def _made(
+    groups: Sequence[Group],
+    blocks: dict[Group, int],
+    machine: Machine,
+    inner: str = "",
+    whole: bool = False,
+    step: int = 1,
+) -> Tiling:
+    """The tiling of these blocks. `inner`: whether inner loops lie along the "first" or the "last" dimension."""
+    place = 1 if inner == "first" else 0
+    axes: list[Axis] = []
+    elements = max(1, step)
+    for g in groups:
+        block = blocks.get(g, 1)
+        wide = block > 1
+        axes.append(Axis(g.dims, g.extent, block, place if wide else None))
+        place += wide
+        elements *= block
+    rank = place + (inner == "last")
+    at = None if not inner else 0 if inner == "first" else rank - 1
+    warps = 4 if elements <= 2048 and not inner else min(16, max(1, next_power(elements // 512)))
+    return Tiling(tuple(axes), rank, at, whole, step, warps)
+
+
+# --- inner loops --------------------------------------------------------------------------------------------------
+def _inner_spaces(op: Op, body: Block) -> list[tuple[Size, ...]]:
+    """The extents of the loops and reductions in a nest, and of the tensors that it yields for each index."""
+    found: dict[tuple[Size, ...], None] = {}
+    for inner in inner_ops(body):
+        found[tuple(inner.extents)] = None
+    if not isinstance(op, ScatterOp):
+        for v in body.terminator.operands:
+            if isinstance(v.type, TensorType):
+                found[tuple(v.type.shape)] = None
+    return list(found)
+
+
+def _with_inner(
+    op: Op,
+    groups: Sequence[Group],
+    accesses: Sequence[Access],
+    spaces: Sequence[tuple[Size, ...]],
+    machine: Machine,
+) -> Tiling:
+    sizes = [product(list(s)) for s in spaces]
+    longest = _longest(sizes)
+    only_sums = all(isinstance(i, ReduceOp) for i in inner_ops(op.regions[0]))
+    along = _inner_weight(accesses)
+    outer = max((_weight(accesses, g.last) for g in groups), default=0)
+    small = longest is not None and longest <= MOST_SEQUENTIAL
+    if only_sums and not _yields_tensors(op):
+        walks = any(_steps(accesses, g) for g in groups)
+        if (small and walks) or (machine.exact and outer > along):
+            most = _elements([g.extent for g in groups], machine)
+            if machine.exact:
+                most = min(most, 512)
+            return _made(groups, _blocks(groups, accesses, most, machine), machine)
+    if outer > along:
+        return _columns(groups, accesses, longest, machine)
+    return _rows(groups, longest, machine)
+
+
+def _longest(sizes: Sequence[Size]) -> int | None:
+    """The largest of several sizes; None where one is symbolic."""
+    known = [n for n in sizes if isinstance(n, int)]
+    return max(known) if len(known) == len(sizes) else None
+
+
+def _yields_tensors(op: Op) -> bool:
+    return any(isinstance(v.type, TensorType) for v in op.regions[0].terminator.operands)
+
+
+def _inner_weight(accesses: Sequence[Access]) -> int:
+    inner = {d for a in accesses for d in a.offset.dims if d >= INNER}
+    return sum(_weight(accesses, d) for d in inner)
+
+
+def _steps(accesses: Sequence[Access], g: Group) -> bool:
+    """Whether loads inside of inner loops go on by a few elements along an outer axis."""
+    strides = [a.stride(g.last) for a in accesses if any(d >= INNER for d in a.offset.dims)]
+    return any(s is not None and s.value is not None and 0 < abs(s.value) <= 4 for s in strides)
+
+
+def _rows(groups: Sequence[Group], longest: int | None, machine: Machine) -> Tiling:
+    """Inner loops along memory: one or several whole rows in a program, or one in steps."""
+    if longest is None or longest > machine.row:
+        step = min(machine.row, 2048)
+        return _made(groups, {}, machine, "last", False, step)
+    width = longest if machine.exact else next_power(longest)
+    rows = max(1, min(machine.tile, 1024) // max(1, width))
+    blocks: dict[Group, int] = {}
+    if rows > 1 and groups:
+        blocks[groups[-1]] = _block(groups[-1].extent, rows, machine)
+    return _made(groups, blocks, machine, "last", True, width)
+
+
+def _columns(
+    groups: Sequence[Group], accesses: Sequence[Access], longest: int | None, machine: Machine
+) -> Tiling:
+    """Inner loops across memory: many columns in a program, in steps unless all of it is small."""
+    first = max(groups, key=lambda g: (_weight(accesses, g.last), g.last))
+    columns = _block(first.extent, 64 if machine.exact else 32, machine)
+    if longest is not None and longest * columns <= 2 * machine.row:
+        width = longest if machine.exact else next_power(longest)
+        return _made(groups, {first: columns}, machine, "first", True, width)
+    return _made(groups, {first: columns}, machine, "first", False, 32)

@@ -1,0 +1,161 @@
+"""Compiles a graph function and runs it: kernels are built, the plan becomes a Python function, whose text is kept.
+
+exe = compile_graph(module, NumpyHost())
+(y,) = exe([x])
+print(exe.source)                      # what runs, step by step
+exe.peak_bytes({"s0": 8})              # known before anything runs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.pool import default_threads
+from tessera.compiler import CompiledKernel
+from tessera.errors import LaunchError
+from tessera.graph.build_kernels import Kernels
+from tessera.graph.emit.tiling import Machine
+from tessera.graph.host import Host
+from tessera.graph.index import Expr, Sym
+from tessera.graph.memory import place
+from tessera.graph.plan import OUTPUT, Plan, number, storage_size
+from tessera.graph.planner import Planner
+from tessera.graph.source import write_call
+from tessera.graph.types import TensorType
+from tessera.ir import Module, Op, Value
+from tessera.ops import FuncOp
+
+WIDE = 1 << 31  # elements from which on offsets need 64 bits
+
+
+def machine_of(target: GPUTarget) -> Machine:
+    """What tilings depend on of a target."""
+    if target.backend == "cuda":
+        return Machine("cuda", False, 1024, 4096, 132)
+    return Machine("cpu", True, 8192, 16384, default_threads())
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a call needs that depends on sizes: numbers in the order in which the call's text names them."""
+
+    arena: int
+    offsets: Mapping[Value, int]
+    numbers: tuple[int, ...]
+
+
+class Executable:
+    """A compiled graph. Calling it with the arguments in a list, which it empties, gives a list of results."""
+
+    def __init__(self, function: FuncOp, plan: Plan, kernels: Kernels, host: Host):
+        self.function, self.plan, self.kernels, self.host = function, plan, kernels, host
+        self.symbols = _symbols(function)
+        self.frames: dict[tuple[int, ...], Frame] = {}
+        self._spare: list[Any] = []  # an arena that no call has at the moment
+        self.source, bindings, self.sizes = write_call(self)
+        space: dict[str, Any] = {
+            **bindings,
+            "frame": self.frame,
+            "take": self.take,
+            "give": self.give,
+        }
+        exec(compile(self.source, f"<graph {function.name}>", "exec"), space)
+        self._call: Callable[[list[Any]], list[Any]] = space["call"]
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        return self._call(inputs)
+
+    def interpret(self, op: Op, arrays: Sequence[Any], symbols: Mapping[str, int]) -> Sequence[Any]:
+        """The results of an op by its meaning."""
+        raise LaunchError(f"there is no kernel for {op.opcode}")
+
+    def compiled(self) -> list[CompiledKernel]:
+        """The kernels, each once."""
+        return list(self.kernels.compiled.values())
+
+    # --- sizes --------------------------------------------------------------------------------------------
+    def frame(self, *values: int) -> Frame:
+        """The numbers of a call with these values of the symbols, in the order of `symbols`."""
+        found = self.frames.get(values)
+        if found is None:
+            found = self.frames[values] = self._make_frame(values)
+        return found
+
+    def _make_frame(self, values: Sequence[int]) -> Frame:
+        sizes = {Sym(name): n for name, n in zip(self.symbols, values, strict=True)}
+        for v in self.plan.place:
+            if number(storage_size(v.type), sizes) // v.type.elem.storage_bytes >= WIDE:
+                self.kernels.check_wide(v.type.short)
+        buffers = self.plan.buffers()
+        placed = place(self.plan.arena(sizes))
+        offsets = dict(zip(buffers, placed.offsets, strict=True))
+        numbers = [offsets[n] if isinstance(n, Value) else number(n, sizes) for n in self.sizes]
+        return Frame(placed.size, offsets, tuple(numbers))
+
+    def peak_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
+        """Bytes that a call takes beside its arguments: the arena, and results that kernels make."""
+        values = [(sizes or {})[name] for name in self.symbols]
+        known = {Sym(name): n for name, n in zip(self.symbols, values, strict=True)}
+        made = [v for v, where in self.plan.place.items() if where == OUTPUT]
+        outputs = sum(number(storage_size(v.type), known) for v in made)
+        return self.frame(*values).arena + outputs
+
+    # --- memory -------------------------------------------------------------------------------------------
+    def take(self, size: int) -> Any:
+        """Memory for temporary tensors: that of the last call if it is large enough."""
+        try:
+            kept_size, arena = self._spare.pop()
+        except IndexError:
+            return size, self.host.empty(size)
+        return (kept_size, arena) if kept_size >= size else (size, self.host.empty(size))
+
+    def give(self, arena: Any) -> None:
+        """Keep an arena for the next call."""
+        if not self._spare:
+            self._spare.append(arena)
+
+
+def _symbols(function: FuncOp) -> dict[str, tuple[int, int | None]]:
+    """Where the values of symbols come from: the number of an argument, and its dimension if it is a tensor."""
+    found: dict[str, tuple[int, int | None]] = {}
+    facts = function.arg_attrs or ((),) * len(function.body.args)
+    for k, (a, about) in enumerate(zip(function.body.args, facts, strict=True)):
+        symbol = dict(about).get("symbol")
+        if symbol:
+            found[symbol] = (k, None)
+        elif isinstance(a.type, TensorType):
+            for d, n in enumerate(a.type.shape):
+                if isinstance(n, Expr) and isinstance(n.atom, Sym):
+                    found.setdefault(n.atom.name, (k, d))
+    used = {name for x in function.walk() for v in (*x.operands, *x.results) for name in _names(v)}
+    missing = used - found.keys()
+    if missing:
+        raise LaunchError(
+            f"the size {sorted(missing)[0]} follows from no argument of the graph",
+            help="give an int64 argument for it, with the fact `symbol`",
+        )
+    return found
+
+
+def _names(v: Value) -> frozenset[str]:
+    if not isinstance(v.type, TensorType):
+        return frozenset()
+    sizes = (*v.type.shape, *(v.type.strides or ()))
+    return frozenset[str]().union(*(n.syms for n in sizes if isinstance(n, Expr)))
+
+
+def compile_graph(
+    module: Module | FuncOp, host: Host, target: GPUTarget | None = None
+) -> Executable:
+    """Compile the one function of a graph module for the tensors of `host`; `target`: by default this machine's CPU."""
+    function = module if isinstance(module, FuncOp) else next(iter(module.body))
+    assert isinstance(function, FuncOp)
+    target = target or GPUTarget("cpu", "native", 1)
+    plan = Planner(function, machine_of(target)).run()
+    kernels = Kernels(target)
+    kernels.build(plan)
+    plan.settle(kernels.forbidden())
+    return Executable(function, plan, kernels, host)

@@ -1,0 +1,130 @@
+"""Defines what a library of arrays gives to a compiled graph: memory, views of it, addresses, and its own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import numpy as np
+
+from tessera.dtypes import int1
+from tessera.errors import LaunchError
+from tessera.graph.index import Expr
+from tessera.graph.ops import ExternOp
+from tessera.graph.types import Name, Place
+from tessera.interp.numerics import storage
+
+
+class Host(Protocol):
+    """An array library on one device. Elements are tessera's dtypes; offsets are in bytes, strides in elements."""
+
+    def empty(self, size: int) -> Any:
+        """Memory of `size` bytes that begins at a multiple of 256; what it holds is anything."""
+        ...
+
+    def strided(self, shape: Sequence[int], strides: Sequence[int], elem: Any) -> Any:
+        """A new array of this layout; what it holds is anything."""
+        ...
+
+    def view(
+        self, base: Any, offset: int, shape: Sequence[int], strides: Sequence[int], elem: Any
+    ) -> Any:
+        """An array whose element 0 lies `offset` bytes behind that of `base`, in the same memory."""
+        ...
+
+    def address(self, array: Any) -> int:
+        """Where element 0 of an array lies."""
+        ...
+
+    def aligned(self, array: Any) -> Any:
+        """An array of the same layout and elements that begins at a multiple of 16 bytes."""
+        ...
+
+    def stream(self) -> int:
+        """The queue that kernels are launched into; 0 for a host without any."""
+        ...
+
+    def extern(
+        self, op: ExternOp, arrays: Sequence[Any], symbols: Mapping[str, int]
+    ) -> Sequence[Any]:
+        """The results of a function of the library, each with the strides of the op's result type; none of them shares
+        memory with an argument."""
+        ...
+
+
+class _Memory:
+    """A place in the memory of `base`, which it keeps alive, in the words of NumPy's array interface."""
+
+    def __init__(
+        self, base: Any, address: int, shape: Sequence[int], steps: Sequence[int], kind: str
+    ):
+        self.base = base
+        self.__array_interface__ = {
+            "data": (address, False), "shape": tuple(shape), "strides": tuple(steps), "typestr": kind, "version": 3
+        }  # fmt: skip
+
+
+class NumpyHost:
+    """NumPy arrays on the CPU. `functions`: what extern ops may call, by their targets."""
+
+    def __init__(self, functions: Mapping[str, Callable[..., Any]] | None = None):
+        self.functions = dict(functions or {})
+
+    def empty(self, size: int) -> Any:
+        memory = np.empty(size + 256, np.uint8)
+        start = -self.address(memory) % 256
+        return memory[start : start + size]
+
+    def strided(self, shape: Sequence[int], strides: Sequence[int], elem: Any) -> Any:
+        size = span(shape, strides) * elem.storage_bytes
+        return self.view(self.empty(size), 0, shape, strides, elem)
+
+    def view(
+        self, base: Any, offset: int, shape: Sequence[int], strides: Sequence[int], elem: Any
+    ) -> Any:
+        kind = np.dtype(np.bool_) if elem is int1 else np.dtype(storage(elem))
+        memory = _Memory(
+            base, self.address(base) + offset, shape, [s * kind.itemsize for s in strides], kind.str
+        )
+        return np.asarray(memory)
+
+    def address(self, array: Any) -> int:
+        return array.__array_interface__["data"][0]
+
+    def aligned(self, array: Any) -> Any:
+        return array  # the CPU reads at any address
+
+    def stream(self) -> int:
+        return 0
+
+    def extern(
+        self, op: ExternOp, arrays: Sequence[Any], symbols: Mapping[str, int]
+    ) -> Sequence[Any]:
+        function = self.functions.get(op.target)
+        if function is None:
+            known = ", ".join(sorted(self.functions)) or "none"
+            raise LaunchError(f"this host has no function {op.target!r}", help=f"it has: {known}")
+        given = [filled(a, arrays, symbols) for a in op.arguments]
+        named = {k: filled(a, arrays, symbols) for k, a in op.keywords}
+        found: Any = function(*given, **named)
+        return cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
+
+
+def filled(argument: Any, arrays: Sequence[Any], symbols: Mapping[str, int]) -> Any:
+    """An argument of an extern op with arrays and sizes in their places; of names only the text is known here."""
+    if isinstance(argument, Place):
+        return arrays[argument.index]
+    if isinstance(argument, Expr):
+        return argument.compute(lambda leaf: symbols[str(leaf)])
+    if isinstance(argument, Name):
+        return argument.name
+    if isinstance(argument, list | tuple):
+        return [filled(a, arrays, symbols) for a in argument]  # pyright: ignore[reportUnknownVariableType]
+    return argument
+
+
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last one of a strided array; 0 where it has none."""
+    if 0 in shape:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))

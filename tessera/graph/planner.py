@@ -1,0 +1,128 @@
+"""Makes the plan of a graph function: a kernel for each nest, calls of the array library, views that cost nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tessera.dtypes import int64
+from tessera.graph.emit.accesses import through_views
+from tessera.graph.emit.kernel import KernelCode, emit
+from tessera.graph.emit.nest import CannotEmit
+from tessera.graph.emit.tiling import Machine
+from tessera.graph.index import IndexMap, dim
+from tessera.graph.ops import (
+    CombiningOp,
+    ExternOp,
+    LoadOp,
+    LoopOp,
+    MatmulOp,
+    ScatterOp,
+    SortOp,
+    ViewOp,
+    WriteOp,
+)
+from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, captured, strided
+from tessera.graph.types import TensorType
+from tessera.ir import Block, Builder, Op, Value
+from tessera.ops import FuncOp, YieldOp
+
+
+class Planner:
+    """Plans one function. `wide`: whether offsets need 64 bits."""
+
+    def __init__(self, function: FuncOp, machine: Machine, wide: bool = False):
+        self.function, self.machine, self.wide = function, machine, wide
+        results = list(function.body.terminator.operands)
+        self.plan = Plan(list(function.body.args), results, [], {})
+        self.writes: list[WriteOp] = []
+
+    def run(self) -> Plan:
+        """The plan, without the places of tensors: these depend on the compiled kernels (`Plan.settle`)."""
+        for op in self.function.body:
+            self._op(op)
+        self._write_arguments()
+        return self.plan
+
+    def _op(self, op: Op) -> None:
+        if isinstance(op, ViewOp):
+            self._view(op)
+        elif isinstance(op, WriteOp):
+            self.writes.append(op)
+        elif isinstance(op, ExternOp):
+            self.plan.steps.append(Extern(op))
+        elif isinstance(op, ScatterOp):
+            self._scatter(op)
+        elif isinstance(op, LoopOp | CombiningOp | SortOp | MatmulOp):
+            self._launch(op)
+
+    def _launch(self, op: Op) -> None:
+        try:
+            self.plan.steps.append(Launch(self._code(op)))
+        except CannotEmit as error:
+            self.plan.steps.append(Interpret(op, error.message))
+
+    def _code(self, op: Op) -> KernelCode:
+        return emit(op, self.machine, self.wide)
+
+    def _view(self, op: ViewOp) -> None:
+        """A part of another tensor's memory if strides can say which, else a copy of its elements."""
+        rank = op.result.type.rank
+        root, at = through_views(op.result, [dim(k) for k in range(rank)])
+        beyond = self.plan.views.get(root)
+        found = strided(root, at, rank)
+        if found is None or beyond is not None:
+            self._copy(op.result, op.x, op.index_map)
+        else:
+            self.plan.views[op.result] = View(root, found[0], op.result.type.shape, found[1])
+
+    def _copy(self, to: Value, source: Value, map: IndexMap | None = None) -> None:
+        """Copy the elements of a tensor, at `map` of each index, to the memory of another."""
+        t: TensorType = to.type
+        body = Block([int64] * t.rank)
+        b = Builder(body)
+        x = b.emit(LoadOp(source, list(body.args), None, None, index_map=map))
+        b.insert(YieldOp([x]))
+        loop = LoopOp(extents=t.shape, regions=[body], results=[t])
+        code = self._code(loop)
+        parameters = tuple(to if p is loop.result else p for p in code.parameters)
+        loop.regions[0].last.drop_operands()  # type: ignore[union-attr]
+        self.plan.steps.append(Launch(replace(code, parameters=parameters)))
+        for inner in (x.op,):
+            if inner is not None:
+                inner.drop_operands()
+
+    def _scatter(self, op: ScatterOp) -> None:
+        """In the memory of its base if nobody needs that afterwards, else in a copy of it."""
+        try:
+            code = self._code(op)
+        except CannotEmit as error:
+            self.plan.steps.append(Interpret(op, error.message))
+            return
+        base = op.base
+        fresh = any(base in step.writes for step in self.plan.steps if isinstance(step, Launch))
+        alone = len(base.uses) == 1 and base not in captured_by_body(op)
+        same_type = base.type.all_strides == op.result.type.all_strides
+        if fresh and alone and same_type:
+            self.plan.same[base] = op.result
+        else:
+            self._copy(op.result, base)
+        self.plan.steps.append(Launch(code))
+
+    def _write_arguments(self) -> None:
+        """What the graph leaves in its arguments is written when all else is done; values that are arguments which are
+        written themselves are copied first."""
+        targets = {op.target for op in self.writes}
+        for op in self.writes:
+            if self.plan.root(op.value) in targets and self.plan.root(op.value) is not op.target:
+                raise CannotEmit("an argument is written with another one that is written, too")
+        for op in self.writes:
+            self._copy(op.target, op.value)
+
+
+def captured_by_body(op: Op) -> set[Value]:
+    """What the regions of an op use from outside, its own operands left out."""
+    found = set[Value]()
+    for block in op.regions:
+        for x in block:
+            found |= set(captured(x))
+    return found

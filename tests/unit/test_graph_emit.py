@@ -1,0 +1,225 @@
+"""Kernels that are made of loop nests compute what the nests mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera.dtypes import float32, int64
+from tessera.graph.build import GraphBuilder
+from tessera.graph.executable import Executable, compile_graph
+from tessera.graph.host import NumpyHost
+from tessera.graph.index import parse_map, sym
+from tessera.graph.types import TensorType
+
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def built(build: Callable[[GraphBuilder], Any]) -> Executable:
+    g = GraphBuilder("graph")
+    found = build(g)
+    g.output(*(found if isinstance(found, list | tuple) else (found,)))
+    return compile_graph(g.finish(), NumpyHost())
+
+
+def check(build: Callable[[GraphBuilder], Any], inputs: Sequence[Any], *wanted: Any) -> Executable:
+    exe = built(build)
+    for got, want in zip(exe(list(inputs)), wanted, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    return exe
+
+
+def fp32(*shape: Any) -> TensorType:
+    return TensorType(shape, float32)
+
+
+def softmax(g: GraphBuilder, x: Any, rows: Any, columns: Any) -> Any:
+    def row(i: Any) -> Any:
+        m = g.reduce("max", [columns], lambda r: g.load(x, i, r))
+        e = g.loop([columns], lambda r: g.exp(g.sub(g.load(x, i, r), m)))
+        s = g.reduce("sum", [columns], lambda r: g.load(e, r))
+        return g.loop([columns], lambda r: g.div(g.load(e, r), s))
+
+    return g.loop([rows], row)
+
+
+def plain_softmax(x: Any) -> Any:
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("columns", [1, 7, 128, 20000])
+def test_softmax_of_any_number_of_rows(columns: int):
+    exe = built(lambda g: softmax(g, g.input("x", fp32(sym("s0"), columns)), sym("s0"), columns))
+    for rows in (1, 5, 33):
+        x = numbers(rows, columns)
+        np.testing.assert_allclose(exe([x])[0], plain_softmax(x), rtol=1e-4, atol=1e-6)
+
+
+def test_softmax_of_rows_of_any_length():
+    exe = built(
+        lambda g: softmax(g, g.input("x", fp32(sym("s0"), sym("s1"))), sym("s0"), sym("s1"))
+    )
+    for shape in ((1, 1), (3, 100), (2, 5000)):
+        x = numbers(*shape)
+        np.testing.assert_allclose(exe([x])[0], plain_softmax(x), rtol=1e-4, atol=1e-6)
+
+
+def test_a_transposed_operand_is_read_in_two_dimensional_tiles():
+    x, y = numbers(33, 77), numbers(77, 33)
+
+    def build(g: GraphBuilder) -> Any:
+        a, b = g.input("a", fp32(33, 77)), g.input("b", fp32(77, 33))
+        return g.loop([33, 77], lambda i, j: g.add(g.load(a, i, j), g.load(b, j, i)))
+
+    exe = check(build, [x, y], x + y.T)
+    assert [a.block > 1 for a in exe.plan.steps[0].code.tiling.axes] == [True, True]  # type: ignore[union-attr]
+
+
+def test_indices_that_every_access_treats_as_one_become_one():
+    x = numbers(4, 5, 6)
+    exe = check(
+        lambda g: (lambda a: g.loop([4, 5, 6], lambda i, j, k: g.exp(g.load(a, i, j, k))))(
+            g.input("a", fp32(4, 5, 6))
+        ),
+        [x],
+        np.exp(x),
+    )
+    assert [a.dims for a in exe.plan.steps[0].code.tiling.axes] == [(0, 1, 2)]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
+def test_sums_along_any_dimensions(axes: tuple[int, ...]):
+    shape, x = (6, 40, 50), numbers(6, 40, 50)
+    kept = [d for d in range(3) if d not in axes]
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(*shape))
+
+        def total(*outer: Any) -> Any:
+            def element(*inner: Any) -> Any:
+                at = dict(zip((*kept, *axes), (*outer, *inner), strict=True))
+                return g.load(a, *(at[d] for d in range(3)))
+
+            return g.reduce("sum", [shape[d] for d in axes], element)
+
+        return g.loop([shape[d] for d in kept], total)
+
+    check(build, [x], x.sum(axes))
+
+
+def test_windows_are_walked_through_by_each_element():
+    x = numbers(2, 3, 8, 8)
+    windows = [[x[:, :, 2 * h : 2 * h + 3, 2 * w : 2 * w + 3] for w in range(3)] for h in range(3)]
+    want = np.stack([np.stack([w.max((2, 3)) for w in row], -1) for row in windows], -2)
+    at = parse_map("(d0, d1, d2, d3, d4, d5) -> (d0, d1, d2 * 2 + d4, d3 * 2 + d5)")
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(2, 3, 8, 8))
+        return g.loop(
+            [2, 3, 3, 3],
+            lambda *o: g.reduce("max", [3, 3], lambda *i: g.load_at(a, at, [*o, *i])),
+        )
+
+    check(build, [x], want)
+
+
+def test_argmax_takes_the_first_of_equal_values():
+    x = numbers(20, 300).round(1)
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(20, 300))
+        return g.loops([20], lambda i: g.arg_reduce("max", 300, lambda r: g.load(a, i, r)))
+
+    exe = built(build)
+    found = exe([x])
+    assert any(np.array_equal(f, x.max(1)) for f in found)
+    assert any(np.array_equal(f, x.argmax(1)) for f in found)
+
+
+@pytest.mark.parametrize("columns", [100, 30000])
+def test_welford_gives_mean_and_deviations(columns: int):
+    x = numbers(3, columns) + 100
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(3, columns))
+        return g.loops([3], lambda i: g.welford([columns], lambda r: g.load(a, i, r)))
+
+    mean, m2, count = built(build)([x])
+    np.testing.assert_allclose(mean, x.mean(1), rtol=1e-5)
+    np.testing.assert_allclose(m2 / count, x.var(1), rtol=1e-3)
+
+
+@pytest.mark.parametrize("columns", [60, 40000])
+def test_running_sums(columns: int):
+    x = numbers(5, columns) * np.float32(0.01)
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(5, columns))
+        return g.loop([5], lambda i: g.scan("sum", columns, lambda r: g.load(a, i, r)))
+
+    check(build, [x], np.cumsum(x, 1, dtype=np.float64))
+
+
+def test_rows_are_gathered_and_scattered():
+    rows, w, v = RNG.integers(0, 50, (4, 6)), numbers(50, 16), numbers(4, 6, 16)
+    want = np.zeros((50, 16), np.float32)
+    np.add.at(want, rows, v)
+
+    def build(g: GraphBuilder) -> Any:
+        table, at = g.input("w", fp32(50, 16)), g.input("at", TensorType((4, 6), int64))
+        given = g.input("v", fp32(4, 6, 16))
+        found = g.loop([4, 6, 16], lambda p, q, d: g.load(table, g.load(at, p, q), d))
+        zeros = g.loop([50, 16], lambda p, q: g.const(0.0, float32))
+        added = g.scatter(
+            zeros, [4, 6, 16], lambda p, q, d: (g.load(at, p, q), d, g.load(given, p, q, d)), "add"
+        )
+        return found, added
+
+    exe = check(build, [w, rows, v], w[rows], want)
+    assert len(exe.plan.steps) == 3, "the zeros are no copy: they die in the scatter"
+
+
+def test_results_take_the_memory_of_operands_that_die():
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(sym("s0"), 64))
+        for _ in range(4):
+            last = x
+            x = g.loop([sym("s0"), 64], lambda i, j, last=last: g.exp(g.load(last, i, j)))
+        return x
+
+    x = numbers(10, 64) * 0.1 - 1
+    exe = check(build, [x], np.exp(np.exp(np.exp(np.exp(x)))))
+    assert exe.peak_bytes({"s0": 100}) == 2 * 100 * 64 * 4
+
+
+def test_arguments_are_written_when_all_else_is_done():
+    x, y = numbers(8, 8), numbers(8, 8)
+
+    def build(g: GraphBuilder) -> Any:
+        a, b = g.input("a", fp32(8, 8)), g.input("b", fp32(8, 8))
+        total = g.loop([8, 8], lambda i, j: g.add(g.load(a, i, j), g.load(b, i, j)))
+        g.write(a, total)
+        return g.loop([8, 8], lambda i, j: g.mul(g.load(a, i, j), g.load(total, i, j)))
+
+    before = x.copy()
+    (got,) = built(build)([x, y])
+    np.testing.assert_allclose(x, before + y)
+    np.testing.assert_allclose(got, before * (before + y), rtol=1e-6)
+
+
+def test_equal_nests_are_one_kernel():
+    def build(g: GraphBuilder) -> Any:
+        xs = [g.input(f"x{k}", fp32(30, 40)) for k in range(3)]
+        return [g.loop([30, 40], lambda i, j, x=x: g.exp(g.load(x, i, j))) for x in xs]
+
+    exe = built(build)
+    assert len(exe.plan.steps) == 3
+    assert len(exe.compiled()) == 1
