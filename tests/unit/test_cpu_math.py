@@ -7,8 +7,8 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
+from tessera.backends.cpu.lanes import Lanes
 from tessera.backends.cpu.libm import lanewise
 from tessera.backends.cpu.target import AVX2, LEVELS, lacking, resolve
 from tessera.config import knobs

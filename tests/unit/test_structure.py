@@ -45,6 +45,7 @@ ROOMS = {
     },
 }
 SHARED_BACKENDS = {
+    "elements",
     "llvm",
     "gpu",
     "base",

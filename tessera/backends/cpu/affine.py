@@ -12,6 +12,7 @@ from tessera.backends.cpu import arith as vector
 from tessera.backends.cpu.llvm_text import literal, memory_type, scalar_type
 from tessera.backends.cpu.lowering import FALSE, TRUE, Lowering, make, wrap
 from tessera.backends.cpu.values import ANY_ALIGN, Pattern, Val, power_in
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import dtype, float32, int1, int64, pointer_type
 from tessera.ir import Op, Type, elem_of
 from tessera.ops import arith
@@ -190,7 +191,7 @@ def _cast(lo: Lowering, op: Op, a: Val) -> Val | None:
     grows = target.bits > a.type.bits
     if not grows and target.bits < 32:
         return None
-    base = vector.cast(lo.lanes(1), a.base, a.type, target)
+    base = cast(lo.lanes(1), a.base, a.type, target)
     return _affine(target, base, a.terms, (a.pattern, a.step), a.align, a)
 
 
@@ -218,7 +219,7 @@ def _addptr(lo: Lowering, op: Op, p: Val, off: Val) -> Val | None:
         if p.pattern is not None or off.lanes == 1:
             return None
         wide = (
-            vector.cast(lo.lanes(off.lanes), off.text, off.type, int64)
+            cast(lo.lanes(off.lanes), off.text, off.type, int64)
             if off.type.signed
             else _zext(lo, off)
         )
@@ -230,13 +231,13 @@ def _addptr(lo: Lowering, op: Op, p: Val, off: Val) -> Val | None:
         return None
     base = p.base
     if off.base != "0":
-        wide = vector.cast(lo.lanes(1), off.base, off.type, int64)
+        wide = cast(lo.lanes(1), off.base, off.type, int64)
         base = lo.em.op(f"getelementptr {element}, ptr {base}, i64 {wide}")
     return _affine(t, base, (*p.terms, *off.terms), shape, 1, p, off)
 
 
 def _zext(lo: Lowering, off: Val) -> str:
-    return vector.cast(lo.lanes(off.lanes), off.text, off.type, int64)
+    return cast(lo.lanes(off.lanes), off.text, off.type, int64)
 
 
 def _addptr_plain(lo: Lowering, op: Op, p: Val, off: Val) -> Val:
@@ -245,7 +246,7 @@ def _addptr_plain(lo: Lowering, op: Op, p: Val, off: Val) -> Val:
         return found
     t = elem_of(op.result.type)
     n = max(p.lanes, off.lanes)
-    wide = vector.cast(lo.lanes(n), lo.text(off, n), off.type, int64)
+    wide = cast(lo.lanes(n), lo.text(off, n), off.type, int64)
     kind, lanes = (f"<{n} x ptr>", f"<{n} x i64>") if n > 1 else ("ptr", "i64")
     text = lo.em.op(
         f"getelementptr {memory_type(t.element_ty)}, {kind} {lo.text(p, n)}, {lanes} {wide}"

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.fusion import prepare, run
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import nest
 from tessera.backends.cpu.lowering import Lowering, executes
 from tessera.backends.cpu.values import Coord, Point, Val
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import dtype, float64, int64
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import memory

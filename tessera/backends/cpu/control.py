@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from tessera.backends.cpu.affine import constant, elementwise
-from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.checks import leave_if_reported
 from tessera.backends.cpu.fusion import (
     INDEX_DEPTH,
@@ -32,6 +31,7 @@ from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make, unsupported
 from tessera.backends.cpu.slots import Slot, new_slot, read_slot, write_slots
 from tessera.backends.cpu.values import Point, Val
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import float32, float64, int32, int64
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from tessera.backends.cpu.amx import COLUMNS, ROWS, amx_gemm, amx_gemm_rows, amx_row_blocks
-from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, materialise, prepare
 from tessera.backends.cpu.llvm_text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.loops import each, nest
@@ -40,6 +39,7 @@ from tessera.backends.cpu.panel_cache import packed_panels
 from tessera.backends.cpu.panels import Form
 from tessera.backends.cpu.transpose import Convert, transposed_dimension
 from tessera.backends.cpu.values import Coord, Val
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32, int64
 from tessera.ir import Effect, Value, elem_of, shape_of
 from tessera.ir.applications import apply

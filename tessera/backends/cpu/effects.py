@@ -7,7 +7,6 @@ from typing import Any
 
 from tessera.backends.cpu.affine import constant
 from tessera.backends.cpu.aliases import base_of
-from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.fusion import (
     any_start,
     contiguous_along,
@@ -24,6 +23,7 @@ from tessera.backends.cpu.loops import UNROLL, Nest, each, nest
 from tessera.backends.cpu.lowering import Lowering, evaluates, executes, make
 from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import dtype, float32, int1, int32, int64, pointer_type
 from tessera.ir import TileType, Type, Value, elem_of, shape_of
 from tessera.ir.applications import apply

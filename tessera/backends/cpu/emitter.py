@@ -17,7 +17,8 @@ import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from tessera.backends.cpu.llvm_text import is_literal, splat_literal, vector_type
+from tessera.backends.cpu.llvm_text import is_literal
+from tessera.backends.elements.literals import splat_literal, vector_type
 
 _NAMES = re.compile(r"%[\w.]+")
 Text = str

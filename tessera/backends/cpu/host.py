@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.effects import scalar_nest, to_bits
 from tessera.backends.cpu.fusion import finish_memo_buffers, prepare, run
 from tessera.backends.cpu.llvm_text import quoted
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Lowering, executes
 from tessera.backends.cpu.values import Point
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import UNSIGNED_INTS, dtype, float64, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ops import memory

@@ -9,6 +9,7 @@ from tessera.backends.cpu.affine import constant, elementwise, is_index
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.lowering import Buffer, Lowering, evaluates
 from tessera.backends.cpu.values import Coord, Point, Val, is_unit, point
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import int64, pointer_type
 from tessera.ir import Op, Value, elem_of, shape_of
 from tessera.ops import arith, tile
@@ -131,7 +132,7 @@ def _gather(lo: Lowering, op: Any, at: Point, index: int) -> Val:
     base = Val(pointer_type(buffer.elem), n if rest.pattern else 1, "", True, buffer.ptr,
                (*lo.term_texts(rest), *([str(rest.base)] if rest.base else [])), rest.pattern)  # fmt: skip
     x = lo.lanes(n)
-    wide = vector.cast(x, lo.text(chosen, n), elem_of(op.index.type), int64)
+    wide = cast(x, lo.text(chosen, n), elem_of(op.index.type), int64)
     # Indices out of range are undefined, but must not leave the buffer.
     axis: int = op.axis
     limit = shape_of(op.x.type)[axis]

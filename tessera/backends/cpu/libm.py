@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
-from tessera.backends.cpu.llvm_text import vector_type
+from tessera.backends.cpu.lanes import Lanes
+from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import dtype, float64
 
 

@@ -16,18 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tessera.analysis.sign import Signs
-from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.coordinates import Coordinates
 from tessera.backends.cpu.emitter import Emitter
-from tessera.backends.cpu.llvm_text import (
-    lane_type,
-    memory_type,
-    scalar_type,
-    vector_literal,
-    vector_type,
-)
+from tessera.backends.cpu.lanes import Lanes
+from tessera.backends.cpu.llvm_text import lane_type, memory_type, scalar_type, vector_literal
 from tessera.backends.cpu.target import CpuFacts
 from tessera.backends.cpu.values import Coord, Point, Val
+from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import dtype, int1, int64, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of

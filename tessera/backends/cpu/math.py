@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tessera.backends.cpu.casts import Lanes
+from tessera.backends.cpu.lanes import Lanes
 from tessera.backends.cpu.libm import guarded, libm
-from tessera.backends.cpu.llvm_text import float_literal, splat_literal, vector_type
 from tessera.backends.cpu.math64 import VECTOR as VECTOR64
+from tessera.backends.elements.literals import float_literal, splat_literal, vector_type
 from tessera.dtypes import dtype, float32, float64
 
 EXP = (1.0, 1.0, 0.4999999344783053, 0.16666520630566417, 0.04166838803175015, 0.008368716986062084,

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tessera.backends.cpu.casts import Lanes
+from tessera.backends.cpu.lanes import Lanes
 from tessera.backends.cpu.libm import guarded
-from tessera.backends.cpu.llvm_text import float_literal, splat_literal
+from tessera.backends.elements.literals import float_literal, splat_literal
 from tessera.dtypes import float64
 
 EXP = (0.5000000000000001, 0.16666666666666669, 0.04166666666662413, 0.008333333333330062, 0.0013888888917213717,

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.backends.cpu.affine import constant
-from tessera.backends.cpu.casts import Lanes
-from tessera.backends.cpu.llvm_text import memory_type, scalar_type, vector_type
+from tessera.backends.cpu.lanes import Lanes
+from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.lowering import Buffer, BufferAccess, Lowering, evaluates, make
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val, is_unit
+from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import int1, pointer_type
 from tessera.ir import elem_of
 from tessera.ops import memory

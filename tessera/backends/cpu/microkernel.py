@@ -11,11 +11,12 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from tessera.backends.cpu.llvm_text import lane_type, scalar_type, vector_type
+from tessera.backends.cpu.llvm_text import lane_type, scalar_type
 from tessera.backends.cpu.loops import places
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import Left, Panel, Panels, Right, panels
 from tessera.backends.cpu.values import Coord
+from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import dtype
 
 UNROLL_K = 2  # steps along k in one trip: 4 are no faster and twice the code

@@ -11,12 +11,12 @@ launch checks.
 from __future__ import annotations
 
 from tessera.backends.cpu.aliases import argument_of
-from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.fusion import contiguous_along, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
 from tessera.backends.cpu.panels import Form, fill_with_bias, materialise_reshapes
 from tessera.backends.cpu.values import Coord, Point
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply

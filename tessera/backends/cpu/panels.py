@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.fusion import materialise
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.lowering import Lowering
@@ -16,6 +15,7 @@ from tessera.backends.cpu.microkernel import add_bytes
 from tessera.backends.cpu.operands import Panel, Panels
 from tessera.backends.cpu.transpose import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import dtype
 from tessera.ir import Value, elem_of, shape_of
 from tessera.ops import DotOp, ReshapeOp

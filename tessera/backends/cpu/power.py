@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 
-from tessera.backends.cpu.casts import Lanes
 from tessera.backends.cpu.emitter import Emitter
-from tessera.backends.cpu.llvm_text import vector_type
+from tessera.backends.cpu.lanes import Lanes
 from tessera.backends.cpu.math64 import MANTISSA, SQRT_HALF_BITS, number, series
+from tessera.backends.elements.literals import vector_type
 
 ATANH = tuple(2 / math.log(2) / (2 * k + 1) for k in range(8))
 EXP2 = tuple(math.log(2) ** k / math.factorial(k) for k in range(11))

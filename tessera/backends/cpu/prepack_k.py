@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from tessera.backends.cpu import control
 from tessera.backends.cpu.arith import TABLE
-from tessera.backends.cpu.casts import cast
 from tessera.backends.cpu.dot import (
     Scheme,
     blocks_of_rows,
@@ -48,6 +47,7 @@ from tessera.backends.cpu.panel_cache import constant_memory
 from tessera.backends.cpu.panels import Form, fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.slots import Slot
 from tessera.backends.cpu.values import Coord, Point, Val
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import int32, int64
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply

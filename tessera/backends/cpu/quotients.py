@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from tessera.backends.cpu.casts import Lanes
+from tessera.backends.cpu.lanes import Lanes
 from tessera.backends.cpu.libm import guarded
 from tessera.backends.cpu.math64 import D, fma, number, series
 from tessera.dtypes import float32

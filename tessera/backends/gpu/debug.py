@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.backends.gpu.casts import convert
+from tessera.backends.elements.casts import cast
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import groups, layout_of
 from tessera.backends.gpu.packing import as_bits
@@ -67,14 +67,14 @@ def _format(
             bits, t = fl.w.pure(f"zext {t} {bits} to i32"), "i32"
         return f"0x%0{elem.bits // 4}{'ll' if elem.bits == 64 else ''}x", (t, bits)
     if elem.is_floating():
-        wide = x if elem is float64 else convert(fl, elem, float64, x)
+        wide = x if elem is float64 else cast(fl.scalars, x, elem, float64)
         return "%f", ("double", wide)
     if elem.bits == 64:
         return "%lli" if elem.signed else "%llu", ("i64", x)
     target = int32 if elem.signed else uint32
     return "%i" if elem.signed else "%u", (
         "i32",
-        x if elem.bits == 32 else convert(fl, elem, target, x),
+        x if elem.bits == 32 else cast(fl.scalars, x, elem, target),
     )
 
 

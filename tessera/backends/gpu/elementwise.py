@@ -1,23 +1,25 @@
-"""Lowers arithmetic on each register alone: integers, floats, comparisons, pointers (casts: casts.py, math:
-mathlib.py)."""
+"""Applies the shared rows (elements/arith.py) to each register, and has the GPU's own rows: sums that keep constants
+apart for addresses, pairs of 16-bit floats, fast division (casts: casts.py, math: mathlib.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from tessera.backends.elements.arith import TABLE, is_float, wide_product
+from tessera.backends.elements.arith import Lowering as Element
+from tessera.backends.elements.casts import narrow, widen
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
-from tessera.backends.gpu.types import POINTER, literal, llvm_type, memory_bits
-from tessera.backends.gpu.writer import Writer, is_number, split
-from tessera.dtypes import bfloat16, float16, float32, float64, int1, pointer_type
+from tessera.backends.gpu.scalar import Scalar
+from tessera.backends.gpu.types import literal, llvm_type, memory_bits
+from tessera.backends.gpu.writer import is_number, split
+from tessera.dtypes import bfloat16, float16, float32, int1
 from tessera.ir import ElementType, Op, Value, elem_of
 from tessera.ops import arith
 
-Element = Callable[..., str]
-
 
 def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
-    """Register `fn(fl, op, elem, *names) -> name`: one element; `elem` is the type of the first operand."""
+    """Register `fn(x, op, elem, *names) -> name`: one element; `elem` is the type of the first operand."""
 
     def register(fn: Element) -> Element:
         def lower(fl: FunctionLowering, op: Op) -> None:
@@ -37,15 +39,19 @@ def map_registers(fl: FunctionLowering, op: Op, fn: Element, equal: int = 0) -> 
     rows = [names if len(names) == count else names * count for names in lists]
     if equal and count > 1:
         rows = [[names[i & ~equal] for i in range(count)] for names in rows]
-    elem = elem_of(op.operands[0].type)
+    elem, x = elem_of(op.operands[0].type), fl.scalars
     done: dict[tuple[str, ...], str] = {}
     result: list[str] = []
     for names in zip(*rows):
         found = done.get(names)
         if found is None:
-            found = done[names] = fn(fl, op, elem, *names)
+            found = done[names] = fn(x, op, elem, *names)
         result.append(found)
     fl.set(op.results[0], result)
+
+
+for _cls, _row in TABLE.items():
+    elementwise(_cls)(_row)
 
 
 # --- constants ---------------------------------------------------------------------------------------------
@@ -57,7 +63,6 @@ def _const(fl: FunctionLowering, op: arith.ConstOp) -> None:
 
 
 # --- integers and floats --------------------------------------------------------------------------------------
-FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul"}
 PAIRED = (float16, bfloat16)
 SHARED_DIVISOR = 4  # elements for each divisor, from which on its reciprocal is taken once
 
@@ -66,24 +71,19 @@ SHARED_DIVISOR = 4  # elements for each divisor, from which on its reciprocal is
 def _sum(fl: FunctionLowering, op: Any) -> None:
     elem = elem_of(op.lhs.type)
     if elem in PAIRED and max(len(fl.get(op.lhs)), len(fl.get(op.rhs))) % 2 == 0:
-        _paired(fl, op, elem)
+        _paired(fl, op)
         return
-    map_registers(fl, op, _float_sum if elem.is_floating() else _int_sum)
+    integers = not is_float(elem) and elem is not int1
+    map_registers(fl, op, _int_sum if integers else TABLE[type(op)])
 
 
-def _float_sum(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    return fl.w.pure(f"{FLOAT_BINARY[op.opcode]} {fl.contract}{llvm_type(elem)} {a}, {b}")
-
-
-def _int_sum(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    w, t = fl.w, llvm_type(elem)
-    if elem is int1:
-        return w.and_(t, a, b) if op.opcode == "mul" else w.pure(f"xor i1 {a}, {b}")
+def _int_sum(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
+    w, t = x.w, llvm_type(elem)
     if op.opcode == "add":
         return w.add(t, a, b)
     if op.opcode == "mul":
         if _has_high_half(op, elem):
-            return w.pure(f"trunc i64 {_wide_product(w, elem, a, b)} to {t}")
+            return w.pure(f"trunc i64 {wide_product(x, elem, a, b)} to {t}")
         return w.mul(t, a, b)
     if is_number(b):
         return w.add(t, a, str(-int(b)))
@@ -91,114 +91,6 @@ def _int_sum(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) ->
     if not base:
         return w.pure(f"sub {t} {a}, {b}")
     return w.add_const(t, w.pure(f"sub {t} {base}, {b}"), constant)
-
-
-def _paired(fl: FunctionLowering, op: Any, elem: Any) -> None:
-    """Two 16-bit floats in one instruction, for neighbouring registers."""
-    w, t = fl.w, llvm_type(elem)
-    left, right = fl.get(op.lhs), fl.get(op.rhs)
-    count = max(len(left), len(right))
-    left, right = (x if len(x) == count else x * count for x in (left, right))
-    how = f"{FLOAT_BINARY[op.opcode]} {fl.contract}<2 x {t}>"
-    result: list[str] = []
-    for i in range(0, len(left), 2):
-        a, b = w.pair(t, left[i], left[i + 1]), w.pair(t, right[i], right[i + 1])
-        result += w.unpair(t, w.pure(f"{how} {a}, {b}"))
-    fl.set(op.result, result)
-
-
-@lowers(arith.DivOp)
-def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
-    # Not cheap, and what follows from equal quotients is then computed once as well.
-    divisors, count = fl.get(op.rhs), max(len(fl.get(op.lhs)), len(fl.get(op.rhs)))
-    fast = elem_of(op.lhs.type) in (float16, bfloat16, float32) and not op.exact
-    shared = fast and count >= SHARED_DIVISOR * len(set(divisors)) and not is_number(divisors[0])
-    map_registers(fl, op, _div_by_few if shared else _div, _constant_bits(fl, op.result))
-
-
-def _div(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
-    w, t = fl.w, llvm_type(elem)
-    if not elem.is_floating():
-        if elem is int1:
-            return a
-        return w.pure(f"{'sdiv' if elem.signed else 'udiv'} {t} {a}, {b}")
-    if elem is float64 or op.exact:
-        return w.pure(f"fdiv {t} {a}, {b}")
-    wide = [widen(fl, elem, x) for x in (a, b)]
-    fast = fl.target.math(w, "div", "float", wide) or w.pure(f"fdiv float {wide[0]}, {wide[1]}")
-    return narrow(fl, elem, fast)
-
-
-def _div_by_few(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    """As the fast division of all floats computes it, but what depends on the divisor alone is computed once: its
-    reciprocal, and the power of two that keeps both in range."""
-    w = fl.w
-    a, b = (widen(fl, elem, x) for x in (a, b))
-    size = w.call("float", "llvm.fabs.f32", [f"float {b}"])
-    quarter, grown, one = (literal(float32, x) for x in (0.25, 2.0**24, 1.0))
-    tiny = w.pure(f"fcmp olt float {size}, {literal(float32, 2.0**-126)}")
-    huge = w.pure(f"fcmp ogt float {size}, {literal(float32, 2.0**126)}")
-    scale = w.pure(f"select i1 {tiny}, float {grown}, float {one}")
-    scale = w.pure(f"select i1 {huge}, float {quarter}, float {scale}")
-    scaled = w.pure(f"fmul float {b}, {scale}")
-    inverse = fl.target.math(w, "rcp", "float", [scaled]) or w.pure(f"fdiv float {one}, {scaled}")
-    scaled = w.pure(f"fmul float {a}, {scale}")
-    return narrow(fl, elem, w.pure(f"fmul float {scaled}, {inverse}"))
-
-
-def widen(fl: FunctionLowering, elem: ElementType, x: str) -> str:
-    """A 16-bit float as fp32."""
-    return x if elem is float32 else fl.w.pure(f"fpext {llvm_type(elem)} {x} to float")
-
-
-def narrow(fl: FunctionLowering, elem: ElementType, x: str) -> str:
-    return x if elem is float32 else fl.w.pure(f"fptrunc float {x} to {llvm_type(elem)}")
-
-
-def integer_remainder(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    if elem is int1:
-        return "false"
-    return fl.w.pure(f"{'srem' if elem.signed else 'urem'} {llvm_type(elem)} {a}, {b}")
-
-
-@elementwise(arith.AndOp, arith.OrOp, arith.XorOp, arith.ShlOp)
-def _bits(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    w, t = fl.w, llvm_type(elem)
-    if op.opcode == "and":
-        return w.and_(t, a, b)
-    if op.opcode == "shl" and is_number(b) and 0 <= int(b) < elem.bits:
-        return w.mul(t, a, str(1 << int(b)))
-    return w.pure(f"{op.opcode} {t} {a}, {b}")
-
-
-@elementwise(arith.ShrOp)
-def _shr(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    return fl.w.pure(f"{'ashr' if elem.signed else 'lshr'} {llvm_type(elem)} {a}, {b}")
-
-
-@elementwise(arith.MinOp, arith.MaxOp)
-def _min_max(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
-    w, t = fl.w, llvm_type(elem)
-    if elem.is_floating():
-        name = f"llvm.{op.opcode}{'imum' if op.propagate_nan else 'num'}.{elem.ptx}"
-        return w.call(t, name, [f"{t} {a}", f"{t} {b}"])
-    if elem is int1:
-        return w.pure(f"{'and' if op.opcode == 'min' else 'or'} i1 {a}, {b}")
-    name = f"llvm.{'s' if elem.signed else 'u'}{op.opcode}.{t}"
-    return w.call(t, name, [f"{t} {a}", f"{t} {b}"])
-
-
-@elementwise(arith.MulHiOp)
-def _mul_high(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    w, t, wide = fl.w, llvm_type(elem), f"i{2 * elem.bits}"
-    product = _wide_product(w, elem, a, b)
-    return w.pure(f"trunc {wide} {w.pure(f'lshr {wide} {product}, {elem.bits}')} to {t}")
-
-
-def _wide_product(w: Writer, elem: ElementType, a: str, b: str) -> str:
-    t, wide, ext = llvm_type(elem), f"i{2 * elem.bits}", "sext" if elem.signed else "zext"
-    x, y = (w.pure(f"{ext} {t} {v} to {wide}") for v in sorted((a, b)))
-    return w.pure(f"mul {wide} {x}, {y}")
 
 
 def _has_high_half(op: Op, elem: ElementType) -> bool:
@@ -212,75 +104,108 @@ def _has_high_half(op: Op, elem: ElementType) -> bool:
     )
 
 
-@elementwise(arith.CopySignOp)
-def _copy_sign(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    t = llvm_type(elem)
-    return fl.w.call(t, f"llvm.copysign.{elem.ptx}", [f"{t} {a}", f"{t} {b}"])
+def _paired(fl: FunctionLowering, op: Any) -> None:
+    """Two 16-bit floats in one instruction, for neighbouring registers."""
+    w, t, flags = fl.w, llvm_type(elem_of(op.lhs.type)), fl.scalars.flags
+    left, right = fl.get(op.lhs), fl.get(op.rhs)
+    count = max(len(left), len(right))
+    left, right = (x if len(x) == count else x * count for x in (left, right))
+    how = f"f{op.opcode} {flags} <2 x {t}>" if flags else f"f{op.opcode} <2 x {t}>"
+    result: list[str] = []
+    for i in range(0, len(left), 2):
+        a, b = w.pair(t, left[i], left[i + 1]), w.pair(t, right[i], right[i + 1])
+        result += w.unpair(t, w.pure(f"{how} {a}, {b}"))
+    fl.set(op.result, result)
 
 
-@elementwise(arith.FmaOp)
-def _fma(fl: FunctionLowering, op: Op, elem: ElementType, x: str, y: str, z: str) -> str:
-    t = llvm_type(elem)
-    return fl.w.call(t, f"llvm.fma.{elem.ptx}", [f"{t} {x}", f"{t} {y}", f"{t} {z}"])
+@lowers(arith.DivOp)
+def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
+    # Not cheap, and what follows from equal quotients is then computed once as well.
+    divisors, count = fl.get(op.rhs), max(len(fl.get(op.lhs)), len(fl.get(op.rhs)))
+    elem = elem_of(op.lhs.type)
+    fast = elem in (float16, bfloat16, float32) and not op.exact
+    shared = fast and count >= SHARED_DIVISOR * len(set(divisors)) and not is_number(divisors[0])
+    exact = TABLE[arith.DivOp] if is_float(elem) else _int_quotient
+    row = _div_by_few if shared else _div_fast if fast else exact
+    map_registers(fl, op, row, _constant_bits(fl, op.result))
+
+
+def _int_quotient(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+    if elem is int1:
+        return a
+    name = {"div": "div", "rem": "rem"}[op.opcode]
+    return x.op(f"{'s' if elem.signed else 'u'}{name}", llvm_type(elem), a, b)
+
+
+@elementwise(arith.ShlOp, arith.ShrOp)
+def _shift(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+    w, t = x.w, llvm_type(elem)
+    if op.opcode == "shl" and is_number(b) and 0 <= int(b) < elem.bits:
+        return w.mul(t, a, str(1 << int(b)))
+    return x.op("shl" if op.opcode == "shl" else "ashr" if elem.signed else "lshr", t, a, b)
+
+
+def _div_fast(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+    wide = [to_float32(x, elem, v) for v in (a, b)]
+    return from_float32(x, elem, x.hardware("div", float32, *wide) or x.op("fdiv", "float", *wide))
+
+
+def _div_by_few(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
+    """As the fast division of all floats computes it, but what depends on the divisor alone is computed once: its
+    reciprocal, and the power of two that keeps both in range."""
+    e = "float"
+    a, b = (to_float32(x, elem, v) for v in (a, b))
+    size = x.call("fabs", e, b)
+    tiny = x.cmp("fcmp olt", e, size, x.f32(2.0**-126))
+    huge = x.cmp("fcmp ogt", e, size, x.f32(2.0**126))
+    scale = x.select(e, tiny, x.f32(2.0**24), x.f32(1.0))
+    scale = x.select(e, huge, x.f32(0.25), scale)
+    scaled = x.op("fmul", e, b, scale)
+    inverse = x.hardware("rcp", float32, scaled) or x.op("fdiv", e, x.f32(1.0), scaled)
+    scaled = x.op("fmul", e, a, scale)
+    return from_float32(x, elem, x.op("fmul", e, scaled, inverse))
+
+
+def to_float32(x: Scalar, elem: Any, text: str) -> str:
+    return text if elem is float32 else widen(x, text, elem)
+
+
+def from_float32(x: Scalar, elem: Any, text: str) -> str:
+    return text if elem is float32 else narrow(x, text, elem)
+
+
+@elementwise(arith.AndOp)
+def _and(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
+    return x.w.and_(llvm_type(elem), a, b)
 
 
 @elementwise(arith.NegOp)
-def _neg(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
-    w, t = fl.w, llvm_type(elem)
-    if elem.is_floating() and elem.bits == 16:
-        bits = w.pure(f"bitcast {t} {x} to i16")
-        if flipped := fl.target.math(w, "flip_sign", "i16", [bits]):
-            return w.pure(f"bitcast i16 {flipped} to {t}")
-    if elem.is_floating():
-        return w.pure(f"fneg {t} {x}")
-    return x if elem is int1 else w.pure(f"sub {t} 0, {x}")
+def _neg(x: Scalar, op: Op, elem: Any, a: str) -> str:
+    if is_float(elem) and elem.bits == 16:
+        t = llvm_type(elem)
+        if flipped := x.target.math(x.w, "flip_sign", "i16", [x.convert("bitcast", t, a, "i16")]):
+            return x.convert("bitcast", "i16", flipped, t)
+    return TABLE[arith.NegOp](x, op, elem, a)
 
 
 @elementwise(arith.AbsOp)
-def _abs(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
-    w, t = fl.w, llvm_type(elem)
-    if elem.is_floating() and elem.bits == 16:
-        bits = w.pure(f"bitcast {t} {x} to i16")  # for ptxas' sake, as the sign above
-        return w.pure(f"bitcast i16 {w.pure(f'and i16 {bits}, 32767')} to {t}")
-    if elem.is_floating():
-        return w.call(t, f"llvm.fabs.{elem.ptx}", [f"{t} {x}"])
-    if not elem.signed:
-        return x
+def _abs(x: Scalar, op: Op, elem: Any, a: str) -> str:
+    w, t = x.w, llvm_type(elem)
+    if is_float(elem) and elem.bits == 16:
+        bits = x.convert("bitcast", t, a, "i16")  # for ptxas' sake, as the sign above
+        return x.convert("bitcast", "i16", x.op("and", "i16", bits, "32767"), t)
+    if is_float(elem) or not elem.signed:
+        return TABLE[arith.AbsOp](x, op, elem, a)
     # Not by the instruction, of whose results ptxas assumes that none is negative: that of the least number is.
-    negative = w.pure(f"ashr {t} {x}, {elem.bits - 1}")
-    flipped = w.pure(f"xor {t} {x}, {negative}")
-    return w.add(t, flipped, w.pure(f"lshr {t} {x}, {elem.bits - 1}"))
-
-
-@elementwise(arith.PopcOp)
-def _popc(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
-    return _count(fl, elem, x, "llvm.ctpop", [])
-
-
-@elementwise(arith.ClzOp)
-def _clz(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
-    return _count(fl, elem, x, "llvm.ctlz", ["i1 false"])
-
-
-def _count(fl: FunctionLowering, elem: Any, x: str, name: str, extra: list[str]) -> str:
-    w, t = fl.w, llvm_type(elem)
-    if elem.bits < 32:  # the top bits of the wider type are zero: clz counts them too
-        x = w.pure(f"zext {t} {x} to i32")
-        result = w.call("i32", f"{name}.i32", [f"i32 {x}", *extra])
-        return w.add("i32", result, str(elem.bits - 32)) if extra else result
-    result = w.call(t, f"{name}.{t}", [f"{t} {x}", *extra])
-    return result if elem.bits == 32 else w.pure(f"trunc {t} {result} to i32")
+    negative = w.pure(f"ashr {t} {a}, {elem.bits - 1}")
+    flipped = w.pure(f"xor {t} {a}, {negative}")
+    return w.add(t, flipped, w.pure(f"lshr {t} {a}, {elem.bits - 1}"))
 
 
 # --- choices -------------------------------------------------------------------------------------------------
-SIGNED = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
-UNSIGNED = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
-ORDERED = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-
-
 @lowers(arith.CmpOp)
 def _compare(fl: FunctionLowering, op: arith.CmpOp) -> None:
-    map_registers(fl, op, _cmp, _constant_bits(fl, op.result))
+    map_registers(fl, op, TABLE[arith.CmpOp], _constant_bits(fl, op.result))
 
 
 def _constant_bits(fl: FunctionLowering, v: Value) -> int:
@@ -296,29 +221,6 @@ def _constant_bits(fl: FunctionLowering, v: Value) -> int:
     return bits
 
 
-def _cmp(fl: FunctionLowering, op: Any, elem: Any, a: str, b: str) -> str:
-    t = llvm_type(elem)
-    if isinstance(elem, pointer_type):
-        return fl.w.pure(f"icmp {UNSIGNED[op.predicate]} {t} {a}, {b}")
-    if elem.is_floating():
-        return fl.w.pure(f"fcmp {ORDERED[op.predicate]} {t} {a}, {b}")
-    table = SIGNED if elem.signed else UNSIGNED
-    return fl.w.pure(f"icmp {table[op.predicate]} {t} {a}, {b}")
-
-
-@elementwise(arith.SelectOp)
-def _select(fl: FunctionLowering, op: Op, elem: ElementType, c: str, a: str, b: str) -> str:
-    if c in ("true", "false") or a == b:
-        return a if c == "true" else b
-    t = llvm_type(elem_of(op.results[0].type))
-    return fl.w.pure(f"select i1 {c}, {t} {a}, {t} {b}")
-
-
-@elementwise(arith.IsNanOp)
-def _isnan(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
-    return fl.w.pure(f"fcmp uno {llvm_type(elem)} {x}, {x}")
-
-
 @lowers(arith.HintOp)
 def _hint(fl: FunctionLowering, op: arith.HintOp) -> None:
     fl.set(op.result, fl.get(op.x))
@@ -326,13 +228,13 @@ def _hint(fl: FunctionLowering, op: arith.HintOp) -> None:
 
 # --- pointers ---------------------------------------------------------------------------------------------------
 @elementwise(arith.AddPtrOp)
-def _addptr(fl: FunctionLowering, op: Any, elem: Any, pointer: str, offset: str) -> str:
+def _addptr(x: Scalar, op: Any, elem: Any, pointer: str, offset: str) -> str:
     """A base that registers share plus a constant number of bytes.
 
     The constant part of a signed 32-bit offset is taken out of the sign extension: an offset whose sum wraps around is
     no address inside any array.
     """
-    w = fl.w
+    w = x.w
     size = memory_bits(elem.element_ty) // 8
     kind = elem_of(op.offset.type)
     if is_number(offset):
@@ -348,22 +250,3 @@ def _addptr(fl: FunctionLowering, op: Any, elem: Any, pointer: str, offset: str)
 
 def _extended(kind: Any, value: int) -> int:
     return value if kind.signed else value & ((1 << kind.bits) - 1)
-
-
-@elementwise(arith.BitcastOp)
-def _bitcast(fl: FunctionLowering, op: Op, elem: ElementType, x: str) -> str:
-    return bitcast(fl, elem, elem_of(op.results[0].type), x)
-
-
-def bitcast(fl: FunctionLowering, source: Any, target: Any, x: str) -> str:
-    """The same bits as another type of the same width."""
-    a, b = llvm_type(source), llvm_type(target)
-    if a == b:
-        return x
-    if a == POINTER:
-        x, a = fl.w.pure(f"ptrtoint {a} {x} to i64"), "i64"
-    if b == POINTER:
-        if a != "i64":
-            x = fl.w.pure(f"bitcast {a} {x} to i64")
-        return fl.w.pure(f"inttoptr i64 {x} to {b}")
-    return x if a == b else fl.w.pure(f"bitcast {a} {x} to {b}")

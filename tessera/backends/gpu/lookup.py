@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tessera.backends.gpu.casts import convert
+from tessera.backends.elements.casts import cast
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, registers
 from tessera.backends.gpu.shared import load_elements, store_elements
@@ -35,7 +35,7 @@ def _gather(fl: FunctionLowering, op: GatherOp) -> None:
     kind, index = elem_of(op.index.type), fl.get(op.index)
     result = [""] * len(places)
     for i in groups(wanted, len(places), 1):
-        at = convert(fl, kind, int32, index[i]) if kind.bits != 32 else index[i]
+        at = cast(fl.scalars, index[i], kind, int32) if kind.bits != 32 else index[i]
         address = w.add("i32", places[i], w.mul("i32", at, str(strides[op.axis])))
         (result[i],) = load_elements(fl, elem, address, 1)
     fl.set(op.result, copies(wanted, result))
@@ -65,10 +65,10 @@ def _histogram(fl: FunctionLowering, op: HistogramOp) -> None:
     masks, owner = registers(fl, op.mask, len(names)), fl.owner_mask(layout)
     for i in groups(layout, len(names), 1):
         wide = int32 if kind.bits <= 32 else int64
-        value = convert(fl, kind, wide, names[i]) if kind.bits < wide.bits else names[i]
+        value = cast(fl.scalars, names[i], kind, wide) if kind.bits < wide.bits else names[i]
         inside = w.pure(f"icmp ult {llvm_type(wide)} {value}, {op.bins}")
         mask = w.and_("i1", w.and_("i1", inside, masks[i]), owner)
-        bin_ = convert(fl, int64, int32, value) if wide is int64 else value
+        bin_ = cast(fl.scalars, value, int64, int32) if wide is int64 else value
         fl.target.atomic_shared_add(w, w.add("i32", base, w.mul("i32", bin_, "4")), "1", mask)
     fl.target.barrier(w)
     wanted: Any = op.result.type.layout

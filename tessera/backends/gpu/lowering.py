@@ -13,6 +13,7 @@ from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.backends.gpu.line_info import FunctionLines
+from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.target import GpuTarget
 from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.writer import ModuleText, Writer
@@ -60,7 +61,7 @@ class FunctionLowering:
             Value, Any
         ] = {}  # of tiles read from shared memory: which registers came
         self.axis = AxisAnalysis(func)
-        self.contract = "contract " if fusion else ""
+        self.scalars = Scalar(self.w, target, contract=fusion)
         self.kernel: bool = func.kernel
         self.extra_attributes = ""
         self.single = False  # one thread runs this

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+from tessera.backends.elements.arith import is_float
 from tessera.backends.gpu import mathtables as tables
-from tessera.backends.gpu.elementwise import integer_remainder, map_registers, narrow, widen
-from tessera.backends.gpu.lowering import FunctionLowering, lowers
+from tessera.backends.gpu.elementwise import elementwise, from_float32, to_float32
 from tessera.backends.gpu.maths import FUNCTIONS, Maths, call_function, function
+from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.types import llvm_type
-from tessera.dtypes import float32, float64
-from tessera.ir import ElementType, Op, elem_of
+from tessera.dtypes import float32, float64, int1
+from tessera.ir import ElementType, Op
 from tessera.ops import MATH_OPS, arith
 
 LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
@@ -300,17 +302,18 @@ INTRINSIC = {
 IN_PLACE = {"tanh", "erf", "log", "log2", "log1p", "sin", "cos"}
 
 
-def evaluate(fl: FunctionLowering, name: str, elem: ElementType, args: Sequence[str]) -> str:
+def evaluate(x: Scalar, name: str, elem: ElementType, args: Sequence[str]) -> str:
     """The function `name` (an opcode) of one element."""
     if elem is not float32 and elem is not float64:
-        return narrow(fl, elem, evaluate(fl, name, float32, [widen(fl, elem, x) for x in args]))
-    w, type = fl.w, llvm_type(elem)
-    m = Maths(w, fl.target, type)
+        wide = [to_float32(x, elem, v) for v in args]
+        return from_float32(x, elem, evaluate(x, name, float32, wide))
+    w, type = x.w, llvm_type(elem)
+    m = Maths(w, x.target, type)
     if name in INTRINSIC:
         return m.call(INTRINSIC[name], *args)
     if elem is float32 and name == "exp":
         return m.hardware("exp2", m.mul(args[0], m.const(math.log2(math.e))))
-    found = fl.target.math(w, name, type, args)
+    found = x.target.math(w, name, type, args)
     if found is not None:
         return found
     if name in ("sqrt", "sqrt_rn"):
@@ -321,25 +324,18 @@ def evaluate(fl: FunctionLowering, name: str, elem: ElementType, args: Sequence[
         if elem is float32 and name in IN_PLACE:
             return FUNCTIONS[name, type](m, *args)
         return m.function(name, *args)
-    wide = [w.pure(f"fpext float {x} to double") for x in args]
-    return w.pure(f"fptrunc double {call_function(w, fl.target, name, 'double', wide)} to float")
+    wide = [w.pure(f"fpext float {v} to double") for v in args]
+    return w.pure(f"fptrunc double {call_function(w, x.target, name, 'double', wide)} to float")
 
 
-def _element(fl: FunctionLowering, op: Op, elem: ElementType, *args: str) -> str:
-    return evaluate(fl, op.opcode, elem, args)
+@elementwise(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
+def _math(x: Scalar, op: Op, elem: ElementType, *args: str) -> str:
+    return evaluate(x, op.opcode, elem, args)
 
 
-@lowers(arith.RemOp)
-def _rem(fl: FunctionLowering, op: arith.RemOp) -> None:
-    floats = elem_of(op.lhs.type).is_floating()
-    map_registers(fl, op, _remainder if floats else integer_remainder)
-
-
-def _remainder(fl: FunctionLowering, op: Op, elem: ElementType, a: str, b: str) -> str:
-    """C's fmod; narrower types in fp64, where the result is the same."""
-    return evaluate(fl, "fmod", elem, (a, b))
-
-
-@lowers(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
-def _math(fl: FunctionLowering, op: Op) -> None:
-    map_registers(fl, op, _element)
+@elementwise(arith.RemOp)
+def _rem(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+    """C's fmod, of narrower types in fp64, where the result is the same; integers by the shared row."""
+    if is_float(elem):
+        return evaluate(x, "fmod", elem, (a, b))
+    return "false" if elem is int1 else x.op("srem" if elem.signed else "urem", x.type(elem), a, b)

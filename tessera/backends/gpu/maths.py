@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from tessera.backends.elements.literals import float_literal
 from tessera.backends.gpu.target import GpuTarget
-from tessera.backends.gpu.types import float_literal
 from tessera.backends.gpu.writer import Writer
 from tessera.dtypes import float32, float64
 from tessera.errors import InternalError
@@ -21,7 +21,7 @@ class Maths:
         self.suffix = "f64" if type == "double" else "f32"
 
     def const(self, value: float) -> str:
-        return float_literal(self.elem, value)
+        return float_literal(value, self.elem)
 
     def op(self, name: str, a: str, b: str) -> str:
         return self.w.pure(f"{name} {self.type} {a}, {b}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from tessera.backends.elements.literals import float_literal
 from tessera.backends.gpu import mathtables as tables
 from tessera.backends.gpu.maths import Maths, function
-from tessera.backends.gpu.types import float_literal
 from tessera.dtypes import float64
 
 
@@ -63,11 +63,11 @@ def _large(m: Maths, x: str) -> tuple[str, str]:
     lower = w.pure(f"trunc i128 {rest} to i64")
     upper = w.pure(f"sitofp i64 {upper} to double")
     lower = w.pure(f"uitofp i64 {lower} to double")
-    lower = w.pure(f"fmul double {lower}, {float_literal(float64, 2.0**-64)}")
+    lower = w.pure(f"fmul double {lower}, {float_literal(2.0**-64, float64)}")
     r = w.pure(
-        f"fmul double {w.pure(f'fadd double {upper}, {lower}')}, {float_literal(float64, 2.0**-64)}"
+        f"fmul double {w.pure(f'fadd double {upper}, {lower}')}, {float_literal(2.0**-64, float64)}"
     )
-    r = w.pure(f"fmul double {r}, {float_literal(float64, math.pi / 2)}")
+    r = w.pure(f"fmul double {r}, {float_literal(math.pi / 2, float64)}")
     negative = m.below(x, 0.0)
     quadrant = w.pure(
         f"select i1 {negative}, i32 {w.pure(f'sub i32 0, {quadrant}')}, i32 {quadrant}"

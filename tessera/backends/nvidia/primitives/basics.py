@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from tessera.backends.gpu.types import float8_value
+from tessera.backends.elements.literals import decode_float8
 from tessera.backends.nvidia.primitives.lanes import FLOAT, mask_int, round_bf16, to_raw
 from tessera.backends.nvidia.primitives.row import row
 from tessera.dtypes import dtype, float8e4nv, float8e5
@@ -129,7 +129,7 @@ row("to_tf32", (_F,), _F, "cvt.rna.tf32.f32 $0, $1;", "=f,f", meaning=_tf32)
 @cache
 def float8_values(type: dtype) -> np.ndarray:
     """The values of all codes, as float64."""
-    return np.array([float8_value(type, c) for c in range(256)])
+    return np.array([decode_float8(c, type) for c in range(256)])
 
 
 def _narrow8(type: dtype, x: np.ndarray) -> np.ndarray:
