@@ -18,14 +18,12 @@ from tessera.ops import (
     AsyncWaitOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
-    ForOp,
     FuncOp,
     LocalAllocOp,
-    LocalIndexOp,
-    LocalTransOp,
+    Loop,
     MbarrierInitOp,
+    SharedView,
     WarpSpecializeOp,
-    WhileOp,
 )
 
 SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
@@ -83,7 +81,7 @@ def memory_users(v: Value) -> list[Op]:
     """The ops that read or write shared memory through `v` or views of it."""
     found: list[Op] = []
     for user in v.users():
-        if isinstance(user, LocalIndexOp | LocalTransOp):
+        if isinstance(user, SharedView):
             found += memory_users(user.result)
         else:
             found.append(user)
@@ -125,7 +123,7 @@ def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
     if isinstance(op, DescriptorStoreOp):  # the TMA unit reads it until a later wait
         return 0 if is_in_loop(op) else at.first[op], len(at.first)
     loop = op.parent_op()
-    if size <= PRIVATE_SCRATCH and isinstance(loop, ForOp | WhileOp):
+    if size <= PRIVATE_SCRATCH and isinstance(loop, Loop):
         return at.first[loop], at.last[loop]
     return at.first[op], at.first[op]
 
@@ -133,7 +131,7 @@ def _scratch_life(op: Op, size: int, at: Positions) -> tuple[int, int]:
 def is_in_loop(op: Op) -> bool:
     """Whether a loop of its function is around an op."""
     parent = op.parent_op()
-    while parent is not None and not isinstance(parent, ForOp | WhileOp):
+    while parent is not None and not isinstance(parent, Loop):
         parent = parent.parent_op()
     return parent is not None
 

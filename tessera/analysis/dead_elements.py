@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from tessera.analysis.polynomials import Along, Atom, Poly, Polynomials, moved, new_places, varies
+from tessera.analysis.provenance import outgoing
 from tessera.ir import Effect, Op, Value, shape_of
 from tessera.ops import arith, control, gpu, memory, tile
 
@@ -74,23 +75,13 @@ def _after(
     if isinstance(op, memory.StoreOp):
         covered = index == 1 and op.mask is not None and beyond in conditions(op.mask, polynomials)
         return [] if covered else None
-    if isinstance(op, control.ForOp):
-        if index < 3:
-            return None
-        return [(op.carried[index - 3], d), (op.results[index - 3], d)]
-    if isinstance(op, control.YieldOp):
-        return _yielded(op, index, d)
+    if op.regions or op.terminator:
+        loop = op.parent_op() if op.terminator else op
+        return None if isinstance(loop, control.WhileOp) else [(v, d) for v in outgoing(op, index)]
     if not isinstance(op, arith.Elementwise | tile.BroadcastOp | gpu.ConvertLayoutOp):
         return None
     spread = shape_of(op.result.type)[d] != shape_of(op.operands[index].type)[d]
     return [(op.result, d)] if not spread and op.effects is Effect.NONE else None
-
-
-def _yielded(op: Op, index: int, d: int) -> list[Place] | None:
-    around = op.parent_op()
-    if isinstance(around, control.ForOp):
-        return [(around.results[index], d), (around.carried[index], d)]
-    return [(around.results[index], d)] if isinstance(around, control.IfOp) else None
 
 
 def _renamed(op: control.YieldOp, names: Collection[Atom]) -> bool:

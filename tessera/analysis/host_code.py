@@ -14,7 +14,7 @@ _OPERATIONS: dict[type[Op], str] = {
     arith.MinOp: "min", arith.MaxOp: "max",
 }  # fmt: skip
 WIDEST = 64
-VARYING = ("id", "loop", "hull", "least", "most", "apart", "word", "carried", "again")
+VARYING = ("id", "loop", "hull", "least", "most", "distance", "word", "carried", "again")
 MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 # What a comparison says of its left side: at least or at most the right side and so much.
 _BOUNDS = {"gt": ("least", 1), "ge": ("least", 0), "lt": ("most", -1), "le": ("most", 0)}

@@ -6,7 +6,7 @@ number.
     ("loop", lb, ub, step)               the variable of a loop
     ("hull", a, b)                       one of both
     ("least", a, b)  ("most", a, b)      a, which is at least or at most b
-    ("apart", a, b)                      how far all of a is from all of b: negative if they overlap
+    ("distance", a, b)                   how far all of a is from all of b: negative if they overlap
     ("word", bits)                       any signed integer of so many bits
     ("carried", a, bits, name)           what a loop carries from a on; ("again", n, b): instruction n may become b
     (operation, a, b, bits)              add sub mul div rem min max in signed integers of so many bits; "fit" a: a cast
@@ -81,7 +81,7 @@ def _interval(
         return grid[numbers[0]], grid[numbers[0]]
     if kind == "word":
         return _word(numbers[0])
-    bits = 0 if kind in ("loop", "hull", "least", "most", "apart") else numbers.pop()
+    bits = 0 if kind in ("loop", "hull", "least", "most", "distance") else numbers.pop()
     known: list[Known] = []
     for i in numbers:
         x = found[i]
@@ -113,7 +113,7 @@ def _least(a: Known, b: Known) -> Interval:
     return low, max(low, a[1])  # if there is no such value, any interval is right
 
 
-def _apart(a: Known, b: Known) -> Interval:
+def _distance(a: Known, b: Known) -> Interval:
     distance = max(a[0] - b[1], b[0] - a[1])
     return distance, distance
 
@@ -173,7 +173,7 @@ def _same(a: Known) -> Interval:
 
 _OPERATIONS: dict[str, Callable[..., Interval]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "rem": _rem, "min": _min, "max": _max, "fit": _same,
-    "loop": _loop, "hull": _hull, "least": _least, "most": _most, "apart": _apart,
+    "loop": _loop, "hull": _hull, "least": _least, "most": _most, "distance": _distance,
 }  # fmt: skip
 
 

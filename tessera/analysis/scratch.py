@@ -16,8 +16,7 @@ from tessera.layout.convert import Plan, SharedExchange, plan_conversion
 from tessera.layout.linear import LinearLayout
 from tessera.layout.shared import offset_map
 from tessera.ops import (
-    AtomicCasOp,
-    AtomicRmwOp,
+    Atomic,
     ConvertLayoutOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
@@ -52,7 +51,7 @@ def scratch_bytes(op: Op, num_warps: int, facts: Any = None) -> int:
             return 0
         count = 32 * num_warps * scan_slots(op.inputs[0].type.layout, op.axis)
         return sum(area(elem_of(v.type), count) for v in op.inputs)
-    if isinstance(op, AtomicRmwOp | AtomicCasOp):
+    if isinstance(op, Atomic):
         return atomic_scratch(op)
     if isinstance(op, HistogramOp):
         return 4 * op.bins
@@ -217,7 +216,7 @@ def scan_slots(layout: LinearLayout, axis: int) -> int:
     return 1 << (len(columns) - below)
 
 
-def atomic_scratch(op: AtomicRmwOp | AtomicCasOp) -> int:
+def atomic_scratch(op: Atomic) -> int:
     """Atomics act once per element; copies of the old value travel through shared memory."""
     t = op.result.type
     if not op.result.uses:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tessera.analysis.provenance import incoming
 from tessera.dtypes import dtype
 from tessera.ir import Block, Op, Value, elem_of
 from tessera.ops import arith, control, gpu, memory, tile
@@ -25,29 +26,15 @@ YES: Rule = (all, ())
 NO: Rule = (any, ())
 
 _ALL_OPERANDS = (
-    arith.AddOp,
-    arith.MulOp,
-    arith.MinOp,
-    arith.OrOp,
-    arith.XorOp,
-    arith.MulHiOp,
-    tile.JoinOp,
-)
+    arith.AddOp, arith.MulOp, arith.MinOp, arith.OrOp, arith.XorOp, arith.MulHiOp, tile.JoinOp,
+)  # fmt: skip
 _FIRST_OPERAND = (
-    arith.RemOp, arith.ShrOp, arith.ShlOp, arith.HintOp, tile.SplitOp, tile.GatherOp, tile.SplatOp, tile.BroadcastOp,
-    tile.ExpandDimsOp, tile.ReshapeOp, tile.TransOp, gpu.ConvertLayoutOp,
+    arith.RemOp, arith.ShrOp, arith.ShlOp, arith.HintOp, tile.GatherOp, tile.Rearrangement,
 )  # fmt: skip
 _NEVER = (
-    tile.ProgramIdOp,
-    tile.NumProgramsOp,
-    tile.BlockRankOp,
-    gpu.BlockIdOp,
-    gpu.NumBlocksOp,
-    arith.AbsOp,
-    arith.PopcOp,
-    arith.ClzOp,
-    tile.HistogramOp,
-)
+    tile.ProgramIdOp, tile.NumProgramsOp, tile.BlockRankOp, gpu.BlockIdOp, gpu.NumBlocksOp, arith.AbsOp,
+    arith.PopcOp, arith.ClzOp, tile.HistogramOp,
+)  # fmt: skip
 
 
 class Signs:
@@ -87,10 +74,15 @@ def _rule(v: Value) -> Rule:
         return NO
     if not t.signed:
         return YES
-    return _of_argument(v) if v.op is None else _of_result(v.op, v.index)
+    if flowing := incoming(v):
+        return all, flowing
+    if v.op is not None:
+        return _of_result(v.op)
+    loop = v.owner.parent if isinstance(v.owner, Block) else None
+    return (all, [loop.lb, loop.step]) if isinstance(loop, control.ForOp) else NO
 
 
-def _of_result(op: Op, index: int) -> Rule:
+def _of_result(op: Op) -> Rule:
     if isinstance(op, (arith.ConstOp, tile.ArangeOp)):
         return YES if (op.value if isinstance(op, arith.ConstOp) else op.start) >= 0 else NO
     if isinstance(op, _NEVER):
@@ -111,7 +103,7 @@ def _of_result(op: Op, index: int) -> Rule:
         divisor = op.rhs.op.x if isinstance(op.rhs.op, tile.SplatOp) else op.rhs
         by = divisor.op.value if isinstance(divisor.op, arith.ConstOp) else 1
         return (all, [op.lhs]) if by > 0 else NO
-    return _of_region(op, index)
+    return NO
 
 
 def _of_cast(op: arith.CastOp) -> Rule:
@@ -122,29 +114,6 @@ def _of_cast(op: arith.CastOp) -> Rule:
     if source.signed:
         return (all, [op.x]) if target.bits >= source.bits else NO
     return YES if target.bits > source.bits else NO
-
-
-def _of_region(op: Op, index: int) -> Rule:
-    if isinstance(op, control.IfOp):
-        return all, [block.terminator.operands[index] for block in op.regions]
-    if isinstance(op, control.ForOp):
-        return all, [op.inits[index], op.body.terminator.operands[index]]
-    if isinstance(op, control.WhileOp):
-        return all, [op.before.terminator.operands[index + 1]]
-    return NO
-
-
-def _of_argument(v: Value) -> Rule:
-    block = v.owner
-    assert isinstance(block, Block)
-    op = block.parent
-    if isinstance(op, control.ForOp):
-        return _of_region(op, v.index - 1) if v.index else (all, [op.lb, op.step])
-    if isinstance(op, control.WhileOp):
-        if block is op.after:
-            return _of_region(op, v.index)
-        return all, [op.inits[v.index], op.after.terminator.operands[v.index]]
-    return NO
 
 
 # --- conditions -----------------------------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from tessera.analysis.provenance import incoming
 from tessera.dtypes import pointer_type
-from tessera.ir import Block, Module, Op, Value, elem_of
-from tessera.ops import CallOp, ForOp, FuncOp, IfOp, WhileOp, arith, memory
-
-_THROUGH_POINTERS = (memory.StoreOp, memory.AtomicRmwOp, memory.AtomicCasOp)
-_THROUGH_DESCRIPTORS = (memory.DescriptorStoreOp, memory.DescriptorScatterOp)
+from tessera.ir import Block, Module, Value, elem_of
+from tessera.ops import CallOp, FuncOp, arith, memory
 
 
 def written_arguments(module: Module) -> list[int]:
@@ -20,9 +18,9 @@ def written_arguments(module: Module) -> list[int]:
     for op in (op for f in functions for op in f.walk()):
         if isinstance(op, CallOp):
             calls.setdefault(op.callee, []).append(op)
-        elif isinstance(op, _THROUGH_POINTERS):
+        elif isinstance(op, memory.PointerWrite):
             todo.append(op.ptr)
-        elif isinstance(op, _THROUGH_DESCRIPTORS):
+        elif isinstance(op, memory.DescriptorWrite):
             todo.append(op.desc)
     found: set[int] = set()
     seen: set[Value] = set()
@@ -43,36 +41,16 @@ def written_arguments(module: Module) -> list[int]:
 
 def _sources(v: Value) -> list[Value]:
     """The values that an address comes from: a result of an op, or an argument of a loop's block."""
-    if isinstance(v.owner, Block):
-        return _carried(v.owner, v.index)
     op = v.op
-    if op is None:
-        return []
     if isinstance(op, CallOp):
         callee = op.resolve()
         return [] if callee is None else [callee.body.terminator.operands[v.index]]
-    if isinstance(op, IfOp):
-        return [block.terminator.operands[v.index] for block in op.regions]
-    if isinstance(op, ForOp):
-        return [op.inits[v.index], op.body.terminator.operands[v.index]]
-    if isinstance(op, WhileOp):
-        return [op.before.terminator.operands[v.index + 1]]
-    if isinstance(op, memory.LoadOp):
-        return []
+    flowing = incoming(v)
+    if op is None or flowing or isinstance(op, memory.LoadOp):
+        return flowing
     # An address comes from addresses, unless it is made of an integer, which may come from anything.
     integer = isinstance(op, arith.CastOp | arith.BitcastOp) or not _is_address(v)
     return [x for x in op.operands if integer or _is_address(x)]
-
-
-def _carried(block: Block, index: int) -> list[Value]:
-    loop: Op | None = block.parent
-    if isinstance(loop, ForOp) and index > 0:
-        return [loop.inits[index - 1], block.terminator.operands[index - 1]]
-    if isinstance(loop, WhileOp) and block is loop.before:
-        return [loop.inits[index], loop.after.terminator.operands[index]]
-    if isinstance(loop, WhileOp):
-        return [loop.before.terminator.operands[index + 1]]
-    return []
 
 
 def _is_address(v: Value) -> bool:

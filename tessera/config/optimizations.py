@@ -117,7 +117,7 @@ _GPU = (
     ),
     _row(
         "prefetch", "gpu", "streams loads of loops without MMAs through rings of each thread's own",
-        "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_movement/prefetch.py `_is_simple`, `_apart`",
+        "addresses are pure; no store of the loop writes what is loaded", "passes/gpu_movement/prefetch.py `_is_simple`, `_no_alias`",
         f"tests/unit/test_gpu_passes_prefetch.py, {KERNELS}", unit="loop", takes_room=True,
     ),
     _row(

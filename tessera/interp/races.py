@@ -22,7 +22,7 @@ from tessera.ir import Module
 from tessera.ops import memory
 
 Program = tuple[int, int, int]
-_ORDERED = (memory.AtomicRmwOp, memory.AtomicCasOp, memory.DescriptorStoreOp)
+_ORDERED = (memory.Atomic, memory.DescriptorStoreOp)
 
 
 def may_race(module: Module) -> bool:

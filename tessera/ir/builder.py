@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from tessera.errors import Loc
 from tessera.ir.core import Block, Op, Value
@@ -25,15 +25,15 @@ class Builder:
         self.loc = loc
 
     @classmethod
-    def before_op(cls, op: Op) -> Builder:
+    def before_op(cls, op: Op) -> Self:
         return cls(op.parent, op, op.loc)
 
     @classmethod
-    def after_op(cls, op: Op) -> Builder:
+    def after_op(cls, op: Op) -> Self:
         return cls(op.parent, op.next, op.loc)
 
     @classmethod
-    def at_start(cls, block: Block) -> Builder:
+    def at_start(cls, block: Block) -> Self:
         return cls(block, block.first, block.first.loc if block.first is not None else None)
 
     def insert(self, op: AnyOp) -> AnyOp:

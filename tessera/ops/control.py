@@ -98,7 +98,13 @@ class IfOp(Op, opcode="if"):
             )
 
 
-class ForOp(Op, opcode="for"):
+class Loop(Op):
+    """Base of ops that run their blocks over and over, and carry values from one iteration to the next."""
+
+    inits: tuple[Value, ...]
+
+
+class ForOp(Loop, opcode="for"):
     """for i in lb, lb+step, … while i < ub (step > 0, signed comparison), or i > ub for a constant step < 0.
 
     Body arguments are the induction variable and the carried values; the results are the last carried values.
@@ -147,7 +153,7 @@ class ForOp(Op, opcode="for"):
         return self.body.args[1:]
 
 
-class WhileOp(Op, opcode="while"):
+class WhileOp(Loop, opcode="while"):
     """`before` computes a condition and values; while it holds, `after` runs on the values and yields the next
     ones. Both blocks take the carried values as arguments; the results are the values when the condition fails."""
 

@@ -24,12 +24,11 @@ from tessera.ir import (
     with_elem,
 )  # fmt: skip
 from tessera.ops.mbarrier import require_mbarriers
+from tessera.ops.tile import Matmul, Rearrangement
 
 
-class ConvertLayoutOp(Op, opcode="convert_layout"):
+class ConvertLayoutOp(Rearrangement, opcode="convert_layout"):
     """The same tile in the layout of the result type (given)."""
-
-    x: Value = operand()
 
     def verify(self) -> None:
         same = shape_of(self.x.type) == shape_of(self.result.type) and elem_of(
@@ -71,7 +70,11 @@ class LocalAllocOp(Op, opcode="local_alloc", effects=Effect.ALLOC):
         return self.result.type.bytes
 
 
-class LocalIndexOp(Op, opcode="local_index"):
+class SharedView(Op):
+    """Base of ops that show the shared memory of their first operand in another way."""
+
+
+class LocalIndexOp(SharedView, opcode="local_index"):
     """Buffer `index` (int32 scalar) of a ring."""
 
     ring: Value = operand()
@@ -89,7 +92,7 @@ class LocalIndexOp(Op, opcode="local_index"):
         require(len(self.ring.type.shape) > 1, self, "the operand is no ring of buffers")
 
 
-class LocalTransOp(Op, opcode="local_trans"):
+class LocalTransOp(SharedView, opcode="local_trans"):
     """A view with dimensions permuted; the result type (with the permuted layout) is given."""
 
     x: Value = operand()
@@ -212,15 +215,12 @@ class PingPongOp(Op, opcode="ping_pong", effects=Effect.READ | Effect.WRITE | Ef
         )
 
 
-class MmaOp(Op, opcode="mma"):
+class MmaOp(Matmul, opcode="mma"):
     """a @ b + acc by tensor-core instruction `instruction` (a row of the target's table), all in registers.
 
     Operands are in the instruction's operand layouts, `acc` and the result in its accumulator layout.
     """
 
-    a: Value = operand()
-    b: Value = operand()
-    acc: Value = operand()
     instruction: str = attr()
 
     def infer(self) -> Sequence[Type]:
@@ -232,7 +232,7 @@ class MmaOp(Op, opcode="mma"):
         )
 
 
-class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
+class WgmmaOp(Matmul, opcode="wgmma", effects=Effect.READ):
     """a @ b + acc by a warpgroup's matrix instruction `instruction`: `b` in shared memory, `a` there or in registers.
 
     `transposed`: the instruction computes bᵀ @ aᵀ + accᵀ, so that `a` is in shared memory, and `b` may be in
@@ -244,9 +244,6 @@ class WgmmaOp(Op, opcode="wgmma", effects=Effect.READ):
     `depth`, `columns`: bit i of the instruction's K, or of its columns, is bit depth[i] or columns[i] of the tiles'.
     """
 
-    a: Value = operand()
-    b: Value = operand()
-    acc: Value = operand()
     instruction: str = attr()
     warpgroups: tuple[int, int] = attr()
     pending: int = attr(default=0)

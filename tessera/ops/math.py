@@ -109,34 +109,4 @@ class RoundOp(FloatUnary, opcode="round"):
     """Nearest integer, ties away from zero."""
 
 
-MATH_OPS: dict[str, type[FloatUnary]] = {
-    cls.opcode: cls
-    for cls in (
-        ExpOp,
-        Exp2Op,
-        Exp10Op,
-        Expm1Op,
-        LogOp,
-        Log2Op,
-        Log10Op,
-        Log1pOp,
-        SinOp,
-        CosOp,
-        TanOp,
-        AsinOp,
-        AcosOp,
-        AtanOp,
-        SinhOp,
-        CoshOp,
-        TanhOp,
-        ErfOp,
-        SqrtOp,
-        SqrtRnOp,
-        RsqrtOp,
-        FloorOp,
-        CeilOp,
-        TruncOp,
-        RintOp,
-        RoundOp,
-    )
-}
+MATH_OPS: dict[str, type[FloatUnary]] = {cls.opcode: cls for cls in FloatUnary.__subclasses__()}

@@ -56,10 +56,49 @@ def _check_access(op: Op, ptr: Value, *masks: Value | None) -> None:
             )
 
 
-class LoadOp(Op, opcode="load", effects=Effect.READ):
-    """Read `ptr` where `mask`; elsewhere the result is `other` (0 without one). A scalar reads one element."""
+class PointerAccess(Op):
+    """Base of ops that access global memory at `ptr`, a pointer or a tile of pointers, where `mask` is on."""
 
     ptr: Value = operand()
+    mask: Value | None
+
+
+class PointerWrite(PointerAccess):
+    """Base of those that write `value` there."""
+
+    value: Value
+
+
+class Atomic(PointerWrite):
+    """Base of those that read and write at once."""
+
+    sem: str
+    scope: str
+
+
+class DescriptorAccess(Op):
+    """Base of ops that access the array that a descriptor describes."""
+
+    desc: Value = operand()
+
+
+class DescriptorWrite(DescriptorAccess):
+    """Base of those that write `value` there."""
+
+    value: Value
+
+
+class TileLoad(Op):
+    """Base of ops that load a tile from global memory, at pointers or a block of an array."""
+
+
+class Diagnostic(Op):
+    """Base of ops with an effect, but none on arrays: they print, assert or promise."""
+
+
+class LoadOp(PointerAccess, TileLoad, opcode="load", effects=Effect.READ):
+    """Read `ptr` where `mask`; elsewhere the result is `other` (0 without one). A scalar reads one element."""
+
     mask: Value | None = operand(optional=True)
     other: Value | None = operand(optional=True)
     cache: str = attr(default="")
@@ -78,10 +117,9 @@ class LoadOp(Op, opcode="load", effects=Effect.READ):
             )
 
 
-class StoreOp(Op, opcode="store", effects=Effect.WRITE):
+class StoreOp(PointerWrite, opcode="store", effects=Effect.WRITE):
     """Write `value` to `ptr` where `mask`. A scalar is written once per program."""
 
-    ptr: Value = operand()
     value: Value = operand()
     mask: Value | None = operand(optional=True)
     cache: str = attr(default="")
@@ -97,10 +135,9 @@ class StoreOp(Op, opcode="store", effects=Effect.WRITE):
         )
 
 
-class AtomicRmwOp(Op, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
+class AtomicRmwOp(Atomic, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
     """*ptr = kind(*ptr, value) atomically where `mask`; gives the old value. Scalars act once per program."""
 
-    ptr: Value = operand()
     value: Value = operand()
     mask: Value | None = operand(optional=True)
     kind: str = attr()
@@ -120,12 +157,12 @@ class AtomicRmwOp(Op, opcode="atomic_rmw", effects=Effect.READ | Effect.WRITE):
         )
 
 
-class AtomicCasOp(Op, opcode="atomic_cas", effects=Effect.READ | Effect.WRITE):
+class AtomicCasOp(Atomic, opcode="atomic_cas", effects=Effect.READ | Effect.WRITE):
     """If *ptr equals `expected` bit for bit, store `value`; gives the old value."""
 
-    ptr: Value = operand()
     expected: Value = operand()
     value: Value = operand()
+    mask = None
     sem: str = attr(default="acq_rel")
     scope: str = attr(default="gpu")
 
@@ -182,12 +219,11 @@ def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
     require(ok, op, "offsets are not integer scalars")
 
 
-class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
+class DescriptorLoadOp(DescriptorAccess, TileLoad, opcode="descriptor_load", effects=Effect.READ):
     """The block at element `offsets` (int32 scalars); elements outside the array are the padding. The result
     lacks the first `dropped` dimensions, of extent 1. `blocks` of the program's cluster load the same one. An `ordered`
     load may see what the program did before the loop around it; others may be made at any time."""
 
-    desc: Value = operand()
     offsets: tuple[Value, ...] = operand(variadic=True)
     cache: str = attr(default="")
     eviction: str = attr(default="")
@@ -207,10 +243,9 @@ class DescriptorLoadOp(Op, opcode="descriptor_load", effects=Effect.READ):
         require(ones, self, "a dimension is dropped that has several elements")
 
 
-class DescriptorStoreOp(Op, opcode="descriptor_store", effects=Effect.WRITE):
+class DescriptorStoreOp(DescriptorWrite, opcode="descriptor_store", effects=Effect.WRITE):
     """Write a block at element `offsets`; elements outside the array are dropped. `kind`: "store" or an atomic."""
 
-    desc: Value = operand()
     offsets: tuple[Value, ...] = operand(variadic=True)
     value: Value = operand()
     kind: str = attr(default="store")
@@ -223,10 +258,9 @@ class DescriptorStoreOp(Op, opcode="descriptor_store", effects=Effect.WRITE):
         require(ok, self, "the value has not the descriptor's block type")
 
 
-class DescriptorGatherOp(Op, opcode="descriptor_gather", effects=Effect.READ):
+class DescriptorGatherOp(DescriptorAccess, opcode="descriptor_gather", effects=Effect.READ):
     """Rows `rows` (1-D int32 tile) of a 2-D array, as many columns from `column` (int32) on as the block has."""
 
-    desc: Value = operand()
     rows: Value = operand()
     column: Value = operand()
 
@@ -238,10 +272,9 @@ class DescriptorGatherOp(Op, opcode="descriptor_gather", effects=Effect.READ):
         _check_rows(self, self.desc, self.rows)
 
 
-class DescriptorScatterOp(Op, opcode="descriptor_scatter", effects=Effect.WRITE):
+class DescriptorScatterOp(DescriptorWrite, opcode="descriptor_scatter", effects=Effect.WRITE):
     """Write a tile to rows `rows` of a 2-D array from `column` on; elements outside the array are dropped."""
 
-    desc: Value = operand()
     rows: Value = operand()
     column: Value = operand()
     value: Value = operand()
@@ -260,7 +293,7 @@ def _check_rows(op: Op, desc: Value, rows: Value) -> None:
     require(len(shape_of(rows.type)) == 1, op, "the rows are not a 1-D tile")
 
 
-class AssertOp(Op, opcode="assert", effects=Effect.WRITE):
+class AssertOp(Diagnostic, opcode="assert", effects=Effect.WRITE):
     """Stop the program with `message` if any element of `condition` (int1) is false."""
 
     condition: Value = operand()
@@ -313,7 +346,7 @@ class CheckOp(Op, opcode="check", effects=Effect.WRITE):
         }
 
 
-class PrintOp(Op, opcode="print", effects=Effect.WRITE):
+class PrintOp(Diagnostic, opcode="print", effects=Effect.WRITE):
     """Print `prefix` and the operands, one line an element."""
 
     args: tuple[Value, ...] = operand(variadic=True)
@@ -344,7 +377,7 @@ class BarrierOp(Op, opcode="barrier", effects=Effect.SYNC):
     """All threads of the program wait for one another; shared memory written before is visible after."""
 
 
-class AssumeOp(Op, opcode="assume", effects=Effect.WRITE):
+class AssumeOp(Diagnostic, opcode="assume", effects=Effect.WRITE):
     """A promise of the author: `condition` (int1) is true. Read by analyses, dropped by back ends."""
 
     condition: Value = operand()

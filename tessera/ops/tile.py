@@ -101,10 +101,14 @@ class ArangeOp(TileOp, opcode="arange"):
         require(self.end > self.start, self, "the range is empty")
 
 
-class SplatOp(Op, opcode="splat"):
-    """A tile filled with a scalar; the result type is given."""
+class Rearrangement(Op):
+    """Base of ops whose results hold elements of `x`: these are moved, repeated or left out, but not changed."""
 
     x: Value = operand()
+
+
+class SplatOp(Rearrangement, opcode="splat"):
+    """A tile filled with a scalar; the result type is given."""
 
     def verify(self) -> None:
         require(shape_of(self.x.type) == (), self, "the operand is not a scalar")
@@ -113,10 +117,8 @@ class SplatOp(Op, opcode="splat"):
         )
 
 
-class BroadcastOp(Op, opcode="broadcast"):
+class BroadcastOp(Rearrangement, opcode="broadcast"):
     """Repeat along dimensions of extent 1; ranks are equal; the result type is given."""
-
-    x: Value = operand()
 
     def verify(self) -> None:
         a, b = shape_of(self.x.type), shape_of(self.result.type)
@@ -125,10 +127,9 @@ class BroadcastOp(Op, opcode="broadcast"):
         _same_elements(self)
 
 
-class ExpandDimsOp(TileOp, opcode="expand_dims"):
+class ExpandDimsOp(Rearrangement, TileOp, opcode="expand_dims"):
     """Insert a dimension of extent 1 at `axis`."""
 
-    x: Value = operand()
     axis: int = attr()
 
     def tile_types(self) -> Sequence[Type]:
@@ -139,10 +140,9 @@ class ExpandDimsOp(TileOp, opcode="expand_dims"):
         require(0 <= self.axis <= len(shape_of(self.x.type)), self, "axis out of range")
 
 
-class ReshapeOp(Op, opcode="reshape"):
+class ReshapeOp(Rearrangement, opcode="reshape"):
     """The same elements in row-major order under another shape (`reorder`: in any order); result type given."""
 
-    x: Value = operand()
     reorder: bool = attr(default=False)
 
     def verify(self) -> None:
@@ -151,10 +151,9 @@ class ReshapeOp(Op, opcode="reshape"):
         _same_elements(self)
 
 
-class TransOp(TileOp, opcode="trans"):
+class TransOp(Rearrangement, TileOp, opcode="trans"):
     """Permute dimensions: result dimension i is operand dimension `order[i]`."""
 
-    x: Value = operand()
     order: tuple[int, ...] = attr()
 
     def tile_types(self) -> Sequence[Type]:
@@ -182,10 +181,8 @@ class JoinOp(TileOp, opcode="join"):
         require(self.lhs.type == self.rhs.type, self, "operands differ in type")
 
 
-class SplitOp(TileOp, opcode="split"):
+class SplitOp(Rearrangement, TileOp, opcode="split"):
     """The two halves along a last dimension of extent 2."""
-
-    x: Value = operand()
 
     def tile_types(self) -> Sequence[Type]:
         half = result_tile(shape_of(self.x.type)[:-1], elem_of(self.x.type))
@@ -233,15 +230,20 @@ class HistogramOp(TileOp, opcode="histogram"):
             require(self.mask.type == with_elem(self.x.type, int1), self, "bad type of the mask")
 
 
-class DotOp(TileOp, opcode="dot"):
+class Matmul(Op):
+    """Base of ops that give a @ b + acc, by whatever instruction."""
+
+    a: Value = operand()
+    b: Value = operand()
+    acc: Value = operand()
+
+
+class DotOp(Matmul, TileOp, opcode="dot"):
     """a[M,K] @ b[K,N] + acc[M,N] (leading batch dimension allowed), accumulated in the type of `acc`.
 
     `precision` says how fp32 operands are multiplied: "tf32", "tf32x3", "ieee", "bf16x3", "bf16x6".
     """
 
-    a: Value = operand()
-    b: Value = operand()
-    acc: Value = operand()
     precision: str = attr(default="ieee")
     max_imprecise: int = attr(default=0)
 

@@ -415,3 +415,24 @@ def test_arrays_of_other_libraries(target: str):
             stream_kernel[(2,)](Exported(x.array, 2), out, 2, 32, 16, debug="check")
     finally:
         driver.reset_active()
+
+
+@tessera.jit
+def swapping_kernel(x, out, n, N: tl.constexpr):
+    a, b = x + tl.arange(0, N), out + tl.arange(0, N)
+    for _ in range(n):
+        tl.store(b, tl.load(a) + 1)
+        a, b = b, a
+
+
+@pytest.mark.parametrize("target", ["interpreter", "cpu"])
+def test_pointers_that_a_loop_swaps_are_in_one_of_two_storages(target: str):
+    """Neither is known to be the one that an access is checked against."""
+    x, out = zeros(16), zeros(16)
+    driver.set_active(target)
+    try:
+        swapping_kernel[(1,)](x, out, 3, 16, debug="check")
+    finally:
+        driver.reset_active()
+    assert (x == 2).all()
+    assert (out == 3).all()

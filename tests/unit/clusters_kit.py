@@ -43,4 +43,9 @@ def counted(x, out, total, N: tl.constexpr, WHAT: tl.constexpr):
         v += tl.atomic_add(total, 1.0)
     if WHAT == "own":
         tl.store(x + i, v + 1)
+    if WHAT == "swapped":
+        a, b = x + i, out + i
+        for _ in range(2):
+            tl.store(b, tl.load(a))
+            a, b = b, a
     tl.store(out + i, v)

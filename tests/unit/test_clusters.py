@@ -205,7 +205,8 @@ def test_tiles_of_many_shapes(what: str, ctas: int) -> None:
     [
         ("reduce", "elements meet in reduce"), ("scan", "elements meet in scan"), ("barrier", "barrier is for"),
         ("print", "print is for"), ("atomic", "same atomic_rmw"), ("old", "same atomic_rmw"),
-        ("own", "reads an array that it writes"), ("elements", ""), ("assert", ""), ("", ""),
+        ("own", "reads an array that it writes"), ("swapped", "reads an array that it writes"),
+        ("elements", ""), ("assert", ""), ("", ""),
     ],
 )  # fmt: skip
 def test_what_one_block_must_do(what: str, why: str) -> None:

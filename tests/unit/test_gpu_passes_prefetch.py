@@ -72,6 +72,14 @@ def counted(x, out, n, BLOCK: tl.constexpr):
     tl.store(x + at, total)
 
 
+@tessera.jit
+def swapped(x, out, n, BLOCK: tl.constexpr):
+    a, b = x + tl.arange(0, BLOCK), out + tl.arange(0, BLOCK)
+    for _ in tl.range(0, n, 1, num_stages=3):
+        tl.store(b, tl.load(a) + 1)
+        a, b = b, a
+
+
 def build(fn: Any, stages: int = 3, cc: int = 90, **constants: int | None) -> Compiled:
     constants = {"BLOCK": 512, **constants}
     signature = {n: "constexpr" if n in constants else ROW[n] for n in fn.arg_names}
@@ -136,6 +144,16 @@ def test_loads_of_what_the_loop_stores_stay() -> None:
     x, out = np.zeros(2048, np.float32), np.zeros(1, np.float32)
     kernel.run(x, out, 2048)
     assert (x == np.repeat(np.arange(4.0), 512)).all()
+
+
+@pytest.mark.parametrize("n", [1, 4, 7])
+def test_arrays_that_a_loop_swaps_are_read_after_they_are_written(n: int) -> None:
+    kernel = build(swapped)
+    assert kernel.count(r"cp\.async") == 0
+    x, out = values(512), values(512)
+    want = x + n
+    kernel.run(x, out, n)
+    assert np.allclose(out if n % 2 else x, want, atol=1e-5)
 
 
 def test_atomics_keep_loads() -> None:

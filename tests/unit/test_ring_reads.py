@@ -13,13 +13,12 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.analysis.provenance import buffer_of
 from tessera.backends.nvidia import ptxas
 from tessera.ir import Block, Module, Op, PassManager, Value, parse_module
 from tessera.ops import (
     LocalAllocOp,
-    LocalIndexOp,
     LocalLoadOp,
-    LocalTransOp,
     MbarrierArriveOp,
     MbarrierWaitOp,
     TensorCopyOp,
@@ -66,12 +65,6 @@ def scaled(a, b, c, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexp
     tl.store(c + rows[:, None] * N + cols[None, :], acc)
 
 
-def _root(v: Value) -> Op | None:
-    while isinstance(v.op, LocalTransOp | LocalIndexOp):
-        v = v.op.operands[0]
-    return v.op
-
-
 def _filled(producer: Block) -> dict[Op | None, set[Op | None]]:
     """The buffers that the producer fills behind a wait for each row of barriers."""
     found: dict[Op | None, set[Op | None]] = {}
@@ -81,7 +74,7 @@ def _filled(producer: Block) -> dict[Op | None, set[Op | None]]:
             if isinstance(op, MbarrierWaitOp):
                 row = op.bars.op
             elif isinstance(op, TensorCopyOp):
-                found.setdefault(row, set()).add(_root(op.shared))
+                found.setdefault(row, set()).add(buffer_of(op.shared).op)
     return found
 
 
@@ -110,7 +103,7 @@ def reads(module: Module) -> tuple[int, int]:
             blocks = [region, *[b for op in region for x in op.walk() for b in x.regions]]
             for block in blocks:
                 for arrive, load, done in _readers(block):
-                    if _root(load.shared) in filled.get(arrive.bars.op, ()):
+                    if buffer_of(load.shared).op in filled.get(arrive.bars.op, ()):
                         count, bad = count + 1, bad + (not done)
     return count, bad
 

@@ -13,11 +13,10 @@ from tessera.analysis.synchronization.static import check_places
 from tessera.ir import Module, Op
 from tessera.ops import (
     AsyncCopyMbarrierArriveOp,
-    ForOp,
+    Loop,
     MbarrierArriveExpectTxOp,
     MbarrierArriveOp,
     MbarrierWaitOp,
-    WhileOp,
 )
 
 SIZES = (0, 256, 64, 1, 300, 512, 100, 128, 1024, 192, 32, 384)
@@ -58,7 +57,7 @@ def check_synchronization(module: Module) -> Coverage:
     wanted = {op for op in every if touches(op)}
     if not wanted:
         return found
-    loops = {op for op in every if isinstance(op, ForOp | WhileOp)}
+    loops = {op for op in every if isinstance(op, Loop)}
     least = 2 * plan.slots + 2
     seen: dict[Op, int] = {}
     useful: set[Op] = set()

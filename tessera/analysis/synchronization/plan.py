@@ -5,12 +5,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tessera.analysis.provenance import outgoing
 from tessera.analysis.synchronization.rules import RULES
 from tessera.errors import SynchronizationError
 from tessera.ir import Block, Effect, Module, Op, SharedType, TileType, TokenType, Value
 from tessera.ops import (
     CallOp,
-    ConditionOp,
     ForOp,
     FuncOp,
     IfOp,
@@ -18,17 +18,16 @@ from tessera.ops import (
     LocalIndexOp,
     LocalLoadOp,
     LocalStoreOp,
-    LocalTransOp,
+    Loop,
     MbarrierArriveOp,
+    SharedView,
     WarpSpecializeOp,
     WgmmaOp,
     WgmmaWaitOp,
     WhileOp,
-    YieldOp,
 )  # fmt: skip
 
-FLOW = (ForOp, WhileOp, IfOp, WarpSpecializeOp)
-VIEWS = (LocalIndexOp, LocalTransOp)
+FLOW = (Loop, IfOp, WarpSpecializeOp)
 
 
 @dataclass(slots=True)
@@ -83,7 +82,7 @@ def plan_of(module: Module) -> Plan:
             chosen = [
                 op for op in block if op in active or any(r in plan.needed for r in op.results)
             ]
-            plan.steps[block] = [op for op in chosen if not isinstance(op, VIEWS)]
+            plan.steps[block] = [op for op in chosen if not isinstance(op, SharedView)]
     return plan
 
 
@@ -120,27 +119,10 @@ def _follow_mmas(func: Op, plan: Plan) -> None:
         for user, index in v.uses:
             if isinstance(user, WgmmaOp) and user.operands[index] is user.acc:
                 work.append(user.result)
-            elif isinstance(user, YieldOp | ConditionOp | ForOp | WhileOp):
-                work += _handed_on(user, index)
+            elif isinstance(user, Loop) or user.terminator:
+                work += outgoing(user, index)
             elif not isinstance(user, WgmmaWaitOp) or user.acc is not v:
                 plan.uses.add(user)
-
-
-def _handed_on(user: Op, index: int) -> list[Value]:
-    """Where a value goes that an op carries or hands on."""
-    if isinstance(user, ForOp):
-        return [user.carried[index - 3], user.results[index - 3]] if index >= 3 else []
-    if isinstance(user, WhileOp):
-        return [user.before.args[index]]
-    around = user.parent_op()
-    if isinstance(user, ConditionOp):
-        assert isinstance(around, WhileOp)
-        return [around.after.args[index - 1], around.results[index - 1]]
-    if isinstance(around, ForOp):
-        return [around.carried[index], around.results[index]]
-    if isinstance(around, WhileOp):
-        return [around.before.args[index]]
-    return [around.results[index]] if isinstance(around, IfOp) else []
 
 
 # --- scalars --------------------------------------------------------------------------------------------------
@@ -161,7 +143,7 @@ def _roots(op: Op) -> list[Value]:
         given = [getattr(op, name) for name in RULES[type(op)].scalars]
         found += [v for v in given if v is not None]
     for v in op.operands:
-        while isinstance(v.op, VIEWS):
+        while isinstance(v.op, SharedView):
             if isinstance(v.op, LocalIndexOp):
                 found.append(v.op.index)
             v = v.op.operands[0]

@@ -12,8 +12,7 @@ from tessera.ops import (
     AsyncCommitOp,
     AsyncCopyOp,
     AsyncWaitOp,
-    AtomicCasOp,
-    AtomicRmwOp,
+    Atomic,
     BarrierOp,
     LocalAllocOp,
     LocalLoadOp,
@@ -105,7 +104,7 @@ def scratch(m: Machine, role: Role, op: Op) -> None:
     m.touch(role, op, span, False)
 
 
-def atomic(m: Machine, role: Role, op: AtomicRmwOp | AtomicCasOp) -> None:
+def atomic(m: Machine, role: Role, op: Atomic) -> None:
     """A scalar that releases waits for the program's other threads first."""
     if not isinstance(op.result.type, TileType) and op.sem in RELEASES:
         m.meet(role, op)

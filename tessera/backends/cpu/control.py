@@ -327,9 +327,6 @@ def leave(lo: Lowering, op: Op, slots: Sequence[Slot]) -> None:
         read_slot(lo, r, slot, lo.block)
 
 
-_ATOMICS = (memory.AtomicCasOp, memory.AtomicRmwOp)
-
-
 # --- while --------------------------------------------------------------------------------------------------
 @executes(WhileOp)
 def _while(lo: Lowering, op: WhileOp) -> None:
@@ -347,7 +344,7 @@ def _while(lo: Lowering, op: WhileOp) -> None:
     em.label(f"head{k}")
     with em.region():
         if lo.report:
-            leave_if_reported(lo, waits=any(isinstance(x, _ATOMICS) for x in op.walk()))
+            leave_if_reported(lo, waits=any(isinstance(x, memory.Atomic) for x in op.walk()))
         leave_if_interrupted(lo)
         kept = {*lo.buffers, *lo.uniform}
         for v, slot in zip(before.args, slots, strict=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.analysis.provenance import argument_of
 from tessera.backends.cpu.affine import constant
-from tessera.backends.cpu.aliases import base_of
 from tessera.backends.cpu.fusion import (
     any_start,
     contiguous_along,
@@ -89,8 +89,8 @@ def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
     known to be of use. `shifted`: vectors start where the loop's head ends. Kernels with loops do not ask: they may
     read what they wrote."""
     size = elem_of(op.value.type).storage_bytes
-    target = base_of(op.ptr)
-    loads = dict.fromkeys(base_of(ptr) for ptr in lo.loaded)
+    target = argument_of(op.ptr)
+    loads = dict.fromkeys(argument_of(ptr) for ptr in lo.loaded)
     if (
         not lo.straight
         or plan.outer
@@ -110,7 +110,7 @@ def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:
     large = em.op(f"icmp uge i64 {count}, {STREAM_BYTES // (plan.group_size * size)}")
     result = em.op(f"and i1 {large}, {em.op(f'icmp eq i64 {low}, 0')}")
     for base in loads:
-        if base.op is None and target.op is None:
+        if base is not None and target is not None:
             other = em.op(f"icmp ne ptr {lo.scalar_text(base)}, {lo.scalar_text(target)}")
             result = em.op(f"and i1 {result}, {other}")
     return result

@@ -18,7 +18,6 @@ from tessera.backends.cpu import (
     reduce,
     scan,
 )
-from tessera.backends.cpu.aliases import argument_of
 from tessera.backends.cpu.interrupt import leave_if_interrupted, may_stop, may_take_long
 from tessera.backends.cpu.llvm_text import ATTRIBUTES, memory_type, scalar_type
 from tessera.backends.cpu.lowering import EVALUATORS, Lowering, ModuleState, executes, make
@@ -31,18 +30,15 @@ from tessera.dtypes import dtype, int1, int32, int64, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Effect, Module, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import (
-    AssertOp,
-    AssumeOp,
-    AtomicCasOp,
-    AtomicRmwOp,
     CheckOp,
     DescriptorStoreOp,
+    Diagnostic,
     FuncOp,
     GridDependencyOp,
     LoadOp,
     MakeDescriptorOp,
     NumProgramsOp,
-    PrintOp,
+    PointerWrite,
     ProgramIdOp,
     ReduceOp,
     ReturnOp,
@@ -138,7 +134,7 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     lo.straight = all(_is_simple(op) or isinstance(op, ReduceOp) for op in f.body)
     loops = may_take_long(f)
     state.arguments = {arg: i for i, arg in enumerate(f.body.args)}
-    state.written = written_arguments(f, state.arguments)
+    state.written = written_arguments(state, f)
     lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
     lo.row_prefetch = plan_row_prefetch(lo, f.body)
     for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
@@ -167,19 +163,16 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     return f"{head} nounwind {ATTRIBUTES} {{\nentry:\n  {em.body()}\n}}"
 
 
-_REPORTS = (PrintOp, AssertOp, AssumeOp, CheckOp)  # they write, but to no array
-
-
-def written_arguments(f: FuncOp, arguments: dict[Value, int]) -> set[int] | None:
+def written_arguments(state: ModuleState, f: FuncOp) -> set[int] | None:
     """Positions of the arguments through which something may be written; None if that is not known."""
     found: set[int] = set()
     for op in f.body.walk():
-        if not op.effects & Effect.WRITE or isinstance(op, _REPORTS):
+        if not op.effects & Effect.WRITE or isinstance(op, Diagnostic | CheckOp):
             continue
-        target = op.operands[0] if isinstance(op, (StoreOp, AtomicRmwOp, AtomicCasOp)) else None
+        target = op.operands[0] if isinstance(op, PointerWrite) else None
         if isinstance(op, DescriptorStoreOp) and isinstance(op.desc.op, MakeDescriptorOp):
             target = op.desc.op.base
-        position = None if target is None else arguments.get(argument_of(target))
+        position = None if target is None else state.position(target)
         if position is None:
             return None
         found.add(position)

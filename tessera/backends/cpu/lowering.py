@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera.analysis.provenance import argument_of
 from tessera.analysis.sign import Signs
 from tessera.backends.cpu.coordinates import Coordinates
 from tessera.backends.cpu.emitter import Emitter
@@ -106,6 +107,11 @@ class ModuleState:
     scratch: int = 0
     fuse: bool = True
     debug: bool = False
+
+    def position(self, ptr: Value) -> int | None:
+        """The position of the kernel's argument that a pointer points into; None if that is not known."""
+        argument = argument_of(ptr)
+        return self.arguments.get(argument) if argument is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ launch checks.
 
 from __future__ import annotations
 
-from tessera.backends.cpu.aliases import argument_of
 from tessera.backends.cpu.fusion import contiguous_along, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
@@ -180,7 +179,7 @@ def _address(lo: Lowering, ptr: Value, dim: int, at: int) -> str:
 def constant_memory(lo: Lowering, ptr: Value) -> bool:
     """Whether nothing that the kernel writes overlaps the array, on assumptions that the launch checks."""
     state = lo.state
-    mine = state.arguments.get(argument_of(ptr))
+    mine = state.position(ptr)
     if state.overlap or mine is None or state.written is None or mine in state.written:
         return False
     for other in state.written:

@@ -18,7 +18,11 @@ from tessera.ir import ElementType, Value
 from tessera.layout import Access, LinearLayout, MatrixAccess, offset_map
 from tessera.layout.access import best_access
 from tessera.layout.matrix_ops import union
-from tessera.ops import LocalAllocOp, LocalIndexOp, LocalTransOp
+from tessera.ops import (
+    LocalAllocOp,
+    LocalIndexOp,
+    SharedView,
+)
 
 BASE_ALIGNMENT = 1024  # of the program's shared memory
 
@@ -43,7 +47,7 @@ def fixed_place(fl: FunctionLowering, offset: int) -> SharedPlace:
 def place_of(fl: FunctionLowering, view: Value) -> SharedPlace:
     """The place of a buffer or a view of one."""
     fixed, alignment, op = True, BASE_ALIGNMENT, view.op
-    while isinstance(op, LocalTransOp | LocalIndexOp):
+    while isinstance(op, SharedView):
         if isinstance(op, LocalIndexOp):
             fixed = False
             alignment = min(alignment, _divisor(op.result.type.slot_bytes))

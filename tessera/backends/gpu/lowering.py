@@ -21,7 +21,10 @@ from tessera.errors import InternalError
 from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Type, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
-from tessera.ops import DotOp, ForOp, MmaOp, WgmmaOp, WhileOp
+from tessera.ops import (
+    Loop,
+    Matmul,
+)
 
 PROGRAMS = "%programs"  # the parameter that has the launch's grid, three i32
 Lowering = Callable[["FunctionLowering", Any], None]
@@ -267,13 +270,13 @@ class FunctionLowering:
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
         # MMAs need all registers that their block can have.
         blocks: int = self.module.attrs.get("resident_blocks", 1) if self.has_mma else 0
-        loops = any(isinstance(op, ForOp | WhileOp) for op in self.module.walk())
+        loops = any(isinstance(op, Loop) for op in self.module.walk())
         return self.target.kernel_attributes(warps, blocks, loops) + self.extra_attributes
 
     @property
     def has_mma(self) -> bool:
         """Whether the program has MMAs, and so all registers of an SM for one block."""
-        return any(isinstance(op, DotOp | MmaOp | WgmmaOp) for op in self.module.walk())
+        return any(isinstance(op, Matmul) for op in self.module.walk())
 
     def register_types(self, t: Type) -> str:
         return llvm_type(elem_of(t))

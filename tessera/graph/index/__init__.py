@@ -16,7 +16,7 @@ from tessera.graph.index.expr import (
     sym,
 )
 from tessera.graph.index.maps import IndexMap, parse_expr, parse_map
-from tessera.graph.index.simplify import Ranges, is_less, is_nonnegative, simplify
+from tessera.graph.index.ranges import Ranges, is_less, is_nonnegative, simplify
 
 __all__ = [
     "Dim", "Expr", "FloorDiv", "IndexMap", "Max", "Min", "Mod", "Ranges", "Sym", "dim", "expr", "is_less",

@@ -7,7 +7,7 @@
 
 An expression is a polynomial with integer coefficients; its atoms are dimensions, symbols, and the floor division,
 remainder, smaller or larger of two expressions. `//` and `%` round down, as Python's do. Equal polynomials are equal
-objects: compare with `==`, hash freely. What holds only within ranges of the atoms is the business of `simplify.py`.
+objects: compare with `==`, hash freely. What holds only within ranges of the atoms is the business of `ranges.py`.
 """
 
 from __future__ import annotations
@@ -116,13 +116,14 @@ Size = "int | Expr"
 class Expr:
     """A normalised expression. `terms`: each monomial with its coefficient, none of them 0."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_text", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int]):
         kept = [(m, c) for m, c in terms.items() if c]
         kept.sort(key=_order)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
         self._hash = hash(self.terms)
+        self._text = ""
 
     # --- what it is -----------------------------------------------------------------------------------------
     @property
@@ -255,11 +256,13 @@ class Expr:
 
     # --- text -------------------------------------------------------------------------------------------------
     def __str__(self) -> str:
-        text = ""
-        for m, c in self.terms:
-            sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
-            text += sign + _term(m, abs(c))
-        return text or "0"
+        if not self._text:
+            text = ""
+            for m, c in self.terms:
+                sign = ("-" if c < 0 else "") if not text else (" - " if c < 0 else " + ")
+                text += sign + _term(m, abs(c), sign == "-")
+            self._text = text or "0"
+        return self._text
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -498,13 +501,14 @@ def _value(atom: Atom, leaf: Callable[[Dim | Sym], Any]) -> Any:
 
 
 def _operand(e: Expr) -> str:
+    text = str(e)
     simple = e.value is not None or isinstance(e.atom, Dim | Sym | Min | Max)
-    return str(e) if simple and not str(e).startswith("-") else f"({e})"
+    return text if simple and text[0] != "-" else f"({text})"
 
 
-def _term(m: Monomial, coefficient: int) -> str:
+def _term(m: Monomial, coefficient: int, negated: bool) -> str:
     factors = [a for a, power in m for _ in range(power)]
-    if len(factors) == 1 and coefficient == 1:
+    if len(factors) == 1 and coefficient == 1 and not negated:
         return str(factors[0])
     parts = [_operand(atom_expr(a)) for a in factors]
     if coefficient != 1 or not parts:

@@ -23,7 +23,7 @@ from tessera.graph.index.expr import (
     maximum,
     minimum,
 )
-from tessera.graph.index.simplify import Ranges, simplify
+from tessera.graph.index.ranges import Ranges, simplify
 
 _DIM = re.compile(r"d\d+")
 _MAP = re.compile(r"\s*\(([^()]*)\)\s*->\s*\((.*)\)\s*", re.DOTALL)

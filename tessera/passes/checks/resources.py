@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from tessera.analysis.scratch import dot_area, scratch_bytes
 from tessera.errors import OutOfResources
 from tessera.ir import Module, Op, elem_of, pass_, shape_of, with_elem
-from tessera.ops import DescriptorLoadOp, DotOp, FuncOp, GatherOp, HistogramOp, LoadOp
+from tessera.ops import DescriptorLoadOp, DotOp, FuncOp, GatherOp, HistogramOp, TileLoad
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.accelerate import HELD_OPERAND_REGISTERS, choose
-from tessera.passes.gpu_layout.mma_operands import Loaded, loop_between, source_of
+from tessera.passes.gpu_layout.mma_operands import loop_between, source_of
 
 MOST_SPILLED = 2  # times the registers of a thread that the result of a dot may take
 
@@ -73,16 +73,16 @@ def needs_of(module: Module, facts: GpuFacts) -> Iterator[Need]:
                 yield _shared(op, (op,), 0, room)
 
 
-def _tiles(op: DotOp, facts: GpuFacts, threads: int) -> dict[Loaded, Op | None]:
+def _tiles(op: DotOp, facts: GpuFacts, threads: int) -> dict[TileLoad, Op | None]:
     """The loads of the dot's operands that lie in shared memory when it runs, each with the loop around the dot
     that it lies there through. Small ones that a loop does not change may be held in registers."""
     choice = choose(op, facts)
     if choice is None:
         return {}
-    found: dict[Loaded, Op | None] = {}
+    found: dict[TileLoad, Op | None] = {}
     for v in (op.a, op.b):
         tile = source_of(v)[0].op
-        if not isinstance(tile, LoadOp | DescriptorLoadOp):
+        if not isinstance(tile, TileLoad):
             continue
         if choice.cast not in (None, elem_of(v.type)):  # cast in registers
             continue
@@ -92,7 +92,7 @@ def _tiles(op: DotOp, facts: GpuFacts, threads: int) -> dict[Loaded, Op | None]:
     return found
 
 
-def _shared(op: Op, tiles: Collection[Loaded], more: int, room: int) -> Need:
+def _shared(op: Op, tiles: Collection[TileLoad], more: int, room: int) -> Need:
     needed = sum(_bytes(t) for t in tiles) + more
     notes = (_about(op), *(f"{_bytes(t)} bytes for {_about(t)}" for t in tiles))
     return Need("shared memory", needed, room, notes)
@@ -106,7 +106,7 @@ def _by_hand(op: DotOp, facts: GpuFacts) -> int:
     return sum(dot_area(with_elem(v.type, elem)) for v in (op.a, op.b))
 
 
-def _bytes(tile: Loaded) -> int:
+def _bytes(tile: TileLoad) -> int:
     t = tile.result.type
     return t.numel * t.elem.storage_bytes
 

@@ -42,13 +42,13 @@ from tessera.ops import (
     CastOp,
     ConstOp,
     ConvertLayoutOp,
-    DescriptorLoadOp,
     DotOp,
     FuncOp,
     LoadOp,
     LocalLoadOp,
     MmaOp,
     SubOp,
+    TileLoad,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts, MmaRow
 from tessera.passes.gpu_layout.mma_operands import (
@@ -227,7 +227,7 @@ class _Acceleration:
         source, orders = source_of(v)
         loaded = source.op
         result = v.type.with_layout(layout)
-        if not isinstance(loaded, LoadOp | DescriptorLoadOp):
+        if not isinstance(loaded, TileLoad):
             return self.builder.emit(ConvertLayoutOp(v, results=[result]))
         reader = layout
         for order in orders:

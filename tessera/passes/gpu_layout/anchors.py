@@ -35,8 +35,10 @@ from tessera.ops import (
     GatherOp,
     IfOp,
     LoadOp,
+    Loop,
     ReduceOp,
     ScanOp,
+    TileLoad,
     WhileOp,
 )  # fmt: skip
 from tessera.passes.gpu_layout import rules
@@ -137,7 +139,7 @@ class Anchors:
     # --- walking ------------------------------------------------------------------------------------------
     def _block(self, block: Block) -> None:
         for op in block:
-            if isinstance(op, ForOp | WhileOp | IfOp):
+            if isinstance(op, Loop | IfOp):
                 groups = groups_of(op)
                 self._join(groups)
                 for inner in op.regions:
@@ -173,7 +175,7 @@ def is_slice_load(op: Op, limit: int) -> bool:
     straight to the layout that these ask for: reading a few numbers in many threads is cheaper than handing
     them round."""
     if (
-        not isinstance(op, LoadOp | DescriptorLoadOp)
+        not isinstance(op, TileLoad)
         or (isinstance(op, LoadOp) and op.volatile)
         or len(shape_of(op.result.type)) != 1
         or op.result.type.numel > limit
@@ -194,7 +196,7 @@ def is_slice_load(op: Op, limit: int) -> bool:
     return widened
 
 
-def _memory(h: Anchors, op: LoadOp | DescriptorLoadOp) -> None:
+def _memory(h: Anchors, op: TileLoad) -> None:
     r = op.result
     if isinstance(r.type, TileType) and r not in h.table and not is_slice_load(op, h.slice_limit):
         wide = r.type.numel >= h.lanes * h.num_warps

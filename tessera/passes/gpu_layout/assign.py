@@ -20,30 +20,26 @@ from tessera.ir import Block, Builder, Module, Op, TileType, Value, pass_, shape
 from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_conversion
 from tessera.ops import (
     MATH_OPS,
-    AtomicCasOp,
-    AtomicRmwOp,
     BroadcastOp,
     CallOp,
     ConvertLayoutOp,
-    DescriptorLoadOp,
     DescriptorStoreOp,
     DivOp,
     DotOp,
-    ForOp,
     FuncOp,
     GatherOp,
     HistogramOp,
     IfOp,
-    LoadOp,
+    Loop,
+    PointerAccess,
     PowOp,
     ReduceOp,
     RemOp,
     ReturnOp,
     ScanOp,
     SplitOp,
-    StoreOp,
+    TileLoad,
     VolatileAsmOp,
-    WhileOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout import rules
@@ -106,7 +102,7 @@ class Assignment:
                 self._feed_groups()
         for op in self.func.walk():
             if (
-                isinstance(op, LoadOp | DescriptorLoadOp)
+                isinstance(op, TileLoad)
                 and isinstance(op.result.type, TileType)
                 and op.result.type.layout is None
             ):
@@ -145,7 +141,7 @@ class Assignment:
             if group is not None:
                 self._settle(group, layout)
                 return self.at(v, layout)
-            if isinstance(op, LoadOp | DescriptorLoadOp):
+            if isinstance(op, TileLoad):
                 self._settle_load(op, layout)
                 return self.at(v, layout)
             if op is None or not is_pointwise(op):
@@ -161,7 +157,7 @@ class Assignment:
             v.type = v.type.with_layout(layout)
         self.ready.append(group)
 
-    def _settle_load(self, op: LoadOp | DescriptorLoadOp, layout: LinearLayout) -> None:
+    def _settle_load(self, op: TileLoad, layout: LinearLayout) -> None:
         """A load that serves as a slice is done where its first user wants it."""
         op.attrs.pop("layout", None)
         op.result.type = op.result.type.with_layout(layout.unique_registers())
@@ -224,7 +220,7 @@ class Assignment:
     # --- ops --------------------------------------------------------------------------------------------------
     def _block(self, block: Block) -> None:
         for op in block:
-            if isinstance(op, ForOp | WhileOp | IfOp):
+            if isinstance(op, Loop | IfOp):
                 for inner in op.regions:
                     self._block(inner)
             elif is_pointwise(op):
@@ -279,9 +275,7 @@ class Assignment:
 
     def _demand(self, op: Op) -> None:
         """Bring the operands of an op that is no pointwise one into the layouts it needs."""
-        if isinstance(
-            op, StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp
-        ):
+        if isinstance(op, PointerAccess | TileLoad | DescriptorStoreOp):
             self._access(op)
         elif isinstance(op, ReduceOp | ScanOp):
             self._operands(op, (self.anchors.inputs.get(op) or combine_input(self.anchors, op))[1])
@@ -306,15 +300,12 @@ class Assignment:
                     op.set_operand(i, self.at(v, self.anchors.default(v.type)))
         elif not op.results and not op.terminator:
             self.late.append(op)
-        elif not (op.terminator and isinstance(op.parent_op(), ForOp | WhileOp | IfOp)):
+        elif not (op.terminator and isinstance(op.parent_op(), Loop | IfOp)):
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):
                     op.set_operand(i, self.at(v, self._anywhere(v)))
 
-    def _access(
-        self,
-        op: StoreOp | DescriptorStoreOp | LoadOp | DescriptorLoadOp | AtomicRmwOp | AtomicCasOp,
-    ) -> None:
+    def _access(self, op: PointerAccess | TileLoad | DescriptorStoreOp) -> None:
         """Loads work where their result is anchored, stores where they are coalesced."""
         noted: LinearLayout | None = op.attrs.pop("layout", None)
         if (

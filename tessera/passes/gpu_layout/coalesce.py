@@ -15,20 +15,18 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.ir import Module, Op, TileType, Value, elem_of, pass_, shape_of
 from tessera.layout import default_blocked
 from tessera.ops import (
-    AtomicCasOp,
-    AtomicRmwOp,
+    Atomic,
     DescriptorLoadOp,
     DescriptorStoreOp,
     FuncOp,
-    LoadOp,
-    StoreOp,
+    PointerAccess,
+    PointerWrite,
+    TileLoad,
 )
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.anchors import groups_of
 from tessera.passes.gpu_layout.rules import is_pointwise
 
-WRITES = StoreOp | AtomicRmwOp | AtomicCasOp
-POINTER_OPS = LoadOp | WRITES
 Group = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -48,18 +46,18 @@ def coalesce(module: Module, facts: GpuFacts) -> None:
         widest: dict[Group, int] = {}
         for op, group, vec in wanted:
             # What descriptors move goes through shared memory, where any layout will do.
-            if isinstance(op, POINTER_OPS):
+            if isinstance(op, PointerAccess):
                 widest[group] = max(widest.get(group, 1), vec)
         flows = Flows(func)
         written: dict[Value, int] = {}  # the most elements of one access
         for op, _, _ in wanted:
-            if isinstance(op, WRITES):
+            if isinstance(op, PointerWrite):
                 size = elem_of(op.ptr.type).element_ty.storage_bytes
                 of, most = flows.of(op), facts.max_vector_bytes
                 written[of] = min(written.get(of, most), most // size)
         for op, group, vec in wanted:
             shape, order = group
-            alone = isinstance(op, AtomicRmwOp | AtomicCasOp)
+            alone = isinstance(op, Atomic)
             wide = widest.get(group, vec)
             width = vec if alone else min(wide, written.get(flows.of(op), wide))
             op.attrs["layout"] = default_blocked(shape, num_warps, width, order, facts.warp_size)
@@ -75,7 +73,7 @@ class Flows:
                 for v in op.operands:
                     if v in self.parents and shape_of(v.type) == shape_of(op.results[0].type):
                         self._join(op.results[0], v)
-            elif isinstance(op, LoadOp | DescriptorLoadOp):
+            elif isinstance(op, TileLoad):
                 self.parents.setdefault(op.result, op.result)
             for group in groups_of(op):
                 for v in group.phis:
@@ -88,7 +86,7 @@ class Flows:
 
     def of(self, op: Op) -> Value:
         """The set of an access: a load is in that of its result, a write in that of its value."""
-        if isinstance(op, WRITES | DescriptorStoreOp):
+        if isinstance(op, PointerWrite | DescriptorStoreOp):
             return self._root(op.value)
         return self._root(op.results[0])
 
@@ -110,11 +108,10 @@ def _wanted(op: Op, axis: AxisAnalysis, facts: GpuFacts) -> tuple[Op, Group, int
             return None
         order = tuple(reversed(range(len(t.shape))))
         return op, (t.shape, order), facts.max_vector_bytes // t.elem.storage_bytes
-    if not isinstance(op, POINTER_OPS) or not isinstance(op.ptr.type, TileType):
+    if not isinstance(op, PointerAccess) or not isinstance(op.ptr.type, TileType):
         return None
     order = access_order(axis, op.ptr)
-    mask = None if isinstance(op, AtomicCasOp) else op.mask
-    vec = access_width(axis, op.ptr, mask, order[0], facts.max_vector_bytes)
+    vec = access_width(axis, op.ptr, op.mask, order[0], facts.max_vector_bytes)
     return op, (op.ptr.type.shape, order), vec
 
 

@@ -16,16 +16,13 @@ from tessera.layout import (
     widest_swizzle,
 )  # fmt: skip
 from tessera.ops import (
-    DescriptorLoadOp,
-    ForOp,
-    LoadOp,
     LocalAllocOp,
     LocalTransOp,
+    Loop,
+    TileLoad,
     TransOp,
-    WhileOp,
 )
 
-Loaded = LoadOp | DescriptorLoadOp
 Orders = list[tuple[int, ...]]
 
 
@@ -38,7 +35,7 @@ def source_of(v: Value) -> tuple[Value, Orders]:
     return v, orders
 
 
-def shared_view(loaded: Loaded, orders: Orders, layout: LinearLayout) -> Value:
+def shared_view(loaded: TileLoad, orders: Orders, layout: LinearLayout) -> Value:
     """A view of shared memory that a load fills right after it: one buffer for all MMAs that read it, in
     the layout that the first one asked for; transposed by `orders` (outermost first)."""
     t = loaded.result.type
@@ -80,7 +77,7 @@ def loop_between(inner: Op, outer: Op) -> Op | None:
     """A loop around `inner` that does not contain `outer`."""
     op = inner.parent_op()
     while op is not None:
-        if isinstance(op, ForOp | WhileOp) and not outer.is_inside(op):
+        if isinstance(op, Loop) and not outer.is_inside(op):
             return op
         op = op.parent_op()
     return None
@@ -90,7 +87,7 @@ def inverse(order: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
-def memory_order(op: LoadOp | DescriptorLoadOp) -> tuple[int, ...]:
+def memory_order(op: TileLoad) -> tuple[int, ...]:
     """Dimensions of a load from the one contiguous in memory, as its coalesced layout shows."""
     layout: LinearLayout | None = op.attrs.get("layout")
     rank = len(op.result.type.shape)

@@ -35,11 +35,10 @@ from tessera.layout import (
 )
 from tessera.ops import (
     ConvertLayoutOp,
-    DescriptorLoadOp,
     DotOp,
-    LoadOp,
     LocalAllocOp,
     LocalLoadOp,
+    TileLoad,
     WgmmaOp,
 )
 from tessera.passes.gpu_facts import GpuFacts, WgmmaRow
@@ -135,10 +134,10 @@ class _Operand:
         self.value, self.depth = v, depth
         self.shape, self.elem = shape_of(v.type), elem_of(v.type)
         self.source, self.orders = source_of(v)
-        self.loaded = isinstance(self.source.op, LoadOp | DescriptorLoadOp)
+        self.loaded = isinstance(self.source.op, TileLoad)
         self.order: tuple[int, ...] = (1, 0) if self.elem.bits == 16 else (depth, 1 - depth)
         self.is_transposed = not self.loaded and self.elem.bits == 16 and bool(self.orders)
-        if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
+        if isinstance(self.source.op, TileLoad):
             self.order = memory_order(self.source.op)
         if self.loaded or self.is_transposed:
             for permutation in reversed(self.orders):
@@ -160,7 +159,7 @@ class _Operand:
 
     def shared(self, b: Builder) -> Value:
         """A view of it in shared memory in the swizzle of the hardware."""
-        if isinstance(self.source.op, LoadOp | DescriptorLoadOp):
+        if isinstance(self.source.op, TileLoad):
             layout = _swizzled(self.source.type, memory_order(self.source.op))
             return shared_view(self.source.op, self.orders, layout)
         if self.is_transposed:

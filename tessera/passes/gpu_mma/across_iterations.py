@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from tessera.analysis.provenance import buffer_of
 from tessera.ir import Op, Value
 from tessera.ir.applications import is_enabled
-from tessera.ops import ForOp, LocalAllocOp, LocalIndexOp, LocalLoadOp, LocalTransOp, WgmmaOp
+from tessera.ops import (
+    ForOp,
+    LocalAllocOp,
+    LocalLoadOp,
+    WgmmaOp,
+)
 
 
 def async_accumulation(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
@@ -30,11 +36,4 @@ def _alloc_of(v: Value) -> Op | None:
     """The allocation that an operand is a view of, or was read from for this MMA alone."""
     if isinstance(v.op, LocalLoadOp) and len(v.uses) == 1:
         v = v.op.shared
-    return buffer_of(v)
-
-
-def buffer_of(v: Value) -> Op | None:
-    """What made the shared memory of a view."""
-    while isinstance(v.op, LocalTransOp | LocalIndexOp):
-        v = v.op.operands[0]
-    return v.op
+    return buffer_of(v).op

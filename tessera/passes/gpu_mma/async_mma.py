@@ -33,12 +33,13 @@ from tessera.ops import (
     LocalLoadOp,
     LocalStoreOp,
     LocalTransOp,
+    Loop,
     MbarrierArriveOp,
     MbarrierWaitOp,
     PingPongOp,
+    SharedView,
     WgmmaOp,
     WgmmaWaitOp,
-    WhileOp,
 )  # fmt: skip
 from tessera.passes.gpu_layout.rules import VIEWS
 from tessera.passes.neutral.fold import constant_of
@@ -48,8 +49,7 @@ LIMITS = (
     AsyncWaitOp,
     BarrierOp,
     LocalStoreOp,
-    ForOp,
-    WhileOp,
+    Loop,
     IfOp,
     CallOp,
 )
@@ -110,7 +110,7 @@ def _views(mma: WgmmaOp) -> list[Op]:
     found: dict[Op, None] = {}
     for v in mma.operands:
         chain: list[Op] = []
-        while isinstance(v.op, LocalTransOp | LocalIndexOp) and v.op.parent is mma.parent:
+        while isinstance(v.op, SharedView) and v.op.parent is mma.parent:
             chain.append(v.op)
             v = v.op.operands[0]
         found.update(dict.fromkeys(reversed(chain)))
@@ -163,7 +163,7 @@ class _Waits:
         self.started += 1
 
     def _must_wait(self, op: Op, mma: WgmmaOp) -> bool:
-        if op.terminator or isinstance(op, ForOp | WhileOp | CallOp):
+        if op.terminator or isinstance(op, Loop | CallOp):
             return True
         if isinstance(op, MbarrierArriveOp) and op.after_mma:
             return True
@@ -320,7 +320,7 @@ def _place(view: Value) -> tuple[Op | None, tuple[str, int] | None]:
     """(allocation, buffer of the ring: its number, or its distance from that of this iteration)."""
     buffer: tuple[str, int] | None = None
     op = view.op
-    while isinstance(op, LocalIndexOp | LocalTransOp):
+    while isinstance(op, SharedView):
         if isinstance(op, LocalIndexOp):
             number = constant_of(op.index)
             stages: int = op.ring.type.shape[0]

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.analysis.provenance import buffer_of
 from tessera.ir import Block, Builder, Op, TileType, Value, elem_of
 from tessera.ir.applications import is_enabled
 from tessera.ops import (
@@ -29,10 +30,10 @@ from tessera.ops import (
     ConvertLayoutOp,
     ForOp,
     IfOp,
-    LocalIndexOp,
     LocalTransOp,
     MbarrierWaitOp,
     PingPongOp,
+    SharedView,
     WgmmaOp,
     YieldOp,
 )  # fmt: skip
@@ -115,9 +116,7 @@ def _source_mmas(v: Value, loop: ForOp) -> set[WgmmaOp]:
 
 def _survives(view: Value, loop: ForOp, rings: set[Op]) -> bool:
     """Whether an operand in shared memory can still be read one iteration later."""
-    while isinstance(view.op, LocalTransOp | LocalIndexOp):
-        view = view.op.operands[0]
-    op = view.op
+    op = buffer_of(view).op
     return op is not None and (op in rings or not op.is_inside(loop))
 
 
@@ -162,16 +161,9 @@ def late_view(b: Builder, view: Value, root: Value) -> Value:
     return b.insert(op.clone({op.x: late_view(b, op.x, root)})).result
 
 
-def root_of(view: Value) -> Value:
-    """What transposes were made of."""
-    while isinstance(view.op, LocalTransOp):
-        view = view.op.x
-    return view
-
-
 def drop_view(view: Value) -> None:
     """Erase what made a view that nobody uses any more."""
-    while isinstance(view.op, LocalTransOp | LocalIndexOp) and not view.uses:
+    while isinstance(view.op, SharedView) and not view.uses:
         op = view.op
         view = op.operands[0]
         op.erase()

@@ -40,8 +40,9 @@ from tessera.ops import (
     LocalIndexOp,
     LocalLoadOp,
     LocalStoreOp,
-    LocalTransOp,
+    Loop,
     MbarrierInitOp,
+    SharedView,
     TensorCopyOp,
     WarpSpecializeOp,
     WgmmaOp,
@@ -106,7 +107,7 @@ def _show_writes(block: Block, follows: bool) -> bool:
             follows = _show_writes(op.consumers, follows)
             _show_writes(op.producer, True)
         elif op.regions:
-            around = isinstance(op, ForOp | WhileOp) and _sees(op)
+            around = isinstance(op, Loop) and _sees(op)
             found = [_show_writes(b, follows or around) for b in op.regions]
             follows = follows or any(found)
         follows = follows or isinstance(op, THROUGH_DESCRIPTORS)
@@ -222,7 +223,7 @@ def _touch(view: Value, write: bool) -> Touch:
     ring: tuple[Op, int, int] | None = None
     buffer: int | None = None
     op = view.op
-    while isinstance(op, LocalIndexOp | LocalTransOp):
+    while isinstance(op, SharedView):
         source = op.operands[0]
         if isinstance(op, LocalIndexOp):
             stages = source.type.shape[0]

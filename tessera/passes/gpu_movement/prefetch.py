@@ -14,26 +14,19 @@ for stages (`tl.range(num_stages=)`) and the stores go through other arguments t
 from __future__ import annotations
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.provenance import argument_of
 from tessera.dtypes import int1, pointer_type
 from tessera.ir import Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.layout import LinearLayout
 from tessera.ops import (
-    AddPtrOp,
-    BroadcastOp,
-    ConvertLayoutOp,
-    DotOp,
-    ExpandDimsOp,
     ForOp,
     FuncOp,
-    HintOp,
     LoadOp,
     LocalAllocOp,
     LocalLoadOp,
-    MmaOp,
-    SplatOp,
+    Matmul,
     StoreOp,
-    WgmmaOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout.coalesce import access_width
@@ -65,7 +58,7 @@ def _is_simple(loop: ForOp) -> bool:
     for op in loop.body:
         if op.regions and any(isinstance(inner, ForOp | LoadOp | StoreOp) for inner in op.walk()):
             return False
-        if isinstance(op, DotOp | MmaOp | WgmmaOp):
+        if isinstance(op, Matmul):
             return False
         changes = op.all_effects() & (Effect.WRITE | Effect.SYNC)
         if changes and not (isinstance(op, StoreOp) and loop.num_stages):
@@ -74,12 +67,12 @@ def _is_simple(loop: ForOp) -> bool:
 
 
 def _prefetch(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> None:
-    written = {_base(op.ptr) for op in loop.body if isinstance(op, StoreOp)}
+    written = {argument_of(op.ptr) for op in loop.body if isinstance(op, StoreOp)}
     found = [
         (op, part)
         for op in loop.body
         if isinstance(op, LoadOp)
-        and _apart(_base(op.ptr), written)
+        and _no_alias(argument_of(op.ptr), written)
         and (part := _slice(op, loop, axis, facts)) is not None
     ]
     size = sum(_bytes(op) for op, _ in found)
@@ -89,28 +82,9 @@ def _prefetch(loop: ForOp, axis: AxisAnalysis, facts: GpuFacts, wanted: int) -> 
         Pipeline(loop, streams, stages, private=True).run()
 
 
-def _apart(base: Value | None, written: set[Value | None]) -> bool:
+def _no_alias(base: Value | None, written: set[Value | None]) -> bool:
     """Whether a load's argument is none of those that are written through, all of them known."""
     return not written or not (base is None or base in written or None in written)
-
-
-def _base(v: Value) -> Value | None:
-    """The argument that a pointer comes from; None if that is not plain to see."""
-    while True:
-        op = v.op
-        if op is None:
-            block = v.block
-            loop = block.parent if block is not None else None
-            if isinstance(loop, ForOp) and v.index > 0:
-                v = loop.inits[v.index - 1]
-                continue
-            return v if isinstance(loop, FuncOp) else None
-        if isinstance(
-            op, AddPtrOp | BroadcastOp | ExpandDimsOp | HintOp | SplatOp | ConvertLayoutOp
-        ):
-            v = op.operands[0]
-        else:
-            return None
 
 
 def _bytes(op: LoadOp) -> int:

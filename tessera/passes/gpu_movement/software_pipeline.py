@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
+from tessera.analysis.provenance import buffer_of, untransposed
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1, int32, int64
 from tessera.ir import (
@@ -64,12 +65,11 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_mma.across_iterations import async_accumulation, buffer_of
+from tessera.passes.gpu_mma.across_iterations import async_accumulation
 from tessera.passes.gpu_mma.mma_chains import (
     Shifted,
     drop_view,
     late_view,
-    root_of,
     shift_stage,
     shiftable,
 )
@@ -131,7 +131,7 @@ def software_pipeline(module: Module, facts: GpuFacts) -> None:
 def _beside(loop: ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts) -> int:
     """Bytes of shared memory that the loop needs beside its rings."""
     rings: set[Op] = {s.alloc for s in streams}
-    roots = [buffer_of(v) for op in loop.walk() for v in (*op.operands, *op.results)]
+    roots = [buffer_of(v).op for op in loop.walk() for v in (*op.operands, *op.results)]
     others = {op for op in roots if isinstance(op, LocalAllocOp) and op not in rings}
     scratch = max((scratch_bytes(op, num_warps, facts) for op in loop.walk()), default=0)
     return sum(op.bytes for op in others) + scratch
@@ -352,7 +352,7 @@ class Pipeline:
         before = set(body)
         for d in shifted:
             view, at = d.mma.b, Builder.before_op(d.mma)
-            root = root_of(view)
+            root = untransposed(view)
             if isinstance(root.op, LocalIndexOp) and root.op.parent is body:
                 other = at.emit(LocalIndexOp(root.op.ring, slot, slot=-1))
                 d.mma.set_operand(1, late_view(at, view, other))

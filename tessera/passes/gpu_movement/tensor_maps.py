@@ -21,8 +21,7 @@ from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.layout import Boxes, box_layout, boxes_of
 from tessera.ops import (
-    AtomicCasOp,
-    AtomicRmwOp,
+    Atomic,
     CastOp,
     ConstOp,
     DescriptorLoadOp,
@@ -218,7 +217,7 @@ def number_tensor_maps(module: Module) -> None:
     checks: dict[tuple[int, ...], None] = {}
     for func in module.body:
         assert isinstance(func, FuncOp)
-        atomics = any(isinstance(op, AtomicRmwOp | AtomicCasOp) for op in func.walk())
+        atomics = any(isinstance(op, Atomic) for op in func.walk())
         code = HostCode(func, module.attrs.get("host_code", ()))
         for op in func.walk():
             if isinstance(op, DescriptorLoadOp | DescriptorStoreOp | TensorCopyOp):

@@ -20,14 +20,14 @@ from math import gcd, prod
 from typing import Any
 
 from tessera.analysis.dimensions import Dim, Dimensions, extents
+from tessera.analysis.provenance import argument_of, outgoing
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
     ArangeOp,
-    AtomicCasOp,
-    AtomicRmwOp,
+    Atomic,
     BarrierOp,
     BlockRankOp,
     BreakpointOp,
@@ -39,24 +39,23 @@ from tessera.ops import (
     DescriptorLoadOp,
     DescriptorScatterOp,
     DescriptorStoreOp,
+    DescriptorWrite,
     DotOp,
     Elementwise,
     ExpandDimsOp,
-    ForOp,
     FuncOp,
     HintOp,
-    IfOp,
     LoadOp,
     MakeDescriptorOp,
     MulOp,
+    PointerAccess,
+    PointerWrite,
     PrintOp,
     SpecialRegisterOp,
     SplatOp,
-    StoreOp,
+    TileLoad,
     VolatileAsmOp,
-    YieldOp,
 )  # fmt: skip
-from tessera.passes.gpu_movement.memory_effects import array_of
 from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
@@ -68,9 +67,7 @@ MEMORY_WORK = 64  # of an element that is loaded or stored, in multiplications
 MOST_COPIED = 64  # ops of index arithmetic that a dimension gets of its own
 REASONS = 2  # that are told, of the largest classes
 ONCE = (CallOp, BarrierOp, BreakpointOp, CheckOp, PrintOp, SpecialRegisterOp, VolatileAsmOp)
-ATOMICS = (AtomicRmwOp, AtomicCasOp)
-READS = (LoadOp, DescriptorLoadOp, DescriptorGatherOp)
-WRITES = (StoreOp, DescriptorStoreOp, DescriptorScatterOp)
+READS = (TileLoad, DescriptorGatherOp)
 
 
 class CannotSpread(Exception):
@@ -130,16 +127,9 @@ def _reached(start: Value) -> set[Value]:
 
 def _handed_on(user: Op, index: int) -> list[Value]:
     """What depends on an operand."""
-    around = user.parent_op()
-    if isinstance(user, ForOp) and index > 2:
-        return [user.carried[index - 3], user.results[index - 3]]
-    if isinstance(user, YieldOp) and isinstance(around, ForOp):
-        return [around.carried[index], around.results[index]]
-    if isinstance(user, YieldOp) and isinstance(around, IfOp):
-        return [around.results[index]]
-    if user.terminator and around is not None:
-        return [*around.results, *[x for block in around.regions for x in block.args]]
-    return [*user.results, *[x for block in user.regions for x in block.args]]
+    op = user.parent_op() if user.terminator else user
+    everything = [x for block in op.regions for x in block.args] if op is not None else []
+    return outgoing(user, index) or [*(op.results if op is not None else ()), *everything]
 
 
 def _check(func: FuncOp) -> None:
@@ -151,7 +141,7 @@ def _check(func: FuncOp) -> None:
             raise CannotSpread(f"{op.opcode} is for all threads of a program at once")
         if isinstance(op, LoadOp) and op.volatile:
             raise CannotSpread("a volatile load may differ between blocks")
-        if isinstance(op, (*WRITES, *ATOMICS)):
+        if isinstance(op, PointerWrite | DescriptorWrite):
             written.add(_array(op))
         if isinstance(op, READS):
             read.add(_array(op))
@@ -161,10 +151,10 @@ def _check(func: FuncOp) -> None:
 
 def _array(op: Any) -> Value | None:
     """The kernel argument that an access goes to; None if that is not known."""
-    if isinstance(op, LoadOp | StoreOp | AtomicRmwOp | AtomicCasOp):
-        return array_of(op.ptr)
+    if isinstance(op, PointerAccess):
+        return argument_of(op.ptr)
     try:
-        return array_of(made_by(op.desc).base)
+        return argument_of(made_by(op.desc).base)
     except UnsupportedLanguageConstruct:
         return None
 
@@ -244,9 +234,9 @@ def _tile(op: Op) -> Value | None:
     """The tile that an op multiplies, loads or stores."""
     if isinstance(op, (DotOp, *READS)):
         return op.result
-    if isinstance(op, StoreOp | AtomicRmwOp | AtomicCasOp):
+    if isinstance(op, PointerWrite):
         return op.ptr
-    return op.value if isinstance(op, DescriptorStoreOp | DescriptorScatterOp) else None
+    return op.value if isinstance(op, DescriptorWrite) else None
 
 
 def _obstacle(ops: Iterable[Op], cut: set[Dim], blocks: int) -> str:
@@ -259,7 +249,7 @@ def _obstacle(ops: Iterable[Op], cut: set[Dim], blocks: int) -> str:
         tile = _tile(op)
         whole = tile is None or not any((tile, i) in cut for i in range(len(extents(tile))))
         kind: str = op.kind if isinstance(op, DescriptorStoreOp) else "store"
-        if whole and (isinstance(op, ATOMICS) or kind != "store"):
+        if whole and (isinstance(op, Atomic) or kind != "store"):
             return f"all blocks would do the same {_named(op)}"
         if isinstance(op, DotOp) and min(_part(op.result, cut, blocks)[-2:]) < LEAST_EXTENT:
             return f"too little would be left of {_named(op)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tessera.analysis.provenance import untransposed
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ops import (
@@ -19,7 +20,7 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
-from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, late_view, root_of
+from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, late_view
 from tessera.passes.gpu_scheduling.loop_carried import Carrying, carry
 from tessera.passes.gpu_scheduling.rings import Reader, Ring, advance, runs_at_all, start_const
 
@@ -81,9 +82,11 @@ def _late_views(r: Ring, late: Sequence[Shifted], slot: Value, phase: Value) -> 
     views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
     for d in late:
         old = d.mma.b
-        root = root_of(old).op
+        root = untransposed(old).op
         number = next(
-            i for i, a in enumerate(r.allocs) if a is root or _ring_of(root_of(old)) is r.buffers[i]
+            i
+            for i, a in enumerate(r.allocs)
+            if a is root or _ring_of(untransposed(old)) is r.buffers[i]
         )
         at = Builder.before_op(d.mma)
         d.mma.set_operand(1, late_view(at, old, views[number]))
@@ -110,7 +113,7 @@ def _give_back(
 
 
 def _roots(mma: WgmmaOp) -> list[Value]:
-    return [root_of(v) for v in (mma.a, mma.b)]
+    return [untransposed(v) for v in (mma.a, mma.b)]
 
 
 def _previous(b: Builder, slot: Value, stages: int) -> Value:

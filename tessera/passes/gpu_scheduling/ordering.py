@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from tessera.analysis.provenance import argument_of
 from tessera.ir import Op, Value
 from tessera.ops import (
-    AtomicCasOp,
-    AtomicRmwOp,
-    DescriptorScatterOp,
-    DescriptorStoreOp,
+    DescriptorWrite,
     ForOp,
     FuncOp,
-    StoreOp,
+    PointerWrite,
 )  # fmt: skip
-from tessera.passes.gpu_movement.memory_effects import array_of, precedes, waits_for_others, writes
+from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
 from tessera.passes.gpu_scheduling.rings import CannotSplit, Ring
 from tessera.passes.neutral.descriptors import made_by
 
@@ -56,9 +54,7 @@ def _is_seen(op: Op, arrays: set[Value]) -> bool:
     """Whether loads from arrays may see what an op does: it may write there, or waits for others, who may."""
     if waits_for_others(op):
         return True
-    if isinstance(op, StoreOp | AtomicRmwOp | AtomicCasOp):
-        target = array_of(op.ptr)
+    if isinstance(op, PointerWrite):
+        target = argument_of(op.ptr)
         return target is None or target in arrays
-    return (
-        isinstance(op, DescriptorStoreOp | DescriptorScatterOp) and made_by(op.desc).base in arrays
-    )
+    return isinstance(op, DescriptorWrite) and made_by(op.desc).base in arrays

@@ -24,6 +24,7 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.host_code import HostCode
 from tessera.analysis.memory_ranges import memory_range, range_of_view
 from tessera.analysis.polynomials import Poly
+from tessera.analysis.provenance import argument_of
 from tessera.analysis.strided_views import NoStridedView, Side, StridedView, StridedViews
 from tessera.dtypes import dtype, int1, int32, int64
 from tessera.ir import Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
@@ -47,7 +48,7 @@ from tessera.ops import (
     TransOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_movement.memory_effects import array_of, precedes, waits_for_others, writes
+from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
 from tessera.passes.gpu_movement.streams import is_zero
 from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS, remark
 from tessera.passes.gpu_scheduling.profitability import split_blocks, split_pays
@@ -111,7 +112,7 @@ class PointerToTma:
             v for block in blocks for v in (*block.args, *(r for op in block for r in op.results))
         ]
         self.numbers: dict[Any, int] = {v: i for i, v in enumerate(values)}
-        self.lies_apart = False  # whether the checks say that of arrays
+        self.assumes_no_alias = False  # whether the checks say that of arrays
 
     def run(self) -> bool:
         default: int = self.module.attrs.get("num_stages", 1)
@@ -205,20 +206,20 @@ class PointerToTma:
             for c in here:
                 c.ordered = True
             return
-        self.lies_apart |= bool(numbers)
+        self.assumes_no_alias |= bool(numbers)
         self.checks |= {(n, 1, LAST_ADDRESS, 1): None for n in numbers if n is not None}
 
     def _distance(self, c: Chosen, op: Op, views: StridedViews) -> int | None:
         """How far what is read is from what an op writes; None if they are of one array, or the host cannot tell."""
         if not isinstance(op, StoreOp | AtomicRmwOp) or not self.no_alias:
             return None
-        if array_of(op.ptr) is c.view.base:
+        if argument_of(op.ptr) is c.view.base:
             return None
         size = elem_of(c.access.ptr.type).element_ty.storage_bytes
         read, written = range_of_view(self.code, c.view, size), memory_range(views, op)
         if read is None or written is None:
             return None
-        return self.code.add("apart", read, written)
+        return self.code.add("distance", read, written)
 
     def check(self, number: int | None, low: int, high: int, divisor: int) -> None:
         if number is None:
@@ -248,7 +249,7 @@ class PointerToTma:
         """Leave the checks in the module."""
         self.module.attrs["precondition"] = tuple(self.checks)
         self.module.attrs["host_code"] = tuple(self.code.code)
-        if self.lies_apart:
+        if self.assumes_no_alias:
             self.module.attrs["assumes_no_alias"] = True
 
     def _tile(self, c: Chosen) -> Value:

@@ -11,7 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.ir import Op, elem_of
-from tessera.ops import DescriptorLoadOp, DotOp, LoadOp, ReshapeOp, TransOp
+from tessera.ops import (
+    DotOp,
+    ReshapeOp,
+    TileLoad,
+    TransOp,
+)
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for
 
@@ -48,4 +53,4 @@ def _reg32(mmas: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:
 def _loaded(op: Op | None) -> bool:
     while isinstance(op, TransOp | ReshapeOp):
         op = op.x.op
-    return isinstance(op, LoadOp | DescriptorLoadOp)
+    return isinstance(op, TileLoad)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tessera.analysis.provenance import untransposed
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1
 from tessera.ir import Builder, TileType, Value
@@ -37,7 +38,7 @@ from tessera.ops import (
     XorOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_mma.mma_chains import drop_view, late_view, root_of
+from tessera.passes.gpu_mma.mma_chains import drop_view, late_view
 from tessera.passes.gpu_scheduling.producer import Needs, Producer, Split, States
 from tessera.passes.gpu_scheduling.rings import (
     Ring,
@@ -109,7 +110,7 @@ def transposition_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Transposi
         return None
     assert transposed.init is not None
     read: Any = transposed.init.op
-    alloc: Any = root_of(read.shared).op
+    alloc: Any = untransposed(read.shared).op
     mma = transposed.result.users()[0]
     load = alloc.init.op if isinstance(alloc, LocalAllocOp) and alloc.init is not None else None
     if not isinstance(load, DescriptorLoadOp) or filled_by(load) is not alloc:

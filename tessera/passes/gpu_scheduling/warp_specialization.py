@@ -27,8 +27,6 @@ from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType,
 from tessera.ir.applications import apply, is_enabled
 from tessera.layout.shared import shared_linear
 from tessera.ops import (
-    AtomicCasOp,
-    AtomicRmwOp,
     CallOp,
     ConstOp,
     DescriptorLoadOp,
@@ -39,8 +37,8 @@ from tessera.ops import (
     LocalAllocOp,
     MakeDescriptorOp,
     MbarrierInitOp,
+    PointerWrite,
     ReturnOp,
-    StoreOp,
     VolatileAsmOp,
     WarpSpecializeOp,
     YieldOp,
@@ -197,9 +195,8 @@ class _Split:
                 self.spine.add(op)
                 op = op.parent_op()
         self.transposition = transposition_of(func, self.warps, facts)
-        writes = (StoreOp, AtomicRmwOp, AtomicCasOp)
         self.counts: dict[Value, int] = {}  # arrivals by row of barriers
-        self.reads = not any(isinstance(op, writes) for op in func.walk())
+        self.reads = not any(isinstance(op, PointerWrite) for op in func.walk())
 
     def _known(self, r: Ring) -> bool:
         """Keep those loads whose places both roles see from the start."""

@@ -41,7 +41,7 @@ def _hoist(block: Block) -> None:
     for op in block:
         for inner in op.regions:
             _hoist(inner)
-        if isinstance(op, (control.ForOp, control.WhileOp)) and not op.attrs.get("disable_licm"):
+        if isinstance(op, control.Loop) and not op.attrs.get("disable_licm"):
             for inner in op.regions:
                 for candidate in inner:
                     if _movable(candidate, op) and apply("licm", candidate):

@@ -63,7 +63,7 @@ class _Widener:
             return _after(v).emit(arith.SelectOp(op.condition, a, b))
         if isinstance(op, _COMPUTED):
             return self._computed(v, op)
-        if isinstance(op, control.ForOp | control.WhileOp):
+        if isinstance(op, control.Loop):
             return self._loop(v, op, v.index)
         if isinstance(op, control.IfOp):
             return self._if(v, op)
@@ -92,7 +92,7 @@ class _Widener:
             return self._loop(v, loop, v.index)
         return self._extended(v)
 
-    def _loop(self, v: Value, loop: control.ForOp | control.WhileOp, index: int) -> Value:
+    def _loop(self, v: Value, loop: control.Loop, index: int) -> Value:
         """Carry the wide value beside the variable; it is known before what it becomes is looked at."""
         init, t = self.widened(loop.inits[index]), _wide_type(v.type)
         head = 1 if isinstance(loop, control.ForOp) else 0

@@ -32,6 +32,7 @@ from tessera.graph.index.expr import (
 
 Bound = int | Expr
 Range = tuple[Bound, Bound | None]
+Found = tuple[Bound | None, Bound | None]
 
 
 class Ranges:
@@ -39,7 +40,7 @@ class Ranges:
     symbols. A symbol without a range is positive, a dimension without one is not negative."""
 
     def __init__(self, of: Mapping[Atom, Range] | None = None):
-        self.of: dict[Atom, Range] = dict(of or {})
+        self.of: dict[Atom, Found] = dict(of or {})
         self.simplified: dict[Expr, Expr] = {}
         self.signs: dict[Expr, bool] = {}
 
@@ -52,17 +53,19 @@ class Ranges:
         found |= {Sym(name): r for name, r in (symbols or {}).items()}
         return cls(found)
 
-    def range_of(self, atom: Atom) -> tuple[Bound | None, Bound | None]:
+    def range_of(self, atom: Atom) -> Found:
         """The bounds of an atom; None where nothing is known."""
         known = self.of.get(atom)
         if known is not None:
             return known
         if isinstance(atom, Compound):
-            return _compound_range(atom, self)
+            self.of[atom] = None, None  # a question that comes up while it is answered
+            self.of[atom] = _compound_range(atom, self)
+            return self.of[atom]
         return (1 if isinstance(atom, Sym) else 0), None
 
 
-def _compound_range(atom: Compound, ranges: Ranges) -> tuple[Bound | None, Bound | None]:
+def _compound_range(atom: Compound, ranges: Ranges) -> Found:
     low_a, high_a = _extreme(atom.lhs, ranges, False), _extreme(atom.lhs, ranges, True)
     if isinstance(atom, FloorDiv | Mod):
         if not is_nonnegative(atom.rhs - 1, ranges):
@@ -97,20 +100,23 @@ def _extreme(e: Expr, ranges: Ranges, largest: bool) -> Expr | None:
         bound = ranges.range_of(atom)[up == largest]
         if bound is None:
             return None
-        e = e - k * atom_expr(atom) + k * bound
+        e = _without(e, atom) + k * bound
+
+
+def _without(e: Expr, atom: Atom) -> Expr:
+    """The terms in which an atom is no factor."""
+    return Expr({m: c for m, c in e.terms if all(a != atom for a, _ in m)})
 
 
 def _next_atom(e: Expr) -> Atom | None:
     """The atom to be replaced by its bounds next: those of others may contain it."""
-    atoms = [a for a in e.atoms() if not isinstance(a, Sym)]
-    free = [a for a in atoms if not isinstance(a, Compound) or list(a.lhs.leaves())]
-    compounds = [a for a in free if isinstance(a, Compound) and any(map(_is_dim, _leaves(a)))]
-    dims = [a for a in free if isinstance(a, Dim)]
-    return compounds[0] if compounds else dims[0] if dims else None
-
-
-def _is_dim(atom: Atom) -> bool:
-    return isinstance(atom, Dim)
+    dims: list[Atom] = []
+    for atom in e.atoms():
+        if isinstance(atom, Compound) and any(isinstance(a, Dim) for a in _leaves(atom)):
+            return atom
+        if isinstance(atom, Dim):
+            dims.append(atom)
+    return dims[0] if dims else None
 
 
 def _leaves(atom: Compound) -> list[Dim | Sym]:
@@ -144,7 +150,7 @@ def _proved(e: Expr, ranges: Ranges) -> bool:
         k = shifted.coefficient(atom)
         falls = k is not None and all(c < 0 for _, c in k.terms) and k.terms
         if falls and k is not None and largest is not None and not expr(largest).syms:
-            shifted = shifted - k * atom_expr(atom) + k * largest
+            shifted = _without(shifted, atom) + k * largest
             continue
         if smallest is None or expr(smallest).value is None:
             return False

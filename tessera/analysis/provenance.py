@@ -1,0 +1,98 @@
+"""Follows values through control flow, pointers back to the arguments they point into, and views back to buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera.dtypes import pointer_type
+from tessera.ir import Block, Op, Value, elem_of
+from tessera.ops import arith, control, gpu, tile
+
+BOUNDS = 3  # operands of a `for` in front of the initial values
+
+
+# --- control flow -------------------------------------------------------------------------------------------
+def incoming(v: Value) -> list[Value]:
+    """The values one of which `v` is, as a phi has them: `v` is carried by a loop, or a result of a loop or branch.
+
+    Empty for all others: results of other ops, arguments of functions, the induction variable of a `for`."""
+    inside = isinstance(v.owner, Block)
+    op = v.owner.parent if isinstance(v.owner, Block) else v.owner
+    if isinstance(op, control.ForOp):
+        index = v.index - inside
+        return [op.inits[index], op.body.terminator.operands[index]] if index >= 0 else []
+    if isinstance(op, control.WhileOp):
+        if v.owner is op.before:
+            return [op.inits[v.index], op.after.terminator.operands[v.index]]
+        return [op.before.terminator.operands[1 + v.index]]
+    if isinstance(op, control.IfOp) and not inside:
+        return [block.terminator.operands[v.index] for block in op.regions]
+    return []
+
+
+def outgoing(op: Op, index: int) -> list[Value]:
+    """The values that may be operand `index` of an op, which is a loop or ends a block of a loop or branch: `incoming`
+    from the other side. Empty for bounds, conditions and operands of other ops."""
+    if isinstance(op, control.ForOp):
+        return [op.carried[index - BOUNDS], op.results[index - BOUNDS]] if index >= BOUNDS else []
+    if isinstance(op, control.WhileOp):
+        return [op.before.args[index]]
+    around = op.parent_op()
+    if isinstance(op, control.ConditionOp) and isinstance(around, control.WhileOp):
+        return [around.after.args[index - 1], around.results[index - 1]] if index else []
+    if not isinstance(op, control.YieldOp):
+        return []
+    if isinstance(around, control.ForOp):
+        return [around.carried[index], around.results[index]]
+    if isinstance(around, control.WhileOp):
+        return [around.before.args[index]]
+    return [around.results[index]] if isinstance(around, control.IfOp) else []
+
+
+# --- pointers -----------------------------------------------------------------------------------------------
+def argument_of(ptr: Value) -> Value | None:
+    """The function's argument that a pointer, or a tile of pointers, points into whichever way control takes; None if
+    that may be one of several, or is not known."""
+    found: set[Value] = set()
+    seen: set[Value] = set()
+    work = [ptr]
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        sources = pointers_of(v)
+        if not sources:
+            found.add(v)
+        work += sources
+    (v, *others) = found or (ptr,)
+    known = not others and isinstance(v.owner, Block) and isinstance(v.owner.parent, control.FuncOp)
+    return v if known else None
+
+
+def pointers_of(v: Value) -> Sequence[Value]:
+    """The pointers that a pointer is made from: by an offset, by moving elements, by choice, by control flow. Empty
+    where it begins: arguments, loaded addresses, integers."""
+    op = v.op
+    if isinstance(op, arith.AddPtrOp | arith.HintOp | tile.Rearrangement):
+        return op.operands[:1]
+    if isinstance(op, arith.CastOp | arith.BitcastOp):
+        return op.operands if isinstance(elem_of(op.x.type), pointer_type) else ()
+    if isinstance(op, arith.SelectOp):
+        return (op.on_true, op.on_false)
+    return op.operands if isinstance(op, tile.JoinOp) else incoming(v)
+
+
+# --- shared memory ------------------------------------------------------------------------------------------
+def buffer_of(view: Value) -> Value:
+    """The shared memory that views (transposes, buffers of a ring) show."""
+    while isinstance(view.op, gpu.SharedView):
+        view = view.op.operands[0]
+    return view
+
+
+def untransposed(view: Value) -> Value:
+    """The buffer, perhaps one of a ring, that transposes show."""
+    while isinstance(view.op, gpu.LocalTransOp):
+        view = view.op.x
+    return view
