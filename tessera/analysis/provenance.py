@@ -49,6 +49,14 @@ def outgoing(op: Op, index: int) -> list[Value]:
     return [around.results[index]] if isinstance(around, control.IfOp) else []
 
 
+def defined_inside(v: Value, op: Op) -> bool:
+    """Whether a value is computed in the blocks of an op, or is an argument of one, and may so change between
+    iterations."""
+    owner = v.owner if isinstance(v.owner, Op) else v.owner.parent
+    around = isinstance(v.owner, Block) and owner is op
+    return around or (owner is not None and owner.is_inside(op))
+
+
 # --- pointers -----------------------------------------------------------------------------------------------
 def argument_of(ptr: Value) -> Value | None:
     """The function's argument that a pointer, or a tile of pointers, points into whichever way control takes; None if

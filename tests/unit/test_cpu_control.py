@@ -152,6 +152,8 @@ RANGES = [
     (0, BLOCK - 1, 1), (0, BLOCK, 1), (5, BLOCK + 6, 1), (-7, 3 * BLOCK, 3), (0, 2 * BLOCK * 5, 5),
     (4, 4, 1), (9, 3, 2), (TOP - 5, TOP, 1), (TOP - 4 * BLOCK - 9, TOP - 4, 4), (-TOP, TOP - 2**61, 2**61),
     (-TOP, TOP - 2**53, 2**53), (-(2**62), TOP - 2**50, 2**50),
+    # The number after the last one is none of int64.
+    (TOP - 100, TOP, 40), (TOP - 3 * BLOCK, TOP, 2), (2**40, TOP, 2**61), (-TOP - 1, TOP, 2**62), (TOP - 1, TOP, TOP),
 ]  # fmt: skip
 
 

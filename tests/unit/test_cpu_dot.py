@@ -336,3 +336,22 @@ def test_tiles_of_computed_operands():
         expected = expected * 0.5 + rounded @ v[start : start + 64].astype(np.float32)
     np.testing.assert_allclose(out, expected, rtol=1e-2, atol=5e-2)
     assert tiles.ran["tdpbf16ps"] == 2 * 64 * 192 * 64 // (16 * 16 * 32)
+
+
+@tessera.jit
+def downwards(a, b, c, first, last, BK: tl.constexpr):
+    r, ks = tl.arange(0, 16), tl.arange(0, BK)
+    acc = tl.zeros((16, 16), tl.float32)
+    for k in range(first, last, -BK):
+        x = tl.load(a + r[:, None] * 512 + (k - BK + ks)[None, :])
+        y = tl.load(b + (k - BK + ks)[:, None] * 16 + r[None, :])
+        acc = tl.dot(x, y, acc)
+    tl.store(c + r[:, None] * 16 + r[None, :], acc)
+
+
+@pytest.mark.parametrize("first", [32, 192, 224, 256, 480])
+def test_steps_down_along_k(first: int):
+    """One step fewer than a multiple of the unrolled loop's, among others."""
+    a, b, c = floats(16, 512), floats(512, 16, seed=1), np.zeros((16, 16), np.float32)
+    native(downwards, (1,), a, b, c, first, 0, BK=32)
+    np.testing.assert_allclose(c, a[:, :first] @ b[:first], rtol=1e-4, atol=1e-3)

@@ -9,6 +9,10 @@ import pytest
 
 import tessera
 import tessera.language as tl
+from tessera.interp import run
+from tessera.ir import parse_module
+from tessera.ops import ForOp
+from tessera.passes.neutral.loops import can_unroll, unroll_loop
 from tests.simt_kit import Compiled
 
 
@@ -64,3 +68,43 @@ def test_loops_inside(n: int) -> None:
     out = np.zeros(1, np.int32)
     build(triangle, FACTOR=2).run(out, n)
     assert out[0] == sum(k for i in range(n) for k in range(i))
+
+
+FAR = """
+module {num_warps=1} {
+  func {name='kernel'} (%p: *i64, %lb: i32, %ub: i32) {
+    %step: i32 = const {value=STEP}
+    %zero: i64 = const {value=0}
+    %one: i64 = const {value=1}
+    %n: i64, %last: i64 = for %lb, %ub, %step, [%zero, %zero] {unroll=2} (%i: i32, %m: i64, %l: i64) {
+      %k: i64 = add %m, %one
+      %w: i64 = cast %i
+      yield [%k, %w]
+    }
+    store %p, %n, _
+    %q: *i64 = addptr %p, %one
+    store %q, %last, _
+    return []
+  }
+}
+"""
+TOP = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("lb", "ub", "step"),
+    [
+        (0, TOP, 2**29), (-TOP - 1, TOP, 2**29), (TOP - 7, TOP, 2), (5, 5, 3), (9, 2, 1), (-TOP - 1, TOP, 2**30 - 1),
+        (7, -1, -1), (8, 0, -2), (6, 0, -2), (TOP, -TOP - 1, -(2**29)), (0, 5, -1),
+    ],
+)  # fmt: skip
+def test_ends_near_those_of_the_type(lb: int, ub: int, step: int) -> None:
+    """Whole groups of iterations may end behind the largest number; loops may count down."""
+    module = parse_module(FAR.replace("STEP", str(step)))
+    (loop,) = [op for op in module.walk() if isinstance(op, ForOp)]
+    assert can_unroll(loop, 2) and not can_unroll(loop, 5 * 2**30)
+    unroll_loop(loop, 2)
+    found = np.zeros(2, np.int64)
+    run(module, (1,), [found, lb, ub])
+    trips = range(lb, ub, step)
+    assert found.tolist() == [len(trips), trips[-1] if trips else 0]

@@ -250,11 +250,12 @@ def _iterations(
     """Emit the loop over the values of an index, which polls for signals between blocks of iterations if it may be
     long."""
     em, count = lo.em, iterations_between_looks(op)
+    near = op.lb.type.bits < 64 or step == "1"
     if not count:
-        return em.counted(lb, ub, step, always=False)
-    near = em.op(f"icmp slt i64 {step}, {2**40}")  # else one at a time: a block would overflow
-    span = em.op(f"select i1 {near}, i64 {em.op(f'mul i64 {step}, {count}')}, i64 {step}")
-    return em.counted_in_blocks(lb, ub, step, span, lambda: leave_if_interrupted(lo))
+        return em.counted(lb, ub, step, always=False, near=near)
+    short = em.op(f"icmp slt i64 {step}, {2**40}")  # else one at a time: a block would overflow
+    span = em.op(f"select i1 {short}, i64 {em.op(f'mul i64 {step}, {count}')}, i64 {step}")
+    return em.counted_in_blocks(lb, ub, step, span, lambda: leave_if_interrupted(lo), near)
 
 
 def _start(lo: Lowering, op: ForOp) -> str:

@@ -35,6 +35,17 @@ class Scope:
         self.always, self.branch = always, branch
 
 
+def _advance(k: str, i: str, step: str, high: str, near: bool) -> list[str]:
+    """The next index of a loop and whether it is below `high`. `near`: it is below 2^63; else what is left is compared
+    with the step, which is right for every index."""
+    if near:
+        return [f"%next{k} = add nsw i64 {i}, {step}", f"%more{k} = icmp slt i64 %next{k}, {high}"]
+    return [
+        f"%next{k} = add i64 {i}, {step}", f"%rest{k} = sub i64 {high}, {i}",
+        f"%more{k} = icmp ugt i64 %rest{k}, {step}",
+    ]  # fmt: skip
+
+
 class Emitter:
     """One function's text. `declarations` and `globals_` are shared by the functions of a module."""
 
@@ -192,10 +203,11 @@ class Emitter:
 
     @contextmanager
     def counted(
-        self, low: str, high: str, step: str, always: bool, guarded: bool = True
+        self, low: str, high: str, step: str, always: bool, guarded: bool = True, near: bool = True
     ) -> Generator[Text]:
         """Emit for (i64 i = low; i < high; i += step). `guarded`: there may be no iteration. `always`: loop-invariant
-        code would have been executed anyway, so that reads and traps may be hoisted."""
+        code would have been executed anyway, so that reads and traps may be hoisted. `near`: the number after the last
+        one is known to be below 2^63."""
         k = self.new_label("")
         i = self.fresh()
         self.scopes.append(Scope(always))
@@ -210,13 +222,18 @@ class Emitter:
         lines += [f"br label %pre{k}", f"pre{k}:", enter, f"head{k}:"]
         lines.append(f"{i} = phi i64 [ {low}, %pre{k} ], [ %next{k}, %latch{k} ]")
         lines += body
-        lines += [f"br label %latch{k}", f"latch{k}:", f"%next{k} = add nsw i64 {i}, {step}"]
-        lines.append(f"%more{k} = icmp slt i64 %next{k}, {high}")
+        lines += [f"br label %latch{k}", f"latch{k}:", *_advance(k, i, step, high, near)]
         lines += [f"br i1 %more{k}, label %head{k}, label %done{k}", f"done{k}:"]
 
     @contextmanager
     def counted_in_blocks(
-        self, low: str, high: str, step: str, span: str, between: Callable[[], None]
+        self,
+        low: str,
+        high: str,
+        step: str,
+        span: str,
+        between: Callable[[], None],
+        near: bool = True,
     ) -> Generator[Text]:
         """The loop of `counted` that may run no iteration, cut in blocks of `span`, a multiple of `step`. `between`
         writes what runs after each block but the last, so that a loop of one block pays a comparison."""
@@ -237,8 +254,7 @@ class Emitter:
             f"%to{k} = call i64 @llvm.smin.i64(i64 %far{k}, i64 {high})", f"br label %head{k}",
             f"head{k}:", f"{i} = phi i64 [ %from{k}, %block{k} ], [ %next{k}, %latch{k} ]",
             *body, f"br label %latch{k}",
-            f"latch{k}:", f"%next{k} = add nsw i64 {i}, {step}",
-            f"%more{k} = icmp slt i64 %next{k}, %to{k}", f"br i1 %more{k}, label %head{k}, label %end{k}",
+            f"latch{k}:", *_advance(k, i, step, f"%to{k}", near), f"br i1 %more{k}, label %head{k}, label %end{k}",
             f"end{k}:", f"%left{k} = icmp slt i64 %to{k}, {high}",
             f"br i1 %left{k}, label %pause{k}, label %done{k}",
             f"pause{k}:", *pause, f"br label %again{k}", f"again{k}:", f"br label %block{k}", f"done{k}:",

@@ -27,6 +27,7 @@ from tessera.ops import (
     SplatOp,
     SubOp,
 )  # fmt: skip
+from tessera.passes.neutral.loops import const
 
 _SAME = (BroadcastOp, ExpandDimsOp, HintOp, ReshapeOp)
 _MATH = (AddOp, SubOp, MulOp, CastOp)
@@ -84,7 +85,7 @@ def _scalar(b: Builder, v: Value) -> Value:
     if isinstance(op, SplatOp):
         return op.x
     if isinstance(op, ConstOp):
-        return b.emit(ConstOp(value=op.value, results=[v.type.elem]))
+        return const(b, op.value, v.type.elem)
     if isinstance(op, _SAME):
         return _scalar(b, op.operands[0])
     args = [_scalar(b, x) for x in op.operands]
@@ -100,7 +101,7 @@ def _rewrite(loop: ForOp, arg: Value, step: Value) -> ForOp:
     pointer = isinstance(update, AddPtrOp)
     before = Builder.before_op(loop)
     count_type = int64 if pointer else tile.elem
-    zero = before.emit(ConstOp(value=0, results=[count_type]))
+    zero = const(before, 0, count_type)
     start, result = loop.inits[index - 1], loop.results[index - 1]
     # Inside: start + carried sum, in place of the carried tile.
     inside = Builder.at_start(loop.body)

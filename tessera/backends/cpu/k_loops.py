@@ -18,6 +18,7 @@ from tessera.ops import (
     SplatOp,
     StoreOp,
 )  # fmt: skip
+from tessera.passes.neutral.loops import only_accumulates
 
 LEAST = 32  # rows and columns of an accumulator from which operands of all steps are packed
 
@@ -26,7 +27,7 @@ def accumulated_dots(loop: ForOp) -> list[DotOp]:
     """The dots of a loop that writes nothing and only adds them to carried accumulators; [] if it does more."""
     dots = [op for op in loop.body if isinstance(op, DotOp)]
     simple = not any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body)
-    return dots if simple and all(_only_accumulates(loop, d) for d in dots) else []
+    return dots if simple and all(only_accumulates(loop, d) for d in dots) else []
 
 
 def prepacks_k(loop: ForOp) -> bool:
@@ -43,19 +44,6 @@ def prepacks_k(loop: ForOp) -> bool:
         and all(len(shape_of(d.acc.type)) == 2 and min(shape_of(d.acc.type)) >= LEAST for d in dots)
         and all(elem_of(d.acc.type) in (float32, float64, int32) for d in dots)
     )
-
-
-def _only_accumulates(loop: ForOp, dot: DotOp) -> bool:
-    """Whether the accumulator is carried, and neither it nor the result is used otherwise."""
-    if (
-        len(dot.result.uses) != 1
-        or len(dot.acc.uses) != 1
-        or dot.acc.block is not loop.body
-        or dot.acc.op is not None
-    ):
-        return False
-    ((user, place),) = dot.result.uses
-    return user is loop.body.terminator and place == dot.acc.index - 1
 
 
 def scalar_ops(loop: ForOp) -> list[Op]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_
 from tessera.ir.applications import apply
 from tessera.ops import AddOp, Binary, ConstOp, ForOp, MaxOp, MinOp, ReduceOp
+from tessera.passes.neutral.loops import const
 
 
 @pass_("narrow-accumulators", optimization="narrow-accumulators", counts=True)
@@ -85,7 +86,7 @@ def _narrow(loop: ForOp, place: int, reduction: ReduceOp) -> None:
     before = Builder.before_op(loop)
     init = loop.inits[place].op
     assert isinstance(init, ConstOp)
-    loop.set_operand(3 + place, before.emit(ConstOp(value=init.value, results=[t])))
+    loop.set_operand(3 + place, const(before, init.value, t))
     result = loop.results[place]
     result.type = t
     reduction.results[0].replace_all_uses(result)

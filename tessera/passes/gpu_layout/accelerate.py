@@ -40,7 +40,6 @@ from tessera.ops import (
     AndOp,
     BitcastOp,
     CastOp,
-    ConstOp,
     ConvertLayoutOp,
     DotOp,
     FuncOp,
@@ -63,6 +62,7 @@ from tessera.passes.gpu_layout.mma_operands import (
 )  # fmt: skip
 from tessera.passes.gpu_layout.rules import is_pointwise
 from tessera.passes.gpu_layout.warpgroup import use_warpgroups
+from tessera.passes.neutral.loops import const
 
 # An operand that a loop does not change is kept in up to so many registers of 32 bits, if the thread's results of all
 # MMAs in the loop leave room for it.
@@ -255,7 +255,7 @@ class _Acceleration:
 def _split_tf32(b: Builder, x: Value) -> list[Value]:
     """x = high + low; both survive rounding to tf32 but for bits below 2^-22 of x."""
     bits_type: TileType = with_elem(x.type, int32)
-    mask = b.emit(ConstOp(value=TF32_MASK, results=[bits_type]))
+    mask = const(b, TF32_MASK, bits_type)
     bits = b.emit(BitcastOp(x, results=[bits_type]))
     high = b.emit(BitcastOp(b.emit(AndOp(bits, mask)), results=[x.type]))
     return [high, b.emit(SubOp(x, high))]

@@ -11,6 +11,7 @@ from tessera.ops import (
     LocalLoadOp,
     WgmmaOp,
 )
+from tessera.passes.neutral.loops import only_accumulates
 
 
 def async_accumulation(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
@@ -26,10 +27,7 @@ def async_accumulation(loop: ForOp, rings: set[LocalAllocOp]) -> WgmmaOp | None:
         alloc = _alloc_of(v)
         if alloc not in rings and (alloc is None or not alloc.attrs.get("rotates")):
             return None
-    uses = list(op.result.uses)
-    carried = op.acc.op is None and op.acc.block is loop.body and len(op.acc.uses) == 1
-    last = loop.body.terminator
-    return op if carried and uses == [(last, op.acc.index - 1)] else None
+    return op if only_accumulates(loop, op) else None
 
 
 def _alloc_of(v: Value) -> Op | None:

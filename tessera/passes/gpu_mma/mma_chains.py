@@ -40,6 +40,7 @@ from tessera.ops import (
 from tessera.passes.gpu_layout.rules import is_pointwise
 from tessera.passes.gpu_mma.split_loops import flip_of
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +182,7 @@ def _first_iteration(
     b: Builder, loop: ForOp, shifted: Sequence[Shifted], late: set[Op]
 ) -> list[Value]:
     """The first iteration without the late ops; what it hands to the second."""
-    mapping = {loop.induction: loop.lb, **dict(zip(loop.carried, loop.inits, strict=True))}
-    for op in loop.body:
-        if not op.terminator and op not in late:
-            b.insert(op.clone(mapping))
+    mapping = iteration(b, loop, loop.lb, loop.inits, without=late)
     handed = _handed(loop, shifted)
     count = len(loop.carried)
     kept = [x if v.op in late else v for v, x in zip(handed[:count], loop.carried, strict=True)]

@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessera.analysis.provenance import defined_inside
 from tessera.dtypes import int1, int64
 from tessera.ir import Builder, Module, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
-    CastOp,
     CmpOp,
-    ConstOp,
     DivOp,
     ForOp,
     IfOp,
@@ -32,6 +31,7 @@ from tessera.ops import (
     WgmmaOp,
 )
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import cast, const, split_at
 
 MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 
@@ -73,7 +73,7 @@ def flip_of(branch: IfOp, loop: ForOp) -> Flip | None:
         if (
             plus is not None
             and 0 <= plus <= step
-            and _is_fixed(fixed, loop)
+            and not defined_inside(fixed, loop)
             and predicate in MIRRORED
         ):
             # A sum that wrapped around would flip again; but then the loop's next step would, too.
@@ -95,47 +95,25 @@ def _distance(v: Value, loop: ForOp) -> int | None:
     return None
 
 
-def _is_fixed(v: Value, loop: ForOp) -> bool:
-    if v.op is None:
-        return v.block is not loop.body
-    return not v.op.is_inside(loop)
-
-
 def _split(loop: ForOp, flip: Flip) -> None:
     b = Builder.before_op(loop)
     middle = _middle(b, loop, flip)
-    later = loop.clone({})
-    Builder.after_op(loop).insert(later)
-    place = {op: i for i, op in enumerate(loop.body)}[flip.condition.op]  # type: ignore[index]
-    copy = list(later.body)[place].result
-    for old, new in zip(loop.results, later.results, strict=True):
-        old.replace_all_uses(new)
-    for i, v in enumerate(loop.results):
-        later.set_operand(3 + i, v)
-    later.set_operand(0, middle)
-    loop.set_operand(1, middle)
+    place = list(loop.body).index(flip.condition.op)  # type: ignore[arg-type]
+    copy = list(split_at(loop, middle).body)[place].result
     for condition, value in ((flip.condition, flip.first), (copy, not flip.first)):
         assert condition.op is not None
-        known = Builder.before_op(condition.op).emit(ConstOp(value=value, results=[int1]))
+        known = const(Builder.before_op(condition.op), value, int1)
         condition.replace_all_uses(known)
 
 
 def _middle(b: Builder, loop: ForOp, flip: Flip) -> Value:
     """The first value of the induction variable from the flip on, or the loop's end if that comes first."""
-    t = loop.lb.type
-
-    def number(value: int) -> Value:
-        return b.emit(ConstOp(value=value, results=[int64]))
-
-    first, last, limit = (
-        v if t == int64 else b.emit(CastOp(v, results=[int64]))
-        for v in (loop.lb, loop.ub, flip.limit)
-    )
+    first, last, limit = (cast(b, v, int64) for v in (loop.lb, loop.ub, flip.limit))
     step = constant_of(loop.step)
     assert step is not None
-    far = b.emit(SubOp(b.emit(AddOp(limit, number(flip.more + step - 1))), first))
-    far = b.emit(MaxOp(far, number(0)))
-    steps = b.emit(DivOp(far, number(step)))
-    at = b.emit(AddOp(first, b.emit(MulOp(steps, number(step)))))
+    far = b.emit(SubOp(b.emit(AddOp(limit, const(b, flip.more + step - 1, int64))), first))
+    far = b.emit(MaxOp(far, const(b, 0, int64)))
+    steps = b.emit(DivOp(far, const(b, step, int64)))
+    at = b.emit(AddOp(first, b.emit(MulOp(steps, const(b, step, int64)))))
     at = b.emit(MinOp(at, last))
-    return at if t == int64 else b.emit(CastOp(at, results=[t]))
+    return cast(b, at, loop.lb.type)

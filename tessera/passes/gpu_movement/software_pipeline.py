@@ -24,7 +24,7 @@ from typing import Any
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.provenance import buffer_of, untransposed
 from tessera.analysis.scratch import scratch_bytes
-from tessera.dtypes import int1, int32, int64
+from tessera.dtypes import int1, int64
 from tessera.ir import (
     Block,
     Builder,
@@ -46,7 +46,6 @@ from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
     CmpOp,
-    ConstOp,
     ForOp,
     FuncOp,
     LoadOp,
@@ -62,7 +61,6 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
     XorOp,
-    YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_mma.across_iterations import async_accumulation
@@ -79,6 +77,7 @@ from tessera.passes.gpu_movement.streams import (
     stream_of,
 )
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
 CHAINED_REG32 = 208  # registers of MMAs up to which the last of a chain may be an iteration late
 PING_PONG_REG32 = 128  # registers of an iteration's results from which warpgroups play ping-pong
@@ -212,7 +211,7 @@ class Pipeline:
             self.ring_barriers.init(before)
         ahead, index = self._prologue(before)
         _fill_late(self.loop)
-        zero, last = _const(before, 0), _const(before, self.ahead)
+        zero, last = const32(before, 0), const32(before, self.ahead)
         parities = [] if self.ring_barriers is None else [zero, zero]
         return self._body([index, zero, last, *parities, *ahead, *[zero] * self.late])
 
@@ -234,7 +233,7 @@ class Pipeline:
         index = loop.lb
         for stage in range(self.ahead):
             mapping = dict(zip([loop.carried[n] for n in self.carried], values, strict=True))
-            self._copies(b, mapping, index, [_const(b, stage)] * len(self.rings), {})
+            self._copies(b, mapping, index, [const32(b, stage)] * len(self.rings), {})
             values = [mapping.get(self.yields[n], self.yields[n]) for n in self.carried]
             index = b.emit(AddOp(index, loop.step))
         return values, index
@@ -277,12 +276,12 @@ class Pipeline:
             return None
         if load.other is not None:
             return mapping.get(load.other, load.other)
-        return b.emit(ConstOp(value=zero_of(load.result.type.elem), results=[load.result.type]))
+        return const(b, zero_of(load.result.type.elem), load.result.type)
 
     def _body(self, inits: list[Value]) -> ForOp:
         """Wait, copies ahead, and the old body on the ring's buffers."""
-        loop, body = self.loop, self.loop.body
-        args = [body.add_arg(v.type, v.name) for v in inits]
+        self.loop = loop = with_carried(self.loop, inits, num_stages=1)
+        body, args = loop.body, loop.carried[-len(inits) :]
         (index, slot, last), ahead = args[:3], args[3:]
         if self.late:
             self.late_slot = ahead.pop()
@@ -293,7 +292,7 @@ class Pipeline:
             b.insert(
                 MbarrierWaitOp(self.ring_barriers.full, slot, parities[0], data=True, proxy=True)
             )
-            earlier = b.emit(XorOp(parities[1], _const(b, 1)))
+            earlier = b.emit(XorOp(parities[1], const32(b, 1)))
             b.insert(MbarrierWaitOp(self.ring_barriers.free, last, earlier))
         else:
             b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
@@ -305,8 +304,7 @@ class Pipeline:
             at = Builder.before_op(s.alloc)
             s.alloc.replace_by([at.emit(LocalIndexOp(ring, slot, slot=0))])
             s.load.erase()
-        old = body.terminator
-        end = Builder.before_op(old)
+        end = Builder.before_op(body.terminator)
         slots = [self._next_slot(end, x) for x in (slot, last)]
         following = [
             end.emit(AddOp(index, loop.step)),
@@ -315,9 +313,9 @@ class Pipeline:
             *[mapping.get(self.yields[n], self.yields[n]) for n in self.carried],
             *([self.late_slot] if self.late else []),
         ]
-        end.insert(YieldOp([*old.operands, *following], loc=old.loc))
-        old.erase()
-        return self._replace_loop(inits)
+        set_yields(loop, following)
+        self._finish()
+        return loop
 
     def _split_mma(self, last: WgmmaOp) -> Builder:
         """Where copies are issued: between two halves of the MMA. The first keeps the matrix unit busy while
@@ -335,14 +333,14 @@ class Pipeline:
 
     def _next_slot(self, b: Builder, slot: Value) -> Value:
         """slot + 1, from the last one back to the first."""
-        following = b.emit(AddOp(slot, _const(b, 1)))
-        wraps = b.emit(CmpOp(following, _const(b, self.stages), predicate="eq"))
-        return b.emit(SelectOp(wraps, _const(b, 0), following))
+        following = b.emit(AddOp(slot, const32(b, 1)))
+        wraps = b.emit(CmpOp(following, const32(b, self.stages), predicate="eq"))
+        return b.emit(SelectOp(wraps, const32(b, 0), following))
 
     def _next_parity(self, b: Builder, slot: Value, parity: Value) -> Value:
         """The parity of the next buffer's phase: the other one when the ring begins again."""
-        wraps = b.emit(CmpOp(slot, _const(b, 0), predicate="eq"))
-        return b.emit(SelectOp(wraps, b.emit(XorOp(parity, _const(b, 1))), parity))
+        wraps = b.emit(CmpOp(slot, const32(b, 0), predicate="eq"))
+        return b.emit(SelectOp(wraps, b.emit(XorOp(parity, const32(b, 1))), parity))
 
     def late_ops(self, shifted: Sequence[Shifted]) -> list[Op]:
         """Of the new loop: MMAs that are to be an iteration late, in front of each what names its buffer, behind
@@ -364,25 +362,18 @@ class Pipeline:
         mmas = {d.mma for d in shifted}
         return [op for op in body if op not in before or op in mmas]
 
-    def _replace_loop(self, inits: list[Value]) -> ForOp:
-        loop = self.loop
-        attrs: dict[str, Any] = {**loop.attrs, "num_stages": 1}
-        new = ForOp(
-            loop.lb, loop.ub, loop.step, [*loop.inits, *inits],
-            regions=[loop.body], loc=loop.loc, names=[r.name for r in loop.results], **attrs,
-        )  # fmt: skip
-        b = Builder.before_op(loop)
-        b.insert(new)
-        results = new.results[: len(loop.results)]
+    def _finish(self) -> None:
+        """Behind the loop, wait for the MMA that runs on and for copies that ran past the end: they still write their
+        zeros."""
+        b = Builder.after_op(self.loop)
         if self.running is not None:
             self.running.pending = 1
-            results[self.number] = b.emit(WgmmaWaitOp(results[self.number], []))
-        b.emit(
-            AsyncWaitOp([], pending=0, private=self.private)
-        )  # copies that ran past the end still write their zeros
-        loop.regions = []
-        loop.replace_by(results)
-        return new
+            last = self.loop.results[self.number]
+            uses = list(last.uses)
+            wait = b.emit(WgmmaWaitOp(last, []))
+            for user, index in uses:
+                user.set_operand(index, wait)
+        b.emit(AsyncWaitOp([], pending=0, private=self.private))
 
 
 def _fill_late(loop: ForOp) -> None:
@@ -419,7 +410,3 @@ def _family(alloc: LocalAllocOp) -> list[Op]:
 def zero_of(elem: ElementType) -> Any:
     """Zero as constants of the type hold it."""
     return 0.0 if elem.is_floating() else 0
-
-
-def _const(b: Builder, value: int) -> Value:
-    return b.emit(ConstOp(value=value, results=[int32]))

@@ -60,6 +60,7 @@ from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
 from tessera.passes.neutral.descriptors import made_by
+from tessera.passes.neutral.loops import const
 
 LEAST_ROWS = 64  # of an MMA's part: those of one instruction of a warpgroup
 LEAST_EXTENT = 16  # of an MMA's part, in any case
@@ -300,7 +301,7 @@ class _Spread:
         """Where the part of this block begins (int32)."""
         if part not in self.firsts:
             rank, b = self.number.result, Builder.after_op(self.number)
-            size = b.emit(ConstOp(value=part, results=[rank.type]))
+            size = const(b, part, rank.type)
             self.firsts[part] = b.emit(MulOp(rank, size))
         return self.firsts[part]
 

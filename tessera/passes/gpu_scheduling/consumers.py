@@ -10,7 +10,6 @@ from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ops import (
     CmpOp,
-    ConstOp,
     ForOp,
     LocalIndexOp,
     MbarrierArriveOp,
@@ -22,7 +21,8 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, late_view
 from tessera.passes.gpu_scheduling.loop_carried import Carrying, carry
-from tessera.passes.gpu_scheduling.rings import Reader, Ring, advance, runs_at_all, start_const
+from tessera.passes.gpu_scheduling.rings import Reader, Ring, advance, runs_at_all
+from tessera.passes.neutral.loops import const, const32
 
 
 def consume_once(r: Ring, zero: Value) -> None:
@@ -108,7 +108,7 @@ def _give_back(
         begun = end.emit(CmpOp(loop.induction, loop.lb, predicate="ne"))
         end.insert(MbarrierArriveOp(r.empty, before, begun, [], **r.arrivals))
     else:
-        yes = end.emit(ConstOp(value=True, results=[int1]))
+        yes = const(end, True, int1)
         end.insert(MbarrierArriveOp(r.empty, slot, yes, views, **r.arrivals))
 
 
@@ -117,9 +117,9 @@ def _roots(mma: WgmmaOp) -> list[Value]:
 
 
 def _previous(b: Builder, slot: Value, stages: int) -> Value:
-    first = b.emit(CmpOp(slot, start_const(b, 0), predicate="eq"))
-    before = b.emit(SubOp(slot, start_const(b, 1)))
-    return b.emit(SelectOp(first, start_const(b, stages - 1), before))
+    first = b.emit(CmpOp(slot, const32(b, 0), predicate="eq"))
+    before = b.emit(SubOp(slot, const32(b, 1)))
+    return b.emit(SelectOp(first, const32(b, stages - 1), before))
 
 
 def _after(r: Ring, loop: ForOp, slot: Value, plan: Plan, wanted: bool) -> None:

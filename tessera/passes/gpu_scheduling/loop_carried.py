@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ops import ConditionOp, ForOp, IfOp, WhileOp, YieldOp
+from tessera.passes.neutral.loops import set_yields, with_carried
 
 
 def carry(
@@ -14,24 +15,9 @@ def carry(
 ) -> list[Value]:
     """Carry further values through a loop; `body` gets the new loop and them, and gives those of the next iteration.
     The last ones."""
-    args = [loop.body.add_arg(v.type, v.name) for v in state]
-    types = [*[r.type for r in loop.results], *[v.type for v in state]]
-    inits = [*loop.inits, *state]
-    new = _grown(
-        loop,
-        ForOp(
-            loop.lb, loop.ub, loop.step, inits,
-            regions=loop.regions, loc=loop.loc, results=types, **loop.attrs,
-        ),
-    )  # fmt: skip
-    term = new.body.terminator
-    extended = YieldOp([*term.operands, *args], loc=term.loc)
-    Builder.before_op(term).insert(extended)
-    term.erase()
-    first = len(extended.operands) - len(args)
-    for i, v in enumerate(body(new, args)):
-        extended.set_operand(first + i, v)
-    return new.results[first:]
+    new = with_carried(loop, state)
+    set_yields(new, body(new, new.carried[-len(state) :]))
+    return new.results[-len(state) :]
 
 
 class Carrying:

@@ -32,8 +32,8 @@ from tessera.passes.gpu_scheduling.rings import (
     advance,
     copying_blocks,
     runs_at_all,
-    start_const,
 )
+from tessera.passes.neutral.loops import const32
 
 
 class Split(Protocol):
@@ -144,7 +144,7 @@ class Producer:
     def build(self, before: Builder) -> Block:
         block = Block()
         b = Builder(block, None, self.split.func.loc)
-        zero = start_const(before, 0)
+        zero = const32(before, 0)
         leads: list[Ring | ProducerAcquire] = [r.lead for r in self.rings]
         leads += [self.split.acquire] if self.split.acquire.loops else []
         states = dict.fromkeys(leads, (zero, zero))
@@ -186,7 +186,7 @@ class Producer:
         inside.insert(MbarrierWaitOp(acquire.bars, zero, phase, fence=True))
         for block in branch.regions:
             Builder(block, None, loop.loc).insert(YieldOp([]))
-        flipped = b.emit(XorOp(phase, start_const(b, 1)))
+        flipped = b.emit(XorOp(phase, const32(b, 1)))
         states[acquire] = zero, b.emit(SelectOp(runs, flipped, phase))
 
     def fill(self, ring: Ring, b: Builder, states: States) -> None:
@@ -195,7 +195,7 @@ class Producer:
 
     def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
         if not r.once:
-            flipped = b.emit(XorOp(phase, start_const(b, 1)))
+            flipped = b.emit(XorOp(phase, const32(b, 1)))
             b.insert(MbarrierWaitOp(r.empty, slot, flipped))
         b.insert(MbarrierArriveExpectTxOp(r.full, slot, bytes=r.bytes))
         for load, alloc, ring in zip(r.loads, r.allocs, r.buffers, strict=True):
@@ -209,7 +209,7 @@ class Producer:
     def _see_off(self, r: Ring, b: Builder, slot: Value, phase: Value) -> None:
         """Wait until all blocks have given back all buffers: what they say comes to memory that is still there."""
         for _ in range(r.stages):
-            flipped = b.emit(XorOp(phase, start_const(b, 1)))
+            flipped = b.emit(XorOp(phase, const32(b, 1)))
             b.insert(MbarrierWaitOp(r.empty, slot, flipped))
             slot, phase = advance(b, slot, phase, r.stages)
 

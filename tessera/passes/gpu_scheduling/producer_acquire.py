@@ -18,9 +18,10 @@ from contextlib import suppress
 
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
-from tessera.ops import AndOp, ConstOp, ForOp, IfOp, OrOp, WhileOp, XorOp
+from tessera.ops import AndOp, ForOp, IfOp, OrOp, WhileOp, XorOp
 from tessera.passes.gpu_scheduling.loop_carried import Carrying
 from tessera.passes.gpu_scheduling.rings import runs_at_all
+from tessera.passes.neutral.loops import const
 
 
 class _Unknown(Exception):
@@ -34,7 +35,7 @@ class AcquireFlags(Carrying):
         self.loops, self.seen = set(loops), set(seen)
         self.found: dict[ForOp, Value] = {}
         self.around = {above for op in loops for above in _above(op)}
-        self.block(top, [_const(Builder.at_start(top), False)])
+        self.block(top, [const(Builder.at_start(top), False, int1)])
 
     def block(self, block: Block, state: list[Value]) -> list[Value]:
         """The flag after a block."""
@@ -53,7 +54,7 @@ class AcquireFlags(Carrying):
         b = Builder.before_op(loop)
         for op in loop.walk():
             if isinstance(op, ForOp) and op in self.loops:
-                self.found[op] = flag if op is loop else _const(b, False)
+                self.found[op] = flag if op is loop else const(b, False, int1)
         runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
         return [b.emit(AndOp(flag, _not(b, runs)))]
 
@@ -63,11 +64,11 @@ class AcquireFlags(Carrying):
         try:
             return self._of(b, op, op, {})
         except _Unknown:
-            return _const(b, True)
+            return const(b, True, int1)
 
     def _of(self, b: Builder, op: Op, top: Op, mapping: dict[Value, Value]) -> Value:
         if op in self.seen:
-            return _const(b, True)
+            return const(b, True, int1)
         if isinstance(op, IfOp):
             condition = _copied(b, op.condition, top, mapping)
             then, orelse = (self._of_block(b, block, top, mapping) for block in op.regions)
@@ -84,7 +85,7 @@ class AcquireFlags(Carrying):
         raise _Unknown
 
     def _of_block(self, b: Builder, block: Block, top: Op, mapping: dict[Value, Value]) -> Value:
-        total = _const(b, False)
+        total = const(b, False, int1)
         for op in block:
             if any(x in self.seen for x in op.walk()):
                 total = b.emit(OrOp(total, self._of(b, op, top, mapping)))
@@ -128,9 +129,5 @@ def _above(op: Op) -> list[Op]:
     return found
 
 
-def _const(b: Builder, value: bool) -> Value:
-    return b.emit(ConstOp(value=value, results=[int1]))
-
-
 def _not(b: Builder, v: Value) -> Value:
-    return b.emit(XorOp(v, _const(b, True)))
+    return b.emit(XorOp(v, const(b, True, int1)))

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tessera.analysis.allocation import memory_users
-from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Op, SharedType, Value
 from tessera.layout import box_layout, boxes_of
 from tessera.ops import (
     AddOp,
     AndOp,
     CmpOp,
-    ConstOp,
     DescriptorLoadOp,
     ForOp,
     LocalAllocOp,
@@ -28,6 +26,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.gpu_mma.mma_chains import Shifted
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import const32
 
 
 class CannotSplit(Exception):
@@ -107,7 +106,7 @@ class ProducerAcquire:
             b = Builder.before_op(loop)
             runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
             runs = b.emit(AndOp(runs, self.flags[loop]))
-            b.insert(MbarrierArriveOp(self.bars, start_const(b, 0), runs, [], fence=True))
+            b.insert(MbarrierArriveOp(self.bars, const32(b, 0), runs, [], fence=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -209,10 +208,6 @@ def readers_of(rings: list[Ring], shifted: list[Shifted]) -> list[Reader]:
     return readers + lates
 
 
-def start_const(b: Builder, value: int) -> Value:
-    return b.emit(ConstOp(value=value, results=[int32]))
-
-
 def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
     """Whether a loop has an iteration."""
     down = (constant_of(step) or 0) < 0
@@ -221,11 +216,11 @@ def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
 
 def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, Value]:
     """The next buffer, and the phase of its barriers."""
-    following = b.emit(AddOp(slot, start_const(b, 1)))
-    wraps = b.emit(CmpOp(following, start_const(b, stages), predicate="eq"))
-    flipped = b.emit(XorOp(phase, start_const(b, 1)))
+    following = b.emit(AddOp(slot, const32(b, 1)))
+    wraps = b.emit(CmpOp(following, const32(b, stages), predicate="eq"))
+    flipped = b.emit(XorOp(phase, const32(b, 1)))
     return (
-        b.emit(SelectOp(wraps, start_const(b, 0), following)),
+        b.emit(SelectOp(wraps, const32(b, 0), following)),
         b.emit(SelectOp(wraps, flipped, phase)),
     )
 

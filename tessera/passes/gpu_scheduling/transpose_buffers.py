@@ -28,13 +28,13 @@ from tessera.ops import (
 )
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_scheduling.loop_carried import carry
-from tessera.passes.gpu_scheduling.rings import start_const
 from tessera.passes.gpu_scheduling.transpose_role import (
     BUFFERS,
     room_for_transposed,
     transposed_operand,
     transposition_of,
 )
+from tessera.passes.neutral.loops import const32
 
 
 @pass_("transpose-buffers", optimization="transpose-buffers", counts=True)
@@ -61,7 +61,7 @@ def _rotate(loop: ForOp, alloc: LocalAllocOp) -> None:
     ring.attrs["rotates"] = True
     before.emit(ring)
     before.insert(BarrierOp(loc=loop.loc))  # MMAs of a loop around may still read
-    zero = start_const(before, 0)
+    zero = const32(before, 0)
 
     def body(new: ForOp, state: list[Value]) -> list[Value]:
         (slot,) = state
@@ -71,8 +71,8 @@ def _rotate(loop: ForOp, alloc: LocalAllocOp) -> None:
         at.insert(LocalStoreOp(alloc.init, view, loc=alloc.loc))
         alloc.replace_by([view])
         end = Builder.before_op(new.body.terminator)
-        following = end.emit(AddOp(slot, start_const(end, 1)))
-        wraps = end.emit(CmpOp(following, start_const(end, BUFFERS), predicate="eq"))
-        return [end.emit(SelectOp(wraps, start_const(end, 0), following))]
+        following = end.emit(AddOp(slot, const32(end, 1)))
+        wraps = end.emit(CmpOp(following, const32(end, BUFFERS), predicate="eq"))
+        return [end.emit(SelectOp(wraps, const32(end, 0), following))]
 
     carry(loop, [zero], body)

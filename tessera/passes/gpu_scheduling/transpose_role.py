@@ -24,7 +24,6 @@ from tessera.ir import Builder, TileType, Value
 from tessera.ir.applications import is_enabled
 from tessera.layout import LinearLayout
 from tessera.ops import (
-    ConstOp,
     DescriptorLoadOp,
     ForOp,
     FuncOp,
@@ -45,9 +44,9 @@ from tessera.passes.gpu_scheduling.rings import (
     advance,
     copying_blocks,
     filled_by,
-    start_const,
 )
 from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, WarpRoles, roles_with_transpose
+from tessera.passes.neutral.loops import const, const32, only_accumulates
 
 BUFFERS = 3
 FEWEST_STAGES = 2
@@ -79,9 +78,7 @@ def transposed_operand(loop: ForOp) -> LocalAllocOp | None:
         return None
     if alloc.init is None or not isinstance(alloc.init.op, LocalLoadOp):
         return None
-    carried = mma.acc.op is None and mma.acc.block is loop.body
-    sums = carried and list(mma.result.uses) == [(loop.body.terminator, mma.acc.index - 1)]
-    return alloc if sums and len(alloc.result.uses) == 1 else None
+    return alloc if only_accumulates(loop, mma) and len(alloc.result.uses) == 1 else None
 
 
 def room_for_transposed(
@@ -145,12 +142,10 @@ class TransposeRole(Producer):
         source = b.emit(LocalIndexOp(self.loaded.buffers[0], slot))
         view: Any = late_view(b, self.what.read.shared, source)
         tile = b.emit(LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
-        b.insert(
-            MbarrierWaitOp(self.transposed.empty, to, b.emit(XorOp(parity, start_const(b, 1))))
-        )
+        b.insert(MbarrierWaitOp(self.transposed.empty, to, b.emit(XorOp(parity, const32(b, 1)))))
         target = b.emit(LocalIndexOp(self.transposed.buffers[0], to))
         b.insert(LocalStoreOp(tile, target))
-        yes = b.emit(ConstOp(value=True, results=[int1]))
+        yes = const(b, True, int1)
         b.insert(MbarrierArriveOp(self.transposed.full, to, yes, [], proxy=True))
         b.insert(MbarrierArriveOp(self.loaded.empty, slot, yes, []))
         states[self.loaded] = advance(b, slot, phase, self.loaded.stages)

@@ -28,7 +28,6 @@ from tessera.ir.applications import apply, is_enabled
 from tessera.layout.shared import shared_linear
 from tessera.ops import (
     CallOp,
-    ConstOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
     ForOp,
@@ -63,7 +62,6 @@ from tessera.passes.gpu_scheduling.rings import (
     read_by_mmas,
     readers_of,
     share,
-    start_const,
 )  # fmt: skip
 from tessera.passes.gpu_scheduling.transpose_role import (
     BUFFERS,
@@ -80,6 +78,7 @@ from tessera.passes.gpu_scheduling.warp_roles import (
     roles_for,
 )
 from tessera.passes.neutral.descriptors import lower_access
+from tessera.passes.neutral.loops import const, const32
 
 CONSUMERS = (4, 8, 16)
 MANY_WARPS = (
@@ -122,7 +121,7 @@ def _flags(split: _Split) -> dict[ForOp, Value]:
         try:
             Needs(split).follow([flag])
         except CannotSplit:
-            yes = Builder.before_op(loop).emit(ConstOp(value=True, results=[int1]))
+            yes = const(Builder.before_op(loop), True, int1)
             flags.found[loop] = yes
     return flags.found
 
@@ -241,7 +240,7 @@ class _Split:
             op.consumers.append(x)
         Builder(op.consumers).insert(YieldOp([]))
         self.acquire.arrive()
-        self._consume(op, start_const(Builder.before_op(op), 0))
+        self._consume(op, const32(Builder.before_op(op), 0))
         _repeat(op, [x for x in self.func.body if x in self.kept])
         warps = roles.warps + roles.transpose_warps
         self.module.attrs |= {"producer_warps": warps, "resident_blocks": roles.blocks}

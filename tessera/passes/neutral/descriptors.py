@@ -13,7 +13,7 @@ from typing import Any
 
 from tessera.dtypes import int32, int64
 from tessera.errors import UnsupportedLanguageConstruct
-from tessera.ir import Builder, DescriptorType, Module, Op, TileType, Type, Value, pass_
+from tessera.ir import Builder, DescriptorType, Module, Op, TileType, Value, pass_
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -23,7 +23,6 @@ from tessera.ops import (
     BroadcastOp,
     CastOp,
     CmpOp,
-    ConstOp,
     DescriptorGatherOp,
     DescriptorLoadOp,
     DescriptorScatterOp,
@@ -37,6 +36,7 @@ from tessera.ops import (
     SplatOp,
     StoreOp,
 )  # fmt: skip
+from tessera.passes.neutral.loops import const
 
 _ALIGNMENT = 16  # bytes: of the base and of every stride but the last
 
@@ -98,7 +98,7 @@ class _Access:
         if isinstance(op, DescriptorLoadOp):
             fill = None
             if self.padding == "nan":
-                fill = self._const(float("nan"), TileType(self.dims, self.elem))
+                fill = const(self.b, float("nan"), TileType(self.dims, self.elem))
             loaded = LoadOp(ptr, mask, fill, cache=op.cache, eviction=op.eviction)
             block = self.b.emit(loaded)
             if op.dropped:
@@ -114,9 +114,6 @@ class _Access:
         else:
             self.b.insert(AtomicRmwOp(ptr, op.value, mask, kind=op.kind, sem="relaxed"))
         op.erase()
-
-    def _const(self, value: Any, t: Type) -> Value:
-        return self.b.emit(ConstOp(value=value, results=(t,)))
 
     def _along(self, d: int) -> Value:
         """0, 1, … along dimension d, extent 1 along the others (int32)."""
@@ -171,7 +168,7 @@ class _Access:
         for d, (offset, extent) in enumerate(zip(self.offsets, self.shape, strict=True)):
             place = self._place(d, offset)
             above = emit(
-                CmpOp(place, self._const(0, TileType(place.type.shape, int32)), predicate="ge")
+                CmpOp(place, const(self.b, 0, TileType(place.type.shape, int32)), predicate="ge")
             )
             below = emit(CmpOp(place, self._spread(extent, place), predicate="lt"))
             inside = self._whole(emit(AndOp(above, below)))
@@ -196,7 +193,7 @@ class _Rows(_Access):
             return
         fill = None
         if self.padding == "nan":
-            fill = self._const(float("nan"), TileType(self.dims, self.elem))
+            fill = const(self.b, float("nan"), TileType(self.dims, self.elem))
         self.op.replace_by([self.b.emit(LoadOp(ptr, mask, fill))])
 
     def _place(self, d: int, offset: Value) -> Value:

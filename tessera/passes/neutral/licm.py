@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
+from tessera.analysis.provenance import defined_inside
 from tessera.dtypes import dtype
-from tessera.ir import Block, Effect, Module, Op, Value, elem_of, pass_
+from tessera.ir import Block, Effect, Module, Op, elem_of, pass_
 from tessera.ir.applications import apply
 from tessera.ops import arith, control
 from tessera.passes.neutral.fold import constant_of
-
-
-def _defined_inside(v: Value, loop: Op) -> bool:
-    if v.op is not None:
-        return v.op.is_inside(loop)
-    block = v.block
-    parent = block.parent if block is not None else None
-    return parent is loop or (parent is not None and parent.is_inside(loop))
 
 
 def _may_trap(op: Op) -> bool:
@@ -34,7 +27,7 @@ def _movable(op: Op, loop: Op) -> bool:
     if any(_may_trap(inner) for inner in op.walk()):
         return False
     used = [v for inner in op.walk() for v in inner.operands]
-    return not any(_defined_inside(v, loop) and not _defined_inside(v, op) for v in used)
+    return not any(defined_inside(v, loop) and not defined_inside(v, op) for v in used)
 
 
 def _hoist(block: Block) -> None:

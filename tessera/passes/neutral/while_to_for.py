@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessera.analysis.provenance import defined_inside
 from tessera.dtypes import int32, int64
 from tessera.ir import Builder, Effect, Module, Value, pass_
 from tessera.ir.applications import apply
-from tessera.ops import AddOp, CmpOp, ConstOp, ForOp, SubOp, WhileOp
+from tessera.ops import AddOp, CmpOp, ForOp, SubOp, WhileOp
 from tessera.passes.neutral.fold import constant_of
+from tessera.passes.neutral.loops import const
 
 MIRRORED = {"gt": "lt", "lt": "gt"}
 
@@ -53,7 +55,7 @@ def _count(op: WhileOp) -> Count | None:
         (test.lhs, test.rhs, test.predicate),
         (test.rhs, test.lhs, MIRRORED.get(test.predicate, "")),
     ):
-        fixed = bound.block is not op.before and (bound.op is None or not bound.op.is_inside(op))
+        fixed = not defined_inside(bound, op)
         if v.owner is op.before and fixed and v.type in (int32, int64) and predicate in MIRRORED:
             step = _step(op, v.index)
             if step is not None and (step > 0) == (predicate == "lt") and step != 0:
@@ -77,7 +79,7 @@ def _replace(op: WhileOp, count: Count) -> None:
     body, first = op.after, op.inits[count.number]
     counted = body.args[count.number]
     b = Builder.before_op(op)
-    step = b.emit(ConstOp(value=count.step, results=[first.type]))
+    step = const(b, count.step, first.type)
     following = body.terminator.operands[count.number].op
     induction = body.insert_arg(0, first.type, counted.name)
     for user, index in list(counted.uses):

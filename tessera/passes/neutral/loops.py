@@ -1,0 +1,143 @@
+"""Takes counted loops apart: a copy of an iteration, several iterations in one, two loops after each other, a loop that
+carries more. Passes and back ends that change loops are made of these steps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from tessera.dtypes import int32, int64
+from tessera.ir import Block, Builder, Op, Type, Value
+from tessera.ops import (
+    AddOp,
+    CastOp,
+    ConstOp,
+    DivOp,
+    ForOp,
+    Matmul,
+    MaxOp,
+    MinOp,
+    MulOp,
+    SubOp,
+    YieldOp,
+)
+from tessera.passes.neutral.fold import constant_of
+
+
+def const(b: Builder, value: Any, t: Type) -> Value:
+    """A constant of a type."""
+    return b.emit(ConstOp(value=value, results=[t]))
+
+
+def const32(b: Builder, value: int) -> Value:
+    """A constant of int32."""
+    return const(b, value, int32)
+
+
+def cast(b: Builder, v: Value, t: Type) -> Value:
+    """A number in another type, or itself if it has that type."""
+    return v if v.type == t else b.emit(CastOp(v, results=[t]))
+
+
+def only_accumulates(loop: ForOp, op: Matmul) -> bool:
+    """Whether a matmul adds to a carried accumulator, which nothing else reads or changes."""
+    acc = op.acc
+    carried = acc.owner is loop.body and acc.index > 0 and len(acc.uses) == 1
+    return carried and list(op.result.uses) == [(loop.body.terminator, acc.index - 1)]
+
+
+def iteration(
+    b: Builder,
+    loop: ForOp,
+    index: Value,
+    values: Sequence[Value],
+    without: Collection[Op] = (),
+) -> dict[Value, Value]:
+    """Insert the ops of one iteration, for an index and carried values, but those in `without`. What stands for which
+    value of the body."""
+    mapping = dict(zip(loop.body.args, [index, *values], strict=True))
+    for op in loop.body:
+        if not op.terminator and op not in without:
+            b.insert(op.clone(mapping))
+    return mapping
+
+
+def can_unroll(loop: ForOp, count: int) -> bool:
+    """Whether the step is known, and `count` times the step is a number of its type."""
+    step, t = constant_of(loop.step), loop.step.type
+    return bool(step) and t.signed and abs(step) * count <= t.get_int_max_value()
+
+
+def unroll_loop(loop: ForOp, count: int) -> ForOp:
+    """Put a loop whose iterations are `count` of `loop` each in front of it, which is left with what is over."""
+    step, t = constant_of(loop.step), loop.step.type
+    b = Builder.before_op(loop)
+    middle = _end_of_groups(b, loop, step, count)
+    wide = const(b, step * count, t)
+    body = Block([a.type for a in loop.body.args], names=[a.name for a in loop.body.args])
+    inside = Builder(body, None, loop.loc)
+    first, *values = body.args
+    for number in range(count):
+        index = first
+        if number:
+            index = inside.emit(AddOp(first, const(inside, step * number, t)))
+        mapping = iteration(inside, loop, index, values)
+        values = [mapping.get(v, v) for v in loop.body.terminator.operands]
+    inside.insert(YieldOp(values, loc=loop.loc))
+    names = [r.name for r in loop.results]
+    main = ForOp(
+        loop.lb, middle, wide, loop.inits, regions=[body], loc=loop.loc, names=names, **loop.attrs
+    )
+    b.insert(main)
+    loop.set_operands(middle, loop.ub, loop.step, main.results)
+    return main
+
+
+def _end_of_groups(b: Builder, loop: ForOp, step: int, count: int) -> Value:
+    """Where the last whole group of iterations ends, or the loop's end if that comes first; computed in 64 bits."""
+    lb, ub = [cast(b, v, int64) for v in (loop.lb, loop.ub)]
+    by = abs(step)
+    span = b.emit(SubOp(ub, lb) if step > 0 else SubOp(lb, ub))
+    span = b.emit(MaxOp(span, const(b, 0, int64)))
+    span = b.emit(AddOp(span, const(b, by - 1, int64)))
+    groups = b.emit(DivOp(span, const(b, by * count, int64)))
+    end = b.emit(AddOp(lb, b.emit(MulOp(groups, const(b, step * count, int64)))))
+    end = b.emit(MinOp(end, ub) if step > 0 else MaxOp(end, ub))
+    return cast(b, end, loop.lb.type)
+
+
+def split_at(loop: ForOp, middle: Value) -> ForOp:
+    """End a loop at `middle`, a value that its induction variable takes or that lies behind its end; the loop that
+    goes on from there, with a body of its own."""
+    later = loop.clone({})
+    Builder.after_op(loop).insert(later)
+    for old, new in zip(loop.results, later.results, strict=True):
+        old.replace_all_uses(new)
+    later.set_operands(middle, loop.ub, loop.step, loop.results)
+    loop.set_operand(1, middle)
+    return later
+
+
+def with_carried(loop: ForOp, inits: Sequence[Value], **attrs: Any) -> ForOp:
+    """A loop in place of another one that carries further values; each stays as it is until its yield is set."""
+    args = [loop.body.add_arg(v.type, v.name) for v in inits]
+    new = ForOp(
+        loop.lb, loop.ub, loop.step, [*loop.inits, *inits],
+        regions=loop.regions, loc=loop.loc, names=[r.name for r in loop.results], **{**loop.attrs, **attrs},
+    )  # fmt: skip
+    loop.regions = []
+    Builder.before_op(loop).insert(new)
+    end = new.body.terminator
+    Builder.before_op(end).insert(YieldOp([*end.operands, *args], loc=end.loc))
+    end.erase()
+    for old, fresh in zip(loop.results, new.results, strict=False):
+        old.replace_all_uses(fresh)
+    loop.erase()
+    return new
+
+
+def set_yields(loop: ForOp, values: Sequence[Value]) -> None:
+    """Hand values on to the next iteration: those that are carried last."""
+    end = loop.body.terminator
+    for i, v in enumerate(values, len(end.operands) - len(values)):
+        end.set_operand(i, v)
