@@ -62,8 +62,8 @@ class HostCode:
             return self.add("id", op.axis)
         if isinstance(op, tile.NumProgramsOp):
             return self.add("count", op.axis)
-        if isinstance(op, tile.BlockRankOp):
-            return self.add("hull", self.add("const", 0), self.add("const", op.blocks - 1))
+        if isinstance(op, tile.CtaRankOp):
+            return self.add("hull", self.add("const", 0), self.add("const", op.ctas - 1))
         if isinstance(op, arith.HintOp):
             return self.value(op.x)
         if not v.type.signed or v.type.bits < 32:

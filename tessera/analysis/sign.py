@@ -32,7 +32,7 @@ _FIRST_OPERAND = (
     arith.RemOp, arith.ShrOp, arith.ShlOp, arith.HintOp, tile.GatherOp, tile.Rearrangement,
 )  # fmt: skip
 _NEVER = (
-    tile.ProgramIdOp, tile.NumProgramsOp, tile.BlockRankOp, gpu.BlockIdOp, gpu.NumBlocksOp, arith.AbsOp,
+    tile.ProgramIdOp, tile.NumProgramsOp, tile.CtaRankOp, gpu.CtaIdOp, gpu.NumCtasOp, arith.AbsOp,
     arith.PopcOp, arith.ClzOp, tile.HistogramOp,
 )  # fmt: skip
 

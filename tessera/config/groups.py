@@ -360,7 +360,7 @@ class Simulator(Group):
         90, "TESSERA_SIMT_CAPABILITY", doc="compute capability of the simulated GPU, times ten"
     )
     num_ctas = IntKnob(
-        1, "TESSERA_SIMT_CTAS", doc="blocks of a cluster for kernels that do not say num_ctas"
+        1, "TESSERA_SIMT_CTAS", doc="CTAs of a cluster for kernels that do not say num_ctas"
     )
     seed = IntKnob(
         0, "TESSERA_SIMT_SEED", doc="draws which warps go first, and when copies complete"

@@ -71,12 +71,12 @@ _TILE_IR = (
 _GPU = (
     _row(
         "cluster-partition", "gpu", "cuts a program's tiles into parts, one for each CTA of a cluster",
-        "blocks exchange nothing; each array is only read or only written", "analysis/dimensions.py, the checks in passes/gpu_scheduling/clusters.py",
+        "CTAs exchange nothing; each array is only read or only written", "analysis/dimensions.py, the checks in passes/gpu_scheduling/clusters.py",
         "tests/unit/test_clusters.py, tests/gpu/test_clusters_gpu.py",
     ),
     _row(
-        "cluster-multicast", "gpu", "loads a tile that is the same in all blocks of a cluster once",
-        "offsets do not depend on the block's rank", "passes/gpu_scheduling/clusters.py `_reached`", "tests/unit/test_clusters.py",
+        "cluster-multicast", "gpu", "loads a tile that is the same in all CTAs of a cluster once",
+        "offsets do not depend on the CTA's rank", "passes/gpu_scheduling/clusters.py `_reached`", "tests/unit/test_clusters.py",
         unit="load",
     ),
     _row(
@@ -95,7 +95,7 @@ _GPU = (
         unit="loop", takes_room=True,
     ),
     _row(
-        "persistent-programs", "gpu", "lets a block run several programs, so that one loads while another one stores",
+        "persistent-programs", "gpu", "lets a CTA run several programs, so that one loads while another one stores",
         "programs do not wait for one another; one store ends each", "passes/gpu_scheduling/persist.py; the `precondition`",
         "tests/unit/test_persist.py, tests/gpu/test_persist_gpu.py", takes_room=True,
     ),
@@ -156,18 +156,18 @@ _GPU = (
     ),
     _row(
         "mma-early-start", "gpu", "moves an MMA of warpgroups up to where its operands are there",
-        "no op that it passes makes, writes or waits for an operand", "passes/gpu_mma/async_mma.py `_latest_need`", "tests/unit/test_overlap.py",
+        "no op that it passes makes, writes or waits for an operand", "passes/gpu_mma/async_mma.py `_latest_need`", "tests/unit/test_async_mma.py",
         unit="MMA",
     ),
     _row(
         "async-mma", "gpu", "lets MMAs of warpgroups run until somebody looks at their results",
-        "no op before the wait writes to operands or looks at results", "passes/gpu_mma/async_mma.py `_must_wait`", "tests/unit/test_overlap.py",
+        "no op before the wait writes to operands or looks at results", "passes/gpu_mma/async_mma.py `_must_wait`", "tests/unit/test_async_mma.py",
         unit="block",
     ),
     _row(
         "early-release", "gpu", "gives a buffer back to the producer right after its last reading",
         "no reading of the buffer is still on its way", "passes/gpu_mma/async_mma.py `_give_back_early`; the synchronisation checker",
-        "tests/unit/test_overlap.py, tests/gpu/test_pointer_to_tma_gpu.py", unit="arrival",
+        "tests/unit/test_async_mma.py, tests/gpu/test_pointer_to_tma_gpu.py", unit="arrival",
     ),
     _row(
         "awaited-reads", "gpu", "waits for what was read of a buffer to come to registers before it is given back, not by a fence",
@@ -175,8 +175,8 @@ _GPU = (
         "tests/unit/test_ring_reads.py", unit="arrival",
     ),
     _row(
-        "raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a block more",
-        "next to nothing spills", "what ptxas reports", "tests/unit/test_block_more.py", takes_room=True,
+        "raise-occupancy", "gpu", "assembles with a few registers less where an SM then holds a CTA more",
+        "next to nothing spills", "what ptxas reports", "tests/unit/test_raise_occupancy.py", takes_room=True,
     ),
 )  # fmt: skip
 

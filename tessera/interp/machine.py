@@ -15,7 +15,7 @@ import numpy as np
 from tessera.errors import InterpreterError, Loc, TesseraError
 from tessera.interp.memory import Memory
 from tessera.ir import Block, Effect, Module, Op, Value
-from tessera.ops import BlockIdOp, BlockRankOp, FuncOp, ProgramIdOp
+from tessera.ops import CtaIdOp, CtaRankOp, FuncOp, ProgramIdOp
 
 Evaluator = Callable[..., Any]
 EVALUATORS: dict[type[Op], Evaluator] = {}
@@ -63,7 +63,7 @@ class Machine:
     memory: Memory
     grid: tuple[int, int, int]
     program: tuple[int, int, int] = (0, 0, 0)
-    rank: int = 0  # of the block that runs, among those of the program
+    rank: int = 0  # of the CTA that runs, among those of the program
     values: dict[Value, Any] = field(default_factory=dict[Value, Any])
     # Values that all programs have in common.
     uniform: dict[Value, Any] = field(default_factory=dict[Value, Any])
@@ -99,7 +99,7 @@ class Machine:
             pure = op.effects is Effect.NONE and not op.regions and not op.terminator
             if (
                 pure
-                and not isinstance(op, ProgramIdOp | BlockRankOp | BlockIdOp)
+                and not isinstance(op, ProgramIdOp | CtaRankOp | CtaIdOp)
                 and all(v in values for v in op.operands)
             ):
                 out = EVALUATORS[type(op)](self, op, *[values[v] for v in op.operands])

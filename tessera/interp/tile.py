@@ -23,20 +23,20 @@ def num_programs_(m: Machine, op: tile.NumProgramsOp) -> np.ndarray:
     return np.asarray(m.grid[op.axis], np.int32)
 
 
-@evaluate(tile.BlockRankOp)
-def block_rank_(m: Machine, op: tile.BlockRankOp) -> np.ndarray:
+@evaluate(tile.CtaRankOp)
+def cta_rank_(m: Machine, op: tile.CtaRankOp) -> np.ndarray:
     return np.asarray(m.rank, np.int32)
 
 
-@evaluate(gpu.BlockIdOp)
-def block_id_(m: Machine, op: gpu.BlockIdOp) -> np.ndarray:
+@evaluate(gpu.CtaIdOp)
+def cta_id_(m: Machine, op: gpu.CtaIdOp) -> np.ndarray:
     (x, y, z), (gx, gy, _) = m.program, m.grid
     return np.asarray(x + gx * (y + gy * z), np.int32)
 
 
-@evaluate(gpu.NumBlocksOp)
-def num_blocks_(m: Machine, op: gpu.NumBlocksOp) -> np.ndarray:
-    """One for each program, of which each block then runs one."""
+@evaluate(gpu.NumCtasOp)
+def num_ctas_(m: Machine, op: gpu.NumCtasOp) -> np.ndarray:
+    """One for each program, of which each CTA then runs one."""
     return np.asarray(np.prod(m.grid), np.int32)
 
 

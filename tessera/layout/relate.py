@@ -55,7 +55,7 @@ def check_same_holders(src: LinearLayout, dst: LinearLayout) -> None:
         if src.bits(name) != dst.bits(name):
             raise LayoutError(f"layouts over {src.size(name)} and {dst.size(name)} {name}s")
     if src.bits("block") or dst.bits("block"):
-        raise LayoutError("exchange between the blocks of a cluster is not supported")
+        raise LayoutError("exchange between the CTAs of a cluster is not supported")
 
 
 @lru_cache(maxsize=1024)

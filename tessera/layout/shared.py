@@ -109,7 +109,7 @@ def offset_map(dist: LinearLayout, shared: LinearLayout) -> OffsetMap:
     if dist.shape != shared.shape:
         raise LayoutError(f"shapes differ: {list(dist.shape)} and {list(shared.shape)}")
     if dist.bits("block"):
-        raise LayoutError("a tile spread over the blocks of a cluster has no single shared memory")
+        raise LayoutError("a tile spread over the CTAs of a cluster has no single shared memory")
     inverse = inverse_columns(shared)
     return OffsetMap(
         compose(inverse, dist.columns("register")),

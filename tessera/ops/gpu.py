@@ -37,15 +37,15 @@ class ConvertLayoutOp(Rearrangement, opcode="convert_layout"):
         require(same, self, "shape or element type changes")
 
 
-class BlockIdOp(Op, opcode="block_id"):
-    """Number of this block among those that were started, in a kernel whose blocks run several programs (int32)."""
+class CtaIdOp(Op, opcode="cta_id"):
+    """Number of this CTA among those that were started, in a kernel whose CTAs run several programs (int32)."""
 
     def infer(self) -> Sequence[Type]:
         return (int32,)
 
 
-class NumBlocksOp(Op, opcode="num_blocks"):
-    """How many blocks were started (int32)."""
+class NumCtasOp(Op, opcode="num_ctas"):
+    """How many CTAs were started (int32)."""
 
     def infer(self) -> Sequence[Type]:
         return (int32,)
@@ -288,7 +288,7 @@ class WgmmaWaitOp(Op, opcode="wgmma_wait"):
 class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE):
     """Start copying the block of `desc` at `offsets` to `shared`; its bytes count at barrier `index`. Elements outside
     the array are zeros (or what the descriptor pads with). The memory may lack first dimensions of extent 1.
-    With several `blocks` each block of the cluster copies its share of the tile to all of them: shared memory and
+    With several `ctas` each CTA of the cluster copies its share of the tile to all of them: shared memory and
     barriers lie at the same place in each."""
 
     desc: Value = operand()
@@ -296,7 +296,7 @@ class TensorCopyOp(Op, opcode="tensor_copy", effects=Effect.READ | Effect.WRITE)
     shared: Value = operand()
     bars: Value = operand()
     index: Value = operand()
-    blocks: int = attr(default=1)
+    ctas: int = attr(default=1)
 
     def verify(self) -> None:
         require_mbarriers(self, self.bars, self.index)
@@ -312,11 +312,11 @@ class WarpSpecializeOp(Op, opcode="warp_specialize"):
     """Roles at once: the program's warps run `consumers`, one thread of further `warps` runs `producer`;
     `transpose_warps` more, if any, run `transpose`, whose layouts are for so many warps. They meet at barriers in
     shared memory, which are ready. `registers`: of a thread of the producer's, the consumers' and the transpose role's
-    warps, zeros for even. Nobody begins before the threads of all `blocks` of the cluster are there."""
+    warps, zeros for even. Nobody begins before the threads of all `ctas` of the cluster are there."""
 
     registers: tuple[int, int, int] = attr(default=(0, 0, 0))
     warps: int = attr(default=4)
-    blocks: int = attr(default=1)
+    ctas: int = attr(default=1)
     transpose_warps: int = attr(default=0)
     consumers: Block = region()
     producer: Block = region()

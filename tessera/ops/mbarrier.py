@@ -62,7 +62,7 @@ class AsyncCopyMbarrierArriveOp(
 
 class MbarrierArriveOp(Op, opcode="mbarrier_arrive", effects=Effect.WRITE | Effect.SYNC):
     """Arrive at mbarrier `index` if `condition`: one arrival for each warp, or with `groups` for each warpgroup, at the
-    barrier of each of the cluster's `blocks` (`mbarrier.arrive`). What the warps did before is done for who waits.
+    barrier of each of the cluster's `ctas` (`mbarrier.arrive`). What the warps did before is done for who waits.
 
     `released`: views of shared memory with which the arriving warps are done. `after_mma`: only warpgroup MMAs, all of
     which have been waited for, read what is given back, so the lanes of a warp need not come together first. With
@@ -76,7 +76,7 @@ class MbarrierArriveOp(Op, opcode="mbarrier_arrive", effects=Effect.WRITE | Effe
     released: tuple[Value, ...] = operand(variadic=True)
     after: tuple[Value, ...] = operand(variadic=True)
     groups: bool = attr(default=False)
-    blocks: int = attr(default=1)
+    ctas: int = attr(default=1)
     after_mma: bool = attr(default=False)
     proxy: bool = attr(default=False)
     fence: bool = attr(default=False)

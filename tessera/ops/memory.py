@@ -221,14 +221,14 @@ def _check_offsets(op: Op, desc: Value, offsets: Sequence[Value]) -> None:
 
 class DescriptorLoadOp(DescriptorAccess, TileLoad, opcode="descriptor_load", effects=Effect.READ):
     """The block at element `offsets` (int32 scalars); elements outside the array are the padding. The result
-    lacks the first `dropped` dimensions, of extent 1. `blocks` of the program's cluster load the same one. An `ordered`
+    lacks the first `dropped` dimensions, of extent 1. `ctas` of the program's cluster load the same one. An `ordered`
     load may see what the program did before the loop around it; others may be made at any time."""
 
     offsets: tuple[Value, ...] = operand(variadic=True)
     cache: str = attr(default="")
     eviction: str = attr(default="")
     dropped: int = attr(default=0)
-    blocks: int = attr(default=1)
+    ctas: int = attr(default=1)
     ordered: bool = attr(default=False)
 
     def infer(self) -> Sequence[Type]:

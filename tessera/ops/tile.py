@@ -79,10 +79,10 @@ class NumProgramsOp(Op, opcode="num_programs"):
         require(self.axis in (0, 1, 2), self, "axis is not 0, 1 or 2")
 
 
-class BlockRankOp(Op, opcode="block_rank"):
+class CtaRankOp(Op, opcode="cta_rank"):
     """Number of this block among the `blocks` of the cluster that runs the program (int32)."""
 
-    blocks: int = attr()
+    ctas: int = attr()
 
     def infer(self) -> Sequence[Type]:
         return (int32,)

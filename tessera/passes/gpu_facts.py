@@ -8,7 +8,7 @@ from typing import Any
 
 from tessera.dtypes import dtype, float32, float64
 
-BLOCK_BYTES = 1024  # of shared memory that the system takes for each block
+CTA_BYTES = 1024  # of shared memory that the system takes for each CTA
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +81,20 @@ class GpuFacts:
     registers: int = 255
     register_file: int = 64 * 1024  # of an SM
     max_warps: int = 32
-    max_blocks: int = 32  # that an SM holds at a time
+    max_ctas: int = 32  # that an SM holds at a time
     max_vector_bytes: int = 16
     has_cp_async: bool = False
     has_ldmatrix: bool = False
     has_stmatrix: bool = False
     has_tma: bool = False  # tensor copies, barriers that count bytes
-    has_clusters: bool = False  # blocks that run side by side reach each other's shared memory
+    has_clusters: bool = False  # CTAs that run side by side reach each other's shared memory
     has_register_handover: bool = False  # warps may give registers to others
     mma: tuple[MmaRow, ...] = ()
     wgmma: tuple[WgmmaRow, ...] = ()
 
-    def blocks_that_fit(self, shared: int) -> int:
-        """How many blocks with so many bytes of shared memory an SM has room for."""
-        return (self.max_shared_bytes + BLOCK_BYTES) // (shared + BLOCK_BYTES)
+    def ctas_that_fit(self, shared: int) -> int:
+        """How many CTAs with so many bytes of shared memory an SM has room for."""
+        return (self.max_shared_bytes + CTA_BYTES) // (shared + CTA_BYTES)
 
     def mma_row(self, name: str) -> MmaRow:
         """The row of that name. KeyError when the target has none."""

@@ -32,14 +32,14 @@ def gpu_passes(
 ) -> list[Pass]:
     """Passes for a GPU with these facts. The module's attributes give `num_warps` and `num_stages`. With
     `pointer_maps` the code may rely on the module's `precondition`, which a launcher checks; with `persistent`, too, it
-    may be for fewer blocks than programs, with `no_alias` for arrays that do not overlap."""
+    may be for fewer CTAs than programs, with `no_alias` for arrays that do not overlap."""
     return [
         check_resources.bind(facts=facts),  # before any work on a kernel that cannot fit
         widen_float8,
         # Makes what the next passes look at.
         *([pointer_to_tma.bind(facts=facts, no_alias=no_alias)] if pointer_maps else []),
         *([persist.bind(facts=facts)] if pointer_maps and persistent else []),
-        multicast_loads,  # while it is seen what depends on the block
+        multicast_loads,  # while it is seen what depends on the CTA
         descriptor_to_pointer.bind(facts=facts),  # before accesses get layouts
         coalesce.bind(facts=facts),  # while pointers are still seen as the author wrote them
         # Reads the orders that coalescing found; fixes the layouts of dots.

@@ -168,7 +168,7 @@ def test_bad_launch_is_explained(driver: Driver):
     assert code != 0
     with pytest.raises(CudaError, match=r"cuLaunchKernelEx failed: CUDA_ERROR_\w+") as caught:
         driver.check_launch(code, config)
-    assert "2048 threads a block" in str(caught.value)
+    assert "2048 threads a CTA" in str(caught.value)
 
 
 def test_events_measure_and_kernels_report(driver: Driver):

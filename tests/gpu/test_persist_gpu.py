@@ -27,7 +27,7 @@ def test_more_programs_than_processors(shape, orders):
     for _ in range(3):
         c, kernel = product(a, b, "rem", BLOCKS, 8)
         close(c, a, b)
-    assert kernel.metadata.resident_blocks == 1
+    assert kernel.metadata.resident_ctas == 1
 
 
 def test_launches_that_take_turns_with_other_kernels():
@@ -48,7 +48,7 @@ def test_axes_of_the_grid(grid):
     bias = torch.randn(n, device="cuda", dtype=torch.float16)
     c = torch.full((m, n), float("nan"), device="cuda", dtype=torch.float16)
     kernel = on_axes[grid](a, b, c, bias, m, n, k, 0, "plain", *BLOCKS, num_warps=8)
-    assert kernel.metadata.resident_blocks == 1
+    assert kernel.metadata.resident_ctas == 1
     want = a.float() @ b.float() + bias.float() + grid[0] + 10 * grid[1]
     assert (c.float() - want).abs().max() <= 3e-3 * want.abs().max()
 

@@ -39,8 +39,8 @@ def _binary(*opcodes: str, operands: str = "%ti, %tj", type: str = "tile<8xi32>"
 SAMPLES: dict[str, str] = {
     "tensor_copy": DESCRIPTOR + ALLOC + BARS + "tensor_copy %d, [%i, %j], %s, %b, %i\n",
     "warp_specialize": TEAMS,
-    "block_id": "%x: i32 = block_id\n",
-    "num_blocks": "%x: i32 = num_blocks\n",
+    "cta_id": "%x: i32 = cta_id\n",
+    "num_ctas": "%x: i32 = num_ctas\n",
     **_binary("add", "sub", "mul", "rem", "and", "or", "xor", "shl", "shr", "min", "max", "mulhi"),
     **_binary("pow", "atan2", "copysign", operands="%f, %g", type="fp32"),
     **_binary(*MATH_OPS, operands="%tf", type="tile<8xfp32>"),
@@ -61,7 +61,7 @@ SAMPLES: dict[str, str] = {
     # tiles
     "program_id": "%x: i32 = program_id {axis=2}\n",
     "num_programs": "%x: i32 = num_programs {axis=0}\n",
-    "block_rank": "%x: i32 = block_rank {blocks=2}\n",
+    "cta_rank": "%x: i32 = cta_rank {ctas=2}\n",
     "arange": "%x: tile<8xi32> = arange {start=-4, end=4}\n",
     "splat": "%x: tile<4x2x*fp32> = splat %p\n",
     "broadcast": "%y: tile<1x8xfp32> = expand_dims %tf {axis=0}\n%x: tile<4x8xfp32> = broadcast %y\n",

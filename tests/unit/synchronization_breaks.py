@@ -156,8 +156,8 @@ def _bytes(by: int) -> Change:
 
 
 def _alone(op: Any) -> bool:
-    several = op.blocks > 1
-    op.blocks = 1
+    several = op.ctas > 1
+    op.ctas = 1
     return several
 
 

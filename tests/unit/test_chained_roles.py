@@ -35,15 +35,15 @@ def innermost(module: Module) -> list[ForOp]:
     return [x for x in loops if any(isinstance(op, WgmmaOp) for op in x.body)]
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 3, 6])
+@pytest.mark.parametrize("ctas", [1, 2, 3, 6])
 @pytest.mark.parametrize(("warps", "stages"), [(8, 2), (4, 3)])
 @pytest.mark.parametrize(("kernel", "causal"), CASES)
 def test_teams_compute_chains(
-    kernel: Any, causal: bool, warps: int, stages: int, blocks: int
+    kernel: Any, causal: bool, warps: int, stages: int, ctas: int
 ) -> None:
     m, step, d = 64 * (warps // 4), 64, 64
     compiled = chain(kernel, m, step, d, causal, num_warps=warps, num_stages=stages)
-    n = m * blocks if kernel is chains_of_tiles or causal else step * blocks
+    n = m * ctas if kernel is chains_of_tiles or causal else step * ctas
     rows = n if kernel is chains_of_tiles or causal else 2 * m
     arrays = inputs(rows, n, d)
     programs = 2 if kernel in STAYING else rows // m
@@ -144,25 +144,25 @@ def test_many_warpgroups_play_ping_pong() -> None:
 )  # fmt: skip
 def test_registers_are_shared_out(warps: int, words: int, fit: int, want: Any) -> None:
     roles = roles_for(facts_for(90), warps, words, fit)
-    assert (roles.warps, roles.registers, roles.blocks) == want
+    assert (roles.warps, roles.registers, roles.ctas) == want
     granted = roles.registers if roles.warps > 1 else (0, 0, 0)
-    quarter = roles.blocks * (granted[0] * roles.warps + granted[1] * warps) * 32
+    quarter = roles.ctas * (granted[0] * roles.warps + granted[1] * warps) * 32
     assert quarter <= 64 * 1024
 
 
 def test_one_instruction_fits_before_registers_are_handed_over() -> None:
-    """Three blocks would start with 80 registers a thread: too few for an instruction that names 68."""
+    """Three CTAs would start with 80 registers a thread: too few for an instruction that names 68."""
     facts = facts_for(90)
-    assert roles_for(facts, 4, 100, 3, largest=36).blocks == 3
-    assert roles_for(facts, 4, 100, 3, largest=68).blocks == 2
+    assert roles_for(facts, 4, 100, 3, largest=36).ctas == 3
+    assert roles_for(facts, 4, 100, 3, largest=68).ctas == 2
 
 
 def test_a_lone_warpgroup_leaves_room_for_another_block() -> None:
-    """Two blocks with three stages instead of one with four; two warpgroups of a block get one more, as it fits."""
-    for m, warps, blocks, stages in ((64, 4, 2, 3), (128, 8, 1, 5)):
+    """Two CTAs with three stages instead of one with four; two warpgroups of a CTA get one more, as it fits."""
+    for m, warps, ctas, stages in ((64, 4, 2, 3), (128, 8, 1, 5)):
         text = chain(softmax_chain, m, 128, 64, num_warps=warps, num_stages=4).asm["gir"]
         module = parse_module(text)
-        assert module.attrs["resident_blocks"] == blocks
+        assert module.attrs["resident_ctas"] == ctas
         assert f"shared<{stages}x128x64xfp16" in text
 
 
@@ -174,4 +174,4 @@ def test_fewer_warps_than_a_group_get_registers_from_nobody(
 ) -> None:
     roles = roles_for(facts_for(90), warps, words, fit)
     assert (roles.warps, roles.registers) == (1, (0, 0, 0))
-    assert 1 <= roles.blocks <= fit
+    assert 1 <= roles.ctas <= fit

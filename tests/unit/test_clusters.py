@@ -1,4 +1,4 @@
-"""Programs spread over the blocks of a cluster: which dimensions are cut, results by the interpreter and the lane
+"""Programs spread over the CTAs of a cluster: which dimensions are cut, results by the interpreter and the lane
 simulator, and why a program stays with one block."""
 
 # annotations of kernels name dtypes
@@ -53,7 +53,7 @@ def test_a_product_is_cut_along_rows_or_columns(bm: int, bn: int, ctas: int, tra
     assert list(kernel.metadata.cluster_dims) == [ctas, 1, 1] and kernel.metadata.num_ctas == ctas
     (multiplied,) = ops(kernel, "wgmma")
     assert multiplied.result.type.shape == (64, 64)
-    assert sorted(op.blocks for op in ops(kernel, "tensor_copy")) == [1, ctas]
+    assert sorted(op.ctas for op in ops(kernel, "tensor_copy")) == [1, ctas]
     a, b, c = inputs(150, 136, 200, trans)
     interpreted(kernel, [*flat(a, b, c), 150, 136, 200], 2)
     want = expected(persistent, a, b.T if trans else b, 64)
@@ -73,11 +73,11 @@ def test_blocks_copy_tiles_to_each_other(trans: bool, ctas: int, bn: int) -> Non
 
 @pytest.mark.parametrize(("kernel", "causal"), CASES)
 def test_rows_of_chained_products(kernel: Any, causal: bool) -> None:
-    """Tiles of keys and values are the same in both blocks, also in rings that several loops turn."""
+    """Tiles of keys and values are the same in both CTAs, also in rings that several loops turn."""
     m, step, d, n = 128, 64, 64, 256
     compiled_chain = chain(kernel, m, step, d, causal, num_warps=4, num_stages=2, num_ctas=2)
     assert compiled_chain.metadata.cluster_dims[0] == 2
-    assert [op.blocks for op in ops(compiled_chain, "tensor_copy")].count(2) >= 2
+    assert [op.ctas for op in ops(compiled_chain, "tensor_copy")].count(2) >= 2
     for lanes in (False, True):
         arrays = inputs_of_chains(n, n, d)
         found = execute(compiled_chain, arrays, n, 1 if kernel in STAYING else 2, lanes)
@@ -117,7 +117,7 @@ def test_programs_that_take_turns_in_a_cluster() -> None:
     constants = {"HOW": "rem", "MASK": True, "BM": 256, "BN": 256, "BK": 64, "sak": 1, "sbk": 1}
     odd = ("M", "N", "K", "sam", "sbk", "sbn", "scm")
     kernel = compiled(wrapped, constants, odd=odd, num_warps=8, num_ctas=2)
-    assert kernel.metadata.cluster_dims[0] == 2 and kernel.metadata.resident_blocks
+    assert kernel.metadata.cluster_dims[0] == 2 and kernel.metadata.resident_ctas
     values, c, want = arguments(400, 520, 72, "column")
     simulated(kernel, values, 6, clusters=1)
     assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
@@ -187,7 +187,7 @@ def shaped(x: np.ndarray, index: np.ndarray, what: str) -> np.ndarray:
 @pytest.mark.parametrize("ctas", [2, 8])
 @pytest.mark.parametrize("what", ["pairs", "gather", "loop", "inner", "outer"])
 def test_tiles_of_many_shapes(what: str, ctas: int) -> None:
-    """What happens inside of rows; four pairs of rows that are added up are cut by columns for eight blocks."""
+    """What happens inside of rows; four pairs of rows that are added up are cut by columns for eight CTAs."""
     signature = {"x": "*fp32", "index": "*i32", "out": "*fp32"}
     kernel = built(shapes, signature, {"M": 8, "N": 8, "WHAT": what}, num_warps=1, num_ctas=ctas)
     assert kernel.metadata.cluster_dims[0] == ctas

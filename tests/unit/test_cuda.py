@@ -137,12 +137,12 @@ def test_failed_launch_names_the_resources():
         driver.launch(0x40, (1, 1, 1), launch_config(1024, 5000), [])
     assert caught.value.result == 701
     assert "cuLaunchKernelEx failed: CUDA_ERROR_TEST (701): the text" in str(caught.value)
-    assert "1024 threads a block, 5000 bytes of dynamic shared memory" in str(caught.value)
+    assert "1024 threads a CTA, 5000 bytes of dynamic shared memory" in str(caught.value)
 
 
 def test_clusters_that_find_no_room():
     driver = Driver(Fake(cuLaunchKernelEx=912))
-    with pytest.raises(OutOfResources, match="blocks of a cluster, Required: 16"):
+    with pytest.raises(OutOfResources, match="CTAs of a cluster, Required: 16"):
         driver.launch(0x40, (1, 1, 1), launch_config(1024, 5000, cluster=(16, 1, 1)), [])
 
 

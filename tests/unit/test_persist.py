@@ -35,8 +35,8 @@ def axes(mode: str, **more: Any) -> CompiledKernel:
 
 def persistent(kernel: CompiledKernel) -> bool:
     names = [op.opcode for op in parse_module(kernel.asm["gir"]).walk()]
-    found = hasattr(kernel.metadata, "resident_blocks")
-    assert found == ("block_id" in names) == ("descriptor_store" in names)
+    found = hasattr(kernel.metadata, "resident_ctas")
+    assert found == ("cta_id" in names) == ("descriptor_store" in names)
     return found
 
 
@@ -45,13 +45,13 @@ def grid_of(m: int, n: int) -> tuple[int, int, int]:
 
 
 def simulate(
-    kernel: CompiledKernel, values: list[Any], grid: tuple[int, int, int], blocks: int
+    kernel: CompiledKernel, values: list[Any], grid: tuple[int, int, int], ctas: int
 ) -> None:
     meta: Any = kernel.metadata
     given = [v if isinstance(v, np.ndarray) else ("i64", v) for v in values]
     run_kernel(
         kernel.asm["llir"], kernel.name, given, 32 * meta.warps, meta.shared, grid, meta.tensor_maps,
-        meta.host_code, blocks=blocks,
+        meta.host_code, ctas=ctas,
     )  # fmt: skip
 
 
@@ -67,13 +67,13 @@ def test_products(b_order: str, shape: tuple[int, int, int]) -> None:
     assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
 
 
-@pytest.mark.parametrize(("blocks", "how"), [(1, "rem"), (4, "mask")])
-def test_lowered_code(blocks: int, how: str) -> None:
+@pytest.mark.parametrize(("ctas", "how"), [(1, "rem"), (4, "mask")])
+def test_lowered_code(ctas: int, how: str) -> None:
     """One block runs all six programs, or four run one or two each."""
     kernel = large(how)
     values, c, want = arguments(200, 520, 72, "row")
     assert passes(kernel, values, (6, 1, 1))
-    simulate(kernel, values, (6, 1, 1), blocks)
+    simulate(kernel, values, (6, 1, 1), ctas)
     assert np.abs(c - want).max() <= 2e-3 * np.abs(want).max()
 
 
@@ -101,15 +101,15 @@ def test_programs_that_keep_a_block_each(mode: str) -> None:
     kernel = axes(mode)
     assert not persistent(kernel)
     assert copies(kernel) == 2
-    assert "one program a block" in kernel.metadata.remarks[0]
+    assert "one program a CTA" in kernel.metadata.remarks[0]
 
 
 @pytest.mark.parametrize(
     "options", [{"num_stages": 5}, {"persistent": False}, {"num_warps": 4, "BM": 64, "BN": 64}]
 )
 def test_without_room_or_need(options: dict[str, Any]) -> None:
-    """No shared memory for the result; switched off; several blocks share an SM anyway."""
-    blocks = {n: options.pop(n) for n in ("BM", "BN") if n in options}
+    """No shared memory for the result; switched off; several CTAs share an SM anyway."""
+    ctas = {n: options.pop(n) for n in ("BM", "BN") if n in options}
     constants = {
         "HOW": "rem",
         "MASK": True,
@@ -118,7 +118,7 @@ def test_without_room_or_need(options: dict[str, Any]) -> None:
         "BK": 64,
         "sak": 1,
         "sbn": 1,
-        **blocks,
+        **ctas,
     }
     kernel = compiled(wrapped, constants, odd=ODD, **{"num_warps": 8, **options})
     assert copies(kernel) == 2
@@ -126,7 +126,7 @@ def test_without_room_or_need(options: dict[str, Any]) -> None:
 
 
 def test_a_result_that_no_map_describes() -> None:
-    """Its rows are no multiples of 16 bytes: one program a block, whose loads still go through maps."""
+    """Its rows are no multiples of 16 bytes: one program a CTA, whose loads still go through maps."""
     kernel = large()
     values = arguments(130, 260, 64, "row")[0]
     assert not passes(kernel, values, grid_of(130, 260))

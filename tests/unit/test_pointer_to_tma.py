@@ -210,7 +210,9 @@ def test_writes_before_the_loop(what: str, monkeypatch: pytest.MonkeyPatch) -> N
     """Of which the producer must know that they are done: arrays may overlap."""
     whole = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), num_stages=2)
     assert copies(whole) == 0, "blocks that share an SM"
-    monkeypatch.setattr("tessera.passes.gpu_scheduling.pointer_to_tma.split_blocks", lambda *_: 1)  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
+    monkeypatch.setattr(
+        "tessera.passes.gpu_scheduling.pointer_to_tma.ctas_after_split", lambda *_: 1
+    )  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
     kernel = compiled(odd_ones, {"WHAT": what, "B": 64}, odd=("n",), no_alias=what == "written")
     assert copies(kernel) == 2
     rng = np.random.default_rng(0)

@@ -10,7 +10,7 @@ import pytest
 
 import tessera
 import tessera.language as tl
-from tessera.backends.nvidia.backend import fewer_blocks
+from tessera.backends.nvidia.backend import fewer_ctas
 from tessera.language.extra import libdevice
 from tests.simt_kit import Compiled
 
@@ -175,7 +175,7 @@ def test_room_for_programs():
     loop = Compiled(total_kernel, p, {"N": 1024}, num_warps=4)
     assert re.search(r"minnctapersm 4$", loop.ptx, re.M)
     text, blocks = ".maxntid 256\n.minnctapersm 6\n.x", []
-    while (looser := fewer_blocks(text)) != text:
+    while (looser := fewer_ctas(text)) != text:
         text = looser
         blocks.append(int(text.split()[3]))
     assert blocks == [4, 2, 1]

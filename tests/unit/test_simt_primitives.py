@@ -170,7 +170,7 @@ def test_places() -> None:
         assert (lanes.named(f"program_id_{axis}") == 2 + i).all()
         assert (lanes.named(f"num_programs_{axis}") == 5 + i).all()
     assert (lanes.named("cluster_id") == 2).all() and (lanes.named("num_clusters") == 5).all()
-    assert (lanes.named("block_rank") == 0).all() and (lanes.named("smid") == 0).all()
+    assert (lanes.named("cta_rank") == 0).all() and (lanes.named("smid") == 0).all()
     first, second = lanes.named("globaltimer"), lanes.named("globaltimer")
     assert (second > first).all()
     assert (lanes.named("elect") == (np.arange(THREADS) % 32 == 0)).all()

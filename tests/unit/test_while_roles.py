@@ -24,9 +24,11 @@ HOWS = ["interpreter", "simulator"]
 
 
 @pytest.fixture(autouse=True)
-def blocks_that_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
+def ctas_that_are_alone(monkeypatch: pytest.MonkeyPatch) -> None:  # pyright: ignore[reportUnusedFunction]
     """As those with large tiles are, which would take long to simulate."""
-    monkeypatch.setattr("tessera.passes.gpu_scheduling.pointer_to_tma.split_blocks", lambda *_: 1)  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
+    monkeypatch.setattr(
+        "tessera.passes.gpu_scheduling.pointer_to_tma.ctas_after_split", lambda *_: 1
+    )  # pyright: ignore[reportUnknownArgumentType,reportUnknownLambdaType]
 
 
 def simulate(kernel: CompiledKernel, values: list[Any], grid: tuple[int, ...], how: str) -> None:

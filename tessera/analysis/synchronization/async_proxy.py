@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 # --- copies ------------------------------------------------------------------------------------------------------
 def copy(m: Machine, role: Role, op: TensorCopyOp) -> None:
-    """Written through the asynchronous proxy until the phase of its barrier ends. What other blocks of the cluster
-    bring comes when this block's buffer is free for them, too: their barriers count this block's arrivals."""
+    """Written through the asynchronous proxy until the phase of its barrier ends. What other CTAs of the cluster
+    bring comes when this CTA's buffer is free for them, too: their barriers count this CTA's arrivals."""
     bar = m.barrier(op.bars, op.index, op, role)
     span = m.span(op.shared)
     first = role.warps[0]
-    bar.remote |= op.blocks > 1
+    bar.remote |= op.ctas > 1
     event = bar.bring(op, span[1] - span[0], m.clocks[first])
     m.behind(op, span, True, [event], [first])
 

@@ -107,4 +107,4 @@ def _worlds(seeds: int = SEEDS) -> Iterator[World]:
     for size in SIZES:
         yield World(0, size)
     for seed in range(1, seeds + 1):
-        yield World(seed, SIZES[seed % len(SIZES)], programs=1 + seed % 4, blocks=1 + seed % 3)
+        yield World(seed, SIZES[seed % len(SIZES)], programs=1 + seed % 4, ctas=1 + seed % 3)

@@ -81,10 +81,10 @@ def _call(m: Machine, role: Role, op: Op) -> Run:
 
 def _roles(m: Machine, role: Role, op: Op) -> Run:
     """Roles at once: each goes on until it waits for another one. The producer begins at once, the others when it
-    has come; with several blocks all wait for all."""
+    has come; with several CTAs all wait for all."""
     assert isinstance(op, WarpSpecializeOp)
     start = joined(m.clocks)
-    for w in (*role.warps, *m.transpose.warps, *(m.producer.warps if op.blocks > 1 else ())):
+    for w in (*role.warps, *m.transpose.warps, *(m.producer.warps if op.ctas > 1 else ())):
         join(m.clocks[w], start)
     runs = [
         m.block(x, block)

@@ -305,7 +305,7 @@ class Machine:
                 )
 
     def end(self) -> None:
-        """What must be over when a block ends."""
+        """What must be over when a CTA ends."""
         role = self.main
         if self.ping_pong != "close":
             raise SynchronizationError(
@@ -323,12 +323,12 @@ class Machine:
             known = max(clock[barrier.place] for clock in self.clocks)
             if barrier.remote and (known < barrier.ended or barrier.left != barrier.count):
                 raise SynchronizationError(
-                    f"a block may end before {barrier.name} has seen all that comes from others",
+                    f"a CTA may end before {barrier.name} has seen all that comes from others",
                     loc=barrier.init.loc,
                 )
             if barrier.copied and known < barrier.ended:
                 raise SynchronizationError(
-                    f"a block may end while copies for {barrier.name} are under way",
+                    f"a CTA may end while copies for {barrier.name} are under way",
                     loc=barrier.init.loc,
                 )
 

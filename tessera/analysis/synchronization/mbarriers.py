@@ -47,20 +47,20 @@ def arrive_after_copies(m: Machine, role: Role, op: AsyncCopyMbarrierArriveOp) -
 
 
 def arrive(m: Machine, role: Role, op: MbarrierArriveOp) -> None:
-    """One thread of each warp or warpgroup, after all lanes of its warp; for each block of the cluster."""
+    """One thread of each warp or warpgroup, after all lanes of its warp; for each CTA of the cluster."""
     if op.fence or op.proxy:
         m.fence(role.warps)
     if op.condition is not None and not m.env[op.condition]:
         return
     bar = m.barrier(op.bars, op.index, op, role)
-    bar.remote |= op.blocks > 1
+    bar.remote |= op.ctas > 1
     arrivals = (
         [(g.leader, g.times) for g in role.groups]
         if op.groups
         else list(zip(role.warps, role.times, strict=True))
     )
     for w, times in arrivals:
-        bar.arrive(op, times * op.blocks, m.clocks[w], m.clocks[w])
+        bar.arrive(op, times * op.ctas, m.clocks[w], m.clocks[w])
 
 
 def wait(m: Machine, role: Role, op: MbarrierWaitOp) -> Run:

@@ -35,7 +35,7 @@ class Barrier:
     arrivals: list[tuple[int, Op]] = field(default_factory=lambda: [])  # not waited for: phase, op
     awaited: set[Op] = field(default_factory=lambda: set())  # whose arrivals were waited for
     teaching: set[Op] = field(default_factory=lambda: set())  # waits that told somebody something
-    remote: bool = False  # other blocks of the cluster arrive or copy
+    remote: bool = False  # other CTAs of the cluster arrive or copy
     copied: bool = False  # the TMA unit counts bytes here
 
     def arrive(self, op: Op, times: int, knows: Clock, hands: Clock, announced: int = 0) -> None:

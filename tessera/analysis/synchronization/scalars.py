@@ -20,11 +20,11 @@ from tessera.ops import (
     AddPtrOp,
     AndOp,
     BitcastOp,
-    BlockIdOp,
-    BlockRankOp,
     CastOp,
     CmpOp,
     ConstOp,
+    CtaIdOp,
+    CtaRankOp,
     DivOp,
     HintOp,
     LoadOp,
@@ -32,7 +32,7 @@ from tessera.ops import (
     MinOp,
     MulOp,
     NegOp,
-    NumBlocksOp,
+    NumCtasOp,
     NumProgramsOp,
     OrOp,
     ProgramIdOp,
@@ -95,7 +95,7 @@ class World:
     seed: int
     size: int
     programs: int = 3
-    blocks: int = 2
+    ctas: int = 2
     visits: dict[Op, int] = field(default_factory=lambda: {})
 
     def chance(self, *what: Any) -> int:
@@ -169,11 +169,11 @@ def _outside(op: Op, env: dict[Value, Any], world: World) -> list[Scalar]:
         return [world.chance("program", op.axis) % world.programs]
     if isinstance(op, NumProgramsOp):
         return [world.programs]
-    if isinstance(op, BlockIdOp):
-        return [world.chance("block") % world.blocks]
-    if isinstance(op, NumBlocksOp):
-        return [world.blocks]
-    if isinstance(op, BlockRankOp):
+    if isinstance(op, CtaIdOp):
+        return [world.chance("block") % world.ctas]
+    if isinstance(op, NumCtasOp):
+        return [world.ctas]
+    if isinstance(op, CtaRankOp):
         return [0]
     tiles = any(isinstance(v.type, TileType) for v in op.operands)
     if isinstance(op, LoadOp) and not op.volatile and not tiles:

@@ -107,7 +107,7 @@ def _copy(op: TensorCopyOp) -> None:
     t: Any = op.shared.type
     bits = t.elem.storage_bits
     boxes = boxes_of(t.layout, bits)
-    boxes = boxes.shares(op.blocks, bits) if boxes is not None else None
+    boxes = boxes.shares(op.ctas, bits) if boxes is not None else None
     _boxes(op, *place_of(op.shared), boxes, t.elem)
     low, _ = place_of(op.bars)
     _aligned(op, low, 0, BARRIER_BYTES, "a barrier")

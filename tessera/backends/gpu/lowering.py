@@ -70,7 +70,7 @@ class FunctionLowering:
         self.single = False  # one thread runs this
         self.role_mask: int | None = None  # of the thread's number, in a role of fewer warps
         self.tensor_maps = len(module.attrs.get("tensor_maps", ())) if self.kernel else 0
-        # Whether blocks run several programs; the launch's grid is then a parameter.
+        # Whether CTAs run several programs; the launch's grid is then a parameter.
         self.persistent = bool(self.kernel and module.attrs.get("persistent"))
         self.lines = FunctionLines(text.lines, func.name) if text.lines is not None else None
         # What the program does before it ends, by name.
@@ -268,14 +268,14 @@ class FunctionLowering:
         if not self.kernel:
             return "nounwind"
         warps = self.num_warps + self.module.attrs.get("producer_warps", 0)
-        # MMAs need all registers that their block can have.
-        blocks: int = self.module.attrs.get("resident_blocks", 1) if self.has_mma else 0
+        # MMAs need all registers that their CTA can have.
+        ctas: int = self.module.attrs.get("resident_ctas", 1) if self.has_mma else 0
         loops = any(isinstance(op, Loop) for op in self.module.walk())
-        return self.target.kernel_attributes(warps, blocks, loops) + self.extra_attributes
+        return self.target.kernel_attributes(warps, ctas, loops) + self.extra_attributes
 
     @property
     def has_mma(self) -> bool:
-        """Whether the program has MMAs, and so all registers of an SM for one block."""
+        """Whether the program has MMAs, and so all registers of an SM for one CTA."""
         return any(isinstance(op, Matmul) for op in self.module.walk())
 
     def register_types(self, t: Type) -> str:

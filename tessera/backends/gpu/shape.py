@@ -21,7 +21,7 @@ def _program_id(fl: FunctionLowering, op: tile.ProgramIdOp) -> None:
 @lowers(tile.NumProgramsOp)
 def _num_programs(fl: FunctionLowering, op: tile.NumProgramsOp) -> None:
     w = fl.w
-    if fl.persistent:  # fewer blocks were started
+    if fl.persistent:  # fewer CTAs were started
         place = w.pure(f"getelementptr i8, ptr {PROGRAMS}, i64 {4 * op.axis}")
         fl.set(op.result, [w.emit(f"load i32, ptr {place}, align 4")])
         return
@@ -29,22 +29,22 @@ def _num_programs(fl: FunctionLowering, op: tile.NumProgramsOp) -> None:
         fl.set(op.result, [fl.target.num_programs(w, op.axis)])
 
 
-@lowers(gpu.BlockIdOp)
-def _block_id(fl: FunctionLowering, op: gpu.BlockIdOp) -> None:
+@lowers(gpu.CtaIdOp)
+def _cta_id(fl: FunctionLowering, op: gpu.CtaIdOp) -> None:
     with fl.w.hoist():
         fl.set(op.result, [fl.target.program_id(fl.w, 0)])
 
 
-@lowers(gpu.NumBlocksOp)
-def _num_blocks(fl: FunctionLowering, op: gpu.NumBlocksOp) -> None:
+@lowers(gpu.NumCtasOp)
+def _num_ctas(fl: FunctionLowering, op: gpu.NumCtasOp) -> None:
     with fl.w.hoist():
         fl.set(op.result, [fl.target.num_programs(fl.w, 0)])
 
 
-@lowers(tile.BlockRankOp)
-def _block_rank(fl: FunctionLowering, op: tile.BlockRankOp) -> None:
+@lowers(tile.CtaRankOp)
+def _cta_rank(fl: FunctionLowering, op: tile.CtaRankOp) -> None:
     with fl.w.hoist():
-        fl.set(op.result, [fl.target.block_rank(fl.w)])
+        fl.set(op.result, [fl.target.cta_rank(fl.w)])
 
 
 @lowers(special.SpecialRegisterOp)

@@ -37,9 +37,9 @@ from tessera.passes.neutral.unroll import unroll
 MIDDLE_END = "dce"
 _REGISTERED = (mbarrier, tensor, warp_roles, wgmma)  # imported for the lowerings it registers
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
-BLOCKS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
+CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction
-FEW_BYTES = 16  # of a thread's registers that may spill for another block
+FEW_BYTES = 16  # of a thread's registers that may spill for another CTA
 NEARLY = 0.85  # of the registers that ptxas takes of itself: with so many it does without spills more often than not
 OLDEST = 80
 MAP_BYTES = 128
@@ -196,7 +196,7 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
         # the precondition.
         found["global_scratch_size"] = MAP_BYTES * max(1, len(attrs.get("tensor_maps", ())))
     if attrs.get("persistent"):
-        found["resident_blocks"] = attrs.get("resident_blocks", 1)
+        found["resident_ctas"] = attrs.get("resident_ctas", 1)
         args.append("memory")
     return found | {
         name: attrs[name]
@@ -208,11 +208,11 @@ def launch_facts(module: Module, num_warps: int) -> dict[str, Any]:
 def assemble_with_room(
     ptx: str, arch: str, options: list[str], line_info: bool
 ) -> tuple[ptxas.Assembled, bool]:
-    """For as many blocks on an SM as `ptx` asks for, or the most whose registers do not spill; whether there are
+    """For as many CTAs on an SM as `ptx` asks for, or the most whose registers do not spill; whether there are
     as many as were asked for."""
     asked = ptx
     while True:
-        looser = fewer_blocks(ptx)
+        looser = fewer_ctas(ptx)
         try:
             done = assembler.assemble(ptx, arch, options, line_info)
         except PTXASError as error:
@@ -224,20 +224,20 @@ def assemble_with_room(
         ptx = looser
 
 
-def fewer_blocks(ptx: str) -> str:
-    """With the next lower number of blocks that an SM must find registers for."""
-    asked = BLOCKS.search(ptx)
+def fewer_ctas(ptx: str) -> str:
+    """With the next lower number of CTAs that an SM must find registers for."""
+    asked = CTAS.search(ptx)
     if asked is None or asked[2] == "1":
         return ptx
-    threads, blocks = int(asked[1]), int(asked[2])
-    fewer = [n for n in (resident // threads for resident in RESIDENT_THREADS) if n < blocks]
-    ptx = with_blocks(ptx, threads, max([1, *fewer]))
-    # A block that is alone has registers enough at its start.
+    threads, ctas = int(asked[1]), int(asked[2])
+    fewer = [n for n in (resident // threads for resident in RESIDENT_THREADS) if n < ctas]
+    ptx = with_ctas(ptx, threads, max([1, *fewer]))
+    # A CTA that is alone has registers enough at its start.
     return ptx if max([1, *fewer]) > 1 else HANDOVER.sub("", ptx)
 
 
-def with_blocks(ptx: str, threads: int, blocks: int) -> str:
-    return BLOCKS.sub(f".maxntid {threads}\n.minnctapersm {blocks}", ptx)
+def with_ctas(ptx: str, threads: int, ctas: int) -> str:
+    return CTAS.sub(f".maxntid {threads}\n.minnctapersm {ctas}", ptx)
 
 
 def raise_occupancy(
@@ -250,21 +250,21 @@ def raise_occupancy(
     """The result `done` of assembling `ptx`, or that of assembling it once more (`again`) with a few registers less,
     if an SM then holds one CTA more. Only for programs with dots: they may have all registers of an SM, of which
     ptxas takes more than it needs."""
-    asked = BLOCKS.search(ptx)
+    asked = CTAS.search(ptx)
     if asked is None or asked[2] != "1" or int(asked[1]) >= RESIDENT_THREADS[-1]:
         return done
     threads = int(asked[1])
-    blocks = facts.register_file // (threads * -(-done.registers // GRAIN) * GRAIN)
-    fewer = facts.register_file // (threads * (blocks + 1)) // GRAIN * GRAIN
+    ctas = facts.register_file // (threads * -(-done.registers // GRAIN) * GRAIN)
+    fewer = facts.register_file // (threads * (ctas + 1)) // GRAIN * GRAIN
     if (
-        blocks >= facts.blocks_that_fit(shared)
+        ctas >= facts.ctas_that_fit(shared)
         or fewer < NEARLY * done.registers
         or HANDOVER.search(ptx)
         or not apply("raise-occupancy")
     ):
         return done
     try:
-        found = again(with_blocks(ptx, threads, blocks + 1))
+        found = again(with_ctas(ptx, threads, ctas + 1))
     except PTXASError:  # that the registers are too few
         return done
     return done if found.spill_stores > FEW_BYTES or found.warnings else found

@@ -19,7 +19,7 @@ RESIDENT_THREADS = (1536, 1024, 512)
 
 
 class NvidiaTarget:
-    """Emits PTX instructions for compute capability `cc` (80, 89, 90, ...). `cluster` blocks side by side along x run
+    """Emits PTX instructions for compute capability `cc` (80, 89, 90, ...). `cluster` CTAs side by side along x run
     a program."""
 
     warp_size = 32
@@ -40,13 +40,13 @@ class NvidiaTarget:
             "@smem = external addrspace(3) global [0 x i8], align 1024",
         ]
 
-    def kernel_attributes(self, num_warps: int, blocks: int, loops: bool) -> str:
-        # Without a number of blocks, or with one that cannot be, ptxas delays loads to save registers for many.
+    def kernel_attributes(self, num_warps: int, ctas: int, loops: bool) -> str:
+        # Without a number of CTAs, or with one that cannot be, ptxas delays loads to save registers for many.
         threads = 32 * num_warps
         resident = RESIDENT_THREADS[-1] if loops else RESIDENT_THREADS[0]
-        blocks = blocks or min(max(1, resident // threads), self._facts.max_blocks)
+        ctas = ctas or min(max(1, resident // threads), self._facts.max_ctas)
         cluster = f' "nvvm.cluster_dim"="{self.cluster},1,1"' if self.cluster > 1 else ""
-        return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{blocks}"{cluster}'
+        return f'nounwind "nvvm.maxntid"="{threads}" "nvvm.minctasm"="{ctas}"{cluster}'
 
     # --- threads ------------------------------------------------------------------------------------------
     def thread_index(self, w: Writer) -> str:
@@ -60,8 +60,8 @@ class NvidiaTarget:
         whole = self.cluster > 1 and axis == 0
         return p.emit_primitive(w, "num_clusters" if whole else f"num_programs_{'xyz'[axis]}")
 
-    def block_rank(self, w: Writer) -> str:
-        return p.emit_primitive(w, "block_rank")
+    def cta_rank(self, w: Writer) -> str:
+        return p.emit_primitive(w, "cta_rank")
 
     def special_register(self, w: Writer, name: str) -> str:
         return p.emit_primitive(w, name)

@@ -117,7 +117,7 @@ def _fence(fl: FunctionLowering, op: MbarrierArriveOp | MbarrierWaitOp) -> None:
 def _arrive(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
     _await_reads(fl, op)
     _fence(fl, op)
-    if op.after_mma and op.condition is None and op.blocks == 1 and not op.groups:
+    if op.after_mma and op.condition is None and op.ctas == 1 and not op.groups:
         address = mbarrier_address(fl, op.bars, op.index)
         p.emit_primitive(fl.w, "mbarrier_arrive_of_warp", address, fl.lane)
     else:
@@ -125,19 +125,19 @@ def _arrive(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
 
 
 def _arrive_if(fl: FunctionLowering, op: MbarrierArriveOp) -> None:
-    """By one thread of each warp or warpgroup for each block that is to know."""
+    """By one thread of each warp or warpgroup for each CTA that is to know."""
     w, thread = fl.w, fl.thread
     with w.hoist():
         lanes = (WARPGROUP_THREADS if op.groups else 32) - 1
         number = w.pure(f"and i32 {thread}, {lanes}")
-        chosen = w.pure(f"icmp ult i32 {number}, {op.blocks}")
+        chosen = w.pure(f"icmp ult i32 {number}, {op.ctas}")
     if not (op.groups or op.after_mma):
         p.emit_primitive(fl.w, "warp_sync")  # lanes that read by themselves are done too
     if op.condition is not None:
         chosen = w.and_("i1", chosen, fl.scalar(op.condition))
     with w.when(chosen):
         address = mbarrier_address(fl, op.bars, op.index)
-        if op.blocks > 1:
+        if op.ctas > 1:
             p.emit_primitive(fl.w, "mbarrier_arrive_in", address, number)
         else:
             p.emit_primitive(fl.w, "mbarrier_arrive", address)

@@ -62,7 +62,7 @@ HOPPER_ROWS = (
     *(_wgmma(a, b, float32) for a in (float8e4nv, float8e5) for b in (float8e4nv, float8e5)),
 )
 
-# Largest dynamic shared memory of one block, opted in; the driver keeps 1 KiB of the physical size.
+# Largest dynamic shared memory of one CTA, opted in; the driver keeps 1 KiB of the physical size.
 _SHARED_KIB = {
     80: 163,
     86: 99,
@@ -88,7 +88,7 @@ _OLDEST_PTX = {
     120: 87,
     121: 88,
 }
-_BLOCKS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that an SM holds at a time
+_CTAS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that an SM holds at a time
 
 
 def _nearest(table: dict[int, int], capability: int) -> int:
@@ -105,7 +105,7 @@ def facts_for(capability: int) -> GpuFacts:
     """Facts of a GPU by its compute capability, e.g. 90; unknown newer ones get those of the nearest below."""
     return GpuFacts(
         max_shared_bytes=_nearest(_SHARED_KIB, capability) * 1024,
-        max_blocks=_nearest(_BLOCKS, capability),
+        max_ctas=_nearest(_CTAS, capability),
         has_cp_async=capability >= 80,
         has_ldmatrix=capability >= 75,
         has_stmatrix=capability >= 90,

@@ -54,22 +54,22 @@ def _as_i32(fl: FunctionLowering, v: Value) -> str:
 
 
 def _load_boxes(
-    fl: FunctionLowering, op: DescriptorLoadOp | TensorCopyOp, address: str, bar: str, blocks: int
+    fl: FunctionLowering, op: DescriptorLoadOp | TensorCopyOp, address: str, bar: str, ctas: int
 ) -> None:
-    """All boxes, or with several `blocks` those of this one, which go to all."""
+    """All boxes, or with several `ctas` those of this one, which go to all."""
     boxes = access_boxes(op, fl.num_warps)
     w, size = fl.w, boxes.elements * op.desc.type.elem.storage_bytes
-    row = p.tensor_load(len(boxes.box), blocks)
-    mine = len(boxes.starts) // blocks
+    row = p.tensor_load(len(boxes.box), ctas)
+    mine = len(boxes.starts) // ctas
     first = ["0"] * len(boxes.box)
     mask: list[str] = []
-    if blocks > 1:
-        first = _first_of_share(fl, boxes, blocks)
+    if ctas > 1:
+        first = _first_of_share(fl, boxes, ctas)
         with w.hoist():
-            rank = fl.target.block_rank(w)
+            rank = fl.target.cta_rank(w)
             offset = w.pure(f"mul i32 {rank}, {mine * size}")
         address = w.add("i32", address, offset)
-        mask = [str((1 << blocks) - 1)]
+        mask = [str((1 << ctas) - 1)]
     for i, start in enumerate(boxes.starts[:mine]):
         to = w.add("i32", address, str(i * size))
         at = _coordinates(fl, op.offsets, start)
@@ -77,12 +77,12 @@ def _load_boxes(
         row.emit(w, [to, f"%map{op.attrs['map']}", bar, *at, *mask])
 
 
-def _first_of_share(fl: FunctionLowering, boxes: Boxes, blocks: int) -> list[str]:
-    """Coordinates of the first box of this block's share: a sum over the bits of the block's number."""
-    w, mine = fl.w, len(boxes.starts) // blocks
+def _first_of_share(fl: FunctionLowering, boxes: Boxes, ctas: int) -> list[str]:
+    """Coordinates of the first box of this CTA's share: a sum over the bits of the CTA's number."""
+    w, mine = fl.w, len(boxes.starts) // ctas
     with w.hoist():
-        rank, first = fl.target.block_rank(w), ["0"] * len(boxes.box)
-        for bit in range(blocks.bit_length() - 1):
+        rank, first = fl.target.cta_rank(w), ["0"] * len(boxes.box)
+        for bit in range(ctas.bit_length() - 1):
             one = w.pure(f"and i32 {w.pure(f'lshr i32 {rank}, {bit}')}, 1")
             for d, by in enumerate(boxes.starts[mine << bit]):
                 if by:
@@ -236,4 +236,4 @@ def _settle(fl: FunctionLowering, now: bool) -> None:
 def _copy(fl: FunctionLowering, op: TensorCopyOp) -> None:
     with single_thread(fl):
         bar = mbarrier_address(fl, op.bars, op.index)
-        _load_boxes(fl, op, fl.scalar(op.shared), bar, op.blocks)
+        _load_boxes(fl, op, fl.scalar(op.shared), bar, op.ctas)

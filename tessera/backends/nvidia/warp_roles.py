@@ -21,15 +21,15 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
     thread = fl.thread
     group = target.shuffle_index(w, w.pure(f"lshr i32 {thread}, 5"), "0")  # the same in a warp
     producer, consumers, after = w.label("producer"), w.label("consumers"), w.label("together")
-    if op.blocks > 1:  # others copy to our memory
+    if op.ctas > 1:  # others copy to our memory
         p.emit_primitive(fl.w, "cluster_barrier")
     w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps}"), producer, consumers)
-    # The block's registers are those at its start: with a limit, or less than all, a request for more never ends.
+    # The CTA's registers are those at its start: with a limit, or less than all, a request for more never ends.
     given = fl.has_mma and not fl.extra_attributes
     small, large, transpose_registers = op.registers if given else (0, 0, 0)
     with w.scope():
         w.start(consumers)
-        if op.blocks == 1:
+        if op.ctas == 1:
             p.named_barrier_sync(START_BARRIER, everybody).emit(w, [])
         if large:
             p.set_registers(True, large).emit(w, [])
@@ -43,7 +43,7 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         w.branch_if(w.pure(f"icmp uge i32 {group}, {fl.num_warps + op.warps}"), transpose, others)
         with w.scope():
             w.start(transpose)
-            if op.blocks == 1:
+            if op.ctas == 1:
                 p.named_barrier_sync(START_BARRIER, everybody).emit(w, [])
             if transpose_registers:
                 p.set_registers(False, transpose_registers).emit(w, [])
@@ -53,7 +53,7 @@ def _roles(fl: FunctionLowering, op: WarpSpecializeOp) -> None:
         producer = others
     with w.scope():
         w.start(producer)
-        if op.blocks == 1:
+        if op.ctas == 1:
             p.named_barrier_arrive(START_BARRIER, everybody).emit(w, [])
         if small:
             p.set_registers(False, small).emit(w, [])

@@ -78,7 +78,7 @@ class Assignment:
         self.made: dict[
             Value, LinearLayout
         ] = {}  # of rematerialisable values: where the first copy is
-        self.late: list[Op] = []  # ops without results that take their operands anywhere
+        self.anywhere: list[Op] = []  # ops without results that take their operands anywhere
 
     def run(self) -> None:
         for v, (_, layout) in self.anchors.table.items():
@@ -91,7 +91,7 @@ class Assignment:
                     self.ready.append(g)
         self._block(self.func.body)
         self._feed_groups()
-        for op in self.late:
+        for op in self.anywhere:
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):
                     op.set_operand(i, self.at(v, self._nearest(v)))
@@ -299,7 +299,7 @@ class Assignment:
                 if isinstance(v.type, TileType):
                     op.set_operand(i, self.at(v, self.anchors.default(v.type)))
         elif not op.results and not op.terminator:
-            self.late.append(op)
+            self.anywhere.append(op)
         elif not (op.terminator and isinstance(op.parent_op(), Loop | IfOp)):
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):

@@ -115,7 +115,7 @@ def _plan(op: DotOp, facts: GpuFacts, groups: int, transposed: bool) -> Plan | N
 
 
 def _registers(facts: GpuFacts, groups: int) -> int:
-    """Registers of each thread beside a group of four warps that loads, which larger blocks than that do without."""
+    """Registers of each thread beside a group of four warps that loads, which larger CTAs than that do without."""
     groups += groups <= MOST_GROUPS
     return facts.register_file // (groups * WARPS * facts.warp_size) // GRAIN * GRAIN
 

@@ -53,7 +53,7 @@ class Shifted:
 
 # --- what can be shifted ------------------------------------------------------------------------------------
 def shiftable(loop: ForOp, rings: set[Op], limit: int) -> list[Shifted]:
-    """The MMAs of a loop that may be one iteration late. `rings`: allocations that become rings; operands in
+    """The MMAs of a loop that may be shifted by one iteration. `rings`: allocations that become rings; operands in
     other shared memory must not change in the loop. `limit`: registers of 32 bits of a thread for results and operands
     of MMAs beyond which nothing is shifted."""
     step = constant_of(loop.step)
@@ -129,9 +129,9 @@ def _reg32(mmas: Sequence[WgmmaOp], shifted: Sequence[Shifted]) -> int:
 
 # --- the rewriting ------------------------------------------------------------------------------------------
 def shift_stage(
-    loop: ForOp, shifted: Sequence[Shifted], late: Sequence[Op], ping_pong_reg32: int | None = None
+    loop: ForOp, shifted: Sequence[Shifted], moved: Sequence[Op], ping_pong_reg32: int | None = None
 ) -> None:
-    """Shift MMAs of a loop whose rings are made. `late`: all ops that come with them, in order: the MMAs,
+    """Shift MMAs of a loop whose rings are made. `moved`: all ops that come with them, in order: the MMAs,
     what waits for their buffers, names them and gives them back. `ping_pong_reg32`: registers of an iteration's results
     from which warpgroups play ping-pong."""
     before = Builder.before_op(loop)
@@ -143,23 +143,23 @@ def shift_stage(
         old.replace_all_uses(new)
     Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
     inside = Builder(branch.then, None, loop.loc)
-    inits = _first_iteration(inside, loop, shifted, set(late))
+    inits = _first_iteration(inside, loop, shifted, set(moved))
     ping_pong = ping_pong_reg32 is not None and _worth_ping_pong(loop, ping_pong_reg32)
     if ping_pong:
         inside.insert(PingPongOp(kind="open"))
-    others, late = _other_iterations(inside, loop, shifted, late, inits, ping_pong)
+    others, moved = _other_iterations(inside, loop, shifted, moved, inits, ping_pong)
     if ping_pong:
         inside.insert(PingPongOp(kind="close"))
-    inside.insert(YieldOp(_last_mmas(inside, others, shifted, late)[: len(types)]))
+    inside.insert(YieldOp(_last_mmas(inside, others, shifted, moved)[: len(types)]))
     loop.erase()
 
 
-def late_view(b: Builder, view: Value, root: Value) -> Value:
+def shifted_view(b: Builder, view: Value, root: Value) -> Value:
     """The same view (transposes) of another buffer."""
     op = view.op
     if not isinstance(op, LocalTransOp):
         return root
-    return b.insert(op.clone({op.x: late_view(b, op.x, root)})).result
+    return b.insert(op.clone({op.x: shifted_view(b, op.x, root)})).result
 
 
 def drop_view(view: Value) -> None:
@@ -179,13 +179,13 @@ def _handed(loop: ForOp, shifted: Sequence[Shifted]) -> list[Value]:
 
 
 def _first_iteration(
-    b: Builder, loop: ForOp, shifted: Sequence[Shifted], late: set[Op]
+    b: Builder, loop: ForOp, shifted: Sequence[Shifted], moved: set[Op]
 ) -> list[Value]:
-    """The first iteration without the late ops; what it hands to the second."""
-    mapping = iteration(b, loop, loop.lb, loop.inits, without=late)
+    """The first iteration without the shifted ops; what it hands to the second."""
+    mapping = iteration(b, loop, loop.lb, loop.inits, without=moved)
     handed = _handed(loop, shifted)
     count = len(loop.carried)
-    kept = [x if v.op in late else v for v, x in zip(handed[:count], loop.carried, strict=True)]
+    kept = [x if v.op in moved else v for v, x in zip(handed[:count], loop.carried, strict=True)]
     return [mapping.get(v, v) for v in (*kept, *handed[count:])]
 
 
@@ -193,29 +193,29 @@ def _other_iterations(
     b: Builder,
     loop: ForOp,
     shifted: Sequence[Shifted],
-    late: Sequence[Op],
+    moved: Sequence[Op],
     inits: list[Value],
     ping_pong: bool,
 ) -> tuple[ForOp, list[Op]]:
-    """The other iterations, each with the late ops of the one before; and these ops in their new form."""
+    """The other iterations, each with the shifted ops of the one before; and these ops in their new form."""
     body = loop.body
     for d in shifted:
         _sink_step(loop, d)
         _sink_narrowing(d, body.terminator)
     mmas: dict[Op, Shifted] = {d.mma: d for d in shifted}
-    last = [op for op in late if op in mmas][-1]
-    waits = [op for op in _until_mma(body) if _awaits_data(op) and op not in late]
+    last = [op for op in moved if op in mmas][-1]
+    waits = [op for op in _until_mma(body) if _awaits_data(op) and op not in moved]
     at: Op = _last_source(loop, shifted)
-    moved: list[Op] = []
+    placed: list[Op] = []
     behind = False  # the last MMA: what follows stays at the end
-    for op in late:
+    for op in moved:
         new = op
         if not behind:
-            new = _late_mma(loop, mmas[op]) if op in mmas else op
+            new = _shifted_mma(loop, mmas[op]) if op in mmas else op
             if new is op:
                 op.detach()
             at = Builder.after_op(at).insert(new)
-        moved.append(new)
+        placed.append(new)
         behind |= op is last
     if ping_pong:
         Builder.after_op(waits[-1]).insert(PingPongOp(kind="begin"))
@@ -229,10 +229,10 @@ def _other_iterations(
     names = [v.name for v in body.args[1:]]
     loop.regions = []
     new = ForOp(second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs)
-    return b.insert(new), moved
+    return b.insert(new), placed
 
 
-def _late_mma(loop: ForOp, d: Shifted) -> WgmmaOp:
+def _shifted_mma(loop: ForOp, d: Shifted) -> WgmmaOp:
     """The MMA of the iteration before, on an operand that is carried over."""
     held = loop.body.add_arg(d.mma.a.type, d.mma.a.name)
     carried = loop.carried[d.number]
@@ -256,21 +256,21 @@ def _awaits_data(op: Op) -> bool:
 
 
 def _last_mmas(
-    b: Builder, others: ForOp, shifted: Sequence[Shifted], late: Sequence[Op]
+    b: Builder, others: ForOp, shifted: Sequence[Shifted], moved: Sequence[Op]
 ) -> list[Value]:
-    """The late ops of the last iteration; all results."""
+    """The shifted ops of the last iteration; all results."""
     mapping = dict(zip(others.carried, others.results, strict=True))
-    for op in late:
+    for op in moved:
         copy = b.insert(op.clone(mapping))
         copy.attrs.pop("slot", None)
-    sums = {d.number: mma for d, mma in zip(shifted, _mmas(late), strict=True)}
+    sums = {d.number: mma for d, mma in zip(shifted, _mmas(moved), strict=True)}
     found: list[Value] = []
     yields = others.body.terminator.operands
     for n, (v, result) in enumerate(zip(yields, others.results, strict=True)):
         if n in sums:
             found.append(mapping[sums[n].result])
         else:
-            found.append(mapping[v] if v.op in late else result)
+            found.append(mapping[v] if v.op in moved else result)
     return found
 
 
@@ -287,12 +287,12 @@ def _worth_ping_pong(loop: ForOp, least: int) -> bool:
 
 def _last_source(loop: ForOp, shifted: Sequence[Shifted]) -> Op:
     """The last MMA that is made of no other MMA of its iteration."""
-    late = {d.mma for d in shifted}
+    moved = {d.mma for d in shifted}
     found = [
         op
         for op in loop.body
         if isinstance(op, WgmmaOp)
-        and op not in late
+        and op not in moved
         and not any(_source_mmas(v, loop) for v in op.operands)
     ]
     return found[-1]

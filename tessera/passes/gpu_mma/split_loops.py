@@ -6,7 +6,7 @@
         mask                            for i in %m..ub by s:
       ...                                 ...; mask; ...
 
-Values that are carried around go from the first loop into the second, MMAs that are an iteration late among them.
+Values that are carried around go from the first loop into the second, MMAs that are shifted by an iteration among them.
 Without a branch the code of an iteration is one block, in which the assembler mixes the work on results with MMAs.
 A comparison flips once if one side is the induction variable plus a constant, and the other one does not change."""
 

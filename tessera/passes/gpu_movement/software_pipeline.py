@@ -67,9 +67,9 @@ from tessera.passes.gpu_mma.across_iterations import async_accumulation
 from tessera.passes.gpu_mma.mma_chains import (
     Shifted,
     drop_view,
-    late_view,
     shift_stage,
     shiftable,
+    shifted_view,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
 from tessera.passes.gpu_movement.streams import (
@@ -79,7 +79,9 @@ from tessera.passes.gpu_movement.streams import (
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
-CHAINED_REG32 = 208  # registers of MMAs up to which the last of a chain may be an iteration late
+CHAINED_REG32 = (
+    208  # registers of MMAs up to which the last of a chain may be shifted by an iteration
+)
 PING_PONG_REG32 = 128  # registers of an iteration's results from which warpgroups play ping-pong
 WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of an MMA
@@ -103,26 +105,28 @@ def software_pipeline(module: Module, facts: GpuFacts) -> None:
             assert axis is not None
             streams = [s for op in loop.body if (s := stream_of(op, loop, axis, facts)) is not None]
             running = async_accumulation(loop, {s.alloc for s in streams})
-            late: list[Shifted] = []
+            shifted: list[Shifted] = []
             if running is None:
-                late = shiftable(loop, {s.alloc for s in streams}, CHAINED_REG32)
+                shifted = shiftable(loop, {s.alloc for s in streams}, CHAINED_REG32)
             if running is not None and not apply("mma-across-iterations", loop):
                 running = None
-            if late and not apply("mma-chains", loop):
-                late = []
+            if shifted and not apply("mma-chains", loop):
+                shifted = []
             wanted = loop.num_stages or default
             room = facts.max_shared_bytes - _beside(loop, streams, module.attrs["num_warps"], facts)
-            stages, lag = _stages(wanted, streams, facts, room, running is not None, bool(late))
+            stages, lag = _stages(wanted, streams, facts, room, running is not None, bool(shifted))
             if stages > 1 and apply("software-pipeline", loop):
-                done = Pipeline(loop, streams, stages, running if lag else None, bool(late) and lag)
-                if late and lag and module.attrs["num_warps"] > WARPS:
+                done = Pipeline(
+                    loop, streams, stages, running if lag else None, bool(shifted) and lag
+                )
+                if shifted and lag and module.attrs["num_warps"] > WARPS:
                     done.ring_barriers = _RingBarriers(module.attrs["num_warps"], stages)
                 new = done.run()
-                if late and lag:
+                if shifted and lag:
                     shift_stage(
                         new,
-                        late,
-                        done.late_ops(late),
+                        shifted,
+                        done.shifted_ops(shifted),
                         PING_PONG_REG32 if done.ring_barriers is not None else None,
                     )
 
@@ -137,10 +141,10 @@ def _beside(loop: ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts)
 
 
 def _stages(
-    wanted: int, streams: list[Stream], facts: GpuFacts, room: int, running: bool, late: bool
+    wanted: int, streams: list[Stream], facts: GpuFacts, room: int, running: bool, shifts: bool
 ) -> tuple[int, bool]:
     """(as many stages as are wanted and fit into `room` bytes, 1 when there is nothing to do; whether MMAs may run
-    on, or be an iteration late).
+    on, or be shifted by an iteration).
 
     An MMA that runs on keeps its buffers for one more iteration. A buffer is added for that, unless fewer
     programs would then share an SM: then the copies run one iteration less ahead, or with three stages
@@ -150,11 +154,11 @@ def _stages(
     size = sum(s.bytes for s in streams)
     fit, most = facts.max_shared_bytes // size, room // size
     stages = max(1, min(wanted, most))
-    if not (running or late) or stages < 2:
+    if not (running or shifts) or stages < 2:
         return stages, False
     if stages + 1 <= most and fit // (stages + 1) == fit // stages:
         return stages + 1, True
-    return stages, stages > (2 if late else 3)
+    return stages, stages > (2 if shifts else 3)
 
 
 class _RingBarriers:
@@ -183,7 +187,7 @@ class _RingBarriers:
 class Pipeline:
     """The rewriting of one loop; `private`: rings of which each thread reads only what it copied itself."""
 
-    late_slot: Value  # carried: the buffer of MMAs that are an iteration late
+    shifted_slot: Value  # carried: the buffer of MMAs that are shifted by an iteration
     ring_barriers: _RingBarriers | None = None
 
     def __init__(
@@ -192,12 +196,12 @@ class Pipeline:
         streams: list[Stream],
         stages: int,
         running: WgmmaOp | None = None,
-        late: bool = False,
+        shifts: bool = False,
         private: bool = False,
     ):
         self.loop, self.streams, self.stages, self.running = loop, streams, stages, running
-        self.private, self.late = private, late
-        self.ahead = stages - 1 - (running is not None or late)  # iterations between copy and use
+        self.private, self.shifts = private, shifts
+        self.ahead = stages - 1 - (running is not None or shifts)  # iterations between copy and use
         ops = set[Op]().union(*[s.slice for s in streams])
         self.slice = [op for op in loop.body if op in ops]
         self.number = running.acc.index - 1 if running is not None else 0
@@ -213,7 +217,7 @@ class Pipeline:
         _fill_late(self.loop)
         zero, last = const32(before, 0), const32(before, self.ahead)
         parities = [] if self.ring_barriers is None else [zero, zero]
-        return self._body([index, zero, last, *parities, *ahead, *[zero] * self.late])
+        return self._body([index, zero, last, *parities, *ahead, *[zero] * self.shifts])
 
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
@@ -283,8 +287,8 @@ class Pipeline:
         self.loop = loop = with_carried(self.loop, inits, num_stages=1)
         body, args = loop.body, loop.carried[-len(inits) :]
         (index, slot, last), ahead = args[:3], args[3:]
-        if self.late:
-            self.late_slot = ahead.pop()
+        if self.shifts:
+            self.shifted_slot = ahead.pop()
         b = Builder(body, body.first, loop.loc)
         parities: list[Value] = []
         if self.ring_barriers is not None:
@@ -311,7 +315,7 @@ class Pipeline:
             *slots,
             *[self._next_parity(end, x, parity) for x, parity in zip(slots, parities)],
             *[mapping.get(self.yields[n], self.yields[n]) for n in self.carried],
-            *([self.late_slot] if self.late else []),
+            *([self.shifted_slot] if self.shifts else []),
         ]
         set_yields(loop, following)
         self._finish()
@@ -342,10 +346,10 @@ class Pipeline:
         wraps = b.emit(CmpOp(slot, const32(b, 0), predicate="eq"))
         return b.emit(SelectOp(wraps, b.emit(XorOp(parity, const32(b, 1))), parity))
 
-    def late_ops(self, shifted: Sequence[Shifted]) -> list[Op]:
-        """Of the new loop: MMAs that are to be an iteration late, in front of each what names its buffer, behind
+    def shifted_ops(self, shifted: Sequence[Shifted]) -> list[Op]:
+        """Of the new loop: MMAs that are to be shifted by an iteration, in front of each what names its buffer, behind
         all what gives the buffers back; in order."""
-        body, slot = self.late_slot.owner, self.late_slot
+        body, slot = self.shifted_slot.owner, self.shifted_slot
         assert isinstance(body, Block)
         before = set(body)
         for d in shifted:
@@ -353,7 +357,7 @@ class Pipeline:
             root = untransposed(view)
             if isinstance(root.op, LocalIndexOp) and root.op.parent is body:
                 other = at.emit(LocalIndexOp(root.op.ring, slot, slot=-1))
-                d.mma.set_operand(1, late_view(at, view, other))
+                d.mma.set_operand(1, shifted_view(at, view, other))
                 drop_view(view)
         end = Builder.before_op(body.terminator)
         if self.ring_barriers is not None:

@@ -203,7 +203,7 @@ def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
     )
     boxes = boxes_of(layout, bits) if layout is not None else None
     if isinstance(op, TensorCopyOp) and boxes is not None:
-        boxes = boxes.shares(op.blocks, bits)
+        boxes = boxes.shares(op.ctas, bits)
     assert boxes is not None, "no tile for the TMA unit"
     return boxes.of_rank(len(t.shape))
 

@@ -1,17 +1,17 @@
-"""Spreads a program over the blocks of a cluster: each of them computes its part of the program's tiles.
+"""Spreads a program over the CTAs of a cluster: each of them computes its part of the program's tiles.
 
-    %r = arange 0, 256                          %r = arange 0, 128 + 128 * block_rank
+    %r = arange 0, 256                          %r = arange 0, 128 + 128 * cta_rank
     %a = load %p + %r … : 256x64                %a = load %p + %r … : 128x64
-    %b = load %q        : 64x256         →      %b = load %q        : 64x256     the same in both blocks
+    %b = load %q        : 64x256         →      %b = load %q        : 64x256     the same in both CTAs
     %c = dot %a, %b     : 256x256               %c = dot %a, %b     : 128x256
     store %s + %r …, %c                         store %s + %r …, %c
 
 Dimensions that lie along each other (analysis/dimensions.py), as rows of `a` and rows of `c` do, are cut together. Of
 those that can be cut these are on which most of the work lies. What has no dimension among them is the same in all
-blocks; the TMA unit may bring it to all of them at once (`multicast_loads`).
+CTAs; the TMA unit may bring it to all of them at once (`multicast_loads`).
 
-The blocks exchange nothing else. Where that is not enough one block computes the whole program, and the module's
-attribute `remarks` says why; else the attribute `cluster` has the number of blocks."""
+The CTAs exchange nothing else. Where that is not enough one CTA computes the whole program, and the module's
+attribute `remarks` says why; else the attribute `cluster` has the number of CTAs."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from tessera.ops import (
     ArangeOp,
     Atomic,
     BarrierOp,
-    BlockRankOp,
     BreakpointOp,
     CallOp,
     CastOp,
     CheckOp,
     ConstOp,
+    CtaRankOp,
     DescriptorGatherOp,
     DescriptorLoadOp,
     DescriptorScatterOp,
@@ -72,19 +72,19 @@ READS = (TileLoad, DescriptorGatherOp)
 
 
 class CannotSpread(Exception):
-    """Why one block runs the whole program."""
+    """Why one CTA runs the whole program."""
 
 
 @pass_("partition-cluster")
 def partition_cluster(module: Module) -> None:
-    """Spread the kernel over the `num_ctas` blocks of a cluster. First of all passes: later ones see a block's part.
+    """Spread the kernel over the `num_ctas` CTAs of a cluster. First of all passes: later ones see a CTA's part.
 
     A kernel that went through this is left as it is: what is compiled once more from its text (fallback variants are)
     is in parts.
     """
     if "cluster" in module.attrs:
         return
-    blocks: int = module.attrs["num_ctas"]
+    ctas: int = module.attrs["num_ctas"]
     module.attrs["cluster"] = 1
     if not apply("cluster-partition", module):
         return
@@ -94,23 +94,23 @@ def partition_cluster(module: Module) -> None:
             _check(func)
             for op in list(func.walk()):
                 _own_indices(op)
-            _Spread(func, _chosen(func, blocks), blocks).run()
-            module.attrs["cluster"] = blocks
+            _Spread(func, _chosen(func, ctas), ctas).run()
+            module.attrs["cluster"] = ctas
         except CannotSpread as reason:
-            remark(module, f"not partitioned over {blocks} CTAs: {reason}")
+            remark(module, f"not partitioned over {ctas} CTAs: {reason}")
     canonicalize(module)  # no range that nobody uses any more
     cse(module)
 
 
 @pass_("multicast-loads", optimization="cluster-multicast", counts=True)
 def multicast_loads(module: Module) -> None:
-    """Mark loads by the TMA unit that are the same in all blocks (`blocks`). After all passes that make such."""
-    for number in [op for op in module.walk() if isinstance(op, BlockRankOp)]:
+    """Mark loads by the TMA unit that are the same in all CTAs (`ctas`). After all passes that make such."""
+    for number in [op for op in module.walk() if isinstance(op, CtaRankOp)]:
         own = _reached(number.result)
         for op in module.walk():
             if isinstance(op, DescriptorLoadOp) and not own & set(op.operands):
                 if apply("cluster-multicast", op):
-                    op.blocks = number.blocks
+                    op.ctas = number.ctas
 
 
 def _reached(start: Value) -> set[Value]:
@@ -141,7 +141,7 @@ def _check(func: FuncOp) -> None:
         if isinstance(op, ONCE):
             raise CannotSpread(f"{op.opcode} is for all threads of a program at once")
         if isinstance(op, LoadOp) and op.volatile:
-            raise CannotSpread("a volatile load may differ between blocks")
+            raise CannotSpread("a volatile load may differ between CTAs")
         if isinstance(op, PointerWrite | DescriptorWrite):
             written.add(_array(op))
         if isinstance(op, READS):
@@ -196,18 +196,18 @@ def _arithmetic(v: Value) -> list[Op]:
     return found if add(v) else []
 
 
-def _chosen(func: FuncOp, blocks: int) -> set[Dim]:
+def _chosen(func: FuncOp, ctas: int) -> set[Dim]:
     """The dimensions that are cut: more than half of the work lies on them."""
     dimensions = Dimensions(func)
     ops = list(func.walk())
-    total = sum(_work(op, None, blocks) for op in ops)
+    total = sum(_work(op, None, ctas) for op in ops)
     best: tuple[int, set[Dim]] = 0, set()
     refused: dict[str, int] = {"most tiles have no dimension that could be cut": 0}
     for name, members in dimensions.classes().items():
         cut = set(members)
-        work = sum(_work(op, cut, blocks) for op in ops)
+        work = sum(_work(op, cut, ctas) for op in ops)
         met = dimensions.reasons.get(name)
-        reason = _obstacle(ops, cut, blocks) if met is None else f"elements meet in {_named(met)}"
+        reason = _obstacle(ops, cut, ctas) if met is None else f"elements meet in {_named(met)}"
         if not reason and work > best[0]:
             best = work, cut
         elif reason and work:
@@ -217,7 +217,7 @@ def _chosen(func: FuncOp, blocks: int) -> set[Dim]:
     return best[1]
 
 
-def _work(op: Op, cut: set[Dim] | None, blocks: int) -> int:
+def _work(op: Op, cut: set[Dim] | None, ctas: int) -> int:
     """What an op has to do, if its tile has a dimension among those that are cut."""
     tile = _tile(op)
     where = [i for i in range(len(extents(tile))) if (tile, i) in cut] if tile and cut else []
@@ -227,7 +227,7 @@ def _work(op: Op, cut: set[Dim] | None, blocks: int) -> int:
     if not isinstance(op, DotOp):
         return size * MEMORY_WORK
     rows = len(extents(tile)) - 2
-    few = where == [rows] and extents(tile)[rows] // blocks < LEAST_ROWS
+    few = where == [rows] and extents(tile)[rows] // ctas < LEAST_ROWS
     return size * extents(op.a)[-1] // (2 if few else 1)
 
 
@@ -240,10 +240,10 @@ def _tile(op: Op) -> Value | None:
     return op.value if isinstance(op, DescriptorWrite) else None
 
 
-def _obstacle(ops: Iterable[Op], cut: set[Dim], blocks: int) -> str:
+def _obstacle(ops: Iterable[Op], cut: set[Dim], ctas: int) -> str:
     """Why these dimensions cannot be cut; "" if they can."""
-    if any(extents(v)[i] % blocks for v, i in cut):
-        return f"an extent is no multiple of {blocks}"
+    if any(extents(v)[i] % ctas for v, i in cut):
+        return f"an extent is no multiple of {ctas}"
     if len({v for v, _ in cut}) < len(cut):
         return "rows and columns of a tile would be cut at once"
     for op in ops:
@@ -251,14 +251,14 @@ def _obstacle(ops: Iterable[Op], cut: set[Dim], blocks: int) -> str:
         whole = tile is None or not any((tile, i) in cut for i in range(len(extents(tile))))
         kind: str = op.kind if isinstance(op, DescriptorStoreOp) else "store"
         if whole and (isinstance(op, Atomic) or kind != "store"):
-            return f"all blocks would do the same {_named(op)}"
-        if isinstance(op, DotOp) and min(_part(op.result, cut, blocks)[-2:]) < LEAST_EXTENT:
+            return f"all CTAs would do the same {_named(op)}"
+        if isinstance(op, DotOp) and min(_part(op.result, cut, ctas)[-2:]) < LEAST_EXTENT:
             return f"too little would be left of {_named(op)}"
     return ""
 
 
-def _part(v: Value, cut: set[Dim], blocks: int) -> tuple[int, ...]:
-    return tuple([n // blocks if (v, i) in cut else n for i, n in enumerate(extents(v))])
+def _part(v: Value, cut: set[Dim], ctas: int) -> tuple[int, ...]:
+    return tuple([n // ctas if (v, i) in cut else n for i, n in enumerate(extents(v))])
 
 
 def _named(op: Op) -> str:
@@ -267,16 +267,16 @@ def _named(op: Op) -> str:
 
 # --- the rewriting ------------------------------------------------------------------------------------------
 class _Spread:
-    def __init__(self, func: FuncOp, cut: set[Dim], blocks: int):
-        self.func, self.cut, self.blocks = func, cut, blocks
-        self.number = Builder.at_start(func.body).insert(BlockRankOp(blocks=blocks))
+    def __init__(self, func: FuncOp, cut: set[Dim], ctas: int):
+        self.func, self.cut, self.ctas = func, cut, ctas
+        self.number = Builder.at_start(func.body).insert(CtaRankOp(ctas=ctas))
         self.firsts: dict[int, Value] = {}
 
     def run(self) -> None:
         ops = list(self.func.walk())
         for v in {v for v, _ in self.cut}:
             t: Any = v.type
-            shape = _part(v, self.cut, self.blocks)
+            shape = _part(v, self.cut, self.ctas)
             same = DescriptorType if isinstance(t, DescriptorType) else TileType
             v.type = same(shape, t.elem)
             owner = v.op if v.op is not None or v.block is None else v.block.parent
@@ -298,7 +298,7 @@ class _Spread:
         return any((v, i) in self.cut for i in range(len(extents(v))))
 
     def _first(self, part: int) -> Value:
-        """Where the part of this block begins (int32)."""
+        """Where the part of this CTA begins (int32)."""
         if part not in self.firsts:
             rank, b = self.number.result, Builder.after_op(self.number)
             size = const(b, part, rank.type)

@@ -19,7 +19,7 @@ from tessera.ops import (
     WgmmaOp,
     WgmmaWaitOp,
 )  # fmt: skip
-from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, late_view
+from tessera.passes.gpu_mma.mma_chains import Shifted, drop_view, shifted_view
 from tessera.passes.gpu_scheduling.loop_carried import Carrying, carry
 from tessera.passes.gpu_scheduling.rings import Reader, Ring, advance, runs_at_all
 from tessera.passes.neutral.loops import const, const32
@@ -34,13 +34,13 @@ def consume_once(r: Ring, zero: Value) -> None:
 
 @dataclass(slots=True)
 class Plan:
-    """What becomes of a loop with rings: its walks, the MMA that runs on, those that are to be an iteration late,
+    """What becomes of a loop with rings: its walks, the MMA that runs on, those that are shifted by an iteration,
     and (found by `consume`) the ops that come with these."""
 
     readers: list[Reader]
     running: WgmmaOp | None
     shifted: list[Shifted]
-    late: set[Op] = field(default_factory=lambda: set())
+    moved: set[Op] = field(default_factory=lambda: set())
     finished: Op | None = None  # the wait for the MMA that runs on, after the loop
 
 
@@ -56,9 +56,9 @@ def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan
     for n, r in enumerate(readers):
         slot, phase = state[2 * n : 2 * n + 2]
         before = set(loop.body)
-        if r.late:
-            views = _late_views(r.ring, r.late, slot, phase)
-            plan.late |= {d.mma for d in r.late}
+        if r.shifted:
+            views = _shifted_views(r.ring, r.shifted, slot, phase)
+            plan.moved |= {d.mma for d in r.shifted}
         else:
             b = Builder.before_op(r.ring.loads[0])
             b.insert(MbarrierWaitOp(r.ring.full, slot, phase, data=True))
@@ -70,17 +70,17 @@ def _body(readers: Sequence[Reader], loop: ForOp, state: list[Value], plan: Plan
             _replace_loads(r.ring, views)
             _give_back(r.ring, end, loop, slot, views, plan.running)
         out += advance(end, slot, phase, r.ring.stages)
-        if r.late:
-            plan.late |= set(loop.body) - before
+        if r.shifted:
+            plan.moved |= set(loop.body) - before
     return out
 
 
-def _late_views(r: Ring, late: Sequence[Shifted], slot: Value, phase: Value) -> list[Value]:
-    """Views for MMAs that are to be an iteration late, right before them."""
-    at = Builder.before_op(late[0].mma)
+def _shifted_views(r: Ring, shifted: Sequence[Shifted], slot: Value, phase: Value) -> list[Value]:
+    """Views for MMAs that are to be shifted by an iteration, right before them."""
+    at = Builder.before_op(shifted[0].mma)
     at.insert(MbarrierWaitOp(r.full, slot, phase, data=True))
     views = [at.emit(LocalIndexOp(ring, slot)) for ring in r.buffers]
-    for d in late:
+    for d in shifted:
         old = d.mma.b
         root = untransposed(old).op
         number = next(
@@ -89,7 +89,7 @@ def _late_views(r: Ring, late: Sequence[Shifted], slot: Value, phase: Value) -> 
             if a is root or _ring_of(untransposed(old)) is r.buffers[i]
         )
         at = Builder.before_op(d.mma)
-        d.mma.set_operand(1, late_view(at, old, views[number]))
+        d.mma.set_operand(1, shifted_view(at, old, views[number]))
         drop_view(old)
     return views
 
@@ -170,7 +170,7 @@ class _Thread(Carrying):
             plan = self.plans[new.body]
             out = _body(readers, new, args, plan)
             again = new.parent is not self.top or len(self.rings) > 1
-            wanted = again or ring.blocks > 1  # a producer that others write to waits for all
+            wanted = again or ring.ctas > 1  # a producer that others write to waits for all
             _after(ring, new, new.results[-2], plan, wanted)
             return out
 

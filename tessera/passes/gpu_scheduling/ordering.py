@@ -26,10 +26,8 @@ def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
             continue
         if not isinstance(loop, ForOp) or any(op.is_inside(loop) for op in seen):
             raise CannotSplit("what a loop loads may depend on what it does")
-        if any(load.blocks > 1 for load in r.loads):
-            raise CannotSplit(
-                "blocks of a cluster would wait for each other and for other programs"
-            )
+        if any(load.ctas > 1 for load in r.loads):
+            raise CannotSplit("CTAs of a cluster would wait for each other and for other programs")
         found[loop] = [*found.get(loop, []), *seen]
     return found
 

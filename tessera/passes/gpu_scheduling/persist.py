@@ -1,16 +1,16 @@
 """Makes kernels persistent: a CTA runs several programs one after another, by a loop around all of a program.
 
-    %i = program_id                            for %t = block_id, ... while %t < num_programs, += num_blocks:
+    %i = program_id                            for %t = cta_id, ... while %t < num_programs, += num_ctas:
     for k: ... descriptor_load ...       →         for k: ... descriptor_load ...
     store %p, %acc, %mask                          descriptor_store %d, [...], %acc
 
-While a block stores its result, and until the first tiles of the next one have come, its SM does not multiply.
-If another block shares the SM, that one does. A block that is alone does better to go on with the next program:
+While a CTA stores its result, and until the first tiles of the next one have come, its SM does not multiply.
+If another CTA shares the SM, that one does. A CTA that is alone does better to go on with the next program:
 of its two roles (warp_specialization.py), one loads the tiles of the next program while the other stores.
 
 The tile that is stored must leave through a tensor map, as the buffers never become free for it to be rearranged there.
-As many blocks are started as there is room for; the launcher hands over the grid that was asked for. Programs must not
-wait for one another, which those that are split do not, and should be equally long: blocks take a fixed share each."""
+As many CTAs are started as there is room for; the launcher hands over the grid that was asked for. Programs must not
+wait for one another, which those that are split do not, and should be equally long: CTAs take a fixed share each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import (
-    BlockIdOp,
+    CtaIdOp,
     DescriptorLoadOp,
     DescriptorStoreOp,
     DivOp,
@@ -33,7 +33,7 @@ from tessera.ops import (
     FuncOp,
     IfOp,
     MulOp,
-    NumBlocksOp,
+    NumCtasOp,
     NumProgramsOp,
     ProgramIdOp,
     RemOp,
@@ -45,7 +45,7 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_movement.memory_effects import writes
 from tessera.passes.gpu_movement.tensor_maps import ENDLESS, remark
 from tessera.passes.gpu_scheduling.pointer_to_tma import PointerToTma
-from tessera.passes.gpu_scheduling.profitability import split_blocks
+from tessera.passes.gpu_scheduling.profitability import ctas_after_split
 from tessera.passes.gpu_scheduling.warp_specialization import SLACK
 from tessera.passes.neutral.canonicalize import canonicalize
 
@@ -55,7 +55,7 @@ WIDE = 64
 
 @pass_("persist", optimization="persistent-programs", counts=True)
 def persist(module: Module, facts: GpuFacts) -> None:
-    """Let the blocks of kernels with a precondition run several programs, where a block is alone on its SM. After
+    """Let the CTAs of kernels with a precondition run several programs, where a CTA is alone on its SM. After
     `pointer-to-tma`."""
     if "precondition" not in module.attrs:
         return
@@ -65,7 +65,7 @@ def persist(module: Module, facts: GpuFacts) -> None:
             try:
                 _Persistence(module, func, facts).run()
             except NoStridedView as reason:
-                remark(module, f"one program a block: {reason}")
+                remark(module, f"one program a CTA: {reason}")
             else:
                 canonicalize(module)
 
@@ -84,7 +84,7 @@ class _Persistence:
             raise NoStridedView("all programs are the same")
         if any(_depends(_length(op), set(self.ids)) for op in self.func.walk()):
             raise NoStridedView(
-                "programs are not equally long, and are dealt out better as blocks end"
+                "programs are not equally long, and are dealt out better as CTAs end"
             )
         rewrite = PointerToTma(self.module, self.func, self.facts)
         code = rewrite.code
@@ -97,7 +97,7 @@ class _Persistence:
             total = code.add("mul", total, count, WIDE)
             if axis not in self._axes():
                 rewrite.check(count, 1, 1, 1)
-        rewrite.check(total, 1, ENDLESS // 2, 1)  # so that adding the blocks does not overflow
+        rewrite.check(total, 1, ENDLESS // 2, 1)  # so that adding the CTAs does not overflow
         if not apply("persistent-programs", self.func):
             raise NoStridedView("persistent programs are switched off")
         desc = rewrite.descriptor(found)
@@ -122,7 +122,7 @@ class _Persistence:
         return store
 
     def _look_for_room(self, store: StoreOp) -> None:
-        """Whether blocks are alone, and buffers for the result fit beside those of the loops."""
+        """Whether CTAs are alone, and buffers for the result fit beside those of the loops."""
         tile: Any = store.value.type
         result = min(STAGING_BYTES, tile.numel * tile.elem.storage_bytes)
         warps: int = self.module.attrs["num_warps"]
@@ -133,8 +133,8 @@ class _Persistence:
             stages: int = loop.num_stages or self.module.attrs["num_stages"]
             size = stages * sum(_bytes(x.result.type) for x in loads)
             mmas = [op for op in loop.walk() if isinstance(op, DotOp)]
-            if split_blocks(mmas, size, warps, self.facts) > 1:
-                raise NoStridedView("several blocks share an SM")
+            if ctas_after_split(mmas, size, warps, self.facts) > 1:
+                raise NoStridedView("several CTAs share an SM")
             if size + result + SLACK > self.facts.max_shared_bytes:
                 raise NoStridedView("there is no shared memory for the result beside the buffers")
 
@@ -142,7 +142,7 @@ class _Persistence:
         """The loop around all that depends on the program."""
         inside = self._dependent()
         b = Builder.before_op(inside[0])
-        first, step = b.emit(BlockIdOp()), b.emit(NumBlocksOp())
+        first, step = b.emit(CtaIdOp()), b.emit(NumCtasOp())
         counts = {axis: b.emit(NumProgramsOp(axis=axis)) for axis in self._axes()}
         last: Value | None = None
         for count in counts.values():

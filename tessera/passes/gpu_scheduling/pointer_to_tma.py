@@ -51,7 +51,7 @@ from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
 from tessera.passes.gpu_movement.streams import is_zero
 from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS, remark
-from tessera.passes.gpu_scheduling.profitability import split_blocks, split_pays
+from tessera.passes.gpu_scheduling.profitability import ctas_after_split, split_pays
 from tessera.passes.gpu_scheduling.rings import CannotSplit
 from tessera.passes.gpu_scheduling.warp_specialization import check_split
 from tessera.passes.neutral.canonicalize import canonicalize
@@ -131,8 +131,8 @@ class PointerToTma:
                     raise NoStridedView(
                         "it writes to memory, too: arrays that overlap would be seen"
                     )
-                if before and self._estimate(loads, split_blocks) > 1:
-                    raise NoStridedView("blocks that share an SM hide what lies between loops")
+                if before and self._estimate(loads, ctas_after_split) > 1:
+                    raise NoStridedView("CTAs that share an SM hide what lies between loops")
                 here = [self.chosen(load, views) for load in loads]
             except NoStridedView as reason:
                 self._remark(loop, str(reason))

@@ -30,7 +30,7 @@ from tessera.passes.gpu_scheduling.rings import (
     ProducerAcquire,
     Ring,
     advance,
-    copying_blocks,
+    copying_ctas,
     runs_at_all,
 )
 from tessera.passes.neutral.loops import const32
@@ -150,7 +150,7 @@ class Producer:
         states = dict.fromkeys(leads, (zero, zero))
         self._block(self.split.func.body, b, states)
         for r, state in states.items():
-            if isinstance(r, Ring) and r.blocks > 1 and not r.once:
+            if isinstance(r, Ring) and r.ctas > 1 and not r.once:
                 self._see_off(r, b, *state)
         b.insert(YieldOp([]))
         return block
@@ -202,12 +202,12 @@ class Producer:
             view = b.emit(LocalIndexOp(ring, slot))
             offsets = [self._get(v) for v in load.offsets]
             copy = TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc)
-            copy.blocks = min(r.blocks, copying_blocks(load, alloc))
+            copy.ctas = min(r.ctas, copying_ctas(load, alloc))
             b.insert(copy)
         return (slot, phase) if r.once else advance(b, slot, phase, r.stages)
 
     def _see_off(self, r: Ring, b: Builder, slot: Value, phase: Value) -> None:
-        """Wait until all blocks have given back all buffers: what they say comes to memory that is still there."""
+        """Wait until all CTAs have given back all buffers: what they say comes to memory that is still there."""
         for _ in range(r.stages):
             flipped = b.emit(XorOp(phase, const32(b, 1)))
             b.insert(MbarrierWaitOp(r.empty, slot, flipped))

@@ -31,13 +31,13 @@ def split_pays(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) 
     registers = min(facts.registers + 1, -(-(reg32 + WORK) // GRAIN) * GRAIN)
     fit = max(1, facts.max_shared_bytes // max(1, shared))
     whole = min(fit, facts.register_file // (registers * warps * facts.warp_size))
-    return 2 * split_blocks(mmas, shared, warps, facts) > whole
+    return 2 * ctas_after_split(mmas, shared, warps, facts) > whole
 
 
-def split_blocks(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> int:
-    """Blocks that share an SM after a split."""
+def ctas_after_split(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> int:
+    """CTAs that share an SM after a split."""
     fit = max(1, facts.max_shared_bytes // max(1, shared))
-    return roles_for(facts, warps, _reg32(mmas, warps, facts), fit).blocks
+    return roles_for(facts, warps, _reg32(mmas, warps, facts), fit).ctas
 
 
 def _reg32(mmas: Sequence[DotOp], warps: int, facts: GpuFacts) -> int:

@@ -48,7 +48,7 @@ class Ring:
     buffers: list[Value] = field(default_factory=lambda: [])
     full: Any = None
     empty: Any = None
-    blocks: int = 1  # of a cluster, which fill the buffers together
+    ctas: int = 1  # of a cluster, which fill the buffers together
     groups: bool = False  # whether warpgroups, not warps, give the buffers back
     plain: bool = False  # whether threads read what the TMA unit writes, not MMAs alone
     first: Ring | None = None  # of an earlier loop, whose buffers this one goes on with
@@ -64,7 +64,7 @@ class Ring:
         """Take what the first ring has."""
         lead = self.lead
         self.buffers, self.full, self.empty = lead.buffers, lead.full, lead.empty
-        self.stages, self.groups, self.blocks = lead.stages, lead.groups, lead.blocks
+        self.stages, self.groups, self.ctas = lead.stages, lead.groups, lead.ctas
         self.plain = lead.plain
 
     @property
@@ -72,7 +72,7 @@ class Ring:
         """Attributes of the arrivals that give a buffer back. Reads of threads (ld.shared, ldmatrix) and the copy
         TMA unit's writes take different paths to shared memory, and an arrival alone orders accesses of one path only:
         where threads read, a fence has to stand between, or the TMA unit overwrites what is still to be read."""
-        return {"groups": self.groups, "blocks": self.blocks, "proxy": self.plain}
+        return {"groups": self.groups, "ctas": self.ctas, "proxy": self.plain}
 
     def block_ops(self) -> Iterator[Op]:
         """All ops of the block and inside of these."""
@@ -111,11 +111,11 @@ class ProducerAcquire:
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One of the walks of the consumers through a ring: that of an iteration, or that of the MMAs that are to be an
-    iteration late. The last walk gives the buffers back."""
+    """One of the walks of the consumers through a ring: that of an iteration, or that of the MMAs that are
+    shifted by an iteration. The last walk gives the buffers back."""
 
     ring: Ring
-    late: list[Shifted]
+    shifted: list[Shifted]
     last: bool
 
 
@@ -154,15 +154,15 @@ def share(rings: list[Ring]) -> None:
 
 def _kind(r: Ring) -> Any:
     types = [a.result.type for a in r.allocs]
-    blocks = [copying_blocks(x, a) for x, a in zip(r.loads, r.allocs, strict=True)]
-    return types, blocks, read_by_mmas([a.result for a in r.allocs])
+    ctas = [copying_ctas(x, a) for x, a in zip(r.loads, r.allocs, strict=True)]
+    return types, ctas, read_by_mmas([a.result for a in r.allocs])
 
 
-def copying_blocks(load: DescriptorLoadOp, alloc: LocalAllocOp) -> int:
-    """How many blocks of the cluster copy the tile together: all that load it, if it has as many parts."""
+def copying_ctas(load: DescriptorLoadOp, alloc: LocalAllocOp) -> int:
+    """How many CTAs of the cluster copy the tile together: all that load it, if it has as many parts."""
     bits = load.result.type.elem.storage_bits
     boxes = boxes_of(alloc.result.type.layout, bits)
-    return load.blocks if boxes is not None and boxes.shares(load.blocks, bits) else 1
+    return load.ctas if boxes is not None and boxes.shares(load.ctas, bits) else 1
 
 
 def filled_by(load: DescriptorLoadOp) -> LocalAllocOp | None:
@@ -194,18 +194,18 @@ def allocation(load: DescriptorLoadOp) -> LocalAllocOp:
 
 
 def readers_of(rings: list[Ring], shifted: list[Shifted]) -> list[Reader]:
-    """The walks through the rings of a loop: the late ones come last."""
+    """The walks through the rings of a loop: those of shifted MMAs come last."""
     readers: list[Reader] = []
-    lates: list[Reader] = []
+    last: list[Reader] = []
     mmas = {d.mma: d for d in shifted}
     for r in rings:
         users = {u for a in r.allocs for u in memory_users(a.result)}
-        late = [d for mma, d in mmas.items() if mma in users]
-        if late:
-            lates.append(Reader(r, late, True))
-        if users - set(mmas) or not late:
-            readers.append(Reader(r, [], not late))
-    return readers + lates
+        here = [d for mma, d in mmas.items() if mma in users]
+        if here:
+            last.append(Reader(r, here, True))
+        if users - set(mmas) or not here:
+            readers.append(Reader(r, [], not here))
+    return readers + last
 
 
 def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:

@@ -37,12 +37,12 @@ from tessera.ops import (
     XorOp,
 )  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
-from tessera.passes.gpu_mma.mma_chains import drop_view, late_view
+from tessera.passes.gpu_mma.mma_chains import drop_view, shifted_view
 from tessera.passes.gpu_scheduling.producer import Needs, Producer, Split, States
 from tessera.passes.gpu_scheduling.rings import (
     Ring,
     advance,
-    copying_blocks,
+    copying_ctas,
     filled_by,
 )
 from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, WarpRoles, roles_with_transpose
@@ -112,9 +112,7 @@ def transposition_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Transposi
     load = alloc.init.op if isinstance(alloc, LocalAllocOp) and alloc.init is not None else None
     if not isinstance(load, DescriptorLoadOp) or filled_by(load) is not alloc:
         return None
-    if (
-        copying_blocks(load, alloc) > 1
-    ):  # the transpose roles of all CTAs would have to give it back
+    if copying_ctas(load, alloc) > 1:  # the transpose roles of all CTAs would have to give it back
         return None
     alone = len(alloc.result.uses) == len(read.shared.uses) == len(read.result.uses) == 1
     roles = roles_with_transpose(facts, num_warps, func)
@@ -140,7 +138,7 @@ class TransposeRole(Producer):
         (slot, phase), (to, parity) = states[self.loaded], states[self.transposed]
         b.insert(MbarrierWaitOp(self.loaded.full, slot, phase, data=True))
         source = b.emit(LocalIndexOp(self.loaded.buffers[0], slot))
-        view: Any = late_view(b, self.what.read.shared, source)
+        view: Any = shifted_view(b, self.what.read.shared, source)
         tile = b.emit(LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
         b.insert(MbarrierWaitOp(self.transposed.empty, to, b.emit(XorOp(parity, const32(b, 1)))))
         target = b.emit(LocalIndexOp(self.transposed.buffers[0], to))

@@ -1,8 +1,8 @@
 """Decides how many warps a producer gets, and how the registers of an SM are shared out between the roles.
 
-The warps of all blocks that share an SM are dealt out to its sub-partitions, each with its own registers. A producer of
+The warps of all CTAs that share an SM are dealt out to its sub-partitions, each with its own registers. A producer of
 one warp leaves the consumers the same number as everybody has; a producer of four can hand registers over, as the
-hardware does that by groups of four warps. More blocks are better as long as the MMAs' registers fit: while one
+hardware does that by groups of four warps. More CTAs are better as long as the MMAs' registers fit: while one
 waits for its tiles, or stores, the others multiply."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUP_WARPS = 4
 SUB_PARTITIONS = 4
 GRAIN = 8  # registers of a thread come in multiples
 WORK = 32  # registers of a consumer beside its MMAs'
-LARGE = 96  # registers of MMAs from which a block that is alone hands some over
+LARGE = 96  # registers of MMAs from which a CTA that is alone hands some over
 PRODUCER = 40  # registers of a producer's thread that gave the rest away
 SMALL_PRODUCER = 24  # the same where registers are scarce
 TRANSPOSE_REGISTERS = 56  # registers of a thread of the transpose role
@@ -32,28 +32,28 @@ EVEN = (0, 0, 0)
 @dataclass(frozen=True, slots=True)
 class WarpRoles:
     """Warps of the producer; registers of a thread of the producer's, the consumers' and the transpose role's warps,
-    zeros for even; blocks that are to share an SM; warps of the transpose role."""
+    zeros for even; CTAs that are to share an SM; warps of the transpose role."""
 
     warps: int
     registers: tuple[int, int, int]
-    blocks: int
+    ctas: int
     transpose_warps: int = 0
 
 
 def roles_for(facts: GpuFacts, consumers: int, reg32: int, fit: int, largest: int = 0) -> WarpRoles:
-    """`consumers`: warps; `reg32`: registers of MMAs that live at a time; `fit`: blocks for which there is shared
+    """`consumers`: warps; `reg32`: registers of MMAs that live at a time; `fit`: CTAs for which there is shared
     memory; `largest`: registers of one instruction, which must be there before any are handed over."""
     need = reg32 + WORK
     start = largest + WORK
     handover = facts.has_register_handover and consumers >= GROUP_WARPS
-    for blocks in range(fit, 1, -1):
-        if _even(facts, consumers + 1, blocks) >= need:
-            return WarpRoles(1, EVEN, blocks)
+    for ctas in range(fit, 1, -1):
+        if _even(facts, consumers + 1, ctas) >= need:
+            return WarpRoles(1, EVEN, ctas)
         if not handover:
             continue
-        given, kept = _handed_over(facts, consumers, blocks, SMALL_PRODUCER)
-        if kept >= need and _even(facts, consumers + GROUP_WARPS, blocks) >= start:
-            return WarpRoles(GROUP_WARPS, (given, kept, 0), blocks)
+        given, kept = _handed_over(facts, consumers, ctas, SMALL_PRODUCER)
+        if kept >= need and _even(facts, consumers + GROUP_WARPS, ctas) >= start:
+            return WarpRoles(GROUP_WARPS, (given, kept, 0), ctas)
     if not handover or (reg32 < LARGE and _even(facts, consumers + 1, 1) >= need):
         return WarpRoles(1, EVEN, 1)
     given, kept = _handed_over(facts, consumers, 1, PRODUCER)
@@ -80,17 +80,17 @@ def roles_with_transpose(facts: GpuFacts, consumers: int, func: Op) -> WarpRoles
     return WarpRoles(GROUP_WARPS, (SMALL_PRODUCER, kept, TRANSPOSE_REGISTERS), 1, GROUP_WARPS)
 
 
-def _even(facts: GpuFacts, warps: int, blocks: int) -> int:
+def _even(facts: GpuFacts, warps: int, ctas: int) -> int:
     """Registers of each thread if all have equally many."""
-    in_a_sub_partition = -(-warps * blocks // SUB_PARTITIONS)
+    in_a_sub_partition = -(-warps * ctas // SUB_PARTITIONS)
     lanes = in_a_sub_partition * facts.warp_size
     return min(facts.registers, facts.register_file // SUB_PARTITIONS // lanes) // GRAIN * GRAIN
 
 
-def _handed_over(facts: GpuFacts, consumers: int, blocks: int, given: int) -> tuple[int, int]:
+def _handed_over(facts: GpuFacts, consumers: int, ctas: int, given: int) -> tuple[int, int]:
     """Registers of the producer's threads, and of the consumers' that share the rest."""
     groups = consumers // GROUP_WARPS
-    start = _even(facts, consumers + GROUP_WARPS, blocks)
+    start = _even(facts, consumers + GROUP_WARPS, ctas)
     return given, (start * (groups + 1) - given) // groups // GRAIN * GRAIN
 
 

@@ -13,7 +13,7 @@ the scalars that it needs: bounds, offsets, conditions. An MMA of warpgroups tha
 on into the next iteration; its buffers are given back one iteration later.
 
 Tiles for the same MMAs share a ring, others have their own, and are given back when they are used up. A chain of
-MMAs (gpu_mma/mma_chains.py) has its last one an iteration late, which walks through its ring on its own. Operands
+MMAs (gpu_mma/mma_chains.py) has its last one shifted by an iteration, which walks through its ring on its own. Operands
 of MMAs that are loaded in front of the loops, too, are copied by the producer.
 
 Where this cannot be done the function stays as it is and the module's attribute `remarks` says why."""
@@ -56,7 +56,7 @@ from tessera.passes.gpu_scheduling.rings import (
     ProducerAcquire,
     Ring,
     allocation,
-    copying_blocks,
+    copying_ctas,
     filled_by,
     grouped,
     read_by_mmas,
@@ -230,7 +230,7 @@ class _Split:
             registers=roles.registers,
             warps=roles.warps,
             transpose_warps=roles.transpose_warps,
-            blocks=max(r.blocks for r in self.rings),
+            ctas=max(r.ctas for r in self.rings),
             regions=[Block(), producer, self._transpose_role(needs, start)],
             loc=self.func.loc,
         )
@@ -243,7 +243,7 @@ class _Split:
         self._consume(op, const32(Builder.before_op(op), 0))
         _repeat(op, [x for x in self.func.body if x in self.kept])
         warps = roles.warps + roles.transpose_warps
-        self.module.attrs |= {"producer_warps": warps, "resident_blocks": roles.blocks}
+        self.module.attrs |= {"producer_warps": warps, "resident_ctas": roles.ctas}
 
     def _transpose_role(self, needs: Needs, start: Builder) -> Block:
         """The code of the transpose role, if there is one."""
@@ -288,14 +288,14 @@ class _Split:
             for r in rings
             if isinstance(loop := r.block.parent, ForOp)
         )
-        if self.warps > GROUP_WARPS or roles.blocks > 1 or not chains:
+        if self.warps > GROUP_WARPS or roles.ctas > 1 or not chains:
             return roles
         wanted = {r: r.stages for r in rings}
         for stages in range(max(wanted.values()) - 1, 1, -1):
             for r in rings:
                 r.stages = min(r.stages, stages)
             smaller = self._roles()
-            if smaller.blocks > 1:
+            if smaller.ctas > 1:
                 return smaller
         for r, stages in wanted.items():
             r.stages = stages
@@ -307,7 +307,7 @@ class _Split:
             + self._others()
             + sum(r.slot_bytes * r.stages for r in self.rings if r.first is None)
         )
-        fit = self.facts.blocks_that_fit(used)
+        fit = self.facts.ctas_that_fit(used)
         reg32 = mma_reg32(self.func)
         largest = instruction_reg32(self.func)
         return roles_for(self.facts, self.warps, reg32, fit if reg32 else 1, largest)
@@ -344,8 +344,8 @@ class _Split:
             loop = block.parent
             assert isinstance(loop, ForOp)
             if plan.shifted:
-                late = [x for x in block if x in plan.late]
-                shift_stage(loop, plan.shifted, late, 0 if self.warps > MANY_WARPS else None)
+                moved = [x for x in block if x in plan.moved]
+                shift_stage(loop, plan.shifted, moved, 0 if self.warps > MANY_WARPS else None)
 
     def _stages(self) -> None:
         """As many buffers as are asked for and fit beside what else needs shared memory."""
@@ -408,10 +408,10 @@ class _Split:
         )
         r.full = self._barriers(b, bars, "full", transposers if r.filled_by_transpose else 1)
         if not r.once:
-            r.blocks = 1 if r.filled_by_transpose else max(map(copying_blocks, r.loads, r.allocs))
+            r.ctas = 1 if r.filled_by_transpose else max(map(copying_ctas, r.loads, r.allocs))
             emptied = self.warps // (GROUP_WARPS if r.groups else 1)
             arrivals = transposers if r.emptied_by_transpose else emptied
-            r.empty = self._barriers(b, bars, "empty", arrivals * r.blocks)
+            r.empty = self._barriers(b, bars, "empty", arrivals * r.ctas)
 
     def _barriers(self, b: Builder, t: SharedType, name: str, count: int) -> Value:
         alloc = LocalAllocOp(None, results=[t], names=[name])

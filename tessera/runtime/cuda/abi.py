@@ -105,7 +105,7 @@ DEVICE_ATTRIBUTES = {
 F_MAX_THREADS, F_STATIC_SHARED, F_LOCAL_BYTES, F_REGISTERS = 0, 1, 3, 4
 F_MAX_DYNAMIC_SHARED, F_NON_PORTABLE_CLUSTER = 8, 14
 PREFER_SHARED = 1  # CUfunc_cache
-PORTABLE_CLUSTER = 8  # blocks
+PORTABLE_CLUSTER = 8  # CTAs
 # CUpointer_attribute
 P_DEVICE_POINTER = 3
 # CUlaunchAttributeID
@@ -140,7 +140,7 @@ class LaunchAttribute(ctypes.Structure):
 
 class LaunchConfig(ctypes.Structure):
     """CUlaunchConfig, filled once per kernel as a template: the launcher copies it, sets the stream and multiplies the
-    grid's extents by those in the template (the cluster's, as the driver counts blocks, not clusters).
+    grid's extents by those in the template (the cluster's, as the driver counts CTAs, not clusters).
     """
 
     _fields_ = [
@@ -165,7 +165,7 @@ def launch_config(
     cooperative: bool = False,
     programmatic: bool = False,
 ) -> LaunchConfig:
-    """A template for a kernel of `threads` threads a block and `shared` bytes of dynamic shared memory.
+    """A template for a kernel of `threads` threads a CTA and `shared` bytes of dynamic shared memory.
 
     `programmatic` allows the kernel to start before the stream's previous one has ended (PDL).
     """

@@ -47,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Facts of one device; memory in bytes, clocks in kHz. `max_shared` is what one block may ask for."""
+    """Facts of one device; memory in bytes, clocks in kHz. `max_shared` is what one CTA may ask for."""
 
     name: str
     total_memory: int
@@ -209,7 +209,7 @@ class Driver:
         self, cubin: bytes, name: str, shared: int = 0, device: int | None = None, cluster: int = 1
     ) -> LoadedKernel:
         """Load `cubin` on `device` and get function `name`, allowed `shared` bytes of dynamic shared memory and
-        clusters of `cluster` blocks. OutOfResources if the device has less shared memory."""
+        clusters of `cluster` CTAs. OutOfResources if the device has less shared memory."""
         device = self.bind(device)
         limit = self.properties(device).max_shared
         if shared > limit:
@@ -243,7 +243,7 @@ class Driver:
         return address.value, size.value
 
     def occupancy(self, function: int, threads: int, shared: int) -> int:
-        """Blocks that run on a multiprocessor at a time."""
+        """CTAs that run on a multiprocessor at a time."""
         return self._int("cuOccupancyMaxActiveBlocksPerMultiprocessor", function, threads, shared)
 
     def active_clusters(self, function: int, config: LaunchConfig) -> int:
@@ -275,13 +275,13 @@ class Driver:
             return
         if (
             result == abi.INVALID_CLUSTER_SIZE
-        ):  # so many blocks of this kind find no room side by side
-            raise OutOfResources(config.grid[0], abi.PORTABLE_CLUSTER, "blocks of a cluster")
+        ):  # so many CTAs of this kind find no room side by side
+            raise OutOfResources(config.grid[0], abi.PORTABLE_CLUSTER, "CTAs of a cluster")
         name, text = self.describe(result)
         error = CudaError("cuLaunchKernelEx", result, name, text)
         if result in (abi.INVALID_VALUE, abi.LAUNCH_OUT_OF_RESOURCES):
             error.note(
-                f"{config.block[0]} threads a block, {config.shared} bytes of dynamic shared memory"
+                f"{config.block[0]} threads a CTA, {config.shared} bytes of dynamic shared memory"
             )
             error.help = "fewer warps or stages need fewer resources"
         raise error

@@ -71,7 +71,7 @@ class CudaDriver(Driver):
     def load_binary(
         self, name: str, binary: bytes, shared: int, device: int
     ) -> tuple[int, int, int, int, int]:
-        """Load a cubin: module, function, and of a thread registers and spilled words, of a block the most threads."""
+        """Load a cubin: module, function, and of a thread registers and spilled words, of a CTA the most threads."""
         loaded = self.api.load(binary, name, shared, device)
         spills = loaded.local_bytes // 4
         return loaded.module, loaded.function, loaded.registers, spills, loaded.max_threads
@@ -107,7 +107,7 @@ class CudaDriver(Driver):
         maps = None
         if specs or precondition:
             code = getattr(m, "host_code", ())
-            resident = getattr(m, "resident_blocks", 0) * p.multiprocessor_count
+            resident = getattr(m, "resident_ctas", 0) * p.multiprocessor_count
             if resident and blocks > 1:
                 found = self.api.active_clusters(function, config)
                 resident = max(1, min(found, resident // blocks))

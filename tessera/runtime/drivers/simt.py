@@ -13,8 +13,8 @@ from tessera.runtime.drivers.checked import hosted
 from tessera.runtime.drivers.host import InterpreterDriver
 from tessera.runtime.drivers.variants import fallback_of
 
-BLOCKS = 3  # that run at a time
-THREADS = 1024  # of the largest block
+CTAS = 3  # that run at a time
+THREADS = 1024  # of the largest CTA
 
 
 class SimtDriver(InterpreterDriver):
@@ -42,7 +42,7 @@ class SimtDriver(InterpreterDriver):
             of.simulation = kernel.simulation = simulator.run_kernel(
                 of.asm["llir"], of.name, args, 32 * metadata.warps, max(metadata.shared, 16), grid,
                 getattr(metadata, "tensor_maps", ()), getattr(metadata, "host_code", ()), metadata.cluster_dims[0],
-                BLOCKS * getattr(metadata, "resident_blocks", 0), kinds=kinds,
+                CTAS * getattr(metadata, "resident_ctas", 0), kinds=kinds,
             )  # fmt: skip
 
         def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:

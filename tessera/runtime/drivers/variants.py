@@ -37,11 +37,11 @@ class FallbackVariant:
 
 
 def fallback_of(kernel: CompiledKernel) -> CompiledKernel:
-    """The same kernel without what its precondition is for: first for arrays that overlap, then one program a block
+    """The same kernel without what its precondition is for: first for arrays that overlap, then one program a CTA
     again, then pointers again, then pointers for what descriptors store."""
     m: Any = kernel.metadata
     has_more = {
-        "no_alias": hasattr(m, "assumes_no_alias"), "persistent": hasattr(m, "resident_blocks"),
+        "no_alias": hasattr(m, "assumes_no_alias"), "persistent": hasattr(m, "resident_ctas"),
         "pointer_maps": not hasattr(m, "edges"), "tensor_stores": True,
     }  # fmt: skip
     given_up = next(name for name, more in has_more.items() if more)

@@ -58,8 +58,8 @@ class TensorMaps:
 
     `code` and `precondition` as analysis/intervals.py has them. Native launches look maps up in `table` and, where they
     are not there, call `learn` with the values of the arguments that `specs` and the code name, 8 bytes each; with a
-    precondition, the grid's extents follow. `instead`: what runs where the precondition fails. `resident`: the blocks
-    that there is room for, of a kernel whose blocks run several programs each (else 0); its last memory argument holds
+    precondition, the grid's extents follow. `instead`: what runs where the precondition fails. `resident`: the CTAs
+    that there is room for, of a kernel whose CTAs run several programs each (else 0); its last memory argument holds
     the grid.
     """
 
@@ -116,7 +116,7 @@ class TensorMaps:
     def _encoded(
         self, args: Mapping[int, int], grid: Sequence[int]
     ) -> tuple[list[int], int, Any] | None:
-        """Addresses of the maps, blocks to start, the maps' memory; None where the precondition fails."""
+        """Addresses of the maps, CTAs to start, the maps' memory; None where the precondition fails."""
         values = evaluate(self.code, args, grid)
         if not holds(self.precondition, values):
             return None

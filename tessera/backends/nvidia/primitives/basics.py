@@ -36,7 +36,7 @@ row(
     machine=lambda m: m.place("programs", 0),
 )  # fmt: skip
 row(
-    "block_rank", (), "i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank",
+    "cta_rank", (), "i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank",
     machine=lambda m: m.place("rank"),
 )  # fmt: skip
 row(

@@ -25,18 +25,18 @@ def bulk_wait(pending: int, read: bool) -> Primitive:
 
 
 @family
-def tensor_load(rank: int, blocks: int = 1) -> Primitive:
-    """Operands: shared address, map, barrier, coordinates from the contiguous one; with several `blocks` of a cluster
+def tensor_load(rank: int, ctas: int = 1) -> Primitive:
+    """Operands: shared address, map, barrier, coordinates from the contiguous one; with several `ctas` of a cluster
     also a mask of those that get the box."""
     at = ", ".join([f"${3 + i}" for i in range(rank)])
-    how, mask = ("", "") if blocks == 1 else (".multicast::cluster", f", ${3 + rank}")
+    how, mask = ("", "") if ctas == 1 else (".multicast::cluster", f", ${3 + rank}")
     text = (
         f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{how} "
         f"[$0], [$1, {{{at}}}], [$2]{mask};"
     )
 
     def meaning(m, shared, map, bar, *rest):
-        members = rest[rank] if blocks > 1 else None
+        members = rest[rank] if ctas > 1 else None
         m.tma.load(map, rest[:rank], shared, bar, members, m.on)
 
     types = ("i32", "ptr", "i32", *["i32"] * rank, *["i16"] * bool(mask))

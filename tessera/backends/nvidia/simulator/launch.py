@@ -98,14 +98,14 @@ def run_kernel(
     tensor_maps: Sequence[Any] = (),
     host_code: Sequence[Any] = (),
     cluster: int = 1,
-    blocks: int = 0,
+    ctas: int = 0,
     *,
     kinds: Sequence[str] = (),
     latency: str | None = None,
     seed: int | None = None,
 ) -> Report:
     """Run all programs of a grid. Arguments are arrays, or numbers as (LLVM type, value), or with `kinds` (of the
-    signature) as they are given. `blocks`: how many to start of a kernel whose blocks run several programs each."""
+    signature) as they are given. `ctas`: how many to start of a kernel whose CTAs run several programs each."""
     latency = latency or knobs.simulator.latency or "random"
     if latency not in LATENCIES:
         raise InvalidOption(
@@ -127,11 +127,11 @@ def run_kernel(
     m.banks = Banks() if knobs.simulator.banks else None
     values = [_spread(m, kind, x) for kind, x in given]
     values += [full("i64", i, m.threads) for i in range(len(m.tensor_maps))]
-    if blocks:
+    if ctas:
         extents = np.array(grid, np.int32)
         remember(memory, extents)
         values.append(full("i64", extents.ctypes.data, m.threads))
-        grid = (min(blocks, int(np.prod(grid))), 1, 1)
+        grid = (min(ctas, int(np.prod(grid))), 1, 1)
     values = [_narrowed(type, x) for (type, _), x in zip(program.params, values, strict=True)]
     report = Report(counts=m.counts, written=m.written)
     with np.errstate(all="ignore"):

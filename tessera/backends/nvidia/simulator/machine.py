@@ -25,7 +25,7 @@ BITS = {"i1": 1, "i8": 8, "i16": 16}
 
 
 class Barriers:
-    """Named barriers of all blocks, and the one of the cluster (number -1 of block 0)."""
+    """Named barriers of all CTAs, and the one of the cluster (number -1 of CTA 0)."""
 
     def __init__(self, m: Any) -> None:
         self.m = m
@@ -107,7 +107,7 @@ class Mbarriers:
 
 
 class Machine:
-    """One cluster of `cluster` blocks with `threads` threads each. What meanings of primitives use of it:
+    """One cluster of `cluster` CTAs with `threads` threads each. What meanings of primitives use of it:
 
      `on` (the threads that run), `threads`, `load`, `store`, `atomic`, `place`, `whole_warps`, `barrier`,
     , `cluster_barrier`, `proxy_fence`, and the parts `mbarriers`, `copies`, `tma`, `mmas`.
@@ -117,7 +117,7 @@ class Machine:
         self, program: Program, memory: Global, shared_bytes: int, threads: int, cluster: int, latency: str, seed: int
     ) -> None:  # fmt: skip
         self.program, self.memory, self.in_block, self.cluster = program, memory, threads, cluster
-        # Warpgroups stay whole: where several blocks run, some threads at the end of each are never there.
+        # Warpgroups stay whole: where several CTAs run, some threads at the end of each are never there.
         self.stride = threads if cluster == 1 else -(-threads // 128) * 128
         self.threads = cluster * self.stride
         self.rank, self.index = np.divmod(
@@ -255,9 +255,7 @@ class Machine:
         for flight in list(self.way.flights):
             if isinstance(flight, StoredBox):
                 if flight.data is None:
-                    raise SimulatedHazard(
-                        "a block ends while a tensor store reads its shared memory"
-                    )
+                    raise SimulatedHazard("a CTA ends while a tensor store reads its shared memory")
                 self.way.land(flight)
 
     def place_of(self, line: int) -> str:

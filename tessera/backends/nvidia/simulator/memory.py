@@ -17,7 +17,7 @@ import numpy as np
 from tessera.errors import OutOfBounds, SimulatedHazard
 
 SHARED = 0x1000  # address of the first byte
-WINDOW = 1 << 18  # from the shared memory of one block of a cluster to the next one's
+WINDOW = 1 << 18  # from the shared memory of one CTA of a cluster to the next one's
 POISON = 0xFF  # bytes nobody has written: NaN in every type of float
 GRAIN = 16  # bytes that are watched together
 WORDS: dict[int, type[np.unsignedinteger[Any]]] = {
@@ -116,17 +116,17 @@ def _gather(data: np.ndarray, at: np.ndarray, count: int, size: int) -> np.ndarr
 
 
 class Shared:
-    """The shared memory of the blocks of a cluster, `size` bytes each."""
+    """The shared memory of the CTAs of a cluster, `size` bytes each."""
 
-    def __init__(self, size: int, blocks: int) -> None:
-        self.size, self.blocks = size, blocks
-        self.bytes = np.full(blocks * WINDOW, POISON, np.uint8)
+    def __init__(self, size: int, ctas: int) -> None:
+        self.size, self.ctas = size, ctas
+        self.bytes = np.full(ctas * WINDOW, POISON, np.uint8)
         self.views = {n: self.bytes.view(t) for n, t in WORDS.items()}
-        self.known = np.zeros(blocks * WINDOW, bool)  # written since the program began
-        grains = blocks * WINDOW // GRAIN
+        self.known = np.zeros(ctas * WINDOW, bool)  # written since the program began
+        grains = ctas * WINDOW // GRAIN
         self.reads = np.zeros(grains, np.uint64)  # by warps, a bit each, that have not fenced
         self.writes = np.zeros(grains, np.uint64)
-        self.flying = np.zeros(blocks * WINDOW, np.int16)  # copies that are to write a byte
+        self.flying = np.zeros(ctas * WINDOW, np.int16)  # copies that are to write a byte
         self.flights = 0
         self.last: dict[int, np.ndarray] = {}  # of a load: the grain that each thread read last
         self.unknown: dict[str, int] = {}  # uninitialised reads, by source line
@@ -134,7 +134,7 @@ class Shared:
 
     def forget(self) -> None:
         """For another program."""
-        for rank in range(self.blocks):
+        for rank in range(self.ctas):
             self.bytes[rank * WINDOW : rank * WINDOW + self.size] = POISON
         self.known[:] = False
         self.reads[:] = 0
@@ -225,7 +225,7 @@ class Shared:
                 last[lanes] = -1
 
     def in_block(self, address: np.ndarray, rank: np.ndarray) -> np.ndarray:
-        """The same place in another block of the cluster."""
+        """The same place in another CTA of the cluster."""
         return (
             (address - np.uint64(SHARED)) % np.uint64(WINDOW)
             + rank * np.uint64(WINDOW)

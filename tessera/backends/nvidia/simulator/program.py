@@ -53,7 +53,7 @@ class Step:
 
 
 class Program:
-    """The kernel `name` of the module `ir` for `threads` threads (all blocks of a cluster)."""
+    """The kernel `name` of the module `ir` for `threads` threads (all CTAs of a cluster)."""
 
     def __init__(self, ir: str, name: str, threads: int) -> None:
         self.threads = threads

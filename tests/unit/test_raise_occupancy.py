@@ -16,8 +16,8 @@ FACTS = facts_for(90)
 FREE = Assembled(b"free", "", 134, 0, 0, 0, 0, 0, ())
 
 
-def ptx(threads: int = 256, blocks: int = 1, body: str = "") -> str:
-    return f".maxntid {threads}\n.minnctapersm {blocks}\n{body}"
+def ptx(threads: int = 256, ctas: int = 1, body: str = "") -> str:
+    return f".maxntid {threads}\n.minnctapersm {ctas}\n{body}"
 
 
 def tried(
@@ -34,13 +34,13 @@ def tried(
 
 
 @pytest.mark.parametrize(
-    ("threads", "registers", "shared", "blocks"),
+    ("threads", "registers", "shared", "ctas"),
     [(256, 134, 65696, 2), (128, 136, 49152, 4), (128, 183, 49152, 3), (128, 190, 74 << 10, 3)],
 )
-def test_one_block_more(threads: int, registers: int, shared: int, blocks: int) -> None:
-    smaller = replace(FREE, cubin=b"smaller", registers=65536 // (threads * blocks), spill_stores=4)
+def test_one_block_more(threads: int, registers: int, shared: int, ctas: int) -> None:
+    smaller = replace(FREE, cubin=b"smaller", registers=65536 // (threads * ctas), spill_stores=4)
     texts, kept = tried(ptx(threads), registers, shared, smaller)
-    assert texts == [ptx(threads, blocks)]
+    assert texts == [ptx(threads, ctas)]
     assert kept is smaller
 
 
@@ -65,10 +65,10 @@ def test_too_few_registers_are_no_error() -> None:
     ("text", "registers", "shared"),
     [
         (ptx(), 152, 65696),  # too many registers to do without
-        (ptx(), 128, 65696),  # two blocks fit, three would need 80 registers
+        (ptx(), 128, 65696),  # two CTAs fit, three would need 80 registers
         (ptx(), 134, 120 << 10),  # no shared memory for two
         (ptx(128), 190, 77000),  # nor for three, as each takes a little beside its own
-        (ptx(blocks=2), 134, 65696),  # others choose how many share an SM
+        (ptx(ctas=2), 134, 65696),  # others choose how many share an SM
         (ptx(body="setmaxnreg.inc.sync.aligned.u32 232;"), 134, 65696),  # registers change hands
         (ptx(512), 70, 1024),  # a block of a loop without products, which reads ahead
         ("", 134, 65696),
