@@ -186,6 +186,15 @@ class Emitter:
         mask = ", ".join("i32 poison" if i < 0 else f"i32 {i}" for i in order)
         return self.op(f"shufflevector {ty} {a}, {ty} {b}, <{len(order)} x i32> <{mask}>")
 
+    def concat(self, element: str, parts: list[Text], lanes: int) -> Text:
+        """One vector of several, a power of two of them, of `lanes` each."""
+        while len(parts) > 1:
+            whole = list(range(2 * lanes))
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [self.shuffle(element, a, b, lanes, whole) for a, b in pairs]
+            lanes *= 2
+        return parts[0]
+
     def lane(self, element: str, text: str, lanes: int, index: int) -> Text:
         if lanes == 1:
             return text

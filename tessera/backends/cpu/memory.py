@@ -101,13 +101,46 @@ def _load_vector(
     if mask is None:
         raw = lo.em.read(f"load {ty}, ptr {ptr}, align {align}", version)
     else:
-        name = f"llvm.masked.load.{x.suffix(m)}.p0"
-        bits = vector_type("i1", n)
-        lo.em.declare(ty, name, "ptr", bits, ty)
-        keep = _other(lo, elem, other, n)
-        args = f"ptr align {align} {ptr}, {bits} {lo.text(mask, n)}, {ty} {keep}"
-        raw = lo.em.read(f"call {ty} @{name}({args})", version)
+        bits, keep = lo.text(mask, n), _other(lo, elem, other, n)
+        loaded: list[str] = []
+        for first, size, place in _pieces(lo, elem, n, ptr):
+            name = f"llvm.masked.load.{lo.lanes(size).suffix(m)}.p0"
+            piece, some = vector_type(m, size), vector_type("i1", size)
+            lo.em.declare(piece, name, "ptr", some, piece)
+            where = f"ptr align {elem.storage_bytes if first else align} {place}"
+            which, rest = (
+                _part(lo, e, text, n, first, size) for e, text in (("i1", bits), (m, keep))
+            )
+            args = f"{where}, {some} {which}, {piece} {rest}"
+            loaded.append(lo.em.read(f"call {piece} @{name}({args})", version))
+        raw = lo.em.concat(m, loaded, n // len(loaded))
     return unpack(x, elem, raw)
+
+
+def _pieces(lo: Lowering, elem: Any, n: int, ptr: str) -> list[tuple[int, int, str]]:
+    """First lane, lanes and address of each of the registers that `n` masked elements at `ptr` are moved through."""
+    size = min(n, lo.facts.vector_bits // (8 * elem.storage_bytes))
+    m = memory_type(elem)
+    return [
+        (at, size, ptr if at == 0 else lo.em.op(f"getelementptr {m}, ptr {ptr}, i64 {at}"))
+        for at in range(0, n, size)
+    ]
+
+
+def _part(lo: Lowering, element: str, text: str, n: int, first: int, size: int) -> str:
+    """`size` of the `n` lanes of a vector, from lane `first` on."""
+    if size == n or text in ("zeroinitializer", "poison") or text.startswith("splat"):
+        return text
+    part = lo.em.shuffle(element, text, "poison", n, list(range(first, first + size)))
+    return _opaque(lo, part, size) if element == "i1" and lo.facts.loses_masks else part
+
+
+def _opaque(lo: Lowering, bits: str, n: int) -> str:
+    """The mask `bits`, of which LLVM does not know where it is false."""
+    lanes = vector_type(f"i{lo.facts.vector_bits // n}", n)
+    wide = lo.em.op(f"sext {vector_type('i1', n)} {bits} to {lanes}")
+    hidden = lo.em.op(f'call {lanes} asm "", "=x,0"({lanes} {wide})')
+    return lo.em.op(f"icmp slt {lanes} {hidden}, zeroinitializer")
 
 
 def _load_scalar(
@@ -205,10 +238,12 @@ def store_at(
             past = f"{n * elem.storage_bytes}, !nontemporal !1" if lo.streaming else str(align)
             lo.em.stmt(f"store {ty} {text}, ptr {ptr}, align {past}")
             return
-        name = f"llvm.masked.store.{lanes.suffix(m)}.p0"
-        lo.em.call_here(
-            "void", name, f"{ty} {text}", f"ptr align {align} {ptr}", f"{bits} {mask_text}"
-        )
+        for first, size, place in _pieces(lo, elem, n, ptr):
+            which = _part(lo, "i1", mask_text, n, first, size)
+            piece = f"{vector_type(m, size)} {_part(lo, m, text, n, first, size)}"
+            where = f"ptr align {elem.storage_bytes if first else align} {place}"
+            name = f"llvm.masked.store.{lo.lanes(size).suffix(m)}.p0"
+            lo.em.call_here("void", name, piece, where, f"{vector_type('i1', size)} {which}")
         return
     name = f"llvm.masked.scatter.{lanes.suffix(m)}.v{n}p0"
     where = f"<{n} x ptr> align {elem.storage_bytes} {lo.text(address, n)}"

@@ -20,7 +20,9 @@ class CpuFacts:
     in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits; `edges`: the
     edges of floats in single instructions (x * 2^n, minNum and maxNum, replaced special cases); `bf16_dot`: dots of
     bf16 pairs run at twice the rate of fp32 ones; `bytes_dot`: there are dots of four bytes; `tiles`: a matrix unit for
-    bf16 and bytes. `stream_bits`: the width for loops that hardly compute, if not `vector_bits`.
+    bf16 and bytes. `stream_bits`: the width for loops that hardly compute, if not `vector_bits`. `loses_masks`: LLVM 22
+    drops the mask of half a masked load that is wider than a register if it finds out that this half is false:
+    `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight doubles, or all halves, if we split it ourselves.
     """
 
     name: str
@@ -35,6 +37,7 @@ class CpuFacts:
     bytes_dot: bool = False
     tiles: bool = False
     stream_bits: int = 0
+    loses_masks: bool = False
 
     def __post_init__(self) -> None:
         assert self.vector_bits in (128, 256, 512) and self.dot_rows * self.dot_vectors <= 28
@@ -51,7 +54,7 @@ class CpuFacts:
 
 
 BASELINE = CpuFacts("baseline", 128, 3, 3, False)
-AVX2 = CpuFacts("avx2", 256, 4, 3, True)
+AVX2 = CpuFacts("avx2", 256, 4, 3, True, loses_masks=True)
 AVX512 = CpuFacts("avx512", 512, 6, 4, True, masked_small=True, edges=True)
 AMX = replace(AVX512, name="amx", bf16_convert=True, bytes_dot=True, tiles=True)
 NEON = CpuFacts("neon", 128, 6, 4, True)

@@ -83,6 +83,9 @@ def _llvm() -> Any:
         # In the GPU code generators these two take 30 times as long as all else on kernels with hundreds of addresses,
         # and the assembler makes the same code without them. Other targets do not run them.
         module.set_option("tessera", "-opt-disable=slsr,nary-reassociate")
+    # This pass, which splits copies of what was just stored in parts, ends the process where the load is a masked one
+    # that turned out to need no mask (an assertion: "unknown LocationSize"). Our code has few such copies.
+    module.set_option("tessera", "-x86-disable-avoid-SFB")
     module.initialize_all_targets()
     module.initialize_all_asmprinters()
     module.initialize_native_asmparser()
