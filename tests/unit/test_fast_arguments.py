@@ -28,8 +28,8 @@ from tessera.runtime.cuda.driver_api import LaunchConfig, launch_config
 from tessera.runtime.native import fast_path as fast_launch
 from tessera.runtime.native import tensor_maps
 from tessera.runtime.native.array_types import ArrayTypes, array_types, read_array
-from tessera.runtime.native.bind_ir import READ_ONLY, READ_TENSOR, STRIDED
 from tessera.runtime.native.fast_path import FastPath, Start, units_of
+from tessera.runtime.native.structures import READ_ONLY, READ_TENSOR, STRIDED
 from tessera.runtime.native.tensor_maps import Instead, TensorMaps
 from tests.unit.fast_launch_kit import READERS, Tensor
 from tests.unit.launch_counter_kit import Counter

@@ -72,9 +72,9 @@ MOST_LINES = {
     "passes": 8700,
     "frontend": 6950,
     "interp": 1800,
-    "backends": 21250,
+    "backends": 22400,  # the compiler of the native subset, which made `runtime` smaller
     "compiler": 1100,
-    "runtime": 9450,  # docstrings of the host API have examples, too
+    "runtime": 8600,  # docstrings of the host API have examples, too
     "compat": 1500,
     "tools": 2450,
     "testing": 400,

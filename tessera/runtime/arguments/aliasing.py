@@ -2,8 +2,9 @@
 
 Such code is right where the two arrays do not alias or, where indices are equal, are one and the same. The relations of
 all pairs of a launch's pointers make a number, two bits a pair in the order (0, 1), (0, 2), (1, 2), (0, 3)…: SAME
-start, or PARTLY overlapping memory. The number is part of the key of native launches; their code (aliasing_ir) computes
-it too, but asks here about tensors that overlap if they start at the beginnings of their storages.
+start, or PARTLY overlapping memory. The number is part of the key of native launches; their code
+(native/aliasing) computes it too, but asks here about tensors that overlap if they start at the beginnings of their
+storages.
 
 The memory of an array is taken to go from its address to the end of its storage, since a kernel may leave the view that
 it was given: two views of one array at different addresses overlap partly even where they are disjoint. Of a raw

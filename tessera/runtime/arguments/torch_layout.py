@@ -17,11 +17,28 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
-# Offsets in bytes, then values to compare with: the native code reads these words (array_ir).
-LAYOUT = (
-    "impl", "storage", "offset", "numel", "dtype", "device", "data", "nbytes", "deleter", "lazy_deleter", "host_code",
-    "cuda_code", "itemsizes",
-)  # fmt: skip
+from tessera.backends.llvm.subset import Pointer, Struct, i64, u8
+from tessera.backends.llvm.subset_types import words_of
+
+
+class TensorLayout(Struct):
+    """What native code reads (native/arrays): offsets in bytes, then values to compare with."""
+
+    impl: i64
+    storage: i64
+    offset: i64
+    numel: i64
+    dtype: i64
+    device: i64
+    data: i64
+    nbytes: i64
+    deleter: i64
+    lazy_deleter: i64
+    host_code: i64
+    cuda_code: i64
+    itemsizes: Pointer[u8]  # by the value at `dtype`; 0: not probed
+
+
 TENSOR_BYTES, STORAGE_BYTES = 176, 64  # of the C++ objects, at least, in all versions since 2.0
 ITEM_TYPES = (
     "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64",
@@ -31,12 +48,12 @@ MOST_CODES = 256
 
 
 class Layout:
-    """What was found: the words of LAYOUT, as a ctypes array at `address`."""
+    """What was found: a TensorLayout, as a ctypes array at `address`."""
 
     def __init__(self, fields: dict[str, int], sizes: Any) -> None:
         self.fields = {**fields, "itemsizes": ctypes.addressof(sizes)}
         self.sizes = sizes  # bytes of an element by the value at `dtype`, 0: not probed
-        self.words = (ctypes.c_uint64 * len(LAYOUT))(*(self.fields[name] for name in LAYOUT))
+        self.words = words_of(TensorLayout, self.fields)
         self.address = ctypes.addressof(self.words)
 
 

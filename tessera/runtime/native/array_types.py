@@ -10,6 +10,7 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
+from tessera.backends.llvm.subset_types import layout
 from tessera.backends.process_singleton import process_singleton
 from tessera.dtypes import dtype
 from tessera.runtime.arguments.aliasing import UNKNOWN, memory_range
@@ -18,8 +19,7 @@ from tessera.runtime.arguments.dlpack import memory_of, on_cuda, speaks_dlpack
 from tessera.runtime.arguments.specialize import storage_bytes
 from tessera.runtime.arguments.tensors import element_type, is_numpy
 from tessera.runtime.arguments.torch_layout import Layout, find_layout, tells_the_truth
-from tessera.runtime.native.bind_ir import (
-    NUMBER,
+from tessera.runtime.native.structures import (
     READ_INTEGER,
     READ_NUMPY,
     READ_ONLY,
@@ -27,8 +27,9 @@ from tessera.runtime.native.bind_ir import (
     READ_REAL,
     READ_TENSOR,
     READ_TRUTH,
-    ROW,
     STRIDED,
+    ArrayType,
+    Number,
 )
 from tessera.utilities import number
 
@@ -38,6 +39,7 @@ MOST_TYPES = 64
 _ELEMENTS: dict[Any, dtype] = {}
 
 
+ROW_WORDS, NUMBER_WORDS = len(layout(ArrayType).fields), len(layout(Number).fields)
 _READINGS = {int: READ_INTEGER, float: READ_REAL, bool: READ_TRUTH}
 
 
@@ -50,8 +52,8 @@ class ArrayTypes:
     """The process's table of array types, ended by a row of zeros: NumPy's at first, others as they appear."""
 
     def __init__(self) -> None:
-        self.rows = (ctypes.c_uint64 * (len(ROW) * (MOST_TYPES + 1)))()
-        self.numbers = (ctypes.c_uint64 * (len(NUMBER) * (MOST_TYPES + 1)))()
+        self.rows = (ctypes.c_uint64 * (ROW_WORDS * (MOST_TYPES + 1)))()
+        self.numbers = (ctypes.c_uint64 * (NUMBER_WORDS * (MOST_TYPES + 1)))()
         self.scalars: list[type] = []
         self.context = words(0)
         self.known: dict[type, Any] = {}
@@ -60,12 +62,12 @@ class ArrayTypes:
         self.learn_numpy()
 
     def add(self, kind: type, reading: int, fields: tuple[int, ...] = (), keep: Any = None) -> None:
-        """`fields`: what follows type and kind in ROW."""
+        """`fields`: what follows type and kind in an ArrayType."""
         if kind in self.known or len(self.known) >= MOST_TYPES:
             return
-        at = len(self.known) * len(ROW)
-        rest = (*fields, *(0,) * (len(ROW) - 2 - len(fields)))
-        self.rows[at : at + len(ROW)] = words(id(kind), reading, *rest)
+        at = len(self.known) * ROW_WORDS
+        rest = (*fields, *(0,) * (ROW_WORDS - 2 - len(fields)))
+        self.rows[at : at + ROW_WORDS] = words(id(kind), reading, *rest)
         self.known[kind] = keep
 
     def learn_numpy(self) -> None:
@@ -88,7 +90,7 @@ class ArrayTypes:
         kind = type(x)
         if kind in self.scalars or len(self.scalars) >= MOST_TYPES:
             return
-        at = len(self.scalars) * len(NUMBER)
+        at = len(self.scalars) * NUMBER_WORDS
         self.scalars.append(kind)
         self.numbers[at + 1] = _READINGS[type(number(x))]
         self.numbers[at] = id(kind)
@@ -117,7 +119,7 @@ class ArrayTypes:
         return kind in self.known
 
     def _layout(self, x: Any) -> int:
-        """Address of the LAYOUT of torch's tensors if it is that of `x`, else 0."""
+        """Address of the TensorLayout of torch's tensors if it is that of `x`, else 0."""
         torch = sys.modules.get("torch")
         if torch is None or type(x) not in (torch.Tensor, torch.nn.Parameter):
             return 0

@@ -19,11 +19,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from tessera.backends.compiler import Options
+from tessera.backends.llvm.subset_types import words_of
 from tessera.backends.process_singleton import process_singleton
 from tessera.config import epoch
 from tessera.config.forking import undivided
 from tessera.dtypes import dtype, parse_scalar_type
-from tessera.errors import HostPointerError
 from tessera.language.callable import JITCallable
 from tessera.language.parameters import KernelParam
 from tessera.language.watching import Place
@@ -31,28 +31,22 @@ from tessera.runtime.arguments.aliasing import relations
 from tessera.runtime.arguments.checks import explained
 from tessera.runtime.arguments.descriptor import TensorDescriptor
 from tessera.runtime.native.array_types import array_types, read_array, words
-from tessera.runtime.native.bind_ir import (
-    BUCKETS,
-    CONSTANT,
-    DEFAULT,
-    DESCRIPTOR_FIELDS,
-    DEVICE_PLACE,
-    ENTRY,
-    FIXED,
-    HEAD,
-    KEYED,
-    POINTER_MODE,
-    TAGS,
-    UNALIGNED,
-    UNKEYED,
-)  # fmt: skip
 from tessera.runtime.native.launcher import (
-    DATA_PTR,
     MethodDef,
+    converter_fields,
     hash_words,
     kind_code,
     native_code,
     new_builtin,
+)
+from tessera.runtime.native.structures import (
+    BUCKETS,
+    DESCRIPTOR_FIELDS,
+    DEVICE_PLACE,
+    Entry,
+    Head,
+    Mode,
+    Tag,
 )
 from tessera.runtime.native.tensor_maps import TensorMaps
 from tessera.utilities import number
@@ -78,7 +72,7 @@ class Start:
     fail: Callable[[int], None]  # raises what a non-zero status says
     context: int = 0  # cuda: address of cuCtxGetCurrent
     maps: TensorMaps | None = None
-    enter: Callable[..., Any] | None = None  # hooks around the launch, see ENTRY
+    enter: Callable[..., Any] | None = None  # hooks around the launch, see structures.Entry
     leave: Callable[[Any], Any] | None = None
     keep: Any = None
 
@@ -121,31 +115,31 @@ class Held(list[Any]):
 def mode_of(p: KernelParam) -> int:
     """How native code classifies arguments of a parameter; as `specialize.specializer` does."""
     if p.is_constexpr:
-        return CONSTANT
+        return Mode.CONSTANT
     if p.annotation_type:
         t = parse_scalar_type(p.annotation_type)
         if t.is_ptr():
-            return POINTER_MODE
+            return Mode.POINTER
         unkeyed = (
             t.is_floating()
             or t.is_bool()
             or p.do_not_specialize
             or p.do_not_specialize_on_alignment
         )
-        return (UNKEYED if unkeyed else KEYED) | kind_code(p.annotation_type) << 8
+        return (Mode.UNKEYED if unkeyed else Mode.KEYED) | kind_code(p.annotation_type) << 8
     if p.do_not_specialize:
-        return FIXED
-    return UNALIGNED if p.do_not_specialize_on_alignment else DEFAULT
+        return Mode.FIXED
+    return Mode.UNALIGNED if p.do_not_specialize_on_alignment else Mode.DEFAULT
 
 
 def _relations(modes: list[int], *values: Any) -> int:
     """The relations of a launch's pointers, where native code has found that storages may overlap."""
     pointers: list[Any] = []
     for mode, x in zip(modes, values, strict=True):
-        if mode == POINTER_MODE:
+        if mode == Mode.POINTER:
             if x is not None:
                 pointers.append(x)
-        elif mode in (DEFAULT, FIXED, UNALIGNED):
+        elif mode in (Mode.DEFAULT, Mode.FIXED, Mode.UNALIGNED):
             pointers += arrays_in((x,))
     return relations(pointers)
 
@@ -164,7 +158,7 @@ def arrays_in(values: Iterable[Any]) -> list[Any]:
 
 
 class Units(NamedTuple):
-    """The units (bind_ir) of a launch: the numbers of those that reach the binary, in its order; how many."""
+    """The units (structures) of a launch: the numbers of those that reach the binary, in its order; how many."""
 
     picks: list[int]
     count: int
@@ -237,9 +231,7 @@ class FastPath:
             _option_names(), sys.modules,
         ]  # fmt: skip
         fields = {
-            "entry": 0, "check": 0, "none": id(None), "int": id(int), "data_ptr": id(DATA_PTR),
-            "overflow": id(OverflowError), "value": id(ValueError), "type": id(TypeError), "host": id(HostPointerError),
-            "count": len(params), "epoch": ctypes.addressof(epoch), "table": ctypes.addressof(self._table),
+            **converter_fields(len(params)), "epoch": ctypes.addressof(epoch), "table": ctypes.addressof(self._table),
             "hooks": id(hooks), "fallback": id(fallback), "names": ctypes.addressof(held[0]),
             "defaults": ctypes.addressof(held[1]), "modes": ctypes.addressof(held[2]),
             "rows": ctypes.addressof(array_types().rows), "numbers": ctypes.addressof(array_types().numbers),
@@ -249,7 +241,7 @@ class FastPath:
             "relations": id(self._relations), "strides": id(explained), "reader": id(read_array),
             "descriptor": id(TensorDescriptor), "attributes": ctypes.addressof(_descriptor_fields()[0]),
         }  # fmt: skip
-        head = struct.pack(f"={len(HEAD)}Q", *(fields[name] for name in HEAD))
+        head = bytes(words_of(Head, fields))
         # The function's module slot keeps alive all that the native code reads, as long as the function lives.
         self._parts: dict[bytes, Any] = {}  # what the entries point at
         self._held = Held(
@@ -281,7 +273,8 @@ class FastPath:
         fields = {
             "hash": hash_words(key), "words": len(key) // 8,
             "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0, "made": epoch.value,
-            "compiled": id(compiled), "cuda": int(start.cuda), "entry": start.entry, "function": start.function,
+            "compiled": id(compiled), "launch_kernel": start.entry if start.cuda else 0,
+            "run_grid": 0 if start.cuda else start.entry, "function": start.function,
             "config": start.config, "pool": start.pool, "stream": id(start.stream) if start.stream else 0,
             "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(parts[1]),
             "globals_count": len(places), "picks": ctypes.addressof(parts[0]), "picks_count": len(units.picks),
@@ -298,10 +291,10 @@ class FastPath:
         if not known:
             if len(self._entries) >= MOST_ENTRIES:
                 return
-            entry = self._entries[key] = words(*[0] * len(ENTRY))
-            entry[0] = self._table[bucket]
+            entry = self._entries[key] = words_of(Entry, {**fields, "next": self._table[bucket]})
             self._held.append(entry)
-        entry[1:] = words(*(fields[name] for name in ENTRY[1:]))
+        else:
+            entry[1:] = words_of(Entry, {**fields, "next": 0})[1:]
         self._parts[key] = parts
         if not known:
             self._table[bucket] = ctypes.addressof(entry)
@@ -324,7 +317,7 @@ class FastPath:
         on_device = 2 if found[0] & 255 == DEVICE_PLACE else 0
         # Behind them: options, whose words may look like any tag.
         tags = found[2 : 2 + 2 * units : 2]
-        arrays = [t & 2 for t in tags if t & TAGS["ARRAY"] and t & 0xFF < TAGS["C_INT"]]
+        arrays = [t & 2 for t in tags if t & Tag.ARRAY and t & 0xFF < Tag.C_INT]
         # Arrays elsewhere than the kernel runs need the checks of the Python path.
         return all(d == 2 * start.cuda == on_device for d in arrays)
 

@@ -24,7 +24,6 @@ Kinds of arguments, by the type names of kernel signatures:
 from __future__ import annotations
 
 import ctypes
-import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -32,48 +31,42 @@ from functools import lru_cache
 from typing import Any
 
 from tessera.backends.cpu.pool import launch_address
-from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise, version
+from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
+from tessera.backends.llvm.subset_compiler import compile_functions
+from tessera.backends.llvm.subset_types import offset_of, words_of
 from tessera.backends.process_singleton import process_singleton
 from tessera.errors import HostPointerError, InternalError
-from tessera.runtime.cache.disk import disk_cache, key_of
+from tessera.runtime.cache.disk import disk_cache, key_of, toolchain_fingerprint
 from tessera.runtime.cuda import driver_api as cuda
-from tessera.runtime.native.fast_path_ir import fast_launch_ir
-from tessera.runtime.native.launcher_ir import (
-    BF16,
-    F16,
-    F32,
-    F64,
-    HEADER_BYTES,
-    I1,
-    I64,
-    MEMORY,
-    POINTER,
-    SIGNED,
-    U64,
-    UNSIGNED,
-    launcher_ir,
-)
+from tessera.runtime.native.aliasing import fast_relations
+from tessera.runtime.native.call import launch
+from tessera.runtime.native.find import fast_hash
+from tessera.runtime.native.repeat import fast_launch
+from tessera.runtime.native.structures import Kind
+from tessera.runtime.native.structures import Launcher as LauncherFields
 
 Launcher = Callable[..., int]
 METH_FASTCALL = 0x80
+FUNCTIONS = (launch, fast_launch, fast_hash, fast_relations)
+PASSES = "inline,sroa,instcombine,simplifycfg"
 
 KINDS: dict[str, int] = {
-    "ptr": POINTER,
-    "memory": MEMORY,
-    "nvTmaDesc": MEMORY,
-    "i1": I1,
-    "u1": I1,
-    "i64": I64,
-    "u64": U64,
-    "fp16": F16,
-    "f16": F16,
-    "bf16": BF16,
-    "fp32": F32,
-    "f32": F32,
-    "fp64": F64,
-    "f64": F64,
-    **{f"i{bits}": bits | SIGNED for bits in (8, 16, 32)},
-    **{f"u{bits}": bits | UNSIGNED for bits in (8, 16, 32)},
+    "ptr": Kind.POINTER,
+    "memory": Kind.MEMORY,
+    "nvTmaDesc": Kind.MEMORY,
+    "i1": Kind.I1,
+    "u1": Kind.I1,
+    "i64": Kind.I64,
+    "u64": Kind.U64,
+    "fp16": Kind.F16,
+    "f16": Kind.F16,
+    "bf16": Kind.BF16,
+    "fp32": Kind.F32,
+    "f32": Kind.F32,
+    "fp64": Kind.F64,
+    "f64": Kind.F64,
+    **{f"i{bits}": bits | Kind.SIGNED for bits in (8, 16, 32)},
+    **{f"u{bits}": bits | Kind.UNSIGNED for bits in (8, 16, 32)},
 }
 DATA_PTR = sys.intern("data_ptr")
 
@@ -103,16 +96,14 @@ def new_builtin(method: MethodDef, self: object, module: object) -> Callable[...
 def native_code() -> LoadedObject:
     """The launchers and the fast path of launches, kept in the disk cache: no process but the first compiles them."""
     target = replace(host("native"), opt=1)
-    text = launcher_ir() + fast_launch_ir()
-    key = key_of("native", text, target.key, version())
+    key = key_of("native", toolchain_fingerprint(), target.key)
     store = disk_cache()
     found = store.get(key)
     image = found.get("object") if found is not None else None
     if image is None:
-        image = optimise(text, target, "sroa").to_object()
+        image = optimise(compile_functions(*FUNCTIONS), target, PASSES).to_object()
         store.put(key, {"object": image})
-    names = ["launch_cuda", "launch_cpu", "fast_launch", "fast_hash", "fast_relations"]
-    return link_object(image, names).pin()
+    return link_object(image, [f.__name__ for f in FUNCTIONS]).pin()
 
 
 @process_singleton
@@ -127,17 +118,15 @@ def hash_words(key: bytes) -> int:
 
 
 @process_singleton
-def _method(target: str) -> MethodDef:
+def _method() -> MethodDef:
     # The builtin functions point at this structure: the cache keeps it for the life of the process.
-    return MethodDef(
-        b"launch", native_code()[f"launch_{target}"], METH_FASTCALL, b"Launch a kernel."
-    )
+    return MethodDef(b"launch", native_code()["launch"], METH_FASTCALL, b"Launch a kernel.")
 
 
 def kind_code(name: str) -> int:
     """The kind byte of a signature's type name."""
     if name.startswith("*"):
-        return POINTER
+        return Kind.POINTER
     code = KINDS.get(name)
     if code is None:
         raise InternalError(
@@ -161,8 +150,18 @@ def make_launcher(kinds: Sequence[str], target: str) -> Launcher:
 def bind_launcher(kinds: tuple[str, ...], target: str, entry: int, check: int) -> Launcher:
     """A launcher that calls `entry` (cuLaunchKernelEx's or the pool launch's signature) and checks pointers with
     `check` (cuPointerGetAttribute's signature; 0: not at all)."""
-    objects = (None, int, DATA_PTR, OverflowError, ValueError, TypeError, HostPointerError)
-    header = struct.pack("=10q", entry, check, *map(id, objects), len(kinds))
-    assert len(header) == HEADER_BYTES
+    fields = {
+        **converter_fields(len(kinds)), "check": check, "value_error": id(ValueError), "type_error": id(TypeError),
+        "launch_kernel": entry if target == "cuda" else 0, "run_grid": entry if target == "cpu" else 0, "kinds": 0,
+    }  # fmt: skip
+    header = bytes(words_of(LauncherFields, fields))[: offset_of(LauncherFields, "kinds")]
     descriptor = header + bytes(kind_code(kind) for kind in kinds)
-    return new_builtin(_method(target), descriptor, None)
+    return new_builtin(_method(), descriptor, None)
+
+
+def converter_fields(count: int) -> dict[str, int]:
+    """The fields of `structures.Converter` for this many arguments whose pointers are not checked."""
+    return {
+        "check": 0, "none": id(None), "int": id(int), "data_ptr": id(DATA_PTR), "overflow": id(OverflowError),
+        "host": id(HostPointerError), "count": count,
+    }  # fmt: skip

@@ -14,12 +14,14 @@ from math import prod
 from typing import Any, NamedTuple
 
 from tessera.analysis.intervals import arguments_of, evaluate, holds
+from tessera.backends.llvm.subset_types import words_of
 from tessera.errors import LaunchError
 from tessera.runtime.cuda.driver_api import Driver
-from tessera.runtime.native.bind_ir import MAP_BUCKETS, MAP_ENTRY, MAPS
 from tessera.runtime.native.launcher import hash_words
+from tessera.runtime.native.structures import MAP_BUCKETS, MAP_BYTES, MapEntry
+from tessera.runtime.native.structures import Maps as MapTable
 
-MAP_BYTES, MAP_ALIGNMENT = 128, 64
+MAP_ALIGNMENT = 64
 MOST_MAPS = 4096  # kept; then all are made anew
 # CUtensorMapDataType by the name of the element type
 KINDS = {
@@ -41,7 +43,7 @@ class Maps(NamedTuple):
     usable: bool
     addresses: list[int]
     blocks: int
-    entry: Any  # MAP_ENTRY
+    entry: Any  # MapEntry
     memory: Any
 
 
@@ -87,11 +89,11 @@ class TensorMaps:
             "maps": self.count, "used": len(self.used), "arguments": ctypes.addressof(self._arguments),
             "chains": ctypes.addressof(self._chains), "learn": id(self._learn), "extents": self.extents,
         }  # fmt: skip
-        self.table = (ctypes.c_uint64 * len(MAPS))(*(fields[name] for name in MAPS))
+        self.table = words_of(MapTable, fields)
 
     @property
     def address(self) -> int:
-        """Of MAPS, for native launches."""
+        """Of the structure `Maps`, for native launches."""
         return ctypes.addressof(self.table)
 
     def __call__(self, args: Sequence[Any], grid: Sequence[int] = (1, 1, 1)) -> Maps:
@@ -160,11 +162,11 @@ class TensorMaps:
             self.known.clear()
         made = hash_words(key)
         fields = {
-            **dict.fromkeys(MAP_ENTRY, 0), **words, "next": self._chains[made % MAP_BUCKETS], "hash": made,
+            "function": 0, "config": 0, **words, "next": self._chains[made % MAP_BUCKETS], "hash": made,
             "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0, "blocks": blocks,
             "data": addresses[0] if addresses else 0, "maps": len(addresses),
         }  # fmt: skip
-        entry = (ctypes.c_uint64 * len(MAP_ENTRY))(*(fields[name] for name in MAP_ENTRY))
+        entry = words_of(MapEntry, fields)
         found = self.known[key] = Maps(usable, addresses, blocks, entry, memory)
         self._chains[made % MAP_BUCKETS] = ctypes.addressof(entry)
         return found

@@ -1,0 +1,227 @@
+"""Resolves the types of the native subset (`subset`) from annotations, and lays out its structures as C does."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tessera.backends.llvm import subset
+from tessera.backends.llvm.subset import Pointer, Scalar, Struct
+from tessera.errors import InternalError
+
+BOOL, I64 = Scalar("bool", "i1", 1, False), Scalar("i64", "i64", 8)
+F64 = Scalar("f64", "double", 8, None)
+
+
+@dataclass(frozen=True)
+class PointerTo:
+    """`elem` None: of any kind, as `object` and `bytes` are."""
+
+    elem: Type | None
+    llvm = "ptr"
+
+
+@dataclass(frozen=True)
+class ArrayOf:
+    """`count` elements in place."""
+
+    elem: Type
+    count: int
+
+
+@dataclass(frozen=True)
+class Function:
+    """The address of a function. `variadic`: more arguments of any type may follow."""
+
+    params: tuple[Type, ...]
+    result: Type | None
+    variadic: bool = False
+    llvm = "ptr"
+
+
+Type: TypeAlias = "Scalar | PointerTo | ArrayOf | Function | type[Struct]"
+ANY = PointerTo(None)
+_PLAIN: dict[Any, Type] = {bool: BOOL, object: ANY, bytes: ANY}
+
+
+@dataclass(frozen=True)
+class Value:
+    """An operand of LLVM IR."""
+
+    type: Type | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A number, None or a string of Python, which has no type until it meets one."""
+
+    value: Any
+
+
+Operand: TypeAlias = Value | Constant
+
+
+class SubsetError(InternalError):
+    """A function is not of the native subset, or its types do not agree."""
+
+    def __init__(self, place: str, message: str) -> None:
+        super().__init__(f"{place}: {message}")
+
+
+def llvm_name(t: Type | None) -> str:
+    """The type of a value in LLVM IR; of no value, `void`."""
+    if t is None:
+        return "void"
+    return t.llvm if isinstance(t, Scalar) else "ptr"
+
+
+def name_of(t: Type | None) -> str:
+    if isinstance(t, PointerTo):
+        return "object" if t.elem is None else f"Pointer[{name_of(t.elem)}]"
+    if isinstance(t, Function):
+        return f"Callable[[{', '.join(map(name_of, t.params))}], {name_of(t.result)}]"
+    if isinstance(t, ArrayOf):
+        return f"array of {t.count} {name_of(t.elem)}"
+    return "None" if t is None else t.name if isinstance(t, Scalar) else t.__name__
+
+
+def accepts(wanted: Type | None, given: Type | None) -> bool:
+    """Whether a value of type `given` may stand where `wanted` is."""
+    if wanted == given or (wanted == ANY and llvm_name(given) == "ptr"):
+        return True
+    return isinstance(wanted, type) and isinstance(given, type) and issubclass(given, wanted)
+
+
+# --- annotations -----------------------------------------------------------------------------------------------------
+def type_of(node: ast.expr | None, names: Mapping[str, Any], place: str) -> Type | None:
+    """The type that an annotation names; `names`: those of its module."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        node = ast.parse(node.value, mode="eval").body
+    if node is None or (isinstance(node, ast.Constant) and node.value is None):
+        return None
+    found = as_type(evaluate(node, names))
+    if found is None:
+        raise SubsetError(place, f"{ast.unparse(node)} is no type of the native subset")
+    return found
+
+
+def as_type(named: Any) -> Type | None:
+    """The type that an object of Python stands for; None: for no type."""
+    kind, of = typing.get_origin(named), typing.get_args(named)
+    if kind in (typing.Union, types.UnionType):
+        return as_type(of[0])
+    if kind is Pointer:
+        return PointerTo(as_type(of[0]))
+    if kind is Callable:
+        params = [p for p in map(as_type, of[0]) if p is not None]
+        return Function(tuple(params), as_type(of[1])) if len(params) == len(of[0]) else None
+    if kind is typing.Annotated:
+        pointer = as_type(of[0])
+        elem = pointer.elem if isinstance(pointer, PointerTo) else None
+        return None if elem is None else ArrayOf(elem, of[1])
+    if isinstance(named, Scalar) or (isinstance(named, type) and issubclass(named, Struct)):
+        return named
+    return _PLAIN.get(named)
+
+
+def required(t: Type | None, place: str) -> Type:
+    if t is None:
+        raise SubsetError(place, "None is the type of no value")
+    return t
+
+
+def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
+    """The value that Python gives an expression of the module's constants; None where it has none."""
+    try:
+        return eval(compile(ast.Expression(node), "constant", "eval"), dict(names))
+    except (NameError, AttributeError, TypeError, LookupError):
+        return None
+
+
+def signature(node: ast.FunctionDef, names: Mapping[str, Any], place: str) -> Function:
+    params = [required(type_of(a.annotation, names, place), place) for a in node.args.args]
+    result = type_of(node.returns, names, place)
+    return Function(tuple(params), result, node.args.vararg is not None)
+
+
+# --- structures ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Layout:
+    """Field → (offset in bytes, type); bytes of the whole."""
+
+    fields: dict[str, tuple[int, Type]]
+    size: int
+
+
+@lru_cache(maxsize=256)
+def layout(struct: type[Struct]) -> Layout:
+    """Fields in order, those of the base class first, each at a multiple of its alignment; the size likewise."""
+    fields: dict[str, tuple[int, Type]] = {}
+    at, most = 0, 1
+    for base in reversed(struct.__mro__):
+        if base is Struct or not issubclass(base, Struct):
+            continue
+        names = vars(sys.modules[base.__module__])
+        for name, text in inspect.get_annotations(base).items():
+            place = f"{base.__name__}.{name}"
+            node = ast.parse(text, mode="eval").body
+            t = required(type_of(node, names, place), place)
+            alignment = alignment_of(t)
+            at = -(-at // alignment) * alignment
+            fields[name] = (at, t)
+            at, most = at + size_of(t), max(most, alignment)
+    return Layout(fields, -(-at // most) * most)
+
+
+def size_of(t: Type) -> int:
+    """Bytes of a value in memory: of a structure, those of its address."""
+    if isinstance(t, ArrayOf):
+        return t.count * size_of(t.elem)
+    return t.bytes if isinstance(t, Scalar) else 8
+
+
+def alignment_of(t: Type) -> int:
+    return alignment_of(t.elem) if isinstance(t, ArrayOf) else size_of(t)
+
+
+def offset_of(struct: type[Struct], field: str) -> int:
+    """Bytes from the address of a structure to its field."""
+    return layout(struct).fields[field][0]
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+@lru_cache(maxsize=64)
+def _definitions(module: str) -> dict[int, ast.FunctionDef]:
+    """First line, that of the first decorator, → function of a module."""
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
+    return {min([n.lineno, *(d.lineno for d in n.decorator_list)]): n for n in found}
+
+
+def definition(function: Any) -> ast.FunctionDef:
+    return _definitions(function.__module__)[function.__code__.co_firstlineno]
+
+
+def place_of(function: Any, node: Any) -> str:
+    return f"{Path(function.__code__.co_filename).name}:{node.lineno}"
+
+
+def linkage(value: Any) -> subset.Linkage | None:
+    """How a function is known to LLVM; None for anything else."""
+    return subset.LINKAGE.get(value) if inspect.isfunction(value) else None
+
+
+def words_of(struct: type[Struct], values: Mapping[str, int]) -> Any:
+    """A ctypes array for a structure whose fields are words of 8 bytes, with these values. KeyError where one lacks."""
+    names = layout(struct).fields
+    return (ctypes.c_uint64 * len(names))(*(values[n] & (1 << 64) - 1 for n in names))

@@ -1,0 +1,119 @@
+"""Finds, in native code, the entry of a launch by its key, and the tensor maps by theirs."""
+
+from __future__ import annotations
+
+from tessera.backends.llvm.subset import Pointer, array, i64, item, memcpy, native, u64
+from tessera.runtime.native import cpython as c
+from tessera.runtime.native.cpython import Object
+from tessera.runtime.native.structures import (
+    BUCKETS,
+    MAP_BUCKETS,
+    MAP_BYTES,
+    Entry,
+    Head,
+    MapEntry,
+    Maps,
+    Run,
+)
+
+DONE, PYTHON, RAISED = range(3)  # outcomes: good, let Python see to it, an exception is set
+
+
+@native(exported=True)
+def fast_hash(key: Pointer[i64], words: i64) -> u64:
+    """Hash of a key, here and for Python, which inserts entries."""
+    found = u64(words)
+    for i in range(words):
+        found = (found ^ u64(key[i])) * -7046029254386353131
+        found ^= found >> 29
+    return found
+
+
+@native
+def find(d: Head, key: Pointer[i64], words: i64) -> Entry | None:
+    hashed = i64(fast_hash(key, words))
+    e = d.table[hashed & BUCKETS - 1]
+    while e is not None:
+        if e.hash == hashed and e.words == words and c.memcmp(e.key, key, 8 * words) == 0:
+            return e
+        e = e.next
+    return None
+
+
+@native
+def unchanged(e: Entry) -> bool:
+    """Whether the same objects are still where the kernel found what it was compiled with."""
+    for i in range(e.globals_count):
+        place = item(e.globals, i)
+        name = place.name
+        if name is None:
+            now = c.PyCell_Get(place.scope)
+            c.Py_DecRef(now)
+        else:
+            now = c.PyDict_GetItemWithError(place.scope, name)
+        if now is not place.seen:
+            return False
+    return True
+
+
+@native
+def call(f: Object, x: Object) -> Object | None:
+    args = array(Object, 1)
+    args[0] = x
+    return c.PyObject_Vectorcall(f, args, 1, None)
+
+
+@native
+def find_maps(
+    maps: Maps, slots: Pointer[i64], picks: Pointer[i64], grid: Pointer[i64], run: Run
+) -> i64:
+    """Put the tensor maps of a launch into `run`; with function, template and grid where others are to be started."""
+    count = maps.used + maps.extents
+    key = array(i64, count)
+    for i in range(maps.used):
+        key[i] = slots[picks[maps.arguments[i]]]
+    memcpy(key + maps.used, grid, 8 * maps.extents)
+    found = look_up(maps, key, count)
+    if found is None:
+        known = learn(maps, key, count)
+        if known != DONE:
+            return known
+        found = look_up(maps, key, count)
+        if found is None:
+            return PYTHON
+    if found.function != 0:
+        run.function = found.function
+        run.config = found.config
+    if found.blocks != 0:
+        run.extents[0] = found.blocks
+        run.extents[1] = 1
+        run.extents[2] = 1
+    # A copy: other threads may drop the maps once the lock is released.
+    memcpy(run.maps, found.data, MAP_BYTES * found.maps)
+    run.map_count = found.maps
+    return DONE
+
+
+@native
+def look_up(maps: Maps, key: Pointer[i64], count: i64) -> MapEntry | None:
+    hashed = i64(fast_hash(key, count))
+    e = maps.chains[hashed & MAP_BUCKETS - 1]
+    while e is not None:
+        if e.hash == hashed and c.memcmp(e.key, key, 8 * count) == 0:
+            return e
+        e = e.next
+    return None
+
+
+@native
+def learn(maps: Maps, key: Pointer[i64], count: i64) -> i64:
+    words = c.PyBytes_FromStringAndSize(key, 8 * count)
+    if words is None:
+        return RAISED
+    answer = call(maps.learn, words)
+    c.Py_DecRef(words)
+    if answer is None:
+        return RAISED
+    there = c.PyObject_IsTrue(answer)
+    c.Py_DecRef(answer)
+    return DONE if there == 1 else PYTHON
