@@ -1,1 +1,1 @@
-"""The graph compiler: whole-tensor programs as loops over index spaces, fused and turned into kernels (rank 8)."""
+"""Compiles graphs of whole-tensor operations: loops over index spaces, fused and turned into kernels."""

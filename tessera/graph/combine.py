@@ -1,4 +1,4 @@
-"""Combining functions of reductions and scans by name: their regions and identities, as ops of the IR."""
+"""Builds the combining functions of reductions and scans by name: their regions and identities, as ops of the IR."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The meaning of graphs: NumPy executes them, all indices of a loop at a time.
+"""Gives the meaning of graphs: NumPy executes them, all indices of a loop at a time.
 
     outputs = interpret(module, [np.ones((4, 128), np.float32)])
 
@@ -7,7 +7,6 @@ scalar is an array with one axis for each index around it, of extent 1 where it 
 tensor has its own axes behind those. Scalar ops have the meaning that they have in tile IR (`interp/arith.py`).
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -187,9 +186,8 @@ class _Machine:
         if not data.size:
             return np.broadcast_to(np.zeros((), data.dtype) if other is None else other, wide)
         found = data[(*nest, *kept)]
-        return _at_least(
-            np.where(mask, found, data.dtype.type(0) if other is None else other), depth
-        )
+        rest = np.zeros((), data.dtype) if other is None else other
+        return _at_least(np.where(mask, found, rest), depth)
 
 
 def _along(n: int, axis: int, depth: int) -> Any:

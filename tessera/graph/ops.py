@@ -1,4 +1,4 @@
-"""The operations of the graph compiler: loops over index spaces, loads through index maps, reductions, externs.
+"""Defines the operations of the graph compiler: loops over index spaces, loads through index maps, reductions, externs.
 
 Tensors are values: no op writes memory but `graph.write`. Scalar computation inside of loops is that of tile IR
 (`tessera/ops/arith.py`, `math.py`), on scalar types. A row-wise softmax:

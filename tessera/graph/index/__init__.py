@@ -1,4 +1,4 @@
-"""Index algebra: expressions over index dimensions and symbolic sizes, maps of them, ranges and proofs."""
+"""Provides the index algebra: expressions over index dimensions and symbolic sizes, maps of them, ranges and proofs."""
 
 from tessera.graph.index.expr import (
     Dim,

@@ -1,4 +1,4 @@
-"""Index maps: functions from index tuples to index tuples, with a text that reads back.
+"""Defines index maps: functions from index tuples to index tuples, with a text that reads back.
 
 transpose = parse_map("(d0, d1) -> (d1, d0)")
 flatten = parse_map("(d0) -> (d0 // 8, d0 % 8)")
