@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tessera.analysis.host_code import WIDEST, HostCode
 from tessera.analysis.polynomials import Poly
-from tessera.analysis.strided_views import NoStridedView, Side, StridedView, StridedViews
+from tessera.analysis.strided_views import Side, StridedView, StridedViews
 from tessera.dtypes import pointer_type
 from tessera.ir import TileType, Value, elem_of
+from tessera.ir.applications import Declined
 from tessera.ops import AtomicRmwOp, LoadOp, StoreOp
 
 
@@ -19,7 +20,7 @@ def memory_range(views: StridedViews, access: LoadOp | StoreOp | AtomicRmwOp) ->
         return None
     try:
         return range_of_view(code, views.of(access), _bytes(access.ptr))
-    except NoStridedView:
+    except Declined:
         return None
 
 

@@ -25,13 +25,10 @@ from tessera.analysis.polynomials import (
 )
 from tessera.dtypes import pointer_type
 from tessera.ir import Block, Op, Value, shape_of
+from tessera.ir.applications import Declined
 from tessera.ops import ForOp, FuncOp, LoadOp, StoreOp
 
 ONE = Poly.constant(1)
-
-
-class NoStridedView(Exception):
-    """Why a tile of pointers is no strided view."""
 
 
 @dataclass(slots=True)
@@ -68,10 +65,10 @@ class StridedViews:
         self.polynomials: Polynomials = code.polynomials
 
     def of(self, access: LoadOp | StoreOp) -> StridedView:
-        """The strided view of a load or a store. NoStridedView if there is none."""
+        """The strided view of a load or a store. Declined if there is none."""
         p = self.polynomials.of(access.ptr)
         if p is None:
-            raise NoStridedView("the address is not linear in its coordinates")
+            raise Declined("the address is not linear in its coordinates")
         base, offset = self._base(p)
         tilted = offset.only(is_index)
         found = self._sides(tilted, shape_of(access.ptr.type))
@@ -125,7 +122,7 @@ class StridedViews:
                 offset = p - Poly.atom(atom)
                 if atom.owner is self.func.body and atom not in offset.atoms:
                     return atom, offset
-        raise NoStridedView("the array is no argument")
+        raise Declined("the array is no argument")
 
     def _sides(self, tilted: Poly, shape: tuple[int, ...]) -> list[tuple[Side, Along | None]]:
         """The sides, with strides only, and their indices."""
@@ -135,24 +132,24 @@ class StridedViews:
             (index, *others) = [a for a in term.atoms if isinstance(a, Along)]
             stride = term.over(Poly.atom(index))
             if others or stride is None or index in stride.atoms:
-                raise NoStridedView("the address is not linear in its coordinates")
+                raise Declined("the address is not linear in its coordinates")
             if indices.setdefault(index.dim, index) != index:
-                raise NoStridedView("two coordinates run along one dimension")
+                raise Declined("two coordinates run along one dimension")
             strides[index.dim] = strides.get(index.dim, Poly({})) + stride
         sides: list[tuple[Side, Along | None]] = []
         for d, extent in enumerate(shape):
             stride = strides.get(d)
             if stride is None and extent > 1:
-                raise NoStridedView("the same elements stand along a dimension")
+                raise Declined("the same elements stand along a dimension")
             if stride is not None and (len(stride.terms) != 1 or self.computed(stride).terms):
-                raise NoStridedView("the host does not know a stride")
+                raise Declined("the host does not know a stride")
             sides.append((Side(stride or Poly({}), Poly({}), extent), indices.get(d)))
         return sides
 
     def _contiguous(self, found: list[tuple[Side, Along | None]]) -> int:
         ones = [d for d, (side, _) in enumerate(found) if side.stride == ONE]
         if len(ones) != 1:
-            raise NoStridedView("there is not one dimension of stride 1")
+            raise Declined("there is not one dimension of stride 1")
         return ones[0]
 
     def _place(self, view: StridedView, rest: Poly) -> Poly:
@@ -184,22 +181,22 @@ class StridedViews:
         assert one is not None
         moved, side.start = side.start * side.stride, one[1]
         if self.computed(bound).terms:
-            raise NoStridedView("the host does not know a bound")
+            raise Declined("the host does not know a bound")
         if isinstance(access, StoreOp):
-            raise NoStridedView("elements beyond a bound are stored elsewhere")
+            raise Declined("elements beyond a bound are stored elsewhere")
         if dead_beyond(access.result, d, side.start, bound, self.polynomials):
             side.bound = bound
         elif index.wraps and self.divisor(side.start) % side.extent == 0:
             side.period = bound
         else:
-            raise NoStridedView("elements beyond a bound are used")
+            raise Declined("elements beyond a bound are used")
         return moved
 
     def _bound(self, sides: list[Side], condition: Poly | None) -> Poly:
         """What a part of the mask says (it is negative where the mask is on). What moves the view, but not the
         coordinate that is compared, goes elsewhere."""
         if condition is None:
-            raise NoStridedView("the mask is no bound of coordinates")
+            raise Declined("the mask is no bound of coordinates")
         below, above = along_one(condition), along_one(-condition)
         if below is not None:
             d, uniform = below
@@ -208,21 +205,21 @@ class StridedViews:
             d, uniform = above[0], -above[1]
             side = sides[d]
         else:
-            raise NoStridedView("the mask is no bound of coordinates")
+            raise Declined("the mask is no bound of coordinates")
         sign = ONE if below is not None else -ONE
         excess = self.computed(side.start - uniform * sign)
         if side.period is not None or (excess.terms and (side.bound is not None or side.from_zero)):
-            raise NoStridedView("coordinates are compared with different numbers")
+            raise Declined("coordinates are compared with different numbers")
         side.start -= excess
         if below is not None:
             bound = side.start - uniform
             if side.bound is not None and side.bound != bound:
-                raise NoStridedView("a coordinate has two bounds")
+                raise Declined("a coordinate has two bounds")
             side.bound = bound
         elif side.start + uniform == -ONE:
             side.from_zero = True
         else:
-            raise NoStridedView("the array does not begin at 0")
+            raise Declined("the array does not begin at 0")
         return excess * side.stride
 
     def _further(self, view: StridedView, left: Poly) -> None:

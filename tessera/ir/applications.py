@@ -1,5 +1,4 @@
-"""Decides about every application of an optimisation: each is asked for, numbered and remembered here, and blamed if it
-fails.
+"""Decides about every application of an optimisation: each is asked for, numbered, remembered and blamed here.
 
     if apply("prefetch", loop):         # False: switched off, or behind the limit
         ...rewrite the loop...
@@ -22,6 +21,10 @@ from tessera.config import knobs
 from tessera.config.optimizations import names_in
 from tessera.errors import Loc
 from tessera.ir.core import Module, Op
+
+
+class Declined(Exception):
+    """Why a transformation leaves something as it is: what it assumes does not hold, or cannot be proven."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from tessera import errors
 INTRODUCTION = """\
 # Error catalogue
 
-Generated from `tessera/errors.py` by `python -m tessera.tools.error_catalogue`.
+Generated from `tessera/errors/` by `python -m tessera.tools.error_catalogue`.
 
 Everything tessera raises on purpose derives from `TesseraError`. Its text starts with `error[CODE]`, shows the source
 line with carets for the whole chain of inlined calls, and ends with what to do. An error of a kernel derives from

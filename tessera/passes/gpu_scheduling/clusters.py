@@ -23,7 +23,7 @@ from tessera.analysis.dimensions import Dim, Dimensions, extents
 from tessera.analysis.provenance import argument_of, outgoing
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
-from tessera.ir.applications import apply
+from tessera.ir.applications import Declined, apply
 from tessera.ops import (
     AddOp,
     ArangeOp,
@@ -71,10 +71,6 @@ ONCE = (CallOp, BarrierOp, BreakpointOp, CheckOp, PrintOp, SpecialRegisterOp, Vo
 READS = (TileLoad, DescriptorGatherOp)
 
 
-class CannotSpread(Exception):
-    """Why one CTA runs the whole program."""
-
-
 @pass_("partition-cluster")
 def partition_cluster(module: Module) -> None:
     """Spread the kernel over the `num_ctas` CTAs of a cluster. First of all passes: later ones see a CTA's part.
@@ -96,7 +92,7 @@ def partition_cluster(module: Module) -> None:
                 _own_indices(op)
             _Spread(func, _chosen(func, ctas), ctas).run()
             module.attrs["cluster"] = ctas
-        except CannotSpread as reason:
+        except Declined as reason:
             remark(module, f"not partitioned over {ctas} CTAs: {reason}")
     canonicalize(module)  # no range that nobody uses any more
     cse(module)
@@ -139,15 +135,15 @@ def _check(func: FuncOp) -> None:
     read: set[Value | None] = set()
     for op in func.walk():
         if isinstance(op, ONCE):
-            raise CannotSpread(f"{op.opcode} is for all threads of a program at once")
+            raise Declined(f"{op.opcode} is for all threads of a program at once")
         if isinstance(op, LoadOp) and op.volatile:
-            raise CannotSpread("a volatile load may differ between CTAs")
+            raise Declined("a volatile load may differ between CTAs")
         if isinstance(op, PointerWrite | DescriptorWrite):
             written.add(_array(op))
         if isinstance(op, READS):
             read.add(_array(op))
     if read and written and (None in written or None in read or read & written):
-        raise CannotSpread("the kernel reads an array that it writes to, or may")
+        raise Declined("the kernel reads an array that it writes to, or may")
 
 
 def _array(op: Any) -> Value | None:
@@ -213,7 +209,7 @@ def _chosen(func: FuncOp, ctas: int) -> set[Dim]:
         elif reason and work:
             refused[reason] = max(work, refused.get(reason, 0))
     if best[0] * 2 <= total:
-        raise CannotSpread("; ".join(sorted(refused, key=lambda x: -refused[x])[:REASONS]))
+        raise Declined("; ".join(sorted(refused, key=lambda x: -refused[x])[:REASONS]))
     return best[1]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tessera.analysis.provenance import argument_of
 from tessera.ir import Op, Value
+from tessera.ir.applications import Declined
 from tessera.ops import (
     DescriptorWrite,
     ForOp,
@@ -11,13 +12,13 @@ from tessera.ops import (
     PointerWrite,
 )  # fmt: skip
 from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_others, writes
-from tessera.passes.gpu_scheduling.rings import CannotSplit, Ring
+from tessera.passes.gpu_scheduling.rings import Ring
 from tessera.passes.neutral.descriptors import made_by
 
 
 def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
     """The loops of rings that must not load before the program comes to them, with what their loads may see.
-    CannotSplit if that is in the same loop."""
+    Declined if that is in the same loop."""
     found: dict[ForOp, list[Op]] = {}
     for r in rings:
         loop = r.block.parent
@@ -25,9 +26,9 @@ def ordered_loops(func: FuncOp, rings: list[Ring]) -> dict[ForOp, list[Op]]:
         if not seen:
             continue
         if not isinstance(loop, ForOp) or any(op.is_inside(loop) for op in seen):
-            raise CannotSplit("what a loop loads may depend on what it does")
+            raise Declined("what a loop loads may depend on what it does")
         if any(load.ctas > 1 for load in r.loads):
-            raise CannotSplit("CTAs of a cluster would wait for each other and for other programs")
+            raise Declined("CTAs of a cluster would wait for each other and for other programs")
         found[loop] = [*found.get(loop, []), *seen]
     return found
 

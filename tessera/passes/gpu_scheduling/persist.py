@@ -19,10 +19,10 @@ from typing import Any
 
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.scratch import STAGING_BYTES
-from tessera.analysis.strided_views import NoStridedView, StridedViews
+from tessera.analysis.strided_views import StridedViews
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
-from tessera.ir.applications import apply
+from tessera.ir.applications import Declined, apply
 from tessera.ops import (
     CtaIdOp,
     DescriptorLoadOp,
@@ -64,7 +64,7 @@ def persist(module: Module, facts: GpuFacts) -> None:
         if func.kernel and any(isinstance(op, DescriptorLoadOp) for op in func.walk()):
             try:
                 _Persistence(module, func, facts).run()
-            except NoStridedView as reason:
+            except Declined as reason:
                 remark(module, f"one program a CTA: {reason}")
             else:
                 canonicalize(module)
@@ -81,16 +81,14 @@ class _Persistence:
         store = self._store()
         self._look_for_room(store)
         if not self.ids:
-            raise NoStridedView("all programs are the same")
+            raise Declined("all programs are the same")
         if any(_depends(_length(op), set(self.ids)) for op in self.func.walk()):
-            raise NoStridedView(
-                "programs are not equally long, and are dealt out better as CTAs end"
-            )
+            raise Declined("programs are not equally long, and are dealt out better as CTAs end")
         rewrite = PointerToTma(self.module, self.func, self.facts)
         code = rewrite.code
         found = rewrite.chosen(store, StridedViews(self.func, AxisAnalysis(self.func), code))
         if found.view.further or found.order != sorted(found.order):
-            raise NoStridedView("the result's rows are not contiguous")
+            raise Declined("the result's rows are not contiguous")
         total = code.add("const", 1)
         for axis in range(AXES):
             count = code.add("count", axis)
@@ -99,7 +97,7 @@ class _Persistence:
                 rewrite.check(count, 1, 1, 1)
         rewrite.check(total, 1, ENDLESS // 2, 1)  # so that adding the CTAs does not overflow
         if not apply("persistent-programs", self.func):
-            raise NoStridedView("persistent programs are switched off")
+            raise Declined("persistent programs are switched off")
         desc = rewrite.descriptor(found)
         b = Builder.before_op(store)
         b.insert(DescriptorStoreOp(desc, rewrite.offsets(b, found), store.value, loc=store.loc))
@@ -115,10 +113,10 @@ class _Persistence:
         """The one store that there is."""
         written = [op for op in self.func.walk() if writes(op)]
         if len(written) != 1 or not isinstance(written[0], StoreOp):
-            raise NoStridedView("the program does not end with a single store")
+            raise Declined("the program does not end with a single store")
         store = written[0]
         if store.parent is not self.func.body or not isinstance(store.value.type, TileType):
-            raise NoStridedView("the store is conditional, in a loop, or of a single element")
+            raise Declined("the store is conditional, in a loop, or of a single element")
         return store
 
     def _look_for_room(self, store: StoreOp) -> None:
@@ -134,9 +132,9 @@ class _Persistence:
             size = stages * sum(_bytes(x.result.type) for x in loads)
             mmas = [op for op in loop.walk() if isinstance(op, DotOp)]
             if ctas_after_split(mmas, size, warps, self.facts) > 1:
-                raise NoStridedView("several CTAs share an SM")
+                raise Declined("several CTAs share an SM")
             if size + result + SLACK > self.facts.max_shared_bytes:
-                raise NoStridedView("there is no shared memory for the result beside the buffers")
+                raise Declined("there is no shared memory for the result beside the buffers")
 
     def _wrap(self) -> None:
         """The loop around all that depends on the program."""

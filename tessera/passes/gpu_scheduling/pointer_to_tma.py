@@ -25,10 +25,10 @@ from tessera.analysis.host_code import HostCode
 from tessera.analysis.memory_ranges import memory_range, range_of_view
 from tessera.analysis.polynomials import Poly
 from tessera.analysis.provenance import argument_of
-from tessera.analysis.strided_views import NoStridedView, Side, StridedView, StridedViews
+from tessera.analysis.strided_views import Side, StridedView, StridedViews
 from tessera.dtypes import dtype, int1, int32, int64
 from tessera.ir import Builder, Effect, Module, Op, TileType, Value, elem_of, pass_
-from tessera.ir.applications import apply
+from tessera.ir.applications import Declined, apply
 from tessera.layout import box_layout
 from tessera.ops import (
     AddOp,
@@ -52,7 +52,6 @@ from tessera.passes.gpu_movement.memory_effects import precedes, waits_for_other
 from tessera.passes.gpu_movement.streams import is_zero
 from tessera.passes.gpu_movement.tensor_maps import ALIGNMENT, ENDLESS, remark
 from tessera.passes.gpu_scheduling.profitability import ctas_after_split, split_pays
-from tessera.passes.gpu_scheduling.rings import CannotSplit
 from tessera.passes.gpu_scheduling.warp_specialization import check_split
 from tessera.passes.neutral.canonicalize import canonicalize
 
@@ -128,13 +127,11 @@ class PointerToTma:
             before = [op for op in written if precedes(op, loop)]
             try:
                 if any(op.is_inside(loop) for op in written):
-                    raise NoStridedView(
-                        "it writes to memory, too: arrays that overlap would be seen"
-                    )
+                    raise Declined("it writes to memory, too: arrays that overlap would be seen")
                 if before and self._estimate(loads, ctas_after_split) > 1:
-                    raise NoStridedView("CTAs that share an SM hide what lies between loops")
+                    raise Declined("CTAs that share an SM hide what lies between loops")
                 here = [self.chosen(load, views) for load in loads]
-            except NoStridedView as reason:
+            except Declined as reason:
                 self._remark(loop, str(reason))
                 continue
             if self._estimate(loads, split_pays) and apply("pointer-to-tma", loop):
@@ -159,12 +156,12 @@ class PointerToTma:
 
     # --- what may be promoted ----------------------------------------------------------------------------------
     def chosen(self, access: LoadOp | StoreOp, views: StridedViews) -> Chosen:
-        """The access with its strided view; adds to the checks. NoStridedView if the TMA unit cannot make it."""
+        """The access with its strided view; adds to the checks. Declined if the TMA unit cannot make it."""
         t: Any = access.result.type if isinstance(access, LoadOp) else access.value.type
         if t.elem is int1 or _is_special(access):
-            raise NoStridedView(f"the {access.opcode} is special")
+            raise Declined(f"the {access.opcode} is special")
         if isinstance(access, LoadOp) and access.other is not None and not is_zero(access.other):
-            raise NoStridedView("masked elements are no zeros")
+            raise Declined("masked elements are no zeros")
         found = Chosen(access, views.of(access))
         block = tuple(t.shape[d] for d in found.order)
         size: int = t.elem.storage_bytes
@@ -177,7 +174,7 @@ class PointerToTma:
             and views.divisor(found.sides[-1].start) * size % ALIGNMENT == 0
         )
         if not fits:
-            raise NoStridedView("the TMA unit cannot move the tile")
+            raise Declined("the TMA unit cannot move the tile")
         self._add_precondition(found, size)
         return found
 
@@ -223,11 +220,11 @@ class PointerToTma:
 
     def check(self, number: int | None, low: int, high: int, divisor: int) -> None:
         if number is None:
-            raise NoStridedView("the host does not know a coordinate's range")
+            raise Declined("the host does not know a coordinate's range")
         if self.code.code[number][0] == "const":
             value = self.code.code[number][1]
             if not low <= value <= high or value % divisor:
-                raise NoStridedView("the array is no array of the TMA unit")
+                raise Declined("the array is no array of the TMA unit")
             return
         self.checks[number, low, high, divisor] = None
 
@@ -236,7 +233,7 @@ class PointerToTma:
         tiles = [self._tile(c) for c in chosen]
         try:
             check_split(self.module, self.func, self.facts)
-        except CannotSplit:
+        except Declined:
             for op in reversed(self.emitted):
                 op.erase()
             return False

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
+from tessera.ir.applications import Declined
 from tessera.ops import (
     AndOp,
     ConditionOp,
@@ -26,7 +27,6 @@ from tessera.ops import (
     YieldOp,
 )  # fmt: skip
 from tessera.passes.gpu_scheduling.rings import (
-    CannotSplit,
     ProducerAcquire,
     Ring,
     advance,
@@ -71,7 +71,7 @@ class Needs:
         return self.follow(values)
 
     def follow(self, values: Sequence[Value]) -> Needs:
-        """What is needed for some values, too. CannotSplit if the producer cannot compute one."""
+        """What is needed for some values, too. Declined if the producer cannot compute one."""
         self.work += values
         while self.work:
             v = self.work.pop()
@@ -120,10 +120,10 @@ class Needs:
         where = f" at {op.loc.short()}" if op.loc is not None else ""
         values = [*op.operands, *op.results]
         if any(isinstance(x.type, TileType | SharedType) for x in values):
-            raise CannotSplit(f"{what} of tiles{where}")
+            raise Declined(f"{what} of tiles{where}")
         read = isinstance(op, LoadOp) and self.split.reads and not op.volatile
         if op.effects is not Effect.NONE and not read:
-            raise CannotSplit(f"{what}{where}")
+            raise Declined(f"{what}{where}")
 
 
 def _of(v: Value, ops: set[Op]) -> bool:

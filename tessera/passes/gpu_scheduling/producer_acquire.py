@@ -18,14 +18,11 @@ from contextlib import suppress
 
 from tessera.dtypes import int1
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
+from tessera.ir.applications import Declined
 from tessera.ops import AndOp, ForOp, IfOp, OrOp, WhileOp, XorOp
 from tessera.passes.gpu_scheduling.loop_carried import Carrying
 from tessera.passes.gpu_scheduling.rings import runs_at_all
 from tessera.passes.neutral.loops import const
-
-
-class _Unknown(Exception):
-    """A condition that cannot be computed in front of what it decides."""
 
 
 class AcquireFlags(Carrying):
@@ -63,7 +60,7 @@ class AcquireFlags(Carrying):
         """Whether something that is seen inside of an op runs, or may."""
         try:
             return self._of(b, op, op, {})
-        except _Unknown:
+        except Declined:
             return const(b, True, int1)
 
     def _of(self, b: Builder, op: Op, top: Op, mapping: dict[Value, Value]) -> Value:
@@ -76,13 +73,13 @@ class AcquireFlags(Carrying):
             return b.emit(OrOp(b.emit(AndOp(condition, then)), other))
         if isinstance(op, WhileOp) and not any(x in self.seen for x in op.before.walk()):
             for arg, v in zip(op.before.args, op.inits, strict=True):
-                with suppress(_Unknown):
+                with suppress(Declined):
                     mapping[arg] = _copied(b, v, top, mapping)
             return _copied(b, op.before.terminator.operands[0], top, mapping)
         if isinstance(op, ForOp):
             lb, ub, step = (_copied(b, v, top, mapping) for v in (op.lb, op.ub, op.step))
             return runs_at_all(b, lb, ub, step)
-        raise _Unknown
+        raise Declined("it cannot be computed in front of what it decides")
 
     def _of_block(self, b: Builder, block: Block, top: Op, mapping: dict[Value, Value]) -> Value:
         total = const(b, False, int1)
@@ -104,12 +101,12 @@ def _copied(b: Builder, v: Value, top: Op, mapping: dict[Value, Value]) -> Value
             and block.parent is not None
             and (block.parent is top or block.parent.is_inside(top))
         ):
-            raise _Unknown
+            raise Declined("it cannot be computed in front of what it decides")
         return v
     if op is not top and not op.is_inside(top):
         return v
     if op.regions or op.effects is not Effect.NONE or any(map(_is_tile, (v, *op.operands))):
-        raise _Unknown
+        raise Declined("it cannot be computed in front of what it decides")
     for x in op.operands:
         mapping[x] = _copied(b, x, top, mapping)
     b.insert(op.clone(mapping))

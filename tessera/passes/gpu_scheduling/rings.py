@@ -29,10 +29,6 @@ from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const32
 
 
-class CannotSplit(Exception):
-    """Why a function stays whole."""
-
-
 @dataclass(slots=True, eq=False)
 class Ring:
     """Tiles of one block that are loaded and given back together: buffers, barriers, and the loads with their

@@ -23,8 +23,8 @@ from __future__ import annotations
 from tessera.analysis.allocation import is_in_loop
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1, int64
-from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
-from tessera.ir.applications import apply, is_enabled
+from tessera.ir import Block, Builder, Module, Op, SharedType, Value, pass_
+from tessera.ir.applications import Declined, apply, is_enabled
 from tessera.layout.shared import shared_linear
 from tessera.ops import (
     CallOp,
@@ -34,7 +34,6 @@ from tessera.ops import (
     FuncOp,
     GridDependencyOp,
     LocalAllocOp,
-    MakeDescriptorOp,
     MbarrierInitOp,
     PointerWrite,
     ReturnOp,
@@ -52,7 +51,6 @@ from tessera.passes.gpu_scheduling.ordering import ordered_loops, sees_nothing
 from tessera.passes.gpu_scheduling.producer import Needs, Producer
 from tessera.passes.gpu_scheduling.producer_acquire import AcquireFlags
 from tessera.passes.gpu_scheduling.rings import (
-    CannotSplit,
     ProducerAcquire,
     Ring,
     allocation,
@@ -63,6 +61,7 @@ from tessera.passes.gpu_scheduling.rings import (
     readers_of,
     share,
 )  # fmt: skip
+from tessera.passes.gpu_scheduling.shared_scalars import repeat_in_roles, shared_scalars
 from tessera.passes.gpu_scheduling.transpose_role import (
     BUFFERS,
     TransposeRole,
@@ -104,7 +103,7 @@ def warp_specialize(module: Module, facts: GpuFacts) -> None:
                     split = _Split(module, func, _rings(func), facts)
                     split.acquire.flags = flags
                 split.run()
-            except CannotSplit as reason:
+            except Declined as reason:
                 _remark(module, str(reason))
 
 
@@ -120,7 +119,7 @@ def _flags(split: _Split) -> dict[ForOp, Value]:
     for loop, flag in flags.found.items():
         try:
             Needs(split).follow([flag])
-        except CannotSplit:
+        except Declined:
             yes = const(Builder.before_op(loop), True, int1)
             flags.found[loop] = yes
     return flags.found
@@ -141,14 +140,14 @@ def descriptor_to_pointer(module: Module, facts: GpuFacts) -> None:
             continue
         try:
             Needs(_Split(module, func, rings, facts)).collect()
-        except CannotSplit as reason:
+        except Declined as reason:
             _remark(module, str(reason))
             for load in [load for r in rings if not r.once for load in r.loads]:
                 lower_access(load)
 
 
 def check_split(module: Module, func: FuncOp, facts: GpuFacts) -> None:
-    """CannotSplit if a function with loops that load tiles through tensor maps would stay whole."""
+    """Declined if a function with loops that load tiles through tensor maps would stay whole."""
     Needs(_Split(module, func, _rings(func), facts)).collect()
 
 
@@ -168,14 +167,14 @@ def _rings(func: FuncOp) -> list[Ring]:
 
 def _check(func: FuncOp, num_warps: int) -> None:
     if not is_enabled("warp-specialize"):
-        raise CannotSplit("warp specialisation is switched off")
+        raise Declined("warp specialisation is switched off")
     if num_warps not in CONSUMERS:
-        raise CannotSplit(f"a role of {num_warps} warps is not provided for")
+        raise Declined(f"a role of {num_warps} warps is not provided for")
     for op in func.walk():
         if isinstance(op, CallOp):
-            raise CannotSplit("the kernel calls a function that is not inlined")
+            raise Declined("the kernel calls a function that is not inlined")
         if isinstance(op, OUTSIDE):
-            raise CannotSplit(f"the kernel waits for others by {op.opcode}")
+            raise Declined(f"the kernel waits for others by {op.opcode}")
 
 
 class _Split:
@@ -183,7 +182,7 @@ class _Split:
         _check(func, module.attrs["num_warps"])
         self.module, self.func, self.facts = module, func, facts
         self.warps: int = module.attrs["num_warps"]
-        self.kept = _kept(func)
+        self.kept = shared_scalars(func)
         self.rings = [r for r in rings if not r.once or (self._known(r) and sees_nothing(func, r))]
         self.ordered = ordered_loops(func, self.rings)
         self.acquire = ProducerAcquire(list(self.ordered))
@@ -241,7 +240,7 @@ class _Split:
         Builder(op.consumers).insert(YieldOp([]))
         self.acquire.arrive()
         self._consume(op, const32(Builder.before_op(op), 0))
-        _repeat(op, [x for x in self.func.body if x in self.kept])
+        repeat_in_roles(op, [x for x in self.func.body if x in self.kept])
         warps = roles.warps + roles.transpose_warps
         self.module.attrs |= {"producer_warps": warps, "resident_ctas": roles.ctas}
 
@@ -366,7 +365,7 @@ class _Split:
             assert isinstance(loop, ForOp)
             wanted = max(2, loop.num_stages or default)
             if fit < 2:
-                raise CannotSplit(f"two stages of {size} bytes do not fit into shared memory")
+                raise Declined(f"two stages of {size} bytes do not fit into shared memory")
             stages = min(wanted, fit)
             if stages < fit and total // (size * (stages + 1)) == total // (size * stages):
                 stages += 1
@@ -426,46 +425,5 @@ def _places(count: int) -> SharedType:
     return SharedType((count,), int64, shared_linear((count,), (0,)))
 
 
-def _repeat(split: WarpSpecializeOp, scalars: list[Op]) -> None:
-    """Compute scalars in the roles that need them, each by itself: the producer begins when it has made the barriers
-    ready, and the others have time while they wait for tiles."""
-    for op in reversed(scalars):
-        users = {user for r in op.results for user in r.users()}
-        by_block = {
-            block: x for block in split.regions if (x := [u for u in users if _within(u, block)])
-        }
-        if isinstance(op, MakeDescriptorOp) or sum(map(len, by_block.values())) < len(users):
-            continue
-        for block, inside in by_block.items():
-            new = Builder.at_start(block).insert(op.clone({}))
-            for old, fresh in zip(op.results, new.results, strict=True):
-                for user in inside:
-                    for i, v in enumerate(user.operands):
-                        if v is old:
-                            user.set_operand(i, fresh)
-        op.erase()
-
-
-def _within(op: Op, block: Block) -> bool:
-    while op.parent is not block:
-        around = op.parent_op()
-        if around is None:
-            return False
-        op = around
-    return True
-
-
 def _allocs(rings: list[Ring]) -> set[Op]:
     return {a for r in rings for a in r.allocs}
-
-
-def _kept(func: FuncOp) -> set[Op]:
-    """Scalars at the top of the function, which both roles see."""
-    kept: set[Op] = set()
-    for op in func.body:
-        scalar = all(not isinstance(r.type, TileType | SharedType) for r in op.results)
-        if op.regions or op.terminator or op.effects is not Effect.NONE or not scalar:
-            continue
-        if all(v.op is None or v.op in kept for v in op.operands):
-            kept.add(op)
-    return kept

@@ -1,157 +1,17 @@
-"""Defines source locations and the catalogue of errors: every mistake a kernel's author can make has one class here.
+"""Defines the catalogue of errors: every mistake a kernel's author can make has one class here.
 
 A class holds the `code` by which the docs list it, a message `template` and a default `help` line. The raising code
-gives the facts (`raise UnknownName(name="offs")`); the location is filled in by the innermost `with loc:` that the
-error passes, so helpers deep in the compiler need not carry it. The text shows the source line with carets for the
-whole chain of inlined calls, outermost first.
+gives the facts (`raise UnknownName(name="offs")`).
 """
 
 from __future__ import annotations
 
-import difflib
-import linecache
 from collections.abc import Iterable
-from dataclasses import dataclass
-from itertools import groupby
-from types import TracebackType
-from typing import Any, ClassVar, Self
 
-
-@dataclass(frozen=True, slots=True)
-class Loc:
-    """A span of kernel source. `line` counts from 1, `col` from 0; `call_site` is where this function was inlined."""
-
-    file: str
-    line: int
-    col: int = 0
-    end_line: int = 0
-    end_col: int = 0
-    function: str = ""
-    first_line: int = 1  # line of the function's `def`: shown as the relative "at LINE:COL"
-    call_site: Loc | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        if isinstance(error, TesseraError) and error.loc is None:
-            error.loc = self
-
-    def chain(self) -> list[Loc]:
-        """This location and its call sites, outermost first."""
-        here: Loc | None = self
-        found: list[Loc] = []
-        while here is not None:
-            found.append(here)
-            here = here.call_site
-        return found[::-1]
-
-    def short(self) -> str:
-        return f"{self.file}:{self.line}:{self.col + 1}"
-
-    def render(self) -> str:
-        """The source line with carets under the span; empty carets line if the source is gone."""
-        source = linecache.getline(self.file, self.line).rstrip("\n")
-        relative = f"at {self.line - self.first_line + 1}:{self.col}:"
-        head = f"  --> {self.short()} in {self.function or '<kernel>'} ({relative})"
-        if not source:
-            return head
-        end = (
-            self.end_col
-            if self.end_line in (0, self.line) and self.end_col > self.col
-            else len(source)
-        )
-        number = str(self.line)
-        gutter = " " * len(number)
-        # Tabs stay tabs under themselves, so that the carets stand where the terminal puts the text.
-        pad = "".join(c if c == "\t" else " " for c in source[: self.col])
-        carets = "^" * max(1, end - self.col)
-        return f"{head}\n {gutter} |\n {number} | {source}\n {gutter} | {pad}{carets}"
-
-
-def suggestion(name: str, known: Iterable[str]) -> str | None:
-    """The help line for a misspelt name; None if nothing known is close."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean `{close[0]}`?" if close else None
-
-
-SHOWN_CALLS = 8  # outermost and innermost places shown of a chain of inlined calls
-
-
-class Spelling:
-    """Under which name the user imports tessera: `tessera.compat` sets it to "triton"."""
-
-    package = "tessera"
-
-
-class TesseraError(Exception):
-    """Base of everything tessera raises on purpose."""
-
-    code: ClassVar[str] = "error"
-    template: ClassVar[str] = "{message}"
-    help: str = ""
-
-    def __init__(
-        self,
-        message: str | None = None,
-        /,
-        *,
-        loc: Loc | None = None,
-        help: str | None = None,
-        **facts: Any,
-    ):
-        self.facts = facts
-        facts = {"package": Spelling.package, **facts}
-        self.message = message if message is not None else self.template.format(**facts)
-        self.loc = loc
-        self.notes: list[str] = []
-        if help is not None:
-            self.help = help
-        elif self.help:
-            self.help = self.help.format(**facts) if len(facts) > 1 else self.help
-        super().__init__(self.message)
-
-    @property
-    def error_message(self) -> str:
-        """The message without place, notes and help: the name by which Triton's users read it."""
-        return self.message
-
-    def note(self, text: str) -> Self:
-        self.notes.append(text)
-        return self
-
-    def __str__(self) -> str:
-        lines = [f"error[{self.code}]: {self.message}"]
-        if self.loc is not None:
-            chain = [
-                (text, len(list(same))) for text, same in groupby(self.loc.chain(), Loc.render)
-            ]
-            hidden = len(chain) - 2 * SHOWN_CALLS
-            for i, (text, times) in enumerate(chain):
-                if hidden > 1 and i == SHOWN_CALLS:
-                    lines.append(f"  ... {hidden} more calls ...")
-                if hidden <= 1 or i < SHOWN_CALLS or i >= len(chain) - SHOWN_CALLS:
-                    lines += [text] if times == 1 else [text, f"  ... {times} times ..."]
-        lines += [f"  = note: {note}" for note in self.notes]
-        if self.help:
-            lines.append(f"  = help: {self.help}")
-        return "\n".join(lines)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process boundaries when kernels are compiled in parallel.
-        return (_rebuild, (type(self), self.__dict__.copy(), self.args))
-
-
-def _rebuild(cls: type[TesseraError], state: dict[str, Any], args: tuple[Any, ...]) -> TesseraError:
-    error = cls.__new__(cls)
-    error.args = args
-    error.__dict__.update(state)
-    return error
+from tessera.errors.base import Loc as Loc
+from tessera.errors.base import Spelling as Spelling
+from tessera.errors.base import TesseraError as TesseraError
+from tessera.errors.base import suggestion as suggestion
 
 
 # --- mistakes in a kernel -----------------------------------------------------------------------------
