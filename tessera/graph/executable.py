@@ -148,13 +148,17 @@ def _names(v: Value) -> frozenset[str]:
 
 
 def compile_graph(
-    module: Module | FuncOp, host: Host, target: GPUTarget | None = None
+    module: Module | FuncOp,
+    host: Host,
+    target: GPUTarget | None = None,
+    machine: Machine | None = None,
 ) -> Executable:
-    """Compile the one function of a graph module for the tensors of `host`; `target`: by default this machine's CPU."""
+    """Compile the one function of a graph module for the tensors of `host`; `target`: by default this machine's CPU.
+    `machine`: what tilings are chosen for, if not for the target."""
     function = module if isinstance(module, FuncOp) else next(iter(module.body))
     assert isinstance(function, FuncOp)
     target = target or GPUTarget("cpu", "native", 1)
-    plan = Planner(function, machine_of(target)).run()
+    plan = Planner(function, machine or machine_of(target)).run()
     kernels = Kernels(target)
     kernels.build(plan)
     plan.settle(kernels.forbidden())

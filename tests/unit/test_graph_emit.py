@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,34 +9,15 @@ import pytest
 
 from tessera.dtypes import float32, int64
 from tessera.graph.build import GraphBuilder
-from tessera.graph.executable import Executable, compile_graph
-from tessera.graph.host import NumpyHost
 from tessera.graph.index import parse_map, sym
 from tessera.graph.types import TensorType
+from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of
 
 RNG = np.random.default_rng(0)
 
 
 def numbers(*shape: int) -> Any:
     return RNG.standard_normal(shape).astype(np.float32)
-
-
-def built(build: Callable[[GraphBuilder], Any]) -> Executable:
-    g = GraphBuilder("graph")
-    found = build(g)
-    g.output(*(found if isinstance(found, list | tuple) else (found,)))
-    return compile_graph(g.finish(), NumpyHost())
-
-
-def check(build: Callable[[GraphBuilder], Any], inputs: Sequence[Any], *wanted: Any) -> Executable:
-    exe = built(build)
-    for got, want in zip(exe(list(inputs)), wanted, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    return exe
-
-
-def fp32(*shape: Any) -> TensorType:
-    return TensorType(shape, float32)
 
 
 def softmax(g: GraphBuilder, x: Any, rows: Any, columns: Any) -> Any:
@@ -57,19 +37,21 @@ def plain_softmax(x: Any) -> Any:
 
 @pytest.mark.parametrize("columns", [1, 7, 128, 20000])
 def test_softmax_of_any_number_of_rows(columns: int):
-    exe = built(lambda g: softmax(g, g.input("x", fp32(sym("s0"), columns)), sym("s0"), columns))
-    for rows in (1, 5, 33):
+    module = module_of(
+        lambda g: softmax(g, g.input("x", fp32(sym("s0"), columns)), sym("s0"), columns)
+    )
+    for rows in (1, 33) if columns < 1000 else (5,):
         x = numbers(rows, columns)
-        np.testing.assert_allclose(exe([x])[0], plain_softmax(x), rtol=1e-4, atol=1e-6)
+        check(module, [x], [plain_softmax(x)])
 
 
 def test_softmax_of_rows_of_any_length():
-    exe = built(
+    module = module_of(
         lambda g: softmax(g, g.input("x", fp32(sym("s0"), sym("s1"))), sym("s0"), sym("s1"))
     )
     for shape in ((1, 1), (3, 100), (2, 5000)):
         x = numbers(*shape)
-        np.testing.assert_allclose(exe([x])[0], plain_softmax(x), rtol=1e-4, atol=1e-6)
+        check(module, [x], [plain_softmax(x)])
 
 
 def test_a_transposed_operand_is_read_in_two_dimensional_tiles():
@@ -79,19 +61,16 @@ def test_a_transposed_operand_is_read_in_two_dimensional_tiles():
         a, b = g.input("a", fp32(33, 77)), g.input("b", fp32(77, 33))
         return g.loop([33, 77], lambda i, j: g.add(g.load(a, i, j), g.load(b, j, i)))
 
-    exe = check(build, [x, y], x + y.T)
+    exe = check(build, [x, y], [x + y.T])
     assert [a.block > 1 for a in exe.plan.steps[0].code.tiling.axes] == [True, True]  # type: ignore[union-attr]
 
 
 def test_indices_that_every_access_treats_as_one_become_one():
-    x = numbers(4, 5, 6)
-    exe = check(
-        lambda g: (lambda a: g.loop([4, 5, 6], lambda i, j, k: g.exp(g.load(a, i, j, k))))(
-            g.input("a", fp32(4, 5, 6))
-        ),
-        [x],
-        np.exp(x),
-    )
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(4, 5, 6))
+        return g.loop([4, 5, 6], lambda i, j, k: g.exp(g.load(a, i, j, k)))
+
+    exe = check(build, [numbers(4, 5, 6)])
     assert [a.dims for a in exe.plan.steps[0].code.tiling.axes] == [(0, 1, 2)]  # type: ignore[union-attr]
 
 
@@ -112,7 +91,7 @@ def test_sums_along_any_dimensions(axes: tuple[int, ...]):
 
         return g.loop([shape[d] for d in kept], total)
 
-    check(build, [x], x.sum(axes))
+    check(build, [x], [x.sum(axes)])
 
 
 def test_windows_are_walked_through_by_each_element():
@@ -128,7 +107,7 @@ def test_windows_are_walked_through_by_each_element():
             lambda *o: g.reduce("max", [3, 3], lambda *i: g.load_at(a, at, [*o, *i])),
         )
 
-    check(build, [x], want)
+    check(build, [x], [want])
 
 
 def test_argmax_takes_the_first_of_equal_values():
@@ -138,10 +117,7 @@ def test_argmax_takes_the_first_of_equal_values():
         a = g.input("a", fp32(20, 300))
         return g.loops([20], lambda i: g.arg_reduce("max", 300, lambda r: g.load(a, i, r)))
 
-    exe = built(build)
-    found = exe([x])
-    assert any(np.array_equal(f, x.max(1)) for f in found)
-    assert any(np.array_equal(f, x.argmax(1)) for f in found)
+    check(build, [x], [x.max(1), x.argmax(1)])
 
 
 @pytest.mark.parametrize("columns", [100, 30000])
@@ -152,9 +128,7 @@ def test_welford_gives_mean_and_deviations(columns: int):
         a = g.input("a", fp32(3, columns))
         return g.loops([3], lambda i: g.welford([columns], lambda r: g.load(a, i, r)))
 
-    mean, m2, count = built(build)([x])
-    np.testing.assert_allclose(mean, x.mean(1), rtol=1e-5)
-    np.testing.assert_allclose(m2 / count, x.var(1), rtol=1e-3)
+    check(build, [x], [x.mean(1), x.var(1) * columns, np.full(3, columns)], rtol=2e-3)
 
 
 @pytest.mark.parametrize("columns", [60, 40000])
@@ -165,7 +139,7 @@ def test_running_sums(columns: int):
         a = g.input("a", fp32(5, columns))
         return g.loop([5], lambda i: g.scan("sum", columns, lambda r: g.load(a, i, r)))
 
-    check(build, [x], np.cumsum(x, 1, dtype=np.float64))
+    check(build, [x], [np.cumsum(x, 1, dtype=np.float64)])
 
 
 def test_rows_are_gathered_and_scattered():
@@ -183,7 +157,7 @@ def test_rows_are_gathered_and_scattered():
         )
         return found, added
 
-    exe = check(build, [w, rows, v], w[rows], want)
+    exe = check(build, [w, rows, v], [w[rows], want])
     assert len(exe.plan.steps) == 3, "the zeros are no copy: they die in the scatter"
 
 
@@ -196,7 +170,7 @@ def test_results_take_the_memory_of_operands_that_die():
         return x
 
     x = numbers(10, 64) * 0.1 - 1
-    exe = check(build, [x], np.exp(np.exp(np.exp(np.exp(x)))))
+    exe = check(build, [x], [np.exp(np.exp(np.exp(np.exp(x))))])
     assert exe.peak_bytes({"s0": 100}) == 2 * 100 * 64 * 4
 
 
@@ -210,7 +184,7 @@ def test_arguments_are_written_when_all_else_is_done():
         return g.loop([8, 8], lambda i, j: g.mul(g.load(a, i, j), g.load(total, i, j)))
 
     before = x.copy()
-    (got,) = built(build)([x, y])
+    (got,) = compiled(module_of(build))([x, y])
     np.testing.assert_allclose(x, before + y)
     np.testing.assert_allclose(got, before * (before + y), rtol=1e-6)
 
@@ -220,6 +194,19 @@ def test_equal_nests_are_one_kernel():
         xs = [g.input(f"x{k}", fp32(30, 40)) for k in range(3)]
         return [g.loop([30, 40], lambda i, j, x=x: g.exp(g.load(x, i, j))) for x in xs]
 
-    exe = built(build)
+    exe = compiled(module_of(build))
     assert len(exe.plan.steps) == 3
     assert len(exe.compiled()) == 1
+
+
+def test_kernels_are_built_for_hopper():
+    n = sym("s0")
+
+    def build(g: GraphBuilder) -> Any:
+        x, y = g.input("x", fp32(n, 128)), g.input("y", fp32(128, n))
+        rows = softmax(g, x, n, 128)
+        sums = g.loop([128], lambda j: g.reduce("sum", [n], lambda i: g.load(x, i, j)))
+        crossed = g.loop([n, 128], lambda i, j: g.add(g.load(x, i, j), g.load(y, j, i)))
+        return rows, sums, crossed
+
+    assert all(k.asm["cubin"] for k in built_for_hopper(module_of(build)).compiled.values())

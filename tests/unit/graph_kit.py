@@ -1,0 +1,82 @@
+"""Graphs for tests: built in Python, run by their kernels on the CPU and by their meaning in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tessera.backends.compiler import GPUTarget
+from tessera.config import knobs
+from tessera.dtypes import float32
+from tessera.graph.build import GraphBuilder
+from tessera.graph.build_kernels import Kernels
+from tessera.graph.emit.tiling import Machine
+from tessera.graph.executable import Executable, compile_graph, machine_of
+from tessera.graph.host import NumpyHost
+from tessera.graph.interp import interpret
+from tessera.graph.planner import Planner
+from tessera.graph.types import TensorType
+from tessera.interp.numerics import from_storage
+from tessera.ir import Module
+
+HOPPER = GPUTarget("cuda", 90, 32)
+Build = Callable[[GraphBuilder], Any]
+
+
+def fp32(*shape: Any) -> TensorType:
+    return TensorType(shape, float32)
+
+
+def module_of(build: Build) -> Module:
+    """The graph whose results `build` gives."""
+    g = GraphBuilder("graph")
+    found = build(g)
+    g.output(*(found if isinstance(found, list | tuple) else (found,)))
+    return g.finish()
+
+
+def compiled(module: Module, machine: Machine | None = None) -> Executable:
+    return compile_graph(module, NumpyHost(), machine=machine)
+
+
+def values_of(results: Sequence[Any], module: Module) -> list[Any]:
+    """Results as the interpreter carries them: float32 for bf16, bool for int1."""
+    types = module.functions[0].returns  # type: ignore[attr-defined]
+    return [from_storage(np.asarray(x), t.elem) for x, t in zip(results, types, strict=True)]
+
+
+def check(
+    build: Build | Module,
+    inputs: Sequence[Any],
+    wanted: Sequence[Any] | None = None,
+    tilings: bool = True,
+    **tolerance: float,
+) -> Executable:
+    """Compare the kernels with the graph's meaning, and with `wanted`; with `tilings` also those that are cut up as
+    for a GPU."""
+    module = build if isinstance(build, Module) else module_of(build)
+    close: Mapping[str, float] = {"rtol": 1e-4, "atol": 1e-5, **tolerance}
+    meant = interpret(module, [np.copy(x) for x in inputs])
+    for got, want in zip(meant, wanted or meant, strict=True):
+        np.testing.assert_allclose(got, want, **close)
+    machines = [None, machine_of(HOPPER)] if tilings else [None]
+    exes = [compiled(module, m) for m in machines]
+    for exe in exes:
+        found = values_of(exe([np.copy(x) for x in inputs]), module)
+        for got, want in zip(found, meant, strict=True):
+            assert got.shape == np.shape(want)
+            np.testing.assert_allclose(got, want, **close)
+    return exes[0]
+
+
+def built_for_hopper(module: Module) -> Kernels:
+    """The graph's kernels as cubins for sm_90a; each stage is verified, and the order of shared memory checked."""
+    plan = Planner(module.functions[0], machine_of(HOPPER)).run()  # type: ignore[arg-type]
+    kernels = Kernels(HOPPER)
+    with knobs.scope():
+        knobs.compilation.verify = True
+        knobs.compilation.always_compile = True
+        kernels.build(plan)
+    return kernels
