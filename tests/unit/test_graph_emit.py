@@ -210,3 +210,13 @@ def test_kernels_are_built_for_hopper():
         return rows, sums, crossed
 
     assert all(k.asm["cubin"] for k in built_for_hopper(module_of(build)).compiled.values())
+
+
+def test_tensors_without_elements():
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(0, 5))
+        rows = g.loop([0, 5], lambda i, j: g.exp(g.load(x, i, j)))
+        sums = g.loop([5], lambda j: g.reduce("sum", [0], lambda i: g.load(x, i, j)))
+        return rows, sums, g.loop([0], lambda i: g.reduce("max", [5], lambda j: g.load(x, i, j)))
+
+    check(build, [numbers(0, 5)])

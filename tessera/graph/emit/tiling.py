@@ -140,7 +140,7 @@ def _block(extent: Size, most: int, machine: Machine) -> int:
     if not isinstance(extent, int):
         return next_power(most)
     if extent <= most:
-        return extent if machine.exact else next_power(extent)
+        return max(1, extent) if machine.exact else next_power(extent)
     power = next_power(most + 1) // 2
     if machine.exact:
         return _divisor(extent, most) or power
