@@ -25,7 +25,7 @@ from tessera.graph.plan import OUTPUT, Plan, number, storage_size
 from tessera.graph.planner import Planner
 from tessera.graph.source import write_call
 from tessera.graph.types import TensorType
-from tessera.ir import Module, Op, Value
+from tessera.ir import Module, Value
 from tessera.ops import FuncOp
 
 WIDE = 1 << 31  # elements from which on offsets need 64 bits
@@ -67,10 +67,6 @@ class Executable:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self._call(inputs)
-
-    def interpret(self, op: Op, arrays: Sequence[Any], symbols: Mapping[str, int]) -> Sequence[Any]:
-        """The results of an op by its meaning."""
-        raise LaunchError(f"there is no kernel for {op.opcode}")
 
     def compiled(self) -> list[CompiledKernel]:
         """The kernels, each once."""

@@ -40,6 +40,14 @@ class Host(Protocol):
         """An array of the same layout and elements that begins at a multiple of 16 bytes."""
         ...
 
+    def to_numpy(self, array: Any, elem: Any) -> Any:
+        """A NumPy array of the same elements as they lie in memory: uint16 for bf16, uint8 for fp8 and int1."""
+        ...
+
+    def fill(self, array: Any, values: Any, elem: Any) -> None:
+        """Write the elements of a NumPy array of such a kind."""
+        ...
+
     def stream(self) -> int:
         """The queue that kernels are launched into; 0 for a host without any."""
         ...
@@ -93,6 +101,12 @@ class NumpyHost:
 
     def aligned(self, array: Any) -> Any:
         return array  # the CPU reads at any address
+
+    def to_numpy(self, array: Any, elem: Any) -> Any:
+        return np.asarray(array)
+
+    def fill(self, array: Any, values: Any, elem: Any) -> None:
+        np.copyto(array, values, casting="unsafe")
 
     def stream(self) -> int:
         return 0

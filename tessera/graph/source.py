@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.backends.cpu.pool import get_pool
 from tessera.config import knobs
 from tessera.graph.index import Expr, Sym
+from tessera.graph.meaning import Meaning
 from tessera.graph.memory import place
 from tessera.graph.plan import (
     INPUT,
@@ -245,12 +246,12 @@ class _Writer:
         self.line(f"{found} = {call}" if found else call)
 
     def _interpret(self, step: Interpret) -> None:
-        number = sum(name.startswith("op_") for name in self.bindings)
-        where = self.bind(f"op_{number}", step.op)
-        self.bind("interpret", self.exe.interpret)
+        number = sum(name.startswith("meaning_") for name in self.bindings)
+        meaning = Meaning(step.op, list(self.exe.symbols), self.exe.host)
+        run = self.bind(f"meaning_{number}", meaning)
         arrays = ", ".join(f"{self.array(v)}" for v in step.reads)
         found = "".join(f"{self.name(r)}, " for r in step.op.results).strip()
-        self.line(f"{found} = interpret({where}, [{arrays}], {self._symbol_values()})")
+        self.line(f"{found} = {run}([{arrays}], {self._symbol_values()})  # {step.reason}")
 
     def _return(self) -> None:
         found = [self.array(v) for v in self.plan.results]
