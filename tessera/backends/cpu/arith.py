@@ -1,4 +1,4 @@
-"""Lowers element-wise ops on vectors: the shared rows (elements/arith.py), and what x86 or libm do better.
+"""Lowers element-wise ops on vectors: the shared rows (elements/arith.py), and what x86 does better.
 
 Small floats are widened to fp32, computed and rounded after every op, as the language says.
 """
@@ -8,15 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from tessera.backends.cpu.lanes import Lanes
-from tessera.backends.cpu.libm import libm
 from tessera.backends.cpu.llvm_text import lane_type
-from tessera.backends.cpu.math import math
-from tessera.backends.cpu.power import pow32
-from tessera.backends.cpu.quotients import atan2, fmod
 from tessera.backends.elements import arith as shared
 from tessera.dtypes import float32
 from tessera.ir import Op
-from tessera.ops import MATH_OPS, arith
+from tessera.ops import arith
 
 TABLE: dict[type[Op], shared.Lowering] = dict(shared.TABLE)
 
@@ -56,12 +52,6 @@ def divide_by_one(x: Lanes, a: str, b: str) -> str:
     return x.select(e, x.cmp("fcmp uno", e, better, better), first, better)
 
 
-def _rem(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
-    if not shared.is_float(t):
-        return shared.remainder(x, t, a, b)
-    return fmod(x, a, b) if t is float32 else libm(x, "fmod", t, a, b)
-
-
 def _extremum(x: Lanes, op: Any, t: Any, a: str, b: str) -> str:
     if t is float32 and x.has_edges and not op.propagate_nan:
         # 4: the lesser one, 5: the greater one, the sign that of the result
@@ -70,25 +60,4 @@ def _extremum(x: Lanes, op: Any, t: Any, a: str, b: str) -> str:
     return shared.TABLE[type(op)](x, op, t, a, b)
 
 
-def _pow(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
-    return pow32(x, a, b) if t is float32 else libm(x, "pow", t, a, b)
-
-
-def _atan2(x: Lanes, op: Op, t: Any, a: str, b: str) -> str:
-    return atan2(x, a, b) if t is float32 else libm(x, "atan2", t, a, b)
-
-
-def _math(x: Lanes, op: Op, t: Any, a: str) -> str:
-    return math(x, op.opcode, a, t)
-
-
-TABLE.update(
-    {
-        arith.RemOp: _rem,
-        arith.MinOp: _extremum,
-        arith.MaxOp: _extremum,
-        arith.PowOp: _pow,
-        arith.Atan2Op: _atan2,
-        **dict.fromkeys(MATH_OPS.values(), _math),
-    }
-)
+TABLE.update({arith.MinOp: _extremum, arith.MaxOp: _extremum})

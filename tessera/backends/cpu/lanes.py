@@ -1,15 +1,35 @@
-"""Writes instructions on vectors of `n` lanes for CPUs, with those that only some instruction sets have."""
+"""Writes instructions on vectors of `n` lanes for CPUs, with those that only some instruction sets have.
+
+Mathematical functions that no vector code covers are the C library's, lane by lane."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.target import CpuFacts
-from tessera.backends.elements.builder import ElementBuilder
+from tessera.backends.elements.builder import Body, ElementBuilder, Near
+from tessera.backends.elements.floats import Floats
 from tessera.backends.elements.literals import vector_type
-from tessera.dtypes import bfloat16, dtype, float16, float32
+from tessera.backends.elements.power import power_in_fp64
+from tessera.backends.elements.trigonometry import single_angle
+from tessera.dtypes import bfloat16, dtype, float16, float32, float64
+
+# Mathematical functions that are computed on vectors; the others are the C library's.
+VECTOR = {
+    float32: {"exp", "exp2", "log", "log2", "tanh", "erf", "sin", "cos"},
+    float64: {"exp", "exp2", "log", "log2", "sin", "cos"},
+}
+EASY = {"sqrt", "sqrt_rn", "rsqrt", "floor", "ceil", "trunc", "rint", "round"}
+Writing = Callable[[Emitter, list[str]], str]
+
+
+def _symbol(name: str, t: dtype) -> str:
+    """The C library's name."""
+    return name if t is float64 else name + "f"
 
 
 class Lanes(ElementBuilder):
@@ -48,7 +68,83 @@ class Lanes(ElementBuilder):
             "bitcast", native, self.convert("fptrunc", "float", text, native), "i16"
         )
 
+    # --- mathematical functions ---------------------------------------------------------------------------
+    def own(self, name: str, t: dtype, *args: str) -> str | None:
+        if name in ("div", "rcp") or name in EASY or name in VECTOR[t]:
+            return None
+        if t is float32 and name in SINGLE:
+            return self.shared(name, t, args, SINGLE[name])
+        if t is float32 and name == "fmod":
+            return self.beyond(name, t, args, _near_remainder)
+        return self._lanewise(_symbol(name, t), t, args)
+
+    def _lanewise(self, symbol: str, t: dtype, args: Sequence[str]) -> str:
+        """A function of the C library for each lane, by a function that all uses share."""
+        element = self.type(t)
+
+        def body(x: ElementBuilder, names: list[str]) -> str:
+            # Not `em.declare`: the definition stays when the code that asked for it is discarded.
+            types = ", ".join([element] * len(names))
+            self.em.declarations[f"declare {element} @{symbol}({types})"] = None
+            ty, last = x.vector(element), "poison"
+            for k in range(x.n):
+                lane = [
+                    v if x.n == 1 else x.pure(f"extractelement {ty} {v}, i64 {k}") for v in names
+                ]
+                call = ", ".join(f"{element} {v}" for v in lane)
+                found = x.pure(f"call {element} @{symbol}({call})")
+                if x.n == 1:
+                    return found
+                last = x.pure(f"insertelement {ty} {last}, {element} {found}, i64 {k}")
+            return last
+
+        return self.shared(symbol, t, args, body)
+
+    def shared(self, name: str, t: dtype, args: Sequence[str], body: Body) -> str:
+        def write(em: Emitter, names: list[str]) -> str:
+            return body(Lanes(em, self.facts, self.n), names)
+
+        return self._call(f"tessera.{name}.{self.suffix(self.type(t))}", t, args, write)
+
+    def beyond(self, name: str, t: dtype, args: Sequence[str], near: Near) -> str:
+        """The library's function for all lanes when any is out of range; in a function that all uses share."""
+
+        def write(em: Emitter, names: list[str]) -> str:
+            inner = Lanes(em, self.facts, self.n)
+            result, far = near(inner, names)
+            if self.n > 1:
+                far = em.call("i1", f"llvm.vector.reduce.or.v{self.n}i1", f"<{self.n} x i1> {far}")
+            em.stmt(f"br i1 {far}, label %far, label %near")
+            em.stmt("far:")
+            with em.arm():
+                slow = inner._lanewise(_symbol(name, t), t, names)
+                em.stmt(f"ret {self.vector(self.type(t))} {slow}")
+            em.stmt("near:")
+            return result
+
+        return self._call(f"tessera.{name}.near.{self.suffix(self.type(t))}", t, args, write)
+
+    def _call(self, name: str, t: dtype, args: Sequence[str], write: Writing) -> str:
+        ty, em = self.vector(self.type(t)), self.em
+        if f"@{name}" not in em.globals:
+            em.globals[f"@{name}"] = None
+            inner = Emitter(em.declarations, em.globals)
+            names = [inner.parameter(f"%x{i}") for i in range(len(args))]
+            result = write(inner, names)
+            params = ", ".join(f"{ty} {v}" for v in names)
+            head = f"define internal {ty} @{name}({params}) nounwind {{"
+            em.globals[f"{head}\n  {inner.body()}\n  ret {ty} {result}\n}}"] = None
+        return em.op(f"call {ty} @{name}({', '.join(f'{ty} {a}' for a in args)})")
+
     # --- AVX-512 ------------------------------------------------------------------------------------------
+    @property
+    def has_scale(self) -> bool:  # type: ignore[override]
+        return self.has_edges
+
+    def scale(self, q: str, n: str, within: str) -> str:
+        ty = self.vector("float")
+        return self.masked("scalef", f"{ty} {q}", f"{ty} {n}", f"{ty} zeroinitializer", mask=within)
+
     @property
     def has_edges(self) -> bool:
         """Whether `masked` may be used on fp32 lanes."""
@@ -64,3 +160,27 @@ class Lanes(ElementBuilder):
         return self.em.call(
             vector_type("float", self.n), name, *operands, f"{bits} {where}", *rounding
         )
+
+
+# --- fp32 computed in fp64 ----------------------------------------------------------------------------------
+def _power(x: ElementBuilder, arguments: list[str]) -> str:
+    return power_in_fp64(Floats(x, float32), *arguments)
+
+
+def _atan2(x: ElementBuilder, arguments: list[str]) -> str:
+    wide = [x.convert("fpext", "float", v, "double") for v in arguments]
+    return x.convert("fptrunc", "double", single_angle(Floats(x, float64), *wide), "float")
+
+
+def _near_remainder(x: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
+    """fmod with the sign of the dividend, exact: product and difference are where |a/b| < 2^28."""
+    m = Floats(x, float64)
+    p, q = (x.convert("fpext", "float", v, "double") for v in arguments)
+    whole = m.call("trunc", m.div(p, q))
+    rest = m.sign_of(m.fma(m.neg(whole), q, p), p)
+    far = m.cmp("uge", m.abs(whole), m.const(2.0**28))
+    endless = m.cmp("oeq", m.abs(q), m.const(math.inf))
+    return x.convert("fptrunc", "double", rest, "float"), m.either(far, endless)
+
+
+SINGLE = {"pow": _power, "atan2": _atan2}

@@ -12,13 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tessera.backends.elements import exponentials, power, trigonometry
 from tessera.backends.elements.builder import ElementBuilder
 from tessera.backends.elements.casts import bitcast, cast, narrow, widen
+from tessera.backends.elements.floats import evaluate
 from tessera.backends.elements.literals import number_in
 from tessera.dtypes import dtype, float32, int1
 from tessera.ir import Op, Type, elem_of
-from tessera.ops import arith
+from tessera.ops import MATH_OPS, arith
 
+_FUNCTIONS = (exponentials, power, trigonometry)  # their rows are there once they are imported
 # (builder, op, element type of the first operand, *texts) -> text
 Lowering = Callable[..., str]
 TABLE: dict[type[Op], Lowering] = {}
@@ -86,8 +89,11 @@ def _div(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
     return x.op("fdiv", x.type(t), a, b) if is_float(t) else quotient(x, t, a, b)
 
 
-def remainder(x: ElementBuilder, t: dtype, a: str, b: str) -> str:
-    """Integer remainder with the sign of `a`; `a` itself where b is 0."""
+@lowers(arith.RemOp)
+def _rem(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
+    """C's remainder, with the sign of `a`."""
+    if is_float(t):
+        return _math(x, "fmod", t, a, b)
     e = x.type(t)
     if t is int1:
         return x.constant(int1, 0)
@@ -225,6 +231,19 @@ def _count(x: ElementBuilder, op: Op, t: Any, a: str) -> str:
         return x.convert("trunc", e, x.call("ctpop", e, a), "i32")
     count = x.convert("trunc", e, x.call("ctlz", e, a, extra=("i1 false",)), "i32")
     return x.op("sub", "i32", count, x.int("i32", 32 - t.bits)) if t.bits < 32 else count
+
+
+@lowers(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
+def _function(x: ElementBuilder, op: Op, t: Any, *args: str) -> str:
+    return _math(x, op.opcode, t, *args)
+
+
+def _math(x: ElementBuilder, name: str, t: dtype, *args: str) -> str:
+    """A mathematical function; floats of fewer than 32 bits are computed in fp32 and rounded."""
+    if t.bits >= 32:
+        return evaluate(x, name, t, *args)
+    wide = [widen(x, a, t) for a in args]
+    return narrow(x, evaluate(x, name, float32, *wide), t)
 
 
 @lowers(arith.CastOp)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.backends.elements.literals import float_literal, literal, splat_literal, vector_type
@@ -11,6 +12,10 @@ from tessera.dtypes import dtype, float32, float64
 _SUFFIXES = {
     "float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0",
 }  # fmt: skip
+
+# Writes a function's body for its arguments: the result, or the result and an i1 where it does not hold.
+Body = Callable[["ElementBuilder", list[str]], str]
+Near = Callable[["ElementBuilder", list[str]], tuple[str, str]]
 
 
 class ElementBuilder(ABC):
@@ -56,6 +61,29 @@ class ElementBuilder(ABC):
     def extended(self, name: str, source: str, text: str, target: str) -> str:
         """An integer in a wider type, by `sext` or `zext`."""
         return self.convert(name, source, text, target)
+
+    # --- mathematical functions (floats.py) -----------------------------------------------------------------
+    has_scale = False  # whether there is `scale`
+
+    def own(self, name: str, t: dtype, *args: str) -> str | None:
+        """The target's own way of a function of fp32 or fp64 (an opcode, or "div", "rcp"), or None."""
+        return None
+
+    def is_inlined(self, name: str, t: dtype) -> bool:
+        """Whether a function of the table is written in place; if not, as a function of the module."""
+        return True
+
+    @abstractmethod
+    def shared(self, name: str, t: dtype, args: Sequence[str], body: Body) -> str:
+        """Call a function of the module, which `body` writes at its first use."""
+
+    @abstractmethod
+    def beyond(self, name: str, t: dtype, args: Sequence[str], near: Near) -> str:
+        """`near`, and where that does not hold the target's version for large arguments."""
+
+    def scale(self, q: str, n: str, within: str) -> str:
+        """fp32 q * 2^n for any whole n, infinity and NaN, where the i1 `within` is set; else 0."""
+        raise NotImplementedError
 
     # --- instructions -----------------------------------------------------------------------------------
     def vector(self, element: str) -> str:

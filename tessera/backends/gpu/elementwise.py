@@ -132,9 +132,14 @@ def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
 
 def _int_quotient(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
     if elem is int1:
-        return a
+        return a if op.opcode == "div" else "false"
     name = {"div": "div", "rem": "rem"}[op.opcode]
     return x.op(f"{'s' if elem.signed else 'u'}{name}", llvm_type(elem), a, b)
+
+
+@elementwise(arith.RemOp)
+def _rem(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+    return (TABLE[arith.RemOp] if is_float(elem) else _int_quotient)(x, op, elem, a, b)
 
 
 @elementwise(arith.ShlOp, arith.ShrOp)
@@ -147,7 +152,7 @@ def _shift(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
 
 def _div_fast(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
     wide = [to_float32(x, elem, v) for v in (a, b)]
-    return from_float32(x, elem, x.hardware("div", float32, *wide) or x.op("fdiv", "float", *wide))
+    return from_float32(x, elem, x.own("div", float32, *wide) or x.op("fdiv", "float", *wide))
 
 
 def _div_by_few(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
@@ -161,7 +166,7 @@ def _div_by_few(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
     scale = x.select(e, tiny, x.f32(2.0**24), x.f32(1.0))
     scale = x.select(e, huge, x.f32(0.25), scale)
     scaled = x.op("fmul", e, b, scale)
-    inverse = x.hardware("rcp", float32, scaled) or x.op("fdiv", e, x.f32(1.0), scaled)
+    inverse = x.own("rcp", float32, scaled) or x.op("fdiv", e, x.f32(1.0), scaled)
     scaled = x.op("fmul", e, a, scale)
     return from_float32(x, elem, x.op("fmul", e, scaled, inverse))
 

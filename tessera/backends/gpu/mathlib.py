@@ -1,267 +1,108 @@
-"""Computes mathematical functions in LLVM IR: exp and the roots by hardware, the rest by range reduction and
-polynomials.
+"""Writes what the shared mathematical functions (elements/) leave to a GPU: the exact reduction of large angles, fmod.
 
-Functions that the hardware approximates well are written in place; the others become internal functions, written once
-a module. fp32 versions exist of those that hot loops use (log, log1p, sin, cos, tanh, erf, pow, ...); the rest of fp32
-goes through the fp64 version, which makes it correctly rounded in all but a few cases in a million. fp16 and bf16 go
-through fp32.
+Functions that hot loops use in fp32 are written in place, the others once a module. What has no fp32 version goes
+through the one of fp64, which makes it correctly rounded in all but a few cases in a million.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
 
-from tessera.backends.elements.arith import is_float
-from tessera.backends.gpu import mathtables as tables
-from tessera.backends.gpu.elementwise import elementwise, from_float32, to_float32
-from tessera.backends.gpu.maths import FUNCTIONS, Maths, call_function, function
+from tessera.backends.elements.floats import Floats, function
+from tessera.backends.elements.literals import float_literal
+from tessera.backends.elements.trigonometry import turned
 from tessera.backends.gpu.scalar import Scalar
-from tessera.backends.gpu.types import llvm_type
-from tessera.dtypes import float32, float64, int1
-from tessera.ir import ElementType, Op
-from tessera.ops import MATH_OPS, arith
+from tessera.dtypes import float32, float64
 
-LN2_HIGH, LN2_LOW = float.fromhex("0x1.62e42feep-1"), float.fromhex("0x1.a39ef35793c76p-33")
-
-# log10(2) in two parts; the first has trailing zeros, so that its product with an exponent is exact
-LOG10_2_HIGH, LOG10_2_LOW = float.fromhex("0x1.34413508p-2"), float.fromhex("0x1.f79fef311f12bp-34")
-
-
-# --- exponentials --------------------------------------------------------------------------------------------
-def scaled(m: Maths, x: str, n: str) -> str:
-    """x * 2**n in two steps, for an integer-valued float n beyond the range of exponents."""
-    whole = m.to_int(n)
-    half = m.iop("ashr", whole, 1)
-    return m.mul(m.mul(x, m.whole(half)), m.whole(m.iop("sub", whole, half)))
+TWO_OVER_PI = (
+    0xA2F9836E4E441529, 0xFC2757D1F534DDC0, 0xDB6295993C439041, 0xFE5163ABDEBBC561,
+    0xB7246E3A424DD2E0, 0x06492EEA09D1921C, 0xFE1DEB1CB129A73E, 0xE88235F52EBB4484,
+    0xE99C7026B45F7E41, 0x3991D639835339F4, 0x9C845F8BBDF9283B, 0x1FF897FFDE05980F,
+    0xEF2F118B5A0A6D1F, 0x6D367ECF27CB09B7, 0x4F463F669E5FEA2D, 0x7527BAC7EBE5F17B,
+    0x3D0739F78A5292EA, 0x6BFB5FB11F8D5D08, 0x56033046FC7B6BAB, 0xF0CFBC209AF4361D,
+)  # fmt: skip
+"""The bits of 2/pi after the binary point."""
 
 
-@function("exp", "double")
-def _exp64(m: Maths, x: str) -> str:
-    near = m.call("maxnum", m.call("minnum", x, m.const(710.0)), m.const(-750.0))
-    n = m.rint(m.mul(near, m.const(1 / math.log(2))))
-    r = m.fma(n, m.const(-LN2_HIGH), near)
-    r = m.fma(n, m.const(-LN2_LOW), r)
-    result = scaled(m, m.horner(tables.EXP64, r), n)
-    return m.select(m.cmp("uno", x, x), x, result)
+def scalar(m: Floats) -> Scalar:
+    assert isinstance(m.x, Scalar)
+    return m.x
 
 
-@function("exp2", "double")
-def _exp2_64(m: Maths, x: str) -> str:
-    near = m.call("maxnum", m.call("minnum", x, m.const(1025.0)), m.const(-1080.0))
-    n = m.rint(near)
-    r = m.mul(m.sub(near, n), m.const(math.log(2)))
-    result = scaled(m, m.horner(tables.EXP64, r), n)
-    return m.select(m.cmp("uno", x, x), x, result)
+# --- large angles --------------------------------------------------------------------------------------------
+def _reduced(m: Floats, x: str) -> tuple[str, str]:
+    """(quadrant, r) of a large argument, exact: the bits of 2/pi around its exponent times its mantissa.
 
-
-@function("exp10", "double")
-def _exp10_64(m: Maths, x: str) -> str:
-    near = m.call("maxnum", m.call("minnum", x, m.const(309.0)), m.const(-330.0))
-    n = m.rint(m.mul(near, m.const(math.log2(10))))
-    r = m.fma(n, m.const(-LOG10_2_HIGH), near)
-    r = m.fma(n, m.const(-LOG10_2_LOW), r)
-    result = scaled(m, m.horner(tables.EXP64, m.mul(r, m.const(math.log(10)))), n)
-    return m.select(m.cmp("uno", x, x), x, result)
-
-
-@function("expm1", "double")
-def _expm1_64(m: Maths, x: str) -> str:
-    small = m.mul(
-        x, m.horner((*tables.EXP64[1:], 1 / math.factorial(14), 1 / math.factorial(15)), x)
+    x = m 2**e. Bits of 2/pi of weight 4 2**-e and more only add whole turns; the 192 bits that follow, times m, give
+    the turn in quarters with two bits before the point.
+    """
+    w, double, shift = scalar(m).w, m.double, m.mantissa
+    raw = m.bits(m.abs(x))
+    e = m.iop("sub", m.iop("lshr", raw, shift), m.t.bias + shift)
+    mantissa = m.iop("or", m.iop("and", raw, (1 << shift) - 1), 1 << shift)
+    if not double:
+        mantissa, e = w.pure(f"zext i32 {mantissa} to i64"), w.pure(f"sext i32 {e} to i64")
+    first = w.pure(f"add i64 {e}, 62")  # bit e - 2 of the number, 64 zeros stand before it
+    word, bit = w.pure(f"lshr i64 {first}, 6"), w.pure(f"and i64 {first}, 63")
+    table = [0, *TWO_OVER_PI]
+    values = ", ".join(f"i64 {v - (1 << 64) if v >> 63 else v}" for v in table)
+    w.module.constant(
+        f"@tessera.two_over_pi = internal unnamed_addr addrspace(4) constant [{len(table)} x i64] [{values}]"
     )
-    large = m.sub(m.function("exp", x), m.const(1.0))
-    return m.select(m.below(m.abs(x), 0.4), small, large)
-
-
-# --- logarithms ----------------------------------------------------------------------------------------------
-def split_exponent(m: Maths, x: str) -> tuple[str, str]:
-    """(f, e) with x = (1 + f) * 2**e and 1 + f between sqrt(1/2) and sqrt(2); for positive finite x."""
-    double = m.type == "double"
-    tiny = m.below(x, 2.0**-1022 if double else 2.0**-126)
-    step = 54 if double else 25
-    bits = m.bits(m.select(tiny, m.mul(x, m.const(2.0**step)), x))
-    extra = m.w.pure(f"select i1 {tiny}, {m.int} {-step}, {m.int} 0")
-    root, shift = (0x3FE6A09E667F3BCD, 52) if double else (0x3F3504F3, 23)
-    offset = m.iop("sub", bits, root)
-    e = m.iop("add", m.iop("ashr", offset, shift), extra)
-    low = m.iop("and", offset, (1 << shift) - 1)
-    return m.sub(m.from_bits(m.iop("add", low, root)), m.const(1.0)), m.to_float(e)
-
-
-def log_edges(m: Maths, x: str, result: str) -> str:
-    zero, inf = m.const(0.0), m.const(math.inf)
-    result = m.select(m.cmp("oeq", x, inf), x, result)
-    result = m.select(m.cmp("oeq", x, zero), m.const(-math.inf), result)
-    return m.select(m.cmp("oge", x, zero), result, m.const(math.nan))
-
-
-@function("log", "float")
-def _log32(m: Maths, x: str) -> str:
-    f, e = split_exponent(m, x)
-    square = m.mul(f, f)
-    cubic = m.mul(m.mul(square, f), m.horner(tables.LOG, f))
-    tail = m.fma(e, m.const(-2.1219444005469058e-4), cubic)
-    tail = m.fma(m.const(-0.5), square, tail)
-    result = m.fma(e, m.const(0.693359375), m.add(f, tail))
-    return log_edges(m, x, result)
-
-
-@function("log1p", "float")
-def _log1p32(m: Maths, x: str) -> str:
-    """1 + x = (1 + f) * 2**e: f comes from x itself, not from the rounded sum."""
-    root, four = 0x3F3504F3, 0x40800000
-    total = m.add(x, m.const(1.0))
-    e = m.iop("ashr", m.iop("sub", m.bits(total), root), 23)
-    # Subnormal for e > 126.
-    scale = m.mul(m.from_bits(m.iop("sub", four, m.iop("shl", e, 23))), m.const(0.25))
-    f = m.fma(x, scale, m.sub(scale, m.const(1.0)))
-    square, e = m.mul(f, f), m.to_float(e)
-    tail = m.fma(m.const(-0.5), square, m.mul(m.mul(square, f), m.horner(tables.LOG, f)))
-    tail = m.fma(e, m.const(-2.1219444005469058e-4), tail)
-    result = m.fma(e, m.const(0.693359375), m.add(f, tail))
-    result = log_edges(m, total, result)
-    return m.select(m.cmp("oeq", x, m.const(0.0)), x, result)  # the sign of zero
-
-
-def _log_base(m: Maths, x: str, per_two: float, factor_high: float, factor_low: float) -> str:
-    """log_b(x) = e * log_b(2) + log(1 + f) * log_b(e), the last factor in two parts."""
-    f, e = split_exponent(m, x)
-    square = m.mul(f, f)
-    tail = m.fma(m.const(-0.5), square, m.mul(m.mul(square, f), m.horner(tables.LOG, f)))
-    low = m.mul(f, m.const(factor_low))
-    low = m.fma(tail, m.const(factor_high), m.fma(tail, m.const(factor_low), low))
-    result = m.fma(f, m.const(factor_high), low)
-    if per_two != 1.0:
-        high = 0.301025390625  # few bits, so that e * high is exact
-        result = m.add(m.mul(e, m.const(high)), m.fma(e, m.const(per_two - high), result))
-    else:
-        result = m.add(e, result)
-    return log_edges(m, x, result)
-
-
-@function("log2", "float")
-def _log2_32(m: Maths, x: str) -> str:
-    return _log_base(m, x, 1.0, 1.4426950216293335, 1.925963033500011e-08)
-
-
-@function("log10", "float")
-def _log10_32(m: Maths, x: str) -> str:
-    return _log_base(m, x, math.log10(2), 0.4342944920063019, -1.0103005e-08)
-
-
-def _log64(m: Maths, x: str) -> tuple[str, str]:
-    """(log(1 + f), e) of fp64."""
-    f, e = split_exponent(m, x)
-    s = m.div(f, m.add(f, m.const(2.0)))
-    z = m.mul(s, s)
-    half = m.mul(m.const(0.5), m.mul(f, f))
-    r = m.mul(z, m.horner(tables.LOG64, z))
-    # log(1 + f) = f - (f²/2 - s (f²/2 + R)): the large terms come without error
-    return m.sub(f, m.sub(half, m.mul(s, m.add(half, r)))), e
-
-
-@function("log", "double")
-def _log_64(m: Maths, x: str) -> str:
-    part, e = _log64(m, x)
-    result = m.fma(e, m.const(LN2_HIGH), m.fma(e, m.const(LN2_LOW), part))
-    return log_edges(m, x, result)
-
-
-@function("log2", "double")
-def _log2_64(m: Maths, x: str) -> str:
-    part, e = _log64(m, x)
-    low = 2.0355273740931033e-17  # log2(e) beyond 53 bits
-    return log_edges(
-        m, x, m.add(e, m.fma(part, m.const(1.4426950408889634), m.mul(part, m.const(low))))
+    chunks: list[str] = []
+    for i in range(4):
+        at = w.pure(f"add i64 {word}, {i}")
+        place = w.pure(
+            f"getelementptr [{len(table)} x i64], ptr addrspace(4) @tessera.two_over_pi, i64 0, i64 {at}"
+        )
+        chunks.append(w.emit(f"load i64, ptr addrspace(4) {place}"))
+    window = [
+        w.call("i64", "llvm.fshl.i64", [f"i64 {chunks[i]}", f"i64 {chunks[i + 1]}", f"i64 {bit}"])
+        for i in range(3)
+    ]
+    wide = [w.pure(f"zext i64 {x} to i128") for x in (*window, mantissa)]
+    low = w.pure(f"lshr i128 {w.pure(f'mul i128 {wide[2]}, {wide[3]}')}, 64")
+    top = w.pure(f"or disjoint i128 {w.pure(f'shl i128 {wide[0]}, 64')}, {wide[1]}")
+    turns = w.pure(f"add i128 {w.pure(f'mul i128 {top}, {wide[3]}')}, {low}")
+    quarter = w.pure(f"trunc i128 {w.pure(f'lshr i128 {turns}, 126')} to {m.int}")
+    half = w.pure(f"trunc i128 {w.pure(f'lshr i128 {turns}, 125')} to {m.int}")
+    quadrant = m.iop("add", quarter, m.iop("and", half, 1))
+    rest = w.pure(f"shl i128 {turns}, 2")  # signed: what is left of the quarter after rounding
+    upper = w.pure(f"trunc i128 {w.pure(f'lshr i128 {rest}, 64')} to i64")
+    lower = w.pure(f"trunc i128 {rest} to i64")
+    upper = w.pure(f"sitofp i64 {upper} to double")
+    lower = w.pure(f"uitofp i64 {lower} to double")
+    lower = w.pure(f"fmul double {lower}, {float_literal(2.0**-64, float64)}")
+    r = w.pure(
+        f"fmul double {w.pure(f'fadd double {upper}, {lower}')}, {float_literal(2.0**-64, float64)}"
     )
+    r = w.pure(f"fmul double {r}, {float_literal(math.pi / 2, float64)}")
+    negative = m.below(x, 0.0)
+    quadrant = m.x.select(m.int, negative, m.iop("sub", m.iconst(0), quadrant), quadrant)
+    r = w.pure(f"select i1 {negative}, double {w.pure(f'fneg double {r}')}, double {r}")
+    return quadrant, r if double else w.pure(f"fptrunc double {r} to float")
 
 
-@function("log10", "double")
-def _log10_64(m: Maths, x: str) -> str:
-    part, e = _log64(m, x)
-    tail = m.fma(e, m.const(LOG10_2_LOW), m.mul(part, m.const(math.log10(math.e))))
-    return log_edges(m, x, m.fma(e, m.const(LOG10_2_HIGH), tail))
+def _far(name: str) -> Callable[[Floats, str], str]:
+    def body(m: Floats, x: str) -> str:
+        finite = m.cmp("olt", m.abs(x), m.const(math.inf))
+        return m.select(finite, turned(m, name, *_reduced(m, x)), m.const(math.nan))
+
+    return body
 
 
-@function("log1p", "double")
-def _log1p_64(m: Maths, x: str) -> str:
-    u = m.add(x, m.const(1.0))
-    correction = m.div(x, m.sub(u, m.const(1.0)))
-    result = m.mul(m.function("log", u), correction)
-    result = m.select(m.cmp("oeq", u, m.const(1.0)), x, result)
-    return m.select(m.cmp("oeq", x, m.const(math.inf)), x, result)
-
-
-# --- hyperbolic functions and erf ------------------------------------------------------------------------------------
-@function("sinh", "double")
-def _sinh(m: Maths, x: str) -> str:
-    a = m.abs(x)
-    e = m.function("expm1", m.call("minnum", a, m.const(700.0)))
-    value = m.mul(m.const(0.5), m.add(e, m.div(e, m.add(e, m.const(1.0)))))
-    half = m.function("exp", m.mul(a, m.const(0.5)))
-    value = m.select(m.cmp("ogt", a, m.const(700.0)), m.mul(m.mul(m.const(0.5), half), half), value)
-    return m.select(m.cmp("uno", x, x), x, m.sign_of(value, x))
-
-
-@function("cosh", "double")
-def _cosh(m: Maths, x: str) -> str:
-    half = m.function("exp", m.mul(m.abs(x), m.const(0.5)))
-    grown = m.mul(m.mul(m.const(0.5), half), half)
-    return m.add(grown, m.div(m.const(0.25), grown))
-
-
-@function("tanh", "double")
-def _tanh64(m: Maths, x: str) -> str:
-    e = m.function("expm1", m.mul(m.const(-2.0), m.abs(x)))
-    value = m.div(m.neg(e), m.add(e, m.const(2.0)))
-    return m.select(m.cmp("uno", x, x), x, m.sign_of(value, x))
-
-
-@function("tanh", "float")
-def _tanh32(m: Maths, x: str) -> str:
-    a = m.abs(x)
-    z = m.mul(x, x)
-    small = m.fma(m.mul(z, x), m.horner(tables.TANH, z), x)
-    grown = m.add(m.hardware("exp2", m.mul(a, m.const(2 / math.log(2)))), m.const(1.0))
-    large = m.fma(m.const(-2.0), m.hardware("rcp", grown), m.const(1.0))
-    return m.sign_of(m.select(m.below(a, 0.625), small, large), x)  # -0 too
-
-
-@function("erf", "float")
-def _erf32(m: Maths, x: str) -> str:
-    a = m.abs(x)
-    z = m.mul(x, x)
-    small = m.mul(x, m.horner(tables.ERF, z))
-    near = m.call("minnum", a, m.const(4.0))
-    tail = m.hardware("exp2", m.neg(m.horner(tables.ERFC, near)))
-    large = m.sign_of(m.sub(m.const(1.0), tail), x)
-    result = m.select(m.below(a, 1.0), small, large)
-    return m.select(m.cmp("uno", x, x), x, result)
-
-
-@function("erf", "double")
-def _erf64(m: Maths, x: str) -> str:
-    a = m.abs(x)
-    z = m.mul(x, x)
-    small = m.mul(x, m.horner(tables.ERF64, z))
-    near = m.call("minnum", a, m.const(6.5))
-    t = m.div(m.const(2.0), m.add(near, m.const(2.0)))
-    square = m.mul(near, near)
-    rest = m.fma(near, near, m.neg(square))
-    decay = m.mul(m.function("exp", m.neg(square)), m.sub(m.const(1.0), rest))
-    tail = m.mul(decay, m.mul(t, m.horner(tables.ERFC64, t)))
-    result = m.select(m.below(a, 1.0), small, m.sign_of(m.sub(m.const(1.0), tail), x))
-    return m.select(m.cmp("uno", x, x), x, result)
+function("far_sin", float32, float64)(_far("sin"))
+function("far_cos", float32, float64)(_far("cos"))
+function("far_tan", float64)(_far("tan"))
 
 
 # --- remainder -----------------------------------------------------------------------------------------------------
-@function("fmod", "double")
-def _fmod(m: Maths, x: str, y: str) -> str:
+@function("fmod", float64)
+def _fmod(m: Floats, x: str, y: str) -> str:
     """Remainder of the magnitudes, exact: multiples of y times a power of two are taken off, 50 bits of the quotient
     in a step. A quotient that rounded up leaves a remainder below zero, which one more divisor repairs."""
-    w, zero = m.w, m.const(0.0)
+    w, zero = scalar(m).w, m.const(0.0)
     ay, start = m.abs(y), m.abs(x)
     loop, step, after = w.label("loop"), w.label("step"), w.label("done")
     valid = m.cmp("ogt", ay, zero)
@@ -282,7 +123,7 @@ def _fmod(m: Maths, x: str, y: str) -> str:
     gap = w.call("i64", "llvm.smax.i64", [f"i64 {gap}", "i64 0"])
     gap = w.call("i64", "llvm.smin.i64", [f"i64 {gap}", "i64 2046"])
     half = m.iop("lshr", gap, 1)  # one power of two could be too large
-    divisor = m.mul(m.mul(ay, m.whole(half)), m.whole(m.iop("sub", gap, half)))
+    divisor = m.mul(m.mul(ay, m.power_of_two(half)), m.power_of_two(m.iop("sub", gap, half)))
     quotient = m.call("trunc", m.op("fdiv", rest, divisor))
     left = m.fma(m.neg(quotient), divisor, rest)
     fixed = m.add(left, divisor)
@@ -293,49 +134,3 @@ def _fmod(m: Maths, x: str, y: str) -> str:
     defined = w.pure(f"and i1 {m.cmp('une', y, zero)}, {m.cmp('olt', start, m.const(math.inf))}")
     defined = w.pure(f"and i1 {defined}, {m.cmp('ord', y, y)}")
     return m.select(defined, result, m.const(math.nan))
-
-
-# --- lowering ---------------------------------------------------------------------------------------------------------
-INTRINSIC = {
-    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint", "round": "round",
-}  # fmt: skip
-IN_PLACE = {"tanh", "erf", "log", "log2", "log1p", "sin", "cos"}
-
-
-def evaluate(x: Scalar, name: str, elem: ElementType, args: Sequence[str]) -> str:
-    """The function `name` (an opcode) of one element."""
-    if elem is not float32 and elem is not float64:
-        wide = [to_float32(x, elem, v) for v in args]
-        return from_float32(x, elem, evaluate(x, name, float32, wide))
-    w, type = x.w, llvm_type(elem)
-    m = Maths(w, x.target, type)
-    if name in INTRINSIC:
-        return m.call(INTRINSIC[name], *args)
-    if elem is float32 and name == "exp":
-        return m.hardware("exp2", m.mul(args[0], m.const(math.log2(math.e))))
-    found = x.target.math(w, name, type, args)
-    if found is not None:
-        return found
-    if name in ("sqrt", "sqrt_rn"):
-        return m.call("sqrt", *args)
-    if name == "rsqrt":
-        return m.op("fdiv", m.const(1.0), m.call("sqrt", *args))
-    if (name, type) in FUNCTIONS:
-        if elem is float32 and name in IN_PLACE:
-            return FUNCTIONS[name, type](m, *args)
-        return m.function(name, *args)
-    wide = [w.pure(f"fpext float {v} to double") for v in args]
-    return w.pure(f"fptrunc double {call_function(w, x.target, name, 'double', wide)} to float")
-
-
-@elementwise(*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
-def _math(x: Scalar, op: Op, elem: ElementType, *args: str) -> str:
-    return evaluate(x, op.opcode, elem, args)
-
-
-@elementwise(arith.RemOp)
-def _rem(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
-    """C's fmod, of narrower types in fp64, where the result is the same; integers by the shared row."""
-    if is_float(elem):
-        return evaluate(x, "fmod", elem, (a, b))
-    return "false" if elem is int1 else x.op("srem" if elem.signed else "urem", x.type(elem), a, b)

@@ -14,12 +14,10 @@ from tessera.backends.gpu import (
     lookup,
     mathlib,
     memory,
-    powers,
     reduce,
     scan,
     shape,
     shared,
-    trigonometry,
 )  # fmt: skip
 from tessera.backends.gpu.control import lower_function
 from tessera.backends.gpu.line_info import LineTable
@@ -40,12 +38,10 @@ _REGISTERED = (
     lookup,
     mathlib,
     memory,
-    powers,
     reduce,
     scan,
     shape,
     shared,
-    trigonometry,
 )  # fmt: skip  imported for the lowerings they register
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from tessera.backends.elements.builder import ElementBuilder
+from tessera.backends.elements.builder import Body, ElementBuilder, Near
+from tessera.backends.elements.floats import evaluate
 from tessera.backends.gpu.target import GpuTarget
 from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.writer import Writer, split
-from tessera.dtypes import dtype
+from tessera.dtypes import dtype, float32
 
+IN_PLACE = {"tanh", "erf", "log", "log2", "log1p", "sin", "cos"}  # of fp32
 FAR = 1 << 30  # constants below cannot carry an index of the thread past 32 bits
 
 
@@ -35,10 +39,47 @@ class Scalar(ElementBuilder):
     def type(self, t: Any) -> str:
         return llvm_type(t)
 
-    def hardware(self, name: str, t: dtype, *args: str) -> str | None:
-        """The target's own instruction for a function of fp32 or fp64, or None."""
+    # --- mathematical functions ---------------------------------------------------------------------------
+    def own(self, name: str, t: dtype, *args: str) -> str | None:
+        """The target's instruction; exp of fp32 is its exp2 of x log2(e)."""
+        if name == "exp" and t is float32:
+            return self.own(
+                "exp2", t, self.op("fmul", "float", args[0], self.f32(math.log2(math.e)))
+            )
         return self.target.math(self.w, name, llvm_type(t), args)
 
+    def is_inlined(self, name: str, t: dtype) -> bool:
+        return t is float32 and name in IN_PLACE
+
+    def shared(self, name: str, t: dtype, args: Sequence[str], body: Body) -> str:
+        type, module = llvm_type(t), self.w.module
+        symbol = f"@tessera.{name}.{type}"
+        if symbol not in module.defined:
+            module.defined.add(symbol)
+            w = Writer(module)
+            names = [f"%a{i}" for i in range(len(args))]
+            result = body(Scalar(w, self.target), names)
+            params = ", ".join(f"{type} {v}" for v in names)
+            head = f"define internal {type} {symbol}({params}) nounwind memory(none) {{"
+            lines = [head, "entry:", *w.prologue, *w.lines, f"  ret {type} {result}", "}"]
+            module.functions.append("\n".join(lines))
+        return self.pure(f"call {type} {symbol}({', '.join(f'{type} {a}' for a in args)})")
+
+    def beyond(self, name: str, t: dtype, args: Sequence[str], near: Near) -> str:
+        """A branch calls the function `far_...` of the module."""
+        w, type = self.w, llvm_type(t)
+        found, far = near(self, list(args))
+        before, slow, after = w.block, w.label("far"), w.label("near")
+        w.branch_if(far, slow, after)
+        with w.scope():
+            w.start(slow)
+            value = evaluate(self, f"far_{name}", t, *args)
+            last = w.block
+            w.branch(after)
+        w.start(after)
+        return w.emit(f"phi {type} [ {found}, %{before} ], [ {value}, %{last} ]")
+
+    # --- conversions ----------------------------------------------------------------------------------------
     def narrowed(self, text: str, source: dtype, target: dtype, rounding: str) -> str | None:
         if rounding == "rtne":
             return None

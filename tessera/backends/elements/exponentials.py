@@ -1,0 +1,272 @@
+"""Writes exponentials, logarithms, hyperbolic functions and erf: range reduction, then polynomials.
+
+    exp       x = n ln 2 + r: a polynomial of r, times 2^n in two steps or by one instruction
+    log       x = 2^e (1 + f): a polynomial of f in fp32; s = f / (2 + f), a series of s^2 in fp64; e ln 2 in two parts
+    tanh, erf polynomials near 0, exponentials beyond
+
+The tests hold fp32 to 2 ulp and fp64 to 3 (tests/unit/test_cpu_math.py, test_simt_math.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+from tessera.backends.elements import coefficients as c
+from tessera.backends.elements.floats import Floats, function
+from tessera.dtypes import float32, float64
+
+
+# --- exponentials --------------------------------------------------------------------------------------------
+def low_bits(m: Floats, shifted: str) -> str:
+    """The integer n whose sum with `m.shifter()` is `shifted`."""
+    unused = 51 if m.double else 9
+    return m.iop("ashr", m.iop("shl", m.bits(shifted), unused), unused)
+
+
+def _clamp(m: Floats, x: str, low: float, high: float) -> str:
+    return m.at_most(m.at_least(x, low), high)
+
+
+@function("exp", float32)
+def _exp32(m: Floats, x: str) -> str:
+    near = x if m.x.has_scale else _clamp(m, x, -105.0, 89.0)
+    shifted = m.fma(near, m.const(1 / math.log(2)), m.shifter())
+    n = m.sub(shifted, m.shifter())
+    r = m.fma(n, m.const(-0.693145751953125), near)
+    r = m.fma(n, m.const(-1.428606765330187e-06), r)
+    return _times_power(m, m.polynomial(c.EXP, r), n, shifted, x, -104.0)
+
+
+@function("exp2", float32)
+def _exp2_32(m: Floats, x: str) -> str:
+    near = x if m.x.has_scale else _clamp(m, x, -151.0, 129.0)
+    shifted = m.add(near, m.shifter())
+    n = m.sub(shifted, m.shifter())
+    r = m.sub(near, n)
+    return _times_power(m, m.polynomial(c.EXP2, r), n, shifted, x, -150.0)
+
+
+def _times_power(m: Floats, q: str, n: str, shifted: str, x: str, least: float) -> str:
+    """q * 2^n, n also in the low bits of `shifted`. The instruction takes NaN * 2^infinity for infinity, and a large n
+    goes with a positive q, if not a small one; below `least` it is not asked, being slow to find that nothing is left.
+    """
+    if m.x.has_scale:
+        return m.x.scale(q, n, m.cmp("uge", x, m.const(least)))
+    return m.scaled(q, low_bits(m, shifted))
+
+
+def _exp_of(m: Floats, r: str, shifted: str) -> str:
+    square = m.mul(r, r)
+    rest = m.fma(square, m.polynomial(c.EXP64, r), r)
+    return m.scaled(m.add(rest, m.const(1.0)), low_bits(m, shifted))
+
+
+def _split_exp(m: Floats, x: str, per_unit: float, unit: tuple[float, float]) -> tuple[str, str]:
+    """(r, shifted) with x = n unit + r, n in the low bits of `shifted`."""
+    shifted = m.fma(x, m.const(per_unit), m.shifter())
+    n = m.sub(shifted, m.shifter())
+    r = m.fma(n, m.const(-unit[0]), x)
+    return m.fma(n, m.const(-unit[1]), r), shifted
+
+
+@function("exp", float64)
+def _exp64(m: Floats, x: str) -> str:
+    near = _clamp(m, x, -746.0, 710.0)
+    return _exp_of(m, *_split_exp(m, near, 1 / math.log(2), c.LN2_64))
+
+
+@function("exp2", float64)
+def _exp2_64(m: Floats, x: str) -> str:
+    near = _clamp(m, x, -1076.0, 1025.0)
+    shifted = m.add(near, m.shifter())
+    part = m.sub(near, m.sub(shifted, m.shifter()))
+    r = m.mul(part, m.const(c.LN2_64[0]))
+    lost = m.fma(part, m.const(c.LN2_64[0]), m.neg(r))  # of the product's rounding
+    return _exp_of(m, m.add(r, m.fma(part, m.const(c.LN2_64[1]), lost)), shifted)
+
+
+@function("exp10", float64)
+def _exp10(m: Floats, x: str) -> str:
+    r, shifted = _split_exp(m, _clamp(m, x, -330.0, 309.0), math.log2(10), c.LOG10_2)
+    return _exp_of(m, m.mul(r, m.const(math.log(10))), shifted)
+
+
+@function("expm1", float64)
+def _expm1(m: Floats, x: str) -> str:
+    small = m.mul(x, m.polynomial(c.EXP_SERIES[1:], x))
+    large = m.sub(m.math("exp", x), m.const(1.0))
+    return m.select(m.below(m.abs(x), 0.4), small, large)
+
+
+# --- logarithms ----------------------------------------------------------------------------------------------
+def split_bits(m: Floats, x: str) -> tuple[str, str]:
+    """(f, e) with x = (1 + f) * 2^e and 1 + f between sqrt(1/2) and sqrt(2), for positive normal x; e an integer."""
+    root = 0x3FE6A09E667F3BCD if m.double else 0x3F3504F3
+    offset = m.iop("sub", m.bits(x), root)
+    e = m.iop("ashr", offset, m.mantissa)
+    low = m.iop("and", offset, (1 << m.mantissa) - 1)
+    return m.sub(m.from_bits(m.iop("add", low, root)), m.const(1.0)), e
+
+
+def split_exponent(m: Floats, x: str) -> tuple[str, str]:
+    """(f, e) as `split_bits` gives them, for all positive finite x; e a float."""
+    tiny, step = m.below(x, 2.0 ** (1 - m.t.bias)), m.mantissa + 2
+    whole = m.select(tiny, m.mul(x, m.const(2.0**step)), x)
+    extra = m.x.select(m.int, tiny, m.iconst(-step), m.iconst(0))
+    f, e = split_bits(m, whole)
+    return f, m.to_float(m.iop("add", e, extra))
+
+
+def log_edges(m: Floats, x: str, result: str) -> str:
+    """Zero, infinity, negative numbers and NaN."""
+    zero, inf = m.const(0.0), m.const(math.inf)
+    result = m.select(m.cmp("oeq", x, inf), x, result)
+    result = m.select(m.cmp("oeq", x, zero), m.const(-math.inf), result)
+    return m.select(m.cmp("oge", x, zero), result, m.const(math.nan))
+
+
+def _log_of(m: Floats, f: str, e: str) -> str:
+    """log((1 + f) 2^e) in fp32; 0.693359375 has few bits: its product with e is exact."""
+    tail = m.mul(m.mul(f, f), m.polynomial(c.LOG, f))
+    tail = m.fma(e, m.const(-2.1219444005469058e-4), tail)
+    return m.fma(e, m.const(0.693359375), m.add(f, tail))
+
+
+@function("log", float32)
+def _log32(m: Floats, x: str) -> str:
+    return log_edges(m, x, _log_of(m, *split_exponent(m, x)))
+
+
+@function("log1p", float32)
+def _log1p32(m: Floats, x: str) -> str:
+    """1 + x = (1 + f) * 2^e: f comes from x itself, not from the rounded sum."""
+    total = m.add(x, m.const(1.0))
+    _, e = split_bits(m, total)
+    # Subnormal for e > 126.
+    scale = m.mul(
+        m.from_bits(m.iop("sub", m.iconst(0x40800000), m.iop("shl", e, 23))), m.const(0.25)
+    )
+    f = m.fma(x, scale, m.sub(scale, m.const(1.0)))
+    result = log_edges(m, total, _log_of(m, f, m.to_float(e)))
+    return m.select(m.cmp("oeq", x, m.const(0.0)), x, result)  # the sign of zero
+
+
+@function("log2", float32)
+def _log2_32(m: Floats, x: str) -> str:
+    f, e = split_exponent(m, x)
+    square = m.mul(f, f)
+    tail = m.fma(f, m.const(c.LOG2_E[1]), m.mul(square, m.polynomial(c.LOG2, f)))
+    return log_edges(m, x, m.add(e, m.fma(f, m.const(c.LOG2_E[0]), tail)))
+
+
+@function("log10", float32)
+def _log10_32(m: Floats, x: str) -> str:
+    """e log10(2) + log(1 + f) log10(e), both factors in two parts; the first one's product with e is exact."""
+    f, e = split_exponent(m, x)
+    high, low = (m.const(v) for v in c.LOG10_E)
+    tail = m.mul(m.mul(f, f), m.polynomial(c.LOG, f))
+    result = m.fma(f, high, m.fma(tail, high, m.fma(tail, low, m.mul(f, low))))
+    few_bits = 0.301025390625
+    rest = m.fma(e, m.const(math.log10(2) - few_bits), result)
+    return log_edges(m, x, m.add(m.mul(e, m.const(few_bits)), rest))
+
+
+def _log1p_parts(m: Floats, f: str) -> tuple[str, str]:
+    """(half, rest) with log(1 + f) = f - (half - rest): half = f^2/2, rest = s (half + s^2 p(s^2)), s = f / (2 + f)."""
+    s = m.div(f, m.add(f, m.const(2.0)))
+    z = m.mul(s, s)
+    half = m.mul(m.mul(f, m.const(0.5)), f)
+    return half, m.mul(s, m.fma(z, m.polynomial(c.LOG64, z), half))
+
+
+def _natural(m: Floats, f: str) -> str:
+    half, rest = _log1p_parts(m, f)
+    return m.sub(f, m.sub(half, rest))
+
+
+@function("log", float64)
+def _log64(m: Floats, x: str) -> str:
+    f, e = split_exponent(m, x)
+    half, rest = _log1p_parts(m, f)
+    low = m.fma(e, m.const(c.LN2_SHORT[1]), rest)
+    small = m.sub(m.sub(half, low), f)
+    return log_edges(m, x, m.fma(e, m.const(c.LN2_SHORT[0]), m.neg(small)))
+
+
+@function("log2", float64)
+def _log2_64(m: Floats, x: str) -> str:
+    f, e = split_exponent(m, x)
+    natural = _natural(m, f)
+    low = m.fma(natural, m.const(c.LOG2_E_64[1]), e)
+    return log_edges(m, x, m.fma(natural, m.const(c.LOG2_E_64[0]), low))
+
+
+@function("log10", float64)
+def _log10_64(m: Floats, x: str) -> str:
+    f, e = split_exponent(m, x)
+    tail = m.fma(e, m.const(c.LOG10_2[1]), m.mul(_natural(m, f), m.const(math.log10(math.e))))
+    return log_edges(m, x, m.fma(e, m.const(c.LOG10_2[0]), tail))
+
+
+@function("log1p", float64)
+def _log1p64(m: Floats, x: str) -> str:
+    total = m.add(x, m.const(1.0))
+    correction = m.div(x, m.sub(total, m.const(1.0)))
+    result = m.mul(m.math("log", total), correction)
+    result = m.select(m.cmp("oeq", total, m.const(1.0)), x, result)
+    return m.select(m.cmp("oeq", x, m.const(math.inf)), x, result)
+
+
+# --- hyperbolic functions and erf ------------------------------------------------------------------------------
+@function("sinh", float64)
+def _sinh(m: Floats, x: str) -> str:
+    a = m.abs(x)
+    e = m.math("expm1", m.at_most(a, 700.0))
+    value = m.mul(m.const(0.5), m.add(e, m.div(e, m.add(e, m.const(1.0)))))
+    half = m.math("exp", m.mul(a, m.const(0.5)))
+    value = m.select(m.cmp("ogt", a, m.const(700.0)), m.mul(m.mul(m.const(0.5), half), half), value)
+    return m.sign_of(value, x)
+
+
+@function("cosh", float64)
+def _cosh(m: Floats, x: str) -> str:
+    half = m.math("exp", m.mul(m.abs(x), m.const(0.5)))
+    grown = m.mul(m.mul(m.const(0.5), half), half)
+    return m.add(grown, m.div(m.const(0.25), grown))
+
+
+@function("tanh", float64)
+def _tanh64(m: Floats, x: str) -> str:
+    e = m.math("expm1", m.mul(m.const(-2.0), m.abs(x)))
+    return m.sign_of(m.div(m.neg(e), m.add(e, m.const(2.0))), x)
+
+
+@function("tanh", float32)
+def _tanh32(m: Floats, x: str) -> str:
+    a, z = m.abs(x), m.mul(x, x)
+    small = m.fma(m.mul(z, x), m.polynomial(c.TANH, z), x)
+    grown = m.add(m.math("exp2", m.mul(a, m.const(2 / math.log(2)))), m.const(1.0))
+    large = m.fma(m.const(-2.0), m.reciprocal(grown), m.const(1.0))
+    return m.sign_of(m.select(m.below(a, 0.625), small, large), x)  # -0 too
+
+
+@function("erf", float32)
+def _erf32(m: Floats, x: str) -> str:
+    a, z = m.abs(x), m.mul(x, x)
+    small = m.fma(x, m.polynomial(c.ERF, z), x)
+    tail = m.math("exp2", m.neg(m.polynomial(c.ERFC, m.at_most(a, 4.0))))
+    large = m.sign_of(m.sub(m.const(1.0), tail), x)
+    return m.select(m.below(a, 1.0), small, large)
+
+
+@function("erf", float64)
+def _erf64(m: Floats, x: str) -> str:
+    a, z = m.abs(x), m.mul(x, x)
+    small = m.mul(x, m.polynomial(c.ERF64, z))
+    near = m.at_most(a, 6.5)
+    t = m.div(m.const(2.0), m.add(near, m.const(2.0)))
+    square = m.mul(near, near)
+    rest = m.fma(near, near, m.neg(square))
+    decay = m.mul(m.math("exp", m.neg(square)), m.sub(m.const(1.0), rest))
+    tail = m.mul(decay, m.mul(t, m.polynomial(c.ERFC64, t)))
+    return m.select(m.below(a, 1.0), small, m.sign_of(m.sub(m.const(1.0), tail), x))

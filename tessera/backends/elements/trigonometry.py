@@ -1,0 +1,134 @@
+"""Writes sine, cosine, tangent and their inverses: x = n pi/2 + r, pi/2 in three parts, a polynomial of r chosen by n.
+
+Arguments so large that the parts do not suffice go the target's way (`ElementBuilder.beyond`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tessera.backends.elements import coefficients as c
+from tessera.backends.elements.builder import ElementBuilder
+from tessera.backends.elements.floats import Floats, function
+from tessera.dtypes import float32, float64
+
+FAR = {float32: 32768.0, float64: 2.0**20}  # beyond this the reduction loses bits
+
+
+# --- sine, cosine, tangent -----------------------------------------------------------------------------------
+def _polynomials(m: Floats, r: str) -> tuple[str, str]:
+    """(sin r, cos r) for |r| <= pi/4."""
+    sin, cos = (c.SIN64, c.COS64) if m.double else (c.SIN, c.COS)
+    z = m.mul(r, r)
+    s = m.fma(m.mul(z, r), m.polynomial(sin, z), r)
+    s = m.sign_of(s, r)  # -0 too
+    if not m.double:
+        one = m.fma(z, m.const(-0.5), m.const(1.0))
+        return s, m.fma(m.mul(z, z), m.polynomial(cos, z), one)
+    half = m.mul(z, m.const(0.5))
+    one = m.sub(m.const(1.0), half)
+    lost = m.sub(m.sub(m.const(1.0), one), half)
+    return s, m.add(one, m.fma(m.mul(z, z), m.polynomial(cos, z), lost))
+
+
+def turned(m: Floats, name: str, quadrant: str, r: str) -> str:
+    """The function `name` of r + quadrant * pi/2; two bits of the integer `quadrant` count."""
+    s, cosine = _polynomials(m, r)
+    if name == "cos":
+        quadrant = m.iop("add", quadrant, 1)
+    odd = m.x.cmp("icmp ne", m.int, m.iop("and", quadrant, 1), m.iconst(0))
+    if name == "tan":
+        return m.div(m.select(odd, m.neg(cosine), s), m.select(odd, s, cosine))
+    value = m.bits(m.select(odd, cosine, s))
+    sign = m.iop("shl", m.iop("and", quadrant, 2), 62 if m.double else 30)
+    return m.from_bits(m.iop("xor", value, sign))
+
+
+def _near(m: Floats, name: str, x: str) -> str:
+    shifted = m.fma(x, m.const(2 / math.pi), m.shifter())
+    n, r = m.sub(shifted, m.shifter()), x
+    for part in c.HALF_PI_64 if m.double else c.HALF_PI:
+        r = m.fma(n, m.const(-part), r)
+    return turned(m, name, m.bits(shifted), r)
+
+
+def _periodic(name: str) -> Callable[[Floats, str], str]:
+    def body(m: Floats, x: str) -> str:
+        def near(inner: ElementBuilder, arguments: list[str]) -> tuple[str, str]:
+            k = Floats(inner, m.t)
+            far = k.cmp("uge", k.abs(arguments[0]), k.const(FAR[m.t]))
+            return _near(k, name, arguments[0]), far
+
+        return m.x.beyond(name, m.t, [x], near)
+
+    return body
+
+
+function("sin", float32, float64)(_periodic("sin"))
+function("cos", float32, float64)(_periodic("cos"))
+function("tan", float64)(_periodic("tan"))
+
+
+# --- inverses ----------------------------------------------------------------------------------------------------
+@function("atan", float64)
+def _atan(m: Floats, x: str) -> str:
+    a, one = m.abs(x), m.const(1.0)
+    big = m.cmp("ogt", a, one)
+    t = m.select(big, m.div(one, a), a)
+    middle = m.cmp("ogt", t, m.const(math.tan(math.pi / 8)))
+    t = m.select(middle, m.div(m.sub(t, one), m.add(t, one)), t)
+    z = m.mul(t, t)
+    value = m.fma(m.mul(z, t), m.polynomial(c.ATAN64, z), t)
+    value = m.select(middle, m.add(value, m.const(math.pi / 4)), value)
+    other = m.add(m.sub(m.const(math.pi / 2), value), m.const(c.PI_2_LOW))
+    return m.sign_of(m.select(big, other, value), x)
+
+
+def angle(m: Floats, y: str, x: str, arctangent: Callable[[str], str], low: float) -> str:
+    """The angle of the point (x, y), but for its sign: the arctangent of the smaller over the larger, then by octant;
+    infinities count as 1, zeros as 0, NaN stays. `low`: what is missing of pi/2."""
+    ay, ax, one, zero = m.abs(y), m.abs(x), m.const(1.0), m.const(0.0)
+    steep = m.cmp("ogt", ay, ax)
+    small, large = m.select(steep, ax, ay), m.select(steep, ay, ax)
+    ratio = m.select(m.cmp("oeq", small, large), one, m.div(small, large))
+    ratio = m.select(m.cmp("oeq", m.add(small, large), zero), zero, ratio)
+    value = arctangent(ratio)
+    value = m.select(steep, _less(m, math.pi / 2, value, low), value)
+    left = m.x.cmp("icmp slt", m.int, m.bits(x), m.iconst(0))
+    return m.select(left, _less(m, math.pi, value, 2 * low), value)
+
+
+def _less(m: Floats, whole: float, part: str, low: float) -> str:
+    difference = m.sub(m.const(whole), part)
+    return m.add(difference, m.const(low)) if low else difference
+
+
+@function("atan2", float64)
+def _atan2(m: Floats, y: str, x: str) -> str:
+    return m.sign_of(angle(m, y, x, lambda ratio: m.math("atan", ratio), c.PI_2_LOW), y)
+
+
+def single_angle(m: Floats, y: str, x: str) -> str:
+    """atan2 of fp32 numbers that fp64 holds: by one polynomial, which leaves an error of 0.5 ulp of fp32."""
+
+    def arctangent(ratio: str) -> str:
+        z = m.mul(ratio, ratio)
+        return m.fma(m.mul(ratio, z), m.polynomial(c.ATAN_SINGLE, z), ratio)
+
+    return m.sign_of(angle(m, y, x, arctangent, 0.0), y)
+
+
+def _cathetus(m: Floats, x: str) -> str:
+    one = m.const(1.0)
+    return m.call("sqrt", m.mul(m.sub(one, x), m.add(one, x)))
+
+
+@function("asin", float64)
+def _asin(m: Floats, x: str) -> str:
+    return m.math("atan2", x, _cathetus(m, x))
+
+
+@function("acos", float64)
+def _acos(m: Floats, x: str) -> str:
+    return m.math("atan2", _cathetus(m, x), x)
