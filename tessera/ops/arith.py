@@ -114,13 +114,14 @@ class MulOp(Binary, opcode="mul"):
 
 
 class DivOp(Binary, opcode="div"):
-    """Quotient: integers truncate toward zero; floats within 2 ulp, correctly rounded when `exact`."""
+    """Quotient: floats within 2 ulp, correctly rounded when `exact`. Integers truncate toward zero; by zero they
+    give 0, and the smallest number over -1 wraps around to itself."""
 
     exact: bool = attr(default=False)
 
 
 class RemOp(Binary, opcode="rem"):
-    """Remainder with the sign of the dividend (C's `%` and `fmod`)."""
+    """Remainder with the sign of the dividend (C's `%` and `fmod`); of integers by zero the dividend itself."""
 
 
 class AndOp(IntBinary, opcode="and"):
@@ -136,11 +137,12 @@ class XorOp(IntBinary, opcode="xor"):
 
 
 class ShlOp(IntBinary, opcode="shl"):
-    """lhs << rhs."""
+    """lhs << rhs, the amount unsigned: 0 where it is the type's width or more."""
 
 
 class ShrOp(IntBinary, opcode="shr"):
-    """lhs >> rhs: arithmetic when the type is signed, logical otherwise."""
+    """lhs >> rhs: arithmetic when the type is signed, logical otherwise. The amount is unsigned; where it is the type's
+    width or more, -1 is left of a negative number and 0 of the others."""
 
 
 class MinOp(Binary, opcode="min"):

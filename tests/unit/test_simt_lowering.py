@@ -47,6 +47,41 @@ def test_unmasked_tiles_move_in_vectors(elem, width):
 
 
 @tessera.jit
+def undefined_in_llvm_kernel(x, y, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    a, b = tl.load(x + i), tl.load(y + i)
+    tl.store(out + i, a // b)
+    tl.store(out + N + i, a % b)
+    tl.store(out + 2 * N + i, a << b)
+    tl.store(out + 3 * N + i, a >> b)
+
+
+@pytest.mark.parametrize("elem", ["i8", "u8", "i32", "u32", "i64", "u64"])
+def test_division_by_zero_and_wide_shifts_are_defined(elem):
+    """tests/lang/test_corner_cases.py goes through all numbers; this is what other targets do, at PTX's price."""
+    signed, bits = elem[0] == "i", int(elem[1:])
+    dtype = np.dtype(f"{elem[0]}{bits // 8}")
+    least = np.iinfo(dtype).min
+    x = np.array([7, 7, least, least, 100, 100, 5, least], np.int64 if signed else np.uint64)
+    y = np.array(
+        [0, 2, 0, -1 if signed else 3, bits, bits + 1, 200 if bits > 8 else 100, bits], np.int64
+    )
+    x, y = x.astype(dtype), y.astype(dtype)
+    found = np.zeros(4 * len(x), dtype)
+    p = f"*{elem}"
+    signature = {"x": p, "y": p, "out": p, "N": C}
+    compiled = Compiled(undefined_in_llvm_kernel, signature, {"N": len(x)})
+    compiled.run(x, y, found)
+    quotient, rest, left, right = found.reshape(4, -1)
+    np.testing.assert_array_equal(quotient[:4], np.array([0, 3, 0, least], dtype))
+    np.testing.assert_array_equal(rest[:3], np.array([7, 1, least], dtype))
+    np.testing.assert_array_equal(left[4:], np.zeros(4, dtype))
+    np.testing.assert_array_equal(right[4:], np.array([0, 0, 0, -1 if signed else 0]).astype(dtype))
+    assert compiled.count(r"div\.[su]32") == 1  # the remainder's too; of 64 bits that fit into 32
+    assert compiled.count("rem") == 0
+
+
+@tessera.jit
 def every_other_kernel(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     v = tl.load(x + i)

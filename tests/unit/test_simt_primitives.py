@@ -234,6 +234,34 @@ def test_sign_of_halves() -> None:
     np.testing.assert_array_equal(Lanes().named("flip_sign.i16", bits), bits ^ np.uint64(0x8000))
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_shifts_by_any_amount(bits: int) -> None:
+    values = np.array([0, 1, (1 << bits) - 1, 1 << (bits - 1), 0x12345678], np.uint64)
+    x = np.resize(values, THREADS)
+    amount = np.resize(np.array([0, 1, 31, 32, 63, 64, 0xFFFFFFFF], np.uint64), THREADS)
+    for name in ("shl", "lshr", "ashr"):
+        want: list[int] = []
+        for value, n in zip(x.tolist(), amount.tolist(), strict=True):
+            number = value - (1 << bits) if name == "ashr" and value >> (bits - 1) else value
+            by = min(n, bits)
+            want.append((number << by if name == "shl" else number >> by) & ((1 << bits) - 1))
+        got = Lanes().named(f"{name}.i{bits}", x, amount)
+        np.testing.assert_array_equal(got, np.array(want, np.uint64))
+
+
+def test_quotients_of_integers() -> None:
+    x = np.resize(np.array([0, 7, -7, 100, -(2**31), 2**31 - 1], np.int64), THREADS)
+    y = np.resize(np.array([2, -2, 7, -1, 3], np.int64), THREADS)
+    top = np.uint64(0xFFFFFFFF)
+    raw = x.view(np.uint64) & top, y.view(np.uint64) & top
+    want = np.array(
+        [int(abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1) for a, b in zip(x, y)]
+    )
+    got = Lanes().named("sdiv.i32", *raw)
+    np.testing.assert_array_equal(got, want.astype(np.int64).view(np.uint64) & top)
+    np.testing.assert_array_equal(Lanes().named("udiv.i32", *raw), raw[0] // raw[1])
+
+
 def test_tf32() -> None:
     x = RNG.standard_normal(THREADS).astype(np.float32)
     got = Lanes().named("to_tf32", x)

@@ -2,9 +2,10 @@
 
 Floats that LLVM does not compute with are widened to fp32, computed and rounded after every op, as the language says.
 
-No element-wise op traps, and none is undefined. An integer divided by zero gives 0, and the dividend as remainder; the
+No element-wise op traps, and none is undefined: an integer divided by zero gives 0, and the dividend as remainder; the
 smallest number over -1 wraps around to itself. Shifts take the amount as unsigned: one of the type's width or more
-leaves 0, or the sign in every bit.
+leaves 0, or the sign in every bit. (GPUs leave out the guard of quotients whose divisor is made of arguments and
+indices, which is taken to be positive.)
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def _rem(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
         return x.constant(int1, 0)
     if _divides_plainly(t, b):
         return x.op("srem" if t.signed else "urem", e, a, b)
-    return x.op("sub", e, a, x.op("mul", e, quotient(x, t, a, b), b))
+    whole = x.divided(t, a, b) or quotient(x, t, a, b)  # any number will do where b is 0
+    return x.op("sub", e, a, x.op("mul", e, whole, b))
 
 
 def _divides_plainly(t: dtype, b: str) -> bool:
@@ -119,6 +121,9 @@ def quotient(x: ElementBuilder, t: dtype, a: str, b: str) -> str:
         return _quotient_in_fp64(x, t, a, b)
     zero = x.int(e, 0)
     is_zero = x.cmp("icmp eq", e, b, zero)
+    found = x.divided(t, a, b)
+    if found is not None:
+        return x.select(e, is_zero, zero, found)
     unsafe, minus = is_zero, ""
     if t.signed:
         minus = x.cmp("icmp eq", e, b, x.int(e, -1))
@@ -146,6 +151,9 @@ def _shift(x: ElementBuilder, op: Op, t: Any, a: str, b: str) -> str:
     amount = number_in(b)
     if amount is not None and 0 <= amount < t.bits:
         return x.op(name, e, a, b)
+    found = x.shifted(name, t, a, b) if amount is None else None
+    if found is not None:
+        return found
     fits = x.cmp("icmp ult", e, b, x.int(e, t.bits))
     if name == "ashr":
         return x.op(name, e, a, x.select(e, fits, b, x.int(e, t.bits - 1)))

@@ -62,6 +62,15 @@ class ElementBuilder(ABC):
         """An integer in a wider type, by `sext` or `zext`."""
         return self.convert(name, source, text, target)
 
+    # --- integers ---------------------------------------------------------------------------------------------
+    def divided(self, t: dtype, a: str, b: str) -> str | None:
+        """The quotient toward zero by an instruction that never traps and gives any number where b is 0, or None."""
+        return None
+
+    def shifted(self, name: str, t: dtype, a: str, b: str) -> str | None:
+        """The shift `name` (shl, lshr, ashr) by an instruction that takes every amount as unsigned, or None."""
+        return None
+
     # --- mathematical functions (floats.py) -----------------------------------------------------------------
     has_scale = False  # whether there is `scale`
 

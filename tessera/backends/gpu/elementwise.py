@@ -3,19 +3,21 @@ apart for addresses, pairs of 16-bit floats, fast division (casts: casts.py, mat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from tessera.analysis.provenance import BOUNDS, incoming
 from tessera.backends.elements.arith import TABLE, is_float, wide_product
 from tessera.backends.elements.arith import Lowering as Element
 from tessera.backends.elements.casts import narrow, widen
+from tessera.backends.elements.literals import number_in
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.scalar import Scalar
 from tessera.backends.gpu.types import literal, llvm_type, memory_bits
 from tessera.backends.gpu.writer import is_number, split
 from tessera.dtypes import bfloat16, float16, float32, int1
-from tessera.ir import ElementType, Op, Value, elem_of
-from tessera.ops import arith
+from tessera.ir import Effect, ElementType, Op, Value, elem_of
+from tessera.ops import arith, control
 
 
 def elementwise(*classes: type[Op]) -> Callable[[Element], Element]:
@@ -125,29 +127,56 @@ def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
     elem = elem_of(op.lhs.type)
     fast = elem in (float16, bfloat16, float32) and not op.exact
     shared = fast and count >= SHARED_DIVISOR * len(set(divisors)) and not is_number(divisors[0])
-    exact = TABLE[arith.DivOp] if is_float(elem) else _int_quotient
-    row = _div_by_few if shared else _div_fast if fast else exact
+    row = _div_by_few if shared else _div_fast if fast else TABLE[arith.DivOp]
+    if not is_float(elem) and _is_index(op.rhs):
+        row = _index_quotient
     map_registers(fl, op, row, _constant_bits(fl, op.result))
 
 
-def _int_quotient(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
-    if elem is int1:
-        return a if op.opcode == "div" else "false"
-    name = {"div": "div", "rem": "rem"}[op.opcode]
-    return x.op(f"{'s' if elem.signed else 'u'}{name}", llvm_type(elem), a, b)
+@elementwise(arith.ShlOp)
+def _shl(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+    if is_number(b) and 0 <= int(b) < elem.bits:
+        return x.w.mul(llvm_type(elem), a, str(1 << int(b)))
+    return TABLE[arith.ShlOp](x, op, elem, a, b)
 
 
 @elementwise(arith.RemOp)
-def _rem(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
-    return (TABLE[arith.RemOp] if is_float(elem) else _int_quotient)(x, op, elem, a, b)
+def _rem(x: Scalar, op: Any, elem: Any, a: str, b: str) -> str:
+    if is_float(elem) or not _is_index(op.rhs):
+        return TABLE[arith.RemOp](x, op, elem, a, b)
+    return _index_quotient(x, op, elem, a, b)
 
 
-@elementwise(arith.ShlOp, arith.ShrOp)
-def _shift(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
-    w, t = x.w, llvm_type(elem)
-    if op.opcode == "shl" and is_number(b) and 0 <= int(b) < elem.bits:
-        return w.mul(t, a, str(1 << int(b)))
-    return x.op("shl" if op.opcode == "shl" else "ashr" if elem.signed else "lshr", t, a, b)
+def _is_index(v: Value) -> bool:
+    """Whether a number is made of a kernel's arguments, program ids, ranges and constants alone, nothing of memory."""
+    seen: set[Value] = set()
+    work = [v]
+    while work:
+        v = work.pop()
+        if v in seen:
+            continue
+        seen.add(v)
+        sources: Sequence[Value] = incoming(v)
+        owner = v.owner if isinstance(v.owner, Op) else v.owner.parent
+        if sources:
+            pass
+        elif isinstance(v.owner, Op):
+            if v.owner.effects & Effect.READ:
+                return False
+            sources = v.owner.operands
+        elif isinstance(owner, control.ForOp):
+            sources = owner.operands[:BOUNDS]
+        elif not isinstance(owner, control.FuncOp) or not owner.kernel:
+            return False
+        work += sources
+    return True
+
+
+def _index_quotient(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+    """Without a guard: a divisor made of arguments and indices is taken to be positive (analysis/sign.py)."""
+    if elem is int1 or number_in(b) is not None:
+        return TABLE[type(op)](x, op, elem, a, b)
+    return x.op(f"{'s' if elem.signed else 'u'}{op.opcode}", llvm_type(elem), a, b)
 
 
 def _div_fast(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:

@@ -39,6 +39,26 @@ class Scalar(ElementBuilder):
     def type(self, t: Any) -> str:
         return llvm_type(t)
 
+    # --- integers ---------------------------------------------------------------------------------------------
+    def divided(self, t: dtype, a: str, b: str) -> str | None:
+        if t.bits > 32:
+            return None  # LLVM divides numbers of 64 bits that are small in 32
+        wide = [self._word(v, t, t.signed) for v in (a, b)]
+        found = self.target.math(self.w, "sdiv" if t.signed else "udiv", "i32", wide)
+        return found and self.convert("trunc", "i32", found, llvm_type(t))
+
+    def shifted(self, name: str, t: dtype, a: str, b: str) -> str | None:
+        e = llvm_type(t)
+        if t.bits > 32:
+            amount = self.convert("trunc", e, self.call("umin", e, b, str(t.bits)), "i32")
+            return self.target.math(self.w, name, e, [a, amount])
+        wide = self._word(a, t, t.signed), self._word(b, t, False)
+        found = self.target.math(self.w, name, "i32", wide)
+        return found and self.convert("trunc", "i32", found, e)
+
+    def _word(self, text: str, t: dtype, signed: bool) -> str:
+        return self.convert("sext" if signed else "zext", llvm_type(t), text, "i32")
+
     # --- mathematical functions ---------------------------------------------------------------------------
     def own(self, name: str, t: dtype, *args: str) -> str | None:
         """The target's instruction; exp of fp32 is its exp2 of x log2(e)."""

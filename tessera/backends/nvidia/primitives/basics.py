@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 
 from tessera.backends.elements.literals import decode_float8
-from tessera.backends.nvidia.primitives.lanes import FLOAT, mask_int, round_bf16, to_raw
+from tessera.backends.nvidia.primitives.lanes import FLOAT, mask_int, round_bf16, signed, to_raw
 from tessera.backends.nvidia.primitives.row import row
 from tessera.dtypes import dtype, float8e4nv, float8e5
 
@@ -88,6 +88,46 @@ row("sqrt_rn.float", (_F,), _F, "sqrt.rn.f32 $0, $1;", "=f,f", meaning=np.sqrt)
 row("sqrt_rn.double", (_D,), _D, "sqrt.rn.f64 $0, $1;", "=d,d", meaning=np.sqrt)
 row("div.float", (_F, _F), _F, "div.full.f32 $0, $1, $2;", "=f,f,f", meaning=np.divide)
 row("rcp.float", (_F,), _F, "rcp.approx.ftz.f32 $0, $1;", "=f,f", meaning=np.reciprocal)
+
+# Integers: instructions that LLVM's own do not stand for. Its quotient by zero and its shift by the type's width are
+# undefined; these give some number, and nothing or the sign.
+_I, _L = "i32", "i64"
+
+
+def _shifted(name: str, bits: int) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def shift(x: np.ndarray, amount: np.ndarray) -> np.ndarray:
+        if name == "ashr":
+            by = np.minimum(amount, np.uint64(bits - 1)).astype(np.int64)
+            return mask_int((signed(x, bits) >> by).view(np.uint64), bits)
+        found = x << amount if name == "shl" else x >> amount
+        return np.where(amount < bits, mask_int(found, bits), np.uint64(0))
+
+    return shift
+
+
+for _name, _ptx in (("shl", "shl.b"), ("lshr", "shr.u"), ("ashr", "shr.s")):
+    row(
+        f"{_name}.i32", (_I, _I), _I, f"{_ptx}32 $0, $1, $2;", "=r,r,r", meaning=_shifted(_name, 32)
+    )
+    row(
+        f"{_name}.i64", (_L, _I), _L, f"{_ptx}64 $0, $1, $2;", "=l,l,r", meaning=_shifted(_name, 64)
+    )
+
+
+def _quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Unsigned; all ones where y is 0."""
+    return np.where(y == 0, np.uint64(0xFFFFFFFF), x // np.where(y == 0, np.uint64(1), y))
+
+
+def _signed_quotient(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    a, b = signed(x, 32), signed(y, 32)
+    size = _quotient(np.abs(a).view(np.uint64), np.abs(b).view(np.uint64))
+    negative = (a < 0) != (b < 0)
+    return mask_int(np.where(negative, np.uint64(0) - size, size), 32)
+
+
+row("udiv.i32", (_I, _I), _I, "div.u32 $0, $1, $2;", "=r,r,r", meaning=_quotient)
+row("sdiv.i32", (_I, _I), _I, "div.s32 $0, $1, $2;", "=r,r,r", meaning=_signed_quotient)
 
 
 # --- conversions ------------------------------------------------------------------------------------------------
