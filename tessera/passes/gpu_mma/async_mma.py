@@ -13,7 +13,7 @@ already start first, in program order: those that only need shared memory go up 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
@@ -204,6 +204,8 @@ def _give_back_early(block: Block) -> None:
                 done = _computing(user.result) if isinstance(user, LocalLoadOp) else []
                 needs += [_at_level(op, block) for op in (user, *done) if op is not arrive]
         last = max((op for op in needs if op is not None), key=place.__getitem__, default=None)
+        if last is not None and arrive.proxy:
+            last = _settled(arrive, last, place)
         if last is not None and last.next is not arrive and place[last] < place[arrive]:
             assert last.next is not None
             if apply("early-release", arrive):
@@ -214,6 +216,18 @@ def _give_back_early(block: Block) -> None:
 
 def _await_reads(arrive: MbarrierArriveOp) -> None:
     """In place of a fence, wait for what was read to come to registers."""
+    loads = _plain_reads(arrive)
+    if loads is not None and apply("awaited-reads", arrive):
+        after = [
+            op.result for op in loads if not any(_is_before(x, arrive) for x in _needing(op.result))
+        ]
+        arrive.set_operands(arrive.bars, arrive.index, arrive.condition, arrive.released, after)
+        arrive.proxy = False
+
+
+def _plain_reads(arrive: MbarrierArriveOp) -> list[LocalLoadOp] | None:
+    """The loads to registers of what `arrive` gives back; None if they do not all stand before it, or if there are
+    other reads than MMAs."""
     plain = [
         user
         for view in arrive.released
@@ -221,26 +235,33 @@ def _await_reads(arrive: MbarrierArriveOp) -> None:
         if not isinstance(user, WgmmaOp | WgmmaWaitOp | LocalTransOp) and user is not arrive
     ]
     loads = [op for op in plain if isinstance(op, LocalLoadOp) and _is_before(op, arrive)]
-    if arrive.released and len(loads) == len(plain) and apply("awaited-reads", arrive):
-        after = [op.result for op in loads if not _is_needed(op.result, arrive)]
-        arrive.set_operands(arrive.bars, arrive.index, arrive.condition, arrive.released, after)
-        arrive.proxy = False
+    return loads if arrive.released and len(loads) == len(plain) else None
 
 
-def _is_needed(v: Value, arrive: Op) -> bool:
-    """Whether what an arrival does not overtake needs all registers of a tile, by arithmetic or without: an MMA of
-    warpgroups, or a write to shared memory. The parts of an MMA come in order, and each reads its own registers
+def _settled(arrive: MbarrierArriveOp, last: Op, place: dict[Op, int]) -> Op:
+    """The first op, from `last` on, by which all that was read has come to registers because it was needed there;
+    `last` if no op before `arrive` is. A buffer that is free a little later costs less than waiting for its values."""
+    found = last
+    for load in _plain_reads(arrive) or ():
+        needing = [op for op in _needing(load.result) if place.get(op, len(place)) < place[arrive]]
+        if not needing:
+            return last
+        found = max(found, min(needing, key=place.__getitem__), key=place.__getitem__)
+    return found
+
+
+def _needing(v: Value) -> Iterator[Op]:
+    """What needs all registers of a tile, by arithmetic or without, and is not overtaken by arrivals: MMAs of
+    warpgroups and writes to shared memory. The parts of an MMA come in order, and each reads its own registers
     of an operand: all of them have come when the last part is there."""
     for user in v.users():
         if isinstance(user, WgmmaOp | LocalStoreOp | LocalAllocOp):
-            if _is_before(user, arrive) and not _reads_in_part(user, v):
-                return True
+            if not _reads_in_part(user, v):
+                yield user
         elif user.effects is Effect.NONE and len(user.results) == 1 and not user.regions:
             made: Any = user.result.type
-            same = isinstance(made, TileType) and made.numel >= v.type.numel
-            if same and _is_needed(user.result, arrive):
-                return True
-    return False
+            if isinstance(made, TileType) and made.numel >= v.type.numel:
+                yield from _needing(user.result)
 
 
 def _reads_in_part(user: Op, v: Value) -> bool:
