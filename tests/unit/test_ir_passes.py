@@ -8,6 +8,8 @@ from tessera.dtypes import float32
 from tessera.errors import IRError
 from tessera.ir import Module, Pass, PassManager, parse_module, pass_
 from tessera.ir.passes import FORMER_NAMES, PASSES, parse_pipeline
+from tessera.ops import WhileOp
+from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.pipeline import neutral_pipeline
 from tests.unit.op_samples import kernel
 
@@ -120,3 +122,29 @@ def test_former_names_work_and_say_so(capsys: pytest.CaptureFixture[str]) -> Non
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(TypeError, match="pass 'cse' is defined twice"):
         pass_("cse")(lambda module: None)
+
+
+def test_a_while_whose_condition_takes_many_steps_is_looked_at_once_a_step() -> None:
+    """Each step uses the one before twice: to follow both uses would take 2^64 steps."""
+    doubled = "\n".join(f"%x{i + 1}: i32 = add %x{i}, %x{i}" for i in range(64))
+    text = f"""module {{num_warps=1}} {{
+      func {{name='kernel'}} (%n: i32) {{
+        %one: i32 = const {{value=1}}
+        %r: i32 = while [START] (%x0: i32) {{
+          {doubled}
+          %c: i1 = cmp %x64, %one {{predicate='eq'}}
+          condition %c, [%x0]
+        }} (%b: i32) {{
+          %d: i32 = add %b, %n
+          yield [%d]
+        }}
+        print [%r]
+        return []
+      }}
+    }}"""
+    loops: list[int] = []
+    for start in ("%n", "%one"):
+        module = parse_module(text.replace("START", start))
+        canonicalize(module)
+        loops.append(sum(isinstance(op, WhileOp) for op in module.walk()))
+    assert loops == [1, 0]  # from 1 on it is 2^64, which is 0 in 32 bits

@@ -25,7 +25,7 @@ from tessera.backends.cpu.values import Coord, Point, Val, is_unit
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import MATH_OPS, ReduceOp, ScanOp, arith, memory, tile
+from tessera.ops import ReduceOp, ScanOp, arith, memory, tile
 
 KEEP_SHARED = 4.0  # cost from which a value that several sinks need is computed once
 KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer
@@ -35,9 +35,8 @@ KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffe
 
 _INDEX_OPS = (arith.AddOp, arith.SubOp, arith.MulOp, arith.CmpOp, arith.AndOp, arith.OrOp, arith.AddPtrOp,
               arith.CastOp, arith.HintOp, arith.ShlOp, arith.ShrOp, arith.SelectOp, arith.BitcastOp)  # fmt: skip
-_SHAPE_OPS = (arith.ConstOp, tile.ArangeOp, tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp, tile.ReshapeOp,
-              tile.TransOp, tile.JoinOp, tile.SplitOp)  # fmt: skip
-_EXPENSIVE: tuple[type[Op], ...] = (*MATH_OPS.values(), arith.PowOp, arith.Atan2Op)
+_SHAPE_OPS = (arith.ConstOp, tile.ArangeOp, tile.JoinOp, tile.Rearrangement)
+_EXPENSIVE = (arith.FloatUnary, arith.PowOp, arith.Atan2Op)
 _CHEAP_MATH = ("floor", "ceil", "trunc", "rint")
 
 

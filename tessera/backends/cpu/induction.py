@@ -16,20 +16,18 @@ from tessera.ir.applications import apply
 from tessera.ops import (
     AddOp,
     AddPtrOp,
-    BroadcastOp,
     CastOp,
     ConstOp,
-    ExpandDimsOp,
     ForOp,
     HintOp,
     MulOp,
-    ReshapeOp,
+    Rearrangement,
     SplatOp,
     SubOp,
 )  # fmt: skip
 from tessera.passes.neutral.loops import const
 
-_SAME = (BroadcastOp, ExpandDimsOp, HintOp, ReshapeOp)
+_SAME = (HintOp, Rearrangement)
 _MATH = (AddOp, SubOp, MulOp, CastOp)
 
 

@@ -19,13 +19,13 @@ from tessera.errors import InternalError
 from tessera.ir import Block, Builder, Module, Op, TileType, Value, pass_, shape_of
 from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_conversion
 from tessera.ops import (
-    MATH_OPS,
     BroadcastOp,
     CallOp,
     ConvertLayoutOp,
     DescriptorStoreOp,
     DivOp,
     DotOp,
+    FloatUnary,
     FuncOp,
     GatherOp,
     HistogramOp,
@@ -50,7 +50,7 @@ from tessera.passes.gpu_layout.rules import is_pointwise, operand_layout, produc
 DIRECT_STORE_BYTES = 4096
 RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion
 SECTOR_BYTES = 32
-EXPENSIVE = (*MATH_OPS.values(), DivOp, PowOp, RemOp)
+EXPENSIVE = (FloatUnary, DivOp, PowOp, RemOp)
 
 
 @pass_("assign-layouts")

@@ -8,7 +8,7 @@ from typing import Any
 from tessera.dtypes import int1
 from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Type, Value, elem_of, pass_, rule
 from tessera.ops import arith, control, gpu, memory
-from tessera.passes.neutral.fold import FOLD, SHAPE, constant_of, known_result, make_const
+from tessera.passes.neutral.fold import FOLD, SHAPE, constant_of, known_results, make_const
 
 MEMORY = RuleSet()
 CONTROL = RuleSet()
@@ -172,11 +172,11 @@ def trim_while(op: control.WhileOp, rw: Rewriter) -> Sequence[Value] | None:
 def while_not_entered(op: control.WhileOp, rw: Rewriter) -> Sequence[Value] | None:
     """A `while` whose condition fails for the initial values gives what its first block passes on. ptxas (12.8, 13.0)
     finds such loops too, but where one holds a wgmma it drops the accumulator's initial values with the loop."""
-    initial = dict(zip(op.before.args, op.inits, strict=True))
-    entered = known_result(op.before.terminator.operands[0], initial)
+    condition = op.before.terminator.operands[0]
+    entered = known_results(op.before, op.inits).get(condition, constant_of(condition))
     if entered is None or entered:
         return None
-    for arg, value in initial.items():
+    for arg, value in zip(op.before.args, op.inits, strict=True):
         rw.replace_uses(arg, value)
     return _inline(op.before, op, rw)[1:]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.dtypes import dtype, int1
-from tessera.ir import Op, Rewriter, RuleSet, TileType, Type, Value, elem_of, rule, shape_of
+from tessera.ir import Block, Op, Rewriter, RuleSet, TileType, Type, Value, elem_of, rule, shape_of
 from tessera.ops import arith, tile
 
 FOLD = RuleSet()
@@ -127,17 +127,29 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }  # fmt: skip
 
 
-def known_result(v: Value, arguments: Mapping[Value, Value]) -> int | bool | None:
-    """The number that integer `v` is if block arguments are what `arguments` says; None if that takes more than
-    constants. `false & x` is false for any x, as `true | x` is true."""
-    v = arguments.get(v, v)
-    c, op = constant_of(v), v.op
-    if c is not None or not _is_int(v):
-        return c if _is_int(v) else None
-    if not isinstance(op, arith.CmpOp | arith.Binary):
-        return None
-    a, b = known_result(op.lhs, arguments), known_result(op.rhs, arguments)
-    if isinstance(op, arith.AndOp | arith.OrOp) and v.type is int1:
+def known_results(block: Block, inputs: Sequence[Value]) -> dict[Value, int | bool]:
+    """The integers of a block that are known if its arguments are `inputs`. `false & x` is false for any x, as
+    `true | x` is true."""
+    known: dict[Value, int | bool] = {}
+
+    def of(v: Value) -> int | bool | None:
+        return known.get(v, constant_of(v) if _is_int(v) else None)
+
+    for arg, v in zip(block.args, inputs, strict=True):
+        if (c := of(v)) is not None:
+            known[arg] = c
+    for op in block:
+        if isinstance(op, arith.CmpOp | arith.Binary) and _is_int(op.lhs):
+            found = _computed(op, of(op.lhs), of(op.rhs))
+            if found is not None:
+                known[op.result] = found
+    return known
+
+
+def _computed(
+    op: arith.CmpOp | arith.Binary, a: int | bool | None, b: int | bool | None
+) -> int | bool | None:
+    if isinstance(op, arith.AndOp | arith.OrOp) and op.result.type is int1:
         decisive = isinstance(op, arith.OrOp)
         if a is decisive or b is decisive:
             return decisive
@@ -146,7 +158,7 @@ def known_result(v: Value, arguments: Mapping[Value, Value]) -> int | bool | Non
     if isinstance(op, arith.CmpOp):
         return _COMPARE[op.predicate](a, b)
     value = _INTEGER[type(op)](int(a), int(b)) if type(op) in _INTEGER else None
-    return None if value is None else wrap(value, elem_of(v.type))
+    return None if value is None else wrap(value, elem_of(op.result.type))
 
 
 @rule(FOLD, arith.CmpOp)

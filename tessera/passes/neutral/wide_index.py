@@ -20,7 +20,7 @@ from tessera.ops import arith, control, tile
 _COMPUTED = (
     arith.AddOp, arith.SubOp, arith.MulOp, arith.DivOp, arith.RemOp, arith.MinOp, arith.MaxOp,
     arith.AndOp, arith.OrOp, arith.XorOp, arith.ShlOp, arith.ShrOp, arith.NegOp, arith.AbsOp, arith.HintOp,
-    tile.SplatOp, tile.BroadcastOp, tile.ExpandDimsOp, tile.ReshapeOp, tile.TransOp, tile.JoinOp, tile.SplitOp,
+    tile.Rearrangement, tile.JoinOp,
 )  # fmt: skip
 
 
