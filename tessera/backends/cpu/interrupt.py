@@ -18,122 +18,124 @@ from __future__ import annotations
 
 import ctypes
 import signal
+from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from tessera.backends.llvm.subset import (
+    Pointer,
+    Struct,
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    compare_exchange,
+    external,
+    i8,
+    i32,
+    i64,
+    native,
+    variable,
+)
+from tessera.backends.llvm.subset_types import offset_of
 from tessera.ops import CallOp, ConstOp, ForOp, FuncOp, WhileOp
 
 if TYPE_CHECKING:
     from tessera.backends.cpu.lowering import Lowering
 
 INTERRUPTED = -4
-# Offsets in the context of a kernel (pool.py).
-STATUS_OFFSET, SEEN_OFFSET, ATTENTION_OFFSET, POLL_OFFSET = 32, 44, 48, 56
 # Iterations of a `for` loop between two polls: of one without loops inside, which takes a millisecond with tiles of
 # 16,384 elements, and of one around loops that may each end before they poll.
 BLOCK, BLOCK_OF_LOOPS = 1024, 16
 SIGACTION_BYTES = 256  # at least; the handler comes first
 
-TEXT = r"""
-declare i32 @PyGILState_Ensure()
-declare void @PyGILState_Release(i32)
-declare i32 @PyErr_CheckSignals()
-@attention = internal global i32 0
-@previous = internal global ptr null
-@first = internal global ptr null
-@inside = internal global i32 0
 
-; The count has changed since this thread of a launch looked. 1: leave, the launch is interrupted.
-define i32 @tessera_pool_poll(ptr %c) nounwind noinline cold {
-entry:
-  %now = load atomic i32, ptr @attention seq_cst, align 4
-  %seen = getelementptr i8, ptr %c, i64 SEEN_OFFSET
-  store i32 %now, ptr %seen
-  %sa = getelementptr i8, ptr %c, i64 STATUS_OFFSET
-  %status = load ptr, ptr %sa
-  %s = load atomic i32, ptr %status acquire, align 4
-  %already = icmp eq i32 %s, INTERRUPTED
-  br i1 %already, label %stop, label %look
-look:
-  %ia = getelementptr i8, ptr %c, i64 12
-  %index = load i32, ptr %ia
-  %launching = icmp eq i32 %index, 0
-  br i1 %launching, label %ask, label %go
-ask:
-  %g = call i32 @PyGILState_Ensure()
-  %e = call i32 @PyErr_CheckSignals()
-  call void @PyGILState_Release(i32 %g)
-  %raised = icmp ne i32 %e, 0
-  br i1 %raised, label %interrupt, label %go
-interrupt:
-  store atomic i32 INTERRUPTED, ptr %status seq_cst, align 4
-  %a = atomicrmw add ptr @attention, i32 1 seq_cst
-  br label %stop
-go:
-  ret i32 0
-stop:
-  ret i32 1
-}
+# --- native functions ------------------------------------------------------------------------------------------------
+class Context(Struct):
+    """What a kernel gets as its fourth argument, see `pool`."""
 
-; A signal: count it, and go on with the handler that was there. One of a library that was put in front of ours calls
-; us from there: then it is the turn of the first, Python's, which knows nothing of us.
-define void @tessera_pool_signalled(i32 %number, ptr %about, ptr %context) nounwind {
-  %a = atomicrmw add ptr @attention, i32 1 seq_cst
-  %depth = atomicrmw add ptr @inside, i32 1 seq_cst
-  %outer = icmp eq i32 %depth, 0
-  %last = load atomic ptr, ptr @previous acquire, align 8
-  %python = load atomic ptr, ptr @first acquire, align 8
-  %handler = select i1 %outer, ptr %last, ptr %python
-  call void %handler(i32 %number, ptr %about, ptr %context)
-  %b = atomicrmw sub ptr @inside, i32 1 seq_cst
-  ret void
-}
-
-define void @tessera_pool_follow(ptr %handler) nounwind {
-  store atomic ptr %handler, ptr @previous release, align 8
-  %old = cmpxchg ptr @first, ptr null, ptr %handler seq_cst seq_cst
-  ret void
-}
-
-; Whether the launch has been interrupted, after a look at the count.
-define internal i1 @stopped(ptr %c) nounwind {
-entry:
-  %now = load atomic i32, ptr @attention monotonic, align 4
-  %sa = getelementptr i8, ptr %c, i64 SEEN_OFFSET
-  %seen = load i32, ptr %sa
-  %changed = icmp ne i32 %now, %seen
-  br i1 %changed, label %ask, label %look
-ask:
-  %p = call i32 @tessera_pool_poll(ptr %c)
-  br label %look
-look:
-  %ta = getelementptr i8, ptr %c, i64 STATUS_OFFSET
-  %status = load ptr, ptr %ta
-  %s = load atomic i32, ptr %status acquire, align 4
-  %yes = icmp eq i32 %s, INTERRUPTED
-  ret i1 %yes
-}
-
-define internal void @begin_looking(ptr %c) nounwind {
-  %now = load atomic i32, ptr @attention monotonic, align 4
-  %sa = getelementptr i8, ptr %c, i64 SEEN_OFFSET
-  store i32 %now, ptr %sa
-  %aa = getelementptr i8, ptr %c, i64 ATTENTION_OFFSET
-  store ptr @attention, ptr %aa
-  %pa = getelementptr i8, ptr %c, i64 POLL_OFFSET
-  store ptr @tessera_pool_poll, ptr %pa
-  ret void
-}
-"""
-SYMBOLS = ("tessera_pool_signalled", "tessera_pool_follow")
+    x: i32
+    y: i32
+    z: i32
+    thread: i32
+    scratch: Pointer[i8]
+    scratch_bytes: i64
+    status: Pointer[i32]
+    started: i32
+    seen: i32
+    attention: Pointer[i32]
+    poll: Callable[[Context], i32]
 
 
-def interrupt_ir() -> str:
-    """The LLVM IR text that is appended to the pool's."""
-    text = TEXT.replace("INTERRUPTED", str(INTERRUPTED))
-    for name in ("SEEN_OFFSET", "STATUS_OFFSET", "ATTENTION_OFFSET", "POLL_OFFSET"):
-        text = text.replace(name, str(globals()[name]))
-    return text
+STATUS_OFFSET, SEEN_OFFSET, ATTENTION_OFFSET, POLL_OFFSET = (
+    offset_of(Context, field) for field in ("status", "seen", "attention", "poll")
+)
+Handler: TypeAlias = Callable[[i32, object, object], None]
+attention = variable(i32)
+previous = variable(object)
+first = variable(object)
+inside = variable(i32)
+
+
+@external
+def PyGILState_Ensure() -> i32: ...
+@external
+def PyGILState_Release(state: i32) -> None: ...
+@external
+def PyErr_CheckSignals() -> i32: ...
+
+
+@native(exported=True, attributes="noinline cold")
+def tessera_pool_poll(c: Context) -> i32:
+    """The count has changed since this thread of a launch looked. 1: leave, the launch is interrupted."""
+    c.seen = atomic_load(attention, "seq_cst")
+    if atomic_load(c.status, "acquire") == INTERRUPTED:
+        return 1
+    if c.thread != 0:
+        return 0
+    state = PyGILState_Ensure()
+    raised = PyErr_CheckSignals()
+    PyGILState_Release(state)
+    if raised == 0:
+        return 0
+    atomic_store(c.status, INTERRUPTED, "seq_cst")
+    atomic_add(attention, 1, "seq_cst")
+    return 1
+
+
+@native(exported=True)
+def tessera_pool_signalled(number: i32, about: object, context: object) -> None:
+    """A signal: count it, and go on with the handler that was there. One of a library that was put in front of ours
+    calls us from there: then it is the turn of the first, Python's, which knows nothing of us."""
+    atomic_add(attention, 1, "seq_cst")
+    outer = atomic_add(inside, 1, "seq_cst") == 0
+    handler = cast(Handler, atomic_load(previous if outer else first, "acquire"))
+    handler(number, about, context)
+    atomic_add(inside, -1, "seq_cst")
+
+
+@native(exported=True)
+def tessera_pool_follow(handler: object) -> None:
+    atomic_store(previous, handler, "release")
+    compare_exchange(first, None, handler, "seq_cst", "seq_cst")
+
+
+@native
+def stopped(c: Context) -> bool:
+    """Whether the launch has been interrupted, after a look at the count."""
+    if atomic_load(attention, "monotonic") != c.seen:
+        tessera_pool_poll(c)
+    return atomic_load(c.status, "acquire") == INTERRUPTED
+
+
+@native
+def begin_looking(c: Context) -> None:
+    c.seen = atomic_load(attention, "monotonic")
+    c.attention = attention
+    c.poll = tessera_pool_poll
+
+
+# --- the handler -----------------------------------------------------------------------------------------------------
+FUNCTIONS = (tessera_pool_signalled, tessera_pool_follow)
 
 
 def follow_interrupts(signalled: int, follow: int) -> None:

@@ -31,17 +31,22 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from dataclasses import replace
 
 from tessera.backends.cpu import interrupt
-from tessera.backends.cpu.pool_ir import OUT_OF_MEMORY, pool_ir, supported
-from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
+from tessera.backends.cpu.pool_native import (
+    OUT_OF_MEMORY,
+    supported,
+    tessera_pool_create,
+    tessera_pool_launch,
+    tessera_pool_threads,
+)
+from tessera.backends.llvm.binding import LoadedObject
+from tessera.backends.llvm.subset_compiler import load_functions
 from tessera.backends.process_singleton import process_singleton
 from tessera.config import knobs
 from tessera.config.forking import undivided
 
-SPINS = 1000  # looks for work; a pause takes 20-50 ns on the x86 cores at hand
-SYMBOLS = ("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch", *interrupt.SYMBOLS)
+FUNCTIONS = (tessera_pool_create, tessera_pool_threads, tessera_pool_launch, *interrupt.FUNCTIONS)
 MOST_THREADS = 1024
 
 
@@ -58,10 +63,7 @@ def default_threads() -> int:
 @process_singleton
 def pool_code() -> LoadedObject:
     """The compiled pool; its code stays mapped until the process ends, since workers never leave it."""
-    # Glue code: the fast instruction selector (2 ms instead of 11) makes it no slower to run.
-    target = replace(host("native"), opt=0)
-    image = optimise(pool_ir(SPINS), target, "inline,sroa,simplifycfg").to_object()
-    return link_object(image, SYMBOLS).pin()
+    return load_functions("pool", *FUNCTIONS).pin()
 
 
 def launch_address() -> int:
@@ -104,7 +106,7 @@ _lock = threading.Lock()
 def get_pool(threads: int | None = None) -> Pool:
     """The pool of `threads` (default: default_threads()); started at the first use."""
     count = default_threads() if threads is None else threads
-    interrupt.follow_interrupts(*(pool_code()[name] for name in interrupt.SYMBOLS))
+    interrupt.follow_interrupts(*(pool_code()[f.__name__] for f in interrupt.FUNCTIONS))
     pool = _pools.get(count)
     if pool is None:
         with undivided(), _lock:

@@ -122,7 +122,7 @@ def external(function: Any = None, /, *, symbol: str = "") -> Any:
     return mark if function is None else mark(function)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GlobalVariable:
     kind: Any
 

@@ -57,6 +57,7 @@ class Module:
     def __init__(self) -> None:
         self.symbols: dict[str, Any] = {}
         self.waiting: list[Any] = []
+        self.variables: dict[GlobalVariable, str] = {}
         self.lines: dict[str, None] = {}  # in order, each once
 
     def function(self, f: Any) -> Value:
@@ -80,9 +81,10 @@ class Module:
 
     def variable(self, name: str, found: GlobalVariable) -> Value:
         kind = ANY if found.kind is object else found.kind
+        symbol = self.variables.setdefault(found, f"@{name}.{len(self.variables)}")
         zero = "null" if llvm_name(kind) == "ptr" else "0"
-        self.lines[f"@{name} = internal global {llvm_name(kind)} {zero}"] = None
-        return Value(PointerTo(kind), f"@{name}")
+        self.lines[f"{symbol} = internal global {llvm_name(kind)} {zero}"] = None
+        return Value(PointerTo(kind), symbol)
 
     def string(self, data: bytes) -> str:
         name = f"@text.{data.hex()}"

@@ -23,13 +23,14 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from tessera.backends.llvm import binding
+from tessera.backends.llvm.subset_compiler import keep_objects_by
 from tessera.config import knobs
 from tessera.runtime.cache.trust import own_part, private_folder, read_trusted, why_not
 from tessera.utilities import PACKAGE, stacklevel_of_caller
@@ -311,3 +312,17 @@ def get(key: str) -> Entry | None:
 def put(key: str, parts: Mapping[str, Part]) -> None:
     """Keep `parts` under `key` in the present cache."""
     disk_cache().put(key, parts)
+
+
+def _kept(name: str, make: Callable[[], bytes]) -> bytes:
+    """An object of native functions of ours: no process but the first compiles it."""
+    key, store = key_of("native", name, toolchain_fingerprint()), disk_cache()
+    found = store.get(key)
+    image = found.get("object") if found is not None else None
+    if image is None:
+        image = make()
+        store.put(key, {"object": image})
+    return image
+
+
+keep_objects_by(_kept)

@@ -9,7 +9,7 @@ Leading arguments, all ints:
     function  cuda: CUfunction; cpu: the kernel's address
     config    cuda: `launch_config(...).address`; cpu: bytes of scratch memory per thread
 
-The result is 0, else cuda: the CUresult; cpu: the kernel's status, or pool_ir.OUT_OF_MEMORY. The Python lock is
+The result is 0, else cuda: the CUresult; cpu: the kernel's status, or pool_native.OUT_OF_MEMORY. The Python lock is
 released during the launch. A call costs 0.15 to 0.6 µs, of which a tensor's `data_ptr()` is the largest part.
 
 Kinds of arguments, by the type names of kernel signatures:
@@ -26,17 +26,15 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from tessera.backends.cpu.pool import launch_address
-from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
-from tessera.backends.llvm.subset_compiler import compile_functions
+from tessera.backends.llvm.binding import LoadedObject
+from tessera.backends.llvm.subset_compiler import load_functions
 from tessera.backends.llvm.subset_types import offset_of, words_of
 from tessera.backends.process_singleton import process_singleton
 from tessera.errors import HostPointerError, InternalError
-from tessera.runtime.cache.disk import disk_cache, key_of, toolchain_fingerprint
 from tessera.runtime.cuda import driver_api as cuda
 from tessera.runtime.native.aliasing import fast_relations
 from tessera.runtime.native.call import launch
@@ -47,8 +45,6 @@ from tessera.runtime.native.structures import Launcher as LauncherFields
 
 Launcher = Callable[..., int]
 METH_FASTCALL = 0x80
-FUNCTIONS = (launch, fast_launch, fast_hash, fast_relations)
-PASSES = "inline,sroa,instcombine,simplifycfg"
 
 KINDS: dict[str, int] = {
     "ptr": Kind.POINTER,
@@ -94,16 +90,8 @@ def new_builtin(method: MethodDef, self: object, module: object) -> Callable[...
 
 @process_singleton
 def native_code() -> LoadedObject:
-    """The launchers and the fast path of launches, kept in the disk cache: no process but the first compiles them."""
-    target = replace(host("native"), opt=1)
-    key = key_of("native", toolchain_fingerprint(), target.key)
-    store = disk_cache()
-    found = store.get(key)
-    image = found.get("object") if found is not None else None
-    if image is None:
-        image = optimise(compile_functions(*FUNCTIONS), target, PASSES).to_object()
-        store.put(key, {"object": image})
-    return link_object(image, [f.__name__ for f in FUNCTIONS]).pin()
+    """The launchers and the fast path of launches."""
+    return load_functions("launch", launch, fast_launch, fast_hash, fast_relations).pin()
 
 
 @process_singleton

@@ -1,0 +1,328 @@
+"""Contains the thread pool's native functions: workers, launch and hand-off. `pool` compiles and drives them.
+
+`State`, one per pool, has its hot words on cache lines of their own:
+
+    remaining  chunks of the present grid that nobody has claimed; 0 = no work. Workers sleep on it (futex).
+    done       finished chunks; the launching thread sleeps on it
+    kernel … z the job. Written by the launcher while remaining == 0; a worker reads it only after a successful claim,
+               and the job cannot end before the claimed chunk is done, so what it reads is never torn or stale.
+
+A claim is `remaining: r -> r - 1` by compare-and-exchange and gives chunk number nchunks - r: chunks are claimed in
+increasing order. No generation counter is needed: a claim that succeeds is by definition one of the present job.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from typing import Annotated, cast
+
+from tessera.backends.cpu.interrupt import Context, begin_looking, stopped
+from tessera.backends.llvm.subset import (
+    Pointer,
+    Struct,
+    address,
+    array,
+    atomic_add,
+    atomic_load,
+    atomic_store,
+    compare_exchange,
+    external,
+    i8,
+    i32,
+    i64,
+    item,
+    local,
+    memset,
+    native,
+    u32,
+    u64,
+    u128,
+)
+from tessera.backends.llvm.subset_types import layout
+
+SPINS = (
+    1000  # looks for work before a thread sleeps; a pause takes 20-50 ns on the x86 cores at hand
+)
+LARGE_PAGE, MADV_HUGEPAGE = 2 << 20, 14
+STACK_BYTES = 16 << 20  # kernels keep tile buffers on the stack; only touched pages cost memory
+CHUNKS_PER_THREAD = 8
+OUT_OF_MEMORY = -12
+TOO_MANY_PROGRAMS = -75  # 2^63 or more
+
+X86, ARM = platform.machine() == "x86_64", platform.machine() == "aarch64"
+FUTEX = 202 if X86 else 98  # the number of the system call
+FUTEX_WAIT, FUTEX_WAKE = 128, 129  # within this process
+MOMENT = 100_000_000  # ns
+LINE = 64
+
+
+class State(Struct):
+    remaining: i32
+    line_0: Annotated[Pointer[i8], LINE - 4]
+    done: i32
+    waiting: i32
+    line_1: Annotated[Pointer[i8], LINE - 8]
+    kernel: Callable[[object, i64, i64, Context], None]
+    args: object
+    n: u64
+    chunk: u64
+    nchunks: i32
+    x: i32
+    y: i32
+    z: i32
+    arena: Pointer[i8]
+    stride: i64
+    launches: i64
+    lock: i32
+    threads: i32
+    asleep: i32
+    status: i32
+    line_2: Annotated[Pointer[i8], LINE - 24]
+
+
+class Worker(Struct):
+    pool: State
+    index: i32
+    line: Annotated[Pointer[i8], LINE - 12]
+
+
+POOL_BYTES, WORKER_BYTES = layout(State).size, layout(Worker).size
+
+
+@external
+def syscall(number: i64, *values: object) -> i64: ...
+@external
+def pthread_create(
+    thread: Pointer[i64], attributes: object, start: Callable[[Worker], object], given: object
+) -> i32: ...
+@external
+def pthread_detach(thread: i64) -> i32: ...
+@external
+def pthread_attr_init(attributes: object) -> i32: ...
+@external
+def pthread_attr_setstacksize(attributes: object, size: i64) -> i32: ...
+@external
+def pthread_attr_destroy(attributes: object) -> i32: ...
+@external
+def pthread_sigmask(how: i32, signals: object, old: object) -> i32: ...
+@external
+def aligned_alloc(alignment: i64, size: i64) -> Pointer[i8] | None: ...
+@external
+def madvise(at: object, size: i64, advice: i32) -> i32: ...
+@external
+def free(at: object) -> None: ...
+@external(symbol="llvm.x86.sse2.pause")
+def pause_on_x86() -> None: ...
+@external(symbol="llvm.aarch64.hint")
+def hint(kind: i32) -> None: ...
+
+
+@native(attributes="alwaysinline")
+def pause() -> None:
+    if X86:
+        pause_on_x86()
+    elif ARM:
+        hint(1)
+
+
+@native(attributes="alwaysinline")
+def fill(c: Context, x: i32, y: i32, z: i32, thread: i32, status: Pointer[i32]) -> None:
+    c.x = x
+    c.y = y
+    c.z = z
+    c.thread = thread
+    c.status = status
+    c.started = 0
+
+
+@native
+def work(p: State, index: i32) -> None:
+    """Run chunks of the present job until none is left. `index` is the thread's number; 0 is the launching thread."""
+    c = local(Context)
+    begin_looking(c)
+    latest = 0
+    c.started = 0
+    while (left := atomic_load(address(p.remaining), "acquire")) != 0:
+        if compare_exchange(address(p.remaining), left, left - 1, "acq_rel", "acquire"):
+            nchunks = p.nchunks
+            # `started` lives on between chunks of one launch; a launch may follow another while this thread is in here.
+            started = c.started if p.launches == latest else 0
+            latest = p.launches
+            fill(c, p.x, p.y, p.z, index, address(p.status))
+            c.scratch = p.arena + p.stride * i64(index)
+            c.scratch_bytes = p.stride
+            c.started = started
+            begin = u64(nchunks - left) * p.chunk
+            end = begin + p.chunk
+            if not stopped(c):
+                p.kernel(p.args, i64(begin), i64(p.n if end > p.n else end), c)
+            last = atomic_add(address(p.done), 1, "seq_cst") + 1 == nchunks
+            if last and atomic_load(address(p.waiting), "seq_cst") != 0:
+                syscall(FUTEX, address(p.done), FUTEX_WAKE, 1)
+
+
+@native
+def worker(record: Worker) -> object:
+    """A worker's life: spin shortly for work, then sleep until `remaining` is no longer 0."""
+    signals = array(i64, 16)
+    memset(signals, -1, 128)
+    pthread_sigmask(0, signals, None)
+    p = record.pool
+    looks = 0
+    while True:
+        if atomic_load(address(p.remaining), "monotonic") != 0:
+            work(p, record.index)
+            looks = 0
+            continue
+        pause()
+        looks += 1
+        if looks > SPINS:
+            atomic_add(address(p.asleep), 1, "seq_cst")
+            syscall(FUTEX, address(p.remaining), FUTEX_WAIT, 0, None)
+            atomic_add(address(p.asleep), -1, "seq_cst")
+            looks = 0
+
+
+@native(exported=True)
+def tessera_pool_create(threads: i32) -> State | None:
+    """A pool of `threads`, the caller of launch counted, fewer if no more can be started; null: there is no memory."""
+    size = POOL_BYTES + WORKER_BYTES * i64(threads)
+    memory = aligned_alloc(LINE, size)
+    if memory is None:
+        return None
+    memset(memory, 0, size)
+    p = cast(State, memory)
+    workers = cast(Worker, memory + POOL_BYTES)
+    attributes = array(i64, 16, 16)
+    thread = array(i64, 1)
+    pthread_attr_init(attributes)
+    pthread_attr_setstacksize(attributes, STACK_BYTES)
+    p.threads = 1
+    while p.threads < threads:
+        record = item(workers, i64(p.threads))
+        record.pool = p
+        record.index = p.threads
+        if pthread_create(thread, attributes, worker, record) != 0:
+            break
+        pthread_detach(thread[0])
+        p.threads += 1
+    pthread_attr_destroy(attributes)
+    return p
+
+
+@native(exported=True)
+def tessera_pool_threads(p: State) -> i32:
+    return p.threads
+
+
+@native(exported=True)
+def tessera_pool_launch(
+    p: State, kernel: Callable[[object, i64, i64, Context], None], args: object, x: i32, y: i32, z: i32, scratch: i64
+) -> i32:  # fmt: skip
+    """Run `kernel` over the whole grid; returns what it stored into *status, OUT_OF_MEMORY or TOO_MANY_PROGRAMS."""
+    programs = u128(u64(u32(x)) * u64(u32(y))) * u128(u32(z))
+    if programs >> 63 != 0:
+        return TOO_MANY_PROGRAMS
+    n = u64(programs)
+    if n == 0:
+        return 0
+    c = local(Context)
+    begin_looking(c)
+    if not compare_exchange(address(p.lock), 0, 1, "acquire", "monotonic"):
+        # Another thread's launch has the pool: run here, with scratch of our own, rather than wait for it.
+        status = array(i32, 1)
+        fill(c, x, y, z, 0, status)
+        return run_alone(c, kernel, args, n, scratch)
+    if u64(scratch) > u64(p.stride) and not grow(p, scratch):
+        atomic_store(address(p.lock), 0, "release")
+        return OUT_OF_MEMORY
+    p.status = 0
+    fill(c, x, y, z, 0, address(p.status))
+    if n == 1 or p.threads == 1:
+        c.scratch = p.arena
+        c.scratch_bytes = p.stride
+        kernel(args, 0, i64(n), c)
+    else:
+        p.kernel = kernel
+        p.args = args
+        p.n = n
+        p.x = x
+        p.y = y
+        p.z = z
+        publish(p)
+        work(p, 0)
+        wait(p, c)
+    result = atomic_load(address(p.status), "acquire")
+    atomic_store(address(p.lock), 0, "release")
+    return result
+
+
+@native
+def run_alone(
+    c: Context, kernel: Callable[[object, i64, i64, Context], None], args: object, n: u64, scratch: i64
+) -> i32:  # fmt: skip
+    memory = aligned_alloc(LINE, scratch + 127 & -64)
+    if memory is None:
+        return OUT_OF_MEMORY
+    c.status[0] = 0
+    c.scratch = memory
+    c.scratch_bytes = scratch
+    kernel(args, 0, i64(n), c)
+    free(memory)
+    return c.status[0]
+
+
+@native
+def grow(p: State, scratch: i64) -> bool:
+    """Make the threads' scratch larger; false if there is no memory."""
+    free(p.arena)
+    stride = scratch + 4095 & -4096
+    total = stride * i64(p.threads)
+    # In large pages where it is large: tiles of panels then miss the translation caches less.
+    page = LARGE_PAGE if total >= LARGE_PAGE else 4096
+    size = total + page - 1 & -page
+    memory = aligned_alloc(page, size)
+    p.stride = 0
+    p.arena = cast(Pointer[i8], memory)
+    if memory is None:
+        return False
+    madvise(memory, size, MADV_HUGEPAGE)
+    p.stride = stride
+    return True
+
+
+@native
+def publish(p: State) -> None:
+    """Cut the job into chunks and wake who sleeps."""
+    parts = u64(p.threads) * CHUNKS_PER_THREAD
+    p.chunk = (p.n + parts - 1) // parts
+    p.nchunks = i32((p.n + p.chunk - 1) // p.chunk)
+    p.launches += 1
+    atomic_store(address(p.waiting), 0, "monotonic")
+    atomic_store(address(p.done), 0, "monotonic")
+    atomic_store(address(p.remaining), p.nchunks, "seq_cst")
+    if atomic_load(address(p.asleep), "seq_cst") != 0:
+        syscall(FUTEX, address(p.remaining), FUTEX_WAKE, i64(p.nchunks) - 1)
+
+
+@native
+def wait(p: State, c: Context) -> None:
+    """Until all chunks are done: spin shortly, then sleep."""
+    for _ in range(SPINS + 1):
+        if atomic_load(address(p.done), "acquire") == p.nchunks:
+            return
+        pause()
+    atomic_store(address(p.waiting), 1, "seq_cst")
+    moment = array(i64, 2)
+    moment[0] = 0
+    moment[1] = MOMENT
+    while (done := atomic_load(address(p.done), "seq_cst")) != p.nchunks:
+        # for a moment: a signal to another thread does not end it
+        syscall(FUTEX, address(p.done), FUTEX_WAIT, i64(done), moment)
+        stopped(c)
+
+
+def supported() -> bool:
+    """Whether this machine can have a pool: Linux futexes on x86-64 or AArch64."""
+    return platform.system() == "Linux" and (X86 or ARM)
