@@ -224,6 +224,16 @@ class ToolNotFound(TesseraError):
     code = "tool-not-found"
 
 
+class TorchNotFound(ToolNotFound, ImportError):
+    """`tessera.torch` needs PyTorch, which is missing or too old."""
+
+    code = "torch-not-found"
+    template = "{problem}"
+    help = (
+        'install it with `pip install "tessera-lang[torch]"`; the rest of tessera works without it'
+    )
+
+
 class NoDeviceError(TesseraError, RuntimeError):
     code = "no-device"
 

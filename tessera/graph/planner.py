@@ -73,7 +73,11 @@ class Planner:
         if found is None or beyond is not None:
             self._copy(op.result, op.x, op.index_map)
         else:
-            self.plan.views[op.result] = View(root, found[0], op.result.type.shape, found[1])
+            t: TensorType = op.result.type
+            # How far apart the elements of one are is the type's to say: nothing follows from the map.
+            given = zip(t.shape, found[1], t.all_strides, strict=True)
+            steps = tuple(exact if n == 1 else step for n, step, exact in given)
+            self.plan.views[op.result] = View(root, found[0], t.shape, steps)
 
     def _copy(self, to: Value, source: Value, map: IndexMap | None = None) -> None:
         """Copy the elements of a tensor, at `map` of each index, to the memory of another."""

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "tessera"
 DROP_IN = PACKAGE / "compat" / "path"  # a package of its own, above tessera
-TOP = 9  # tessera/__init__.py: may import everything
+TOP = 10  # tessera/__init__.py: may import everything
 
 RANKS = {
     **dict.fromkeys(("errors", "config", "knobs", "dtypes"), 0),
@@ -23,6 +23,7 @@ RANKS = {
     "compiler": 6,
     "runtime": 7,
     **dict.fromkeys(("compat", "tools", "testing", "graph"), 8),
+    "torch": 9,
 }
 # The insides of packages that are too large for one floor. Names of equal rank do not import each other.
 ROOMS = {
@@ -79,6 +80,7 @@ MOST_LINES = {
     "tools": 2450,
     "testing": 400,
     "graph": 12000,
+    "torch": 100,
 }
 SLACK = 300
 IN_WORK = {"graph"}  # parts that still grow towards their number

@@ -1,0 +1,121 @@
+"""Compiles what Dynamo captures: sets up AOTAutograd, and compiles the graphs that it makes."""
+
+# pyright: basic
+# torch gives most of its values no type.
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+
+from tessera.backends.compiler import GPUTarget
+from tessera.graph.executable import compile_graph as compile_executable
+from tessera.graph.index import Expr, Sym
+from tessera.graph.torch_decompose import decompositions
+from tessera.graph.torch_eager import SymbolValues, run_by_eager
+from tessera.graph.torch_host import TorchHost
+from tessera.graph.torch_import import Imported, NotImported, import_graph
+from tessera.graph.torch_interpret import Interpreted
+from tessera.graph.torch_options import Options, options_of
+from tessera.graph.torch_records import GraphRecord, note
+
+Compiled = Callable[[list[Any]], Sequence[Any]]
+
+
+def backend(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile one graph that Dynamo captured: `torch.compile(f, backend="tessera", mode=mode, options=options)`.
+
+    `mode`: a mode of torch.compile. `options`: the fields of `tessera.graph.torch_options.Options`, by name.
+    Raises `UnknownOption` and `InvalidOption` for what it does not know.
+    """
+    chosen = options_of(mode, options)
+    compile_as = {
+        name: partial(compile_graph, options=chosen, purpose=purpose)
+        for name, purpose in (
+            ("inference_compiler", "inference"),
+            ("fw_compiler", "forward"),
+            ("bw_compiler", "backward"),
+        )
+    }
+    return aot_autograd(
+        **compile_as,
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )(graph, inputs)
+
+
+def compile_graph(
+    graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Options, purpose: str
+) -> Compiled:
+    """Compile one functional graph of ATen operations to a function of a list of inputs, which it empties."""
+    try:
+        imported = import_graph(graph, options, purpose)
+    except NotImported as why:
+        note(GraphRecord(purpose, None, [("the whole graph", str(why))]))
+        return run_by_eager(graph)
+    run = executable_of(imported, options)
+    note(GraphRecord(purpose, imported, imported.externs, run))
+    return boxed(CompiledGraph(graph, imported, run))
+
+
+def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]], list[Any]]:
+    """What runs the graph's IR: takes a list of arguments, gives a list of results."""
+    host = TorchHost(imported.targets, imported.objects, imported.device)
+    if options.kernels == "interpreted":
+        return Interpreted(imported.module, host)
+    return compile_executable(imported.module, host, target_of(imported.device))
+
+
+def target_of(device: str) -> GPUTarget | None:
+    """The GPU that a graph is compiled for; None for this machine's CPU."""
+    if not device.startswith("cuda"):
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return GPUTarget("cuda", 10 * major + minor, 32)
+
+
+def boxed(compiled: CompiledGraph) -> Compiled:
+    """A function, which torch may wrap without losing the mark that it takes a list."""
+
+    def run(inputs: list[Any]) -> Sequence[Any]:
+        return compiled(inputs)
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+class CompiledGraph:
+    """A graph as AOTAutograd calls it: with the arguments of torch's graph in a list, for its outputs."""
+
+    def __init__(
+        self, graph: torch.fx.GraphModule, imported: Imported, run: Callable[[list[Any]], list[Any]]
+    ) -> None:
+        self.imported, self.run = imported, run
+        values = [n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")]
+        self.tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        self.symbols = SymbolValues(values)
+        self.sized = bool(imported.symbols) or any(isinstance(o, Expr) for o in imported.outputs)
+
+    def __call__(self, inputs: list[Any]) -> list[Any]:
+        given: list[Any] = [inputs[k] for k in self.tensors]
+        values = self.symbols.of_call(inputs) if self.sized else {}
+        inputs.clear()
+        given += [values[name] for name in self.imported.symbols]
+        given += self.imported.constants
+        results = self.run(given)
+        env = {Sym(name): n for name, n in values.items()}
+        return [
+            results[o] if isinstance(o, int) else None if o is None else o.evaluate(env)
+            for o in self.imported.outputs
+        ]

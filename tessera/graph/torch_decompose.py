@@ -1,0 +1,35 @@
+"""Says which ATen operations torch takes apart before a graph reaches us, and which stay whole."""
+
+# pyright: basic
+# torch gives most of its values no type.
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+aten = torch.ops.aten
+
+# Operations of core ATen that become element-wise operations and reductions.
+TAKEN_APART = (
+    aten._softmax, aten._log_softmax, aten.native_layer_norm, aten.native_group_norm, aten.native_batch_norm,
+    aten._native_batch_norm_legit, aten._native_batch_norm_legit_functional, aten._native_batch_norm_legit_no_training,
+    aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward,
+    aten._softmax_backward_data, aten._log_softmax_backward_data, aten.gelu_backward, aten.hardtanh, aten.elu,
+    aten.leaky_relu, aten.upsample_bilinear2d, aten._adaptive_avg_pool2d, aten.grid_sampler_2d,
+    aten._fused_rms_norm, aten._fused_rms_norm_backward,
+)  # fmt: skip
+
+# Operations that we lower better than what they would become.
+KEPT_WHOLE = (aten.index_add, aten.index_copy, aten.stack, aten.roll, aten.select_scatter)
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Overload -> function, for AOTAutograd."""
+    table = {**dict(core_aten_decompositions().items()), **get_decompositions(TAKEN_APART)}
+    whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
+    return {overload: rule for overload, rule in table.items() if overload not in whole}

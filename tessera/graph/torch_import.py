@@ -1,0 +1,332 @@
+"""Makes graph IR of the ATen operations that AOTAutograd leaves: by a rule where there is one, else as an extern."""
+
+# pyright: basic
+# torch gives most of its values no type.
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from tessera.dtypes import int64
+from tessera.graph import (
+    torch_lower_create,
+    torch_lower_index,
+    torch_lower_pointwise,
+    torch_lower_random,
+    torch_lower_reduce,
+    torch_lower_view,
+)
+from tessera.graph.build import GraphBuilder
+from tessera.graph.index import Expr, expr
+from tessera.graph.torch_lower import RULES, Lowering, Rule, Tensor, whole
+from tessera.graph.torch_options import Options
+from tessera.graph.torch_types import NotLowered, Size, size_of, sizes_of, tensor_type
+from tessera.graph.types import Name, Place
+from tessera.ir import Module, Value
+
+_TABLES = (  # imported for the rules that they register
+    torch_lower_create, torch_lower_index, torch_lower_pointwise, torch_lower_random, torch_lower_reduce,
+    torch_lower_view,
+)  # fmt: skip
+NO_KERNEL = "no kernel of ours"
+
+
+class NotImported(Exception):
+    """A graph that runs by eager as a whole, with the reason."""
+
+
+@dataclass
+class Imported:
+    """A graph of the IR, and what its externs and arguments are in torch.
+
+    `targets`: functions by an extern's target; `objects`: what `Name`s stand for. `constants`: tensors that are the
+    last arguments. `symbols`: the arguments of the IR that are numbers, by symbol. `outputs`: for each output of
+    torch's graph the position of the IR's result, or an expression, or None. `externs`: (operation, reason)."""
+
+    module: Module
+    targets: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    objects: dict[str, Any] = field(default_factory=dict)
+    constants: list[Any] = field(default_factory=list)
+    symbols: list[str] = field(default_factory=list)
+    outputs: list[int | Expr | None] = field(default_factory=list)
+    externs: list[tuple[str, str]] = field(default_factory=list)
+    lowered: list[str] = field(default_factory=list)
+    device: str = "cpu"
+
+
+def import_graph(graph: GraphModule, options: Options, name: str = "graph") -> Imported:
+    """The graph as IR. Raises `NotImported` where a value is neither a strided tensor nor a whole number."""
+    return _Importer(graph, options, name).run()
+
+
+def rule_for(target: Any) -> Rule | None:
+    """The rule of an overload, or of all overloads of an operation."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return None
+    if target.namespace not in ("aten", "prims"):
+        return None
+    packet = target._schema.name.split("::")[1]
+    return RULES.get(f"{packet}.{target._overloadname}") or RULES.get(packet)
+
+
+class _Importer:
+    def __init__(self, graph: GraphModule, options: Options, name: str) -> None:
+        self.graph, self.options = graph, options
+        self.g = GraphBuilder(name)
+        self.low = Lowering(self.g, options.random == "eager")
+        self.found = Imported(None)  # type: ignore[arg-type]
+        self.env: dict[Node, Any] = {}
+        self.known: set[str] = set()
+        self.needed: set[str] = set()
+
+    def run(self) -> Imported:
+        nodes = list(self.graph.graph.nodes)
+        self._arguments([n for n in nodes if n.op == "placeholder"])
+        self._constants([n for n in nodes if n.op == "get_attr"])
+        for node in nodes:
+            if node.op == "call_function":
+                self.env[node] = self._call(node)
+            elif node.op == "output":
+                self._outputs(node)
+            elif node.op not in ("placeholder", "get_attr"):
+                raise NotImported(f"a node is a {node.op}")
+        self.found.module = self.g.finish()
+        self.found.device = self._device(nodes)
+        return self.found
+
+    @staticmethod
+    def _device(nodes: Sequence[Node]) -> str:
+        """Where the graph's kernels run: on its GPU, if it has one."""
+        values = [node.meta.get("val") for node in nodes]
+        found = {str(v.device) for v in values if isinstance(v, torch.Tensor)}
+        return max(found - {"cpu"}, default="cpu")
+
+    # --- arguments --------------------------------------------------------------------------------------------
+    def _arguments(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                self.env[node] = self._argument(node.name, value)
+            elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+                self.env[node] = self._size(value)
+            elif node.users:
+                raise NotImported(f"an argument is a {type(value).__name__}")
+            else:
+                self.env[node] = None
+        self._symbols(nodes)
+
+    def _argument(self, name: str, fake: torch.Tensor) -> Tensor:
+        if fake.layout != torch.strided or fake.is_quantized:
+            raise NotImported(f"a tensor is {fake.layout}")
+        t = tensor_type(self._fits(fake))
+        return whole(self.g.input(name, t))
+
+    def _fits(self, fake: Any) -> Any:
+        """The fake tensor, if its sizes are expressions of symbols that the arguments give."""
+        try:
+            sizes_of((*fake.shape, *fake.stride()))
+        except NotLowered as why:
+            raise NotImported(str(why)) from None
+        return fake
+
+    def _size(self, value: Any) -> Size:
+        try:
+            return size_of(value)
+        except NotLowered as why:
+            raise NotImported(str(why)) from None
+
+    def _symbols(self, nodes: Sequence[Node]) -> None:
+        """Arguments for the symbols that are no size of a tensor argument."""
+        used: set[str] = set()
+        of_tensors: set[str] = set()
+        for node in nodes:
+            value = self.env[node]
+            if isinstance(value, Tensor):
+                for e in (*value.shape, *(value.strides or ())):
+                    used |= e.syms if isinstance(e, Expr) else set()
+                of_tensors |= {str(e) for e in value.shape if isinstance(e, Expr) and e.atom}
+            elif isinstance(value, Expr):
+                used |= value.syms
+        for symbol in sorted(used - of_tensors):
+            self.found.symbols.append(symbol)
+            self.g.input(symbol, int64, symbol=symbol)
+
+    def _constants(self, nodes: Sequence[Node]) -> None:
+        for node in nodes:
+            held: Any = self.graph
+            for part in str(node.target).split("."):
+                held = getattr(held, part)
+            if isinstance(held, torch.Tensor):
+                self.env[node] = self._argument(node.name, held)
+                self.found.constants.append(held)
+            else:
+                self.found.objects[node.name] = held
+                self.env[node] = Name(node.name)
+
+    # --- operations -------------------------------------------------------------------------------------------
+    def _call(self, node: Node) -> Any:
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            return self.env[node.args[0]][node.args[1]]
+        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            return self._size(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool, float, bool)):
+            raise NotImported(f"{node.target} gives a number")
+        if node.target is torch.ops.aten.copy_.default:
+            return self._write(node)
+        reason = NO_KERNEL
+        lower = rule_for(node.target) if self.options.kernels != "none" else None
+        if lower is not None:
+            try:
+                found = self._lower(torch_lower_create.nothing if _is_empty(value) else lower, node)
+                self.found.lowered.append(str(node.target))
+                return found
+            except NotLowered as why:
+                reason = str(why)
+        self.found.externs.append((str(node.target), reason))
+        return self._extern(node)
+
+    def _lower(self, lower: Rule, node: Node) -> Any:
+        """What the rule makes; all that it emitted is dropped when it gives up."""
+        low, last = self.low, self.g.block.last
+        low.out = node.meta["val"]
+        args, kwargs = self._plain(node.args), self._plain(node.kwargs)
+        streams, seeds = low.streams, dict(low.seeds)
+        self.g.device = str(_first(low.out).device)
+        try:
+            found = lower(low, *args, **kwargs)
+        except BaseException:
+            low.streams, low.seeds = streams, seeds
+            while self.g.block.last is not last:
+                self.g.block.last.erase()
+            raise
+        return self._checked(found, node)
+
+    def _checked(self, found: Any, node: Node) -> Any:
+        """The rule's tensors with torch's strides, if they are of the shapes and types that torch says."""
+        fakes = node.meta["val"]
+        if isinstance(found, Tensor):
+            return self._one(found, fakes, node)
+        return [self._one(f, fake, node) for f, fake in zip(found, fakes, strict=True)]
+
+    def _one(self, found: Tensor, fake: Any, node: Node) -> Tensor:
+        wanted = tensor_type(fake)
+        fits = len(found.shape) == len(wanted.shape) and found.elem == wanted.elem
+        known = all(
+            a == b
+            for a, b in zip(found.shape, wanted.shape)
+            if isinstance(a, int) and isinstance(b, int)
+        )
+        assert fits and known, (
+            f"{node.target}: {found.value.type.short} {found.shape}, not {wanted.short}"
+        )
+        return Tensor(found.value, found.map, wanted.shape, wanted.all_strides)
+
+    def _plain(self, value: Any) -> Any:
+        """An argument of torch's node, with what was made of other nodes in their place."""
+        if isinstance(value, Node):
+            return self.env[value]
+        if isinstance(value, (list, tuple)):
+            return [self._plain(v) for v in value]
+        if isinstance(value, dict):
+            return {k: self._plain(v) for k, v in value.items()}
+        return value
+
+    # --- externs ------------------------------------------------------------------------------------------------
+    def _extern(self, node: Node) -> Any:
+        self.low.out = node.meta["val"]
+        operands: list[Value] = []
+        arguments = [self._written(a, operands) for a in self._plain(node.args)]
+        keywords = {k: self._written(a, operands) for k, a in self._plain(node.kwargs).items()}
+        target = str(node.target)
+        self.found.targets[target] = node.target  # type: ignore[assignment]
+        value = node.meta["val"]
+        fakes = list(value) if isinstance(value, (list, tuple)) else [value]
+        types = [tensor_type(self._strided(f)) for f in fakes if f is not None]
+        results = iter(
+            self.g.extern(target, operands, arguments, types, keywords, pure=_is_pure(node))
+        )
+        tensors = [None if f is None else whole(next(results)) for f in fakes]
+        return tensors if isinstance(value, (list, tuple)) else tensors[0]
+
+    def _strided(self, fake: Any) -> Any:
+        if not isinstance(fake, torch.Tensor):
+            raise NotImported(f"an operation gives a {type(fake).__name__}")
+        if fake.layout != torch.strided:
+            raise NotImported(f"a tensor is {fake.layout}")
+        return self._fits(fake)
+
+    def _written(self, value: Any, operands: list[Value]) -> Any:
+        """An argument as the IR writes it; tensors are counted among the operands."""
+        if isinstance(value, Tensor):
+            operands.append(self.materialised(value))
+            return Place(len(operands) - 1)
+        if isinstance(value, (list, tuple)):
+            return tuple(self._written(v, operands) for v in value)
+        if isinstance(value, dict):
+            raise NotImported("an argument is a dictionary")
+        if value is None or isinstance(value, (bool, int, float, str, Expr, Name)):
+            return value
+        name = str(value)
+        self.found.objects[name] = value
+        return Name(name)
+
+    def materialised(self, x: Tensor) -> Value:
+        """The tensor as a value of the IR, in exactly torch's strides."""
+        if x.map.is_identity and x.shape == x.value.type.shape:
+            return x.value
+        t = x.value.type
+        return self.g.view(x.value, x.map, type(t)(x.shape, t.elem, x.strides, t.device))
+
+    def _write(self, node: Node) -> Any:
+        target, source = (self._plain(a) for a in node.args[:2])
+        if not isinstance(node.args[0], Node) or node.args[0].op != "placeholder":
+            raise NotImported("a write into what is no argument")
+        self.low.out = node.args[0].meta["val"]
+        if source.device != target.device:
+            raise NotImported("a write from another device")
+        if source.elem != target.elem or source.shape != target.shape:
+            source = torch_lower_pointwise.assigned(self.low, target, source)
+        self.g.write(target.value, self.materialised(source))
+        return source
+
+    def _outputs(self, node: Node) -> None:
+        for value in node.args[0]:  # type: ignore[union-attr]
+            made = self.env[value] if isinstance(value, Node) else value
+            if isinstance(made, Tensor):
+                self.found.outputs.append(len(self.g.results))
+                self.g.output(self.materialised(made))
+            elif made is None or isinstance(made, Expr):
+                self.found.outputs.append(made)
+            elif isinstance(made, int):
+                self.found.outputs.append(expr(made))
+            else:
+                raise NotImported(f"an output is a {type(made).__name__}")
+
+
+def _first(value: Any) -> Any:
+    return value[0] if isinstance(value, (list, tuple)) else value
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether all tensors are known to have no element."""
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return all(
+        isinstance(x, torch.Tensor) and any(n == 0 for n in x.shape if isinstance(n, int))
+        for x in several
+    )
+
+
+def _is_pure(node: Node) -> bool:
+    """Whether a call has no effect but its results, which are the same each time."""
+    if node.is_impure():
+        return False
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return True
+    random = torch.Tag.nondeterministic_seeded in node.target.tags
+    return not (node.target._schema.is_mutable or random)

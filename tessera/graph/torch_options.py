@@ -1,0 +1,49 @@
+"""Holds the options of `torch.compile(model, backend="tessera", mode=..., options={...})`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tessera.errors import InvalidOption, UnknownOption
+
+CHOICES = {
+    "random": ("philox", "eager"),
+    "kernels": ("compiled", "interpreted", "none"),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a graph is compiled.
+
+    `random`: "philox" for random numbers made inside of kernels, "eager" for the very numbers that eager draws.
+    `kernels`: "compiled"; "interpreted" runs them by their meaning in NumPy, "none" runs every operation by eager:
+    these two tell whose a fault is."""
+
+    random: str = "philox"
+    kernels: str = "compiled"
+
+
+# The modes of torch.compile. All of them compile in the same way at present.
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+def options_of(mode: str | None, given: Mapping[str, Any] | None) -> Options:
+    """The options of a mode, changed by those that were given.
+
+    Raises `InvalidOption` for an unknown mode or value, `UnknownOption` for an unknown name."""
+    if mode is not None and mode not in MODES:
+        raise InvalidOption(f"mode is {mode!r}; the modes are {', '.join(MODES)}")
+    known = {f.name for f in fields(Options)}
+    for name in given or ():
+        if name not in known:
+            raise UnknownOption(name, known)
+    found = replace(Options(), **(given or {}))
+    for name, allowed in CHOICES.items():
+        if getattr(found, name) not in allowed:
+            raise InvalidOption(
+                f"{name} is {getattr(found, name)!r}; it may be {' or '.join(allowed)}"
+            )
+    return found
