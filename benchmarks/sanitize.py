@@ -172,7 +172,8 @@ def run_under(tool: str, log: Path | None, *arguments: str) -> tuple[int, str]:
     sanitizer = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.path.exists(sanitizer):
         sys.exit("compute-sanitizer was found neither on PATH nor in /usr/local/cuda/bin")
-    command = [sanitizer, "--tool", tool, sys.executable, __file__, *arguments]
+    options = ["--tool", tool, "--target-processes", "application-only"]  # ptxas is none of it
+    command = [sanitizer, *options, sys.executable, __file__, *arguments]
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with log.open("a+b") if log else tempfile.TemporaryFile() as file:
         begin = file.seek(0, os.SEEK_END)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -48,9 +49,10 @@ def execute(parts: list[str], folder: Path, root: Path = ROOT) -> None:
     """Run a script in a process of its own: what it registers stays for good."""
     script = folder / "adding.py"
     script.write_text("\n".join(parts))
+    path = os.pathsep.join([str(root), *filter(None, sys.path)])
     run = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, cwd=root, timeout=120,
-        env={"PYTHONPATH": str(root), "TESSERA_CACHE_DIR": str(folder), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": path, "TESSERA_CACHE_DIR": str(folder), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
 
