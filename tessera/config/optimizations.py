@@ -68,6 +68,30 @@ _TILE_IR = (
     ),
 )  # fmt: skip
 
+_GRAPHS = (
+    _row(
+        "graph-canonicalize", "cpu gpu", "folds views into the maps of loads, simplifies maps, resolves known masks, drops copies",
+        "each rule keeps the value for all indices in range", "graph/index/ranges.py", "tests/unit/test_graph_passes.py", unit="rewrite",
+    ),
+    _row(
+        "graph-cse", "cpu gpu", "makes one of equal loops", "equal operands, attributes and bodies; no effect",
+        "graph/passes/equal.py `key_of`", "tests/unit/test_graph_passes.py", unit="op",
+    ),
+    _row(
+        "graph-inline-loops", "cpu gpu", "computes a loop's result where it is read", "loads are in range where their mask holds",
+        "the meaning of `graph.load`", "tests/unit/test_graph_passes.py", unit="loop",
+    ),
+    _row(
+        "graph-fuse-rows", "cpu gpu", "lets a loop and one that reads its result share outer indices",
+        "equal extents; each load's first coordinates are the outer indices; no way around", "graph/passes/fuse.py `shared_extents`, `Order.between`",
+        "tests/unit/test_graph_passes.py", unit="loop",
+    ),
+    _row(
+        "graph-fuse-equal", "cpu gpu", "makes one of loops of equal extents that read the same tensor",
+        "neither depends on the other", "graph/passes/fuse.py `Order.between`", "tests/unit/test_graph_passes.py", unit="loop",
+    ),
+)  # fmt: skip
+
 _GPU = (
     _row(
         "cluster-partition", "gpu", "cuts a program's tiles into parts, one for each CTA of a cluster",
@@ -277,7 +301,9 @@ _CPU = (
     ),
 )  # fmt: skip
 
-OPTIMIZATIONS: dict[str, Optimization] = {row.name: row for row in (*_TILE_IR, *_GPU, *_CPU)}
+OPTIMIZATIONS: dict[str, Optimization] = {
+    row.name: row for row in (*_TILE_IR, *_GRAPHS, *_GPU, *_CPU)
+}
 
 FORMER_NAMES = {
     "cluster-spread": "cluster-partition",

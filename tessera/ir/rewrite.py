@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tessera.ir.applications import may_apply, note_application
 from tessera.ir.builder import AnyOp, Builder
 from tessera.ir.core import Block, Effect, Module, Op, Value
 
-RuleFn = Callable[[Any, "Rewriter"], "Value | Sequence[Value] | Op | None"]
+RuleFn = Callable[..., "Value | Sequence[Value] | Op | None"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,8 @@ def test_substitution_is_evaluation(tree: Any, inner: Any):
         (d0 % 12 % 4, "d0 % 4"),
         ((d0 + 7) % 4, "(d0 + 3) % 4"),
         (-(d0 % 4), "-1 * (d0 % 4)"),
+        (d0 - d0 // 8 * 8, "d0 % 8"),
+        (d1 + (d0 + d1) * s0 - (d0 + d1) // 3 * 3 * s0, "d1 + s0 * ((d0 + d1) % 3)"),
         (minimum(d0, d0 + 2), "d0"),
         (s0 * 2 - s0 - s0, "0"),
         (maximum(d0, s0) * 2, "max(d0, s0) * 2"),

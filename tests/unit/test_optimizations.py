@@ -88,7 +88,9 @@ def test_rows_are_complete_and_name_files_that_exist(row: Any):
     assert all((row.does, row.assumes, row.proven_by, row.tests, row.unit))
     for path in re.findall(r"tests/[\w/*.]+\.\w+", row.tests):
         assert list(ROOT.glob(path)), path
-    for path in re.findall(r"\b((?:analysis|passes|layout|backends)/[\w/]+\.py)", row.proven_by):
+    for path in re.findall(
+        r"\b((?:analysis|graph|passes|layout|backends)/[\w/]+\.py)", row.proven_by
+    ):
         assert (PACKAGE / path).exists(), path
 
 

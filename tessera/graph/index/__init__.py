@@ -1,20 +1,7 @@
 """Provides the index algebra: expressions over index dimensions and symbolic sizes, maps of them, ranges and proofs."""
 
-from tessera.graph.index.expr import (
-    Dim,
-    Expr,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    Sym,
-    dim,
-    expr,
-    maximum,
-    minimum,
-    size,
-    sym,
-)
+from tessera.graph.index.atoms import Dim, FloorDiv, Max, Min, Mod, Sym
+from tessera.graph.index.expr import Expr, dim, expr, maximum, minimum, size, sym
 from tessera.graph.index.maps import IndexMap, parse_expr, parse_map
 from tessera.graph.index.ranges import Ranges, is_less, is_nonnegative, simplify
 

@@ -13,104 +13,25 @@ objects: compare with `==`, hash freely. What holds only within ranges of the at
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from math import gcd
 from typing import Any
 
 import numpy as np
 
-
-@dataclass(frozen=True, slots=True)
-class Dim:
-    """The k-th operand of an index map, printed `d0`."""
-
-    position: int
-
-    def __str__(self) -> str:
-        return f"d{self.position}"
-
-    @property
-    def key(self) -> tuple[int, int, str]:
-        return (0, self.position, "")
-
-
-@dataclass(frozen=True, slots=True)
-class Sym:
-    """A size that is an argument of the graph, printed by its name; positive unless its range says otherwise."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return self.name
-
-    @property
-    def key(self) -> tuple[int, int, str]:
-        return (1, 0, self.name)
-
-
-@dataclass(frozen=True)
-class Compound:
-    """A function of two expressions that is no polynomial."""
-
-    lhs: Expr
-    rhs: Expr
-
-    @cached_property
-    def key(self) -> tuple[int, int, str]:
-        return (2, 0, str(self))
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((type(self), self.lhs, self.rhs))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-
-@dataclass(frozen=True)
-class FloorDiv(Compound):
-    """lhs // rhs, rounded down."""
-
-    __hash__ = Compound.__hash__
-
-    def __str__(self) -> str:
-        return f"{_operand(self.lhs)} // {_operand(self.rhs)}"
-
-
-@dataclass(frozen=True)
-class Mod(Compound):
-    """lhs % rhs, of the sign of rhs."""
-
-    __hash__ = Compound.__hash__
-
-    def __str__(self) -> str:
-        return f"{_operand(self.lhs)} % {_operand(self.rhs)}"
-
-
-@dataclass(frozen=True)
-class Min(Compound):
-    """The smaller of two."""
-
-    __hash__ = Compound.__hash__
-
-    def __str__(self) -> str:
-        return f"min({self.lhs}, {self.rhs})"
-
-
-@dataclass(frozen=True)
-class Max(Compound):
-    """The larger of two."""
-
-    __hash__ = Compound.__hash__
-
-    def __str__(self) -> str:
-        return f"max({self.lhs}, {self.rhs})"
-
-
-Atom = Dim | Sym | Compound
-Monomial = tuple[tuple[Atom, int], ...]  # atoms with their powers, in the order of their keys
-Size = "int | Expr"
+from tessera.graph.index.atoms import (
+    Atom,
+    Compound,
+    Dim,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Monomial,
+    Sym,
+    order,
+    quotient,
+    times,
+)
 
 
 class Expr:
@@ -120,7 +41,7 @@ class Expr:
 
     def __init__(self, terms: Mapping[Monomial, int]):
         kept = [(m, c) for m, c in terms.items() if c]
-        kept.sort(key=_order)
+        kept.sort(key=order)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
         self._hash = hash(self.terms)
         self._text = ""
@@ -209,7 +130,7 @@ class Expr:
         terms: dict[Monomial, int] = {}
         for a, x in self.terms:
             for b, y in expr(other).terms:
-                m = _product(a, b)
+                m = times(a, b)
                 terms[m] = terms.get(m, 0) + x * y
         return Expr(_recombined(terms))
 
@@ -263,6 +184,12 @@ class Expr:
                 text += sign + _term(m, abs(c), sign == "-")
             self._text = text or "0"
         return self._text
+
+    def operand_text(self) -> str:
+        """As an operand of `*`, `//` and `%`."""
+        text = str(self)
+        simple = self.value is not None or isinstance(self.atom, Dim | Sym | Min | Max)
+        return text if simple and text[0] != "-" else f"({text})"
 
     def __repr__(self) -> str:
         return f"<{self}>"
@@ -384,40 +311,13 @@ def _mod_atom(n: Expr, d: Expr) -> Expr:
 
 
 # --- monomials ----------------------------------------------------------------------------------------------------
-def _order(term: tuple[Monomial, int]) -> tuple[Any, ...]:
-    """Dimensions first, in their order, the constant last."""
-    m = term[0]
-    return (not m, [(a.key, p) for a, p in m])
-
-
-def _product(a: Monomial, b: Monomial) -> Monomial:
-    if not a or not b:
-        return a or b
-    powers = dict(a)
-    for atom, power in b:
-        powers[atom] = powers.get(atom, 0) + power
-    return tuple(sorted(powers.items(), key=lambda f: f[0].key))
-
-
-def _over(a: Monomial, b: Monomial) -> Monomial | None:
-    """a / b, None where b does not divide it."""
-    powers = dict(a)
-    for atom, power in b:
-        left = powers.pop(atom, 0) - power
-        if left < 0:
-            return None
-        if left:
-            powers[atom] = left
-    return tuple(sorted(powers.items(), key=lambda f: f[0].key))
-
-
 def split_multiples(n: Expr, d: Expr) -> tuple[Expr, Expr]:
     """(a, b) with n = d·a + b, where a is made of the terms of n that the single monomial d divides."""
     ((m, c),) = d.terms
     whole: dict[Monomial, int] = {}
     rest: dict[Monomial, int] = {}
     for n_m, n_c in n.terms:
-        over = _over(n_m, m) if n_c % c == 0 else None
+        over = quotient(n_m, m) if n_c % c == 0 else None
         if over is None:
             rest[n_m] = n_c
         else:
@@ -447,9 +347,14 @@ def _reduced(n: Expr, d: Expr) -> tuple[Expr, Expr]:
 
 
 def _recombined(terms: dict[Monomial, int]) -> dict[Monomial, int]:
-    """k·c·(x // c) + k·(x % c) is k·x, and k·c·(x // c % b) + k·(x % c) is k·(x % (c·b))."""
+    """k·c·(x // c) + k·(x % c) is k·x, and k·c·(x // c % b) + k·(x % c) is k·(x % (c·b)); k·x - k·c·(x // c) is
+    k·(x % c)."""
     for m, c in list(terms.items()):
         for atom, power in m:
+            if isinstance(atom, FloorDiv) and power == 1 and terms.get(m):
+                rest = _remainder(terms, atom, m, c)
+                if rest is not None:
+                    return _recombined(rest)
             if not isinstance(atom, Mod) or power != 1 or not terms.get(m):
                 continue
             others = tuple(f for f in m if f[0] != atom)
@@ -463,6 +368,25 @@ def _recombined(terms: dict[Monomial, int]) -> dict[Monomial, int]:
                 terms[n] = terms.get(n, 0) + k
             return _recombined({n: k for n, k in terms.items() if k})
     return terms
+
+
+def _remainder(
+    terms: dict[Monomial, int], atom: FloorDiv, m: Monomial, c: int
+) -> dict[Monomial, int] | None:
+    """The terms with k·(x % d) in place of k·x and the term m, c, which is -k·d·(x // d); None where they are not."""
+    if len(atom.rhs.terms) != 1:
+        return None
+    k, rest = split_multiples(Expr({tuple(f for f in m if f[0] != atom): -c}), atom.rhs)
+    if rest.terms:
+        return None
+    whole = k * atom.lhs
+    if any(terms.get(n) != factor for n, factor in whole.terms):
+        return None
+    gone = {m, *(n for n, _ in whole.terms)}
+    found = {n: factor for n, factor in terms.items() if n not in gone}
+    for n, factor in (k * mod(atom.lhs, atom.rhs)).terms:
+        found[n] = found.get(n, 0) + factor
+    return {n: factor for n, factor in found.items() if factor}
 
 
 def _partner(
@@ -500,17 +424,11 @@ def _value(atom: Atom, leaf: Callable[[Dim | Sym], Any]) -> Any:
     return np.minimum(a, b) if smaller else np.maximum(a, b)
 
 
-def _operand(e: Expr) -> str:
-    text = str(e)
-    simple = e.value is not None or isinstance(e.atom, Dim | Sym | Min | Max)
-    return text if simple and text[0] != "-" else f"({text})"
-
-
 def _term(m: Monomial, coefficient: int, negated: bool) -> str:
     factors = [a for a, power in m for _ in range(power)]
     if len(factors) == 1 and coefficient == 1 and not negated:
         return str(factors[0])
-    parts = [_operand(atom_expr(a)) for a in factors]
+    parts = [atom_expr(a).operand_text() for a in factors]
     if coefficient != 1 or not parts:
         parts.append(str(coefficient))
     return " * ".join(parts)

@@ -13,16 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.graph.index.expr import (
-    Dim,
-    Expr,
-    Sym,
-    atom_expr,
-    dim,
-    expr,
-    maximum,
-    minimum,
-)
+from tessera.graph.index.atoms import Dim, Sym
+from tessera.graph.index.expr import Expr, atom_expr, dim, expr, maximum, minimum
 from tessera.graph.index.ranges import Ranges, simplify
 
 _DIM = re.compile(r"d\d+")

@@ -10,16 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tessera.graph.index.atoms import Atom, Compound, Dim, FloorDiv, Max, Min, Mod, Sym
 from tessera.graph.index.expr import (
-    Atom,
-    Compound,
-    Dim,
     Expr,
-    FloorDiv,
-    Max,
-    Min,
-    Mod,
-    Sym,
     atom_expr,
     common_factor,
     expr,

@@ -1,0 +1,72 @@
+"""Canonicalises and fuses graphs: `optimize` runs the passes in order."""
+
+from __future__ import annotations
+
+from tessera.graph.ops import LoopOp
+from tessera.graph.passes import canonical, cost, equal, fuse, inline
+from tessera.graph.passes.cost import Machine, SizeOf
+from tessera.graph.passes.facts import symbol_ranges
+from tessera.ir import Block, Module, PassManager, pass_
+
+ROUNDS = 4  # of inlining and merging, at most
+
+
+@pass_("graph-fuse")
+def fuse_loops(module: Module) -> None:
+    """Fuse the loops of each function (docs/graph-fusion.md). Loops that are left are kernels."""
+    size = cost.sizes(symbol_ranges(module))
+    for function in module.functions:
+        body = function.regions[0]
+        devices = [op.results[0].type.device for op in body if isinstance(op, LoopOp)]
+        if devices:
+            _fuse(module, body, cost.machine_of(devices[0]), size)
+
+
+def _fuse(module: Module, body: Block, machine: Machine, size: SizeOf) -> None:
+    bound = cost.peak_bytes([[op] for op in body], body, size)
+    for _ in range(ROUNDS):
+        changed = inline.inline_producers(body, machine, size, False, bound)
+        changed |= _tidied(module, fuse.Fusion(body, size, bound).vertical())
+        changed |= _tidied(module, inline.inline_producers(body, machine, size, True, bound))
+        changed |= _tidied(module, fuse.Fusion(body, size, bound).horizontal())
+        changed |= _tidied(module, _fuse_inside(body, machine, size))
+        if not changed:
+            break
+
+
+def _tidied(module: Module, changed: bool) -> bool:
+    """Simplify what fusion has left: maps, masks, and loads and loops that are there twice."""
+    if changed:
+        canonical.canonicalize(module)
+        equal.merge_equal(module)
+    return changed
+
+
+def _fuse_inside(body: Block, machine: Machine, size: SizeOf) -> bool:
+    changed = False
+    for op in body:
+        if isinstance(op, LoopOp):
+            changed |= inline.inline_producers(op.body, machine, size, False)
+    return changed
+
+
+@pass_("graph-sink-scalars")
+def sink(module: Module) -> None:
+    """Copy scalars that the function computes into the loops that use them."""
+    canonical.sink_scalars(module)
+
+
+PIPELINE = [
+    canonical.canonicalize,
+    sink,
+    equal.merge_equal,
+    canonical.canonicalize,
+    fuse_loops,
+    canonical.canonicalize,
+    equal.merge_equal,
+]
+
+
+def optimize(module: Module, verify: bool = False) -> Module:
+    """Canonicalise and fuse a graph in place; its results stay what they are."""
+    return PassManager(list(PIPELINE), verify=verify).run(module)

@@ -1,0 +1,247 @@
+"""Brings graphs into canonical form: folds views into the maps of loads, simplifies maps, resolves known masks and
+comparisons, drops copies and unused results. Rules of tile IR fold scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera.dtypes import int64
+from tessera.graph.index import IndexMap, Ranges, dim, is_less, is_nonnegative, simplify
+from tessera.graph.ops import ExternOp, IndexOp, LoadOp, LoopOp, ViewOp, yielded
+from tessera.graph.passes.facts import Leaves, SymbolRanges, symbol_ranges
+from tessera.graph.types import TensorType
+from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, pass_, rule
+from tessera.ops import CmpOp, ReturnOp
+from tessera.passes.neutral.fold import FOLD, constant_of, make_const
+
+GRAPH = RuleSet()
+
+
+class GraphRewriter(Rewriter):
+    """A rewriter whose rules know the ranges of symbols."""
+
+    def __init__(self, rules: RuleSet, symbols: SymbolRanges, optimization: str = ""):
+        super().__init__(rules, optimization)
+        self.symbols = symbols
+
+
+# --- indices ------------------------------------------------------------------------------------------------------
+@rule(GRAPH, LoadOp, IndexOp)
+def fold_indices(op: LoadOp | IndexOp, rw: GraphRewriter) -> Op | None:
+    """load x[index e(i)] → load x at e(i);  maps simplified within the ranges of their indices"""
+    leaves = Leaves()
+    map = leaves.through(op.map, op.indices)
+    map = map.subs(leaves.units()).simplify(leaves.ranges(rw.symbols))
+    used = sorted({k for r in map.results for k in r.dims})
+    values = [leaves.values[k] for k in used]
+    place = {k: dim(n) for n, k in enumerate(used)}
+    new = map.at([place.get(k, 0) for k in range(map.dims)], len(used))
+    new, values = _in_order(new, values)
+    if values == list(op.indices) and new == op.map:
+        return None
+    if isinstance(op, LoadOp):
+        rw.set_operands(op, op.tensor, values, op.mask, op.other)
+    else:
+        rw.set_operands(op, values)
+    op.index_map = None if new.is_identity else new
+    return op
+
+
+def _in_order(map: IndexMap, values: list[Value]) -> tuple[IndexMap, list[Value]]:
+    """With indices in the order in which the results first use them."""
+    order = list(dict.fromkeys(k for r in map.results for k in sorted(r.dims)))
+    place = {k: n for n, k in enumerate(order)}
+    moved = map.at([dim(place[k]) for k in range(map.dims)], map.dims)
+    return moved, [values[k] for k in order]
+
+
+@rule(GRAPH, IndexOp)
+def plain_index(op: IndexOp, rw: GraphRewriter) -> Value | None:
+    """index i → i;  index 3 → const 3"""
+    if op.map.is_identity and len(op.indices) == 1:
+        return op.indices[0]
+    value = op.map.results[0].value
+    return None if value is None else make_const(rw, value, int64)
+
+
+@rule(GRAPH, CmpOp)
+def compare_indices(op: CmpOp, rw: GraphRewriter) -> Value | None:
+    """i < n → true where the ranges of the indices prove it, false where they refute it"""
+    if op.lhs.type is not int64:
+        return None
+    leaves = Leaves()
+    a, b = leaves.follow(op.lhs), leaves.follow(op.rhs)
+    ranges = leaves.ranges(rw.symbols)
+    a, b = simplify(a, ranges), simplify(b, ranges)
+    if op.predicate in ("gt", "ge"):
+        a, b = b, a
+    if op.predicate in ("eq", "ne"):
+        apart = is_less(a, b, ranges) or is_less(b, a, ranges)
+        known = (op.predicate == "ne") if apart else (op.predicate == "eq") if a == b else None
+    elif op.predicate in ("lt", "gt"):
+        known = True if is_less(a, b, ranges) else False if is_nonnegative(a - b, ranges) else None
+    else:
+        known = True if is_nonnegative(b - a, ranges) else False if is_less(b, a, ranges) else None
+    return None if known is None else make_const(rw, known, op.result.type)
+
+
+# --- loads and views ------------------------------------------------------------------------------------------------
+@rule(GRAPH, LoadOp)
+def load_through_view(op: LoadOp, rw: GraphRewriter) -> Op | None:
+    """load (view x by m)[i] → load x[m(i)]"""
+    view = op.tensor.op
+    if not isinstance(view, ViewOp):
+        return None
+    map = view.index_map.compose(op.map)
+    rw.set_operands(op, view.x, list(op.indices), op.mask, op.other)
+    op.index_map = None if map.is_identity else map
+    return op
+
+
+@rule(GRAPH, LoadOp)
+def known_mask(op: LoadOp, rw: GraphRewriter) -> Value | Op | None:
+    """load x[i], true → load x[i];  load x[i], false, other → other (0 without one)"""
+    known = None if op.mask is None else constant_of(op.mask)
+    if known is None:
+        return None
+    if known:
+        rw.set_operands(op, op.tensor, list(op.indices), None, None)
+        return op
+    if op.other is not None:
+        return op.other
+    t = op.result.type
+    return make_const(rw, 0.0 if t.is_floating() else False if t.is_bool() else 0, t)
+
+
+@rule(GRAPH, ViewOp)
+def view_of_view(op: ViewOp, rw: GraphRewriter) -> Value | None:
+    """view (view x) → view x;  view x of x's own type at the same places → x"""
+    if op.index_map.is_identity and op.x.type == op.result.type:
+        return op.x
+    inner = op.x.op
+    if not isinstance(inner, ViewOp):
+        return None
+    map = inner.index_map.compose(op.index_map)
+    return rw.emit(ViewOp(inner.x, index_map=map, results=[op.result.type]))
+
+
+@rule(GRAPH, ViewOp)
+def simple_view(op: ViewOp, rw: GraphRewriter) -> Op | None:
+    """The map of a view, simplified within its shape"""
+    map = op.index_map.simplify(Ranges.of_extents(op.result.type.shape, rw.symbols))
+    if map == op.index_map:
+        return None
+    op.index_map = map
+    return op
+
+
+# --- loops ----------------------------------------------------------------------------------------------------------
+@rule(GRAPH, LoopOp)
+def copying_loop(op: LoopOp, rw: GraphRewriter) -> Sequence[Value] | None:
+    """loop (i) { yield load x[i] } → x, where nobody asks for a tensor of its own"""
+    if len(op.results) != 1:
+        return None
+    (value,) = yielded(op.body)
+    load = value.op
+    if not isinstance(load, LoadOp) or load.mask is not None or load.parent is not op.body:
+        return None
+    if list(load.indices) != op.body.args or not load.map.is_identity:
+        return None
+    x, result = load.tensor, op.result
+    same = x.type == result.type or (
+        result.type.strides is None and x.type.device == result.type.device
+    )
+    if not same or x.type.shape != result.type.shape or _needs_own(result):
+        return None
+    return [x]
+
+
+def _needs_own(v: Value) -> bool:
+    """Whether a tensor must not be another one's memory: who gets it from the graph may write to it, and an extern
+    is told strides."""
+    return any(isinstance(user, ReturnOp | ExternOp | ViewOp) for user in v.users())
+
+
+@rule(GRAPH, LoopOp)
+def unused_results(op: LoopOp, rw: GraphRewriter) -> Sequence[Value] | None:
+    """Results that nobody reads, and second ones of the same value, leave the loop"""
+    out = yielded(op.body)
+    first: dict[Value, int] = {}
+    for i, v in enumerate(out):
+        if op.results[i].uses and _may_share(op.results[i]):
+            first.setdefault(v, i)
+    source = [first.get(v, i) if _may_share(op.results[i]) else i for i, v in enumerate(out)]
+    keep = [i for i, r in enumerate(op.results) if r.uses and source[i] == i]
+    used = {source[i] for i, r in enumerate(op.results) if r.uses}
+    keep = sorted({*keep, *used})
+    if len(keep) == len(op.results) or not keep:
+        return None
+    rw.set_operands(op.body.terminator, [out[i] for i in keep])
+    types = [op.results[i].type for i in keep]
+    new = LoopOp(extents=op.extents, regions=op.regions, results=types)
+    op.regions = []
+    rw.insert(new)
+    fresh = dict(zip(keep, new.results, strict=True))
+    return [fresh.get(source[i], r) for i, r in enumerate(op.results)]
+
+
+def _may_share(r: Value) -> bool:
+    return not _needs_own(r) and r.type.strides is None
+
+
+# --- scalars outside of loops ---------------------------------------------------------------------------------------
+def sink_scalars(module: Module) -> None:
+    """Give each top-level loop its own copy of the scalars that the function computes in front of it."""
+    for function in module.functions:
+        body = function.regions[0]
+        for op in reversed(list(body)):
+            if op.regions or op.terminator or not op.results or not _is_scalar_op(op):
+                continue
+            users: dict[Op, list[tuple[Op, int]]] = {}
+            for user, index in op.result.uses:
+                top = _top(user, body)
+                if top is not user and top.regions:
+                    users.setdefault(top, []).append((user, index))
+            for top, uses in users.items():
+                copy = op.clone()
+                first = top.regions[0].first
+                assert first is not None
+                if len(top.regions) > 1 and any(not _below(u, top.regions[0]) for u, _ in uses):
+                    copy.drop_operands()
+                    continue  # a combine region reads it: it stays outside
+                top.regions[0].insert_before(first, copy)
+                for user, index in uses:
+                    user.set_operand(index, copy.result)
+            if not op.result.uses:
+                op.erase()
+
+
+def _is_scalar_op(op: Op) -> bool:
+    tensors = any(isinstance(v.type, TensorType) for v in (*op.operands, *op.results))
+    return not tensors and not op.all_effects() and len(op.results) == 1
+
+
+def _top(op: Op, body: Block) -> Op:
+    while op.parent is not body:
+        parent = op.parent_op()
+        assert parent is not None
+        op = parent
+    return op
+
+
+def _below(op: Op, block: Block) -> bool:
+    while op.parent is not block:
+        parent = op.parent_op()
+        if parent is None:
+            return False
+        op = parent
+    return True
+
+
+RULES = FOLD + GRAPH
+
+
+@pass_("graph-canonicalize", optimization="graph-canonicalize", counts=True)
+def canonicalize(module: Module) -> None:
+    """Apply all rules to a fixpoint; drops unused pure ops. Assumes and keeps a valid graph."""
+    GraphRewriter(RULES, symbol_ranges(module), "graph-canonicalize").run(module)

@@ -1,0 +1,181 @@
+"""Estimates what a graph costs: bytes that its loops move, launches, and the time that both take.
+
+Symbolic sizes count as their smallest value, or as `TYPICAL`, whichever is more. An estimate decides only whether a
+fusion pays; that it is right is proved on index maps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tessera.graph.index import Expr
+from tessera.graph.ops import ExternOp, LoadOp, ViewOp
+from tessera.graph.passes.facts import SymbolRanges
+from tessera.graph.types import TensorType
+from tessera.ir import Block, Effect, Op, Value
+from tessera.ops import MATH_OPS, Atan2Op, ConstOp, DivOp, PowOp, RemOp
+
+TYPICAL = 512  # of a symbolic size
+MOST_TENSORS = 64  # that one loop reads and makes
+SizeOf = Callable[["int | Expr"], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second."""
+
+    bandwidth: float
+    launch: float
+    rate: float
+
+
+GPU = Machine(bandwidth=3e12, launch=4e-6, rate=2e13)
+CPU = Machine(bandwidth=3e10, launch=2e-6, rate=2e10)
+
+
+def machine_of(device: str) -> Machine:
+    return CPU if device == "cpu" else GPU
+
+
+def sizes(symbols: SymbolRanges) -> SizeOf:
+    """A number for each size."""
+
+    def number(n: int | Expr) -> int:
+        if isinstance(n, int):
+            return n
+        low = {name: max(symbols.get(name, (0, None))[0], TYPICAL) for name in n.syms}
+        return max(1, int(n.compute(lambda a: low[str(a)])))
+
+    return number
+
+
+def bytes_of(t: TensorType, size: SizeOf) -> int:
+    return prod(map(size, t.shape)) * t.elem.storage_bytes
+
+
+def weight(op: Op) -> int:
+    """The cost of a scalar op in multiples of an addition."""
+    if isinstance(op, ConstOp) or op.terminator or op.regions:
+        return 0
+    if isinstance(op, (*MATH_OPS.values(), PowOp, Atan2Op)):
+        return 10
+    return 4 if isinstance(op, DivOp | RemOp) else 1
+
+
+def weight_of(block: Block, size: SizeOf) -> int:
+    """The scalar ops of one run of a body, inner loops and all."""
+    total = 0
+    for op in block:
+        total += weight(op)
+        if op.regions:
+            total += extent(op, size) * sum(weight_of(b, size) for b in op.regions)
+    return total
+
+
+def extent(op: Op, size: SizeOf) -> int:
+    """How often an op's body runs."""
+    return prod(map(size, op.attrs.get("extents", ())))
+
+
+def captured(op: Op) -> list[Value]:
+    """The tensors from outside that an op reads, each once."""
+    found: dict[Value, None] = {}
+    for inner in op.walk():
+        for v in inner.operands:
+            if isinstance(v.type, TensorType) and not _is_inside(v, op):
+                found[v] = None
+    return list(found)
+
+
+def _is_inside(v: Value, op: Op) -> bool:
+    definer = v.op
+    if definer is None:
+        block = v.owner
+        definer = block.parent if isinstance(block, Block) else None
+        return definer is op or (definer is not None and definer.is_inside(op))
+    return definer.is_inside(op)
+
+
+def top_level(op: Op, body: Block) -> Op:
+    """The op of `body` that an op is, or lies in."""
+    while op.parent is not body:
+        parent = op.parent_op()
+        assert parent is not None
+        op = parent
+    return op
+
+
+def traffic(ops: Iterable[Op], size: SizeOf) -> int:
+    """The bytes that top-level ops read and write if each reads each of its tensors once."""
+    total = 0
+    for op in ops:
+        tensors = [*captured(op), *op.results]
+        total += sum(bytes_of(v.type, size) for v in tensors if isinstance(v.type, TensorType))
+    return total
+
+
+def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:
+    """The most that tensors made inside of a graph take at one time. The ops of a step run as one: what only they
+    read is never stored. Views are the memory of what they view."""
+    at = {op: k for k, step in enumerate(steps) for op in step}
+    change = [0] * (len(steps) + 1)
+    for op, k in at.items():
+        if isinstance(op, ViewOp):
+            continue
+        for r in op.results:
+            if isinstance(r.type, TensorType):
+                end = _last_use(r, body, at, k)
+                if end > k or isinstance(op, ExternOp):
+                    n = bytes_of(r.type, size)
+                    change[k] += n
+                    change[end + 1] -= n
+    now = most = 0
+    for n in change:
+        now += n
+        most = max(most, now)
+    return most
+
+
+def _last_use(v: Value, body: Block, at: Mapping[Op, int], end: int) -> int:
+    for user in v.users():
+        op = top_level(user, body)
+        end = max(end, at[op])
+        if isinstance(op, ViewOp):
+            end = max(end, _last_use(op.result, body, at, end))
+    return end
+
+
+def longest_row(block: Block, size: SizeOf) -> int:
+    """The most iterations that an inner nest of a body has."""
+    rows = [extent(op, size) * longest_row(op.regions[0], size) for op in block if op.regions]
+    return max(rows, default=1)
+
+
+def evaluations(op: Op, outer: Op, size: SizeOf) -> int:
+    """How often an op inside of `outer` runs in all."""
+    total, at = 1, op.parent_op()
+    while at is not None:
+        total *= extent(at, size)
+        if at is outer:
+            return total
+        at = at.parent_op()
+    return total
+
+
+def is_pointwise(block: Block) -> bool:
+    """Whether a body has scalar ops and loads alone."""
+    return all(not op.regions and not op.effects & Effect.WRITE for op in block)
+
+
+def loads_of(op: Op, tensors: Sequence[Value]) -> list[LoadOp] | None:
+    """The loads inside of an op that read some of the tensors; None if something else uses one there."""
+    found: list[LoadOp] = []
+    for v in tensors:
+        for user in v.users():
+            if user is op or user.is_inside(op):
+                if not isinstance(user, LoadOp) or user.tensor is not v:
+                    return None
+                found.append(user)
+    return found

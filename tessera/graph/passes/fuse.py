@@ -1,0 +1,246 @@
+"""Fuses loops under shared outer indices: what one makes for the other stays inside as a local tensor.
+
+Two loops may share their first k extents if these are equal and each load of one's result by the other has, as its
+first k coordinates, the other's first k indices: then an iteration of the outer nest reads only what the same iteration
+made. Between them no third op may depend on the one and feed the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tessera.dtypes import int64
+from tessera.graph.index import IndexMap, dim
+from tessera.graph.ops import LoadOp, LoopOp, yielded
+from tessera.graph.passes import cost
+from tessera.graph.passes.cost import SizeOf
+from tessera.graph.passes.inline import selected
+from tessera.graph.types import TensorType
+from tessera.ir import Block, Builder, Op, Value
+from tessera.ir.applications import apply
+from tessera.ops import YieldOp
+
+LONG_ROW, MANY_ROWS = 1 << 16, 1 << 10
+
+
+def shared_extents(producer: LoopOp, consumer: LoopOp) -> int:
+    """How many outer extents the two may share; 0 if none."""
+    loads = cost.loads_of(consumer, producer.results)
+    if loads is None:
+        return 0
+    k = 0
+    for a, b in zip(producer.extents, consumer.extents, strict=False):
+        arg = consumer.body.args[k]
+        if a != b or not all(_coordinate_is(x, k, arg) for x in loads):
+            break
+        k += 1
+    return k
+
+
+def _coordinate_is(load: LoadOp, k: int, arg: Value) -> bool:
+    """Whether coordinate k of what is loaded is the value `arg`."""
+    e = load.map.results[k]
+    return any(v is arg and e == dim(n) for n, v in enumerate(load.indices))
+
+
+class Order:
+    """Which op of a block comes before which; numbered anew when the block has changed."""
+
+    def __init__(self, block: Block):
+        self.block = block
+        self.renumber()
+
+    def renumber(self) -> None:
+        self.at = {op: k for k, op in enumerate(self.block)}
+
+    def between(self, first: Op, last: Op) -> list[Op] | None:
+        """The ops in front of `last` that depend on `first`; None if one of them feeds `last`."""
+        end = self.at[last]
+        found: set[Op] = set()
+        work = [first]
+        while work:
+            op = work.pop()
+            for user in users_of(op, self.block):
+                if user is last:
+                    if op is not first:
+                        return None
+                elif self.at[user] < end and user not in found:
+                    found.add(user)
+                    work.append(user)
+        if any(op.all_effects() for op in found):
+            return None  # their order counts
+        return sorted(found, key=self.at.__getitem__)
+
+
+def users_of(op: Op, block: Block) -> set[Op]:
+    """The ops of a block that use an op's results, themselves or inside."""
+    return {cost.top_level(user, block) for r in op.results for user in r.users()}
+
+
+# --- the merge ------------------------------------------------------------------------------------------------------
+def merge(producer: LoopOp, consumer: LoopOp, k: int) -> LoopOp:
+    """One loop over the first k extents in place of two, in front of the consumer. Results of the producer that
+    others read are results of it, too."""
+    inside = {u for r in producer.results for u in r.users() if u.is_inside(consumer)}
+    kept = [i for i, r in enumerate(producer.results) if any(u not in inside for u in r.users())]
+    block = Block([int64] * k, names=[a.name for a in consumer.body.args[:k]])
+    b = Builder(block, loc=consumer.loc)
+    made = _placed(b, producer, k)
+    out = _placed(b, consumer, k)
+    b.insert(YieldOp([*(made[i] for i in kept), *out]))
+    local = dict(zip(producer.results, made, strict=True))
+    for op in list(block.walk()):
+        if isinstance(op, LoadOp) and op.tensor in local:
+            _read_locally(op, local[op.tensor], k)
+    types = [*(producer.results[i].type for i in kept), *(r.type for r in consumer.results)]
+    new = LoopOp(extents=consumer.extents[:k], regions=[block], results=types, loc=consumer.loc)
+    assert consumer.parent is not None
+    consumer.parent.insert_before(consumer, new)
+    replaced = [*(producer.results[i] for i in kept), *consumer.results]
+    for old, r in zip(replaced, new.results, strict=True):
+        r.name = old.name
+        for user, index in list(old.uses):
+            if user not in inside:
+                user.set_operand(index, r)
+    consumer.erase()
+    producer.erase()
+    return new
+
+
+def _placed(b: Builder, loop: LoopOp, k: int) -> list[Value]:
+    """A copy of a loop's body under the first k indices; what it yields, as scalars or local tensors."""
+    assert b.block is not None
+    outer = dict(zip(loop.body.args, b.block.args, strict=False))
+    rest = loop.extents[k:]
+    if not rest:
+        return _copied(b, loop.body, outer)
+    inner = Block([int64] * len(rest), names=[a.name for a in loop.body.args[k:]])
+    outer.update(zip(loop.body.args[k:], inner.args, strict=True))
+    body = Builder(inner, loc=loop.loc)
+    body.insert(YieldOp(_copied(body, loop.body, outer)))
+    types = [TensorType(r.type.shape[k:], r.type.elem, device=r.type.device) for r in loop.results]
+    return b.insert(LoopOp(extents=rest, regions=[inner], results=types, loc=loop.loc)).results
+
+
+def _copied(b: Builder, block: Block, mapping: dict[Value, Value]) -> list[Value]:
+    for op in block:
+        if not op.terminator:
+            b.insert(op.clone(mapping))
+    return [mapping.get(v, v) for v in yielded(block)]
+
+
+def _read_locally(load: LoadOp, value: Value, k: int) -> None:
+    """Read what the same iteration made: a scalar, or an element of a local tensor."""
+    b = Builder.before_op(load)
+    if not isinstance(value.type, TensorType):
+        load.result.replace_all_uses(selected(b, load, value))
+        load.erase()
+        return
+    map = IndexMap(load.map.dims, load.map.results[k:])
+    load.set_operands(value, list(load.indices), load.mask, load.other)
+    load.index_map = None if map.is_identity else map
+
+
+# --- which to merge ---------------------------------------------------------------------------------------------------
+class Fusion:
+    """Greedy fusion of the loops of a block: those first that save the most bytes."""
+
+    def __init__(self, block: Block, size: SizeOf, bound: int | None):
+        self.block, self.size, self.bound = block, size, bound
+        self.order = Order(block)
+
+    def vertical(self) -> bool:
+        """Merge loops with those that read their results; whether any was."""
+        changed = False
+        for op in self.block:
+            consumer: Op | None = op
+            while isinstance(consumer, LoopOp):
+                consumer = self._with_best_producer(consumer)
+                changed |= consumer is not None
+        return changed
+
+    def _with_best_producer(self, consumer: LoopOp) -> LoopOp | None:
+        producers = [
+            v.op for v in cost.captured(consumer) if v.op is not None and v.op.parent is self.block
+        ]
+        candidates = [p for p in dict.fromkeys(producers) if isinstance(p, LoopOp)]
+        candidates.sort(key=self._saved, reverse=True)
+        for producer in candidates:
+            k = shared_extents(producer, consumer)
+            if k and self._fits(producer, consumer, k) and self._is_parallel(producer, consumer, k):
+                after = self._movable(producer, consumer)
+                if after is not None and apply("graph-fuse-rows", consumer):
+                    return self._merge(producer, consumer, k, after)
+        return None
+
+    def horizontal(self) -> bool:
+        """Merge loops of equal extents that read a tensor together; whether any was."""
+        changed = False
+        groups: dict[object, list[LoopOp]] = {}
+        for op in self.block:
+            if isinstance(op, LoopOp) and op.extents:
+                groups.setdefault((op.extents, op.results[0].type.device), []).append(op)
+        for group in groups.values():
+            while (pair := next(self._pairs(group), None)) is not None:
+                first, last, after = pair
+                group[group.index(last)] = self._merge(first, last, len(last.extents), after)
+                group.remove(first)
+                changed = True
+        return changed
+
+    def _pairs(self, group: Sequence[LoopOp]) -> Iterator[tuple[LoopOp, LoopOp, list[Op]]]:
+        for n, last in enumerate(group):
+            inputs = set(cost.captured(last))
+            for first in reversed(group[:n]):
+                common = inputs.intersection(cost.captured(first))
+                if not common or not self._fits(first, last, len(last.extents)):
+                    continue
+                if last in users_of(first, self.block):
+                    continue
+                after = self._movable(first, last)
+                if after is not None and apply("graph-fuse-equal", last):
+                    yield first, last, after
+
+    def _merge(self, producer: LoopOp, consumer: LoopOp, k: int, after: list[Op]) -> LoopOp:
+        new = merge(producer, consumer, k)
+        at = new.next
+        assert at is not None
+        for op in after:
+            op.move_before(at)
+        self.order.renumber()
+        return new
+
+    def _saved(self, producer: LoopOp) -> int:
+        return sum(cost.bytes_of(r.type, self.size) for r in producer.results)
+
+    def _fits(self, a: LoopOp, b: LoopOp, k: int) -> bool:
+        """Whether both run on one device, and the merged loop has not too many tensors."""
+        same = a.results[0].type.device == b.results[0].type.device
+        tensors = {*cost.captured(a), *cost.captured(b), *a.results, *b.results}
+        return same and len(tensors) <= cost.MOST_TENSORS
+
+    def _is_parallel(self, a: LoopOp, b: LoopOp, k: int) -> bool:
+        """Whether enough iterations are left that run side by side."""
+        if k == len(a.extents) == len(b.extents) and a.extents == b.extents:
+            return True
+        outer = 1
+        for n in b.extents[:k]:
+            outer *= self.size(n)
+        row = max(cost.extent(a, self.size), cost.extent(b, self.size)) // max(outer, 1)
+        row = max(row, *(cost.longest_row(x.body, self.size) for x in (a, b)))
+        return row <= LONG_ROW or outer >= MANY_ROWS
+
+    def _movable(self, first: LoopOp, last: LoopOp) -> list[Op] | None:
+        """The ops that must move behind both; None if there is a way from one to the other around, or if the bound
+        on memory would be passed."""
+        after = self.order.between(first, last)
+        if after is None or self.bound is None:
+            return after
+        moved = {first, *after}
+        steps: list[Sequence[Op]] = []
+        for op in self.block:
+            if op is last:
+                steps += [[first, last], *([x] for x in after)]
+            elif op not in moved:
+                steps.append([op])
+        return after if cost.peak_bytes(steps, self.block, self.size) <= self.bound else None

@@ -1,0 +1,174 @@
+"""Fuses vertically: puts the body of a producing loop at the place of each load of its result.
+
+A loop's result at map(i) is its body for the indices map(i): that needs no proof beyond the load being in range, which
+loads promise. Where a load is masked the body's own loads get the mask, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera.graph.index import IndexMap
+from tessera.graph.ops import IndexOp, LoadOp, LoopOp, yielded
+from tessera.graph.passes import cost
+from tessera.graph.passes.cost import Machine, SizeOf
+from tessera.graph.types import TensorType
+from tessera.ir import Block, Builder, Op, Value
+from tessera.ir.applications import apply
+from tessera.ops import AndOp, ConstOp, SelectOp
+
+FREE = 3  # scalar ops of a body that is computed again rather than stored
+
+
+def zero(b: Builder, t: object) -> Value:
+    """The number 0 of a scalar type."""
+    floating = t.is_floating()  # type: ignore[attr-defined]
+    value = 0.0 if floating else False if t.is_bool() else 0  # type: ignore[attr-defined]
+    return b.emit(ConstOp(value=value, results=[t]))
+
+
+def slice_of(value: Value, block: Block) -> list[Op]:
+    """The ops of a block that a value of it needs, in order."""
+    needed: set[Op] = set()
+    work = [value.op] if value.op is not None and value.op.parent is block else []
+    while work:
+        op = work.pop()
+        if op in needed:
+            continue
+        needed.add(op)
+        for inner in op.walk():
+            for v in inner.operands:
+                if v.op is not None and v.op.parent is block:
+                    work.append(v.op)
+    return [op for op in block if op in needed]
+
+
+def inline_load(load: LoadOp, loop: LoopOp, position: int) -> None:
+    """Compute what a load reads of a loop's result at its place."""
+    value = yielded(loop.body)[position]
+    b = Builder.before_op(load)
+    mapping: dict[Value, Value] = {}
+    for arg, e in zip(loop.body.args, load.map.results, strict=True):
+        if arg.uses:
+            index = IndexOp(list(load.indices), index_map=IndexMap(load.map.dims, [e]))
+            mapping[arg] = b.emit(index)
+    for op in slice_of(value, loop.body):
+        copy = b.insert(op.clone(mapping))
+        for inner in copy.walk():
+            if isinstance(inner, LoadOp) and load.mask is not None:
+                _mask(inner, load.mask)
+    load.result.replace_all_uses(selected(b, load, mapping.get(value, value)))
+    load.erase()
+
+
+def _mask(load: LoadOp, mask: Value) -> None:
+    """Let a load read nothing where `mask` is false."""
+    both = mask
+    if load.mask is not None:
+        both = Builder.before_op(load).emit(AndOp(load.mask, mask))
+    load.set_operands(load.tensor, list(load.indices), both, load.other)
+
+
+def selected(b: Builder, load: LoadOp, value: Value) -> Value:
+    """`value`, or what a masked load gives where its mask is false."""
+    if load.mask is None:
+        return value
+    other = load.other or zero(b, load.result.type)
+    return b.emit(SelectOp(load.mask, value, other))
+
+
+def inline_producers(
+    block: Block, machine: Machine, size: SizeOf, shared: bool, bound: int | None = None
+) -> bool:
+    """Inline loops of a block into those behind them where that pays; whether any was. `shared`: also those that
+    several ops read and that then are computed by each. `bound`: the most bytes that tensors may take at a time."""
+    changed = False
+    for op in block:
+        if isinstance(op, LoopOp) and _pays(op, block, machine, size, shared, bound):
+            for position, r in enumerate(op.results):
+                for user in r.users():
+                    assert isinstance(user, LoadOp)
+                    inline_load(user, op, position)
+            op.erase()
+            changed = True
+    return changed
+
+
+def _pays(
+    loop: LoopOp, block: Block, machine: Machine, size: SizeOf, shared: bool, bound: int | None
+) -> bool:
+    loads = _reading_loads(loop)
+    if not loads:
+        return False
+    count = cost.extent(loop, size)
+    runs = [_runs(x, block, size) for x in loads]
+    readers = list(dict.fromkeys(cost.top_level(x, block) for x in loads))
+    once = sum(runs) <= count
+    pointwise = cost.is_pointwise(loop.body)
+    if not pointwise and (not once or any(x.mask is not None for x in loads)):
+        return False
+    if any(len(_inputs(op, loop)) > cost.MOST_TENSORS for op in readers):
+        return False
+    free = pointwise and cost.weight_of(loop.body, size) <= FREE and _reads_little(loop, size)
+    if not (once or free or (shared and _is_cheaper(loop, readers, sum(runs), machine, size))):
+        return False
+    if bound is not None and not _reads_little(loop, size):
+        if cost.peak_bytes(_steps(block, loop, readers), block, size) > bound:
+            return False
+    return apply("graph-inline-loops", loop)
+
+
+def _steps(block: Block, loop: LoopOp, readers: Sequence[Op]) -> list[list[Op]]:
+    """The order of a block where a loop runs as part of the last one that reads it, as what it reads must live."""
+    left = set(readers)
+    steps: list[list[Op]] = []
+    for op in block:
+        left.discard(op)
+        if op is not loop:
+            steps.append([loop, op] if op in readers and not left else [op])
+    return steps
+
+
+def _reading_loads(loop: LoopOp) -> list[LoadOp] | None:
+    """The loads that read a loop's scalar results; None if something else uses one."""
+    found: list[LoadOp] = []
+    if any(isinstance(v.type, TensorType) for v in yielded(loop.body)):
+        return None
+    for r in loop.results:
+        for user in r.users():
+            if not isinstance(user, LoadOp) or user.parent is loop.parent:
+                return None
+            found.append(user)
+    return found
+
+
+def _runs(load: LoadOp, block: Block, size: SizeOf) -> int:
+    return cost.evaluations(load, cost.top_level(load, block), size)
+
+
+def _inputs(reader: Op, loop: LoopOp) -> set[Value]:
+    """The tensors of a reader that has a producer inlined, results and all."""
+    own = {v for v in cost.captured(reader) if v.op is not loop}
+    return own | set(cost.captured(loop)) | set(reader.results)
+
+
+def _reads_little(loop: LoopOp, size: SizeOf) -> bool:
+    """Whether the tensors that a body reads are no more than those that it makes."""
+    read = sum(cost.bytes_of(v.type, size) for v in cost.captured(loop))
+    return read <= sum(cost.bytes_of(r.type, size) for r in loop.results)
+
+
+def _is_cheaper(
+    loop: LoopOp, readers: Sequence[Op], runs: int, machine: Machine, size: SizeOf
+) -> bool:
+    """Whether computing it in each reader takes less time than storing it once."""
+    made = sum(cost.bytes_of(r.type, size) for r in loop.results)
+    inputs = cost.captured(loop)
+    read = sum(cost.bytes_of(v.type, size) for v in inputs)
+    before = made + read + made * len(readers)
+    after = 0
+    for op in readers:
+        known = set(cost.captured(op))
+        after += sum(cost.bytes_of(v.type, size) for v in inputs if v not in known)
+    work = cost.weight_of(loop.body, size) * (runs - cost.extent(loop, size))
+    return (after - before) / machine.bandwidth + work / machine.rate < machine.launch
