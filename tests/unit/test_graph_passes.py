@@ -248,6 +248,25 @@ def test_indices_are_folded_into_maps():
     assert str(load.map) == "(d0) -> (d0 // 8, d0 % 8)"
 
 
+def test_what_does_not_depend_on_an_inner_nest_leaves_it():
+    """As `unit_extents`, `hoist` and `load_of_uniform` together do: no loop over 1 is left, no reduction in another."""
+    g = GraphBuilder("kept dimension")
+    x = g.input("x", tensor(N, 64))
+    kept = g.view(total(g, x, 64), parse_map("(d0, d1) -> (d0)"), tensor(N, 1))
+    scaled = each(g, kept, lambda v: g.unary("sqrt", g.unary("abs", v)))
+    y = g.loop([N, 64], lambda i, j: g.div(g.load(x, i, j), g.load(scaled, i, 0)))
+    (loop,) = loops(module := optimized(g, each(g, y, g.exp)))
+    assert [op.opcode for op in loop.body] == ["graph.reduce", "abs", "sqrt", "graph.loop", "yield"]
+    assert "extents=[1]" not in print_module(module)
+
+
+def test_a_sum_of_sums_keeps_its_rows_parallel():
+    g = GraphBuilder("sums")
+    x = g.input("x", tensor(N, 64))
+    s = total(g, x, 64)
+    assert len(loops(optimized(g, g.loop([], lambda: g.reduce("sum", [N], lambda r: g.load(s, r)))))) == 2  # fmt: skip
+
+
 def test_equal_loops_become_one():
     g = GraphBuilder("equal")
     x = g.input("x", tensor(N))

@@ -25,7 +25,7 @@ def fuse_loops(module: Module) -> None:
 def _fuse(module: Module, body: Block, machine: Machine, size: SizeOf) -> None:
     bound = cost.peak_bytes([[op] for op in body], body, size)
     for _ in range(ROUNDS):
-        changed = inline.inline_producers(body, machine, size, False, bound)
+        changed = _tidied(module, inline.inline_producers(body, machine, size, False, bound))
         changed |= _tidied(module, fuse.Fusion(body, size, bound).vertical())
         changed |= _tidied(module, inline.inline_producers(body, machine, size, True, bound))
         changed |= _tidied(module, fuse.Fusion(body, size, bound).horizontal())

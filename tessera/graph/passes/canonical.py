@@ -6,12 +6,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import int64
-from tessera.graph.index import IndexMap, Ranges, dim, is_less, is_nonnegative, simplify
-from tessera.graph.ops import ExternOp, IndexOp, LoadOp, LoopOp, ViewOp, yielded
-from tessera.graph.passes.facts import Leaves, SymbolRanges, symbol_ranges
+from tessera.graph.index import IndexMap, Ranges, dim, expr, is_less, is_nonnegative, simplify
+from tessera.graph.ops import (
+    ExternOp,
+    IndexOp,
+    LoadOp,
+    LoopOp,
+    ReduceOp,
+    ScanOp,
+    ScatterOp,
+    SortOp,
+    ViewOp,
+    yielded,
+)
+from tessera.graph.passes.cost import is_inside
+from tessera.graph.passes.facts import NESTS, Leaves, SymbolRanges, symbol_ranges
+from tessera.graph.passes.inline import selected
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, pass_, rule
-from tessera.ops import CmpOp, ReturnOp
+from tessera.ir.applications import apply
+from tessera.ops import CmpOp, ConstOp, ReturnOp
 from tessera.passes.neutral.fold import FOLD, constant_of, make_const
 
 GRAPH = RuleSet()
@@ -136,6 +150,33 @@ def simple_view(op: ViewOp, rw: GraphRewriter) -> Op | None:
 
 
 # --- loops ----------------------------------------------------------------------------------------------------------
+@rule(GRAPH, LoadOp)
+def load_of_uniform(op: LoadOp, rw: GraphRewriter) -> Value | None:
+    """load (loop { yield v }) → v, where v is the same for all indices"""
+    loop = op.tensor.op
+    if not isinstance(loop, LoopOp):
+        return None
+    value = yielded(loop.body)[op.tensor.index]
+    if isinstance(value.type, TensorType) or is_inside(value, loop):
+        return None
+    return value if op.mask is None else selected(rw.builder, op, value)
+
+
+@rule(GRAPH, LoopOp, ReduceOp, ScanOp, SortOp, ScatterOp)
+def unit_extents(op: LoopOp, rw: GraphRewriter) -> Op | None:
+    """An index below an extent of 1 → 0"""
+    units = [a for a, n in zip(op.regions[0].args, op.extents, strict=True) if n == 1 and a.uses]
+    if not units:
+        return None
+    first = op.regions[0].first
+    assert first is not None
+    zero = ConstOp(value=0, results=[int64])
+    op.regions[0].insert_before(first, zero)
+    for arg in units:
+        rw.replace_uses(arg, zero.result)
+    return op
+
+
 @rule(GRAPH, LoopOp)
 def copying_loop(op: LoopOp, rw: GraphRewriter) -> Sequence[Value] | None:
     """loop (i) { yield load x[i] } → x, where nobody asks for a tensor of its own"""
@@ -238,10 +279,38 @@ def _below(op: Op, block: Block) -> bool:
     return True
 
 
+# --- what does not depend on an index ---------------------------------------------------------------------------------
+def hoist(module: Module) -> None:
+    """Move in front of an inner nest what does not depend on its indices. Loads and nests only move if its body runs
+    at all: their indices are in range where they stand."""
+    symbols = Ranges.of_extents((), symbol_ranges(module))
+    for function in module.functions:
+        for op in function.regions[0]:
+            for block in op.regions:
+                _hoist_inside(block, symbols)
+
+
+def _hoist_inside(block: Block, symbols: Ranges) -> None:
+    for nest in block:
+        if not isinstance(nest, NESTS):
+            continue
+        _hoist_inside(nest.regions[0], symbols)
+        runs = all(is_nonnegative(expr(n) - 1, symbols) for n in nest.extents)
+        for op in nest.regions[0]:
+            partial = bool(op.regions) or isinstance(op, LoadOp)
+            if op.terminator or op.all_effects() or (partial and not runs):
+                continue
+            inner = [v for x in op.walk() for v in x.operands if not is_inside(v, op)]
+            if not any(is_inside(v, nest) for v in inner) and apply("graph-canonicalize", op):
+                op.move_before(nest)
+
+
 RULES = FOLD + GRAPH
 
 
 @pass_("graph-canonicalize", optimization="graph-canonicalize", counts=True)
 def canonicalize(module: Module) -> None:
     """Apply all rules to a fixpoint; drops unused pure ops. Assumes and keeps a valid graph."""
+    GraphRewriter(RULES, symbol_ranges(module), "graph-canonicalize").run(module)
+    hoist(module)
     GraphRewriter(RULES, symbol_ranges(module), "graph-canonicalize").run(module)

@@ -84,12 +84,13 @@ def captured(op: Op) -> list[Value]:
     found: dict[Value, None] = {}
     for inner in op.walk():
         for v in inner.operands:
-            if isinstance(v.type, TensorType) and not _is_inside(v, op):
+            if isinstance(v.type, TensorType) and not is_inside(v, op):
                 found[v] = None
     return list(found)
 
 
-def _is_inside(v: Value, op: Op) -> bool:
+def is_inside(v: Value, op: Op) -> bool:
+    """Whether a value is made inside of an op: by an op or as an argument of a block."""
     definer = v.op
     if definer is None:
         block = v.owner

@@ -105,7 +105,7 @@ def _pays(
     readers = list(dict.fromkeys(cost.top_level(x, block) for x in loads))
     once = sum(runs) <= count
     pointwise = cost.is_pointwise(loop.body)
-    if not pointwise and (not once or any(x.mask is not None for x in loads)):
+    if not pointwise and not (once and all(_is_in_loops(x, block) for x in loads)):
         return False
     if any(len(_inputs(op, loop)) > cost.MOST_TENSORS for op in readers):
         return False
@@ -127,6 +127,14 @@ def _steps(block: Block, loop: LoopOp, readers: Sequence[Op]) -> list[list[Op]]:
         if op is not loop:
             steps.append([loop, op] if op in readers and not left else [op])
     return steps
+
+
+def _is_in_loops(load: LoadOp, block: Block) -> bool:
+    """Whether a load runs once for each index of parallel loops: a reduction at its place does, too."""
+    op = load.parent_op()
+    while op is not None and isinstance(op, LoopOp) and op.parent is not block:
+        op = op.parent_op()
+    return load.mask is None and isinstance(op, LoopOp)
 
 
 def _reading_loads(loop: LoopOp) -> list[LoadOp] | None:
