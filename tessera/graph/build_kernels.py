@@ -11,6 +11,7 @@ from tessera.compiler import CompiledKernel, TextSource
 from tessera.errors import LaunchError
 from tessera.graph.emit.kernel import KernelCode
 from tessera.graph.plan import Launch, Plan
+from tessera.graph.planner import instead
 from tessera.runtime.driver import driver_named
 from tessera.runtime.jit import compile as compile_kernel
 
@@ -35,11 +36,22 @@ class Kernels:
         else:
             with ThreadPoolExecutor(AT_ONCE, "tessera-graph") as pool:
                 made = list(pool.map(self._compile, new))
-        self.compiled.update((code.name, k) for code, k in zip(new, made, strict=True))
+        failed = {c.name: k for c, k in zip(new, made, strict=True) if isinstance(k, Exception)}
+        for number, step in enumerate(plan.steps):
+            if isinstance(step, Launch) and (error := failed.get(step.code.name)) is not None:
+                if step.op is None:
+                    raise error
+                plan.steps[number] = instead(step.op, error)
+        self.compiled.update(
+            (c.name, k) for c, k in zip(new, made, strict=True) if not isinstance(k, Exception)
+        )
 
-    def _compile(self, code: KernelCode) -> CompiledKernel:
+    def _compile(self, code: KernelCode) -> CompiledKernel | Exception:
         source = TextSource(code.text, code.name, "")
-        return compile_kernel(source, self.target, {"num_warps": code.warps})
+        try:
+            return compile_kernel(source, self.target, {"num_warps": code.warps})
+        except Exception as error:
+            return error
 
     def forbidden(self) -> Mapping[str, set[tuple[int, int]]]:
         """By kernel: pairs of parameters that it takes to be different memory even where offsets are equal."""

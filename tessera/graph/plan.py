@@ -34,9 +34,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run a kernel. `operands`: where its parameters that are tensors lie."""
+    """Run a kernel. `op`: what it computes, where that can be computed otherwise, too."""
 
     code: KernelCode
+    op: Op | None = None
 
     @property
     def reads(self) -> tuple[Value, ...]:

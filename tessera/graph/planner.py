@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
+from tessera.config import knobs
 from tessera.dtypes import int64
 from tessera.graph.emit.accesses import through_views
 from tessera.graph.emit.kernel import KernelCode, emit
@@ -22,9 +24,28 @@ from tessera.graph.ops import (
     WriteOp,
 )
 from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, captured, strided
+from tessera.graph.split import split_reductions
 from tessera.graph.types import TensorType
-from tessera.ir import Block, Builder, Op, Value
+from tessera.ir import Block, Builder, Op, Value, print_op
 from tessera.ops import FuncOp, YieldOp
+
+
+class KernelWarning(UserWarning):
+    """A part of a graph runs without a kernel of its own, slowly."""
+
+
+def instead(op: Op, error: Exception) -> Interpret:
+    """What runs in place of a kernel that could not be made, with a warning; under TESSERA_STRICT=1 the error."""
+    if knobs.compilation.strict:
+        raise error
+    reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    text = print_op(op)
+    warnings.warn(
+        f"no kernel was made for a part of a graph ({reason}); it runs slowly:\n{text}",
+        KernelWarning,
+        stacklevel=2,
+    )
+    return Interpret(op, reason)
 
 
 class Planner:
@@ -32,6 +53,7 @@ class Planner:
 
     def __init__(self, function: FuncOp, machine: Machine, wide: bool = False):
         self.function, self.machine, self.wide = function, machine, wide
+        split_reductions(function, machine)
         results = list(function.body.terminator.operands)
         self.plan = Plan(list(function.body.args), results, [], {})
         self.writes: list[WriteOp] = []
@@ -57,9 +79,11 @@ class Planner:
 
     def _launch(self, op: Op) -> None:
         try:
-            self.plan.steps.append(Launch(self._code(op)))
+            self.plan.steps.append(Launch(self._code(op), op))
         except CannotEmit as error:
             self.plan.steps.append(Interpret(op, error.message))
+        except Exception as error:
+            self.plan.steps.append(instead(op, error))
 
     def _code(self, op: Op) -> KernelCode:
         return emit(op, self.machine, self.wide)

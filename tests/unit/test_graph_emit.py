@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tessera.config import knobs
 from tessera.dtypes import float32, int64
+from tessera.errors import InternalError
+from tessera.graph import build_kernels
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import parse_map, sym
+from tessera.graph.planner import KernelWarning
 from tessera.graph.types import TensorType
 from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of
 
@@ -233,3 +237,52 @@ def test_what_no_kernel_is_made_for_is_computed_by_its_meaning():
 
     exe = check(build, [numbers(7, 20)])
     assert [type(s).__name__ for s in exe.plan.steps] == ["Launch", "Interpret", "Launch"]
+
+
+@pytest.mark.parametrize("shape", [(100003,), (3, 65536), (2, 301, 299)])
+def test_reductions_of_few_programs_are_split(shape: tuple[int, ...]):
+    x = numbers(*shape)
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(*shape))
+        total = g.loop([], lambda: g.reduce("sum", shape, lambda *at: g.exp(g.load(a, *at))))
+        rows = g.loops(
+            shape[:1],
+            lambda i: g.welford(shape[1:] or (1,), lambda *at: g.load(a, i, *at[: len(shape) - 1])),
+        )
+        first = g.loops(
+            [],
+            lambda: g.arg_reduce(
+                "max",
+                shape[0],
+                lambda r: g.load(a, *(r,) * len(shape[:1]), *(0,) * (len(shape) - 1)),
+            ),
+        )
+        return total, *rows, *first
+
+    exe = check(build, [x], rtol=1e-3)
+    assert len(exe.plan.steps) > 3
+
+
+def test_a_kernel_that_cannot_be_compiled_is_replaced(monkeypatch: pytest.MonkeyPatch):
+    original = build_kernels.compile_kernel
+
+    def broken(source: Any, *more: Any) -> Any:
+        if "exp" in source.name:
+            raise InternalError("a fault")
+        return original(source, *more)
+
+    monkeypatch.setattr(build_kernels, "compile_kernel", broken)
+
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(sym("s0"), 8))
+        y = g.loop([sym("s0"), 8], lambda i, j: g.exp(g.load(x, i, j)))
+        return g.loop([sym("s0")], lambda i: g.reduce("sum", [8], lambda j: g.load(y, i, j)))
+
+    with knobs.scope():
+        knobs.compilation.strict = False
+        with pytest.warns(KernelWarning, match="a fault"):
+            check(build, [numbers(5, 8)], tilings=False)
+        knobs.compilation.strict = True
+        with pytest.raises(InternalError, match="a fault"):
+            compiled(module_of(build))

@@ -1,0 +1,154 @@
+"""Splits reductions that few programs would do: partial results of many parts first, then those together.
+
+graph.loop () { sum over (%r: 1048576) x[r] }
+    →   t = graph.loop (%s: 264) { sum over (%c: 3972) x[s * 3972 + c] }        the last part is masked
+        graph.loop () { sum over (%s: 264) t[s] }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tessera.dtypes import int64
+from tessera.graph.emit.scopes import delinearised
+from tessera.graph.emit.tiling import Machine, choose, next_power
+from tessera.graph.index import Expr, IndexMap, dim
+from tessera.graph.ops import CombiningOp, IndexOp, LoadOp, LoopOp, ReduceOp, SortOp, yielded
+from tessera.graph.types import TensorType, product
+from tessera.ir import Block, Builder, Op, Value
+from tessera.ops import FuncOp, YieldOp, arith
+
+LEAST = 2048  # elements of a part
+
+
+def split_reductions(function: FuncOp, machine: Machine) -> None:
+    """Split the reductions of a graph function that would leave most of a machine idle."""
+    for op in list(function.body):
+        if isinstance(op, LoopOp):
+            parts = _parts(op, machine)
+            if parts > 1:
+                _split(op, parts)
+
+
+def _parts(op: LoopOp, machine: Machine) -> int:
+    """How many parts the reductions of a nest should be done in; 1: they stay whole."""
+    inner = [x for x in op.body if isinstance(x, LoopOp | CombiningOp | SortOp)]
+    reductions = [x for x in inner if isinstance(x, ReduceOp)]
+    same = len({x.extents for x in reductions}) == 1 and len(reductions) == len(inner)
+    if not same or any(isinstance(v.type, TensorType) for v in yielded(op.body)):
+        return 1
+    total = product(list(reductions[0].extents))
+    programs = choose(op, op.extents, machine).programs
+    if not isinstance(total, int) or not isinstance(programs, int) or not programs:
+        return 1
+    if any(_depends(x, reductions) for x in reductions):
+        return 1
+    wanted = 2 * machine.lanes // programs
+    return min(next_power(wanted), total // LEAST) if wanted > 1 else 1
+
+
+def _depends(op: ReduceOp, others: Sequence[ReduceOp]) -> bool:
+    """Whether what an op reduces is computed from the result of another reduction."""
+    seen = set[Op]()
+    todo: list[Op] = [op]
+    while todo:
+        for x in todo.pop().walk():
+            for v in x.operands:
+                d = v.op
+                if d is not None and d not in seen and d.parent is op.parent:
+                    if d in others:
+                        return True
+                    seen.add(d)
+                    todo.append(d)
+    return False
+
+
+def _split(op: LoopOp, parts: int) -> None:
+    """Put a loop of partial results in front of a nest, whose reductions then go over those."""
+    reductions = [x for x in op.body if isinstance(x, ReduceOp)]
+    total = product(list(reductions[0].extents))
+    assert isinstance(total, int)
+    each = -(-total // parts)
+    partial = _partial_loop(op, reductions, parts, each, total)
+    results = iter(partial.results)
+    for r in reductions:
+        body = Block([int64], names=["s"])
+        b = Builder(body)
+        at = [*op.body.args, body.args[0]]
+        loads = [b.emit(LoadOp(next(results), at, None, None)) for _ in r.results]
+        b.insert(YieldOp(loads))
+        regions = [body, r.combine.clone({})]
+        new = ReduceOp(extents=(parts,), identities=r.identities, regions=regions)
+        Builder.before_op(r).insert(new)
+        r.replace_by(new.results)
+
+
+def _partial_loop(
+    op: LoopOp, reductions: Sequence[ReduceOp], parts: int, each: int, total: int
+) -> LoopOp:
+    """The loop over the nest's indices and the parts, inserted before the nest."""
+    block = Block([int64] * (len(op.extents) + 1))
+    mapping: dict[Value, Value] = dict(zip(op.body.args, block.args[:-1], strict=True))
+    b = Builder(block)
+    made: list[Value] = []
+    for x in op.body:
+        if isinstance(x, ReduceOp):
+            made += _part(b, x, mapping, block.args[-1], each, total)
+        elif not isinstance(x, YieldOp) and all(
+            v in mapping or v.block is not op.body for v in x.operands
+        ):
+            b.insert(x.clone(mapping))
+    b.insert(YieldOp(made))
+    loop = LoopOp(extents=(*op.extents, parts), regions=[block])
+    for r in loop.results:
+        r.type = TensorType(r.type.shape, r.type.elem, None, op.results[0].type.device)
+    Builder.before_op(op).insert(loop)
+    return loop
+
+
+def _part(
+    b: Builder, op: ReduceOp, mapping: dict[Value, Value], part: Value, each: int, total: int
+) -> Sequence[Value]:
+    """The reduction of one part of an extent; what lies behind the extent counts as the identity."""
+    body = Block([int64], names=["c"])
+    inner = Builder(body)
+    place = dim(0) * each + dim(1)
+    indices = [part, body.args[0]]
+    at = dict(mapping)
+    for a, e in zip(op.body.args, delinearised(place, op.extents), strict=True):
+        at[a] = _index(inner, indices, e)
+    inside: Value | None = None
+    if total % each:
+        end = inner.emit(arith.ConstOp(value=total, results=[int64]))
+        inside = inner.emit(arith.CmpOp(_index(inner, indices, place), end, predicate="lt"))
+    for x in op.body:
+        if isinstance(x, YieldOp):
+            break
+        new = inner.insert(x.clone(at))
+        if inside is not None:
+            _mask_loads(new, inside)
+    values = [at.get(v, v) for v in yielded(op.body)]
+    if inside is not None:
+        values = [
+            inner.emit(
+                arith.SelectOp(inside, v, inner.emit(arith.ConstOp(value=n, results=[v.type])))
+            )
+            for v, n in zip(values, op.identities, strict=True)
+        ]
+    inner.insert(YieldOp(values))
+    regions = [body, op.combine.clone({})]
+    return b.insert(ReduceOp(extents=(each,), identities=op.identities, regions=regions)).results
+
+
+def _index(b: Builder, indices: Sequence[Value], e: Expr) -> Value:
+    return b.emit(IndexOp(list(indices), index_map=IndexMap(2, [e])))
+
+
+def _mask_loads(op: Op, inside: Value) -> None:
+    """Let the loads in an op read only where `inside` holds."""
+    for x in list(op.walk()):
+        if isinstance(x, LoadOp):
+            mask = inside
+            if x.mask is not None:
+                mask = Builder.before_op(x).emit(arith.AndOp(x.mask, inside))
+            x.set_operands(x.tensor, x.indices, mask, x.other)
