@@ -9,7 +9,7 @@ import numpy as np
 
 from tessera.dtypes import int1
 from tessera.errors import LaunchError
-from tessera.graph.index import Expr
+from tessera.graph.index import Expr, Sym
 from tessera.graph.ops import ExternOp
 from tessera.graph.types import Name, Place
 from tessera.interp.numerics import storage
@@ -121,7 +121,20 @@ class NumpyHost:
         given = [filled(a, arrays, symbols) for a in op.arguments]
         named = {k: filled(a, arrays, symbols) for k, a in op.keywords}
         found: Any = function(*given, **named)
-        return cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
+        several = cast("tuple[Any, ...]", found) if isinstance(found, tuple) else (found,)
+        return [
+            self._laid_out(x, r.type, symbols) for x, r in zip(several, op.results, strict=True)
+        ]
+
+    def _laid_out(self, x: Any, t: Any, symbols: Mapping[str, int]) -> Any:
+        """The array with the strides of its type."""
+        sizes = {Sym(name): n for name, n in symbols.items()}
+        strides = [n if isinstance(n, int) else n.evaluate(sizes) for n in t.all_strides]
+        if [s // x.itemsize for s in x.strides] == strides:
+            return x
+        made = self.strided(x.shape, strides, t.elem)
+        np.copyto(made, x, casting="unsafe")
+        return made
 
 
 def filled(argument: Any, arrays: Sequence[Any], symbols: Mapping[str, int]) -> Any:
@@ -129,7 +142,7 @@ def filled(argument: Any, arrays: Sequence[Any], symbols: Mapping[str, int]) -> 
     if isinstance(argument, Place):
         return arrays[argument.index]
     if isinstance(argument, Expr):
-        return argument.compute(lambda leaf: symbols[str(leaf)])
+        return argument.evaluate({Sym(name): n for name, n in symbols.items()})
     if isinstance(argument, Name):
         return argument.name
     if isinstance(argument, list | tuple):

@@ -89,13 +89,14 @@ class Planner:
         return emit(op, self.machine, self.wide)
 
     def _view(self, op: ViewOp) -> None:
-        """A part of another tensor's memory if strides can say which, else a copy of its elements."""
+        """A part of another tensor's memory if strides can say which, else a copy of its elements for those who need
+        a real tensor: loops look through views."""
         rank = op.result.type.rank
         root, at = through_views(op.result, [dim(k) for k in range(rank)])
-        beyond = self.plan.views.get(root)
         found = strided(root, at, rank)
-        if found is None or beyond is not None:
-            self._copy(op.result, op.x, op.index_map)
+        if found is None or any(isinstance(s, int) and s < 0 for s in found[1]):
+            if not all(isinstance(user, LoadOp | ViewOp) for user in op.result.users()):
+                self._copy(op.result, op.x, op.index_map)
         else:
             t: TensorType = op.result.type
             # How far apart the elements of one are is the type's to say: nothing follows from the map.

@@ -12,9 +12,11 @@ from tessera.dtypes import float32, int64
 from tessera.errors import InternalError
 from tessera.graph import build_kernels
 from tessera.graph.build import GraphBuilder
+from tessera.graph.executable import compile_graph
+from tessera.graph.host import NumpyHost
 from tessera.graph.index import parse_map, sym
 from tessera.graph.planner import KernelWarning
-from tessera.graph.types import TensorType
+from tessera.graph.types import Place, TensorType
 from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of
 
 RNG = np.random.default_rng(0)
@@ -286,3 +288,40 @@ def test_a_kernel_that_cannot_be_compiled_is_replaced(monkeypatch: pytest.Monkey
         knobs.compilation.strict = True
         with pytest.raises(InternalError, match="a fault"):
             compiled(module_of(build))
+
+
+def test_a_scan_is_read_by_a_reduction_across_it():
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(3, sym("s0"), 4))
+
+        def row(i: Any) -> Any:
+            runs = g.loop([sym("s0")], lambda j: g.scan("sum", 4, lambda r: g.load(x, i, j, r)))
+            return g.loop([4], lambda k: g.reduce("sum", [sym("s0")], lambda r: g.load(runs, r, k)))
+
+        return g.loop([3], row)
+
+    check(build, [numbers(3, 5, 4)])
+
+
+def test_externs_see_no_negative_strides():
+    n = sym("s0")
+    seen: list[Any] = []
+
+    def noted(x: Any) -> Any:
+        seen.append(x.strides)
+        return np.array(x)
+
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(n, 4))
+        flipped = g.view(x, parse_map("(d0, d1) -> (s0 - 1 - d0, d1)"), fp32(n, 4))
+        (copy,) = g.extern("noted", [flipped], [Place(0)], [crossed])
+        return copy
+
+    crossed = TensorType((n, 4), float32, (1, n))
+    x = numbers(6, 4)
+    module = module_of(build)
+    exe = compile_graph(module, NumpyHost({"noted": noted}))
+    (got,) = exe([x])
+    np.testing.assert_array_equal(got, x[::-1])
+    assert seen == [(16, 4)]
+    assert got.strides == (4, 24)

@@ -46,7 +46,7 @@ class InnerNest(Nest):
         self.exact = exact
         self._spaces: dict[tuple[Size, ...], tuple[Index, list[Expr]]] = {}
         self._passes: dict[int, Pass] = {}
-        self._scans: dict[tuple[Op, Block], tuple[list[Expr], list[Value]]] = {}
+        self._scans: dict[tuple[Op, Scope, Block], tuple[list[Expr], list[Value]]] = {}
         self._needs: dict[Op, set[Op]] = {}
 
     # --- spaces and passes ------------------------------------------------------------------------------
@@ -126,18 +126,18 @@ class InnerNest(Nest):
     def _accumulated(
         self, op: ReduceOp, coordinates: Sequence[Expr], p: Pass, scope: Scope
     ) -> list[Value]:
-        values = self._body_values(op, coordinates, p, scope)
+        values = self._body_values(op, coordinates, p, scope, p.block)
         if not p.loop:
             return values
         before = self.carry(p, shape_of(values[0].type), self._identities(op))
         return self.tiles.inline(op.combine, [*before, *values])
 
     def _body_values(
-        self, op: CombiningOp, coordinates: Sequence[Expr], p: Pass, scope: Scope
+        self, op: CombiningOp, coordinates: Sequence[Expr], p: Pass, scope: Scope, target: Block
     ) -> list[Value]:
         """What the body yields in a step: tiles of one shape; identities where the index is out of its extent."""
         t = self.tiles
-        child = scope.child(op.body, coordinates, p.block, p.index)
+        child = scope.child(op.body, coordinates, target, p.index)
         values = [self.value(v, child) for v in yielded(op.body)]
         inside = self.bound(p.index)
         if inside is not None:
@@ -219,23 +219,28 @@ class InnerNest(Nest):
         if index is None:
             raise CannotEmit("a scan is read outside of a loop along it")
         p = self._passes[index.number]
-        at, values = self._scans.get((op, p.block), ([], []))
+        key = op, owner, scope.target
+        at, values = self._scans.get(key, ([], []))
         if not values:
             at = delinearised(index.whole, op.extents)
             if index.extent != product(list(op.extents)):
                 raise CannotEmit("a scan is read in a loop of another extent")
-            with self.builder.at(p.block):
-                values = self._scan_step(op, at, p, owner)
-            self._scans[op, p.block] = at, values
+            if p.loop and scope.target is not p.block:
+                raise CannotEmit("a scan in several steps is read inside of another loop")
+            with self.builder.at(scope.target):
+                values = self._scan_step(op, at, p, owner, scope.target)
+            self._scans[key] = at, values
         if [self.indices.simple(c) for c in coordinates] != [self.indices.simple(c) for c in at]:
             raise CannotEmit("a scan is read at another place than it is computed at")
         return values
 
-    def _scan_step(self, op: ScanOp, at: Sequence[Expr], p: Pass, owner: Scope) -> list[Value]:
+    def _scan_step(
+        self, op: ScanOp, at: Sequence[Expr], p: Pass, owner: Scope, target: Block
+    ) -> list[Value]:
         t, place = self.tiles, self.tiling.inner
         if place is None:
             raise InternalError("a scan has no dimension of the tiles")
-        values = self._body_values(op, at, p, owner)
+        values = self._body_values(op, at, p, owner, target)
         if p.index.block > 1:
             values = t.scan(values, place, op.combine, op.reverse)
         if not p.loop:
