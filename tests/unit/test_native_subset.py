@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import platform
 from collections.abc import Callable
 from typing import Annotated, Any, cast
@@ -121,12 +122,14 @@ def reals(x: f64, out: Pointer[f64]) -> f64:
     out[1] = f64(f32(x))
     cast(Pointer[f32], integer(out))[4] = f32(0.1)
     out[3] = 1.0 if x < 0.5 else -x * 2.0
+    out[4] = -(x * 0.0)
     return x + 1
 
 
 def test_reals():
-    out = (REAL * 4)()
+    out = (REAL * 5)()
     assert run(reals, 0.1, out, result=REAL) == 1.1
+    assert math.copysign(1, out[4]) == -1
     assert list(out)[:2] == [0.1 / 3 - 1, ctypes.c_float(0.1).value] and out[3] == 1
     assert ctypes.cast(out, ctypes.POINTER(ctypes.c_float))[4] == ctypes.c_float(0.1).value
 

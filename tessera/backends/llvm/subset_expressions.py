@@ -89,9 +89,8 @@ class Module:
     def string(self, data: bytes) -> str:
         name = f"@text.{data.hex()}"
         escaped = "".join(f"\\{b:02x}" for b in data + b"\0")
-        self.lines[
-            f'{name} = private unnamed_addr constant [{len(data) + 1} x i8] c"{escaped}"'
-        ] = None
+        kind = f"[{len(data) + 1} x i8]"
+        self.lines[f'{name} = private unnamed_addr constant {kind} c"{escaped}"'] = None
         return name
 
 
@@ -280,7 +279,8 @@ class Expressions:
             return self.op(f"xor {self.operand(given, BOOL)}, true", BOOL)
         if isinstance(node.op, ast.Invert):
             return self.binary(ast.BitXor, given, Constant(-1))
-        return self.binary(ast.Sub, Constant(0), given)
+        zero = -0.0 if _column(given.type) == 2 else 0  # -0.0 - x is -x for x = 0, too
+        return self.binary(ast.Sub, Constant(zero), given)
 
     def _BinOp(self, node: ast.BinOp) -> Operand:
         left, right = self.expression(node.left), self.expression(node.right)
@@ -329,9 +329,8 @@ class Expressions:
             self.fail("calls of the native subset name no arguments")
         known = None if self.is_local(node.func) else evaluate(node.func, self.names)
         if known is typing.cast:
-            return self.cast(
-                type_of(node.args[0], self.names, self.place), self.value(node.args[1])
-            )
+            wanted = type_of(node.args[0], self.names, self.place)
+            return self.cast(wanted, self.value(node.args[1]))
         if isinstance(known, Scalar):
             return self.number(self.expression(node.args[0]), known)
         if linkage(known) is None and known in EMITTERS:
@@ -393,9 +392,8 @@ class Expressions:
     def unified(self, left: Operand, right: Operand) -> tuple[Value, Value]:
         """Two operands of one type."""
         if isinstance(left, Constant):
-            left = (
-                self.converted(left, right.type) if isinstance(right, Value) else self.typed(left)
-            )
+            known = isinstance(right, Value)
+            left = self.converted(left, right.type) if known else self.typed(left)
         if isinstance(right, Constant):
             right = self.converted(right, left.type)
         if not (accepts(left.type, right.type) or accepts(right.type, left.type)):

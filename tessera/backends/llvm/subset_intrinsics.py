@@ -20,6 +20,7 @@ from tessera.backends.llvm.subset_types import (
     layout,
     llvm_name,
     name_of,
+    size_of,
     type_of,
 )
 
@@ -93,19 +94,15 @@ def _target(body: Body, node: ast.expr) -> tuple[str, Type]:
     return at.text, at.type.elem
 
 
-def _alignment(t: Type) -> int:
-    return t.bytes if isinstance(t, Scalar) else 8
-
-
 def _atomic_load(body: Body, args: Args) -> Value:
     at, t = _target(body, args[0])
-    order = f"{_ordering(body, args[1])}, align {_alignment(t)}"
+    order = f"{_ordering(body, args[1])}, align {size_of(t)}"
     return body.op(f"load atomic {llvm_name(t)}, ptr {at} {order}", t)
 
 
 def _atomic_store(body: Body, args: Args) -> Value:
     at, t = _target(body, args[0])
-    order = f"{_ordering(body, args[2])}, align {_alignment(t)}"
+    order = f"{_ordering(body, args[2])}, align {size_of(t)}"
     body.emit(f"store atomic {body.operand(body.expression(args[1]), t)}, ptr {at} {order}")
     return Value(None, "")
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from tessera.backends.llvm.subset import Pointer, array, i64, item, memcpy, native, u64
 from tessera.runtime.native import cpython as c
 from tessera.runtime.native.cpython import Object
 from tessera.runtime.native.structures import (
-    BUCKETS,
     MAP_BUCKETS,
     MAP_BYTES,
+    Chained,
     Entry,
-    Head,
     MapEntry,
     Maps,
     Run,
@@ -30,9 +31,12 @@ def fast_hash(key: Pointer[i64], words: i64) -> u64:
 
 
 @native
-def find(d: Head, key: Pointer[i64], words: i64) -> Entry | None:
+def find(
+    chains: Pointer[Chained | None], last_chain: i64, key: Pointer[i64], words: i64
+) -> Chained | None:
+    """What a table has under a key; `last_chain`: a power of two less one."""
     hashed = i64(fast_hash(key, words))
-    e = d.table[hashed & BUCKETS - 1]
+    e = chains[hashed & last_chain]
     while e is not None:
         if e.hash == hashed and e.words == words and c.memcmp(e.key, key, 8 * words) == 0:
             return e
@@ -73,36 +77,26 @@ def find_maps(
     for i in range(maps.used):
         key[i] = slots[picks[maps.arguments[i]]]
     memcpy(key + maps.used, grid, 8 * maps.extents)
-    found = look_up(maps, key, count)
+    found = find(maps.chains, MAP_BUCKETS - 1, key, count)
     if found is None:
         known = learn(maps, key, count)
         if known != DONE:
             return known
-        found = look_up(maps, key, count)
+        found = find(maps.chains, MAP_BUCKETS - 1, key, count)
         if found is None:
             return PYTHON
-    if found.function != 0:
-        run.function = found.function
-        run.config = found.config
-    if found.blocks != 0:
-        run.extents[0] = found.blocks
+    made = cast(MapEntry, found)
+    if made.function != 0:
+        run.function = made.function
+        run.config = made.config
+    if made.blocks != 0:
+        run.extents[0] = made.blocks
         run.extents[1] = 1
         run.extents[2] = 1
     # A copy: other threads may drop the maps once the lock is released.
-    memcpy(run.maps, found.data, MAP_BYTES * found.maps)
-    run.map_count = found.maps
+    memcpy(run.maps, made.data, MAP_BYTES * made.maps)
+    run.map_count = made.maps
     return DONE
-
-
-@native
-def look_up(maps: Maps, key: Pointer[i64], count: i64) -> MapEntry | None:
-    hashed = i64(fast_hash(key, count))
-    e = maps.chains[hashed & MAP_BUCKETS - 1]
-    while e is not None:
-        if e.hash == hashed and c.memcmp(e.key, key, 8 * count) == 0:
-            return e
-        e = e.next
-    return None
 
 
 @native

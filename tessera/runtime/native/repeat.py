@@ -28,6 +28,7 @@ from tessera.runtime.native.cpython import Object, Sized, Tuple
 from tessera.runtime.native.find import DONE, PYTHON, RAISED, call, find, find_maps, unchanged
 from tessera.runtime.native.start import call_enter, current_stream, read_grid, start
 from tessera.runtime.native.structures import (
+    BUCKETS,
     DEVICE_PLACE,
     EXTRA_UNITS,
     HOST_PLACE,
@@ -184,9 +185,10 @@ def fast_launch(
         return slow(d, d.none, objects, given, names)
     memcpy(cursor.key, options, 8 * used)
     words = 2 + 2 * (units - cursor.room) + used
-    e = find(d, key, words)
-    if e is None or e.made != d.epoch[0]:
+    found = find(d.table, BUCKETS - 1, key, words)
+    if found is None or cast(Entry, found).made != d.epoch[0]:
         return miss(d, key, words, objects, given, names)
+    e = cast(Entry, found)
     # Grid functions and other threads may renew or drop the entry: what it points at must outlive the launch.
     parts = e.parts
     compiled = e.compiled

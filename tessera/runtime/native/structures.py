@@ -102,7 +102,7 @@ class Launcher(Converter):
 
 class Head(Converter):
     epoch: Pointer[i64]  # the count of knob changes
-    table: Pointer[Entry | None]  # BUCKETS chains
+    table: Pointer[Chained | None]  # BUCKETS chains
     hooks: Object  # the list of pre-run hooks: any sends the launch to Python
     fallback: Object
     names: Pointer[Object]
@@ -128,11 +128,16 @@ class Head(Converter):
     attributes: Pointer[Object]  # the interned names of its fields, DESCRIPTOR_FIELDS
 
 
-class Entry(Struct):
-    next: Entry | None
+class Chained(Struct):
+    """What a hash table holds: chains of keys."""
+
+    next: Chained | None
     hash: i64
     words: i64
     key: Pointer[i64]
+
+
+class Entry(Chained):
     made: i64  # the epoch
     compiled: Object
     launch_kernel: LaunchKernel | None  # one of the two
@@ -206,14 +211,11 @@ class Maps(Struct):
     used: i64  # how many arguments they are made from
     arguments: Pointer[i64]  # their numbers among the kernel's run-time arguments
     extents: i64  # how many of the grid's extents they depend on
-    chains: Pointer[MapEntry | None]  # MAP_BUCKETS of them
+    chains: Pointer[Chained | None]  # MAP_BUCKETS of them
     learn: Object  # learn(bytes of the arguments' values) → whether the maps are in the table now
 
 
-class MapEntry(Struct):
-    next: MapEntry | None
-    hash: i64
-    key: Pointer[i64]
+class MapEntry(Chained):
     data: Pointer[i8]  # the encoded maps
     maps: i64  # how many
     blocks: i64  # to start, 0 for one each program

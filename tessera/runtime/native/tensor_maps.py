@@ -163,6 +163,7 @@ class TensorMaps:
         made = hash_words(key)
         fields = {
             "function": 0, "config": 0, **words, "next": self._chains[made % MAP_BUCKETS], "hash": made,
+            "words": len(key) // 8,
             "key": ctypes.cast(ctypes.c_char_p(key), ctypes.c_void_p).value or 0, "blocks": blocks,
             "data": addresses[0] if addresses else 0, "maps": len(addresses),
         }  # fmt: skip
