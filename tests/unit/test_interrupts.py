@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tessera.backends.cpu.pool_native import supported
+from tessera.backends.cpu.pool import supported
 
 pytestmark = pytest.mark.skipif(not supported(), reason=f"no thread pool on {platform.system()}")
 

@@ -135,7 +135,7 @@ def begin_looking(c: Context) -> None:
 
 
 # --- the handler -----------------------------------------------------------------------------------------------------
-FUNCTIONS = (tessera_pool_signalled, tessera_pool_follow)
+SYMBOLS = ("tessera_pool_signalled", "tessera_pool_follow")
 
 
 def follow_interrupts(signalled: int, follow: int) -> None:

@@ -30,24 +30,30 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import threading
 
 from tessera.backends.cpu import interrupt
-from tessera.backends.cpu.pool_native import (
-    OUT_OF_MEMORY,
-    supported,
-    tessera_pool_create,
-    tessera_pool_launch,
-    tessera_pool_threads,
-)
 from tessera.backends.llvm.binding import LoadedObject
-from tessera.backends.llvm.subset_compiler import load_functions
+from tessera.backends.llvm.subset_loader import load_functions
 from tessera.backends.process_singleton import process_singleton
 from tessera.config import knobs
 from tessera.config.forking import undivided
 
-FUNCTIONS = (tessera_pool_create, tessera_pool_threads, tessera_pool_launch, *interrupt.FUNCTIONS)
+NATIVE = "tessera.backends.cpu.pool_native"
+FUNCTIONS = {
+    **dict.fromkeys(("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch"), NATIVE),
+    **dict.fromkeys(interrupt.SYMBOLS, interrupt.__name__),
+}
+OUT_OF_MEMORY = -12
+TOO_MANY_PROGRAMS = -75  # 2^63 or more
+X86, ARM = platform.machine() == "x86_64", platform.machine() == "aarch64"
 MOST_THREADS = 1024
+
+
+def supported() -> bool:
+    """Whether this machine can have a pool: Linux futexes on x86-64 or AArch64."""
+    return platform.system() == "Linux" and (X86 or ARM)
 
 
 def default_threads() -> int:
@@ -63,7 +69,7 @@ def default_threads() -> int:
 @process_singleton
 def pool_code() -> LoadedObject:
     """The compiled pool; its code stays mapped until the process ends, since workers never leave it."""
-    return load_functions("pool", *FUNCTIONS).pin()
+    return load_functions("pool", FUNCTIONS).pin()
 
 
 def launch_address() -> int:
@@ -106,7 +112,7 @@ _lock = threading.Lock()
 def get_pool(threads: int | None = None) -> Pool:
     """The pool of `threads` (default: default_threads()); started at the first use."""
     count = default_threads() if threads is None else threads
-    interrupt.follow_interrupts(*(pool_code()[f.__name__] for f in interrupt.FUNCTIONS))
+    interrupt.follow_interrupts(*(pool_code()[name] for name in interrupt.SYMBOLS))
     pool = _pools.get(count)
     if pool is None:
         with undivided(), _lock:

@@ -13,11 +13,11 @@ increasing order. No generation counter is needed: a claim that succeeds is by d
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from typing import Annotated, cast
 
 from tessera.backends.cpu.interrupt import Context, begin_looking, stopped
+from tessera.backends.cpu.pool import ARM, OUT_OF_MEMORY, TOO_MANY_PROGRAMS, X86
 from tessera.backends.llvm.subset import (
     Pointer,
     Struct,
@@ -47,10 +47,6 @@ SPINS = (
 LARGE_PAGE, MADV_HUGEPAGE = 2 << 20, 14
 STACK_BYTES = 16 << 20  # kernels keep tile buffers on the stack; only touched pages cost memory
 CHUNKS_PER_THREAD = 8
-OUT_OF_MEMORY = -12
-TOO_MANY_PROGRAMS = -75  # 2^63 or more
-
-X86, ARM = platform.machine() == "x86_64", platform.machine() == "aarch64"
 FUTEX = 202 if X86 else 98  # the number of the system call
 FUTEX_WAIT, FUTEX_WAKE = 128, 129  # within this process
 MOMENT = 100_000_000  # ns
@@ -321,8 +317,3 @@ def wait(p: State, c: Context) -> None:
         # for a moment: a signal to another thread does not end it
         syscall(FUTEX, address(p.done), FUTEX_WAIT, i64(done), moment)
         stopped(c)
-
-
-def supported() -> bool:
-    """Whether this machine can have a pool: Linux futexes on x86-64 or AArch64."""
-    return platform.system() == "Linux" and (X86 or ARM)

@@ -6,7 +6,7 @@ A function of the subset is written like any other, so editors, pyright and ruff
         next: Node | None
         value: i64
 
-    @native
+    @native(exported=True)
     def total(node: Node | None) -> i64:
         found = 0
         while node is not None:
@@ -14,7 +14,7 @@ A function of the subset is written like any other, so editors, pyright and ruff
             node = node.next
         return found
 
-    code = link_object(optimise(compile_functions(total), host()).to_object(), ["total"])
+    code = load_functions("lists", {"total": __name__})  # subset_loader
 
 What there is, and what it means:
 
@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Struct")
@@ -79,8 +79,7 @@ class Pointer(Generic[T]):
 
 
 # --- functions -------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Linkage:
+class Linkage(NamedTuple):
     """How a function is known to LLVM: its symbol, whether C defines it, whether others see it, its attributes."""
 
     symbol: str
@@ -122,9 +121,9 @@ def external(function: Any = None, /, *, symbol: str = "") -> Any:
     return mark if function is None else mark(function)
 
 
-@dataclass(frozen=True, eq=False)
 class GlobalVariable:
-    kind: Any
+    def __init__(self, kind: Any) -> None:
+        self.kind = kind
 
 
 def variable(kind: type[T]) -> Pointer[T]:

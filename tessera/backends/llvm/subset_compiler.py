@@ -7,11 +7,9 @@ the stack, which the pass `sroa` makes values of; `and`, `or` and `… if … el
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
-from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
 from tessera.backends.llvm.subset_expressions import Expressions, Module
 from tessera.backends.llvm.subset_types import (
     Constant,
@@ -24,8 +22,6 @@ from tessera.backends.llvm.subset_types import (
     type_of,
 )
 
-PASSES = "inline,sroa,instcombine,simplifycfg"
-
 
 def compile_functions(*functions: Any) -> str:
     """LLVM IR text of a module with these functions and those that they call. SubsetError tells the line of what is not
@@ -37,25 +33,6 @@ def compile_functions(*functions: Any) -> str:
     for f in module.waiting:  # which grows
         texts.append(Body(module, f).text())
     return "\n".join([*module.lines, *texts, ""])
-
-
-_keepers: list[Callable[[str, Callable[[], bytes]], bytes]] = []
-
-
-def keep_objects_by(keeper: Callable[[str, Callable[[], bytes]], bytes]) -> None:
-    """`keeper(name, make)` gives the object `name`, made now or by an earlier process of this version of tessera."""
-    _keepers[:] = [keeper]
-
-
-def load_functions(name: str, *functions: Any) -> LoadedObject:
-    """The exported functions by their names, compiled for this machine; compiled once if there is a keeper."""
-    target = replace(host("native"), opt=1)
-
-    def make() -> bytes:
-        return optimise(compile_functions(*functions), target, PASSES).to_object()
-
-    image = _keepers[0](f"{name}/{target.key}", make) if _keepers else make()
-    return link_object(image, [f.__name__ for f in functions])
 
 
 class Body(Expressions):

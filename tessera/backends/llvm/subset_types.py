@@ -9,10 +9,9 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from tessera.backends.llvm import subset
 from tessera.backends.llvm.subset import Pointer, Scalar, Struct
@@ -22,30 +21,25 @@ BOOL, I64 = Scalar("bool", "i1", 1, False), Scalar("i64", "i64", 8)
 F64 = Scalar("f64", "double", 8, None)
 
 
-@dataclass(frozen=True)
-class PointerTo:
+class PointerTo(NamedTuple):
     """`elem` None: of any kind, as `object` and `bytes` are."""
 
     elem: Type | None
-    llvm = "ptr"
 
 
-@dataclass(frozen=True)
-class ArrayOf:
-    """`count` elements in place."""
+class ArrayOf(NamedTuple):
+    """`length` elements in place."""
 
     elem: Type
-    count: int
+    length: int
 
 
-@dataclass(frozen=True)
-class Function:
+class Function(NamedTuple):
     """The address of a function. `variadic`: more arguments of any type may follow."""
 
     params: tuple[Type, ...]
     result: Type | None
     variadic: bool = False
-    llvm = "ptr"
 
 
 Type: TypeAlias = "Scalar | PointerTo | ArrayOf | Function | type[Struct]"
@@ -53,16 +47,14 @@ ANY = PointerTo(None)
 _PLAIN: dict[Any, Type] = {bool: BOOL, object: ANY, bytes: ANY}
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """An operand of LLVM IR."""
 
     type: Type | None
     text: str
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(NamedTuple):
     """A number, None or a string of Python, which has no type until it meets one."""
 
     value: Any
@@ -91,7 +83,7 @@ def name_of(t: Type | None) -> str:
     if isinstance(t, Function):
         return f"Callable[[{', '.join(map(name_of, t.params))}], {name_of(t.result)}]"
     if isinstance(t, ArrayOf):
-        return f"array of {t.count} {name_of(t.elem)}"
+        return f"array of {t.length} {name_of(t.elem)}"
     return "None" if t is None else t.name if isinstance(t, Scalar) else t.__name__
 
 
@@ -136,7 +128,7 @@ def as_type(named: Any) -> Type | None:
 
 def required(t: Type | None, place: str) -> Type:
     if t is None:
-        raise SubsetError(place, "None is the type of no value")
+        raise SubsetError(place, "a value has a type of the native subset")
     return t
 
 
@@ -155,8 +147,7 @@ def signature(node: ast.FunctionDef, names: Mapping[str, Any], place: str) -> Fu
 
 
 # --- structures ------------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """Field → (offset in bytes, type); bytes of the whole."""
 
     fields: dict[str, tuple[int, Type]]
@@ -173,9 +164,7 @@ def layout(struct: type[Struct]) -> Layout:
             continue
         names = vars(sys.modules[base.__module__])
         for name, text in inspect.get_annotations(base).items():
-            place = f"{base.__name__}.{name}"
-            node = ast.parse(text, mode="eval").body
-            t = required(type_of(node, names, place), place)
+            t = required(as_type(eval(text, names)), f"{base.__name__}.{name}")
             alignment = alignment_of(t)
             at = -(-at // alignment) * alignment
             fields[name] = (at, t)
@@ -186,7 +175,7 @@ def layout(struct: type[Struct]) -> Layout:
 def size_of(t: Type) -> int:
     """Bytes of a value in memory: of a structure, those of its address."""
     if isinstance(t, ArrayOf):
-        return t.count * size_of(t.elem)
+        return t.length * size_of(t.elem)
     return t.bytes if isinstance(t, Scalar) else 8
 
 

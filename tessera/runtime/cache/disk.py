@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from tessera.backends.llvm import binding
-from tessera.backends.llvm.subset_compiler import keep_objects_by
+from tessera.backends.llvm.subset_loader import keep_objects_by
 from tessera.config import knobs
 from tessera.runtime.cache.trust import own_part, private_folder, read_trusted, why_not
 from tessera.utilities import PACKAGE, stacklevel_of_caller

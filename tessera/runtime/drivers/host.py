@@ -7,8 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tessera.backends.compiler import GPUTarget
-from tessera.backends.cpu.pool import get_pool, launch_address
-from tessera.backends.cpu.pool_native import OUT_OF_MEMORY, TOO_MANY_PROGRAMS
+from tessera.backends.cpu.pool import (
+    OUT_OF_MEMORY,
+    TOO_MANY_PROGRAMS,
+    get_pool,
+    launch_address,
+)
 from tessera.backends.cpu.target import lacking
 from tessera.backends.llvm.binding import link_object
 from tessera.compiler.kernel import CompiledKernel

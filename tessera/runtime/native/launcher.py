@@ -9,7 +9,7 @@ Leading arguments, all ints:
     function  cuda: CUfunction; cpu: the kernel's address
     config    cuda: `launch_config(...).address`; cpu: bytes of scratch memory per thread
 
-The result is 0, else cuda: the CUresult; cpu: the kernel's status, or pool_native.OUT_OF_MEMORY. The Python lock is
+The result is 0, else cuda: the CUresult; cpu: the kernel's status, or pool.OUT_OF_MEMORY. The Python lock is
 released during the launch. A call costs 0.15 to 0.6 µs, of which a tensor's `data_ptr()` is the largest part.
 
 Kinds of arguments, by the type names of kernel signatures:
@@ -31,20 +31,21 @@ from typing import Any
 
 from tessera.backends.cpu.pool import launch_address
 from tessera.backends.llvm.binding import LoadedObject
-from tessera.backends.llvm.subset_compiler import load_functions
+from tessera.backends.llvm.subset_loader import load_functions
 from tessera.backends.llvm.subset_types import offset_of, words_of
 from tessera.backends.process_singleton import process_singleton
 from tessera.errors import HostPointerError, InternalError
 from tessera.runtime.cuda import driver_api as cuda
-from tessera.runtime.native.aliasing import fast_relations
-from tessera.runtime.native.call import launch
-from tessera.runtime.native.find import fast_hash
-from tessera.runtime.native.repeat import fast_launch
 from tessera.runtime.native.structures import Kind
 from tessera.runtime.native.structures import Launcher as LauncherFields
 
 Launcher = Callable[..., int]
 METH_FASTCALL = 0x80
+HERE = "tessera.runtime.native"
+FUNCTIONS = {
+    "launch": f"{HERE}.call", "fast_launch": f"{HERE}.repeat", "fast_hash": f"{HERE}.find",
+    "fast_relations": f"{HERE}.aliasing",
+}  # fmt: skip
 
 KINDS: dict[str, int] = {
     "ptr": Kind.POINTER,
@@ -91,7 +92,7 @@ def new_builtin(method: MethodDef, self: object, module: object) -> Callable[...
 @process_singleton
 def native_code() -> LoadedObject:
     """The launchers and the fast path of launches."""
-    return load_functions("launch", launch, fast_launch, fast_hash, fast_relations).pin()
+    return load_functions("launch", FUNCTIONS).pin()
 
 
 @process_singleton

@@ -1,0 +1,36 @@
+"""Loads functions of the native subset (`subset`) as machine code of this process.
+
+Where objects are kept, as the disk cache keeps them, only the first process compiles: others import neither the
+compiler nor the modules of the functions, which is why these are given by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeAlias
+
+from tessera.backends.llvm.binding import LoadedObject, host, link_object, optimise
+
+PASSES = "inline,sroa,instcombine,simplifycfg"
+Make: TypeAlias = Callable[[], bytes]
+_keepers: list[Callable[[str, Make], bytes]] = []
+
+
+def keep_objects_by(keeper: Callable[[str, Make], bytes]) -> None:
+    """`keeper(name, make)` gives the object `name`, made now or by an earlier process of this version of tessera."""
+    _keepers[:] = [keeper]
+
+
+def load_functions(name: str, functions: Mapping[str, str]) -> LoadedObject:
+    """Exported functions (name → module) compiled for this machine, with all that they call."""
+    target = replace(host("native"), opt=1)
+
+    def make() -> bytes:
+        compiler = importlib.import_module("tessera.backends.llvm.subset_compiler")
+        found = [getattr(importlib.import_module(at), f) for f, at in functions.items()]
+        return optimise(compiler.compile_functions(*found), target, PASSES).to_object()
+
+    image = _keepers[0](f"{name}/{target.key}", make) if _keepers else make()
+    return link_object(image, functions)
