@@ -22,7 +22,6 @@ def _polynomials(m: Floats, r: str) -> tuple[str, str]:
     sin, cos = (c.SIN64, c.COS64) if m.double else (c.SIN, c.COS)
     z = m.mul(r, r)
     s = m.fma(m.mul(z, r), m.polynomial(sin, z), r)
-    s = m.sign_of(s, r)  # -0 too
     if not m.double:
         one = m.fma(z, m.const(-0.5), m.const(1.0))
         return s, m.fma(m.mul(z, z), m.polynomial(cos, z), one)
@@ -37,6 +36,8 @@ def turned(m: Floats, name: str, quadrant: str, r: str) -> str:
     s, cosine = _polynomials(m, r)
     if name == "cos":
         quadrant = m.iop("add", quadrant, 1)
+    else:
+        s = m.sign_of(s, r)  # -0 too
     odd = m.x.cmp("icmp ne", m.int, m.iop("and", quadrant, 1), m.iconst(0))
     if name == "tan":
         return m.div(m.select(odd, m.neg(cosine), s), m.select(odd, s, cosine))
