@@ -45,7 +45,7 @@ VERSION_TESTS := tests/errors $(addprefix tests/unit/test_,frontend_control_flow
 COVERED_TESTS := -m 'not slow' tests/unit tests/errors tests/filecheck tests/lang
 COVERAGE_FLOOR := 90
 
-.PHONY: demo test test-version test-inductor coverage release-check fuzz sweep lint lint-inductor bench clean
+.PHONY: demo test test-version test-inductor test-graph coverage release-check fuzz sweep lint lint-inductor bench clean
 .DELETE_ON_ERROR:
 
 demo: $(RUN_DEPS)
@@ -83,6 +83,10 @@ lint-inductor: $(INDUCTOR_DEPS)
 # TorchInductor on tessera, in an environment of its own: torch is large. Any torch from 2.11 on does; this one is tested.
 test-inductor: $(INDUCTOR_DEPS) $(INDUCTOR_LINT)
 	$(INDUCTOR_PY) -m pytest $(GROUPED) tests/compat $(ARGS)
+
+# torch.compile(model, backend="tessera"), in the same environment: docs/torch-compile.md
+test-graph: $(INDUCTOR_DEPS)
+	$(INDUCTOR_PY) -m pytest $(SPREAD) tests/graph $(ARGS)
 
 # random kernels of all families against the interpreter; ARGS='--device cpu,simt,sm90 --jobs 8' says where and how many
 fuzz: $(DEV_DEPS)

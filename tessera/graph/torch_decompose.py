@@ -20,7 +20,7 @@ TAKEN_APART = (
     aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward,
     aten._softmax_backward_data, aten._log_softmax_backward_data, aten.gelu_backward, aten.hardtanh, aten.elu,
     aten.leaky_relu, aten.upsample_bilinear2d, aten._adaptive_avg_pool2d, aten.grid_sampler_2d,
-    aten._fused_rms_norm, aten._fused_rms_norm_backward,
+    aten._fused_rms_norm, aten._fused_rms_norm_backward, aten.max_pool2d_with_indices_backward,
 )  # fmt: skip
 
 # Operations that we lower better than what they would become.
@@ -32,4 +32,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     """Overload -> function, for AOTAutograd."""
     table = {**dict(core_aten_decompositions().items()), **get_decompositions(TAKEN_APART)}
     whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
-    return {overload: rule for overload, rule in table.items() if overload not in whole}
+    return {o: rule for o, rule in table.items() if o not in whole and not _is_attention(o)}
+
+
+def _is_attention(overload: Any) -> bool:
+    """Fused attention, whose backward takes what the fused forward gives: its parts give something else there."""
+    return overload._schema.name.startswith("aten::_scaled_dot_product")

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from tessera.dtypes import int1
+from tessera.graph.combine import identity
 from tessera.graph.index import Expr, expr
 from tessera.graph.scalars import Scalar, where
 from tessera.graph.torch_lower import Lowering, Tensor, broadcast, placed, rule, whole
@@ -129,11 +130,16 @@ REDUCTIONS = {
 }
 
 
-def _scatter(low: Lowering, x: Tensor, at: int, index: Tensor, source: Any, mode: str) -> Tensor:
+def _scatter(
+    low: Lowering, x: Tensor, at: int, index: Tensor, source: Any, mode: str, fill: Any = None
+) -> Tensor:
     at = at % x.rank if x.rank else 0
 
     def body(i: list[Expr]) -> tuple[list[Any], Scalar]:
-        element = low.load(source, i) if isinstance(source, Tensor) else low.const(source, x.elem)
+        if fill is not None or not isinstance(source, Tensor):
+            element = low.const(source if fill is None else fill, x.elem)
+        else:
+            element = low.load(source, i)
         place = low.load(index, i)
         if not x.rank:
             return [], element
@@ -172,8 +178,12 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
-    if reduce == "mean" or not include_self:
-        raise NotLowered(f"{reduce}, include_self={include_self}")
+    if reduce == "mean":
+        raise NotLowered("a scatter of means")
+    if not include_self and isinstance(source, Tensor):
+        # What the scatter reaches starts from what changes nothing.
+        kind = {"add": "sum", "mul": "prod"}.get(REDUCTIONS[reduce], REDUCTIONS[reduce])
+        x = _scatter(low, x, at, index, source, "set", fill=identity(kind, x.elem))
     return _scatter(low, x, at, index, source, REDUCTIONS[reduce])
 
 

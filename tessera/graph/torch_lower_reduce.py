@@ -138,18 +138,12 @@ def _arg(
     kind: str, low: Lowering, x: Tensor, dim: int | None = None, keepdim: bool = False
 ) -> Tensor:
     """The place of an extremum; without a dimension that in row-major order."""
-    if dim is None:
-        raise_unless_flat(x)
-        flat = x if x.rank == 1 else _flattened(low, x)
-        return _keep_rank(low, _extreme_place(low, flat, kind, 0, False, low.out), x, keepdim)
     if not x.rank:
         return low.map(lambda i: low.const(0, int64))
+    if dim is None:
+        flat = x if x.rank == 1 else _flattened(low, x)
+        return _keep_rank(low, _extreme_place(low, flat, kind, 0, False, low.out), x, keepdim)
     return _extreme_place(low, x, kind, dim % x.rank, keepdim, low.out)
-
-
-def raise_unless_flat(x: Tensor) -> None:
-    if x.rank == 0:
-        raise NotLowered("a tensor of one element")
 
 
 def _flattened(low: Lowering, x: Tensor) -> Tensor:
@@ -190,6 +184,34 @@ def _with_place(
 
 rule("max.dim")(partial(_with_place, "max"))
 rule("min.dim")(partial(_with_place, "min"))
+
+
+@rule("linalg_vector_norm")
+def vector_norm(
+    low: Lowering,
+    x: Tensor,
+    order: float = 2,
+    dims: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+) -> Tensor:
+    inside = accumulator_of(low.elem)
+    if order not in (0, 1, 2, float("inf"), float("-inf")):
+        raise NotLowered(f"a norm of order {order}")
+
+    def value(v: Scalar) -> Scalar:
+        v = cast(v, inside)
+        return {0: lambda: v.ne(0).to(inside), 2: lambda: v * v}.get(order, lambda: abs(v))()
+
+    kind = {float("inf"): "max", float("-inf"): "min"}.get(order, "sum")
+
+    def body(extents: list[Size], element: Any) -> Scalar:
+        total = low.reduce(kind, extents, lambda i: value(element(i)))
+        return (function("sqrt_rn", total) if order == 2 else total).to(low.elem)
+
+    (found,) = reduced(low, x, dims_of(dims, x.rank), keepdim, body)
+    return found
 
 
 # --- moments ------------------------------------------------------------------------------------------------------
