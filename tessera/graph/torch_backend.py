@@ -4,8 +4,12 @@
 # torch gives most of its values no type.
 from __future__ import annotations
 
+import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +17,10 @@ from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 
 from tessera.backends.compiler import GPUTarget
+from tessera.config import knobs
 from tessera.graph.executable import compile_graph as compile_executable
 from tessera.graph.index import Expr, Sym
+from tessera.graph.passes import optimize
 from tessera.graph.torch_decompose import decompositions
 from tessera.graph.torch_eager import SymbolValues, run_by_eager
 from tessera.graph.torch_host import TorchHost
@@ -22,6 +28,7 @@ from tessera.graph.torch_import import Imported, NotImported, import_graph
 from tessera.graph.torch_interpret import Interpreted
 from tessera.graph.torch_options import Options, options_of
 from tessera.graph.torch_records import GraphRecord, note
+from tessera.ir import print_module
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
@@ -58,19 +65,68 @@ def backend(
 def compile_graph(
     graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Options, purpose: str
 ) -> Compiled:
-    """Compile one functional graph of ATen operations to a function of a list of inputs, which it empties."""
-    try:
-        imported = import_graph(graph, options, purpose)
-    except NotImported as why:
-        note(GraphRecord(purpose, None, [("the whole graph", str(why))]))
-        return run_by_eager(graph)
-    run = executable_of(imported, options)
-    note(GraphRecord(purpose, imported, imported.externs, run))
-    return boxed(CompiledGraph(graph, imported, run))
+    """Compile one functional graph of ATen operations to a function of a list of inputs, which it empties.
+
+    A fault of ours costs speed, not the program: without TESSERA_STRICT=1 a graph that does not compile is compiled
+    without fusion, and if that fails, too, run by eager, with a warning and a reproducer."""
+    attempts = [options, replace(options, fuse=False)] if options.fuse else [options]
+    for attempt in attempts:
+        imported: Imported | None = None
+        try:
+            imported = import_graph(graph, attempt, purpose)
+            text = print_module(imported.module)
+            run = executable_of(imported, attempt)
+        except NotImported as why:
+            note(GraphRecord(purpose, None, [("the whole graph", str(why))]))
+            return run_by_eager(graph)
+        except Exception as error:
+            if knobs.compilation.strict:
+                raise
+            warn_of(error, text if imported else str(graph.graph), attempt)
+        else:
+            note(GraphRecord(purpose, imported, imported.externs, run))
+            return boxed(CompiledGraph(graph, imported, run))
+    note(GraphRecord(purpose, None, [("the whole graph", "its compilation failed")]))
+    return run_by_eager(graph)
+
+
+def warn_of(error: Exception, text: str, options: Options) -> None:
+    """Say that a graph did not compile, and where its text is."""
+    folder = Path(tempfile.mkdtemp(prefix="tessera-reproducer-"))
+    (folder / "graph.gph").write_text(text)
+    (folder / "run.py").write_text(
+        REPRODUCE.format(path=str(folder / "graph.gph"), fuse=options.fuse)
+    )
+    then = "it is compiled without fusion" if options.fuse else "eager runs it"
+    warnings.warn(
+        f"a graph did not compile, {then} ({type(error).__name__}: {str(error)[:200]}); {folder} reproduces it",
+        GraphWarning,
+        stacklevel=2,
+    )
+
+
+class GraphWarning(UserWarning):
+    """A graph did not compile as it should."""
+
+
+REPRODUCE = """\
+import tessera.graph.ops
+from tessera.graph.executable import compile_graph
+from tessera.graph.host import NumpyHost
+from tessera.graph.passes import optimize
+from tessera.ir import parse_module
+
+module = parse_module(open({path!r}).read())
+if {fuse}:
+    optimize(module)
+compile_graph(module, NumpyHost())
+"""
 
 
 def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]], list[Any]]:
     """What runs the graph's IR: takes a list of arguments, gives a list of results."""
+    if options.fuse:
+        optimize(imported.module)
     host = TorchHost(imported.targets, imported.objects, imported.device)
     if options.kernels == "interpreted":
         return Interpreted(imported.module, host)

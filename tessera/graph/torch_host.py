@@ -87,7 +87,7 @@ class TorchHost:
 
     def fill(self, array: torch.Tensor, values: np.ndarray, elem: Any) -> None:
         """Write elements of such a kind."""
-        values = np.ascontiguousarray(values)
+        values = np.array(values, order="C")  # torch wants memory that may be written
         if array.dtype == torch.bfloat16:
             values = values.astype(np.uint16, copy=False).view(np.int16)
         given = torch.from_numpy(values)

@@ -30,6 +30,7 @@ DTYPES = "float32,float64,float16,bfloat16,int64,int32,uint8,bool"
 # Results that are whatever memory held.
 UNDETERMINED = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "nn.functional.dropout",
+    "argsort",  # which of equal elements comes first
 }  # fmt: skip
 
 

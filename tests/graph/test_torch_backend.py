@@ -354,3 +354,34 @@ def test_explain_tells_kernels_externs_and_breaks():
     assert len(report.graph_breaks) == 1
     assert "extern aten.mm.default: no kernel of ours" in str(report)
     assert '"purpose": "inference"' in report.json()
+
+
+def test_a_graph_that_does_not_compile_is_run_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+):
+    from tessera.config import knobs
+    from tessera.graph import torch_backend
+
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a fault of fusion")
+
+    monkeypatch.setattr(torch_backend, "optimize", broken)
+    monkeypatch.setattr(torch_backend.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    x = torch.randn(3, 4)
+    with pytest.raises(Exception, match="a fault of fusion"):
+        compare(softmax_like, x, options={"fuse": True})
+    monkeypatch.setattr(knobs.compilation, "strict", False)
+    with pytest.warns(torch_backend.GraphWarning, match="without fusion") as caught:
+        graphs = compare(softmax_like, x, options={"fuse": True})
+    assert len(caught) == 1
+    assert graphs[0].imported is not None
+    assert "graph.loop" in (tmp_path / "graph.gph").read_text()
+    monkeypatch.setattr(torch_backend, "compile_executable", broken)
+    with pytest.warns(torch_backend.GraphWarning, match="eager runs it"):
+        graphs = compare(softmax_like, x)
+    assert externs(graphs) == {"the whole graph"}
+
+
+def test_equal_keys_stay_in_order_when_sorted_stably():
+    x = torch.randint(0, 5, (4, 40)).float()
+    compare(lambda x: (x.sort(dim=1, stable=True), x.sort(dim=0, stable=True, descending=True)), x)
