@@ -20,7 +20,7 @@ from tessera.graph.ops import (
     yielded,
 )
 from tessera.graph.passes.cost import is_inside
-from tessera.graph.passes.facts import NESTS, Leaves, SymbolRanges, symbol_ranges
+from tessera.graph.passes.facts import NESTS, Leaves, SymbolRanges, extent_of, symbol_ranges
 from tessera.graph.passes.inline import selected
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, pass_, rule
@@ -43,6 +43,8 @@ class GraphRewriter(Rewriter):
 @rule(GRAPH, LoadOp, IndexOp)
 def fold_indices(op: LoadOp | IndexOp, rw: GraphRewriter) -> Op | None:
     """load x[index e(i)] → load x at e(i);  maps simplified within the ranges of their indices"""
+    if _is_plain(op):
+        return None
     leaves = Leaves()
     map = leaves.through(op.map, op.indices)
     map = map.subs(leaves.units()).simplify(leaves.ranges(rw.symbols))
@@ -59,6 +61,12 @@ def fold_indices(op: LoadOp | IndexOp, rw: GraphRewriter) -> Op | None:
         rw.set_operands(op, values)
     op.index_map = None if new.is_identity else new
     return op
+
+
+def _is_plain(op: LoadOp | IndexOp) -> bool:
+    """Whether the coordinates are indices of loops that run more than once, each at one place."""
+    plain = op.index_map is None and all(extent_of(v) not in (None, 1) for v in op.indices)
+    return plain and len(set(op.indices)) == len(op.indices)
 
 
 def _in_order(map: IndexMap, values: list[Value]) -> tuple[IndexMap, list[Value]]:
