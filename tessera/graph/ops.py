@@ -153,7 +153,8 @@ class IndexOp(_Mapped, opcode="graph.index"):
 
 class CombiningOp(GraphOp):
     """Base of reduce and scan: the body yields k scalars for each index tuple, `combine` makes k of 2k of them by an
-    associative function; `identities`, k numbers, change nothing when they are combined with a value."""
+    associative function of its arguments alone; `identities`, k numbers, change nothing when they are combined with a
+    value."""
 
     extents: tuple[Size, ...] = attr()
     identities: tuple[int | float | bool, ...] = attr()
@@ -169,6 +170,9 @@ class CombiningOp(GraphOp):
         require(ok, self, "combine has the wrong arguments")
         require(_yields(self, self.combine) == types, self, "combine yields other types")
         require(len(self.identities) == len(types), self, "identities are not one a value")
+        own = {v for op in self.combine for v in op.results}.union(self.combine.args)
+        closed = all(v in own for op in self.combine for v in op.operands)
+        require(closed, self, "combine uses values from outside")
 
 
 class ReduceOp(CombiningOp, opcode="graph.reduce"):

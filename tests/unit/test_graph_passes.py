@@ -280,6 +280,21 @@ def test_equal_loops_become_one():
     assert len(loops(module)) == 2
 
 
+def test_combining_functions_stay_by_themselves():
+    """Welford's has constants, as the rows have: one in front of both would be none of its arguments."""
+    g = GraphBuilder("norm")
+    x = g.input("x", tensor(N, 64))
+
+    def row(i: Value) -> Value:
+        mean, m2, number = g.welford([64], lambda r: g.load(x, i, r))
+        one = g.const(1.0, float32)
+        return g.add(mean, g.div(m2, g.binary("max", g.sub(number, one), g.const(0.0, float32))))
+
+    module = optimized(g, g.loop([N], row))
+    (reduce,) = (op for op in module.walk() if isinstance(op, ReduceOp))
+    assert sum(op.opcode == "const" for op in reduce.combine) == 2
+
+
 def test_unused_results_go():
     g = GraphBuilder("unused")
     x = g.input("x", tensor(N))

@@ -45,8 +45,8 @@ def _block_key(block: Block, numbers: dict[Value, int]) -> Key:
 
 def _merge(block: Block, known: dict[Key, list[Value]]) -> None:
     for op in block:
-        for inner in op.regions:
-            _merge(inner, dict(known))
+        for number, inner in enumerate(op.regions):
+            _merge(inner, {} if number else dict(known))  # a combine region sees its arguments only
         if op.terminator or not op.results or op.all_effects() or _is_handed_out(op):
             continue
         key = key_of(op)
