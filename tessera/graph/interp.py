@@ -77,8 +77,8 @@ def interpret(
     machine.bind(function.body.args, args)
     with np.errstate(all="ignore"):
         out = machine.block(function.body, (), 0)
-    for target, value in machine.writes:
-        np.copyto(target, value)
+    for target, value in [(target, np.array(value)) for target, value in machine.writes]:
+        np.copyto(target, value)  # all values are those from before the writes
     return out
 
 

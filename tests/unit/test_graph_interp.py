@@ -15,6 +15,7 @@ from tessera.graph.build import GraphBuilder
 from tessera.graph.index import IndexMap, dim, parse_map, sym
 from tessera.graph.interp import interpret
 from tessera.graph.ops import LoadOp, LoopOp
+from tessera.graph.passes import optimize
 from tessera.graph.types import ForeignType, Place, TensorType
 from tessera.ir import Module, Value, parse_module, print_module, verify
 from tessera.ops import YieldOp
@@ -245,6 +246,21 @@ def test_writes_are_seen_in_the_end_only():
     (copy,) = interpret(module, [a])
     np.testing.assert_array_equal(copy, old)
     np.testing.assert_array_equal(a, old * 2)
+
+
+def test_arguments_may_be_exchanged():
+    g = GraphBuilder("swap")
+    x, y = (g.input(name, TensorType((4,), float32)) for name in "xy")
+    kept = g.loop([4], lambda i: g.load(x, i))
+    g.write(x, y)
+    g.write(y, kept)
+    module = finished(g)
+    for optimized in (False, True):
+        a, b = floats(4), floats(4)
+        old = a.copy(), b.copy()
+        interpret(optimize(module) if optimized else module, [a, b])
+        np.testing.assert_array_equal((b, a), old)
+    assert any(isinstance(op, LoopOp) for op in module.walk())
 
 
 def test_externs_are_run_by_their_library():

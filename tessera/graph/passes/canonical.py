@@ -17,6 +17,7 @@ from tessera.graph.ops import (
     ScatterOp,
     SortOp,
     ViewOp,
+    WriteOp,
     yielded,
 )
 from tessera.graph.passes.cost import is_inside
@@ -206,9 +207,9 @@ def copying_loop(op: LoopOp, rw: GraphRewriter) -> Sequence[Value] | None:
 
 
 def _needs_own(v: Value) -> bool:
-    """Whether a tensor must not be another one's memory: who gets it from the graph may write to it, and an extern
-    is told strides."""
-    return any(isinstance(user, ReturnOp | ExternOp | ViewOp) for user in v.users())
+    """Whether a tensor must not be another one's memory: who gets it from the graph may write to it, an extern is told
+    strides, and what is written to an argument may be another argument's former contents."""
+    return any(isinstance(user, ReturnOp | ExternOp | ViewOp | WriteOp) for user in v.users())
 
 
 @rule(GRAPH, LoopOp)
