@@ -13,6 +13,7 @@ objects: compare with `==`, hash freely. What holds only within ranges of the at
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from math import gcd
 from typing import Any
 
@@ -41,7 +42,8 @@ class Expr:
 
     def __init__(self, terms: Mapping[Monomial, int]):
         kept = [(m, c) for m, c in terms.items() if c]
-        kept.sort(key=order)
+        if len(kept) > 1:
+            kept.sort(key=order)
         self.terms: tuple[tuple[Monomial, int], ...] = tuple(kept)
         self._hash = hash(self.terms)
         self._text = ""
@@ -200,6 +202,7 @@ class Expr:
 
 
 # --- how they are made --------------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
 def atom_expr(atom: Atom) -> Expr:
     return Expr({((atom, 1),): 1})
 
@@ -216,7 +219,12 @@ def sym(name: str) -> Expr:
 
 def expr(x: Expr | int) -> Expr:
     """An integer as an expression; an expression as it is."""
-    return x if isinstance(x, Expr) else Expr({(): int(x)})
+    return x if isinstance(x, Expr) else _constant(int(x))
+
+
+@lru_cache(maxsize=1024)
+def _constant(x: int) -> Expr:
+    return Expr({(): x})
 
 
 def size(x: Expr | int) -> int | Expr:

@@ -289,21 +289,24 @@ def _below(op: Op, block: Block) -> bool:
 
 
 # --- what does not depend on an index ---------------------------------------------------------------------------------
-def hoist(module: Module) -> None:
-    """Move in front of an inner nest what does not depend on its indices. Loads and nests only move if its body runs
-    at all: their indices are in range where they stand."""
+def hoist(module: Module) -> bool:
+    """Move in front of an inner nest what does not depend on its indices; whether anything was. Loads and nests only
+    move if its body runs at all: their indices are in range where they stand."""
     symbols = Ranges.of_extents((), symbol_ranges(module))
+    moved = False
     for function in module.functions:
         for op in function.regions[0]:
             for block in op.regions:
-                _hoist_inside(block, symbols)
+                moved |= _hoist_inside(block, symbols)
+    return moved
 
 
-def _hoist_inside(block: Block, symbols: Ranges) -> None:
+def _hoist_inside(block: Block, symbols: Ranges) -> bool:
+    moved = False
     for nest in block:
         if not isinstance(nest, NESTS):
             continue
-        _hoist_inside(nest.regions[0], symbols)
+        moved |= _hoist_inside(nest.regions[0], symbols)
         runs = all(is_nonnegative(expr(n) - 1, symbols) for n in nest.extents)
         for op in nest.regions[0]:
             partial = bool(op.regions) or isinstance(op, LoadOp)
@@ -312,6 +315,8 @@ def _hoist_inside(block: Block, symbols: Ranges) -> None:
             inner = [v for x in op.walk() for v in x.operands if not is_inside(v, op)]
             if not any(is_inside(v, nest) for v in inner) and apply("graph-canonicalize", op):
                 op.move_before(nest)
+                moved = True
+    return moved
 
 
 RULES = FOLD + GRAPH
@@ -321,5 +326,5 @@ RULES = FOLD + GRAPH
 def canonicalize(module: Module) -> None:
     """Apply all rules to a fixpoint; drops unused pure ops. Assumes and keeps a valid graph."""
     GraphRewriter(RULES, symbol_ranges(module), "graph-canonicalize").run(module)
-    hoist(module)
-    GraphRewriter(RULES, symbol_ranges(module), "graph-canonicalize").run(module)
+    if hoist(module):
+        GraphRewriter(RULES, symbol_ranges(module), "graph-canonicalize").run(module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from tessera.dtypes import int64
@@ -43,6 +44,19 @@ def is_index(v: Value) -> bool:
     return extent_of(v) is not None
 
 
+@lru_cache(maxsize=1024)
+def _ranges(
+    extents: tuple[int | Expr | None, ...],
+    symbols: tuple[tuple[str, tuple[int, int | None]], ...],
+) -> Ranges:
+    """Ranges of dimensions below extents, where None is one about which nothing is known. They are shared, and with
+    them what was proved: the loops of a graph are mostly over the same extents."""
+    found: dict[Any, Any] = {Sym(name): r for name, r in symbols}
+    for k, extent in enumerate(extents):
+        found[Dim(k)] = (None, None) if extent is None else (0, extent - 1)
+    return Ranges(found)
+
+
 class Leaves:
     """Values that expressions are made of: `Dim(k)` stands for `values[k]`."""
 
@@ -79,11 +93,7 @@ class Leaves:
 
     def ranges(self, symbols: SymbolRanges) -> Ranges:
         """The ranges of the dimensions: indices are below their extents, nothing is known about data."""
-        found: dict[Any, Any] = {Sym(name): r for name, r in symbols.items()}
-        for k, v in enumerate(self.values):
-            extent = extent_of(v)
-            found[Dim(k)] = (None, None) if extent is None else (0, extent - 1)
-        return Ranges(found)
+        return _ranges(tuple(map(extent_of, self.values)), tuple(sorted(symbols.items())))
 
     def units(self) -> dict[Any, int]:
         """Dimensions that are 0, because their extent is 1."""
