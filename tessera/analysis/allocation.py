@@ -27,7 +27,7 @@ from tessera.ops import (
 )
 
 SWIZZLE_ALIGNMENT = 1024  # the pattern of the widest swizzle starts at a multiple of this
-PRIVATE_SCRATCH = 1024
+PRIVATE_SCRATCH = 1024  # bytes of scratch up to which an op of a loop has them for all of the loop
 SMALL_ALIGNMENT = 128  # one line of banks: the swizzles of conversions start there
 TENSOR_OPS = (DescriptorLoadOp, DescriptorStoreOp)
 

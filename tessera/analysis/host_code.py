@@ -13,7 +13,7 @@ _OPERATIONS: dict[type[Op], str] = {
     arith.AddOp: "add", arith.SubOp: "sub", arith.MulOp: "mul", arith.DivOp: "div", arith.RemOp: "rem",
     arith.MinOp: "min", arith.MaxOp: "max",
 }  # fmt: skip
-WIDEST = 64
+WIDEST = 64  # bits of the integers that the host computes with
 VARYING = ("id", "loop", "hull", "least", "most", "distance", "word", "carried", "again")
 MIRRORED = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge"}
 # What a comparison says of its left side: at least or at most the right side and so much.

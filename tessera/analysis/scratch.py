@@ -27,9 +27,9 @@ from tessera.ops import (
     ScanOp,
 )  # fmt: skip
 
-ALIGNMENT = 16
+ALIGNMENT = 16  # bytes: the widest access of a thread
 LINE = 128  # bytes of one row over all banks
-GROUP_WARPS = 4
+GROUP_WARPS = 4  # of a warpgroup
 STAGING_BYTES = 32 * 1024  # of a tile on its way to the TMA unit
 SWIZZLE_ROWS = 8  # after which the pattern of a swizzle repeats
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds

@@ -19,7 +19,7 @@ from .shared import shared_linear, shared_swizzled, widest_swizzle
 
 MAX_EXTENT = 256
 """Most elements of a box along one dimension."""
-MIN_ROW_BYTES = 16
+MIN_ROW_BYTES = 16  # of a box's innermost dimension (CUDA, tensor maps)
 SWIZZLES = (128, 64, 32)
 PLACE_BYTES = 1024
 """Where a box with a swizzle may begin."""

@@ -17,7 +17,8 @@ from .shuffle import WarpShuffle, plan_shuffle
 from .swizzle import Exchange, find_exchange
 
 BARRIER_COST = 24.0
-"""Slots that the barriers of one round through shared memory are worth, so that small exchanges stay in registers."""
+"""Slots that the barriers of one round through shared memory are worth, so that small exchanges stay in registers
+(tools/fit)."""
 
 
 @dataclass(frozen=True, slots=True)

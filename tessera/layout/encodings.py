@@ -13,7 +13,7 @@ from .coords import bit_shifts
 from .linear import LinearLayout
 from .matrix_ops import LayoutError, log2
 
-LANES = 32
+LANES = 32  # of a warp
 
 
 class BasisBuilder:

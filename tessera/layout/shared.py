@@ -18,11 +18,11 @@ from .coords import unit_columns
 from .linear import LinearLayout, inverse_columns
 from .matrix_ops import Columns, Echelon, LayoutError, apply, compose, images, log2, union
 
-BANKS = 32
-BANK_BYTES = 4
+BANKS = 32  # of shared memory (CUDA, "Shared Memory")
+BANK_BYTES = 4  # that a bank serves at a time
 LINE_BITS = BANKS * BANK_BYTES * 8
 """Bits of one row over all banks."""
-MAX_VECTOR_BITS = 128
+MAX_VECTOR_BITS = 128  # of the widest access of a thread
 ROW_BITS = 128
 """Bits of a row of an 8x8 matrix of ldmatrix."""
 

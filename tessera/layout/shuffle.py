@@ -22,7 +22,7 @@ from .linear import LinearLayout
 from .matrix_ops import Columns, Echelon, apply, transpose
 from .relate import SourceMap, source_map
 
-REG32_BITS = 32
+REG32_BITS = 32  # that one shuffle moves
 
 
 @dataclass(frozen=True, slots=True)

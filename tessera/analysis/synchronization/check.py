@@ -27,8 +27,8 @@ FEWEST, USUAL = 6, 16
 """Worlds that are run even if all has been seen before, and those after which loops may stay short."""
 PATIENCE = 40
 """Worlds that may come to nothing new while something is missing."""
-STEPS = 2_000
-TOTAL = 25_000
+STEPS = 2_000  # instructions of one world, after which it counts as endless
+TOTAL = 25_000  # instructions of all worlds, after which no further one begins
 AT_BARRIERS = (
     MbarrierArriveOp, MbarrierArriveExpectTxOp, AsyncCopyMbarrierArriveOp, MbarrierWaitOp
 )  # fmt: skip

@@ -28,7 +28,7 @@ from tessera.ops import (
     WarpSpecializeOp,
 )  # fmt: skip
 
-GROUP_WARPS = 4
+GROUP_WARPS = 4  # of a warpgroup
 Run = Generator[str, None, None]
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tessera.analysis.synchronization.machine import Machine, Role
 
 Run = Generator[str, None, None]
-LANES = 32
+LANES = 32  # of a warp
 
 
 def init(m: Machine, role: Role, op: MbarrierInitOp) -> None:

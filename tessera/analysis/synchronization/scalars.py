@@ -45,7 +45,7 @@ from tessera.ops import (
 )  # fmt: skip
 
 ADDRESSES = 1 << 40  # between the arrays that arguments point to
-POINTER_MASK = (1 << 64) - 1
+POINTER_MASK = (1 << 64) - 1  # pointers wrap as 64-bit integers do
 SIZES = (0, 1, 2, 3, 5, 8, 16, 33, 64, 100, 128, 192, 256, 300, 384, 512)
 COUNTS = (1, 2, 3, 4, 5, 8)
 Scalar = int | float

@@ -21,12 +21,12 @@ from tessera.ops import (
 
 TMA_ALIGNMENT = 128
 """Where the TMA unit may begin to write or read in shared memory (cp.async.bulk.tensor)."""
-ROW_BYTES = 16
-EXTENT = 256
-RANK = 5
+ROW_BYTES = 16  # of which the box's innermost extent is a multiple (CUDA, tensor maps)
+EXTENT = 256  # elements of a box along one dimension, at most (CUDA, tensor maps)
+RANK = 5  # dimensions of a tensor map, at most (CUDA, tensor maps)
 GROUP_BARRIERS = 4
 """Hardware barriers that groups of warps have for themselves."""
-BARRIER_BYTES = 8
+BARRIER_BYTES = 8  # of an mbarrier (PTX)
 SWIZZLES = (128, 64, 32)
 
 

@@ -80,8 +80,8 @@ def _head(lo: Lowering, op: Any, plan: Nest, values: list[Value]) -> str:
     return lo.em.op(f"lshr i64 {past}, {size.bit_length() - 1}")
 
 
-LIGHT = 4.0  # cost up to which a loop waits for memory even where it lies in the caches
-STREAM_BYTES = 24 << 20  # what a launch writes, from which stores go past the caches
+LIGHT = 4.0  # cost up to which a loop waits for memory even where it lies in the caches (tools/fit)
+STREAM_BYTES = 24 << 20  # what a launch writes, from which stores go past the caches (tools/fit)
 
 
 def _stream(lo: Lowering, op: Any, plan: Nest, shifted: bool) -> str:

@@ -27,11 +27,11 @@ from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import ReduceOp, ScanOp, arith, memory, tile
 
-KEEP_SHARED = 4.0  # cost from which a value that several sinks need is computed once
-KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer
+KEEP_SHARED = 4.0  # cost from which a value that several sinks need is computed once (tools/fit)
+KEEP_BROADCAST = 2.0  # cost from which a value under a broadcast gets a buffer (tools/fit)
 INDEX_DEPTH = 12  # operations of index arithmetic that are looked at
 DEEPEST = 256  # ops between buffers and a lazy value
-KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer
+KEEP_CAPTURED = 1.0  # cost from which a value that a loop captures gets a buffer (tools/fit)
 
 _INDEX_OPS = (arith.AddOp, arith.SubOp, arith.MulOp, arith.CmpOp, arith.AndOp, arith.OrOp, arith.AddPtrOp,
               arith.CastOp, arith.HintOp, arith.ShlOp, arith.ShrOp, arith.SelectOp, arith.BitcastOp)  # fmt: skip

@@ -42,7 +42,7 @@ from tessera.ops import CallOp, ConstOp, ForOp, FuncOp, WhileOp
 if TYPE_CHECKING:
     from tessera.backends.cpu.lowering import Lowering
 
-INTERRUPTED = -4
+INTERRUPTED = -4  # what a launch returns that Ctrl-C ended: -EINTR
 # Iterations of a `for` loop between two polls: of one without loops inside, which takes a millisecond with tiles of
 # 16,384 elements, and of one around loops that may each end before they poll.
 BLOCK, BLOCK_OF_LOOPS = 1024, 16

@@ -24,7 +24,7 @@ from tessera.dtypes import dtype, int1
 from tessera.ir import TileType, Value, elem_of, shape_of
 from tessera.ops import arith, tile
 
-UNROLL = 8  # tiles of at most so many vectors are unrolled
+UNROLL = 8  # tiles of at most so many vectors are unrolled (tools/fit)
 Body = Callable[[Point], None]
 
 

@@ -45,10 +45,10 @@ FUNCTIONS = {
     **dict.fromkeys(("tessera_pool_create", "tessera_pool_threads", "tessera_pool_launch"), NATIVE),
     **dict.fromkeys(interrupt.SYMBOLS, interrupt.__name__),
 }
-OUT_OF_MEMORY = -12
+OUT_OF_MEMORY = -12  # what a launch returns: -ENOMEM
 TOO_MANY_PROGRAMS = -75  # 2^63 or more
 X86, ARM = platform.machine() == "x86_64", platform.machine() == "aarch64"
-MOST_THREADS = 1024
+MOST_THREADS = 1024  # of one pool, whatever is asked for
 
 
 def supported() -> bool:

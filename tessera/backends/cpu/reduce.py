@@ -26,7 +26,7 @@ from tessera.dtypes import dtype
 from tessera.ir import Block, Effect, Op, elem_of, shape_of
 from tessera.ops import CombineOp, ConstOp, DivOp, IfOp, ReduceOp, RemOp
 
-ACCUMULATORS = 4
+ACCUMULATORS = 4  # registers that a reduction adds to in turn, which hides the latency of an addition (tools/fit)
 Group = list[Val]  # one value an input
 
 

@@ -22,8 +22,8 @@ from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import LoadOp, ProgramIdOp, ReduceOp
 
-LINE = 64
-# Bytes of a row up to which the next one is prefetched into the L1 cache; longer rows go into the L2 cache.
+LINE = 64  # bytes of a cache line
+# Bytes of a row up to which the next one is prefetched into the L1 cache; longer rows go into the L2 cache (tools/fit).
 NEAR = 8 << 10
 
 

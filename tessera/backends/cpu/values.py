@@ -18,7 +18,7 @@ from typing import Any
 
 Pattern = tuple[int, ...]
 Terms = tuple[tuple[str, int], ...]  # (name of an i64, factor)
-ANY_ALIGN = 1 << 20
+ANY_ALIGN = 1 << 20  # the divisibility of zero: more than anything asks for
 
 
 def power_in(n: int) -> int:

@@ -13,7 +13,7 @@ from tessera.ir import ElementType, TileType, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.ops import memory
 
-VECTOR_BITS = 128
+VECTOR_BITS = 128  # of the widest access of a thread (PTX, ld.global.v4)
 
 
 def vector_length(fl: FunctionLowering, ptr: Value, mask: Value | None, elem: ElementType) -> int:

@@ -11,7 +11,7 @@ from tessera.backends.gpu.writer import split
 from tessera.ir import ElementType
 from tessera.ops import memory
 
-VECTOR_BITS = 128
+VECTOR_BITS = 128  # of the widest access of a thread (PTX, ld.shared.v4)
 
 
 def store_elements(

@@ -39,10 +39,11 @@ _REGISTERED = (mbarrier, tensor, warp_roles, wgmma)  # imported for the lowering
 HANDOVER = re.compile(r"setmaxnreg[^;]*;")
 CTAS = re.compile(r"\.maxntid (\d+)\s+\.minnctapersm (\d+)")
 TOO_FEW_REGISTERS = "Insufficient registers"  # for one instruction
-FEW_BYTES = 16  # of a thread's registers that may spill for another CTA
-NEARLY = 0.85  # of the registers that ptxas takes of itself: with so many it does without spills more often than not
-OLDEST = 80
-MAP_BYTES = 128
+FEW_BYTES = 16  # of a thread's registers that may spill for another CTA (tools/fit)
+# Of the registers that ptxas takes of itself: with so many it does without spills more often than not (tools/fit).
+NEARLY = 0.85
+OLDEST = 80  # the first compute capability, times ten, that is compiled for
+MAP_BYTES = 128  # of a CUtensorMap
 PTX_ISA = 86  # what the emitted instructions need; newer assemblers read it
 
 

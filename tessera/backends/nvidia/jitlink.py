@@ -22,7 +22,7 @@ from tessera.errors import PTXASError, ToolNotFound
 PATTERNS = ("nvidia/cu*/lib/libnvJitLink.so.*", "nvidia/nvjitlink/lib/libnvJitLink.so.*")
 OLDEST = (12, 4)  # reads PTX 8.4; older ones are not looked at
 BLACKWELL = (12, 8)  # the first that knows more than sm_90
-PTX_INPUT = 2
+PTX_INPUT = 2  # NVJITLINK_INPUT_PTX
 # A handle is a pointer; results are ints.
 SIGNATURES: dict[str, list[Any]] = {
     "nvJitLinkCreate": [c_void_p, c_uint, c_void_p],

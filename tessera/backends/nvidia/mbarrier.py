@@ -16,8 +16,8 @@ from tessera.ops import (
     WarpSpecializeOp,
 )  # fmt: skip
 
-MBARRIER_BYTES = 8
-WARPGROUP_THREADS = 128
+MBARRIER_BYTES = 8  # of the object in shared memory (PTX)
+WARPGROUP_THREADS = 128  # four warps
 
 
 def single_thread(fl: FunctionLowering) -> AbstractContextManager[None]:

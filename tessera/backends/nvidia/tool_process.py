@@ -27,7 +27,7 @@ status=$?
 kill -KILL $watch >/dev/null 2>&1
 exit $status
 """
-MOST_SIGNALS = 64
+MOST_SIGNALS = 64  # numbers of signals, as Linux has
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ from tessera.passes.neutral.loops import const
 # An operand that a loop does not change is kept in up to so many registers of 32 bits, if the thread's results of all
 # MMAs in the loop leave room for it.
 HELD_OPERAND_REGISTERS = 32
-HELD_WITH_RESULTS = 128
+HELD_WITH_RESULTS = 128  # the same together with the registers of the MMA's results
 TF32_MASK = -(1 << 13)  # the bits of an fp32 number that tf32 keeps
 SPLIT_MMAS = {  # parts of a times parts of b, smallest first
     "tf32x3": ((1, 0), (0, 1), (0, 0)),

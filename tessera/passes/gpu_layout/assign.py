@@ -46,10 +46,10 @@ from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.anchors import Anchors, Group, bytes_of, combine_input
 from tessera.passes.gpu_layout.rules import is_pointwise, operand_layout, producible
 
-# A tile up to this size is stored from where it is rather than converted first.
+# A tile up to this size is stored from where it is rather than converted first (tools/fit).
 DIRECT_STORE_BYTES = 4096
-RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion
-SECTOR_BYTES = 32
+RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion (tools/fit)
+SECTOR_BYTES = 32  # of global memory that one transaction moves
 EXPENSIVE = (FloatUnary, DivOp, PowOp, RemOp)
 
 

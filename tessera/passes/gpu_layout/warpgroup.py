@@ -51,9 +51,11 @@ from tessera.passes.gpu_layout.mma_operands import (
 )
 
 ROWS = 64  # of one instruction
-MIN_COLUMNS = 8
-WARPS = 4
-ACC_REG32 = 208  # registers of accumulators beyond which a thread has no room left to work
+MIN_COLUMNS = 8  # of one instruction (PTX, wgmma shapes)
+WARPS = 4  # of a warpgroup
+ACC_REG32 = (
+    208  # registers of accumulators beyond which a thread has no room left to work (tools/fit)
+)
 INSTRUCTION_WORK = (
     26  # registers that ptxas wants beside those of the accumulators of one instruction
 )

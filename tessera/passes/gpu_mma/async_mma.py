@@ -53,7 +53,7 @@ LIMITS = (
     IfOp,
     CallOp,
 )
-# Registers of all results of a block beyond which its MMAs stay where they are.
+# Registers of all results of a block beyond which its MMAs stay where they are (tools/fit).
 HOISTED_REG32 = 208
 
 

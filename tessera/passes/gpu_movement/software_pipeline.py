@@ -79,10 +79,11 @@ from tessera.passes.gpu_movement.streams import (
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 
-CHAINED_REG32 = (
-    208  # registers of MMAs up to which the last of a chain may be shifted by an iteration
+# Registers of MMAs up to which the last of a chain may be shifted by an iteration (tools/fit).
+CHAINED_REG32 = 208
+PING_PONG_REG32 = (
+    128  # registers of an iteration's results from which warpgroups play ping-pong (tools/fit)
 )
-PING_PONG_REG32 = 128  # registers of an iteration's results from which warpgroups play ping-pong
 WARPS = 4  # of a warpgroup
 PART_BITS = 256  # of K in one instruction of an MMA
 

@@ -34,7 +34,7 @@ from tessera.ops import (
 )  # fmt: skip
 from tessera.passes.neutral.descriptors import made_by
 
-ALIGNMENT = 16
+ALIGNMENT = 16  # bytes: of the base and of strides (CUDA, tensor maps)
 ENDLESS = (1 << 31) - 1  # the extent of an array whose end nobody told
 PADDED = (float16, bfloat16, float32, float64)  # element types whose maps fill with NaN
 _WORDS = (int32, uint32, int64, uint64)

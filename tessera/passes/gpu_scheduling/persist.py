@@ -49,8 +49,8 @@ from tessera.passes.gpu_scheduling.profitability import ctas_after_split
 from tessera.passes.gpu_scheduling.warp_specialization import SLACK
 from tessera.passes.neutral.canonicalize import canonicalize
 
-AXES = 3
-WIDE = 64
+AXES = 3  # of a grid
+WIDE = 64  # bits of the integers that count programs
 
 
 @pass_("persist", optimization="persistent-programs", counts=True)

@@ -55,11 +55,11 @@ from tessera.passes.gpu_scheduling.profitability import ctas_after_split, split_
 from tessera.passes.gpu_scheduling.warp_specialization import check_split
 from tessera.passes.neutral.canonicalize import canonicalize
 
-LAST_ADDRESS = (1 << 63) - 1
+LAST_ADDRESS = (1 << 63) - 1  # of a signed 64-bit integer
 STRIDE_BYTES = 1 << 40  # from which on no stride may be
-MOST_DIMENSIONS = 5
+MOST_DIMENSIONS = 5  # of a tensor map (CUDA, tensor maps)
 CACHED = ("", ".ca", ".cg")
-FEWEST_STAGES = 2
+FEWEST_STAGES = 2  # a ring of one buffer copies nothing ahead
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from tessera.ops import (
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for
 
-MOST_MMAS = 2
+MOST_MMAS = 2  # of a loop: attention has two; of loops with more, nobody has measured a split
 
 
 def split_pays(mmas: Sequence[DotOp], shared: int, warps: int, facts: GpuFacts) -> bool:

@@ -48,8 +48,8 @@ from tessera.passes.gpu_scheduling.rings import (
 from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, WarpRoles, roles_with_transpose
 from tessera.passes.neutral.loops import const, const32, only_accumulates
 
-BUFFERS = 3
-FEWEST_STAGES = 2
+BUFFERS = 3  # of the transposed operand: one is written, one read, one given back
+FEWEST_STAGES = 2  # a ring of one buffer copies nothing ahead
 SLACK = 2048  # bytes for barriers and alignment
 FEWEST_WARPS = 8  # of consumers: a warpgroup that is alone has nobody to meet
 

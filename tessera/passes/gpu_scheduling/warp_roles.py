@@ -14,18 +14,18 @@ from tessera.ir import Block, Op, TileType
 from tessera.ops import LocalLoadOp, WgmmaOp
 from tessera.passes.gpu_facts import GpuFacts
 
-GROUP_WARPS = 4
-SUB_PARTITIONS = 4
+GROUP_WARPS = 4  # of a warpgroup
+SUB_PARTITIONS = 4  # of an SM, among which its warps are dealt out
 GRAIN = 8  # registers of a thread come in multiples
-WORK = 32  # registers of a consumer beside its MMAs'
-LARGE = 96  # registers of MMAs from which a CTA that is alone hands some over
-PRODUCER = 40  # registers of a producer's thread that gave the rest away
+WORK = 32  # registers of a consumer beside its MMAs' (tools/fit)
+LARGE = 96  # registers of MMAs from which a CTA that is alone hands some over (tools/fit)
+PRODUCER = 40  # registers of a producer's thread that gave the rest away (tools/fit)
 SMALL_PRODUCER = 24  # the same where registers are scarce
 TRANSPOSE_REGISTERS = 56  # registers of a thread of the transpose role
 TRANSPOSE_WORK = 24  # registers of a consumer beside its MMAs' where the transpose role needs some
-LARGEST = 248
+LARGEST = 248  # registers of a thread: 255, in multiples of GRAIN
 HELD_REG32 = 4  # of an operand in registers in one instruction
-MOST_COLUMNS = 256
+MOST_COLUMNS = 256  # of one wgmma (PTX)
 EVEN = (0, 0, 0)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-BANKS = 32
+BANKS = 32  # of shared memory, each 4 bytes wide
 
 
 @dataclass

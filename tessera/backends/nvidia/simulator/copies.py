@@ -23,7 +23,7 @@ from tessera.backends.nvidia.simulator.boxes import TensorMap, move_in, move_out
 from tessera.backends.nvidia.simulator.memory import POISON, SHARED, WINDOW
 from tessera.errors import SimulatedHazard
 
-NEVER = 1 << 60
+NEVER = 1 << 60  # a time that no step reaches
 SPAN = 24  # pieces of code within which something lands early, at most
 
 

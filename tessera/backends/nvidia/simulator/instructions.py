@@ -28,7 +28,7 @@ __all__ = ["MAKERS", "intrinsic", "row"]
 
 Env = list[Any]
 Slots = Callable[[str, str], int]
-EFFECT = 1
+EFFECT = 1  # the mark of a step that is run even if nobody needs its result
 
 
 def _c_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
