@@ -1,10 +1,11 @@
 """Defines the meaning of the element-wise ops in NumPy."""
 
-# pyright: basic
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -237,11 +238,19 @@ def _round_away(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) < 2.0**52, np.copysign(np.floor(np.abs(x) + 0.5), x), x)
 
 
-_MATH = {
-    "exp": np.exp, "exp2": np.exp2, "exp10": lambda x: np.power(10.0, x), "expm1": np.expm1, "log": np.log,
+def _error_function(x: np.ndarray) -> np.ndarray:
+    return _erf(x) if x.size else x  # vectorize takes the type from the first element
+
+
+def _reciprocal_root(x: np.ndarray) -> np.ndarray:
+    return 1 / np.sqrt(x)
+
+
+_MATH: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "exp": np.exp, "exp2": np.exp2, "exp10": partial(np.power, 10.0), "expm1": np.expm1, "log": np.log,
     "log2": np.log2, "log10": np.log10, "log1p": np.log1p, "sin": np.sin, "cos": np.cos, "tan": np.tan,
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh,
-    "erf": lambda x: _erf(x) if x.size else x, "sqrt": np.sqrt, "sqrt_rn": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": _error_function, "sqrt": np.sqrt, "sqrt_rn": np.sqrt, "rsqrt": _reciprocal_root,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "rint": np.rint, "round": _round_away,
 }  # fmt: skip
 

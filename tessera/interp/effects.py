@@ -1,6 +1,5 @@
 """Defines the meaning of ops that access memory, print or assert, and of the GPU level's data movement, in NumPy."""
 
-# pyright: basic
 from __future__ import annotations
 
 import ast
@@ -38,9 +37,25 @@ def store_(m: Machine, op: memory.StoreOp, ptr: Any, value: np.ndarray, *_: Any)
     return ()
 
 
-_ATOMIC = {
-    "add": lambda a, b: a + b, "and": lambda a, b: a & b, "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b, "xchg": lambda a, b: b, "max": np.fmax, "min": np.fmin,
+def _and(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    return old & new
+
+
+def _or(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    return old | new
+
+
+def _xor(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    return old ^ new
+
+
+def _exchange(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    return new
+
+
+_ATOMIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "add": np.add, "and": _and, "or": _or, "xor": _xor, "xchg": _exchange,
+    "max": np.fmax, "min": np.fmin,
 }  # fmt: skip
 
 
@@ -177,7 +192,8 @@ def assert_(m: Machine, op: memory.AssertOp, condition: Any) -> Any:
 def check_(m: Machine, op: memory.CheckOp, bad: Any, *values: Any) -> Any:
     if not np.any(bad):
         return ()
-    index, found = int(np.argmax(bad)), []
+    index = int(np.argmax(bad))
+    found: list[list[Any]] = []
     for v, x in zip(op.values, values, strict=True):
         samples = op.samples(v)
         at = (index if np.ndim(x) else 0,) if samples is None else samples
@@ -242,9 +258,10 @@ def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: Any = None) -> Any:
     t = op.result.type
     if init is not None:
         return np.array(np.broadcast_to(init, t.shape))
-    raw = np.full(prod(t.shape) * t.elem.storage_bytes, 0xFF, np.uint8)
-    raw = raw.view(storage(t.elem)).reshape(t.shape)
-    return np.array(from_storage(raw, t.elem), carrier(t.elem))  # poison: NaN, -1, True
+    elem: ElementType = t.elem
+    unwritten = b"\xff" * (prod(t.shape) * elem.storage_bytes)
+    raw: np.ndarray = np.frombuffer(unwritten, storage(elem)).reshape(t.shape)
+    return np.array(from_storage(raw, elem), carrier(elem))  # poison: NaN, -1, True
 
 
 @evaluate(gpu.LocalIndexOp)

@@ -1,6 +1,5 @@
 """Implements the commands `cache` and `tune`, which show what is on disk and move it between machines."""
 
-# pyright: basic
 from __future__ import annotations
 
 import argparse
@@ -23,21 +22,19 @@ def cache(args: list[str]) -> int:
     parser = argparse.ArgumentParser("tessera cache", description="compiled kernels on disk")
     commands = parser.add_subparsers(required=True)
     info = commands.add_parser("info", help="where the cache is and how large")
-    info.set_defaults(run=lambda given: _info(disk_cache()))
+    info.set_defaults(run=_info)
     clear = commands.add_parser("clear", help="remove entries")
     clear.add_argument(
         "--older", type=float, default=0.0, metavar="DAYS", help="only those not used for so long"
     )
-    clear.set_defaults(run=lambda given: _clear(disk_cache(), given.older))
+    clear.set_defaults(run=_clear)
     for name, function, what in (
         ("export", export_cache, "write all entries to one file"),
         ("import", import_cache, "add the entries of a file"),
     ):  # fmt: skip
         command = commands.add_parser(name, help=what)
         command.add_argument("file")
-        command.set_defaults(
-            run=lambda given, function=function: _moved(function, given.file, "kernels")
-        )
+        command.set_defaults(run=_move, function=function)
     return _guarded(parser, args)
 
 
@@ -71,6 +68,10 @@ def _guarded(parser: argparse.ArgumentParser, args: list[str]) -> int:
         return 1
 
 
+def _move(given: argparse.Namespace) -> int:
+    return _moved(given.function, given.file, "kernels")
+
+
 def _moved(function: Callable[[str], int], path: str, what: str) -> int:
     print(f"{function(path)} {what}")
     return 0
@@ -91,7 +92,8 @@ def _files(store: DiskCache) -> list[Path]:
     return sorted(store.folder.glob(f"??/*{SUFFIX}"))
 
 
-def _info(store: DiskCache) -> int:
+def _info(_: argparse.Namespace) -> int:
+    store = disk_cache()
     files = _files(store)
     size = sum(path.stat().st_size for path in files)
     print(f"{store.folder}: {len(files)} kernels, {size / 1e6:.1f} MB")
@@ -101,8 +103,8 @@ def _info(store: DiskCache) -> int:
     return 0
 
 
-def _clear(store: DiskCache, days: float) -> int:
-    limit = time.time() - days * 86400
+def _clear(given: argparse.Namespace) -> int:
+    store, limit = disk_cache(), time.time() - given.older * 86400
     removed = 0
     for path in _files(store):
         used = path.stat()

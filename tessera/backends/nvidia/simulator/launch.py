@@ -1,6 +1,5 @@
 """Launches in the simulator: a grid's programs one after the other, on arguments that stay where they are."""
 
-# pyright: basic
 from __future__ import annotations
 
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.analysis.intervals import evaluate, holds
+from tessera.analysis.intervals import Interval, evaluate, holds
 from tessera.backends.nvidia.primitives.lanes import bits_of, mask_int
 from tessera.backends.nvidia.simulator.banks import Banks, Traffic
 from tessera.backends.nvidia.simulator.boxes import TensorMap
@@ -32,10 +31,10 @@ class Report:
     shared memory that nobody had written (`uninitialised`: source lines), and with `TESSERA_SIMT_BANKS` the passes over
     the banks by (source line, primitive)."""
 
-    counts: dict[str, int] = field(default_factory=dict)
-    written: dict[str, int] = field(default_factory=dict)
-    uninitialised: dict[str, int] = field(default_factory=dict)
-    banks: dict[tuple[str, str], Traffic] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+    written: dict[str, int] = field(default_factory=dict[str, int])
+    uninitialised: dict[str, int] = field(default_factory=dict[str, int])
+    banks: dict[tuple[str, str], Traffic] = field(default_factory=dict[tuple[str, str], Traffic])
 
     def render(self) -> str:
         lines = [
@@ -52,12 +51,12 @@ class Report:
 
 def precondition_holds(metadata: Any, values: list[Any], grid: tuple[int, ...]) -> bool:
     """Whether a launch passes the kernel's precondition."""
-    args = {i: x for i, (kind, x) in enumerate(values) if isinstance(x, int)}
+    args = {i: x for i, (_, x) in enumerate(values) if isinstance(x, int)}
     found = evaluate(getattr(metadata, "host_code", ()), args, grid)
     return holds(getattr(metadata, "precondition", ()), found)
 
 
-def argument(kind: str, value: np.ndarray) -> tuple[str, Any]:
+def argument(kind: str, value: Any) -> tuple[str, Any]:
     """(LLVM type, number) of a launch argument of a kind of the signature; an array's is its address."""
     while hasattr(value, "base") and not isinstance(value, np.ndarray):
         value = value.base  # the bits of a typed view
@@ -70,15 +69,17 @@ def argument(kind: str, value: np.ndarray) -> tuple[str, Any]:
     return ("ptr" if kind.startswith(("*", "ptr")) else "i64", int(value or 0))
 
 
-def remember(memory: Global, value: np.ndarray) -> None:
+def _whole(array: np.ndarray) -> np.ndarray:
+    """The array that owns the memory of a view."""
+    return _whole(array.base) if isinstance(array.base, np.ndarray) else array
+
+
+def remember(memory: Global, value: Any) -> None:
     """Let kernels access the storage of an argument; behind a raw address anything may lie."""
     while hasattr(value, "base") and not isinstance(value, np.ndarray):
         value = value.base
     if isinstance(value, np.ndarray):
-        whole = value
-        while isinstance(whole.base, np.ndarray):
-            whole = whole.base
-        low, high = np.lib.array_utils.byte_bounds(whole)
+        low, high = np.lib.array_utils.byte_bounds(_whole(value))
         memory.add(low, high)
     elif hasattr(value, "data_ptr"):
         storage, start = value.untyped_storage(), value.data_ptr()
@@ -113,7 +114,7 @@ def run_kernel(
         )
     memory = Global()
     kinds = kinds or [""] * len(args)
-    given = [
+    given: list[tuple[str, Any]] = [
         x if isinstance(x, tuple) else argument(k, x) for k, x in zip(kinds, args, strict=True)
     ]
     for (kind, _), x in zip(given, args):
@@ -149,12 +150,21 @@ def run_kernel(
 def _maps(
     tensor_maps: Sequence[Any], host_code: Sequence[Any], given: list[Any]
 ) -> list[TensorMap]:
-    known = evaluate(host_code, dict(enumerate(given))) if tensor_maps else {}
-    found = []
-    for elem, padding, box, swizzle, fields in tensor_maps:
-        fields = [("const", known[n][0]) if kind == "code" else (kind, n) for kind, n in fields]
+    known = evaluate(host_code, dict(enumerate(given))) if tensor_maps else []
+    found: list[TensorMap] = []
+    for elem, padding, box, swizzle, stored in tensor_maps:
+        fields = [_field(kind, n, known) for kind, n in stored]
         found.append(TensorMap(elem, padding, box, swizzle, fields, given))
     return found
+
+
+def _field(kind: str, number: int, known: Sequence[Interval]) -> tuple[str, int]:
+    """A field of a map whose value is an argument or a number; what the host computes is one."""
+    if kind != "code":
+        return kind, number
+    value = known[number]
+    assert value is not None
+    return "const", value[0]
 
 
 def _spread(m: Machine, kind: str, value: np.ndarray) -> np.ndarray:

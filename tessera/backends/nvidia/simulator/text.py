@@ -1,12 +1,12 @@
 """Reads the LLVM IR that the lowering writes: functions, constants, tables, source lines."""
 
-# pyright: basic
 # the text is our own: patterns match
 # pyright: reportOptionalSubscript=false, reportOptionalMemberAccess=false
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ DEBUG = re.compile(r",? !dbg !(\d+)")
 
 def split_args(text: str) -> list[str]:
     """Split at commas outside of brackets."""
-    parts, depth, start = [], 0, 0
+    parts: list[str] = []
+    depth = start = 0
     for i, c in enumerate(text):
         if c in "([{<":
             depth += 1
@@ -40,15 +41,22 @@ def typed(text: str) -> tuple[str, str]:
     return ("ptr" if type.startswith("ptr") else type), value
 
 
+def _one(pattern: str, text: str) -> str:
+    """The group of a pattern that the text has for sure."""
+    found = re.search(pattern, text)
+    assert found is not None, f"no {pattern} in {text}"
+    return found[1]
+
+
 class Function:
     """Its name, its parameters (type, name), and its blocks' lines with the number of their source location."""
 
     def __init__(self, text: str) -> None:
         lines = text.splitlines()
         head = DEBUG.sub("", lines[0])
-        self.name = re.search(r"@([\w.]+)\(", head)[1]
+        self.name = _one(r"@([\w.]+)\(", head)
         start = head.index("(", head.index("@")) + 1
-        inside = head[start : re.search(r"\) (?:nounwind|\{)", head).start()]
+        inside = _one(r"(.*?)\) (?:nounwind|\{)", head[start:])
         self.params = [typed(p) for p in split_args(inside)]
         self.blocks: dict[str, list[tuple[str, int]]] = {}
         block = "entry"
@@ -93,10 +101,10 @@ def lines_of(ir: str) -> dict[int, str]:
 
     def line(number: str) -> str:
         text = nodes[number]
-        scope = re.search(r"scope: !(\d+)", text)[1]
+        scope = _one(r"scope: !(\d+)", text)
         file = re.search(r"file: !(\d+)", nodes.get(scope, ""))
         name = re.search(r'filename: "(.*?)"', nodes.get(file[1], "")) if file else None
-        at = re.search(r"line: (\d+)", text)[1]
+        at = _one(r"line: (\d+)", text)
         here = f"{name[1] if name else '?'}:{at}"
         call = re.search(r"inlinedAt: !(\d+)", text)
         outer = line(call[1]) if call else ""
@@ -121,19 +129,22 @@ def poison(type: str, threads: int) -> np.ndarray:
     return from_raw(type, np.full(threads, (1 << bits) - 1, np.uint64))
 
 
+def lanes_of(type: str, make: Callable[[str], np.ndarray]) -> np.ndarray:
+    """A value of a type: of a vector one for each element, made for the element's type, side by side."""
+    vector = VECTOR.match(type)
+    return make(type) if vector is None else np.stack([make(vector[2])] * int(vector[1]), axis=1)
+
+
 def constant(type: str, text: str, threads: int) -> Any:
     """The value of a constant for all threads; names of globals stay names."""
-    vector = VECTOR.match(type)
     if text in ("poison", "undef"):
         if type.startswith("{"):
             return ()
-        if vector:
-            return np.stack([poison(vector[2], threads)] * int(vector[1]), axis=1)
-        return poison(type, threads)
+        return lanes_of(type, lambda elem: poison(elem, threads))
     if text == "zeroinitializer":
-        return np.stack([full(vector[2], 0, threads)] * int(vector[1]), axis=1)
+        return lanes_of(type, lambda elem: full(elem, 0, threads))
     if text.startswith("inttoptr"):
-        return full("i64", int(re.search(r"i64 (\d+)", text)[1]), threads)
+        return full("i64", int(_one(r"i64 (\d+)", text)), threads)
     if text in ("true", "false", "null"):
         return full("i64", text == "true", threads)
     if text.startswith("@"):

@@ -1,6 +1,6 @@
 """`triton`, as tessera has it."""
 
-# pyright: basic, reportUnsupportedDunderAll=false
+# pyright: reportUnsupportedDunderAll=false, reportUnusedImport=false
 import tessera.compat  # what this process starts finds this package too
 from tessera import *
 from tessera import __all__ as _names

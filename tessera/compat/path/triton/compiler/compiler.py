@@ -1,6 +1,6 @@
 """`triton.compiler.compiler`."""
 
-# pyright: basic, reportIncompatibleMethodOverride=false, reportAttributeAccessIssue=false
+# pyright: reportIncompatibleMethodOverride=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
 from typing import Any

@@ -1,6 +1,6 @@
 """`triton.language`."""
 
-# pyright: basic, reportUnsupportedDunderAll=false
+# pyright: reportUnsupportedDunderAll=false
 from importlib import import_module as _module
 
 from tessera import language as _language

@@ -1,6 +1,6 @@
 """`triton.language.core`."""
 
-# pyright: basic
+# pyright: reportUnusedImport=false, reportUnusedFunction=false
 from __future__ import annotations
 
 from typing import Any

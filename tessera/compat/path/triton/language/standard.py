@@ -1,6 +1,6 @@
 """`triton.language.standard`."""
 
-# pyright: basic
+# pyright: reportUnusedImport=false, reportPrivateUsage=false
 from tessera.compat.absent import absent
 from tessera.compat.adopt import adopt
 from tessera.language import interleave, ravel, zeros, zeros_like

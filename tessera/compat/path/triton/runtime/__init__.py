@@ -1,6 +1,6 @@
 """`triton.runtime`."""
 
-# pyright: basic, reportUnsupportedDunderAll=false
+# pyright: reportUnsupportedDunderAll=false, reportUnusedImport=false
 import sys
 
 import triton.runtime.jit  # before the names of tessera.runtime, where `jit` is the decorator
