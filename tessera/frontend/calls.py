@@ -25,7 +25,7 @@ from tessera.frontend.flatten import flatten, type_text
 from tessera.frontend.frontend import Application, FrontEnd, handles
 from tessera.frontend.names import attribute
 from tessera.frontend.semantics.values import NO_EXTENTS
-from tessera.ir import Value
+from tessera.ir import Op, Value
 from tessera.language import arithmetic, hints
 from tessera.language.aggregate import ConstexprFunction, close, is_aggregate, replace_fields
 from tessera.language.builtin import Builtin
@@ -68,7 +68,7 @@ def visit_call(fe: FrontEnd, node: ast.Call) -> Any:
         raise
 
 
-def _argument_node(node: ast.Call, func: Any, name: str) -> ast.expr:
+def _argument_node(node: ast.Call, func: Op, name: str) -> ast.expr:
     """The expression given for the parameter `name`; the whole call if it was not given one."""
     receiver = isinstance(func, BoundMethod)
     target = func.function if isinstance(func, BoundMethod) else func

@@ -22,7 +22,7 @@ NAME = re.compile(r"`(?:python -m )?(tessera(?:\.[a-z_]\w*)+)")
 @cache
 def files() -> tuple[str, ...]:
     """Each file below the repository's folder, and each folder with a `/` at its end, from the root with a `/`."""
-    places = ("tessera", "tests", "docs", "examples", "benchmarks", ".github")
+    places = ("tessera", "tests", "docs", "examples", "benchmarks", "tools", ".github")
     found = [
         p for place in places for p in (ROOT / place).rglob("*") if "__pycache__" not in p.parts
     ]

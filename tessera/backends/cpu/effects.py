@@ -25,7 +25,7 @@ from tessera.backends.cpu.memory import dummy, load_at, store_at
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import dtype, float32, int1, int32, int64, pointer_type
-from tessera.ir import TileType, Type, Value, elem_of, shape_of
+from tessera.ir import ElementType, Op, TileType, Type, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import memory, tile
 
@@ -211,9 +211,7 @@ def _rmw_small(lo: Lowering, op: Any, t: dtype, ptr: str, text: str) -> str:
     return em.here(f"load {bits}, ptr {slot}")
 
 
-def _each_element(
-    lo: Lowering, op: Any, values: list[Value], mask: Value | None, step: Any
-) -> None:
+def _each_element(lo: Lowering, op: Op, values: list[Value], mask: Value | None, step: Any) -> None:
     """Emit `step(operands)` for each element where `mask` is true; its text is the result there."""
     flush(lo, op)
     t = elem_of(op.result.type)
@@ -320,7 +318,7 @@ def descriptor_address(lo: Lowering, op: Any, at: Point) -> tuple[Val, Val | Non
     return base, mask
 
 
-def _padding(lo: Lowering, elem: Any, nans: str) -> Val | None:
+def _padding(lo: Lowering, elem: ElementType, nans: str) -> Val | None:
     """The value of elements outside of the array; None for zero."""
     if nans == "false" or not elem.is_floating():
         return None

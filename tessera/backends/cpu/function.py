@@ -294,5 +294,5 @@ def _special_register(lo: Lowering, op: Any) -> None:
 
 
 @executes(GridDependencyOp)
-def _grid_dependency(lo: Lowering, op: Any) -> None:
+def _grid_dependency(lo: Lowering, op: Op) -> None:
     """Emit nothing: launches are executed one after another anyway."""

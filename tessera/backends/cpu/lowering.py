@@ -26,7 +26,7 @@ from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import dtype, int1, int64, pointer_type
 from tessera.errors import CompilationError
-from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Block, ElementType, Op, TileType, Value, elem_of, shape_of
 
 Evaluator = Callable[["Lowering", Any, Point, int], Val]
 Sink = Callable[["Lowering", Any], None]
@@ -205,7 +205,7 @@ class Lowering(Coordinates):
             self.end[op] = len(self.position) - 1
 
     # --- buffers ---------------------------------------------------------------------------------------
-    def allocate(self, elem: Any, shape: tuple[int, ...]) -> Buffer:
+    def allocate(self, elem: ElementType, shape: tuple[int, ...]) -> Buffer:
         """A buffer for a tile; on the stack, or in scratch memory when the stack is used up."""
         count = 1
         for s in shape:

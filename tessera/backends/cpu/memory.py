@@ -14,19 +14,19 @@ from tessera.backends.cpu.lowering import Buffer, BufferAccess, Lowering, evalua
 from tessera.backends.cpu.values import Coord, Pattern, Point, Val, is_unit
 from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import int1, pointer_type
-from tessera.ir import elem_of
+from tessera.ir import ElementType, elem_of
 from tessera.ops import memory
 
 _MOST_CHUNKS = 2  # vectors read at once for a pattern that skips elements
 
 
 # --- int1 is a byte in memory -------------------------------------------------------------------------------
-def unpack(x: Lanes, elem: Any, text: str) -> str:
+def unpack(x: Lanes, elem: ElementType, text: str) -> str:
     """What was loaded, as a value."""
     return x.cmp("icmp ne", "i8", text, x.int("i8", 0)) if elem is int1 else text
 
 
-def pack(x: Lanes, elem: Any, text: str) -> str:
+def pack(x: Lanes, elem: ElementType, text: str) -> str:
     return x.convert("zext", "i1", text, "i8") if elem is int1 else text
 
 
@@ -34,7 +34,7 @@ def pack(x: Lanes, elem: Any, text: str) -> str:
 def load_at(
     lo: Lowering,
     address: Val,
-    elem: Any,
+    elem: ElementType,
     mask: Val | None,
     other: Val | None,
     version: int,
@@ -82,14 +82,14 @@ def _zero(elem: Any, n: int) -> str:
     )
 
 
-def _other(lo: Lowering, elem: Any, other: Val | None, n: int) -> str:
+def _other(lo: Lowering, elem: ElementType, other: Val | None, n: int) -> str:
     return _zero(elem, n) if other is None else pack(lo.lanes(n), elem, lo.text(other, n))
 
 
 def _load_vector(
     lo: Lowering,
     ptr: str,
-    elem: Any,
+    elem: ElementType,
     n: int,
     mask: Val | None,
     other: Val | None,
@@ -117,7 +117,7 @@ def _load_vector(
     return unpack(x, elem, raw)
 
 
-def _pieces(lo: Lowering, elem: Any, n: int, ptr: str) -> list[tuple[int, int, str]]:
+def _pieces(lo: Lowering, elem: ElementType, n: int, ptr: str) -> list[tuple[int, int, str]]:
     """First lane, lanes and address of each of the registers that `n` masked elements at `ptr` are moved through."""
     size = min(n, lo.facts.vector_bits // (8 * elem.storage_bytes))
     m = memory_type(elem)
@@ -144,7 +144,7 @@ def _opaque(lo: Lowering, bits: str, n: int) -> str:
 
 
 def _load_scalar(
-    lo: Lowering, address: Val, elem: Any, mask: Val | None, other: Val | None, version: int
+    lo: Lowering, address: Val, elem: ElementType, mask: Val | None, other: Val | None, version: int
 ) -> str:
     x, m, ptr = lo.lanes(1), memory_type(elem), lo.text(address, 1)
     align = elem.storage_bytes
@@ -163,7 +163,7 @@ def dummy(lo: Lowering) -> str:
     return lo.dummy
 
 
-def _load_pattern(lo: Lowering, address: Val, elem: Any, n: int, version: int) -> str:
+def _load_pattern(lo: Lowering, address: Val, elem: ElementType, n: int, version: int) -> str:
     """Load a few whole vectors and shuffle them, for lanes at nearby addresses; "" for others."""
     pattern: Pattern = address.pattern or ()
     low, high = min(pattern), max(pattern)
@@ -188,7 +188,13 @@ def _load_pattern(lo: Lowering, address: Val, elem: Any, n: int, version: int) -
 
 
 def _gathered(
-    lo: Lowering, elem: Any, address: str, n: int, mask: str | None, other: Val | None, version: int
+    lo: Lowering,
+    elem: ElementType,
+    address: str,
+    n: int,
+    mask: str | None,
+    other: Val | None,
+    version: int,
 ) -> Val:
     """Load each lane for itself; `address`: a vector of pointers."""
     lo.gathers += 1
@@ -217,7 +223,7 @@ def _load(lo: Lowering, op: Any, at: Point, index: int) -> Val:
 
 # --- stores -------------------------------------------------------------------------------------------------
 def store_at(
-    lo: Lowering, address: Val, elem: Any, x: Val, mask: Val | None, n: int, align: int = 0
+    lo: Lowering, address: Val, elem: ElementType, x: Val, mask: Val | None, n: int, align: int = 0
 ) -> None:
     """Write the element(s) `x` where `mask`; `n`: lanes of the loop around."""
     if mask is not None and mask.const is not None:
@@ -250,7 +256,7 @@ def store_at(
     lo.em.call_here("void", name, f"{ty} {text}", where, f"{bits} {mask_text or 'splat (i1 true)'}")
 
 
-def _store_scalar(lo: Lowering, address: Val, elem: Any, x: Val, mask: Val | None) -> None:
+def _store_scalar(lo: Lowering, address: Val, elem: ElementType, x: Val, mask: Val | None) -> None:
     m, ptr = memory_type(elem), lo.text(address, 1)
     text = pack(lo.lanes(1), elem, lo.text(x, 1))
     if mask is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 from tessera.backends.gpu.lowering import FunctionLowering
 from tessera.backends.gpu.packing import PackedShape, pack, packed_shape, unpack
@@ -168,7 +167,7 @@ class Reader:
 
     __slots__ = ("_addresses", "_elem", "_fl", "_shape", "access", "came")
 
-    def __init__(self, fl: FunctionLowering, elem: Any, access: Access, place: SharedPlace):
+    def __init__(self, fl: FunctionLowering, elem: ElementType, access: Access, place: SharedPlace):
         self._fl, self._elem, self.access = fl, elem, access
         self._addresses = Addresses(fl, place, memory_bits(elem) // 8, access.lane, access.warp)
         matrix = isinstance(access, MatrixAccess)

@@ -14,7 +14,7 @@ from tessera.backends.gpu.memory import copies, groups, layout_of, registers
 from tessera.backends.gpu.packing import as_bits, from_bits
 from tessera.backends.gpu.types import memory_bits
 from tessera.errors import CompilationError
-from tessera.ir import ElementType, Op, elem_of
+from tessera.ir import ElementType, Op, Value, elem_of
 from tessera.ops import InlineAsmOp, VolatileAsmOp
 
 REGISTERS = {"r": "i32", "h": "i16", "c": "i16", "l": "i64", "f": "float", "d": "double"}
@@ -71,7 +71,7 @@ def _per_register(bits: int, pack: int) -> int:
     return min(max(1, 32 // bits), pack)
 
 
-def _count(v: Any, pack: int) -> int:
+def _count(v: Value, pack: int) -> int:
     """Registers of `pack` elements."""
     return -(-pack // _per_register(memory_bits(elem_of(v.type)), pack))
 
@@ -104,7 +104,7 @@ def _packed(fl: FunctionLowering, elem: ElementType, names: Sequence[str], kinds
     return result
 
 
-def _unpacked(fl: FunctionLowering, elem: Any, pack: int, regs: Any) -> list[str]:
+def _unpacked(fl: FunctionLowering, elem: ElementType, pack: int, regs: Any) -> list[str]:
     w, bits = fl.w, memory_bits(elem)
     per = _per_register(bits, pack)
     result: list[str] = []

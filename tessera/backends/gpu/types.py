@@ -10,6 +10,7 @@ from typing import Any
 
 from tessera.backends.elements import literals
 from tessera.dtypes import dtype, int1, pointer_type
+from tessera.ir import ElementType
 
 POINTER = "ptr addrspace(1)"
 
@@ -21,11 +22,11 @@ def llvm_type(elem: Any) -> str:
     return elem.llvm
 
 
-def memory_bits(elem: Any) -> int:
+def memory_bits(elem: ElementType) -> int:
     return max(elem.bits, 8)
 
 
-def is_native_float(elem: Any) -> bool:
+def is_native_float(elem: ElementType) -> bool:
     return elem.is_standard_floating()
 
 

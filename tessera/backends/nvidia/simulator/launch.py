@@ -71,7 +71,8 @@ def argument(kind: str, value: Any) -> tuple[str, Any]:
 
 def _whole(array: np.ndarray) -> np.ndarray:
     """The array that owns the memory of a view."""
-    return _whole(array.base) if isinstance(array.base, np.ndarray) else array
+    base = array.base  # NumPy says nothing of its elements
+    return _whole(base) if isinstance(base, np.ndarray) else array  # pyright: ignore[reportUnknownArgumentType]
 
 
 def remember(memory: Global, value: Any) -> None:
