@@ -71,8 +71,10 @@ def argument(kind: str, value: Any) -> tuple[str, Any]:
 
 def _whole(array: np.ndarray) -> np.ndarray:
     """The array that owns the memory of a view."""
-    base = array.base  # NumPy says nothing of its elements
-    return _whole(base) if isinstance(base, np.ndarray) else array  # pyright: ignore[reportUnknownArgumentType]
+    base = array.base
+    if isinstance(base, np.ndarray):
+        return _whole(base)
+    return array
 
 
 def remember(memory: Global, value: Any) -> None:
@@ -80,7 +82,7 @@ def remember(memory: Global, value: Any) -> None:
     while hasattr(value, "base") and not isinstance(value, np.ndarray):
         value = value.base
     if isinstance(value, np.ndarray):
-        low, high = np.lib.array_utils.byte_bounds(_whole(value))
+        low, high = np.lib.array_utils.byte_bounds(_whole(value))  # pyright: ignore[reportUnknownArgumentType]
         memory.add(low, high)
     elif hasattr(value, "data_ptr"):
         storage, start = value.untyped_storage(), value.data_ptr()
