@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import importlib.util
 import re
 from functools import cache
 from pathlib import Path
@@ -55,8 +56,11 @@ def test_dotted_names_exist(page: Path):
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name is a module, or an attribute of one."""
+    """Whether a dotted name is a module, or an attribute of one. A module may need a package that is not here."""
     parts = name.split(".")
+    with contextlib.suppress(ImportError):  # of what is no package
+        if importlib.util.find_spec(name) is not None:
+            return True
     for n in range(len(parts), 0, -1):
         try:
             found: object = importlib.import_module(".".join(parts[:n]))
