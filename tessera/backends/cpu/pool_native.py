@@ -45,7 +45,7 @@ from tessera.backends.llvm.subset_types import layout
 SPINS = 1000
 LARGE_PAGE, MADV_HUGEPAGE = 2 << 20, 14
 STACK_BYTES = 16 << 20  # kernels keep tile buffers on the stack; only touched pages cost memory
-CHUNKS_PER_THREAD = 8  # pieces of the grid for each thread, so that slow ones hold nobody up (tools/fit)
+CHUNKS_PER_THREAD = 8  # pieces of the grid for each thread: slow ones hold nobody up (tools/fit)
 FUTEX = 202 if X86 else 98  # the number of the system call
 FUTEX_WAIT, FUTEX_WAKE = 128, 129  # within this process
 MOMENT = 100_000_000  # ns
