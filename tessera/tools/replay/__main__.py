@@ -50,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
     mode = one.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_true", help=f"only {QUICK}, without machine code")
     mode.add_argument("--full", action="store_true", help="machine code, registers, spills, too")
-    one.add_argument("--targets", default="", help="sm_90,sm_80,generic,avx2,avx512")
+    one.add_argument("--targets", default="", help="sm_90,sm_80,generic,avx2,avx512,amx")
     one.add_argument("--only", default="", help="part of a kernel's name, as in the summary")
     one.add_argument("--inputs", default="", help="folder of kernels that `record` wrote")
     one.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))

@@ -37,6 +37,7 @@ TARGETS: dict[str, tuple[str, int | str, int]] = {
     "generic": ("cpu", "generic", 1),
     "avx2": ("cpu", "avx2", 1),
     "avx512": ("cpu", "avx512", 1),
+    "amx": ("cpu", "amx", 1),
 }
 FOLDERS = ("examples", "benchmarks", "tests")
 ON_PATH = (
