@@ -215,17 +215,12 @@ _CPU = (
         "the gain is uniform", "backends/cpu/induction.py `_uniform`", f"tests/unit/test_cpu_control.py, {KERNELS}", unit="loop",
     ),
     _row(
-        "k-unroll", "cpu", "unrolls loops over k that only accumulate dots, so that accumulators go to memory less often",
-        "the loop writes nothing and only carries accumulators", "backends/cpu/k_loops.py `accumulated_dots`", f"tests/unit/test_cpu_dot.py, {KERNELS}",
-        unit="loop",
-    ),
-    _row(
         "dot-chains", "cpu", "runs dots that add to one accumulator as one", "nothing between them writes memory or reads the accumulator",
         "backends/cpu/dot.py `_is_chained`", "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
         "prepack-k", "cpu", "packs the operands of all steps of a loop before it multiplies",
-        "the loop only accumulates dots; operands do not depend on the accumulators", "backends/cpu/k_loops.py `prepacks_k`",
+        "the loop only accumulates dots; operands do not depend on the accumulators", "backends/cpu/k_loops.py `accumulated_dots`",
         "tests/unit/test_cpu_prepack.py, tests/lang/test_dot.py", unit="loop",
     ),
     _row(
@@ -235,7 +230,7 @@ _CPU = (
     ),
     _row(
         "shared-panels", "cpu", "keeps packed operands for the programs that need the same",
-        "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/panel_cache.py `tags_of`; each launch",
+        "addresses follow from the tags; nothing in the launch writes to the array", "backends/cpu/pack_cache.py `tags_of`; each launch",
         "tests/unit/test_cpu_dot.py, tests/unit/test_cpu_prepack.py", unit="operand",
     ),
     _row(
@@ -253,14 +248,14 @@ _CPU = (
     ),
     _row(
         "amx-tiles", "cpu", "multiplies bf16, fp8 and int8 on the matrix unit", "extents are multiples of a tile; accumulators are exact for the types",
-        "backends/cpu/dot.py `_tiles_fit`", "tests/unit/test_cpu_dot.py", unit="dot",
+        "backends/cpu/dot_plan.py `_refusal`", "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
-        "bf16-pairs", "cpu", "multiplies pairs of bf16 by AVX512-BF16", "the depth is even", "backends/cpu/dot.py `_vectors_fit`",
+        "bf16-pairs", "cpu", "multiplies pairs of bf16 by AVX512-BF16", "the depth is even", "backends/cpu/dot_plan.py `_refusal`",
         "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
-        "int8-quads", "cpu", "multiplies four bytes at a time by VNNI", "the depth is a multiple of four", "backends/cpu/dot.py `_vectors_fit`",
+        "int8-quads", "cpu", "multiplies four bytes at a time by VNNI", "the depth is a multiple of four", "backends/cpu/dot_plan.py `_refusal`",
         "tests/unit/test_cpu_dot.py", unit="dot",
     ),
     _row(
@@ -308,7 +303,8 @@ OPTIMIZATIONS: dict[str, Optimization] = {
 FORMER_NAMES = {
     "cluster-spread": "cluster-partition",
     "count-loops": "while-to-for",
-    "deferred-sums": "k-unroll",
+    "deferred-sums": "prepack-k",
+    "k-unroll": "prepack-k",
     "mma-rotate": "transpose-buffers",
     "turned-tiles": "transposed-tiles",
     "scaled-sums": "scaled-accumulators",

@@ -64,7 +64,7 @@ def used_names() -> set[str]:
                 continue
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             texts = [node.args[0]] if node.args else []
-            if name in ("pass_", "Rewriter"):
+            if name in ("pass_", "Rewriter", "Path"):
                 texts = [k.value for k in node.keywords if k.arg == "optimization"]
             elif name not in ("apply", "is_enabled", "may_apply", "note_application"):
                 continue

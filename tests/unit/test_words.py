@@ -164,7 +164,7 @@ def test_the_glossary_has_the_words_to_write_instead() -> None:
         "lazy evaluation",
         "sink",
         "memoised buffer",
-        "k-unroll",
+        "prepacking along k",
     ):
         assert word in terms, word
 

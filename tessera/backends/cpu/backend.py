@@ -11,7 +11,6 @@ from tessera.backends.cpu.function import lower_module
 from tessera.backends.cpu.induction import scalarise_inductions
 from tessera.backends.cpu.narrow_accumulators import narrow_accumulators
 from tessera.backends.cpu.target import resolve
-from tessera.backends.cpu.unroll_k import unroll_k
 from tessera.backends.llvm.binding import Target, optimise, version
 from tessera.config import knobs
 from tessera.dtypes import FP8
@@ -36,7 +35,6 @@ def cpu_pipeline(checked: bool = False) -> list[Pass]:
         *neutral_pipeline(),
         narrow_accumulators,  # tiles that need not be carried at all
         scalarise_inductions,  # after LICM, which shows what is invariant in a loop
-        unroll_k,  # the form that the pass before leaves
         *neutral_pipeline()[:2],  # what became unused or equal
     ]
 

@@ -1,108 +1,44 @@
-"""Lowers dots: chooses the instructions, decides which operands are copied or read in place, and finds the accumulator.
+"""Lowers dots by their plans (dot_plan.py): brings the operands where the instructions read them, and finds the
+accumulator.
 
 An A that is a plain contiguous load is read in place (a masked one if its mask is all true at run time); otherwise A is
-brought into a row-major buffer. B is packed in panels (panel_cache.py), or read in place where packing would not pay.
-Of the instructions that the machine has, a dot takes the widest that is exact for its types:
-
-    tiles   bf16 and fp8 with fp32 accumulators, int8 with int32 ones: the matrix unit (AMX)
-    pairs   bf16 and fp8: two neighbours along k at once
-    bytes   int8: four neighbours along k at once
-    plain   fp32 (fp16, bf16 and fp8 widened), fp64 or int32
+brought into a row-major buffer. B is packed in panels (pack_cache.py), or read in place where packing would not pay.
+Dots that add to one accumulator, one after another, are the terms of one multiplication: the accumulator stays in
+registers between them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
-
-from tessera.backends.cpu.amx import COLUMNS, ROWS, amx_gemm, amx_gemm_rows, amx_row_blocks
+from tessera.backends.elements.casts import cast
+from tessera.backends.cpu.dot_plan import DotPlan, compute_type, plan_dot
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, materialise, prepare
+from tessera.backends.cpu.gemm import Gemm, gemm
 from tessera.backends.cpu.llvm_text import ATTRIBUTES, scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes
 from tessera.backends.cpu.memory import to_buffer
-from tessera.backends.cpu.microkernel import Gemm, column_panels, gemm, gemm_rows, row_blocks
 from tessera.backends.cpu.operands import (
     Either,
-    InPlace,
     Left,
     Packed,
-    Panels,
     Right,
     all_inside,
-    distance,
     in_place,
-    panels,
-    uniform_along,
+    left_in_place,
 )
-from tessera.backends.cpu.panel_cache import packed_panels
-from tessera.backends.cpu.panels import Form
+from tessera.backends.cpu.pack_cache import packed_panels
 from tessera.backends.cpu.transpose import Convert, transposed_dimension
-from tessera.backends.cpu.values import Coord, Val
-from tessera.backends.elements.casts import cast
-from tessera.dtypes import FP8, bfloat16, dtype, float32, float64, int8, int32, int64
+from tessera.backends.cpu.values import Val
+from tessera.dtypes import dtype, int32
 from tessera.ir import Effect, Value, elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import AddOp, ConstOp, DotOp, MulOp, SubOp
+from tessera.ops import AddOp, ConstOp, DotOp, LoadOp, MulOp, SubOp
 
 PACK_ROWS = 96  # rows of c from which copying B of one program alone pays
 
 
-@dataclass(frozen=True, slots=True)
-class Scheme:
-    """The instructions of a dot: `kind` is tiles, pairs, bytes or plain. Elements of A and B are converted to `t`;
-    `k_pack` neighbours along k are packed in one lane, of type `packed_type`."""
-
-    kind: str
-    t: dtype
-    k_pack: int = 1
-
-    @property
-    def packed_type(self) -> dtype:
-        return int32 if self.k_pack > 1 else self.t
-
-
-def compute_type(acc: dtype) -> dtype:
-    """The type of the accumulator registers."""
-    if acc.is_floating():
-        return float64 if acc is float64 else float32
-    return int64 if acc.bits == 64 else int32
-
-
-def scheme_of(lo: Lowering, op: DotOp) -> Scheme:
-    """The widest instructions that are exact for the types of a dot and fit its shape."""
-    acc = compute_type(elem_of(op.acc.type))
-    plain = Scheme("plain", acc)
-    if len(shape_of(op.a.type)) != 2:
-        return plain
-    a, b = elem_of(op.a.type), elem_of(op.b.type)
-    small = (bfloat16, *FP8)
-    if acc is float32 and a in small and b in small:
-        if _tiles_fit(lo, op, 2) and apply("amx-tiles", op):
-            return Scheme("tiles", bfloat16, 2)
-        pairs = lo.facts.bf16_dot and _vectors_fit(op, 2) and apply("bf16-pairs", op)
-        return Scheme("pairs", bfloat16, 2) if pairs else plain
-    if acc is int32 and a is int8 and b is int8:
-        if _tiles_fit(lo, op, 4) and apply("amx-tiles", op):
-            return Scheme("tiles", int8, 4)
-        if lo.facts.bytes_dot and _vectors_fit(op, 4) and apply("int8-quads", op):
-            return Scheme("bytes", int8, 4)
-    return plain
-
-
-def _tiles_fit(lo: Lowering, op: DotOp, k_pack: int) -> bool:
-    (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
-    return lo.facts.tiles and m % ROWS == 0 and n % COLUMNS == 0 and k % (COLUMNS * k_pack) == 0
-
-
-def _vectors_fit(op: DotOp, k_pack: int) -> bool:
-    k, n = shape_of(op.b.type)
-    return k % k_pack == 0 and n % 16 == 0
-
-
 @executes(DotOp)
 def _dot(lo: Lowering, op: DotOp) -> None:
-    acc = elem_of(op.acc.type)
     if op in lo.packs:
         lo.packs[op]()
         lo.keep(op.result, lo.buffers[op.acc])
@@ -111,17 +47,23 @@ def _dot(lo: Lowering, op: DotOp) -> None:
         lo.chained[op] = None  # it runs together with the dot that adds to its result
         return
     links = _chain(lo, op)
-    t = compute_type(acc)
-    c, zero = accumulator(lo, links[0], t)
-    scheme = scheme_of(lo, op)
-    if len(c.shape) > 2:
-        _multiply_batch(lo, links, t, c, zero)
+    acc = elem_of(op.acc.type)
+    c, zero = accumulator(lo, links[0], compute_type(acc))
+    rank = len(c.shape)
+    strategy = "batch" if rank > 2 else "chain" if len(links) > 1 else "in place"
+    plans = [plan_dot(lo.facts, link, strategy) for link in links]
+    if rank > 2:
+        _multiply_batch(lo, links, plans[0], c, zero)
     else:
-        _multiply(lo, links, scheme, c, zero)
+        rights = [_right(lo, link, plan) for link, plan in zip(links, plans, strict=True)]
+        lefts = [_left(lo, link, plan) for link, plan in zip(links, plans, strict=True)]
+        depths = [plan.k_groups for plan in plans]
+        gemm(lo, Gemm(plans[0], list(zip(lefts, rights, depths, strict=True)), c.ptr, zero))
+    lo.state.plans += plans
     c.version = lo.new_version()
     for link in links:
         lo.chained.pop(link, None)
-    lo.keep(op.result, c if acc == t else rounded(lo, c, acc))
+    lo.keep(op.result, c if acc == c.elem else rounded(lo, c, acc))
 
 
 def _is_chained(op: DotOp) -> bool:
@@ -150,158 +92,66 @@ def _chain(lo: Lowering, op: DotOp) -> list[DotOp]:
     return links
 
 
-def _multiply(lo: Lowering, links: list[DotOp], scheme: Scheme, c: Buffer, zero: str) -> None:
-    m, n = c.shape
-    k_groups = shape_of(links[0].a.type)[1] // scheme.k_pack
-    rights = _rights(lo, links, scheme, m)
-    lefts = _lefts(lo, links, scheme, len(rights) == 1)
-    if len(rights) == 1 and isinstance(rights[0], Panels):
-        rights = [replace(rights[0], first=Coord(i * k_groups)) for i in range(len(links))]
-    if len(lefts) == 1:
-        terms = [(lefts[0], rights[0], k_groups * len(links))]
-    else:
-        terms = [(a, b, k_groups) for a, b in zip(lefts, rights, strict=True)]
-    packing = {2: "pair", 4: "bytes"}.get(scheme.k_pack, "")
-    multiply(lo, scheme, Gemm(c.elem, m, n, terms, c.ptr, zero, packing))
+def _right(lo: Lowering, op: DotOp, plan: DotPlan) -> Right:
+    """B in place, or in panels."""
+    load = op.b.op
+    if plan.path.t is plan.acc and plan.m < PACK_ROWS:
+        placed = in_place(lo, op.b, plan.t)
+        if placed is not None and isinstance(load, LoadOp) and load.mask is None:
+            plan.placed["B"] = "in place"
+            return placed
+    return packed_panels(lo, plan, op)
 
 
-def multiply(lo: Lowering, scheme: Scheme, p: Gemm) -> None:
-    if scheme.kind == "tiles":
-        amx_gemm(lo, p)
-    else:
-        gemm(lo, p)
-
-
-def multiply_rows(lo: Lowering, scheme: Scheme, p: Gemm, row: Coord, rows: int) -> None:
-    """Multiply one of the blocks of `blocks_of_rows`."""
-    (amx_gemm_rows if scheme.kind == "tiles" else gemm_rows)(lo, p, row, rows)
-
-
-def blocks_of_rows(lo: Lowering, scheme: Scheme, p: Gemm) -> list[tuple[int, int, int]]:
-    """(rows of a block, first row, number of blocks)."""
-    return amx_row_blocks(p) if scheme.kind == "tiles" else row_blocks(lo, p)
-
-
-def _rights(lo: Lowering, links: list[DotOp], scheme: Scheme, m: int) -> list[Right]:
-    """B of each dot of the chain in place, or of all of them in panels."""
-    if scheme.kind == "plain" and m < PACK_ROWS:
-        places = [in_place(lo, op.b, scheme.t) for op in links]
-        found = [x for x in places if x is not None]
-        if len(found) == len(links) and all_inside(lo, [op.b for op in links]) == "true":
-            return list(found)
-    return [packed_panels(lo, links, form_of(lo, links[0], scheme))]
-
-
-def form_of(lo: Lowering, op: DotOp, scheme: Scheme) -> Form:
-    """The form in which B is packed."""
-    n = shape_of(op.b.type)[1]
-    if scheme.kind == "tiles":
-        return Form(scheme.t, scheme.k_pack, panels(n, COLUMNS, 2))
-    bias = 128 if scheme.kind == "bytes" else 0
-    acc = compute_type(elem_of(op.acc.type))
-    return Form(scheme.t, scheme.k_pack, column_panels(lo, acc, n), bias)
-
-
-def _lefts(lo: Lowering, links: list[DotOp], scheme: Scheme, join: bool) -> list[Left]:
-    """A of each dot of the chain; one matrix for all of them where they are adjacent in memory, or copied (and
-    `join`)."""
-    places = [left_in_place(lo, op, scheme) for op in links]
-    found = [x for x in places if x is not None]
-    if len(found) < len(links):
-        return [_copied(lo, part, scheme) for part in ([links] if join else [[x] for x in links])]
-    k = shape_of(links[0].a.type)[1]
-    steps = [distance(x.ptr, y.ptr) for x, y in pairwise(found)]
-    if join and found[0].affine and all(step == k for step in steps):
-        return [_either(lo, links, found[0], scheme)]
-    return [_either(lo, [op], x, scheme) for op, x in zip(links, found, strict=True)]
-
-
-def left_in_place(lo: Lowering, op: DotOp, scheme: Scheme) -> InPlace | None:
-    """A in place, if the microkernel can read it there."""
-    placed = in_place(lo, op.a, scheme.t)
-    if placed is None or (not placed.affine and scheme.k_pack > 1):
-        return None
-    rows = shape_of(op.a.type)[0]
-    if scheme.kind == "tiles" and not all(
-        uniform_along(lo, placed.ptr, 0, i, ROWS) for i in range(0, rows, ROWS)
-    ):
-        return None
-    return InPlace(placed.ptr, scheme.packed_type, placed.affine, scheme.k_pack)
-
-
-def _either(lo: Lowering, links: list[DotOp], placed: InPlace, scheme: Scheme) -> Left:
-    """A in place, or a copy where its mask is false somewhere: this is decided at run time."""
-    condition = all_inside(lo, [op.a for op in links])
-    if condition == "true":
+def _left(lo: Lowering, op: DotOp, plan: DotPlan) -> Left:
+    """A in place, in a copy, or either as its mask says at run time."""
+    t = int32 if plan.path.k_pack > 1 else plan.t
+    placed = left_in_place(lo, op.a, plan)
+    condition = "false" if placed is None else all_inside(lo, op.a)
+    if placed is not None and condition == "true":
+        plan.placed["A"] = "in place"
         return placed
-    m, k = shape_of(links[0].a.type)
-    buffer = lo.allocate(scheme.t, (m, k * len(links)))
+    if placed is None or condition == "false":
+        plan.placed["A"] = "copied"
+        return Packed(operand_buffer(lo, op, op.a, plan.t).ptr, t, plan.k_groups)
+    plan.placed["A"] = "in place, or copied where masked"
+    buffer = lo.allocate(plan.t, (plan.m, plan.k))
     with lo.em.branch(condition, negate=True):
-        _fill_side_by_side(lo, buffer, links)
+        fill(lo, buffer, op.a, casting(lo, elem_of(op.a.type), plan.t))
     lo.temporaries.append(buffer)
-    copy = Packed(buffer.ptr, scheme.packed_type, k * len(links) // scheme.k_pack)
-    return Either(condition, placed, copy, placed.affine)
-
-
-def _copied(lo: Lowering, links: list[DotOp], scheme: Scheme) -> Packed:
-    """A of all dots of a chain side by side in a buffer; that of a single dot in the buffer that it may have."""
-    m, k = shape_of(links[0].a.type)
-    if len(links) == 1:
-        buffer = operand_buffer(lo, links[0], links[0].a, scheme.t)
-    else:
-        for op in links:
-            prepare(lo, [op.a], op)
-        buffer = lo.allocate(scheme.t, (m, k * len(links)))
-        _fill_side_by_side(lo, buffer, links)
-        finish_memo_buffers(lo)
-        lo.temporaries.append(buffer)
-    return Packed(buffer.ptr, scheme.packed_type, k * len(links) // scheme.k_pack)
-
-
-def _fill_side_by_side(lo: Lowering, buffer: Buffer, links: list[DotOp]) -> None:
-    m, width = buffer.shape
-    k = width // len(links)
-    for i, op in enumerate(links):
-        part = replace(buffer, shape=(m, k), pitch=width, offset=i * k)
-        fill(lo, part, op.a, casting(lo, elem_of(op.a.type), buffer.elem))
-    buffer.version = lo.new_version()
+    return Either(condition, placed, Packed(buffer.ptr, t, plan.k_groups), placed.affine)
 
 
 # --- batches ------------------------------------------------------------------------------------------------------
-def _multiply_batch(lo: Lowering, links: list[DotOp], t: dtype, c: Buffer, zero: str) -> None:
+def _multiply_batch(lo: Lowering, links: list[DotOp], plan: DotPlan, c: Buffer, zero: str) -> None:
     *batch, m, n = c.shape
     count = 1
     for s in batch:
         count *= s
+    t = plan.t
     buffers = [(operand_buffer(lo, op, op.a, t), operand_buffer(lo, op, op.b, t)) for op in links]
     with lo.em.loop(0, count, 1) as i:
         for a, b in buffers:
-            k = a.shape[-1]
-            pa, pb, pc = (
-                offset(lo, x, i, size) for x, size in ((a, m * k), (b, k * n), (c, m * n))
-            )
-            packed_gemm(lo, t, (m, n, k), (pa, pb, pc), zero)
+            parts = ((a, m * plan.k), (b, plan.k * n), (c, m * n))
+            _packed_gemm(lo, plan, [_matrix(lo, x, i, size) for x, size in parts], zero)
             zero = "false"
 
 
-def packed_gemm(
-    lo: Lowering, t: dtype, sizes: tuple[int, int, int], where: tuple[str, str, str], zero: str
-) -> None:
-    """c (+)= a @ b for row-major matrices of `sizes` (m, n, k), by a function that all calls of that size share."""
-    m, n, k = sizes
+def _packed_gemm(lo: Lowering, plan: DotPlan, where: list[str], zero: str) -> None:
+    """c (+)= a @ b for row-major matrices, by a function that all calls of that size share."""
+    t, m, n, k = plan.t, plan.m, plan.n, plan.k
     name = f"tessera.product.{t.name}.{m}x{n}x{k}{'.zero' if zero == 'true' else ''}"
     if f"@{name}" not in lo.em.globals:
         lo.em.globals[f"@{name}"] = None
         inner = Lowering(lo.state, lo.access)
         a, b, c = (inner.em.parameter(p) for p in ("%a", "%b", "%c"))
-        gemm(inner, Gemm(t, m, n, [(Packed(a, t, k), Packed(b, t, n), k)], c, zero))
+        gemm(inner, Gemm(plan, [(Packed(a, t, k), Packed(b, t, n), k)], c, zero))
         head = f"define internal void @{name}(ptr noalias %a, ptr noalias %b, ptr noalias %c) noinline nounwind"
         lo.em.globals[f"{head} {ATTRIBUTES} {{\n  {inner.em.body()}\n  ret void\n}}"] = None
-    a, b, c = where
-    lo.em.stmt(f"call void @{name}(ptr {a}, ptr {b}, ptr {c})")
+    lo.em.stmt(f"call void @{name}({', '.join(f'ptr {x}' for x in where)})")
 
 
-def offset(lo: Lowering, buffer: Buffer, i: int | str, size: int) -> str:
+def _matrix(lo: Lowering, buffer: Buffer, i: int | str, size: int) -> str:
     """Address of matrix `i` of a batch."""
     if i == 0:
         return buffer.ptr
@@ -309,6 +159,7 @@ def offset(lo: Lowering, buffer: Buffer, i: int | str, size: int) -> str:
     return lo.em.op(f"getelementptr {scalar_type(buffer.elem)}, ptr {buffer.ptr}, i64 {at}")
 
 
+# --- operands and accumulators --------------------------------------------------------------------------------------
 def operand_buffer(lo: Lowering, op: DotOp, v: Value, t: dtype) -> Buffer:
     """An operand in a row-major buffer, converted to `t`."""
     if elem_of(v.type) == t:

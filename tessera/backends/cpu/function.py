@@ -99,7 +99,8 @@ def lower_module(
     parts = [d for d in state.globals if not d.startswith("@tessera.")]
     own = {line.split("@", 1)[1].split("(", 1)[0] for line in parts if line.startswith("define")}
     declarations = [d for d in state.declarations if d.split("@", 1)[1].split("(", 1)[0] not in own]
-    text = "\n".join([*parts, *declarations, *functions, "!0 = !{}", "!1 = !{i32 1}", ""])
+    plans = [f"; {plan}" for plan in state.plans]
+    text = "\n".join([*plans, *parts, *declarations, *functions, "!0 = !{}", "!1 = !{i32 1}", ""])
     kinds = [a.type.short for a in kernel.body.args]
     if checked:
         kinds.append("ptr")  # of the report

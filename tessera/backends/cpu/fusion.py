@@ -15,13 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from math import inf
-from typing import Any
 
 from tessera.backends.cpu.aliases import may_fuse
 from tessera.backends.cpu.loops import Nest, Prefix, Strips, each, nest, prefix_masks
 from tessera.backends.cpu.lowering import EVALUATORS, Buffer, Lowering
 from tessera.backends.cpu.transpose import Convert, transposed_dimension, transposed_fill
-from tessera.backends.cpu.values import Coord, Point, Val, is_unit
+from tessera.backends.cpu.values import Point, Val, is_unit
 from tessera.dtypes import dtype, int1, pointer_type
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
@@ -419,11 +418,6 @@ def contiguous_dimension(lo: Lowering, ptr: Value) -> int | None:
 
 
 def contiguous_along(lo: Lowering, ptr: Value, dim: int, lanes: int) -> bool:
-    coords = [Coord(0, (), None, 1) for _ in shape_of(ptr.type)]
-    coords[dim] = Coord(0, (), tuple(range(lanes)), lanes)
-    saved_memo_buffers, saved_memo = lo.memo_buffers, lo.memo
-    lo.memo_buffers, lo.memo = {}, {}
-    with lo.em.discarded():
-        x: Any = lo.value(ptr, Point(tuple(coords), lanes))
-    lo.memo_buffers, lo.memo = saved_memo_buffers, saved_memo
+    """Whether the first addresses along `dim` are those of neighbours."""
+    x = lo.probe(ptr, dim, 0, lanes)
     return x.affine and not x.step and x.lanes == lanes and is_unit(x.pattern)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tessera.backends.cpu.arith import TABLE
 from tessera.dtypes import float32, float64, int32
 from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
-from tessera.ir.applications import is_enabled
 from tessera.ops import (
     AddOp,
     AddPtrOp,
@@ -18,32 +17,26 @@ from tessera.ops import (
     SplatOp,
     StoreOp,
 )  # fmt: skip
-from tessera.passes.neutral.loops import only_accumulates
-
-LEAST = 32  # rows and columns of an accumulator from which operands of all steps are packed
 
 
 def accumulated_dots(loop: ForOp) -> list[DotOp]:
-    """The dots of a loop that writes nothing and only adds them to carried accumulators; [] if it does more."""
-    dots = [op for op in loop.body if isinstance(op, DotOp)]
+    """The dots of a loop whose operands can be packed for all steps before any of them is multiplied (prepack_k.py):
+    the loop writes nothing and only adds them to carried accumulators. [] where it does more."""
+    dots, step = [op for op in loop.body if isinstance(op, DotOp)], loop.step.op
     simple = not any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body)
-    return dots if simple and all(only_accumulates(loop, d) for d in dots) else []
+    rises = isinstance(step, ConstOp) and step.value > 0
+    return dots if simple and rises and all(_only_accumulates(loop, d) for d in dots) else []
 
 
-def prepacks_k(loop: ForOp) -> bool:
-    """Whether the operands of all steps of a loop are to be packed before any of them is multiplied (prepack_k.py):
-    large accumulators, and nothing else carried but scalars."""
-    dots, step = accumulated_dots(loop), loop.step.op
-    accumulators = {d.acc for d in dots}
-    return (
-        bool(dots)
-        and is_enabled("prepack-k")
-        and isinstance(step, ConstOp)
-        and step.value > 0
-        and all(v in accumulators or not isinstance(v.type, TileType) for v in loop.carried)
-        and all(len(shape_of(d.acc.type)) == 2 and min(shape_of(d.acc.type)) >= LEAST for d in dots)
-        and all(elem_of(d.acc.type) in (float32, float64, int32) for d in dots)
-    )
+def _only_accumulates(loop: ForOp, dot: DotOp) -> bool:
+    """Whether the accumulator is a matrix that the loop carries, and neither it nor the result is used otherwise."""
+    t = dot.acc.type
+    if len(shape_of(t)) != 2 or elem_of(t) not in (float32, float64, int32):
+        return False
+    if len(dot.result.uses) != 1 or len(dot.acc.uses) != 1 or dot.acc not in loop.carried:
+        return False
+    ((user, place),) = dot.result.uses
+    return user is loop.body.terminator and place == dot.acc.index - 1
 
 
 def scalar_ops(loop: ForOp) -> list[Op]:
@@ -52,11 +45,14 @@ def scalar_ops(loop: ForOp) -> list[Op]:
 
 
 def step_stride(loop: ForOp, v: Value) -> int | None:
-    """By how much each element of a value grows from one iteration to the next; None where that is not one constant."""
+    """By how much each element of a value grows from one iteration to the next; None where that is not one constant, or
+    where the value is computed from a carried tile."""
     op = v.op
     if v is loop.induction:
         return _number(loop.step)
     if op is None and v in loop.carried:
+        if isinstance(v.type, TileType):
+            return None
         following = loop.body.terminator.operands[v.index - 1].op
         known = isinstance(following, AddOp) and following.lhs is v
         return _number(following.operands[1]) if following is not None and known else None

@@ -60,7 +60,7 @@ class Strips:
     number of blocks); `make(row, rows)` computes a block, `finish` all rows at once. `accumulators`: the values that
     are so computed."""
 
-    blocks: list[tuple[int, int, int]]
+    blocks: tuple[tuple[int, int, int], ...]
     make: Callable[[Coord, int], None]
     finish: Callable[[], None]
     accumulators: tuple[Value, ...]
@@ -256,7 +256,7 @@ def _streams(lo: Lowering, condition: str) -> Iterator[None]:
 
 # --- masks that hold up to a bound -----------------------------------------------------------------------------
 def slope(v: Value, dim: int) -> int | None:
-    """How much an integer expression grows from one index to the next along `dim`; None when unknown."""
+    """How much an integer or a pointer grows from one index to the next along `dim`, in elements; None when unknown."""
     t = v.type
     if not isinstance(t, TileType) or t.shape[dim] == 1:
         return 0
@@ -265,11 +265,11 @@ def slope(v: Value, dim: int) -> int | None:
         return 0
     if isinstance(op, tile.ArangeOp):
         return 1
-    if isinstance(op, (arith.AddOp, arith.SubOp)):
-        a, b = slope(op.lhs, dim), slope(op.rhs, dim)
+    if isinstance(op, (arith.AddOp, arith.SubOp, arith.AddPtrOp)):
+        a, b = (slope(x, dim) for x in op.operands)
         if a is None or b is None:
             return None
-        return a + b if isinstance(op, arith.AddOp) else a - b
+        return a - b if isinstance(op, arith.SubOp) else a + b
     if isinstance(op, (arith.HintOp, arith.CastOp)):
         wider = elem_of(t).bits >= elem_of(op.x.type).bits
         return slope(op.x, dim) if _is_int(op.x) and _is_int(v) and wider else None

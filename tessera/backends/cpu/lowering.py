@@ -105,6 +105,7 @@ class ModuleState:
     # The kernel's arguments that something is stored through; None where that is not known.
     written: set[int] | None = None
     scratch: int = 0
+    plans: list[Any] = field(default_factory=lambda: [])  # of the dots (dot_plan.py)
     fuse: bool = True
     debug: bool = False
 
@@ -293,11 +294,8 @@ class Lowering(Coordinates):
     def _run(self, v: Value, at: Point) -> Val | None:
         """A vector of a tabulated index tile: its first lane from the table, the others at known distances."""
         assert v.op is not None
-        saved_memo_buffers, saved_memo = self.memo_buffers, self.memo
-        self.memo_buffers, self.memo = {}, {}
-        with self.em.discarded():
+        with self._probing():
             x = EVALUATORS[type(v.op)](self, v.op, at, v.index)
-        self.memo_buffers, self.memo = saved_memo_buffers, saved_memo
         if not x.affine or x.step or x.pattern is None or x.pattern[0]:
             return None
         coords = tuple(
@@ -305,6 +303,22 @@ class Lowering(Coordinates):
         )
         first = self.from_buffer(self.uniform[v], Point(coords, 1))
         return Val(x.type, at.lanes, "", True, self.text(first, 1), (), x.pattern, "", x.align)
+
+    @contextmanager
+    def _probing(self) -> Generator[None]:
+        """Evaluate for the form alone: neither code nor memoised values remain."""
+        saved = self.memo_buffers, self.memo
+        self.memo_buffers, self.memo = {}, {}
+        with self.em.discarded():
+            yield
+        self.memo_buffers, self.memo = saved
+
+    def probe(self, v: Value, dim: int, first: int, lanes: int) -> Val:
+        """The form of the vector of `v` along `dim` from `first` on, at index 0 of all other dimensions."""
+        coords = [Coord(0, (), None, 1) for _ in shape_of(v.type)]
+        coords[dim] = Coord(first, (), tuple(range(lanes)), first + lanes)
+        with self._probing():
+            return self.value(v, Point(tuple(coords), lanes))
 
     def from_buffer(self, buffer: Buffer, at: Point) -> Val:
         return self.access.load(self, buffer, at)

@@ -9,27 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessera.backends.cpu.dot_plan import TILE, DotPlan
 from tessera.backends.cpu.fusion import contiguous_along, contiguous_dimension, prepare
 from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import prefix_masks, slope
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.values import ZERO, Coord, Point
-from tessera.dtypes import dtype
-from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.dtypes import dtype, int32
+from tessera.ir import Value, elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import (
-    AddOp,
-    AddPtrOp,
-    AndOp,
-    BroadcastOp,
-    CastOp,
-    ConstOp,
-    ExpandDimsOp,
-    LoadOp,
-    SplatOp,
-)
-
-Panel = tuple[int, int, int, int]  # lanes, vectors, first column, number of panels of this kind
+from tessera.ops import AndOp, LoadOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +109,6 @@ class Panels:
 Right = Panels | Packed | InPlace
 
 
-def panels(n: int, lanes: int, vectors: int) -> list[Panel]:
-    """The panels of `n` columns: as many of `vectors` vectors as fit, and narrower ones for the rest."""
-    found: list[Panel] = []
-    first, width = 0, lanes * vectors
-    if n // width:
-        found.append((lanes, vectors, 0, n // width))
-        first = n // width * width
-    rest = (n - first) // lanes
-    if rest:
-        found.append((lanes, rest, first, 1))
-        first += rest * lanes
-    while first < n:
-        narrow = 1 << ((n - first).bit_length() - 1)
-        found.append((narrow, 1, first, 1))
-        first += narrow
-    return found
-
-
 def in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
     """The operand as a load that need not be copied; None if it is no load, or not contiguous."""
     op = v.op
@@ -153,79 +124,43 @@ def in_place(lo: Lowering, v: Value, t: dtype) -> InPlace | None:
     ):
         return None
     prepare(lo, [x for x in (op.ptr, op.mask, op.other) if x is not None], None, loop=[])
-    return InPlace(op.ptr, t, pointer_slope(op.ptr, 1) == 1)
+    return InPlace(op.ptr, t, slope(op.ptr, 1) == 1)
 
 
-def pointer_slope(v: Value, dim: int) -> int | None:
-    """`slope` of the addresses, through additions to a pointer."""
-    op = v.op
-    if not isinstance(v.type, TileType) or v.type.shape[dim] == 1:
-        return 0
-    if isinstance(op, AddPtrOp):
-        a, b = pointer_slope(op.ptr, dim), slope(op.offset, dim)
-        return None if a is None or b is None else a + b
-    if isinstance(op, BroadcastOp):
-        return 0 if shape_of(op.x.type)[dim] == 1 else pointer_slope(op.x, dim)
-    if isinstance(op, ExpandDimsOp):
-        return 0 if dim == op.axis else pointer_slope(op.x, dim - (dim > op.axis))
-    return slope(v, dim)
+def left_in_place(lo: Lowering, v: Value, plan: DotPlan) -> InPlace | None:
+    """A in place, if the instructions of the plan can read it there."""
+    placed = in_place(lo, v, plan.t)
+    if placed is None or (not placed.affine and plan.path.k_pack > 1):
+        return None
+    tops = range(0, plan.m, TILE) if plan.path.tiles else ()
+    if not all(uniform_along(lo, placed.ptr, 0, top, TILE) for top in tops):
+        return None
+    t = int32 if plan.path.k_pack > 1 else plan.t
+    return InPlace(placed.ptr, t, placed.affine, plan.path.k_pack)
 
 
 def uniform_along(lo: Lowering, ptr: Value, dim: int, first: int, lanes: int) -> bool:
     """Whether `lanes` addresses from `first` on along `dim` are at one distance from each other."""
-    coords = [Coord(0, (), None, 1) for _ in shape_of(ptr.type)]
-    coords[dim] = Coord(first, (), tuple(range(lanes)), first + lanes)
-    saved_memo_buffers, saved_memo = lo.memo_buffers, lo.memo
-    lo.memo_buffers, lo.memo = {}, {}
-    with lo.em.discarded():
-        x = lo.value(ptr, Point(tuple(coords), lanes))
-    lo.memo_buffers, lo.memo = saved_memo_buffers, saved_memo
+    x = lo.probe(ptr, dim, first, lanes)
     if not x.affine or x.pattern is None:
         return x.affine
     distance = x.pattern[1] - x.pattern[0]
     return all(p == i * distance for i, p in enumerate(x.pattern))
 
 
-def distance(a: Value, b: Value) -> int | None:
-    """b - a, in elements, where that is one number for all elements of two tiles of addresses or indices."""
-    if a is b:
-        return 0
-    x, y = a.op, b.op
-    for op, other, sign in ((y, a, 1), (x, b, -1)):
-        if isinstance(op, AddOp) and isinstance(op.rhs.op, ConstOp):
-            rest = distance(other, op.lhs)
-            if rest is not None:
-                return sign * (rest + int(op.rhs.op.value))
-    if type(x) is not type(y) or x is None or y is None or a.type != b.type:
-        return None
-    if isinstance(x, ConstOp) and isinstance(y, ConstOp):
-        return int(y.value) - int(x.value)
-    if isinstance(x, (AddOp, AddPtrOp)):
-        parts = [distance(p, q) for p, q in zip(x.operands, y.operands, strict=True)]
-        return None if None in parts else sum(p for p in parts if p is not None)
-    if isinstance(x, (SplatOp, BroadcastOp, ExpandDimsOp)) or (
-        isinstance(x, CastOp) and elem_of(a.type).bits >= elem_of(x.operands[0].type).bits
-    ):
-        return distance(x.operands[0], y.operands[0])
-    return None
-
-
-def all_inside(lo: Lowering, loads: list[Value]) -> str:
-    """An i1: whether no mask of the operands is false anywhere. Masks are prefixes: the last element tells."""
-    text = "true"
-    for v in loads:
-        assert isinstance(v.op, LoadOp)
-        mask = v.op.mask
-        if mask is None:
-            continue
-        if not _is_prefix(lo, mask):
-            return "false"
-        lo.memo = {}
-        last = tuple(Coord(s - 1, (), None, s) for s in shape_of(mask.type))
-        bit = lo.text(lo.value(mask, Point(last, 1)), 1)
-        text = bit if text == "true" else lo.em.op(f"and i1 {text}, {bit}")
+def all_inside(lo: Lowering, v: Value) -> str:
+    """An i1: whether the mask of a load is false nowhere. Masks are prefixes: the last element tells."""
+    assert isinstance(v.op, LoadOp)
+    mask = v.op.mask
+    if mask is None:
+        return "true"
+    if not _is_prefix(lo, mask):
+        return "false"
     lo.memo = {}
-    return text
+    last = tuple(Coord(s - 1, (), None, s) for s in shape_of(mask.type))
+    bit = lo.text(lo.value(mask, Point(last, 1)), 1)
+    lo.memo = {}
+    return bit
 
 
 def _is_prefix(lo: Lowering, mask: Value) -> bool:

@@ -5,45 +5,24 @@ b[k][n] → for each panel of w columns: lane[k / k_pack][w] (a lane: `k_pack` n
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 
+from tessera.backends.elements.casts import cast
+from tessera.backends.cpu.dot_plan import DotPlan
 from tessera.backends.cpu.fusion import materialise
-from tessera.backends.cpu.llvm_text import scalar_type
+from tessera.backends.cpu.gemm import add_bytes
 from tessera.backends.cpu.lowering import Lowering
-from tessera.backends.cpu.microkernel import add_bytes
-from tessera.backends.cpu.operands import Panel, Panels
+from tessera.backends.cpu.operands import Panels
 from tessera.backends.cpu.transpose import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point
-from tessera.backends.elements.casts import cast
-from tessera.dtypes import dtype
-from tessera.ir import Value, elem_of, shape_of
+from tessera.ir import elem_of
 from tessera.ops import DotOp, ReshapeOp
 
 
-@dataclass(frozen=True, slots=True)
-class Form:
-    """The form of packed B: elements of type `t`, `k_pack` of them in a lane. `bias`: the factor of the column sums
-    that are stored beside it, 0 for none."""
-
-    t: dtype
-    k_pack: int
-    panels: list[Panel]
-    bias: int = 0
-
-    @property
-    def packed_type(self) -> str:
-        return "i32" if self.k_pack > 1 else scalar_type(self.t)
-
-    @property
-    def packed_bytes(self) -> int:
-        return self.k_pack * self.t.storage_bytes
-
-
-def materialise_reshapes(lo: Lowering, op: DotOp, form: Form) -> None:
+def materialise_reshapes(lo: Lowering, op: DotOp, plan: DotPlan) -> None:
     """Materialise the operands of B's reshapes where the width of a panel is no power of two: lanes then carry from
     one dimension into the next in ways known only at run time."""
-    if not any(lanes * vectors & lanes * vectors - 1 for lanes, vectors, *_ in form.panels):
+    if not any(lanes * vectors & lanes * vectors - 1 for lanes, vectors, *_ in plan.panels):
         return
     waiting, seen = [op.b], {op.b}
     while waiting:
@@ -57,70 +36,61 @@ def materialise_reshapes(lo: Lowering, op: DotOp, form: Form) -> None:
             seen.update(v.op.operands)
 
 
-def fill_panels(lo: Lowering, form: Form, links: list[DotOp], target: Panels) -> None:
-    """Fill the panels with B of `links`, one below the other."""
-    k, _ = shape_of(links[0].b.type)
-    lanes = min(lo.facts.lanes, form.panels[0][0])
-    same_width = all(width == lanes for width, *_ in form.panels)
-    for i, op in enumerate(links):
-        part = replace(target, first=target.first.shifted(i * (k // form.k_pack)))
-        read = _reader(lo, form, op.b)
-        if (
-            same_width
-            and form.packed_bytes == 4
-            and k % (form.k_pack * lanes) == 0
-            and gathers(lo, op.b, 1, lanes)
-            and not gathers(lo, op.b, 0, lanes * form.k_pack)
-        ):
-            _fill_transposed(lo, form, k // form.k_pack, part, read, lanes)
-        else:
-            _fill_rows(lo, form, k // form.k_pack, part, read)
+def fill_panels(lo: Lowering, plan: DotPlan, op: DotOp, target: Panels) -> None:
+    """Fill the panels with B of a dot."""
+    lanes, v, k_pack = min(lo.facts.lanes, plan.panels[0][0]), op.b, plan.path.k_pack
+    source = elem_of(v.type)
+
+    def read(at: Point) -> str:
+        """The elements of B at a point, converted to the type that is multiplied."""
+        lo.memo = {}
+        return cast(lo.lanes(at.lanes), lo.text(lo.value(v, at), at.lanes), source, plan.t)
+
+    if (
+        all(width == lanes for width, *_ in plan.panels)
+        and plan.packed_bytes == 4
+        and plan.k % (k_pack * lanes) == 0
+        and gathers(lo, v, 1, lanes)
+        and not gathers(lo, v, 0, lanes * k_pack)
+    ):
+        _fill_transposed(lo, plan, target, read, lanes)
+    else:
+        _fill_rows(lo, plan, target, read)
+    lo.memo = {}
 
 
 Read = Callable[[Point], str]
 
 
-def _reader(lo: Lowering, form: Form, v: Value) -> Read:
-    """A function that reads the element(s) of B at a point, converted to the type of the form."""
-    source = elem_of(v.type)
-
-    def read(at: Point) -> str:
-        lo.memo = {}
-        return cast(lo.lanes(at.lanes), lo.text(lo.value(v, at), at.lanes), source, form.t)
-
-    return read
+def _panels(lo: Lowering, plan: DotPlan) -> Iterator[tuple[int, int, Coord]]:
+    """Emit loops over the panels: (lanes, vectors, first column)."""
+    for lanes, vectors, first, count in plan.panels:
+        with lo.em.loop(0, count, 1) as p:
+            left = lo.index(p, 1, count).times(lanes * vectors)
+            yield lanes, vectors, left.plus(Coord(first, (), None, first + 1))
 
 
-def _fill_rows(lo: Lowering, form: Form, depth: int, target: Panels, read: Read) -> None:
+def _fill_rows(lo: Lowering, plan: DotPlan, target: Panels, read: Read) -> None:
     """Fill the panels row by row; neighbours along k are interleaved."""
-    em = lo.em
-    with em.loop(0, depth, 1) as i:
-        k = lo.index(i, 1, depth)
-        for lanes, vectors, first, count in form.panels:
-            width = lanes * vectors
-            with em.loop(0, count, 1) as p:
-                left = lo.index(p, 1, count).times(width).plus(Coord(first, (), None, first + 1))
-                row = target.row(lo, k, left, width)
-                for j in range(vectors):
-                    c = left.shifted(j * lanes)
-                    wide = Coord(
-                        c.base,
-                        c.terms,
-                        tuple(range(lanes)) if lanes > 1 else None,
-                        c.extent + lanes,
-                    )
-                    rows = [k.times(form.k_pack).shifted(u) for u in range(form.k_pack)]
-                    parts = [read(Point((r, wide), lanes)) for r in rows]
-                    _put(lo, form, _woven(lo, form, parts, lanes), row, j * lanes, lanes)
-    lo.memo = {}
+    k_pack = plan.path.k_pack
+    with lo.em.loop(0, plan.k_groups, 1) as i:
+        k = lo.index(i, 1, plan.k_groups)
+        for lanes, vectors, left in _panels(lo, plan):
+            row = target.row(lo, k, left, lanes * vectors)
+            for j in range(vectors):
+                c = left.shifted(j * lanes)
+                pattern = tuple(range(lanes)) if lanes > 1 else None
+                wide = Coord(c.base, c.terms, pattern, c.extent + lanes)
+                rows = [k.times(k_pack).shifted(u) for u in range(k_pack)]
+                parts = [read(Point((r, wide), lanes)) for r in rows]
+                _put(lo, plan, _woven(lo, plan, parts, lanes), row, j * lanes, lanes)
 
 
-def _woven(lo: Lowering, form: Form, parts: list[str], lanes: int) -> str:
+def _woven(lo: Lowering, plan: DotPlan, parts: list[str], lanes: int) -> str:
     """`k_pack` rows of elements, interleaved to one row of lanes."""
-    em, bits = lo.em, form.t.storage_bits
+    em, bits = lo.em, plan.t.storage_bits
     while len(parts) > 1:
         order = [k // 2 + lanes * (k % 2) for k in range(2 * lanes)]
-        half = len(parts) // 2
         joined = [
             em.shuffle(f"i{bits}", a, b, lanes, order)
             for a, b in zip(parts[::2], parts[1::2], strict=True)
@@ -129,79 +99,61 @@ def _woven(lo: Lowering, form: Form, parts: list[str], lanes: int) -> str:
             em.op(f"bitcast <{2 * lanes} x i{bits}> {x} to <{lanes} x i{2 * bits}>") for x in joined
         ]
         bits *= 2
-        assert len(parts) == half
     return parts[0]
 
 
-def _fill_transposed(
-    lo: Lowering, form: Form, depth: int, target: Panels, read: Read, n: int
-) -> None:
+def _fill_transposed(lo: Lowering, plan: DotPlan, target: Panels, read: Read, n: int) -> None:
     """Fill the panels by transposing blocks of n x n: memory is contiguous along k, so that lanes are packed
     already."""
-    em, g = lo.em, form.k_pack
+    em, g, depth, e = lo.em, plan.path.k_pack, plan.k_groups, plan.packed_type
     with em.loop(0, depth // n, 1) as i:
         row = lo.index(i, 1, depth // n).times(n)
         k = row.times(g)
         along = Coord(k.base, k.terms, tuple(range(n * g)), depth * g)
-        for lanes, vectors, first, count in form.panels:
-            width = lanes * vectors
-            with em.loop(0, count, 1) as p:
-                left = lo.index(p, 1, count).times(width).plus(Coord(first, (), None, first + 1))
-                with em.loop(0, vectors, 1) as j:
-                    inner = lo.index(j, 1, vectors).times(lanes)
-                    column = left.plus(inner)
-                    lines: list[str] = []
-                    for u in range(n):
-                        text = read(Point((along, column.shifted(u)), n * g))
-                        if g > 1:
-                            source = f"<{n * g} x i{form.t.storage_bits}>"
-                            text = em.op(f"bitcast {source} {text} to <{n} x i32>")
-                        lines.append(text)
-                    for u, text in enumerate(transpose(lo, form.packed_type, lines)):
-                        at = target.row(lo, row.shifted(u), left, width)
-                        at = em.op(
-                            f"getelementptr {form.packed_type}, ptr {at}, i64 {lo.coord_text(inner)}"
-                        )
-                        _put(lo, form, text, at, 0, n)
-    lo.memo = {}
+        for lanes, vectors, left in _panels(lo, plan):
+            with em.loop(0, vectors, 1) as j:
+                inner = lo.index(j, 1, vectors).times(lanes)
+                lines: list[str] = []
+                for u in range(n):
+                    text = read(Point((along, left.plus(inner).shifted(u)), n * g))
+                    if g > 1:
+                        source = f"<{n * g} x i{plan.t.storage_bits}>"
+                        text = em.op(f"bitcast {source} {text} to <{n} x i32>")
+                    lines.append(text)
+                for u, text in enumerate(transpose(lo, e, lines)):
+                    at = target.row(lo, row.shifted(u), left, lanes * vectors)
+                    at = em.op(f"getelementptr {e}, ptr {at}, i64 {lo.coord_text(inner)}")
+                    _put(lo, plan, text, at, 0, n)
 
 
-def _put(lo: Lowering, form: Form, text: str, row: str, offset: int, lanes: int) -> None:
-    em, ty = lo.em, f"<{lanes} x {form.packed_type}>" if lanes > 1 else form.packed_type
-    where = em.op(f"getelementptr {form.packed_type}, ptr {row}, i64 {offset}") if offset else row
-    em.stmt(f"store {ty} {text}, ptr {where}, align {form.packed_bytes}")
+def _put(lo: Lowering, plan: DotPlan, text: str, row: str, offset: int, lanes: int) -> None:
+    em, e = lo.em, plan.packed_type
+    ty = f"<{lanes} x {e}>" if lanes > 1 else e
+    where = em.op(f"getelementptr {e}, ptr {row}, i64 {offset}") if offset else row
+    em.stmt(f"store {ty} {text}, ptr {where}, align {plan.packed_bytes}")
 
 
-def fill_with_bias(
-    lo: Lowering, form: Form, links: list[DotOp], target: Panels, depth: int
-) -> None:
-    fill_panels(lo, form, links, target)
-    if form.bias:
-        fill_bias(lo, form, target, str(depth))
-
-
-def fill_bias(lo: Lowering, form: Form, target: Panels, depth: str) -> None:
-    """bias[n] = form.bias * Σ of B over `depth` rows, for dots of bytes; the dot instruction itself adds up a lane."""
+def fill_bias(lo: Lowering, plan: DotPlan, target: Panels, depth: str) -> None:
+    """bias[n] = the path's bias * Σ of B over `depth` rows, for dots of bytes; the dot instruction itself adds up a
+    lane."""
     em = lo.em
-    for lanes, vectors, first, count in form.panels:
-        width, ty = lanes * vectors, f"<{lanes} x i32>"
-        with em.loop(0, count, 1) as p:
-            left = lo.index(p, 1, count).times(width).plus(Coord(first, (), None, first + 1))
-            cells = [em.alloca(ty) for _ in range(vectors)]
-            for cell in cells:
-                em.stmt(f"store {ty} zeroinitializer, ptr {cell}")
-            with em.counted("0", depth, "1", always=True) as i:
-                row = target.row(lo, lo.index(i, 1, 1 << 31), left, width)
-                for j, cell in enumerate(cells):
-                    where = em.op(f"getelementptr i32, ptr {row}, i64 {j * lanes}")
-                    k_groups = em.here(f"load {ty}, ptr {where}, align 4")
-                    old = em.here(f"load {ty}, ptr {cell}")
-                    weights = em.splat("i32", str(0x01010101 * form.bias), lanes)
-                    new = add_bytes(lo, lanes, weights, k_groups, old)
-                    em.stmt(f"store {ty} {new}, ptr {cell}")
-            column = lo.coord_text(left)
+    for lanes, vectors, left in _panels(lo, plan):
+        ty = f"<{lanes} x i32>"
+        cells = [em.alloca(ty) for _ in range(vectors)]
+        for cell in cells:
+            em.stmt(f"store {ty} zeroinitializer, ptr {cell}")
+        with em.counted("0", depth, "1", always=True) as i:
+            row = target.row(lo, lo.index(i, 1, 1 << 31), left, lanes * vectors)
             for j, cell in enumerate(cells):
-                where = em.op(f"getelementptr i32, ptr {target.bias}, i64 {column}")
-                where = em.op(f"getelementptr i32, ptr {where}, i64 {j * lanes}")
-                total = em.here(f"load {ty}, ptr {cell}")
-                em.stmt(f"store {ty} {total}, ptr {where}, align 4")
+                where = em.op(f"getelementptr i32, ptr {row}, i64 {j * lanes}")
+                k_groups = em.here(f"load {ty}, ptr {where}, align 4")
+                old = em.here(f"load {ty}, ptr {cell}")
+                weights = em.splat("i32", str(0x01010101 * plan.path.bias), lanes)
+                new = add_bytes(lo, lanes, weights, k_groups, old)
+                em.stmt(f"store {ty} {new}, ptr {cell}")
+        column = lo.coord_text(left)
+        for j, cell in enumerate(cells):
+            where = em.op(f"getelementptr i32, ptr {target.bias}, i64 {column}")
+            where = em.op(f"getelementptr i32, ptr {where}, i64 {j * lanes}")
+            total = em.here(f"load {ty}, ptr {cell}")
+            em.stmt(f"store {ty} {total}, ptr {where}, align 4")

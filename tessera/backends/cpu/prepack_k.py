@@ -18,51 +18,44 @@ from dataclasses import dataclass, replace
 
 from tessera.backends.cpu import control
 from tessera.backends.cpu.arith import TABLE
-from tessera.backends.cpu.dot import (
-    Scheme,
-    blocks_of_rows,
-    casting,
-    form_of,
-    left_in_place,
-    multiply,
-    multiply_rows,
-    scheme_of,
-)
+from tessera.backends.elements.casts import cast
+from tessera.backends.cpu.dot import casting
+from tessera.backends.cpu.dot_plan import DotPlan, plan_dot
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
+from tessera.backends.cpu.gemm import Gemm, gemm, gemm_rows
 from tessera.backends.cpu.interrupt import iterations_between_looks, leave_if_interrupted
-from tessera.backends.cpu.k_loops import (
-    accumulated_dots,
-    only_store,
-    prepacks_k,
-    scalar_ops,
-    step_stride,
-)
+from tessera.backends.cpu.k_loops import accumulated_dots, only_store, scalar_ops, step_stride
 from tessera.backends.cpu.llvm_text import memory_type, scalar_type
 from tessera.backends.cpu.loops import Strips, places
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes, make
-from tessera.backends.cpu.microkernel import Gemm
-from tessera.backends.cpu.operand_cache import MOST_SLOTS, RING_BYTES, Ring, Trip, cache_operand
-from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place
-from tessera.backends.cpu.panel_cache import constant_memory
-from tessera.backends.cpu.panels import Form, fill_bias, fill_panels, materialise_reshapes
+from tessera.backends.cpu.operands import InPlace, Packed, Panels, in_place, left_in_place
+from tessera.backends.cpu.pack_cache import (
+    MOST_SLOTS,
+    RING_BYTES,
+    Ring,
+    Trip,
+    cache_operand,
+    constant_memory,
+)
+from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.slots import Slot
 from tessera.backends.cpu.values import Coord, Point, Val
-from tessera.backends.elements.casts import cast
 from tessera.dtypes import int32, int64
-from tessera.ir import TileType, Value, elem_of, shape_of
+from tessera.ir import TileType, Value, elem_of
 from tessera.ir.applications import apply
 from tessera.ops import ConstOp, DotOp, ForOp, LoadOp, StoreOp
 
 
 @executes(ForOp)
 def _for(lo: Lowering, op: ForOp) -> None:
-    if prepacks_k(op) and apply("prepack-k", op):
-        _prepacked(lo, op)
+    dots = accumulated_dots(op)
+    if dots and apply("prepack-k", op):
+        _prepacked(lo, op, dots)
     else:
         control.lower_for(lo, op)
 
 
-def _prepacked(lo: Lowering, op: ForOp) -> None:
+def _prepacked(lo: Lowering, op: ForOp, dots: list[DotOp]) -> None:
     em = lo.em
     lb, ub, step = (
         cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
@@ -72,7 +65,7 @@ def _prepacked(lo: Lowering, op: ForOp) -> None:
     control.clear_unless_run(lo, op, [slots[i] for i in accumulators], lb, ub)
     control.enter(lo, op, repeats=True)
     start = Start.of(lo, op)
-    pairs = [_PrepackedDot.of(lo, start, dot, accumulators) for dot in accumulated_dots(op)]
+    pairs = [_PrepackedDot.of(lo, start, dot, accumulators) for dot in dots]
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
     span = em.op(f"mul i64 {step}, {min(x.slots for x in pairs)}")
     with em.counted(lb, ub, span, always=False) as low:
@@ -161,8 +154,7 @@ class _PrepackedDot:
     """One dot of the loop, and where its packed operands are."""
 
     op: DotOp
-    scheme: Scheme
-    form: Form
+    plan: DotPlan
     slots: int
     place: int  # among the carried values
     zero_start: bool  # the accumulator starts at zero
@@ -176,9 +168,8 @@ class _PrepackedDot:
 
     @staticmethod
     def of(lo: Lowering, start: Start, op: DotOp, accumulators: frozenset[int]) -> _PrepackedDot:
-        em, scheme, place = lo.em, scheme_of(lo, op), op.acc.index - 1
-        (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
-        size = scheme.t.storage_bytes * k * max(m, n)
+        em, plan, place = lo.em, plan_dot(lo.facts, op, "prepack-k"), op.acc.index - 1
+        size = plan.t.storage_bytes * plan.k * max(plan.m, plan.n)
         slots, zero_start = max(1, min(MOST_SLOTS, RING_BYTES // size)), place in accumulators
         count, zero = em.alloca("i64"), em.alloca("i1", align=1)
         em.stmt(f"store i64 0, ptr {count}")
@@ -186,14 +177,14 @@ class _PrepackedDot:
         store = only_store(start.loop.results[place])
         if store is not None and not apply("store-fusion", op):
             store = None
-        form = form_of(lo, op, scheme)
-        return _PrepackedDot(op, scheme, form, slots, place, zero_start, store, count, zero, start)
+        lo.state.plans.append(plan)
+        return _PrepackedDot(op, plan, slots, place, zero_start, store, count, zero, start)
 
     def pack(self, lo: Lowering, trip: Trip) -> None:
         """Both operands of this step, unless they are there."""
-        op, t = self.op, self.scheme.t
-        (m, k), n = shape_of(op.a.type), shape_of(op.b.type)[1]
-        materialise_reshapes(lo, op, self.form)
+        op, plan, t = self.op, self.plan, self.plan.t
+        m, n, k = plan.m, plan.n, plan.k
+        materialise_reshapes(lo, op, plan)
         prepare(lo, [op.a, op.b], op)
         source = casting(lo, elem_of(op.a.type), t)
 
@@ -203,87 +194,81 @@ class _PrepackedDot:
             fill(lo, Buffer(ptr, t, (m, k), pitch=self.pitch), op.a, source)
 
         def right(ring: Ring, slot: str) -> None:
-            fill_panels(lo, self.form, [op], self._panels(lo, ring, slot))
+            fill_panels(lo, plan, op, self._panels(lo, ring, slot))
 
         a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
         self.left = self._in_place(lo) or cache_operand(lo, op.a, trip, self.slots, a_bytes, left)
         self.right = cache_operand(lo, op.b, trip, self.slots, b_bytes, right)
         if isinstance(self.left, InPlace) and elem_of(op.a.type) != t:
-            rows = max(rows for rows, *_ in self.blocks(lo))
+            rows = max(rows for rows, *_ in plan.rows)
             self.copy = lo.allocate(t, (rows, self.pitch))
         finish_memo_buffers(lo)
 
     def _in_place(self, lo: Lowering) -> InPlace | None:
         """A where it lies, if its steps are one matrix that nothing writes to; perhaps of another type."""
         load, op, source = self.op.a.op, self.op, elem_of(self.op.a.type)
-        if source == self.scheme.t:
-            placed = left_in_place(lo, op, self.scheme)
+        if source == self.plan.t:
+            placed = left_in_place(lo, op.a, self.plan)
         else:
             placed = in_place(lo, op.a, source)
         if placed is None or not isinstance(load, LoadOp) or load.mask is not None:
             return None
         loop = self.start.loop
-        whole = placed.affine and step_stride(loop, load.ptr) == shape_of(op.a.type)[1]
+        whole = placed.affine and step_stride(loop, load.ptr) == self.plan.k
         pure = all(type(x) in TABLE or isinstance(x, ConstOp) for x in scalar_ops(loop))
         return placed if whole and pure and constant_memory(lo, load.ptr) else None
 
     @property
     def pitch(self) -> int:
         """Elements from one row of A to the next: a line more than the slots take."""
-        return self.slots * shape_of(self.op.a.type)[1] + 64 // self.scheme.t.storage_bytes
+        return self.slots * self.plan.k + 64 // self.plan.t.storage_bytes
 
     def _panels(self, lo: Lowering, ring: Ring, slot: str) -> Panels:
-        k_groups = shape_of(self.op.a.type)[1] // self.scheme.k_pack
+        k_groups = self.plan.k_groups
         first = lo.index(slot, 1, ring.slots).times(k_groups)
-        return Panels(ring.base, self.form.packed_type, (ring.slots + 1) * k_groups, first=first)
+        return Panels(ring.base, self.plan.packed_type, (ring.slots + 1) * k_groups, first=first)
 
     def gemm(self, lo: Lowering, c: Buffer, zero: str, count: str) -> Gemm:
         """The multiplication of the `count` steps that are packed now."""
-        em, scheme = lo.em, self.scheme
+        em, plan = lo.em, self.plan
         assert self.left is not None and self.right is not None
-        k, n = shape_of(self.op.b.type)
         if isinstance(self.left, Ring):
             first = em.here(f"load i64, ptr {self.left.first}")
-            offset = em.op(f"mul i64 {first}, {k * scheme.t.storage_bytes}")
-            ptr = em.op(f"getelementptr i8, ptr {self.left.base}, i64 {offset}")
-            a = Packed(ptr, scheme.packed_type, self.pitch // scheme.k_pack)
+            offset = em.op(f"mul i64 {first}, {plan.k * plan.t.storage_bytes}")
+            a = self._rows(em.op(f"getelementptr i8, ptr {self.left.base}, i64 {offset}"))
         else:
             self.start.rewind(lo)
             a = self.left
         second = em.here(f"load i64, ptr {self.right.first}")
-        b, k_groups = self._panels(lo, self.right, second), k // scheme.k_pack
-        if self.form.bias:
-            b = replace(b, bias=lo.allocate(int32, (n,)).ptr)
-            fill_bias(lo, self.form, b, em.op(f"mul i64 {count}, {k_groups}"))
-        packing = {2: "pair", 4: "bytes"}.get(scheme.k_pack, "")
-        return Gemm(c.elem, c.shape[0], n, [(a, b, k_groups)], c.ptr, zero, packing, steps=count)
+        b = self._panels(lo, self.right, second)
+        if plan.path.bias:
+            b = replace(b, bias=lo.allocate(int32, (plan.n,)).ptr)
+            fill_bias(lo, plan, b, em.op(f"mul i64 {count}, {plan.k_groups}"))
+        return Gemm(plan, [(a, b, plan.k_groups)], c.ptr, zero, count)
 
-    def blocks(self, lo: Lowering) -> list[tuple[int, int, int]]:
-        """(rows of a block, first row, number of blocks)."""
-        t = self.op.acc.type
-        m, n = shape_of(t)
-        return blocks_of_rows(lo, self.scheme, Gemm(elem_of(t), m, n, [], "", ""))
+    def _rows(self, ptr: str) -> Packed:
+        """Rows of A in the type of the dot, side by side for all steps."""
+        t = int32 if self.plan.path.k_pack > 1 else self.plan.t
+        return Packed(ptr, t, self.pitch // self.plan.path.k_pack)
 
     def multiply(self, lo: Lowering, p: Gemm) -> None:
         if self.copy is None:
-            multiply(lo, self.scheme, p)
+            gemm(lo, p)
             return
-        for rows, first, count in blocks_of_rows(lo, self.scheme, p):
+        for rows, first, count in self.plan.rows:
             for row in places(lo, rows, first, count):
                 self.multiply_rows(lo, p, row, rows)
 
     def multiply_rows(self, lo: Lowering, p: Gemm, row: Coord, rows: int) -> None:
         if self.copy is not None:
             ((_, b, k_groups),) = p.terms
-            a = Packed(self._converted(lo, self.copy, p.steps, row, rows), self.scheme.packed_type,
-                       self.pitch // self.scheme.k_pack)  # fmt: skip
+            a = self._rows(self._converted(lo, self.copy, p.steps, row, rows))
             p = replace(p, terms=[(a, b, k_groups)])
-        multiply_rows(lo, self.scheme, p, row, rows)
+        gemm_rows(lo, p, row, rows)
 
     def _converted(self, lo: Lowering, copy: Buffer, count: str, row: Coord, rows: int) -> str:
         """Copy a block of rows of A in the type of the dot; gives the address that row 0 would have."""
-        em, v, t = lo.em, self.op.a, self.scheme.t
-        k, lanes = shape_of(v.type)[1], lo.facts.lanes
+        em, v, t, k, lanes = lo.em, self.op.a, self.plan.t, self.plan.k, lo.facts.lanes
         convert = casting(lo, elem_of(v.type), t)
         back = em.op(f"sub i64 0, {lo.coord_text(row.times(self.pitch))}")
         ptr = em.op(f"getelementptr {memory_type(t)}, ptr {copy.ptr}, i64 {back}")
@@ -304,7 +289,7 @@ class _PrepackedDot:
         em, n = lo.em, c.shape[1]
         zero = em.here(f"load i1, ptr {self.zero}")
         whole = self.gemm(lo, c, zero, em.here(f"load i64, ptr {self.count}"))
-        blocks = self.blocks(lo)
+        blocks = self.plan.rows
         strip = lo.allocate(c.elem, (max(rows for rows, *_ in blocks), n))
 
         def make(row: Coord, rows: int) -> None:

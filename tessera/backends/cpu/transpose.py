@@ -21,15 +21,9 @@ Convert = Callable[[Val], Val]
 
 def gathers(lo: Lowering, v: Value, dim: int, lanes: int) -> int:
     """The number of loads of single elements that a vector of `v` along `dim` takes."""
-    coords = [Coord(0, (), None, 1) for _ in shape_of(v.type)]
-    coords[dim] = Coord(0, (), tuple(range(lanes)), lanes)
-    saved_memo_buffers, saved_memo, before = lo.memo_buffers, lo.memo, lo.gathers
-    lo.memo_buffers, lo.memo = {}, {}
-    with lo.em.discarded():
-        lo.value(v, Point(tuple(coords), lanes))
-    found = lo.gathers - before
-    lo.memo_buffers, lo.memo, lo.gathers = saved_memo_buffers, saved_memo, before
-    return found
+    before = lo.gathers
+    lo.probe(v, dim, 0, lanes)
+    return lo.gathers - before
 
 
 def transposed_dimension(lo: Lowering, v: Value) -> int | None:

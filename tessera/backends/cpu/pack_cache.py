@@ -1,0 +1,290 @@
+"""Keeps packed operands in the thread's scratch memory for later programs that need the same ones.
+
+Programs that follow one another mostly need the same tile of B (those of one column of output tiles; the query tiles of
+one head). So packed operands are in slots, and beside each slot are its tags, the addresses that it was packed from. A
+program whose tags are the same uses the slot without packing it again. That is sound where the addresses of all
+elements follow from the tags (`separable`), no mask is false anywhere, and nothing in the launch writes to the array:
+other arguments must not overlap it, which the launch checks.
+
+A dot that is multiplied where it stands has one slot for each step of the innermost loop around it. The operands of a
+loop that is packed as a whole (prepack_k.py) have a slot for each step, and those of a program follow one another; as
+many programs' slots are kept as there is room for, and the first tag finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tessera.backends.elements.casts import cast
+from tessera.backends.cpu.dot_plan import DotPlan
+from tessera.backends.cpu.fusion import contiguous_along, finish_memo_buffers, prepare
+from tessera.backends.cpu.lowering import Lowering
+from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
+from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
+from tessera.backends.cpu.values import Coord, Point
+from tessera.dtypes import int32, int64
+from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ir.applications import apply
+from tessera.ops import (
+    AddOp,
+    AddPtrOp,
+    BroadcastOp,
+    ConstOp,
+    DotOp,
+    ExpandDimsOp,
+    ForOp,
+    HintOp,
+    LoadOp,
+    SplatOp,
+    SubOp,
+)  # fmt: skip
+
+RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's L2 cache
+MOST_SLOTS = 64
+MOST_TAGS = 64
+
+
+def unless_packed(
+    lo: Lowering, v: Value, tags: list[str], keys: str, fill_: Callable[[], None]
+) -> None:
+    """Emit code that fills a slot unless the tags at `keys` say that it holds `v` already. A first tag of 0 says that
+    a mask was false: such a slot serves no other program."""
+    em = lo.em
+    known = inside = all_inside(lo, v)
+    places = [em.op(f"getelementptr i64, ptr {keys}, i64 {i}") for i in range(len(tags))]
+    for place, tag in zip(places, tags, strict=True):
+        same = em.op(f"icmp eq i64 {em.here(f'load i64, ptr {place}, align 8')}, {tag}")
+        known = em.op(f"and i1 {known}, {same}")
+    with em.branch(known, negate=True):
+        fill_()
+        for i, (place, tag) in enumerate(zip(places, tags, strict=True)):
+            stored_tag = tag if i else em.op(f"select i1 {inside}, i64 {tag}, i64 0")
+            em.stmt(f"store i64 {stored_tag}, ptr {place}, align 8")
+
+
+# --- a dot where it stands ------------------------------------------------------------------------------------------
+def packed_panels(lo: Lowering, plan: DotPlan, op: DotOp) -> Panels:
+    """The panels of B of one dot."""
+    materialise_reshapes(lo, op, plan)
+    prepare(lo, [op.b], op, keep_top=False)
+    size = -(-plan.k_groups * plan.n * plan.packed_bytes // 64) * 64
+    sums = -(-plan.n * 4 // 64) * 64 if plan.path.bias else 0
+    tags = tags_of(lo, op.b)
+
+    def fill() -> None:
+        fill_panels(lo, plan, op, target)
+        if plan.path.bias:
+            fill_bias(lo, plan, target, str(plan.k_groups))
+
+    if tags is None or size + sums > RING_BYTES:
+        plan.placed["B"] = "packed"
+        count = size // plan.t.storage_bytes
+        buffers = [lo.allocate(plan.t, (count,)), lo.allocate(int32, (plan.n,))]
+        lo.temporaries += buffers
+        bias = buffers[1].ptr if plan.path.bias else ""
+        target = Panels(buffers[0].ptr, plan.packed_type, plan.k_groups, bias)
+        fill()
+    else:
+        plan.placed["B"] = "packed and shared"
+        base, keys = _slot(lo, op, size + sums, len(tags))
+        bias = lo.em.op(f"getelementptr i8, ptr {base}, i64 {size}") if plan.path.bias else ""
+        target = Panels(base, plan.packed_type, plan.k_groups, bias)
+        unless_packed(lo, op.b, tags, keys, fill)
+    finish_memo_buffers(lo)
+    return target
+
+
+def _slot(lo: Lowering, op: DotOp, size: int, tags: int) -> tuple[str, str]:
+    """(address of the panels, address of their tags) for this step of the innermost loop around."""
+    em, loop = lo.em, _loop_around(op)
+    slots = max(1, min(MOST_SLOTS, RING_BYTES // size)) if loop is not None else 1
+    tag_bytes = -(-tags * 8 // 64) * 64
+    ring = _scratch(lo, slots * (size + tag_bytes))
+    all_tags = em.entry_op(f"getelementptr i8, ptr {ring}, i64 {slots * size}")
+    clear_once(lo, all_tags, slots * tag_bytes)
+    if loop is None or slots == 1:
+        return ring, all_tags
+    trip = _wide(lo, loop.induction)
+    low, step = _wide(lo, loop.lb), _wide(lo, loop.step)
+    trip = em.op(f"sdiv i64 {em.op(f'sub i64 {trip}, {low}')}, {step}")
+    which = em.op(f"urem i64 {trip}, {slots}")
+
+    def at(base: str, bytes_: int) -> str:
+        return em.op(f"getelementptr i8, ptr {base}, i64 {em.op(f'mul i64 {which}, {bytes_}')}")
+
+    return at(ring, size), at(all_tags, tag_bytes)
+
+
+def _wide(lo: Lowering, v: Value) -> str:
+    t = elem_of(v.type)
+    return cast(lo.lanes(1), lo.scalar_text(v), t, int64)
+
+
+def _loop_around(op: Op) -> ForOp | None:
+    parent = op.parent
+    while parent is not None and not isinstance(parent, ForOp):
+        parent = parent.parent
+    return parent
+
+
+# --- the operands of all steps of a loop ------------------------------------------------------------------------
+@dataclass(slots=True)
+class Trip:
+    """The iteration that packs: `number` of this step, of `count` steps, and an i1, whether it is the first of them."""
+
+    number: str
+    count: str
+    first: str
+
+
+@dataclass(slots=True)
+class Ring:
+    """Memory of one operand: `slots` steps and one more, so that rows do not begin in the same sets of a cache.
+    `first`: address of the number of the first slot in use."""
+
+    base: str
+    keys: str
+    first: str
+    slots: int
+
+
+def cache_operand(
+    lo: Lowering, v: Value, trip: Trip, slots: int, size: int, fill_: Callable[[Ring, str], None]
+) -> Ring:
+    """Emit code that fills the slot of this step, unless it is filled; gives the operand's ring of slots."""
+    em = lo.em
+    tags = tags_of(lo, v)
+    count = len(tags or [])
+    base = _scratch(lo, (slots + 1) * size + 64 * shape_of(v.type)[0])
+    keys_bytes = (slots * count + 1) * 8
+    keys = _scratch(lo, keys_bytes)
+    ring = Ring(base, keys, em.alloca("i64"), slots)
+    if tags is None:
+        with em.branch(trip.first):
+            em.stmt(f"store i64 0, ptr {ring.first}")
+        fill_(ring, trip.number)
+        return ring
+    clear_once(lo, keys, keys_bytes)
+    with em.branch(trip.first):
+        _choose(lo, ring, trip, tags)
+    slot = em.here(f"add i64 {em.here(f'load i64, ptr {ring.first}')}, {trip.number}")
+    unless_packed(lo, v, tags, _key(lo, ring, slot, count), lambda: fill_(ring, slot))
+    return ring
+
+
+def _key(lo: Lowering, ring: Ring, slot: str, count: int) -> str:
+    index = lo.em.op(f"mul i64 {slot}, {count}")
+    return lo.em.op(f"getelementptr i64, ptr {ring.keys}, i64 {index}")
+
+
+def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
+    """Choose where the slots of this program begin: at those of an earlier program with the same first tag, else
+    round-robin."""
+    em = lo.em
+    round_robin = em.op(f"getelementptr i64, ptr {ring.keys}, i64 {ring.slots * len(tags)}")
+    places = em.op(f"udiv i64 {ring.slots}, {trip.count}")
+    mine = em.here(f"load i64, ptr {round_robin}")
+    own = em.op(f"mul i64 {em.op(f'urem i64 {mine}, {places}')}, {trip.count}")
+    em.stmt(f"store i64 {own}, ptr {ring.first}")
+    found = em.alloca("i64")
+    em.stmt(f"store i64 0, ptr {found}")
+    with em.counted("0", places, "1", always=False, guarded=False) as i:
+        slot = em.op(f"mul i64 {i}, {trip.count}")
+        key = em.here(f"load i64, ptr {_key(lo, ring, slot, len(tags))}, align 8")
+        with em.branch(em.op(f"icmp eq i64 {key}, {tags[0]}")):
+            em.stmt(f"store i64 {slot}, ptr {ring.first}")
+            em.stmt(f"store i64 1, ptr {found}")
+    hit = em.here(f"load i64, ptr {found}")
+    following = em.op(f"sub i64 {em.op(f'add i64 {mine}, 1')}, {hit}")
+    em.stmt(f"store i64 {following}, ptr {round_robin}")
+
+
+# --- scratch memory and tags ------------------------------------------------------------------------------------
+def _scratch(lo: Lowering, size: int) -> str:
+    """The address of `size` bytes of scratch memory that nothing else uses."""
+    em, state = lo.em, lo.state
+    first = state.scratch
+    state.scratch += -(-size // 64) * 64
+    where = em.entry_op(f"getelementptr i8, ptr {lo.context}, i64 16")
+    base = em.entry_op(f"load ptr, ptr {where}, align 8, !invariant.load !0")
+    return em.entry_op(f"getelementptr i8, ptr {base}, i64 {first}")
+
+
+def clear_once(lo: Lowering, ptr: str, size: int) -> None:
+    """Clear scratch memory in a thread's first call of a launch; in a function that is not the kernel, in each call."""
+    em = lo.em
+    em.declare("void", "llvm.memset.p0.i64", "ptr", "i8", "i64", "i1")
+    if not lo.kernel:
+        em.at_entry(f"call void @llvm.memset.p0.i64(ptr {ptr}, i8 0, i64 {size}, i1 false)")
+        return
+    where = em.entry_op(f"getelementptr i8, ptr {lo.context}, i64 40")
+    if not lo.clears:
+        lo.clears = em.entry_op(f"load i32, ptr {where}, align 8")
+        em.at_entry(f"store i32 1, ptr {where}, align 8")
+    fresh = em.entry_op(f"icmp eq i32 {lo.clears}, 0")
+    count = em.entry_op(f"select i1 {fresh}, i64 {size}, i64 0")
+    em.at_entry(f"call void @llvm.memset.p0.i64(ptr {ptr}, i8 0, i64 {count}, i1 false)")
+
+
+def tags_of(lo: Lowering, v: Value) -> list[str] | None:
+    """The i64s from which the addresses of all elements follow; None where there are none, or elements may change."""
+    load = v.op
+    if not isinstance(load, LoadOp) or not lo.lazy(v) or load.volatile:
+        return None
+    if not constant_memory(lo, load.ptr) or not separable(load.ptr):
+        return None
+    found = _address_tags(lo, load.ptr)
+    few = found is not None and len(found) <= MOST_TAGS
+    return found if few and apply("shared-panels", load) else None
+
+
+def _address(lo: Lowering, ptr: Value, dim: int, at: int) -> str:
+    """The address, an i64, of the element at index `at` along `dim` and 0 along all other dimensions."""
+    coords = [Coord(0, (), None, s) for s in shape_of(ptr.type)]
+    coords[dim] = Coord(at, (), None, coords[dim].extent)
+    lo.memo = {}
+    text = lo.text(lo.value(ptr, Point(tuple(coords), 1)), 1)
+    lo.memo = {}
+    return lo.em.op(f"ptrtoint ptr {text} to i64")
+
+
+def constant_memory(lo: Lowering, ptr: Value) -> bool:
+    """Whether nothing that the kernel writes overlaps the array, on assumptions that the launch checks."""
+    state = lo.state
+    mine = state.position(ptr)
+    if state.overlap or mine is None or state.written is None or mine in state.written:
+        return False
+    for other in state.written:
+        state.assumed_disjoint[min(mine, other), max(mine, other)] = 0
+    return True
+
+
+def separable(v: Value) -> bool:
+    """Whether element (i, j) of a pointer or index tile is f(i) + g(j)."""
+    if not isinstance(v.type, TileType) or sum(s > 1 for s in shape_of(v.type)) <= 1:
+        return True
+    op = v.op
+    if isinstance(op, (AddPtrOp, AddOp, SubOp)):
+        return all(separable(x) for x in op.operands)
+    if isinstance(op, (BroadcastOp, ExpandDimsOp, HintOp)):
+        return separable(op.operands[0])
+    return isinstance(op, (ConstOp, SplatOp))
+
+
+def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:
+    """The first address of each uniform group along each dimension, and the second where only that tells the distance
+    in the groups."""
+    found: list[str] = []
+    for d, size in enumerate(shape_of(ptr.type)):
+        widths = [w for w in (size, 64, 32, 16, 8) if w <= size and size % w == 0]
+        lanes = next(
+            (w for w in widths if all(uniform_along(lo, ptr, d, i, w) for i in range(0, size, w))),
+            0,
+        )
+        if not lanes:
+            return None
+        found += [_address(lo, ptr, d, i) for i in range(0, size, lanes)]
+        if size > 1 and not contiguous_along(lo, ptr, d, lanes):
+            found += [_address(lo, ptr, d, i + 1) for i in range(0, size, lanes)]
+    return list(dict.fromkeys(found))
