@@ -76,6 +76,36 @@ def test_sums_stay_in_tiles_along_k(rows):
     assert text.count("tileloaddt1") == 2 * 2  # of B, which passes by
 
 
+@pytest.mark.parametrize(
+    ("t", "acc", "arch", "sizes", "plan"),
+    [
+        ("*fp32", tl.float32, "avx512", {},
+         "dot fp32 64x64x64: prepack-k, fma; rows 9 x 6 + 2 x 5; panels 1 x 64; A in place, B shared"),
+        ("*bf16", tl.float32, "amx", {"BM": 16},
+         "dot fp32 16x64x64: prepack-k, amx-bf16; rows 1 x 16; panels 2 x 32; A in place, B shared"),
+        ("*bf16", tl.float32, "amx", {"BK": 16},
+         "dot fp32 64x64x16: prepack-k, fma; rows 9 x 6 + 2 x 5; panels 1 x 64; A converted by rows, B shared; "
+         "no amx-bf16: k is no multiple of 32, no avx512-bf16: the target lacks it"),
+        ("*i8", tl.int32, "amx", {"BM": 8},
+         "dot int32 8x64x64: prepack-k, avx512-vnni; rows 2 x 4; panels 1 x 64; A in place, B shared; "
+         "no amx-int8: m is no multiple of 16"),
+    ],
+)  # fmt: skip
+def test_the_plan_of_a_dot_heads_the_code(t, acc, arch, sizes, plan):
+    assert compiled(t, t, acc, arch, **sizes).asm["llir"].startswith(f"; {plan}\n")
+
+
+def test_plans_say_why_dots_are_multiplied_in_each_step():
+    constants = {"D": 64, "BM": 32, "BN": 64}
+    kinds = {**dict.fromkeys("qkv", "*bf16"), "out": "*fp32", "N": "i32"}
+    source = ASTSource(two_products, {**kinds, **dict.fromkeys(constants, "constexpr")}, constants)
+    lines = tessera.compile(source, target=GPUTarget("cpu", "avx2", 1)).asm["llir"].splitlines()[:2]
+    why = "the accumulator is not carried for this dot alone, no amx-bf16: the target lacks it"
+    for line in lines:
+        assert ": in place, fma; " in line
+        assert f"; A copied, B shared; {why}" in line
+
+
 def test_compile_time_does_not_grow_with_the_tile():
     """Loops, not copies: large tiles take about as many instructions as small ones."""
     for t, arch in (("*fp32", "avx512"), ("*bf16", "amx")):

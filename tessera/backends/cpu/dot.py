@@ -9,11 +9,13 @@ registers between them.
 
 from __future__ import annotations
 
-from tessera.backends.elements.casts import cast
+from math import prod
+
 from tessera.backends.cpu.dot_plan import DotPlan, compute_type, plan_dot
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, materialise, prepare
 from tessera.backends.cpu.gemm import Gemm, gemm
-from tessera.backends.cpu.llvm_text import ATTRIBUTES, scalar_type
+from tessera.backends.cpu.k_loops import prepack_obstacle
+from tessera.backends.cpu.llvm_text import scalar_type
 from tessera.backends.cpu.loops import each, nest
 from tessera.backends.cpu.lowering import Buffer, Lowering, executes
 from tessera.backends.cpu.memory import to_buffer
@@ -26,9 +28,10 @@ from tessera.backends.cpu.operands import (
     in_place,
     left_in_place,
 )
-from tessera.backends.cpu.pack_cache import packed_panels
+from tessera.backends.cpu.pack_cache import loop_around, packed_panels
 from tessera.backends.cpu.transpose import Convert, transposed_dimension
 from tessera.backends.cpu.values import Val
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import dtype, int32
 from tessera.ir import Effect, Value, elem_of, shape_of
 from tessera.ir.applications import apply
@@ -51,7 +54,9 @@ def _dot(lo: Lowering, op: DotOp) -> None:
     c, zero = accumulator(lo, links[0], compute_type(acc))
     rank = len(c.shape)
     strategy = "batch" if rank > 2 else "chain" if len(links) > 1 else "in place"
-    plans = [plan_dot(lo.facts, link, strategy) for link in links]
+    loop = loop_around(op)
+    why = "" if loop is None else prepack_obstacle(loop, op)
+    plans = [plan_dot(lo.facts, link, strategy, why) for link in links]
     if rank > 2:
         _multiply_batch(lo, links, plans[0], c, zero)
     else:
@@ -124,31 +129,16 @@ def _left(lo: Lowering, op: DotOp, plan: DotPlan) -> Left:
 
 # --- batches ------------------------------------------------------------------------------------------------------
 def _multiply_batch(lo: Lowering, links: list[DotOp], plan: DotPlan, c: Buffer, zero: str) -> None:
-    *batch, m, n = c.shape
-    count = 1
-    for s in batch:
-        count *= s
-    t = plan.t
-    buffers = [(operand_buffer(lo, op, op.a, t), operand_buffer(lo, op, op.b, t)) for op in links]
-    with lo.em.loop(0, count, 1) as i:
-        for a, b in buffers:
-            parts = ((a, m * plan.k), (b, plan.k * n), (c, m * n))
-            _packed_gemm(lo, plan, [_matrix(lo, x, i, size) for x, size in parts], zero)
-            zero = "false"
-
-
-def _packed_gemm(lo: Lowering, plan: DotPlan, where: list[str], zero: str) -> None:
-    """c (+)= a @ b for row-major matrices, by a function that all calls of that size share."""
+    """Multiply matrix after matrix; the operands of all are copied."""
     t, m, n, k = plan.t, plan.m, plan.n, plan.k
-    name = f"tessera.product.{t.name}.{m}x{n}x{k}{'.zero' if zero == 'true' else ''}"
-    if f"@{name}" not in lo.em.globals:
-        lo.em.globals[f"@{name}"] = None
-        inner = Lowering(lo.state, lo.access)
-        a, b, c = (inner.em.parameter(p) for p in ("%a", "%b", "%c"))
-        gemm(inner, Gemm(plan, [(Packed(a, t, k), Packed(b, t, n), k)], c, zero))
-        head = f"define internal void @{name}(ptr noalias %a, ptr noalias %b, ptr noalias %c) noinline nounwind"
-        lo.em.globals[f"{head} {ATTRIBUTES} {{\n  {inner.em.body()}\n  ret void\n}}"] = None
-    lo.em.stmt(f"call void @{name}({', '.join(f'ptr {x}' for x in where)})")
+    plan.placed.update(A="copied", B="copied")
+    buffers = [(operand_buffer(lo, op, op.a, t), operand_buffer(lo, op, op.b, t)) for op in links]
+    with lo.em.loop(0, prod(c.shape[:-2]), 1) as i:
+        terms: list[tuple[Left, Right, int]] = []
+        for a, b in buffers:
+            left = Packed(_matrix(lo, a, i, m * k), t, k)
+            terms.append((left, Packed(_matrix(lo, b, i, k * n), t, n), k))
+        gemm(lo, Gemm(plan, terms, _matrix(lo, c, i, m * n), zero))
 
 
 def _matrix(lo: Lowering, buffer: Buffer, i: int | str, size: int) -> str:

@@ -94,18 +94,19 @@ class DotPlan:
         rows = " + ".join(f"{count} x {rows}" for rows, _, count in self.rows)
         panels = " + ".join(f"{count} x {lanes * v}" for lanes, v, _, count in self.panels)
         parts = [f"rows {rows}", f"panels {panels}"]
-        parts += [", ".join(f"{name} {where}" for name, where in self.placed.items())]
+        parts += [", ".join(f"{name} {where}" for name, where in sorted(self.placed.items()))]
         parts += [self.why]
         head = f"dot {self.acc.name} {self.m}x{self.n}x{self.k}: {self.strategy}, {self.path.name}"
         return "; ".join([head, *(x for x in parts if x)])
 
 
-def plan_dot(facts: CpuFacts, op: DotOp, strategy: str) -> DotPlan:
-    """The plan of a dot: the widest instructions that are exact for its types and fit its shape."""
+def plan_dot(facts: CpuFacts, op: DotOp, strategy: str, why: str = "") -> DotPlan:
+    """The plan of a dot: the widest instructions that are exact for its types and fit its shape. `why`: the reason for
+    the strategy."""
     m, k = shape_of(op.a.type)[-2:]
     n, acc = shape_of(op.b.type)[-1], compute_type(elem_of(op.acc.type))
     plain = Path("fma" if acc.is_floating() else "multiply-add", acc, acc)
-    path, refused = plain, list[str]()
+    path, refused = plain, [why] if why else []
     for row in PATHS if len(shape_of(op.a.type)) == 2 else ():
         if row.acc is not acc or not {elem_of(op.a.type), elem_of(op.b.type)} <= {*row.takes}:
             continue

@@ -87,11 +87,9 @@ def _along_k(lo: Lowering, p: Gemm, k_groups: int, step: int) -> AbstractContext
     return lo.em.counted("0", end, str(step), always=True)
 
 
-# --- vectors ------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
-class _VectorBlock:
-    """Accumulators in vectors of `lanes`: stack slots that become registers, with the addresses of their part of c and
-    what the accumulators of each column are too large by."""
+class _Block:
+    """`rows` rows and `vectors` vectors (or tiles) of `lanes` columns of accumulators, from `row` and `column` on."""
 
     lo: Lowering
     p: Gemm
@@ -100,6 +98,19 @@ class _VectorBlock:
     lanes: int
     row: Coord
     column: Coord
+
+    def corner(self, element: str) -> str:
+        """The address of the block's part of c."""
+        at = self.lo.coord_text(self.row.times(self.p.plan.n).plus(self.column))
+        return self.lo.em.op(f"getelementptr {element}, ptr {self.p.c}, i64 {at}")
+
+
+# --- vectors ------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class _VectorBlock(_Block):
+    """Accumulators in vectors: stack slots that become registers, with the addresses of their part of c and what the
+    accumulators of each column are too large by."""
+
     cells: list[list[str]] = field(init=False)
     targets: list[list[str]] = field(init=False)
     biases: list[list[str]] = field(init=False)
@@ -110,8 +121,7 @@ class _VectorBlock:
         columns, e = range(self.vectors), scalar_type(p.plan.acc)
         self.ty = lane_type(p.plan.acc, lanes)
         self.cells = [[lo.em.alloca(self.ty) for _ in columns] for _ in range(self.rows)]
-        at = lo.coord_text(self.row.times(p.plan.n).plus(self.column))
-        corner = lo.em.op(f"getelementptr {e}, ptr {p.c}, i64 {at}")
+        corner = self.corner(e)
         self.targets = [
             [_at(lo, e, corner, i * p.plan.n + j * lanes) for j in columns]
             for i in range(self.rows)
@@ -238,23 +248,15 @@ def _configure(lo: Lowering) -> None:
 
 
 @dataclass(slots=True)
-class _TileBlock:
+class _TileBlock(_Block):
     """Accumulators in tile registers: (register, address of its part of c)."""
 
-    lo: Lowering
-    p: Gemm
-    rows: int
-    vectors: int
-    lanes: int
-    row: Coord
-    column: Coord
     accumulators: list[tuple[int, str]] = field(init=False)
 
     def __post_init__(self) -> None:
         lo, n = self.lo, self.p.plan.n
         _configure(lo)
-        at = lo.coord_text(self.row.times(n).plus(self.column))
-        corner = lo.em.op(f"getelementptr i32, ptr {self.p.c}, i64 {at}")
+        corner = self.corner("i32")
         self.accumulators = [
             (2 * i + j, lo.em.op(f"getelementptr i32, ptr {corner}, i64 {(i * n + j) * TILE}"))
             for i in range(self.rows // TILE)

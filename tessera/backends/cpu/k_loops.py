@@ -17,26 +17,29 @@ from tessera.ops import (
     SplatOp,
     StoreOp,
 )  # fmt: skip
+from tessera.passes.neutral.loops import only_accumulates
 
 
 def accumulated_dots(loop: ForOp) -> list[DotOp]:
-    """The dots of a loop whose operands can be packed for all steps before any of them is multiplied (prepack_k.py):
-    the loop writes nothing and only adds them to carried accumulators. [] where it does more."""
-    dots, step = [op for op in loop.body if isinstance(op, DotOp)], loop.step.op
-    simple = not any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body)
-    rises = isinstance(step, ConstOp) and step.value > 0
-    return dots if simple and rises and all(_only_accumulates(loop, d) for d in dots) else []
+    """The dots of a loop whose operands can be packed for all steps before any of them is multiplied (prepack_k.py); []
+    where something is in the way."""
+    dots = [op for op in loop.body if isinstance(op, DotOp)]
+    return [] if any(prepack_obstacle(loop, dot) for dot in dots) else dots
 
 
-def _only_accumulates(loop: ForOp, dot: DotOp) -> bool:
-    """Whether the accumulator is a matrix that the loop carries, and neither it nor the result is used otherwise."""
-    t = dot.acc.type
+def prepack_obstacle(loop: ForOp, dot: DotOp) -> str:
+    """Why a dot of a loop is multiplied in each step; "" where the loop writes nothing and only adds it to a matrix
+    that it carries."""
+    step, t = loop.step.op, dot.acc.type
+    if not isinstance(step, ConstOp) or step.value <= 0:
+        return "the loop's step is not a positive constant"
+    if any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body):
+        return "the loop writes, or has operations with regions"
     if len(shape_of(t)) != 2 or elem_of(t) not in (float32, float64, int32):
-        return False
-    if len(dot.result.uses) != 1 or len(dot.acc.uses) != 1 or dot.acc not in loop.carried:
-        return False
-    ((user, place),) = dot.result.uses
-    return user is loop.body.terminator and place == dot.acc.index - 1
+        return "the accumulator is no matrix of fp32, fp64 or int32"
+    return (
+        "" if only_accumulates(loop, dot) else "the accumulator is not carried for this dot alone"
+    )
 
 
 def scalar_ops(loop: ForOp) -> list[Op]:

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tessera.backends.elements.casts import cast
 from tessera.backends.cpu.dot_plan import DotPlan
 from tessera.backends.cpu.fusion import contiguous_along, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import Panels, all_inside, uniform_along
 from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.values import Coord, Point
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
@@ -86,7 +86,7 @@ def packed_panels(lo: Lowering, plan: DotPlan, op: DotOp) -> Panels:
         target = Panels(buffers[0].ptr, plan.packed_type, plan.k_groups, bias)
         fill()
     else:
-        plan.placed["B"] = "packed and shared"
+        plan.placed["B"] = "shared"
         base, keys = _slot(lo, op, size + sums, len(tags))
         bias = lo.em.op(f"getelementptr i8, ptr {base}, i64 {size}") if plan.path.bias else ""
         target = Panels(base, plan.packed_type, plan.k_groups, bias)
@@ -97,7 +97,7 @@ def packed_panels(lo: Lowering, plan: DotPlan, op: DotOp) -> Panels:
 
 def _slot(lo: Lowering, op: DotOp, size: int, tags: int) -> tuple[str, str]:
     """(address of the panels, address of their tags) for this step of the innermost loop around."""
-    em, loop = lo.em, _loop_around(op)
+    em, loop = lo.em, loop_around(op)
     slots = max(1, min(MOST_SLOTS, RING_BYTES // size)) if loop is not None else 1
     tag_bytes = -(-tags * 8 // 64) * 64
     ring = _scratch(lo, slots * (size + tag_bytes))
@@ -121,7 +121,8 @@ def _wide(lo: Lowering, v: Value) -> str:
     return cast(lo.lanes(1), lo.scalar_text(v), t, int64)
 
 
-def _loop_around(op: Op) -> ForOp | None:
+def loop_around(op: Op) -> ForOp | None:
+    """The innermost counted loop around an op."""
     parent = op.parent
     while parent is not None and not isinstance(parent, ForOp):
         parent = parent.parent
@@ -147,6 +148,7 @@ class Ring:
     keys: str
     first: str
     slots: int
+    shared: bool  # by programs that need the same
 
 
 def cache_operand(
@@ -159,7 +161,7 @@ def cache_operand(
     base = _scratch(lo, (slots + 1) * size + 64 * shape_of(v.type)[0])
     keys_bytes = (slots * count + 1) * 8
     keys = _scratch(lo, keys_bytes)
-    ring = Ring(base, keys, em.alloca("i64"), slots)
+    ring = Ring(base, keys, em.alloca("i64"), slots, tags is not None)
     if tags is None:
         with em.branch(trip.first):
             em.stmt(f"store i64 0, ptr {ring.first}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tessera.backends.elements.casts import cast
 from tessera.backends.cpu.dot_plan import DotPlan
 from tessera.backends.cpu.fusion import materialise
 from tessera.backends.cpu.gemm import add_bytes
@@ -15,6 +14,7 @@ from tessera.backends.cpu.lowering import Lowering
 from tessera.backends.cpu.operands import Panels
 from tessera.backends.cpu.transpose import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point
+from tessera.backends.elements.casts import cast
 from tessera.ir import elem_of
 from tessera.ops import DotOp, ReshapeOp
 

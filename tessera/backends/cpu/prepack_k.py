@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 
 from tessera.backends.cpu import control
 from tessera.backends.cpu.arith import TABLE
-from tessera.backends.elements.casts import cast
 from tessera.backends.cpu.dot import casting
 from tessera.backends.cpu.dot_plan import DotPlan, plan_dot
 from tessera.backends.cpu.fusion import fill, finish_memo_buffers, prepare
@@ -40,6 +39,7 @@ from tessera.backends.cpu.pack_cache import (
 from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.slots import Slot
 from tessera.backends.cpu.values import Coord, Point, Val
+from tessera.backends.elements.casts import cast
 from tessera.dtypes import int32, int64
 from tessera.ir import TileType, Value, elem_of
 from tessera.ir.applications import apply
@@ -199,9 +199,14 @@ class _PrepackedDot:
         a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
         self.left = self._in_place(lo) or cache_operand(lo, op.a, trip, self.slots, a_bytes, left)
         self.right = cache_operand(lo, op.b, trip, self.slots, b_bytes, right)
-        if isinstance(self.left, InPlace) and elem_of(op.a.type) != t:
+        converts = isinstance(self.left, InPlace) and elem_of(op.a.type) != t
+        if converts:
             rows = max(rows for rows, *_ in plan.rows)
             self.copy = lo.allocate(t, (rows, self.pitch))
+        where = {True: "shared", False: "packed"}
+        there = "converted by rows" if converts else "in place"
+        plan.placed["A"] = where[self.left.shared] if isinstance(self.left, Ring) else there
+        plan.placed["B"] = where[self.right.shared]
         finish_memo_buffers(lo)
 
     def _in_place(self, lo: Lowering) -> InPlace | None:
