@@ -73,7 +73,7 @@ MOST_LINES = {
     "passes": 8700,
     "frontend": 6950,
     "interp": 1800,
-    "backends": 21900,  # the compiler of the native subset, which made `runtime` smaller
+    "backends": 21670,  # the compiler of the native subset, which made `runtime` smaller
     "compiler": 1100,
     "runtime": 8600,  # docstrings of the host API have examples, too
     "compat": 1500,
