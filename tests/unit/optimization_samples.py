@@ -47,6 +47,16 @@ def counted(a, b, c, K, B: tl.constexpr):
 
 
 @tessera.jit
+def links(a, b, c, K: tl.constexpr, B: tl.constexpr):
+    """Dots that add to one accumulator, one after another."""
+    rows, cols = tl.arange(0, B)[:, None], tl.arange(0, B)[None, :]
+    acc = tl.zeros((B, B), tl.float32)
+    for k in tl.static_range(0, K, B):
+        acc = tl.dot(tl.load(a + rows * K + k + cols), tl.load(b + (k + rows) * B + cols), acc)
+    tl.store(c + rows * B + cols, acc)
+
+
+@tessera.jit
 def chain(q, k, v, out, n, causal: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr):
     """Products of products, with a branch that turns once."""
     first = tl.program_id(0) * M
@@ -195,7 +205,11 @@ SAMPLES = [
     _product("fragments", 32, 32, 64, (32, 32, 32), num_warps=4, num_stages=2, out=tl.float16),
     _product("persistent", 128, 256, 64, (128, 256, 64), num_warps=8, num_stages=3, out=tl.float16),
     _product("whole", 64, 64, 128, (64, 64, 32), np.float32, ("cpu",)),
-    _product("short", 16, 16, 128, (16, 16, 16), np.float32, ("cpu",)),
+    Sample(
+        "links", ("cpu",), links,
+        lambda: [*small((16, 64), (64, 16), dtype=np.float32), np.zeros((16, 16), np.float32)], list, (1,),
+        {"K": 64, "B": 16},
+    ),
     _product("halves", 64, 64, 64, (32, 32, 32), np.float16, ("cpu",)),
     Sample(
         "counted", BOTH, counted, lambda: [*small((16, 64), (64, 16)), np.zeros((16, 16), np.float32)],
