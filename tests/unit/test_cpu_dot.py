@@ -86,6 +86,9 @@ def test_sums_stay_in_tiles_along_k(rows):
         ("*bf16", tl.float32, "amx", {"BK": 16},
          "dot fp32 64x64x16: prepack-k, fma; rows 9 x 6 + 2 x 5; panels 1 x 64; A converted by rows, B shared; "
          "no amx-bf16: k is no multiple of 32, no avx512-bf16: the target lacks it"),
+        ("*fp32", tl.float32, "avx2", {"BM": 16},
+         "dot fp32 16x64x64: in place, fma; rows 4 x 4; panels 2 x 24 + 1 x 16; A in place, B in place; "
+         "B is read in place for few rows"),
         ("*i8", tl.int32, "amx", {"BM": 8},
          "dot int32 8x64x64: prepack-k, avx512-vnni; rows 2 x 4; panels 1 x 64; A in place, B shared; "
          "no amx-int8: m is no multiple of 16"),

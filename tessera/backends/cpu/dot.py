@@ -55,7 +55,7 @@ def _dot(lo: Lowering, op: DotOp) -> None:
     rank = len(c.shape)
     strategy = "batch" if rank > 2 else "chain" if len(links) > 1 else "in place"
     loop = loop_around(op)
-    why = "" if loop is None else prepack_obstacle(loop, op)
+    why = "" if loop is None else prepack_obstacle(lo.facts, loop, op)
     plans = [plan_dot(lo.facts, link, strategy, why) for link in links]
     if rank > 2:
         _multiply_batch(lo, links, plans[0], c, zero)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tessera.backends.cpu.arith import TABLE
+from tessera.backends.cpu.loops import slope
+from tessera.backends.cpu.target import CpuFacts
 from tessera.dtypes import float32, float64, int32
 from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import (
@@ -14,22 +16,25 @@ from tessera.ops import (
     ExpandDimsOp,
     ForOp,
     HintOp,
+    LoadOp,
     SplatOp,
     StoreOp,
 )  # fmt: skip
 from tessera.passes.neutral.loops import only_accumulates
 
+FEW = 32  # rows or columns of an accumulator for which copying an operand costs more than it saves
 
-def accumulated_dots(loop: ForOp) -> list[DotOp]:
-    """The dots of a loop whose operands can be packed for all steps before any of them is multiplied (prepack_k.py); []
+
+def accumulated_dots(facts: CpuFacts, loop: ForOp) -> list[DotOp]:
+    """The dots of a loop whose operands are packed for all steps before any of them is multiplied (prepack_k.py); []
     where something is in the way."""
     dots = [op for op in loop.body if isinstance(op, DotOp)]
-    return [] if any(prepack_obstacle(loop, dot) for dot in dots) else dots
+    return [] if any(prepack_obstacle(facts, loop, dot) for dot in dots) else dots
 
 
-def prepack_obstacle(loop: ForOp, dot: DotOp) -> str:
-    """Why a dot of a loop is multiplied in each step; "" where the loop writes nothing and only adds it to a matrix
-    that it carries."""
+def prepack_obstacle(facts: CpuFacts, loop: ForOp, dot: DotOp) -> str:
+    """Why a dot of a loop is multiplied in each step; "" where the loop writes nothing, only adds it to a matrix that
+    it carries, and packing pays."""
     step, t = loop.step.op, dot.acc.type
     if not isinstance(step, ConstOp) or step.value <= 0:
         return "the loop's step is not a positive constant"
@@ -37,9 +42,20 @@ def prepack_obstacle(loop: ForOp, dot: DotOp) -> str:
         return "the loop writes, or has operations with regions"
     if len(shape_of(t)) != 2 or elem_of(t) not in (float32, float64, int32):
         return "the accumulator is no matrix of fp32, fp64 or int32"
-    return (
-        "" if only_accumulates(loop, dot) else "the accumulator is not carried for this dot alone"
-    )
+    if not only_accumulates(loop, dot):
+        return "the accumulator is not carried for this dot alone"
+    (m, n), (a, b) = shape_of(t), dot.operands[:2]
+    if m < FEW and elem_of(b.type) is elem_of(t) and _contiguous_load(b, masked=False):
+        return "B is read in place for few rows"
+    if n < FEW and not facts.tiles and _contiguous_load(a, masked=True):
+        return "A is read in place for few columns where its mask allows it"
+    return ""
+
+
+def _contiguous_load(v: Value, masked: bool) -> bool:
+    """Whether an operand is a load of contiguous rows, with a mask or without."""
+    op = v.op
+    return isinstance(op, LoadOp) and (op.mask is not None) == masked and slope(op.ptr, 1) == 1
 
 
 def scalar_ops(loop: ForOp) -> list[Op]:

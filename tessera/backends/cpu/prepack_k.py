@@ -48,7 +48,7 @@ from tessera.ops import ConstOp, DotOp, ForOp, LoadOp, StoreOp
 
 @executes(ForOp)
 def _for(lo: Lowering, op: ForOp) -> None:
-    dots = accumulated_dots(op)
+    dots = accumulated_dots(lo.facts, op)
     if dots and apply("prepack-k", op):
         _prepacked(lo, op, dots)
     else:
