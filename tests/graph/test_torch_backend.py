@@ -95,6 +95,7 @@ def test_sizes_of_zero():
         return x.sum(0), x.sum(1), torch.cat([x, y]), x.t() @ x, (x + 1).amax(1), x.prod()
 
     compare(f, torch.randn(0, 5), torch.randn(3, 5))
+    compare(lambda x: (x + 1, x.t() * 2, x.flatten().exp()), torch.randn(0, 0))
 
 
 def test_two_compilations_serve_all_sizes():

@@ -80,7 +80,8 @@ class Nest:
         left = expr_of(Sym(PROGRAM))
         made = [self.indices.new(a.extent, a.block, a.place) for a in self.tiling.axes]
         for axis, index in reversed(list(zip(self.tiling.axes, made, strict=True))):
-            steps = index.steps
+            # No program runs where an extent is 0; the kernel must be well-formed all the same.
+            steps = 1 if expr(index.steps).value == 0 else index.steps
             number = left % steps if index is not made[0] else left
             left = left // steps if index is not made[0] else expr(0)
             self.numbers[index.number] = self.code.value(
