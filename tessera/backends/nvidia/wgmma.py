@@ -25,13 +25,14 @@ from tessera.backends.gpu.packing import pack, packed_shape, unpack
 from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import float32
 from tessera.errors import InternalError
-from tessera.ir import ElementType, SharedType, TileType, Value
+from tessera.ir import ElementType, Op, SharedType, TileType, Value
 from tessera.layout import LinearLayout, back, reordered, shared_swizzled
-from tessera.ops import WgmmaOp, WgmmaWaitOp
+from tessera.ops import Loop, WgmmaOp, WgmmaWaitOp
 from tessera.passes.gpu_facts import WgmmaRow
 from tessera.passes.neutral.fold import constant_of
 
 STEP_BYTES = 32  # of K in one instruction
+REGISTERS = 4  # of a first operand in registers, for one instruction
 SWIZZLE_CODES = {128: 1, 64: 2, 32: 3}
 Block = list[str]
 Rows = tuple[int, ...]
@@ -108,6 +109,7 @@ def _wgmma(fl: FunctionLowering, op: WgmmaOp) -> None:
         acc = mma.issue(acc, range(steps), held)
         if not op.asynchronous:
             acc = _waited(fl, mma.row, acc, 0, [x for i in held for regs in i for x in regs])
+            _keep_alive(fl, op, op.left)
     fl.set(op.result, _elements(fl, op, mma.row, [x for block in acc for x in block]))
 
 
@@ -226,7 +228,29 @@ def _wait(fl: FunctionLowering, op: WgmmaWaitOp) -> None:
     row = p.wgmma_wait(-1 if op.waited else op.pending, len(regs), type, len(held))
     regs = _emit(fl, row, [*regs, *held], len(regs))
     names = unpack(fl, elem, regs, shape) if elem.bits == 16 else regs
+    for v in op.held:
+        if isinstance(v.type, TileType):
+            _keep_alive(fl, op, v)
     fl.set(op.result, copies(op.result.type.layout, names))
+
+
+def _keep_alive(fl: FunctionLowering, op: Op, v: Value) -> None:
+    """Read one register of each instruction's part of an operand that `op` leaves in registers. ptxas (12.8, 13.0)
+    gives registers that a loop only reads, and only in MMAs, to others behind the MMA, although the next iteration
+    needs them again."""
+    loop = op.parent_op()
+    while loop is not None and not isinstance(loop, Loop):
+        loop = loop.parent_op()
+    home = v.block.parent if v.block is not None else None
+    if loop is None or home is loop or (home is not None and home.is_inside(loop)):
+        return
+    names = fl.get(v)
+    if v.type.elem is float32:
+        names = [fl.target.round_tf32(fl.w, x) for x in names]
+    word, *others = _in_reg32(fl, v.type.elem, names)[::REGISTERS]
+    for other in others:
+        word = fl.w.pure(f"xor i32 {word}, {other}")
+    p.emit_primitive(fl.w, "await_word", word, fl.shared_base())
 
 
 # --- pieces ------------------------------------------------------------------------------------------------
