@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tessera.graph.executable import compile_graph
+from tessera.graph.host import NumpyHost
 from tessera.graph.interp import interpret
-from tessera.graph.ops import LoopOp
+from tessera.graph.ops import ExternOp, LoopOp
 from tessera.graph.passes import cost, optimize
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.ir import Module, parse_module, print_module, verify
@@ -45,6 +50,23 @@ def check(seed: int, steps: int) -> None:
 @given(st.integers(0, 2**32), st.integers(2, 14))
 def test_random_graphs(seed: int, steps: int):
     check(seed, steps)
+
+
+class Host(NumpyHost):
+    def extern(
+        self, op: ExternOp, arrays: list[Any], symbols: Mapping[str, int]
+    ) -> tuple[Any, ...]:
+        return tuple(np.ascontiguousarray(x) for x in copy(op, arrays, symbols))
+
+
+@pytest.mark.parametrize("seed", [17, 250, 503, 536, 601, 702])
+def test_kernels_of_fused_graphs(seed: int):
+    """What was wrong once, and a few others, compiled for the CPU."""
+    graph = RandomGraph(seed, 2 + seed % 12)
+    wanted = interpret(graph.module, [x.copy() for x in graph.args], copy)
+    run = compile_graph(optimize(graph.module), Host())
+    for a, b in zip(wanted, run([x.copy() for x in graph.args]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(

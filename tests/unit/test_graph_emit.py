@@ -325,3 +325,29 @@ def test_externs_see_no_negative_strides():
     np.testing.assert_array_equal(got, x[::-1])
     assert seen == [(16, 4)]
     assert got.strides == (4, 24)
+
+
+def test_masked_reads_of_one_local_tensor_keep_their_masks():
+    """Both halves of what is joined compute the same elements of `e`, each where its own mask holds."""
+    g = GraphBuilder("halves")
+    x = g.input("x", TensorType((sym("s0"), 8), float32))
+    later, earlier = parse_map("(d0) -> (d0 + 4)"), parse_map("(d0) -> (d0 - 4)")
+
+    def row(i: Any) -> Any:
+        e = g.loop([8], lambda k: g.exp(g.load(x, i, k)))
+        a = g.loop([4], lambda k: g.add(g.load(e, k), g.load_at(e, later, [k])))
+        b = g.loop([4], lambda k: g.sub(g.load(e, k), g.load_at(e, later, [k])))
+
+        def joined(k: Any) -> Any:
+            first = g.compare("lt", k, g.const(4, int64))
+            second = g.compare("ge", k, g.const(4, int64))
+            return g.load_at(b, earlier, [k], mask=second, other=g.load(a, k, mask=first))
+
+        return g.loop([8], joined)
+
+    g.output(g.loop([sym("s0")], row))
+    x = numbers(5, 8)
+    e = np.exp(x)
+    wanted = np.concatenate([e[:, :4] + e[:, 4:], e[:, :4] - e[:, 4:]], 1)
+    (got,) = compile_graph(g.finish(), NumpyHost())([x])
+    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)

@@ -267,7 +267,7 @@ class Nest:
         if not isinstance(op, LoopOp):
             raise CannotEmit(f"{op.opcode} cannot stand inside of a loop")
         n = len(op.extents)
-        key = (op, tuple(coordinates[:n]), scope.target, mask)
+        key = (op, tuple(coordinates[:n]), scope.target, scope.mask, mask)
         child = owner.inlined.get(key)
         if child is None:
             child = owner.child(op.body, coordinates[:n], scope.target, scope.inner)
