@@ -20,11 +20,11 @@ class Options:
 
     `random`: "philox" for random numbers made inside of kernels, "eager" for the very numbers that eager draws.
     `kernels`: "compiled"; "interpreted" runs them by their meaning in NumPy, "none" runs every operation by eager:
-    these two tell whose a fault is. `fuse`: True fuses loops into common kernels."""
+    these two tell whose a fault is. `fuse`: False makes a kernel of each operation."""
 
     random: str = "philox"
     kernels: str = "compiled"
-    fuse: bool = False
+    fuse: bool = True
 
 
 # The modes of torch.compile. All of them compile in the same way at present.
