@@ -106,14 +106,14 @@ class TorchHost:
         return {Sym(name): value for name, value in symbols.items()}
 
     def extern(
-        self, op: ExternOp, tensors: Sequence[Any], symbols: Mapping[str, int]
+        self, op: ExternOp, arrays: Sequence[Any], symbols: Mapping[str, int]
     ) -> tuple[torch.Tensor, ...]:
         """The tensors that an extern gives; never one that shares memory with an argument."""
         env = self.environment(symbols)
 
         def argument(value: Any) -> Any:
             if isinstance(value, Place):
-                return tensors[value.index]
+                return arrays[value.index]
             if isinstance(value, Expr):
                 return value.evaluate(env)
             if isinstance(value, Name):
@@ -127,7 +127,7 @@ class TorchHost:
         several = found if isinstance(found, (list, tuple)) else (found,)
         results = [x for x in several if isinstance(x, torch.Tensor)]
         if self.may_alias[op.target]:
-            results = _apart(results, tensors)
+            results = _apart(results, arrays)
         return tuple(as_typed(x, v.type, env) for x, v in zip(results, op.results, strict=True))
 
 

@@ -172,7 +172,7 @@ class _Importer:
     def _call(self, node: Node) -> Any:
         value = node.meta.get("val")
         if node.target is operator.getitem:
-            return self.env[node.args[0]][node.args[1]]
+            return self._plain(node.args[0])[node.args[1]]
         if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
             return self._size(value)
         if isinstance(value, (torch.SymFloat, torch.SymBool, float, bool)):
@@ -203,7 +203,7 @@ class _Importer:
         except BaseException:
             low.streams, low.seeds = streams, seeds
             while self.g.block.last is not last:
-                self.g.block.last.erase()
+                self.g.block.last.erase()  # type: ignore[union-attr]
             raise
         return self._checked(found, node)
 

@@ -238,7 +238,7 @@ class Lowering:
             raise NotLowered(f"there are no kernels for {x.elem.name}")
         map = x.map.at(indices, len(self.dims)).simplify(self.ranges)
         used = sorted(set[int]().union(*(r.dims for r in map.results)))
-        renamed = {Dim(k): dim(n) for n, k in enumerate(used)}
+        renamed: dict[Any, Expr | int] = {Dim(k): dim(n) for n, k in enumerate(used)}
         map = IndexMap(len(used), [r.subs(renamed) for r in map.results])
         fill = None
         if other is not None:

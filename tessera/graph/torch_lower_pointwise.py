@@ -101,7 +101,7 @@ def _pow(x: Any, y: Any) -> Scalar:
             return _whole_power(x, int(y))
         if y in (-1, -2) and x.type.is_floating():
             return 1 / _whole_power(x, int(-y))
-    kind = x if isinstance(x, Scalar) else y
+    kind: Any = x if isinstance(x, Scalar) else y
     if not kind.type.is_floating():
         raise NotLowered("a power of integers")
     return kind.like(x).binary(arith.PowOp, y)
@@ -207,7 +207,7 @@ POINTWISE: dict[str, Pointwise] = {
     "round.default": Pointwise(DEFAULT, _rounded("rint")),
     "trunc": Pointwise(DEFAULT, _rounded("trunc")),
     # one operand
-    "abs": Pointwise(DEFAULT, abs),
+    "abs": Pointwise(DEFAULT, lambda x: abs(x)),
     "neg": Pointwise(DEFAULT, lambda x: -x),
     "relu": Pointwise(DEFAULT, lambda x: maximum(x, 0)),
     "sign": Pointwise(DEFAULT, sign),

@@ -202,7 +202,9 @@ def vector_norm(
 
     def value(v: Scalar) -> Scalar:
         v = cast(v, inside)
-        return {0: lambda: v.ne(0).to(inside), 2: lambda: v * v}.get(order, lambda: abs(v))()
+        if order == 0:
+            return v.ne(0).to(inside)
+        return v * v if order == 2 else abs(v)
 
     kind = {float("inf"): "max", float("-inf"): "min"}.get(order, "sum")
 

@@ -88,7 +88,7 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> tuple[str, str,
     if difference(again, expected) is not None:
         return "skipped", "eager differs from itself", set(), False
     torch._dynamo.reset()
-    options = {"random": "eager", "kernels": kernels}
+    options: dict[str, Any] = {"random": "eager", "kernels": kernels}
     compiled = torch.compile(call, backend="tessera", dynamic=False, options=options)
     with recording() as graphs:
         try:
