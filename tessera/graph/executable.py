@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tessera.backends.compiler import GPUTarget
@@ -17,6 +18,7 @@ from tessera.backends.cpu.pool import default_threads
 from tessera.compiler import CompiledKernel
 from tessera.errors import LaunchError
 from tessera.graph.build_kernels import Kernels
+from tessera.graph.dump import write_folder
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.host import Host
 from tessera.graph.index import Expr, Sym
@@ -67,6 +69,10 @@ class Executable:
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self._call(inputs)
+
+    def dump(self, folder: str | Path) -> Path:
+        """Write graph, call and kernels to a folder that runs by itself."""
+        return write_folder(self, folder)
 
     def compiled(self) -> list[CompiledKernel]:
         """The kernels, each once."""

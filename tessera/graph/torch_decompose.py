@@ -23,8 +23,12 @@ TAKEN_APART = (
     aten._fused_rms_norm, aten._fused_rms_norm_backward, aten.max_pool2d_with_indices_backward,
 )  # fmt: skip
 
-# Operations that we lower better than what they would become.
-KEPT_WHOLE = (aten.index_add, aten.index_copy, aten.stack, aten.roll, aten.select_scatter)
+# Operations that we lower better than what they would become; and attention, whose backward takes the logarithms of
+# sums that its forward gives: taken apart it gives the weights in their place.
+KEPT_WHOLE = (
+    aten.index_add, aten.index_copy, aten.stack, aten.roll, aten.select_scatter,
+    aten._scaled_dot_product_flash_attention_for_cpu,
+)  # fmt: skip
 
 
 @cache

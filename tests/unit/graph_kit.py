@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,22 +52,22 @@ def check(
     inputs: Sequence[Any],
     wanted: Sequence[Any] | None = None,
     tilings: bool = True,
-    **tolerance: float,
+    rtol: float = 1e-4,
+    atol: float = 1e-5,
 ) -> Executable:
     """Compare the kernels with the graph's meaning, and with `wanted`; with `tilings` also those that are cut up as
     for a GPU."""
     module = build if isinstance(build, Module) else module_of(build)
-    close: Mapping[str, float] = {"rtol": 1e-4, "atol": 1e-5, **tolerance}
     meant = interpret(module, [np.copy(x) for x in inputs])
     for got, want in zip(meant, wanted or meant, strict=True):
-        np.testing.assert_allclose(got, want, **close)
+        np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
     machines = [None, machine_of(HOPPER)] if tilings else [None]
     exes = [compiled(module, m) for m in machines]
     for exe in exes:
         found = values_of(exe([np.copy(x) for x in inputs]), module)
         for got, want in zip(found, meant, strict=True):
             assert got.shape == np.shape(want)
-            np.testing.assert_allclose(got, want, **close)
+            np.testing.assert_allclose(got, want, rtol=rtol, atol=atol)
     return exes[0]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from tessera.dtypes import float32, int64
 from tessera.errors import InternalError
 from tessera.graph import build_kernels
 from tessera.graph.build import GraphBuilder
+from tessera.graph.dump import run_folder
 from tessera.graph.executable import compile_graph
 from tessera.graph.host import NumpyHost
 from tessera.graph.index import parse_map, sym
@@ -351,3 +353,18 @@ def test_masked_reads_of_one_local_tensor_keep_their_masks():
     wanted = np.concatenate([e[:, :4] + e[:, 4:], e[:, :4] - e[:, 4:]], 1)
     (got,) = compile_graph(g.finish(), NumpyHost())([x])
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_dumped_graph_runs_by_itself(tmp_path: Path):
+    n = sym("s0")
+
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(n, 16))
+        return softmax(g, x, n, 16)
+
+    folder = compiled(module_of(build)).dump(tmp_path / "graph")
+    assert (folder / "call.py").read_text().startswith("def call(inputs):")
+    assert list((folder / "kernels").glob("*.tir"))
+    said: list[str] = []
+    assert run_folder(folder / "run.py", 5, said.append) > 0
+    assert "1 kernels" in said[0]
