@@ -9,7 +9,7 @@ from tessera.config import knobs
 from tessera.dtypes import int64
 from tessera.graph.emit.accesses import through_views
 from tessera.graph.emit.kernel import KernelCode, emit
-from tessera.graph.emit.nest import CannotEmit
+from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import IndexMap, dim
 from tessera.graph.ops import (

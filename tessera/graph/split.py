@@ -136,7 +136,7 @@ def _part(
             for v, n in zip(values, op.identities, strict=True)
         ]
     inner.insert(YieldOp(values))
-    regions = [body, op.combine.clone({})]
+    regions = [body, op.combine.clone(dict(mapping))]
     return b.insert(ReduceOp(extents=(each,), identities=op.identities, regions=regions)).results
 
 

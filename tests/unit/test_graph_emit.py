@@ -13,11 +13,12 @@ from tessera.dtypes import float32, int64
 from tessera.errors import InternalError
 from tessera.graph import build_kernels
 from tessera.graph.build import GraphBuilder
-from tessera.graph.dump import run_folder
 from tessera.graph.executable import compile_graph
 from tessera.graph.host import NumpyHost
 from tessera.graph.index import parse_map, sym
+from tessera.graph.passes import optimize
 from tessera.graph.planner import KernelWarning
+from tessera.graph.rerun import run_folder
 from tessera.graph.types import Place, TensorType
 from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of
 
@@ -368,3 +369,19 @@ def test_a_dumped_graph_runs_by_itself(tmp_path: Path):
     said: list[str] = []
     assert run_folder(folder / "run.py", 5, said.append) > 0
     assert "1 kernels" in said[0]
+
+
+def test_constants_of_a_combination_may_stand_in_front_of_it():
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(sym("s0"), 100))
+
+        def row(i: Any) -> Any:
+            mean, _, _ = g.welford([100], lambda r: g.load(x, i, r))
+            return g.loop([100], lambda r: g.sub(g.load(x, i, r), mean))
+
+        return g.loop([sym("s0")], row)
+
+    module = module_of(build)
+    optimize(module)
+    check(module, [numbers(6, 100)])
+    assert len(built_for_hopper(module).compiled) == 1

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 from tessera.dtypes import dtype
 from tessera.errors import InternalError
-from tessera.graph.emit.nest import CannotEmit, Nest, Size
+from tessera.graph.emit.nest import Nest, Size
 from tessera.graph.emit.scopes import Index, Scope, delinearised
-from tessera.graph.emit.tiles import Shape, joint_shape, typed
+from tessera.graph.emit.tiles import CannotEmit, Shape, joint_shape, typed
 from tessera.graph.emit.tiling import MOST_UNROLLED, Tiling, next_power
 from tessera.graph.index import Expr, expr
 from tessera.graph.ops import CombiningOp, ReduceOp, ScanOp, yielded

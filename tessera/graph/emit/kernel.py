@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from tessera.dtypes import int32, int64
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.emit.inner import InnerNest, Pass
-from tessera.graph.emit.nest import CannotEmit
 from tessera.graph.emit.scopes import Scope
+from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Machine, Tiling, choose
 from tessera.graph.index import Expr, Sym, expr
 from tessera.graph.ops import LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded

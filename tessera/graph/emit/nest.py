@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tessera.dtypes import dtype, int32, int64, pointer_type
-from tessera.errors import CompilationError
 from tessera.graph.emit.accesses import index_expr, offset_of, through_views
 from tessera.graph.emit.index_code import IndexCode, Leaf
 from tessera.graph.emit.scopes import NUMBER, Index, Indices, Scope, delinearised
-from tessera.graph.emit.tiles import Tiles, joint_shape
+from tessera.graph.emit.tiles import CannotEmit, Tiles, joint_shape
 from tessera.graph.emit.tiling import Tiling
 from tessera.graph.index import Dim, Expr, Sym, expr, is_less, is_nonnegative
 from tessera.graph.ops import IndexOp, LoadOp, LoopOp, ReduceOp, ScanOp, yielded
@@ -23,10 +22,6 @@ from tessera.ops import arith, control, memory, tile
 
 Size = int | Expr
 PROGRAM = "%program"  # the symbol for the program's number
-
-
-class CannotEmit(CompilationError):
-    """A nest has a form that no kernel is made for."""
 
 
 class Arguments:

@@ -10,10 +10,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tessera.dtypes import dtype, int1, int32, int64
+from tessera.errors import CompilationError
 from tessera.ir import Block, Builder, Op, TileType, Value, elem_of, shape_of
 from tessera.ops import arith, control, tile
 
 Shape = tuple[int, ...]
+
+
+class CannotEmit(CompilationError):
+    """A nest has a form that no kernel is made for."""
 
 
 def joint_shape(shapes: Sequence[Shape]) -> Shape:
@@ -121,6 +126,7 @@ class Tiles:
 
     def inline(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
         """The values that a block of element-wise ops yields for these arguments."""
+        block = self.region(block)
         found: dict[Value, Value] = dict(zip(block.args, arguments, strict=True))
         for op in block:
             if isinstance(op, control.YieldOp):
@@ -129,8 +135,19 @@ class Tiles:
         raise AssertionError("a block of a combination ends in a yield")
 
     def region(self, block: Block) -> Block:
-        """A copy of a combine region, which refers to nothing outside of it."""
-        return block.clone({})
+        """A copy of a combine region with the constants in it that passes have put in front of it."""
+        made = block.clone({})
+        inside: dict[Value, Value] = {}
+        for op in list(made):
+            for k, v in enumerate(op.operands):
+                if v.block is made:
+                    continue
+                if not isinstance(v.op, arith.ConstOp):
+                    raise CannotEmit("a reduction combines with a value from outside of it")
+                if v not in inside:
+                    inside[v] = Builder.at_start(made).insert(v.op.clone()).result
+                op.set_operand(k, inside[v])
+        return made
 
     def reduce(self, values: Sequence[Value], axis: int, combine: Block) -> list[Value]:
         """One value a row, by the region; the axis stays with extent 1. Scalars if nothing else varies."""
