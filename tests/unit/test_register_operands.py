@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -63,14 +64,14 @@ SIGNATURE = {
 }  # fmt: skip
 
 
-def built() -> dict[str, object]:
+def built() -> Any:
     source = ASTSource(chain, SIGNATURE)
     options = {"num_warps": 8, "num_stages": 3}
     return tessera.compile(source, GPUTarget("cuda", 90, 32), options).asm
 
 
 def test_a_loop_reads_its_invariant_operand_with_something_else():
-    assert str(built()["ptx"]).count("0x9e3779b9") == 1
+    assert built()["ptx"].count("0x9e3779b9") == 1
 
 
 def test_nothing_else_gets_registers_of_an_invariant_operand():
@@ -80,7 +81,9 @@ def test_nothing_else_gets_registers_of_an_invariant_operand():
     except ToolNotFound:
         pytest.skip("needs nvdisasm or cuobjdump")
     first = next(i for i, line in enumerate(lines) if "GMMA" in line and "RZ, !UPT" in line)
-    register = int(re.search(r"GMMA\S* R\d+, R(\d+)", lines[first])[1])
+    found = re.search(r"GMMA\S* R\d+, R(\d+)", lines[first])
+    assert found is not None
+    register = int(found[1])
     operand = "|".join(str(register + i) for i in range(4))
     labels = {m[1]: i for i, line in enumerate(lines) if (m := re.match(r"\s*\.(L_x_\d+):", line))}
     back = [
