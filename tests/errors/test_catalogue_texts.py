@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.metadata
 import os
 import sys
 import textwrap
@@ -402,6 +404,22 @@ def other_triton(patch: pytest.MonkeyPatch, folder: Path) -> None:
 )
 def host_array_for_a_gpu(patch: pytest.MonkeyPatch, folder: Path) -> None:
     CudaDriver.address(object.__new__(CudaDriver), np.zeros(1, np.float32))
+
+
+@case(
+    errors.TorchNotFound,
+    """
+    error[torch-not-found]: torch is not installed
+      = help: install it with `pip install "tessera-lang[torch]"`; the rest of tessera works without it
+""",
+)
+def graphs_without_torch(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    patch.delitem(sys.modules, "tessera.torch", raising=False)
+    patch.setattr(importlib.metadata, "version", missing)
+    importlib.import_module("tessera.torch")
 
 
 @case(

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tessera.config.optimizations import OPTIMIZATIONS
 from tessera.graph.executable import compile_graph
 from tessera.graph.host import NumpyHost
 from tessera.graph.interp import interpret
@@ -17,6 +18,7 @@ from tessera.graph.ops import ExternOp, LoopOp
 from tessera.graph.passes import cost, optimize
 from tessera.graph.passes.facts import symbol_ranges
 from tessera.ir import Module, parse_module, print_module, verify
+from tessera.ir.applications import Session
 from tests.fuzz.graphs_kit import RandomGraph, copy
 
 
@@ -50,6 +52,20 @@ def check(seed: int, steps: int) -> None:
 @given(st.integers(0, 2**32), st.integers(2, 14))
 def test_random_graphs(seed: int, steps: int):
     check(seed, steps)
+
+
+@pytest.mark.parametrize("name", [n for n in OPTIMIZATIONS if n.startswith("graph-")])
+def test_without_one(name: str):
+    """Each seed's graph once more without the optimisation, which at least one of them has."""
+    applied = 0
+    for seed in range(12):
+        with Session("graph", frozenset({name})) as session:
+            check(seed, 8)
+        assert name not in {a.name for a in session.applied}
+        with Session("graph") as session:
+            check(seed, 8)
+        applied += sum(a.name == name for a in session.applied)
+    assert applied
 
 
 class CopyingHost(NumpyHost):

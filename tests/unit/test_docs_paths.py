@@ -67,8 +67,11 @@ def exists(name: str) -> bool:
         except ImportError:
             continue
         for attribute in parts[n:]:
-            if not hasattr(found, attribute):
+            try:
+                found = getattr(found, attribute)
+            except ImportError:  # imported when it is asked for, from what is not here
+                return True
+            except AttributeError:
                 return False
-            found = getattr(found, attribute)
         return True
     return False

@@ -27,6 +27,8 @@ from tests.unit.optimization_samples import CASES, Sample
 stages: Any = importlib.import_module("tessera.compiler.compile")
 # What needs instructions that not every machine has, or ptxas (tests/unit/test_ptxas.py).
 ELSEWHERE = {"amx-tiles", "bf16-pairs", "int8-quads", "raise-occupancy"}
+# Those of graphs: tests/fuzz/test_graphs_keep_meaning.py.
+ELSEWHERE |= {name for name in OPTIMIZATIONS if name.startswith("graph-")}
 NAMES = sorted(set(OPTIMIZATIONS) - ELSEWHERE)
 # Asked for before any stage runs: they are facts of the target that later stages look at.
 FEATURES = {"ldmatrix", "stmatrix"}
