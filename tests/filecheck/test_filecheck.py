@@ -81,6 +81,8 @@ IN_PASSES = {o.name for o in OPTIMIZATIONS.values() if o.targets != "cpu"} | {
     p.optimization for p in PASSES.values() if p.optimization
 }
 IN_PASSES -= {"ldmatrix", "stmatrix", "raise-occupancy"}
+# Those of graphs are passes over another IR: tests/unit/test_graph_passes.py, tests/fuzz/test_graphs_keep_meaning.py.
+IN_PASSES -= {name for name in IN_PASSES if name.startswith("graph-")}
 
 
 @pytest.mark.parametrize("name", sorted(IN_PASSES))
