@@ -248,6 +248,7 @@ def test_status_is_returned_and_reset():
 
 
 def test_launches_of_several_threads_at_once():
+    kernels()  # threads that all come first would each load them, and all but one unload them again
     failures: list[str] = []
 
     def run() -> None:
