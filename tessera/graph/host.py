@@ -40,6 +40,10 @@ class Host(Protocol):
         """An array of the same layout and elements that begins at a multiple of 16 bytes."""
         ...
 
+    def write_back(self, array: Any, copy: Any) -> None:
+        """Give an array the elements of what `aligned` made of it."""
+        ...
+
     def to_numpy(self, array: Any, elem: Any) -> Any:
         """A NumPy array of the same elements as they lie in memory: uint16 for bf16, uint8 for fp8 and int1."""
         ...
@@ -101,6 +105,9 @@ class NumpyHost:
 
     def aligned(self, array: Any) -> Any:
         return array  # the CPU reads at any address
+
+    def write_back(self, array: Any, copy: Any) -> None:
+        np.copyto(array, copy)
 
     def to_numpy(self, array: Any, elem: Any) -> Any:
         return np.asarray(array)

@@ -99,6 +99,7 @@ class _Writer:
         at = len(self.lines)
         self._arena()
         self._steps()
+        self._write_back()
         self._return()
         if self.sizes:
             self.lines.insert(at, "    n = at.numbers")
@@ -113,6 +114,19 @@ class _Writer:
         else:
             self.bind("current_stream", self.exe.host.stream)
             self.line("stream = current_stream()")
+
+    def _write_back(self) -> None:
+        """Give arguments what kernels wrote to their copies: see `_addressed`."""
+        written = {self.plan.memory(v) for step in self.plan.steps for v in step.writes}
+        for v in self.plan.arguments:
+            if self.is_copied(v) and v in self.addresses and v in written:
+                self.bind("write_back", self.exe.host.write_back)
+                self.line(f"if a_{self.name(v)} != address({self.name(v)}):")
+                self.line(f"    write_back({self.name(v)}, {self.name(v)}_aligned)")
+
+    def is_copied(self, v: Value) -> bool:
+        """Whether kernels get a copy of an argument that does not begin at a multiple of 16 bytes."""
+        return self.plan.place.get(v) == INPUT and self.exe.kernels.target.backend == "cuda"
 
     def _symbols(self) -> None:
         for symbol, (k, d) in self.exe.symbols.items():
@@ -166,12 +180,12 @@ class _Writer:
         if v not in self.addresses:
             self.addresses.add(v)
             self.bind("address", self.exe.host.address)
-            if self.plan.place.get(v) == INPUT and self.exe.kernels.target.backend == "cuda":
+            if self.is_copied(v):
                 self.bind("aligned", self.exe.host.aligned)
                 self.line(f"{name} = address({self.name(v)})")
                 self.line(f"if {name} & 15:")
-                self.line(f"    {self.name(v)} = aligned({self.name(v)})")
-                self.line(f"    {name} = address({self.name(v)})")
+                self.line(f"    {self.name(v)}_aligned = aligned({self.name(v)})")
+                self.line(f"    {name} = address({self.name(v)}_aligned)")
             else:
                 self.line(f"{name} = address({self.name(v)})")
         return name

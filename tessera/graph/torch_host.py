@@ -78,6 +78,9 @@ class TorchHost:
         )
         return copy.copy_(array)
 
+    def write_back(self, array: torch.Tensor, copy: torch.Tensor) -> None:
+        array.copy_(copy)
+
     def to_numpy(self, array: torch.Tensor, elem: Any) -> np.ndarray:
         """The elements as they lie in memory: uint16 for bf16, uint8 for truth values and floats of 8 bits."""
         of_bits = torch.uint8 if array.element_size() == 1 else torch.int16

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tessera.dtypes import float32
+from tessera.graph import source
+from tessera.graph.build import GraphBuilder
+from tessera.graph.executable import compile_graph
+from tessera.graph.host import NumpyHost
 from tessera.graph.memory import ALIGNMENT, Buffer, lower_bound, place
+from tessera.graph.plan import INPUT
+from tessera.graph.types import TensorType
 
 
 def some_buffers(seed: int, count: int) -> list[Buffer]:
@@ -42,3 +51,33 @@ def test_a_buffer_takes_the_place_of_one_that_died():
     placed = place([Buffer(0, 2, 1024), Buffer(1, 3, 512), Buffer(3, 4, 1024)])
     assert placed.offsets == (0, 1024, 0)
     assert placed.size == 1536
+
+
+class Copying(NumpyHost):
+    """Gives kernels copies of what does not begin at a multiple of 16 bytes, as GPUs need it."""
+
+    def aligned(self, array: Any) -> Any:
+        memory = np.zeros(array.nbytes + 64, np.uint8)
+        start = -memory.ctypes.data % 64
+        copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+        np.copyto(copy, array)
+        return copy
+
+
+def test_arguments_that_are_written_and_not_aligned(monkeypatch: pytest.MonkeyPatch):
+    """A kernel that writes to the copy of an argument must not leave the argument as it was."""
+    monkeypatch.setattr(source._Writer, "is_copied", lambda w, v: w.plan.place.get(v) == INPUT)
+    g = GraphBuilder("doubled")
+    x = g.input("x", TensorType((96,), float32))
+    twice = g.loop([96], lambda i: g.mul(g.load(x, i), g.const(2.0, float32)))
+    g.write(x, twice)
+    g.output(g.loop([96], lambda i: g.add(g.load(x, i), g.const(1.0, float32))))
+    exe = compile_graph(g.finish(), Copying())
+    for first in (0, 1):  # elements of four bytes in front of the argument
+        memory = np.arange(100, dtype=np.float32)
+        argument = memory[first : first + 96]
+        before = memory.copy()
+        (out,) = exe([argument])
+        np.testing.assert_array_equal(out, before[first : first + 96] + 1)
+        np.testing.assert_array_equal(argument, before[first : first + 96] * 2)
+        np.testing.assert_array_equal(memory[first + 96 :], before[first + 96 :])
