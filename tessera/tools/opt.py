@@ -2,6 +2,7 @@
 
     python -m tessera opt --passes=licm,cse kernel.tir
     python -m tessera opt --passes=coalesce,assign-layouts --target=sm_90 kernel.gir
+    python -m tessera opt --passes=graph-canonicalize,graph-fuse model.gph
 
 Several modules in one file are separated by lines `// -----`.
 """
@@ -13,6 +14,7 @@ import inspect
 import sys
 from pathlib import Path
 
+import tessera.graph.passes  # registers the operations of graphs, too
 import tessera.layout  # registers how layouts are read
 from tessera.backends.cpu.backend import cpu_pipeline
 from tessera.backends.nvidia.backend import enabled_facts
@@ -24,7 +26,12 @@ from tessera.ir import Module, Pass, PassManager, parse_module, print_module
 from tessera.ir.applications import Session
 from tessera.ir.passes import parse_pipeline
 
-REGISTERED = (tessera.layout, cpu_pipeline, source)  # imported for the passes that they register
+REGISTERED = (
+    tessera.layout,
+    cpu_pipeline,
+    source,
+    tessera.graph.passes,
+)  # imported for the passes that they register
 SEPARATOR = "// -----\n"
 
 
@@ -56,7 +63,7 @@ def _with_facts(p: Pass, target: str) -> Pass:
 def arguments() -> argparse.ArgumentParser:
     """The parser of the command line."""
     parser = argparse.ArgumentParser("tessera opt", description="run passes on IR and print it")
-    parser.add_argument("file", help="IR as text (.tir, .gir); - reads the standard input")
+    parser.add_argument("file", help="IR as text (.tir, .gir, .gph); - reads the standard input")
     parser.add_argument("--passes", default="", help='names and options, "a,b{option=1}"')
     parser.add_argument("--target", default="", help="the GPU whose facts passes use, e.g. sm_90")
     parser.add_argument("--disable", default="", metavar="NAMES", help="optimisations to leave out")

@@ -1,4 +1,4 @@
-"""Runs the `.tir` and `.gir` files of this folder: passes on IR as text, CHECK lines on what they print.
+"""Runs the `.tir`, `.gir` and `.gph` files of this folder: passes on IR as text, CHECK lines on what they print.
 
 A file belongs to the pass that it, or its folder, is named after. Each `// RUN:` line is a command line of
 `python -m tessera opt`, with `--check-prefix` as one more option; lines `// -----` separate modules. A function is a
@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("filecheck")  # a GPU machine that can download nothing may lack it
 
 import tessera.backends.cpu
+import tessera.graph.passes
 import tessera.passes
 from tessera.config.optimizations import OPTIMIZATIONS
 from tessera.ir import Rewriter, parse_module
@@ -27,11 +28,12 @@ from tests.filecheck_kit import FOLDER, CheckFile, cases_of, printed
 for package in (
     tessera.passes,
     tessera.backends.cpu,
+    tessera.graph.passes,
 ):  # whatever registers a pass, so that none is forgotten
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         importlib.import_module(module.name)
 
-FILES = sorted(f for f in FOLDER.rglob("*") if f.suffix in (".tir", ".gir"))
+FILES = sorted(f for f in FOLDER.rglob("*") if f.suffix in (".tir", ".gir", ".gph"))
 
 
 CHECK_FILES = [CheckFile(path) for path in FILES]
@@ -63,13 +65,8 @@ def test_checks_fail_without_the_effect(
     capsys.readouterr()
 
 
-# Tests register passes of their own, and the graph compiler's, whose IR is another one, are there only if something
-# before has imported it: tests/unit/test_graph_passes.py, tests/fuzz/test_graphs_keep_meaning.py.
-OURS = sorted(
-    name
-    for name, p in PASSES.items()
-    if p.fn.__module__.startswith("tessera.") and not name.startswith("graph-")
-)
+# Tests register passes of their own.
+OURS = sorted(name for name, p in PASSES.items() if p.fn.__module__.startswith("tessera."))
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -86,7 +83,6 @@ IN_PASSES = {o.name for o in OPTIMIZATIONS.values() if o.targets != "cpu"} | {
     p.optimization for p in PASSES.values() if p.optimization
 }
 IN_PASSES -= {"ldmatrix", "stmatrix", "raise-occupancy"}
-IN_PASSES -= {name for name in IN_PASSES if name.startswith("graph-")}
 
 
 @pytest.mark.parametrize("name", sorted(IN_PASSES))

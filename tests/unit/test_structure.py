@@ -22,8 +22,8 @@ RANKS = {
     "backends": 5,
     "compiler": 6,
     "runtime": 7,
-    **dict.fromkeys(("compat", "tools", "testing", "graph"), 8),
-    "torch": 9,
+    **dict.fromkeys(("compat", "testing", "graph"), 8),
+    **dict.fromkeys(("torch", "tools"), 9),
 }
 # The insides of packages that are too large for one floor. Names of equal rank do not import each other.
 ROOMS = {
