@@ -67,6 +67,20 @@ class GraphBuilder:
         self.symbols: list[str] = []
         self.results: list[Value] = []
 
+    @staticmethod
+    def before(op: Op, device: str) -> GraphBuilder:
+        """A builder of more ops in front of one of a graph that is there already."""
+        made = GraphBuilder("", device)
+        made.b = Builder.before_op(op)
+        return made
+
+    def inlined(self, block: Block, mapping: dict[Value, Value]) -> list[Value]:
+        """What a copy of a block's ops yields; `mapping` has its arguments, and gets what else was copied."""
+        for x in block:
+            if not isinstance(x, YieldOp):
+                self.b.insert(x.clone(mapping))
+        return [mapping.get(v, v) for v in block.terminator.operands]
+
     # --- the function -----------------------------------------------------------------------------------------
     def input(self, name: str, type: TensorType | dtype, symbol: str = "") -> Value:
         """An argument: a tensor, or a scalar; an int64 scalar may be what `symbol` stands for. Symbols that are sizes

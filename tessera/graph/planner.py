@@ -11,6 +11,8 @@ from tessera.graph.emit.accesses import through_views
 from tessera.graph.emit.kernel import KernelCode, emit
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Machine
+from tessera.graph.expand_scatter import expand_scatters_of
+from tessera.graph.expand_sort import expand_sorts_of
 from tessera.graph.index import IndexMap, dim
 from tessera.graph.ops import (
     CombiningOp,
@@ -53,6 +55,8 @@ class Planner:
 
     def __init__(self, function: FuncOp, machine: Machine, wide: bool = False):
         self.function, self.machine, self.wide = function, machine, wide
+        expand_sorts_of(function.body)
+        expand_scatters_of(function.body)
         split_reductions(function, machine)
         results = list(function.body.terminator.operands)
         self.plan = Plan(list(function.body.args), results, [], {})

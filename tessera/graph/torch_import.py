@@ -19,6 +19,7 @@ from tessera.graph import (
     torch_lower_pointwise,
     torch_lower_random,
     torch_lower_reduce,
+    torch_lower_sort,
     torch_lower_view,
 )
 from tessera.graph.build import GraphBuilder
@@ -31,7 +32,7 @@ from tessera.ir import Module, Value
 
 _TABLES = (  # imported for the rules that they register
     torch_lower_create, torch_lower_index, torch_lower_pointwise, torch_lower_random, torch_lower_reduce,
-    torch_lower_view,
+    torch_lower_sort, torch_lower_view,
 )  # fmt: skip
 NO_KERNEL = "no kernel of ours"
 

@@ -1,4 +1,4 @@
-"""Lowers reductions and scans: sums, extrema with their places, moments, prefix sums, sorting."""
+"""Lowers reductions and scans: sums, extrema with their places, moments, prefix sums."""
 
 # pyright: basic
 # torch gives most of its values no type.
@@ -281,13 +281,13 @@ def scanned(
 
         return low.scan_values(x.shape[at], one, combine, identities)
 
-    rows = [_last_to(t, at) for t in low.inner_tensors(outer, row)]
+    rows = [last_to(t, at) for t in low.inner_tensors(outer, row)]
     return low.loops(
         x.shape, lambda i: [cast(low.load(r, i), e) for r, e in zip(rows, elems, strict=True)]
     )
 
 
-def _last_to(x: Tensor, at: int) -> Tensor:
+def last_to(x: Tensor, at: int) -> Tensor:
     """The last dimension, moved."""
     order = [k for k in range(x.rank) if k != at]
     shape = [*x.shape[:-1]]
@@ -343,33 +343,3 @@ def logcumsumexp(low: Lowering, x: Tensor, dim: int) -> Tensor:
     return scanned(low, x, dim, lambda v, i: [v.to(inside)], combine, (float("-inf"),), [low.elem])[
         0
     ]
-
-
-# --- sorting ----------------------------------------------------------------------------------------------------------
-def _sorted(low: Lowering, x: Tensor, at: int, descending: bool) -> list[Tensor]:
-    if not x.rank:
-        return low.loops([], lambda i: [low.load(x, []), low.const(0, int64)])
-    at %= x.rank
-    outer = [n for k, n in enumerate(x.shape) if k != at]
-
-    def row(indices: list[Expr]) -> list[Any]:
-        def one(along: list[Expr]) -> list[Scalar]:
-            place = [*indices[:at], along[0], *indices[at:]]
-            return [low.load(x, place), low.position(along[0])]
-
-        return low.sort_values(x.shape[at], one, descending)
-
-    rows = [_last_to(t, at) for t in low.inner_tensors(outer, row)]
-    return low.loops(x.shape, lambda i: [low.load(r, i) for r in rows])
-
-
-@rule("sort")
-def sort(low: Lowering, x: Tensor, dim: int = -1, descending: bool = False) -> list[Tensor]:
-    return _sorted(low, x, dim, descending)
-
-
-@rule("sort.stable")
-def sort_stable(
-    low: Lowering, x: Tensor, *, stable: bool = False, dim: int = -1, descending: bool = False
-) -> list[Tensor]:
-    return _sorted(low, x, dim, descending)

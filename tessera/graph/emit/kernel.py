@@ -19,7 +19,6 @@ from tessera.ir import Block, Module, Op, Value, print_module
 from tessera.ops import YieldOp
 
 Size = int | Expr
-ATOMIC = {"set": "set", "add": "add", "max": "max", "min": "min"}
 NAMED = 3  # ops that a kernel's name tells
 
 
@@ -106,8 +105,6 @@ def _rows(
 
 def _scatter(nest: InnerNest, op: ScatterOp, scope: Scope) -> dict[Value, Expr]:
     """Write each value to the place that goes with it."""
-    if op.mode not in ATOMIC:
-        raise CannotEmit(f"a scatter that combines by {op.mode!r}")
     base: TensorType = op.base.type
     rank, values = base.rank, yielded(op.body)
     at = [nest.expression(v, scope) for v in values[:rank]]
@@ -115,8 +112,7 @@ def _scatter(nest: InnerNest, op: ScatterOp, scope: Scope) -> dict[Value, Expr]:
     mask = nest.value(values[rank + 1], scope) if len(values) > rank + 1 else None
     offset = nest.indices.by_parts(offset_of(op.result.type, at))
     parts = nest.code.parts(offset, nest.index_type)
-    pointer = nest.tiles.pointer(nest.arguments.of(op.result), parts)
-    nest.write(pointer, value, mask, scope, ATOMIC[op.mode])
+    nest.write(nest.arguments.of(op.result), parts, value, mask, scope, op.mode)
     return {op.result: expr(-1)}
 
 

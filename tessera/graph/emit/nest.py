@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from tessera.dtypes import dtype, int32, int64, pointer_type
 from tessera.graph.emit.accesses import index_expr, offset_of, through_views
 from tessera.graph.emit.index_code import IndexCode, Leaf
+from tessera.graph.emit.multiply import multiply
 from tessera.graph.emit.scopes import NUMBER, Index, Indices, Scope, delinearised
 from tessera.graph.emit.tiles import CannotEmit, Tiles, joint_shape
 from tessera.graph.emit.tiling import Tiling
@@ -254,9 +255,12 @@ class Nest:
     def element(
         self, v: Value, coordinates: Sequence[Expr], scope: Scope, mask: Value | None = None
     ) -> Value:
-        """The element of a tensor that a loop of the nest makes, computed where it is needed."""
+        """The element of a tensor: what a loop of the nest makes is computed where it is needed."""
         owner, op = scope.owner(v), v.op
-        assert owner is not None and op is not None
+        if owner is None or op is None:
+            tensor, place = through_views(v, coordinates)
+            place = [self.indices.simple(c) for c in place]
+            return self._read(tensor, place, mask, None, scope)
         if isinstance(op, ScanOp):
             return self.scanned(op, coordinates, scope)[v.index]
         if not isinstance(op, LoopOp):
@@ -275,16 +279,22 @@ class Nest:
 
     def store(self, result: Value, coordinates: Sequence[Expr], v: Value, scope: Scope) -> None:
         """Write an element of a result of the nest."""
-        t = self.tiles
         offset = self.indices.by_parts(offset_of(result.type, coordinates))
-        pointer = t.pointer(self.arguments.of(result), self.code.parts(offset, self.index_type))
-        self.write(pointer, v, None, scope)
+        parts = self.code.parts(offset, self.index_type)
+        self.write(self.arguments.of(result), parts, v, None, scope)
 
     def write(
-        self, pointer: Value, v: Value, mask: Value | None, scope: Scope, mode: str = "set"
+        self,
+        base: Value,
+        offset: Sequence[Value],
+        v: Value,
+        mask: Value | None,
+        scope: Scope,
+        mode: str = "set",
     ) -> None:
-        """Store or combine a value where `mask` holds."""
+        """Store or combine a value at an offset from `base` where `mask` holds."""
         t = self.tiles
+        pointer = t.pointer(base, offset)
         shape = joint_shape([shape_of(x.type) for x in (pointer, v, *filter(None, (mask,)))])
         mask = t.both(self.bounds(shape, scope), mask)
         if mask is not None:
@@ -293,6 +303,8 @@ class Nest:
             pointer, v = t.together((pointer, v))
         if mode == "set":
             self.builder.insert(memory.StoreOp(pointer, v, mask))
+        elif mode == "mul":
+            multiply(t, base, pointer, v, mask)
         else:
             op = memory.AtomicRmwOp(pointer, v, mask, kind=mode, sem="relaxed")
             self.builder.insert(op)

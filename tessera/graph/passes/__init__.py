@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tessera.graph.expand_scatter import expand_scatters
+from tessera.graph.expand_sort import expand_sorts
 from tessera.graph.ops import LoopOp
 from tessera.graph.passes import canonical, cost, equal, fuse, inline
 from tessera.graph.passes.cost import Machine, SizeOf
@@ -57,6 +59,8 @@ def sink(module: Module) -> None:
 
 
 PIPELINE = [
+    expand_sorts,
+    expand_scatters,
     canonical.canonicalize,
     sink,
     equal.merge_equal,
