@@ -87,6 +87,14 @@ _GRAPHS = (
         "tests/unit/test_graph_passes.py", unit="loop",
     ),
     _row(
+        "graph-permute-loops", "cpu gpu", "lets a loop share an index that is not its outermost one: batch norm's channels",
+        "as graph-fuse-rows; results keep their places in memory", "graph/passes/reindex.py `permute`", "tests/unit/test_graph_reindex.py", unit="loop",
+    ),
+    _row(
+        "graph-split-loops", "cpu gpu", "makes two of an index, so that loops share one more: group norm's channels",
+        "the extent is a multiple; results keep their places in memory", "graph/passes/reindex.py `split`", "tests/unit/test_graph_reindex.py", unit="loop",
+    ),
+    _row(
         "graph-fuse-equal", "cpu gpu", "makes one of loops of equal extents that read the same tensor",
         "neither depends on the other", "graph/passes/fuse.py `Order.between`", "tests/unit/test_graph_passes.py", unit="loop",
     ),

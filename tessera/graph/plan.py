@@ -34,10 +34,12 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Run a kernel. `op`: what it computes, where that can be computed otherwise, too."""
+    """Run a kernel. `op`: what it computes, where that can be computed otherwise, too. `copies`: (target, source) where
+    the kernel does nothing but give one tensor the elements of another one."""
 
     code: KernelCode
     op: Op | None = None
+    copies: tuple[Value, Value] | None = None
 
     @property
     def reads(self) -> tuple[Value, ...]:
@@ -129,6 +131,9 @@ class Plan:
         not be the same memory."""
         self.place = dict.fromkeys((a for a in self.arguments if _is_tensor(a)), INPUT)
         outputs = {self.root(v) for v in self.results if _is_tensor(v)}
+        written = [s for s in self.steps if isinstance(s, Launch) and s.copies is not None]
+        for step in written:
+            self._write_in_place(step, outputs, forbidden)
         for step in self.steps:
             for v in step.writes:
                 if v not in self.place and v not in self.views:
@@ -140,6 +145,54 @@ class Plan:
         for number, step in enumerate(self.steps):
             if isinstance(step, Launch):
                 self._reuse(number, step, forbidden.get(step.code.name, set()))
+
+    def _write_in_place(
+        self, copy: Launch, outputs: set[Value], forbidden: Mapping[str, set[tuple[int, int]]]
+    ) -> None:
+        """Let a tensor be computed in the memory of the argument that it is copied to at the end, if nobody reads that
+        argument any more by then: the steps that copy go."""
+        assert copy.copies is not None
+        target, value = copy.copies
+        if self.place.get(target) != INPUT or value in outputs or value in self.views:
+            return
+        if value in self.same or value in self.same.values() or value in self.arguments:
+            return
+        if target.type.all_strides != value.type.all_strides:
+            return
+        steps = [s for s in self.steps if s is not copy]
+        first = next((s for s in steps if value in s.writes), None)
+        if isinstance(first, Launch) and first.copies == (value, target):
+            steps.remove(first)  # what is written is an update of the argument itself
+            first = next((s for s in steps if value in s.writes), None)
+        if not isinstance(first, Launch) or any(
+            self._reads(s, target, s is first, value, forbidden)
+            for s in steps[steps.index(first) :]
+        ):
+            return
+        if any(target in map(self.root, s.reads) for s in steps if not isinstance(s, Launch)):
+            return  # what an extern made of it may be its memory
+        self.steps[:] = steps
+        self.same[value] = target
+
+    def _reads(
+        self,
+        step: Step,
+        target: Value,
+        same: bool,
+        value: Value,
+        forbidden: Mapping[str, set[tuple[int, int]]],
+    ) -> bool:
+        """Whether a step needs what an argument held before. `same`: the step computes the `value` that takes its
+        place, and may read each element before it writes it."""
+        if target in map(self.root, step.reads) and same:
+            assert isinstance(step, Launch)
+            if target not in step.code.parameters:
+                return True
+            pair = step.code.parameters.index(value), step.code.parameters.index(target)
+            clash = not {pair, pair[::-1]}.isdisjoint(forbidden.get(step.code.name, set()))
+            views = sum(self.root(x) is target for x in step.reads) > 1
+            return views or clash or pair not in step.code.reusable
+        return target in map(self.root, (*step.reads, *step.writes))
 
     def _measure(self) -> None:
         for number, step in enumerate(self.steps):
@@ -160,6 +213,7 @@ class Plan:
                 self.place.get(result) == TEMPORARY
                 and result not in self.same
                 and self.place.get(operand) == TEMPORARY
+                and self.place.get(self.memory(operand)) == TEMPORARY
                 and operand not in self.views
                 and self.memory(operand) not in taken
                 and self.lives[operand][1] == number
@@ -173,7 +227,7 @@ class Plan:
     def _merge(self, v: Value) -> None:
         """Let the memory that a tensor takes live as long as the tensor."""
         home = self.memory(v)
-        lives = self.lives[home], self.lives[v]
+        lives = self.lives.get(home, self.lives[v]), self.lives[v]
         self.lives[home] = (min(first for first, _ in lives), max(last for _, last in lives))
 
     def arena(self, evaluate: Mapping[Sym, int]) -> list[Buffer]:

@@ -119,7 +119,8 @@ class Planner:
         code = self._code(loop)
         parameters = tuple(to if p is loop.result else p for p in code.parameters)
         loop.regions[0].last.drop_operands()  # type: ignore[union-attr]
-        self.plan.steps.append(Launch(replace(code, parameters=parameters)))
+        copies = (to, source) if map is None else None
+        self.plan.steps.append(Launch(replace(code, parameters=parameters), copies=copies))
         for inner in (x.op,):
             if inner is not None:
                 inner.drop_operands()

@@ -25,9 +25,10 @@ def number(n: int | Expr) -> int:
 
 
 class RandomGraph:
-    """A graph of about `steps` operations over tensors of up to three dimensions."""
+    """A graph of about `steps` operations over tensors of up to three dimensions. `norms`: also statistics over any
+    dimensions, groups and all, that are applied to what they are of."""
 
-    def __init__(self, seed: int, steps: int):
+    def __init__(self, seed: int, steps: int, norms: bool = True):
         self.random = Random(seed)
         self.g = GraphBuilder("random", ranges={"s0": (2, None)})
         self.tensors: list[Value] = []
@@ -42,6 +43,7 @@ class RandomGraph:
             self.unary, self.binary, self.binary, self.reduce, self.reduce, self.permute, self.reshape, self.slice,
             self.flip, self.expand, self.join, self.gather, self.scan, self.scatter, self.extern, self.pair,
         ]  # fmt: skip
+        operations += [self.normalize, self.normalize_groups] * (2 * norms)
         for _ in range(steps):
             made = self.random.choice(operations)()
             if made is not None:
@@ -108,6 +110,58 @@ class RandomGraph:
         kept = (*shape[:axis], 1, *shape[axis + 1 :])
         results = [dim(k) for k in range(len(shape)) if k != axis]
         return self.view(made, IndexMap(len(shape), results), kept)
+
+    def normalize(self) -> Value | None:
+        """A reduction over some dimensions, and what is left where it is taken off; some of it in other shapes."""
+        x = self.pick(2)
+        if x is None:
+            return None
+        shape, rank = x.type.shape, len(x.type.shape)
+        kept = sorted(self.random.sample(range(rank), self.random.randrange(1, rank)))
+        order = kept[::-1] if self.random.random() < 0.3 else kept
+        gone = [k for k in range(rank) if k not in kept]
+        kind = self.random.choice(["sum", "max"])
+
+        def total(*i: Value) -> Value:
+            def at(*r: Value) -> Value:
+                of = {**dict(zip(order, i, strict=True)), **dict(zip(gone, r, strict=True))}
+                return self.g.load(x, *(of[k] for k in range(rank)))
+
+            return self.g.reduce(kind, [shape[k] for k in gone], at)
+
+        stat = self.g.loop([shape[k] for k in order], total)
+        if self.random.random() < 0.3:
+            self.tensors.append(stat)
+
+        def centred(*i: Value) -> Value:
+            return self.g.sub(self.g.load(x, *i), self.g.load(stat, *(i[k] for k in order)))
+
+        return self.pointwise(shape, centred)
+
+    def normalize_groups(self) -> Value | None:
+        """A reduction over the parts of a dimension of 4 and perhaps the dimensions behind it."""
+        x = self.pick(1)
+        if x is None or 4 not in x.type.shape:
+            return None
+        shape = x.type.shape
+        axis = shape.index(4)
+        outer, inner = shape[:axis], shape[axis + 1 :]
+
+        def total(*i: Value) -> Value:
+            def at(*r: Value) -> Value:
+                place = self.g.index(dim(0) * 2 + dim(1), i[axis], r[0])
+                return self.g.load(x, *i[:axis], place, *r[1:])
+
+            return self.g.reduce("sum", [2, *inner], at)
+
+        stat = self.g.loop([*outer, 2], total)
+
+        def centred(*i: Value) -> Value:
+            n = axis + 1
+            map = IndexMap(n, [*map_dims(axis), dim(axis) // 2])
+            return self.g.sub(self.g.load(x, *i), self.g.load_at(stat, map, i[:n]))
+
+        return self.pointwise(shape, centred)
 
     def view(self, x: Value, map: IndexMap, shape: Shape) -> Value:
         return self.g.view(x, map, TensorType(shape, x.type.elem))
@@ -234,6 +288,10 @@ class RandomGraph:
         a, b = self.g.loops(x.type.shape, body)
         self.tensors.append(a)
         return b
+
+
+def map_dims(n: int) -> list[Expr]:
+    return [dim(k) for k in range(n)]
 
 
 def copy(op: Any, arrays: list[Any], symbols: Any) -> list[Any]:

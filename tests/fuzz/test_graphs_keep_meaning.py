@@ -75,10 +75,13 @@ class CopyingHost(NumpyHost):
         return tuple(np.ascontiguousarray(x) for x in copy(op, list(arrays), symbols))
 
 
-@pytest.mark.parametrize("seed", [17, 250, 503, 536, 601, 702])
-def test_kernels_of_fused_graphs(seed: int):
+@pytest.mark.parametrize(
+    ("seed", "norms"),
+    [*((n, False) for n in (17, 250, 503, 536, 601, 702)), *((n, True) for n in (3, 11))],
+)
+def test_kernels_of_fused_graphs(seed: int, norms: bool):
     """What was wrong once, and a few others, compiled for the CPU."""
-    graph = RandomGraph(seed, 2 + seed % 12)
+    graph = RandomGraph(seed, 2 + seed % 12, norms)
     wanted = interpret(graph.module, [x.copy() for x in graph.args], copy)
     run = compile_graph(optimize(graph.module), CopyingHost())
     for a, b in zip(wanted, run([x.copy() for x in graph.args]), strict=True):
@@ -93,6 +96,8 @@ def test_kernels_of_fused_graphs(seed: int):
         "graph-inline-loops",
         "graph-fuse-rows",
         "graph-fuse-equal",
+        "graph-permute-loops",
+        "graph-split-loops",
     ],
 )
 def test_each_optimisation_can_be_left_out(off: str, monkeypatch: pytest.MonkeyPatch):

@@ -28,9 +28,11 @@ def _fuse(module: Module, body: Block, machine: Machine, size: SizeOf) -> None:
     bound = cost.peak_bytes([[op] for op in body], body, size)
     for _ in range(ROUNDS):
         changed = _tidied(module, inline.inline_producers(body, machine, size, False, bound))
-        changed |= _tidied(module, fuse.Fusion(body, size, bound).vertical())
+        changed |= _tidied(module, fuse.Fusion(body, machine, size, bound).split())
+        changed |= _tidied(module, fuse.Fusion(body, machine, size, bound).vertical())
         changed |= _tidied(module, inline.inline_producers(body, machine, size, True, bound))
-        changed |= _tidied(module, fuse.Fusion(body, size, bound).horizontal())
+        changed |= _tidied(module, fuse.Fusion(body, machine, size, bound).vertical(permuted=True))
+        changed |= _tidied(module, fuse.Fusion(body, machine, size, bound).horizontal())
         changed |= _tidied(module, _fuse_inside(body, machine, size))
         if not changed:
             break

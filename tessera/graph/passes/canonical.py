@@ -23,6 +23,7 @@ from tessera.graph.ops import (
 from tessera.graph.passes.cost import is_inside
 from tessera.graph.passes.facts import NESTS, Leaves, SymbolRanges, extent_of, symbol_ranges
 from tessera.graph.passes.inline import selected
+from tessera.graph.passes.reindex import REINDEX
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, pass_, rule
 from tessera.ir.applications import apply
@@ -319,7 +320,7 @@ def _hoist_inside(block: Block, symbols: Ranges) -> bool:
     return moved
 
 
-RULES = FOLD + GRAPH
+RULES = FOLD + GRAPH + REINDEX
 
 
 @pass_("graph-canonicalize", optimization="graph-canonicalize", counts=True)

@@ -24,15 +24,18 @@ SizeOf = Callable[["int | Expr"], int]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second."""
+    """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second; `lanes`:
+    programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without memory."""
 
     bandwidth: float
     launch: float
     rate: float
+    lanes: int
+    cache: int
 
 
-GPU = Machine(bandwidth=3e12, launch=4e-6, rate=2e13)
-CPU = Machine(bandwidth=3e10, launch=2e-6, rate=2e10)
+GPU = Machine(bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18)
+CPU = Machine(bandwidth=3e10, launch=2e-6, rate=2e10, lanes=16, cache=1 << 20)
 
 
 def machine_of(device: str) -> Machine:
@@ -115,6 +118,17 @@ def traffic(ops: Iterable[Op], size: SizeOf) -> int:
         tensors = [*captured(op), *op.results]
         total += sum(bytes_of(v.type, size) for v in tensors if isinstance(v.type, TensorType))
     return total
+
+
+def traffic_between(producer: Op, consumer: Op, size: SizeOf) -> int:
+    """The bytes that two ops move less if they run as one: what both read, and what one makes for the other."""
+    mine, theirs = captured(producer), set(captured(consumer))
+    saved = sum(bytes_of(v.type, size) for v in mine if v in theirs)
+    for r in producer.results:
+        if r in theirs:
+            alone = all(user.is_inside(consumer) for user in r.users())
+            saved += bytes_of(r.type, size) * (1 + alone)
+    return saved
 
 
 def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tessera.graph.ops import ViewOp
 from tessera.ir import Block, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import ReturnOp
@@ -58,8 +59,12 @@ def _merge(block: Block, known: dict[Key, list[Value]]) -> None:
 
 
 def _is_handed_out(op: Op) -> bool:
-    """Whether the graph returns a tensor of this op's own: another result must not be the same memory."""
-    return any(isinstance(user, ReturnOp) for r in op.results for user in r.users())
+    """Whether the graph returns a tensor of this op's own, or a view of one: no other result may be the same memory."""
+    return any(
+        isinstance(user, ReturnOp) or (isinstance(user, ViewOp) and _is_handed_out(user))
+        for r in op.results
+        for user in r.users()
+    )
 
 
 @pass_("graph-cse", optimization="graph-cse", counts=True)

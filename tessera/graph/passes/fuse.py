@@ -8,33 +8,75 @@ made. Between them no third op may depend on the one and feed the other.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import prod
 
 from tessera.dtypes import int64
-from tessera.graph.index import IndexMap, dim
+from tessera.graph.index import Dim, Expr, IndexMap, dim, expr, size
 from tessera.graph.ops import LoadOp, LoopOp, yielded
 from tessera.graph.passes import cost
-from tessera.graph.passes.cost import SizeOf
+from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.inline import selected
+from tessera.graph.passes.reindex import permute, split
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ir.applications import apply
 from tessera.ops import YieldOp
 
-LONG_ROW, MANY_ROWS = 1 << 16, 1 << 10
+COLUMNS = 64  # that one program computes, where the shared index is the one that memory goes along
 
 
-def shared_extents(producer: LoopOp, consumer: LoopOp) -> int:
-    """How many outer extents the two may share; 0 if none."""
+def shared_extents(producer: LoopOp, consumer: LoopOp, permuted: bool = False) -> list[int] | None:
+    """Which of the consumer's indices stand for the producer's first ones, in the order of these; as many as may be
+    shared. None if results are used otherwise than by loads. `permuted`: any index, else the first ones in order."""
     loads = cost.loads_of(consumer, producer.results)
     if loads is None:
-        return 0
-    k = 0
-    for a, b in zip(producer.extents, consumer.extents, strict=False):
-        arg = consumer.body.args[k]
-        if a != b or not all(_coordinate_is(x, k, arg) for x in loads):
+        return None
+    order: list[int] = []
+    for k, n in enumerate(producer.extents):
+        fits = (
+            m
+            for m, arg in enumerate(consumer.body.args)
+            if (m not in order if permuted else m == k)
+            and consumer.extents[m] == n
+            and all(_coordinate_is(x, k, arg) for x in loads)
+        )
+        found = next(fits, None)
+        if found is None:
             break
-        k += 1
-    return k
+        order.append(found)
+    return order
+
+
+def to_split(producer: LoopOp, consumer: LoopOp) -> tuple[LoopOp, int, int | Expr] | None:
+    """Which loop's index has to be split, and by what, for the two to share one more; None where none is."""
+    order = shared_extents(producer, consumer)
+    loads = cost.loads_of(consumer, producer.results)
+    if order is None or not loads or len(order) == len(producer.extents):
+        return None
+    k = len(order)
+    if k >= len(consumer.extents) or cost.is_pointwise(producer.body):
+        return None
+    n, m = expr(producer.extents[k]), expr(consumer.extents[k])
+    arg = consumer.body.args[k]
+    by = size(m // n)
+    if by != 1 and expr(by) * n == m:
+        if all(_coordinate_of(x, k, [arg]) == dim(0) // by for x in loads):
+            return consumer, k, by
+    if k + 1 < len(consumer.extents):
+        by = consumer.extents[k + 1]
+        if m * by == n:
+            both = consumer.body.args[k : k + 2]
+            if all(_coordinate_of(x, k, both) == dim(0) * by + dim(1) for x in loads):
+                return producer, k, by
+    return None
+
+
+def _coordinate_of(load: LoadOp, k: int, args: Sequence[Value]) -> Expr | None:
+    """Coordinate k of what is loaded, with `Dim(i)` for `args[i]`; None if it needs other values."""
+    e = load.map.results[k]
+    if any(load.indices[d] not in args for d in e.dims):
+        return None
+    return e.subs({Dim(d): dim(args.index(load.indices[d])) for d in e.dims})
 
 
 def _coordinate_is(load: LoadOp, k: int, arg: Value) -> bool:
@@ -145,40 +187,74 @@ def _read_locally(load: LoadOp, value: Value, k: int) -> None:
 class Fusion:
     """Greedy fusion of the loops of a block: those first that save the most bytes."""
 
-    def __init__(self, block: Block, size: SizeOf, bound: int | None):
-        self.block, self.size, self.bound = block, size, bound
+    def __init__(self, block: Block, machine: Machine, size: SizeOf, bound: int | None):
+        self.block, self.machine, self.size, self.bound = block, machine, size, bound
         self.order = Order(block)
 
-    def vertical(self) -> bool:
-        """Merge loops with those that read their results; whether any was."""
+    def vertical(self, permuted: bool = False) -> bool:
+        """Merge loops with those that read their results; whether any was. `permuted`: also where the reading loop gets
+        another order of indices by that."""
         changed = False
         for op in self.block:
             consumer: Op | None = op
             while isinstance(consumer, LoopOp):
-                consumer = self._with_best_producer(consumer)
+                consumer = self._with_best_producer(consumer, permuted)
                 changed |= consumer is not None
         return changed
 
-    def _with_best_producer(self, consumer: LoopOp) -> LoopOp | None:
+    def _with_best_producer(self, consumer: LoopOp, permuted: bool) -> LoopOp | None:
         producers = [
             v.op for v in cost.captured(consumer) if v.op is not None and v.op.parent is self.block
         ]
         candidates = [p for p in dict.fromkeys(producers) if isinstance(p, LoopOp)]
         candidates.sort(key=self._saved, reverse=True)
         for producer in candidates:
-            k = shared_extents(producer, consumer)
-            if k and self._fits(producer, consumer, k) and self._is_parallel(producer, consumer, k):
-                after = self._movable(producer, consumer)
-                if after is not None and apply("graph-fuse-rows", consumer):
-                    return self._merge(producer, consumer, k, after)
+            order = shared_extents(producer, consumer, permuted)
+            once = not producer.extents and not consumer.extents
+            if not (order or (order is not None and once)):
+                continue
+            if not self._fits(producer, consumer) or not self._is_faster(producer, consumer, order):
+                continue
+            after = self._movable(producer, consumer)
+            if after is None:
+                continue
+            in_order = order == list(range(len(order)))
+            name = "graph-fuse-rows" if in_order else "graph-permute-loops"
+            if apply(name, consumer):
+                consumer = consumer if in_order else self._with_order(consumer, order)
+                return self._merge(producer, consumer, len(order), after)
         return None
+
+    def _with_order(self, consumer: LoopOp, order: Sequence[int]) -> LoopOp:
+        """The consumer with these indices outermost."""
+        rest = [k for k in range(len(consumer.extents)) if k not in order]
+        new = permute(consumer, [*order, *rest])
+        self.order.at[new] = self.order.at[consumer]
+        return new
+
+    def split(self) -> bool:
+        """Split indices such that loops share more of them, as one over groups of channels and one over all channels:
+        graph-canonicalize makes them equal then. Whether any was."""
+        changed = False
+        for op in list(self.block):
+            if not isinstance(op, LoopOp):
+                continue
+            for v in cost.captured(op):
+                producer = v.op
+                if isinstance(producer, LoopOp) and producer.parent is self.block:
+                    found = to_split(producer, op)
+                    if found is not None and apply("graph-split-loops", op):
+                        split(*found)
+                        changed = True
+                        break
+        return changed
 
     def horizontal(self) -> bool:
         """Merge loops of equal extents that read a tensor together; whether any was."""
         changed = False
         groups: dict[object, list[LoopOp]] = {}
         for op in self.block:
-            if isinstance(op, LoopOp) and op.extents:
+            if isinstance(op, LoopOp):
                 groups.setdefault((op.extents, op.results[0].type.device), []).append(op)
         for group in groups.values():
             while (pair := next(self._pairs(group), None)) is not None:
@@ -193,7 +269,7 @@ class Fusion:
             inputs = set(cost.captured(last))
             for first in reversed(group[:n]):
                 common = inputs.intersection(cost.captured(first))
-                if not common or not self._fits(first, last, len(last.extents)):
+                if not (common or self._is_small(first, last)) or not self._fits(first, last):
                     continue
                 if last in users_of(first, self.block):
                     continue
@@ -210,25 +286,35 @@ class Fusion:
         self.order.renumber()
         return new
 
+    def _is_small(self, a: LoopOp, b: LoopOp) -> bool:
+        """Whether both move so few bytes that a launch takes longer."""
+        moved = cost.traffic((a, b), self.size)
+        return moved / self.machine.bandwidth < self.machine.launch
+
     def _saved(self, producer: LoopOp) -> int:
         return sum(cost.bytes_of(r.type, self.size) for r in producer.results)
 
-    def _fits(self, a: LoopOp, b: LoopOp, k: int) -> bool:
+    def _fits(self, a: LoopOp, b: LoopOp) -> bool:
         """Whether both run on one device, and the merged loop has not too many tensors."""
         same = a.results[0].type.device == b.results[0].type.device
         tensors = {*cost.captured(a), *cost.captured(b), *a.results, *b.results}
         return same and len(tensors) <= cost.MOST_TENSORS
 
-    def _is_parallel(self, a: LoopOp, b: LoopOp, k: int) -> bool:
-        """Whether enough iterations are left that run side by side."""
-        if k == len(a.extents) == len(b.extents) and a.extents == b.extents:
+    def _is_faster(self, a: LoopOp, b: LoopOp, order: Sequence[int]) -> bool:
+        """Whether iterations of the shared indices keep the machine busy, or are done by a part of it in the time that
+        a launch and the bytes between the two take."""
+        if len(order) == len(a.extents) == len(b.extents):
             return True
-        outer = 1
-        for n in b.extents[:k]:
-            outer *= self.size(n)
-        row = max(cost.extent(a, self.size), cost.extent(b, self.size)) // max(outer, 1)
-        row = max(row, *(cost.longest_row(x.body, self.size) for x in (a, b)))
-        return row <= LONG_ROW or outer >= MANY_ROWS
+        outer = programs = prod(self.size(b.extents[m]) for m in order)
+        if len(b.extents) - 1 in order and cost.is_pointwise(b.body):
+            programs = -(-outer // COLUMNS)
+        busy = min(1.0, programs / self.machine.lanes)
+        before = cost.traffic((a, b), self.size)
+        after = before - cost.traffic_between(a, b, self.size)
+        if after > outer * self.machine.cache:
+            after = before  # a row is read again from memory
+        bandwidth = self.machine.bandwidth
+        return after / (bandwidth * busy) <= before / bandwidth + self.machine.launch
 
     def _movable(self, first: LoopOp, last: LoopOp) -> list[Op] | None:
         """The ops that must move behind both; None if there is a way from one to the other around, or if the bound

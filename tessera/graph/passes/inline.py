@@ -109,7 +109,9 @@ def _pays(
         return False
     if any(len(_inputs(op, loop)) > cost.MOST_TENSORS for op in readers):
         return False
-    free = pointwise and cost.weight_of(loop.body, size) <= FREE and _reads_little(loop, size)
+    free = (
+        pointwise and cost.weight_of(loop.body, size) <= FREE and _reads_little(loop, size, 1.125)
+    )
     if not (once or free or (shared and _is_cheaper(loop, readers, sum(runs), machine, size))):
         return False
     if bound is not None and not _reads_little(loop, size):
@@ -160,10 +162,10 @@ def _inputs(reader: Op, loop: LoopOp) -> set[Value]:
     return own | set(cost.captured(loop)) | set(reader.results)
 
 
-def _reads_little(loop: LoopOp, size: SizeOf) -> bool:
-    """Whether the tensors that a body reads are no more than those that it makes."""
+def _reads_little(loop: LoopOp, size: SizeOf, most: float = 1.0) -> bool:
+    """Whether the tensors that a body reads are at most `most` times those that it makes."""
     read = sum(cost.bytes_of(v.type, size) for v in cost.captured(loop))
-    return read <= sum(cost.bytes_of(r.type, size) for r in loop.results)
+    return read <= most * sum(cost.bytes_of(r.type, size) for r in loop.results)
 
 
 def _is_cheaper(
