@@ -74,6 +74,7 @@ class Options:
     no_alias: bool = True
     persistent: bool = True  # CUDA: blocks may run several programs each, with `pointer_maps`
     tensor_stores: bool = True  # CUDA: descriptors may store by the TMA unit
+    any_extent: bool = False  # CPU: the extents of tiles need not be powers of two
     may_overlap: bool = False  # CPU: arrays may overlap partially; done unasked where they do
     disable_optimizations: str = (
         ""  # names of optimisations with commas in between, as TESSERA_DISABLE

@@ -9,10 +9,12 @@ from operator import itemgetter
 from typing import Any, Self, cast
 
 from tessera.backends.compiler import Backend, GPUTarget
+from tessera.compiler.printer import print_kernel
 from tessera.compiler.source import ALIASES
 from tessera.config import knobs
 from tessera.config.forking import undivided
 from tessera.errors import LaunchError, OutOfResources
+from tessera.ir import parse_module
 
 # Set by the runtime: kernel → its driver. A compiler without a runtime cannot launch.
 DRIVER_FOR: list[Callable[[GPUTarget], Any]] = []
@@ -36,7 +38,10 @@ class AsmDict(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         if key in ALIASES and ALIASES[key] in self:
             return self[ALIASES[key]]
-        value = self.backend.derived(key, self)
+        if key == "py" and "tir" in self:
+            value = print_kernel(parse_module(self["tir"]))
+        else:
+            value = self.backend.derived(key, self)
         if value is None:
             raise KeyError(f"Unknown key: '{key}'")
         self[key] = value

@@ -262,9 +262,9 @@ class UnknownOption(LaunchError, KeyError):
     code = "unknown-option"
     template = "Keyword argument {name} was specified but unrecognised"
 
-    def __init__(self, name: str, known: Iterable[str]):
+    def __init__(self, name: str, known: Iterable[str], help: str | None = None):
         self.name, self.known = name, [*known]
-        super().__init__(name=name, help=suggestion(name, self.known))
+        super().__init__(name=name, help=suggestion(name, self.known) or help)
 
 
 class ForeignSpecialization(LaunchError, RuntimeError):

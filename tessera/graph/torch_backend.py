@@ -18,6 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from tessera.backends.compiler import GPUTarget
 from tessera.config import knobs
+from tessera.graph.executable import Executable
 from tessera.graph.executable import compile_graph as compile_executable
 from tessera.graph.index import Expr, Sym
 from tessera.graph.passes import optimize
@@ -76,6 +77,7 @@ def compile_graph(
             imported = import_graph(graph, attempt, purpose)
             text = print_module(imported.module)
             run = executable_of(imported, attempt)
+            dump(run, attempt, purpose)
         except NotImported as why:
             note(GraphRecord(purpose, None, [("the whole graph", str(why))]))
             return run_by_eager(graph)
@@ -88,6 +90,14 @@ def compile_graph(
             return boxed(CompiledGraph(graph, imported, run))
     note(GraphRecord(purpose, None, [("the whole graph", "its compilation failed")]))
     return run_by_eager(graph)
+
+
+def dump(run: Any, options: Options, purpose: str) -> None:
+    """Write a graph to the folder that the options name, beside those that are there."""
+    if options.dump is not None and isinstance(run, Executable):
+        place = Path(options.dump)
+        place.mkdir(parents=True, exist_ok=True)
+        run.dump(place / f"{len(list(place.iterdir()))}-{purpose}")
 
 
 def warn_of(error: Exception, text: str, options: Options) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tessera.errors import InvalidOption, UnknownOption
+from tessera.errors import InvalidOption, UnknownOption, suggestion
 
 CHOICES = {
     "random": ("philox", "eager"),
@@ -20,11 +21,13 @@ class Options:
 
     `random`: "philox" for random numbers made inside of kernels, "eager" for the very numbers that eager draws.
     `kernels`: "compiled"; "interpreted" runs them by their meaning in NumPy, "none" runs every operation by eager:
-    these two tell whose a fault is. `fuse`: False makes a kernel of each operation."""
+    these two tell whose a fault is. `fuse`: False makes a kernel of each operation. `dump`: a folder, to which each
+    graph is written with its kernels as source, as a folder that runs by itself (dump.py)."""
 
     random: str = "philox"
     kernels: str = "compiled"
     fuse: bool = True
+    dump: str | None = None
 
 
 # The modes of torch.compile. All of them compile in the same way at present.
@@ -36,12 +39,16 @@ def options_of(mode: str | None, given: Mapping[str, Any] | None) -> Options:
 
     Raises `InvalidOption` for an unknown mode or value, `UnknownOption` for an unknown name."""
     if mode is not None and mode not in MODES:
-        raise InvalidOption(f"mode is {mode!r}; the modes are {', '.join(MODES)}")
+        raise InvalidOption(
+            f"mode is {mode!r}; the modes are {', '.join(MODES)}", help=suggestion(mode, MODES)
+        )
     known = {f.name for f in fields(Options)}
     for name in given or ():
         if name not in known:
-            raise UnknownOption(name, known)
+            raise UnknownOption(name, known, f"the options are: {', '.join(sorted(known))}")
     found = replace(Options(), **(given or {}))
+    if found.dump is not None and not isinstance(found.dump, str | os.PathLike):
+        raise InvalidOption(f"dump is {found.dump!r}; it may be the path of a folder")
     for name, allowed in CHOICES.items():
         if getattr(found, name) not in allowed:
             raise InvalidOption(

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from tessera.errors import CompilationError, KernelOnly
+from tessera.errors import CompilationError, KernelOnly, suggestion
 from tessera.language.by_name import ByName
 from tessera.language.values import METHODS
 
@@ -64,9 +64,11 @@ class ArgumentBinder:
     def _refuse(self, name: str) -> None:
         if name in self.names:
             raise CompilationError(f"{self.name}() got two values for the argument {name!r}")
-        known = ", ".join([*self.names, *self.keyword_only])
+        known = [*self.names, *self.keyword_only]
+        near = suggestion(name, known)
+        listed = f"its arguments are: {', '.join(known)}"
         raise CompilationError(
-            f"{self.name}() has no argument {name!r}", help=f"its arguments are: {known}"
+            f"{self.name}() has no argument {name!r}", help=f"{near} {listed}" if near else listed
         )
 
 

@@ -612,7 +612,7 @@ case(
        |
      6 |     x = tl.load(p, mas=n > 0)
        |         ^^^^^^^^^^^^^^^^^^^^^
-      = help: its arguments are: pointer, mask, other, boundary_check, padding_option, cache_modifier, eviction_policy, volatile
+      = help: did you mean `mask`? its arguments are: pointer, mask, other, boundary_check, padding_option, cache_modifier, eviction_policy, volatile
     """,
 )
 

@@ -28,6 +28,7 @@ def front_end(**options: Any) -> FrontEnd:
         "allowed_dot_input_precisions": ("tf32", "tf32x3", "ieee", "bf16x3", "bf16x6"),
         "supported_fp8_dtypes": ("fp8e5", "fp8e4nv", "fp8e4b15"),
         "enable_fp_fusion": True,
+        "any_extent": False,
         "debug": False,
         "sanitize_overflow": True,
         "backend_name": "cuda",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from tessera.graph.host import NumpyHost
 from tessera.graph.index import parse_map, sym
 from tessera.graph.passes import optimize
 from tessera.graph.planner import KernelWarning
-from tessera.graph.rerun import run_folder
 from tessera.graph.types import Place, TensorType
 from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of
 
@@ -354,21 +352,6 @@ def test_masked_reads_of_one_local_tensor_keep_their_masks():
     wanted = np.concatenate([e[:, :4] + e[:, 4:], e[:, :4] - e[:, 4:]], 1)
     (got,) = compile_graph(g.finish(), NumpyHost())([x])
     np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-
-
-def test_a_dumped_graph_runs_by_itself(tmp_path: Path):
-    n = sym("s0")
-
-    def build(g: GraphBuilder) -> Any:
-        x = g.input("x", fp32(n, 16))
-        return softmax(g, x, n, 16)
-
-    folder = compiled(module_of(build)).dump(tmp_path / "graph")
-    assert (folder / "call.py").read_text().startswith("def call(inputs):")
-    assert list((folder / "kernels").glob("*.tir"))
-    said: list[str] = []
-    assert run_folder(folder / "run.py", 5, said.append) > 0
-    assert "1 kernels" in said[0]
 
 
 def test_constants_of_a_combination_may_stand_in_front_of_it():

@@ -71,10 +71,10 @@ MOST_LINES = {
     "utilities": 100,
     "analysis": 4700,
     "passes": 8700,
-    "frontend": 6950,
+    "frontend": 6965,
     "interp": 1800,
     "backends": 21670,  # the compiler of the native subset, which made `runtime` smaller
-    "compiler": 1100,
+    "compiler": 1870,  # with the printer of kernels as source
     "runtime": 8600,  # docstrings of the host API have examples, too
     "compat": 1500,
     "tools": 2450,

@@ -66,7 +66,7 @@ def make_block_ptr_impl(
         raise TypeMismatch(
             f"Expected `base` to be a pointer type (but not a block pointer type or others), got {base}"
         )
-    dims = static_shape(block_shape)
+    dims = static_shape(fe, block_shape)
     permutation = [static_int(o, "the order of make_block_ptr()") for o in sequence(order)]
     if sorted(permutation) != list(range(len(dims))):
         raise InvalidArgument("Expected a permutation of (0, 1, ..., len(order)-1) in order")

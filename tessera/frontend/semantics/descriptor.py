@@ -74,7 +74,7 @@ def make_tensor_descriptor_impl(
 ) -> tensor_descriptor:
     if not isinstance(base, tensor) or not isinstance(base.type, pointer_type):
         raise TypeMismatch(f"make_tensor_descriptor() takes a scalar pointer, got {base}")
-    e, dims = base.type.element_ty, static_shape(block_shape)
+    e, dims = base.type.element_ty, static_shape(fe, block_shape)
     extents, steps = sequence(shape), sequence(strides)
     _check_dims(e, dims, extents, steps)
     padding = static(padding_option, "padding_option")

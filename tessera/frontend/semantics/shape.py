@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tessera.dtypes import dtype as dtype_class
-from tessera.dtypes import is_power_of_two, pointer_type
+from tessera.dtypes import pointer_type
 from tessera.errors import (
     InvalidArgument,
     NotConstexpr,
@@ -25,6 +25,7 @@ from tessera.frontend.semantics.values import (
     describe,
     elem,
     fit,
+    is_extent,
     operand_of,
     scalar_of_one,
     sequence,
@@ -92,12 +93,12 @@ def arange_impl(fe: FrontEnd, start: Any, end: Any) -> tensor:
     low, high = bounds
     if high <= low:
         raise InvalidArgument("arange's end argument must be greater than the start argument")
-    if not is_power_of_two(high - low):
+    if not is_extent(fe, high - low):
         raise InvalidArgument(
             f"arange's range must be a power of 2, got {high - low}",
             help="use tessera.next_power_of_2(n) and mask the elements from n on",
         )
-    check_shape([high - low])
+    check_shape(fe, [high - low])
     return wrap(fe.builder.emit(ArangeOp(start=low, end=high)))
 
 
@@ -118,12 +119,12 @@ def full_impl(fe: FrontEnd, shape: Any, value: Any, dtype: Any) -> tensor:
             function="full",
             problem="dtype must be specified when value is not a tensor",
         )
-    return wrap(full(fe, static_shape(shape), value, as_dtype(dtype, "full")))
+    return wrap(full(fe, static_shape(fe, shape), value, as_dtype(dtype, "full")))
 
 
 @impl(tl.zeros)
 def zeros_impl(fe: FrontEnd, shape: Any, dtype: Any) -> tensor:
-    return wrap(const_raw(fe, 0, tile(static_shape(shape), as_dtype(dtype, "zeros"))))
+    return wrap(const_raw(fe, 0, tile(static_shape(fe, shape), as_dtype(dtype, "zeros"))))
 
 
 @impl(tl.zeros_like)
@@ -185,14 +186,14 @@ def reshape(fe: FrontEnd, v: Value, dims: tuple[int, ...], reorder: bool = False
 
 @impl(tl.reshape)
 def reshape_impl(fe: FrontEnd, input: Any, *shape: Any, can_reorder: Any = False) -> tensor:
-    dims = static_shape(tl_tuple(varargs(shape)))
+    dims = static_shape(fe, tl_tuple(varargs(shape)))
     return wrap(reshape(fe, _value(fe, input), dims, bool(static(can_reorder, "can_reorder"))))
 
 
 @impl(tl.view)
 def view_impl(fe: FrontEnd, input: Any, *shape: Any) -> tensor:
     fe.warn("view is deprecated, use reshape with can_reorder=True", DeprecationWarning)
-    return wrap(reshape(fe, _value(fe, input), static_shape(tl_tuple(varargs(shape))), True))
+    return wrap(reshape(fe, _value(fe, input), static_shape(fe, tl_tuple(varargs(shape))), True))
 
 
 @impl(tl.ravel)
@@ -289,7 +290,7 @@ def broadcast(fe: FrontEnd, *xs: Any) -> list[tensor]:
 
 @impl(tl.broadcast_to)
 def broadcast_to_impl(fe: FrontEnd, input: Any, *shape: Any) -> tensor:
-    return wrap(broadcast_to(fe, _value(fe, input), static_shape(tl_tuple(varargs(shape)))))
+    return wrap(broadcast_to(fe, _value(fe, input), static_shape(fe, tl_tuple(varargs(shape)))))
 
 
 def transpose(fe: FrontEnd, v: Value, order: tuple[int, ...]) -> Value:
@@ -333,7 +334,7 @@ def join(fe: FrontEnd, a: Value, b: Value) -> Value:
             help="cast one of them",
         )
     a, b = broadcast_values(fe, [a, b])
-    check_shape([*shape(a), 2])
+    check_shape(fe, [*shape(a), 2])
     return fe.builder.emit(JoinOp(a, b))
 
 

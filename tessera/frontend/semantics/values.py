@@ -112,8 +112,8 @@ def sequence(x: Any) -> list[Any]:
     return list(plain) if isinstance(x, (tuple, list)) else [x]
 
 
-def static_shape(shape: Any) -> tuple[int, ...]:
-    """A shape given as ints or as a sequence of them: each a compile-time power of two."""
+def static_shape(fe: FrontEnd, shape: Any) -> tuple[int, ...]:
+    """A shape given as ints or as a sequence of them, each known at compile time."""
     dims: list[int] = []
     for i, s in enumerate(sequence(shape)):
         value = s.value if isinstance(s, constexpr) else s
@@ -122,15 +122,22 @@ def static_shape(shape: Any) -> tuple[int, ...]:
                 f"Shape element {i} must have type `constexpr[int]`, got {describe(value)}"
             )
         dims.append(value)
-    check_shape(dims)
+    check_shape(fe, dims)
     return tuple(dims)
 
 
-def check_shape(dims: Sequence[int]) -> None:
+def is_extent(fe: FrontEnd, n: int) -> bool:
+    """Whether tiles may have this extent: any power of two, and with `any_extent` on CPUs every positive number."""
+    if is_power_of_two(n):
+        return True
+    return n > 0 and fe.options.any_extent and fe.options.backend_name == "cpu"
+
+
+def check_shape(fe: FrontEnd, dims: Sequence[int]) -> None:
     """Refuse shapes that no tile may have."""
     numel = 1
     for i, n in enumerate(dims):
-        if not is_power_of_two(n):
+        if not is_extent(fe, n):
             raise ShapeMismatch(
                 f"Shape element {i} must be a power of 2, got {n}",
                 help="use the next power of two and mask what is beyond the end",
