@@ -28,21 +28,20 @@ def cdiv(x: int, y: int) -> int:
         >>> tessera.cdiv(1000, 256)
         4
     """
-    x, y = unwrap(x), unwrap(y)
+    if type(x) is not int or type(y) is not int:  # the usual case pays for no call
+        x, y = unwrap(x), unwrap(y)
     return (x + y - 1) // y
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of two that is not below `n`; 0 for 0. `n` is an int below 2**64.
+    """The smallest power of two that is not below the integer `n`; 0 for 0 and below. It raises TypeError for others.
 
     Example:
         >>> [tessera.next_power_of_2(n) for n in (0, 1, 17, 32)]
         [0, 1, 32, 32]
     """
-    n = unwrap(n) - 1
-    for shift in (1, 2, 4, 8, 16, 32):  # copy the top bit into every lower one
-        n |= n >> shift
-    return n + 1
+    n = n if type(n) is int else index(unwrap(n))
+    return 1 << (n - 1).bit_length() if n > 0 else 0
 
 
 def number(x: Any) -> Any:

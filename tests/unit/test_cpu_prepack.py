@@ -105,7 +105,7 @@ def product(a, b, c, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
     row = tl.program_id(0) * BM + tl.arange(0, BM)
     column, ks = tl.arange(0, BN), tl.arange(0, BK)
     left, right = a + row[:, None] * K + ks[None, :], b + ks[:, None] * BN + column[None, :]
-    acc = tl.zeros((BM, BN), tl.float32)
+    acc = tl.zeros((BM, BN), c.dtype.element_ty)
     for _ in range(0, K, BK):
         acc = tl.dot(tl.load(left), tl.load(right), acc)
         left += BK
@@ -127,6 +127,16 @@ def test_rows_of_a_are_converted(k):
     c = np.full((128, 64), 7, np.float32)
     native(product, (2,), a, b, c, k, **BLOCK)
     close(c, a.astype(np.float32) @ b.astype(np.float32))
+
+
+@pytest.mark.parametrize("k", [0, 64, 192, 64 * 70])
+def test_column_sums_are_kept_with_the_panels(k):
+    """Dots of bytes take off a multiple of B's column sums: those of all steps, also for programs that packed none."""
+    numbers = np.random.default_rng(k)
+    a, b = (numbers.integers(-128, 128, s, dtype=np.int8) for s in ((128, k), (k, 128)))
+    c = np.full((128, 128), 7, np.int32)
+    native(product, (8,), a, b, c, k, BM=16, BN=128, BK=64)
+    assert np.array_equal(c, a.astype(np.int32) @ b.astype(np.int32))
 
 
 def test_buffers_beyond_the_stack(monkeypatch: pytest.MonkeyPatch):

@@ -75,7 +75,7 @@ def packed_panels(lo: Lowering, plan: DotPlan, op: DotOp) -> Panels:
     def fill() -> None:
         fill_panels(lo, plan, op, target)
         if plan.path.bias:
-            fill_bias(lo, plan, target, str(plan.k_groups))
+            fill_bias(lo, plan, target)
 
     if tags is None or size + sums > RING_BYTES:
         plan.placed["B"] = "packed"
@@ -100,7 +100,7 @@ def _slot(lo: Lowering, op: DotOp, size: int, tags: int) -> tuple[str, str]:
     em, loop = lo.em, loop_around(op)
     slots = max(1, min(MOST_SLOTS, RING_BYTES // size)) if loop is not None else 1
     tag_bytes = -(-tags * 8 // 64) * 64
-    ring = _scratch(lo, slots * (size + tag_bytes))
+    ring = scratch(lo, slots * (size + tag_bytes))
     all_tags = em.entry_op(f"getelementptr i8, ptr {ring}, i64 {slots * size}")
     clear_once(lo, all_tags, slots * tag_bytes)
     if loop is None or slots == 1:
@@ -158,9 +158,9 @@ def cache_operand(
     em = lo.em
     tags = tags_of(lo, v)
     count = len(tags or [])
-    base = _scratch(lo, (slots + 1) * size + 64 * shape_of(v.type)[0])
+    base = scratch(lo, (slots + 1) * size + 64 * shape_of(v.type)[0])
     keys_bytes = (slots * count + 1) * 8
-    keys = _scratch(lo, keys_bytes)
+    keys = scratch(lo, keys_bytes)
     ring = Ring(base, keys, em.alloca("i64"), slots, tags is not None)
     if tags is None:
         with em.branch(trip.first):
@@ -203,7 +203,7 @@ def _choose(lo: Lowering, ring: Ring, trip: Trip, tags: list[str]) -> None:
 
 
 # --- scratch memory and tags ------------------------------------------------------------------------------------
-def _scratch(lo: Lowering, size: int) -> str:
+def scratch(lo: Lowering, size: int) -> str:
     """The address of `size` bytes of scratch memory that nothing else uses."""
     em, state = lo.em, lo.state
     first = state.scratch

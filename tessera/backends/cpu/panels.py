@@ -15,6 +15,7 @@ from tessera.backends.cpu.operands import Panels
 from tessera.backends.cpu.transpose import gathers, transpose
 from tessera.backends.cpu.values import Coord, Point
 from tessera.backends.elements.casts import cast
+from tessera.dtypes import int32
 from tessera.ir import elem_of
 from tessera.ops import DotOp, ReshapeOp
 
@@ -133,27 +134,63 @@ def _put(lo: Lowering, plan: DotPlan, text: str, row: str, offset: int, lanes: i
     em.stmt(f"store {ty} {text}, ptr {where}, align {plan.packed_bytes}")
 
 
-def fill_bias(lo: Lowering, plan: DotPlan, target: Panels, depth: str) -> None:
-    """bias[n] = the path's bias * Σ of B over `depth` rows, for dots of bytes; the dot instruction itself adds up a
-    lane."""
+# --- column sums, for dots of bytes ---------------------------------------------------------------------------------
+def fill_bias(lo: Lowering, plan: DotPlan, target: Panels) -> None:
+    """bias[n] = the path's bias * Σ of B over the rows of one dot; the dot instruction itself adds up a lane."""
+    em = lo.em
+
+    def row(i: str, left: Coord, width: int) -> str:
+        return target.row(lo, lo.index(i, 1, 1 << 31), left, width)
+
+    def add(lanes: int, k_groups: str, total: str) -> str:
+        weights = em.splat("i32", str(0x01010101 * plan.path.bias), lanes)
+        return add_bytes(lo, lanes, weights, k_groups, total)
+
+    _add_rows(lo, plan, target.bias, str(plan.k_groups), row, add)
+
+
+def add_biases(lo: Lowering, plan: DotPlan, sums: str, count: str) -> str:
+    """Emit the addition of the column sums of `count` dots, which lie at `sums` one after the other; gives the address
+    of the total."""
+    em, total = lo.em, lo.allocate(int32, (plan.n,)).ptr
+
+    def row(i: str, left: Coord, width: int) -> str:
+        at = em.op(f"add i64 {em.op(f'mul i64 {i}, {plan.n}')}, {lo.coord_text(left)}")
+        return em.op(f"getelementptr i32, ptr {sums}, i64 {at}")
+
+    def add(lanes: int, x: str, total: str) -> str:
+        return em.op(f"add <{lanes} x i32> {total}, {x}")
+
+    _add_rows(lo, plan, total, count, row, add)
+    return total
+
+
+def _add_rows(
+    lo: Lowering,
+    plan: DotPlan,
+    result: str,
+    count: str,
+    row: Callable[[str, Coord, int], str],
+    add: Callable[[int, str, str], str],
+) -> None:
+    """result[n] = the sum of `count` rows, of which `row` gives the address for a panel of columns; `add(lanes, x,
+    total)` adds one vector of 32-bit elements."""
     em = lo.em
     for lanes, vectors, left in _panels(lo, plan):
         ty = f"<{lanes} x i32>"
         cells = [em.alloca(ty) for _ in range(vectors)]
         for cell in cells:
             em.stmt(f"store {ty} zeroinitializer, ptr {cell}")
-        with em.counted("0", depth, "1", always=True) as i:
-            row = target.row(lo, lo.index(i, 1, 1 << 31), left, lanes * vectors)
+        with em.counted("0", count, "1", always=True) as i:
+            first = row(i, left, lanes * vectors)
             for j, cell in enumerate(cells):
-                where = em.op(f"getelementptr i32, ptr {row}, i64 {j * lanes}")
-                k_groups = em.here(f"load {ty}, ptr {where}, align 4")
-                old = em.here(f"load {ty}, ptr {cell}")
-                weights = em.splat("i32", str(0x01010101 * plan.path.bias), lanes)
-                new = add_bytes(lo, lanes, weights, k_groups, old)
-                em.stmt(f"store {ty} {new}, ptr {cell}")
+                where = em.op(f"getelementptr i32, ptr {first}, i64 {j * lanes}")
+                x = em.here(f"load {ty}, ptr {where}, align 4")
+                total = em.here(f"load {ty}, ptr {cell}")
+                em.stmt(f"store {ty} {add(lanes, x, total)}, ptr {cell}")
         column = lo.coord_text(left)
         for j, cell in enumerate(cells):
-            where = em.op(f"getelementptr i32, ptr {target.bias}, i64 {column}")
+            where = em.op(f"getelementptr i32, ptr {result}, i64 {column}")
             where = em.op(f"getelementptr i32, ptr {where}, i64 {j * lanes}")
             total = em.here(f"load {ty}, ptr {cell}")
             em.stmt(f"store {ty} {total}, ptr {where}, align 4")

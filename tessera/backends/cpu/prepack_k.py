@@ -4,7 +4,7 @@
       →  for k in 0, n, 1:  A[:, k] = a_k;  B[k, :] = b_k
          for each block of acc:  sum A @ B over all of k in registers
 
-B is packed in panels, in memory that later programs find again (operand_cache.py); a loop with more steps than that
+B is packed in panels, in memory that later programs find again (pack_cache.py); a loop with more steps than that
 memory holds is cut into several. A is read in place if the tiles of its steps, side by side, are one matrix that
 nothing writes to; where its type is another one, a few of its rows at a time are converted. Otherwise A is copied as B
 is. Where a store alone uses the accumulator, through element-wise operations only, the store computes, converts and
@@ -35,8 +35,9 @@ from tessera.backends.cpu.pack_cache import (
     Trip,
     cache_operand,
     constant_memory,
+    scratch,
 )
-from tessera.backends.cpu.panels import fill_bias, fill_panels, materialise_reshapes
+from tessera.backends.cpu.panels import add_biases, fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.slots import Slot
 from tessera.backends.cpu.values import Coord, Point, Val
 from tessera.backends.elements.casts import cast
@@ -164,6 +165,7 @@ class _PrepackedDot:
     start: Start
     left: Ring | InPlace | None = None
     right: Ring | None = None
+    sums: str = ""  # address of B's column sums, those of one slot after the other
     copy: Buffer | None = None  # of rows of A in another type
 
     @staticmethod
@@ -194,7 +196,13 @@ class _PrepackedDot:
             fill(lo, Buffer(ptr, t, (m, k), pitch=self.pitch), op.a, source)
 
         def right(ring: Ring, slot: str) -> None:
-            fill_panels(lo, plan, op, self._panels(lo, ring, slot))
+            target = self._panels(lo, ring, slot)
+            fill_panels(lo, plan, op, target)
+            if plan.path.bias:
+                fill_bias(lo, plan, replace(target, bias=self._sums_of(lo, slot)))
+
+        if plan.path.bias:
+            self.sums = scratch(lo, self.slots * n * 4)
 
         a_bytes, b_bytes = (m * k * t.storage_bytes, k * n * t.storage_bytes)
         self.left = self._in_place(lo) or cache_operand(lo, op.a, trip, self.slots, a_bytes, left)
@@ -233,6 +241,10 @@ class _PrepackedDot:
         first = lo.index(slot, 1, ring.slots).times(k_groups)
         return Panels(ring.base, self.plan.packed_type, (ring.slots + 1) * k_groups, first=first)
 
+    def _sums_of(self, lo: Lowering, slot: str) -> str:
+        at = lo.em.op(f"mul i64 {slot}, {self.plan.n}")
+        return lo.em.op(f"getelementptr i32, ptr {self.sums}, i64 {at}")
+
     def gemm(self, lo: Lowering, c: Buffer, zero: str, count: str) -> Gemm:
         """The multiplication of the `count` steps that are packed now."""
         em, plan = lo.em, self.plan
@@ -247,8 +259,7 @@ class _PrepackedDot:
         second = em.here(f"load i64, ptr {self.right.first}")
         b = self._panels(lo, self.right, second)
         if plan.path.bias:
-            b = replace(b, bias=lo.allocate(int32, (plan.n,)).ptr)
-            fill_bias(lo, plan, b, em.op(f"mul i64 {count}, {plan.k_groups}"))
+            b = replace(b, bias=add_biases(lo, plan, self._sums_of(lo, second), count))
         return Gemm(plan, [(a, b, plan.k_groups)], c.ptr, zero, count)
 
     def _rows(self, ptr: str) -> Packed:

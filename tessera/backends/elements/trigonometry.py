@@ -25,9 +25,9 @@ def _polynomials(m: Floats, r: str) -> tuple[str, str]:
     if not m.double:
         one = m.fma(z, m.const(-0.5), m.const(1.0))
         return s, m.fma(m.mul(z, z), m.polynomial(cos, z), one)
-    half = m.mul(z, m.const(0.5))
-    one = m.sub(m.const(1.0), half)
-    lost = m.sub(m.sub(m.const(1.0), one), half)
+    minus_half = m.const(-0.5)  # z / 2 is exact: each fma rounds as the difference alone would
+    one = m.fma(z, minus_half, m.const(1.0))
+    lost = m.fma(z, minus_half, m.sub(m.const(1.0), one))
     return s, m.add(one, m.fma(m.mul(z, z), m.polynomial(cos, z), lost))
 
 
