@@ -24,6 +24,7 @@ from tessera.graph.passes.cost import is_inside
 from tessera.graph.passes.facts import NESTS, Leaves, SymbolRanges, extent_of, symbol_ranges
 from tessera.graph.passes.inline import selected
 from tessera.graph.passes.reindex import REINDEX
+from tessera.graph.passes.scatters import SCATTERS
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Module, Op, Rewriter, RuleSet, Value, pass_, rule
 from tessera.ir.applications import apply
@@ -209,8 +210,11 @@ def copying_loop(op: LoopOp, rw: GraphRewriter) -> Sequence[Value] | None:
 
 def _needs_own(v: Value) -> bool:
     """Whether a tensor must not be another one's memory: who gets it from the graph may write to it, an extern is told
-    strides, and what is written to an argument may be another argument's former contents."""
-    return any(isinstance(user, ReturnOp | ExternOp | ViewOp | WriteOp) for user in v.users())
+    strides, a scatter changes its base where that is its own, and what is written to an argument may be another
+    argument's former contents."""
+    return any(
+        isinstance(user, ReturnOp | ExternOp | ViewOp | WriteOp | ScatterOp) for user in v.users()
+    )
 
 
 @rule(GRAPH, LoopOp)
@@ -320,7 +324,7 @@ def _hoist_inside(block: Block, symbols: Ranges) -> bool:
     return moved
 
 
-RULES = FOLD + GRAPH + REINDEX
+RULES = FOLD + GRAPH + REINDEX + SCATTERS
 
 
 @pass_("graph-canonicalize", optimization="graph-canonicalize", counts=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tessera.graph.ops import ViewOp
+from tessera.graph.ops import ScatterOp, ViewOp
 from tessera.ir import Block, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.ops import ReturnOp
@@ -59,9 +59,11 @@ def _merge(block: Block, known: dict[Key, list[Value]]) -> None:
 
 
 def _is_handed_out(op: Op) -> bool:
-    """Whether the graph returns a tensor of this op's own, or a view of one: no other result may be the same memory."""
+    """Whether the graph returns a tensor of this op's own, or a view of one: no other result may be the same memory. A
+    scatter would have to copy a base that is not its own."""
     return any(
-        isinstance(user, ReturnOp) or (isinstance(user, ViewOp) and _is_handed_out(user))
+        isinstance(user, ReturnOp | ScatterOp)
+        or (isinstance(user, ViewOp) and _is_handed_out(user))
         for r in op.results
         for user in r.users()
     )
