@@ -18,10 +18,10 @@ from typing import TypeGuard
 from tessera.dtypes import dtype, float32, int1, int16, int32, int64
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import Expr
+from tessera.graph.lift import needed
 from tessera.graph.ops import LoopOp, SortOp
-from tessera.graph.plan import captured
 from tessera.graph.scalars import Scalar, is_nan, where
-from tessera.ir import Block, Module, Op, Value, pass_
+from tessera.ir import Block, Module, Value, pass_
 from tessera.ops import arith
 
 # Elements of the longest row that is sorted by counting, by the type of the device.
@@ -79,23 +79,11 @@ def _key(g: GraphBuilder, op: SortOp, outer: LoopOp | None, indices: Sequence[Va
     mapping: dict[Value, Value] = {}
     if outer is not None:
         mapping.update(zip(outer.body.args, indices[:-1], strict=True))
-        for x in _needed(op, outer.body):
+        for x in needed(op, [outer.body]):
             g.b.insert(x.clone(mapping))
     mapping[op.body.args[0]] = indices[-1]
     key = ordered(Scalar(g.inlined(op.body, mapping)[0], g.b))
     return (~key if op.descending else key).value
-
-
-def _needed(op: Op, block: Block) -> list[Op]:
-    """The ops of a block that what an op captures is computed from, in their order."""
-    found = set[Op]()
-    todo = [op]
-    while todo:
-        for v in captured(todo.pop()):
-            if v.op is not None and v.block is block and v.op not in found:
-                found.add(v.op)
-                todo.append(v.op)
-    return [x for x in block if x in found]
 
 
 def ordered(x: Scalar) -> Scalar:

@@ -9,11 +9,13 @@ from tessera.config import knobs
 from tessera.dtypes import int64
 from tessera.graph.emit.accesses import through_views
 from tessera.graph.emit.kernel import KernelCode, emit
+from tessera.graph.emit.matmul import emit_matmul
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.expand_scatter import expand_scatters_of
 from tessera.graph.expand_sort import expand_sorts_of
 from tessera.graph.index import IndexMap, dim
+from tessera.graph.lift import lift_scans
 from tessera.graph.ops import (
     CombiningOp,
     ExternOp,
@@ -26,6 +28,7 @@ from tessera.graph.ops import (
     WriteOp,
 )
 from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, captured, strided
+from tessera.graph.products import products_of
 from tessera.graph.split import split_reductions
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value, print_op
@@ -57,6 +60,7 @@ class Planner:
         self.function, self.machine, self.wide = function, machine, wide
         expand_sorts_of(function.body)
         expand_scatters_of(function.body)
+        self.products, self.inside = products_of(function.body, machine)
         split_reductions(function, machine)
         results = list(function.body.terminator.operands)
         self.plan = Plan(list(function.body.args), results, [], {})
@@ -64,12 +68,14 @@ class Planner:
 
     def run(self) -> Plan:
         """The plan, without the places of tensors: these depend on the compiled kernels (`Plan.settle`)."""
-        for op in self.function.body:
+        for op in list(self.function.body):
             self._op(op)
         self._write_arguments()
         return self.plan
 
     def _op(self, op: Op) -> None:
+        if op in self.inside and op not in self.products:
+            return
         if isinstance(op, ViewOp):
             self._view(op)
         elif isinstance(op, WriteOp):
@@ -82,14 +88,24 @@ class Planner:
             self._launch(op)
 
     def _launch(self, op: Op) -> None:
+        parts = self.products[op].ops if op in self.products else [op]
         try:
-            self.plan.steps.append(Launch(self._code(op), op))
+            self.plan.steps.append(Launch(self._code(op), op if len(parts) == 1 else None))
         except CannotEmit as error:
-            self.plan.steps.append(Interpret(op, error.message))
+            lifted = lift_scans(op) if isinstance(op, LoopOp) else []
+            for loop in lifted:
+                self._launch(loop)
+            if lifted:
+                self._launch(op)
+            else:
+                self.plan.steps += [Interpret(x, error.message) for x in parts]
         except Exception as error:
-            self.plan.steps.append(instead(op, error))
+            self.plan.steps += [instead(x, error) for x in parts]
 
     def _code(self, op: Op) -> KernelCode:
+        found = self.products.get(op)
+        if found is not None:
+            return emit_matmul(found, self.machine, self.wide)
         return emit(op, self.machine, self.wide)
 
     def _view(self, op: ViewOp) -> None:
@@ -99,7 +115,7 @@ class Planner:
         root, at = through_views(op.result, [dim(k) for k in range(rank)])
         found = strided(root, at, rank)
         if found is None or any(isinstance(s, int) and s < 0 for s in found[1]):
-            if not all(isinstance(user, LoadOp | ViewOp) for user in op.result.users()):
+            if not all(isinstance(user, LoadOp | ViewOp | MatmulOp) for user in op.result.users()):
                 self._copy(op.result, op.x, op.index_map)
         else:
             t: TensorType = op.result.type

@@ -16,6 +16,7 @@ from tessera.dtypes import int64
 from tessera.graph import (
     torch_lower_create,
     torch_lower_index,
+    torch_lower_matmul,
     torch_lower_pointwise,
     torch_lower_random,
     torch_lower_reduce,
@@ -31,7 +32,7 @@ from tessera.graph.types import Name, Place
 from tessera.ir import Module, Value
 
 _TABLES = (  # imported for the rules that they register
-    torch_lower_create, torch_lower_index, torch_lower_pointwise, torch_lower_random, torch_lower_reduce,
+    torch_lower_create, torch_lower_index, torch_lower_matmul, torch_lower_pointwise, torch_lower_random, torch_lower_reduce,
     torch_lower_sort, torch_lower_view,
 )  # fmt: skip
 NO_KERNEL = "no kernel of ours"
@@ -79,7 +80,7 @@ class _Importer:
     def __init__(self, graph: GraphModule, options: Options, name: str) -> None:
         self.graph, self.options = graph, options
         self.g = GraphBuilder(name)
-        self.low = Lowering(self.g, options.random == "eager")
+        self.low = Lowering(self.g, options.random == "eager", options.matmul)
         self.found = Imported(None)  # type: ignore[arg-type]
         self.env: dict[Node, Any] = {}
         self.known: set[str] = set()

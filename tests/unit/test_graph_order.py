@@ -107,6 +107,36 @@ def test_a_sort_of_computed_keys_stands_in_a_graph():
         agree(module_of(build), [x], [float32], fused)
 
 
+def test_scans_are_read_anywhere():
+    n = sym("s0")
+
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", TensorType((3, n, 4), float32))
+
+        def row(i: Any) -> Any:
+            scale = g.reduce("max", [n], lambda r: g.load(x, i, r, 0))
+
+            def run(j: Any) -> Any:
+                return g.scan("sum", 4, lambda r: g.mul(g.load(x, i, j, r), scale))
+
+            runs = g.loop([n], run)
+            return g.loop([4, n], lambda r, j: g.load(runs, j, r))
+
+        return g.loop([3], row)
+
+    exe = agree(module_of(build), [RNG.standard_normal((3, 5, 4)).astype(np.float32)], [float32])
+    assert len(exe.plan.steps) == 2
+
+
+@pytest.mark.parametrize("n", [40, 40000])
+def test_scans_from_the_end_of_long_rows(n: int):
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", TensorType((2, n), int64))
+        return g.loop([2], lambda i: g.scan("sum", n, lambda r: g.load(x, i, r), reverse=True))
+
+    agree(module_of(build), [RNG.integers(-5, 5, (2, n))], [int64], fused=False)
+
+
 def scatters(elem: dtype, mode: str, rows: Any, n: int) -> Any:
     """Values go to a few rows of the base, several to the same, those of odd numbers nowhere."""
 

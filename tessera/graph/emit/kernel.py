@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tessera.dtypes import int32, int64
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.emit.inner import InnerNest, Pass
+from tessera.graph.emit.nest import Nest
 from tessera.graph.emit.scopes import Scope
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Machine, Tiling, choose
@@ -51,7 +52,7 @@ def emit(op: Op, machine: Machine, wide: bool = False) -> KernelCode:
         written = _loop(nest, op, scope)
     else:
         written = _scatter(nest, op, scope)
-    return _finished(nest, op, tiling, written)
+    return finished(nest, [op], tiling, written)
 
 
 def _wrapped(op: Op) -> LoopOp:
@@ -120,7 +121,10 @@ def _is_tensor(v: Value) -> bool:
     return isinstance(v.type, TensorType)
 
 
-def _finished(nest: InnerNest, op: Op, tiling: Tiling, written: dict[Value, Expr]) -> KernelCode:
+def finished(
+    nest: Nest, ops: Sequence[Op], tiling: Tiling, written: Mapping[Value, Expr]
+) -> KernelCode:
+    """The kernel of a nest that computes these ops."""
     parameters = tuple(nest.arguments.given)
     place = {x: k for k, x in enumerate(parameters)}
     reusable = [
@@ -134,7 +138,7 @@ def _finished(nest: InnerNest, op: Op, tiling: Tiling, written: dict[Value, Expr
     function = nest.function("kernel", alignment)
     module.body.append(function)
     text = print_module(module)
-    name = f"{_label(op)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    name = f"{_label(ops)}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     function.name = name
     return KernelCode(
         name, print_module(module), parameters, tuple(place[r] for r in written), tuple(reusable),
@@ -142,10 +146,10 @@ def _finished(nest: InnerNest, op: Op, tiling: Tiling, written: dict[Value, Expr
     )  # fmt: skip
 
 
-def _label(op: Op) -> str:
+def _label(ops: Sequence[Op]) -> str:
     """What a kernel does, in a few words: the ops that tell most about it."""
     plain = {"const", "cast", "yield", "graph.load", "graph.index", "graph.loop", "cmp", "select"}
     words = dict.fromkeys(
-        x.opcode.removeprefix("graph.") for x in op.walk() if x.opcode not in plain
+        x.opcode.removeprefix("graph.") for op in ops for x in op.walk() if x.opcode not in plain
     )
     return "_".join(["graph", *list(words)[:NAMED]] if words else ["graph", "copy"])

@@ -1,0 +1,237 @@
+"""Emits a matrix product with what is computed of its operands before and of its result after it, as one kernel.
+
+    number → batch, block of rows, block of columns       a few blocks of rows after one another share columns of b
+    for k in 0 … K / 64:
+        a = rows x 64 elements, loaded or computed          at any strides, masked at the edges
+        b = 64 x columns
+        acc = dot a, b, acc
+    y = relu(acc + bias)                                    the body of a loop over the product
+    store y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tessera.dtypes import int32, int64
+from tessera.graph.emit.accesses import offset_of, through_views
+from tessera.graph.emit.kernel import KernelCode, finished
+from tessera.graph.emit.nest import PROGRAM, Nest, expr_of
+from tessera.graph.emit.scopes import Index, Scope, delinearised
+from tessera.graph.emit.tiles import CannotEmit
+from tessera.graph.emit.tiling import Axis, Machine, Tiling, cdiv
+from tessera.graph.index import Expr, Sym, expr, minimum
+from tessera.graph.ops import LoadOp, LoopOp, MatmulOp, yielded
+from tessera.graph.types import product
+from tessera.ir import Block, Op, Value
+from tessera.ops import YieldOp, control, tile
+
+Size = int | Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A matmul and the loops that are computed with it: `prologues` make operands, `epilogue` reads the result, whose
+    coordinates are those of its extents that `groups` number, one group for each dimension of the product."""
+
+    op: MatmulOp
+    prologues: tuple[LoopOp, ...] = ()
+    epilogue: LoopOp | None = None
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def ops(self) -> list[Op]:
+        """All that the kernel computes, in order."""
+        return [*self.prologues, self.op, *([self.epilogue] if self.epilogue else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Extents of a program's tiles, how many blocks of rows follow one another, and warps."""
+
+    m: int
+    n: int
+    k: int
+    group: int
+    warps: int
+
+
+def blocks_of(op: MatmulOp, machine: Machine) -> Blocks:
+    """The tile sizes of a product on a machine."""
+    (m, k), n = op.a.type.shape[-2:], op.b.type.shape[-1]
+    if not machine.exact:
+        rows = 64 if isinstance(m, int) and m <= 64 else 128
+        return Blocks(rows, 128, 32 if op.a.type.elem.storage_bytes >= 4 else 64, 8, 4 if rows == 64 else 8)
+    rows, columns = _side(m, 256), _side(n, 128)
+    batch = product(list(op.a.type.shape[:-2]))
+    while rows >= 64 and _few(batch, m, rows, n, columns, machine.lanes):
+        rows //= 2
+    return Blocks(rows, columns, _depth(k), 2, 4)
+
+
+def _side(n: Size, most: int) -> int:
+    """Rows or columns of a block: a divisor of them all, if there is one that is not much smaller than `most`."""
+    if not isinstance(n, int):
+        return most // 2
+    if n <= most:
+        return max(1, n)
+    fit = [s for s in range(most, most // 2, -16) if n % s == 0]
+    return fit[0] if fit else most // 2
+
+
+def _depth(k: Size) -> int:
+    """Steps along k of one dot."""
+    if not isinstance(k, int):
+        return 64
+    if k <= 128:
+        return max(1, k)
+    return next((s for s in (64, 96, 128, 48, 32) if k % s == 0), 64)
+
+
+def _few(batch: Size, m: Size, rows: int, n: Size, columns: int, lanes: int) -> bool:
+    """Whether there are fewer programs than run at once."""
+    programs = product([batch, cdiv(m, rows), cdiv(n, columns)])
+    return isinstance(programs, int) and programs < 2 * lanes
+
+
+def emit_matmul(p: Product, machine: Machine, wide: bool = False) -> KernelCode:
+    """The kernel of a product. CannotEmit for types that tile IR's dot does not take."""
+    op = p.op
+    if not op.acc.is_floating() or not op.a.type.elem == op.b.type.elem:
+        raise CannotEmit(f"a product of {op.a.type.elem.short} and {op.b.type.elem.short}")
+    blocks = blocks_of(op, machine)
+    *batch, m, n = op.result.type.shape
+    axes = (
+        Axis((0,), product(list(batch)), 1, None),
+        Axis((1,), m, blocks.m, 0),
+        Axis((2,), n, blocks.n, 1),
+    )
+    tiling = Tiling(axes, 2, warps=blocks.warps)
+    nest = _ProductNest(p, tiling, blocks, int64 if wide else int32)
+    written = nest.stored(nest.accumulated())
+    return finished(nest, p.ops, tiling, written)
+
+
+class _ProductNest(Nest):
+    """A nest whose tiles lie along rows and k, along k and columns, or along rows and columns."""
+
+    def __init__(self, p: Product, tiling: Tiling, blocks: Blocks, index_type: object):
+        super().__init__(tiling, index_type)  # type: ignore[arg-type]
+        self.p, self.blocks = p, blocks
+        self.prologues = {r: loop for loop in p.prologues for r in loop.results}
+        batch, rows, columns = tiling.axes
+        k = p.op.a.type.shape[-1]
+        self.batch = self.indices.new(batch.extent, 1, None)
+        self.rows = [self.indices.new(rows.extent, blocks.m, 0) for _ in range(2)]
+        self.columns = [self.indices.new(columns.extent, blocks.n, 1) for _ in range(2)]
+        self.depth = [self.indices.new(k, blocks.k, place) for place in (1, 0)]
+        self._number(_steps(self.rows[0]), _steps(self.columns[0]))
+        outer = p.op.a.type.shape[:-2]
+        self.outer_at = delinearised(self.batch.whole, outer) if outer else []
+
+    def _number(self, rows: Size, columns: Size) -> None:
+        """Which blocks a program's number stands for: `group` blocks of rows, then the next one of columns."""
+        number = expr_of(Sym(PROGRAM))
+        each = expr(rows) * columns
+        inside, group = number % each, self.blocks.group
+        first = inside // (columns * group) * group
+        height = minimum(expr(rows) - first, group) if not _divides(group, rows) else expr(group)
+        place = inside % (columns * group)
+        self._set([self.batch], number // each)
+        self._set(self.rows, first + place % height)
+        self._set(self.columns, place // height)
+
+    def _set(self, indices: Sequence[Index], number: Expr) -> None:
+        value = self.code.value(self.indices.simple(number), self.index_type)
+        for index in indices:
+            self.numbers[index.number] = value
+
+    # --- the product ------------------------------------------------------------------------------------
+    def accumulated(self) -> Value:
+        """The tile of the product, in the type that it is added up in."""
+        t, op = self.tiles, self.p.op
+        shape = (self.blocks.m, self.blocks.n)
+        start = t.spread(t.const(0, op.acc), shape)
+        steps = self.depth[0].steps
+        if steps == 0:
+            return start
+        if steps == 1:
+            return self._step(start, self.entry)
+        body = Block([self.index_type, start.type], names=["k", "acc"])
+        for index in self.depth:
+            self.numbers[index.number] = body.args[0]
+        with self.builder.at(body):
+            self.builder.insert(YieldOp([self._step(body.args[1], body)]))
+        bounds = [self.extent(n) for n in (0, steps, 1)]
+        return self.builder.insert(control.ForOp(*bounds, [start], regions=[body])).results[0]
+
+    def _step(self, acc: Value, target: Block) -> Value:
+        op, b = self.p.op, self.blocks
+        k = self.depth
+        left = self._operand(op.a, [self.rows[0], k[0]], (b.m, b.k), k[0], target)
+        right = self._operand(op.b, [k[1], self.columns[0]], (b.k, b.n), k[1], target)
+        return self.tiles.emit(tile.DotOp(left, right, acc, precision=op.precision))
+
+    def _operand(
+        self, v: Value, along: Sequence[Index], shape: tuple[int, int], k: Index, target: Block
+    ) -> Value:
+        """A tile of an operand: 0 where k is out of range."""
+        self.places = dict(enumerate(along))
+        tensor, at = through_views(v, [*self.outer_at, *(i.whole for i in along)])
+        at = [self.indices.simple(c) for c in at]
+        loop = self.prologues.get(tensor)
+        if loop is None:
+            found = self.element(tensor, at, Scope(Block(), {}, target))
+            return self.tiles.spread(found, shape)
+        scope = Scope(loop.body, dict(zip(loop.body.args, at, strict=True)), target)
+        found = self.value(yielded(loop.body)[tensor.index], scope)
+        inside = self.bound(k)
+        if inside is not None:
+            found = self.tiles.select(inside, found, self.tiles.const(0, v.type.elem))
+        return self.tiles.spread(found, shape)
+
+    # --- what is made of it -------------------------------------------------------------------------------
+    def stored(self, acc: Value) -> Mapping[Value, Expr]:
+        """Store the product, or what the epilogue makes of it; where in each result."""
+        rows, columns = self.rows[1], self.columns[1]
+        self.places = {0: rows, 1: columns}
+        made = self.tiles.cast(acc, self.p.op.result.type.elem)
+        at = [*self.outer_at, rows.whole, columns.whole]
+        loop = self.p.epilogue
+        if loop is None:
+            scope = Scope(Block(), {}, self.entry)
+            return self._store([(self.p.op.result, made)], at, scope)
+        at = self._coordinates(loop, at)
+        scope = Scope(loop.body, dict(zip(loop.body.args, at, strict=True)), self.entry)
+        for x in loop.body:
+            if isinstance(x, LoadOp) and x.tensor is self.p.op.result:
+                scope.values[x.result] = made
+        shape = (self.blocks.m, self.blocks.n)
+        values = [self.tiles.spread(self.value(v, scope), shape) for v in yielded(loop.body)]
+        return self._store(list(zip(loop.results, values, strict=True)), at, scope)
+
+    def _coordinates(self, loop: LoopOp, at: Sequence[Expr]) -> list[Expr]:
+        """The indices of the epilogue for coordinates of the product."""
+        found = [expr(0)] * len(loop.extents)
+        for group, e in zip(self.p.groups, at, strict=True):
+            parts = delinearised(e, [loop.extents[d] for d in group])
+            for d, part in zip(group, parts, strict=True):
+                found[d] = part
+        return found
+
+    def _store(
+        self, made: Sequence[tuple[Value, Value]], at: Sequence[Expr], scope: Scope
+    ) -> Mapping[Value, Expr]:
+        for result, v in made:
+            self.store(result, at, v, scope)
+        return {r: self.indices.by_parts(offset_of(r.type, at)) for r, _ in made}
+
+
+def _steps(index: Index) -> Size:
+    """How many blocks there are; no program runs where there are none."""
+    return max(index.steps, 1) if isinstance(index.steps, int) else index.steps
+
+
+def _divides(n: int, size: Size) -> bool:
+    return size % n == 0 if isinstance(size, int) else (size % n).value == 0

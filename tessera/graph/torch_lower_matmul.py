@@ -1,0 +1,89 @@
+"""Lowers matrix products, where a kernel of ours is as fast as eager's or saves more than that costs.
+
+What is added to a product, and what becomes of it element by element, is computed in its kernel (products.py). Which
+products these are is a rule (`profitable`), or said by `options={"matmul": "kernel" | "extern"}`.
+"""
+
+# pyright: basic
+# torch gives most of its values no type.
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tessera.dtypes import bfloat16, dtype, float16, float32, float64
+from tessera.graph.index import Expr
+from tessera.graph.torch_lower import Lowering, Tensor, broadcast, placed, rule, whole
+from tessera.graph.torch_lower_pointwise import cast
+from tessera.graph.torch_types import NotLowered, Size
+from tessera.graph.types import TensorType, product
+from tessera.ir import Value
+
+TYPES = (float16, bfloat16, float32, float64)
+MOST = {"cpu": 1 << 21, "cuda": 0}  # multiplications of a product that "auto" makes a kernel of
+
+
+@rule("mm", "bmm")
+def matmul(low: Lowering, a: Tensor, b: Tensor) -> Tensor:
+    return whole(placed(multiplied(low, a, b, low.elem), low.out))
+
+
+@rule("addmm", "baddbmm")
+def added(
+    low: Lowering, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Tensor:
+    """beta * c + alpha * a @ b, rounded once."""
+    inside = accumulator(low.elem)
+    p = whole(multiplied(low, a, b, inside))
+
+    def body(i: list[Expr]) -> Any:
+        x = low.load(p, i)
+        x = x if alpha == 1 else x * alpha
+        if beta == 0:
+            return cast(x, low.elem)
+        y = cast(low.load(c, broadcast(c, i)), inside)
+        return cast(x + (y if beta == 1 else y * beta), low.elem)
+
+    return low.map(body)
+
+
+def accumulator(elem: dtype) -> dtype:
+    return float64 if elem == float64 else float32
+
+
+def multiplied(low: Lowering, a: Tensor, b: Tensor, elem: dtype) -> Value:
+    """The product as a value, of elements of this type."""
+    if a.elem not in TYPES or a.elem != b.elem:
+        raise NotLowered(f"a product of {getattr(a.elem, 'name', a.elem)}")
+    if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        raise NotLowered("a product of sizes that are not known to be equal")
+    if not chosen(low.products, a, b):
+        raise NotLowered("eager's product is as fast")
+    acc = accumulator(a.elem)
+    return low.g.matmul(_value(low, a), _value(low, b), acc, elem, _precision(a))
+
+
+def chosen(how: str, a: Tensor, b: Tensor) -> bool:
+    """Whether a product gets a kernel of ours."""
+    return how == "kernel" or (how == "auto" and profitable(a, b))
+
+
+def profitable(a: Tensor, b: Tensor) -> bool:
+    """The rule of "auto" (docs/graph-fusion.md): small products, whose call takes longer than they do."""
+    work = product([*a.shape, b.shape[-1]])
+    return isinstance(work, int) and work <= MOST[a.device.split(":")[0]]
+
+
+def _precision(a: Tensor) -> str:
+    """How fp32 is multiplied: as torch is told."""
+    fast = a.device.startswith("cuda") and torch.backends.cuda.matmul.allow_tf32
+    return "tf32" if fast and a.elem == float32 else "ieee"
+
+
+def _value(low: Lowering, x: Tensor) -> Value:
+    """The operand, as a view where it is one."""
+    if x.map.is_identity and x.shape == x.value.type.shape:
+        return x.value
+    shape: tuple[Size, ...] = x.shape
+    return low.g.view(x.value, x.map, TensorType(shape, x.elem, x.strides, x.device))
