@@ -72,7 +72,7 @@ def _lifted(scan: ScanOp, top: LoopOp) -> LoopOp | None:
 def _forward(scan: ScanOp, mapping: dict[Value, Value]) -> Op:
     """A copy of a scan, which goes through the elements from the last on if it went from the end."""
     made = scan.clone(mapping)
-    if isinstance(made, ScanOp) and made.reverse:
+    if made.reverse:
         made.reverse = False
         (r,) = made.body.args
         users = [(user, k) for user in r.users() for k, v in enumerate(user.operands) if v is r]

@@ -1,8 +1,8 @@
 """Finds what is computed in one kernel with a matrix product: loops that make its operands, and one that reads it.
 
-    w = graph.loop (%i, %j) { cast(v[i, j]) }            prologue: a few operations an element, for this product alone
-    p = graph.matmul x, w
-    y = graph.loop (%i, %j) { relu(p[i, j] + b[j]) }     epilogue: the only reader, each element at its own index
+w = graph.loop (%i, %j) { cast(v[i, j]) }            prologue: a few operations an element, for this product alone
+p = graph.matmul x, w
+y = graph.loop (%i, %j) { relu(p[i, j] + b[j]) }     epilogue: the only reader, each element at its own index
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def products_of(body: Block, machine: Machine) -> tuple[dict[Op, Product], set[O
     inside = set[Op]()
     for op in body:
         if isinstance(op, MatmulOp):
-            found = _product(op, body, machine, inside)
+            found = _product(op, body, machine, inside | at.keys())
             at[found.epilogue or op] = found
             inside.update(found.prologues)
             if found.epilogue is not None:
@@ -36,7 +36,7 @@ def products_of(body: Block, machine: Machine) -> tuple[dict[Op, Product], set[O
 
 def _product(op: MatmulOp, body: Block, machine: Machine, taken: set[Op]) -> Product:
     prologues = [_prologue(v, op) for v in (op.a, op.b)] if machine.exact else []
-    kept = tuple(dict.fromkeys(p for p in prologues if p is not None))
+    kept = tuple(dict.fromkeys(p for p in prologues if p is not None and p not in taken))
     loop = _reader(op.result, body)
     if loop is None or loop in taken:
         return Product(op, kept)
@@ -78,7 +78,9 @@ def _is_pointwise(loop: LoopOp) -> bool:
 def _groups(op: MatmulOp, loop: LoopOp) -> Groups | None:
     """The loop's dimensions by the dimension of the product that they are, where all loads are at the loop's own
     index, as an array of the product's shape would be read."""
-    found = {_groups_of(x, loop) for x in loop.body if isinstance(x, LoadOp) and x.tensor is op.result}
+    found = {
+        _groups_of(x, loop) for x in loop.body if isinstance(x, LoadOp) and x.tensor is op.result
+    }
     return found.pop() if len(found) == 1 else None
 
 

@@ -208,7 +208,8 @@ class _Writer:
             if isinstance(p, Sym):
                 values.append(p.name)
             else:
-                values.append(self.address(p) if isinstance(p.type, TensorType) else self.name(p))
+                tensor = isinstance(p.type, TensorType)
+                values.append(self.address(p) if tensor else self.scalar(p))
         grid = self.number(code.programs)
         k = f"k_{code.name}"
         if self.exe.kernels.target.backend != "cpu":

@@ -90,9 +90,7 @@ class Lowering:
     """Builds the loops of one operation after the other in `g`. `out` is the fake tensor, or the tuple of them, that
     torch computed for the operation."""
 
-    def __init__(
-        self, g: GraphBuilder, eager_random: bool = False, products: str = "auto"
-    ) -> None:
+    def __init__(self, g: GraphBuilder, eager_random: bool = False, products: str = "auto") -> None:
         self.g = g
         self.eager_random, self.products = eager_random, products
         self.out: Any = None

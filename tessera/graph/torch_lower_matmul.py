@@ -21,7 +21,8 @@ from tessera.graph.types import TensorType, product
 from tessera.ir import Value
 
 TYPES = (float16, bfloat16, float32, float64)
-MOST = {"cpu": 1 << 21, "cuda": 0}  # multiplications of a product that "auto" makes a kernel of
+# Multiplications of the largest product that "auto" makes a kernel of.
+MOST = {"cpu": 1 << 30, "cuda": 0}
 
 
 @rule("mm", "bmm")
@@ -58,19 +59,33 @@ def multiplied(low: Lowering, a: Tensor, b: Tensor, elem: dtype) -> Value:
         raise NotLowered(f"a product of {getattr(a.elem, 'name', a.elem)}")
     if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
         raise NotLowered("a product of sizes that are not known to be equal")
-    if not chosen(low.products, a, b):
-        raise NotLowered("eager's product is as fast")
+    if low.products == "extern":
+        raise NotLowered("the options say so")
+    if low.products == "auto" and not profitable(a, b):
+        raise NotLowered("eager's product is taken to be as fast")
     acc = accumulator(a.elem)
+    if a.shape[-2] == 1 or b.shape[-1] == 1:
+        return _by_sums(low, a, b, acc, elem)
     return low.g.matmul(_value(low, a), _value(low, b), acc, elem, _precision(a))
 
 
-def chosen(how: str, a: Tensor, b: Tensor) -> bool:
-    """Whether a product gets a kernel of ours."""
-    return how == "kernel" or (how == "auto" and profitable(a, b))
+def _by_sums(low: Lowering, a: Tensor, b: Tensor, acc: dtype, elem: dtype) -> Value:
+    """The product of a vector, each element a sum of its own, which may be a part of any other loop."""
+
+    def body(i: list[Expr]) -> Any:
+        *batch, row, column = i
+
+        def term(k: list[Expr]) -> Any:
+            x, y = low.load(a, [*batch, row, *k]), low.load(b, [*batch, *k, column])
+            return cast(x, acc) * cast(y, acc)
+
+        return cast(low.reduce("sum", [a.shape[-1]], term), elem)
+
+    return low.inner([*a.shape[:-1], b.shape[-1]], body)[0].value
 
 
 def profitable(a: Tensor, b: Tensor) -> bool:
-    """The rule of "auto" (docs/graph-fusion.md): small products, whose call takes longer than they do."""
+    """The rule of "auto" (docs/graph-fusion.md): on CPUs all but very large products, and those of unknown sizes."""
     work = product([*a.shape, b.shape[-1]])
     return isinstance(work, int) and work <= MOST[a.device.split(":")[0]]
 

@@ -346,14 +346,15 @@ def test_explain_tells_kernels_externs_and_breaks():
         torch._dynamo.graph_break()
         return y * 2
 
-    report = tessera.graph.explain(f, torch.randn(4, 6), torch.randn(6, 5))
+    options = {"matmul": "extern"}
+    report = tessera.graph.explain(f, torch.randn(4, 6), torch.randn(6, 5), options=options)
     assert len(report.graphs) == 2
-    assert report.graphs[0].externs == [("aten.mm.default", "no kernel of ours", 1)]
+    assert report.graphs[0].externs == [("aten.mm.default", "the options say so", 1)]
     assert report.graphs[0].operations >= 4
     assert report.graphs[1].peak_bytes >= 4 * 5 * 4
     assert len(report.graphs[1].kernels) == 1
     assert len(report.graph_breaks) == 1
-    assert "extern aten.mm.default: no kernel of ours" in str(report)
+    assert "extern aten.mm.default: the options say so" in str(report)
     assert '"purpose": "inference"' in report.json()
 
 

@@ -1,12 +1,12 @@
 """Emits a matrix product with what is computed of its operands before and of its result after it, as one kernel.
 
-    number → batch, block of rows, block of columns       a few blocks of rows after one another share columns of b
-    for k in 0 … K / 64:
-        a = rows x 64 elements, loaded or computed          at any strides, masked at the edges
-        b = 64 x columns
-        acc = dot a, b, acc
-    y = relu(acc + bias)                                    the body of a loop over the product
-    store y
+number → batch, block of rows, block of columns       a few blocks of rows after one another share columns of b
+for k in 0 … K / 64:
+    a = rows x 64 elements, loaded or computed          at any strides, masked at the edges
+    b = 64 x columns
+    acc = dot a, b, acc
+y = relu(acc + bias)                                    the body of a loop over the product
+store y
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def blocks_of(op: MatmulOp, machine: Machine) -> Blocks:
     (m, k), n = op.a.type.shape[-2:], op.b.type.shape[-1]
     if not machine.exact:
         rows = 64 if isinstance(m, int) and m <= 64 else 128
-        return Blocks(rows, 128, 32 if op.a.type.elem.storage_bytes >= 4 else 64, 8, 4 if rows == 64 else 8)
+        return Blocks(
+            rows, 128, 32 if op.a.type.elem.storage_bytes >= 4 else 64, 8, 4 if rows == 64 else 8
+        )
     rows, columns = _side(m, 256), _side(n, 128)
     batch = product(list(op.a.type.shape[:-2]))
     while rows >= 64 and _few(batch, m, rows, n, columns, machine.lanes):

@@ -241,7 +241,7 @@ def _with_inner(
     longest = _longest(sizes)
     only_sums = all(isinstance(i, ReduceOp) for i in inner_ops(op.regions[0]))
     along = _inner_weight(accesses)
-    outer = max((_weight(accesses, g.last) for g in groups), default=0)
+    outer = max((_outer_weight(accesses, g) for g in groups), default=0)
     small = longest is not None and longest <= MOST_SEQUENTIAL
     if only_sums and not _yields_tensors(op):
         walks = any(_steps(accesses, g) for g in groups)
@@ -268,6 +268,15 @@ def _yields_tensors(op: Op) -> bool:
 def _inner_weight(accesses: Sequence[Access]) -> int:
     inner = {d for a in accesses for d in a.offset.dims if d >= INNER}
     return sum(_weight(accesses, d) for d in inner)
+
+
+def _outer_weight(accesses: Sequence[Access], g: Group) -> int:
+    """The same along an outer axis. What stands inside of inner loops alone counts where some of that jumps along the
+    axis: it is read once for each of their elements."""
+    deep = [a for a in accesses if any(d >= INNER for d in a.offset.dims)]
+    strides = [a.stride(g.last) for a in deep]
+    jump = any(s is None or s.value is None or abs(s.value) > 4 for s in strides)
+    return _weight(deep if jump else accesses, g.last)
 
 
 def _steps(accesses: Sequence[Access], g: Group) -> bool:

@@ -1,0 +1,235 @@
+"""Matrix products become kernels, together with what makes their operands and what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int32
+from tessera.graph.build import GraphBuilder
+from tessera.graph.executable import machine_of
+from tessera.graph.index import IndexMap, dim, parse_map, sym
+from tessera.graph.interp import interpret
+from tessera.graph.passes import optimize
+from tessera.graph.types import TensorType
+from tessera.interp.numerics import from_storage, to_storage
+from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, module_of, values_of
+
+RNG = np.random.default_rng(0)
+EPSILON = {float64: 2.0**-52, float32: 2.0**-23, float16: 2.0**-10, bfloat16: 2.0**-7}
+Epilogue = Callable[[GraphBuilder, Any, list[Any]], Any]
+
+
+def numbers(elem: dtype, *shape: int) -> Any:
+    x = RNG.standard_normal(shape)
+    return to_storage(x.astype(np.float32) if elem is bfloat16 else x, elem)
+
+
+def agree(
+    module: Any, inputs: Sequence[Any], elems: Sequence[dtype], k: int, kernels: int = 1
+) -> None:
+    """Kernels, cut up as for a CPU and a GPU, are as close to the meaning as sums of k products in fp32 must be."""
+    given = [from_storage(np.copy(x), e) for x, e in zip(inputs, elems, strict=True)]
+    meant = interpret(module, given)
+    optimize(module, verify=True)
+    for machine in (None, machine_of(HOPPER)):
+        exe = compiled(module, machine)
+        assert len(exe.plan.steps) == kernels
+        found = values_of(exe([np.copy(x) for x in inputs]), module)
+        types = module.functions[0].returns
+        for got, want, t in zip(found, meant, types, strict=True):
+            inside = EPSILON[float64 if t.elem is float64 else float32]
+            bound = EPSILON[t.elem] + (k + 2) * inside
+            assert got.shape == want.shape
+            np.testing.assert_allclose(got, want, rtol=bound, atol=4 * bound * max(k, 1) ** 0.5)
+
+
+def product(
+    elem: dtype, a: TensorType, b: TensorType, epilogue: Epilogue | None = None, *more: TensorType
+) -> Any:
+    def build(g: GraphBuilder) -> Any:
+        x, y = g.input("a", a), g.input("b", b)
+        rest = [g.input(f"c{k}", t) for k, t in enumerate(more)]
+        acc = float64 if elem is float64 else float32
+        p = g.matmul(x, y, acc, elem)
+        return p if epilogue is None else epilogue(g, p, rest)
+
+    return module_of(build)
+
+
+@pytest.mark.parametrize("elem", [float64, float32, float16, bfloat16], ids=lambda e: e.short)
+def test_products_of_any_type(elem: dtype):
+    module = product(elem, TensorType((33, 40), elem), TensorType((40, 18), elem))
+    agree(module, [numbers(elem, 33, 40), numbers(elem, 40, 18)], [elem, elem], 40)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (300, 200, 170), (3, 0, 4), (0, 5, 4), (5, 260, 1)])
+def test_products_of_any_sizes(shape: tuple[int, int, int]):
+    m, k, n = shape
+    given = [numbers(float32, m, k), numbers(float32, k, n)]
+    fixed = product(float32, TensorType((m, k), float32), TensorType((k, n), float32))
+    agree(fixed, given, [float32] * 2, k)
+    s = [sym(f"s{i}") for i in range(3)]
+    ab = TensorType((s[0], s[1]), float32), TensorType((s[1], s[2]), float32)
+    agree(product(float32, *ab), given, [float32] * 2, k)
+
+
+def bias_relu(g: GraphBuilder, p: Any, more: list[Any]) -> Any:
+    m, n = p.type.shape
+    return g.loop(
+        [m, n],
+        lambda i, j: g.binary(
+            "max", g.add(g.load(p, i, j), g.load(more[0], j)), g.const(0.0, float32)
+        ),
+    )
+
+
+def test_bias_and_activation_are_in_the_kernel_of_the_product():
+    m = sym("s0")
+    types = [
+        TensorType((m, 24), float32),
+        TensorType((24, 20), float32),
+        TensorType((20,), float32),
+    ]
+    module = product(float32, types[0], types[1], bias_relu, types[2])
+    given = [numbers(float32, *s) for s in ((37, 24), (24, 20), (20,))]
+    agree(module, given, [float32] * 3, 24)
+
+
+def test_a_residual_is_added_in_three_dimensions_and_both_results_are_stored():
+    b, s = sym("s0"), sym("s1")
+
+    def residual(g: GraphBuilder, p: Any, more: list[Any]) -> Any:
+        def body(i: Any, j: Any, k: Any) -> list[Any]:
+            map = IndexMap(3, [dim(0) * s + dim(1), dim(2)])
+            y = g.add(g.load_at(p, map, [i, j, k]), g.load(more[0], i, j, k))
+            return [y, g.cast(y, bfloat16)]
+
+        return g.loops([b, s, 20], body)
+
+    types = [TensorType((b * s, 24), float32), TensorType((24, 20), float32)]
+    module = product(float32, types[0], types[1], residual, TensorType((b, s, 20), float32))
+    given = [numbers(float32, *x) for x in ((15, 24), (24, 20), (3, 5, 20))]
+    agree(module, given, [float32] * 3, 24)
+
+
+@pytest.mark.parametrize("order", ["nt", "tn", "tt"])
+def test_operands_in_any_order_of_memory_and_batches(order: str):
+    def side(rows: int, columns: int, turned: bool) -> tuple[TensorType, Any]:
+        strides = (rows * columns, 1, rows) if turned else None
+        x = (
+            numbers(float32, 6, columns, rows).transpose(0, 2, 1)
+            if turned
+            else numbers(float32, 6, rows, columns)
+        )
+        return TensorType((6, rows, columns), float32, strides), x
+
+    (ta, a), (tb, b) = side(10, 24, order[0] == "t"), side(24, 18, order[1] == "t")
+
+    def scaled(g: GraphBuilder, p: Any, more: list[Any]) -> Any:
+        def body(i: Any, h: Any, j: Any, k: Any) -> Any:
+            map = IndexMap(4, [dim(0) * 3 + dim(1), dim(2), dim(3)])
+            return g.mul(g.load_at(p, map, [i, h, j, k]), g.const(0.5, float32))
+
+        return g.loop([2, 3, 10, 18], body)
+
+    agree(product(float32, ta, tb, scaled), [a, b], [float32] * 2, 24)
+
+
+def test_views_and_casts_of_operands_are_in_the_kernel():
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", TensorType((33, 40), bfloat16))
+        w = g.input("w", TensorType((20, 40), float32))
+        cast = g.loop([20, 40], lambda i, j: g.cast(g.load(w, i, j), bfloat16))
+        turned = g.view(cast, parse_map("(d0, d1) -> (d1, d0)"), TensorType((40, 20), bfloat16))
+        return g.matmul(a, turned, float32, bfloat16)
+
+    module = module_of(build)
+    given = [numbers(bfloat16, 33, 40), numbers(float32, 20, 40)]
+    meant = interpret(module, [from_storage(given[0], bfloat16), given[1]])[0]
+    optimize(module, verify=True)
+    exe = compiled(module)
+    assert len(exe.plan.steps) == 1
+    (found,) = values_of(exe(list(given)), module)
+    np.testing.assert_allclose(found, meant, rtol=2.0**-7, atol=0.02)
+
+
+def test_a_cast_operand_does_not_count_where_k_ends():
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", TensorType((5, 133), float32))
+        w = g.input("w", TensorType((133, 7), float32))
+        one = g.const(1.0, float32)
+        inverse = g.loop([133, 7], lambda i, j: g.div(one, g.load(w, i, j)))
+        return g.matmul(a, inverse)
+
+    given = [numbers(float32, 5, 133), 1 + RNG.random((133, 7), np.float32)]
+    module = module_of(build)
+    want = given[0] @ (1 / given[1])
+    for fused in (False, True):
+        if fused:
+            optimize(module)
+        (found,) = compiled(module)(list(given))
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_loop_between_two_products_is_in_one_of_their_kernels():
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", TensorType((8, 24), float32))
+        b = g.input("b", TensorType((24, 20), float32))
+        c = g.input("c", TensorType((20, 9), float32))
+        p = g.matmul(a, b)
+        half = g.loop([8, 20], lambda i, j: g.mul(g.load(p, i, j), g.const(0.5, float32)))
+        return g.matmul(half, c)
+
+    given = [numbers(float32, *s) for s in ((8, 24), (24, 20), (20, 9))]
+    agree(module_of(build), given, [float32] * 3, 24 * 20, 2)
+
+
+def test_a_product_with_other_readers_stays_a_tensor():
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", TensorType((8, 24), float32))
+        b = g.input("b", TensorType((24, 20), float32))
+        p = g.matmul(a, b)
+        turned = g.loop([20, 8], lambda i, j: g.exp(g.load(p, j, i)))
+        sums = g.loop([8], lambda i: g.reduce("sum", [20], lambda r: g.load(p, i, r)))
+        return p, turned, sums
+
+    agree(
+        module_of(build), [numbers(float32, 8, 24), numbers(float32, 24, 20)], [float32] * 2, 24, 3
+    )
+
+
+def test_whole_numbers_have_no_kernel():
+    module = module_of(
+        lambda g: g.matmul(
+            g.input("a", TensorType((4, 5), int32)), g.input("b", TensorType((5, 3), int32)), int32
+        )
+    )
+    a, b = (
+        RNG.integers(-9, 9, (4, 5)).astype(np.int32),
+        RNG.integers(-9, 9, (5, 3)).astype(np.int32),
+    )
+    exe = compiled(module)
+    assert [type(s).__name__ for s in exe.plan.steps] == ["Interpret"]
+    np.testing.assert_array_equal(exe([a, b])[0], a @ b)
+
+
+@pytest.mark.parametrize("elem", [float32, bfloat16], ids=lambda e: e.short)
+def test_products_are_built_for_hopper(elem: dtype):
+    m = sym("s0")
+    types = [TensorType((m, 256), elem), TensorType((256, 128), elem), TensorType((128,), float32)]
+
+    def epilogue(g: GraphBuilder, p: Any, more: list[Any]) -> Any:
+        return g.loop(
+            [m, 128], lambda i, j: g.add(g.cast(g.load(p, i, j), float32), g.load(more[0], j))
+        )
+
+    module = product(elem, types[0], types[1], epilogue, types[2])
+    optimize(module)
+    (kernel,) = built_for_hopper(module).compiled.values()
+    assert kernel.asm["cubin"]
+    if elem is bfloat16:
+        assert "wgmma" in kernel.asm["ptx"]
