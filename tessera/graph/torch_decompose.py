@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from tessera.graph.torch_foreach import foreach_decompositions
+
 aten = torch.ops.aten
 
 # Operations of core ATen that become element-wise operations and reductions.
@@ -20,7 +22,11 @@ TAKEN_APART = (
     aten.native_layer_norm_backward, aten.native_group_norm_backward, aten.native_batch_norm_backward,
     aten._softmax_backward_data, aten._log_softmax_backward_data, aten.gelu_backward, aten.hardtanh, aten.elu,
     aten.leaky_relu, aten.upsample_bilinear2d, aten._adaptive_avg_pool2d, aten.grid_sampler_2d,
-    aten._fused_rms_norm, aten._fused_rms_norm_backward, aten.max_pool2d_with_indices_backward,
+    aten._fused_rms_norm, aten._fused_rms_norm_backward, aten._batch_norm_with_update, aten._batch_norm_no_update,
+    aten._batch_norm_with_update_functional, aten.batch_norm_backward, aten.addmv, aten.dist, aten.lcm, aten.gcd,
+    aten.narrow_copy, aten.permute_copy, aten.unbind_copy, aten.round.decimals, aten.rrelu_with_noise_backward,
+    aten.tril_indices, aten.triu_indices, aten.upsample_bicubic2d, aten.upsample_trilinear3d, aten.as_strided_scatter,
+    aten.diagonal_scatter, aten.ldexp, aten.lift,
 )  # fmt: skip
 
 # Operations that we lower better than what they would become; and attention, whose backward takes the logarithms of
@@ -34,7 +40,11 @@ KEPT_WHOLE = (
 @cache
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """Overload -> function, for AOTAutograd."""
-    table = {**dict(core_aten_decompositions().items()), **get_decompositions(TAKEN_APART)}
+    table = {
+        **dict(core_aten_decompositions().items()),
+        **get_decompositions(TAKEN_APART),
+        **foreach_decompositions(),
+    }
     whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
     return {o: rule for o, rule in table.items() if o not in whole and not _is_attention(o)}
 

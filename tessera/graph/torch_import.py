@@ -18,9 +18,12 @@ from tessera.graph import (
     torch_lower_index,
     torch_lower_matmul,
     torch_lower_pointwise,
+    torch_lower_pool,
     torch_lower_random,
     torch_lower_reduce,
+    torch_lower_search,
     torch_lower_sort,
+    torch_lower_special,
     torch_lower_view,
 )
 from tessera.graph.build import GraphBuilder
@@ -32,8 +35,9 @@ from tessera.graph.types import Name, Place
 from tessera.ir import Module, Value
 
 _TABLES = (  # imported for the rules that they register
-    torch_lower_create, torch_lower_index, torch_lower_matmul, torch_lower_pointwise, torch_lower_random,
-    torch_lower_reduce, torch_lower_sort, torch_lower_view,
+    torch_lower_create, torch_lower_index, torch_lower_matmul, torch_lower_pointwise, torch_lower_pool,
+    torch_lower_random, torch_lower_reduce, torch_lower_search, torch_lower_sort, torch_lower_special,
+    torch_lower_view,
 )  # fmt: skip
 NO_KERNEL = "no kernel of ours"
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from tessera.dtypes import float64, int64
+from tessera.dtypes import float64
 from tessera.graph.index import Expr, expr
 from tessera.graph.scalars import Scalar, where
 from tessera.graph.torch_lower import Lowering, Tensor, rule
-from tessera.graph.torch_lower_pointwise import accumulator_of, cast
+from tessera.graph.torch_lower_pointwise import cast
 from tessera.graph.torch_types import NotLowered, element_of, sizes_of, torch_type
 
 
@@ -31,8 +31,12 @@ def scalar_tensor(low: Lowering, value: Any, **_: Any) -> Tensor:
     return full(low, [], value)
 
 
-@rule("zeros", "zeros_like", "new_zeros")
+@rule(
+    "zeros", "zeros_like", "new_zeros", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
+    "new_empty_strided",
+)  # fmt: skip
 def zeros(low: Lowering, *_: Any, **__: Any) -> Tensor:
+    """Zeros, also where torch leaves open what the tensor holds: what is written next replaces the loop."""
     return full(low, [], 0)
 
 
@@ -160,73 +164,3 @@ def repeat(low: Lowering, x: Tensor, times: Sequence[Any]) -> Tensor:
     return low.map(
         lambda i: low.load(x, [0 if n == 1 else i[new + k] % n for k, n in enumerate(x.shape)])
     )
-
-
-# --- windows ----------------------------------------------------------------------------------------------------
-def _pairs(value: Any, default: Sequence[int] | None = None) -> list[int]:
-    found = [value] if isinstance(value, int) else list(value)
-    found = found or list(default or ())
-    return found * 2 if len(found) == 1 else found
-
-
-@rule("avg_pool2d")
-def avg_pool2d(
-    low: Lowering, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
-    count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Tensor:  # fmt: skip
-    window, pad = _pairs(kernel), _pairs(padding)
-    step, inside = _pairs(stride, window), accumulator_of(low.elem)
-    sizes = x.shape[-2:]
-
-    def body(i: list[Expr]) -> Scalar:
-        def element(r: list[Expr]) -> Scalar:
-            place = [i[-2 + k] * step[k] + r[k] - pad[k] for k in range(2)]
-            return low.load(x, [*i[:-2], *place], low.all_within(place, sizes)).to(inside)
-
-        total = low.reduce("sum", window, element)
-        if divisor_override:
-            return (total / divisor_override).to(low.elem)
-        count = low.const(1, int64)
-        for k in range(2):
-            first = low.position(i[-2 + k] * step[k] - pad[k])
-            last = _least(first + window[k], low.position(expr(sizes[k]) + pad[k]))
-            if not count_include_pad:
-                first, last = _most(first, 0), _least(last, low.position(sizes[k]))
-            count = count * (last - first)
-        return (total / count.to(inside)).to(low.elem)
-
-    return low.map(body)
-
-
-def _least(a: Scalar, b: Scalar) -> Scalar:
-    return where(a < b, a, b)
-
-
-def _most(a: Scalar, b: int) -> Scalar:
-    return where(a > b, a, b)
-
-
-@rule("max_pool2d_with_indices")
-def max_pool2d(
-    low: Lowering, x: Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1,
-    ceil_mode: bool = False,
-) -> list[Tensor]:  # fmt: skip
-    window, pad, spread = _pairs(kernel), _pairs(padding), _pairs(dilation)
-    step, sizes = _pairs(stride, window), x.shape[-2:]
-    lowest = float("-inf") if x.elem.is_floating() else x.elem.get_int_min_value()
-
-    def body(i: list[Expr]) -> list[Scalar]:
-        def place(r: Expr) -> list[Expr]:
-            at = [r // window[1], r % window[1]]
-            return [i[-2 + k] * step[k] + at[k] * spread[k] - pad[k] for k in range(2)]
-
-        def element(r: list[Expr]) -> Scalar:
-            at = place(r[0])
-            held = low.all_within(at, sizes)
-            return low.load(x, [*i[:-2], *at], held, None if held is None else lowest)
-
-        value, found = low.arg_reduce("max", window[0] * window[1], element)
-        row, column = place(low.computed(found))
-        return [value, low.position(row * sizes[1] + column)]
-
-    return low.loops(sizes_of(low.out[0].shape), body)

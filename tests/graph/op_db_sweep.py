@@ -1,10 +1,12 @@
 """torch's op_db under backend="tessera", beside eager: values, strides, gradients. Prints a table.
 
-    python tests/graph/op_db_sweep.py [--part 20] [--dtypes float32,int64] [--kernels interpreted] [--out FILE]
+    python -m tests.graph.op_db_sweep [--part 20] [--dtypes float32,int64] [--kernels interpreted] [--out FILE]
 
 A case is an operator, a dtype, a sample and a direction. Results: `equal`; `skipped` (eager does not take it, or its
 result is not determined); `as traced` (other strides than eager's, but those of torch's own tracing, which
-backend="aot_eager" gives, too); `differs`; `error`. A case has `kernels` when one of ours ran, else only externs did.
+backend="aot_eager" gives, too); `differs`; `error`. Of all cases `kernels` counts those in which a kernel of ours ran,
+`numpy` those in which NumPy computed a loop that no kernel was made for, and `inductor has more` those with an extern
+for which Inductor would generate a kernel.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -24,6 +28,8 @@ import torch
 import torch._dynamo
 from torch.testing._internal.common_methods_invocations import op_db
 
+from tessera.graph.executable import Executable
+from tessera.graph.plan import Interpret, Launch
 from tests.graph.torch_kit import copied, detached, difference, gradients, recording
 
 DTYPES = "float32,float64,float16,bfloat16,int64,int32,uint8,bool"
@@ -66,8 +72,46 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[Any, torch.dtype, Any, 
                     yield op, dtype, sample, backward
 
 
-def judge(op: Any, sample: Any, backward: bool, kernels: str) -> tuple[str, str, set[str], bool]:
-    """(result, detail, externs, whether a kernel of ours ran)."""
+@dataclass
+class Judgement:
+    """`result`, with the reason in `why`. `externs`: (operation, reason); `numpy`: (op, reason) of loops without a
+    kernel; `own`: whether a kernel of ours ran."""
+
+    result: str
+    why: str = ""
+    externs: list[tuple[str, str]] = field(default_factory=list)
+    numpy: list[tuple[str, str]] = field(default_factory=list)
+    own: bool = False
+
+    def inductor_has_more(self) -> list[str]:
+        """The externs that are kernels under Inductor, which leaves complex numbers to eager as we do."""
+        foreign = any("complex" in why for _, why in self.externs)
+        return [] if foreign else [name for name, _ in self.externs if name in generated()]
+
+
+@cache
+def generated() -> frozenset[str]:
+    """The overloads that Inductor generates kernels for, itself or by what it makes of them."""
+    from torch._inductor.decomposition import decompositions
+    from torch._inductor.lowering import fallbacks, lowerings
+
+    found = {str(o) for o in (*lowerings, *decompositions) if o not in fallbacks}
+    library = {
+        "mm",
+        "bmm",
+        "addmm",
+        "baddbmm",
+        "convolution",
+        "convolution_backward",
+        "_scaled_mm",
+        "_int_mm",
+    }
+    return frozenset(
+        name for name in found if name.split(".")[1:2] and name.split(".")[1] not in library
+    )
+
+
+def judge(op: Any, sample: Any, backward: bool, kernels: str) -> Judgement:
     values = (sample.input, *sample.args)
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -84,9 +128,9 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> tuple[str, str,
     try:
         expected, again = run(call), run(call)
     except Exception as error:
-        return "skipped", f"eager: {type(error).__name__}", set(), False
+        return Judgement("skipped", f"eager: {type(error).__name__}")
     if difference(again, expected) is not None:
-        return "skipped", "eager differs from itself", set(), False
+        return Judgement("skipped", "eager differs from itself")
     torch._dynamo.reset()
     options: dict[str, Any] = {"random": "eager", "kernels": kernels}
     compiled = torch.compile(call, backend="tessera", dynamic=False, options=options)
@@ -95,16 +139,19 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> tuple[str, str,
             found = run(compiled)
         except Exception as error:
             where = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-            return "error", where, set(), False
-    names = {name for g in graphs for name, _ in g.externs}
-    own = any(g.imported is not None and g.imported.lowered for g in graphs)
+            return Judgement("error", where)
+    externs = sorted({extern for g in graphs for extern in g.externs})
+    steps = [s for g in graphs if isinstance(g.run, Executable) for s in g.run.plan.steps]
+    own = any(isinstance(s, Launch) for s in steps)
+    numpy = [(s.op.opcode, s.reason) for s in steps if isinstance(s, Interpret)]
     why = difference(found, expected)
+    result = "equal" if why is None else "differs"
     if why is not None and why.startswith("strides"):
         torch._dynamo.reset()
         traced = run(torch.compile(call, backend="aot_eager", dynamic=False))
         if difference(traced, expected) == why:
-            return "as traced", why, names, own
-    return ("equal" if why is None else "differs"), why or "", names, own
+            result = "as traced"
+    return Judgement(result, why or "", externs, numpy, own)
 
 
 def main() -> int:
@@ -121,6 +168,7 @@ def main() -> int:
     warnings.simplefilter("ignore")
     count: Counter[str] = Counter()
     fallen: Counter[str] = Counter()
+    missing: Counter[str] = Counter()
     out = open(options.out, "a") if options.out else None  # noqa: SIM115
     begin = time.perf_counter()
     for op, dtype, sample, backward in cases(options):
@@ -128,18 +176,25 @@ def main() -> int:
             print("stopped at", full_name(op))
             break
         start = time.perf_counter()
-        result, why, names, own = judge(op, sample, backward, options.kernels)
-        count[result] += 1
-        count["kernels"] += own
-        fallen.update(names)
-        direction = "backward" if backward else "forward"
+        found = judge(op, sample, backward, options.kernels)
+        more = found.inductor_has_more()
+        count[found.result] += 1
+        count["kernels"] += found.own
+        count["numpy"] += bool(found.numpy)
+        count["inductor has more"] += bool(more)
+        fallen.update({name for name, _ in found.externs})
+        missing.update(set(more))
+        name = f"{full_name(op)} {str(dtype)[6:]} {'backward' if backward else 'forward'}"
         if out:
-            row = [full_name(op), str(dtype)[6:], direction, result, why, sorted(names), own]
-            out.write(json.dumps([*row, round(time.perf_counter() - start, 2)]) + "\n")
+            row = {"case": name, **asdict(found), "more": more}
+            out.write(json.dumps({**row, "seconds": round(time.perf_counter() - start, 2)}) + "\n")
             out.flush()
-        if result in ("differs", "error"):
-            print(f"{result:8} {full_name(op)} {str(dtype)[6:]} {direction}: {why}", flush=True)
+        if found.result in ("differs", "error"):
+            print(f"{found.result:8} {name}: {found.why}", flush=True)
+        for what, why in found.numpy:
+            print(f"numpy    {name}: {what}: {why[:100]}", flush=True)
     print("externs:", ", ".join(f"{name} {n}" for name, n in fallen.most_common(60)))
+    print("kernels under Inductor:", ", ".join(f"{name} {n}" for name, n in missing.most_common()))
     print(dict(count), f"{time.perf_counter() - begin:.0f} s")
     return 1 if count["differs"] + count["error"] else 0
 

@@ -23,5 +23,5 @@ CASES = [
 
 @pytest.mark.parametrize(("op", "sample", "backward"), CASES)
 def test_op(op: Any, sample: Any, backward: bool):
-    result, why, _, _ = judge(op, sample, backward, "compiled")
-    assert result in ("equal", "skipped", "as traced"), why
+    found = judge(op, sample, backward, "compiled")
+    assert found.result in ("equal", "skipped", "as traced"), found.why

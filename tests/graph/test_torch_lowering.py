@@ -1,0 +1,88 @@
+"""Operations that have kernels of their own: values, gradients and strides beside eager, and no extern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")
+
+import torch.nn.functional as F  # noqa: E402
+
+from tests.graph.torch_kit import compare, externs  # noqa: E402
+
+
+def special(x: Any) -> Any:
+    s = torch.special
+    return (
+        s.erfc(x * 4), s.erfinv(x / 3), torch.i0(x * 9), s.i1(x), s.bessel_j0(x * 20), s.bessel_y1(x.abs()),
+        torch.nextafter(x, x.flip(0)), torch.frexp(x * 1000),
+    )  # fmt: skip
+
+
+def padded_pools(x: Any) -> Any:
+    means = F.avg_pool2d(x, (3, 2), stride=(2, 3), padding=(1, 0), ceil_mode=True)
+    plain = F.avg_pool2d(x, 3, stride=1, padding=1, count_include_pad=False)
+    return means, plain, F.max_pool2d(x, 3, stride=2, padding=1), F.adaptive_max_pool2d(x, (3, 4))
+
+
+def pools_of_volumes(x: Any) -> Any:
+    return (
+        F.avg_pool3d(x, 2, divisor_override=3),
+        F.max_pool3d(x, 2, return_indices=True)[0],
+        F.adaptive_max_pool3d(x, 2),
+    )
+
+
+def searches(x: Any, edges: Any) -> Any:
+    rows = torch.stack([edges, edges * 2])
+    two = x.flatten()[:6].view(2, 3)
+    return (
+        torch.bucketize(x, edges), torch.bucketize(x, edges, right=True), torch.bucketize(0.5, edges, out_int32=True),
+        torch.searchsorted(rows, two), torch.searchsorted(rows, two, side="right"),
+    )  # fmt: skip
+
+
+def enlarged(x: Any) -> Any:
+    return F.interpolate(x, scale_factor=2), F.interpolate(x, size=(14, 24), mode="nearest-exact")
+
+
+def lists(a: Any, b: Any) -> Any:
+    x, y = [a, b], [a * 2, b.exp()]
+    return (
+        torch._foreach_add(x, y, alpha=2), torch._foreach_mul(x, [2.0, 3.0]), torch._foreach_lerp(x, y, 0.3),
+        torch._foreach_addcdiv(x, y, y, [0.5, 0.25]), torch._foreach_maximum(x, y), torch._foreach_norm(x),
+        torch._foreach_pow(2.0, x),
+    )  # fmt: skip
+
+
+torch.manual_seed(0)
+CASES = {
+    "special functions": (special, (torch.rand(30) * 2 - 1,), False),
+    "pools": (padded_pools, (torch.randn(2, 3, 9, 10),), True),
+    "pools of volumes": (pools_of_volumes, (torch.randn(1, 2, 6, 4, 8),), True),
+    "enlargement": (enlarged, (torch.randn(2, 3, 7, 8),), True),
+    "searches": (searches, (torch.randn(4, 5), torch.randn(9).sort()[0]), False),
+    "lists of tensors": (lists, (torch.randn(4, 5), torch.randn(7)), True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operations_with_kernels(name: str):
+    function, inputs, backward = CASES[name]
+    given = [x.requires_grad_(backward) for x in inputs]
+    graphs = compare(function, *given, backward=backward, fullgraph=True)
+    assert externs(graphs) == set()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_searches_of_whole_numbers(dtype: Any):
+    x, edges = torch.arange(20, dtype=dtype), torch.arange(0, 30, 4, dtype=dtype)
+    assert externs(compare(searches, x, edges)) == set()
+
+
+def test_windows_of_least_numbers_begin_inside():
+    x = torch.full((1, 1, 4, 4), float("-inf"))
+    compare(lambda x: F.max_pool2d(x, 3, padding=1, stride=2, return_indices=True), x)

@@ -1,0 +1,32 @@
+"""Functions of the tile language's library inside of graphs: their ops compute in bodies as in kernels."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tessera.dtypes import float32, float64
+from tessera.graph.build import GraphBuilder
+from tessera.graph.executable import compile_graph
+from tessera.graph.host import NumpyHost
+from tessera.graph.interp import interpret
+from tessera.graph.library import library
+from tessera.graph.scalars import Scalar
+from tessera.graph.types import TensorType
+
+
+@pytest.mark.parametrize(("name", "bound"), [("erfc", 1e-15), ("lgamma", 4e-15)])
+@pytest.mark.parametrize("elem", [float32, float64])
+def test_functions_of_the_library_in_a_body(name: str, bound: float, elem: object):
+    g = GraphBuilder("special")
+    x = g.input("x", TensorType((64,), elem))
+    g.output(g.loop([64], lambda i: library(name, Scalar(g.load(x, i), g.b)).value))
+    module = g.finish()
+    kind = np.float32 if elem is float32 else np.float64
+    values = np.linspace(-1.9, 3.1, 64).astype(kind)
+    wanted = np.array([getattr(math, name)(float(v)) for v in values])
+    error = bound if elem is float64 else 1.2e-7
+    for found in (interpret(module, [values])[0], compile_graph(module, NumpyHost())([values])[0]):
+        np.testing.assert_allclose(found, wanted, rtol=error, atol=error)
