@@ -28,7 +28,7 @@ from tessera.graph.torch_host import TorchHost
 from tessera.graph.torch_import import Imported, NotImported, import_graph
 from tessera.graph.torch_interpret import Interpreted
 from tessera.graph.torch_options import Options, options_of
-from tessera.graph.torch_records import GraphRecord, note
+from tessera.graph.torch_records import GraphRecord, note, watched
 from tessera.ir import print_module
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
@@ -86,8 +86,9 @@ def compile_graph(
                 raise
             warn_of(error, text if imported else str(graph.graph), attempt)
         else:
-            note(GraphRecord(purpose, imported, imported.externs, run))
-            return boxed(CompiledGraph(graph, imported, run))
+            record = GraphRecord(purpose, imported, imported.externs, run)
+            note(record)
+            return boxed(CompiledGraph(graph, imported, watched(record)))
     note(GraphRecord(purpose, None, [("the whole graph", "its compilation failed")]))
     return run_by_eager(graph)
 

@@ -358,6 +358,53 @@ def test_explain_tells_kernels_externs_and_breaks():
     assert '"purpose": "inference"' in report.json()
 
 
+def test_explain_measures_steps_memory_and_numbers(tmp_path: Path):
+    import tessera.graph
+
+    model = torch.nn.Sequential(
+        torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.LayerNorm(64), torch.nn.Softmax(-1)
+    )
+    page = tmp_path / "report.html"
+    report = tessera.graph.explain(model, torch.randn(16, 32), html=str(page))
+    assert report.notes == []
+    assert [g.purpose for g in report.graphs] == ["forward", "backward"]
+    for graph in report.graphs:
+        assert all(s.seconds and s.roofline > 0 for s in graph.steps)
+        assert graph.bytes >= graph.least_bytes / 2
+    assert [d.output for d in report.distances] == ["0", "gradients"]
+    assert all(d.eager < 1e-4 and d.exact < 1e-4 for d in report.distances)
+    assert report.memory is not None and report.memory[1] >= 16 * 64 * 4
+    assert page.read_text().count("<svg") == 2
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_explain_keeps_what_a_model_cannot_do_as_notes():
+    import tessera.graph
+
+    def only_single(x: Any) -> Any:
+        if x.dtype == torch.float64:
+            raise TypeError("fp32 only")
+        return x * 2
+
+    report = tessera.graph.explain(only_single, torch.randn(4))
+    assert any("float64" in note for note in report.notes)
+    assert report.distances[0].exact is None
+    assert tessera.graph.explain(only_single, torch.randn(4), measure=False).memory is None
+
+
+def test_dump_writes_graphs_that_run_by_themselves(tmp_path: Path):
+    with pytest.raises(InvalidOption, match="dump"):
+        options_of(None, {"dump": 3})
+    torch._dynamo.reset()
+    x = torch.randn(6, 8, requires_grad=True)
+    f = torch.compile(softmax_like, backend="tessera", options={"dump": str(tmp_path)})
+    f(x).sum().backward()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0-forward", "1-backward"]
+    for folder in tmp_path.iterdir():
+        done = subprocess.run([sys.executable, folder / "run.py"], capture_output=True, text=True)
+        assert done.returncode == 0 and "right" in done.stdout, done.stderr
+
+
 def test_a_graph_that_does_not_compile_is_run_all_the_same(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ):

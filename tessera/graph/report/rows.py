@@ -1,0 +1,161 @@
+"""Holds a report: its parts as data, which print as text and become JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+
+KERNEL, EXTERN, NUMPY = "kernel", "extern", "numpy"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What a machine can do at most: `bandwidth` in bytes a second, measured by a copy; `flops` a second of fp32, and
+    `matmul_flops` of products, computed from its data sheet or its clock."""
+
+    bandwidth: float
+    flops: float
+    matmul_flops: float
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """One step of a call. `ops`: what it computes; `bytes` and `flops`: moved and done if each operand is read once;
+    `seconds`: measured, of one launch among many (None: not measured); `why`: the reason of an extern; `reads` and
+    `writes`: numbers of tensors; `source`: of the kernel."""
+
+    kind: str
+    name: str
+    ops: str
+    bytes: int
+    flops: int
+    roofline: float
+    seconds: float | None
+    why: str = ""
+    reads: tuple[int, ...] = ()
+    writes: tuple[int, ...] = ()
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """A tensor of a graph: its type as text, its bytes, and how it comes about: input, temporary, output, foreign."""
+
+    name: str
+    type: str
+    bytes: int
+    place: str
+
+
+@dataclass
+class GraphReport:
+    """One graph. `operations`: how many ATen operations rules lowered; `kernels`: names of launched kernels in order;
+    `externs`: (operation, reason, how often); `without_kernel`: (op, reason) of what NumPy computes; `peak_bytes`:
+    memory beside the arguments, None where sizes are symbolic; `least_bytes`: arguments and results, each once."""
+
+    purpose: str
+    operations: int
+    kernels: list[str]
+    externs: list[tuple[str, str, int]]
+    without_kernel: list[tuple[str, str]]
+    peak_bytes: int | None
+    least_bytes: int = 0
+    steps: list[StepReport] = field(default_factory=list[StepReport])
+    tensors: list[TensorReport] = field(default_factory=list[TensorReport])
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that all steps move."""
+        return sum(s.bytes for s in self.steps)
+
+    def __str__(self) -> str:
+        memory = "" if self.peak_bytes is None else f", {self.peak_bytes:,} bytes at most"
+        lines = [
+            f"{self.purpose}: {self.operations} operations in {len(self.kernels)} kernels{memory}"
+        ]
+        if self.steps:
+            times = self.bytes / self.least_bytes if self.least_bytes else 1.0
+            lines.append(
+                f"  {self.bytes:,} bytes moved, {times:.1f} times the {self.least_bytes:,} of arguments and results"
+            )
+            lines += table(self.steps)
+        else:
+            lines += [
+                f"  kernel {name}{_times(self.kernels.count(name))}"
+                for name in dict.fromkeys(self.kernels)
+            ]
+        lines += [f"  extern {op}{_times(n)}: {why}" for op, why, n in self.externs]
+        lines += [f"  no kernel for {op}: {why}" for op, why in self.without_kernel]
+        return "\n".join(lines)
+
+
+def _times(n: int) -> str:
+    return f" ({n} times)" if n > 1 else ""
+
+
+def table(steps: Sequence[StepReport]) -> list[str]:
+    """Lines: measured time, its least by the roofline, bytes, what, of which ops. Equal steps are one line."""
+    groups: dict[tuple[str, str], list[StepReport]] = {}
+    for s in steps:
+        groups.setdefault((s.kind, s.name), []).append(s)
+    lines = ["        time   roofline        bytes  step"]
+    for (kind, name), same in groups.items():
+        known = [s.seconds for s in same if s.seconds is not None]
+        time = f"{1e6 * sum(known):9.1f} us" if known else "           -"
+        least = f"{1e6 * sum(s.roofline for s in same):7.1f} us"
+        size = f"{sum(s.bytes for s in same):12,}"
+        ops = f": {same[0].ops}" if same[0].ops else ""
+        lines.append(f"{time} {least} {size}  {kind} {name}{_times(len(same))}{ops}")
+    return lines
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far an output is from eager's, and both from what float64 gives: the largest difference as a part of the
+    largest element; None where float64 does not run the model."""
+
+    output: str
+    eager: float
+    exact: float | None
+    eager_exact: float | None
+
+    def __str__(self) -> str:
+        text = f"{self.output}: {self.eager:.1e} from eager"
+        if self.exact is not None and self.eager_exact is not None:
+            text += f", {self.exact:.1e} from float64 (eager {self.eager_exact:.1e})"
+        return text
+
+
+@dataclass
+class Report:
+    """What `explain` found. `str(report)` is a text, `report.json()` the same as JSON, `page.save(report, path)`
+    a page;
+    `graph_breaks`: reasons with how often each broke a graph; `memory`: peak bytes beside arguments of a compiled and
+    an eager call, and how they were measured; `distances`: by output; `peak`: of the machine; `notes`: what could not
+    be found out, and why."""
+
+    graphs: list[GraphReport] = field(default_factory=list[GraphReport])
+    graph_breaks: dict[str, int] = field(default_factory=dict[str, int])
+    memory: tuple[int, int, str] | None = None
+    distances: list[Distance] = field(default_factory=list[Distance])
+    peak: Peak | None = None
+    notes: list[str] = field(default_factory=list[str])
+
+    def __str__(self) -> str:
+        lines = [str(g) for g in self.graphs] or ["nothing was compiled"]
+        lines += [f"graph break ({n} times): {why}" for why, n in self.graph_breaks.items()]
+        if self.memory is not None:
+            ours, eager, how = self.memory
+            lines.append(f"peak memory: {ours:,} bytes, eager {eager:,} ({how})")
+        lines += [f"output {d}" for d in self.distances]
+        if self.peak is not None:
+            p = self.peak
+            lines.append(
+                f"roofline: {p.bandwidth / 1e9:.1f} GB/s measured, {p.flops / 1e9:,.0f} GFLOP/s of fp32, "
+                f"{p.matmul_flops / 1e9:,.0f} of products"
+            )
+        return "\n".join([*lines, *self.notes])
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=2)
