@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
+from math import log
 from pathlib import Path
 
 from tessera.graph.report.rows import GraphReport, Report, StepReport, TensorReport
@@ -22,9 +23,15 @@ STYLE = """
 body{font:14px/1.45 system-ui,sans-serif;margin:24px;color:#1a202c}
 table{border-collapse:collapse}td,th{padding:2px 10px;text-align:right;border-bottom:1px solid #e2e8f0}
 td:first-child,th:first-child{text-align:left}pre{background:#f7fafc;padding:10px;overflow:auto;font-size:12px}
-svg{display:block;margin:12px 0}svg text{font:12px ui-monospace,monospace}
-.lane{stroke-width:2.5}.lane:hover{stroke-width:6}.scroll{overflow-x:auto}
+svg{display:block;margin:12px 0}.lane{stroke-width:2.5}.lane:hover{stroke-width:6}.scroll{overflow-x:auto}
 """
+
+
+LEGEND = (
+    "<p>Lines on the left are tensors, from the step that makes them to the last one that reads them: "
+    + ", ".join(f'<span style="color:{colour}">{place}</span>' for place, colour in LINES.items())
+    + ". Bars are measured times on a logarithmic scale, black marks the least times that the roofline allows.</p>"
+)
 
 
 def save(report: Report, path: str | Path) -> Path:
@@ -49,6 +56,7 @@ def _sections(report: Report) -> Iterator[str]:
         yield f"<h2>Graph {number}: {escape(graph.purpose)}</h2>"
         yield f"<p>{escape(str(graph).splitlines()[0])}</p>"
         if graph.steps:
+            yield LEGEND
             yield f'<div class="scroll">{drawing(graph)}</div>'
         yield from _externs(graph)
         yield from _sources(graph)
@@ -128,11 +136,14 @@ def drawing(graph: GraphReport) -> str:
     count = max(columns, default=-1) + 1
     left = count * LANE + 16
     height, width = (len(graph.steps) + 2) * ROW, left + LABEL + BARS + 90
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">']
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        'font-family="ui-monospace, DejaVu Sans Mono, monospace" font-size="12">'
+    ]
     for (t, (first, rows)), column in zip(spans.items(), columns, strict=True):
         parts.append(_line(graph.tensors[t], first, rows, 8 + column * LANE, left))
-    longest = max((s.seconds or s.roofline for s in graph.steps), default=0.0)
-    parts += [_row(s, k, left, longest) for k, s in enumerate(graph.steps)]
+    scale = _Scale(graph.steps)
+    parts += [_row(s, k, left, scale) for k, s in enumerate(graph.steps)]
     y = _middle(len(graph.steps))
     parts.append(f'<text x="{left + 8}" y="{y + 4}" fill="{LINES["output"]}">results</text>')
     return "".join([*parts, "</svg>"])
@@ -153,18 +164,28 @@ def _line(t: TensorReport, first: int, rows: Sequence[int], x: int, left: int) -
     return f'<g stroke="{colour}"><title>{title}</title>{"".join(lines)}{dots}</g>'
 
 
-def _row(s: StepReport, row: int, left: int, longest: float) -> str:
+class _Scale:
+    """A logarithmic scale of times, in pixels: equal factors are equal distances."""
+
+    def __init__(self, steps: Sequence[StepReport]):
+        times = [t for s in steps for t in (s.seconds, s.roofline) if t]
+        self.least = min(times, default=1e-6) / 2
+        self.unit = BARS / log(max(times, default=1e-6) / self.least)
+
+    def __call__(self, seconds: float) -> float:
+        return log(seconds / self.least) * self.unit if seconds > self.least else 0.0
+
+
+def _row(s: StepReport, row: int, left: int, scale: _Scale) -> str:
     y = (row + 1) * ROW
     colour = COLOURS.get(s.kind, "#4a5568")
-    scale = BARS / longest if longest else 0.0
     text = f"{s.name}  {s.ops or s.why}"
     limit = LABEL // 7 - 4
     shown = text if len(text) <= limit else text[: limit - 1] + "…"
     took = "" if s.seconds is None else f"{s.seconds * 1e6:.1f} us, "
     about = f"{took}at least {s.roofline * 1e6:.1f} us; {s.bytes:,} bytes, {s.flops:,} operations"
     x = left + LABEL
-    bar = (s.seconds or 0.0) * scale
-    least = x + s.roofline * scale
+    bar, least = scale(s.seconds or 0.0), x + scale(s.roofline)
     return (
         f"<g><title>{escape(f'{s.kind} {text}: {about}')}</title>"
         f'<rect x="{left}" y="{y + 2}" width="{LABEL - 8}" height="{ROW - 4}" fill="{colour}" fill-opacity=".12"/>'
