@@ -28,9 +28,8 @@ def cdiv(x: int, y: int) -> int:
         >>> tessera.cdiv(1000, 256)
         4
     """
-    if type(x) is not int or type(y) is not int:  # the usual case pays for no call
-        x, y = unwrap(x), unwrap(y)
-    return (x + y - 1) // y
+    blocks = (x + y - 1) // y
+    return blocks if blocks.__class__ is int else unwrap(blocks)  # an int pays for no call
 
 
 def next_power_of_2(n: int) -> int:

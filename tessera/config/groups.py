@@ -40,7 +40,7 @@ class Runtime(Group):
     num_threads = IntKnob(
         None,
         "TESSERA_NUM_THREADS",
-        doc="threads of a CPU launch; None: all usable cores",
+        doc="threads of a CPU launch; None: all usable cores, of a container no more than its CPU quota",
         once=True,
     )
     default_backend = StrKnob(

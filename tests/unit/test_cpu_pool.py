@@ -301,7 +301,7 @@ def test_number_of_threads(monkeypatch: pytest.MonkeyPatch):
     knobs.runtime.num_threads = 3
     assert pool.get_pool().threads == 3
     knobs.runtime.num_threads = None
-    assert pool.default_threads() == len(os.sched_getaffinity(0))
+    assert 1 <= pool.default_threads() <= len(os.sched_getaffinity(0))
     with pytest.raises(ValueError, match="must be in 1 … 1024, got 0"):
         pool.get_pool(0)
     with pytest.raises(MemoryError, match="bytes of scratch"):

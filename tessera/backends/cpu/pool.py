@@ -34,6 +34,7 @@ import platform
 import threading
 
 from tessera.backends.cpu import interrupt
+from tessera.backends.cpu.cores import usable_cores
 from tessera.backends.llvm.binding import LoadedObject
 from tessera.backends.llvm.subset_loader import load_functions
 from tessera.backends.process_singleton import process_singleton
@@ -59,11 +60,7 @@ def supported() -> bool:
 def default_threads() -> int:
     """Threads of a launch: runtime.num_threads (TESSERA_NUM_THREADS), else the cores this process may use."""
     configured = knobs.runtime.num_threads
-    if configured is None:
-        if hasattr(os, "sched_getaffinity"):
-            return len(os.sched_getaffinity(0))
-        return os.cpu_count() or 1
-    return configured
+    return usable_cores() if configured is None else configured
 
 
 @process_singleton

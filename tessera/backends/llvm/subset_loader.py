@@ -23,14 +23,14 @@ def keep_objects_by(keeper: Callable[[str, Make], bytes]) -> None:
     _keepers[:] = [keeper]
 
 
-def load_functions(name: str, functions: Mapping[str, str]) -> LoadedObject:
-    """Exported functions (name → module) compiled for this machine, with all that they call."""
+def load_functions(name: str, functions: Mapping[str, str], passes: str = PASSES) -> LoadedObject:
+    """Exported functions (name → module) compiled for this machine with all they call. `passes`: see `optimise`."""
     target = replace(host("native"), opt=1)
 
     def make() -> bytes:
         compiler = importlib.import_module("tessera.backends.llvm.subset_compiler")
         found = [getattr(importlib.import_module(at), f) for f, at in functions.items()]
-        return optimise(compiler.compile_functions(*found), target, PASSES).to_object()
+        return optimise(compiler.compile_functions(*found), target, passes).to_object()
 
     image = _keepers[0](f"{name}/{target.key}", make) if _keepers else make()
     return link_object(image, functions)

@@ -92,7 +92,7 @@ def new_builtin(method: MethodDef, self: object, module: object) -> Callable[...
 @process_singleton
 def native_code() -> LoadedObject:
     """The launchers and the fast path of launches."""
-    return load_functions("launch", FUNCTIONS).pin()
+    return load_functions("launch", FUNCTIONS, "O2").pin()
 
 
 @process_singleton
