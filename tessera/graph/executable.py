@@ -2,12 +2,13 @@
 
 exe = compile_graph(module, NumpyHost())
 (y,) = exe([x])
-print(exe.source)                      # what runs, step by step
+print(exe.source)                      # what runs; with wrapper="python" it shows each launch
 exe.peak_bytes({"s0": 8})              # known before anything runs
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,11 +27,12 @@ from tessera.graph.memory import place
 from tessera.graph.plan import OUTPUT, Plan, number, storage_size
 from tessera.graph.planner import Planner
 from tessera.graph.source import write_call
+from tessera.graph.source_sequence import NARROW
 from tessera.graph.types import TensorType
 from tessera.ir import Module, Value
 from tessera.ops import FuncOp
 
-WIDE = 1 << 31  # elements from which on offsets need 64 bits
+WIDE = NARROW  # elements from which on offsets need 64 bits
 
 
 def machine_of(target: GPUTarget) -> Machine:
@@ -47,28 +49,39 @@ class Frame:
     arena: int
     offsets: Mapping[Value, int]
     numbers: tuple[int, ...]
+    tables: tuple[bytes, ...]  # the numbers of each launch sequence, 8 bytes each
 
 
 class Executable:
     """A compiled graph. Calling it with the arguments in a list, which it empties, gives a list of results."""
 
-    def __init__(self, function: FuncOp, plan: Plan, kernels: Kernels, host: Host):
+    def __init__(
+        self, function: FuncOp, plan: Plan, kernels: Kernels, host: Host, wrapper: str = "native"
+    ):
         self.function, self.plan, self.kernels, self.host = function, plan, kernels, host
+        self.wrapper = wrapper
         self.symbols = _symbols(function)
         self.frames: dict[tuple[int, ...], Frame] = {}
         self._spare: list[Any] = []  # an arena that no call has at the moment
-        self.source, bindings, self.sizes = write_call(self)
+        self.source, writer = write_call(self)
+        self.sizes, self.tables = writer.sizes, writer.tables
         space: dict[str, Any] = {
-            **bindings,
+            **writer.bindings,
             "frame": self.frame,
             "take": self.take,
             "give": self.give,
         }
+        if kernels.target.backend != "cpu":
+            space["take"] = (
+                host.empty
+            )  # the library's allocator knows which stream memory is used on
+        if not self.symbols:
+            space |= {f"numbers_{k}": table for k, table in enumerate(self.frame().tables)}
         exec(compile(self.source, f"<graph {function.name}>", "exec"), space)
-        self._call: Callable[[list[Any]], list[Any]] = space["call"]
+        self.call: Callable[[list[Any]], list[Any]] = space["call"]
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        return self._call(inputs)
+        return self.call(inputs)
 
     def dump(self, folder: str | Path) -> Path:
         """Write graph, call and kernels to a folder that runs by itself."""
@@ -94,8 +107,13 @@ class Executable:
         buffers = self.plan.buffers()
         placed = place(self.plan.arena(sizes))
         offsets = dict(zip(buffers, placed.offsets, strict=True))
-        numbers = [offsets[n] if isinstance(n, Value) else number(n, sizes) for n in self.sizes]
-        return Frame(placed.size, offsets, tuple(numbers))
+
+        def known(n: int | Expr | Value) -> int:
+            return offsets[n] if isinstance(n, Value) else number(n, sizes)
+
+        tables = [[n.value(known) for n in table] for table in self.tables]
+        packed = tuple(struct.pack(f"={len(table)}q", *table) for table in tables)
+        return Frame(placed.size, offsets, tuple(map(known, self.sizes)), packed)
 
     def peak_bytes(self, sizes: Mapping[str, int] | None = None) -> int:
         """Bytes that a call takes beside its arguments: the arena, and results that kernels make."""
@@ -109,10 +127,10 @@ class Executable:
     def take(self, size: int) -> Any:
         """Memory for temporary tensors: that of the last call if it is large enough."""
         try:
-            kept_size, arena = self._spare.pop()
+            arena = self._spare.pop()
         except IndexError:
-            return size, self.host.empty(size)
-        return (kept_size, arena) if kept_size >= size else (size, self.host.empty(size))
+            return self.host.empty(size)
+        return arena if len(arena) >= size else self.host.empty(size)
 
     def give(self, arena: Any) -> None:
         """Keep an arena for the next call."""
@@ -154,9 +172,11 @@ def compile_graph(
     host: Host,
     target: GPUTarget | None = None,
     machine: Machine | None = None,
+    wrapper: str = "native",
 ) -> Executable:
     """Compile the one function of a graph module for the tensors of `host`; `target`: by default this machine's CPU.
-    `machine`: what tilings are chosen for, if not for the target."""
+    `machine`: what tilings are chosen for, if not for the target. `wrapper`: "python" launches each kernel by a line of
+    Python, for people to read and change; "native" all of them that follow each other at once."""
     function = module if isinstance(module, FuncOp) else next(iter(module.body))
     assert isinstance(function, FuncOp)
     target = target or GPUTarget("cpu", "native", 1)
@@ -164,4 +184,4 @@ def compile_graph(
     kernels = Kernels(target)
     kernels.build(plan)
     plan.settle(kernels.forbidden())
-    return Executable(function, plan, kernels, host)
+    return Executable(function, plan, kernels, host, wrapper)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -16,18 +17,23 @@ from tessera.interp.numerics import storage
 
 
 class Host(Protocol):
-    """An array library on one device. Elements are tessera's dtypes; offsets are in bytes, strides in elements."""
+    """An array library on one device. Element types are its own, `kind` of tessera's; offsets are in bytes, strides in
+    elements."""
+
+    def kind(self, elem: Any) -> Any:
+        """The library's element type for one of tessera's."""
+        ...
 
     def empty(self, size: int) -> Any:
         """Memory of `size` bytes that begins at a multiple of 256; what it holds is anything."""
         ...
 
-    def strided(self, shape: Sequence[int], strides: Sequence[int], elem: Any) -> Any:
+    def strided(self, shape: tuple[int, ...], strides: tuple[int, ...], kind: Any) -> Any:
         """A new array of this layout; what it holds is anything."""
         ...
 
     def view(
-        self, base: Any, offset: int, shape: Sequence[int], strides: Sequence[int], elem: Any
+        self, base: Any, offset: int, shape: Sequence[int], strides: Sequence[int], kind: Any
     ) -> Any:
         """An array whose element 0 lies `offset` bytes behind that of `base`, in the same memory."""
         ...
@@ -63,6 +69,10 @@ class Host(Protocol):
         memory with an argument."""
         ...
 
+    def prepared(self, op: ExternOp) -> Callable[[Sequence[Any], Mapping[str, int]], Sequence[Any]]:
+        """The same as a function of arrays and symbols, with all looked up that no call changes."""
+        ...
+
 
 class _Memory:
     """A place in the memory of `base`, which it keeps alive, in the words of NumPy's array interface."""
@@ -82,19 +92,20 @@ class NumpyHost:
     def __init__(self, functions: Mapping[str, Callable[..., Any]] | None = None):
         self.functions = dict(functions or {})
 
+    def kind(self, elem: Any) -> Any:
+        return np.dtype(np.bool_) if elem is int1 else np.dtype(storage(elem))
+
     def empty(self, size: int) -> Any:
         memory = np.empty(size + 256, np.uint8)
         start = -self.address(memory) % 256
         return memory[start : start + size]
 
-    def strided(self, shape: Sequence[int], strides: Sequence[int], elem: Any) -> Any:
-        size = span(shape, strides) * elem.storage_bytes
-        return self.view(self.empty(size), 0, shape, strides, elem)
+    def strided(self, shape: tuple[int, ...], strides: tuple[int, ...], kind: Any) -> Any:
+        return self.view(self.empty(span(shape, strides) * kind.itemsize), 0, shape, strides, kind)
 
     def view(
-        self, base: Any, offset: int, shape: Sequence[int], strides: Sequence[int], elem: Any
+        self, base: Any, offset: int, shape: Sequence[int], strides: Sequence[int], kind: Any
     ) -> Any:
-        kind = np.dtype(np.bool_) if elem is int1 else np.dtype(storage(elem))
         memory = _Memory(
             base, self.address(base) + offset, shape, [s * kind.itemsize for s in strides], kind.str
         )
@@ -133,13 +144,16 @@ class NumpyHost:
             self._laid_out(x, r.type, symbols) for x, r in zip(several, op.results, strict=True)
         ]
 
+    def prepared(self, op: ExternOp) -> Callable[[Sequence[Any], Mapping[str, int]], Sequence[Any]]:
+        return partial(self.extern, op)
+
     def _laid_out(self, x: Any, t: Any, symbols: Mapping[str, int]) -> Any:
         """The array with the strides of its type."""
         sizes = {Sym(name): n for name, n in symbols.items()}
-        strides = [n if isinstance(n, int) else n.evaluate(sizes) for n in t.all_strides]
-        if [s // x.itemsize for s in x.strides] == strides:
+        strides = tuple(n if isinstance(n, int) else n.evaluate(sizes) for n in t.all_strides)
+        if tuple(s // x.itemsize for s in x.strides) == strides:
             return x
-        made = self.strided(x.shape, strides, t.elem)
+        made = self.strided(x.shape, strides, self.kind(t.elem))
         np.copyto(made, x, casting="unsafe")
         return made
 

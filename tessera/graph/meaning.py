@@ -53,8 +53,8 @@ class Meaning:
         return from_storage(self.host.to_numpy(x, v.type.elem), v.type.elem)
 
     def _array(self, x: Any, t: TensorType, sizes: Mapping[Sym, int]) -> Any:
-        shape = [number(n, sizes) for n in t.shape]
-        strides = [number(n, sizes) for n in t.all_strides]
-        made = self.host.strided(shape, strides, t.elem)
+        shape = tuple(number(n, sizes) for n in t.shape)
+        strides = tuple(number(n, sizes) for n in t.all_strides)
+        made = self.host.strided(shape, strides, self.host.kind(t.elem))
         self.host.fill(made, np.asarray(to_storage(x, t.elem)), t.elem)
         return made

@@ -124,22 +124,25 @@ class Planner:
             steps = tuple(exact if n == 1 else step for n, step, exact in given)
             self.plan.views[op.result] = View(root, found[0], t.shape, steps)
 
-    def _copy(self, to: Value, source: Value, map: IndexMap | None = None) -> None:
-        """Copy the elements of a tensor, at `map` of each index, to the memory of another."""
-        t: TensorType = to.type
+    def _copy(self, to: Value | None, source: Value, map: IndexMap | None = None) -> Value:
+        """Copy the elements of a tensor, at `map` of each index, to the memory of another: `to`, or a new one."""
+        given: TensorType = source.type
+        t = TensorType(given.shape, given.elem, None, given.device) if to is None else to.type
         body = Block([int64] * t.rank)
         b = Builder(body)
         x = b.emit(LoadOp(source, list(body.args), None, None, index_map=map))
         b.insert(YieldOp([x]))
         loop = LoopOp(extents=t.shape, regions=[body], results=[t])
         code = self._code(loop)
-        parameters = tuple(to if p is loop.result else p for p in code.parameters)
+        made = loop.result if to is None else to
+        parameters = tuple(made if p is loop.result else p for p in code.parameters)
         loop.regions[0].last.drop_operands()  # type: ignore[union-attr]
-        copies = (to, source) if map is None else None
+        copies = (made, source) if map is None else None
         self.plan.steps.append(Launch(replace(code, parameters=parameters), copies=copies))
         for inner in (x.op,):
             if inner is not None:
                 inner.drop_operands()
+        return made
 
     def _scatter(self, op: ScatterOp) -> None:
         """In the memory of its base if nobody needs that afterwards, else in a copy of it."""
@@ -159,14 +162,16 @@ class Planner:
         self.plan.steps.append(Launch(code))
 
     def _write_arguments(self) -> None:
-        """What the graph leaves in its arguments is written when all else is done; values that are arguments which are
-        written themselves are copied first."""
-        targets = {op.target for op in self.writes}
+        """What the graph leaves in its arguments is written when all else is done; what lies in the memory of arguments
+        that are written before, or in that of the same one, is copied first."""
+        targets = set[Value]()
+        values: list[Value] = []
         for op in self.writes:
-            if self.plan.root(op.value) in targets and self.plan.root(op.value) is not op.target:
-                raise CannotEmit("an argument is written with another one that is written, too")
-        for op in self.writes:
-            self._copy(op.target, op.value)
+            targets.add(op.target)
+            in_danger = self.plan.root(op.value) in targets and op.value is not op.target
+            values.append(self._copy(None, op.value) if in_danger else op.value)
+        for op, value in zip(self.writes, values, strict=True):
+            self._copy(op.target, value)
 
 
 def captured_by_body(op: Op) -> set[Value]:

@@ -124,8 +124,10 @@ class Folder:
     def array(self, v: Value, values: Any) -> Any:
         """Values as they lie in the memory of a tensor."""
         t: TensorType = v.type
-        shape, strides = ([number(n, self.sizes) for n in ns] for ns in (t.shape, t.all_strides))
-        made = self.host.strided(shape, strides, t.elem)
+        shape, strides = (
+            tuple(number(n, self.sizes) for n in ns) for ns in (t.shape, t.all_strides)
+        )
+        made = self.host.strided(shape, strides, self.host.kind(t.elem))
         self.host.fill(made, np.asarray(to_storage(values, t.elem)), t.elem)
         return made
 

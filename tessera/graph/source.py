@@ -3,26 +3,35 @@
 def call(inputs):
     x, w = inputs
     inputs.clear()
+    pool = pool_of_threads()
     arena = take(4096)
-    a = address(arena[1])
     y = strided((8, 128), (128, 1), fp32)
-    if k0(8, 1, 1, pool(), f0, 0, address(x), a): fail(k0)
+    # graph_exp_3f2a: 8 programs (x, arena + 0)
+    # graph_add_77c1: 8 programs (arena + 0, w, y)
+    failed = launch_0(pool, numbers_0, x, arena, w, y)
+    if failed: failed_0(failed, pool, numbers_0, x, arena, w, y)
+    give(arena)
+    return [y]
+
+`launch_0` starts all kernels up to the next call of the array library, in native code (`sequence`). With
+`wrapper="python"` each kernel is launched by a line of its own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
+from itertools import groupby
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from tessera.backends.cpu.pool import get_pool
-from tessera.config import knobs
+from tessera.config import epoch, knobs
 from tessera.graph.index import Expr, Sym
 from tessera.graph.meaning import Meaning
 from tessera.graph.memory import place
 from tessera.graph.plan import (
-    INPUT,
     OUTPUT,
     TEMPORARY,
     Extern,
@@ -30,6 +39,8 @@ from tessera.graph.plan import (
     Launch,
     Step,
 )
+from tessera.graph.sequence import MOST_LAUNCHES, alignment_check
+from tessera.graph.source_sequence import Number, write_sequence
 from tessera.graph.types import TensorType
 from tessera.ir import Value
 from tessera.runtime.drivers.host import cpu_failure
@@ -41,14 +52,35 @@ if TYPE_CHECKING:
 Size = int | Expr
 
 
-class _Writer:
+class PoolOfThreads:
+    """Gives the handle of the thread pool that kernels run in; looks for another one when a knob was changed."""
+
+    def __init__(self) -> None:
+        self.known = (0, 0)  # the count of knob changes, the handle
+
+    def __call__(self) -> int:
+        seen, handle = self.known
+        now = epoch.value
+        if seen != now:
+            handle = get_pool(knobs.runtime.num_threads).handle
+            self.known = now, handle
+        return handle
+
+
+class Writer:
+    """Writes one function. `tables`: what the numbers of each launch sequence are."""
+
     def __init__(self, exe: Executable):
         self.exe, self.plan = exe, exe.plan
+        self.native = exe.wrapper == "native"
+        self.on_gpu = exe.kernels.target.backend == "cuda"
+        self.tables: list[list[Number]] = []
         self.lines: list[str] = []
         self.bindings: dict[str, Any] = {}
         self.sizes: list[Size | Value] = []  # what the numbers of a frame are
         self.names: dict[Value, str] = {}
-        self.addresses: set[Value] = set()
+        self.allocated: set[Value] = set()
+        self.copies: dict[Value, str] = {}  # of arguments: their aligned copies
         self.dynamic = bool(exe.symbols)
         self.offsets: dict[Value, int] = {}
 
@@ -97,9 +129,13 @@ class _Writer:
         self._queue()
         self._symbols()
         at = len(self.lines)
+        copied = self._align()
         self._arena()
         self._steps()
-        self._write_back()
+        for v in copied:
+            self.line(
+                f"if {self.home(v)} is not {self.name(v)}: write_back({self.name(v)}, {self.home(v)})"
+            )
         self._return()
         if self.sizes:
             self.lines.insert(at, "    n = at.numbers")
@@ -108,25 +144,47 @@ class _Writer:
 
     def _queue(self) -> None:
         """What launches go into: the pool of threads, or the stream of the device."""
-        if self.exe.kernels.target.backend == "cpu":
-            self.bind("pool_of_threads", lambda: get_pool(knobs.runtime.num_threads).handle)
+        if not self.on_gpu:
+            self.bind("pool_of_threads", PoolOfThreads())
             self.line("pool = pool_of_threads()")
         else:
             self.bind("current_stream", self.exe.host.stream)
             self.line("stream = current_stream()")
 
-    def _write_back(self) -> None:
-        """Give arguments what kernels wrote to their copies: see `_addressed`."""
-        written = {self.plan.memory(v) for step in self.plan.steps for v in step.writes}
-        for v in self.plan.arguments:
-            if self.is_copied(v) and v in self.addresses and v in written:
-                self.bind("write_back", self.exe.host.write_back)
-                self.line(f"if a_{self.name(v)} != address({self.name(v)}):")
-                self.line(f"    write_back({self.name(v)}, {self.name(v)}_aligned)")
+    @property
+    def queue(self) -> str:
+        return "stream" if self.on_gpu else "pool"
 
-    def is_copied(self, v: Value) -> bool:
-        """Whether kernels get a copy of an argument that does not begin at a multiple of 16 bytes."""
-        return self.plan.place.get(v) == INPUT and self.exe.kernels.target.backend == "cuda"
+    def wants_alignment(self) -> bool:
+        """Whether kernels rely on arrays that begin at multiples of 16 bytes."""
+        return self.on_gpu
+
+    def _align(self) -> list[Value]:
+        """Copy arguments of GPU kernels that do not begin at multiples of 16 bytes; those that are written."""
+        if not self.wants_alignment():
+            return []
+        launches = [s for s in self.plan.steps if isinstance(s, Launch)]
+        used = {
+            self.plan.memory(p) for s in launches for p in (*s.reads, *s.writes) if _is_tensor(p)
+        }
+        copied = [v for v in self.plan.arguments if v in used]
+        if not copied:
+            return []
+        given = "".join(f"{self.name(v)}, " for v in copied).strip()
+        self.copies = {v: f"{self.name(v)}_aligned" for v in copied}
+        made = "".join(f"{self.home(v)}, " for v in copied).strip()
+        self.bind("all_aligned", alignment_check(self.exe.host))
+        self.bind("aligned", self.exe.host.aligned)
+        self.bind("write_back", self.exe.host.write_back)
+        self.line(f"{made} = ({given}) if all_aligned({given}) else map(aligned, ({given}))")
+        written = {self.plan.memory(v) for s in launches for v in s.writes}
+        return [v for v in copied if v in written]
+
+    def home(self, v: Value) -> str:
+        """The array that kernels get for a tensor whose memory is its own: the arena, for temporary ones."""
+        if self.plan.place[v] == TEMPORARY:
+            return "arena"
+        return self.copies.get(v) or self.name(v)
 
     def _symbols(self) -> None:
         for symbol, (k, d) in self.exe.symbols.items():
@@ -142,63 +200,65 @@ class _Writer:
             self.offsets = dict(zip(self.plan.buffers(), placed.offsets, strict=True))
             size = str(placed.size)
         self.line(f"arena = take({size})")
-        self.line("a = address(arena[1])")
-        self.bind("address", self.exe.host.address)
 
+    # --- steps --------------------------------------------------------------------------------------------------
     def _steps(self) -> None:
         dying: dict[int, list[Value]] = {}
         for number, v in self.plan.dying():
             dying.setdefault(number, []).append(v)
-        for number, step in enumerate(self.plan.steps):
-            self._allocate(step)
-            if isinstance(step, Launch):
-                self._launch(step)
-            elif isinstance(step, Extern):
-                self._extern(step)
+        for group in self._groups():
+            for _, step in group:
+                self._allocate(step)
+            first = group[0][1]
+            if isinstance(first, Extern):
+                self._extern(first)
+            elif isinstance(first, Interpret):
+                self._interpret(first)
+            elif self.native:
+                write_sequence(self, [s for _, s in group if isinstance(s, Launch)])
             else:
-                self._interpret(step)
-            gone = [self.name(v) for v in dying.get(number, ())]
+                self._launch(first)
+            gone = [self.name(v) for number, _ in group for v in dying.get(number, ())]
             if gone:
                 self.line(f"del {', '.join(gone)}")
+
+    def _groups(self) -> Iterator[list[tuple[int, Step]]]:
+        """Steps with their numbers; launches that native code starts in one go are together."""
+
+        def key(numbered: tuple[int, Step]) -> int:
+            number, step = numbered
+            return -1 if self.native and isinstance(step, Launch) else number
+
+        for same, found in groupby(enumerate(self.plan.steps), key):
+            steps = list(found)
+            size = MOST_LAUNCHES if same < 0 else 1
+            yield from (steps[k : k + size] for k in range(0, len(steps), size))
 
     def _allocate(self, step: Step) -> None:
         for v in step.writes:
             home = self.plan.memory(v)
-            if self.plan.place.get(home) == OUTPUT and home not in self.addresses:
+            if self.plan.place.get(home) == OUTPUT and home not in self.allocated:
                 t: TensorType = home.type
                 layout = f"{self.numbers(t.shape)}, {self.numbers(t.all_strides)}, {self.elem(t)}"
                 self.bind("strided", self.exe.host.strided)
                 self.line(f"{self.name(home)} = strided({layout})")
-                self._addressed(home)
+                self.allocated.add(home)
 
     def elem(self, t: TensorType) -> str:
-        return self.bind(t.elem.short.replace(":", "_"), t.elem)
+        return self.bind(t.elem.short.replace(":", "_"), self.exe.host.kind(t.elem))
 
-    def _addressed(self, v: Value) -> str:
-        """The variable that holds the address of a tensor outside of the arena."""
-        name = f"a_{self.name(v)}"
-        if v not in self.addresses:
-            self.addresses.add(v)
-            self.bind("address", self.exe.host.address)
-            if self.is_copied(v):
-                self.bind("aligned", self.exe.host.aligned)
-                self.line(f"{name} = address({self.name(v)})")
-                self.line(f"if {name} & 15:")
-                self.line(f"    {self.name(v)}_aligned = aligned({self.name(v)})")
-                self.line(f"    {name} = address({self.name(v)}_aligned)")
-            else:
-                self.line(f"{name} = address({self.name(v)})")
-        return name
+    def location(self, v: Value) -> tuple[str, list[Size | Value]]:
+        """Where element 0 of a tensor lies: an array, and numbers of bytes whose sum is the distance from there."""
+        home = self.plan.memory(v)
+        parts: list[Size | Value] = [home] if self.plan.place[home] == TEMPORARY else []
+        inside = _plain(self.plan.view(v).offset * v.type.elem.storage_bytes)
+        return self.home(home), parts if inside == 0 else [*parts, inside]
 
     def address(self, v: Value) -> str:
-        """Where element 0 of a tensor lies."""
-        view = self.plan.view(v)
-        home = self.plan.memory(v)
-        bytes_in = view.offset * v.type.elem.storage_bytes
-        inside = "" if bytes_in == 0 else f" + {self.number(_plain(bytes_in))}"
-        if self.plan.place[home] == TEMPORARY:
-            return f"a + {self.number(home)}{inside}"
-        return self._addressed(home) + inside
+        """The same as an expression."""
+        self.bind("address", self.exe.host.address)
+        base, parts = self.location(v)
+        return " + ".join([f"address({base})", *(self.number(n) for n in parts)])
 
     def _launch(self, step: Launch) -> None:
         code = step.code
@@ -208,11 +268,10 @@ class _Writer:
             if isinstance(p, Sym):
                 values.append(p.name)
             else:
-                tensor = isinstance(p.type, TensorType)
-                values.append(self.address(p) if tensor else self.scalar(p))
+                values.append(self.address(p) if _is_tensor(p) else self.scalar(p))
         grid = self.number(code.programs)
         k = f"k_{code.name}"
-        if self.exe.kernels.target.backend != "cpu":
+        if self.on_gpu:
             self.bind(k, kernel.launcher)
             self.line(f"{k}({', '.join([grid, '1', '1', 'stream', *values])})")
             return
@@ -225,18 +284,16 @@ class _Writer:
 
     def array(self, v: Value) -> str:
         """A tensor as an array of the host's library."""
-        if not isinstance(v.type, TensorType):
+        if not _is_tensor(v):
             return self.scalar(v)
-        view, home = self.plan.view(v), self.plan.memory(v)
-        where = self.plan.place[home]
-        if v is home and where != TEMPORARY:
+        home = self.plan.memory(v)
+        if v is home and self.plan.place[home] != TEMPORARY:
             return self.name(v)
+        view = self.plan.view(v)
         self.bind("view", self.exe.host.view)
-        bytes_in = _plain(view.offset * v.type.elem.storage_bytes)
-        base, offset = self.name(home), self.number(bytes_in)
-        if where == TEMPORARY:
-            base = "arena[1]"
-            offset = self.number(home) + ("" if bytes_in == 0 else f" + {offset}")
+        _, parts = self.location(v)
+        base = "arena" if self.plan.place[home] == TEMPORARY else self.name(home)
+        offset = " + ".join(self.number(n) for n in parts) or "0"
         layout = f"{self.numbers(view.shape)}, {self.numbers(view.strides)}, {self.elem(v.type)}"
         return f"view({base}, {offset}, {layout})"
 
@@ -244,7 +301,8 @@ class _Writer:
         if v.op is None:
             return self.name(v)
         if "value" in v.op.attrs:
-            return repr(v.op.attrs["value"])
+            value = v.op.attrs["value"]
+            return repr(value) if isinstance(value, int) or isfinite(value) else f"float('{value}')"
         return self.number(_plain(v.op.map.results[0]))  # type: ignore[attr-defined]
 
     def _symbol_values(self) -> str:
@@ -252,12 +310,12 @@ class _Writer:
 
     def _extern(self, step: Extern) -> None:
         op = step.op
-        number = sum(name.startswith("op_") for name in self.bindings)
-        self.bind("extern", self.exe.host.extern)
-        where = self.bind(f"op_{number}", op)
+        stem = re.sub(r"\W", "_", op.target.removeprefix("aten."))
+        number = sum(name.startswith("extern_") for name in self.bindings)
+        run = self.bind(f"extern_{number}_{stem}", self.exe.host.prepared(op))
         arrays = ", ".join(self.array(v) for v in op.args)
         found = "".join(f"{self.name(r)}, " for r in op.results).strip()
-        call = f"extern({where}, [{arrays}], {self._symbol_values()})  # {op.target}"
+        call = f"{run}([{arrays}], {self._symbol_values()})"
         self.line(f"{found} = {call}" if found else call)
 
     def _interpret(self, step: Interpret) -> None:
@@ -270,8 +328,7 @@ class _Writer:
 
     def _return(self) -> None:
         found = [self.array(v) for v in self.plan.results]
-        if self.plan.buffers():
-            self.bind("give", self.exe.give)
+        if self.plan.buffers() and not self.on_gpu:
             self.line("give(arena)")
         self.line(f"return [{', '.join(found)}]")
 
@@ -283,8 +340,12 @@ def _plain(n: Size) -> Size:
     return n
 
 
-def write_call(exe: Executable) -> tuple[str, dict[str, Any], list[Size | Value]]:
-    """(text of a function `call`, what it names, what the numbers of its frame are)."""
-    w = _Writer(exe)
+def _is_tensor(v: Any) -> bool:
+    return isinstance(v, Value) and isinstance(v.type, TensorType)
+
+
+def write_call(exe: Executable) -> tuple[str, Writer]:
+    """The text of a function `call`, and its writer, which knows what names and numbers in it stand for."""
+    w = Writer(exe)
     w.write()
-    return "\n".join(["def call(inputs):", *w.lines]) + "\n", w.bindings, w.sizes
+    return "\n".join(["def call(inputs):", *w.lines]) + "\n", w

@@ -141,7 +141,9 @@ def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]],
     host = TorchHost(imported.targets, imported.objects, imported.device)
     if options.kernels == "interpreted":
         return Interpreted(imported.module, host)
-    return compile_executable(imported.module, host, target_of(imported.device))
+    return compile_executable(
+        imported.module, host, target_of(imported.device), wrapper=options.wrapper
+    )
 
 
 def target_of(device: str) -> GPUTarget | None:
@@ -154,12 +156,14 @@ def target_of(device: str) -> GPUTarget | None:
 
 def boxed(compiled: CompiledGraph) -> Compiled:
     """A function, which torch may wrap without losing the mark that it takes a list."""
+    direct = compiled.direct()
 
     def run(inputs: list[Any]) -> Sequence[Any]:
         return compiled(inputs)
 
-    run._boxed_call = True  # type: ignore[attr-defined]
-    return run
+    chosen: Any = direct or run
+    chosen._boxed_call = True
+    return chosen
 
 
 class CompiledGraph:
@@ -171,8 +175,18 @@ class CompiledGraph:
         self.imported, self.run = imported, run
         values = [n.meta.get("val") for n in graph.graph.find_nodes(op="placeholder")]
         self.tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
+        self.given = len(values)
         self.symbols = SymbolValues(values)
         self.sized = bool(imported.symbols) or any(isinstance(o, Expr) for o in imported.outputs)
+
+    def direct(self) -> Compiled | None:
+        """The executable's own function, where torch's arguments and outputs are just its arguments and results."""
+        call = getattr(self.run, "call", None)
+        plain = not self.sized and not self.imported.constants and not self.imported.symbols
+        every = self.tensors == list(range(self.given))
+        outputs = self.imported.outputs
+        same = len(self.imported.module.body.first.body.terminator.operands) == len(outputs)
+        return call if plain and every and same and outputs == list(range(len(outputs))) else None
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         given: list[Any] = [inputs[k] for k in self.tensors]

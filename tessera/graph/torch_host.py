@@ -20,12 +20,22 @@ PLAIN = frozenset((
     torch.float16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
     torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128,
 ))  # fmt: skip
+# Faster than torch's public functions for the same, where this torch has them.
+reinterpret = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
 LARGEST_SEED = (1 << 63) - 1
 
 
 def draw_seed(device: str) -> torch.Tensor:
     """One random number of torch's generator, from which the kernels of a call make theirs."""
     return torch.randint(-LARGEST_SEED - 1, LARGEST_SEED, (1,), dtype=torch.int64, device=device)
+
+
+def fast_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
+    """`torch.empty_strided(shape, strides, type)` on a device, without the cost of its arguments' parsing."""
+    name = "_empty_strided_cuda" if device.startswith("cuda") else "_empty_strided_cpu"
+    if device.startswith("cuda") and torch.cuda.device_count() > 1:
+        return None  # that function knows the current device only
+    return getattr(torch._C._dynamo.guards, name, None)
 
 
 class TorchHost:
@@ -41,13 +51,19 @@ class TorchHost:
         self.objects = objects
         self.device = device
         self.may_alias = {name: _may_alias(target) for name, target in self.targets.items()}
+        if (fast := fast_empty_strided(device)) is not None:
+            self.strided = fast
 
     # --- tensors ------------------------------------------------------------------------------------------------
+    def kind(self, elem: Any) -> torch.dtype:
+        return any_torch_type(elem)
+
     def empty(self, size: int) -> torch.Tensor:
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
-    def strided(self, shape: Sequence[int], strides: Sequence[int], elem: Any) -> torch.Tensor:
-        kind = any_torch_type(elem)
+    def strided(
+        self, shape: Sequence[int], strides: Sequence[int], kind: torch.dtype
+    ) -> torch.Tensor:
         return torch.empty_strided(tuple(shape), tuple(strides), dtype=kind, device=self.device)
 
     def view(
@@ -56,10 +72,12 @@ class TorchHost:
         offset: int,
         shape: Sequence[int],
         strides: Sequence[int],
-        elem: Any,
+        kind: torch.dtype,
     ) -> torch.Tensor:
         """A tensor whose element 0 lies `offset` bytes behind that of `base`."""
-        kind = any_torch_type(elem)
+        if reinterpret is not None:
+            typed = base if base.dtype == kind else base.view(kind)  # of bytes: the arena
+            return reinterpret(typed, tuple(shape), tuple(strides), offset // kind.itemsize)
         typed = torch.empty(0, dtype=kind, device=base.device)
         start = base.storage_offset() * base.element_size() + offset
         return typed.set_(
@@ -103,40 +121,77 @@ class TorchHost:
         return torch.cuda.current_stream(self.device).cuda_stream
 
     # --- externs ------------------------------------------------------------------------------------------------
-    @staticmethod
-    def environment(symbols: Mapping[str, int]) -> dict[Any, int]:
-        """What expressions are evaluated with."""
-        return {Sym(name): value for name, value in symbols.items()}
-
     def extern(
         self, op: ExternOp, arrays: Sequence[Any], symbols: Mapping[str, int]
-    ) -> tuple[torch.Tensor, ...]:
+    ) -> Sequence[torch.Tensor]:
         """The tensors that an extern gives; never one that shares memory with an argument."""
-        env = self.environment(symbols)
+        return self.prepared(op)(arrays, symbols)
 
-        def argument(value: Any) -> Any:
-            if isinstance(value, Place):
-                return arrays[value.index]
-            if isinstance(value, Expr):
-                return value.evaluate(env)
-            if isinstance(value, Name):
-                return self.objects[value.name]
-            return [argument(v) for v in value] if isinstance(value, (list, tuple)) else value
+    def prepared(self, op: ExternOp) -> Callable[..., Sequence[torch.Tensor]]:
+        """`extern` as a function of arrays and symbols."""
+        target, may_alias = self.targets[op.target], self.may_alias[op.target]
+        types = [v.type for v in op.results]
+        sized = any(
+            _is_sized(x) for x in (op.arguments, op.keywords, *(t.all_strides for t in types))
+        )
+        strides = None if sized else [tuple(t.all_strides) for t in types]
 
-        with torch.no_grad():
-            found = self.targets[op.target](
-                *map(argument, op.arguments), **{name: argument(v) for name, v in op.keywords}
-            )
-        several = found if isinstance(found, (list, tuple)) else (found,)
-        results = [x for x in several if isinstance(x, torch.Tensor)]
-        if self.may_alias[op.target]:
-            results = _apart(results, arrays)
-        return tuple(as_typed(x, v.type, env) for x, v in zip(results, op.results, strict=True))
+        def run(arrays: Sequence[Any], symbols: Mapping[str, int]) -> Sequence[torch.Tensor]:
+            env = environment(symbols) if sized else {}
+            given = [self._argument(x, arrays, env) for x in op.arguments]
+            named = {name: self._argument(x, arrays, env) for name, x in op.keywords}
+            found = target(*given, **named)
+            several = found if isinstance(found, (list, tuple)) else (found,)
+            results = [x for x in several if isinstance(x, torch.Tensor)]
+            if may_alias:
+                results = _apart(results, arrays)
+            exact = strides or [strides_of(t, env) for t in types]
+            return [with_strides(x, s) for x, s in zip(results, exact, strict=True)]
+
+        def without_grad(arrays: Sequence[Any], symbols: Mapping[str, int]) -> Any:
+            if not torch.is_grad_enabled():
+                return run(arrays, symbols)
+            with torch.no_grad():
+                return run(arrays, symbols)
+
+        return without_grad
+
+    def _argument(self, value: Any, arrays: Sequence[Any], env: Mapping[Any, int]) -> Any:
+        kind = type(value)
+        if kind is Place:
+            return arrays[value.index]
+        if isinstance(value, Expr):
+            return value.evaluate(env)
+        if kind is Name:
+            return self.objects[value.name]
+        if isinstance(value, (list, tuple)):
+            return [self._argument(v, arrays, env) for v in value]
+        return value
+
+
+def environment(symbols: Mapping[str, int]) -> dict[Any, int]:
+    """What expressions are evaluated with."""
+    return {Sym(name): value for name, value in symbols.items()}
+
+
+def _is_sized(value: Any) -> bool:
+    """Whether a symbol is in the arguments of an extern."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_sized, value))
+    return isinstance(value, Expr)
+
+
+def strides_of(t: Any, env: Mapping[Any, int]) -> tuple[int, ...]:
+    return tuple(s if isinstance(s, int) else int(s.evaluate(env)) for s in t.all_strides)
 
 
 def as_typed(x: torch.Tensor, t: Any, env: Mapping[Any, int]) -> torch.Tensor:
-    """A result with the strides that its type says; eager's choice may differ from what torch traced."""
-    strides = tuple(s if isinstance(s, int) else int(s.evaluate(env)) for s in t.all_strides)
+    """A result with the strides that its type says."""
+    return with_strides(x, strides_of(t, env))
+
+
+def with_strides(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A result with these strides; eager's choice may differ from what torch traced."""
     if x.stride() == strides or x.numel() == 0:
         return x
     real = [k for k, n in enumerate(x.shape) if n != 1]

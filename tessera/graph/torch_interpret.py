@@ -12,7 +12,7 @@ import torch
 
 from tessera.graph.interp import bind_symbols, function_of, interpret
 from tessera.graph.ops import ExternOp, WriteOp
-from tessera.graph.torch_host import TorchHost, as_typed
+from tessera.graph.torch_host import TorchHost, as_typed, environment
 from tessera.graph.torch_types import any_torch_type
 from tessera.graph.types import TensorType
 from tessera.ir import Module
@@ -37,7 +37,7 @@ class Interpreted:
         for target in self.written:
             given[target.index].copy_(tensor_of(arrays[target.index], target.type))
         types = [v.type for v in self.function.body.terminator.operands]
-        env = self.host.environment(symbols)
+        env = environment(symbols)
         return [
             as_typed(tensor_of(r, t), t, env) if isinstance(t, TensorType) else int(r)
             for r, t in zip(results, types, strict=True)
@@ -46,7 +46,7 @@ class Interpreted:
     def _extern(
         self, op: ExternOp, arrays: Sequence[Any], symbols: Mapping[str, int]
     ) -> list[np.ndarray]:
-        env = self.host.environment(symbols)
+        env = environment(symbols)
         tensors = [
             as_typed(tensor_of(a, v.type), v.type, env)
             for a, v in zip(arrays, op.args, strict=True)

@@ -11,6 +11,7 @@ from tessera.errors import InvalidOption, UnknownOption, suggestion
 
 CHOICES = {
     "random": ("philox", "eager"),
+    "wrapper": ("native", "python"),
     "kernels": ("compiled", "interpreted", "none"),
     "matmul": ("auto", "kernel", "extern"),
 }
@@ -22,12 +23,14 @@ class Options:
 
     `random`: "philox" for random numbers made inside of kernels, "eager" for the very numbers that eager draws.
     `kernels`: "compiled"; "interpreted" runs them by their meaning in NumPy, "none" runs every operation by eager:
-    these two tell whose a fault is. `fuse`: False makes a kernel of each operation. `dump`: a folder, to which each
+    these two tell whose a fault is. `wrapper`: "native" launches all kernels between two externs by one call, "python"
+    each by a line of Python. `fuse`: False makes a kernel of each operation. `dump`: a folder, to which each
     graph is written with its kernels as source, as a folder that runs by itself (dump.py). `matmul`: whether matrix
     products are kernels of ours, with what follows them, or eager's; "auto" decides by size."""
 
     random: str = "philox"
     kernels: str = "compiled"
+    wrapper: str = "native"
     fuse: bool = True
     dump: str | None = None
     matmul: str = "auto"

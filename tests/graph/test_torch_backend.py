@@ -57,6 +57,18 @@ def test_who_runs_the_operations(kernels: str):
     assert (externs(graphs) == set()) == (kernels != "none")
 
 
+@pytest.mark.parametrize("wrapper", ["native", "python"])
+def test_calls_in_native_code_and_in_python(wrapper: str):
+    def exchanged(x: Any, y: Any, z: Any) -> Any:
+        kept = x.clone()
+        x.copy_(y)
+        y.copy_(kept)
+        return softmax_like(x @ y) @ z, z.sum(0)
+
+    inputs = [torch.randn(6, 6), torch.randn(6, 6), torch.randn(6, 0)]
+    compare(exchanged, *inputs, options={"wrapper": wrapper}, fullgraph=True)
+
+
 # --- shapes and strides -------------------------------------------------------------------------------------------
 LAYOUTS = {
     "transposed": lambda: torch.randn(9, 6).t(),

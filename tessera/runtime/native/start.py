@@ -147,7 +147,7 @@ def start(e: Entry, run: Run, slots: Pointer[i64]) -> i32:
 
 
 @native
-def start_on_gpu(
+def enqueue(
     launch_kernel: LaunchKernel,
     function: i64,
     template: i64,
@@ -161,8 +161,20 @@ def start_on_gpu(
     for k in range(3):
         config.extents[k] *= i32(extents[k])
     config.stream = stream
+    return launch_kernel(config, function, arguments, None)
+
+
+@native
+def start_on_gpu(
+    launch_kernel: LaunchKernel,
+    function: i64,
+    template: i64,
+    extents: Pointer[i64],
+    stream: i64,
+    arguments: Pointer[i64],
+) -> i32:
     state = c.PyEval_SaveThread()
-    code = launch_kernel(config, function, arguments, None)
+    code = enqueue(launch_kernel, function, template, extents, stream, arguments)
     c.PyEval_RestoreThread(state)
     return code
 
