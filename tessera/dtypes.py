@@ -10,7 +10,14 @@ import enum
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, ClassVar
+
+__all__ = [
+    "bfloat16", "block_type", "dtype", "float16", "float32", "float64", "float8e4b15", "float8e4b8", "float8e4nv",
+    "float8e5", "float8e5b16", "int1", "int16", "int32", "int64", "int8", "pi32_t", "pointer_type", "uint16",
+    "uint32", "uint64", "uint8", "void",
+]  # fmt: skip
 
 # `is_fp16`, `is_int32`: what a type answers by its name. Not `is_cuda`, which arrays are asked.
 TYPE_TEST = re.compile(r"is_(u?int|fp|bf)\d\w*|is_void")
@@ -89,9 +96,7 @@ class dtype(metaclass=_ByName):
     def primitive_bitwidth(self) -> int:
         return self.bits
 
-    @property
-    def int_bitwidth(self) -> int:
-        return self.bits
+    int_bitwidth = primitive_bitwidth
 
     @property
     def int_signedness(self) -> Signedness:
@@ -269,8 +274,26 @@ def by_array_name(name: str) -> dtype | None:
     return _BY_ARRAY_NAME.get(name.rsplit(".", 1)[-1])
 
 
+class _Compound:
+    """What pointers and blocks have alike: the text of their name, and "no" to what scalars are asked as `is_...`."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return self.name
+
+    __repr__ = __str__
+
+    def __getattr__(self, attribute: str) -> Any:
+        if TYPE_TEST.fullmatch(attribute) or (
+            attribute.startswith("is_") and hasattr(dtype, attribute)
+        ):
+            return lambda: False
+        raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+
+
 @dataclass(frozen=True, slots=True, repr=False)
-class pointer_type:
+class pointer_type(_Compound):
     """A pointer to `element_ty` in global memory (address space 1)."""
 
     element_ty: Any  # dtype, or another pointer_type
@@ -307,31 +330,13 @@ class pointer_type:
     def mangle(self) -> str:
         return "P" + self.element_ty.mangle()
 
-    def __str__(self) -> str:
-        return self.name
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def __getattr__(self, attribute: str) -> Any:
-        if _asks_for_a_type(attribute):
-            return lambda: False
-        raise AttributeError(f"pointer type has no attribute {attribute!r}")
-
-
-def _asks_for_a_type(attribute: str) -> bool:
-    """Whether scalars have the attribute `is_...`."""
-    return attribute.startswith("is_") and (
-        hasattr(dtype, attribute) or TYPE_TEST.fullmatch(attribute) is not None
-    )
-
 
 def is_power_of_two(n: int) -> bool:
     return n > 0 and n & (n - 1) == 0
 
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
-class block_type:
+class block_type(_Compound):
     """What `x.type` shows a kernel for a tile: its element type and its shape (ints)."""
 
     element_ty: Any
@@ -350,10 +355,7 @@ class block_type:
 
     @property
     def numel(self) -> int:
-        n = 1
-        for s in self.shape:
-            n *= s
-        return n
+        return prod(self.shape)
 
     def is_block(self) -> bool:
         return True
@@ -373,17 +375,6 @@ class block_type:
 
     def mangle(self) -> str:
         return f"{self.element_ty.mangle()}S{'_'.join(map(str, self.shape))}S"
-
-    def __str__(self) -> str:
-        return self.name
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def __getattr__(self, attribute: str) -> Any:
-        if _asks_for_a_type(attribute):
-            return lambda: False
-        raise AttributeError(f"block type has no attribute {attribute!r}")
 
 
 def parse_scalar_type(text: str) -> Any:

@@ -7,6 +7,12 @@ from typing import Any
 
 from tessera.language.builtin import builtin
 
+__all__ = [
+    "PropagateNan", "abs", "add", "ceil", "clamp", "cos", "div_rn", "erf", "exp", "exp2", "expect_zero", "fdiv",
+    "floor", "fma", "log", "log2", "maximum", "minimum", "mul", "rsqrt", "sin", "sqrt", "sqrt_rn", "sub", "umulhi",
+    "where",
+]  # fmt: skip
+
 
 class PropagateNan(enum.Enum):
     """What `minimum`, `maximum` and `clamp` do with NaN: the other operand wins, or NaN wins."""

@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tessera.language.builtin import builtin
 from tessera.language.callable import library
 
+__all__ = [
+    "atomic_add", "atomic_and", "atomic_cas", "atomic_load", "atomic_max", "atomic_min", "atomic_or", "atomic_poll",
+    "atomic_store", "atomic_xchg", "atomic_xor",
+]  # fmt: skip
+
 if TYPE_CHECKING:
     constexpr = Any  # kernels compute with numbers where they are annotated constexpr
 else:

@@ -7,6 +7,8 @@ from typing import Any
 from tessera.dtypes import float32
 from tessera.language.builtin import builtin
 
+__all__ = ["associative_scan", "dot", "dot_scaled", "gather", "histogram", "reduce"]
+
 
 @builtin
 def dot(

@@ -10,155 +10,39 @@ import builtins
 import typing
 from typing import Any
 
-from tessera.dtypes import (
-    MAX_TILE_ELEMENTS,
-    bfloat16,
-    block_type,
-    dtype,
-    float8e4b8,
-    float8e4b15,
-    float8e4nv,
-    float8e5,
-    float8e5b16,
-    float16,
-    float32,
-    float64,
-    int1,
-    int8,
-    int16,
-    int32,
-    int64,
-    parse_scalar_type,
-    pi32_t,
-    pointer_type,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-    void,
-)  # fmt: skip
+from tessera import dtypes
+from tessera.dtypes import *
+from tessera.dtypes import MAX_TILE_ELEMENTS, parse_scalar_type
 from tessera.errors import UnsupportedLanguageConstruct
-from tessera.language import arithmetic, atomics, combine, creation, memory, standard
-from tessera.language.aggregate import (
-    aggregate,
-    constexpr_function,
-)
-from tessera.language.aggregate import (
-    replace_fields as aggregate_replace,
-)
-from tessera.language.arithmetic import (
-    PropagateNan,
-    abs,
-    add,
-    ceil,
-    clamp,
-    cos,
-    div_rn,
-    erf,
-    exp,
-    exp2,
-    expect_zero,
-    fdiv,
-    floor,
-    fma,
-    log,
-    log2,
-    maximum,
-    minimum,
-    mul,
-    rsqrt,
-    sin,
-    sqrt,
-    sqrt_rn,
-    sub,
-    umulhi,
-    where,
-)  # fmt: skip
-from tessera.language.atomics import (
-    atomic_add,
-    atomic_and,
-    atomic_cas,
-    atomic_load,
-    atomic_max,
-    atomic_min,
-    atomic_or,
-    atomic_poll,
-    atomic_store,
-    atomic_xchg,
-    atomic_xor,
-)  # fmt: skip
+from tessera.language import arithmetic, atomics, combine, creation, hints, memory, standard, values
+from tessera.language.aggregate import aggregate, constexpr_function
+from tessera.language.aggregate import replace_fields as aggregate_replace
+from tessera.language.arithmetic import *
+from tessera.language.atomics import *
 from tessera.language.block_pointer import block_pointer
 from tessera.language.builtin import builtin, must_use_result, tensor_method
-from tessera.language.combine import (
-    associative_scan,
-    dot,
-    dot_scaled,
-    gather,
-    histogram,
-    reduce,
-)
-from tessera.language.creation import (
-    arange,
-    broadcast,
-    broadcast_to,
-    cast,
-    cat,
-    expand_dims,
-    full,
-    interleave,
-    item,
-    join,
-    num_programs,
-    permute,
-    program_id,
-    ravel,
-    reshape,
-    split,
-    squeeze,
-    to_tensor,
-    trans,
-    unsqueeze,
-    view,
-    zeros,
-    zeros_like,
-)  # fmt: skip
+from tessera.language.combine import *
+from tessera.language.creation import *
 from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
-from tessera.language.hints import (
-    assume,
-    condition,
-    debug_barrier,
-    device_assert,
-    device_print,
-    extern_elementwise,
-    inline_asm_elementwise,
-    map_elementwise,
-    max_constancy,
-    max_contiguous,
-    multiple_of,
-    range,
-    static_assert,
-    static_print,
-    static_range,
-)  # fmt: skip
-from tessera.language.memory import (
-    advance,
-    load,
-    load_tensor_descriptor,
-    make_block_ptr,
-    make_tensor_descriptor,
-    store,
-    store_tensor_descriptor,
-)  # fmt: skip
-from tessera.language.values import (
-    METHODS,
-    const,
-    constexpr,
-    constexpr_type,
-    slice,
-    tensor,
-    tuple,
-    tuple_type,
-)  # fmt: skip
+from tessera.language.hints import *
+from tessera.language.hints import extern_elementwise
+from tessera.language.memory import *
+from tessera.language.values import *
+from tessera.language.values import METHODS, constexpr
+
+__all__ = [
+    "METHODS", "TRITON_MAX_TENSOR_NUMEL", "aggregate", "aggregate_replace", "block_pointer", "builtin", "constexpr",
+    "constexpr_function", "extern", "extern_elementwise", "must_use_result", "str_to_ty", "tensor_descriptor",
+    "tensor_descriptor_type", "tensor_method",
+]  # fmt: skip
+__all__ += dtypes.__all__
+__all__ += arithmetic.__all__
+__all__ += atomics.__all__
+__all__ += combine.__all__
+__all__ += creation.__all__
+__all__ += hints.__all__
+__all__ += memory.__all__
+__all__ += values.__all__
 
 TRITON_MAX_TENSOR_NUMEL = MAX_TILE_ELEMENTS
 _aggregate = aggregate  # its name before it was public
@@ -204,22 +88,3 @@ _METHODS = {
 for _module, _names in _METHODS.items():
     METHODS.update((_name, getattr(_module, _name)) for _name in _names.split())
 METHODS["to"] = cast
-
-__all__ = [
-    "METHODS", "PropagateNan", "TRITON_MAX_TENSOR_NUMEL", "abs", "add", "advance", "aggregate", "aggregate_replace",
-    "arange", "associative_scan", "assume", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min",
-    "atomic_or", "atomic_xchg", "atomic_xor", "bfloat16", "block_pointer", "block_type", "broadcast", "broadcast_to",
-    "builtin", "cast", "cat", "ceil", "clamp", "condition", "const", "constexpr", "constexpr_function",
-    "constexpr_type", "cos", "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "dtype", "erf", "exp",
-    "exp2", "expand_dims", "fdiv", "float16", "float32", "float64", "float8e4b15", "float8e4b8", "float8e4nv",
-    "float8e5", "float8e5b16", "floor", "fma", "full", "gather", "histogram", "inline_asm_elementwise", "int1", "int16",
-    "int32", "int64", "int8", "interleave", "item", "join", "load", "load_tensor_descriptor", "log", "log2",
-    "make_block_ptr", "make_tensor_descriptor", "max_constancy", "max_contiguous", "maximum", "minimum", "mul",
-    "multiple_of", "must_use_result", "num_programs", "permute", "pi32_t", "pointer_type", "program_id", "range",
-    "ravel", "reduce", "reshape", "rsqrt", "sin", "slice", "split", "sqrt", "sqrt_rn", "squeeze", "static_assert",
-    "static_print", "static_range", "store", "store_tensor_descriptor", "sub", "tensor", "tensor_descriptor",
-    "tensor_descriptor_type", "tensor_method", "to_tensor", "trans", "tuple", "tuple_type", "uint16", "uint32",
-    "uint64", "uint8", "umulhi", "unsqueeze", "view", "void", "where", "zeros", "zeros_like",
-    "atomic_load", "atomic_poll", "atomic_store", "dot_scaled", "expect_zero", "extern", "extern_elementwise",
-    "map_elementwise", "str_to_ty",
-]  # fmt: skip

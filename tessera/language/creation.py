@@ -6,6 +6,12 @@ from typing import Any
 
 from tessera.language.builtin import builtin
 
+__all__ = [
+    "arange", "broadcast", "broadcast_to", "cast", "cat", "expand_dims", "full", "interleave", "item", "join",
+    "num_programs", "permute", "program_id", "ravel", "reshape", "split", "squeeze", "to_tensor", "trans",
+    "unsqueeze", "view", "zeros", "zeros_like",
+]  # fmt: skip
+
 
 # --- program model ------------------------------------------------------------------------------------
 @builtin

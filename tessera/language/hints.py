@@ -6,6 +6,12 @@ from typing import Any
 
 from tessera.language.builtin import builtin
 
+__all__ = [
+    "assume", "condition", "debug_barrier", "device_assert", "device_print", "inline_asm_elementwise",
+    "map_elementwise", "max_constancy", "max_contiguous", "multiple_of", "range", "static_assert", "static_print",
+    "static_range",
+]  # fmt: skip
+
 
 # --- loops --------------------------------------------------------------------------------------------
 @builtin

@@ -7,6 +7,11 @@ from typing import Any
 from tessera.language.builtin import builtin, must_use_result
 from tessera.language.values import DESCRIPTOR_METHODS
 
+__all__ = [
+    "advance", "load", "load_tensor_descriptor", "make_block_ptr", "make_tensor_descriptor", "store",
+    "store_tensor_descriptor",
+]  # fmt: skip
+
 
 @builtin
 def load(

@@ -13,6 +13,11 @@ from tessera.dtypes import float32, int32, int64, uint32, uint64
 from tessera.language import arithmetic, creation, hints, values
 from tessera.language.callable import library
 
+__all__ = [
+    "pair_uniform_to_normal", "philox", "philox_impl", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x",
+    "uint_to_uniform_float",
+]  # fmt: skip
+
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constexpr
 else:

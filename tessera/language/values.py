@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tessera.dtypes import block_type, dtype, pointer_type
 from tessera.errors import KernelOnly
 
+__all__ = ["const", "constexpr_type", "slice", "tensor", "tuple", "tuple_type"]
+
 METHODS: dict[
     str, Any
 ] = {}  # name of a tensor method → builtin or function of the language, first argument the tensor

@@ -34,6 +34,11 @@ from .shared import (
     vector_groups,
 )
 
+__all__ = [
+    "Access", "MatrixAccess", "MatrixGroup", "VectorAccess", "ldmatrix_plan", "matrix_access", "stmatrix_plan",
+    "vector_access",
+]  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class MatrixGroup:

@@ -17,6 +17,8 @@ from math import gcd, prod
 from .linear import LinearLayout
 from .shared import shared_linear, shared_swizzled, widest_swizzle
 
+__all__ = ["Boxes", "box_layout", "boxes_of"]
+
 MAX_EXTENT = 256
 """Most elements of a box along one dimension."""
 MIN_ROW_BYTES = 16  # of a box's innermost dimension (CUDA, tensor maps)

@@ -16,6 +16,11 @@ from .relate import check_same_holders, register_map
 from .shuffle import WarpShuffle, plan_shuffle
 from .swizzle import Exchange, find_exchange
 
+__all__ = [
+    "Identity", "Plan", "RegisterPermute", "SharedExchange", "SharedRound", "plan_conversion", "plan_cost",
+    "plan_shared",
+]  # fmt: skip
+
 BARRIER_COST = 24.0
 """Slots that the barriers of one round through shared memory are worth, so that small exchanges stay in registers
 (tools/fit)."""

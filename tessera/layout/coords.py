@@ -7,6 +7,8 @@ from functools import lru_cache
 
 from .matrix_ops import LayoutError, log2
 
+__all__ = ["pack", "unpack"]
+
 
 @lru_cache(maxsize=4096)
 def bit_shifts(shape: tuple[int, ...]) -> tuple[int, ...]:

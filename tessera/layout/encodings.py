@@ -13,6 +13,8 @@ from .coords import bit_shifts
 from .linear import LinearLayout
 from .matrix_ops import LayoutError, log2
 
+__all__ = ["blocked", "default_blocked", "identity1d", "zeros1d"]
+
 LANES = 32  # of a warp
 
 

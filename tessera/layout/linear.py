@@ -33,6 +33,8 @@ from math import prod
 from .coords import bit_shifts, pack, unpack
 from .matrix_ops import Columns, Echelon, LayoutError, apply, compose, images, invert, log2
 
+__all__ = ["LinearLayout"]
+
 IN_DIMS = ("register", "lane", "warp", "block", "offset", "index")
 _RANK = {name: i for i, name in enumerate(IN_DIMS)}
 

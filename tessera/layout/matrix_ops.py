@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+__all__ = ["Columns", "LayoutError", "apply", "images", "parity"]
+
 Columns = tuple[int, ...]
 
 

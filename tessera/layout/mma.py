@@ -38,6 +38,11 @@ from .linear import LinearLayout, inverse_columns
 from .matrix_ops import Echelon, LayoutError, compose, log2
 from .shared import LINE_BITS, ROW_BITS
 
+__all__ = [
+    "back", "instruction_depth", "mma_acc", "mma_operand", "operand_depth", "operand_rows", "reordered", "wgmma_acc",
+    "wgmma_operand_a",
+]  # fmt: skip
+
 
 def _split(shape: tuple[int, ...]) -> tuple[int, int]:
     """(row dim, column dim) of a [M, N] or [B, M, N] shape."""

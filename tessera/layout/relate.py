@@ -12,6 +12,8 @@ from functools import lru_cache
 from .linear import LinearLayout
 from .matrix_ops import Columns, Echelon, LayoutError, apply, images
 
+__all__ = ["SourceMap", "broadcast_map", "invert_and_compose", "register_map", "source_map"]
+
 HOLDERS = ("register", "lane", "warp")
 
 

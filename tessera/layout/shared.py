@@ -18,6 +18,11 @@ from .coords import unit_columns
 from .linear import LinearLayout, inverse_columns
 from .matrix_ops import Columns, Echelon, LayoutError, apply, compose, images, log2, union
 
+__all__ = [
+    "OffsetMap", "VectorGroup", "bank_conflicts", "max_vector", "offset_map", "shared_linear", "shared_swizzled",
+    "turned_lanes", "vector_groups", "wavefronts", "widest_swizzle",
+]  # fmt: skip
+
 BANKS = 32  # of shared memory (CUDA, "Shared Memory")
 BANK_BYTES = 4  # that a bank serves at a time
 LINE_BITS = BANKS * BANK_BYTES * 8

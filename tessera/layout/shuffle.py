@@ -22,6 +22,8 @@ from .linear import LinearLayout
 from .matrix_ops import Columns, Echelon, apply, transpose
 from .relate import SourceMap, source_map
 
+__all__ = ["LaneSwap", "ShuffleRound", "WarpShuffle", "plan_shuffle"]
+
 REG32_BITS = 32  # that one shuffle moves
 
 

@@ -25,6 +25,8 @@ from .linear import LinearLayout
 from .matrix_ops import Columns, Echelon, apply, extend, intersection, log2
 from .shared import LINE_BITS, MAX_VECTOR_BITS, offset_map
 
+__all__ = ["Exchange", "find_exchange", "swizzle_for"]
+
 
 @dataclass(frozen=True, slots=True)
 class _Side:

@@ -10,6 +10,8 @@ from tessera.ir.types import TEXT_PARSERS
 from .linear import LinearLayout
 from .matrix_ops import LayoutError
 
+__all__ = ["parse_layout"]
+
 _WHOLE = re.compile(r"\s*ll<\s*\[([\d,\s]*)\]((?:\s+\w+\s*=\s*\[[\d,\s\[\]]*\])*)\s*>\s*")
 _DIM = re.compile(r"(\w+)\s*=\s*\[((?:\s*\[[\d,\s]*\]\s*,?)*)\s*\]")
 _BASIS = re.compile(r"\[([\d,\s]*)\]")

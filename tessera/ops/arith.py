@@ -20,6 +20,13 @@ from tessera.ir import (
     with_elem,
 )
 
+__all__ = [
+    "COMPARISONS", "ROUNDINGS", "AbsOp", "AddOp", "AddPtrOp", "AndOp", "Atan2Op", "Binary", "BitcastOp",
+    "CastOp", "ClzOp", "CmpOp", "ConstOp", "CopySignOp", "DivOp", "Elementwise", "FloatBinary", "FloatUnary",
+    "FmaOp", "HintOp", "IntBinary", "IsNanOp", "MaxOp", "MinOp", "MulHiOp", "MulOp", "NegOp", "NumberUnary",
+    "OrOp", "PopcOp", "PowOp", "RemOp", "SelectOp", "ShlOp", "ShrOp", "SubOp", "Unary", "XorOp",
+]  # fmt: skip
+
 ROUNDINGS = ("rtne", "rtz")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 

@@ -8,6 +8,10 @@ from typing import Any
 from tessera.dtypes import dtype, int1
 from tessera.ir import Block, Effect, Op, Type, Value, attr, operand, region, require
 
+__all__ = [
+    "CallOp", "ConditionOp", "ForOp", "FuncOp", "IfOp", "Loop", "ReturnOp", "WhileOp", "YieldOp",
+]  # fmt: skip
+
 
 def _types(values: Sequence[Value]) -> list[Any]:
     return [v.type for v in values]

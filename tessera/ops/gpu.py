@@ -26,6 +26,12 @@ from tessera.ir import (
 from tessera.ops.mbarrier import require_mbarriers
 from tessera.ops.tile import Matmul, Rearrangement
 
+__all__ = [
+    "AsyncCommitOp", "AsyncCopyOp", "AsyncWaitOp", "ConvertLayoutOp", "CtaIdOp", "LocalAllocOp", "LocalIndexOp",
+    "LocalLoadOp", "LocalStoreOp", "LocalTransOp", "MmaOp", "NumCtasOp", "PingPongOp", "SharedView",
+    "TensorCopyOp", "WarpSpecializeOp", "WgmmaOp", "WgmmaWaitOp",
+]  # fmt: skip
+
 
 class ConvertLayoutOp(Rearrangement, opcode="convert_layout"):
     """The same tile in the layout of the result type (given)."""

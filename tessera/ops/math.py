@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from tessera.ops.arith import FloatUnary
 
+__all__ = [
+    "MATH_OPS", "AcosOp", "AsinOp", "AtanOp", "CeilOp", "CosOp", "CoshOp", "ErfOp", "Exp10Op", "Exp2Op",
+    "ExpOp", "Expm1Op", "FloorOp", "Log10Op", "Log1pOp", "Log2Op", "LogOp", "RintOp", "RoundOp", "RsqrtOp",
+    "SinOp", "SinhOp", "SqrtOp", "SqrtRnOp", "TanOp", "TanhOp", "TruncOp",
+]  # fmt: skip
+
 
 class ExpOp(FloatUnary, opcode="exp"):
     """E to the power x (fast: 2 ulp in fp32, subnormals flushed on GPUs)."""

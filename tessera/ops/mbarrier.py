@@ -9,6 +9,11 @@ from __future__ import annotations
 from tessera.dtypes import int1, int32, int64
 from tessera.ir import Effect, Op, SharedType, Value, attr, operand, require
 
+__all__ = [
+    "AsyncCopyMbarrierArriveOp", "MbarrierArriveExpectTxOp", "MbarrierArriveOp", "MbarrierInitOp",
+    "MbarrierWaitOp",
+]  # fmt: skip
+
 
 def require_mbarriers(op: Op, bars: Value, index: Value | None = None) -> None:
     """The verifier's error if `bars` is no row of mbarriers, or `index` is no number of one."""

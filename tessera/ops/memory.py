@@ -23,6 +23,14 @@ from tessera.ir import (
 )
 from tessera.ops.tile import result_tile
 
+__all__ = [
+    "ATOMIC_OPS", "CACHE_LOAD", "CACHE_STORE", "EVICTION", "PADDING", "SCOPES", "SEMANTICS", "AssertOp",
+    "AssumeOp", "Atomic", "AtomicCasOp", "AtomicRmwOp", "BarrierOp", "BreakpointOp", "CheckOp",
+    "DescriptorAccess", "DescriptorGatherOp", "DescriptorLoadOp", "DescriptorScatterOp", "DescriptorStoreOp",
+    "DescriptorWrite", "Diagnostic", "LoadOp", "MakeDescriptorOp", "PointerAccess", "PointerWrite", "PrintOp",
+    "StoreOp", "TileLoad", "pointee",
+]  # fmt: skip
+
 ATOMIC_OPS = ("add", "max", "min", "and", "or", "xor", "xchg")
 CACHE_LOAD = ("", ".ca", ".cg", ".cs", ".cv")
 CACHE_STORE = ("", ".wb", ".cg", ".cs", ".wt")

@@ -8,6 +8,8 @@ from tessera.dtypes import int32, int64
 from tessera.ir import Effect, Op, Type, Value, attr, operand, require
 from tessera.ops.arith import Elementwise
 
+__all__ = ["GridDependencyOp", "InlineAsmOp", "SpecialRegisterOp", "VolatileAsmOp"]
+
 REGISTERS = {"globaltimer": int64, "smid": int32}
 DEPENDENCIES = ("wait", "launch_dependents")
 

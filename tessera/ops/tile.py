@@ -23,6 +23,12 @@ from tessera.ir import (
     with_elem,
 )
 
+__all__ = [
+    "ArangeOp", "BroadcastOp", "CombineOp", "CtaRankOp", "DotOp", "ExpandDimsOp", "GatherOp", "HistogramOp",
+    "JoinOp", "Matmul", "NumProgramsOp", "ProgramIdOp", "Rearrangement", "ReduceOp", "ReshapeOp", "ScanOp",
+    "SplatOp", "SplitOp", "TileOp", "TransOp", "result_tile",
+]  # fmt: skip
+
 
 def result_tile(shape: Sequence[int], elem: ElementType) -> Any:
     """Type of a tile, or the scalar itself for rank 0."""

@@ -99,10 +99,7 @@ def with_the_row(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("dtypes.py", "\nSIGNED_INTS", f"{row}\nSIGNED_INTS"),
         ("dtypes.py", "float8e4b15)", "float8e4b15, float8e3m4)"),
         ("dtypes.py", '"fp8e4b15", "fp8e4nv"', '"fp8e3m4", "fp8e4b15", "fp8e4nv"'),
-        ("language/core.py", "    float8e4b15,", "    float8e3m4,\n    float8e4b15,"),
-        ("language/core.py", '"float8e4b15"', '"float8e3m4", "float8e4b15"'),
-        ("language/__init__.py", "    float8e4b15,", "    float8e3m4,\n    float8e4b15,"),
-        ("language/__init__.py", '"float8e4b15"', '"float8e3m4", "float8e4b15"'),
+        ("dtypes.py", '"float8e4b15", "float8e4b8"', '"float8e3m4", "float8e4b15", "float8e4b8"'),
     ):
         path = root / "tessera" / file
         assert path.read_text().count(old) == 1, old

@@ -25,6 +25,8 @@ from tessera.language.extra.libdevice_base import (
 )
 from tessera.language.extra.libdevice_ops import sqrt_rn
 
+__all__ = ["cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "jn", "y0", "y1", "yn"]
+
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constexpr
 else:

@@ -12,18 +12,22 @@ from tessera.language.callable import library
 from tessera.language.extra.libdevice_base import (
     INF,
     NAN,
-    SIGN,
     _bits,
     _exponent,
     _is_negative,
-    _limited,
     _scale,
     _step_down,
     _step_up,
-    _with_sign,
     typed,
 )
 from tessera.language.extra.libdevice_ops import clz, fmod, sqrt_rn
+
+__all__ = [
+    "brev", "byte_perm", "double2hiint", "double2loint", "fdim", "ffs", "finitef", "float_as_uint", "hadd",
+    "hiloint2double", "hypot", "ilogb", "int2double_rn", "isfinited", "isinf", "ldexp", "logb", "mul24", "nextafter",
+    "norm3d", "norm4d", "remainder", "rhadd", "rhypot", "rnorm3d", "rnorm4d", "sad", "scalbn", "signbit",
+    "uint2double_rn", "uint_as_float",
+]  # fmt: skip
 
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constexpr
@@ -314,11 +318,3 @@ def rnorm4d(arg0, arg1, arg2, arg3):
     x, y, z, t = typed("rnorm4d", "f", arg0, arg1, arg2, arg3)
     wide = _norm(x.to(float64), y.to(float64), z.to(float64), t.to(float64), True)
     return wide.to(x.dtype)
-
-
-__all__ = [
-    "SIGN", "_limited", "_with_sign", "brev", "byte_perm", "double2hiint", "double2loint", "fdim", "ffs", "finitef",
-    "float_as_uint", "hadd", "hiloint2double", "hypot", "ilogb", "int2double_rn", "isfinited", "isinf", "ldexp", "logb",
-    "mul24", "nextafter", "norm3d", "norm4d", "remainder", "rhadd", "rhypot", "rnorm3d", "rnorm4d", "sad", "scalbn",
-    "signbit", "uint2double_rn", "uint_as_float",
-]  # fmt: skip

@@ -5,6 +5,13 @@ from __future__ import annotations
 
 from tessera.language.builtin import builtin
 
+__all__ = [
+    "abs", "acos", "asin", "atan", "atan2", "ceil", "clz", "copysign", "cos", "cosh", "double_as_longlong", "erf",
+    "exp10", "exp2", "expm1", "float_as_int", "floor", "fmod", "int_as_float", "isnan", "log", "log10", "log1p",
+    "log2", "longlong_as_double", "mulhi", "popc", "pow", "rint", "round", "rsqrt", "sin", "sinh", "tan", "tanh",
+    "trunc",
+]  # fmt: skip
+
 UNARY: dict[str, str] = {
     "exp10": "10 to the power x.",
     "expm1": "e to the power x, minus 1, accurate near 0.",

@@ -13,7 +13,6 @@ from tessera.language.extra import libdevice_tables as tables
 from tessera.language.extra.libdevice_base import (
     INF,
     NAN,
-    _bits,
     _exp_split,
     _limited,
     _poly,
@@ -22,6 +21,11 @@ from tessera.language.extra.libdevice_base import (
     typed,
 )
 from tessera.language.extra.libdevice_ops import floor, log1p, pow, rint, sqrt_rn, trunc
+
+__all__ = [
+    "acosh", "asinh", "atanh", "cbrt", "cospi", "erfc", "erfcinv", "erfcx", "erfinv", "lgamma", "normcdf",
+    "normcdfinv", "rcbrt", "sinpi", "tgamma",
+]  # fmt: skip
 
 
 # --- error function -------------------------------------------------------------------------------------------
@@ -316,9 +320,3 @@ def atanh(arg0):
     w = x.to(float64)
     a = arithmetic.abs(w)
     return _with_sign(0.5 * log1p(2.0 * a / (1.0 - a)), w).to(x.dtype)
-
-
-__all__ = [
-    "_bits", "acosh", "asinh", "atanh", "cbrt", "cospi", "erfc", "erfcinv", "erfcx", "erfinv", "lgamma", "normcdf",
-    "normcdfinv", "rcbrt", "sinpi", "tgamma",
-]  # fmt: skip

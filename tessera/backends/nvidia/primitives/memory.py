@@ -25,6 +25,11 @@ from tessera.backends.nvidia.primitives.row import (
     struct,
 )
 
+__all__ = [
+    "add_vector", "async_copy", "async_copy_where", "async_wait", "atomic", "atomic_shared_add", "load_global",
+    "load_matrix", "load_shared", "store_global", "store_matrix", "store_shared",
+]  # fmt: skip
+
 
 def vector_suffix(count: int, bits: int) -> str:
     return (f".v{count}" if count > 1 else "") + f".b{bits}"

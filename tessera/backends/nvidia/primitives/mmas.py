@@ -14,6 +14,8 @@ from tessera.backends.nvidia.primitives.lanes import mask_int, to_raw
 from tessera.backends.nvidia.primitives.row import Primitive, braces, family, letter, listed, struct
 from tessera.dtypes import float8e4nv, float8e5
 
+__all__ = ["mma", "wgmma", "wgmma_wait"]
+
 BITS = {
     "f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s8": 8, "u8": 8, "e4m3": 8, "e5m2": 8,
 }  # fmt: skip

@@ -7,6 +7,11 @@ import numpy as np
 
 from tessera.backends.nvidia.primitives.row import Primitive, family, row
 
+__all__ = [
+    "barrier_of", "group_barrier", "mbarrier_expect", "mbarrier_init", "memory_fence", "named_barrier_arrive",
+    "named_barrier_sync", "set_registers",
+]  # fmt: skip
+
 MEMORY = "~{memory}"
 
 

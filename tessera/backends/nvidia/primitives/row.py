@@ -9,6 +9,10 @@ from typing import Any, TypeVar
 
 from tessera.backends.gpu.writer import Writer
 
+__all__ = [
+    "FAMILIES", "NOTE", "PRIMITIVES", "Primitive", "braces", "emit_primitive", "letter", "struct",
+]  # fmt: skip
+
 Meaning = Callable[..., Any]
 Maker = TypeVar("Maker", bound=Callable[..., "Primitive"])
 NOTE = "; primitive "

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from tessera.backends.nvidia.primitives.row import Primitive, family, row
 
+__all__ = ["bulk_wait", "tensor_load", "tensor_store"]
+
 row(
     "prefetch_map", ("ptr",), "void", "prefetch.tensormap [$0];", "l", pure=False,
     machine=lambda m, map: None,
