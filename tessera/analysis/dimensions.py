@@ -11,38 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tessera import ops
 from tessera.ir import DescriptorType, Op, TileType, Value
-from tessera.ops import (
-    ArangeOp,
-    AssertOp,
-    AssumeOp,
-    AtomicCasOp,
-    AtomicRmwOp,
-    BroadcastOp,
-    CombineOp,
-    ConstOp,
-    DescriptorGatherOp,
-    DescriptorLoadOp,
-    DescriptorScatterOp,
-    DescriptorStoreOp,
-    DotOp,
-    Elementwise,
-    ExpandDimsOp,
-    ForOp,
-    FuncOp,
-    GatherOp,
-    IfOp,
-    JoinOp,
-    LoadOp,
-    MakeDescriptorOp,
-    ReduceOp,
-    ReshapeOp,
-    SplatOp,
-    SplitOp,
-    StoreOp,
-    TransOp,
-    WhileOp,
-)  # fmt: skip
 
 Dim = tuple[Value, int]
 
@@ -55,7 +25,7 @@ def extents(v: Value) -> tuple[int, ...]:
 class Dimensions:
     """The classes of one function; each is named by one of its dimensions (`find`)."""
 
-    def __init__(self, func: FuncOp):
+    def __init__(self, func: ops.FuncOp):
         self._above: dict[Dim, Dim] = {}
         self.reasons: dict[Dim, Op] = {}
         for op in func.walk():
@@ -114,19 +84,19 @@ class Dimensions:
         """A tile made of scalars."""
         self._same(op.results)
 
-    def broadcast(self, op: BroadcastOp) -> None:
+    def broadcast(self, op: ops.BroadcastOp) -> None:
         for i, (n, m) in enumerate(zip(extents(op.x), extents(op.result), strict=True)):
             self._along(op.result, i, op.x if n == m else op.result, i)
 
-    def expand(self, op: ExpandDimsOp) -> None:
+    def expand(self, op: ops.ExpandDimsOp) -> None:
         for i in range(len(extents(op.x))):
             self._along(op.x, i, op.result, i + (i >= op.axis))
 
-    def trans(self, op: TransOp) -> None:
+    def trans(self, op: ops.TransOp) -> None:
         for i, source in enumerate(op.order):
             self._along(op.x, source, op.result, i)
 
-    def reshape(self, op: ReshapeOp) -> None:
+    def reshape(self, op: ops.ReshapeOp) -> None:
         """Where both shapes have equally many elements so far, the next dimensions lie along each other: equal parts
         of them hold the same elements. What lies further inside meets."""
         old, new = extents(op.x), extents(op.result)
@@ -140,7 +110,7 @@ class Dimensions:
                     m, j = m * new[j], j + 1
             self._group(op, range(first[0], i), range(first[1], j))
 
-    def _group(self, op: ReshapeOp, old: range, new: range) -> None:
+    def _group(self, op: ops.ReshapeOp, old: range, new: range) -> None:
         a = [d for d in old if extents(op.x)[d] > 1]
         b = [d for d in new if extents(op.result)[d] > 1]
         if a and b:
@@ -150,15 +120,15 @@ class Dimensions:
         for d in b[1:]:
             self._met(op, op.result, d)
 
-    def pairs(self, op: JoinOp | SplitOp) -> None:
+    def pairs(self, op: ops.JoinOp | ops.SplitOp) -> None:
         """All dimensions but the last one, of extent 2, which only one side has."""
-        wide = op.result if isinstance(op, JoinOp) else op.x
-        for v in op.operands if isinstance(op, JoinOp) else op.results:
+        wide = op.result if isinstance(op, ops.JoinOp) else op.x
+        for v in op.operands if isinstance(op, ops.JoinOp) else op.results:
             for i in range(len(extents(v))):
                 self._along(wide, i, v, i)
         self._met(op, wide, len(extents(wide)) - 1)
 
-    def dot(self, op: DotOp) -> None:
+    def dot(self, op: ops.DotOp) -> None:
         rank = len(extents(op.acc))
         self._same([op.acc, op.result])
         for i in range(rank - 2):
@@ -169,41 +139,41 @@ class Dimensions:
         self._along(op.a, rank - 1, op.b, rank - 2)
         self._met(op, op.a, rank - 1)
 
-    def combine(self, op: CombineOp) -> None:
+    def combine(self, op: ops.CombineOp) -> None:
         self._same(op.inputs)
-        gone = isinstance(op, ReduceOp)
+        gone = isinstance(op, ops.ReduceOp)
         for i in range(len(extents(op.inputs[0]))):
             for result in op.results if i != op.axis else ():
                 self._along(op.inputs[0], i, result, i - (gone and i > op.axis))
         for v in [op.inputs[0], *([] if gone else op.results)]:
             self._met(op, v, op.axis)
 
-    def gather(self, op: GatherOp) -> None:
+    def gather(self, op: ops.GatherOp) -> None:
         self._same([op.index, op.result])
         self._same([op.x, op.index], but=op.axis)
         self._met(op, op.x, op.axis)
 
-    def block(self, op: DescriptorLoadOp | DescriptorStoreOp) -> None:
-        tile = op.result if isinstance(op, DescriptorLoadOp) else op.value
-        dropped = op.dropped if isinstance(op, DescriptorLoadOp) else 0
+    def block(self, op: ops.DescriptorLoadOp | ops.DescriptorStoreOp) -> None:
+        tile = op.result if isinstance(op, ops.DescriptorLoadOp) else op.value
+        dropped = op.dropped if isinstance(op, ops.DescriptorLoadOp) else 0
         for i in range(dropped, len(extents(op.desc))):
             self._along(op.desc, i, tile, i - dropped)
 
-    def rows(self, op: DescriptorGatherOp | DescriptorScatterOp) -> None:
-        tile = op.result if isinstance(op, DescriptorGatherOp) else op.value
+    def rows(self, op: ops.DescriptorGatherOp | ops.DescriptorScatterOp) -> None:
+        tile = op.result if isinstance(op, ops.DescriptorGatherOp) else op.value
         self._along(op.rows, 0, tile, 0)
         self._along(op.desc, 1, tile, 1)
 
-    def loop(self, op: ForOp) -> None:
+    def loop(self, op: ops.ForOp) -> None:
         yields = op.body.terminator.operands
         for row in zip(op.inits, op.carried, yields, op.results, strict=True):
             self._same(row)
 
-    def branch(self, op: IfOp) -> None:
+    def branch(self, op: ops.IfOp) -> None:
         for i, result in enumerate(op.results):
             self._same([result, *[block.terminator.operands[i] for block in op.regions]])
 
-    def repeat(self, op: WhileOp) -> None:
+    def repeat(self, op: ops.WhileOp) -> None:
         for row in zip(op.inits, op.before.args, op.after.terminator.operands, strict=True):
             self._same(row)
         handed = op.before.terminator.operands[1:]
@@ -212,31 +182,31 @@ class Dimensions:
 
 
 _RULES: dict[type[Op], Callable[[Dimensions, Any], None]] = {
-    Elementwise: Dimensions.pointwise,
-    AssertOp: Dimensions.pointwise,
-    AssumeOp: Dimensions.pointwise,
-    ArangeOp: Dimensions.source,
-    ConstOp: Dimensions.source,
-    SplatOp: Dimensions.source,
-    BroadcastOp: Dimensions.broadcast,
-    ExpandDimsOp: Dimensions.expand,
-    TransOp: Dimensions.trans,
-    ReshapeOp: Dimensions.reshape,
-    JoinOp: Dimensions.pairs,
-    SplitOp: Dimensions.pairs,
-    DotOp: Dimensions.dot,
-    CombineOp: Dimensions.combine,
-    GatherOp: Dimensions.gather,
-    LoadOp: Dimensions.pointwise,
-    StoreOp: Dimensions.pointwise,
-    AtomicRmwOp: Dimensions.pointwise,
-    AtomicCasOp: Dimensions.pointwise,
-    MakeDescriptorOp: Dimensions.source,
-    DescriptorLoadOp: Dimensions.block,
-    DescriptorStoreOp: Dimensions.block,
-    DescriptorGatherOp: Dimensions.rows,
-    DescriptorScatterOp: Dimensions.rows,
-    ForOp: Dimensions.loop,
-    IfOp: Dimensions.branch,
-    WhileOp: Dimensions.repeat,
+    ops.Elementwise: Dimensions.pointwise,
+    ops.AssertOp: Dimensions.pointwise,
+    ops.AssumeOp: Dimensions.pointwise,
+    ops.ArangeOp: Dimensions.source,
+    ops.ConstOp: Dimensions.source,
+    ops.SplatOp: Dimensions.source,
+    ops.BroadcastOp: Dimensions.broadcast,
+    ops.ExpandDimsOp: Dimensions.expand,
+    ops.TransOp: Dimensions.trans,
+    ops.ReshapeOp: Dimensions.reshape,
+    ops.JoinOp: Dimensions.pairs,
+    ops.SplitOp: Dimensions.pairs,
+    ops.DotOp: Dimensions.dot,
+    ops.CombineOp: Dimensions.combine,
+    ops.GatherOp: Dimensions.gather,
+    ops.LoadOp: Dimensions.pointwise,
+    ops.StoreOp: Dimensions.pointwise,
+    ops.AtomicRmwOp: Dimensions.pointwise,
+    ops.AtomicCasOp: Dimensions.pointwise,
+    ops.MakeDescriptorOp: Dimensions.source,
+    ops.DescriptorLoadOp: Dimensions.block,
+    ops.DescriptorStoreOp: Dimensions.block,
+    ops.DescriptorGatherOp: Dimensions.rows,
+    ops.DescriptorScatterOp: Dimensions.rows,
+    ops.ForOp: Dimensions.loop,
+    ops.IfOp: Dimensions.branch,
+    ops.WhileOp: Dimensions.repeat,
 }

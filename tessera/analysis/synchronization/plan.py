@@ -5,29 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tessera import ops
 from tessera.analysis.provenance import outgoing
 from tessera.analysis.synchronization.rules import RULES
 from tessera.errors import SynchronizationError
 from tessera.ir import Block, Effect, Module, Op, SharedType, TileType, TokenType, Value
-from tessera.ops import (
-    CallOp,
-    ForOp,
-    FuncOp,
-    IfOp,
-    LocalAllocOp,
-    LocalIndexOp,
-    LocalLoadOp,
-    LocalStoreOp,
-    Loop,
-    MbarrierArriveOp,
-    SharedView,
-    WarpSpecializeOp,
-    WgmmaOp,
-    WgmmaWaitOp,
-    WhileOp,
-)  # fmt: skip
 
-FLOW = (Loop, IfOp, WarpSpecializeOp)
+FLOW = (ops.Loop, ops.IfOp, ops.WarpSpecializeOp)
 
 
 @dataclass(slots=True)
@@ -64,13 +48,15 @@ def plan_of(module: Module) -> Plan:
     active: set[Op] = set()
     for func in module.body:
         for op in func.walk():
-            if isinstance(op, WgmmaOp | LocalStoreOp | LocalAllocOp | MbarrierArriveOp):
+            if isinstance(
+                op, ops.WgmmaOp | ops.LocalStoreOp | ops.LocalAllocOp | ops.MbarrierArriveOp
+            ):
                 loads = _needed_loads(op)
                 if loads:
                     plan.awaits[op] = loads
-            if touches(op) or op in plan.uses or isinstance(op, CallOp):
+            if touches(op) or op in plan.uses or isinstance(op, ops.CallOp):
                 active.add(op)
-            if isinstance(op, LocalIndexOp):
+            if isinstance(op, ops.LocalIndexOp):
                 plan.slots = max(plan.slots, op.ring.type.shape[0])
     for op in list(active):
         while (parent := op.parent_op()) is not None and parent not in active:
@@ -82,20 +68,20 @@ def plan_of(module: Module) -> Plan:
             chosen = [
                 op for op in block if op in active or any(r in plan.needed for r in op.results)
             ]
-            plan.steps[block] = [op for op in chosen if not isinstance(op, SharedView)]
+            plan.steps[block] = [op for op in chosen if not isinstance(op, ops.SharedView)]
     return plan
 
 
 def _needed_loads(op: Op) -> list[Op]:
     """Of the tiles that an op takes from registers: what an arrival lists, an MMA multiplies, a store writes."""
-    given = getattr(op, "after", ()) if isinstance(op, MbarrierArriveOp) else op.operands
+    given = getattr(op, "after", ()) if isinstance(op, ops.MbarrierArriveOp) else op.operands
     found: list[Op] = []
     work = [v for v in given if isinstance(v.type, TileType)]
-    if isinstance(op, WgmmaOp):
+    if isinstance(op, ops.WgmmaOp):
         work = [v for v in work if v is not op.acc]
     for v in work:
         made = v.op
-        if isinstance(made, LocalLoadOp):
+        if isinstance(made, ops.LocalLoadOp):
             found.append(made)
         elif made is not None and made.effects is Effect.NONE and not made.regions:
             whole = [x for x in made.operands if isinstance(x.type, TileType)]
@@ -109,7 +95,7 @@ def _follow_mmas(func: Op, plan: Plan) -> None:
     work = [
         op.result
         for op in func.walk()
-        if isinstance(op, WgmmaOp) and (op.pending or op.asynchronous)
+        if isinstance(op, ops.WgmmaOp) and (op.pending or op.asynchronous)
     ]
     while work:
         v = work.pop()
@@ -117,11 +103,11 @@ def _follow_mmas(func: Op, plan: Plan) -> None:
             continue
         plan.in_flight.add(v)
         for user, index in v.uses:
-            if isinstance(user, WgmmaOp) and user.operands[index] is user.acc:
+            if isinstance(user, ops.WgmmaOp) and user.operands[index] is user.acc:
                 work.append(user.result)
-            elif isinstance(user, Loop) or user.terminator:
+            elif isinstance(user, ops.Loop) or user.terminator:
                 work += outgoing(user, index)
-            elif not isinstance(user, WgmmaWaitOp) or user.acc is not v:
+            elif not isinstance(user, ops.WgmmaWaitOp) or user.acc is not v:
                 plan.uses.add(user)
 
 
@@ -132,19 +118,19 @@ def _is_scalar(v: Value) -> bool:
 
 def _roots(op: Op) -> list[Value]:
     """The scalars that an active op itself needs."""
-    if isinstance(op, ForOp):
+    if isinstance(op, ops.ForOp):
         return [op.lb, op.ub, op.step]
-    if isinstance(op, IfOp):
+    if isinstance(op, ops.IfOp):
         return [op.condition]
-    if isinstance(op, WhileOp):
+    if isinstance(op, ops.WhileOp):
         return [op.before.terminator.operands[0]]
-    found = [v for v in op.operands if _is_scalar(v)] if isinstance(op, CallOp) else []
+    found = [v for v in op.operands if _is_scalar(v)] if isinstance(op, ops.CallOp) else []
     if type(op) in RULES:
         given = [getattr(op, name) for name in RULES[type(op)].scalars]
         found += [v for v in given if v is not None]
     for v in op.operands:
-        while isinstance(v.op, SharedView):
-            if isinstance(v.op, LocalIndexOp):
+        while isinstance(v.op, ops.SharedView):
+            if isinstance(v.op, ops.LocalIndexOp):
                 found.append(v.op.index)
             v = v.op.operands[0]
     return found
@@ -160,14 +146,14 @@ def _collect(active: set[Op], plan: Plan) -> None:
         op = v.op
         if op is None:
             work += _behind_argument(v)
-        elif isinstance(op, ForOp):
+        elif isinstance(op, ops.ForOp):
             i = v.index
             work += [op.carried[i], op.lb, op.ub, op.step]
-        elif isinstance(op, WhileOp):
+        elif isinstance(op, ops.WhileOp):
             work += [op.before.args[v.index], op.before.terminator.operands[0]]
-        elif isinstance(op, IfOp):
+        elif isinstance(op, ops.IfOp):
             work += [op.condition, *[b.terminator.operands[v.index] for b in op.regions]]
-        elif isinstance(op, CallOp):
+        elif isinstance(op, ops.CallOp):
             callee = op.resolve()
             assert callee is not None
             work += [x for x in (*op.operands, *callee.body.terminator.operands) if _is_scalar(x)]
@@ -180,12 +166,12 @@ def _behind_argument(v: Value) -> list[Value]:
     block = v.owner
     assert isinstance(block, Block)
     loop = block.parent
-    if isinstance(loop, ForOp):
+    if isinstance(loop, ops.ForOp):
         if v.index == 0:
             return [loop.lb, loop.ub, loop.step]
         i = v.index - 1
         return [loop.inits[i], loop.body.terminator.operands[i], loop.results[i]]
-    if isinstance(loop, WhileOp):
+    if isinstance(loop, ops.WhileOp):
         i = v.index
         first = loop.before.terminator.operands[1 + i]
         last = loop.after.terminator.operands[i]
@@ -193,5 +179,5 @@ def _behind_argument(v: Value) -> list[Value]:
             loop.inits[i], first, last, loop.before.args[i], loop.after.args[i],
             loop.before.terminator.operands[0],
         ]  # fmt: skip
-    assert loop is None or isinstance(loop, FuncOp)
+    assert loop is None or isinstance(loop, ops.FuncOp)
     return []

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera import ops
 from tessera.analysis.scratch import staging
 from tessera.errors import SynchronizationError
 from tessera.ir import ElementType, Module, Op, SharedType, Value
 from tessera.layout import Boxes, LinearLayout, box_layout, boxes_of, shared_swizzled
-from tessera.ops import (
-    DescriptorLoadOp,
-    DescriptorStoreOp,
-    LocalAllocOp,
-    LocalIndexOp,
-    MbarrierArriveOp,
-    MbarrierWaitOp,
-    TensorCopyOp,
-    WgmmaOp,
-)  # fmt: skip
 
 TMA_ALIGNMENT = 128
 """Where the TMA unit may begin to write or read in shared memory (cp.async.bulk.tensor)."""
@@ -35,23 +26,23 @@ def check_places(module: Module) -> None:
     total: int = module.attrs.get("shared", 0)
     fences: dict[Op, tuple[bool, Op]] = {}
     for op in module.walk():
-        if isinstance(op, LocalAllocOp):
+        if isinstance(op, ops.LocalAllocOp):
             _inside(op, op.offset, op.bytes, total)
         elif "scratch" in op.attrs:
             _inside(op, op.attrs["scratch"], op.attrs["scratch_bytes"], total)
-        if isinstance(op, TensorCopyOp):
+        if isinstance(op, ops.TensorCopyOp):
             _copy(op)
-        elif isinstance(op, DescriptorLoadOp):
+        elif isinstance(op, ops.DescriptorLoadOp):
             t: Any = op.result.type
             layout = box_layout(t.shape, t.elem.storage_bits)
             _boxes(op, op.attrs["scratch"], 0, boxes_of(layout, t.elem.storage_bits), t.elem)
-        elif isinstance(op, DescriptorStoreOp):
+        elif isinstance(op, ops.DescriptorStoreOp):
             _store(op, module.attrs["num_warps"])
-        elif isinstance(op, WgmmaOp):
+        elif isinstance(op, ops.WgmmaOp):
             for v in (op.a, op.b):
                 if isinstance(v.type, SharedType):
                     _operand(op, v)
-        elif isinstance(op, MbarrierWaitOp | MbarrierArriveOp):
+        elif isinstance(op, ops.MbarrierWaitOp | ops.MbarrierArriveOp):
             _same_fence(op, fences)
 
 
@@ -66,11 +57,11 @@ def place_of(view: Value) -> tuple[int, int]:
     """(the offset of a view's buffer, the distance in which its views may lie: 0 for one place only)."""
     step = 0
     op = view.op
-    while op is not None and not isinstance(op, LocalAllocOp):
-        if isinstance(op, LocalIndexOp):
+    while op is not None and not isinstance(op, ops.LocalAllocOp):
+        if isinstance(op, ops.LocalIndexOp):
             step = op.result.type.slot_bytes
         op = op.operands[0].op
-    assert isinstance(op, LocalAllocOp)
+    assert isinstance(op, ops.LocalAllocOp)
     return op.offset, step
 
 
@@ -103,7 +94,7 @@ def _boxes(op: Op, low: int, step: int, boxes: Boxes | None, elem: ElementType) 
         _aligned(op, low, boxes.elements * elem.storage_bytes, alignment, "the TMA unit")
 
 
-def _copy(op: TensorCopyOp) -> None:
+def _copy(op: ops.TensorCopyOp) -> None:
     t: Any = op.shared.type
     bits = t.elem.storage_bits
     boxes = boxes_of(t.layout, bits)
@@ -113,7 +104,7 @@ def _copy(op: TensorCopyOp) -> None:
     _aligned(op, low, 0, BARRIER_BYTES, "a barrier")
 
 
-def _store(op: DescriptorStoreOp, num_warps: int) -> None:
+def _store(op: ops.DescriptorStoreOp, num_warps: int) -> None:
     how = staging(op, num_warps)
     elem = op.value.type.elem
     size = how.elements * elem.storage_bytes
@@ -129,7 +120,7 @@ def _store(op: DescriptorStoreOp, num_warps: int) -> None:
         )
 
 
-def _operand(op: WgmmaOp, view: Value) -> None:
+def _operand(op: ops.WgmmaOp, view: Value) -> None:
     """The pattern of a swizzle begins at a multiple of eight of its rows."""
     t: Any = view.type
     low, step = place_of(view)
@@ -147,7 +138,9 @@ def _swizzle(layout: LinearLayout, bits: int) -> int:
     return SWIZZLES[0]
 
 
-def _same_fence(op: MbarrierWaitOp | MbarrierArriveOp, fences: dict[Op, tuple[bool, Op]]) -> None:
+def _same_fence(
+    op: ops.MbarrierWaitOp | ops.MbarrierArriveOp, fences: dict[Op, tuple[bool, Op]]
+) -> None:
     """Where one side of a barrier orders arrays in global memory for the TMA unit, so must the other side."""
     row = op.bars.op
     assert row is not None

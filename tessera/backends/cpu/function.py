@@ -7,6 +7,7 @@ import platform
 from dataclasses import dataclass
 from typing import Any
 
+from tessera import ops
 from tessera.backends.cpu import (
     checks,
     control,
@@ -29,22 +30,6 @@ from tessera.backends.cpu.values import Val, power_in
 from tessera.dtypes import dtype, int1, int32, int64, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Effect, Module, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import (
-    CheckOp,
-    DescriptorStoreOp,
-    Diagnostic,
-    FuncOp,
-    GridDependencyOp,
-    LoadOp,
-    MakeDescriptorOp,
-    NumProgramsOp,
-    PointerWrite,
-    ProgramIdOp,
-    ReduceOp,
-    ReturnOp,
-    SpecialRegisterOp,
-    StoreOp,
-)
 
 # Imported for the lowerings that they register.
 _REGISTERED = (
@@ -81,14 +66,14 @@ def lower_module(
 
     `fuse`: contract multiplications and additions to fma. `overlap`: arguments may overlap in any way.
     """
-    checked = any(isinstance(op, CheckOp) for op in module.walk())
+    checked = any(isinstance(op, ops.CheckOp) for op in module.walk())
     state = ModuleState(facts, fuse=fuse, overlap=overlap or checked, checked=checked)
     if checked:
         state.globals[checks.RECORD] = None
     functions: list[str] = []
-    kernel: FuncOp | None = None
+    kernel: ops.FuncOp | None = None
     for f in module.body:
-        assert isinstance(f, FuncOp)
+        assert isinstance(f, ops.FuncOp)
         if f.kernel:
             kernel = f
             functions.append(_kernel(state, f, name or f.name))
@@ -111,20 +96,22 @@ def lower_module(
 
 def _is_simple(op: Op) -> bool:
     """Whether an op is evaluated lazily, a store or without code."""
-    return type(op) in EVALUATORS or isinstance(op, (StoreOp, ProgramIdOp, NumProgramsOp, ReturnOp))
+    return type(op) in EVALUATORS or isinstance(
+        op, (ops.StoreOp, ops.ProgramIdOp, ops.NumProgramsOp, ops.ReturnOp)
+    )
 
 
 def symbol(name: str) -> str:
     return f'"{name}"'
 
 
-def _start(state: ModuleState, f: FuncOp) -> Lowering:
+def _start(state: ModuleState, f: ops.FuncOp) -> Lowering:
     lo = Lowering(state, ACCESS)
     lo.number(f.body)
     return lo
 
 
-def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
+def _kernel(state: ModuleState, f: ops.FuncOp, name: str) -> str:
     lo = _start(state, f)
     em = lo.em
     for p in ("%args", "%begin", "%end", "%ctx"):
@@ -132,11 +119,11 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     lo.exit_label = lo.stop_label = "exit"
     lo.kernel = True
     lo.elementwise = all(_is_simple(op) for op in f.body)
-    lo.straight = all(_is_simple(op) or isinstance(op, ReduceOp) for op in f.body)
+    lo.straight = all(_is_simple(op) or isinstance(op, ops.ReduceOp) for op in f.body)
     loops = may_take_long(f)
     state.arguments = {arg: i for i, arg in enumerate(f.body.args)}
     state.written = written_arguments(state, f)
-    lo.loaded = [op.ptr for op in f.body if isinstance(op, LoadOp)]
+    lo.loaded = [op.ptr for op in f.body if isinstance(op, ops.LoadOp)]
     lo.row_prefetch = plan_row_prefetch(lo, f.body)
     for i, (arg, attrs) in enumerate(zip(f.body.args, _attributes(f), strict=True)):
         lo.scalars[arg] = _argument(lo, arg, i, dict(attrs))
@@ -164,14 +151,14 @@ def _kernel(state: ModuleState, f: FuncOp, name: str) -> str:
     return f"{head} nounwind {ATTRIBUTES} {{\nentry:\n  {em.body()}\n}}"
 
 
-def written_arguments(state: ModuleState, f: FuncOp) -> set[int] | None:
+def written_arguments(state: ModuleState, f: ops.FuncOp) -> set[int] | None:
     """Positions of the arguments through which something may be written; None if that is not known."""
     found: set[int] = set()
     for op in f.body.walk():
-        if not op.effects & Effect.WRITE or isinstance(op, Diagnostic | CheckOp):
+        if not op.effects & Effect.WRITE or isinstance(op, ops.Diagnostic | ops.CheckOp):
             continue
-        target = op.operands[0] if isinstance(op, PointerWrite) else None
-        if isinstance(op, DescriptorStoreOp) and isinstance(op.desc.op, MakeDescriptorOp):
+        target = op.operands[0] if isinstance(op, ops.PointerWrite) else None
+        if isinstance(op, ops.DescriptorStoreOp) and isinstance(op.desc.op, ops.MakeDescriptorOp):
             target = op.desc.op.base
         position = None if target is None else state.position(target)
         if position is None:
@@ -180,7 +167,7 @@ def written_arguments(state: ModuleState, f: FuncOp) -> set[int] | None:
     return found
 
 
-def _attributes(f: FuncOp) -> list[Any]:
+def _attributes(f: ops.FuncOp) -> list[Any]:
     attrs = list(f.arg_attrs)
     return [*attrs, *([()] * (len(f.body.args) - len(attrs)))]
 
@@ -214,7 +201,7 @@ def _argument(lo: Lowering, arg: Value, index: int, attrs: dict[str, Any]) -> Va
     return x
 
 
-def _function(state: ModuleState, f: FuncOp) -> str:
+def _function(state: ModuleState, f: ops.FuncOp) -> str:
     """Lower a function that was not inlined: scalars are passed by value, tiles and results by address."""
     lo = _start(state, f)
     em = lo.em
@@ -266,19 +253,19 @@ def _return(lo: Lowering, end: Op, outs: list[str]) -> None:
     write_slots(lo, end, end.operands, slots)
 
 
-@executes(ProgramIdOp)
+@executes(ops.ProgramIdOp)
 def _program_id(lo: Lowering, op: Any) -> None:
     lo.scalars[op.result] = lo.programs[op.axis]
 
 
-@executes(NumProgramsOp)
+@executes(ops.NumProgramsOp)
 def _num_programs(lo: Lowering, op: Any) -> None:
     axis: int = op.axis
     text = lo.sizes[axis].text
     lo.scalars[op.result] = Val(int32, 1, text, True, text)
 
 
-@executes(SpecialRegisterOp)
+@executes(ops.SpecialRegisterOp)
 def _special_register(lo: Lowering, op: Any) -> None:
     """The monotonic clock in nanoseconds; the number of the thread in the place of a multiprocessor's."""
     em = lo.em
@@ -294,6 +281,6 @@ def _special_register(lo: Lowering, op: Any) -> None:
     lo.scalars[op.result] = make(int64, 1, total)
 
 
-@executes(GridDependencyOp)
+@executes(ops.GridDependencyOp)
 def _grid_dependency(lo: Lowering, op: Op) -> None:
     """Emit nothing: launches are executed one after another anyway."""

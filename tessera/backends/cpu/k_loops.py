@@ -2,41 +2,29 @@
 
 from __future__ import annotations
 
+from tessera import ops
 from tessera.backends.cpu.arith import TABLE
 from tessera.backends.cpu.loops import slope
 from tessera.backends.cpu.target import CpuFacts
 from tessera.dtypes import float32, float64, int32
 from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
-from tessera.ops import (
-    AddOp,
-    AddPtrOp,
-    BroadcastOp,
-    ConstOp,
-    DotOp,
-    ExpandDimsOp,
-    ForOp,
-    HintOp,
-    LoadOp,
-    SplatOp,
-    StoreOp,
-)  # fmt: skip
 from tessera.passes.neutral.loops import only_accumulates
 
 FEW = 32  # rows or columns of an accumulator for which copying an operand costs more than it saves
 
 
-def accumulated_dots(facts: CpuFacts, loop: ForOp) -> list[DotOp]:
+def accumulated_dots(facts: CpuFacts, loop: ops.ForOp) -> list[ops.DotOp]:
     """The dots of a loop whose operands are packed for all steps before any of them is multiplied (prepack_k.py); []
     where something is in the way."""
-    dots = [op for op in loop.body if isinstance(op, DotOp)]
+    dots = [op for op in loop.body if isinstance(op, ops.DotOp)]
     return [] if any(prepack_obstacle(facts, loop, dot) for dot in dots) else dots
 
 
-def prepack_obstacle(facts: CpuFacts, loop: ForOp, dot: DotOp) -> str:
+def prepack_obstacle(facts: CpuFacts, loop: ops.ForOp, dot: ops.DotOp) -> str:
     """Why a dot of a loop is multiplied in each step; "" where the loop writes nothing, only adds it to a matrix that
     it carries, and packing pays."""
     step, t = loop.step.op, dot.acc.type
-    if not isinstance(step, ConstOp) or step.value <= 0:
+    if not isinstance(step, ops.ConstOp) or step.value <= 0:
         return "the loop's step is not a positive constant"
     if any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body):
         return "the loop writes, or has operations with regions"
@@ -55,15 +43,15 @@ def prepack_obstacle(facts: CpuFacts, loop: ForOp, dot: DotOp) -> str:
 def _contiguous_load(v: Value, masked: bool) -> bool:
     """Whether an operand is a load of contiguous rows, with a mask or without."""
     op = v.op
-    return isinstance(op, LoadOp) and (op.mask is not None) == masked and slope(op.ptr, 1) == 1
+    return isinstance(op, ops.LoadOp) and (op.mask is not None) == masked and slope(op.ptr, 1) == 1
 
 
-def scalar_ops(loop: ForOp) -> list[Op]:
+def scalar_ops(loop: ops.ForOp) -> list[Op]:
     """The operations of a loop's body that are executed once an iteration."""
     return [x for x in loop.body if x.results and not isinstance(x.results[0].type, TileType)]
 
 
-def step_stride(loop: ForOp, v: Value) -> int | None:
+def step_stride(loop: ops.ForOp, v: Value) -> int | None:
     """By how much each element of a value grows from one iteration to the next; None where that is not one constant, or
     where the value is computed from a carried tile."""
     op = v.op
@@ -73,31 +61,35 @@ def step_stride(loop: ForOp, v: Value) -> int | None:
         if isinstance(v.type, TileType):
             return None
         following = loop.body.terminator.operands[v.index - 1].op
-        known = isinstance(following, AddOp) and following.lhs is v
+        known = isinstance(following, ops.AddOp) and following.lhs is v
         return _number(following.operands[1]) if following is not None and known else None
     if op is None or not op.is_inside(loop):
         return 0
     parts = [step_stride(loop, x) for x in op.operands]
     if not any(parts) and None not in parts:
         return 0
-    if isinstance(op, (AddOp, AddPtrOp)):
+    if isinstance(op, (ops.AddOp, ops.AddPtrOp)):
         return None if None in parts else sum(x for x in parts if x is not None)
-    return parts[0] if isinstance(op, (SplatOp, BroadcastOp, ExpandDimsOp, HintOp)) else None
+    return (
+        parts[0]
+        if isinstance(op, (ops.SplatOp, ops.BroadcastOp, ops.ExpandDimsOp, ops.HintOp))
+        else None
+    )
 
 
 def _number(v: Value) -> int | None:
-    return int(v.op.value) if isinstance(v.op, ConstOp) else None
+    return int(v.op.value) if isinstance(v.op, ops.ConstOp) else None
 
 
-def only_store(v: Value) -> StoreOp | None:
+def only_store(v: Value) -> ops.StoreOp | None:
     """The one store, in the same block, that a tile reaches, through element-wise operations only."""
-    found: set[StoreOp] = set()
+    found: set[ops.StoreOp] = set()
     todo, seen = [v], {v}
     while todo:
         for user, place in todo.pop().uses:
-            if isinstance(user, StoreOp) and place == 1:
+            if isinstance(user, ops.StoreOp) and place == 1:
                 found.add(user)
-            elif type(user) in TABLE and not isinstance(user, HintOp):
+            elif type(user) in TABLE and not isinstance(user, ops.HintOp):
                 todo += [r for r in user.results if r not in seen]
                 seen.update(user.results)
             else:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tessera import ops
 from tessera.backends.cpu.dot_plan import DotPlan
 from tessera.backends.cpu.fusion import contiguous_along, finish_memo_buffers, prepare
 from tessera.backends.cpu.lowering import Lowering
@@ -26,19 +27,6 @@ from tessera.backends.elements.casts import cast
 from tessera.dtypes import int32, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
-from tessera.ops import (
-    AddOp,
-    AddPtrOp,
-    BroadcastOp,
-    ConstOp,
-    DotOp,
-    ExpandDimsOp,
-    ForOp,
-    HintOp,
-    LoadOp,
-    SplatOp,
-    SubOp,
-)  # fmt: skip
 
 RING_BYTES = 2 << 20  # of each operand that a thread keeps: about a core's L2 cache
 MOST_SLOTS = 64
@@ -64,7 +52,7 @@ def unless_packed(
 
 
 # --- a dot where it stands ------------------------------------------------------------------------------------------
-def packed_panels(lo: Lowering, plan: DotPlan, op: DotOp) -> Panels:
+def packed_panels(lo: Lowering, plan: DotPlan, op: ops.DotOp) -> Panels:
     """The panels of B of one dot."""
     materialise_reshapes(lo, op, plan)
     prepare(lo, [op.b], op, keep_top=False)
@@ -95,7 +83,7 @@ def packed_panels(lo: Lowering, plan: DotPlan, op: DotOp) -> Panels:
     return target
 
 
-def _slot(lo: Lowering, op: DotOp, size: int, tags: int) -> tuple[str, str]:
+def _slot(lo: Lowering, op: ops.DotOp, size: int, tags: int) -> tuple[str, str]:
     """(address of the panels, address of their tags) for this step of the innermost loop around."""
     em, loop = lo.em, loop_around(op)
     slots = max(1, min(MOST_SLOTS, RING_BYTES // size)) if loop is not None else 1
@@ -121,10 +109,10 @@ def _wide(lo: Lowering, v: Value) -> str:
     return cast(lo.lanes(1), lo.scalar_text(v), t, int64)
 
 
-def loop_around(op: Op) -> ForOp | None:
+def loop_around(op: Op) -> ops.ForOp | None:
     """The innermost counted loop around an op."""
     parent = op.parent
-    while parent is not None and not isinstance(parent, ForOp):
+    while parent is not None and not isinstance(parent, ops.ForOp):
         parent = parent.parent
     return parent
 
@@ -232,7 +220,7 @@ def clear_once(lo: Lowering, ptr: str, size: int) -> None:
 def tags_of(lo: Lowering, v: Value) -> list[str] | None:
     """The i64s from which the addresses of all elements follow; None where there are none, or elements may change."""
     load = v.op
-    if not isinstance(load, LoadOp) or not lo.lazy(v) or load.volatile:
+    if not isinstance(load, ops.LoadOp) or not lo.lazy(v) or load.volatile:
         return None
     if not constant_memory(lo, load.ptr) or not separable(load.ptr):
         return None
@@ -267,11 +255,11 @@ def separable(v: Value) -> bool:
     if not isinstance(v.type, TileType) or sum(s > 1 for s in shape_of(v.type)) <= 1:
         return True
     op = v.op
-    if isinstance(op, (AddPtrOp, AddOp, SubOp)):
+    if isinstance(op, (ops.AddPtrOp, ops.AddOp, ops.SubOp)):
         return all(separable(x) for x in op.operands)
-    if isinstance(op, (BroadcastOp, ExpandDimsOp, HintOp)):
+    if isinstance(op, (ops.BroadcastOp, ops.ExpandDimsOp, ops.HintOp)):
         return separable(op.operands[0])
-    return isinstance(op, (ConstOp, SplatOp))
+    return isinstance(op, (ops.ConstOp, ops.SplatOp))
 
 
 def _address_tags(lo: Lowering, ptr: Value) -> list[str] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+from tessera import ops
 from tessera.backends.gpu.access import Addresses, Reader, access_for, place_of, write
 from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, registers, vector_length
@@ -18,25 +19,13 @@ from tessera.errors import InternalError
 from tessera.ir import Effect, Value
 from tessera.layout import LinearLayout, OffsetMap, images, offset_map
 from tessera.layout.matrix_ops import union
-from tessera.ops import (
-    AsyncCommitOp,
-    AsyncCopyOp,
-    AsyncWaitOp,
-    LocalAllocOp,
-    LocalIndexOp,
-    LocalLoadOp,
-    LocalStoreOp,
-    LocalTransOp,
-    MbarrierArriveOp,
-    MmaOp,
-)
 from tessera.passes.gpu_movement.streams import is_zero
 
 ASYNC_BYTES = (16, 8, 4)  # sizes of one asynchronous copy
 
 
-@lowers(LocalAllocOp)
-def _alloc(fl: FunctionLowering, op: LocalAllocOp) -> None:
+@lowers(ops.LocalAllocOp)
+def _alloc(fl: FunctionLowering, op: ops.LocalAllocOp) -> None:
     if op.offset < 0:
         raise InternalError("local_alloc has no place in shared memory", loc=op.loc)
     base = fl.shared_base()
@@ -46,20 +35,20 @@ def _alloc(fl: FunctionLowering, op: LocalAllocOp) -> None:
         _store_tile(fl, op.init, op.result)
 
 
-@lowers(LocalIndexOp)
-def _index(fl: FunctionLowering, op: LocalIndexOp) -> None:
+@lowers(ops.LocalIndexOp)
+def _index(fl: FunctionLowering, op: ops.LocalIndexOp) -> None:
     w = fl.w
     step = w.mul("i32", fl.scalar(op.index), str(op.result.type.slot_bytes))
     fl.set(op.result, [w.add("i32", fl.scalar(op.ring), step)])
 
 
-@lowers(LocalTransOp)
-def _trans(fl: FunctionLowering, op: LocalTransOp) -> None:
+@lowers(ops.LocalTransOp)
+def _trans(fl: FunctionLowering, op: ops.LocalTransOp) -> None:
     fl.set(op.result, fl.get(op.x))
 
 
-@lowers(LocalLoadOp)
-def _load(fl: FunctionLowering, op: LocalLoadOp) -> None:
+@lowers(ops.LocalLoadOp)
+def _load(fl: FunctionLowering, op: ops.LocalLoadOp) -> None:
     t = op.result.type
     matrix = fl.target.facts().has_ldmatrix
     access = access_for(t.layout, op.shared.type.layout, memory_bits(t.elem), matrix)
@@ -73,25 +62,25 @@ def _load(fl: FunctionLowering, op: LocalLoadOp) -> None:
     fl.set(op.result, copies(t.layout, out))
 
 
-def can_wait(op: LocalLoadOp) -> bool:
+def can_wait(op: ops.LocalLoadOp) -> bool:
     """May the matrix instruction that uses this tile read it piece by piece? Then few registers hold it at a time.
 
     Nothing may touch shared memory in between, where the buffer may be dead already.
     """
-    users = [u for u in op.result.users() if not isinstance(u, MbarrierArriveOp)]
-    if len(users) != 1 or not isinstance(users[0], MmaOp) or users[0].a is users[0].b:
+    users = [u for u in op.result.users() if not isinstance(u, ops.MbarrierArriveOp)]
+    if len(users) != 1 or not isinstance(users[0], ops.MmaOp) or users[0].a is users[0].b:
         return False
     following = op.next
     while following is not None and following is not users[0]:
         disturbing = following.effects & (Effect.WRITE | Effect.SYNC) or following.regions
-        if disturbing or "scratch" in following.attrs or isinstance(following, LocalAllocOp):
+        if disturbing or "scratch" in following.attrs or isinstance(following, ops.LocalAllocOp):
             return False
         following = following.next
     return following is not None
 
 
-@lowers(LocalStoreOp)
-def _store(fl: FunctionLowering, op: LocalStoreOp) -> None:
+@lowers(ops.LocalStoreOp)
+def _store(fl: FunctionLowering, op: ops.LocalStoreOp) -> None:
     _store_tile(fl, op.value, op.shared)
 
 
@@ -114,8 +103,8 @@ def warp_owner(fl: FunctionLowering, layout: LinearLayout) -> str:
 
 
 # --- asynchronous copies -------------------------------------------------------------------------------------
-@lowers(AsyncCopyOp)
-def _copy(fl: FunctionLowering, op: AsyncCopyOp) -> None:
+@lowers(ops.AsyncCopyOp)
+def _copy(fl: FunctionLowering, op: ops.AsyncCopyOp) -> None:
     elem, layout = op.shared.type.elem, op.ptr.type.layout
     size = memory_bits(elem) // 8
     offsets = offset_map(layout, op.shared.type.layout)
@@ -136,7 +125,7 @@ def _copy(fl: FunctionLowering, op: AsyncCopyOp) -> None:
 
 
 def _copy_later(
-    fl: FunctionLowering, op: AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
+    fl: FunctionLowering, op: ops.AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
 ) -> None:
     w, layout, pointers = fl.w, op.ptr.type.layout, fl.get(op.ptr)
     size = vec * memory_bits(op.shared.type.elem) // 8
@@ -151,7 +140,7 @@ def _copy_later(
 
 
 def _copy_own(
-    fl: FunctionLowering, op: AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
+    fl: FunctionLowering, op: ops.AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
 ) -> None:
     """Where only this thread will read: a mask that is off skips the copy, and stores what is to be read there."""
     w, elem, layout, pointers = fl.w, op.shared.type.elem, op.ptr.type.layout, fl.get(op.ptr)
@@ -186,7 +175,7 @@ def straight_run(offsets: OffsetMap) -> int:
 
 
 def _copy_now(
-    fl: FunctionLowering, op: AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
+    fl: FunctionLowering, op: ops.AsyncCopyOp, vec: int, addresses: Addresses, at: list[int]
 ) -> None:
     """Through registers: for pieces below 4 bytes, and where masked-off elements are not zero."""
     w, elem, layout = fl.w, op.shared.type.elem, op.ptr.type.layout
@@ -203,14 +192,14 @@ def _copy_now(
         fl.target.store_shared(w, to, shift, shape.bits, shape.type, regs, owner)
 
 
-@lowers(AsyncCommitOp)
-def _commit(fl: FunctionLowering, op: AsyncCommitOp) -> None:
+@lowers(ops.AsyncCommitOp)
+def _commit(fl: FunctionLowering, op: ops.AsyncCommitOp) -> None:
     fl.target.async_commit(fl.w)
     fl.set(op.result, [])
 
 
-@lowers(AsyncWaitOp)
-def _wait(fl: FunctionLowering, op: AsyncWaitOp) -> None:
+@lowers(ops.AsyncWaitOp)
+def _wait(fl: FunctionLowering, op: ops.AsyncWaitOp) -> None:
     fl.target.async_wait(fl.w, op.pending)
     if op.private:
         fl.set(op.result, [])

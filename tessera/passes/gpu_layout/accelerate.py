@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tessera import ops
 from tessera.dtypes import bfloat16, float16, float32, int32
 from tessera.ir import (
     Builder,
@@ -36,19 +37,6 @@ from tessera.ir import (
 )
 from tessera.ir.applications import apply
 from tessera.layout import LinearLayout, mma_acc, mma_operand
-from tessera.ops import (
-    AndOp,
-    BitcastOp,
-    CastOp,
-    ConvertLayoutOp,
-    DotOp,
-    FuncOp,
-    LoadOp,
-    LocalLoadOp,
-    MmaOp,
-    SubOp,
-    TileLoad,
-)  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts, MmaRow
 from tessera.passes.gpu_layout.mma_operands import (
     drop_unused,
@@ -85,7 +73,7 @@ class Choice:
     split: str = ""
 
 
-def choose(op: DotOp, facts: GpuFacts) -> Choice | None:
+def choose(op: ops.DotOp, facts: GpuFacts) -> Choice | None:
     """The matrix instruction for a dot; None when it must be computed by FMAs."""
     a, b, acc = (elem_of(v.type) for v in op.operands)
     k = shape_of(op.a.type)[-1]
@@ -130,8 +118,8 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
     """Replace dots by `mma` where the target has an instruction. Assumes that `coalesce` ran (orders of loads)."""
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
-        assert isinstance(func, FuncOp)
-        dots = [op for op in func.walk() if isinstance(op, DotOp)]
+        assert isinstance(func, ops.FuncOp)
+        dots = [op for op in func.walk() if isinstance(op, ops.DotOp)]
         chained = _chains(dots)
         for op in dots:
             if use_warpgroups(op, facts, num_warps, op in chained):
@@ -143,7 +131,7 @@ def accelerate(module: Module, facts: GpuFacts) -> None:
                 _Acceleration(op, choice, num_warps, op in chained).run()
 
 
-def _chains(dots: list[DotOp]) -> set[Op]:
+def _chains(dots: list[ops.DotOp]) -> set[Op]:
     """Dots whose result is, after element-wise work, an operand of another one; and those others."""
     found: set[Op] = set()
     for dot in dots:
@@ -152,13 +140,13 @@ def _chains(dots: list[DotOp]) -> set[Op]:
     return found
 
 
-def _reached(dot: DotOp) -> Iterator[DotOp]:
+def _reached(dot: ops.DotOp) -> Iterator[ops.DotOp]:
     seen: set[Op] = set()
     work = [dot.result]
     while work:
         v = work.pop()
         for user, index in v.uses:
-            if isinstance(user, DotOp):
+            if isinstance(user, ops.DotOp):
                 if index < 2 and user is not dot:
                     yield user
             elif user not in seen and is_pointwise(user):
@@ -166,20 +154,20 @@ def _reached(dot: DotOp) -> Iterator[DotOp]:
                 work.extend(user.results)
 
 
-def _prepare_fma(op: DotOp) -> None:
+def _prepare_fma(op: ops.DotOp) -> None:
     """Cast the operands to the accumulator's type: the FMA loop knows one type."""
     builder = Builder.before_op(op)
     for i, v in enumerate((op.a, op.b)):
         if elem_of(v.type) != elem_of(op.acc.type):
             op.set_operand(
-                i, builder.emit(CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))]))
+                i, builder.emit(ops.CastOp(v, results=[with_elem(v.type, elem_of(op.acc.type))]))
             )
 
 
 class _Acceleration:
     """The rewriting of one dot."""
 
-    def __init__(self, op: DotOp, choice: Choice, num_warps: int, chained: bool):
+    def __init__(self, op: ops.DotOp, choice: Choice, num_warps: int, chained: bool):
         self.op, self.choice, self.row = op, choice, choice.row
         self.shape = shape_of(op.acc.type)
         batch = self.shape[0] if len(self.shape) == 3 else 1
@@ -191,12 +179,12 @@ class _Acceleration:
     def run(self) -> None:
         op, b = self.op, self.builder
         acc_layout = mma_acc(self.shape, self.wm, self.wn, instr_m=self.row.m, warps_b=self.wb)
-        acc = b.emit(ConvertLayoutOp(op.acc, results=[op.acc.type.with_layout(acc_layout)]))
+        acc = b.emit(ops.ConvertLayoutOp(op.acc, results=[op.acc.type.with_layout(acc_layout)]))
         parts = [self._parts(v, i) for i, v in enumerate((op.a, op.b))]
         for i, j in SPLIT_MMAS.get(self.choice.split, ((0, 0),)):
-            acc = b.emit(MmaOp(parts[0][i], parts[1][j], acc, instruction=self.row.name))
+            acc = b.emit(ops.MmaOp(parts[0][i], parts[1][j], acc, instruction=self.row.name))
         acc.name = op.result.name
-        out = b.emit(ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))
+        out = b.emit(ops.ConvertLayoutOp(acc, results=[acc.type.with_layout(None)]))
         sources = [op.a, op.b]
         op.replace_by([out])
         for v in sources:
@@ -205,7 +193,7 @@ class _Acceleration:
     def _parts(self, v: Value, index: int) -> list[Value]:
         """Operand `index` in its layout, taken apart as the precision says (most significant first)."""
         if self.choice.cast is not None and elem_of(v.type) != self.choice.cast:
-            v = self.builder.emit(CastOp(v, results=[with_elem(v.type, self.choice.cast)]))
+            v = self.builder.emit(ops.CastOp(v, results=[with_elem(v.type, self.choice.cast)]))
         layout = mma_operand(
             shape_of(v.type), index, self.row.operand_bits, self.wm, self.wn, warps_b=self.wb
         )
@@ -218,7 +206,9 @@ class _Acceleration:
 
     def _results(self, loop: Op) -> int:
         """Registers of a thread for the results of all MMAs in a loop."""
-        mmas: list[Any] = [op.result.type for op in loop.walk() if isinstance(op, DotOp | MmaOp)]
+        mmas: list[Any] = [
+            op.result.type for op in loop.walk() if isinstance(op, ops.DotOp | ops.MmaOp)
+        ]
         threads = 32 * self.wm * self.wn * self.wb
         return sum(t.numel * t.elem.bits // 32 // threads for t in mmas)
 
@@ -227,12 +217,12 @@ class _Acceleration:
         source, orders = source_of(v)
         loaded = source.op
         result = v.type.with_layout(layout)
-        if not isinstance(loaded, TileLoad):
-            return self.builder.emit(ConvertLayoutOp(v, results=[result]))
+        if not isinstance(loaded, ops.TileLoad):
+            return self.builder.emit(ops.ConvertLayoutOp(v, results=[result]))
         reader = layout
         for order in orders:
             reader = reader.trans(inverse(order))
-        rotatable = isinstance(loaded, LoadOp)  # the TMA unit knows its own swizzles only
+        rotatable = isinstance(loaded, ops.LoadOp)  # the TMA unit knows its own swizzles only
         place = shared_layout(source.type, memory_order(loaded), reader, rotatable)
         view = shared_view(loaded, orders, place)
         reg32 = layout.size("register") * v.type.elem.storage_bits // 32
@@ -242,13 +232,15 @@ class _Acceleration:
             or reg32 > HELD_OPERAND_REGISTERS
             or reg32 + self._results(loop) > HELD_WITH_RESULTS
         ):
-            return self.builder.emit(LocalLoadOp(view, results=[result]))
+            return self.builder.emit(ops.LocalLoadOp(view, results=[result]))
         last = owner(view)
-        while isinstance(last.next, LocalLoadOp):  # another dot may hold the same operand already
+        while isinstance(
+            last.next, ops.LocalLoadOp
+        ):  # another dot may hold the same operand already
             last = last.next
             if last.shared is view and last.result.type == result:
                 return last.result
-        return Builder.after_op(owner(view)).emit(LocalLoadOp(view, results=[result]))
+        return Builder.after_op(owner(view)).emit(ops.LocalLoadOp(view, results=[result]))
 
 
 # --- fp32 numbers as sums -----------------------------------------------------------------------------------
@@ -256,9 +248,9 @@ def _split_tf32(b: Builder, x: Value) -> list[Value]:
     """x = high + low; both survive rounding to tf32 but for bits below 2^-22 of x."""
     bits_type: TileType = with_elem(x.type, int32)
     mask = const(b, TF32_MASK, bits_type)
-    bits = b.emit(BitcastOp(x, results=[bits_type]))
-    high = b.emit(BitcastOp(b.emit(AndOp(bits, mask)), results=[x.type]))
-    return [high, b.emit(SubOp(x, high))]
+    bits = b.emit(ops.BitcastOp(x, results=[bits_type]))
+    high = b.emit(ops.BitcastOp(b.emit(ops.AndOp(bits, mask)), results=[x.type]))
+    return [high, b.emit(ops.SubOp(x, high))]
 
 
 def _split_bf16(b: Builder, x: Value, count: int) -> list[Value]:
@@ -266,7 +258,7 @@ def _split_bf16(b: Builder, x: Value, count: int) -> list[Value]:
     parts: list[Value] = []
     narrow, wide = with_elem(x.type, bfloat16), x.type
     for i in range(count):
-        parts.append(b.emit(CastOp(x, results=[narrow])))
+        parts.append(b.emit(ops.CastOp(x, results=[narrow])))
         if i + 1 < count:
-            x = b.emit(SubOp(x, b.emit(CastOp(parts[-1], results=[wide]))))
+            x = b.emit(ops.SubOp(x, b.emit(ops.CastOp(parts[-1], results=[wide]))))
     return parts

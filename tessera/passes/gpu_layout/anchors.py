@@ -20,27 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera import ops
 from tessera.ir import Block, Op, TileType, Type, Value, elem_of, shape_of
 from tessera.layout import LinearLayout
-from tessera.ops import (
-    AtomicCasOp,
-    AtomicRmwOp,
-    BroadcastOp,
-    ConvertLayoutOp,
-    DescriptorLoadOp,
-    DotOp,
-    ExpandDimsOp,
-    ForOp,
-    FuncOp,
-    GatherOp,
-    IfOp,
-    LoadOp,
-    Loop,
-    ReduceOp,
-    ScanOp,
-    TileLoad,
-    WhileOp,
-)  # fmt: skip
 from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.rules import is_pointwise
 
@@ -63,16 +45,16 @@ class Group:
 def groups_of(op: Op) -> list[Group]:
     """The groups of tiles that a control op joins."""
     found: list[Group] = []
-    if isinstance(op, ForOp):
+    if isinstance(op, ops.ForOp):
         for i, r in enumerate(op.results):
             found.append(Group([r, op.carried[i]], [(op, 3 + i), (op.body.terminator, i)]))
-    elif isinstance(op, WhileOp):
+    elif isinstance(op, ops.WhileOp):
         for i, r in enumerate(op.results):
             phis = [r, op.before.args[i], op.after.args[i]]
             found.append(
                 Group(phis, [(op, i), (op.before.terminator, 1 + i), (op.after.terminator, i)])
             )
-    elif isinstance(op, IfOp):
+    elif isinstance(op, ops.IfOp):
         for i, r in enumerate(op.results):
             found.append(Group([r], [(op.then.terminator, i), (op.orelse.terminator, i)]))
     return [g for g in found if isinstance(g.phis[0].type, TileType)]
@@ -90,7 +72,7 @@ class Anchors:
     inputs: dict[Op, tuple[int, LinearLayout]] = field(default_factory=lambda: {})
     changed: bool = True
 
-    def analyse(self, func: FuncOp) -> Anchors:
+    def analyse(self, func: ops.FuncOp) -> Anchors:
         for op in func.walk():
             for g in groups_of(op):
                 self.groups.update(dict.fromkeys(g.phis, g))
@@ -139,7 +121,7 @@ class Anchors:
     # --- walking ------------------------------------------------------------------------------------------
     def _block(self, block: Block) -> None:
         for op in block:
-            if isinstance(op, Loop | IfOp):
+            if isinstance(op, ops.Loop | ops.IfOp):
                 groups = groups_of(op)
                 self._join(groups)
                 for inner in op.regions:
@@ -157,7 +139,7 @@ class Anchors:
 
     def _op(self, op: Op) -> None:
         if is_pointwise(op):
-            if isinstance(op, BroadcastOp):
+            if isinstance(op, ops.BroadcastOp):
                 return
             best = self.best(rules.tile_operands(op))
             if best is not None:
@@ -175,8 +157,8 @@ def is_slice_load(op: Op, limit: int) -> bool:
     straight to the layout that these ask for: reading a few numbers in many threads is cheaper than handing
     them round."""
     if (
-        not isinstance(op, TileLoad)
-        or (isinstance(op, LoadOp) and op.volatile)
+        not isinstance(op, ops.TileLoad)
+        or (isinstance(op, ops.LoadOp) and op.volatile)
         or len(shape_of(op.result.type)) != 1
         or op.result.type.numel > limit
     ):
@@ -186,7 +168,7 @@ def is_slice_load(op: Op, limit: int) -> bool:
     work = [op.result]
     while work:
         for user in work.pop().users():
-            if isinstance(user, ExpandDimsOp):
+            if isinstance(user, ops.ExpandDimsOp):
                 widened = True
             elif not is_pointwise(user):
                 return False
@@ -196,44 +178,44 @@ def is_slice_load(op: Op, limit: int) -> bool:
     return widened
 
 
-def _memory(h: Anchors, op: TileLoad) -> None:
+def _memory(h: Anchors, op: ops.TileLoad) -> None:
     r = op.result
     if isinstance(r.type, TileType) and r not in h.table and not is_slice_load(op, h.slice_limit):
         wide = r.type.numel >= h.lanes * h.num_warps
         h.anchor(r, WIDE if wide else PLAIN, op.attrs.get("layout") or h.default(r.type))
 
 
-def _combine(h: Anchors, op: ReduceOp | ScanOp) -> None:
+def _combine(h: Anchors, op: ops.ReduceOp | ops.ScanOp) -> None:
     importance, layout = combine_input(h, op)
     known = h.inputs.get(op)
     if not shape_of(op.results[0].type) or (known is not None and known[0] >= importance):
         return  # no anchors follow, or those that do stay
     h.inputs[op] = importance, layout
-    anchor = rules.reduce_result(layout, op.axis) if isinstance(op, ReduceOp) else layout
+    anchor = rules.reduce_result(layout, op.axis) if isinstance(op, ops.ReduceOp) else layout
     for r in op.results:
         h.anchor(r, importance, anchor)
 
 
-def combine_input(h: Anchors, op: ReduceOp | ScanOp) -> tuple[int, LinearLayout]:
+def combine_input(h: Anchors, op: ops.ReduceOp | ops.ScanOp) -> tuple[int, LinearLayout]:
     """(importance, layout) in which a reduction or scan takes its inputs."""
     shape = shape_of(op.inputs[0].type)
     importance, layout = h.best(list(op.inputs)) or (UNKNOWN, h.default(op.inputs[0].type))
-    if isinstance(op, ReduceOp):
+    if isinstance(op, ops.ReduceOp):
         return importance, rules.reduce_input(layout, op.axis, h.num_warps, h.lanes)
     if rules.is_scannable(layout, op.axis):
         return importance, layout
     return PLAIN, rules.scan_layout(shape, op.axis, h.num_warps, h.lanes)
 
 
-def _dot(h: Anchors, op: DotOp) -> None:
+def _dot(h: Anchors, op: ops.DotOp) -> None:
     h.anchor(op.result, MATRIX, rules.fma_acc(shape_of(op.acc.type), h.num_warps, h.lanes))
 
 
-def _gather(h: Anchors, op: GatherOp) -> None:
+def _gather(h: Anchors, op: ops.GatherOp) -> None:
     h.anchor(op.result, *(h.best([op.index]) or (PLAIN, h.default(op.result.type))))
 
 
-def _as_given(h: Anchors, op: ConvertLayoutOp) -> None:
+def _as_given(h: Anchors, op: ops.ConvertLayoutOp) -> None:
     if op.result not in h.table:
         h.anchor(op.result, *(h.best([op.x]) or (PLAIN, h.default(op.x.type))))
 
@@ -245,8 +227,9 @@ def _fresh(h: Anchors, op: Op) -> None:
 
 
 _RULES: dict[type[Op], Any] = {
-    LoadOp: _memory, DescriptorLoadOp: _memory, AtomicRmwOp: _memory, AtomicCasOp: _memory,
-    ReduceOp: _combine, ScanOp: _combine, DotOp: _dot, GatherOp: _gather, ConvertLayoutOp: _as_given,
+    ops.LoadOp: _memory, ops.DescriptorLoadOp: _memory, ops.AtomicRmwOp: _memory, ops.AtomicCasOp: _memory,
+    ops.ReduceOp: _combine, ops.ScanOp: _combine, ops.DotOp: _dot, ops.GatherOp: _gather,
+    ops.ConvertLayoutOp: _as_given,
 }  # fmt: skip
 
 

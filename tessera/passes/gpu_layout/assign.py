@@ -15,32 +15,10 @@ conversion."""
 
 from __future__ import annotations
 
+from tessera import ops
 from tessera.errors import InternalError
 from tessera.ir import Block, Builder, Module, Op, TileType, Value, pass_, shape_of
 from tessera.layout import Identity, LinearLayout, RegisterPermute, plan_conversion
-from tessera.ops import (
-    BroadcastOp,
-    CallOp,
-    ConvertLayoutOp,
-    DescriptorStoreOp,
-    DivOp,
-    DotOp,
-    FloatUnary,
-    FuncOp,
-    GatherOp,
-    HistogramOp,
-    IfOp,
-    Loop,
-    PointerAccess,
-    PowOp,
-    ReduceOp,
-    RemOp,
-    ReturnOp,
-    ScanOp,
-    SplitOp,
-    TileLoad,
-    VolatileAsmOp,
-)  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_layout import rules
 from tessera.passes.gpu_layout.anchors import Anchors, Group, bytes_of, combine_input
@@ -50,21 +28,21 @@ from tessera.passes.gpu_layout.rules import is_pointwise, operand_layout, produc
 DIRECT_STORE_BYTES = 4096
 RECOMPUTE_DEPTH = 4  # pointwise ops that may be computed again to save a conversion (tools/fit)
 SECTOR_BYTES = 32  # of global memory that one transaction moves
-EXPENSIVE = (FloatUnary, DivOp, PowOp, RemOp)
+EXPENSIVE = (ops.FloatUnary, ops.DivOp, ops.PowOp, ops.RemOp)
 
 
 @pass_("assign-layouts")
 def assign_layouts(module: Module, facts: GpuFacts) -> None:
     """Every tile type gets a layout. Assumes that `coalesce` ran; layouts already there (of matrix ops) stay."""
     for func in module.body:
-        assert isinstance(func, FuncOp)
+        assert isinstance(func, ops.FuncOp)
         Assignment(func, module.attrs["num_warps"], facts.warp_size).run()
 
 
 class Assignment:
     """The rewriting of one function."""
 
-    def __init__(self, func: FuncOp, num_warps: int, lanes: int):
+    def __init__(self, func: ops.FuncOp, num_warps: int, lanes: int):
         self.func = func
         _forget_undecided(func)
         self.anchors = Anchors(num_warps, lanes).analyse(func)
@@ -102,7 +80,7 @@ class Assignment:
                 self._feed_groups()
         for op in self.func.walk():
             if (
-                isinstance(op, TileLoad)
+                isinstance(op, ops.TileLoad)
                 and isinstance(op.result.type, TileType)
                 and op.result.type.layout is None
             ):
@@ -141,7 +119,7 @@ class Assignment:
             if group is not None:
                 self._settle(group, layout)
                 return self.at(v, layout)
-            if isinstance(op, TileLoad):
+            if isinstance(op, ops.TileLoad):
                 self._settle_load(op, layout)
                 return self.at(v, layout)
             if op is None or not is_pointwise(op):
@@ -157,7 +135,7 @@ class Assignment:
             v.type = v.type.with_layout(layout)
         self.ready.append(group)
 
-    def _settle_load(self, op: TileLoad, layout: LinearLayout) -> None:
+    def _settle_load(self, op: ops.TileLoad, layout: LinearLayout) -> None:
         """A load that serves as a slice is done where its first user wants it."""
         op.attrs.pop("layout", None)
         op.result.type = op.result.type.with_layout(layout.unique_registers())
@@ -186,7 +164,7 @@ class Assignment:
             return known
         op = v.op
         builder = Builder.after_op(op) if op is not None else Builder.at_start(_block_of(v))
-        new = ConvertLayoutOp(v, results=[v.type.with_layout(layout)], names=[v.name])
+        new = ops.ConvertLayoutOp(v, results=[v.type.with_layout(layout)], names=[v.name])
         self.conversions.append(new)
         self.origin[new.result] = self.origin.get(v, v)
         self.memo[v, layout] = builder.emit(new)
@@ -220,7 +198,7 @@ class Assignment:
     # --- ops --------------------------------------------------------------------------------------------------
     def _block(self, block: Block) -> None:
         for op in block:
-            if isinstance(op, Loop | IfOp):
+            if isinstance(op, ops.Loop | ops.IfOp):
                 for inner in op.regions:
                     self._block(inner)
             elif is_pointwise(op):
@@ -233,7 +211,7 @@ class Assignment:
         tiles = [v for v in (*op.operands, *op.results) if isinstance(v.type, TileType)]
         if not tiles:
             return
-        if isinstance(op, SplitOp) and not shape_of(r.type):
+        if isinstance(op, ops.SplitOp) and not shape_of(r.type):
             self._operands(
                 op, rules.default_layout((), self.anchors.num_warps, self.anchors.lanes).join()
             )
@@ -263,7 +241,7 @@ class Assignment:
             layout = u.type.layout or self.made.get(u)
             if layout is not None:
                 return layout
-            if u.op is not None and is_pointwise(u.op) and not isinstance(u.op, BroadcastOp):
+            if u.op is not None and is_pointwise(u.op) and not isinstance(u.op, ops.BroadcastOp):
                 found = [
                     w
                     for w in u.op.operands
@@ -275,37 +253,37 @@ class Assignment:
 
     def _demand(self, op: Op) -> None:
         """Bring the operands of an op that is no pointwise one into the layouts it needs."""
-        if isinstance(op, PointerAccess | TileLoad | DescriptorStoreOp):
+        if isinstance(op, ops.PointerAccess | ops.TileLoad | ops.DescriptorStoreOp):
             self._access(op)
-        elif isinstance(op, ReduceOp | ScanOp):
+        elif isinstance(op, ops.ReduceOp | ops.ScanOp):
             self._operands(op, (self.anchors.inputs.get(op) or combine_input(self.anchors, op))[1])
-        elif isinstance(op, DotOp):
+        elif isinstance(op, ops.DotOp):
             for i, v in enumerate((op.a, op.b)):  # the lowering reads them from its scratch
                 op.set_operand(i, self.at(v, self._anywhere(v)))
             op.set_operand(2, self.at(op.acc, op.result.type.layout))
-        elif isinstance(op, ConvertLayoutOp):
+        elif isinstance(op, ops.ConvertLayoutOp):
             new = self.at(op.x, op.result.type.layout)
             op.replace_by([new])
-        elif isinstance(op, GatherOp):
+        elif isinstance(op, ops.GatherOp):
             op.set_operand(0, self.at(op.x, self._anywhere(op.x)))
             op.set_operand(1, self.at(op.index, op.result.type.layout))
-        elif isinstance(op, HistogramOp):
+        elif isinstance(op, ops.HistogramOp):
             self._operands(op, self._anywhere(op.x))
-        elif isinstance(op, VolatileAsmOp):
+        elif isinstance(op, ops.VolatileAsmOp):
             if isinstance(op.results[0].type, TileType):
                 self._operands(op, op.results[0].type.layout)
-        elif isinstance(op, CallOp | ReturnOp):
+        elif isinstance(op, ops.CallOp | ops.ReturnOp):
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):
                     op.set_operand(i, self.at(v, self.anchors.default(v.type)))
         elif not op.results and not op.terminator:
             self.anywhere.append(op)
-        elif not (op.terminator and isinstance(op.parent_op(), Loop | IfOp)):
+        elif not (op.terminator and isinstance(op.parent_op(), ops.Loop | ops.IfOp)):
             for i, v in enumerate(op.operands):
                 if isinstance(v.type, TileType):
                     op.set_operand(i, self.at(v, self._anywhere(v)))
 
-    def _access(self, op: PointerAccess | TileLoad | DescriptorStoreOp) -> None:
+    def _access(self, op: ops.PointerAccess | ops.TileLoad | ops.DescriptorStoreOp) -> None:
         """Loads work where their result is anchored, stores where they are coalesced."""
         noted: LinearLayout | None = op.attrs.pop("layout", None)
         if (
@@ -318,7 +296,7 @@ class Assignment:
         if op.results:
             layout = op.results[0].type.layout if isinstance(op.results[0].type, TileType) else None
         elif isinstance(
-            op, DescriptorStoreOp
+            op, ops.DescriptorStoreOp
         ):  # the TMA unit takes a tile from shared memory anyway
             layout = op.value.type.layout or noted or self.anchors.default(op.value.type)
         else:
@@ -367,10 +345,10 @@ def _block_of(v: Value) -> Block:
     return block
 
 
-def _forget_undecided(func: FuncOp) -> None:
+def _forget_undecided(func: ops.FuncOp) -> None:
     """Conversions to no layout stand for their operand."""
     for op in list(func.walk()):
-        if isinstance(op, ConvertLayoutOp) and op.result.type.layout is None:
+        if isinstance(op, ops.ConvertLayoutOp) and op.result.type.layout is None:
             op.replace_by([op.x])
 
 
@@ -393,7 +371,7 @@ def sink(op: Op) -> None:
     while place is not None and place not in places:
         place = place.next
     branch = places[place] if place is not None and len(places) == 1 else None
-    if isinstance(place, IfOp) and branch is not None and branch.first is not None:
+    if isinstance(place, ops.IfOp) and branch is not None and branch.first is not None:
         op.move_before(branch.first)
         sink(op)
     elif place is not None and place is not op.next:

@@ -5,46 +5,36 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
+from tessera import ops
 from tessera.ir import Op, Value, shape_of
 from tessera.layout import LinearLayout, blocked, default_blocked
-from tessera.ops import (
-    ArangeOp,
-    BroadcastOp,
-    ConstOp,
-    ExpandDimsOp,
-    JoinOp,
-    ReshapeOp,
-    SplatOp,
-    SplitOp,
-    TransOp,
-)  # fmt: skip
 from tessera.ops.arith import Elementwise
 
-LEAVES = (ConstOp, ArangeOp, SplatOp)
-VIEWS = (ExpandDimsOp, TransOp, ReshapeOp, JoinOp, SplitOp)
+LEAVES = (ops.ConstOp, ops.ArangeOp, ops.SplatOp)
+VIEWS = (ops.ExpandDimsOp, ops.TransOp, ops.ReshapeOp, ops.JoinOp, ops.SplitOp)
 
 
 def is_pointwise(op: Op) -> bool:
     """Whether the layout of the operands follows from that of the result, and computing the op again is harmless."""
-    return isinstance(op, (Elementwise, BroadcastOp, *LEAVES, *VIEWS))
+    return isinstance(op, (Elementwise, ops.BroadcastOp, *LEAVES, *VIEWS))
 
 
 def operand_layout(op: Op, layout: LinearLayout) -> LinearLayout:
     """Layout of the tile operands of a pointwise op whose result is in `layout` (one that `producible` gave)."""
-    if isinstance(op, ExpandDimsOp):
+    if isinstance(op, ops.ExpandDimsOp):
         return layout.drop_dim(op.axis)
-    if isinstance(op, BroadcastOp):
+    if isinstance(op, ops.BroadcastOp):
         return layout.restrict(shape_of(op.x.type))
-    if isinstance(op, TransOp):
+    if isinstance(op, ops.TransOp):
         inverse = [0] * len(op.order)
         for i, d in enumerate(op.order):
             inverse[d] = i
         return layout.trans(inverse)
-    if isinstance(op, ReshapeOp):
+    if isinstance(op, ops.ReshapeOp):
         return layout.reshape(shape_of(op.x.type))
-    if isinstance(op, JoinOp):
+    if isinstance(op, ops.JoinOp):
         return layout.split()
-    if isinstance(op, SplitOp):
+    if isinstance(op, ops.SplitOp):
         return layout.join()
     return layout
 
@@ -52,15 +42,15 @@ def operand_layout(op: Op, layout: LinearLayout) -> LinearLayout:
 def result_layout(op: Op, layout: LinearLayout) -> LinearLayout:
     """Anchor of the result when the operand is anchored in `layout`. The op needs the operand in
     `operand_layout(op, result_layout(op, layout))`, which is `layout` itself but for splits."""
-    if isinstance(op, ExpandDimsOp):
+    if isinstance(op, ops.ExpandDimsOp):
         return layout.expand_dim(op.axis)
-    if isinstance(op, TransOp):
+    if isinstance(op, ops.TransOp):
         return layout.trans(op.order)
-    if isinstance(op, ReshapeOp):
+    if isinstance(op, ops.ReshapeOp):
         return layout.reshape(shape_of(op.result.type))
-    if isinstance(op, JoinOp):
+    if isinstance(op, ops.JoinOp):
         return layout.join()
-    if isinstance(op, SplitOp):
+    if isinstance(op, ops.SplitOp):
         return layout.split() if layout.split_bit() == 0 else _halves(layout)
     return layout
 
@@ -74,7 +64,7 @@ def producible(op: Op, layout: LinearLayout) -> LinearLayout:
     registers, and for a join one whose lowest register bit chooses the operand. Its conversion to `layout` is
     in registers."""
     layout = layout.unique_registers()
-    if isinstance(op, JoinOp) and layout.split_bit() != 0:
+    if isinstance(op, ops.JoinOp) and layout.split_bit() != 0:
         return _halves(layout).join()
     return layout
 

@@ -20,23 +20,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tessera import ops
 from tessera.analysis.provenance import buffer_of
 from tessera.ir import Block, Builder, Op, TileType, Value, elem_of
 from tessera.ir.applications import is_enabled
-from tessera.ops import (
-    AddOp,
-    CastOp,
-    CmpOp,
-    ConvertLayoutOp,
-    ForOp,
-    IfOp,
-    LocalTransOp,
-    MbarrierWaitOp,
-    PingPongOp,
-    SharedView,
-    WgmmaOp,
-    YieldOp,
-)  # fmt: skip
 from tessera.passes.gpu_layout.rules import is_pointwise
 from tessera.passes.gpu_mma.split_loops import flip_of
 from tessera.passes.neutral.fold import constant_of
@@ -47,19 +34,19 @@ from tessera.passes.neutral.loops import iteration
 class Shifted:
     """An MMA to shift by one iteration, and the number of the value that carries its sum."""
 
-    mma: WgmmaOp
+    mma: ops.WgmmaOp
     number: int
 
 
 # --- what can be shifted ------------------------------------------------------------------------------------
-def shiftable(loop: ForOp, rings: set[Op], limit: int) -> list[Shifted]:
+def shiftable(loop: ops.ForOp, rings: set[Op], limit: int) -> list[Shifted]:
     """The MMAs of a loop that may be shifted by one iteration. `rings`: allocations that become rings; operands in
     other shared memory must not change in the loop. `limit`: registers of 32 bits of a thread for results and operands
     of MMAs beyond which nothing is shifted."""
     step = constant_of(loop.step)
     if step is None or step <= 0 or not is_enabled("mma-chains"):
         return []
-    mmas = [op for op in loop.body if isinstance(op, WgmmaOp)]
+    mmas = [op for op in loop.body if isinstance(op, ops.WgmmaOp)]
     found: list[Shifted] = []
     for op in mmas:
         number = _sum_number(loop, op)
@@ -73,7 +60,7 @@ def shiftable(loop: ForOp, rings: set[Op], limit: int) -> list[Shifted]:
     return found if found and _reg32(mmas, found) <= limit else []
 
 
-def _sum_number(loop: ForOp, op: WgmmaOp) -> int | None:
+def _sum_number(loop: ops.ForOp, op: ops.WgmmaOp) -> int | None:
     """The number of the carried value that the result of `op` is, if only the next `op` uses it, after pointwise
     work."""
     uses = list(op.result.uses)
@@ -93,12 +80,12 @@ def _sum_number(loop: ForOp, op: WgmmaOp) -> int | None:
 
 
 def _is_light(op: Op) -> bool:
-    return is_pointwise(op) or isinstance(op, ConvertLayoutOp)
+    return is_pointwise(op) or isinstance(op, ops.ConvertLayoutOp)
 
 
-def _source_mmas(v: Value, loop: ForOp) -> set[WgmmaOp]:
+def _source_mmas(v: Value, loop: ops.ForOp) -> set[ops.WgmmaOp]:
     """The MMAs of the same iteration that `v` is made from."""
-    found: set[WgmmaOp] = set()
+    found: set[ops.WgmmaOp] = set()
     seen: set[Value] = set()
     work = [v]
     while work:
@@ -107,7 +94,7 @@ def _source_mmas(v: Value, loop: ForOp) -> set[WgmmaOp]:
         if op is None or x in seen or not op.is_inside(loop):
             continue
         seen.add(x)
-        if isinstance(op, WgmmaOp):
+        if isinstance(op, ops.WgmmaOp):
             found.add(op)
         work += op.operands
         for inner in op.walk():
@@ -115,13 +102,13 @@ def _source_mmas(v: Value, loop: ForOp) -> set[WgmmaOp]:
     return found
 
 
-def _survives(view: Value, loop: ForOp, rings: set[Op]) -> bool:
+def _survives(view: Value, loop: ops.ForOp, rings: set[Op]) -> bool:
     """Whether an operand in shared memory can still be read one iteration later."""
     op = buffer_of(view).op
     return op is not None and (op in rings or not op.is_inside(loop))
 
 
-def _reg32(mmas: Sequence[WgmmaOp], shifted: Sequence[Shifted]) -> int:
+def _reg32(mmas: Sequence[ops.WgmmaOp], shifted: Sequence[Shifted]) -> int:
     tiles: list[Any] = [op.result.type for op in mmas]
     tiles += [d.mma.a.type for d in shifted]
     return sum(t.layout.size("register") * t.elem.bits // 32 for t in tiles)
@@ -129,48 +116,51 @@ def _reg32(mmas: Sequence[WgmmaOp], shifted: Sequence[Shifted]) -> int:
 
 # --- the rewriting ------------------------------------------------------------------------------------------
 def shift_stage(
-    loop: ForOp, shifted: Sequence[Shifted], moved: Sequence[Op], ping_pong_reg32: int | None = None
+    loop: ops.ForOp,
+    shifted: Sequence[Shifted],
+    moved: Sequence[Op],
+    ping_pong_reg32: int | None = None,
 ) -> None:
     """Shift MMAs of a loop whose rings are made. `moved`: all ops that come with them, in order: the MMAs,
     what waits for their buffers, names them and gives them back. `ping_pong_reg32`: registers of an iteration's results
     from which warpgroups play ping-pong."""
     before = Builder.before_op(loop)
-    runs = before.emit(CmpOp(loop.lb, loop.ub, predicate="lt"))
+    runs = before.emit(ops.CmpOp(loop.lb, loop.ub, predicate="lt"))
     types, names = [r.type for r in loop.results], [r.name for r in loop.results]
-    branch = IfOp(runs, results=types, regions=[Block(), Block()], names=names, loc=loop.loc)
+    branch = ops.IfOp(runs, results=types, regions=[Block(), Block()], names=names, loc=loop.loc)
     before.insert(branch)
     for old, new in zip(loop.results, branch.results, strict=True):
         old.replace_all_uses(new)
-    Builder(branch.orelse, None, loop.loc).insert(YieldOp(list(loop.inits)))
+    Builder(branch.orelse, None, loop.loc).insert(ops.YieldOp(list(loop.inits)))
     inside = Builder(branch.then, None, loop.loc)
     inits = _first_iteration(inside, loop, shifted, set(moved))
     ping_pong = ping_pong_reg32 is not None and _worth_ping_pong(loop, ping_pong_reg32)
     if ping_pong:
-        inside.insert(PingPongOp(kind="open"))
+        inside.insert(ops.PingPongOp(kind="open"))
     others, moved = _other_iterations(inside, loop, shifted, moved, inits, ping_pong)
     if ping_pong:
-        inside.insert(PingPongOp(kind="close"))
-    inside.insert(YieldOp(_last_mmas(inside, others, shifted, moved)[: len(types)]))
+        inside.insert(ops.PingPongOp(kind="close"))
+    inside.insert(ops.YieldOp(_last_mmas(inside, others, shifted, moved)[: len(types)]))
     loop.erase()
 
 
 def shifted_view(b: Builder, view: Value, root: Value) -> Value:
     """The same view (transposes) of another buffer."""
     op = view.op
-    if not isinstance(op, LocalTransOp):
+    if not isinstance(op, ops.LocalTransOp):
         return root
     return b.insert(op.clone({op.x: shifted_view(b, op.x, root)})).result
 
 
 def drop_view(view: Value) -> None:
     """Erase what made a view that nobody uses any more."""
-    while isinstance(view.op, SharedView) and not view.uses:
+    while isinstance(view.op, ops.SharedView) and not view.uses:
         op = view.op
         view = op.operands[0]
         op.erase()
 
 
-def _handed(loop: ForOp, shifted: Sequence[Shifted]) -> list[Value]:
+def _handed(loop: ops.ForOp, shifted: Sequence[Shifted]) -> list[Value]:
     """What an iteration hands on: sums without their last MMA, then the MMA's operands."""
     handed = list(loop.body.terminator.operands)
     for d in shifted:
@@ -179,7 +169,7 @@ def _handed(loop: ForOp, shifted: Sequence[Shifted]) -> list[Value]:
 
 
 def _first_iteration(
-    b: Builder, loop: ForOp, shifted: Sequence[Shifted], moved: set[Op]
+    b: Builder, loop: ops.ForOp, shifted: Sequence[Shifted], moved: set[Op]
 ) -> list[Value]:
     """The first iteration without the shifted ops; what it hands to the second."""
     mapping = iteration(b, loop, loop.lb, loop.inits, without=moved)
@@ -191,12 +181,12 @@ def _first_iteration(
 
 def _other_iterations(
     b: Builder,
-    loop: ForOp,
+    loop: ops.ForOp,
     shifted: Sequence[Shifted],
     moved: Sequence[Op],
     inits: list[Value],
     ping_pong: bool,
-) -> tuple[ForOp, list[Op]]:
+) -> tuple[ops.ForOp, list[Op]]:
     """The other iterations, each with the shifted ops of the one before; and these ops in their new form."""
     body = loop.body
     for d in shifted:
@@ -218,26 +208,26 @@ def _other_iterations(
         placed.append(new)
         behind |= op is last
     if ping_pong:
-        Builder.after_op(waits[-1]).insert(PingPongOp(kind="begin"))
-        Builder.after_op(at).insert(PingPongOp(kind="end"))
+        Builder.after_op(waits[-1]).insert(ops.PingPongOp(kind="begin"))
+        Builder.after_op(at).insert(ops.PingPongOp(kind="end"))
     handed, old = _handed(loop, shifted), body.terminator
-    Builder.before_op(old).insert(YieldOp(handed, loc=old.loc))
+    Builder.before_op(old).insert(ops.YieldOp(handed, loc=old.loc))
     old.erase()
     for d in shifted:
         d.mma.erase()
-    second = b.emit(AddOp(loop.lb, loop.step))
+    second = b.emit(ops.AddOp(loop.lb, loop.step))
     names = [v.name for v in body.args[1:]]
     loop.regions = []
-    new = ForOp(second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs)
+    new = ops.ForOp(second, loop.ub, loop.step, inits, regions=[body], names=names, **loop.attrs)
     return b.insert(new), placed
 
 
-def _shifted_mma(loop: ForOp, d: Shifted) -> WgmmaOp:
+def _shifted_mma(loop: ops.ForOp, d: Shifted) -> ops.WgmmaOp:
     """The MMA of the iteration before, on an operand that is carried over."""
     held = loop.body.add_arg(d.mma.a.type, d.mma.a.name)
     carried = loop.carried[d.number]
     users = list(carried.uses)
-    mma = WgmmaOp(held, d.mma.b, carried, loc=d.mma.loc, **d.mma.attrs)
+    mma = ops.WgmmaOp(held, d.mma.b, carried, loc=d.mma.loc, **d.mma.attrs)
     mma.result.name = carried.name
     for user, index in users:
         user.set_operand(index, mma.result)
@@ -246,17 +236,17 @@ def _shifted_mma(loop: ForOp, d: Shifted) -> WgmmaOp:
 
 def _until_mma(body: Block) -> Iterator[Op]:
     for op in body:
-        if isinstance(op, WgmmaOp):
+        if isinstance(op, ops.WgmmaOp):
             return
         yield op
 
 
 def _awaits_data(op: Op) -> bool:
-    return isinstance(op, MbarrierWaitOp) and op.data
+    return isinstance(op, ops.MbarrierWaitOp) and op.data
 
 
 def _last_mmas(
-    b: Builder, others: ForOp, shifted: Sequence[Shifted], moved: Sequence[Op]
+    b: Builder, others: ops.ForOp, shifted: Sequence[Shifted], moved: Sequence[Op]
 ) -> list[Value]:
     """The shifted ops of the last iteration; all results."""
     mapping = dict(zip(others.carried, others.results, strict=True))
@@ -274,31 +264,31 @@ def _last_mmas(
     return found
 
 
-def _mmas(ops: Sequence[Op]) -> list[WgmmaOp]:
-    return [op for op in ops if isinstance(op, WgmmaOp)]
+def _mmas(found: Sequence[Op]) -> list[ops.WgmmaOp]:
+    return [op for op in found if isinstance(op, ops.WgmmaOp)]
 
 
-def _worth_ping_pong(loop: ForOp, least: int) -> bool:
+def _worth_ping_pong(loop: ops.ForOp, least: int) -> bool:
     """Ping-pong wins where MMAs are long and iterations alike: those with a branch in the iteration lose."""
-    mmas = [op for op in loop.body if isinstance(op, WgmmaOp)]
-    even = all(flip_of(op, loop) is not None for op in loop.body if isinstance(op, IfOp))
+    mmas = [op for op in loop.body if isinstance(op, ops.WgmmaOp)]
+    even = all(flip_of(op, loop) is not None for op in loop.body if isinstance(op, ops.IfOp))
     return even and _reg32(mmas, []) >= least
 
 
-def _last_source(loop: ForOp, shifted: Sequence[Shifted]) -> Op:
+def _last_source(loop: ops.ForOp, shifted: Sequence[Shifted]) -> Op:
     """The last MMA that is made of no other MMA of its iteration."""
     moved = {d.mma for d in shifted}
     found = [
         op
         for op in loop.body
-        if isinstance(op, WgmmaOp)
+        if isinstance(op, ops.WgmmaOp)
         and op not in moved
         and not any(_source_mmas(v, loop) for v in op.operands)
     ]
     return found[-1]
 
 
-def _sink_step(loop: ForOp, d: Shifted) -> None:
+def _sink_step(loop: ops.ForOp, d: Shifted) -> None:
     """Move what is done to the carried sum before the MMA to the end of the iteration."""
     reached = {loop.carried[d.number]}
     for op in list(loop.body):
@@ -311,7 +301,7 @@ def _sink_narrowing(d: Shifted, end: Op) -> None:
     """Move the cast that makes the first operand narrow to the end: it may then take its old registers."""
     chain: list[Op] = []
     v = d.mma.a
-    while (op := v.op) is not None and isinstance(op, CastOp | ConvertLayoutOp):
+    while (op := v.op) is not None and isinstance(op, ops.CastOp | ops.ConvertLayoutOp):
         if len(v.uses) != 1 or op.parent is not d.mma.parent:
             return
         chain.append(op)

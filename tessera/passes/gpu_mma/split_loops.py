@@ -14,22 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tessera import ops
 from tessera.analysis.provenance import defined_inside
 from tessera.dtypes import int1, int64
 from tessera.ir import Builder, Module, Value, pass_
 from tessera.ir.applications import apply
-from tessera.ops import (
-    AddOp,
-    CmpOp,
-    DivOp,
-    ForOp,
-    IfOp,
-    MaxOp,
-    MinOp,
-    MulOp,
-    SubOp,
-    WgmmaOp,
-)
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import cast, const, split_at
 
@@ -50,17 +39,17 @@ class Flip:
 def split_loops(module: Module) -> None:
     """Split loops at the flip of a branch. After pipelining: what an iteration hands on is then carried."""
     for op in list(module.walk()):
-        if isinstance(op, ForOp) and any(isinstance(x, WgmmaOp) for x in op.body):
-            running = any(isinstance(x, WgmmaOp) and x.pending for x in op.body)
-            found = [flip for x in op.body if isinstance(x, IfOp) and (flip := flip_of(x, op))]
+        if isinstance(op, ops.ForOp) and any(isinstance(x, ops.WgmmaOp) for x in op.body):
+            running = any(isinstance(x, ops.WgmmaOp) and x.pending for x in op.body)
+            found = [flip for x in op.body if isinstance(x, ops.IfOp) and (flip := flip_of(x, op))]
             if found and not running and apply("loop-split", op):
                 _split(op, found[0])
 
 
-def flip_of(branch: IfOp, loop: ForOp) -> Flip | None:
+def flip_of(branch: ops.IfOp, loop: ops.ForOp) -> Flip | None:
     """Where the branch's condition flips, if it does so once."""
     cmp, step = branch.condition.op, constant_of(loop.step)
-    if not isinstance(cmp, CmpOp) or cmp.parent is not loop.body or step is None or step <= 0:
+    if not isinstance(cmp, ops.CmpOp) or cmp.parent is not loop.body or step is None or step <= 0:
         return None
     t = loop.induction.type
     if cmp.lhs.type != t or not t.signed:
@@ -83,11 +72,11 @@ def flip_of(branch: IfOp, loop: ForOp) -> Flip | None:
     return None
 
 
-def _distance(v: Value, loop: ForOp) -> int | None:
+def _distance(v: Value, loop: ops.ForOp) -> int | None:
     """How far `v` is from the induction variable."""
     if v is loop.induction:
         return 0
-    if not isinstance(v.op, AddOp):
+    if not isinstance(v.op, ops.AddOp):
         return None
     for a, b in ((v.op.lhs, v.op.rhs), (v.op.rhs, v.op.lhs)):
         if a is loop.induction:
@@ -95,7 +84,7 @@ def _distance(v: Value, loop: ForOp) -> int | None:
     return None
 
 
-def _split(loop: ForOp, flip: Flip) -> None:
+def _split(loop: ops.ForOp, flip: Flip) -> None:
     b = Builder.before_op(loop)
     middle = _middle(b, loop, flip)
     place = list(loop.body).index(flip.condition.op)  # type: ignore[arg-type]
@@ -106,14 +95,14 @@ def _split(loop: ForOp, flip: Flip) -> None:
         condition.replace_all_uses(known)
 
 
-def _middle(b: Builder, loop: ForOp, flip: Flip) -> Value:
+def _middle(b: Builder, loop: ops.ForOp, flip: Flip) -> Value:
     """The first value of the induction variable from the flip on, or the loop's end if that comes first."""
     first, last, limit = (cast(b, v, int64) for v in (loop.lb, loop.ub, flip.limit))
     step = constant_of(loop.step)
     assert step is not None
-    far = b.emit(SubOp(b.emit(AddOp(limit, const(b, flip.more + step - 1, int64))), first))
-    far = b.emit(MaxOp(far, const(b, 0, int64)))
-    steps = b.emit(DivOp(far, const(b, step, int64)))
-    at = b.emit(AddOp(first, b.emit(MulOp(steps, const(b, step, int64)))))
-    at = b.emit(MinOp(at, last))
+    far = b.emit(ops.SubOp(b.emit(ops.AddOp(limit, const(b, flip.more + step - 1, int64))), first))
+    far = b.emit(ops.MaxOp(far, const(b, 0, int64)))
+    steps = b.emit(ops.DivOp(far, const(b, step, int64)))
+    at = b.emit(ops.AddOp(first, b.emit(ops.MulOp(steps, const(b, step, int64)))))
+    at = b.emit(ops.MinOp(at, last))
     return cast(b, at, loop.lb.type)

@@ -23,35 +23,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from tessera import ops
 from tessera.analysis.allocation import is_in_loop
 from tessera.analysis.scratch import staging
 from tessera.ir import Block, Module, Op, SharedType, Value, pass_
-from tessera.ops import (
-    AsyncCopyOp,
-    AsyncWaitOp,
-    BarrierOp,
-    CallOp,
-    DescriptorLoadOp,
-    DescriptorStoreOp,
-    ForOp,
-    FuncOp,
-    IfOp,
-    LocalAllocOp,
-    LocalIndexOp,
-    LocalLoadOp,
-    LocalStoreOp,
-    Loop,
-    MbarrierInitOp,
-    SharedView,
-    TensorCopyOp,
-    WarpSpecializeOp,
-    WgmmaOp,
-    WgmmaWaitOp,
-    WhileOp,
-)  # fmt: skip
 from tessera.passes.neutral.fold import constant_of
 
-THROUGH_DESCRIPTORS = (WgmmaOp, TensorCopyOp, DescriptorLoadOp, DescriptorStoreOp)
+THROUGH_DESCRIPTORS = (ops.WgmmaOp, ops.TensorCopyOp, ops.DescriptorLoadOp, ops.DescriptorStoreOp)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +68,7 @@ State = frozenset[Touch]
 def barriers(module: Module) -> None:
     """Insert `barrier` ops. Assumes that shared memory is allocated."""
     for func in module.body:
-        assert isinstance(func, FuncOp)
+        assert isinstance(func, ops.FuncOp)
         _Barriers(module).block(func.body, frozenset())
         _show_writes(func.body, False)
 
@@ -101,13 +79,13 @@ def _show_writes(block: Block, follows: bool) -> bool:
     read by such an instruction that follows."""
     op = block.last
     while op is not None:
-        if isinstance(op, BarrierOp | AsyncWaitOp) and follows:
+        if isinstance(op, ops.BarrierOp | ops.AsyncWaitOp) and follows:
             op.attrs["proxy"] = True
-        elif isinstance(op, WarpSpecializeOp):
+        elif isinstance(op, ops.WarpSpecializeOp):
             follows = _show_writes(op.consumers, follows)
             _show_writes(op.producer, True)
         elif op.regions:
-            around = isinstance(op, Loop) and _sees(op)
+            around = isinstance(op, ops.Loop) and _sees(op)
             found = [_show_writes(b, follows or around) for b in op.regions]
             follows = follows or any(found)
         follows = follows or isinstance(op, THROUGH_DESCRIPTORS)
@@ -125,21 +103,21 @@ class _Barriers:
 
     def block(self, block: Block, state: State) -> State:
         for op in block:
-            if isinstance(op, ForOp):
+            if isinstance(op, ops.ForOp):
                 state = self._for(op, state)
-            elif isinstance(op, WhileOp):
+            elif isinstance(op, ops.WhileOp):
                 state = self._while(op, state)
-            elif isinstance(op, IfOp):
+            elif isinstance(op, ops.IfOp):
                 state = self.block(op.then, state) | self.block(op.orelse, state)
             elif isinstance(
-                op, WarpSpecializeOp
+                op, ops.WarpSpecializeOp
             ):  # the producer meets the others at its own barriers
                 state = self.block(op.consumers, frozenset())
             else:
                 state = self._op(op, state)
         return state
 
-    def _for(self, op: ForOp, state: State) -> State:
+    def _for(self, op: ops.ForOp, state: State) -> State:
         entry = state
         while True:
             out = self.block(op.body, entry)
@@ -151,7 +129,7 @@ class _Barriers:
                 }
             entry = grown
 
-    def _while(self, op: WhileOp, state: State) -> State:
+    def _while(self, op: ops.WhileOp, state: State) -> State:
         entry = state
         while True:
             checked = self.block(op.before, entry)
@@ -161,22 +139,22 @@ class _Barriers:
             entry = grown
 
     def _op(self, op: Op, state: State) -> State:
-        if isinstance(op, AsyncWaitOp) and op.private:
+        if isinstance(op, ops.AsyncWaitOp) and op.private:
             return state
-        if isinstance(op, BarrierOp | AsyncWaitOp):
+        if isinstance(op, ops.BarrierOp | ops.AsyncWaitOp):
             return frozenset()
         across = isinstance(op, THROUGH_DESCRIPTORS)
         touches = [replace(t, across=True) if across else t for t in self._touches(op)]
-        if isinstance(op, DescriptorStoreOp) and self._meets(op) and not touches:
+        if isinstance(op, ops.DescriptorStoreOp) and self._meets(op) and not touches:
             return frozenset()
         if not touches:
             return state
         if any(t.conflicts(old) for t in touches for old in state):
             assert op.parent is not None
-            barrier = BarrierOp(loc=op.loc)
+            barrier = ops.BarrierOp(loc=op.loc)
             op.parent.insert_before(op, barrier)
             state = frozenset()
-        if isinstance(op, DescriptorStoreOp):  # the bytes stay its own to the end
+        if isinstance(op, ops.DescriptorStoreOp):  # the bytes stay its own to the end
             return frozenset() if self._meets(op) else state
         if "scratch" in op.attrs:  # the op lets all threads meet between writing and reading
             # A read may still be under way then, for what comes by the other path.
@@ -184,35 +162,35 @@ class _Barriers:
             return frozenset([*[replace(t, write=False, across=False) for t in touches], *unseen])
         return state | frozenset(touches)
 
-    def _meets(self, op: DescriptorStoreOp) -> bool:
+    def _meets(self, op: ops.DescriptorStoreOp) -> bool:
         """Whether all threads meet in a store, not only those of each group."""
         return staging(op, self.module.attrs["num_warps"]).groups == 0
 
     def _touches(self, op: Op) -> Iterable[Touch]:
-        if isinstance(op, DescriptorStoreOp) and is_in_loop(op):
+        if isinstance(op, ops.DescriptorStoreOp) and is_in_loop(op):
             return  # its bytes are its own, and it lets those meet before it writes that share them
         if "scratch" in op.attrs:
             low: int = op.attrs["scratch"]
             yield Touch(low, low + op.attrs["scratch_bytes"], True)
-        elif isinstance(op, LocalAllocOp):
+        elif isinstance(op, ops.LocalAllocOp):
             if op.init is not None:
                 yield _touch(op.result, True)
-        elif isinstance(op, LocalLoadOp):
+        elif isinstance(op, ops.LocalLoadOp):
             yield _touch(op.shared, False)
-        elif isinstance(op, WgmmaOp):
+        elif isinstance(op, ops.WgmmaOp):
             for v in (op.a, op.b):
                 if isinstance(v.type, SharedType):
                     yield _touch(v, False)
-        elif isinstance(op, WgmmaWaitOp):  # until here the MMAs may have read
+        elif isinstance(op, ops.WgmmaWaitOp):  # until here the MMAs may have read
             for v in op.held:
                 if isinstance(v.type, SharedType):
                     yield _touch(v, False)
-        elif isinstance(op, MbarrierInitOp) and not op.by_producer:
+        elif isinstance(op, ops.MbarrierInitOp) and not op.by_producer:
             for row in op.bars:
                 yield _touch(row, True)
-        elif isinstance(op, LocalStoreOp | AsyncCopyOp | TensorCopyOp):
+        elif isinstance(op, ops.LocalStoreOp | ops.AsyncCopyOp | ops.TensorCopyOp):
             yield _touch(op.shared, True)
-        elif isinstance(op, CallOp):
+        elif isinstance(op, ops.CallOp):
             low, high = self.module.function(op.callee).attrs.get("shared_range", (0, 0))
             yield Touch(low, high, True)
 
@@ -223,18 +201,18 @@ def _touch(view: Value, write: bool) -> Touch:
     ring: tuple[Op, int, int] | None = None
     buffer: int | None = None
     op = view.op
-    while isinstance(op, SharedView):
+    while isinstance(op, ops.SharedView):
         source = op.operands[0]
-        if isinstance(op, LocalIndexOp):
+        if isinstance(op, ops.LocalIndexOp):
             stages = source.type.shape[0]
             buffer = constant_of(op.index)
             loop = op.parent_op()
-            while loop is not None and not isinstance(loop, ForOp):
+            while loop is not None and not isinstance(loop, ops.ForOp):
                 loop = loop.parent_op()
             if "slot" in op.attrs and loop is not None and buffer is None:
                 ring = (loop, op.attrs["slot"] % stages, stages)
         op = source.op
-    assert isinstance(op, LocalAllocOp)
+    assert isinstance(op, ops.LocalAllocOp)
     low, high = op.offset, op.offset + op.bytes
     if buffer is not None:
         size = op.bytes // op.result.type.shape[0]
@@ -244,7 +222,7 @@ def _touch(view: Value, write: bool) -> Touch:
     )
 
 
-def _next_iteration(t: Touch, loop: ForOp) -> Touch:
+def _next_iteration(t: Touch, loop: ops.ForOp) -> Touch:
     if t.ring is None or t.ring[0] is not loop:
         return t
     return replace(t, ring=(loop, (t.ring[1] - 1) % t.ring[2], t.ring[2]))

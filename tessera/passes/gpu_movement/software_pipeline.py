@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.provenance import buffer_of, untransposed
 from tessera.analysis.scratch import scratch_bytes
@@ -38,30 +39,6 @@ from tessera.ir import (
 )
 from tessera.ir.applications import apply
 from tessera.layout import LinearLayout
-from tessera.ops import (
-    AddOp,
-    AndOp,
-    AsyncCommitOp,
-    AsyncCopyMbarrierArriveOp,
-    AsyncCopyOp,
-    AsyncWaitOp,
-    CmpOp,
-    ForOp,
-    FuncOp,
-    LoadOp,
-    LocalAllocOp,
-    LocalIndexOp,
-    LocalLoadOp,
-    LocalTransOp,
-    MbarrierArriveOp,
-    MbarrierInitOp,
-    MbarrierWaitOp,
-    SelectOp,
-    SplatOp,
-    WgmmaOp,
-    WgmmaWaitOp,
-    XorOp,
-)  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_mma.across_iterations import async_accumulation
 from tessera.passes.gpu_mma.mma_chains import (
@@ -96,9 +73,9 @@ def software_pipeline(module: Module, facts: GpuFacts) -> None:
         return
     default: int = module.attrs.get("num_stages", 1)
     for func in module.body:
-        assert isinstance(func, FuncOp)
+        assert isinstance(func, ops.FuncOp)
         loops = [
-            op for op in func.walk() if isinstance(op, ForOp) and (op.num_stages or default) > 1
+            op for op in func.walk() if isinstance(op, ops.ForOp) and (op.num_stages or default) > 1
         ]
         loops = [loop for loop in loops if not any(map(waits_for_others, loop.walk()))]
         axis = AxisAnalysis(func) if loops else None
@@ -132,11 +109,11 @@ def software_pipeline(module: Module, facts: GpuFacts) -> None:
                     )
 
 
-def _beside(loop: ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts) -> int:
+def _beside(loop: ops.ForOp, streams: list[Stream], num_warps: int, facts: GpuFacts) -> int:
     """Bytes of shared memory that the loop needs beside its rings."""
     rings: set[Op] = {s.alloc for s in streams}
     roots = [buffer_of(v).op for op in loop.walk() for v in (*op.operands, *op.results)]
-    others = {op for op in roots if isinstance(op, LocalAllocOp) and op not in rings}
+    others = {op for op in roots if isinstance(op, ops.LocalAllocOp) and op not in rings}
     scratch = max((scratch_bytes(op, num_warps, facts) for op in loop.walk()), default=0)
     return sum(op.bytes for op in others) + scratch
 
@@ -180,8 +157,8 @@ class _RingBarriers:
         bits = (self.stages - 1).bit_length()
         bases = {"offset": [(1 << i,) for i in range(bits)]}
         counters = SharedType((1 << bits,), int64, LinearLayout((1 << bits,), bases))
-        bars = b.emit(LocalAllocOp(None, results=[counters]))
-        b.insert(MbarrierInitOp([bars], counts=(arrivals,)))
+        bars = b.emit(ops.LocalAllocOp(None, results=[counters]))
+        b.insert(ops.MbarrierInitOp([bars], counts=(arrivals,)))
         return bars
 
 
@@ -193,23 +170,23 @@ class Pipeline:
 
     def __init__(
         self,
-        loop: ForOp,
+        loop: ops.ForOp,
         streams: list[Stream],
         stages: int,
-        running: WgmmaOp | None = None,
+        running: ops.WgmmaOp | None = None,
         shifts: bool = False,
         private: bool = False,
     ):
         self.loop, self.streams, self.stages, self.running = loop, streams, stages, running
         self.private, self.shifts = private, shifts
         self.ahead = stages - 1 - (running is not None or shifts)  # iterations between copy and use
-        ops = set[Op]().union(*[s.slice for s in streams])
-        self.slice = [op for op in loop.body if op in ops]
+        slices = set[Op]().union(*[s.slice for s in streams])
+        self.slice = [op for op in loop.body if op in slices]
         self.number = running.acc.index - 1 if running is not None else 0
         self.carried = sorted(set[int]().union(*[s.carried for s in streams]))
         self.yields = {n: loop.body.terminator.operands[n] for n in self.carried}
 
-    def run(self) -> ForOp:
+    def run(self) -> ops.ForOp:
         before = Builder.before_op(self.loop)
         self.rings = [self._ring(before, s) for s in self.streams]
         if self.ring_barriers is not None:
@@ -223,7 +200,7 @@ class Pipeline:
     def _ring(self, b: Builder, s: Stream) -> Value:
         t: SharedType = s.alloc.result.type
         ring = SharedType((self.stages, *t.shape), t.elem, t.layout)
-        alloc = LocalAllocOp(
+        alloc = ops.LocalAllocOp(
             None, results=[ring], names=[s.alloc.result.name], private=self.private, loc=s.load.loc
         )
         if self.ring_barriers is not None:
@@ -240,7 +217,7 @@ class Pipeline:
             mapping = dict(zip([loop.carried[n] for n in self.carried], values, strict=True))
             self._copies(b, mapping, index, [const32(b, stage)] * len(self.rings), {})
             values = [mapping.get(self.yields[n], self.yields[n]) for n in self.carried]
-            index = b.emit(AddOp(index, loop.step))
+            index = b.emit(ops.AddOp(index, loop.step))
         return values, index
 
     def _copies(
@@ -256,26 +233,26 @@ class Pipeline:
         loop = self.loop
         mapping[loop.induction] = index
         down = (constant_of(loop.step) or 0) < 0
-        runs = b.emit(CmpOp(index, loop.ub, predicate="gt" if down else "lt"))
+        runs = b.emit(ops.CmpOp(index, loop.ub, predicate="gt" if down else "lt"))
         for op in self.slice:
             b.insert(op.clone(mapping))
         tokens: list[Value] = []
         for s, ring, slot in zip(self.streams, self.rings, slots, strict=True):
             ptr = mapping.get(s.load.ptr, s.load.ptr)
-            mask = b.emit(SplatOp(runs, results=[with_elem(ptr.type, int1)]))
+            mask = b.emit(ops.SplatOp(runs, results=[with_elem(ptr.type, int1)]))
             if s.load.mask is not None:
-                mask = b.emit(AndOp(mapping.get(s.load.mask, s.load.mask), mask))
-            view = b.emit(LocalIndexOp(ring, slot, **note))
-            copy = AsyncCopyOp(
+                mask = b.emit(ops.AndOp(mapping.get(s.load.mask, s.load.mask), mask))
+            view = b.emit(ops.LocalIndexOp(ring, slot, **note))
+            copy = ops.AsyncCopyOp(
                 ptr, view, mask, self._fill(b, s.load, mapping), private=self.private,
                 cache=s.load.cache, eviction=s.load.eviction, loc=s.load.loc,
             )  # fmt: skip
             tokens.append(b.emit(copy))
-        b.emit(AsyncCommitOp(tokens))
+        b.emit(ops.AsyncCommitOp(tokens))
         if self.ring_barriers is not None:
-            b.insert(AsyncCopyMbarrierArriveOp(self.ring_barriers.full, slots[0]))
+            b.insert(ops.AsyncCopyMbarrierArriveOp(self.ring_barriers.full, slots[0]))
 
-    def _fill(self, b: Builder, load: LoadOp, mapping: dict[Value, Value]) -> Value | None:
+    def _fill(self, b: Builder, load: ops.LoadOp, mapping: dict[Value, Value]) -> Value | None:
         """What a copy writes where its mask is off; nothing for shared copies: they write zeros."""
         if not self.private or load.mask is None:
             return None
@@ -283,7 +260,7 @@ class Pipeline:
             return mapping.get(load.other, load.other)
         return const(b, zero_of(load.result.type.elem), load.result.type)
 
-    def _body(self, inits: list[Value]) -> ForOp:
+    def _body(self, inits: list[Value]) -> ops.ForOp:
         """Wait, copies ahead, and the old body on the ring's buffers."""
         self.loop = loop = with_carried(self.loop, inits, num_stages=1)
         body, args = loop.body, loop.carried[-len(inits) :]
@@ -295,24 +272,26 @@ class Pipeline:
         if self.ring_barriers is not None:
             parities, ahead = ahead[:2], ahead[2:]
             b.insert(
-                MbarrierWaitOp(self.ring_barriers.full, slot, parities[0], data=True, proxy=True)
+                ops.MbarrierWaitOp(
+                    self.ring_barriers.full, slot, parities[0], data=True, proxy=True
+                )
             )
-            earlier = b.emit(XorOp(parities[1], const32(b, 1)))
-            b.insert(MbarrierWaitOp(self.ring_barriers.free, last, earlier))
+            earlier = b.emit(ops.XorOp(parities[1], const32(b, 1)))
+            b.insert(ops.MbarrierWaitOp(self.ring_barriers.free, last, earlier))
         else:
-            b.emit(AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
+            b.emit(ops.AsyncWaitOp([], pending=self.ahead - 1, private=self.private))
         if self.running is not None:
             b = self._split_mma(self.running)
         mapping = dict(zip([loop.carried[n] for n in self.carried], ahead, strict=True))
         self._copies(b, mapping, index, [last] * len(self.rings), {"slot": self.ahead})
         for s, ring in zip(self.streams, self.rings, strict=True):
             at = Builder.before_op(s.alloc)
-            s.alloc.replace_by([at.emit(LocalIndexOp(ring, slot, slot=0))])
+            s.alloc.replace_by([at.emit(ops.LocalIndexOp(ring, slot, slot=0))])
             s.load.erase()
         end = Builder.before_op(body.terminator)
         slots = [self._next_slot(end, x) for x in (slot, last)]
         following = [
-            end.emit(AddOp(index, loop.step)),
+            end.emit(ops.AddOp(index, loop.step)),
             *slots,
             *[self._next_parity(end, x, parity) for x, parity in zip(slots, parities)],
             *[mapping.get(self.yields[n], self.yields[n]) for n in self.carried],
@@ -322,11 +301,11 @@ class Pipeline:
         self._finish()
         return loop
 
-    def _split_mma(self, last: WgmmaOp) -> Builder:
+    def _split_mma(self, last: ops.WgmmaOp) -> Builder:
         """Where copies are issued: between two halves of the MMA. The first keeps the matrix unit busy while
         they are, and no copy waits for the MMA of the iteration before. An operand that is read into registers is
         read after the copies, while the MMA of the iteration before runs."""
-        if isinstance(last.left.op, LocalLoadOp):
+        if isinstance(last.left.op, ops.LocalLoadOp):
             return Builder.before_op(last.left.op)
         depth: int = last.b.type.shape[0] * last.b.type.elem.storage_bits
         if depth % (2 * PART_BITS) == 0:
@@ -338,14 +317,14 @@ class Pipeline:
 
     def _next_slot(self, b: Builder, slot: Value) -> Value:
         """slot + 1, from the last one back to the first."""
-        following = b.emit(AddOp(slot, const32(b, 1)))
-        wraps = b.emit(CmpOp(following, const32(b, self.stages), predicate="eq"))
-        return b.emit(SelectOp(wraps, const32(b, 0), following))
+        following = b.emit(ops.AddOp(slot, const32(b, 1)))
+        wraps = b.emit(ops.CmpOp(following, const32(b, self.stages), predicate="eq"))
+        return b.emit(ops.SelectOp(wraps, const32(b, 0), following))
 
     def _next_parity(self, b: Builder, slot: Value, parity: Value) -> Value:
         """The parity of the next buffer's phase: the other one when the ring begins again."""
-        wraps = b.emit(CmpOp(slot, const32(b, 0), predicate="eq"))
-        return b.emit(SelectOp(wraps, b.emit(XorOp(parity, const32(b, 1))), parity))
+        wraps = b.emit(ops.CmpOp(slot, const32(b, 0), predicate="eq"))
+        return b.emit(ops.SelectOp(wraps, b.emit(ops.XorOp(parity, const32(b, 1))), parity))
 
     def shifted_ops(self, shifted: Sequence[Shifted]) -> list[Op]:
         """Of the new loop: MMAs that are to be shifted by an iteration, in front of each what names its buffer, behind
@@ -356,13 +335,13 @@ class Pipeline:
         for d in shifted:
             view, at = d.mma.b, Builder.before_op(d.mma)
             root = untransposed(view)
-            if isinstance(root.op, LocalIndexOp) and root.op.parent is body:
-                other = at.emit(LocalIndexOp(root.op.ring, slot, slot=-1))
+            if isinstance(root.op, ops.LocalIndexOp) and root.op.parent is body:
+                other = at.emit(ops.LocalIndexOp(root.op.ring, slot, slot=-1))
                 d.mma.set_operand(1, shifted_view(at, view, other))
                 drop_view(view)
         end = Builder.before_op(body.terminator)
         if self.ring_barriers is not None:
-            end.insert(MbarrierArriveOp(self.ring_barriers.free, slot, after_mma=True))
+            end.insert(ops.MbarrierArriveOp(self.ring_barriers.free, slot, after_mma=True))
         body.terminator.set_operand(slot.index - 1, self._next_slot(end, slot))
         mmas = {d.mma for d in shifted}
         return [op for op in body if op not in before or op in mmas]
@@ -375,17 +354,21 @@ class Pipeline:
             self.running.pending = 1
             last = self.loop.results[self.number]
             uses = list(last.uses)
-            wait = b.emit(WgmmaWaitOp(last, []))
+            wait = b.emit(ops.WgmmaWaitOp(last, []))
             for user, index in uses:
                 user.set_operand(index, wait)
-        b.emit(AsyncWaitOp([], pending=0, private=self.private))
+        b.emit(ops.AsyncWaitOp([], pending=0, private=self.private))
 
 
-def _fill_late(loop: ForOp) -> None:
+def _fill_late(loop: ops.ForOp) -> None:
     """What fills other shared memory for the loop goes behind the loop's first copies, which then travel while the
     loads that it waits for do."""
     for op in list(_before(loop)):
-        if isinstance(op, LocalAllocOp) and op.init is not None and isinstance(op.init.op, LoadOp):
+        if (
+            isinstance(op, ops.LocalAllocOp)
+            and op.init is not None
+            and isinstance(op.init.op, ops.LoadOp)
+        ):
             family = _family(op)
             users = {u for member in family for u in member.result.users()} - set(family)
             if users and all(u.is_inside(loop) for u in users):
@@ -393,7 +376,7 @@ def _fill_late(loop: ForOp) -> None:
                     member.move_before(loop)
 
 
-def _before(loop: ForOp) -> list[Op]:
+def _before(loop: ops.ForOp) -> list[Op]:
     found: list[Op] = []
     op = loop.prev
     while op is not None:
@@ -402,12 +385,14 @@ def _before(loop: ForOp) -> list[Op]:
     return found[::-1]
 
 
-def _family(alloc: LocalAllocOp) -> list[Op]:
+def _family(alloc: ops.LocalAllocOp) -> list[Op]:
     """An allocation and its views outside of loops, in order."""
     found: list[Op] = [alloc]
     for op in found:
         found += [
-            u for u in op.result.users() if isinstance(u, LocalTransOp) and u.parent is alloc.parent
+            u
+            for u in op.result.users()
+            if isinstance(u, ops.LocalTransOp) and u.parent is alloc.parent
         ]
     return found
 

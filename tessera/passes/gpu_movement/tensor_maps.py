@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.host_code import HostCode
 from tessera.analysis.scratch import staging
@@ -20,18 +21,6 @@ from tessera.dtypes import bfloat16, float16, float32, float64, int32, int64, ui
 from tessera.ir import Block, Builder, DescriptorType, Module, Op, Value, pass_
 from tessera.ir.applications import apply
 from tessera.layout import Boxes, box_layout, boxes_of
-from tessera.ops import (
-    Atomic,
-    CastOp,
-    ConstOp,
-    DescriptorLoadOp,
-    DescriptorStoreOp,
-    FuncOp,
-    HintOp,
-    MakeDescriptorOp,
-    ReshapeOp,
-    TensorCopyOp,
-)  # fmt: skip
 from tessera.passes.neutral.descriptors import made_by
 
 ALIGNMENT = 16  # bytes: of the base and of strides (CUDA, tensor maps)
@@ -47,7 +36,7 @@ REDUCTIONS = {
     "or": (int32, uint32, int64, uint64),
     "xor": (int32, uint32, int64, uint64),
 }
-Access = DescriptorLoadOp | DescriptorStoreOp
+Access = ops.DescriptorLoadOp | ops.DescriptorStoreOp
 
 
 @pass_("select-tensor-maps")
@@ -55,7 +44,7 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
     """Mark the descriptors whose blocks the TMA unit moves (attribute `mapped`). For targets that have one; before
     `lower-descriptors`. Without `stores` it only loads."""
     for func in module.body:
-        assert isinstance(func, FuncOp)
+        assert isinstance(func, ops.FuncOp)
         if not func.kernel:
             continue
         made: dict[Op, Value] = {}
@@ -63,7 +52,7 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
         for op in list(func.walk()):
             if isinstance(op, Access):
                 desc = made_by(op.desc)
-                if isinstance(op, DescriptorStoreOp) and not stores:
+                if isinstance(op, ops.DescriptorStoreOp) and not stores:
                     _leave(op)
                     continue
                 if not _movable(op, desc):
@@ -74,7 +63,7 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
                         f"pointers for a {op.opcode}{_where(op)}: its array is not one that the host knows",
                     )
                     continue
-                loads = isinstance(op, DescriptorLoadOp)
+                loads = isinstance(op, ops.DescriptorLoadOp)
                 if not (apply("descriptor-to-tma", op) if loads else apply("tma-store", op)):
                     _leave(op)
                     continue
@@ -88,7 +77,7 @@ def select_tensor_maps(module: Module, stores: bool = True) -> None:
                     if desc not in made:
                         made[desc] = _at_start(desc, func)
                     op.set_operand(0, made[desc])
-                    if isinstance(op, DescriptorLoadOp):
+                    if isinstance(op, ops.DescriptorLoadOp):
                         _drop_dimensions(op)
 
 
@@ -100,19 +89,19 @@ def _leave(store: Access) -> None:
     store.set_operand(0, own.result)
 
 
-def _drop_dimensions(load: DescriptorLoadOp) -> None:
+def _drop_dimensions(load: ops.DescriptorLoadOp) -> None:
     """Load without first dimensions of extent 1 if everybody reshapes the block so: the tile in shared memory is then
     what its users want."""
     users = load.result.users()
     shape: tuple[int, ...] = load.result.type.shape
-    wanted = {u.result.type.shape if isinstance(u, ReshapeOp) else shape for u in users}
+    wanted = {u.result.type.shape if isinstance(u, ops.ReshapeOp) else shape for u in users}
     if len(wanted) != 1:
         return
     (tile,) = wanted
     dropped = len(shape) - len(tile)
     bits: int = load.result.type.elem.storage_bits
     if dropped > 0 and shape == (*[1] * dropped, *tile) and box_layout(tile, bits) is not None:
-        new = DescriptorLoadOp(load.desc, load.offsets, dropped=dropped, loc=load.loc)
+        new = ops.DescriptorLoadOp(load.desc, load.offsets, dropped=dropped, loc=load.loc)
         new.cache, new.eviction = load.cache, load.eviction
         value = Builder.before_op(load).emit(new)
         value.name = users[0].result.name
@@ -130,41 +119,41 @@ def _where(op: Op) -> str:
     return f" at {op.loc.short()}" if op.loc is not None else ""
 
 
-def _movable(op: Access, desc: MakeDescriptorOp) -> bool:
+def _movable(op: Access, desc: ops.MakeDescriptorOp) -> bool:
     t: DescriptorType = desc.result.type
     if t.elem.storage_bytes not in (1, 2, 4, 8) or box_layout(t.shape, t.elem.storage_bits) is None:
         return False
     if desc.padding == "nan" and t.elem not in PADDED:
         return False
-    if isinstance(op, DescriptorLoadOp):
+    if isinstance(op, ops.DescriptorLoadOp):
         return op.result.type.shape == t.shape
     return op.kind == "store" or t.elem in REDUCTIONS.get(op.kind, ())
 
 
-def _known(op: Access, desc: MakeDescriptorOp, func: FuncOp) -> bool:
+def _known(op: Access, desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> bool:
     """Whether the host knows the array before the launch, and nothing says that the TMA unit cannot read it."""
     fields = [argument_or_constant(v, func.body) for v in desc.operands]
     if None in fields or fields[0] is None or fields[0][0] != "arg":
         return False
     size = desc.result.type.elem.storage_bytes
     strides = fields[1 + len(desc.shape) :]
-    edges = fields[len(desc.shape)] if isinstance(op, DescriptorStoreOp) else None
+    edges = fields[len(desc.shape)] if isinstance(op, ops.DescriptorStoreOp) else None
     fixed = [w[1] for w in (*strides[:-1], edges) if w is not None and w[0] == "const"]
     return all(n * size % ALIGNMENT == 0 for n in fixed)
 
 
 def argument_or_constant(v: Value, body: Block) -> tuple[str, int] | None:
     """("arg", its number), ("const", its value), or None for a number that the program computes."""
-    while isinstance(v.op, CastOp | HintOp):
+    while isinstance(v.op, ops.CastOp | ops.HintOp):
         v = v.op.operands[0]
     if v.owner is body:
         return "arg", v.index
-    if isinstance(v.op, ConstOp):
+    if isinstance(v.op, ops.ConstOp):
         return "const", int(v.op.value)
     return None
 
 
-def _at_start(desc: MakeDescriptorOp, func: FuncOp) -> Value:
+def _at_start(desc: ops.MakeDescriptorOp, func: ops.FuncOp) -> Value:
     """The descriptor made at the start of the function, with what it is made of."""
     b = Builder.at_start(func.body)
     mapping: dict[Value, Value] = {}
@@ -180,7 +169,7 @@ def _at_start(desc: MakeDescriptorOp, func: FuncOp) -> Value:
 
     fields = [copy(v) for v in desc.operands]
     rank = len(desc.shape)
-    new = MakeDescriptorOp(
+    new = ops.MakeDescriptorOp(
         fields[0], fields[1 : 1 + rank], fields[1 + rank :], loc=desc.loc, **desc.attrs
     )
     new.attrs["mapped"] = True
@@ -190,19 +179,19 @@ def _at_start(desc: MakeDescriptorOp, func: FuncOp) -> Value:
 
 
 # --- maps ---------------------------------------------------------------------------------------------------
-def access_boxes(op: Access | TensorCopyOp, num_warps: int) -> Boxes:
+def access_boxes(op: Access | ops.TensorCopyOp, num_warps: int) -> Boxes:
     """The boxes in which an op moves its block."""
-    if isinstance(op, DescriptorStoreOp):
+    if isinstance(op, ops.DescriptorStoreOp):
         return staging(op, num_warps).boxes
     t: Any = op.desc.type
     bits: int = t.elem.storage_bits
     layout = (
         op.shared.type.layout
-        if isinstance(op, TensorCopyOp)
+        if isinstance(op, ops.TensorCopyOp)
         else box_layout(op.result.type.shape, bits)
     )
     boxes = boxes_of(layout, bits) if layout is not None else None
-    if isinstance(op, TensorCopyOp) and boxes is not None:
+    if isinstance(op, ops.TensorCopyOp) and boxes is not None:
         boxes = boxes.shares(op.ctas, bits)
     assert boxes is not None, "no tile for the TMA unit"
     return boxes.of_rank(len(t.shape))
@@ -216,18 +205,18 @@ def number_tensor_maps(module: Module) -> None:
     found: dict[tuple[Any, ...], int] = {}
     checks: dict[tuple[int, ...], None] = {}
     for func in module.body:
-        assert isinstance(func, FuncOp)
-        atomics = any(isinstance(op, Atomic) for op in func.walk())
+        assert isinstance(func, ops.FuncOp)
+        atomics = any(isinstance(op, ops.Atomic) for op in func.walk())
         code = HostCode(func, module.attrs.get("host_code", ()))
         for op in func.walk():
-            if isinstance(op, DescriptorLoadOp | DescriptorStoreOp | TensorCopyOp):
+            if isinstance(op, ops.DescriptorLoadOp | ops.DescriptorStoreOp | ops.TensorCopyOp):
                 desc = op.desc.op
-                assert isinstance(desc, MakeDescriptorOp)
+                assert isinstance(desc, ops.MakeDescriptorOp)
                 boxes = access_boxes(op, module.attrs["num_warps"])
                 fields = tuple(_field(v, func.body, code) for v in desc.operands)
                 key = (desc.result.type.elem.name, desc.padding, boxes.box, boxes.swizzle, fields)
                 op.attrs["map"] = found.setdefault(key, len(found))
-                if isinstance(op, DescriptorStoreOp):
+                if isinstance(op, ops.DescriptorStoreOp):
                     checks |= dict.fromkeys(_edge_checks(desc, fields[len(desc.shape)], func, code))
                     if atomics or _read_too(desc):
                         op.attrs["synchronous"] = True
@@ -243,7 +232,7 @@ def number_tensor_maps(module: Module) -> None:
 
 
 def _edge_checks(
-    desc: MakeDescriptorOp, extent: tuple[str, int], func: FuncOp, code: HostCode
+    desc: ops.MakeDescriptorOp, extent: tuple[str, int], func: ops.FuncOp, code: HostCode
 ) -> list[tuple[int, ...]]:
     """What makes sure that rows end at a multiple of 16 bytes."""
     whole = ALIGNMENT // desc.result.type.elem.storage_bytes
@@ -268,11 +257,11 @@ def _field(v: Value, body: Block, code: HostCode) -> tuple[str, int]:
     return found
 
 
-def _read_too(desc: MakeDescriptorOp) -> bool:
+def _read_too(desc: ops.MakeDescriptorOp) -> bool:
     """Whether the kernel reaches the array in another way than by stores through descriptors."""
     for user in desc.base.users():
-        if not isinstance(user, MakeDescriptorOp):
+        if not isinstance(user, ops.MakeDescriptorOp):
             return True
-        if any(not isinstance(x, DescriptorStoreOp) for x in user.result.users()):
+        if any(not isinstance(x, ops.DescriptorStoreOp) for x in user.result.users()):
             return True
     return False

@@ -19,43 +19,12 @@ from collections.abc import Iterable
 from math import gcd, prod
 from typing import Any
 
+from tessera import ops
 from tessera.analysis.dimensions import Dim, Dimensions, extents
 from tessera.analysis.provenance import argument_of, outgoing
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Effect, Module, Op, TileType, Value, pass_
 from tessera.ir.applications import Declined, apply
-from tessera.ops import (
-    AddOp,
-    ArangeOp,
-    Atomic,
-    BarrierOp,
-    BreakpointOp,
-    CallOp,
-    CastOp,
-    CheckOp,
-    ConstOp,
-    CtaRankOp,
-    DescriptorGatherOp,
-    DescriptorLoadOp,
-    DescriptorScatterOp,
-    DescriptorStoreOp,
-    DescriptorWrite,
-    DotOp,
-    Elementwise,
-    ExpandDimsOp,
-    FuncOp,
-    HintOp,
-    LoadOp,
-    MakeDescriptorOp,
-    MulOp,
-    PointerAccess,
-    PointerWrite,
-    PrintOp,
-    SpecialRegisterOp,
-    SplatOp,
-    TileLoad,
-    VolatileAsmOp,
-)  # fmt: skip
 from tessera.passes.gpu_movement.tensor_maps import remark
 from tessera.passes.neutral.canonicalize import canonicalize
 from tessera.passes.neutral.cse import cse
@@ -67,8 +36,16 @@ LEAST_EXTENT = 16  # of an MMA's part, in any case
 MEMORY_WORK = 64  # of an element that is loaded or stored, in multiplications
 MOST_COPIED = 64  # ops of index arithmetic that a dimension gets of its own
 REASONS = 2  # that are told, of the largest classes
-ONCE = (CallOp, BarrierOp, BreakpointOp, CheckOp, PrintOp, SpecialRegisterOp, VolatileAsmOp)
-READS = (TileLoad, DescriptorGatherOp)
+ONCE = (
+    ops.CallOp,
+    ops.BarrierOp,
+    ops.BreakpointOp,
+    ops.CheckOp,
+    ops.PrintOp,
+    ops.SpecialRegisterOp,
+    ops.VolatileAsmOp,
+)
+READS = (ops.TileLoad, ops.DescriptorGatherOp)
 
 
 @pass_("partition-cluster")
@@ -85,7 +62,7 @@ def partition_cluster(module: Module) -> None:
     if not apply("cluster-partition", module):
         return
     canonicalize(module)  # no dead code that would be in the way
-    for func in [f for f in module.body if isinstance(f, FuncOp) and f.kernel]:
+    for func in [f for f in module.body if isinstance(f, ops.FuncOp) and f.kernel]:
         try:
             _check(func)
             for op in list(func.walk()):
@@ -101,10 +78,10 @@ def partition_cluster(module: Module) -> None:
 @pass_("multicast-loads", optimization="cluster-multicast", counts=True)
 def multicast_loads(module: Module) -> None:
     """Mark loads by the TMA unit that are the same in all CTAs (`ctas`). After all passes that make such."""
-    for number in [op for op in module.walk() if isinstance(op, CtaRankOp)]:
+    for number in [op for op in module.walk() if isinstance(op, ops.CtaRankOp)]:
         own = _reached(number.result)
         for op in module.walk():
-            if isinstance(op, DescriptorLoadOp) and not own & set(op.operands):
+            if isinstance(op, ops.DescriptorLoadOp) and not own & set(op.operands):
                 if apply("cluster-multicast", op):
                     op.ctas = number.ctas
 
@@ -129,16 +106,16 @@ def _handed_on(user: Op, index: int) -> list[Value]:
     return outgoing(user, index) or [*(op.results if op is not None else ()), *everything]
 
 
-def _check(func: FuncOp) -> None:
+def _check(func: ops.FuncOp) -> None:
     """Refuse what a program does once, or where its threads meet."""
     written: set[Value | None] = set()
     read: set[Value | None] = set()
     for op in func.walk():
         if isinstance(op, ONCE):
             raise Declined(f"{op.opcode} is for all threads of a program at once")
-        if isinstance(op, LoadOp) and op.volatile:
+        if isinstance(op, ops.LoadOp) and op.volatile:
             raise Declined("a volatile load may differ between CTAs")
-        if isinstance(op, PointerWrite | DescriptorWrite):
+        if isinstance(op, ops.PointerWrite | ops.DescriptorWrite):
             written.add(_array(op))
         if isinstance(op, READS):
             read.add(_array(op))
@@ -148,7 +125,7 @@ def _check(func: FuncOp) -> None:
 
 def _array(op: Any) -> Value | None:
     """The kernel argument that an access goes to; None if that is not known."""
-    if isinstance(op, PointerAccess):
+    if isinstance(op, ops.PointerAccess):
         return argument_of(op.ptr)
     try:
         return argument_of(made_by(op.desc).base)
@@ -160,7 +137,7 @@ def _array(op: Any) -> Value | None:
 def _own_indices(op: Op) -> None:
     """Index arithmetic that rows and columns have in common is made for each of them: they are not cut together."""
     for i, v in enumerate(op.operands):
-        if not (isinstance(op, ExpandDimsOp) or _is_source(v)):
+        if not (isinstance(op, ops.ExpandDimsOp) or _is_source(v)):
             continue
         chain = _arithmetic(v)
         if any(len(x.results[0].uses) > 1 for x in chain):
@@ -172,7 +149,9 @@ def _own_indices(op: Op) -> None:
 
 
 def _is_source(v: Value) -> bool:
-    return isinstance(v.op, ArangeOp | ConstOp | SplatOp | MakeDescriptorOp) and bool(extents(v))
+    return isinstance(
+        v.op, ops.ArangeOp | ops.ConstOp | ops.SplatOp | ops.MakeDescriptorOp
+    ) and bool(extents(v))
 
 
 def _arithmetic(v: Value) -> list[Op]:
@@ -183,7 +162,7 @@ def _arithmetic(v: Value) -> list[Op]:
         op = v.op
         if not extents(v) or op in found:
             return True
-        known = _is_source(v) or (isinstance(op, Elementwise) and op.effects is Effect.NONE)
+        known = _is_source(v) or (isinstance(op, ops.Elementwise) and op.effects is Effect.NONE)
         if op is None or not known or len(found) == MOST_COPIED or not all(map(add, op.operands)):
             return False
         found.append(op)
@@ -192,18 +171,18 @@ def _arithmetic(v: Value) -> list[Op]:
     return found if add(v) else []
 
 
-def _chosen(func: FuncOp, ctas: int) -> set[Dim]:
+def _chosen(func: ops.FuncOp, ctas: int) -> set[Dim]:
     """The dimensions that are cut: more than half of the work lies on them."""
     dimensions = Dimensions(func)
-    ops = list(func.walk())
-    total = sum(_work(op, None, ctas) for op in ops)
+    every = list(func.walk())
+    total = sum(_work(op, None, ctas) for op in every)
     best: tuple[int, set[Dim]] = 0, set()
     refused: dict[str, int] = {"most tiles have no dimension that could be cut": 0}
     for name, members in dimensions.classes().items():
         cut = set(members)
-        work = sum(_work(op, cut, ctas) for op in ops)
+        work = sum(_work(op, cut, ctas) for op in every)
         met = dimensions.reasons.get(name)
-        reason = _obstacle(ops, cut, ctas) if met is None else f"elements meet in {_named(met)}"
+        reason = _obstacle(every, cut, ctas) if met is None else f"elements meet in {_named(met)}"
         if not reason and work > best[0]:
             best = work, cut
         elif reason and work:
@@ -220,7 +199,7 @@ def _work(op: Op, cut: set[Dim] | None, ctas: int) -> int:
     if tile is None or (cut is not None and not where):
         return 0
     size = prod(extents(tile))
-    if not isinstance(op, DotOp):
+    if not isinstance(op, ops.DotOp):
         return size * MEMORY_WORK
     rows = len(extents(tile)) - 2
     few = where == [rows] and extents(tile)[rows] // ctas < LEAST_ROWS
@@ -229,26 +208,26 @@ def _work(op: Op, cut: set[Dim] | None, ctas: int) -> int:
 
 def _tile(op: Op) -> Value | None:
     """The tile that an op multiplies, loads or stores."""
-    if isinstance(op, (DotOp, *READS)):
+    if isinstance(op, (ops.DotOp, *READS)):
         return op.result
-    if isinstance(op, PointerWrite):
+    if isinstance(op, ops.PointerWrite):
         return op.ptr
-    return op.value if isinstance(op, DescriptorWrite) else None
+    return op.value if isinstance(op, ops.DescriptorWrite) else None
 
 
-def _obstacle(ops: Iterable[Op], cut: set[Dim], ctas: int) -> str:
+def _obstacle(every: Iterable[Op], cut: set[Dim], ctas: int) -> str:
     """Why these dimensions cannot be cut; "" if they can."""
     if any(extents(v)[i] % ctas for v, i in cut):
         return f"an extent is no multiple of {ctas}"
     if len({v for v, _ in cut}) < len(cut):
         return "rows and columns of a tile would be cut at once"
-    for op in ops:
+    for op in every:
         tile = _tile(op)
         whole = tile is None or not any((tile, i) in cut for i in range(len(extents(tile))))
-        kind: str = op.kind if isinstance(op, DescriptorStoreOp) else "store"
-        if whole and (isinstance(op, Atomic) or kind != "store"):
+        kind: str = op.kind if isinstance(op, ops.DescriptorStoreOp) else "store"
+        if whole and (isinstance(op, ops.Atomic) or kind != "store"):
             return f"all CTAs would do the same {_named(op)}"
-        if isinstance(op, DotOp) and min(_part(op.result, cut, ctas)[-2:]) < LEAST_EXTENT:
+        if isinstance(op, ops.DotOp) and min(_part(op.result, cut, ctas)[-2:]) < LEAST_EXTENT:
             return f"too little would be left of {_named(op)}"
     return ""
 
@@ -263,13 +242,13 @@ def _named(op: Op) -> str:
 
 # --- the rewriting ------------------------------------------------------------------------------------------
 class _Spread:
-    def __init__(self, func: FuncOp, cut: set[Dim], ctas: int):
+    def __init__(self, func: ops.FuncOp, cut: set[Dim], ctas: int):
         self.func, self.cut, self.ctas = func, cut, ctas
-        self.number = Builder.at_start(func.body).insert(CtaRankOp(ctas=ctas))
+        self.number = Builder.at_start(func.body).insert(ops.CtaRankOp(ctas=ctas))
         self.firsts: dict[int, Value] = {}
 
     def run(self) -> None:
-        ops = list(self.func.walk())
+        every = list(self.func.walk())
         for v in {v for v, _ in self.cut}:
             t: Any = v.type
             shape = _part(v, self.cut, self.ctas)
@@ -278,16 +257,16 @@ class _Spread:
             owner = v.op if v.op is not None or v.block is None else v.block.parent
             if owner is not None:
                 owner.touch()
-        for op in ops:
-            if isinstance(op, ArangeOp):
+        for op in every:
+            if isinstance(op, ops.ArangeOp):
                 self._arange(op)
-            elif isinstance(op, MakeDescriptorOp):
+            elif isinstance(op, ops.MakeDescriptorOp):
                 op.block_shape = op.result.type.shape
-            elif isinstance(op, DescriptorLoadOp | DescriptorStoreOp):
+            elif isinstance(op, ops.DescriptorLoadOp | ops.DescriptorStoreOp):
                 self._move(op, 1, range(len(op.offsets)))
-            elif isinstance(op, DescriptorGatherOp | DescriptorScatterOp):
+            elif isinstance(op, ops.DescriptorGatherOp | ops.DescriptorScatterOp):
                 self._move(op, 2, [1])
-            elif isinstance(op, HintOp):
+            elif isinstance(op, ops.HintOp):
                 self._hint(op)
 
     def _is_cut(self, v: Value) -> bool:
@@ -298,17 +277,17 @@ class _Spread:
         if part not in self.firsts:
             rank, b = self.number.result, Builder.after_op(self.number)
             size = const(b, part, rank.type)
-            self.firsts[part] = b.emit(MulOp(rank, size))
+            self.firsts[part] = b.emit(ops.MulOp(rank, size))
         return self.firsts[part]
 
-    def _arange(self, op: ArangeOp) -> None:
+    def _arange(self, op: ops.ArangeOp) -> None:
         if not self._is_cut(op.result):
             return
         (part,) = op.result.type.shape
         b = Builder.before_op(op)
-        mine = b.emit(ArangeOp(start=op.start, end=op.start + part, loc=op.loc))
-        first = b.emit(SplatOp(self._first(part), results=[mine.type]))
-        op.replace_by([b.emit(AddOp(mine, first, loc=op.loc))])
+        mine = b.emit(ops.ArangeOp(start=op.start, end=op.start + part, loc=op.loc))
+        first = b.emit(ops.SplatOp(self._first(part), results=[mine.type]))
+        op.replace_by([b.emit(ops.AddOp(mine, first, loc=op.loc))])
 
     def _move(self, op: Any, first: int, dims: Iterable[int]) -> None:
         """Add to the offsets of an access, which are the operands from `first` on."""
@@ -317,10 +296,10 @@ class _Spread:
                 b, old = Builder.before_op(op), op.operands[first + n]
                 by = self._first(op.desc.type.shape[d])
                 if old.type != by.type:
-                    by = b.emit(CastOp(by, results=[old.type]))
-                op.set_operand(first + n, b.emit(AddOp(old, by)))
+                    by = b.emit(ops.CastOp(by, results=[old.type]))
+                op.set_operand(first + n, b.emit(ops.AddOp(old, by)))
 
-    def _hint(self, op: HintOp) -> None:
+    def _hint(self, op: ops.HintOp) -> None:
         """A part begins inside of a run of which something was promised."""
         shape = extents(op.result)
         for i in [i for i in range(len(shape)) if (op.result, i) in self.cut]:

@@ -17,30 +17,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tessera import ops
 from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.scratch import STAGING_BYTES
 from tessera.analysis.strided_views import StridedViews
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import Declined, apply
-from tessera.ops import (
-    CtaIdOp,
-    DescriptorLoadOp,
-    DescriptorStoreOp,
-    DivOp,
-    DotOp,
-    ForOp,
-    FuncOp,
-    IfOp,
-    MulOp,
-    NumCtasOp,
-    NumProgramsOp,
-    ProgramIdOp,
-    RemOp,
-    StoreOp,
-    WhileOp,
-    YieldOp,
-)  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_movement.memory_effects import writes
 from tessera.passes.gpu_movement.tensor_maps import ENDLESS, remark
@@ -60,8 +43,8 @@ def persist(module: Module, facts: GpuFacts) -> None:
     if "precondition" not in module.attrs:
         return
     for func in module.body:
-        assert isinstance(func, FuncOp)
-        if func.kernel and any(isinstance(op, DescriptorLoadOp) for op in func.walk()):
+        assert isinstance(func, ops.FuncOp)
+        if func.kernel and any(isinstance(op, ops.DescriptorLoadOp) for op in func.walk()):
             try:
                 _Persistence(module, func, facts).run()
             except Declined as reason:
@@ -73,9 +56,9 @@ def persist(module: Module, facts: GpuFacts) -> None:
 class _Persistence:
     """One function whose programs one CTA is to run one after another."""
 
-    def __init__(self, module: Module, func: FuncOp, facts: GpuFacts):
+    def __init__(self, module: Module, func: ops.FuncOp, facts: GpuFacts):
         self.module, self.func, self.facts = module, func, facts
-        self.ids = [op for op in func.walk() if isinstance(op, ProgramIdOp)]
+        self.ids = [op for op in func.walk() if isinstance(op, ops.ProgramIdOp)]
 
     def run(self) -> None:
         store = self._store()
@@ -100,7 +83,7 @@ class _Persistence:
             raise Declined("persistent programs are switched off")
         desc = rewrite.descriptor(found)
         b = Builder.before_op(store)
-        b.insert(DescriptorStoreOp(desc, rewrite.offsets(b, found), store.value, loc=store.loc))
+        b.insert(ops.DescriptorStoreOp(desc, rewrite.offsets(b, found), store.value, loc=store.loc))
         store.erase()
         rewrite.note()
         self._wrap()
@@ -109,28 +92,28 @@ class _Persistence:
     def _axes(self) -> list[int]:
         return sorted({op.axis for op in self.ids})
 
-    def _store(self) -> StoreOp:
+    def _store(self) -> ops.StoreOp:
         """The one store that there is."""
         written = [op for op in self.func.walk() if writes(op)]
-        if len(written) != 1 or not isinstance(written[0], StoreOp):
+        if len(written) != 1 or not isinstance(written[0], ops.StoreOp):
             raise Declined("the program does not end with a single store")
         store = written[0]
         if store.parent is not self.func.body or not isinstance(store.value.type, TileType):
             raise Declined("the store is conditional, in a loop, or of a single element")
         return store
 
-    def _look_for_room(self, store: StoreOp) -> None:
+    def _look_for_room(self, store: ops.StoreOp) -> None:
         """Whether CTAs are alone, and buffers for the result fit beside those of the loops."""
         tile: Any = store.value.type
         result = min(STAGING_BYTES, tile.numel * tile.elem.storage_bytes)
         warps: int = self.module.attrs["num_warps"]
-        for loop in [op for op in self.func.walk() if isinstance(op, ForOp)]:
-            loads = [op for op in loop.body if isinstance(op, DescriptorLoadOp)]
+        for loop in [op for op in self.func.walk() if isinstance(op, ops.ForOp)]:
+            loads = [op for op in loop.body if isinstance(op, ops.DescriptorLoadOp)]
             if not loads:
                 continue
             stages: int = loop.num_stages or self.module.attrs["num_stages"]
             size = stages * sum(_bytes(x.result.type) for x in loads)
-            mmas = [op for op in loop.walk() if isinstance(op, DotOp)]
+            mmas = [op for op in loop.walk() if isinstance(op, ops.DotOp)]
             if ctas_after_split(mmas, size, warps, self.facts) > 1:
                 raise Declined("several CTAs share an SM")
             if size + result + SLACK > self.facts.max_shared_bytes:
@@ -140,14 +123,14 @@ class _Persistence:
         """The loop around all that depends on the program."""
         inside = self._dependent()
         b = Builder.before_op(inside[0])
-        first, step = b.emit(CtaIdOp()), b.emit(NumCtasOp())
-        counts = {axis: b.emit(NumProgramsOp(axis=axis)) for axis in self._axes()}
+        first, step = b.emit(ops.CtaIdOp()), b.emit(ops.NumCtasOp())
+        counts = {axis: b.emit(ops.NumProgramsOp(axis=axis)) for axis in self._axes()}
         last: Value | None = None
         for count in counts.values():
-            last = count if last is None else b.emit(MulOp(last, count))
+            last = count if last is None else b.emit(ops.MulOp(last, count))
         assert last is not None
         body = Block([int32])
-        loop = ForOp(first, last, step, [], regions=[body], loc=self.func.loc)
+        loop = ops.ForOp(first, last, step, [], regions=[body], loc=self.func.loc)
         loop.num_stages = 1
         b.insert(loop)
         start = Builder(body, None, self.func.loc)
@@ -155,7 +138,7 @@ class _Persistence:
         for op in inside:
             op.detach()
             body.append(op)
-        start.insert(YieldOp([]))
+        start.insert(ops.YieldOp([]))
         for op in self.ids:
             op.replace_by([places[op.axis]])
 
@@ -163,8 +146,8 @@ class _Persistence:
         """The program's place along each axis; the first one counts fastest."""
         places: dict[int, Value] = {}
         for axis in list(counts)[:-1]:
-            places[axis] = b.emit(RemOp(number, counts[axis]))
-            number = b.emit(DivOp(number, counts[axis]))
+            places[axis] = b.emit(ops.RemOp(number, counts[axis]))
+            number = b.emit(ops.DivOp(number, counts[axis]))
         return places | {list(counts)[-1]: number}
 
     def _dependent(self) -> list[Op]:
@@ -187,11 +170,11 @@ class _Persistence:
 
 def _length(op: Op) -> Sequence[Value]:
     """What decides how long an op runs."""
-    if isinstance(op, ForOp):
+    if isinstance(op, ops.ForOp):
         return op.lb, op.ub, op.step
-    if isinstance(op, WhileOp):
+    if isinstance(op, ops.WhileOp):
         return [*op.operands, *op.before.terminator.operands]
-    return [op.condition] if isinstance(op, IfOp) else []
+    return [op.condition] if isinstance(op, ops.IfOp) else []
 
 
 def _depends(values: Sequence[Value], on: set[Op]) -> bool:
@@ -205,7 +188,7 @@ def _depends(values: Sequence[Value], on: set[Op]) -> bool:
         if op is None:
             assert isinstance(v.owner, Block)
             op = v.owner.parent
-        if op is None or isinstance(op, FuncOp):
+        if op is None or isinstance(op, ops.FuncOp):
             continue
         sources = [*op.operands, *[x for b in op.regions for x in b.terminator.operands]]
         work += [x for x in sources if x not in seen]

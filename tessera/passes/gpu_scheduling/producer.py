@@ -6,26 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from tessera import ops
 from tessera.dtypes import int32
 from tessera.ir import Block, Builder, Effect, Op, SharedType, TileType, Value
 from tessera.ir.applications import Declined
-from tessera.ops import (
-    AndOp,
-    ConditionOp,
-    DescriptorLoadOp,
-    ForOp,
-    FuncOp,
-    IfOp,
-    LoadOp,
-    LocalIndexOp,
-    MbarrierArriveExpectTxOp,
-    MbarrierWaitOp,
-    SelectOp,
-    TensorCopyOp,
-    WhileOp,
-    XorOp,
-    YieldOp,
-)  # fmt: skip
 from tessera.passes.gpu_scheduling.rings import (
     ProducerAcquire,
     Ring,
@@ -40,7 +24,7 @@ class Split(Protocol):
     """What the producer must know of the function: its rings, where it meets the consumers, all ops around the rings
     (`spine`), scalars that both roles see (`kept`), and whether it may read memory (`reads`)."""
 
-    func: FuncOp
+    func: ops.FuncOp
     rings: list[Ring]
     acquire: ProducerAcquire
     spine: set[Op]
@@ -60,13 +44,16 @@ class Needs:
     def collect(self) -> Needs:
         values = list(self.split.acquire.flags.values())
         for op in self.split.spine:
-            if isinstance(op, WhileOp):
+            if isinstance(op, ops.WhileOp):
                 values.append(op.before.terminator.operands[0])
             else:
-                values += op.operands[:3] if isinstance(op, ForOp) else op.operands
+                values += op.operands[:3] if isinstance(op, ops.ForOp) else op.operands
         for r in self.split.rings:
             values += [
-                v for load in r.loads if isinstance(load, DescriptorLoadOp) for v in load.offsets
+                v
+                for load in r.loads
+                if isinstance(load, ops.DescriptorLoadOp)
+                for v in load.offsets
             ]
         return self.follow(values)
 
@@ -82,13 +69,13 @@ class Needs:
 
     def _of_argument(self, v: Value) -> None:
         loop = v.owner.parent if isinstance(v.owner, Block) else None
-        if isinstance(loop, WhileOp):
+        if isinstance(loop, ops.WhileOp):
             self._of_carried(loop, v.index)
-        elif isinstance(loop, ForOp) and v.index > 0:
+        elif isinstance(loop, ops.ForOp) and v.index > 0:
             self.work += [loop.inits[v.index - 1], loop.body.terminator.operands[v.index - 1]]
             self.work.append(loop.results[v.index - 1])
 
-    def _of_carried(self, loop: WhileOp, index: int) -> None:
+    def _of_carried(self, loop: ops.WhileOp, index: int) -> None:
         first, last = loop.before.terminator.operands[1:], loop.after.terminator.operands
         values = (loop.before.args, first, loop.after.args, last, loop.inits, loop.results)
         self.work += [v[index] for v in values]
@@ -97,9 +84,9 @@ class Needs:
         if op in self.split.kept:
             return
         if op in self.split.spine:
-            if isinstance(op, WhileOp):
+            if isinstance(op, ops.WhileOp):
                 self._of_carried(op, v.index)
-            elif isinstance(op, ForOp):
+            elif isinstance(op, ops.ForOp):
                 self.work.append(op.carried[v.index])
             else:
                 self.work += [block.terminator.operands[v.index] for block in op.regions]
@@ -121,13 +108,13 @@ class Needs:
         values = [*op.operands, *op.results]
         if any(isinstance(x.type, TileType | SharedType) for x in values):
             raise Declined(f"{what} of tiles{where}")
-        read = isinstance(op, LoadOp) and self.split.reads and not op.volatile
+        read = isinstance(op, ops.LoadOp) and self.split.reads and not op.volatile
         if op.effects is not Effect.NONE and not read:
             raise Declined(f"{what}{where}")
 
 
-def _of(v: Value, ops: set[Op]) -> bool:
-    return isinstance(v.owner, Block) and v.owner.parent in ops
+def _of(v: Value, owners: set[Op]) -> bool:
+    return isinstance(v.owner, Block) and v.owner.parent in owners
 
 
 # Buffer and phase, by the ring that has the buffers; of an acquire the number of its barrier and the phase.
@@ -152,7 +139,7 @@ class Producer:
         for r, state in states.items():
             if isinstance(r, Ring) and r.ctas > 1 and not r.once:
                 self._see_off(r, b, *state)
-        b.insert(YieldOp([]))
+        b.insert(ops.YieldOp([]))
         return block
 
     def _block(self, block: Block, b: Builder, states: States) -> None:
@@ -166,28 +153,28 @@ class Producer:
                 self.fill(last[op], b, states)
 
     def _around(self, op: Op, b: Builder, states: States) -> None:
-        if isinstance(op, WhileOp):
+        if isinstance(op, ops.WhileOp):
             self._while(op, b, states)
-        elif isinstance(op, ForOp):
+        elif isinstance(op, ops.ForOp):
             if op in self.split.acquire.loops:
                 self._acquire(op, b, states)
             self._for(op, b, states)
         else:
             self._if(op, b, states)
 
-    def _acquire(self, loop: ForOp, b: Builder, states: States) -> None:
+    def _acquire(self, loop: ops.ForOp, b: Builder, states: States) -> None:
         """Wait for the consumers, if the loop has an iteration: they do not come to the next loop without its tiles."""
         acquire = self.split.acquire
         zero, phase = states[acquire]
         runs = runs_at_all(b, *[self._get(v) for v in (loop.lb, loop.ub, loop.step)])
-        runs = b.emit(AndOp(runs, self._get(acquire.flags[loop])))
-        branch = b.insert(IfOp(runs, results=[], regions=[Block(), Block()], loc=loop.loc))
+        runs = b.emit(ops.AndOp(runs, self._get(acquire.flags[loop])))
+        branch = b.insert(ops.IfOp(runs, results=[], regions=[Block(), Block()], loc=loop.loc))
         inside = Builder(branch.then, None, loop.loc)
-        inside.insert(MbarrierWaitOp(acquire.bars, zero, phase, fence=True))
+        inside.insert(ops.MbarrierWaitOp(acquire.bars, zero, phase, fence=True))
         for block in branch.regions:
-            Builder(block, None, loop.loc).insert(YieldOp([]))
-        flipped = b.emit(XorOp(phase, const32(b, 1)))
-        states[acquire] = zero, b.emit(SelectOp(runs, flipped, phase))
+            Builder(block, None, loop.loc).insert(ops.YieldOp([]))
+        flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
+        states[acquire] = zero, b.emit(ops.SelectOp(runs, flipped, phase))
 
     def fill(self, ring: Ring, b: Builder, states: States) -> None:
         """Fill the next buffer of a ring."""
@@ -195,13 +182,13 @@ class Producer:
 
     def _copies(self, r: Ring, b: Builder, slot: Value, phase: Value) -> tuple[Value, Value]:
         if not r.once:
-            flipped = b.emit(XorOp(phase, const32(b, 1)))
-            b.insert(MbarrierWaitOp(r.empty, slot, flipped))
-        b.insert(MbarrierArriveExpectTxOp(r.full, slot, bytes=r.bytes))
+            flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
+            b.insert(ops.MbarrierWaitOp(r.empty, slot, flipped))
+        b.insert(ops.MbarrierArriveExpectTxOp(r.full, slot, bytes=r.bytes))
         for load, alloc, ring in zip(r.loads, r.allocs, r.buffers, strict=True):
-            view = b.emit(LocalIndexOp(ring, slot))
+            view = b.emit(ops.LocalIndexOp(ring, slot))
             offsets = [self._get(v) for v in load.offsets]
-            copy = TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc)
+            copy = ops.TensorCopyOp(load.desc, offsets, view, r.full, slot, loc=load.loc)
             copy.ctas = min(r.ctas, copying_ctas(load, alloc))
             b.insert(copy)
         return (slot, phase) if r.once else advance(b, slot, phase, r.stages)
@@ -209,8 +196,8 @@ class Producer:
     def _see_off(self, r: Ring, b: Builder, slot: Value, phase: Value) -> None:
         """Wait until all CTAs have given back all buffers: what they say comes to memory that is still there."""
         for _ in range(r.stages):
-            flipped = b.emit(XorOp(phase, const32(b, 1)))
-            b.insert(MbarrierWaitOp(r.empty, slot, flipped))
+            flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
+            b.insert(ops.MbarrierWaitOp(r.empty, slot, flipped))
             slot, phase = advance(b, slot, phase, r.stages)
 
     def _get(self, v: Value) -> Value:
@@ -227,7 +214,7 @@ class Producer:
                 inside.add(r.lead)
         return [r for r in states if r in inside]
 
-    def _for(self, op: ForOp, b: Builder, states: States) -> None:
+    def _for(self, op: ops.ForOp, b: Builder, states: States) -> None:
         wanted = [i for i, arg in enumerate(op.carried) if arg in self.needs.values]
         rings = self._inner(op, states)
         inits = [self._get(op.inits[i]) for i in wanted]
@@ -239,14 +226,14 @@ class Producer:
         inside = Builder(body, None, op.loc)
         self._block(op.body, inside, inner)
         yields = [self._get(op.body.terminator.operands[i]) for i in wanted]
-        inside.insert(YieldOp([*yields, *[v for r in rings for v in inner[r]]]))
+        inside.insert(ops.YieldOp([*yields, *[v for r in rings for v in inner[r]]]))
         bounds = [self._get(v) for v in (op.lb, op.ub, op.step)]
-        new = b.insert(ForOp(*bounds, inits, regions=[body], loc=op.loc))
+        new = b.insert(ops.ForOp(*bounds, inits, regions=[body], loc=op.loc))
         new.num_stages = 1
         self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
         states.update(self._pairs(rings, new.results[len(wanted) :]))
 
-    def _while(self, op: WhileOp, b: Builder, states: States) -> None:
+    def _while(self, op: ops.WhileOp, b: Builder, states: States) -> None:
         wanted = [i for i, arg in enumerate(op.before.args) if arg in self.needs.values]
         rings = self._inner(op, states)
         inits = [self._get(op.inits[i]) for i in wanted]
@@ -262,9 +249,9 @@ class Producer:
             handed = [self._get(old.terminator.operands[first + i]) for i in wanted]
             handed += [v for r in rings for v in inner[r]]
             holds = self._get(old.terminator.operands[0]) if condition else None
-            inside.insert(YieldOp(handed) if holds is None else ConditionOp(holds, handed))
+            inside.insert(ops.YieldOp(handed) if holds is None else ops.ConditionOp(holds, handed))
             blocks.append(block)
-        new = b.insert(WhileOp(inits, regions=blocks, loc=op.loc, disable_licm=op.disable_licm))
+        new = b.insert(ops.WhileOp(inits, regions=blocks, loc=op.loc, disable_licm=op.disable_licm))
         self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
         states.update(self._pairs(rings, new.results[len(wanted) :]))
 
@@ -272,7 +259,7 @@ class Producer:
         return {r: (values[2 * n], values[2 * n + 1]) for n, r in enumerate(rings)}
 
     def _if(self, op: Op, b: Builder, states: States) -> None:
-        assert isinstance(op, IfOp)
+        assert isinstance(op, ops.IfOp)
         wanted = [i for i, r in enumerate(op.results) if r in self.needs.values]
         rings = self._inner(op, states)
         blocks: list[Block] = []
@@ -282,9 +269,9 @@ class Producer:
             inside = Builder(block, None, op.loc)
             self._block(old, inside, inner)
             yields = [self._get(old.terminator.operands[i]) for i in wanted]
-            inside.insert(YieldOp([*yields, *[v for r in rings for v in inner[r]]]))
+            inside.insert(ops.YieldOp([*yields, *[v for r in rings for v in inner[r]]]))
             blocks.append(block)
         types = [op.results[i].type for i in wanted] + [int32] * (2 * len(rings))
-        new = b.insert(IfOp(self._get(op.condition), results=types, regions=blocks, loc=op.loc))
+        new = b.insert(ops.IfOp(self._get(op.condition), results=types, regions=blocks, loc=op.loc))
         self.mapping.update({op.results[i]: new.results[n] for n, i in enumerate(wanted)})
         states.update(self._pairs(rings, new.results[len(wanted) :]))

@@ -6,24 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera import ops
 from tessera.analysis.allocation import memory_users
 from tessera.ir import Block, Builder, Op, SharedType, Value
 from tessera.layout import box_layout, boxes_of
-from tessera.ops import (
-    AddOp,
-    AndOp,
-    CmpOp,
-    DescriptorLoadOp,
-    ForOp,
-    LocalAllocOp,
-    LocalLoadOp,
-    LocalTransOp,
-    MbarrierArriveOp,
-    SelectOp,
-    WgmmaOp,
-    WgmmaWaitOp,
-    XorOp,
-)  # fmt: skip
 from tessera.passes.gpu_mma.mma_chains import Shifted
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const32
@@ -37,7 +23,7 @@ class Ring:
 
     block: Block
     loads: list[Any]
-    allocs: list[LocalAllocOp]
+    allocs: list[ops.LocalAllocOp]
     once: bool = False
     outer: bool = False  # other rings advance in loops inside of the block
     stages: int = 0
@@ -92,8 +78,8 @@ class ProducerAcquire:
     `flags`: whether there may be something to see. `bars`: one barrier, at which the consumers arrive if there may be
     and the loop has an iteration."""
 
-    loops: list[ForOp]
-    flags: dict[ForOp, Value] = field(default_factory=lambda: {})
+    loops: list[ops.ForOp]
+    flags: dict[ops.ForOp, Value] = field(default_factory=lambda: {})
     bars: Any = None
 
     def arrive(self) -> None:
@@ -101,8 +87,8 @@ class ProducerAcquire:
         for loop in self.loops:
             b = Builder.before_op(loop)
             runs = runs_at_all(b, loop.lb, loop.ub, loop.step)
-            runs = b.emit(AndOp(runs, self.flags[loop]))
-            b.insert(MbarrierArriveOp(self.bars, const32(b, 0), runs, [], fence=True))
+            runs = b.emit(ops.AndOp(runs, self.flags[loop]))
+            b.insert(ops.MbarrierArriveOp(self.bars, const32(b, 0), runs, [], fence=True))
 
 
 @dataclass(slots=True, eq=False)
@@ -115,11 +101,11 @@ class Reader:
     last: bool
 
 
-def grouped(loads: list[DescriptorLoadOp], allocs: list[LocalAllocOp]) -> list[Ring]:
+def grouped(loads: list[ops.DescriptorLoadOp], allocs: list[ops.LocalAllocOp]) -> list[Ring]:
     """Rings of the loads of a block: tiles for the same MMAs go together, and all that MMAs do not read."""
     found: dict[tuple[Op, ...], Ring] = {}
     for load, alloc in zip(loads, allocs, strict=True):
-        mmas = [op for op in memory_users(alloc.result) if isinstance(op, WgmmaOp)]
+        mmas = [op for op in memory_users(alloc.result) if isinstance(op, ops.WgmmaOp)]
         block = load.parent
         assert block is not None
         ring = found.setdefault(tuple(dict.fromkeys(mmas)), Ring(block, [], []))
@@ -154,17 +140,17 @@ def _kind(r: Ring) -> Any:
     return types, ctas, read_by_mmas([a.result for a in r.allocs])
 
 
-def copying_ctas(load: DescriptorLoadOp, alloc: LocalAllocOp) -> int:
+def copying_ctas(load: ops.DescriptorLoadOp, alloc: ops.LocalAllocOp) -> int:
     """How many CTAs of the cluster copy the tile together: all that load it, if it has as many parts."""
     bits = load.result.type.elem.storage_bits
     boxes = boxes_of(alloc.result.type.layout, bits)
     return load.ctas if boxes is not None and boxes.shares(load.ctas, bits) else 1
 
 
-def filled_by(load: DescriptorLoadOp) -> LocalAllocOp | None:
+def filled_by(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp | None:
     """The allocation that a load fills, if the TMA unit can do that."""
     users = load.result.users()
-    if len(users) != 1 or not isinstance(users[0], LocalAllocOp):
+    if len(users) != 1 or not isinstance(users[0], ops.LocalAllocOp):
         return None
     alloc = users[0]
     bits = load.result.type.elem.storage_bits
@@ -172,7 +158,7 @@ def filled_by(load: DescriptorLoadOp) -> LocalAllocOp | None:
     return alloc if known else None
 
 
-def allocation(load: DescriptorLoadOp) -> LocalAllocOp:
+def allocation(load: ops.DescriptorLoadOp) -> ops.LocalAllocOp:
     """The allocation that a load fills; one is made for a tile that is used in registers."""
     found = filled_by(load)
     if found is not None:
@@ -182,8 +168,8 @@ def allocation(load: DescriptorLoadOp) -> LocalAllocOp:
     assert layout is not None
     uses = list(load.result.uses)
     b = Builder.after_op(load)
-    alloc = LocalAllocOp(load.result, results=[SharedType(t.shape, t.elem, layout)])
-    tile = b.emit(LocalLoadOp(b.emit(alloc), results=[t]))
+    alloc = ops.LocalAllocOp(load.result, results=[SharedType(t.shape, t.elem, layout)])
+    tile = b.emit(ops.LocalLoadOp(b.emit(alloc), results=[t]))
     for user, index in uses:
         user.set_operand(index, tile)
     return alloc
@@ -207,17 +193,17 @@ def readers_of(rings: list[Ring], shifted: list[Shifted]) -> list[Reader]:
 def runs_at_all(b: Builder, lb: Value, ub: Value, step: Value) -> Value:
     """Whether a loop has an iteration."""
     down = (constant_of(step) or 0) < 0
-    return b.emit(CmpOp(lb, ub, predicate="gt" if down else "lt"))
+    return b.emit(ops.CmpOp(lb, ub, predicate="gt" if down else "lt"))
 
 
 def advance(b: Builder, slot: Value, phase: Value, stages: int) -> tuple[Value, Value]:
     """The next buffer, and the phase of its barriers."""
-    following = b.emit(AddOp(slot, const32(b, 1)))
-    wraps = b.emit(CmpOp(following, const32(b, stages), predicate="eq"))
-    flipped = b.emit(XorOp(phase, const32(b, 1)))
+    following = b.emit(ops.AddOp(slot, const32(b, 1)))
+    wraps = b.emit(ops.CmpOp(following, const32(b, stages), predicate="eq"))
+    flipped = b.emit(ops.XorOp(phase, const32(b, 1)))
     return (
-        b.emit(SelectOp(wraps, const32(b, 0), following)),
-        b.emit(SelectOp(wraps, flipped, phase)),
+        b.emit(ops.SelectOp(wraps, const32(b, 0), following)),
+        b.emit(ops.SelectOp(wraps, flipped, phase)),
     )
 
 
@@ -225,8 +211,8 @@ def read_by_mmas(views: list[Value]) -> bool:
     work = list(views)
     while work:
         for user in work.pop().users():
-            if isinstance(user, LocalTransOp):
+            if isinstance(user, ops.LocalTransOp):
                 work.append(user.result)
-            elif not isinstance(user, WgmmaOp | WgmmaWaitOp):
+            elif not isinstance(user, ops.WgmmaOp | ops.WgmmaWaitOp):
                 return False
     return True

@@ -13,19 +13,9 @@ transpose the operand (transpose_role.py)."""
 
 from __future__ import annotations
 
+from tessera import ops
 from tessera.ir import Builder, Module, SharedType, Value, pass_
 from tessera.ir.applications import apply
-from tessera.ops import (
-    AddOp,
-    BarrierOp,
-    CmpOp,
-    ForOp,
-    FuncOp,
-    LocalAllocOp,
-    LocalIndexOp,
-    LocalStoreOp,
-    SelectOp,
-)
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_scheduling.loop_carried import carry
 from tessera.passes.gpu_scheduling.transpose_role import (
@@ -43,8 +33,8 @@ def transpose_buffers(module: Module, facts: GpuFacts) -> None:
     `warp-specialize`."""
     num_warps: int = module.attrs["num_warps"]
     for func in module.body:
-        assert isinstance(func, FuncOp)
-        for loop in [op for op in func.walk() if isinstance(op, ForOp)]:
+        assert isinstance(func, ops.FuncOp)
+        for loop in [op for op in func.walk() if isinstance(op, ops.ForOp)]:
             alloc = transposed_operand(loop)
             if alloc is None or not room_for_transposed(func, loop, alloc, num_warps, facts):
                 continue
@@ -54,25 +44,25 @@ def transpose_buffers(module: Module, facts: GpuFacts) -> None:
                 _rotate(loop, alloc)
 
 
-def _rotate(loop: ForOp, alloc: LocalAllocOp) -> None:
+def _rotate(loop: ops.ForOp, alloc: ops.LocalAllocOp) -> None:
     before = Builder.before_op(loop)
     t: SharedType = alloc.result.type
-    ring = LocalAllocOp(None, results=[SharedType((BUFFERS, *t.shape), t.elem, t.layout)])
+    ring = ops.LocalAllocOp(None, results=[SharedType((BUFFERS, *t.shape), t.elem, t.layout)])
     ring.attrs["rotates"] = True
     before.emit(ring)
-    before.insert(BarrierOp(loc=loop.loc))  # MMAs of a loop around may still read
+    before.insert(ops.BarrierOp(loc=loop.loc))  # MMAs of a loop around may still read
     zero = const32(before, 0)
 
-    def body(new: ForOp, state: list[Value]) -> list[Value]:
+    def body(new: ops.ForOp, state: list[Value]) -> list[Value]:
         (slot,) = state
         at = Builder.before_op(alloc)
-        view = at.emit(LocalIndexOp(ring.result, slot, slot=0))
+        view = at.emit(ops.LocalIndexOp(ring.result, slot, slot=0))
         assert alloc.init is not None
-        at.insert(LocalStoreOp(alloc.init, view, loc=alloc.loc))
+        at.insert(ops.LocalStoreOp(alloc.init, view, loc=alloc.loc))
         alloc.replace_by([view])
         end = Builder.before_op(new.body.terminator)
-        following = end.emit(AddOp(slot, const32(end, 1)))
-        wraps = end.emit(CmpOp(following, const32(end, BUFFERS), predicate="eq"))
-        return [end.emit(SelectOp(wraps, const32(end, 0), following))]
+        following = end.emit(ops.AddOp(slot, const32(end, 1)))
+        wraps = end.emit(ops.CmpOp(following, const32(end, BUFFERS), predicate="eq"))
+        return [end.emit(ops.SelectOp(wraps, const32(end, 0), following))]
 
     carry(loop, [zero], body)

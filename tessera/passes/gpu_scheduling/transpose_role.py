@@ -17,25 +17,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from tessera import ops
 from tessera.analysis.provenance import untransposed
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1
 from tessera.ir import Builder, TileType, Value
 from tessera.ir.applications import is_enabled
 from tessera.layout import LinearLayout
-from tessera.ops import (
-    DescriptorLoadOp,
-    ForOp,
-    FuncOp,
-    LocalAllocOp,
-    LocalIndexOp,
-    LocalLoadOp,
-    LocalStoreOp,
-    MbarrierArriveOp,
-    MbarrierWaitOp,
-    WgmmaOp,
-    XorOp,
-)  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_mma.mma_chains import drop_view, shifted_view
 from tessera.passes.gpu_scheduling.producer import Needs, Producer, Split, States
@@ -58,49 +46,49 @@ FEWEST_WARPS = 8  # of consumers: a warpgroup that is alone has nobody to meet
 class Transposition:
     """A tile that is loaded, read to registers and written to shared memory again, for an MMA."""
 
-    load: DescriptorLoadOp
-    alloc: LocalAllocOp
-    read: LocalLoadOp
-    transposed: LocalAllocOp
-    mma: WgmmaOp
+    load: ops.DescriptorLoadOp
+    alloc: ops.LocalAllocOp
+    read: ops.LocalLoadOp
+    transposed: ops.LocalAllocOp
+    mma: ops.WgmmaOp
     roles: WarpRoles
 
 
-def transposed_operand(loop: ForOp) -> LocalAllocOp | None:
+def transposed_operand(loop: ops.ForOp) -> ops.LocalAllocOp | None:
     """The buffer of a transposed operand, if the loop has one MMA, which only adds up from iteration to
     iteration."""
-    mmas = [op for op in loop.walk() if isinstance(op, WgmmaOp)]
+    mmas = [op for op in loop.walk() if isinstance(op, ops.WgmmaOp)]
     if len(mmas) != 1:
         return None
     mma = mmas[0]
     alloc = mma.right.op
-    if not isinstance(alloc, LocalAllocOp) or alloc.parent is not loop.body:
+    if not isinstance(alloc, ops.LocalAllocOp) or alloc.parent is not loop.body:
         return None
-    if alloc.init is None or not isinstance(alloc.init.op, LocalLoadOp):
+    if alloc.init is None or not isinstance(alloc.init.op, ops.LocalLoadOp):
         return None
     return alloc if only_accumulates(loop, mma) and len(alloc.result.uses) == 1 else None
 
 
 def room_for_transposed(
-    func: FuncOp, loop: ForOp, transposed: LocalAllocOp, num_warps: int, facts: GpuFacts
+    func: ops.FuncOp, loop: ops.ForOp, transposed: ops.LocalAllocOp, num_warps: int, facts: GpuFacts
 ) -> bool:
     """Whether there is room for the buffers beside two stages of the tiles that the loop loads."""
     need = SLACK + BUFFERS * transposed.bytes
     for op in func.walk():
-        if isinstance(op, LocalAllocOp) and op is not transposed:
+        if isinstance(op, ops.LocalAllocOp) and op is not transposed:
             need += op.bytes * (FEWEST_STAGES if op.parent is loop.body else 1)
     need += max(scratch_bytes(op, num_warps, facts) for op in func.walk())
     return need <= facts.max_shared_bytes
 
 
-def transposition_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Transposition | None:
+def transposition_of(func: ops.FuncOp, num_warps: int, facts: GpuFacts) -> Transposition | None:
     """What a transpose role could do in the only loop that loads tiles through tensor maps, if registers are left."""
     if not (is_enabled("transpose-role") and is_enabled("warp-specialize")):
         return None
-    loads = [op for op in func.walk() if isinstance(op, DescriptorLoadOp)]
+    loads = [op for op in func.walk() if isinstance(op, ops.DescriptorLoadOp)]
     blocks = {op.parent for op in loads}
     loop = loads[0].parent_op() if len(blocks) == 1 else None
-    if not facts.has_tma or num_warps < FEWEST_WARPS or not isinstance(loop, ForOp):
+    if not facts.has_tma or num_warps < FEWEST_WARPS or not isinstance(loop, ops.ForOp):
         return None
     transposed = transposed_operand(loop)
     if transposed is None or not room_for_transposed(func, loop, transposed, num_warps, facts):
@@ -109,14 +97,14 @@ def transposition_of(func: FuncOp, num_warps: int, facts: GpuFacts) -> Transposi
     read: Any = transposed.init.op
     alloc: Any = untransposed(read.shared).op
     mma = transposed.result.users()[0]
-    load = alloc.init.op if isinstance(alloc, LocalAllocOp) and alloc.init is not None else None
-    if not isinstance(load, DescriptorLoadOp) or filled_by(load) is not alloc:
+    load = alloc.init.op if isinstance(alloc, ops.LocalAllocOp) and alloc.init is not None else None
+    if not isinstance(load, ops.DescriptorLoadOp) or filled_by(load) is not alloc:
         return None
     if copying_ctas(load, alloc) > 1:  # the transpose roles of all CTAs would have to give it back
         return None
     alone = len(alloc.result.uses) == len(read.shared.uses) == len(read.result.uses) == 1
     roles = roles_with_transpose(facts, num_warps, func)
-    if not alone or roles is None or not isinstance(mma, WgmmaOp):
+    if not alone or roles is None or not isinstance(mma, ops.WgmmaOp):
         return None
     return Transposition(load, alloc, read, transposed, mma, roles)
 
@@ -136,16 +124,18 @@ class TransposeRole(Producer):
         if ring is self.loaded:
             return
         (slot, phase), (to, parity) = states[self.loaded], states[self.transposed]
-        b.insert(MbarrierWaitOp(self.loaded.full, slot, phase, data=True))
-        source = b.emit(LocalIndexOp(self.loaded.buffers[0], slot))
+        b.insert(ops.MbarrierWaitOp(self.loaded.full, slot, phase, data=True))
+        source = b.emit(ops.LocalIndexOp(self.loaded.buffers[0], slot))
         view: Any = shifted_view(b, self.what.read.shared, source)
-        tile = b.emit(LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
-        b.insert(MbarrierWaitOp(self.transposed.empty, to, b.emit(XorOp(parity, const32(b, 1)))))
-        target = b.emit(LocalIndexOp(self.transposed.buffers[0], to))
-        b.insert(LocalStoreOp(tile, target))
+        tile = b.emit(ops.LocalLoadOp(view, results=[_of_fewer_warps(self.what.read.result.type)]))
+        b.insert(
+            ops.MbarrierWaitOp(self.transposed.empty, to, b.emit(ops.XorOp(parity, const32(b, 1))))
+        )
+        target = b.emit(ops.LocalIndexOp(self.transposed.buffers[0], to))
+        b.insert(ops.LocalStoreOp(tile, target))
         yes = const(b, True, int1)
-        b.insert(MbarrierArriveOp(self.transposed.full, to, yes, [], proxy=True))
-        b.insert(MbarrierArriveOp(self.loaded.empty, slot, yes, []))
+        b.insert(ops.MbarrierArriveOp(self.transposed.full, to, yes, [], proxy=True))
+        b.insert(ops.MbarrierArriveOp(self.loaded.empty, slot, yes, []))
         states[self.loaded] = advance(b, slot, phase, self.loaded.stages)
         states[self.transposed] = advance(b, to, parity, self.transposed.stages)
 

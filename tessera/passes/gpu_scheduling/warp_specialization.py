@@ -20,27 +20,13 @@ Where this cannot be done the function stays as it is and the module's attribute
 
 from __future__ import annotations
 
+from tessera import ops
 from tessera.analysis.allocation import is_in_loop
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1, int64
 from tessera.ir import Block, Builder, Module, Op, SharedType, Value, pass_
 from tessera.ir.applications import Declined, apply, is_enabled
 from tessera.layout.shared import shared_linear
-from tessera.ops import (
-    CallOp,
-    DescriptorLoadOp,
-    DescriptorStoreOp,
-    ForOp,
-    FuncOp,
-    GridDependencyOp,
-    LocalAllocOp,
-    MbarrierInitOp,
-    PointerWrite,
-    ReturnOp,
-    VolatileAsmOp,
-    WarpSpecializeOp,
-    YieldOp,
-)  # fmt: skip
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_mma.across_iterations import async_accumulation
 from tessera.passes.gpu_mma.mma_chains import shift_stage, shiftable
@@ -83,7 +69,7 @@ CONSUMERS = (4, 8, 16)
 MANY_WARPS = (
     8  # up to here warpgroups drift apart by themselves; more of them are faster in ping-pong
 )
-OUTSIDE = (GridDependencyOp, VolatileAsmOp)
+OUTSIDE = (ops.GridDependencyOp, ops.VolatileAsmOp)
 SLACK = 2048  # bytes of shared memory for barriers and alignment
 
 
@@ -93,7 +79,7 @@ def warp_specialize(module: Module, facts: GpuFacts) -> None:
     if not facts.has_tma:
         return
     for func in module.body:
-        assert isinstance(func, FuncOp)
+        assert isinstance(func, ops.FuncOp)
         rings = _rings(func)
         if rings and apply("warp-specialize", func):
             try:
@@ -107,13 +93,13 @@ def warp_specialize(module: Module, facts: GpuFacts) -> None:
                 _remark(module, str(reason))
 
 
-def _flags(split: _Split) -> dict[ForOp, Value]:
+def _flags(split: _Split) -> dict[ops.ForOp, Value]:
     """For each loop in front of which the producer may have to wait for the consumers, whether it has to."""
     if not split.ordered:
         return {}
     Needs(split).collect()  # before anything changes
     func = split.func
-    seen = [op for ops in split.ordered.values() for op in ops]
+    seen = [op for group in split.ordered.values() for op in group]
     flags = AcquireFlags(func.body, list(split.ordered), seen)
     split = _Split(split.module, func, _rings(func), split.facts)
     for loop, flag in flags.found.items():
@@ -132,10 +118,10 @@ def descriptor_to_pointer(module: Module, facts: GpuFacts) -> None:
     if not facts.has_tma:
         return
     for func in module.body:
-        assert isinstance(func, FuncOp)
+        assert isinstance(func, ops.FuncOp)
         rings = _rings(func)
         if not rings:
-            if any(isinstance(op, ForOp) and op.warp_specialize for op in func.walk()):
+            if any(isinstance(op, ops.ForOp) and op.warp_specialize for op in func.walk()):
                 _remark(module, "no loop loads tiles through tensor maps")
             continue
         try:
@@ -146,7 +132,7 @@ def descriptor_to_pointer(module: Module, facts: GpuFacts) -> None:
                 lower_access(load)
 
 
-def check_split(module: Module, func: FuncOp, facts: GpuFacts) -> None:
+def check_split(module: Module, func: ops.FuncOp, facts: GpuFacts) -> None:
     """Declined if a function with loops that load tiles through tensor maps would stay whole."""
     Needs(_Split(module, func, _rings(func), facts)).collect()
 
@@ -155,30 +141,30 @@ def _remark(module: Module, reason: str) -> None:
     remark(module, f"not warp-specialised: {reason}")
 
 
-def _rings(func: FuncOp) -> list[Ring]:
+def _rings(func: ops.FuncOp) -> list[Ring]:
     """What a kernel loads through tensor maps: in its loops, block by block, and once in front of these."""
     rings: list[Ring] = []
     for block in func.all_blocks() if func.kernel else ():
-        loads = [op for op in block if isinstance(op, DescriptorLoadOp)]
-        if loads and (isinstance(block.parent, ForOp) or block is func.body):
+        loads = [op for op in block if isinstance(op, ops.DescriptorLoadOp)]
+        if loads and (isinstance(block.parent, ops.ForOp) or block is func.body):
             rings.append(Ring(block, loads, [], once=block is func.body))
     return rings if any(not r.once for r in rings) else []
 
 
-def _check(func: FuncOp, num_warps: int) -> None:
+def _check(func: ops.FuncOp, num_warps: int) -> None:
     if not is_enabled("warp-specialize"):
         raise Declined("warp specialisation is switched off")
     if num_warps not in CONSUMERS:
         raise Declined(f"a role of {num_warps} warps is not provided for")
     for op in func.walk():
-        if isinstance(op, CallOp):
+        if isinstance(op, ops.CallOp):
             raise Declined("the kernel calls a function that is not inlined")
         if isinstance(op, OUTSIDE):
             raise Declined(f"the kernel waits for others by {op.opcode}")
 
 
 class _Split:
-    def __init__(self, module: Module, func: FuncOp, rings: list[Ring], facts: GpuFacts):
+    def __init__(self, module: Module, func: ops.FuncOp, rings: list[Ring], facts: GpuFacts):
         _check(func, module.attrs["num_warps"])
         self.module, self.func, self.facts = module, func, facts
         self.warps: int = module.attrs["num_warps"]
@@ -194,7 +180,7 @@ class _Split:
                 op = op.parent_op()
         self.transposition = transposition_of(func, self.warps, facts)
         self.counts: dict[Value, int] = {}  # arrivals by row of barriers
-        self.reads = not any(isinstance(op, PointerWrite) for op in func.walk())
+        self.reads = not any(isinstance(op, ops.PointerWrite) for op in func.walk())
 
     def _known(self, r: Ring) -> bool:
         """Keep those loads whose places both roles see from the start."""
@@ -209,7 +195,9 @@ class _Split:
         self._group()
         self._stages()
         roles = self._leave_room()
-        rest = [op for op in self.func.body if op not in self.kept and not isinstance(op, ReturnOp)]
+        rest = [
+            op for op in self.func.body if op not in self.kept and not isinstance(op, ops.ReturnOp)
+        ]
         # What is shared by both roles stands first.
         for op in [op for op in self.func.body if op in self.kept]:
             op.move_before(rest[0])
@@ -221,11 +209,11 @@ class _Split:
         if self.acquire.loops:
             self.acquire.bars = self._barriers(start, _places(1), "ready", self.warps)
         counts = tuple(self.counts.values())
-        start.insert(MbarrierInitOp(list(self.counts), counts=counts, by_producer=True))
+        start.insert(ops.MbarrierInitOp(list(self.counts), counts=counts, by_producer=True))
         start = Builder.before_op(rest[0])
         loading = [r for r in self.rings if not r.filled_by_transpose]
         producer = Producer(self, needs, loading).build(start)
-        op = WarpSpecializeOp(
+        op = ops.WarpSpecializeOp(
             registers=roles.registers,
             warps=roles.warps,
             transpose_warps=roles.transpose_warps,
@@ -237,7 +225,7 @@ class _Split:
         for x in rest:
             x.detach()
             op.consumers.append(x)
-        Builder(op.consumers).insert(YieldOp([]))
+        Builder(op.consumers).insert(ops.YieldOp([]))
         self.acquire.arrive()
         self._consume(op, const32(Builder.before_op(op), 0))
         repeat_in_roles(op, [x for x in self.func.body if x in self.kept])
@@ -251,7 +239,7 @@ class _Split:
             transposed = next(r for r in self.rings if r.filled_by_transpose)
             return TransposeRole(self, needs, self.transposition, loaded, transposed).build(start)
         block = Block()
-        Builder(block, None, self.func.loc).insert(YieldOp([]))
+        Builder(block, None, self.func.loc).insert(ops.YieldOp([]))
         return block
 
     def _group(self) -> None:
@@ -285,7 +273,7 @@ class _Split:
         chains = any(
             shiftable(loop, _allocs([r]), CHAINED_REG32)
             for r in rings
-            if isinstance(loop := r.block.parent, ForOp)
+            if isinstance(loop := r.block.parent, ops.ForOp)
         )
         if self.warps > GROUP_WARPS or roles.ctas > 1 or not chains:
             return roles
@@ -311,7 +299,7 @@ class _Split:
         largest = instruction_reg32(self.func)
         return roles_for(self.facts, self.warps, reg32, fit if reg32 else 1, largest)
 
-    def _consume(self, op: WarpSpecializeOp, zero: Value) -> None:
+    def _consume(self, op: ops.WarpSpecializeOp, zero: Value) -> None:
         by_block: dict[Block, list[Ring]] = {}
         leads: dict[Ring, list[Ring]] = {}
         view = None
@@ -327,7 +315,7 @@ class _Split:
         plans: dict[Block, Plan] = {}
         for block, rings in by_block.items():
             loop = block.parent
-            assert isinstance(loop, ForOp)
+            assert isinstance(loop, ops.ForOp)
             running = async_accumulation(loop, {a for r in rings for a in r.allocs})
             shifted = [] if running else shiftable(loop, _allocs(rings), CHAINED_REG32)
             if running is not None and not apply("mma-across-iterations", loop):
@@ -341,7 +329,7 @@ class _Split:
             drop_loaded(self.transposition, view)
         for block, plan in plans.items():
             loop = block.parent
-            assert isinstance(loop, ForOp)
+            assert isinstance(loop, ops.ForOp)
             if plan.shifted:
                 moved = [x for x in block if x in plan.moved]
                 shift_stage(loop, plan.shifted, moved, 0 if self.warps > MANY_WARPS else None)
@@ -362,7 +350,7 @@ class _Split:
             size = sum(r.slot_bytes for r in rings)
             fit = room // len(by_block) // size
             loop = block.parent
-            assert isinstance(loop, ForOp)
+            assert isinstance(loop, ops.ForOp)
             wanted = max(2, loop.num_stages or default)
             if fit < 2:
                 raise Declined(f"two stages of {size} bytes do not fit into shared memory")
@@ -380,12 +368,13 @@ class _Split:
         last = max(i for i, op in enumerate(tops) if op in self.spine)
         behind = {x for op in tops[last + 1 :] for x in op.walk()}
         for op in self.func.walk():
-            if isinstance(op, LocalAllocOp):
+            if isinstance(op, ops.LocalAllocOp):
                 lasting += 0 if op in mine else op.bytes
-            elif isinstance(op, DescriptorStoreOp) and (op not in behind or is_in_loop(op)):
+            elif isinstance(op, ops.DescriptorStoreOp) and (op not in behind or is_in_loop(op)):
                 lasting += -(-scratch_bytes(op, self.warps, self.facts) // 1024) * 1024
             elif op not in behind and not (
-                isinstance(op, DescriptorLoadOp) and op in {x for r in self.rings for x in r.loads}
+                isinstance(op, ops.DescriptorLoadOp)
+                and op in {x for r in self.rings for x in r.loads}
             ):
                 largest = max(largest, scratch_bytes(op, self.warps, self.facts))
         return lasting + largest
@@ -394,7 +383,7 @@ class _Split:
         for a in r.allocs:
             t: SharedType = a.result.type
             ring = SharedType((r.stages, *t.shape), t.elem, t.layout)
-            r.buffers.append(b.emit(LocalAllocOp(None, results=[ring], names=[a.result.name])))
+            r.buffers.append(b.emit(ops.LocalAllocOp(None, results=[ring], names=[a.result.name])))
         bars = _places(1 << (r.stages - 1).bit_length())
         alone = (
             self.warps < GROUP_WARPS or r.filled_by_transpose
@@ -413,7 +402,7 @@ class _Split:
             r.empty = self._barriers(b, bars, "empty", arrivals * r.ctas)
 
     def _barriers(self, b: Builder, t: SharedType, name: str, count: int) -> Value:
-        alloc = LocalAllocOp(None, results=[t], names=[name])
+        alloc = ops.LocalAllocOp(None, results=[t], names=[name])
         alloc.attrs["lasting"] = True
         row = b.emit(alloc)
         self.counts[row] = count

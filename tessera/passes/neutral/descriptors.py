@@ -11,31 +11,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera import ops
 from tessera.dtypes import int32, int64
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Builder, DescriptorType, Module, Op, TileType, Value, pass_
-from tessera.ops import (
-    AddOp,
-    AddPtrOp,
-    AndOp,
-    ArangeOp,
-    AtomicRmwOp,
-    BroadcastOp,
-    CastOp,
-    CmpOp,
-    DescriptorGatherOp,
-    DescriptorLoadOp,
-    DescriptorScatterOp,
-    DescriptorStoreOp,
-    ExpandDimsOp,
-    HintOp,
-    LoadOp,
-    MakeDescriptorOp,
-    MulOp,
-    ReshapeOp,
-    SplatOp,
-    StoreOp,
-)  # fmt: skip
 from tessera.passes.neutral.loops import const
 
 _ALIGNMENT = 16  # bytes: of the base and of every stride but the last
@@ -46,13 +25,13 @@ def lower_descriptors(module: Module) -> None:
     """Assumes tile IR without layouts; leaves no access through a descriptor, and none at all once canonicalised."""
     made: list[Op] = []
     for op in module.walk():
-        if isinstance(op, (DescriptorLoadOp, DescriptorStoreOp)):
+        if isinstance(op, (ops.DescriptorLoadOp, ops.DescriptorStoreOp)):
             if op.desc.op is not None and op.desc.op.attrs.get("mapped"):
                 continue  # the TMA unit serves it
             _Access(op, Builder.before_op(op)).lower()
-        elif isinstance(op, (DescriptorGatherOp, DescriptorScatterOp)):
+        elif isinstance(op, (ops.DescriptorGatherOp, ops.DescriptorScatterOp)):
             _Rows(op, Builder.before_op(op)).lower()
-        elif isinstance(op, MakeDescriptorOp):
+        elif isinstance(op, ops.MakeDescriptorOp):
             made.append(op)
     for op in made:
         if not op.result.uses:
@@ -63,17 +42,17 @@ def lower_descriptors(module: Module) -> None:
 def lower_descriptor_rows(module: Module) -> None:
     """Gathers and scatters of rows as pointers and masks; the other accesses stay. Assumes tile IR without layouts."""
     for op in module.walk():
-        if isinstance(op, (DescriptorGatherOp, DescriptorScatterOp)):
+        if isinstance(op, (ops.DescriptorGatherOp, ops.DescriptorScatterOp)):
             _Rows(op, Builder.before_op(op)).lower()
 
 
-def made_by(v: Value) -> MakeDescriptorOp:
+def made_by(v: Value) -> ops.MakeDescriptorOp:
     """The op that made a descriptor; control flow carries what descriptors are made of."""
-    assert isinstance(v.op, MakeDescriptorOp), "a descriptor that control flow carries"
+    assert isinstance(v.op, ops.MakeDescriptorOp), "a descriptor that control flow carries"
     return v.op
 
 
-def lower_access(op: DescriptorLoadOp | DescriptorStoreOp) -> None:
+def lower_access(op: ops.DescriptorLoadOp | ops.DescriptorStoreOp) -> None:
     """One access as pointers and masks."""
     _Access(op, Builder.before_op(op)).lower()
 
@@ -95,72 +74,72 @@ class _Access:
     def lower(self) -> None:
         ptr, mask = self._addresses(), self._mask()
         op = self.op
-        if isinstance(op, DescriptorLoadOp):
+        if isinstance(op, ops.DescriptorLoadOp):
             fill = None
             if self.padding == "nan":
                 fill = const(self.b, float("nan"), TileType(self.dims, self.elem))
-            loaded = LoadOp(ptr, mask, fill, cache=op.cache, eviction=op.eviction)
+            loaded = ops.LoadOp(ptr, mask, fill, cache=op.cache, eviction=op.eviction)
             block = self.b.emit(loaded)
             if op.dropped:
-                block = self.b.emit(ReshapeOp(block, results=[op.result.type]))
+                block = self.b.emit(ops.ReshapeOp(block, results=[op.result.type]))
             op.replace_by([block])
             return
         if op.kind == "store":
-            self.b.insert(StoreOp(ptr, op.value, mask))
+            self.b.insert(ops.StoreOp(ptr, op.value, mask))
         elif self.elem.is_floating() and op.kind != "add":
             raise UnsupportedLanguageConstruct(
                 f"the descriptor atomic {op.kind!r} of {self.elem} is not supported on this target", loc=op.loc
             )  # fmt: skip
         else:
-            self.b.insert(AtomicRmwOp(ptr, op.value, mask, kind=op.kind, sem="relaxed"))
+            self.b.insert(ops.AtomicRmwOp(ptr, op.value, mask, kind=op.kind, sem="relaxed"))
         op.erase()
 
     def _along(self, d: int) -> Value:
         """0, 1, … along dimension d, extent 1 along the others (int32)."""
-        v = self.b.emit(ArangeOp(start=0, end=self.dims[d]))
+        v = self.b.emit(ops.ArangeOp(start=0, end=self.dims[d]))
         for axis in range(len(self.dims)):
             if axis != d:
-                v = self.b.emit(ExpandDimsOp(v, axis=axis))
+                v = self.b.emit(ops.ExpandDimsOp(v, axis=axis))
         return v
 
     def _spread(self, v: Value, like: Value) -> Value:
-        return self.b.emit(SplatOp(v, results=(TileType(like.type.shape, v.type),)))
+        return self.b.emit(ops.SplatOp(v, results=(TileType(like.type.shape, v.type),)))
 
     def _whole(self, v: Value) -> Value:
         if v.type.shape == self.dims:
             return v
-        return self.b.emit(BroadcastOp(v, results=(TileType(self.dims, v.type.elem),)))
+        return self.b.emit(ops.BroadcastOp(v, results=(TileType(self.dims, v.type.elem),)))
 
     def _addresses(self) -> Value:
         emit = self.b.emit
-        ptr = emit(HintOp(self.base, divisibility=(_ALIGNMENT,)))
+        ptr = emit(ops.HintOp(self.base, divisibility=(_ALIGNMENT,)))
         last = len(self.dims) - 1
         strides: list[Value] = []
         for d, (offset, stride) in enumerate(zip(self.offsets, self.strides, strict=True)):
             if d != last:
                 whole = max(1, _ALIGNMENT // self.elem.storage_bytes)
-                stride = emit(HintOp(stride, divisibility=(whole,)))
+                stride = emit(ops.HintOp(stride, divisibility=(whole,)))
             strides.append(stride)
-            moved = emit(CastOp(offset, results=(int64,)))
+            moved = emit(ops.CastOp(offset, results=(int64,)))
             if d != last:
-                moved = emit(MulOp(moved, stride))
-            ptr = emit(AddPtrOp(ptr, moved))
+                moved = emit(ops.MulOp(moved, stride))
+            ptr = emit(ops.AddPtrOp(ptr, moved))
         tile: Value | None = None
         for d in range(len(self.dims)):
             steps = self._along(d)
             if d != last:
-                steps = emit(CastOp(steps, results=(TileType(steps.type.shape, int64),)))
-                steps = emit(MulOp(steps, self._spread(strides[d], steps)))
+                steps = emit(ops.CastOp(steps, results=(TileType(steps.type.shape, int64),)))
+                steps = emit(ops.MulOp(steps, self._spread(strides[d], steps)))
             steps = self._whole(steps)
             tile = self._spread(ptr, steps) if tile is None else tile
-            tile = emit(AddPtrOp(tile, steps))
+            tile = emit(ops.AddPtrOp(tile, steps))
         assert tile is not None
         return tile
 
     def _place(self, d: int, offset: Value) -> Value:
         """The coordinates along dimension d."""
         steps = self._along(d)
-        return self.b.emit(AddOp(self._spread(offset, steps), steps))
+        return self.b.emit(ops.AddOp(self._spread(offset, steps), steps))
 
     def _mask(self) -> Value:
         emit = self.b.emit
@@ -168,11 +147,13 @@ class _Access:
         for d, (offset, extent) in enumerate(zip(self.offsets, self.shape, strict=True)):
             place = self._place(d, offset)
             above = emit(
-                CmpOp(place, const(self.b, 0, TileType(place.type.shape, int32)), predicate="ge")
+                ops.CmpOp(
+                    place, const(self.b, 0, TileType(place.type.shape, int32)), predicate="ge"
+                )
             )
-            below = emit(CmpOp(place, self._spread(extent, place), predicate="lt"))
-            inside = self._whole(emit(AndOp(above, below)))
-            mask = inside if mask is None else emit(AndOp(mask, inside))
+            below = emit(ops.CmpOp(place, self._spread(extent, place), predicate="lt"))
+            inside = self._whole(emit(ops.AndOp(above, below)))
+            mask = inside if mask is None else emit(ops.AndOp(mask, inside))
         assert mask is not None
         return mask
 
@@ -180,36 +161,36 @@ class _Access:
 class _Rows(_Access):
     """A gather or scatter of rows: the first coordinate is a tile of its own."""
 
-    def __init__(self, op: DescriptorGatherOp | DescriptorScatterOp, builder: Builder):
+    def __init__(self, op: ops.DescriptorGatherOp | ops.DescriptorScatterOp, builder: Builder):
         super().__init__(op, builder)
         self.dims = (op.rows.type.shape[0], self.dims[1])
         self.offsets = (op.rows, op.column)
 
     def lower(self) -> None:
         ptr, mask = self._addresses(), self._mask()
-        if isinstance(self.op, DescriptorScatterOp):
-            self.b.insert(StoreOp(ptr, self.op.value, mask))
+        if isinstance(self.op, ops.DescriptorScatterOp):
+            self.b.insert(ops.StoreOp(ptr, self.op.value, mask))
             self.op.erase()
             return
         fill = None
         if self.padding == "nan":
             fill = const(self.b, float("nan"), TileType(self.dims, self.elem))
-        self.op.replace_by([self.b.emit(LoadOp(ptr, mask, fill))])
+        self.op.replace_by([self.b.emit(ops.LoadOp(ptr, mask, fill))])
 
     def _place(self, d: int, offset: Value) -> Value:
         if d == 0:
-            return self.b.emit(ExpandDimsOp(offset, axis=1))
+            return self.b.emit(ops.ExpandDimsOp(offset, axis=1))
         return super()._place(d, offset)
 
     def _addresses(self) -> Value:
         emit = self.b.emit
-        ptr = emit(HintOp(self.base, divisibility=(_ALIGNMENT,)))
-        ptr = emit(AddPtrOp(ptr, emit(CastOp(self.op.column, results=(int64,)))))
+        ptr = emit(ops.HintOp(self.base, divisibility=(_ALIGNMENT,)))
+        ptr = emit(ops.AddPtrOp(ptr, emit(ops.CastOp(self.op.column, results=(int64,)))))
         whole = max(1, _ALIGNMENT // self.elem.storage_bytes)
-        stride = emit(HintOp(self.strides[0], divisibility=(whole,)))
+        stride = emit(ops.HintOp(self.strides[0], divisibility=(whole,)))
         rows = self._place(0, self.op.rows)
-        rows = emit(CastOp(rows, results=(TileType(rows.type.shape, int64),)))
-        starts = emit(MulOp(rows, self._spread(stride, rows)))
+        rows = emit(ops.CastOp(rows, results=(TileType(rows.type.shape, int64),)))
+        starts = emit(ops.MulOp(rows, self._spread(stride, rows)))
         tile = self._spread(ptr, starts)
-        tile = self._whole(emit(AddPtrOp(tile, starts)))
-        return emit(AddPtrOp(tile, self._whole(self._along(1))))
+        tile = self._whole(emit(ops.AddPtrOp(tile, starts)))
+        return emit(ops.AddPtrOp(tile, self._whole(self._along(1))))
