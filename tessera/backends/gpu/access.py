@@ -141,16 +141,16 @@ def write(
     if isinstance(access, MatrixAccess):
         reg = _matrix_reg32(elem)
         for group in access.groups:
-            base, at = addresses.at(group.offset)
+            at = addresses.at(group.offset)
             regs = [pack(fl, elem, [names[r] for r in rs], reg)[0] for rs in group.reg32]
             regs = flipped(fl, regs, access)
-            fl.target.store_matrix(fl.w, base, at, regs, access.trans)
+            fl.target.store_matrix(fl.w, at, regs, access.trans)
         return
     shape = packed_shape(elem, access.vec)
     for vector in access.groups:
-        base, at = addresses.at(vector.offset)
+        at = addresses.at(vector.offset)
         regs = pack(fl, elem, [names[r] for r in vector.registers], shape)
-        fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, regs, mask)
+        fl.target.store_shared(fl.w, at, shape, regs, mask)
 
 
 def read(
@@ -176,13 +176,13 @@ class Reader:
 
     def group(self, number: int, out: list[str]) -> None:
         fl, access, shape = self._fl, self.access, self._shape
-        base, at = self._addresses.at(access.groups[number].offset)
+        at = self._addresses.at(access.groups[number].offset)
         if isinstance(access, MatrixAccess):
-            regs = fl.target.load_matrix(fl.w, base, at, access.count, access.trans)
+            regs = fl.target.load_matrix(fl.w, at, access.count, access.trans)
             self.came.append((shape.type, regs[0]))
             regs = flipped(fl, regs, access)
         else:
-            regs = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
+            regs = fl.target.load_shared(fl.w, at, shape)
             self.came.append((shape.type, regs[0]))
         for r, name in zip(
             self.registers(number), unpack(fl, self._elem, regs, shape), strict=True

@@ -15,6 +15,7 @@ from tessera.backends.gpu.lowering import FunctionLowering, lowers
 from tessera.backends.gpu.memory import copies, groups, layout_of, registers, vector_length
 from tessera.backends.gpu.packing import as_bits, from_bits
 from tessera.backends.gpu.shared import load_elements, store_elements
+from tessera.backends.gpu.target import Order, Place
 from tessera.backends.gpu.types import llvm_type
 from tessera.backends.gpu.writer import split
 from tessera.dtypes import float32, float64, int32, int64, uint32, uint64
@@ -69,9 +70,9 @@ def _add_vector(
     values: Sequence[str],
     mask: str,
 ) -> None:
-    base, offset = split(fl.w.offsets, pointer)
+    at = split(fl.w.offsets, pointer)
     given = values if elem is float32 else [as_bits(fl, elem, v) for v in values]
-    fl.target.atomic_add_vector(fl.w, elem, base, offset, given, mask, op.scope)
+    fl.target.atomic_add_vector(fl.w, elem, at, given, mask, op.scope)
 
 
 def _check(op: AtomicRmwOp, elem: ElementType) -> None:
@@ -88,28 +89,27 @@ def _one(
     mask: str,
     used: bool,
 ) -> str:
-    base, offset = split(fl.w.offsets, pointer)
-    where = (base, offset)
+    where = split(fl.w.offsets, pointer)
     if elem.is_floating() and op.kind in ("max", "min"):
         return _float_extreme(fl, op, elem, where, value, mask, used)
     if not fl.target.has_atomic(op.kind, elem):
         return _by_exchange(fl, op, elem, where, value, mask)
     native = op.kind == "add" and elem in (float32, float64)
     given = value if native else as_bits(fl, elem, value)
-    got = fl.target.atomic(fl.w, op.kind, elem, *where, given, mask, _order(op), op.scope, used)
+    got = fl.target.atomic(fl.w, op.kind, elem, where, given, mask, _order(op), used)
     return got if native or not got else from_bits(fl, elem, got)
 
 
-def _order(op: AtomicRmwOp) -> str:
+def _order(op: AtomicRmwOp) -> Order:
     """Of one element: fences order the elements of a tile."""
-    return op.sem if layout_of(op.ptr) is None else "relaxed"
+    return (op.sem if layout_of(op.ptr) is None else "relaxed", op.scope)
 
 
 def _by_exchange(
     fl: FunctionLowering,
     op: AtomicRmwOp,
     elem: ElementType,
-    where: tuple[str, int],
+    where: Place,
     value: str,
     mask: str,
 ) -> str:
@@ -123,7 +123,7 @@ def _by_exchange(
         w.lines.append(f"  {seen} = phi i16 [ 0, %{before} ], [ {got}, %{loop} ]")
         new = w.emit(f"fadd {t} {w.emit(f'bitcast i16 {seen} to {t}')}, {value}")
         bits = w.emit(f"bitcast {t} {new} to i16")
-        found = fl.target.atomic_cas(w, 16, *where, seen, bits, "true", _order(op), op.scope)
+        found = fl.target.atomic_cas(w, 16, where, seen, bits, "true", _order(op))
         w.lines.append(f"  {got} = add i16 {found}, 0")
         w.branch_if(w.emit(f"icmp eq i16 {got}, {seen}"), after, loop)
     w.start(after)
@@ -135,7 +135,7 @@ def _float_extreme(
     fl: FunctionLowering,
     op: AtomicRmwOp,
     elem: ElementType,
-    where: tuple[str, int],
+    where: Place,
     value: str,
     mask: str,
     used: bool,
@@ -149,9 +149,7 @@ def _float_extreme(
     plus = w.pure(f"xor i1 {minus}, true")
     opposite = "min" if op.kind == "max" else "max"
     old = [
-        fl.target.atomic(
-            w, kind, as_type, *where, bits, w.and_("i1", mask, side), _order(op), op.scope, used
-        )
+        fl.target.atomic(w, kind, as_type, where, bits, w.and_("i1", mask, side), _order(op), used)
         for kind, as_type, side in ((op.kind, signed, plus), (opposite, unsigned, minus))
     ]
     if not used:
@@ -176,10 +174,10 @@ def _cas(fl: FunctionLowering, op: AtomicCasOp) -> None:
         fl.target.barrier(fl.w)
     old = [""] * count
     for i in groups(layout, count, 1):
-        base, offset = split(fl.w.offsets, pointers[i])
+        at = split(fl.w.offsets, pointers[i])
         old_bits, new_bits = as_bits(fl, elem, expected[i]), as_bits(fl, elem, values[i])
         got = fl.target.atomic_cas(
-            fl.w, elem.bits, base, offset, old_bits, new_bits, owner, op.sem, op.scope
+            fl.w, elem.bits, at, old_bits, new_bits, owner, (op.sem, op.scope)
         )
         old[i] = from_bits(fl, elem, got)
     if op.result.uses:

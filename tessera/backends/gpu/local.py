@@ -134,9 +134,8 @@ def _copy_later(
     owner = fl.owner_mask(layout)
     with nullcontext() if owner == "true" else w.when(owner):
         for i in groups(layout, len(pointers), vec):
-            base, offset = split(w.offsets, pointers[i])
-            to, shift = addresses.at(at[i])
-            fl.target.async_copy(w, to, shift, base, offset, size, masks[i], access)
+            source = split(w.offsets, pointers[i])
+            fl.target.async_copy(w, addresses.at(at[i]), source, size, masks[i], access)
 
 
 def _copy_own(
@@ -150,16 +149,16 @@ def _copy_own(
     shape = packed_shape(elem, vec)
     access = Access(size * 8, 1, op.cache, op.eviction)
     for i in groups(layout, len(pointers), vec):
-        base, offset = split(w.offsets, pointers[i])
-        to, shift = addresses.at(at[i])
+        source = split(w.offsets, pointers[i])
+        to = addresses.at(at[i])
         if masks[i] != "false":
-            fl.target.async_copy(w, to, shift, base, offset, size, masks[i], access, skip=True)
+            fl.target.async_copy(w, to, source, size, masks[i], access, skip=True)
     for i in groups(layout, len(pointers), vec) if others else []:
         if masks[i] != "true":
-            to, shift = addresses.at(at[i])
+            to = addresses.at(at[i])
             off = w.pure(f"xor i1 {masks[i]}, true")
             regs = pack(fl, elem, others[i : i + vec], shape)
-            fl.target.store_shared(w, to, shift, shape.bits, shape.type, regs, off)
+            fl.target.store_shared(w, to, shape, regs, off)
 
 
 def straight_run(offsets: OffsetMap) -> int:
@@ -186,10 +185,9 @@ def _copy_now(
     access = Access(shape.bits, shape.count, op.cache, op.eviction)
     for i in groups(layout, len(pointers), vec):
         other = pack(fl, elem, others[i : i + vec], shape) if others else []
-        base, offset = split(w.offsets, pointers[i])
-        regs = fl.target.load_global(w, base, offset, access, shape.type, masks[i], other)
-        to, shift = addresses.at(at[i])
-        fl.target.store_shared(w, to, shift, shape.bits, shape.type, regs, owner)
+        source = split(w.offsets, pointers[i])
+        regs = fl.target.load_global(w, source, access, shape.type, masks[i], other)
+        fl.target.store_shared(w, addresses.at(at[i]), shape, regs, owner)
 
 
 @lowers(ops.AsyncCommitOp)

@@ -94,8 +94,8 @@ def _load_regs(
 ) -> list[str]:
     if mask == "false":
         return list(other) or [zero(shape.type)] * shape.count
-    base, offset = split(fl.w.offsets, pointer)
-    return fl.target.load_global(fl.w, base, offset, access, shape.type, mask, other)
+    at = split(fl.w.offsets, pointer)
+    return fl.target.load_global(fl.w, at, access, shape.type, mask, other)
 
 
 def zero(type: str) -> str:
@@ -116,6 +116,6 @@ def _store(fl: FunctionLowering, op: memory.StoreOp) -> None:
         mask = w.and_("i1", masks[i], owner)
         if mask == "false":
             continue
-        base, offset = split(w.offsets, pointers[i])
+        at = split(w.offsets, pointers[i])
         regs = pack(fl, elem, values[i : i + vec], shape)
-        fl.target.store_global(w, base, offset, access, shape.type, regs, mask)
+        fl.target.store_global(w, at, access, shape.type, regs, mask)

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from tessera.backends.gpu.lowering import FunctionLowering
+from tessera.backends.gpu.target import PackedShape
 from tessera.backends.gpu.types import llvm_type, memory_bits
 from tessera.dtypes import int1, int8, pointer_type
 from tessera.ir import ElementType
 
 BYTES = 4  # of a 32-bit register
-
-
-@dataclass(frozen=True, slots=True)
-class PackedShape:
-    """`count` registers of LLVM type `type` and `bits` each hold one vector, with `per_reg` elements in each."""
-
-    type: str
-    bits: int
-    count: int
-    per_reg: int
 
 
 def packed_shape(elem: ElementType, vec: int) -> PackedShape:

@@ -24,7 +24,7 @@ def store_elements(
         shape = packed_shape(elem, step)
         regs = pack(fl, elem, names[i : i + step], shape)
         at = offset + i * memory_bits(elem) // 8
-        fl.target.store_shared(fl.w, base, at, shape.bits, shape.type, regs, mask)
+        fl.target.store_shared(fl.w, (base, at), shape, regs, mask)
 
 
 def load_elements(fl: FunctionLowering, elem: ElementType, address: str, count: int) -> list[str]:
@@ -35,7 +35,7 @@ def load_elements(fl: FunctionLowering, elem: ElementType, address: str, count: 
     for i in range(0, count, step):
         shape = packed_shape(elem, step)
         at = offset + i * memory_bits(elem) // 8
-        regs = fl.target.load_shared(fl.w, base, at, shape.bits, shape.type, shape.count)
+        regs = fl.target.load_shared(fl.w, (base, at), shape)
         result += unpack(fl, elem, regs, shape)
     return result
 

@@ -1,7 +1,7 @@
 """Defines what the SIMT lowering asks of a GPU: the interface that each target's primitives fill in.
 
 Every method writes instructions through the given Writer. A register is an LLVM value; addresses of shared memory
-are i32, as the target's instructions take them.
+are i32, as the target's instructions take them. Instructions add the constant of a Place themselves.
 """
 
 from __future__ import annotations
@@ -23,6 +23,21 @@ class Access:
     cache: str = ""
     eviction: str = ""
     volatile: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PackedShape:
+    """`count` registers of LLVM type `type` and `bits` each hold one vector, with `per_reg` elements in each."""
+
+    type: str
+    bits: int
+    count: int
+    per_reg: int
+
+
+Regs = Sequence[str]
+Place = tuple[str, int]  # an address, and bytes behind it
+Order = tuple[str, str]  # of an atomic: semantics ("acquire") and scope ("gpu")
 
 
 class GpuTarget(Protocol):
@@ -54,63 +69,34 @@ class GpuTarget(Protocol):
     def shuffle_index(self, w: Writer, reg: str, lane: str) -> str: ...
 
     def load_global(
-        self,
-        w: Writer,
-        address: str,
-        offset: int,
-        access: Access,
-        type: str,
-        mask: str,
-        other: Sequence[str],
+        self, w: Writer, at: Place, access: Access, type: str, mask: str, other: Regs
     ) -> list[str]:
         """`count` values of `type` at address + offset where `mask`; else `other` (zeros if empty)."""
         ...
 
     def store_global(
-        self,
-        w: Writer,
-        address: str,
-        offset: int,
-        access: Access,
-        type: str,
-        regs: Sequence[str],
-        mask: str,
+        self, w: Writer, at: Place, access: Access, type: str, regs: Regs, mask: str
     ) -> None: ...
 
-    def load_shared(
-        self, w: Writer, address: str, offset: int, bits: int, type: str, count: int
-    ) -> list[str]: ...
+    def load_shared(self, w: Writer, at: Place, shape: PackedShape) -> list[str]: ...
     def store_shared(
-        self,
-        w: Writer,
-        address: str,
-        offset: int,
-        bits: int,
-        type: str,
-        regs: Sequence[str],
-        mask: str,
+        self, w: Writer, at: Place, shape: PackedShape, regs: Regs, mask: str
     ) -> None: ...
 
-    def load_matrix(
-        self, w: Writer, address: str, offset: int, count: int, trans: bool
-    ) -> list[str]:
+    def load_matrix(self, w: Writer, at: Place, count: int, trans: bool) -> list[str]:
         """`count` 8x8 matrices of 16-bit elements, an i32 of each; lane l gives the address of row l % 8 of matrix
         l / 8."""
         ...
 
-    def store_matrix(
-        self, w: Writer, address: str, offset: int, regs: Sequence[str], trans: bool
-    ) -> None:
+    def store_matrix(self, w: Writer, at: Place, regs: Regs, trans: bool) -> None:
         """The inverse of `load_matrix`."""
         ...
 
     def async_copy(
         self,
         w: Writer,
-        shared: str,
-        shared_offset: int,
-        source: str,
-        source_offset: int,
+        shared: Place,
+        source: Place,
         bytes: int,
         mask: str,
         access: Access,
@@ -128,14 +114,7 @@ class GpuTarget(Protocol):
         ...
 
     def mma(
-        self,
-        w: Writer,
-        asm: str,
-        acc_type: str,
-        acc: Sequence[str],
-        a: Sequence[str],
-        b: Sequence[str],
-        reg: str,
+        self, w: Writer, asm: str, acc_type: str, acc: Regs, a: Regs, b: Regs, reg: str
     ) -> list[str]:
         """One matrix instruction of a warp: accumulators of `acc_type`, registers of A and B of type `reg`."""
         ...
@@ -149,14 +128,7 @@ class GpuTarget(Protocol):
         ...
 
     def atomic_add_vector(
-        self,
-        w: Writer,
-        elem: ElementType,
-        address: str,
-        offset: int,
-        values: Sequence[str],
-        mask: str,
-        scope: str,
+        self, w: Writer, elem: ElementType, at: Place, values: Regs, mask: str, scope: str
     ) -> None: ...
 
     def has_atomic(self, kind: str, elem: ElementType) -> bool:
@@ -168,36 +140,23 @@ class GpuTarget(Protocol):
         w: Writer,
         kind: str,
         elem: ElementType,
-        address: str,
-        offset: int,
+        at: Place,
         value: str,
         mask: str,
-        sem: str,
-        scope: str,
+        order: Order,
         want_result: bool,
     ) -> str: ...
 
     def atomic_cas(
-        self,
-        w: Writer,
-        bits: int,
-        address: str,
-        offset: int,
-        expected: str,
-        value: str,
-        mask: str,
-        sem: str,
-        scope: str,
+        self, w: Writer, bits: int, at: Place, expected: str, value: str, mask: str, order: Order
     ) -> str: ...
 
     def atomic_shared_add(self, w: Writer, address: str, value: str, mask: str) -> None: ...
-    def math(self, w: Writer, name: str, type: str, args: Sequence[str]) -> str | None:
+    def math(self, w: Writer, name: str, type: str, args: Regs) -> str | None:
         """A fast hardware function (exp2, rsqrt, ...), or None if the target has none for the type."""
         ...
 
-    def convert_float8(
-        self, w: Writer, source: Any, target: Any, values: Sequence[str]
-    ) -> list[str] | None:
+    def convert_float8(self, w: Writer, source: Any, target: Any, values: Regs) -> list[str] | None:
         """Conversions between 8-bit floats and fp16 or fp32 by hardware, or None."""
         ...
 

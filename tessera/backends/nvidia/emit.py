@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tessera.backends.gpu.target import Access
+from tessera.backends.gpu.target import Access, Order, PackedShape, Place, Regs
 from tessera.backends.gpu.writer import Writer
 from tessera.backends.nvidia import primitives as p
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
@@ -88,89 +88,58 @@ class NvidiaTarget:
 
     # --- memory ---------------------------------------------------------------------------------------------
     def load_global(
-        self,
-        w: Writer,
-        address: str,
-        offset: int,
-        access: Access,
-        type: str,
-        mask: str,
-        other: Sequence[str],
+        self, w: Writer, at: Place, access: Access, type: str, mask: str, other: Regs
     ) -> list[str]:
         modifiers = ".volatile.global" if access.volatile else ".global" + _hints(access)
         type, narrow = _narrow(type)
         predicated = mask != "true"
-        row = p.load_global(modifiers, access.bits, access.count, type, offset, predicated)
-        args = [address]
+        row = p.load_global(modifiers, access.bits, access.count, type, at[1], predicated)
+        args = [at[0]]
         if predicated:
             zero = "0.0" if type in ("float", "double") else "0"
             start = [_widen(w, x, narrow) for x in other] if other else [zero] * access.count
-            args = [*start, address, mask]
+            args = [*start, at[0], mask]
         return [_shrink(w, x, narrow) for x in _unpack(w, row.emit(w, args), type, access.count)]
 
     def store_global(
-        self,
-        w: Writer,
-        address: str,
-        offset: int,
-        access: Access,
-        type: str,
-        regs: Sequence[str],
-        mask: str,
+        self, w: Writer, at: Place, access: Access, type: str, regs: Regs, mask: str
     ) -> None:
         type, narrow = _narrow(type)
         row = p.store_global(
-            ".global" + _hints(access), access.bits, access.count, type, offset, mask != "true"
+            ".global" + _hints(access), access.bits, access.count, type, at[1], mask != "true"
         )
         row.emit(
             w,
-            [address, *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])],
+            [at[0], *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])],
         )
 
-    def load_shared(
-        self, w: Writer, address: str, offset: int, bits: int, type: str, count: int
-    ) -> list[str]:
-        type, narrow = _narrow(type)
-        row = p.load_shared(bits, count, type, offset)
-        return [_shrink(w, x, narrow) for x in _unpack(w, row.emit(w, [address]), type, count)]
+    def load_shared(self, w: Writer, at: Place, shape: PackedShape) -> list[str]:
+        type, narrow = _narrow(shape.type)
+        value = p.load_shared(shape.bits, shape.count, type, at[1]).emit(w, [at[0]])
+        return [_shrink(w, x, narrow) for x in _unpack(w, value, type, shape.count)]
 
-    def store_shared(
-        self,
-        w: Writer,
-        address: str,
-        offset: int,
-        bits: int,
-        type: str,
-        regs: Sequence[str],
-        mask: str,
-    ) -> None:
+    def store_shared(self, w: Writer, at: Place, shape: PackedShape, regs: Regs, mask: str) -> None:
         if mask == "false":
             return
-        type, narrow = _narrow(type)
-        row = p.store_shared(bits, len(regs), type, offset, mask != "true")
+        type, narrow = _narrow(shape.type)
+        row = p.store_shared(shape.bits, len(regs), type, at[1], mask != "true")
         row.emit(
             w,
-            [address, *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])],
+            [at[0], *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])],
         )
 
-    def load_matrix(
-        self, w: Writer, address: str, offset: int, count: int, trans: bool
-    ) -> list[str]:
-        return _unpack(w, p.load_matrix(count, trans, offset).emit(w, [address]), "i32", count)
+    def load_matrix(self, w: Writer, at: Place, count: int, trans: bool) -> list[str]:
+        return _unpack(w, p.load_matrix(count, trans, at[1]).emit(w, [at[0]]), "i32", count)
 
-    def store_matrix(
-        self, w: Writer, address: str, offset: int, regs: Sequence[str], trans: bool
-    ) -> None:
-        p.store_matrix(len(regs), trans, offset).emit(w, [address, *regs])
+    def store_matrix(self, w: Writer, at: Place, regs: Regs, trans: bool) -> None:
+        p.store_matrix(len(regs), trans, at[1]).emit(w, [at[0], *regs])
 
     # --- asynchronous copies ------------------------------------------------------------------------------
     def async_copy(
         self,
         w: Writer,
-        shared: str,
-        shared_offset: int,
-        source: str,
-        source_offset: int,
+        shared: Place,
+        source: Place,
         bytes: int,
         mask: str,
         access: Access,
@@ -178,13 +147,13 @@ class NvidiaTarget:
     ) -> None:
         """Copy `bytes` (4, 8, 16) where `mask`; elsewhere write zeros or, with `skip`, nothing."""
         if skip and mask != "true":
-            row = p.async_copy_where(bytes, shared_offset, source_offset)
-            row.emit(w, [shared, source, mask])
+            row = p.async_copy_where(bytes, shared[1], source[1])
+            row.emit(w, [shared[0], source[0], mask])
             return
         partial = mask != "true"
         prefetch = ".L2::128B" if bytes == 16 else ""  # neighbours come soon: 1 % on large matmuls
-        row = p.async_copy(bytes, prefetch, shared_offset, source_offset, partial)
-        args = [shared, source]
+        row = p.async_copy(bytes, prefetch, shared[1], source[1], partial)
+        args = [shared[0], source[0]]
         if partial:
             args.append(w.pure(f"select i1 {mask}, i32 {bytes}, i32 0"))
         row.emit(w, args)
@@ -208,18 +177,11 @@ class NvidiaTarget:
         return {float32: 4, float16: 8, bfloat16: 8}.get(elem, 1)
 
     def atomic_add_vector(
-        self,
-        w: Writer,
-        elem: ElementType,
-        address: str,
-        offset: int,
-        values: Sequence[str],
-        mask: str,
-        scope: str,
+        self, w: Writer, elem: ElementType, at: Place, values: Regs, mask: str, scope: str
     ) -> None:
         type, ptx = _atomic_type("add", elem)
-        row = p.add_vector(scope, ptx, type, offset, len(values))
-        row.emit(w, [address, *values, mask])
+        row = p.add_vector(scope, ptx, type, at[1], len(values))
+        row.emit(w, [at[0], *values, mask])
 
     # --- atomics -----------------------------------------------------------------------------------------------
     def atomic(
@@ -227,44 +189,33 @@ class NvidiaTarget:
         w: Writer,
         kind: str,
         elem: ElementType,
-        address: str,
-        offset: int,
+        at: Place,
         value: str,
         mask: str,
-        sem: str,
-        scope: str,
+        order: Order,
         want_result: bool,
     ) -> str:
         type, ptx = _atomic_type(kind, elem)
         op = {"xchg": "exch"}.get(kind, kind)
         # red has no acquire form: its result is what an acquire would order.
-        result = want_result or sem in ("acquire", "acq_rel") or kind == "xchg"
+        result = want_result or order[0] in ("acquire", "acq_rel") or kind == "xchg"
         noftz = ".noftz" if elem in (float16, bfloat16) else ""
-        row = p.atomic(f".{sem}.{scope}.global", f"{op}{noftz}.{ptx}", type, offset, 1, result)
+        row = p.atomic(f".{'.'.join(order)}.global", f"{op}{noftz}.{ptx}", type, at[1], 1, result)
         if not result:
-            return row.emit(w, [address, value, mask])
-        return row.emit(w, [_zero(type), address, value, mask])
+            return row.emit(w, [at[0], value, mask])
+        return row.emit(w, [_zero(type), at[0], value, mask])
 
     def atomic_cas(
-        self,
-        w: Writer,
-        bits: int,
-        address: str,
-        offset: int,
-        expected: str,
-        value: str,
-        mask: str,
-        sem: str,
-        scope: str,
+        self, w: Writer, bits: int, at: Place, expected: str, value: str, mask: str, order: Order
     ) -> str:
-        row = p.atomic(f".{sem}.{scope}.global", f"cas.b{bits}", f"i{bits}", offset, 2, True)
-        return row.emit(w, ["0", address, expected, value, mask])
+        row = p.atomic(f".{'.'.join(order)}.global", f"cas.b{bits}", f"i{bits}", at[1], 2, True)
+        return row.emit(w, ["0", at[0], expected, value, mask])
 
     def atomic_shared_add(self, w: Writer, address: str, value: str, mask: str) -> None:
         p.atomic_shared_add(0).emit(w, [address, value, mask])
 
     # --- arithmetic ---------------------------------------------------------------------------------------------
-    def math(self, w: Writer, name: str, type: str, args: Sequence[str]) -> str | None:
+    def math(self, w: Writer, name: str, type: str, args: Regs) -> str | None:
         row = p.PRIMITIVES.get(f"{name}.{type}")
         return row.emit(w, args) if row is not None else None
 
@@ -277,21 +228,12 @@ class NvidiaTarget:
         return p.emit_primitive(w, "to_tf32", x)
 
     def mma(
-        self,
-        w: Writer,
-        asm: str,
-        acc_type: str,
-        acc: Sequence[str],
-        a: Sequence[str],
-        b: Sequence[str],
-        reg: str,
+        self, w: Writer, asm: str, acc_type: str, acc: Regs, a: Regs, b: Regs, reg: str
     ) -> list[str]:
         row = p.mma(asm, acc_type, (len(a), len(b), len(acc)), reg)
         return _unpack(w, row.emit(w, [*acc, *a, *b]), acc_type, len(acc))
 
-    def convert_float8(
-        self, w: Writer, source: Any, target: Any, values: Sequence[str]
-    ) -> list[str] | None:
+    def convert_float8(self, w: Writer, source: Any, target: Any, values: Regs) -> list[str] | None:
         """fp8e4nv, fp8e5 → fp16, or fp32 → fp8e4nv, fp8e5, two at a time; None below sm_89 and for other formats."""
         kind: dtype = source if source.is_fp8() else target
         if self.cc < 89 or not kind.ptx:
@@ -300,7 +242,7 @@ class NvidiaTarget:
             return self._from_float8(w, source, values)
         return self._to_float8(w, target, values)
 
-    def _from_float8(self, w: Writer, source: dtype, values: Sequence[str]) -> list[str]:
+    def _from_float8(self, w: Writer, source: dtype, values: Regs) -> list[str]:
         result: list[str] = []
         for i in range(0, len(values), 2):
             pair = values[i : i + 2]
@@ -312,7 +254,7 @@ class NvidiaTarget:
             result += w.unpair("half", w.pure(f"bitcast i32 {both} to <2 x half>"))[: len(pair)]
         return result
 
-    def _to_float8(self, w: Writer, target: dtype, values: Sequence[str]) -> list[str]:
+    def _to_float8(self, w: Writer, target: dtype, values: Regs) -> list[str]:
         result: list[str] = []
         for i in range(0, len(values), 2):
             low, high = values[i], values[i + 1] if i + 1 < len(values) else "0.0"
