@@ -38,9 +38,10 @@ class AxisFacts:
         )
 
     def cut(self, runs: tuple[int, ...], step: int) -> tuple[int, ...]:
-        """Divisibility once the runs are cut to `runs`: a piece starts a multiple of its length into a run."""
+        """Divisibility once the runs are cut to `runs`: a piece starts a multiple of its length into a run. A run that
+        is shorter already stays whole."""
         return tuple(
-            d if n == m else gcd(d, n * step)
+            d if m <= n else gcd(d, n * step)
             for d, n, m in zip(self.divisibility, runs, self.contiguity, strict=True)
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
@@ -127,29 +128,16 @@ def _starts(f: AxisFacts) -> tuple[int, ...]:
     return tuple(d if c == 1 else 1 for d, c in zip(f.divisibility, f.contiguity, strict=True))
 
 
-def _sum(x: AxisFacts, y: AxisFacts, value: int | None, both: bool) -> AxisFacts:
-    """Facts of x + y, or of x - y when not `both` (then y may not be the running one)."""
-    contiguity: list[int] = []
-    divisibility: list[int] = []
-    for cx, kx, dx, cy, ky, dy in zip(
-        x.contiguity,
-        x.constancy,
-        x.divisibility,
-        y.contiguity,
-        y.constancy,
-        y.divisibility,
-        strict=True,
-    ):
-        run = gcd(cx, ky)
-        if both:
-            run = max(run, gcd(kx, cy))
-        contiguity.append(run)
-        # A shorter run may begin inside a longer one: its start is only known modulo the run's length.
-        sx = dx if cx <= run else gcd(dx, run)
-        sy = dy if cy <= run else gcd(dy, run)
-        divisibility.append(min(gcd(sx, sy), TOP))
-    constancy = gcds(x.constancy, y.constancy)
-    return AxisFacts(tuple(contiguity), tuple(divisibility), constancy, value)
+def _sum(
+    x: AxisFacts, y: AxisFacts, value: int | None, both: bool = True, size: int = 1
+) -> AxisFacts:
+    """Facts of x + y, or of x - y when not `both` (then y may not be the running one); neighbours are `size` apart."""
+    runs = tuple(
+        max(gcd(cx, ky), gcd(kx, cy) if both else 1)
+        for cx, kx, cy, ky in zip(x.contiguity, x.constancy, y.contiguity, y.constancy, strict=True)
+    )
+    divisibility = tuple(min(d, TOP) for d in gcds(x.cut(runs, size), y.cut(runs, size)))
+    return AxisFacts(runs, divisibility, gcds(x.constancy, y.constancy), value)
 
 
 def _known(
@@ -166,7 +154,7 @@ def _known(
 def _add(a: AxisAnalysis, op: arith.AddOp) -> AxisFacts:
     x, y = a.facts(op.lhs), a.facts(op.rhs)
     value = _known(op, operator.add, x, y)
-    return _sum(x, y, value, both=True)
+    return _sum(x, y, value)
 
 
 @transfer(arith.SubOp)
@@ -179,24 +167,9 @@ def _sub(a: AxisAnalysis, op: arith.SubOp) -> AxisFacts:
 @transfer(arith.AddPtrOp)
 def _addptr(a: AxisAnalysis, op: arith.AddPtrOp) -> AxisFacts:
     size = elem_of(op.ptr.type).element_ty.storage_bytes
-    p, o = a.facts(op.ptr), a.facts(op.offset)
-    contiguity: list[int] = []
-    divisibility: list[int] = []
-    for cp, kp, dp, co, ko, do in zip(
-        p.contiguity,
-        p.constancy,
-        p.divisibility,
-        o.contiguity,
-        o.constancy,
-        o.divisibility,
-        strict=True,
-    ):
-        run = max(gcd(cp, ko), gcd(kp, co))
-        contiguity.append(run)
-        sp = dp if cp <= run else gcd(dp, run * size)
-        so = (do if co <= run else gcd(do, run)) * size
-        divisibility.append(min(gcd(sp, power_of_two_part(so)), TOP))
-    return AxisFacts(tuple(contiguity), tuple(divisibility), gcds(p.constancy, o.constancy))
+    offset = a.facts(op.offset)
+    in_bytes = tuple(power_of_two_part(d * size) for d in offset.divisibility)
+    return _sum(a.facts(op.ptr), replace(offset, divisibility=in_bytes), None, size=size)
 
 
 @transfer(arith.MulOp)
