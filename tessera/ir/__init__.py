@@ -2,12 +2,7 @@
 
 from tessera.ir.builder import Builder
 from tessera.ir.core import Block, Effect, Module, Op, Use, Value, attr, operand, region, require
-from tessera.ir.locations import (
-    pack_location,
-    pack_locations,
-    unpack_location,
-    unpack_locations,
-)
+from tessera.ir.locations import pack_location, pack_locations, unpack_location, unpack_locations
 from tessera.ir.parse import parse_module
 from tessera.ir.passes import Pass, PassManager, pass_
 from tessera.ir.rewrite import Rewriter, RuleSet, rule

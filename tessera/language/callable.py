@@ -18,14 +18,7 @@ from tessera.language.captures import Found, fingerprint, is_constant, of_known_
 from tessera.language.parameters import KernelParam
 from tessera.language.source_text import Sourced
 from tessera.language.values import constexpr
-from tessera.language.watching import (
-    Place,
-    frozen,
-    place_in,
-    place_of_cell,
-    place_of_name,
-    same,
-)
+from tessera.language.watching import Place, frozen, place_in, place_of_cell, place_of_name, same
 
 
 class JITCallable(Sourced, ByName):

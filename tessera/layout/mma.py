@@ -216,8 +216,7 @@ def reordered(layout: LinearLayout, orders: tuple[Rows, ...]) -> LinearLayout:
     for units, order in reversed(list(zip(unit_columns(layout.shape), orders, strict=True))):
         table += [units[bit] for bit in order] or units
     return LinearLayout.packed(
-        layout.shape,
-        {name: compose(table, layout.columns(name)) for name in layout.in_dims},
+        layout.shape, {name: compose(table, layout.columns(name)) for name in layout.in_dims}
     )
 
 

@@ -101,9 +101,7 @@ def _choices(
 ) -> Iterator[_Choice]:
     def spread(vector: list[int]) -> _Choice:
         return _Choice(
-            vector,
-            _lanes_per_pass(src, vector, elem_bits),
-            _lanes_per_pass(dst, vector, elem_bits),
+            vector, _lanes_per_pass(src, vector, elem_bits), _lanes_per_pass(dst, vector, elem_bits)
         )
 
     shared = intersection(src.register, dst.register)

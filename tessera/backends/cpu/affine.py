@@ -85,15 +85,7 @@ def _add(lo: Lowering, op: Op, a: Val, b: Val) -> Val | None:
         if b.base == "0"
         else lo.em.op(f"add {e} {a.base}, {b.base}")
     )
-    return _affine(
-        a.type,
-        base,
-        (*a.terms, *b.terms),
-        shape,
-        min(a.align, b.align),
-        a,
-        b,
-    )
+    return _affine(a.type, base, (*a.terms, *b.terms), shape, min(a.align, b.align), a, b)
 
 
 def _affine(
@@ -106,15 +98,7 @@ def _affine(
 ) -> Val:
     lanes = max(s.lanes for s in sources) if shape[0] is not None else 1
     return Val(
-        t,
-        lanes,
-        "",
-        True,
-        base,
-        terms,
-        shape[0],
-        shape[1] if shape[0] is not None else "",
-        align,
+        t, lanes, "", True, base, terms, shape[0], shape[1] if shape[0] is not None else "", align
     )
 
 
@@ -198,15 +182,7 @@ def _cast(lo: Lowering, op: Op, a: Val) -> Val | None:
 def _hint(lo: Lowering, op: Any, a: Val) -> Val | None:
     known = op.divisibility
     if len(known) <= 1 and a.affine and a.lanes == 1 and known and known[0] > 1:
-        return Val(
-            a.type,
-            1,
-            a.text,
-            True,
-            a.base,
-            a.terms,
-            align=max(a.align, power_in(known[0])),
-        )
+        return Val(a.type, 1, a.text, True, a.base, a.terms, align=max(a.align, power_in(known[0])))
     return a
 
 

@@ -32,17 +32,7 @@ from tessera.errors import CompilationError
 from tessera.ir import Effect, Module, Op, TileType, Value, elem_of, shape_of
 
 # Imported for the lowerings that they register.
-_REGISTERED = (
-    checks,
-    control,
-    lazy_ops,
-    dot,
-    effects,
-    host,
-    reduce,
-    scan,
-    prepack_k,
-)
+_REGISTERED = (checks, control, lazy_ops, dot, effects, host, reduce, scan, prepack_k)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,7 @@ from tessera.ir import ElementType, Value
 from tessera.layout import Access, LinearLayout, MatrixAccess, offset_map
 from tessera.layout.access import best_access
 from tessera.layout.matrix_ops import union
-from tessera.ops import (
-    LocalAllocOp,
-    LocalIndexOp,
-    SharedView,
-)
+from tessera.ops import LocalAllocOp, LocalIndexOp, SharedView
 
 BASE_ALIGNMENT = 1024  # of the program's shared memory
 

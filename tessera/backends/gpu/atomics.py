@@ -106,12 +106,7 @@ def _order(op: AtomicRmwOp) -> Order:
 
 
 def _by_exchange(
-    fl: FunctionLowering,
-    op: AtomicRmwOp,
-    elem: ElementType,
-    where: Place,
-    value: str,
-    mask: str,
+    fl: FunctionLowering, op: AtomicRmwOp, elem: ElementType, where: Place, value: str, mask: str
 ) -> str:
     """A 16-bit sum by compare and swap: try with what was last seen there until nobody came between."""
     w, t = fl.w, llvm_type(elem)

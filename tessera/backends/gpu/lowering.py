@@ -21,10 +21,7 @@ from tessera.errors import InternalError
 from tessera.ir import Block, Module, Op, SharedType, TileType, TokenType, Type, Value, elem_of
 from tessera.layout.linear import LinearLayout
 from tessera.layout.matrix_ops import images
-from tessera.ops import (
-    Loop,
-    Matmul,
-)
+from tessera.ops import Loop, Matmul
 
 PROGRAMS = "%programs"  # the parameter that has the launch's grid, three i32
 Lowering = Callable[["FunctionLowering", Any], None]
@@ -46,13 +43,7 @@ class FunctionLowering:
     """Lowers one function; `w` writes its text, `values` holds what each IR value became."""
 
     def __init__(
-        self,
-        module: Module,
-        func: Any,
-        text: ModuleText,
-        target: GpuTarget,
-        *,
-        fusion: bool = True,
+        self, module: Module, func: Any, text: ModuleText, target: GpuTarget, *, fusion: bool = True
     ) -> None:
         self.module, self.func, self.target = module, func, target
         self.w = Writer(text)

@@ -26,23 +26,10 @@ from tessera.backends.gpu.target import GpuTarget
 from tessera.backends.gpu.writer import ModuleText
 from tessera.ir import Module
 
-_REGISTERED = (
-    atomics,
-    casts,
-    convert,
-    debug,
-    dot,
-    elementwise,
-    inline_asm,
-    local,
-    lookup,
-    mathlib,
-    memory,
-    reduce,
-    scan,
-    shape,
+_REGISTERED = (  # imported for the lowerings they register
+    atomics, casts, convert, debug, dot, elementwise, inline_asm, local, lookup, mathlib, memory, reduce, scan, shape,
     shared,
-)  # fmt: skip  imported for the lowerings they register
+)  # fmt: skip
 
 
 def lower_module(

@@ -109,8 +109,7 @@ class NvidiaTarget:
             ".global" + _hints(access), access.bits, access.count, type, at[1], mask != "true"
         )
         row.emit(
-            w,
-            [at[0], *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])],
+            w, [at[0], *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])]
         )
 
     def load_shared(self, w: Writer, at: Place, shape: PackedShape) -> list[str]:
@@ -124,8 +123,7 @@ class NvidiaTarget:
         type, narrow = _narrow(shape.type)
         row = p.store_shared(shape.bits, len(regs), type, at[1], mask != "true")
         row.emit(
-            w,
-            [at[0], *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])],
+            w, [at[0], *[_widen(w, x, narrow) for x in regs], *([mask] if mask != "true" else [])]
         )
 
     def load_matrix(self, w: Writer, at: Place, count: int, trans: bool) -> list[str]:

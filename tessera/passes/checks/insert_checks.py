@@ -27,14 +27,7 @@ from tessera.errors import (
     OutOfBounds,
     UnsupportedLanguageConstruct,
 )
-from tessera.ir import (
-    Block,
-    Module,
-    Op,
-    Value,
-    elem_of,
-    pass_,
-)
+from tessera.ir import Block, Module, Op, Value, elem_of, pass_
 from tessera.ops import arith, control, memory
 from tessera.passes.checks.check_builder import CheckBuilder, named_inputs, report, result_name
 from tessera.passes.checks.number_checks import (

@@ -24,17 +24,7 @@ from typing import Any
 
 from tessera import ops
 from tessera.dtypes import bfloat16, float16, float32, int32
-from tessera.ir import (
-    Builder,
-    Module,
-    Op,
-    TileType,
-    Value,
-    elem_of,
-    pass_,
-    shape_of,
-    with_elem,
-)
+from tessera.ir import Builder, Module, Op, TileType, Value, elem_of, pass_, shape_of, with_elem
 from tessera.ir.applications import apply
 from tessera.layout import LinearLayout, mma_acc, mma_operand
 from tessera.passes.gpu_facts import GpuFacts, MmaRow

@@ -15,13 +15,7 @@ from tessera.layout import (
     shared_swizzled,
     widest_swizzle,
 )  # fmt: skip
-from tessera.ops import (
-    LocalAllocOp,
-    LocalTransOp,
-    Loop,
-    TileLoad,
-    TransOp,
-)
+from tessera.ops import LocalAllocOp, LocalTransOp, Loop, TileLoad, TransOp
 
 Orders = list[tuple[int, ...]]
 

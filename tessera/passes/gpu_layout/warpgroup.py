@@ -33,14 +33,7 @@ from tessera.layout import (
     wgmma_operand_a,
     widest_swizzle,
 )
-from tessera.ops import (
-    ConvertLayoutOp,
-    DotOp,
-    LocalAllocOp,
-    LocalLoadOp,
-    TileLoad,
-    WgmmaOp,
-)
+from tessera.ops import ConvertLayoutOp, DotOp, LocalAllocOp, LocalLoadOp, TileLoad, WgmmaOp
 from tessera.passes.gpu_facts import GpuFacts, WgmmaRow
 from tessera.passes.gpu_layout.mma_operands import (
     drop_unused,

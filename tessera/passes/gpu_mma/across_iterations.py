@@ -5,12 +5,7 @@ from __future__ import annotations
 from tessera.analysis.provenance import buffer_of
 from tessera.ir import Op, Value
 from tessera.ir.applications import is_enabled
-from tessera.ops import (
-    ForOp,
-    LocalAllocOp,
-    LocalLoadOp,
-    WgmmaOp,
-)
+from tessera.ops import ForOp, LocalAllocOp, LocalLoadOp, WgmmaOp
 from tessera.passes.neutral.loops import only_accumulates
 
 

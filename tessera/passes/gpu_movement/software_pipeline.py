@@ -26,17 +26,7 @@ from tessera.analysis.axis import AxisAnalysis
 from tessera.analysis.provenance import buffer_of, untransposed
 from tessera.analysis.scratch import scratch_bytes
 from tessera.dtypes import int1, int64
-from tessera.ir import (
-    Block,
-    Builder,
-    ElementType,
-    Module,
-    Op,
-    SharedType,
-    Value,
-    pass_,
-    with_elem,
-)
+from tessera.ir import Block, Builder, ElementType, Module, Op, SharedType, Value, pass_, with_elem
 from tessera.ir.applications import apply
 from tessera.layout import LinearLayout
 from tessera.passes.gpu_facts import GpuFacts
@@ -49,10 +39,7 @@ from tessera.passes.gpu_mma.mma_chains import (
     shifted_view,
 )
 from tessera.passes.gpu_movement.memory_effects import waits_for_others
-from tessera.passes.gpu_movement.streams import (
-    Stream,
-    stream_of,
-)
+from tessera.passes.gpu_movement.streams import Stream, stream_of
 from tessera.passes.neutral.fold import constant_of
 from tessera.passes.neutral.loops import const, const32, set_yields, with_carried
 

@@ -11,12 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tessera.ir import Op, elem_of
-from tessera.ops import (
-    DotOp,
-    ReshapeOp,
-    TileLoad,
-    TransOp,
-)
+from tessera.ops import DotOp, ReshapeOp, TileLoad, TransOp
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_scheduling.warp_roles import GRAIN, WORK, roles_for
 

@@ -27,12 +27,7 @@ from tessera.layout import LinearLayout
 from tessera.passes.gpu_facts import GpuFacts
 from tessera.passes.gpu_mma.mma_chains import drop_view, shifted_view
 from tessera.passes.gpu_scheduling.producer import Needs, Producer, Split, States
-from tessera.passes.gpu_scheduling.rings import (
-    Ring,
-    advance,
-    copying_ctas,
-    filled_by,
-)
+from tessera.passes.gpu_scheduling.rings import Ring, advance, copying_ctas, filled_by
 from tessera.passes.gpu_scheduling.warp_roles import GROUP_WARPS, WarpRoles, roles_with_transpose
 from tessera.passes.neutral.loops import const, const32, only_accumulates
 

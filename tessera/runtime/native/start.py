@@ -4,16 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from tessera.backends.llvm.subset import (
-    Pointer,
-    array,
-    i32,
-    i64,
-    integer,
-    local,
-    memcpy,
-    native,
-)
+from tessera.backends.llvm.subset import Pointer, array, i32, i64, integer, local, memcpy, native
 from tessera.backends.llvm.subset_types import layout
 from tessera.runtime.native import cpython as c
 from tessera.runtime.native.cpython import List, Object, Sized, Tuple
