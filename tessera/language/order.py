@@ -12,6 +12,8 @@ from tessera.language import arithmetic, combine, creation, hints
 from tessera.language.callable import library
 from tessera.language.reductions import _xor, log2_of, max, min, normal_dim, total
 
+__all__ = ["bitonic_merge", "flip", "sort", "topk"]
+
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constexpr
 else:

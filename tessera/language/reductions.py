@@ -13,6 +13,11 @@ from tessera.language import arithmetic, combine, creation, hints
 from tessera.language.aggregate import constexpr_function
 from tessera.language.callable import library
 
+__all__ = [
+    "argmax", "argmin", "cdiv", "cumprod", "cumsum", "max", "min", "reduce_or", "sigmoid", "softmax", "sum",
+    "swizzle2d", "xor_sum",
+]  # fmt: skip
+
 if TYPE_CHECKING:
     from tessera.language.kernel_typing import constexpr
 else:

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-from tessera.language.order import bitonic_merge, flip, sort, topk
-from tessera.language.reductions import (
-    argmax,
-    argmin,
-    cdiv,
-    cumprod,
-    cumsum,
-    max,
-    min,
-    reduce_or,
-    sigmoid,
-    softmax,
-    sum,
-    swizzle2d,
-    xor_sum,
-)  # fmt: skip
+from tessera.language import order, reductions
+from tessera.language.order import *
+from tessera.language.reductions import *
 
-__all__ = [
-    "argmax", "argmin", "bitonic_merge", "cdiv", "cumprod", "cumsum", "flip", "max", "min", "reduce_or", "sigmoid",
-    "softmax", "sort", "sum", "swizzle2d", "topk", "xor_sum",
-]  # fmt: skip
+__all__: list[str] = []
+__all__ += order.__all__
+__all__ += reductions.__all__

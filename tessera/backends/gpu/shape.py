@@ -74,10 +74,17 @@ def renaming(held: LinearLayout, wanted: LinearLayout) -> tuple[int, ...] | None
     return register_map(held, wanted)
 
 
-def rename(fl: FunctionLowering, op: Op, held: LinearLayout) -> None:
-    """The result's registers are the operand's, which holds `held` seen in the result's shape."""
-    wanted = op.result.type.layout
-    names = fl.get(op.operands[0])
+def rename(
+    fl: FunctionLowering,
+    op: Op,
+    held: LinearLayout,
+    wanted: LinearLayout | None = None,
+    names: list[str] | None = None,
+) -> None:
+    """The result's registers are the operand's (`names`), which holds `held` seen in the result's shape; the result
+    may repeat those of `wanted`."""
+    wanted = wanted or op.result.type.layout
+    names = names or fl.get(op.operands[0])
     if held == wanted:
         fl.set(op.result, names)
         return
@@ -92,13 +99,7 @@ def rename(fl: FunctionLowering, op: Op, held: LinearLayout) -> None:
 @lowers(tile.BroadcastOp)
 def _broadcast(fl: FunctionLowering, op: tile.BroadcastOp) -> None:
     """Register i of the result is the register that holds its coordinates with the repeated dims at 0."""
-    held, target = op.x.type.layout, op.result.type.layout
-    wanted = target.restrict(op.x.type.shape)
-    names = fl.get(op.x)
-    sources = renaming(held, wanted)
-    if sources is None:
-        raise InternalError(f"broadcast moves data between threads: {held} to {target}", loc=op.loc)
-    fl.set(op.result, [names[i] for i in sources])
+    rename(fl, op, op.x.type.layout, op.result.type.layout.restrict(op.x.type.shape))
 
 
 @lowers(tile.ExpandDimsOp)
@@ -136,11 +137,7 @@ def _join(fl: FunctionLowering, op: tile.JoinOp) -> None:
         held = LinearLayout(
             (2,), {"register": [(1,)], "lane": [(0,)] * 5, "warp": [(0,)] * fl.warp_bits}
         )
-    wanted = op.result.type.layout
-    sources = range(len(both)) if held == wanted else renaming(held, wanted)
-    if sources is None:
-        raise InternalError(f"join moves data between threads: {held} to {wanted}", loc=op.loc)
-    fl.set(op.result, [both[i] for i in sources])
+    rename(fl, op, held, names=both)
 
 
 @lowers(tile.SplitOp)
