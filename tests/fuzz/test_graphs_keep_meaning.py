@@ -48,7 +48,7 @@ def check(seed: int, steps: int) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 2**32), st.integers(2, 14))
 def test_random_graphs(seed: int, steps: int):
     check(seed, steps)
