@@ -29,7 +29,7 @@ from tessera.graph.torch_import import Imported, NotImported, import_graph
 from tessera.graph.torch_interpret import Interpreted
 from tessera.graph.torch_options import Options, options_of
 from tessera.graph.torch_records import GraphRecord, note, watched
-from tessera.ir import print_module
+from tessera.ir import print_module, verify
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
 
@@ -138,6 +138,7 @@ def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]],
     """What runs the graph's IR: takes a list of arguments, gives a list of results."""
     if options.fuse:
         optimize(imported.module)
+        verify(imported.module)  # a fault of a pass gives no wrong numbers
     host = TorchHost(imported.targets, imported.objects, imported.device)
     if options.kernels == "interpreted":
         return Interpreted(imported.module, host)

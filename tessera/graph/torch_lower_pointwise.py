@@ -241,6 +241,7 @@ POINTWISE: dict[str, Pointwise] = {
     "bitwise_right_shift": Pointwise(DEFAULT, _shift(arith.ShrOp)),
     "__lshift__": Pointwise(DEFAULT, _shift(arith.ShlOp)),
     "__rshift__": Pointwise(DEFAULT, _shift(arith.ShrOp)),
+    "fma": Pointwise(DEFAULT, lambda a, b, c: a.emit(arith.FmaOp(a.value, a.like(b).value, a.like(c).value))),
     # bounds and choices
     "clamp": Pointwise(DEFAULT, _clamp),
     "clamp_min": Pointwise(DEFAULT, maximum),

@@ -267,6 +267,21 @@ def test_a_sum_of_sums_keeps_its_rows_parallel():
     assert len(loops(optimized(g, g.loop([], lambda: g.reduce("sum", [N], lambda r: g.load(s, r)))))) == 2  # fmt: skip
 
 
+def test_a_loop_that_a_merge_has_moved_is_not_merged_in_front_of_what_it_reads():
+    """a and c read x; b reads what is made of a, and a tensor of a's, so it could be merged with a and c in turn."""
+    n = 1 << 20
+    g = GraphBuilder("moved")
+    x, y = g.input("x", tensor(n)), g.input("y", tensor(n))
+    a = g.loop([n], lambda i: g.mul(g.load(x, i), g.load(y, i)))
+    (m,) = g.extern("double", [a], [Place(0)], [tensor(n)])
+    b = g.loop([n], lambda i: g.add(g.load(y, i), g.load(m, i)))
+    c = g.loop([n], lambda i: g.exp(g.load(x, i)))
+    (most,) = g.extern(
+        "double", [c], [Place(0)], [tensor(n)]
+    )  # what the bound on memory comes from
+    optimized(g, a, b, c, most)
+
+
 def test_equal_loops_become_one():
     g = GraphBuilder("equal")
     x = g.input("x", tensor(N))

@@ -261,6 +261,7 @@ class Fusion:
                 first, last, after = pair
                 group[group.index(last)] = self._merge(first, last, len(last.extents), after)
                 group.remove(first)
+                group.sort(key=self.order.at.__getitem__)  # the merge moves what depends on `first`
                 changed = True
         return changed
 
