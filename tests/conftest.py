@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 # `make coverage` measures the processes that run tests, not what these start: some of that is killed, or must be quick.
 if "PYTEST_XDIST_WORKER" in os.environ and (_MEASURED := os.environ.get("TESSERA_TEST_COVERAGE")):
@@ -41,10 +40,6 @@ if _PROCESSES := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 from tessera.runtime.driver import driver  # noqa: E402  after the environment is set
 
-# No test depends on how busy a machine is.
-settings.register_profile("tessera", deadline=None)
-settings.load_profile("tessera")
-
 DEVICES = {
     "interpreter": ["interpreter"],
     "cpu": ["cpu"],
@@ -58,17 +53,6 @@ DEVICES = {
 def pytest_xdist_auto_num_workers() -> int:
     """What `-n auto` means; xdist asks."""
     return processes_for_tests()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_sessionfinish() -> None:
-    """Save what was measured: a process that takes long to end after its last test is killed."""
-    if "PYTEST_XDIST_WORKER" in os.environ and os.environ.get("TESSERA_TEST_COVERAGE"):
-        import coverage
-
-        if measurement := coverage.Coverage.current():
-            measurement.stop()
-            measurement.save()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

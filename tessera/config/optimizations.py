@@ -74,8 +74,7 @@ _GRAPHS = (
         "each rule keeps the value for all indices in range", "graph/index/ranges.py", "tests/unit/test_graph_passes.py", unit="rewrite",
     ),
     _row(
-        "graph-cse", "cpu gpu", "makes one of equal loops", "equal operands, attributes and bodies; no effect",
-        "graph/passes/equal.py `key_of`", "tests/unit/test_graph_passes.py", unit="op",
+        "graph-cse", "cpu gpu", "makes one of equal loops", "equal operands, attributes and bodies; no effect", "graph/passes/equal.py", "tests/unit/test_graph_passes.py", unit="op",
     ),
     _row(
         "graph-inline-loops", "cpu gpu", "computes a loop's result where it is read", "loads are in range where their mask holds",
@@ -83,8 +82,7 @@ _GRAPHS = (
     ),
     _row(
         "graph-fuse-rows", "cpu gpu", "lets a loop and one that reads its result share outer indices",
-        "equal extents; each load's first coordinates are the outer indices; no way around", "graph/passes/fuse.py `shared_extents`, `Order.between`",
-        "tests/unit/test_graph_passes.py", unit="loop",
+        "equal extents; loads' first coordinates are the outer indices; no way around", "graph/passes/fuse.py", "tests/unit/test_graph_passes.py", unit="loop",
     ),
     _row(
         "graph-permute-loops", "cpu gpu", "lets a loop share an index that is not its outermost one: batch norm's channels",
@@ -93,6 +91,10 @@ _GRAPHS = (
     _row(
         "graph-split-loops", "cpu gpu", "makes two of an index, so that loops share one more: group norm's channels",
         "the extent is a multiple; results keep their places in memory", "graph/passes/reindex.py `split`", "tests/unit/test_graph_reindex.py", unit="loop",
+    ),
+    _row(
+        "graph-drop-roundings", "cpu gpu", "hands fp32 numbers on between operations of a kernel on half types",
+        "floats that nothing compares; not under numerics=\"eager\"", "graph/passes/roundings.py", "tests/unit/test_graph_roundings.py", unit="rewrite",
     ),
     _row(
         "graph-fuse-equal", "cpu gpu", "makes one of loops of equal extents that read the same tensor",

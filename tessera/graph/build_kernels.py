@@ -21,10 +21,10 @@ AT_ONCE = (
 
 
 class Kernels:
-    """Compiled kernels by name, which tells their content."""
+    """Compiled kernels by name, which tells their content. `contract`: whether a * b + c may be rounded once."""
 
-    def __init__(self, target: GPUTarget):
-        self.target = target
+    def __init__(self, target: GPUTarget, contract: bool = True):
+        self.target, self.contract = target, contract
         self.compiled: dict[str, CompiledKernel] = {}
 
     def build(self, plan: Plan) -> None:
@@ -48,8 +48,11 @@ class Kernels:
 
     def _compile(self, code: KernelCode) -> CompiledKernel | Exception:
         source = TextSource(code.text, code.name, "")
+        options: dict[str, Any] = {"num_warps": code.warps}
+        if not self.contract:
+            options["enable_fp_fusion"] = False
         try:
-            return compile_kernel(source, self.target, {"num_warps": code.warps})
+            return compile_kernel(source, self.target, options)
         except Exception as error:
             return error
 

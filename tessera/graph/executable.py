@@ -173,15 +173,17 @@ def compile_graph(
     target: GPUTarget | None = None,
     machine: Machine | None = None,
     wrapper: str = "native",
+    contract: bool = True,
 ) -> Executable:
     """Compile the one function of a graph module for the tensors of `host`; `target`: by default this machine's CPU.
     `machine`: what tilings are chosen for, if not for the target. `wrapper`: "python" launches each kernel by a line of
-    Python, for people to read and change; "native" all of them that follow each other at once."""
+    Python, for people to read and change; "native" all of them that follow each other at once. `contract`: whether
+    a * b + c may be rounded once."""
     function = module if isinstance(module, FuncOp) else next(iter(module.body))
     assert isinstance(function, FuncOp)
     target = target or GPUTarget("cpu", "native", 1)
     plan = Planner(function, machine or machine_of(target)).run()
-    kernels = Kernels(target)
+    kernels = Kernels(target, contract)
     kernels.build(plan)
     plan.settle(kernels.forbidden())
     return Executable(function, plan, kernels, host, wrapper)

@@ -136,14 +136,16 @@ compile_graph(module, NumpyHost())
 
 def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]], list[Any]]:
     """What runs the graph's IR: takes a list of arguments, gives a list of results."""
+    exact = options.numerics == "eager"
     if options.fuse:
-        optimize(imported.module)
+        optimize(imported.module, round_between=exact)
         verify(imported.module)  # a fault of a pass gives no wrong numbers
     host = TorchHost(imported.targets, imported.objects, imported.device)
     if options.kernels == "interpreted":
         return Interpreted(imported.module, host)
+    target = target_of(imported.device)
     return compile_executable(
-        imported.module, host, target_of(imported.device), wrapper=options.wrapper
+        imported.module, host, target, wrapper=options.wrapper, contract=not exact
     )
 
 

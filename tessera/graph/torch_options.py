@@ -14,6 +14,7 @@ CHOICES = {
     "wrapper": ("native", "python"),
     "kernels": ("compiled", "interpreted", "none"),
     "matmul": ("auto", "kernel", "extern"),
+    "numerics": ("fast", "eager"),
 }
 
 
@@ -24,13 +25,16 @@ class Options:
     `random`: "philox" for random numbers made inside of kernels, "eager" for the very numbers that eager draws.
     `kernels`: "compiled"; "interpreted" runs them by their meaning in NumPy, "none" runs every operation by eager:
     these two tell whose a fault is. `wrapper`: "native" launches all kernels between two externs by one call, "python"
-    each by a line of Python. `fuse`: False makes a kernel of each operation. `dump`: a folder, to which each
-    graph is written with its kernels as source, as a folder that runs by itself (dump.py). `matmul`: whether matrix
-    products are kernels of ours, with what follows them, or eager's; "auto" decides by size."""
+    each by a line of Python. `numerics`: "eager" rounds after each operation, as eager does; "fast" computes in fp32
+    between operations on half types in one kernel, and rounds a * b + c once. `fuse`: False makes a kernel of each
+    operation. `dump`: a folder, to which each graph is written with its kernels as source, as a folder that runs by
+    itself (dump.py). `matmul`: whether matrix products are kernels of ours, with what follows them, or eager's; "auto"
+    decides by size."""
 
     random: str = "philox"
     kernels: str = "compiled"
     wrapper: str = "native"
+    numerics: str = "fast"
     fuse: bool = True
     dump: str | None = None
     matmul: str = "auto"

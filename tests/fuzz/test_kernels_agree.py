@@ -278,7 +278,7 @@ def other(request) -> str:
 @example(0, 12)
 @example(1, 8)
 @settings(
-    max_examples=60, derandomize=True, database=None,
+    max_examples=60, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -312,7 +312,7 @@ def checked(kernel, target: str, seed: int) -> str:
 
 @given(st.integers(0, 2**31), st.integers(1, 10))
 @settings(
-    max_examples=20, derandomize=True, database=None,
+    max_examples=20, deadline=None, derandomize=True, database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )  # fmt: skip
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -292,6 +292,7 @@ PIPELINES = {name: [PASSES[name]] for name in ("canonicalize", "cse", "licm")} |
 
 @settings(
     max_examples=100,
+    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(rng=st.randoms(use_true_random=False), a=st.integers(-5, 5), b=st.integers(-5, 5))

@@ -97,7 +97,7 @@ class Expressions:
         return b.emit({"add": AddOp, "sub": SubOp, "mul": MulOp}[kind](x, y))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_facts_hold_on_every_value(data: st.DataObject) -> None:
     e = Expressions(data.draw)

@@ -67,7 +67,7 @@ def check(src: LinearLayout, dst: LinearLayout, elem_bits: int, **options: objec
     assert (run(shared, start, elem_bits) == expected).all()
 
 
-@settings(max_examples=150, suppress_health_check=ALL_CHECKS)
+@settings(max_examples=150, deadline=None, suppress_health_check=ALL_CHECKS)
 @given(
     st.integers(0, 2**32),
     st.integers(2, 9),
@@ -82,7 +82,7 @@ def test_random_pairs(seed: int, bits: int, elem_bits: int, mix: int) -> None:
     check(src, dst, elem_bits, max_bytes=limit)
 
 
-@settings(max_examples=150, suppress_health_check=ALL_CHECKS)
+@settings(max_examples=150, deadline=None, suppress_health_check=ALL_CHECKS)
 @given(st.integers(0, 2**32), st.integers(2, 8), st.sampled_from([0, 4]))
 def test_random_within_warp(seed: int, bits: int, mix: int) -> None:
     """The same warp bases on both sides, so that shuffles apply."""

@@ -36,7 +36,7 @@ def test_one_quantile_is_a_number():
 
 def test_do_bench_measures_milliseconds():
     ms = testing.do_bench(lambda: time.sleep(0.004), warmup=5, rep=30, return_mode="median")
-    assert 4 <= ms < 4000  # neither seconds nor microseconds, on however busy a machine
+    assert 4 <= ms < 12
 
 
 def test_do_bench_repeats_a_long_call_only_as_often_as_it_must():

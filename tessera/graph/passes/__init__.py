@@ -8,6 +8,7 @@ from tessera.graph.ops import LoopOp
 from tessera.graph.passes import canonical, cost, equal, fuse, inline
 from tessera.graph.passes.cost import Machine, SizeOf
 from tessera.graph.passes.facts import symbol_ranges
+from tessera.graph.passes.roundings import drop_roundings
 from tessera.ir import Block, Module, PassManager, pass_
 
 ROUNDS = 4  # of inlining and merging, at most
@@ -73,6 +74,10 @@ PIPELINE = [
 ]
 
 
-def optimize(module: Module, verify: bool = False) -> Module:
-    """Canonicalise and fuse a graph in place; its results stay what they are."""
-    return PassManager(list(PIPELINE), verify=verify).run(module)
+def optimize(module: Module, verify: bool = False, round_between: bool = True) -> Module:
+    """Canonicalise and fuse a graph in place; its results stay what they are, bit by bit. Without `round_between` they
+    may be nearer to those of real numbers: inside of a kernel nothing is rounded to a half type."""
+    passes = list(PIPELINE)
+    if not round_between:
+        passes += [drop_roundings, canonical.canonicalize]
+    return PassManager(passes, verify=verify).run(module)

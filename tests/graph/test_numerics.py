@@ -1,0 +1,77 @@
+"""What numerics="eager" and "fast" round, and how far results are from eager's and from float64's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import tessera.torch  # noqa: E402, F401  registers the backend
+from tessera.errors import InvalidOption  # noqa: E402
+from tessera.graph.torch_measure import distances as measured  # noqa: E402
+from tessera.graph.torch_options import options_of  # noqa: E402
+
+EAGER = {"numerics": "eager"}
+
+
+def distances(function: Any, *inputs: Any, options: dict[str, str] | None = None) -> list[Any]:
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="tessera", options=options)
+    return measured(function, compiled, inputs, [])
+
+
+def chain(x: Any, y: Any) -> Any:
+    """Roundings that add up: of bf16 after each operation."""
+    for _ in range(6):
+        x = x * 1.01 + y
+        y = torch.relu(y - x * 0.03)
+    return x, y
+
+
+def pair(dtype: Any) -> tuple[Any, Any]:
+    torch.manual_seed(3)
+    return torch.randn(64, 33).to(dtype), torch.randn(64, 33).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_eager_numerics_are_the_same_bits(dtype: Any):
+    assert all(d.eager == 0 for d in distances(chain, *pair(dtype), options=EAGER))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_fast_numerics_are_nearer_to_real_numbers(dtype: Any):
+    for d in distances(chain, *pair(dtype)):
+        assert d.eager > 0
+        assert d.exact < d.eager_exact
+
+
+def norm(x: Any, y: Any) -> Any:
+    """A row that is rounded, reduced, and read again."""
+    h = x * y
+    return torch.nn.functional.layer_norm(h, h.shape[-1:])
+
+
+def test_rows_between_operations():
+    exact = distances(norm, *pair(torch.bfloat16), options=EAGER)
+    fast = distances(norm, *pair(torch.bfloat16))
+    assert exact[0].eager <= 2**-8  # where eager adds in another order
+    assert fast[0].exact < exact[0].exact
+
+
+@pytest.mark.parametrize("numerics", ["fast", "eager"])
+def test_the_greatest_element_is_found(numerics: str):
+    """It is compared with what was stored, so it must be rounded as that was."""
+
+    def greatest(x: Any, y: Any) -> Any:
+        h = x * y
+        return (h == h.amax(-1, keepdim=True)).sum(-1, dtype=torch.float32)
+
+    (d,) = distances(greatest, *pair(torch.bfloat16), options={"numerics": numerics})
+    assert d.eager == 0
+
+
+def test_an_unknown_numerics_is_refused():
+    with pytest.raises(InvalidOption, match="numerics is 'exact'; it may be fast or eager"):
+        options_of(None, {"numerics": "exact"})
