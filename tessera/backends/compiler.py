@@ -152,7 +152,6 @@ class Backend:
 
     name: ClassVar[str] = ""
     binary_ext: ClassVar[str] = ""  # the stage whose output is loaded
-    ir_levels: ClassVar[tuple[str, ...]] = ("tir", "gir")  # stages whose output is a Module
     # Options that no stage reads: configs that differ in them alone are timed once by the tuner.
     idle_options: ClassVar[tuple[str, ...]] = ()
 

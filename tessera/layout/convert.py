@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from .access import Access, MatrixAccess, VectorAccess, round_groups
+from .access import Access, MatrixAccess, round_groups
 from .linear import LinearLayout
 from .relate import check_same_holders, register_map
 from .shuffle import WarpShuffle, plan_shuffle
@@ -70,18 +70,6 @@ class SharedExchange:
     @property
     def ldmatrix(self) -> bool:
         return isinstance(self.rounds[0].load, MatrixAccess)
-
-    @property
-    def store_vec(self) -> int:
-        """Elements in one vector store; 0 for stmatrix."""
-        store = self.rounds[0].store
-        return store.vec if isinstance(store, VectorAccess) else 0
-
-    @property
-    def load_vec(self) -> int:
-        """Elements in one vector load; 0 for ldmatrix."""
-        load = self.rounds[0].load
-        return load.vec if isinstance(load, VectorAccess) else 0
 
 
 Plan = Identity | RegisterPermute | WarpShuffle | SharedExchange

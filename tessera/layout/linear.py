@@ -143,11 +143,6 @@ class LinearLayout:
         """Does every element have a place?"""
         return Echelon(self.all_columns()).rank == self.out_bits
 
-    def is_injective(self) -> bool:
-        """Is no element held twice?"""
-        columns = self.all_columns()
-        return Echelon(columns).rank == len(columns)
-
     def is_bijective(self) -> bool:
         columns = self.all_columns()
         return len(columns) == self.out_bits and Echelon(columns).rank == len(columns)
@@ -163,10 +158,6 @@ class LinearLayout:
         for name, columns in self._bases.items():
             masks[name] = sum(1 << i for i, c in enumerate(columns) if not echelon.add(c))
         return masks
-
-    def free_bits(self, in_dim: str) -> int:
-        """Mask of the redundant (broadcast) bits of an in-dim, see `free_masks`."""
-        return self.free_masks().get(in_dim, 0)
 
     def axis_bits(self, in_dim: str, axis: int) -> int:
         """Mask of the bits of an in-dim that move along `axis`."""

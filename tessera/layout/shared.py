@@ -90,20 +90,6 @@ class OffsetMap:
         """Offset bits that lanes or warps may set."""
         return union(self.lane + self.warp)
 
-    @property
-    def xor_is_add(self) -> bool:
-        """Do register constants never meet thread bits, so that each address is base + immediate?"""
-        return not self.thread_mask & union(self.register)
-
-    def constant(self, register: int) -> int:
-        """The register's contribution to the offset."""
-        return apply(self.register, register)
-
-    def split_constant(self, constant: int) -> tuple[int, int]:
-        """(part to XOR into the thread's base, part to add as an immediate) of a constant offset."""
-        mask = self.thread_mask
-        return constant & mask, constant & ~mask
-
     def offset(self, register: int, lane: int, warp: int) -> int:
         return apply(self.register, register) ^ apply(self.lane, lane) ^ apply(self.warp, warp)
 

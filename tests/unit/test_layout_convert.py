@@ -10,12 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tessera.layout import (
+    Access,
     Identity,
     LayoutError,
     LinearLayout,
     MatrixAccess,
     RegisterPermute,
     SharedExchange,
+    VectorAccess,
     WarpShuffle,
     blocked,
     default_blocked,
@@ -30,6 +32,12 @@ from tessera.layout import (
 from tests.unit.layout_simulator import fill, run
 
 ALL_CHECKS = cast("list[HealthCheck]", list(HealthCheck))
+
+
+def vector_of(access: Access) -> int:
+    """Elements of one access that is no matrix read or write."""
+    assert isinstance(access, VectorAccess)
+    return access.vec
 
 
 def random_layout(rng: random.Random, bits: int, lanes: int, warps: int, mix: int) -> LinearLayout:
@@ -173,7 +181,7 @@ def test_blocked_to_operand_is_vector_store_and_ldmatrix(elem_bits: int) -> None
     src = default_blocked((128, 64), 4, 128 // elem_bits)
     plan = plan_conversion(src, mma_operand((128, 64), 0, elem_bits, 2, 2), elem_bits)
     assert isinstance(plan, SharedExchange)
-    assert plan.store_vec == 128 // elem_bits and plan.ldmatrix
+    assert vector_of(plan.rounds[0].store) == 128 // elem_bits and plan.ldmatrix
     step = plan.rounds[0]
     assert step.store.wavefronts == 4 and step.load.wavefronts == 4
 
@@ -182,7 +190,7 @@ def test_row_major_b_operand_uses_transposed_ldmatrix() -> None:
     src = default_blocked((64, 128), 4, 8)
     plan = plan_conversion(src, mma_operand((64, 128), 1, 16, 2, 2), 16)
     assert isinstance(plan, SharedExchange)
-    assert plan.store_vec == 8 and plan.ldmatrix
+    assert vector_of(plan.rounds[0].store) == 8 and plan.ldmatrix
     load = plan.rounds[0].load
     assert isinstance(load, MatrixAccess) and load.trans
     assert load.wavefronts == 4 and plan.rounds[0].store.wavefronts == 4
@@ -191,7 +199,9 @@ def test_row_major_b_operand_uses_transposed_ldmatrix() -> None:
 def test_accumulator_to_blocked_uses_stmatrix_if_there_is_one() -> None:
     src, dst = mma_acc((128, 128), 4, 1), default_blocked((128, 128), 4, 8)
     plan = plan_conversion(src, dst, 16)
-    assert isinstance(plan, SharedExchange) and plan.stmatrix and plan.load_vec == 8
+    assert (
+        isinstance(plan, SharedExchange) and plan.stmatrix and vector_of(plan.rounds[0].load) == 8
+    )
     assert plan.rounds[0].store.wavefronts == 4 and plan.rounds[0].load.wavefronts == 4
     older = plan_conversion(src, dst, 16, stmatrix=False)
     assert isinstance(older, SharedExchange) and not older.stmatrix

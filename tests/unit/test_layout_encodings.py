@@ -206,7 +206,8 @@ def test_blocked_against_its_definition() -> None:
 def test_blocked_of_a_small_tile_broadcasts() -> None:
     layout = blocked((4, 8), (1, 4), (4, 8), (4, 1), (1, 0))
     assert layout.size("register") == 4 and layout.is_surjective()
-    assert layout.free_bits("lane") == 0b00110 and layout.free_bits("warp") == 0b11
+    masks = layout.free_masks()
+    assert masks["lane"] == 0b00110 and masks["warp"] == 0b11
     tiny = blocked((2,), (8,), (32,), (4,), (0,))
     assert tiny.size("register") == 2, "registers are not duplicated"
 

@@ -67,7 +67,7 @@ MOST_LINES = {
     "ir": 1900,
     "language": 6730,  # a third of it is docstrings, whose examples and errors tests run
     "ops": 1910,
-    "layout": 2420,
+    "layout": 2390,
     "utilities": 100,
     "analysis": 4650,
     "passes": 8430,

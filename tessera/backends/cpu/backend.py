@@ -44,7 +44,6 @@ class CpuBackend(Backend):
 
     name: ClassVar[str] = "cpu"
     binary_ext: ClassVar[str] = "object"
-    ir_levels: ClassVar[tuple[str, ...]] = ("tir",)
     idle_options: ClassVar[tuple[str, ...]] = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
     def __init__(self, target: GPUTarget):

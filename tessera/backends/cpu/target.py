@@ -17,12 +17,12 @@ class CpuFacts:
     """One instruction set level. `vector_bits` is the width that 32-bit lanes are grouped into.
 
     `dot_rows` x `dot_vectors` is the block of accumulators of the matrix microkernel. `half_convert`: fp16 conversions
-    in hardware; `bf16_convert`: fp32 to bf16 likewise; `masked_small`: masked loads of 8 and 16 bits; `edges`: the
-    edges of floats in single instructions (x * 2^n, minNum and maxNum, replaced special cases); `bf16_dot`: dots of
-    bf16 pairs run at twice the rate of fp32 ones; `bytes_dot`: there are dots of four bytes; `tiles`: a matrix unit for
-    bf16 and bytes. `stream_bits`: the width for loops that hardly compute, if not `vector_bits`. `loses_masks`: LLVM 22
-    drops the mask of half a masked load that is wider than a register if it finds out that this half is false:
-    `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads eight doubles, or all halves, if we split it ourselves.
+    in hardware; `bf16_convert`: fp32 to bf16 likewise; `edges`: the edges of floats in single instructions (x * 2^n,
+    minNum and maxNum, replaced special cases); `bf16_dot`: dots of bf16 pairs run at twice the rate of fp32 ones;
+    `bytes_dot`: there are dots of four bytes; `tiles`: a matrix unit for bf16 and bytes. `stream_bits`: the width for
+    loops that hardly compute, if not `vector_bits`. `loses_masks`: LLVM 22 drops the mask of half a masked load that is
+    wider than a register if it finds out that this half is false: `and <8 x i1> %all, <1, 1, 1, 1, 0, 0, 0, 0>` loads
+    eight doubles, or all halves, if we split it ourselves.
     """
 
     name: str
@@ -31,7 +31,6 @@ class CpuFacts:
     dot_vectors: int
     half_convert: bool
     bf16_convert: bool = False
-    masked_small: bool = False
     edges: bool = False
     bf16_dot: bool = False
     bytes_dot: bool = False
@@ -55,7 +54,7 @@ class CpuFacts:
 
 BASELINE = CpuFacts("baseline", 128, 3, 3, False)
 AVX2 = CpuFacts("avx2", 256, 4, 3, True, loses_masks=True)
-AVX512 = CpuFacts("avx512", 512, 6, 4, True, masked_small=True, edges=True)
+AVX512 = CpuFacts("avx512", 512, 6, 4, True, edges=True)
 AMX = replace(AVX512, name="amx", bf16_convert=True, bytes_dot=True, tiles=True)
 NEON = CpuFacts("neon", 128, 6, 4, True)
 

@@ -25,7 +25,7 @@ FOLDERS = (
 )
 
 INVALID_VALUE, OUT_OF_MEMORY, NOT_INITIALIZED, NO_DEVICE = 1, 2, 3, 100
-INVALID_CONTEXT, INVALID_HANDLE, NOT_READY = 201, 400, 600
+INVALID_CONTEXT, INVALID_HANDLE = 201, 400
 LAUNCH_OUT_OF_RESOURCES, INVALID_CLUSTER_SIZE = 701, 912
 L_PRINTF_FIFO = 1  # CUlimit: bytes that `device_print` may write between two synchronisations
 DEFAULT_SHARED = 48 << 10  # a kernel that wants more dynamic shared memory has to say so
