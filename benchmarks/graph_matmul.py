@@ -1,4 +1,5 @@
-"""Times matrix products under torch.compile on a CPU: eager, ours with eager's product, ours with a kernel of ours.
+"""Times matrix products and attention under torch.compile on a CPU: eager, ours with eager's
+product, ours with a kernel of ours.
 
     python -m benchmarks.graph_matmul [--threads 1] [--dtype float32] [--rounds 15] [--only gelu]
 
@@ -30,6 +31,12 @@ CASES: dict[str, Callable[..., Any]] = {
     "linear": F.linear,
     "gelu": lambda x, w, b: F.gelu(F.linear(x, w, b), approximate="tanh"),
     "residual": lambda x, w, b: torch.relu(F.linear(x, w, b)) + b,
+}
+
+ATTENTIONS = ((1, 8, 1024, 64), (4, 8, 128, 64), (2, 4, 512, 32), (8, 12, 64, 64), (1, 8, 1000, 80))
+ATTENTION: dict[str, Callable[..., Any]] = {
+    "attention": F.scaled_dot_product_attention,
+    "causal": lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
 }
 
 
@@ -75,17 +82,25 @@ def main() -> None:
     print(
         "case      M x K x N          eager us  extern us  kernel us  kernel/eager  kernel/extern"
     )
+    dtype = getattr(torch, args.dtype)
     for m, k, n in SIZES:
-        inputs = [torch.randn(*s).to(getattr(torch, args.dtype)) for s in ((m, k), (n, k), (n,))]
-        for name, f in CASES.items():
-            if args.only in name:
-                eager, extern, kernel = medians(variants(f), inputs, args.rounds)
-                row = "  ".join(f"{t * 1e6:9.0f}" for t in (eager, extern, kernel))
-                size = f"{m}x{k}x{n}"
-                print(
-                    f"{name:9} {size:16} {row}  {kernel / eager:12.2f}  {kernel / extern:13.2f}",
-                    flush=True,
-                )
+        inputs = [torch.randn(s).to(dtype) for s in ((m, k), (n, k), (n,))]
+        report(CASES, f"{m}x{k}x{n}", inputs, args.only, args.rounds)
+    for sizes in ATTENTIONS:
+        inputs = [torch.randn(sizes).to(dtype) for _ in range(3)]
+        report(ATTENTION, "x".join(map(str, sizes)), inputs, args.only, args.rounds)
+
+
+def report(
+    cases: dict[str, Callable[..., Any]], size: str, inputs: Sequence[Any], only: str, rounds: int
+) -> None:
+    """Print a row for each case."""
+    for name, f in cases.items():
+        if only in name:
+            eager, extern, kernel = medians(variants(f), inputs, rounds)
+            row = "  ".join(f"{t * 1e6:9.0f}" for t in (eager, extern, kernel))
+            ratios = f"{kernel / eager:12.2f}  {kernel / extern:13.2f}"
+            print(f"{name:9} {size:16} {row}  {ratios}", flush=True)
 
 
 if __name__ == "__main__":

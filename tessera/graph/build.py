@@ -24,6 +24,7 @@ from tessera.graph import combine as combining
 from tessera.graph.combine import Combine, region_of
 from tessera.graph.index import Expr, IndexMap, dim, expr
 from tessera.graph.ops import (
+    AttentionOp,
     ExternOp,
     IndexOp,
     LoadOp,
@@ -301,6 +302,21 @@ class GraphBuilder:
         precision: str = "ieee",
     ) -> Value:
         return self.b.emit(MatmulOp(a, b, acc=acc, elem=elem, precision=precision))
+
+    def attention(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        scale: float,
+        bias: Value | None = None,
+        causal: bool = False,
+        acc: dtype = float32,
+    ) -> tuple[Value, Value]:
+        """(attention, logarithms of the sums of exponentials)."""
+        op = AttentionOp(q, k, v, bias, scale=scale, causal=causal, acc=acc)
+        out, logs = self.b.insert(op).results
+        return out, logs
 
     def extern(
         self,

@@ -259,6 +259,34 @@ class MatmulOp(GraphOp, opcode="graph.matmul"):
         require(fits, self, lambda: f"shapes {a.short} @ {b.short} do not fit")
 
 
+class AttentionOp(GraphOp, opcode="graph.attention"):
+    """softmax(scale * q @ k.T + bias) @ v for each head: q[B, H, M, D], k[B, G, N, D], v[B, G, N, E] with G heads that
+    H / G heads of q share each; bias[b, h, M, N], where b and h are 1 or B and H. `causal`: query i sees keys up to i.
+
+    Results: [B, H, M, E], and the logarithms of the sums of exponentials [B, H, M], added up in `acc`. A query that
+    sees no key gives 0 in both."""
+
+    q: Value = operand()
+    k: Value = operand()
+    v: Value = operand()
+    bias: Value | None = operand(optional=True)
+    scale: float = attr()
+    causal: bool = attr(default=False)
+    acc: Any = attr(default=float32)
+
+    def value_types(self) -> Sequence[Any]:
+        q, v = self.q.type, self.v.type
+        out = TensorType((*q.shape[:-1], v.shape[-1]), q.elem, device=q.device)
+        return [out, TensorType(q.shape[:-1], self.acc, device=q.device)]
+
+    def verify(self) -> None:
+        q, k, v = (x.type for x in (self.q, self.k, self.v))
+        ok = all(isinstance(t, TensorType) and t.rank == 4 for t in (q, k, v))
+        require(ok, self, "queries, keys and values are not tensors of four dimensions")
+        fits = q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3] and k.shape[:3] == v.shape[:3]
+        require(fits, self, lambda: f"{q.short}, {k.short} and {v.short} do not fit")
+
+
 class ExternOp(GraphOp, opcode="graph.extern"):
     """A function of another library by name ("aten.convolution.default"). `arguments` and `keywords` (pairs) are its
     arguments: numbers, texts, None, lists, expressions of sizes, `Place(i)` for operand i, `Name` for constants of the

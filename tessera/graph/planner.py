@@ -8,6 +8,7 @@ from dataclasses import replace
 from tessera.config import knobs
 from tessera.dtypes import int64
 from tessera.graph.emit.accesses import through_views
+from tessera.graph.emit.attention import emit_attention
 from tessera.graph.emit.kernel import KernelCode, emit
 from tessera.graph.emit.matmul import emit_matmul
 from tessera.graph.emit.tiles import CannotEmit
@@ -17,6 +18,7 @@ from tessera.graph.expand_sort import expand_sorts_of
 from tessera.graph.index import IndexMap, dim
 from tessera.graph.lift import lift_scans
 from tessera.graph.ops import (
+    AttentionOp,
     CombiningOp,
     ExternOp,
     LoadOp,
@@ -33,6 +35,8 @@ from tessera.graph.split import split_reductions
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value, print_op
 from tessera.ops import FuncOp, YieldOp
+
+LOOK_THROUGH = (LoadOp, ViewOp, MatmulOp, AttentionOp)  # ops that read through views
 
 
 class KernelWarning(UserWarning):
@@ -84,7 +88,7 @@ class Planner:
             self.plan.steps.append(Extern(op))
         elif isinstance(op, ScatterOp):
             self._scatter(op)
-        elif isinstance(op, LoopOp | CombiningOp | SortOp | MatmulOp):
+        elif isinstance(op, LoopOp | CombiningOp | SortOp | MatmulOp | AttentionOp):
             self._launch(op)
 
     def _launch(self, op: Op) -> None:
@@ -106,6 +110,8 @@ class Planner:
         found = self.products.get(op)
         if found is not None:
             return emit_matmul(found, self.machine, self.wide)
+        if isinstance(op, AttentionOp):
+            return emit_attention(op, self.machine, self.wide)
         return emit(op, self.machine, self.wide)
 
     def _view(self, op: ViewOp) -> None:
@@ -115,7 +121,7 @@ class Planner:
         root, at = through_views(op.result, [dim(k) for k in range(rank)])
         found = strided(root, at, rank)
         if found is None or any(isinstance(s, int) and s < 0 for s in found[1]):
-            if not all(isinstance(user, LoadOp | ViewOp | MatmulOp) for user in op.result.users()):
+            if not all(isinstance(user, LOOK_THROUGH) for user in op.result.users()):
                 self._copy(op.result, op.x, op.index_map)
         else:
             t: TensorType = op.result.type

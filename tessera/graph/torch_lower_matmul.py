@@ -66,7 +66,7 @@ def multiplied(low: Lowering, a: Tensor, b: Tensor, elem: dtype) -> Value:
     acc = accumulator(a.elem)
     if a.shape[-2] == 1 or b.shape[-1] == 1:
         return _by_sums(low, a, b, acc, elem)
-    return low.g.matmul(_value(low, a), _value(low, b), acc, elem, _precision(a))
+    return low.g.matmul(value_of(low, a), value_of(low, b), acc, elem, _precision(a))
 
 
 def _by_sums(low: Lowering, a: Tensor, b: Tensor, acc: dtype, elem: dtype) -> Value:
@@ -96,7 +96,7 @@ def _precision(a: Tensor) -> str:
     return "tf32" if fast and a.elem == float32 else "ieee"
 
 
-def _value(low: Lowering, x: Tensor) -> Value:
+def value_of(low: Lowering, x: Tensor) -> Value:
     """The operand, as a view where it is one."""
     if x.map.is_identity and x.shape == x.value.type.shape:
         return x.value

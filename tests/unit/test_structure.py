@@ -79,7 +79,7 @@ MOST_LINES = {
     "compat": 1500,
     "tools": 2450,
     "testing": 400,
-    "graph": 14000,
+    "graph": 15500,
     "torch": 100,
 }
 SLACK = 300
