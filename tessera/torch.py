@@ -11,25 +11,9 @@ docs/torch-compile.md tells what is compiled, the modes and the options.
 # torch is not in every environment, and gives most of its values no type.
 from __future__ import annotations
 
-import importlib.metadata
+from tessera.graph.torch_version import check_version
 
-from tessera.errors import TorchNotFound
-
-OLDEST = (2, 11)
-
-
-def _check_version() -> None:
-    """Refuse a torch that is missing or too old."""
-    try:
-        found = importlib.metadata.version("torch")
-    except importlib.metadata.PackageNotFoundError:
-        raise TorchNotFound(problem="torch is not installed") from None
-    if tuple(int(part) for part in found.split("+")[0].split(".")[:2]) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise TorchNotFound(problem=f"torch {found} is installed, {oldest} or newer is needed")
-
-
-_check_version()
+check_version()
 
 from torch._dynamo import register_backend  # noqa: E402
 from torch._dynamo.backends import registry  # noqa: E402

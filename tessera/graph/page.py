@@ -5,21 +5,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
 
+from tessera.backends.compiler import GPUTarget
+from tessera.compiler import TextSource, make_backend
+from tessera.compiler.printer import print_kernel
 from tessera.dtypes import float32
 from tessera.graph.build import GraphBuilder
-from tessera.graph.emit.kernel import emit
+from tessera.graph.emit.kernel import KernelCode, emit
 from tessera.graph.emit.tiling import Machine
 from tessera.graph.index import parse_map, sym
 from tessera.graph.ops import LoopOp
 from tessera.graph.passes import PIPELINE, fuse_loops
 from tessera.graph.types import TensorType
-from tessera.ir import Module, PassManager, Value, print_module
+from tessera.ir import Module, PassManager, Value, parse_module, print_module
 
 WIDTH = 128
 TARGET = Machine(
     "cuda", exact=False, tile=1024, row=4096, lanes=132
 )  # as executable.py has it for an H200
+
+HOPPER = GPUTarget("cuda", 90, 32)
+SHOWN = 36  # instructions
 
 INTRODUCTION = """\
 # The graph compiler: one model at every level
@@ -45,6 +53,7 @@ ATen ops ──import──▶ graph IR ──canonicalise, fuse──▶ graph 
 | `emit/` | tile IR for a nest of loops: which tile, which programs, which masks |
 | `plan.py`, `planner.py`, `memory.py` | which kernels and externs run in which order, and where tensors lie |
 | `executable.py`, `source.py`, `host.py` | the call, as Python that can be read; arrays of NumPy or torch |
+| `dump.py`, `rerun.py`, `report/` | what people look at: folders that run by themselves; `explain` with times and pages |
 | `torch_*.py` | torch's side: import of graphs, lowering of ATen ops, the backend of `torch.compile` |
 
 Graph IR is IR as tile IR is: `tessera/ir` prints, parses and verifies it, and the scalar ops in the bodies of loops are
@@ -91,6 +100,20 @@ A program of the kernel computes one row, of {width} elements in registers. It i
 compile as those of kernels that people write.
 """
 
+SOURCE = """\
+## The kernel as source
+
+The same kernel as a person would write it: what `options={"dump": folder}` writes for each kernel, and
+`kernel.asm["py"]` gives. It may be changed and run; what it is compiled to is the tile IR above.
+"""
+
+MACHINE = """\
+## The first instructions
+
+The PTX for an H200 begins with the addresses of a program's rows, of which each warp loads four with 16 bytes a thread,
+and masks those behind the end.
+"""
+
 
 def block() -> Module:
     """The model as a front end imports it."""
@@ -125,6 +148,21 @@ def fenced(text: str) -> str:
     return f"```\n{text.strip()}\n```\n"
 
 
+def first_instructions(code: KernelCode) -> str:
+    """The beginning of the kernel's PTX, behind the declarations; nothing of NVIDIA's is needed for it."""
+    backend = make_backend(HOPPER)
+    options = backend.parse_options({"num_warps": code.warps})
+    metadata: dict[str, Any] = {**asdict(options), "name": code.name, "shared": 0}
+    output: Any = TextSource(code.text, code.name, "").make_ir(options)
+    for level, stage in backend.stages(options).items():
+        output = stage(output, metadata)
+        if level == "ptx":
+            break
+    lines = str(output).splitlines()
+    start = next(k for k, line in enumerate(lines) if line.strip().startswith("ld.param"))
+    return "\n".join([*(line.strip() for line in lines[start : start + SHOWN]), "..."])
+
+
 def sections() -> Iterator[str]:
     yield INTRODUCTION.replace("{width}", str(WIDTH))
     module = block()
@@ -139,7 +177,12 @@ def sections() -> Iterator[str]:
     yield fenced(print_module(module))
     (loop,) = (op for op in module.functions[0].regions[0] if isinstance(op, LoopOp))
     yield EMITTED.replace("{width}", str(WIDTH))
-    yield fenced(emit(loop, TARGET).text)
+    code = emit(loop, TARGET)
+    yield fenced(code.text)
+    yield SOURCE
+    yield fenced(print_kernel(parse_module(code.text)))
+    yield MACHINE
+    yield fenced(first_instructions(code))
 
 
 def render() -> str:

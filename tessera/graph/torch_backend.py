@@ -18,6 +18,7 @@ from torch._dynamo.backends.common import aot_autograd
 
 from tessera.backends.compiler import GPUTarget
 from tessera.config import knobs
+from tessera.errors import NoDeviceError
 from tessera.graph.executable import Executable
 from tessera.graph.executable import compile_graph as compile_executable
 from tessera.graph.index import Expr, Sym
@@ -44,9 +45,12 @@ def backend(
     """Compile one graph that Dynamo captured: `torch.compile(f, backend="tessera", mode=mode, options=options)`.
 
     `mode`: a mode of torch.compile. `options`: the fields of `tessera.graph.torch_options.Options`, by name.
-    Raises `UnknownOption` and `InvalidOption` for what it does not know.
+    Raises `UnknownOption` and `InvalidOption` for what it does not know, `NoDeviceError` for other devices.
     """
     chosen = options_of(mode, options)
+    for x in inputs:
+        if isinstance(x, torch.Tensor):
+            check_device(x.device)
     compile_as = {
         name: partial(compile_graph, options=chosen, purpose=purpose)
         for name, purpose in (
@@ -61,6 +65,23 @@ def backend(
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )(graph, inputs)
+
+
+def check_device(device: torch.device) -> None:
+    """Raise `NoDeviceError` for a device that no kernels are made for, or that is not there."""
+    if device.type in ("cpu", "meta"):
+        return
+    if device.type != "cuda":
+        raise NoDeviceError(
+            f"a tensor is on {device}, which tessera has no back end for",
+            help="it compiles for CUDA and CPUs: move the model and its inputs, or take another backend",
+        )
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        raise NoDeviceError(
+            f"a tensor is on {device}, but there is no CUDA device of this number",
+            help=f"torch sees {count}: look at CUDA_VISIBLE_DEVICES, the driver and the build of torch",
+        )
 
 
 def compile_graph(

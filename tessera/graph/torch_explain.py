@@ -25,6 +25,10 @@ from tessera.graph.torch_measure import (
 )
 from tessera.graph.torch_records import GraphRecord, recording
 
+RANDOM = (
+    'the model draws random numbers: outputs are as eager\'s with options={"random": "eager"} only'
+)
+
 
 def explain(
     model: Callable[..., Any],
@@ -52,6 +56,8 @@ def explain(
     if measure:
         _measure(found, model, compiled, inputs)
     found.graphs = [_report(r, found) for r in records]
+    if any(s.name == "tessera.seed" for g in found.graphs for s in g.steps):
+        found.notes.append(RANDOM)
     if html is not None:
         save(found, html)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -25,7 +26,7 @@ every_example = pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 
 
 def test_all_are_there():
-    assert [path.name[:2] for path in FILES] == [f"{n:02}" for n in range(1, 16)]
+    assert [path.name[:2] for path in FILES] == [f"{n:02}" for n in range(1, 17)]
 
 
 @every_example
@@ -41,6 +42,8 @@ def test_results_on_the_gpu(path: Path):
 
 def check(module: ModuleType, device: common.Device) -> None:
     rows = module.main(device)
+    if not rows and importlib.util.find_spec("torch") is None:
+        pytest.skip("needs torch")
     assert rows
     for row in rows:
         assert row.ok, f"{row.name} {row.shape}: error {row.error:.1e} > {row.tolerance:.1e}"

@@ -16,7 +16,7 @@ pytest.importorskip("torch._dynamo")
 import torch.nn.functional as F  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 
-from tessera.errors import InvalidOption, UnknownOption  # noqa: E402
+from tessera.errors import InvalidOption, NoDeviceError, UnknownOption  # noqa: E402
 from tessera.graph.torch_options import options_of  # noqa: E402
 from tests.graph.torch_kit import compare, externs  # noqa: E402
 
@@ -43,6 +43,27 @@ def test_options_are_checked():
     with pytest.raises(InvalidOption, match="max-autotune"):
         options_of("fastest", None)
     assert options_of("max-autotune", {"random": "eager"}).random == "eager"
+
+
+def test_options_tell_what_was_meant():
+    with pytest.raises(UnknownOption, match="did you mean `random`"):
+        options_of(None, {"randm": "eager"})
+    with pytest.raises(UnknownOption, match=r"the options are: .*kernels"):
+        options_of(None, {"qqq": 1})
+    with pytest.raises(InvalidOption, match="did you mean `reduce-overhead`"):
+        options_of("reduce-overheads", None)
+
+
+def test_a_device_without_a_back_end_is_an_error():
+    from tessera.graph.torch_backend import check_device
+
+    check_device(torch.device("cpu"))
+    check_device(torch.device("meta"))  # what has no elements runs by eager
+    with pytest.raises(NoDeviceError, match=r"xpu:1(.|\n)*CUDA and CPUs"):
+        check_device(torch.device("xpu:1"))
+    if not torch.cuda.is_available():
+        with pytest.raises(NoDeviceError, match="no CUDA device"):
+            check_device(torch.device("cuda:0"))
 
 
 def test_a_wrong_option_reaches_the_user():
@@ -337,18 +358,6 @@ def test_dropout_in_training_keeps_its_mask():
 
 
 # --- faults -------------------------------------------------------------------------------------------------------
-def test_a_missing_torch_is_said(monkeypatch: pytest.MonkeyPatch):
-    import importlib.metadata
-
-    import tessera.torch as door
-    from tessera.errors import TorchNotFound
-
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.4.1+cpu")
-    with pytest.raises(TorchNotFound, match=r"torch 2\.4\.1") as caught:
-        door._check_version()
-    assert "pip install" in str(caught.value)
-
-
 def test_no_warning_is_given():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -3,19 +3,15 @@ the step that makes them to the last one that reads them, times as bars beside t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from html import escape
 from math import log
 from pathlib import Path
 
 from tessera.graph.report.rows import GraphReport, Report, StepReport, TensorReport
 
-ROW, LANE, LABEL, BARS = (
-    22,
-    7,
-    520,
-    240,
-)  # pixels: height of a step, distance of lines, width of texts and bars
+# Pixels: height of a step; distance of lines; widths of texts, of bars, and of the numbers of arguments and results.
+ROW, LANE, LABEL, BARS, ENDS = 22, 7, 520, 240, 48
 COLOURS = {"kernel": "#2b6cb0", "extern": "#b7791f", "numpy": "#c53030"}
 LINES = {"input": "#718096", "temporary": "#3182ce", "output": "#2f855a", "foreign": "#b7791f"}
 
@@ -28,7 +24,8 @@ svg{display:block;margin:12px 0}.lane{stroke-width:2.5}.lane:hover{stroke-width:
 
 
 LEGEND = (
-    "<p>Lines on the left are tensors, from the step that makes them to the last one that reads them: "
+    "<p>Lines on the left are tensors, from the step that makes or first reads them to the last one that reads them; "
+    "numbers are arguments that only this step reads, and results of the graph: "
     + ", ".join(f'<span style="color:{colour}">{place}</span>' for place, colour in LINES.items())
     + ". Bars are measured times on a logarithmic scale, black marks the least times that the roofline allows.</p>"
 )
@@ -109,9 +106,8 @@ def lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
     return found
 
 
-def _spans(graph: GraphReport) -> dict[int, tuple[int, list[int]]]:
-    """By tensor: the row that makes it (-1: an argument), and the rows that read it; tensors that nobody reads have
-    none."""
+def _rows(graph: GraphReport) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """By tensor: the row that makes it, and the rows that read it afterwards."""
     made: dict[int, int] = {}
     read: dict[int, list[int]] = {}
     for row, step in enumerate(graph.steps):
@@ -119,14 +115,27 @@ def _spans(graph: GraphReport) -> dict[int, tuple[int, list[int]]]:
             read.setdefault(t, []).append(row)
         for t in step.writes:
             made.setdefault(t, row)
-    found: dict[int, tuple[int, list[int]]] = {}
-    for t, tensor in enumerate(graph.tensors):
-        rows = [r for r in read.get(t, []) if r > made.get(t, -1)]
-        if tensor.place == "output" and t in made:
-            rows.append(len(graph.steps))
-        if rows:
-            found[t] = (made.get(t, -1), rows)
-    return found
+    return made, {t: [r for r in rows if r > made.get(t, -1)] for t, rows in read.items()}
+
+
+def _spans(graph: GraphReport) -> dict[int, tuple[int, list[int]]]:
+    """By tensor: the row where its line begins, and those that read it. Arguments begin where they are read first; what
+    is read by one step only, and by none that follows, has no line."""
+    made, read = _rows(graph)
+    spans = {t: (made.get(t, rows[0] if rows else 0), rows) for t, rows in read.items()}
+    return {t: (first, rows) for t, (first, rows) in spans.items() if rows and max(rows) > first}
+
+
+def _ends(graph: GraphReport, row: int, lined: Container[int]) -> tuple[list[str], list[str]]:
+    """Names of the arguments that only this step reads, and of the results that it makes."""
+    step, tensors = graph.steps[row], graph.tensors
+    given = [t for t in step.reads if tensors[t].place == "input" and t not in lined]
+    results = [t for t in step.writes if tensors[t].place in ("output", "input")]
+    return [about(tensors[t]) for t in given], [about(tensors[t]) for t in results]
+
+
+def about(t: TensorReport) -> str:
+    return f"{t.name}: {t.type}, {t.bytes:,} bytes, {t.place}"
 
 
 def drawing(graph: GraphReport) -> str:
@@ -134,8 +143,8 @@ def drawing(graph: GraphReport) -> str:
     spans = _spans(graph)
     columns = lanes([(first, max(rows)) for first, rows in spans.values()])
     count = max(columns, default=-1) + 1
-    left = count * LANE + 16
-    height, width = (len(graph.steps) + 2) * ROW, left + LABEL + BARS + 90
+    left = count * LANE + ENDS + 16
+    height, width = (len(graph.steps) + 1) * ROW, left + LABEL + BARS + 90
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         'font-family="ui-monospace, DejaVu Sans Mono, monospace" font-size="12">'
@@ -144,22 +153,31 @@ def drawing(graph: GraphReport) -> str:
         parts.append(_line(graph.tensors[t], first, rows, 8 + column * LANE, left))
     scale = _Scale(graph.steps)
     parts += [_row(s, k, left, scale) for k, s in enumerate(graph.steps)]
-    y = _middle(len(graph.steps))
-    parts.append(f'<text x="{left + 8}" y="{y + 4}" fill="{LINES["output"]}">results</text>')
+    for k in range(len(graph.steps)):
+        given, results = _ends(graph, k, spans)
+        parts.append(_counts(given, LINES["input"], left - ENDS + 2, k))
+        parts.append(_counts(results, LINES["output"], left - ENDS // 2 + 2, k))
     return "".join([*parts, "</svg>"])
 
 
+def _counts(names: Sequence[str], colour: str, x: int, row: int) -> str:
+    """How many tensors begin or end at a step; their names where the pointer is."""
+    if not names:
+        return ""
+    title, y = escape("\n".join(names)), _middle(row) + 4
+    return f'<g><title>{title}</title><text x="{x}" y="{y}" fill="{colour}">{len(names)}</text></g>'
+
+
 def _middle(row: int) -> int:
-    return (row + 1) * ROW + ROW // 2 if row >= 0 else ROW // 2
+    return row * ROW + ROW
 
 
 def _line(t: TensorReport, first: int, rows: Sequence[int], x: int, left: int) -> str:
     colour = LINES.get(t.place, LINES["temporary"])
     start, end = _middle(first), _middle(max(rows))
-    title = escape(f"{t.name}: {t.type}, {t.bytes:,} bytes, {t.place}")
+    title = escape(about(t))
     lines = [f'<line class="lane" x1="{x}" y1="{start}" x2="{x}" y2="{end}"/>']
-    if first >= 0:
-        lines.append(f'<line x1="{x}" y1="{start}" x2="{left}" y2="{start}" stroke-opacity=".35"/>')
+    lines.append(f'<line x1="{x}" y1="{start}" x2="{left}" y2="{start}" stroke-opacity=".35"/>')
     dots = "".join(f'<circle cx="{x}" cy="{_middle(r)}" r="2.6" fill="{colour}"/>' for r in rows)
     return f'<g stroke="{colour}"><title>{title}</title>{"".join(lines)}{dots}</g>'
 
@@ -177,7 +195,7 @@ class _Scale:
 
 
 def _row(s: StepReport, row: int, left: int, scale: _Scale) -> str:
-    y = (row + 1) * ROW
+    y = row * ROW + ROW // 2
     colour = COLOURS.get(s.kind, "#4a5568")
     text = f"{s.name}  {s.ops or s.why}"
     limit = LABEL // 7 - 4

@@ -59,8 +59,8 @@ class Stepper:
         self.memory: dict[Value, Any] = {}
         self.driver = driver_named(exe.kernels.target.backend)
 
-    def numbers(self, values: Sequence[Any]) -> list[int]:
-        return [number(n, self.sizes) for n in values]
+    def numbers(self, values: Sequence[Any]) -> tuple[int, ...]:
+        return tuple(number(n, self.sizes) for n in values)
 
     def home(self, v: Value) -> Any:
         """The memory that a tensor lies in."""
@@ -76,7 +76,9 @@ class Stepper:
         if self.plan.place.get(v) == TEMPORARY:
             return self.host.empty(max(1, number(storage_size(v.type), self.sizes)))
         t: TensorType = v.type
-        return self.host.strided(self.numbers(t.shape), self.numbers(t.all_strides), t.elem)
+        return self.host.strided(
+            self.numbers(t.shape), self.numbers(t.all_strides), self.host.kind(t.elem)
+        )
 
     def array(self, v: Value, base: Any = None) -> Any:
         """A tensor as an array, or a scalar's number. `base`: other memory than its own."""
@@ -89,7 +91,7 @@ class Stepper:
             return memory
         offset = number(view.offset, self.sizes) * t.elem.storage_bytes
         shape, strides = self.numbers(view.shape), self.numbers(view.strides)
-        return self.host.view(memory, offset, shape, strides, t.elem)
+        return self.host.view(memory, offset, shape, strides, self.host.kind(t.elem))
 
     def scalar(self, v: Value) -> Any:
         if v.op is None:
@@ -163,7 +165,7 @@ def bandwidth_of(host: Host, target: Any, device: str, wait: Callable[[], object
     element: Callable[[Value], Value] = lambda i: g.load(x, i)  # noqa: E731
     g.output(g.loop([n], element))
     exe = compile_graph(g.finish(), host, target)
-    source = host.strided([n], [1], float32)
+    source = host.strided((n,), (1,), host.kind(float32))
     stepper = Stepper(exe, [source], wait)
     (step,) = exe.plan.steps
     return 2 * 4 * n / stepper.run(step)

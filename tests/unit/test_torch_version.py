@@ -1,0 +1,38 @@
+"""A torch that is missing or too old is said, with the remedy, wherever torch is needed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import sys
+
+import pytest
+
+from tessera import graph
+from tessera.errors import TorchNotFound
+
+
+def refused() -> str:
+    """What both doors say: the module of the backend, and `explain`."""
+    sys.modules.pop("tessera.torch", None)
+    with pytest.raises(TorchNotFound) as door:
+        importlib.import_module("tessera.torch")
+    with pytest.raises(TorchNotFound) as explain:
+        graph.explain
+    assert str(door.value) == str(explain.value)
+    return str(door.value)
+
+
+def test_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.4.1+cpu")
+    text = refused()
+    assert "torch 2.4.1+cpu is installed, 2.11 or newer is needed" in text
+    assert "pip install" in text
+
+
+def test_a_torch_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert "torch is not installed" in refused()
