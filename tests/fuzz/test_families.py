@@ -54,6 +54,12 @@ def test_most_kernels_have_a_meaning(family: str) -> None:
     assert refused <= 1
 
 
+@pytest.mark.parametrize("seed", [700359, 2402637])
+def test_running_maxima_of_fp16_keep_their_type(seed: int) -> None:
+    built = families.built("dots", families.drawn("dots", seed), seed)
+    assert "interpreter" not in dict(outcome.check(built, [], lambda _: None))
+
+
 def test_a_wrong_element_and_a_write_outside_of_an_array_are_seen() -> None:
     built = families.built("rows", families.drawn("rows", 3), 3)
     want = devices.run(built, "interpreter")

@@ -309,19 +309,21 @@ class Dots:
         w.line("body", f"p = {self.dot('a', 'b')}")
         zero, one = ("0", "1") if self.kind == "i8" else ("0.0", "1.0")
         clamp = "«tl.minimum(tl.maximum(p, -2), 2)¦p»"
-        link = f["link"]
+        link, acc = f["link"], TL[self.acc_kind]
+        # Choices between numbers and maxima are fp32: what the loop carries must stay as narrow as it begins.
+        narrow = f".to({acc})" if self.acc_kind == "fp16" else ""
         lines = {
             "clamp": [f"p = {clamp}"], "positive": [f"p = tl.where(p > 0, {one}, {zero})"],
             "causal": [f"p = tl.where(rm[:, None] >= nn[None, :], {clamp}, {zero})"],
             "rowmax": [f"p = tl.where(p == tl.max(p, 1)[:, None], {one}, {zero})"],
             "online": [
-                "top_new = tl.maximum(top, tl.max(p, 1))",
-                f"turn = tl.where(top_new > top, -{one}, {one})",
-                f"p = tl.where(p >= top_new[:, None], {one}, {zero})", "total = total * turn + tl.sum(p, 1)",
+                f"top_new = tl.maximum(top, tl.max(p, 1){narrow})",
+                f"turn = tl.where(top_new > top, -{one}, {one}){narrow}",
+                f"p = tl.where(p >= top_new[:, None], {one}, {zero})",
+                f"total = total * turn + tl.sum(p, 1){narrow}",
                 "top = top_new", "acc *= turn[:, None]",
             ],
         }[link]  # fmt: skip
-        acc = TL[self.acc_kind]
         if link == "online":
             w.line("pre", f"top = tl.full(({f['m']},), -1000, {acc})")
             w.line("pre", f"total = tl.zeros(({f['m']},), {acc})")
