@@ -174,6 +174,30 @@ def test_loops_in_blocks(low: int, high: int, step: int):
     np.testing.assert_array_equal(many, np.arange(16) * len(wanted) + last)
 
 
+@tessera.jit
+def countdown_kernel(out, low, high, STEP: tl.constexpr):
+    count, last = 0, low.to(tl.int64)
+    for i in range(low, high, STEP):
+        count += 1
+        last = i.to(tl.int64)
+    tl.store(out, count.to(tl.int64))
+    tl.store(out + 1, last)
+
+
+COUNTDOWNS = [
+    (5, 0, -1), (0, 5, -1), (TOP, TOP - 7, -2), (TOP, -TOP, -(2**61)), (TOP, -TOP - 1, -(2**62)), (TOP, -TOP - 1, -TOP),
+    (-TOP, -TOP - 1, -TOP), (0, -TOP - 1, -(2**62)), (-TOP + 3, -TOP - 1, -5), (TOP, -TOP - 1, -TOP - 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("low", "high", "step"), COUNTDOWNS)
+def test_countdowns_over_any_range(low: int, high: int, step: int):
+    """The range may be longer than 2^63, and its end the least number."""
+    wanted, out = range(low, high, step), np.zeros(2, np.int64)
+    countdown_kernel[(1,)](out, np.int64(low), np.int64(high), step)
+    assert list(out) == [len(wanted), wanted[-1] if wanted else low]
+
+
 def test_descending_loops_in_blocks():
     agree(down_kernel, (1,), floats(BLOCK + 8), np.zeros(1, np.float32), BLOCK + 3, rtol=1e-3)
 

@@ -139,6 +139,30 @@ def test_column_sums_are_kept_with_the_panels(k):
     assert np.array_equal(c, a.astype(np.int32) @ b.astype(np.int32))
 
 
+@tessera.jit
+def far(a, b, c, low, high, STEP: tl.constexpr, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
+    acc, x = tl.zeros((N, N), tl.float32), tl.load(a + at)
+    for k in range(low, high, STEP):
+        acc = tl.dot(x * ((k % 3) + 1).to(tl.float32), tl.load(b + at), acc)
+    tl.store(c + at, acc)
+
+
+TOP = 2**63 - 1
+FAR = [
+    (5, -1, -1), (300, -4, -3), (5, 5, -1), (TOP - 5, TOP, 1), (TOP - 300, TOP, 2), (-TOP + 300, -TOP - 1, -2),
+    (2**40, TOP, 2**61), (-TOP - 1, TOP, 2**60), (TOP - 1, TOP, TOP), (TOP, TOP - 200, -1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("low", "high", "step"), FAR)
+def test_loops_that_count_down_and_near_the_largest_numbers(low: int, high: int, step: int):
+    a, b, c = np.eye(64, dtype=np.float32), floats(64, 64), np.zeros((64, 64), np.float32)
+    native(far, (1,), a, b, c, np.int64(low), np.int64(high), STEP=step, N=64)
+    factors = [int(np.fmod(k, 3)) + 1 for k in range(low, high, step)]
+    close(c, b * sum(factors))
+
+
 def test_buffers_beyond_the_stack(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("tessera.backends.cpu.lowering.STACK_LIMIT", 0)
     a, b = ((floats(*s) / 8).astype(np.float16) for s in ((128, 192), (192, 64)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from tessera.backends.cpu.affine import constant, elementwise
 from tessera.backends.cpu.checks import leave_if_reported
@@ -36,6 +37,8 @@ from tessera.dtypes import float32, float64, int32, int64
 from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp, memory
+
+LONGEST_STEP = 1 << 63
 
 
 # --- blocks -------------------------------------------------------------------------------------------------
@@ -217,49 +220,61 @@ def _forget(lo: Lowering, kept: set[Value], slots: Sequence[Slot]) -> None:
 def lower_for(lo: Lowering, op: ForOp) -> None:
     """Lower a counted loop: carried tiles are in slots of memory; accumulators may start at zero in the first
     iteration."""
-    em = lo.em
-    t = op.lb.type
-    lb, ub, step = (
-        cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
-    )
-    first, by = lo.scalar(op.lb), lo.scalar(op.step)
-    down = isinstance(by.const, int) and by.const < 0
-    accumulators = frozenset(i for i in range(len(op.inits)) if not down and starts_at_zero(op, i))
+    counter = Counter.of(lo, op)
+    accumulators = frozenset(i for i in range(len(op.inits)) if starts_at_zero(op, i))
     slots = initial(lo, op, op.inits, accumulators)
-    clear_unless_run(lo, op, [slots[i] for i in accumulators], lb, ub)
+    clear_unless_run(lo, [slots[i] for i in accumulators], counter)
     enter(lo, op, repeats=True)
-    if down:
-        assert isinstance(by.const, int)
-        room = em.op(f"sub nsw i64 {lb}, {ub}")
-        lb, ub, step = "0", em.op(f"add nsw i64 {room}, 0"), str(-by.const)
-    with _iterations(lo, op, lb, ub, step) as i:
-        term = i if not down else em.op(f"sub nsw i64 {_start(lo, op)}, {i}")
-        align = min(first.align, by.align)
-        lo.align[i] = align
-        lo.scalars[op.induction] = Val(t, 1, "", True, "0", (term,), align=align)
+    with _iterations(lo, op, counter) as i:
+        counter.write_index(lo, op, i)
         if accumulators:
-            start = em.op(f"icmp eq i64 {i}, {lb}")
+            start = lo.em.op(f"icmp eq i64 {i}, {counter.low}")
             lo.zero_start |= {op.carried[k]: start for k in accumulators}
         body(lo, op.body, op.carried, slots)
     leave(lo, op, slots)
 
 
-def _iterations(
-    lo: Lowering, op: ForOp, lb: str, ub: str, step: str
-) -> AbstractContextManager[str]:
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """The i64s that a counted loop counts, upwards: low, low + step, ... below high. A loop that counts down has the
+    complements of its own numbers, which have the opposite order and are in the same range."""
+
+    low: str
+    high: str
+    step: str  # below 2^63, or -2^63 for 2^63
+    down: bool
+    near: bool  # the number after the last one is below 2^63
+
+    @staticmethod
+    def of(lo: Lowering, op: ForOp) -> Counter:
+        low, high, step = (
+            cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
+        )
+        by = lo.scalar(op.step).const
+        down = isinstance(by, int) and by < 0
+        if isinstance(by, int) and by < 0:
+            low, high = (lo.em.op(f"xor i64 {x}, -1") for x in (low, high))
+            step = str(-by if by > -LONGEST_STEP else by)
+        return Counter(low, high, step, down, op.lb.type.bits < 64 or step == "1")
+
+    def write_index(self, lo: Lowering, op: ForOp, i: str) -> None:
+        """The loop's index, where it counts `i`."""
+        term = lo.em.op(f"xor i64 {i}, -1") if self.down else i
+        align = lo.align[term] = min(lo.scalar(op.lb).align, lo.scalar(op.step).align)
+        lo.scalars[op.induction] = Val(op.lb.type, 1, "", True, "0", (term,), align=align)
+
+
+def _iterations(lo: Lowering, op: ForOp, c: Counter) -> AbstractContextManager[str]:
     """Emit the loop over the values of an index, which polls for signals between blocks of iterations if it may be
     long."""
     em, count = lo.em, iterations_between_looks(op)
-    near = op.lb.type.bits < 64 or step == "1"
-    if not count:
-        return em.counted(lb, ub, step, always=False, near=near)
-    short = em.op(f"icmp slt i64 {step}, {2**40}")  # else one at a time: a block would overflow
-    span = em.op(f"select i1 {short}, i64 {em.op(f'mul i64 {step}, {count}')}, i64 {step}")
-    return em.counted_in_blocks(lb, ub, step, span, lambda: leave_if_interrupted(lo), near)
-
-
-def _start(lo: Lowering, op: ForOp) -> str:
-    return cast(lo.lanes(1), lo.scalar_text(op.lb), op.lb.type, int64)
+    if not count or c.step == str(-LONGEST_STEP):
+        return em.counted(c.low, c.high, c.step, always=False, near=c.near)
+    short = em.op(f"icmp slt i64 {c.step}, {2**40}")  # else one at a time: a block would overflow
+    span = em.op(f"select i1 {short}, i64 {em.op(f'mul i64 {c.step}, {count}')}, i64 {c.step}")
+    return em.counted_in_blocks(
+        c.low, c.high, c.step, span, lambda: leave_if_interrupted(lo), c.near
+    )
 
 
 def initial(
@@ -284,11 +299,11 @@ def starts_at_zero(op: ForOp, i: int) -> bool:
     return dot and fits and apply("zero-start", user)
 
 
-def clear_unless_run(lo: Lowering, op: ForOp, slots: list[Slot], lb: str, ub: str) -> None:
+def clear_unless_run(lo: Lowering, slots: list[Slot], c: Counter) -> None:
     """Clear accumulators if there is no iteration: the first one would take them for zero without reading them."""
     if not slots:
         return
-    with lo.em.branch(lo.em.op(f"icmp slt i64 {lb}, {ub}"), negate=True):
+    with lo.em.branch(lo.em.op(f"icmp slt i64 {c.low}, {c.high}"), negate=True):
         for slot in slots:
             assert isinstance(slot, Buffer)
             zero = constant(slot.elem, 0)

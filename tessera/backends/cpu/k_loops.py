@@ -11,6 +11,7 @@ from tessera.ir import Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.passes.neutral.loops import only_accumulates
 
 FEW = 32  # rows or columns of an accumulator for which copying an operand costs more than it saves
+LONG_STEP = 1 << 40  # several steps are less than 2^63
 
 
 def accumulated_dots(facts: CpuFacts, loop: ops.ForOp) -> list[ops.DotOp]:
@@ -24,8 +25,8 @@ def prepack_obstacle(facts: CpuFacts, loop: ops.ForOp, dot: ops.DotOp) -> str:
     """Why a dot of a loop is multiplied in each step; "" where the loop writes nothing, only adds it to a matrix that
     it carries, and packing pays."""
     step, t = loop.step.op, dot.acc.type
-    if not isinstance(step, ops.ConstOp) or step.value <= 0:
-        return "the loop's step is not a positive constant"
+    if not isinstance(step, ops.ConstOp) or not 0 < step.value < LONG_STEP:
+        return "the loop's step is not a positive constant"  # A is read in place upwards only
     if any(op.regions or op.effects & (Effect.WRITE | Effect.SYNC) for op in loop.body):
         return "the loop writes, or has operations with regions"
     if len(shape_of(t)) != 2 or elem_of(t) not in (float32, float64, int32):

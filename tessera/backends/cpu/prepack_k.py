@@ -39,9 +39,8 @@ from tessera.backends.cpu.pack_cache import (
 )
 from tessera.backends.cpu.panels import add_biases, fill_bias, fill_panels, materialise_reshapes
 from tessera.backends.cpu.slots import Slot
-from tessera.backends.cpu.values import Coord, Point, Val
-from tessera.backends.elements.casts import cast
-from tessera.dtypes import int32, int64
+from tessera.backends.cpu.values import Coord, Point
+from tessera.dtypes import int32
 from tessera.ir import TileType, Value, elem_of
 from tessera.ir.applications import apply
 from tessera.ops import ConstOp, DotOp, ForOp, LoadOp, StoreOp
@@ -58,39 +57,39 @@ def _for(lo: Lowering, op: ForOp) -> None:
 
 def _prepacked(lo: Lowering, op: ForOp, dots: list[DotOp]) -> None:
     em = lo.em
-    lb, ub, step = (
-        cast(lo.lanes(1), lo.scalar_text(v), v.type, int64) for v in (op.lb, op.ub, op.step)
-    )
+    counter = control.Counter.of(lo, op)
+    step = counter.step
     accumulators = frozenset(i for i in range(len(op.inits)) if control.starts_at_zero(op, i))
     slots = control.initial(lo, op, op.inits, accumulators)
-    control.clear_unless_run(lo, op, [slots[i] for i in accumulators], lb, ub)
+    control.clear_unless_run(lo, [slots[i] for i in accumulators], counter)
     control.enter(lo, op, repeats=True)
-    start = Start.of(lo, op)
+    start = Start.of(lo, op, counter)
     pairs = [_PrepackedDot.of(lo, start, dot, accumulators) for dot in dots]
     results = [s for x in pairs if isinstance(s := slots[x.place], Buffer)]
     span = em.op(f"mul i64 {step}, {min(x.slots for x in pairs)}")
-    with em.counted(lb, ub, span, always=False) as low:
+    near = op.lb.type.bits < 64
+    with em.counted(counter.low, counter.high, span, always=False, near=near) as low:
         if iterations_between_looks(op):
             leave_if_interrupted(lo)
         start.save(lo, low, slots)
-        high = em.op(f"add i64 {low}, {span}")
-        end = em.call("i64", "llvm.smin.i64", f"i64 {high}", f"i64 {ub}")
+        far = em.call("i64", "llvm.sadd.sat.i64", f"i64 {low}", f"i64 {span}")
+        end = em.call("i64", "llvm.smin.i64", f"i64 {far}", f"i64 {counter.high}")
         more = em.op(f"sub i64 {em.op(f'sub i64 {end}, {low}')}, 1")
         count = em.op(f"add i64 {em.op(f'sdiv i64 {more}, {step}')}, 1")
-        with em.counted(low, end, step, always=True, guarded=False) as k:
-            start.count(lo, k)
+        with em.counted(low, end, step, always=True, guarded=False, near=counter.near) as k:
+            counter.write_index(lo, op, k)
             number = em.op(f"sdiv i64 {em.op(f'sub i64 {k}, {low}')}, {step}")
             trip = Trip(number, count, em.op(f"icmp eq i64 {k}, {low}"))
             lo.packs = {x.op: lambda x=x: x.pack(lo, trip) for x in pairs}
             control.body(lo, op.body, op.carried, slots)
             lo.packs = {}
         for x, c in zip(pairs, results, strict=True):
-            zero = em.op(f"icmp eq i64 {low}, {lb}") if x.zero_start else "false"
+            zero = em.op(f"icmp eq i64 {low}, {counter.low}") if x.zero_start else "false"
             if x.store is None:
                 x.multiply(lo, x.gemm(lo, c, zero, count))
                 c.version = lo.new_version()
                 continue
-            last = em.op(f"icmp sge i64 {end}, {ub}")
+            last = em.op(f"icmp sge i64 {end}, {counter.high}")
             em.stmt(f"store i64 {em.op(f'select i1 {last}, i64 {count}, i64 0')}, ptr {x.count}")
             with em.branch(last, negate=True):
                 x.multiply(lo, x.gemm(lo, c, zero, count))
@@ -118,14 +117,15 @@ class Start:
     `cells` those of what the loop carries."""
 
     loop: ForOp
+    counter: control.Counter
     first: str
     cells: dict[Value, str]
 
     @staticmethod
-    def of(lo: Lowering, loop: ForOp) -> Start:
+    def of(lo: Lowering, loop: ForOp, counter: control.Counter) -> Start:
         carried = [v for v in loop.carried if not isinstance(v.type, TileType)]
         cells = {v: lo.em.alloca(scalar_type(v.type), align=8) for v in carried}
-        return Start(loop, lo.em.alloca("i64"), cells)
+        return Start(loop, counter, lo.em.alloca("i64"), cells)
 
     def save(self, lo: Lowering, low: str, slots: Sequence[Slot]) -> None:
         em = lo.em
@@ -134,16 +134,10 @@ class Start:
             t = scalar_type(v.type)
             em.stmt(f"store {t} {em.here(f'load {t}, ptr {slots[v.index - 1]}')}, ptr {cell}")
 
-    def count(self, lo: Lowering, k: str) -> None:
-        """`k` is the loop's index."""
-        align = lo.align[k] = min(lo.scalar(self.loop.lb).align, lo.scalar(self.loop.step).align)
-        v = self.loop.induction
-        lo.scalars[v] = Val(v.type, 1, "", True, "0", (k,), align=align)
-
     def rewind(self, lo: Lowering) -> None:
         """Compute the scalars anew."""
         em = lo.em
-        self.count(lo, em.here(f"load i64, ptr {self.first}"))
+        self.counter.write_index(lo, self.loop, em.here(f"load i64, ptr {self.first}"))
         for v, cell in self.cells.items():
             lo.scalars[v] = make(v.type, 1, em.here(f"load {scalar_type(v.type)}, ptr {cell}"))
         for op in scalar_ops(self.loop):
