@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from tessera.graph.index import Expr
-from tessera.graph.ops import ExternOp, LoadOp, ViewOp
+from tessera.graph.emit.accesses import offset_of
+from tessera.graph.index import Dim, Expr, dim
+from tessera.graph.ops import CombiningOp, ExternOp, LoadOp, LoopOp, ViewOp
 from tessera.graph.passes.facts import SymbolRanges
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Effect, Op, Value
@@ -25,17 +26,19 @@ SizeOf = Callable[["int | Expr"], int]
 @dataclass(frozen=True, slots=True)
 class Machine:
     """`bandwidth`: bytes a second of memory; `launch`: seconds for a kernel more; `rate`: scalar ops a second; `lanes`:
-    programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without memory."""
+    programs that it takes to keep the machine busy; `cache`: bytes that a program reads again without memory; `gather`:
+    seconds for an element that is not loaded or stored with its neighbours."""
 
     bandwidth: float
     launch: float
     rate: float
     lanes: int
     cache: int
+    gather: float
 
 
-GPU = Machine(bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18)
-CPU = Machine(bandwidth=3e10, launch=2e-6, rate=2e10, lanes=16, cache=1 << 20)
+GPU = Machine(bandwidth=3e12, launch=4e-6, rate=2e13, lanes=132, cache=1 << 18, gather=1e-13)
+CPU = Machine(bandwidth=3e10, launch=2e-6, rate=2e10, lanes=16, cache=1 << 20, gather=5e-10)
 
 
 def machine_of(device: str) -> Machine:
@@ -131,6 +134,26 @@ def traffic_between(producer: Op, consumer: Op, size: SizeOf) -> int:
     return saved
 
 
+def gathered(loop: LoopOp, inner: Sequence[int]) -> int:
+    """The tensors that a pointwise loop reads or writes at places that do not follow each other, or stay the same,
+    while the indices numbered `inner` are counted through as one."""
+    dims = {a: dim(k) for k, a in enumerate(loop.body.args)}
+    offsets = [offset_of(r.type, list(dims.values())) for r in loop.results]
+    for op in loop.body:
+        if isinstance(op, LoadOp) and all(v in dims for v in op.indices):
+            at = op.map.at([dims[v] for v in op.indices], len(dims)).results
+            offsets.append(offset_of(op.tensor.type, at))
+    return sum(not _counts_through(e, inner, loop.extents) for e in offsets)
+
+
+def _counts_through(e: Expr, inner: Sequence[int], extents: Sequence[int | Expr]) -> bool:
+    steps = [e.coefficient(Dim(k)) for k in inner]
+    if any(s is None for s in steps):
+        return False
+    pairs = zip(steps, steps[1:], inner[1:], strict=False)
+    return all(a == b * extents[k] for a, b, k in pairs if a is not None and b is not None)
+
+
 def peak_bytes(steps: Sequence[Sequence[Op]], body: Block, size: SizeOf) -> int:
     """The most that tensors made inside of a graph take at one time. The ops of a step run as one: what only they
     read is never stored. Views are the memory of what they view."""
@@ -182,6 +205,11 @@ def evaluations(op: Op, outer: Op, size: SizeOf) -> int:
 def is_pointwise(block: Block) -> bool:
     """Whether a body has scalar ops and loads alone."""
     return all(not op.regions and not op.effects & Effect.WRITE for op in block)
+
+
+def has_reduction(block: Block) -> bool:
+    """Whether a body reduces or scans, itself or inside."""
+    return any(isinstance(op, CombiningOp) for op in block.walk())
 
 
 def loads_of(op: Op, tensors: Sequence[Value]) -> list[LoadOp] | None:

@@ -306,6 +306,8 @@ class Fusion:
         a launch and the bytes between the two take."""
         if len(order) == len(a.extents) == len(b.extents):
             return True
+        if len(order) < len(a.extents) and cost.has_reduction(a.body):
+            return False  # each element that reads it would reduce anew
         outer = programs = prod(self.size(b.extents[m]) for m in order)
         if len(b.extents) - 1 in order and cost.is_pointwise(b.body):
             programs = -(-outer // COLUMNS)
@@ -315,7 +317,11 @@ class Fusion:
         if after > outer * self.machine.cache:
             after = before  # a row is read again from memory
         bandwidth = self.machine.bandwidth
-        return after / (bandwidth * busy) <= before / bandwidth + self.machine.launch
+        seconds = after / (bandwidth * busy)
+        if cost.is_pointwise(b.body):
+            inner = [m for m in range(len(b.extents)) if m not in order]
+            seconds += cost.gathered(b, inner) * cost.extent(b, self.size) * self.machine.gather
+        return seconds <= before / bandwidth + self.machine.launch
 
     def _movable(self, first: LoopOp, last: LoopOp) -> list[Op] | None:
         """The ops that must move behind both; None if there is a way from one to the other around, or if the bound
