@@ -23,6 +23,7 @@ from tessera.graph.executable import Executable
 from tessera.graph.executable import compile_graph as compile_executable
 from tessera.graph.index import Expr, Sym
 from tessera.graph.passes import optimize
+from tessera.graph.torch_cuda_graphs import CudaGraphs
 from tessera.graph.torch_decompose import decompositions
 from tessera.graph.torch_eager import SymbolValues, run_by_eager
 from tessera.graph.torch_host import TorchHost
@@ -51,8 +52,9 @@ def backend(
     for x in inputs:
         if isinstance(x, torch.Tensor):
             check_device(x.device)
+    graphs = CudaGraphs(len(inputs)) if chosen.cuda_graphs else None
     compile_as = {
-        name: partial(compile_graph, options=chosen, purpose=purpose)
+        name: partial(compile_graph, options=chosen, purpose=purpose, graphs=graphs)
         for name, purpose in (
             ("inference_compiler", "inference"),
             ("fw_compiler", "forward"),
@@ -85,7 +87,12 @@ def check_device(device: torch.device) -> None:
 
 
 def compile_graph(
-    graph: torch.fx.GraphModule, inputs: Sequence[Any], *, options: Options, purpose: str
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    options: Options,
+    purpose: str,
+    graphs: CudaGraphs | None = None,
 ) -> Compiled:
     """Compile one functional graph of ATen operations to a function of a list of inputs, which it empties.
 
@@ -109,7 +116,10 @@ def compile_graph(
         else:
             record = GraphRecord(purpose, imported, imported.externs, run)
             note(record)
-            return boxed(CompiledGraph(graph, imported, watched(record)))
+            call = boxed(CompiledGraph(graph, imported, watched(record)))
+            if graphs is None or not imported.device.startswith("cuda"):
+                return call
+            return graphs.wrap(call, graph, inputs, run, purpose)
     note(GraphRecord(purpose, None, [("the whole graph", "its compilation failed")]))
     return run_by_eager(graph)
 

@@ -25,23 +25,29 @@ class Options:
     `random`: "philox" for random numbers made inside of kernels, "eager" for the very numbers that eager draws.
     `kernels`: "compiled"; "interpreted" runs them by their meaning in NumPy, "none" runs every operation by eager:
     these two tell whose a fault is. `wrapper`: "native" launches all kernels between two externs by one call, "python"
-    each by a line of Python. `numerics`: "eager" rounds after each operation, as eager does; "fast" computes in fp32
-    between operations on half types in one kernel, and rounds a * b + c once. `fuse`: False makes a kernel of each
-    operation. `dump`: a folder, to which each graph is written with its kernels as source, as a folder that runs by
-    itself (dump.py). `matmul`: whether matrix products are kernels of ours, with what follows them, or eager's; "auto"
-    decides by size."""
+    each by a line of Python. `cuda_graphs`: whether calls are recorded as CUDA graphs. `numerics`: "eager" rounds after
+    each operation, as eager does; "fast" computes in fp32 between operations on half types in one kernel, and rounds
+    a * b + c once. `fuse`: False makes a kernel of each operation. `dump`: a folder, to which each graph is written
+    with its kernels as source, as a folder that runs by itself (dump.py). `matmul`: whether matrix products are kernels
+    of ours, with what follows them, or eager's; "auto" decides by size."""
 
     random: str = "philox"
     kernels: str = "compiled"
     wrapper: str = "native"
     numerics: str = "fast"
+    cuda_graphs: bool = False
     fuse: bool = True
     dump: str | None = None
     matmul: str = "auto"
 
 
-# The modes of torch.compile. All of them compile in the same way at present.
-MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+# The modes of torch.compile, and the options that they stand for.
+MODES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "reduce-overhead": {"cuda_graphs": True},
+    "max-autotune": {"cuda_graphs": True},
+    "max-autotune-no-cudagraphs": {},
+}
 
 
 def options_of(mode: str | None, given: Mapping[str, Any] | None) -> Options:
@@ -56,7 +62,7 @@ def options_of(mode: str | None, given: Mapping[str, Any] | None) -> Options:
     for name in given or ():
         if name not in known:
             raise UnknownOption(name, known, f"the options are: {', '.join(sorted(known))}")
-    found = replace(Options(), **(given or {}))
+    found = replace(Options(), **{**MODES[mode or "default"], **(given or {})})
     if found.dump is not None and not isinstance(found.dump, str | os.PathLike):
         raise InvalidOption(f"dump is {found.dump!r}; it may be the path of a folder")
     for name, allowed in CHOICES.items():
