@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import Any
 
 from tessera.backends.compiler import GPUTarget
+from tessera.backends.cpu.pool import default_threads
 from tessera.compiler import CompiledKernel, TextSource
+from tessera.compiler import compile as compile_kernel
+from tessera.config import knobs
 from tessera.errors import LaunchError
 from tessera.graph.emit.kernel import KernelCode
 from tessera.graph.plan import Launch, Plan
 from tessera.graph.planner import instead
+from tessera.runtime.cache.disk import toolchain_fingerprint
+from tessera.runtime.cache.managers import kernel_cache
 from tessera.runtime.driver import driver_named
-from tessera.runtime.jit import compile as compile_kernel
 
-AT_ONCE = (
-    8  # kernels that are compiled beside each other: their assembler runs in processes of its own
-)
+# Kernels that threads compile beside each other: the GPU's assembler runs in processes of its own.
+AT_ONCE = 8
+# Worker processes pay from so many kernels on that no cache has, on so many cores: each takes half a second of one to
+# start. On two busy cores they made the kernels of a small transformer take 1.6x as long.
+WORTH_WORKERS, WORTH_CORES = 12, 4
+
+
+class NotThere(Exception):
+    """No cache has a kernel."""
 
 
 class Kernels:
@@ -31,11 +42,7 @@ class Kernels:
         """Compile what the plan launches."""
         codes = {s.code.name: s.code for s in plan.steps if isinstance(s, Launch)}
         new = [code for name, code in codes.items() if name not in self.compiled]
-        if self.target.backend == "cpu" or len(new) < 2:
-            made = list(map(self._compile, new))
-        else:
-            with ThreadPoolExecutor(AT_ONCE, "tessera-graph") as pool:
-                made = list(pool.map(self._compile, new))
+        made = self._made(new)
         failed = {c.name: k for c, k in zip(new, made, strict=True) if isinstance(k, Exception)}
         for number, step in enumerate(plan.steps):
             if isinstance(step, Launch) and (error := failed.get(step.code.name)) is not None:
@@ -46,13 +53,39 @@ class Kernels:
             (c.name, k) for c, k in zip(new, made, strict=True) if not isinstance(k, Exception)
         )
 
-    def _compile(self, code: KernelCode) -> CompiledKernel | Exception:
+    def _made(self, codes: Sequence[KernelCode]) -> list[CompiledKernel | Exception]:
+        """The compiled kernels, or why there is none: what the disk cache does not have in worker processes, if that is
+        much, since LLVM and Python let one thread at a time compile."""
+        made = [self._compile(code, _refuse) for code in codes]
+        missing = [k for k, found in enumerate(made) if isinstance(found, NotThere)]
+        workers: Any = None
+        wanted = knobs.autotuning.processes is not None or default_threads() >= WORTH_CORES
+        if wanted and len(missing) >= WORTH_WORKERS:
+            module = import_module("tessera.runtime.autotuner.compile_workers")
+            workers = module.shared_workers({})
+        new = [codes[k] for k in missing]
+        if workers is not None:
+            jobs = [workers.submit(self._compile, code, workers.run_stages) for code in new]
+            found = [job.result() for job in jobs]
+        elif self.target.backend == "cpu" or len(new) < 2:
+            found = list(map(self._compile, new))
+        else:
+            with ThreadPoolExecutor(AT_ONCE, "tessera-graph") as pool:
+                found = list(pool.map(self._compile, new))
+        for k, kernel in zip(missing, found, strict=True):
+            made[k] = kernel
+        return made
+
+    def _compile(self, code: KernelCode, run_stages: Any = None) -> CompiledKernel | Exception:
         source = TextSource(code.text, code.name, "")
         options: dict[str, Any] = {"num_warps": code.warps}
         if not self.contract:
             options["enable_fp_fusion"] = False
         try:
-            return compile_kernel(source, self.target, options)
+            return compile_kernel(
+                source, self.target, options, store=kernel_cache(),
+                toolchain=toolchain_fingerprint(), run_stages=run_stages,
+            )  # fmt: skip
         except Exception as error:
             return error
 
@@ -74,3 +107,7 @@ class Kernels:
         raise LaunchError(
             f"{what} has 2^31 elements or more", help="kernels of this graph count in 32 bits"
         )
+
+
+def _refuse(*given: Any) -> Any:
+    raise NotThere

@@ -1,8 +1,8 @@
 """Records compiled graphs as CUDA graphs, by torch's own trees of CUDA graphs: what mode="reduce-overhead" asks for.
 
-torch's trees record a graph the second time that it runs, keep its memory in a pool of its own, copy what it is given to
-where it was recorded, and know which results are still in use. A call of ours can be recorded: it launches on the current
-stream and takes all memory from torch's allocator. What cannot be recorded runs as it would without.
+torch's trees record a graph the second time that it runs, keep its memory in a pool of its own, copy what it is given
+to where it was recorded, and know which results are still in use. A call of ours can be recorded: it launches on the
+current stream and takes all memory from torch's allocator. What cannot be recorded runs as it would without.
 """
 
 # pyright: basic

@@ -18,6 +18,7 @@ from tessera.graph.index import parse_map, sym
 from tessera.graph.passes import optimize
 from tessera.graph.planner import KernelWarning
 from tessera.graph.types import Place, TensorType
+from tessera.runtime.autotuner.compile_workers import CompileWorkers
 from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of
 
 RNG = np.random.default_rng(0)
@@ -270,10 +271,10 @@ def test_reductions_of_few_programs_are_split(shape: tuple[int, ...]):
 def test_a_kernel_that_cannot_be_compiled_is_replaced(monkeypatch: pytest.MonkeyPatch):
     original = build_kernels.compile_kernel
 
-    def broken(source: Any, *more: Any) -> Any:
+    def broken(source: Any, *more: Any, **named: Any) -> Any:
         if "exp" in source.name:
             raise InternalError("a fault")
-        return original(source, *more)
+        return original(source, *more, **named)
 
     monkeypatch.setattr(build_kernels, "compile_kernel", broken)
 
@@ -289,6 +290,31 @@ def test_a_kernel_that_cannot_be_compiled_is_replaced(monkeypatch: pytest.Monkey
         knobs.compilation.strict = True
         with pytest.raises(InternalError, match="a fault"):
             compiled(module_of(build))
+
+
+def test_many_kernels_are_compiled_by_worker_processes(monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+    run_stages = CompileWorkers.run_stages
+
+    def noted(workers: Any, src: Any, *more: Any) -> Any:
+        asked.append(src.name)
+        return run_stages(workers, src, *more)
+
+    monkeypatch.setattr(CompileWorkers, "run_stages", noted)
+    monkeypatch.setattr(build_kernels, "WORTH_WORKERS", 2)
+
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(6, 8))
+        y = g.loop([6, 8], lambda i, j: g.exp(g.load(x, i, j)))
+        return g.loop([6], lambda i: g.reduce("sum", [8], lambda j: g.load(y, i, j)))
+
+    with knobs.scope():
+        knobs.autotuning.processes = 1
+        knobs.compilation.always_compile = True
+        exe = check(build, [numbers(6, 8)], tilings=False)
+    assert sorted(asked) == sorted(k.name for k in exe.compiled())
+    check(build, [numbers(6, 8)], tilings=False)
+    assert len(asked) == 2  # the cache has them
 
 
 def test_a_scan_is_read_by_a_reduction_across_it():

@@ -119,14 +119,18 @@ class CompileWorkers(Executor):
     def run_stages(self, src: Any, backend: Backend, options: Options, key: str) -> StageOutputs:
         """As compile_stages, the stages behind the front end in a worker; here if that dies."""
         limit = self.shared_limits.get(backend.name)
-        with self._front_end:
-            module = src.make_ir(options)
-            text = print_module(module) if isinstance(module, Module) else None
+        if isinstance(src, TextSource):
+            text, source = src.ir, src.text
+        else:
+            with self._front_end:
+                module = src.make_ir(options)
+                text = print_module(module) if isinstance(module, Module) else None
+            source = src.fn.src
         if text is None:
             return compile_stages(src, backend, options, key, limit)
         target = backend.target
         job = {
-            "ir": text, "name": src.name, "text": src.fn.src, "target": (target.backend, target.arch, target.warp_size),
+            "ir": text, "name": src.name, "text": source, "target": (target.backend, target.arch, target.warp_size),
             "options": {k: v for k, v in asdict(options).items() if k != "target"}, "key": key, "limit": limit,
             "environment": {k: v for k, v in os.environ.items() if k.startswith(PREFIXES)},
         }  # fmt: skip
