@@ -15,7 +15,10 @@ from tessera.graph.build import GraphBuilder
 from tessera.graph.executable import compile_graph
 from tessera.graph.host import NumpyHost
 from tessera.graph.index import sym
+from tessera.graph.ops import AttentionOp, MatmulOp
 from tessera.graph.passes import optimize
+from tessera.graph.plan import Interpret
+from tessera.graph.report.costs import step_flops
 from tessera.graph.report.graphs import GraphFacts
 from tessera.graph.report.page import drawing, lanes, page, save
 from tessera.graph.report.rows import GraphReport, Peak, Report, StepReport, TensorReport
@@ -63,6 +66,19 @@ def test_bytes_and_operations_are_those_of_the_graph():
     assert facts.least == 100 * 4 * 4 + 6 * 8 + 6 * 4
     assert pick.roofline == pick.bytes / 1e9
     assert "@tessera.jit" in pick.source
+
+
+def test_products_count_two_operations_for_each_sum():
+    def build(g: GraphBuilder) -> Any:
+        a, b = g.input("a", fp32(2, 5, 7)), g.input("b", fp32(2, 7, 3))
+        q = g.input("q", fp32(1, 2, 4, 8))
+        attention = AttentionOp(q, q, q, None, scale=1.0)
+        return g.matmul(a, b), g.b.insert(attention).results[0]
+
+    module = module_of(build)
+    ops = [op for op in module.functions[0].regions[0] if isinstance(op, MatmulOp | AttentionOp)]
+    found = [step_flops(Interpret(op, ""), {}) for op in ops]
+    assert found == [2 * 2 * 5 * 7 * 3, 2 * 2 * 4 * 4 * (8 + 8)]
 
 
 def test_steps_are_measured():

@@ -6,7 +6,7 @@ from collections import Counter
 from math import prod
 
 from tessera.graph.index import Expr, Sym
-from tessera.graph.ops import ExternOp, GraphOp, LoadOp, MatmulOp
+from tessera.graph.ops import AttentionOp, ExternOp, GraphOp, LoadOp, MatmulOp
 from tessera.graph.plan import Extern, Launch, Step, captured, number
 from tessera.graph.types import TensorType
 from tessera.ir import Op, Value
@@ -70,6 +70,10 @@ def _flops(op: Op, sizes: Sizes) -> int:
     if isinstance(op, MatmulOp):
         *batch, m, k = (number(n, sizes) for n in op.a.type.shape)
         return 2 * prod(batch) * m * k * number(op.b.type.shape[-1], sizes)
+    if isinstance(op, AttentionOp):  # two products, of which a causal one does half
+        *heads, m, d = (number(n, sizes) for n in op.q.type.shape)
+        n, e = (number(x, sizes) for x in op.v.type.shape[2:])
+        return 2 * prod(heads) * m * n * (d + e) // (2 if op.causal else 1)
     total = 0 if isinstance(op, (GraphOp, *QUIET)) else 1
     runs = _extent(op, sizes)
     return total + runs * sum(_flops(x, sizes) for block in op.regions for x in block)
@@ -79,7 +83,9 @@ def is_product(step: Step) -> bool:
     """Whether a step is a matrix product or a convolution, which units of their own may compute."""
     if isinstance(step, Extern):
         return _kind(step.op) != ""
-    return step.op is not None and any(isinstance(x, MatmulOp) for x in step.op.walk())
+    return step.op is not None and any(
+        isinstance(x, MatmulOp | AttentionOp) for x in step.op.walk()
+    )
 
 
 def _kind(op: ExternOp) -> str:
