@@ -276,30 +276,25 @@ class IsNanOp(Elementwise, opcode="isnan"):
         _all(self, _is_float, "floats")
 
 
-class PopcOp(Elementwise, opcode="popc"):
+class BitCount(Elementwise):
+    """A number of bits of an integer; int32 result."""
+
+    x: Value = operand()
+
+    def infer(self) -> Sequence[Type]:
+        return (with_elem(self.x.type, int32),)
+
+    def verify(self) -> None:
+        super().verify()
+        _all(self, _is_int, "integers")
+
+
+class PopcOp(BitCount, opcode="popc"):
     """Number of set bits of an integer; int32 result."""
 
-    x: Value = operand()
 
-    def infer(self) -> Sequence[Type]:
-        return (with_elem(self.x.type, int32),)
-
-    def verify(self) -> None:
-        super().verify()
-        _all(self, _is_int, "integers")
-
-
-class ClzOp(Elementwise, opcode="clz"):
+class ClzOp(BitCount, opcode="clz"):
     """Number of leading zero bits of an integer; int32 result."""
-
-    x: Value = operand()
-
-    def infer(self) -> Sequence[Type]:
-        return (with_elem(self.x.type, int32),)
-
-    def verify(self) -> None:
-        super().verify()
-        _all(self, _is_int, "integers")
 
 
 class CastOp(Elementwise, opcode="cast"):

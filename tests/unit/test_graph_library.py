@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from tessera.dtypes import float32, float64
+from tessera.dtypes import dtype, float32, float64
 from tessera.graph.build import GraphBuilder
 from tessera.graph.executable import compile_graph
 from tessera.graph.host import NumpyHost
@@ -19,7 +19,7 @@ from tessera.graph.types import TensorType
 
 @pytest.mark.parametrize(("name", "bound"), [("erfc", 1e-15), ("lgamma", 4e-15)])
 @pytest.mark.parametrize("elem", [float32, float64])
-def test_functions_of_the_library_in_a_body(name: str, bound: float, elem: object):
+def test_functions_of_the_library_in_a_body(name: str, bound: float, elem: dtype):
     g = GraphBuilder("special")
     x = g.input("x", TensorType((64,), elem))
     g.output(g.loop([64], lambda i: library(name, Scalar(g.load(x, i), g.b)).value))
