@@ -135,6 +135,20 @@ def test_extents_of_one_go():
     assert reduce.extents == (8,)
 
 
+@pytest.mark.parametrize("kind", ["scan", "reduce"])
+def test_loops_that_run_once_are_merged_but_for_scans(kind: str):
+    """No kernel reduces what it scans in steps."""
+    g = GraphBuilder("once")
+    x = g.input("x", tensor(N))
+    if kind == "scan":
+        first = g.loop([], lambda: g.scan("sum", N, lambda r: g.load(x, r)))
+        y = g.loop([], lambda: g.reduce("max", [N], lambda r: g.load(first, r)))
+    else:
+        first = g.loop([], lambda: g.reduce("sum", [N], lambda r: g.load(x, r)))
+        y = g.loop([], lambda: g.reduce("max", [N], lambda r: g.sub(g.load(x, r), g.load(first))))
+    assert len(same_after_passes(g, first, y)) == (2 if kind == "scan" else 1)
+
+
 def test_extents_of_one_leave_scatters():
     g = GraphBuilder("scatter")
     x = g.input("x", tensor(7, 3))

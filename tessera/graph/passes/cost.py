@@ -12,7 +12,7 @@ from math import prod
 
 from tessera.graph.emit.accesses import offset_of
 from tessera.graph.index import Dim, Expr, dim
-from tessera.graph.ops import CombiningOp, ExternOp, LoadOp, LoopOp, ViewOp
+from tessera.graph.ops import CombiningOp, ExternOp, LoadOp, LoopOp, ScanOp, ViewOp
 from tessera.graph.passes.facts import SymbolRanges
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Effect, Op, Value
@@ -210,6 +210,11 @@ def is_pointwise(block: Block) -> bool:
 def has_reduction(block: Block) -> bool:
     """Whether a body reduces or scans, itself or inside."""
     return any(isinstance(op, CombiningOp) for op in block.walk())
+
+
+def has_scan(block: Block) -> bool:
+    """Whether a body scans: what reads a scan of one row in steps cannot be a reduction in the same kernel."""
+    return any(isinstance(op, ScanOp) for op in block.walk())
 
 
 def loads_of(op: Op, tensors: Sequence[Value]) -> list[LoadOp] | None:

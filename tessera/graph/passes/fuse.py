@@ -210,7 +210,7 @@ class Fusion:
         candidates.sort(key=self._saved, reverse=True)
         for producer in candidates:
             order = shared_extents(producer, consumer, permuted)
-            once = not producer.extents and not consumer.extents
+            once = not (producer.extents or consumer.extents or cost.has_scan(producer.body))
             if not (order or (order is not None and once)):
                 continue
             if not self._fits(producer, consumer) or not self._is_faster(producer, consumer, order):
