@@ -16,7 +16,7 @@ import threading
 import types
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tessera.backends.compiler import Options
 from tessera.backends.llvm.subset_types import words_of
@@ -104,11 +104,16 @@ def _descriptor_fields() -> Any:
     return words(*map(id, names)), names
 
 
-class Held(list[Any]):
-    """What stays alive as the module of a builtin function: Python's errors of its calls name it."""
+class Held(str):
+    """The module's name that Python's errors, and Dynamo, find with a builtin function; it keeps `objects` alive."""
 
-    def __str__(self) -> str:
-        return __name__
+    __slots__ = ("objects",)
+    objects: list[Any]
+
+    def __new__(cls, objects: list[Any]) -> Self:
+        name = super().__new__(cls, __name__)
+        name.objects = objects
+        return name
 
 
 # --- one kernel function -------------------------------------------------------------------------------------------
@@ -292,7 +297,7 @@ class FastPath:
             if len(self._entries) >= MOST_ENTRIES:
                 return
             entry = self._entries[key] = words_of(Entry, {**fields, "next": self._table[bucket]})
-            self._held.append(entry)
+            self._held.objects.append(entry)
         else:
             entry[1:] = words_of(Entry, {**fields, "next": 0})[1:]
         self._parts[key] = parts

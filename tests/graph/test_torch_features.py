@@ -1,0 +1,249 @@
+"""What programs do around a compiled model: export, autocast, custom operations, control flow, distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")
+
+import torch.nn.functional as F  # noqa: E402
+from torch._dynamo.utils import counters  # noqa: E402
+
+import tessera  # noqa: E402
+import tessera.language as tl  # noqa: E402
+from tests.graph.torch_kit import compare, difference, externs  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(1)
+
+
+# --- modes of torch -----------------------------------------------------------------------------------------------
+def test_inference_mode():
+    with torch.inference_mode():
+        compare(lambda x: x.softmax(-1) + 1, torch.randn(4, 5), fullgraph=True)
+
+
+def test_autocast_around_training():
+    linear = torch.nn.Linear(6, 5)
+
+    def f(x: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return F.gelu(linear(x)).float().sum(-1)
+
+    compare(f, torch.randn(4, 6, requires_grad=True), backward=True, fullgraph=True)
+
+
+def test_marked_dimensions_are_compiled_once():
+    counters.clear()
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: (x * 2).sum(1), backend="tessera")
+    for n in (3, 8, 21):
+        x = torch.randn(n, 6)
+        torch._dynamo.mark_dynamic(x, 0)
+        torch.testing.assert_close(compiled(x), (x * 2).sum(1))
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_exported_programs():
+    model = torch.nn.Sequential(
+        torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)
+    ).eval()
+    x = torch.randn(4, 6)
+    rows = torch.export.Dim("rows", min=2, max=64)
+    exported = torch.export.export(model, (x,), dynamic_shapes=({0: rows},)).module()
+    torch._dynamo.reset()
+    compiled = torch.compile(exported, backend="tessera")
+    with torch.no_grad():
+        for n in (4, 9):
+            y = torch.randn(n, 6)
+            torch.testing.assert_close(compiled(y), model(y))
+
+
+def test_seeds_give_the_same_numbers_again():
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: F.dropout(x, 0.5) + torch.rand(9), backend="tessera")
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        found.append(compiled(torch.ones(9)))
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def test_graphs_break_where_they_break_for_eager_backends():
+    def f(x: Any) -> Any:
+        y = x.exp()
+        if y.sum() > 3:
+            y = y * 2
+        print("", end="")
+        return y[y > 1].sum()
+
+    found = []
+    for backend in ("aot_eager", "tessera"):
+        counters.clear()
+        torch._dynamo.reset()
+        torch.compile(f, backend=backend)(torch.randn(7))
+        found.append(sum(counters["graph_break"].values()))
+    assert found[1] <= found[0]
+    compare(f, torch.randn(7))
+
+
+# --- operations of users ------------------------------------------------------------------------------------------
+def test_custom_operations_are_externs():
+    @torch.library.custom_op("tessera_test::half", mutates_args=())
+    def half(x: torch.Tensor) -> torch.Tensor:
+        return x / 2
+
+    half.register_fake(torch.empty_like)
+    half.register_autograd(lambda ctx, grad: grad / 2)
+    graphs = compare(
+        lambda x: half(x * 3).exp(),
+        torch.randn(5, requires_grad=True),
+        backward=True,
+        fullgraph=True,
+    )
+    assert "tessera_test.half.default" in externs(graphs)
+
+
+def test_custom_operations_that_change_an_argument():
+    @torch.library.custom_op("tessera_test::raise_", mutates_args=("x",))
+    def raise_(x: torch.Tensor, by: float) -> None:
+        x.add_(by)
+
+    def f(x: Any) -> Any:
+        y = x * 2
+        raise_(y, 1.5)
+        raise_(x, 2.0)
+        return y + x
+
+    compare(f, torch.randn(5), fullgraph=True)
+
+
+@tessera.jit
+def doubling_kernel(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n) * 2, i < n)
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    doubling_kernel[(tessera.cdiv(x.numel(), 16),)](x, out, x.numel(), BLOCK=16)
+    return out
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo")
+def test_kernels_of_users():
+    """Launched in a compiled function they break the graph; as a custom operation they do not."""
+    operation = torch.library.custom_op("tessera_test::doubled", doubled, mutates_args=())
+    operation.register_fake(torch.empty_like)
+    compare(lambda x: doubled(x + 1).exp(), torch.randn(40))
+    compare(lambda x: operation(x + 1).exp(), torch.randn(40), fullgraph=True)
+
+
+# --- control flow -------------------------------------------------------------------------------------------------
+def cond(x: Any) -> Any:
+    return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x.cos() * 2, (x,)) + 1
+
+
+def while_loop(x: Any) -> Any:
+    from torch._higher_order_ops.while_loop import while_loop as loop
+
+    return loop(lambda n, y: n < 5, lambda n, y: (n + 1, y * 1.5 + 1), (torch.tensor(0), x))
+
+
+def scan(x: Any) -> Any:
+    from torch._higher_order_ops.scan import scan as scanned
+
+    return scanned(lambda c, y: (c * 0.5 + y, c + 2 * y), x.new_zeros(6), x)
+
+
+def associative_scan(x: Any) -> Any:
+    from torch._higher_order_ops.associative_scan import associative_scan as scanned
+
+    return scanned(lambda a, b: a * b + 1, x, dim=0, combine_mode="generic")
+
+
+def flex(x: Any) -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    q = x.expand(2, 3, 16, 6)
+    return flex_attention(q, q * 2, q + 1, score_mod=lambda s, b, h, i, j: s + (i - j) * 0.1)
+
+
+def checkpointed(x: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    return checkpoint(lambda x: (x.sin() * x).softmax(-1), x, use_reentrant=False)
+
+
+FLOW: dict[str, tuple[Callable[..., Any], Callable[[], Any]]] = {
+    "cond, true": (cond, lambda: torch.ones(4, 6)),
+    "cond, false": (cond, lambda: -torch.ones(4, 6)),
+    "while_loop": (while_loop, lambda: torch.randn(4, 6)),
+    "scan": (scan, lambda: torch.randn(4, 6)),
+    "associative_scan": (associative_scan, lambda: torch.randn(4, 6)),
+    "flex_attention": (flex, lambda: torch.randn(2, 3, 16, 6)),
+}
+
+
+@pytest.mark.parametrize("name", FLOW)
+def test_higher_order_operations(name: str):
+    function, given = FLOW[name]
+    compare(function, given(), fullgraph=True)
+
+
+@pytest.mark.parametrize("function", [cond, checkpointed])
+def test_gradients_of_higher_order_operations(function: Callable[..., Any]):
+    """Torch has no gradients of flex_attention on CPUs."""
+    compare(function, torch.randn(4, 6, requires_grad=True), backward=True)
+
+
+# --- other transformations ----------------------------------------------------------------------------------------
+def test_transforms_of_functions():
+    def loss(w: Any, x: Any) -> Any:
+        return ((x @ w).tanh() ** 2).sum()
+
+    def f(w: Any, x: Any) -> Any:
+        per_row = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(w, x)
+        return per_row, torch.func.jvp(lambda w: loss(w, x), (w,), (torch.ones_like(w),))[1]
+
+    compare(f, torch.randn(6), torch.randn(4, 6))
+
+
+def test_distributed_wrappers(tmp_path: Any):
+    """DDP and FSDP2 in a world of one process."""
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        pytest.skip("this torch has no gloo")
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1
+    )
+    try:
+        x = torch.randn(3, 6)
+        for wrap in (torch.nn.parallel.DistributedDataParallel, fully_shard):
+            torch.manual_seed(0)
+            plain = torch.nn.Sequential(
+                torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)
+            )
+            twin = torch.nn.Sequential(
+                torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Linear(8, 2)
+            )
+            twin.load_state_dict(plain.state_dict())
+            torch._dynamo.reset()
+            compiled = torch.compile(wrap(twin), backend="tessera")
+            (plain(x) ** 2).sum().backward()
+            (compiled(x) ** 2).sum().backward()
+            found = [
+                p.grad.full_tensor() if hasattr(p.grad, "full_tensor") else p.grad
+                for p in twin.parameters()
+            ]
+            assert difference(found, [p.grad for p in plain.parameters()]) is None
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,113 @@
+"""Sizes that change from call to call: at most two compilations serve them all; and inputs of every layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch._dynamo")
+
+import torch.nn.functional as F  # noqa: E402
+from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
+
+from tests.graph.model_families import (  # noqa: E402
+    Adapted,
+    Contrastive,
+    EncoderDecoder,
+    Flow,
+    Language,
+    Recurrent,
+    Routed,
+    ids,
+)
+from tests.graph.torch_kit import compare, difference  # noqa: E402
+
+R = torch.randn
+# Models, and their inputs for a size.
+RESIZED: dict[str, tuple[Callable[[], Any], Callable[[int], tuple[Any, ...]]]] = {
+    "rows of a perceptron": (
+        lambda: torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.LayerNorm(8)),
+        lambda n: (R(n, 6),),
+    ),
+    "words of a language model": (Language, lambda n: (ids(2, n, most=40), ids(2, n, most=40))),
+    "encoder-decoder": (EncoderDecoder, lambda n: (R(2, n, 16), R(2, 5, 16))),
+    "tokens of experts": (Routed, lambda n: (R(n, 16),)),
+    "pictures": (
+        lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.GroupNorm(2, 4), torch.nn.SiLU()),
+        lambda n: (R(2, 3, 2 * n, 8),),
+    ),
+    "pairs": (Contrastive, lambda n: (R(n, 10), R(n, 6))),
+    "adapter": (Adapted, lambda n: (R(2, n, 16),)),
+    "flow": (Flow, lambda n: (R(n, 8),)),
+    "batch of a recurrence": (lambda: Recurrent(torch.nn.GRU), lambda n: (R(n, 4, 6),)),
+    "embedding": (lambda: torch.nn.Embedding(20, 6), lambda n: (ids(n, 3),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RESIZED)
+def test_two_compilations_serve_five_sizes(name: str):
+    torch.manual_seed(2)
+    make, given = RESIZED[name]
+    model = make().eval()
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("tessera")
+    compiled = torch.compile(model, backend=counter)
+    with torch.no_grad():
+        for n in (4, 7, 12, 33, 5):
+            inputs = given(n)
+            assert difference(compiled(*inputs), model(*inputs), scale=3) is None
+    assert counter.frame_count <= 2
+
+
+# --- layouts --------------------------------------------------------------------------------------------------------
+BASE = {
+    "row-major": lambda: R(6, 8),
+    "transposed": lambda: R(8, 6).t(),
+    "permuted": lambda: R(8, 2, 6).permute(2, 0, 1)[..., 0],
+    "every second": lambda: R(12, 16)[::2, ::2],
+    "expanded": lambda: R(6, 1).expand(6, 8),
+    "one row": lambda: R(1, 8),
+    "no elements": lambda: R(0, 8),
+    "no columns": lambda: R(6, 0),
+    "behind an offset": lambda: R(90)[11:59].view(6, 8),
+    "flipped": lambda: R(6, 8).flip(0),
+}
+
+
+def of_layout(x: Any) -> Any:
+    y = x.sin() * 2
+    return y, y.sum(-1), x.t().contiguous(), F.pad(x, (1, 2)), torch.cat([x, y], 0).softmax(-1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("layout", BASE)
+def test_inputs_of_a_layout(layout: str, dynamic: bool):
+    torch.manual_seed(2)
+    compare(of_layout, BASE[layout](), dynamic=dynamic)
+
+
+def test_inputs_that_overlap_and_change():
+    def f(x: Any, y: Any) -> Any:
+        x.mul_(2)
+        return x + y, x.sum()
+
+    base = R(12)
+    for first, last in ((0, 4), (0, 0), (4, 0)):
+        torch._dynamo.reset()  # torch compiles for one overlap, and has no guard for another
+        compiled = torch.compile(f, backend="tessera")
+        mine, theirs = base.clone(), base.clone()
+        found = compiled(mine[first : first + 8], mine[last : last + 8])
+        wanted = f(theirs[first : first + 8], theirs[last : last + 8])
+        assert difference((found, mine), (wanted, theirs)) is None
+
+
+def test_scalars_and_numbers():
+    def f(x: Any, n: int, scale: float) -> Any:
+        return x * scale + n, x.reshape(-1)[:n], x.expand(n, *x.shape)
+
+    for x in (R(()), R(3)):
+        for n, scale in ((1, 0.5), (2, 1.5), (3, -2.0)):
+            compare(f, x, n, scale)
