@@ -1,11 +1,16 @@
 """Declares the element-wise operations: arithmetic, selection and the math functions."""
 
+# pyright: reportReturnType=false
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tessera.language.builtin import builtin
+
+if TYPE_CHECKING:
+    from tessera.language.operand_types import BoolLike, TensorLike
+    from tessera.language.values import constexpr, tensor
 
 __all__ = [
     "PropagateNan", "abs", "add", "ceil", "clamp", "cos", "div_rn", "erf", "exp", "exp2", "expect_zero", "fdiv",
@@ -22,7 +27,7 @@ class PropagateNan(enum.Enum):
 
 
 @builtin
-def add(x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+def add(x: TensorLike, y: TensorLike, sanitize_overflow: BoolLike = True) -> tensor:
     """`x + y`, element by element; operands broadcast and promote as in the operator.
 
     An operand may be a pointer, and the other one then an integer. `sanitize_overflow=False` leaves out the overflow
@@ -39,7 +44,7 @@ def add(x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
 
 
 @builtin
-def sub(x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+def sub(x: TensorLike, y: TensorLike, sanitize_overflow: BoolLike = True) -> tensor:
     """`x - y`, element by element; operands broadcast and promote as in the operator.
 
     `x` may be a pointer, and `y` then an integer. `sanitize_overflow=False` leaves out the overflow check of debug
@@ -56,7 +61,7 @@ def sub(x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
 
 
 @builtin
-def mul(x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
+def mul(x: TensorLike, y: TensorLike, sanitize_overflow: BoolLike = True) -> tensor:
     """`x * y`, element by element; operands broadcast and promote as in the operator.
 
     `sanitize_overflow=False` leaves out the overflow check of debug builds.
@@ -72,7 +77,9 @@ def mul(x: Any, y: Any, sanitize_overflow: Any = True) -> Any:
 
 
 @builtin
-def minimum(x: Any, y: Any, propagate_nan: Any = PropagateNan.NONE) -> Any:
+def minimum(
+    x: TensorLike, y: TensorLike, propagate_nan: PropagateNan | constexpr = PropagateNan.NONE
+) -> tensor:
     """The smaller of two operands, element by element; they broadcast and promote, and bf16 gives fp32.
 
     A number takes its default dtype first: `minimum` of fp16 and 1.0 is fp32. Of a NaN and a number the result is the
@@ -90,7 +97,9 @@ def minimum(x: Any, y: Any, propagate_nan: Any = PropagateNan.NONE) -> Any:
 
 
 @builtin
-def maximum(x: Any, y: Any, propagate_nan: Any = PropagateNan.NONE) -> Any:
+def maximum(
+    x: TensorLike, y: TensorLike, propagate_nan: PropagateNan | constexpr = PropagateNan.NONE
+) -> tensor:
     """The larger of two operands, element by element; dtypes and NaN as for `minimum`.
 
     Raises:
@@ -105,7 +114,12 @@ def maximum(x: Any, y: Any, propagate_nan: Any = PropagateNan.NONE) -> Any:
 
 
 @builtin
-def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = PropagateNan.NONE) -> Any:
+def clamp(
+    x: TensorLike,
+    min: TensorLike,
+    max: TensorLike,
+    propagate_nan: PropagateNan | constexpr = PropagateNan.NONE,
+) -> tensor:
     """`x` limited to [min, max], element by element; the operands broadcast and promote, and bf16 gives fp32.
 
     The result is undefined where min > max or where a bound is NaN. `propagate_nan` says what becomes of a NaN in `x`,
@@ -122,7 +136,7 @@ def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = PropagateNan.NONE) ->
 
 
 @builtin
-def where(condition: Any, x: Any, y: Any) -> Any:
+def where(condition: TensorLike, x: TensorLike, y: TensorLike) -> tensor:
     """`x` where `condition` holds, else `y`; both are evaluated.
 
     `condition` is int1, or another dtype of which every value but 0 counts as true. All three broadcast; `x` and `y`
@@ -139,7 +153,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 @builtin
-def logical_and(input: Any, other: Any) -> Any:
+def logical_and(input: TensorLike, other: TensorLike) -> tensor:
     """`input and other`, element by element: int1, true where both hold; both broadcast, and both are evaluated.
 
     Operands of other dtypes count as true where they are not 0.
@@ -154,7 +168,7 @@ def logical_and(input: Any, other: Any) -> Any:
 
 
 @builtin
-def logical_or(input: Any, other: Any) -> Any:
+def logical_or(input: TensorLike, other: TensorLike) -> tensor:
     """`input or other`, element by element: int1, true where one holds; both broadcast, and both are evaluated.
 
     Operands of other dtypes count as true where they are not 0.
@@ -169,7 +183,7 @@ def logical_or(input: Any, other: Any) -> Any:
 
 
 @builtin
-def abs(x: Any) -> Any:
+def abs(x: TensorLike) -> tensor:
     """|x|, element by element, in the dtype of `x`; the smallest signed integer stays itself.
 
     Raises:
@@ -182,7 +196,7 @@ def abs(x: Any) -> Any:
 
 
 @builtin
-def exp(x: Any) -> Any:
+def exp(x: TensorLike) -> tensor:
     """e to the power x, element by element, of fp32 or fp64.
 
     In fp32 on CPUs the result is within 2 ulp. On GPUs `exp` is quick, with an error of up to |x| ulp;
@@ -198,7 +212,7 @@ def exp(x: Any) -> Any:
 
 
 @builtin
-def exp2(x: Any) -> Any:
+def exp2(x: TensorLike) -> tensor:
     """2 to the power x, element by element, of fp32 or fp64, within 2 ulp; GPUs flush subnormal fp32 to 0.
 
     Raises:
@@ -211,7 +225,7 @@ def exp2(x: Any) -> Any:
 
 
 @builtin
-def log(x: Any) -> Any:
+def log(x: TensorLike) -> tensor:
     """Natural logarithm, element by element, of fp32 or fp64, within 2 ulp.
 
     Raises:
@@ -224,7 +238,7 @@ def log(x: Any) -> Any:
 
 
 @builtin
-def log2(x: Any) -> Any:
+def log2(x: TensorLike) -> tensor:
     """Logarithm to base 2, element by element, of fp32 or fp64, within 2 ulp.
 
     Raises:
@@ -237,7 +251,7 @@ def log2(x: Any) -> Any:
 
 
 @builtin
-def sin(x: Any) -> Any:
+def sin(x: TensorLike) -> tensor:
     """Sine of x in radians, element by element and for any x, of fp32 (within 2.5 ulp) or fp64 (within 2 ulp).
 
     Raises:
@@ -250,7 +264,7 @@ def sin(x: Any) -> Any:
 
 
 @builtin
-def cos(x: Any) -> Any:
+def cos(x: TensorLike) -> tensor:
     """Cosine of x in radians, element by element and for any x, of fp32 (within 2.5 ulp) or fp64 (within 2 ulp).
 
     Raises:
@@ -263,7 +277,7 @@ def cos(x: Any) -> Any:
 
 
 @builtin
-def sqrt(x: Any) -> Any:
+def sqrt(x: TensorLike) -> tensor:
     """Square root, element by element, of fp32 (fast) or fp64 (correctly rounded).
 
     Raises:
@@ -276,7 +290,7 @@ def sqrt(x: Any) -> Any:
 
 
 @builtin
-def sqrt_rn(x: Any) -> Any:
+def sqrt_rn(x: TensorLike) -> tensor:
     """Square root of fp32, element by element, correctly rounded.
 
     Raises:
@@ -289,7 +303,7 @@ def sqrt_rn(x: Any) -> Any:
 
 
 @builtin
-def rsqrt(x: Any) -> Any:
+def rsqrt(x: TensorLike) -> tensor:
     """1 / sqrt(x), element by element, of fp32 or fp64, within 2 ulp; GPUs flush subnormal fp32 to 0.
 
     Raises:
@@ -302,7 +316,7 @@ def rsqrt(x: Any) -> Any:
 
 
 @builtin
-def erf(x: Any) -> Any:
+def erf(x: TensorLike) -> tensor:
     """Error function, element by element, of fp32 (within 2.5 ulp) or fp64 (within 2 ulp).
 
     Raises:
@@ -315,7 +329,7 @@ def erf(x: Any) -> Any:
 
 
 @builtin
-def floor(x: Any) -> Any:
+def floor(x: TensorLike) -> tensor:
     """Largest integer not above x, element by element, as a float: of fp32 or fp64.
 
     Raises:
@@ -328,7 +342,7 @@ def floor(x: Any) -> Any:
 
 
 @builtin
-def ceil(x: Any) -> Any:
+def ceil(x: TensorLike) -> tensor:
     """Smallest integer not below x, element by element, as a float: of fp32 or fp64.
 
     Raises:
@@ -341,7 +355,7 @@ def ceil(x: Any) -> Any:
 
 
 @builtin
-def fma(x: Any, y: Any, z: Any) -> Any:
+def fma(x: TensorLike, y: TensorLike, z: TensorLike) -> tensor:
     """`x * y + z` of floats, element by element, rounded once; the operands broadcast and promote.
 
     Raises:
@@ -355,7 +369,9 @@ def fma(x: Any, y: Any, z: Any) -> Any:
 
 
 @builtin
-def fdiv(x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False) -> Any:
+def fdiv(
+    x: TensorLike, y: TensorLike, ieee_rounding: BoolLike = False, approx: BoolLike = False
+) -> tensor:
     """Quotient of two floats, element by element: within 2 ulp in fp32, correctly rounded with `ieee_rounding`.
 
     `approx` permits the quickest quotient, which is the default here; it excludes `ieee_rounding`.
@@ -371,7 +387,7 @@ def fdiv(x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False) -> Any
 
 
 @builtin
-def div_rn(x: Any, y: Any) -> Any:
+def div_rn(x: TensorLike, y: TensorLike) -> tensor:
     """Quotient of two fp32, element by element, correctly rounded.
 
     Raises:
@@ -384,7 +400,7 @@ def div_rn(x: Any, y: Any) -> Any:
 
 
 @builtin
-def umulhi(x: Any, y: Any) -> Any:
+def umulhi(x: TensorLike, y: TensorLike) -> tensor:
     """High half of the double-width product of two 32- or 64-bit ints, element by element.
 
     The bits of both operands are taken as unsigned; the result has their dtype.
@@ -399,7 +415,7 @@ def umulhi(x: Any, y: Any) -> Any:
 
 
 @builtin
-def expect_zero(x: Any, mask: Any) -> Any:
+def expect_zero(x: TensorLike, mask: TensorLike) -> tensor:
     """`x` unchanged, with the promise that it is 0 where `mask` holds; debug builds assert it.
 
     Example:

@@ -1,5 +1,6 @@
 """Declares atomic operations on global memory, and a clock."""
 
+# pyright: reportReturnType=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -13,13 +14,19 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
+    from tessera.language.operand_types import Mask, Option, TensorLike
+    from tessera.language.values import tensor
+
+if TYPE_CHECKING:
     constexpr = Any  # kernels compute with numbers where they are annotated constexpr
 else:
     from tessera.language.values import constexpr
 
 
 @builtin
-def atomic_add(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
+def atomic_add(
+    pointer: tensor, val: TensorLike, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> tensor:
     """`*pointer += val` atomically for each element; the result is the elements before.
 
     It has the shape of `pointer`. Elements are 32- and 64-bit ints, fp16, bf16, fp32 or fp64; on CPUs also 8- and
@@ -43,7 +50,9 @@ def atomic_add(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope:
 
 
 @builtin
-def atomic_max(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
+def atomic_max(
+    pointer: tensor, val: TensorLike, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> tensor:
     """`*pointer = max(*pointer, val)` atomically for each element; the result is the elements before.
 
     It has the shape of `pointer`. Elements are 32- and 64-bit ints, fp32 or fp64; on CPUs also 8- and 16-bit ints.
@@ -61,7 +70,9 @@ def atomic_max(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope:
 
 
 @builtin
-def atomic_min(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
+def atomic_min(
+    pointer: tensor, val: TensorLike, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> tensor:
     """`*pointer = min(*pointer, val)` atomically for each element; the result is the elements before.
 
     It has the shape of `pointer`. Elements are 32- and 64-bit ints, fp32 or fp64; on CPUs also 8- and 16-bit ints.
@@ -79,7 +90,9 @@ def atomic_min(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope:
 
 
 @builtin
-def atomic_and(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
+def atomic_and(
+    pointer: tensor, val: TensorLike, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> tensor:
     """`*pointer &= val` atomically for each element; the result is the elements before.
 
     It has the shape of `pointer`. Elements are 32- and 64-bit ints, or fp32 and fp64, whose bits are combined; on CPUs
@@ -98,7 +111,9 @@ def atomic_and(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope:
 
 
 @builtin
-def atomic_or(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
+def atomic_or(
+    pointer: tensor, val: TensorLike, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> tensor:
     """`*pointer |= val` atomically for each element; the result is the elements before.
 
     It has the shape of `pointer`. Elements are 32- and 64-bit ints, or fp32 and fp64, whose bits are combined; on CPUs
@@ -116,7 +131,9 @@ def atomic_or(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: 
 
 
 @builtin
-def atomic_xor(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
+def atomic_xor(
+    pointer: tensor, val: TensorLike, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> tensor:
     """`*pointer ^= val` atomically for each element; the result is the elements before.
 
     It has the shape of `pointer`. Elements are 32- and 64-bit ints, or fp32 and fp64, whose bits are combined; on CPUs
@@ -136,8 +153,8 @@ def atomic_xor(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope:
 
 @builtin
 def atomic_xchg(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any:
+    pointer: tensor, val: TensorLike, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> tensor:
     """`*pointer = val` atomically for each element; the result is the elements before.
 
     It has the shape of `pointer`. Elements are 32- and 64-bit ints, fp32 or fp64; on CPUs also 8- and 16-bit ints.
@@ -155,7 +172,9 @@ def atomic_xchg(
 
 
 @builtin
-def atomic_cas(pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None) -> Any:
+def atomic_cas(
+    pointer: tensor, cmp: TensorLike, val: TensorLike, sem: Option = None, scope: Option = None
+) -> tensor:
     """Store `val` where `*pointer` equals `cmp` bit for bit, atomically; the result is the elements before.
 
     `cmp` and `val` have exactly the element type and the shape of `pointer`; elements have 16, 32 or 64 bits. `sem`
@@ -173,7 +192,9 @@ def atomic_cas(pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = N
 
 
 @builtin
-def atomic_load(pointer: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Any:
+def atomic_load(
+    pointer: tensor, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> tensor:
     """Read elements that other programs may be writing, each in one piece, in the shape of `pointer`.
 
     Elements have 32 or 64 bits. Lanes whose `mask` (int1) is false read nothing, and their result is undefined. `sem`
@@ -192,8 +213,8 @@ def atomic_load(pointer: Any, mask: Any = None, sem: Any = None, scope: Any = No
 
 @builtin
 def atomic_store(
-    pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
-) -> Any:
+    pointer: tensor, val: TensorLike, mask: Mask = None, sem: Option = None, scope: Option = None
+) -> None:
     """Write elements of 32 or 64 bits that other programs may be reading, each in one piece.
 
     `val` broadcasts to the shape of `pointer` and is cast to its element type; lanes whose `mask` (int1) is false
@@ -243,7 +264,7 @@ def atomic_poll(
 
 
 @builtin
-def globaltimer() -> Any:
+def globaltimer() -> tensor:
     """A clock that counts nanoseconds: an int64 scalar.
 
     Source: PTX ISA, special register `%globaltimer`; on CPUs the monotonic clock of the system.

@@ -1,25 +1,41 @@
 """Operations over whole tiles: `dot`, reductions and scans by a given function, histogram, gather."""
 
+# pyright: reportReturnType=false
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tessera.dtypes import float32
 from tessera.language.builtin import builtin
+
+if TYPE_CHECKING:
+    from tessera.language.operand_types import (
+        BoolLike,
+        CombineFunction,
+        DTypeLike,
+        IntLike,
+        Mask,
+        Option,
+        StrLike,
+        TensorLike,
+        Tensors,
+    )
+    from tessera.language.values import constexpr, tensor
+    from tessera.language.values import tuple as tl_tuple
 
 __all__ = ["associative_scan", "dot", "dot_scaled", "gather", "histogram", "reduce"]
 
 
 @builtin
 def dot(
-    input: Any,
-    other: Any,
-    acc: Any = None,
-    input_precision: Any = None,
-    allow_tf32: Any = None,
-    max_num_imprecise_acc: Any = None,
-    out_dtype: Any = None,
-) -> Any:
+    input: tensor,
+    other: tensor,
+    acc: tensor | None = None,
+    input_precision: Option = None,
+    allow_tf32: BoolLike | None = None,
+    max_num_imprecise_acc: IntLike | None = None,
+    out_dtype: DTypeLike | None = None,
+) -> tensor:
     """Matrix product of tiles, `input[.., M, K] @ other[.., K, N] + acc[.., M, N]`.
 
     Operands are two fp8, or twice the same of int8, fp16, bf16, fp32 and fp64. The result is int32 for int8, fp32 for
@@ -43,18 +59,18 @@ def dot(
 
 @builtin
 def dot_scaled(
-    lhs: Any,
-    lhs_scale: Any,
-    lhs_format: Any,
-    rhs: Any,
-    rhs_scale: Any,
-    rhs_format: Any,
-    acc: Any = None,
-    fast_math: Any = False,
-    lhs_k_pack: Any = True,
-    rhs_k_pack: Any = True,
-    out_dtype: Any = float32,
-) -> Any:
+    lhs: tensor,
+    lhs_scale: tensor | constexpr | None,
+    lhs_format: StrLike,
+    rhs: tensor,
+    rhs_scale: tensor | constexpr | None,
+    rhs_format: StrLike,
+    acc: tensor | None = None,
+    fast_math: BoolLike = False,
+    lhs_k_pack: BoolLike = True,
+    rhs_k_pack: BoolLike = True,
+    out_dtype: DTypeLike = float32,
+) -> tensor:
     """Matrix product of operands in a microscaling format: each group of 16 or 32 along K has a scale of its own.
 
     The formats are "e2m1" (uint8, two values a byte, low nibble first, packed along K, or along M or N where
@@ -79,7 +95,9 @@ def dot_scaled(
 
 
 @builtin
-def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
+def reduce(
+    input: Tensors, axis: IntLike, combine_fn: CombineFunction, keep_dims: BoolLike = False
+) -> tensor | tl_tuple:
     """All elements along `axis` (None: all of them) combined by the jitted function `combine_fn`.
 
     `input` is a tile or a tuple of n tiles of one shape, and so is the result, without the dimension or with extent 1
@@ -99,7 +117,9 @@ def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> An
 
 
 @builtin
-def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False) -> Any:
+def associative_scan(
+    input: Tensors, axis: IntLike, combine_fn: CombineFunction, reverse: BoolLike = False
+) -> tensor | tl_tuple:
     """Inclusive prefixes along `axis` combined by the jitted function `combine_fn`, from the end if `reverse`.
 
     `input` is a tile or a tuple of n tiles of one shape, and so is the result. `combine_fn(a0, …, b0, …)` gets 2n
@@ -118,7 +138,7 @@ def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = Fals
 
 
 @builtin
-def histogram(input: Any, num_bins: Any, mask: Any = None) -> Any:
+def histogram(input: tensor, num_bins: IntLike, mask: Mask = None) -> tensor:
     """How often each of 0, …, `num_bins` - 1 occurs in a 1-D tile of ints: int32 of shape [num_bins].
 
     Other values do not count, nor do elements whose `mask` (int1) is false. `num_bins` is a compile-time power of two.
@@ -136,7 +156,7 @@ def histogram(input: Any, num_bins: Any, mask: Any = None) -> Any:
 
 
 @builtin
-def gather(src: Any, index: Any, axis: Any) -> Any:
+def gather(src: tensor, index: tensor, axis: IntLike) -> tensor:
     """`src` with the coordinate on `axis` taken from the integer tile `index`, whose shape the result has.
 
     Ranks are equal, and so are all extents but that of `axis`; the dtype is that of `src`. Where an index is out of
@@ -155,25 +175,25 @@ def gather(src: Any, index: Any, axis: Any) -> Any:
 
 
 @builtin
-def widen_for_sum(input: Any, dtype: Any = None) -> Any:
+def widen_for_sum(input: TensorLike, dtype: DTypeLike | None = None) -> tensor:
     """`input` cast to what `sum` accumulates in: `dtype`, or at least 32 bits for ints; floats stay."""
 
 
 @builtin
-def widen_for_max(input: Any, return_indices: Any = False) -> Any:
+def widen_for_max(input: TensorLike, return_indices: BoolLike = False) -> tensor:
     """`input` cast to what `max` compares in: at least 32 bits; with indices only bf16 widens."""
 
 
 @builtin
-def promote_bf16(input: Any) -> Any:
+def promote_bf16(input: TensorLike) -> tensor:
     """`input` as fp32 if it is bf16, else unchanged."""
 
 
 @builtin
-def bits_of(input: Any) -> Any:
+def bits_of(input: TensorLike) -> tensor:
     """`input` bit-cast to the signed int of its width (int1 becomes int8)."""
 
 
 @builtin
-def from_bits(input: Any, dtype: Any) -> Any:
+def from_bits(input: TensorLike, dtype: DTypeLike) -> tensor:
     """The inverse of `bits_of`."""

@@ -1,10 +1,23 @@
 """Declares the program model, tile creation and shape manipulation: `program_id`, `arange`, `reshape`, `trans`, …"""
 
+# pyright: reportReturnType=false
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tessera.language.builtin import builtin
+
+if TYPE_CHECKING:
+    from tessera.language.operand_types import (
+        BoolLike,
+        DTypeLike,
+        IntLike,
+        Ints,
+        Option,
+        TensorLike,
+    )
+    from tessera.language.values import tensor
+    from tessera.language.values import tuple as tl_tuple
 
 __all__ = [
     "arange", "broadcast", "broadcast_to", "cast", "cat", "expand_dims", "full", "interleave", "item", "join",
@@ -15,7 +28,7 @@ __all__ = [
 
 # --- program model ------------------------------------------------------------------------------------
 @builtin
-def program_id(axis: Any) -> Any:
+def program_id(axis: IntLike) -> tensor:
     """Index of this program instance along an axis of the launch grid: an int32 scalar.
 
     `axis` is the compile-time int 0, 1 or 2; an axis that the grid does not have gives 0.
@@ -30,7 +43,7 @@ def program_id(axis: Any) -> Any:
 
 
 @builtin
-def num_programs(axis: Any) -> Any:
+def num_programs(axis: IntLike) -> tensor:
     """Extent of the launch grid along an axis: an int32 scalar.
 
     `axis` is the compile-time int 0, 1 or 2; an axis that the grid does not have gives 1.
@@ -46,7 +59,7 @@ def num_programs(axis: Any) -> Any:
 
 # --- creation -----------------------------------------------------------------------------------------
 @builtin
-def arange(start: Any, end: Any) -> Any:
+def arange(start: IntLike, end: IntLike) -> tensor:
     """The int32 tile `[start, start + 1, …, end - 1]` of shape [end - start].
 
     Both bounds are compile-time ints in int32's range. `end - start` is a power of two; `start` need not be one.
@@ -64,7 +77,7 @@ def arange(start: Any, end: Any) -> Any:
 
 
 @builtin
-def full(shape: Any, value: Any, dtype: Any) -> Any:
+def full(shape: Ints, value: TensorLike, dtype: DTypeLike) -> tensor:
     """A tile of `shape` whose elements all are `value` cast to `dtype`.
 
     `shape` is a list of compile-time ints, each a power of two, with at most 2**20 elements; `[]` gives a scalar.
@@ -83,7 +96,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Any:
 
 
 @builtin
-def zeros(shape: Any, dtype: Any) -> Any:
+def zeros(shape: Ints, dtype: DTypeLike) -> tensor:
     """A tile of `shape` whose elements all are 0 of `dtype`.
 
     `shape` is as for `full`.
@@ -99,7 +112,7 @@ def zeros(shape: Any, dtype: Any) -> Any:
 
 
 @builtin
-def zeros_like(input: Any) -> Any:
+def zeros_like(input: TensorLike) -> tensor:
     """Zeros in the shape and dtype of `input`.
 
     Raises:
@@ -112,7 +125,7 @@ def zeros_like(input: Any) -> Any:
 
 
 @builtin
-def to_tensor(x: Any) -> Any:
+def to_tensor(x: TensorLike) -> tensor:
     """`x` as a tensor: a number becomes a scalar of its default dtype, a tensor stays.
 
     A bool gives int1, a float fp32, an int the first of int32, uint32, int64 and uint64 that holds it.
@@ -127,7 +140,7 @@ def to_tensor(x: Any) -> Any:
 
 
 @builtin
-def cat(input: Any, other: Any, can_reorder: Any = False, dim: Any = 0) -> Any:
+def cat(input: tensor, other: tensor, can_reorder: BoolLike = False, dim: IntLike = 0) -> tensor:
     """Two tiles of one shape and dtype, one after the other along `dim`, whose extent doubles.
 
     With `can_reorder` (1-D tiles only) the order of the elements is free.
@@ -145,7 +158,7 @@ def cat(input: Any, other: Any, can_reorder: Any = False, dim: Any = 0) -> Any:
 
 # --- shape --------------------------------------------------------------------------------------------
 @builtin
-def reshape(input: Any, *shape: Any, can_reorder: Any = False) -> Any:
+def reshape(input: tensor, *shape: Ints, can_reorder: BoolLike = False) -> tensor:
     """The same elements in row-major order under another shape with as many elements.
 
     The shape is given as ints or as one tuple of compile-time ints; `()` turns a tile of one element into a scalar.
@@ -162,7 +175,7 @@ def reshape(input: Any, *shape: Any, can_reorder: Any = False) -> Any:
 
 
 @builtin
-def view(input: Any, *shape: Any) -> Any:
+def view(input: tensor, *shape: Ints) -> tensor:
     """Deprecated: a `reshape` that may change the order of the elements.
 
     Raises:
@@ -175,7 +188,7 @@ def view(input: Any, *shape: Any) -> Any:
 
 
 @builtin
-def ravel(x: Any, can_reorder: Any = False) -> Any:
+def ravel(x: tensor, can_reorder: BoolLike = False) -> tensor:
     """All elements of `x` as one dimension, in row-major order; with `can_reorder` in any order.
 
     Raises:
@@ -188,7 +201,7 @@ def ravel(x: Any, can_reorder: Any = False) -> Any:
 
 
 @builtin
-def expand_dims(input: Any, axis: Any) -> Any:
+def expand_dims(input: TensorLike, axis: IntLike) -> tensor:
     """`input` with dimensions of extent 1 inserted at `axis`.
 
     `axis` is a compile-time int or a tuple of them, counted in the result; negative ones count from its end. `x[:,
@@ -205,7 +218,7 @@ def expand_dims(input: Any, axis: Any) -> Any:
 
 
 @builtin
-def squeeze(x: Any, dim: Any) -> Any:
+def squeeze(x: tensor, dim: IntLike) -> tensor:
     """`x` without its dimension `dim`, whose extent is 1.
 
     Raises:
@@ -219,7 +232,7 @@ def squeeze(x: Any, dim: Any) -> Any:
 
 
 @builtin
-def unsqueeze(x: Any, dim: Any) -> Any:
+def unsqueeze(x: TensorLike, dim: IntLike) -> tensor:
     """`x` with a dimension of extent 1 inserted, which is dimension `dim` of the result.
 
     Raises:
@@ -232,7 +245,7 @@ def unsqueeze(x: Any, dim: Any) -> Any:
 
 
 @builtin
-def broadcast(input: Any, other: Any) -> Any:
+def broadcast(input: TensorLike, other: TensorLike) -> tl_tuple:
     """Both operands in their common shape, as a tuple of two; dtypes stay.
 
     Extents of 1 repeat, and an operand of lower rank gets leading dimensions of extent 1.
@@ -248,7 +261,7 @@ def broadcast(input: Any, other: Any) -> Any:
 
 
 @builtin
-def broadcast_to(input: Any, *shape: Any) -> Any:
+def broadcast_to(input: TensorLike, *shape: Ints) -> tensor:
     """`input` repeated along its dimensions of extent 1 to `shape`, which has the same rank.
 
     The shape is given as ints or as one tuple of compile-time ints; the dtype stays.
@@ -264,7 +277,7 @@ def broadcast_to(input: Any, *shape: Any) -> Any:
 
 
 @builtin
-def trans(input: Any, *dims: Any) -> Any:
+def trans(input: tensor, *dims: Ints) -> tensor:
     """`input` with its dimensions permuted by `dims`; without any, with the last two swapped.
 
     `dims` is a permutation of 0, …, rank - 1, given as ints or as one tuple. `x.T` swaps the last two.
@@ -280,7 +293,7 @@ def trans(input: Any, *dims: Any) -> Any:
 
 
 @builtin
-def permute(input: Any, *dims: Any) -> Any:
+def permute(input: tensor, *dims: Ints) -> tensor:
     """`input` with its dimensions permuted: dimension i of the result is dimension `dims[i]` of `input`.
 
     Raises:
@@ -293,7 +306,7 @@ def permute(input: Any, *dims: Any) -> Any:
 
 
 @builtin
-def join(a: Any, b: Any) -> Any:
+def join(a: TensorLike, b: TensorLike) -> tensor:
     """Two tensors of one dtype, stacked along a new last dimension of extent 2; they broadcast first.
 
     Raises:
@@ -307,7 +320,7 @@ def join(a: Any, b: Any) -> Any:
 
 
 @builtin
-def split(a: Any) -> Any:
+def split(a: tensor) -> tl_tuple:
     """The two slices of a tile along its last dimension, which has extent 2, as a tuple of two.
 
     A tile of shape [2] gives two scalars. `split` undoes `join`.
@@ -323,7 +336,7 @@ def split(a: Any) -> Any:
 
 
 @builtin
-def interleave(a: Any, b: Any) -> Any:
+def interleave(a: TensorLike, b: TensorLike) -> tensor:
     """The elements of `a` and `b` alternating along the last dimension, which doubles: a[0], b[0], a[1], b[1], …
 
     The operands have one dtype and broadcast first.
@@ -339,7 +352,7 @@ def interleave(a: Any, b: Any) -> Any:
 
 
 @builtin
-def item(x: Any) -> Any:
+def item(x: tensor) -> tensor:
     """The element of a tile of one element, as a scalar of its dtype.
 
     Raises:
@@ -352,7 +365,12 @@ def item(x: Any) -> Any:
 
 
 @builtin
-def cast(input: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False) -> Any:
+def cast(
+    input: TensorLike,
+    dtype: DTypeLike,
+    fp_downcast_rounding: Option = None,
+    bitcast: BoolLike = False,
+) -> tensor:
     """`input` converted to `dtype` by value, or with `bitcast` its bits taken as a dtype of equal width.
 
     The shape stays. Floats to ints truncate, ints to narrower ints wrap, and int1 becomes whether the value is not 0.

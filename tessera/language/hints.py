@@ -1,10 +1,29 @@
 """Declares loops, compiler hints, debugging and compile-time helpers."""
 
+# pyright: reportReturnType=false
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tessera.language.builtin import builtin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tessera.dtypes import dtype as element_type
+    from tessera.language.callable import JITCallable
+    from tessera.language.operand_types import (
+        BoolLike,
+        DTypeLike,
+        Index,
+        IntLike,
+        Ints,
+        Mask,
+        StrLike,
+        TensorLike,
+    )
+    from tessera.language.values import constexpr, tensor
+    from tessera.language.values import tuple as tl_tuple
 
 __all__ = [
     "assume", "condition", "debug_barrier", "device_assert", "device_print", "inline_asm_elementwise",
@@ -16,16 +35,16 @@ __all__ = [
 # --- loops --------------------------------------------------------------------------------------------
 @builtin
 def range(
-    arg1: Any,
-    arg2: Any = None,
-    step: Any = None,
-    num_stages: Any = None,
-    loop_unroll_factor: Any = None,
-    disallow_acc_multi_buffer: Any = False,
-    flatten: Any = False,
-    warp_specialize: Any = False,
-    disable_licm: Any = False,
-) -> Any:
+    arg1: Index,
+    arg2: Index | None = None,
+    step: Index | None = None,
+    num_stages: IntLike | None = None,
+    loop_unroll_factor: IntLike | None = None,
+    disallow_acc_multi_buffer: BoolLike = False,
+    flatten: BoolLike = False,
+    warp_specialize: BoolLike = False,
+    disable_licm: BoolLike = False,
+) -> Iterator[tensor]:
     """The ints of Python's `range`, with hints for the compiler; valid as the iterator of a `for` only.
 
     `num_stages` is the depth of the software pipeline of this loop, `loop_unroll_factor` the number of bodies in an
@@ -48,7 +67,9 @@ def range(
 
 
 @builtin
-def static_range(arg1: Any, arg2: Any = None, step: Any = None) -> Any:
+def static_range(
+    arg1: Index, arg2: Index | None = None, step: Index | None = None
+) -> Iterator[constexpr]:
     """A `range` of compile-time ints whose loop is unrolled; the loop variable is a constexpr.
 
     Raises:
@@ -65,7 +86,7 @@ def static_range(arg1: Any, arg2: Any = None, step: Any = None) -> Any:
 
 
 @builtin
-def condition(arg1: Any, disable_licm: Any = False) -> Any:
+def condition(arg1: TensorLike, disable_licm: BoolLike = False) -> tensor:
     """The condition of a `while`; the hint `disable_licm` is accepted.
 
     `arg1` is a scalar of any dtype.
@@ -84,7 +105,7 @@ def condition(arg1: Any, disable_licm: Any = False) -> Any:
 
 # --- hints --------------------------------------------------------------------------------------------
 @builtin
-def multiple_of(input: Any, values: Any) -> Any:
+def multiple_of(input: TensorLike, values: Ints) -> tensor:
     """`input` unchanged, with the promise that contiguous runs along dimension d start at multiples of `values[d]`.
 
     `values` are compile-time ints, one for each dimension, or one int for scalars and 1-D tiles. A promise that does
@@ -101,7 +122,7 @@ def multiple_of(input: Any, values: Any) -> Any:
 
 
 @builtin
-def max_contiguous(input: Any, values: Any) -> Any:
+def max_contiguous(input: TensorLike, values: Ints) -> tensor:
     """`input` unchanged, with the promise that aligned runs of `values[d]` elements along dimension d count up by one.
 
     `values` are as for `multiple_of`.
@@ -116,7 +137,7 @@ def max_contiguous(input: Any, values: Any) -> Any:
 
 
 @builtin
-def max_constancy(input: Any, values: Any) -> Any:
+def max_constancy(input: TensorLike, values: Ints) -> tensor:
     """`input` unchanged, with the promise that aligned runs of `values[d]` elements along dimension d are equal.
 
     `values` are as for `multiple_of`.
@@ -131,7 +152,7 @@ def max_constancy(input: Any, values: Any) -> Any:
 
 
 @builtin
-def assume(cond: Any) -> Any:
+def assume(cond: TensorLike) -> None:
     """Promise that the int1 scalar `cond` is true.
 
     `tl.assume(start >= 0)` lets vectors of `(start + tl.arange(0, N)) % M` and `// M` stay whole: the compiler does
@@ -148,7 +169,7 @@ def assume(cond: Any) -> Any:
 
 
 @builtin
-def debug_barrier() -> Any:
+def debug_barrier() -> None:
     """All threads of the program wait for one another, and see each other's writes to memory.
 
     Example:
@@ -161,7 +182,7 @@ def debug_barrier() -> Any:
 
 # --- debugging ----------------------------------------------------------------------------------------
 @builtin
-def device_print(prefix: Any, *args: Any, hex: Any = False) -> Any:
+def device_print(prefix: StrLike, *args: TensorLike, hex: BoolLike = False) -> None:
     """Print each element of `args` from the running kernel, one line for each, behind the string literal `prefix`.
 
     A line says the program's ids and the element's indices. `hex` prints numbers in base 16.
@@ -177,7 +198,7 @@ def device_print(prefix: Any, *args: Any, hex: Any = False) -> Any:
 
 
 @builtin
-def device_assert(cond: Any, msg: Any = "", mask: Any = None) -> Any:
+def device_assert(cond: TensorLike, msg: StrLike = "", mask: Mask = None) -> None:
     """In debug builds, stop with `msg` if an element of `cond` is 0 where `mask` holds; else nothing.
 
     Debug builds are those with `debug=True` in the launch or in `@tessera.jit`, or with `TESSERA_DEBUG=1`; the launch
@@ -192,8 +213,12 @@ def device_assert(cond: Any, msg: Any = "", mask: Any = None) -> Any:
 
 @builtin
 def static_print(
-    *values: Any, sep: Any = " ", end: Any = "\n", file: Any = None, flush: Any = False
-) -> Any:
+    *values: object,
+    sep: StrLike = " ",
+    end: StrLike = "\n",
+    file: object = None,
+    flush: BoolLike = False,
+) -> None:
     """Print compile-time values while the kernel is compiled; of a tensor its dtype and shape.
 
     `sep`, `end`, `file` and `flush` are those of Python's `print`.
@@ -206,7 +231,7 @@ def static_print(
 
 
 @builtin
-def static_assert(cond: Any, msg: Any = "") -> Any:
+def static_assert(cond: BoolLike, msg: StrLike = "") -> None:
     """Refuse to compile, with `msg`, unless the compile-time bool `cond` is true.
 
     Raises:
@@ -223,8 +248,13 @@ def static_assert(cond: Any, msg: Any = "") -> Any:
 # --- functions of elements -------------------------------------------------------------------------------
 @builtin
 def inline_asm_elementwise(
-    asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any
-) -> Any:
+    asm: StrLike,
+    constraints: StrLike,
+    args: Sequence[TensorLike] | tl_tuple,
+    dtype: DTypeLike | Sequence[DTypeLike] | tl_tuple,
+    is_pure: BoolLike,
+    pack: IntLike,
+) -> tensor | tl_tuple:
     """Assembly of the target (PTX on NVIDIA) applied to the elements of the broadcast `args`, `pack` at a time.
 
     `$0`, `$1`, … are the registers of the results, then those of the operands, that the LLVM `constraints` name
@@ -241,7 +271,9 @@ def inline_asm_elementwise(
 
 
 @builtin
-def map_elementwise(scalar_fn: Any, *args: Any, pack: Any = 1) -> Any:
+def map_elementwise(
+    scalar_fn: JITCallable, *args: TensorLike, pack: IntLike = 1
+) -> tensor | tl_tuple:
     """A jitted function of scalars, which may branch and loop, applied to each element of the broadcast `args`.
 
     With `pack` n it gets n neighbours of the first argument, then n of the second, …, and returns n elements of each
@@ -261,7 +293,11 @@ def map_elementwise(scalar_fn: Any, *args: Any, pack: Any = 1) -> Any:
 
 @builtin
 def extern_elementwise(
-    lib_name: Any, lib_path: Any, args: Any, arg_type_symbol_dict: Any, is_pure: Any
-) -> Any:
+    lib_name: StrLike,
+    lib_path: StrLike,
+    args: Sequence[TensorLike] | tl_tuple,
+    arg_type_symbol_dict: Mapping[tuple[element_type, ...], tuple[str, element_type]] | constexpr,
+    is_pure: BoolLike,
+) -> tensor:
     """Apply a function of a device library by its symbol. Only NVIDIA's libdevice (`__nv_…`) is known, as
     `extra.libdevice`: other libraries raise, for no bitcode is linked."""

@@ -4,7 +4,10 @@
 and as a call, so that `B: tl.constexpr = 4`, `B + 1` and `LIMIT = tl.constexpr(4)` all pass.
 """
 
-from typing import Any
+from typing import Any, TypeAlias
+
+# `constexpr` as an annotation where the type checker is strict, which calls cannot be
+constant: TypeAlias = Any  # noqa: PYI042
 
 
 def __getattr__(name: str) -> Any:

@@ -1,11 +1,27 @@
 """Declares loads and stores of global memory through pointers, block pointers and tensor descriptors."""
 
+# pyright: reportReturnType=false
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tessera.language.builtin import builtin, must_use_result
 from tessera.language.values import DESCRIPTOR_METHODS
+
+if TYPE_CHECKING:
+    from tessera.language.block_pointer import block_pointer
+    from tessera.language.descriptor import tensor_descriptor
+    from tessera.language.operand_types import (
+        BoolLike,
+        Index,
+        Indices,
+        Ints,
+        Mask,
+        PointerLike,
+        StrLike,
+        TensorLike,
+    )
+    from tessera.language.values import tensor
 
 __all__ = [
     "advance", "load", "load_tensor_descriptor", "make_block_ptr", "make_tensor_descriptor", "store",
@@ -15,15 +31,15 @@ __all__ = [
 
 @builtin
 def load(
-    pointer: Any,
-    mask: Any = None,
-    other: Any = None,
-    boundary_check: Any = (),
-    padding_option: Any = "",
-    cache_modifier: Any = "",
-    eviction_policy: Any = "",
-    volatile: Any = False,
-) -> Any:
+    pointer: PointerLike,
+    mask: Mask = None,
+    other: TensorLike | None = None,
+    boundary_check: Ints = (),
+    padding_option: StrLike = "",
+    cache_modifier: StrLike = "",
+    eviction_policy: StrLike = "",
+    volatile: BoolLike = False,
+) -> tensor:
     """The elements that `pointer` points to, in its shape and of its element type; a scalar pointer reads one scalar.
 
     `mask` (int1) and `other` broadcast with `pointer`: lanes whose mask is false read nothing and give `other`, cast
@@ -52,13 +68,13 @@ def load(
 
 @builtin
 def store(
-    pointer: Any,
-    value: Any,
-    mask: Any = None,
-    boundary_check: Any = (),
-    cache_modifier: Any = "",
-    eviction_policy: Any = "",
-) -> Any:
+    pointer: PointerLike,
+    value: TensorLike,
+    mask: Mask = None,
+    boundary_check: Ints = (),
+    cache_modifier: StrLike = "",
+    eviction_policy: StrLike = "",
+) -> None:
     """Write `value`, broadcast to the shape of `pointer` and cast to its element type, where `mask` (int1) holds.
 
     `value` and `mask` are not larger than `pointer`. `boundary_check` and `eviction_policy` are as for `load`;
@@ -82,8 +98,8 @@ def store(
 
 @builtin
 def make_block_ptr(
-    base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
-) -> Any:
+    base: tensor, shape: Indices, strides: Indices, offsets: Indices, block_shape: Ints, order: Ints
+) -> block_pointer:
     """Deprecated: a pointer to a block of `block_shape` at element `offsets` of the strided array at `base`.
 
     `base` is a scalar pointer. `shape`, `strides` and `offsets` are integer scalars, one for each dimension; the
@@ -105,7 +121,7 @@ def make_block_ptr(
 
 @must_use_result("a moved copy is returned; the block pointer itself stays where it is")
 @builtin
-def advance(base: Any, offsets: Any) -> Any:
+def advance(base: block_pointer, offsets: Indices) -> block_pointer:
     """The block pointer `base` moved by `offsets` elements, one integer scalar for each dimension.
 
     Raises:
@@ -123,8 +139,12 @@ def advance(base: Any, offsets: Any) -> Any:
 
 @builtin
 def make_tensor_descriptor(
-    base: Any, shape: Any, strides: Any, block_shape: Any, padding_option: Any = "zero"
-) -> Any:
+    base: tensor,
+    shape: Indices,
+    strides: Indices,
+    block_shape: Ints,
+    padding_option: StrLike = "zero",
+) -> tensor_descriptor:
     """A descriptor of the strided array at `base`, whose loads and stores move blocks of `block_shape`.
 
     `base` is a scalar pointer. There are 1 to 5 dimensions; `shape` and `strides` are integer scalars, the last stride
@@ -150,7 +170,7 @@ def make_tensor_descriptor(
 
 
 @builtin
-def load_tensor_descriptor(desc: Any, offsets: Any) -> Any:
+def load_tensor_descriptor(desc: tensor_descriptor, offsets: Indices) -> tensor:
     """The block at element `offsets` (int32 scalars), in the descriptor's block shape and dtype; method `desc.load`.
 
     Elements outside of the array are the descriptor's padding.
@@ -169,7 +189,7 @@ def load_tensor_descriptor(desc: Any, offsets: Any) -> Any:
 
 
 @builtin
-def store_tensor_descriptor(desc: Any, offsets: Any, value: Any) -> Any:
+def store_tensor_descriptor(desc: tensor_descriptor, offsets: Indices, value: TensorLike) -> None:
     """Write `value`, of the descriptor's block shape, at element `offsets` (int32 scalars); method `desc.store`.
 
     The value is cast to the descriptor's dtype; elements outside of the array are dropped.
@@ -188,7 +208,7 @@ def store_tensor_descriptor(desc: Any, offsets: Any, value: Any) -> Any:
 
 
 @builtin
-def descriptor_gather(desc: Any, x_offsets: Any, y_offset: Any) -> Any:
+def descriptor_gather(desc: tensor_descriptor, x_offsets: tensor, y_offset: Index) -> tensor:
     """Rows `x_offsets` of a 2-D array, from column `y_offset` on; method `desc.gather`.
 
     As many columns are read as the block has. `x_offsets` is a 1-D tile of at least 8 ints (int16 or int32),
@@ -210,7 +230,9 @@ def descriptor_gather(desc: Any, x_offsets: Any, y_offset: Any) -> Any:
 
 
 @builtin
-def descriptor_scatter(desc: Any, value: Any, x_offsets: Any, y_offset: Any) -> Any:
+def descriptor_scatter(
+    desc: tensor_descriptor, value: TensorLike, x_offsets: tensor, y_offset: Index
+) -> None:
     """Write `value`, a row for each of `x_offsets`, from column `y_offset` on; method `desc.scatter`.
 
     Shapes are as for `descriptor.gather`; what lies outside of the array is dropped.
@@ -228,7 +250,7 @@ def descriptor_scatter(desc: Any, value: Any, x_offsets: Any, y_offset: Any) -> 
 
 
 @builtin
-def descriptor_atomic_add(desc: Any, offsets: Any, value: Any) -> Any:
+def descriptor_atomic_add(desc: tensor_descriptor, offsets: Indices, value: TensorLike) -> None:
     """`*block += value` at element `offsets`, atomically, without a result; method `desc.atomic_add`.
 
     `value` has the descriptor's block shape and dtype, which is int32, uint32, uint64, fp32, fp16 or bf16. Elements
@@ -250,7 +272,7 @@ def descriptor_atomic_add(desc: Any, offsets: Any, value: Any) -> Any:
 
 
 @builtin
-def descriptor_atomic_min(desc: Any, offsets: Any, value: Any) -> Any:
+def descriptor_atomic_min(desc: tensor_descriptor, offsets: Indices, value: TensorLike) -> None:
     """`*block = min(*block, value)` at element `offsets`, atomically, without a result; method `desc.atomic_min`.
 
     `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits, fp16 or bf16. Elements outside of the
@@ -268,7 +290,7 @@ def descriptor_atomic_min(desc: Any, offsets: Any, value: Any) -> Any:
 
 
 @builtin
-def descriptor_atomic_max(desc: Any, offsets: Any, value: Any) -> Any:
+def descriptor_atomic_max(desc: tensor_descriptor, offsets: Indices, value: TensorLike) -> None:
     """`*block = max(*block, value)` at element `offsets`, atomically, without a result; method `desc.atomic_max`.
 
     `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits, fp16 or bf16. Elements outside of the
@@ -286,7 +308,7 @@ def descriptor_atomic_max(desc: Any, offsets: Any, value: Any) -> Any:
 
 
 @builtin
-def descriptor_atomic_and(desc: Any, offsets: Any, value: Any) -> Any:
+def descriptor_atomic_and(desc: tensor_descriptor, offsets: Indices, value: TensorLike) -> None:
     """`*block = *block & value` at element `offsets`, atomically, without a result; method `desc.atomic_and`.
 
     `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits. Elements outside of the array are
@@ -305,7 +327,7 @@ def descriptor_atomic_and(desc: Any, offsets: Any, value: Any) -> Any:
 
 
 @builtin
-def descriptor_atomic_or(desc: Any, offsets: Any, value: Any) -> Any:
+def descriptor_atomic_or(desc: tensor_descriptor, offsets: Indices, value: TensorLike) -> None:
     """`*block = *block | value` at element `offsets`, atomically, without a result; method `desc.atomic_or`.
 
     `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits. Elements outside of the array are
@@ -323,7 +345,7 @@ def descriptor_atomic_or(desc: Any, offsets: Any, value: Any) -> Any:
 
 
 @builtin
-def descriptor_atomic_xor(desc: Any, offsets: Any, value: Any) -> Any:
+def descriptor_atomic_xor(desc: tensor_descriptor, offsets: Indices, value: TensorLike) -> None:
     """`*block = *block ^ value` at element `offsets`, atomically, without a result; method `desc.atomic_xor`.
 
     `value` has the descriptor's block shape and dtype: ints of 32 or 64 bits. Elements outside of the array are

@@ -3,7 +3,7 @@
 Every function here is inlined into the kernel that calls it.
 """
 
-# pyright: basic
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -15,13 +15,14 @@ from tessera.language.reductions import _xor, log2_of, max, min, normal_dim, tot
 __all__ = ["bitonic_merge", "flip", "sort", "topk"]
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constexpr
+    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
 
 
 @library
-def flip(x, dim=None):
+def flip(x: tensor, dim: int | None = None):
     """The elements in reverse order along `dim` (None: the last), bit for bit, in the shape and dtype of `x`.
 
     Raises:
@@ -41,7 +42,7 @@ def flip(x, dim=None):
 
 
 @library
-def _exchange(x, flip, bit: constexpr):
+def _exchange(x: tensor, flip: tensor, bit: constexpr):
     """Order each pair of elements whose indices differ in bit `bit`: ascending, or descending where `flip`."""
     n: constexpr = total(x.shape)
     bits = creation.reshape(combine.bits_of(x), [n // 2 ** (bit + 1), 2, 2**bit])
@@ -57,7 +58,7 @@ def _exchange(x, flip, bit: constexpr):
 
 
 @library
-def _merge(x, stage: constexpr, order: constexpr):
+def _merge(x: tensor, stage: constexpr, order: constexpr):
     """Sort each run of 2**stage elements, bitonic before: ascending, descending (order 0, 1) or in turn (2)."""
     n: constexpr = total(x.shape)
     for i in hints.static_range(stage):
@@ -66,7 +67,7 @@ def _merge(x, stage: constexpr, order: constexpr):
 
 
 @library
-def _merge_step(x, n: constexpr, stage: constexpr, order: constexpr, bit: constexpr):
+def _merge_step(x: tensor, n: constexpr, stage: constexpr, order: constexpr, bit: constexpr):
     if order == 2:
         runs: constexpr = n // 2 ** (stage + 1)
         parity = creation.reshape(creation.arange(0, 2), [1, 2, 1]) == 1
@@ -77,7 +78,7 @@ def _merge_step(x, n: constexpr, stage: constexpr, order: constexpr, bit: conste
 
 
 @library
-def sort(x, dim: constexpr = None, descending: constexpr = False):
+def sort(x: tensor, dim: constexpr = None, descending: constexpr = False):
     """The elements sorted along the last dimension, in the shape and dtype of `x`.
 
     The sort is not stable, and where NaNs end up is unspecified. Source: K. E. Batcher, "Sorting networks and their
@@ -100,7 +101,7 @@ def sort(x, dim: constexpr = None, descending: constexpr = False):
 
 
 @library
-def bitonic_merge(x, dim: constexpr = None, descending: constexpr = False):
+def bitonic_merge(x: tensor, dim: constexpr = None, descending: constexpr = False):
     """A sequence that rises and then falls along the last dimension, sorted, in the shape and dtype of `x`.
 
     Source: as for `sort`, of which it is the last step.
@@ -118,7 +119,7 @@ def bitonic_merge(x, dim: constexpr = None, descending: constexpr = False):
 
 
 @library
-def topk(x, k: constexpr, dim: constexpr = None, descending: constexpr = True):
+def topk(x: tensor, k: constexpr, dim: constexpr = None, descending: constexpr = True):
     """The `k` largest elements along the last dimension, whose extent becomes k, sorted from the largest on.
 
     Without `descending` they are the smallest, from the smallest on. `k` is a power of two, at most the extent. Dtypes
@@ -149,7 +150,7 @@ def topk(x, k: constexpr, dim: constexpr = None, descending: constexpr = True):
 
 
 @library
-def _better_half(x, small: constexpr, descending: constexpr):
+def _better_half(x: tensor, small: constexpr, descending: constexpr):
     lead: constexpr = x.shape[:-1]
     n: constexpr = x.shape[-1]
     runs = creation.reshape(x, [*lead, n // 2 ** (small + 1), 2, 2**small])

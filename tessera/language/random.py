@@ -4,7 +4,6 @@ The n-th number of a stream is a pure function of (seed, n): a round multiplies 
 odd constants and mixes the halves of the products with the others and with a key that grows by a constant.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -19,18 +18,27 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constexpr
+    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
 
-DEFAULT_ROUNDS = values.constexpr(10)  # of Philox: what `rand` and the others use
+DEFAULT_ROUNDS: constexpr = values.constexpr(10)  # of Philox: what `rand` and the others use
 N_ROUNDS_DEFAULT = DEFAULT_ROUNDS
 
-_TWO_PI = values.constexpr(6.283185307179586)
+_TWO_PI: constexpr = values.constexpr(6.283185307179586)
 
 
 @library
-def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = DEFAULT_ROUNDS):
+def philox_impl(
+    c0: tensor,
+    c1: tensor,
+    c2: tensor,
+    c3: tensor,
+    k0: tensor,
+    k1: tensor,
+    n_rounds: constexpr = DEFAULT_ROUNDS,
+):
     """The four words of `n_rounds` Philox rounds on four counters and two keys, all uint32 or all uint64.
 
     The operands broadcast; the result is a tuple of four tiles of their dtype.
@@ -46,32 +54,39 @@ def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds: constexpr = DEFAULT_ROUNDS):
         uint32[8]: 541, 164, 633, 825, 324, 315, 560, 705
     """
     if c0.dtype == uint32:
-        KEY_A: constexpr = 0x9E3779B9
-        KEY_B: constexpr = 0xBB67AE85
-        ROUND_A: constexpr = 0xD2511F53
-        ROUND_B: constexpr = 0xCD9E8D57
+        key_a: constexpr = 0x9E3779B9
+        key_b: constexpr = 0xBB67AE85
+        round_a: constexpr = 0xD2511F53
+        round_b: constexpr = 0xCD9E8D57
     else:
         hints.static_assert(c0.dtype == uint64, "philox counters are uint32 or uint64")
-        KEY_A: constexpr = 0x9E3779B97F4A7C15
-        KEY_B: constexpr = 0xBB67AE8584CAA73B
-        ROUND_A: constexpr = 0xD2E7470EE14C6C93
-        ROUND_B: constexpr = 0xCA5A826395121157
+        key_a: constexpr = 0x9E3779B97F4A7C15
+        key_b: constexpr = 0xBB67AE8584CAA73B
+        round_a: constexpr = 0xD2E7470EE14C6C93
+        round_b: constexpr = 0xCA5A826395121157
     for _ in hints.static_range(n_rounds):
-        high_a = arithmetic.umulhi(ROUND_A, c0)
-        high_b = arithmetic.umulhi(ROUND_B, c2)
-        low_a = arithmetic.mul(c0, ROUND_A, sanitize_overflow=False)
-        low_b = arithmetic.mul(c2, ROUND_B, sanitize_overflow=False)
+        high_a = arithmetic.umulhi(round_a, c0)
+        high_b = arithmetic.umulhi(round_b, c2)
+        low_a = arithmetic.mul(c0, round_a, sanitize_overflow=False)
+        low_b = arithmetic.mul(c2, round_b, sanitize_overflow=False)
         c0 = high_b ^ c1 ^ k0
         c2 = high_a ^ c3 ^ k1
         c1 = low_b
         c3 = low_a
-        k0 = arithmetic.add(k0, KEY_A, sanitize_overflow=False)
-        k1 = arithmetic.add(k1, KEY_B, sanitize_overflow=False)
+        k0 = arithmetic.add(k0, key_a, sanitize_overflow=False)
+        k1 = arithmetic.add(k1, key_b, sanitize_overflow=False)
     return c0, c1, c2, c3
 
 
 @library
-def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = DEFAULT_ROUNDS):
+def philox(
+    seed: tensor,
+    c0: tensor,
+    c1: tensor,
+    c2: tensor,
+    c3: tensor,
+    n_rounds: constexpr = DEFAULT_ROUNDS,
+):
     """Four words of the stream `seed` at the counter (c0, c1, c2, c3), as a tuple of tiles of uint32 or uint64.
 
     The seed is an integer scalar; the counters are ints of 32 or 64 bits, whose width the words have. Source: as for
@@ -104,7 +119,7 @@ def philox(seed, c0, c1, c2, c3, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def randint4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+def randint4x(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random bits: a tuple of four uint32 tiles in the shape of `offset`, a tensor of ints.
 
     Equal seeds and offsets give equal bits, on every target. The four words of a counter cost as much as one.
@@ -127,7 +142,7 @@ def randint4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def randint(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+def randint(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random bits: a uint32 tile in the shape of `offset`, a tensor of ints; the first of `randint4x`.
 
     Raises:
@@ -141,7 +156,7 @@ def randint(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def uint_to_uniform_float(x):
+def uint_to_uniform_float(x: tensor):
     """Random bits of 32 or 64 as fp32, uniform in [0, 1), in the shape of `x`.
 
     Raises:
@@ -152,17 +167,17 @@ def uint_to_uniform_float(x):
         fp32[8]: 0.375, 0.125, 0.5, 0.125, 0.625, 0.875, 0.25, 0.75
     """
     if x.dtype.primitive_bitwidth == 32:
-        SCALE: constexpr = 4.6566127342e-10
+        scale: constexpr = 4.6566127342e-10
         x = x.to(int32, bitcast=True)
     else:
-        SCALE: constexpr = 1.0842020432385337e-19
+        scale: constexpr = 1.0842020432385337e-19
         x = x.to(int64, bitcast=True)
     x = arithmetic.where(x < 0, ~x, x)
-    return x.to(float32) * SCALE
+    return x.to(float32) * scale
 
 
 @library
-def rand(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+def rand(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random numbers, uniform in [0, 1): an fp32 tile in the shape of `offset`, a tensor of ints.
 
     Raises:
@@ -176,7 +191,7 @@ def rand(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def rand4x(seed, offsets, n_rounds: constexpr = DEFAULT_ROUNDS):
+def rand4x(seed: tensor, offsets: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random numbers, uniform in [0, 1): a tuple of four fp32 tiles in the shape of `offsets`, a tensor of ints.
 
     Raises:
@@ -196,7 +211,7 @@ def rand4x(seed, offsets, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def pair_uniform_to_normal(u1, u2):
+def pair_uniform_to_normal(u1: tensor, u2: tensor):
     """Two independent standard normal fp32 tiles from two that are uniform in [0, 1), as a tuple.
 
     Source: G. E. P. Box and M. E. Muller, "A note on the generation of random normal deviates", 1958.
@@ -216,7 +231,7 @@ def pair_uniform_to_normal(u1, u2):
 
 
 @library
-def randn(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+def randn(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random numbers of the standard normal distribution: an fp32 tile in the shape of `offset`, a tensor of ints.
 
     Raises:
@@ -232,7 +247,7 @@ def randn(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
 
 
 @library
-def randn4x(seed, offset, n_rounds: constexpr = DEFAULT_ROUNDS):
+def randn4x(seed: tensor, offset: tensor, n_rounds: constexpr = DEFAULT_ROUNDS):
     """Random numbers of the standard normal distribution: a tuple of four fp32 tiles in the shape of `offset`.
 
     `offset` is a tensor of ints.

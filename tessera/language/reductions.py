@@ -3,9 +3,9 @@
 Every function here is inlined into the kernel that calls it. Names with an underscore are combine functions.
 """
 
-# pyright: basic
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tessera.errors import InvalidArgument
@@ -19,19 +19,20 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constexpr
+    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
 
 
 @constexpr_function
-def log2_of(n):
+def log2_of(n: int) -> int:
     """log2 of a power of two."""
     return n.bit_length() - 1
 
 
 @constexpr_function
-def normal_dim(dim, rank):
+def normal_dim(dim: int | None, rank: int) -> int:
     """A dimension counted from the front; None means the last."""
     if dim is not None and not -rank <= dim < rank:
         raise InvalidArgument(f"invalid axis {dim}. Expected {-rank} <= axis < {rank}")
@@ -39,7 +40,7 @@ def normal_dim(dim, rank):
 
 
 @constexpr_function
-def total(dims):
+def total(dims: Sequence[int]) -> int:
     """The product of extents."""
     n = 1
     for d in dims:
@@ -49,7 +50,7 @@ def total(dims):
 
 # --- small helpers --------------------------------------------------------------------------------------
 @library
-def cdiv(x, div):
+def cdiv(x: tensor, div: tensor):
     """`x / div` rounded up, element by element, of ints with `div` > 0; the dtype is that of `x + div`.
 
     Python numbers give a compile-time number. `tessera.cdiv` is the same on the host.
@@ -65,7 +66,7 @@ def cdiv(x, div):
 
 
 @library
-def sigmoid(x):
+def sigmoid(x: tensor):
     """1 / (1 + exp(-x)), element by element, of fp32 or fp64.
 
     Raises:
@@ -79,7 +80,12 @@ def sigmoid(x):
 
 
 @library
-def softmax(x, dim=None, keep_dims: constexpr = False, ieee_rounding: constexpr = False):
+def softmax(
+    x: tensor,
+    dim: int | None = None,
+    keep_dims: constexpr = False,
+    ieee_rounding: constexpr = False,
+):
     """exp(x) divided by its sum along `dim` (0 by default), computed without overflow, of fp32 or fp64.
 
     The result has the shape and the dtype of `x`. `ieee_rounding` rounds the division correctly; `keep_dims` is
@@ -101,7 +107,7 @@ def softmax(x, dim=None, keep_dims: constexpr = False, ieee_rounding: constexpr 
 
 
 @library
-def swizzle2d(i, j, size_i, size_j, size_g):
+def swizzle2d(i: tensor, j: tensor, size_i: tensor, size_j: tensor, size_g: tensor):
     """Indices (i, j) of a grid in row-major order, turned into an order that is column-major in groups of rows.
 
     The grid has `size_i` rows and `size_j` columns, a group `size_g` rows; the last group may have fewer. The result
@@ -126,63 +132,63 @@ def swizzle2d(i, j, size_i, size_j, size_g):
 
 # --- reductions -------------------------------------------------------------------------------------------
 @library
-def _add(a, b):
+def _add(a: tensor, b: tensor):
     return a + b
 
 
 @library
-def _mul(a, b):
+def _mul(a: tensor, b: tensor):
     return a * b
 
 
 @library
-def _max(a, b):
+def _max(a: tensor, b: tensor):
     return arithmetic.maximum(a, b)
 
 
 @library
-def _min(a, b):
+def _min(a: tensor, b: tensor):
     return arithmetic.minimum(a, b)
 
 
 @library
-def _xor(a, b):
+def _xor(a: tensor, b: tensor):
     return a ^ b
 
 
 @library
-def _or(a, b):
+def _or(a: tensor, b: tensor):
     return a | b
 
 
 @library
-def _first_max(value1, index1, value2, index2):
+def _first_max(value1: tensor, index1: tensor, value2: tensor, index2: tensor):
     take = (value1 > value2) | ((value1 == value2) & (index1 < index2))
     take = _or_nan(take, value2)
     return arithmetic.where(take, value1, value2), arithmetic.where(take, index1, index2)
 
 
 @library
-def _any_max(value1, index1, value2, index2):
+def _any_max(value1: tensor, index1: tensor, value2: tensor, index2: tensor):
     take = _or_nan(value1 > value2, value2)
     return arithmetic.where(take, value1, value2), arithmetic.where(take, index1, index2)
 
 
 @library
-def _first_min(value1, index1, value2, index2):
+def _first_min(value1: tensor, index1: tensor, value2: tensor, index2: tensor):
     take = (value1 < value2) | ((value1 == value2) & (index1 < index2))
     take = _or_nan(take, value2)
     return arithmetic.where(take, value1, value2), arithmetic.where(take, index1, index2)
 
 
 @library
-def _any_min(value1, index1, value2, index2):
+def _any_min(value1: tensor, index1: tensor, value2: tensor, index2: tensor):
     take = _or_nan(value1 < value2, value2)
     return arithmetic.where(take, value1, value2), arithmetic.where(take, index1, index2)
 
 
 @library
-def _or_nan(take, value2):
+def _or_nan(take: tensor, value2: tensor):
     """A NaN loses on either side: on the left every comparison with it is false, on the right it is looked for."""
     if value2.dtype.is_floating():
         return take | (value2 != value2)
@@ -191,7 +197,7 @@ def _or_nan(take, value2):
 
 
 @library
-def _indices_along(x, axis: constexpr):
+def _indices_along(x: tensor, axis: constexpr):
     """0, 1, … along `axis` in the shape of `x`."""
     rank: constexpr = len(x.shape)
     left: constexpr = normal_dim(axis, rank)
@@ -201,13 +207,15 @@ def _indices_along(x, axis: constexpr):
 
 
 @library
-def _reduce_with_indices(x, axis: constexpr, combine_fn: constexpr, keep_dims: constexpr):
+def _reduce_with_indices(x: tensor, axis: constexpr, combine_fn: constexpr, keep_dims: constexpr):
     hints.static_assert(axis is not None, "an axis is needed to return indices")
     return combine.reduce((x, _indices_along(x, axis)), axis, combine_fn, keep_dims=keep_dims)
 
 
 @library
-def sum(input, axis=None, keep_dims: constexpr = False, dtype: constexpr = None):
+def sum(
+    input: tensor, axis: int | None = None, keep_dims: constexpr = False, dtype: constexpr = None
+):
     """Sum of the elements of a tile along `axis`, or of all elements (None).
 
     The result has the shape of `input` without that dimension, or with extent 1 there if `keep_dims`. It is
@@ -228,8 +236,8 @@ def sum(input, axis=None, keep_dims: constexpr = False, dtype: constexpr = None)
 
 @library
 def max(
-    input,
-    axis=None,
+    input: tensor,
+    axis: int | None = None,
     return_indices: constexpr = False,
     return_indices_tie_break_left: constexpr = True,
     keep_dims: constexpr = False,
@@ -261,8 +269,8 @@ def max(
 
 @library
 def min(
-    input,
-    axis=None,
+    input: tensor,
+    axis: int | None = None,
     return_indices: constexpr = False,
     return_indices_tie_break_left: constexpr = True,
     keep_dims: constexpr = False,
@@ -291,7 +299,9 @@ def min(
 
 
 @library
-def argmax(input, axis, tie_break_left: constexpr = True, keep_dims: constexpr = False):
+def argmax(
+    input: tensor, axis: int | None, tie_break_left: constexpr = True, keep_dims: constexpr = False
+):
     """Index (int32) of the maximum along `axis`, the lowest among equals if `tie_break_left`.
 
     The shape is as for `sum`. NaN is ignored; where all elements are NaN the index is any.
@@ -308,7 +318,9 @@ def argmax(input, axis, tie_break_left: constexpr = True, keep_dims: constexpr =
 
 
 @library
-def argmin(input, axis, tie_break_left: constexpr = True, keep_dims: constexpr = False):
+def argmin(
+    input: tensor, axis: int | None, tie_break_left: constexpr = True, keep_dims: constexpr = False
+):
     """Index (int32) of the minimum along `axis`, the lowest among equals if `tie_break_left`.
 
     The shape is as for `sum`. NaN is ignored; where all elements are NaN the index is any.
@@ -325,7 +337,7 @@ def argmin(input, axis, tie_break_left: constexpr = True, keep_dims: constexpr =
 
 
 @library
-def xor_sum(input, axis=None, keep_dims: constexpr = False):
+def xor_sum(input: tensor, axis: int | None = None, keep_dims: constexpr = False):
     """Exclusive or of the elements along `axis`, or of all elements (None); ints only, whose dtype stays.
 
     Raises:
@@ -341,7 +353,7 @@ def xor_sum(input, axis=None, keep_dims: constexpr = False):
 
 
 @library
-def reduce_or(input, axis, keep_dims: constexpr = False):
+def reduce_or(input: tensor, axis: int | None, keep_dims: constexpr = False):
     """Bitwise or of the elements along `axis`, or of all elements (None); ints only, whose dtype stays.
 
     Raises:
@@ -358,7 +370,9 @@ def reduce_or(input, axis, keep_dims: constexpr = False):
 
 # --- scans ------------------------------------------------------------------------------------------------
 @library
-def cumsum(input, axis=0, reverse: constexpr = False, dtype: constexpr = None):
+def cumsum(
+    input: tensor, axis: int | None = 0, reverse: constexpr = False, dtype: constexpr = None
+):
     """Inclusive running sum along `axis`, from the end if `reverse`, in the shape of `input`.
 
     The dtype is as for `sum`, except that bf16 gives fp32.
@@ -376,7 +390,9 @@ def cumsum(input, axis=0, reverse: constexpr = False, dtype: constexpr = None):
 
 
 @library
-def cumprod(input, axis=0, reverse: constexpr = False, dtype: constexpr = None):
+def cumprod(
+    input: tensor, axis: int | None = 0, reverse: constexpr = False, dtype: constexpr = None
+):
     """Inclusive running product along `axis`, from the end if `reverse`, in the shape of `input`.
 
     It is computed in `dtype` if given (the input is cast first); else bf16 gives fp32, and ints keep their width.

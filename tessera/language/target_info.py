@@ -1,14 +1,19 @@
 """Tells a kernel what it is being compiled for, as compile-time values (`tl.target_info`)."""
 
+# pyright: reportReturnType=false
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tessera.language.builtin import builtin
 
+if TYPE_CHECKING:
+    from tessera.language.operand_types import IntLike
+    from tessera.language.values import constexpr
+
 
 @builtin
-def current_target() -> Any:
+def current_target() -> constexpr:
     """The `GPUTarget` of this compilation, as a compile-time value with `backend`, `arch` and `warp_size`.
 
     Example:
@@ -18,7 +23,7 @@ def current_target() -> Any:
 
 
 @builtin
-def is_cuda() -> Any:
+def is_cuda() -> constexpr:
     """Whether the target is an NVIDIA GPU, as a compile-time bool.
 
     Example:
@@ -28,7 +33,7 @@ def is_cuda() -> Any:
 
 
 @builtin
-def is_hip() -> Any:
+def is_hip() -> constexpr:
     """Whether the target is an AMD GPU, as a compile-time bool.
 
     Example:
@@ -38,7 +43,7 @@ def is_hip() -> Any:
 
 
 @builtin
-def is_hip_cdna3() -> Any:
+def is_hip_cdna3() -> constexpr:
     """Whether the target is an AMD GPU of the CDNA 3 family, as a compile-time bool.
 
     Example:
@@ -48,7 +53,7 @@ def is_hip_cdna3() -> Any:
 
 
 @builtin
-def is_hip_cdna4() -> Any:
+def is_hip_cdna4() -> constexpr:
     """Whether the target is an AMD GPU of the CDNA 4 family, as a compile-time bool.
 
     Example:
@@ -58,7 +63,7 @@ def is_hip_cdna4() -> Any:
 
 
 @builtin
-def is_hip_gfx1250() -> Any:
+def is_hip_gfx1250() -> constexpr:
     """Whether the target is an AMD GPU of the family gfx1250, as a compile-time bool.
 
     Example:
@@ -68,7 +73,7 @@ def is_hip_gfx1250() -> Any:
 
 
 @builtin
-def cuda_capability_geq(major: Any, minor: Any = 0) -> Any:
+def cuda_capability_geq(major: IntLike, minor: IntLike = 0) -> constexpr:
     """Whether the target is an NVIDIA GPU of at least the compute capability `major`.`minor`, as a compile-time bool.
 
     Raises:

@@ -220,6 +220,9 @@ class tensor(run_time):
         __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __invert__ = _operator
         __lt__ = __le__ = __gt__ = __ge__ = __getitem__ = _operator
 
+        def __eq__(self, other: object) -> Any: ...
+        def __hash__(self) -> int: ...
+
     def __init__(self, handle: Any, type: Any):
         self.handle = handle
         self.type = type

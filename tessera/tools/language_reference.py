@@ -79,11 +79,12 @@ def entry(name: str) -> list[str]:
     """The lines of one operation."""
     fn = operation(name)
     signature = str(getattr(fn, "signature", None) or inspect.signature(fn))
-    signature = re.sub(r" -> '?Any'?$|: '?Any'?", "", signature).replace("'constexpr'", "constexpr")
+    signature = re.sub(r" -> '[^']*'$|: '(?!constexpr')[^']*'", "", signature)
+    signature = signature.replace("'constexpr'", "constexpr")
     return [f"### {name}", "", f"`{name}{signature}`", "", *parts(fn)]
 
 
-def parts(documented: Any) -> list[str]:
+def parts(documented: object) -> list[str]:
     """The lines of a docstring: its text, errors and example."""
     about = parsed(documented)
     lines = [about.text, ""]

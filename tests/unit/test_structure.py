@@ -64,15 +64,15 @@ MOST_LINES = {
     "config": 1450,
     "knobs": 100,
     "dtypes": 400,
-    "ir": 1900,
-    "language": 6730,  # a third of it is docstrings, whose examples and errors tests run
+    "ir": 1910,
+    "language": 6950,  # with the types that stubs take, and docstrings, whose examples and errors tests run
     "ops": 1910,
     "layout": 2390,
     "utilities": 100,
     "analysis": 4650,
     "passes": 8430,
-    "frontend": 6965,
-    "interp": 1800,
+    "frontend": 7030,
+    "interp": 1815,
     "backends": 21520,  # with the native subset, which made `runtime` smaller, and quotas of control groups
     "compiler": 1870,  # with the printer of kernels as source
     "runtime": 8600,  # docstrings of the host API have examples, too

@@ -1,16 +1,20 @@
 """Declares facts of the launch, NVIDIA's special registers, and `libdevice` under its older name (`tl.extra.cuda`)."""
 
+# pyright: reportReturnType=false
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tessera.language.atomics import globaltimer
 from tessera.language.builtin import builtin
 from tessera.language.extra import libdevice
 
+if TYPE_CHECKING:
+    from tessera.language.values import constexpr, tensor
+
 
 @builtin
-def num_warps() -> Any:
+def num_warps() -> constexpr:
     """Warps of this program, as a compile-time int.
 
     Example:
@@ -20,7 +24,7 @@ def num_warps() -> Any:
 
 
 @builtin
-def num_threads() -> Any:
+def num_threads() -> constexpr:
     """Threads of this program, 32 for each warp, as a compile-time int.
 
     Example:
@@ -30,7 +34,7 @@ def num_threads() -> Any:
 
 
 @builtin
-def smid() -> Any:
+def smid() -> tensor:
     """Number of the SM that this program runs on: an int32 scalar. On CPUs it is the thread's, in the interpreter 0.
 
     Source: PTX ISA, special register `%smid`.
@@ -42,7 +46,7 @@ def smid() -> Any:
 
 
 @builtin
-def gdc_wait() -> Any:
+def gdc_wait() -> None:
     """Wait until the grids that this launch depends on are done and their writes visible.
 
     This needs a launch with `launch_pdl=True` on compute capability 9.0 or later; elsewhere they are done already.
@@ -57,7 +61,7 @@ def gdc_wait() -> Any:
 
 
 @builtin
-def gdc_launch_dependents() -> Any:
+def gdc_launch_dependents() -> None:
     """Let the next grid start, as far as it does not wait (compute capability 9.0 or later; else nothing).
 
     Source: PTX ISA, `griddepcontrol.launch_dependents`.

@@ -14,8 +14,10 @@ Example:
     fp32[8]: -0.964028, -0.761594, -0.462117, 0, 0.462117, 0.761594, 0.964028, 0.995055
 """
 
-# pyright: basic
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from tessera.dtypes import float32, float64, int32, int64
 from tessera.language import arithmetic
@@ -34,6 +36,10 @@ from tessera.language.extra.libdevice_bessel import *
 from tessera.language.extra.libdevice_integers import *
 from tessera.language.extra.libdevice_ops import *
 from tessera.language.extra.libdevice_special import *
+
+if TYPE_CHECKING:
+    from tessera.language.builtin import Builtin
+    from tessera.language.values import tensor
 
 __all__ = [
     "add_rd", "add_rn", "add_ru", "add_rz", "div_rd", "div_rn", "div_ru", "div_rz", "double2float_rd",
@@ -57,7 +63,7 @@ __all__ += libdevice_ops.__all__
 __all__ += libdevice_special.__all__
 
 
-def _rounded(family):
+def _rounded(family: str) -> list[Builtin]:
     return [libdevice_rounding.ROUNDED[f"{family}_{mode}"][0] for mode in libdevice_rounding.MODES]
 
 
@@ -90,7 +96,7 @@ nearbyint = rint
 
 # --- written here ------------------------------------------------------------------------------------------------
 @library
-def exp(arg0):
+def exp(arg0: tensor):
     """e to the power x: 2 ulp."""
     x = typed("exp", "f", arg0)
     if x.dtype == float64:
@@ -106,26 +112,26 @@ def exp(arg0):
 
 
 @library
-def llrint(arg0):
+def llrint(arg0: tensor):
     """Nearest integer, ties to even, as int64."""
     return rint(typed("llrint", "f", arg0)).to(int64)
 
 
 @library
-def llround(arg0):
+def llround(arg0: tensor):
     """Nearest integer, ties away from zero, as int64."""
     return round(typed("llround", "f", arg0)).to(int64)
 
 
 @library
-def saturatef(arg0):
+def saturatef(arg0: tensor):
     """x limited to [0, 1] (fp32); NaN gives 0."""
     x = typed("saturatef", "f32", arg0)
     return where(x > 0, where(x < 1.0, x, 1.0), 0.0)
 
 
 @library
-def rsqrt_rn(arg0):
+def rsqrt_rn(arg0: tensor):
     """1 / square root of an fp32, rounded to nearest."""
     x = typed("rsqrt_rn", "f32", arg0)
     root = sqrt_rn(x.to(float64))
@@ -133,7 +139,7 @@ def rsqrt_rn(arg0):
 
 
 @library
-def rcp64h(arg0):
+def rcp64h(arg0: tensor):
     """1 / x of an fp64, good for the high 32 bits of the result; the low ones are zero."""
     x = typed("rcp64h", "f64", arg0)
     return (_bits(1.0 / x) & -4294967296).to(float64, bitcast=True)
@@ -141,68 +147,68 @@ def rcp64h(arg0):
 
 # --- quick versions of fp32 functions -------------------------------------------------------------------------------
 @library
-def fast_sinf(arg0):
+def fast_sinf(arg0: tensor):
     """Sine (fp32)."""
     return sin(typed("fast_sinf", "f32", arg0))
 
 
 @library
-def fast_cosf(arg0):
+def fast_cosf(arg0: tensor):
     """Cosine (fp32)."""
     return cos(typed("fast_cosf", "f32", arg0))
 
 
 @library
-def fast_tanf(arg0):
+def fast_tanf(arg0: tensor):
     """Tangent (fp32)."""
     return tan(typed("fast_tanf", "f32", arg0))
 
 
 @library
-def fast_expf(arg0):
+def fast_expf(arg0: tensor):
     """e to the power x (fp32): x log2(e) is rounded, an error of about |x| ulp."""
     return arithmetic.exp(typed("fast_expf", "f32", arg0))
 
 
 @library
-def fast_exp10f(arg0):
+def fast_exp10f(arg0: tensor):
     """10 to the power x (fp32), an error of about 2 |x| ulp."""
     return exp2(typed("fast_exp10f", "f32", arg0) * 3.321928094887362)
 
 
 @library
-def fast_logf(arg0):
+def fast_logf(arg0: tensor):
     """Natural logarithm (fp32)."""
     return log(typed("fast_logf", "f32", arg0))
 
 
 @library
-def fast_log2f(arg0):
+def fast_log2f(arg0: tensor):
     """Logarithm to base 2 (fp32)."""
     return log2(typed("fast_log2f", "f32", arg0))
 
 
 @library
-def fast_log10f(arg0):
+def fast_log10f(arg0: tensor):
     """Logarithm to base 10 (fp32)."""
     return log2(typed("fast_log10f", "f32", arg0)) * 0.30102999566398114
 
 
 @library
-def fast_tanhf(arg0):
+def fast_tanhf(arg0: tensor):
     """Hyperbolic tangent (fp32)."""
     return tanh(typed("fast_tanhf", "f32", arg0))
 
 
 @library
-def fast_powf(arg0, arg1):
+def fast_powf(arg0: tensor, arg1: tensor):
     """arg0 to the power arg1 by exp2(arg1 log2(arg0)) (fp32); NaN for a negative arg0."""
     x, y = typed("fast_powf", "f32", arg0, arg1)
     return exp2(y * log2(x))
 
 
 @library
-def fast_dividef(arg0, arg1):
+def fast_dividef(arg0: tensor, arg1: tensor):
     """arg0 / arg1 within 2 ulp (fp32)."""
     x, y = typed("fast_dividef", "f32", arg0, arg1)
     return arithmetic.fdiv(x, y)

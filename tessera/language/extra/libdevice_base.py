@@ -5,29 +5,31 @@ The functions compute in fp64 and round once at the end for fp32 operands, which
 rarest cases. Names with an underscore in front work on fp64 tensors unless they say otherwise.
 """
 
-# pyright: basic
+# pyright: reportReturnType=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tessera.dtypes import float32, float64, int32, int64
-from tessera.language import arithmetic, creation, hints
+from tessera.language import arithmetic, creation, hints, values
 from tessera.language.builtin import builtin
 from tessera.language.callable import library
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constexpr
+    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.operand_types import StrLike, TensorLike
+    from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
 
-INF = constexpr(float("inf"))
-NAN = constexpr(float("nan"))
-TINY = constexpr(2.0**-1022)  # smallest normal fp64
-SIGN = constexpr(-(2**63))
+INF: constexpr = values.constexpr(float("inf"))
+NAN: constexpr = values.constexpr(float("nan"))
+TINY: constexpr = values.constexpr(2.0**-1022)  # smallest normal fp64
+SIGN: constexpr = values.constexpr(-(2**63))
 
 
 @builtin
-def typed(function, kinds, *args):
+def typed(function: StrLike, kinds: StrLike, *args: TensorLike) -> tensor:
     """`args` as tensors of one dtype, which is among `kinds` ("f", "f32", "f64", "i", "i32", "u", …).
 
     One argument gives a tensor, several a tuple. TypeMismatch names `function` otherwise.
@@ -36,12 +38,12 @@ def typed(function, kinds, *args):
 
 # --- bits ------------------------------------------------------------------------------------------------
 @library
-def _bits(x):
+def _bits(x: tensor):
     return x.to(int64, bitcast=True)
 
 
 @library
-def _is_negative(x):
+def _is_negative(x: tensor):
     """Whether the sign bit of a float is set."""
     if x.dtype == float64:
         return x.to(int64, bitcast=True) < 0
@@ -50,19 +52,19 @@ def _is_negative(x):
 
 
 @library
-def _with_sign(size, x):
+def _with_sign(size: tensor, x: tensor):
     """|size| with the sign of x (fp64)."""
     return ((_bits(size) & 0x7FFFFFFFFFFFFFFF) | (_bits(x) & SIGN)).to(float64, bitcast=True)
 
 
 @library
-def _power(n):
+def _power(n: tensor):
     """2**n for an int64 n from -1022 to 1023."""
     return ((n + 1023) << 52).to(float64, bitcast=True)
 
 
 @library
-def _scale(x, n):
+def _scale(x: tensor, n: tensor):
     """x * 2**n, rounded once, for any int n."""
     k = n.to(int64)
     k = arithmetic.minimum(arithmetic.maximum(k, -2200), 2200)
@@ -76,7 +78,7 @@ def _scale(x, n):
 
 
 @library
-def _exponent(x):
+def _exponent(x: tensor):
     """The int64 e with 2**e <= |x| < 2**(e+1), for a finite x other than 0, subnormals too."""
     a = arithmetic.abs(x)
     low = a < TINY
@@ -85,7 +87,7 @@ def _exponent(x):
 
 
 @library
-def _step_up(x):
+def _step_up(x: tensor):
     """The next larger number of x's dtype; NaN and infinity are the caller's business."""
     if x.dtype == float64:
         bits = x.to(int64, bitcast=True)
@@ -99,13 +101,13 @@ def _step_up(x):
 
 
 @library
-def _step_down(x):
+def _step_down(x: tensor):
     return -_step_up(-x)
 
 
 # --- sums and products with their errors --------------------------------------------------------------------
 @library
-def _sum2(a, b):
+def _sum2(a: tensor, b: tensor):
     """(s, e) with s = a + b rounded and s + e = a + b exactly."""
     s = a + b
     part = s - a
@@ -113,14 +115,14 @@ def _sum2(a, b):
 
 
 @library
-def _product2(a, b):
+def _product2(a: tensor, b: tensor):
     """(p, e) with p = a * b rounded and p + e = a * b exactly, where nothing underflows."""
     p = arithmetic.fma(a, b, -0.0)  # alone: contracted with a later sum it would not be rounded
     return p, arithmetic.fma(a, b, -p)
 
 
 @library
-def _poly(x, C: constexpr):
+def _poly(x: tensor, C: constexpr):
     """The polynomial with coefficients C (lowest first) at x, by Horner's rule."""
     n: constexpr = len(C)
     total = creation.zeros_like(x) + C[n - 1]
@@ -130,13 +132,13 @@ def _poly(x, C: constexpr):
 
 
 @library
-def _limited(x, high: constexpr):
+def _limited(x: tensor, high: constexpr):
     """x, but at most `high`; NaN stays."""
     return arithmetic.where(x > high, high, x)
 
 
 @library
-def _exp_split(high, low):
+def _exp_split(high: tensor, low: tensor):
     """exp(high + low) for a small low."""
     e = arithmetic.exp(high)
     return arithmetic.where(e < INF, arithmetic.fma(e, low, e), e)

@@ -4,8 +4,8 @@ J and Y: below 8 a polynomial in x*x with the zeros taken out (J) or beside the 
 Q of cos and sin of the phase. Near zeros the error is absolute, 2**-50 of the function's size there.
 """
 
-# pyright: basic
-# pyright: reportAttributeAccessIssue=false
+# pyright: reportAttributeAccessIssue=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -28,26 +28,27 @@ from tessera.language.extra.libdevice_ops import sqrt_rn
 __all__ = ["cyl_bessel_i0", "cyl_bessel_i1", "j0", "j1", "jn", "y0", "y1", "yn"]
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constexpr
+    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
 
 
 @library
-def _inner(a):
+def _inner(a: tensor):
     """The variable of the polynomials below 8."""
     return fma(a * a, 0.03125, -1.0)
 
 
 @library
-def _off_zeros(a, Z: constexpr):
+def _off_zeros(a: tensor, Z: constexpr):
     """(a**2 - z1**2) (a**2 - z2**2) for the zeros z1, z2 given in two parts each."""
     first = ((a - Z[0]) - Z[1]) * (a + Z[0])
     return first * (((a - Z[2]) - Z[3]) * (a + Z[2]))
 
 
 @library
-def _outer(a, P: constexpr, Q: constexpr):
+def _outer(a: tensor, P: constexpr, Q: constexpr):
     """(amplitude P, amplitude Q, sin a + cos a, sin a - cos a, sqrt(1 / (pi a))) for a >= 8."""
     far = where((a >= 8.0) & (a < INF), a, 8.0)
     t = fma(64.0 / far / far, 2.0, -1.0)
@@ -57,7 +58,7 @@ def _outer(a, P: constexpr, Q: constexpr):
 
 
 @library
-def _j0(a):
+def _j0(a: tensor):
     near = _limited(a, 8.0)
     small = _off_zeros(near, tables.J0_ZEROS) * _poly(_inner(near), tables.J0)
     p, q, plus, minus, size = _outer(a, tables.P0, tables.Q0)
@@ -65,7 +66,7 @@ def _j0(a):
 
 
 @library
-def _j1(a):
+def _j1(a: tensor):
     """For a >= 0."""
     near = _limited(a, 8.0)
     small = near * (_off_zeros(near, tables.J1_ZEROS) * _poly(_inner(near), tables.J1))
@@ -74,7 +75,7 @@ def _j1(a):
 
 
 @library
-def _y0(x):
+def _y0(x: tensor):
     near = _limited(x, 8.0)
     small = fma(0.6366197723675814 * log(near), _j0(near), _poly(_inner(near), tables.Y0))
     p, q, plus, minus, size = _outer(x, tables.P0, tables.Q0)
@@ -83,7 +84,7 @@ def _y0(x):
 
 
 @library
-def _y1(x):
+def _y1(x: tensor):
     near = _limited(x, 8.0)
     singular = 0.6366197723675814 * fma(log(near), _j1(near), -1.0 / near)
     small = fma(near, _poly(_inner(near), tables.Y1), singular)
@@ -93,14 +94,14 @@ def _y1(x):
 
 
 @library
-def j0(arg0):
+def j0(arg0: tensor):
     """Bessel function of the first kind, order 0: 0.5 ulp in fp32, 16 ulp in fp64, absolute near zeros beyond 8."""
     x = typed("j0", "f", arg0)
     return _j0(arithmetic.abs(x.to(float64))).to(x.dtype)
 
 
 @library
-def j1(arg0):
+def j1(arg0: tensor):
     """Bessel function of the first kind, order 1: 0.5 ulp in fp32, 16 ulp in fp64, absolute near zeros beyond 8."""
     x = typed("j1", "f", arg0)
     value = _j1(arithmetic.abs(x.to(float64)))
@@ -108,21 +109,21 @@ def j1(arg0):
 
 
 @library
-def y0(arg0):
+def y0(arg0: tensor):
     """Bessel function of the second kind, order 0: 0.5 ulp in fp32, 16 ulp in fp64, absolute near zeros."""
     x = typed("y0", "f", arg0)
     return _y0(x.to(float64)).to(x.dtype)
 
 
 @library
-def y1(arg0):
+def y1(arg0: tensor):
     """Bessel function of the second kind, order 1: 0.5 ulp in fp32, 16 ulp in fp64, absolute near zeros."""
     x = typed("y1", "f", arg0)
     return _y1(x.to(float64)).to(x.dtype)
 
 
 @library
-def _largest(n):
+def _largest(n: tensor):
     """The largest element of an int tile or scalar."""
     if len(n.shape) == 0:
         return n
@@ -131,7 +132,7 @@ def _largest(n):
 
 
 @library
-def jn(arg0, arg1):
+def jn(arg0: tensor, arg1: tensor):
     """Bessel function of the first kind of the int32 order arg0: 0.5 ulp in fp32, 16 ulp in fp64.
 
     Where it oscillates (arg1 above the order) the error is absolute, 2 * 2**-52 in fp64. Takes time in proportion to
@@ -177,7 +178,7 @@ def jn(arg0, arg1):
 
 
 @library
-def yn(arg0, arg1):
+def yn(arg0: tensor, arg1: tensor):
     """Bessel function of the second kind of the int32 order arg0: 0.5 ulp in fp32, 16 ulp in fp64.
 
     Where it oscillates (arg1 above the order) the error is absolute, 2 * 2**-52 in fp64. Takes time in proportion to
@@ -200,7 +201,7 @@ def yn(arg0, arg1):
 
 
 @library
-def _bessel_i(a, SMALL: constexpr, LARGE: constexpr, power: constexpr):
+def _bessel_i(a: tensor, SMALL: constexpr, LARGE: constexpr, power: constexpr):
     """exp(a) times a polynomial of 8/a from 8 on; the Taylor series before."""
     near = _limited(a, 8.0)
     small = _poly(near * near * 0.25, SMALL)
@@ -213,7 +214,7 @@ def _bessel_i(a, SMALL: constexpr, LARGE: constexpr, power: constexpr):
 
 
 @library
-def cyl_bessel_i0(arg0):
+def cyl_bessel_i0(arg0: tensor):
     """Modified Bessel function of the first kind, order 0: 0.5 ulp in fp32, 6 ulp in fp64."""
     x = typed("cyl_bessel_i0", "f", arg0)
     a = arithmetic.abs(x.to(float64))
@@ -221,7 +222,7 @@ def cyl_bessel_i0(arg0):
 
 
 @library
-def cyl_bessel_i1(arg0):
+def cyl_bessel_i1(arg0: tensor):
     """Modified Bessel function of the first kind, order 1: 0.5 ulp in fp32, 6 ulp in fp64."""
     x = typed("cyl_bessel_i1", "f", arg0)
     value = _bessel_i(arithmetic.abs(x.to(float64)), tables.I1_SMALL, tables.I1_LARGE, 1)

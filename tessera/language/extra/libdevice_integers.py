@@ -1,6 +1,6 @@
 """Defines libdevice's functions of integers, bits and exponents, neighbours, remainders, lengths of vectors."""
 
-# pyright: basic
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -30,14 +30,15 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from tessera.language.kernel_typing import constexpr
+    from tessera.language.kernel_typing import constant as constexpr
+    from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
 
 
 # --- integers -------------------------------------------------------------------------------------------------
 @library
-def ffs(arg0):
+def ffs(arg0: tensor):
     """Position of the lowest set bit, counted from 1; 0 for 0 (int32)."""
     x = typed("ffs", "i", arg0)
     lowest = x & (creation.zeros_like(x) - x)
@@ -45,12 +46,12 @@ def ffs(arg0):
 
 
 @library
-def _swapped(x, mask: constexpr, shift: constexpr):
+def _swapped(x: tensor, mask: constexpr, shift: constexpr):
     return ((x & mask) << shift) | ((x >> shift) & mask)
 
 
 @library
-def brev(arg0):
+def brev(arg0: tensor):
     """The bits in reverse order, in an int of the same dtype."""
     x = typed("brev", "i", arg0)
     if x.dtype.primitive_bitwidth == 64:
@@ -71,7 +72,7 @@ def brev(arg0):
 
 
 @library
-def byte_perm(arg0, arg1, arg2):
+def byte_perm(arg0: tensor, arg1: tensor, arg2: tensor):
     """Four bytes of the eight of arg0 (0 to 3) and arg1 (4 to 7), chosen by the low three bits of the nibbles of
     arg2."""
     x, y, s = typed("byte_perm", "i32 u32", arg0, arg1, arg2)
@@ -86,28 +87,28 @@ def byte_perm(arg0, arg1, arg2):
 
 
 @library
-def mul24(arg0, arg1):
+def mul24(arg0: tensor, arg1: tensor):
     """Low 32 bits of the product of the low 24 bits of two int32 (signed) or uint32."""
     x, y = typed("mul24", "i32 u32", arg0, arg1)
     return ((x << 8) >> 8) * ((y << 8) >> 8)
 
 
 @library
-def hadd(arg0, arg1):
+def hadd(arg0: tensor, arg1: tensor):
     """(arg0 + arg1) >> 1 without overflow, of int32 or uint32."""
     x, y = typed("hadd", "i32 u32", arg0, arg1)
     return (x & y) + ((x ^ y) >> 1)
 
 
 @library
-def rhadd(arg0, arg1):
+def rhadd(arg0: tensor, arg1: tensor):
     """(arg0 + arg1 + 1) >> 1 without overflow, of int32 or uint32."""
     x, y = typed("rhadd", "i32 u32", arg0, arg1)
     return (x | y) - ((x ^ y) >> 1)
 
 
 @library
-def sad(arg0, arg1, arg2):
+def sad(arg0: tensor, arg1: tensor, arg2: tensor):
     """|arg0 - arg1| + arg2 of 32-bit ints; arg2 and the result are uint32, or of the dtype of the others."""
     x, y = typed("sad", "i32 u32", arg0, arg1)
     z = typed("sad", "i32 u32", arg2)
@@ -119,19 +120,19 @@ def sad(arg0, arg1, arg2):
 
 # --- bits of floats -----------------------------------------------------------------------------------------------
 @library
-def float_as_uint(arg0):
+def float_as_uint(arg0: tensor):
     """The bits of an fp32, typed int32."""
     return typed("float_as_uint", "f32", arg0).to(int32, bitcast=True)
 
 
 @library
-def uint_as_float(arg0):
+def uint_as_float(arg0: tensor):
     """The bits of a uint32 (or int32) as fp32."""
     return typed("uint_as_float", "u32 i32", arg0).to(float32, bitcast=True)
 
 
 @library
-def hiloint2double(arg0, arg1):
+def hiloint2double(arg0: tensor, arg1: tensor):
     """The fp64 with the high 32 bits arg0 and the low 32 bits arg1."""
     high, low = typed("hiloint2double", "i32 u32", arg0, arg1)
     word = high.to(int64) << 32
@@ -139,60 +140,60 @@ def hiloint2double(arg0, arg1):
 
 
 @library
-def double2loint(arg0):
+def double2loint(arg0: tensor):
     """The low 32 bits of an fp64 (int32)."""
     return _bits(typed("double2loint", "f64", arg0)).to(int32)
 
 
 @library
-def double2hiint(arg0):
+def double2hiint(arg0: tensor):
     """The high 32 bits of an fp64 (int32)."""
     return (_bits(typed("double2hiint", "f64", arg0)) >> 32).to(int32)
 
 
 @library
-def int2double_rn(arg0):
+def int2double_rn(arg0: tensor):
     """An int32 as fp64, exact."""
     return typed("int2double_rn", "i32 u32", arg0).to(int32, bitcast=True).to(float64)
 
 
 @library
-def uint2double_rn(arg0):
+def uint2double_rn(arg0: tensor):
     """A uint32 as fp64, exact."""
     return typed("uint2double_rn", "u32 i32", arg0).to(uint32, bitcast=True).to(float64)
 
 
 @library
-def signbit(arg0):
+def signbit(arg0: tensor):
     """1 if the sign bit of x is set, else 0 (int32)."""
     return _is_negative(typed("signbit", "f", arg0)).to(int32)
 
 
 @library
-def isinf(arg0):
+def isinf(arg0: tensor):
     """Whether x is infinite (int1)."""
     return arithmetic.abs(typed("isinf", "f", arg0)) == INF
 
 
 @library
-def finitef(arg0):
+def finitef(arg0: tensor):
     """Whether an fp32 is finite (int1)."""
     return arithmetic.abs(typed("finitef", "f32", arg0)) < INF
 
 
 @library
-def isfinited(arg0):
+def isfinited(arg0: tensor):
     """Whether an fp64 is finite (int1)."""
     return arithmetic.abs(typed("isfinited", "f64", arg0)) < INF
 
 
 @library
-def _ordinary(w):
+def _ordinary(w: tensor):
     return (w != 0) & (arithmetic.abs(w) < INF)
 
 
 @library
-def logb(arg0):
+def logb(arg0: tensor):
     """The exponent of x as a float: floor(log2 |x|); -inf for 0."""
     x = typed("logb", "f", arg0)
     w = x.to(float64)
@@ -202,7 +203,7 @@ def logb(arg0):
 
 
 @library
-def ilogb(arg0):
+def ilogb(arg0: tensor):
     """The exponent of x (int32); the smallest int for 0 and NaN, the largest for infinity."""
     w = typed("ilogb", "f", arg0).to(float64)
     e = _exponent(where(_ordinary(w), w, 1.0)).to(int32)
@@ -211,21 +212,21 @@ def ilogb(arg0):
 
 
 @library
-def ldexp(arg0, arg1):
+def ldexp(arg0: tensor, arg1: tensor):
     """arg0 * 2**arg1 for an int32 arg1, rounded once."""
     x, n = typed("ldexp", "f", arg0), typed("ldexp", "i32", arg1)
     return _scale(x.to(float64), n).to(x.dtype)
 
 
 @library
-def scalbn(arg0, arg1):
+def scalbn(arg0: tensor, arg1: tensor):
     """arg0 * 2**arg1 for an int32 arg1, rounded once."""
     x, n = typed("scalbn", "f", arg0), typed("scalbn", "i32", arg1)
     return _scale(x.to(float64), n).to(x.dtype)
 
 
 @library
-def nextafter(arg0, arg1):
+def nextafter(arg0: tensor, arg1: tensor):
     """The number after arg0 on the way to arg1."""
     x, y = typed("nextafter", "f", arg0, arg1)
     moved = where(x < y, _step_up(x), where(x > y, _step_down(x), y))
@@ -233,14 +234,14 @@ def nextafter(arg0, arg1):
 
 
 @library
-def fdim(arg0, arg1):
+def fdim(arg0: tensor, arg1: tensor):
     """arg0 - arg1 if positive, else 0; NaN if an operand is NaN."""
     x, y = typed("fdim", "f", arg0, arg1)
     return where(x <= y, 0.0, x - y)
 
 
 @library
-def remainder(arg0, arg1):
+def remainder(arg0: tensor, arg1: tensor):
     """arg0 - n arg1 for the whole number n nearest to arg0 / arg1, ties to even; exact."""
     x, y = typed("remainder", "f", arg0, arg1)
     w, a, b = x.to(float64), arithmetic.abs(x.to(float64)), arithmetic.abs(y.to(float64))
@@ -259,7 +260,7 @@ def remainder(arg0, arg1):
 
 # --- lengths --------------------------------------------------------------------------------------------------------
 @library
-def _norm(a, b, c, d, reciprocal: constexpr):
+def _norm(a: tensor, b: tensor, c: tensor, d: tensor, reciprocal: constexpr):
     """sqrt(a a + b b + c c + d d) of fp64, or 1 over it, without overflow on the way."""
     a, b, c, d = arithmetic.abs(a), arithmetic.abs(b), arithmetic.abs(c), arithmetic.abs(d)
     most = arithmetic.maximum(arithmetic.maximum(a, b), arithmetic.maximum(c, d))
@@ -273,7 +274,7 @@ def _norm(a, b, c, d, reciprocal: constexpr):
 
 
 @library
-def hypot(arg0, arg1):
+def hypot(arg0: tensor, arg1: tensor):
     """sqrt(arg0**2 + arg1**2): 0.5 ulp in fp32, 1 ulp in fp64."""
     x, y = typed("hypot", "f", arg0, arg1)
     zero = creation.zeros_like(x.to(float64))
@@ -281,7 +282,7 @@ def hypot(arg0, arg1):
 
 
 @library
-def rhypot(arg0, arg1):
+def rhypot(arg0: tensor, arg1: tensor):
     """1 / sqrt(arg0**2 + arg1**2): 0.5 ulp in fp32, 2 ulp in fp64."""
     x, y = typed("rhypot", "f", arg0, arg1)
     zero = creation.zeros_like(x.to(float64))
@@ -289,7 +290,7 @@ def rhypot(arg0, arg1):
 
 
 @library
-def norm3d(arg0, arg1, arg2):
+def norm3d(arg0: tensor, arg1: tensor, arg2: tensor):
     """Length of a vector of three: 0.5 ulp in fp32, 2 ulp in fp64."""
     x, y, z = typed("norm3d", "f", arg0, arg1, arg2)
     zero = creation.zeros_like(x.to(float64))
@@ -297,7 +298,7 @@ def norm3d(arg0, arg1, arg2):
 
 
 @library
-def rnorm3d(arg0, arg1, arg2):
+def rnorm3d(arg0: tensor, arg1: tensor, arg2: tensor):
     """1 / length of a vector of three: 0.5 ulp in fp32, 3 ulp in fp64."""
     x, y, z = typed("rnorm3d", "f", arg0, arg1, arg2)
     zero = creation.zeros_like(x.to(float64))
@@ -305,7 +306,7 @@ def rnorm3d(arg0, arg1, arg2):
 
 
 @library
-def norm4d(arg0, arg1, arg2, arg3):
+def norm4d(arg0: tensor, arg1: tensor, arg2: tensor, arg3: tensor):
     """Length of a vector of four: 0.5 ulp in fp32, 2 ulp in fp64."""
     x, y, z, t = typed("norm4d", "f", arg0, arg1, arg2, arg3)
     wide = _norm(x.to(float64), y.to(float64), z.to(float64), t.to(float64), False)
@@ -313,7 +314,7 @@ def norm4d(arg0, arg1, arg2, arg3):
 
 
 @library
-def rnorm4d(arg0, arg1, arg2, arg3):
+def rnorm4d(arg0: tensor, arg1: tensor, arg2: tensor, arg3: tensor):
     """1 / length of a vector of four: 0.5 ulp in fp32, 3 ulp in fp64."""
     x, y, z, t = typed("rnorm4d", "f", arg0, arg1, arg2, arg3)
     wide = _norm(x.to(float64), y.to(float64), z.to(float64), t.to(float64), True)

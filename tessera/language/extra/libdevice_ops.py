@@ -1,9 +1,15 @@
 """Defines libdevice's functions that every back end computes by an op of its own."""
 
-# pyright: basic
+# pyright: reportReturnType=false
 from __future__ import annotations
 
-from tessera.language.builtin import builtin
+from typing import TYPE_CHECKING
+
+from tessera.language.builtin import Builtin, builtin
+
+if TYPE_CHECKING:
+    from tessera.language.operand_types import TensorLike
+    from tessera.language.values import tensor
 
 __all__ = [
     "abs", "acos", "asin", "atan", "atan2", "ceil", "clz", "copysign", "cos", "cosh", "double_as_longlong", "erf",
@@ -12,7 +18,7 @@ __all__ = [
     "trunc",
 ]  # fmt: skip
 
-UNARY: dict[str, str] = {
+_FUNCTIONS: dict[str, str] = {
     "exp10": "10 to the power x.",
     "expm1": "e to the power x, minus 1, accurate near 0.",
     "log10": "Logarithm to base 10.",
@@ -31,8 +37,8 @@ UNARY: dict[str, str] = {
 }
 
 
-def _unary(name, doc):
-    def stub(arg0): ...
+def _unary(name: str, doc: str) -> Builtin:
+    def stub(arg0: TensorLike) -> None: ...
 
     stub.__name__ = stub.__qualname__ = name
     stub.__doc__ = doc
@@ -40,7 +46,7 @@ def _unary(name, doc):
 
 
 exp10, expm1, log10, log1p, tan, asin, acos, atan, sinh, cosh, tanh, trunc, rint, round, sqrt_rn = (
-    _unary(name, doc) for name, doc in UNARY.items()
+    _unary(name, doc) for name, doc in _FUNCTIONS.items()
 )
 ROOTS: dict[str, str] = {
     "floor": "Largest integer not above x, as a float.",
@@ -56,74 +62,74 @@ ROOTS: dict[str, str] = {
 floor, ceil, exp2, log, log2, sin, cos, erf, rsqrt = (
     _unary(name, doc) for name, doc in ROOTS.items()
 )
-UNARY |= ROOTS
+UNARY = _FUNCTIONS | ROOTS
 
 
 @builtin
-def abs(arg0):
+def abs(arg0: TensorLike) -> tensor:
     """|x| of floats and ints."""
 
 
 @builtin
-def isnan(arg0):
+def isnan(arg0: TensorLike) -> tensor:
     """Whether x is NaN (int1)."""
 
 
 @builtin
-def pow(arg0, arg1):
+def pow(arg0: TensorLike, arg1: TensorLike) -> tensor:
     """arg0 to the power arg1: two floats of one dtype, or a float and an int32."""
 
 
 @builtin
-def atan2(arg0, arg1):
+def atan2(arg0: TensorLike, arg1: TensorLike) -> tensor:
     """Angle of the point (arg1, arg0)."""
 
 
 @builtin
-def copysign(arg0, arg1):
+def copysign(arg0: TensorLike, arg1: TensorLike) -> tensor:
     """Magnitude of arg0 with the sign of arg1."""
 
 
 @builtin
-def fmod(arg0, arg1):
+def fmod(arg0: TensorLike, arg1: TensorLike) -> tensor:
     """Remainder of arg0 / arg1 with the sign of arg0."""
 
 
 @builtin
-def div_rn(arg0, arg1):
+def div_rn(arg0: TensorLike, arg1: TensorLike) -> tensor:
     """arg0 / arg1, correctly rounded."""
 
 
 @builtin
-def mulhi(arg0, arg1):
+def mulhi(arg0: TensorLike, arg1: TensorLike) -> tensor:
     """High half of the double-width product of ints; signedness as the dtype."""
 
 
 @builtin
-def clz(arg0):
+def clz(arg0: TensorLike) -> tensor:
     """Number of leading zero bits of an int (int32)."""
 
 
 @builtin
-def popc(arg0):
+def popc(arg0: TensorLike) -> tensor:
     """Number of set bits of an int (int32)."""
 
 
 @builtin
-def float_as_int(arg0):
+def float_as_int(arg0: TensorLike) -> tensor:
     """The bits of an fp32 as int32."""
 
 
 @builtin
-def int_as_float(arg0):
+def int_as_float(arg0: TensorLike) -> tensor:
     """The bits of an int32 as fp32."""
 
 
 @builtin
-def double_as_longlong(arg0):
+def double_as_longlong(arg0: TensorLike) -> tensor:
     """The bits of an fp64 as int64."""
 
 
 @builtin
-def longlong_as_double(arg0):
+def longlong_as_double(arg0: TensorLike) -> tensor:
     """The bits of an int64 as fp64."""

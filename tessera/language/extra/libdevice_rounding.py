@@ -4,16 +4,17 @@ No hardware mode is changed: the result rounded to nearest is moved to its neigh
 which is found exactly, says so. fp32 goes through fp64.
 """
 
-# pyright: basic
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import FunctionType
 from typing import TYPE_CHECKING
 
 from tessera.dtypes import float32, float64, int32, int64, uint32, uint64
 from tessera.language import arithmetic
 from tessera.language.arithmetic import fma, where
-from tessera.language.builtin import builtin
+from tessera.language.builtin import Builtin, builtin
 from tessera.language.callable import library
 from tessera.language.creation import zeros_like
 from tessera.language.extra.libdevice_base import (
@@ -32,13 +33,15 @@ if TYPE_CHECKING:
     from typing import (
         Any as constexpr,  # kernels compute with numbers where they are annotated constexpr
     )
+
+    from tessera.language.values import tensor
 else:
     from tessera.language.values import constexpr
 
 
 # --- from an exact pair to the wanted neighbour -----------------------------------------------------------------
 @library
-def _moved(f, over, under, mode: constexpr):
+def _moved(f: tensor, over: tensor, under: tensor, mode: constexpr):
     """f, rounded to nearest, moved by a step: `over`, `under` say that f lies above, below the exact value."""
     if mode == "rd":
         return where(over, _step_down(f), f)
@@ -51,7 +54,7 @@ def _moved(f, over, under, mode: constexpr):
 
 
 @library
-def _narrowed(s, e, mode: constexpr):
+def _narrowed(s: tensor, e: tensor, mode: constexpr):
     """The fp64 value s plus a tiny e (only its sign counts) as fp32."""
     f = s.to(float32)
     g = f.to(float64)
@@ -61,7 +64,7 @@ def _narrowed(s, e, mode: constexpr):
 
 
 @library
-def _wide_sum(x, y, mode: constexpr):
+def _wide_sum(x: tensor, y: tensor, mode: constexpr):
     """x + y of fp64."""
     s, e = _sum2(x, y)
     finite = (arithmetic.abs(x) < INF) & (arithmetic.abs(y) < INF)
@@ -71,7 +74,7 @@ def _wide_sum(x, y, mode: constexpr):
 
 
 @library
-def _exact_zero(f, x, y, mode: constexpr):
+def _exact_zero(f: tensor, x: tensor, y: tensor, mode: constexpr):
     """An exact sum 0 of unlike zeros or of opposites is -0 when rounding down."""
     if mode == "rd":
         plus = (_bits(x) >= 0) & (_bits(y) >= 0)
@@ -81,7 +84,7 @@ def _exact_zero(f, x, y, mode: constexpr):
 
 
 @library
-def _add(x, y, mode: constexpr):
+def _add(x: tensor, y: tensor, mode: constexpr):
     a, b = x.to(float64), y.to(float64)
     if mode == "rn":
         return fma(x, 1.0, y)  # alone: contracted with a product it would not be rounded
@@ -93,12 +96,12 @@ def _add(x, y, mode: constexpr):
 
 
 @library
-def _sub(x, y, mode: constexpr):
+def _sub(x: tensor, y: tensor, mode: constexpr):
     return _add(x, -y, mode)
 
 
 @library
-def _product_error(x, y, p):
+def _product_error(x: tensor, y: tensor, p: tensor):
     """What the rounded product p of fp64 misses; only the sign is exact where x * y underflows."""
     small = arithmetic.abs(p) < 2.0**-960
     up = where(small, 2.0**537, 1.0)
@@ -106,7 +109,7 @@ def _product_error(x, y, p):
 
 
 @library
-def _mul(x, y, mode: constexpr):
+def _mul(x: tensor, y: tensor, mode: constexpr):
     if mode == "rn":
         return fma(x, y, -0.0)
     elif x.dtype == float64:
@@ -118,7 +121,7 @@ def _mul(x, y, mode: constexpr):
 
 
 @library
-def _div(x, y, mode: constexpr):
+def _div(x: tensor, y: tensor, mode: constexpr):
     if mode == "rn":
         return div_rn(x, y)
     elif x.dtype == float64:
@@ -138,7 +141,7 @@ def _div(x, y, mode: constexpr):
 
 
 @library
-def _sqrt(x, mode: constexpr):
+def _sqrt(x: tensor, mode: constexpr):
     a = x.to(float64)
     s = sqrt_rn(a)
     if mode == "rn":
@@ -154,7 +157,7 @@ def _sqrt(x, mode: constexpr):
 
 
 @library
-def _fma(x, y, z, mode: constexpr):
+def _fma(x: tensor, y: tensor, z: tensor, mode: constexpr):
     if mode == "rn":
         return fma(x, y, z)
     elif x.dtype == float64:
@@ -176,18 +179,18 @@ def _fma(x, y, z, mode: constexpr):
 
 
 @library
-def _reciprocal(x, mode: constexpr):
+def _reciprocal(x: tensor, mode: constexpr):
     return _div(zeros_like(x) + 1.0, x, mode)
 
 
 # --- conversions ----------------------------------------------------------------------------------------------
 @library
-def _narrow(x, mode: constexpr):
+def _narrow(x: tensor, mode: constexpr):
     return _narrowed(x, 0.0, mode)
 
 
 @library
-def _whole(x, mode: constexpr):
+def _whole(x: tensor, mode: constexpr):
     if mode == "rn":
         return rint(x)
     elif mode == "rz":
@@ -199,72 +202,72 @@ def _whole(x, mode: constexpr):
 
 
 @library
-def _to_int(x, mode: constexpr):
+def _to_int(x: tensor, mode: constexpr):
     return _whole(x, mode).to(int32)
 
 
 @library
-def _to_uint(x, mode: constexpr):
+def _to_uint(x: tensor, mode: constexpr):
     return _whole(x, mode).to(uint32).to(int32, bitcast=True)
 
 
 @library
-def _to_long(x, mode: constexpr):
+def _to_long(x: tensor, mode: constexpr):
     return _whole(x, mode).to(int64)
 
 
 @library
-def _to_ulong(x, mode: constexpr):
+def _to_ulong(x: tensor, mode: constexpr):
     return _whole(x, mode).to(uint64).to(int64, bitcast=True)
 
 
 @library
-def _parts(x):
+def _parts(x: tensor):
     """A 64-bit int as an exact pair of fp64."""
     return _sum2((x >> 32).to(float64) * 4294967296.0, (x & 0xFFFFFFFF).to(float64))
 
 
 @library
-def _int_to_float(x, mode: constexpr):
+def _int_to_float(x: tensor, mode: constexpr):
     return _narrowed(x.to(int32, bitcast=True).to(float64), 0.0, mode)
 
 
 @library
-def _uint_to_float(x, mode: constexpr):
+def _uint_to_float(x: tensor, mode: constexpr):
     return _narrowed(x.to(uint32, bitcast=True).to(float64), 0.0, mode)
 
 
 @library
-def _long_to_float(x, mode: constexpr):
+def _long_to_float(x: tensor, mode: constexpr):
     s, e = _parts(x.to(int64, bitcast=True))
     return _narrowed(s, e, mode)
 
 
 @library
-def _ulong_to_float(x, mode: constexpr):
+def _ulong_to_float(x: tensor, mode: constexpr):
     s, e = _parts(x.to(uint64, bitcast=True))
     return _narrowed(s, e, mode)
 
 
 @library
-def _long_to_double(x, mode: constexpr):
+def _long_to_double(x: tensor, mode: constexpr):
     s, e = _parts(x.to(int64, bitcast=True))
     return _moved(s, e < 0, e > 0, mode)
 
 
 @library
-def _ulong_to_double(x, mode: constexpr):
+def _ulong_to_double(x: tensor, mode: constexpr):
     s, e = _parts(x.to(uint64, bitcast=True))
     return _moved(s, e < 0, e > 0, mode)
 
 
 # --- the public names ----------------------------------------------------------------------------------------
-def _one(arg0): ...
-def _two(arg0, arg1): ...
-def _three(arg0, arg1, arg2): ...
+def _one(arg0: tensor) -> None: ...
+def _two(arg0: tensor, arg1: tensor) -> None: ...
+def _three(arg0: tensor, arg1: tensor, arg2: tensor) -> None: ...
 
 
-_TEMPLATES = {1: _one, 2: _two, 3: _three}
+_TEMPLATES: dict[int, Callable[..., None]] = {1: _one, 2: _two, 3: _three}
 MODES = {"rn": "to nearest", "rz": "toward zero", "rd": "down", "ru": "up"}
 # name -> (function on typed operands and a mode, dtypes it takes, number of operands, what it computes)
 _FAMILIES = {
@@ -293,7 +296,7 @@ _FAMILIES = {
 }  # fmt: skip
 
 
-def _stub(name, arity, doc):
+def _stub(name: str, arity: int, doc: str) -> Builtin:
     template = _TEMPLATES[arity]
     stub = FunctionType(template.__code__, template.__globals__, name)
     stub.__qualname__, stub.__module__, stub.__doc__ = name, __name__, doc

@@ -1,7 +1,9 @@
 """Defines libdevice's error function and its kin, gamma functions, roots, inverse hyperbolic functions, half turns."""
 
-# pyright: basic
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from tessera.dtypes import float64
 from tessera.language import arithmetic, hints
@@ -22,6 +24,9 @@ from tessera.language.extra.libdevice_base import (
 )
 from tessera.language.extra.libdevice_ops import floor, log1p, pow, rint, sqrt_rn, trunc
 
+if TYPE_CHECKING:
+    from tessera.language.values import tensor
+
 __all__ = [
     "acosh", "asinh", "atanh", "cbrt", "cospi", "erfc", "erfcinv", "erfcx", "erfinv", "lgamma", "normcdf",
     "normcdfinv", "rcbrt", "sinpi", "tgamma",
@@ -30,14 +35,14 @@ __all__ = [
 
 # --- error function -------------------------------------------------------------------------------------------
 @library
-def _erfcx_positive(a):
+def _erfcx_positive(a: tensor):
     """exp(a*a) * erfc(a) for a >= 0: (1 + 2a) times it is a polynomial of (a - 4) / (a + 4)."""
     t = 1.0 - 8.0 / (a + 4.0)
     return _poly(t, tables.ERFCX) / fma(a, 2.0, 1.0)
 
 
 @library
-def _erfc(x):
+def _erfc(x: tensor):
     a = _limited(arithmetic.abs(x), 30.0)
     square, rest = _product2(a, a)
     tail = _exp_split(-square, -rest) * _erfcx_positive(a)
@@ -45,14 +50,14 @@ def _erfc(x):
 
 
 @library
-def erfc(arg0):
+def erfc(arg0: tensor):
     """1 - erf(x), relatively accurate in the tail too: 0.5 ulp in fp32, 4 ulp in fp64."""
     x = typed("erfc", "f", arg0)
     return _erfc(x.to(float64)).to(x.dtype)
 
 
 @library
-def _erfcx(x):
+def _erfcx(x: tensor):
     a = arithmetic.abs(x)
     near = _limited(a, 30.0)
     square, rest = _product2(near, near)
@@ -63,14 +68,14 @@ def _erfcx(x):
 
 
 @library
-def erfcx(arg0):
+def erfcx(arg0: tensor):
     """exp(x*x) * erfc(x): 0.5 ulp in fp32, 4 ulp in fp64."""
     x = typed("erfcx", "f", arg0)
     return _erfcx(x.to(float64)).to(x.dtype)
 
 
 @library
-def _normcdf(x):
+def _normcdf(x: tensor):
     a = _limited(arithmetic.abs(x), 40.0)
     square, rest = _product2(a, a)
     tail = 0.5 * _exp_split(-0.5 * square, -0.5 * rest) * _erfcx_positive(a * 0.7071067811865476)
@@ -79,20 +84,20 @@ def _normcdf(x):
 
 
 @library
-def normcdf(arg0):
+def normcdf(arg0: tensor):
     """Probability that a standard normal variable is below x: 0.5 ulp in fp32, 5 ulp in fp64."""
     x = typed("normcdf", "f", arg0)
     return _normcdf(x.to(float64)).to(x.dtype)
 
 
 @library
-def _erfinv_centre(x):
+def _erfinv_centre(x: tensor):
     """For |x| <= 1/2."""
     return x * _poly(fma(x * x, 8.0, -1.0), tables.ERFINV)
 
 
 @library
-def _erfcinv_tail(z):
+def _erfcinv_tail(z: tensor):
     """For 0 < z <= 1/2: a first guess from sqrt(-log z), then Newton's method on the logarithm of erfc."""
     high = log(z)
     s = sqrt_rn(-high)
@@ -108,7 +113,7 @@ def _erfcinv_tail(z):
 
 
 @library
-def _erfcinv(z):
+def _erfcinv(z: tensor):
     """z between 0 and 2."""
     centre = _erfinv_centre(1.0 - z)
     outer = where(z < 1.0, z, 2.0 - z)
@@ -119,14 +124,14 @@ def _erfcinv(z):
 
 
 @library
-def erfcinv(arg0):
+def erfcinv(arg0: tensor):
     """Inverse of erfc: 0.5 ulp in fp32, 4 ulp in fp64; NaN outside of [0, 2]."""
     x = typed("erfcinv", "f", arg0)
     return _erfcinv(x.to(float64)).to(x.dtype)
 
 
 @library
-def erfinv(arg0):
+def erfinv(arg0: tensor):
     """Inverse of erf: 0.5 ulp in fp32, 4 ulp in fp64; NaN outside of [-1, 1]."""
     x = typed("erfinv", "f", arg0)
     w = x.to(float64)
@@ -136,7 +141,7 @@ def erfinv(arg0):
 
 
 @library
-def normcdfinv(arg0):
+def normcdfinv(arg0: tensor):
     """Inverse of normcdf: 0.5 ulp in fp32, 5 ulp in fp64; NaN outside of [0, 1]."""
     x = typed("normcdfinv", "f", arg0)
     return (-1.4142135623730951 * _erfcinv(2.0 * x.to(float64))).to(x.dtype)
@@ -144,7 +149,7 @@ def normcdfinv(arg0):
 
 # --- angles in half turns -----------------------------------------------------------------------------------
 @library
-def _half_turns(x):
+def _half_turns(x: tensor):
     """(sin(pi r), cos(pi r), n) with x = n/2 + r, |r| <= 1/4; n modulo 4 counts."""
     whole = x - 2.0 * rint(x * 0.5)  # exact, from -1 to 1
     n = rint(whole * 2.0)
@@ -157,7 +162,7 @@ def _half_turns(x):
 
 
 @library
-def _sinpi(x):
+def _sinpi(x: tensor):
     s, c, n = _half_turns(x)
     odd = arithmetic.abs(n) == 1.0
     value = where(odd, c, s)
@@ -167,14 +172,14 @@ def _sinpi(x):
 
 
 @library
-def sinpi(arg0):
+def sinpi(arg0: tensor):
     """sin(pi x): 0.5 ulp in fp32, 2 ulp in fp64."""
     x = typed("sinpi", "f", arg0)
     return _sinpi(x.to(float64)).to(x.dtype)
 
 
 @library
-def cospi(arg0):
+def cospi(arg0: tensor):
     """cos(pi x): 0.5 ulp in fp32, 2 ulp in fp64."""
     x = typed("cospi", "f", arg0)
     s, c, n = _half_turns(x.to(float64))
@@ -184,20 +189,20 @@ def cospi(arg0):
 
 # --- gamma --------------------------------------------------------------------------------------------------------
 @library
-def _lgamma_middle(x):
+def _lgamma_middle(x: tensor):
     """lgamma(x) / ((x - 1) (x - 2)) for x between 1/2 and 8: a polynomial of (x - 2) / (x + 2)."""
     return _poly((x - 2.0) / (x + 2.0) * 1.6666666666666667, tables.LGAMMA)
 
 
 @library
-def _stirling(x):
+def _stirling(x: tensor):
     """What is missing of Stirling's formula for log gamma, for x >= 8."""
     w = 1.0 / (x * x)
     return _poly(fma(w, 128.0, -1.0), tables.STIRLING) / x
 
 
 @library
-def _lgamma_positive(a):
+def _lgamma_positive(a: tensor):
     tiny = a < 0.5
     inner = where(tiny, a + 1.0, _limited(a, 8.0))
     middle = _lgamma_middle(inner)
@@ -209,7 +214,7 @@ def _lgamma_positive(a):
 
 
 @library
-def _lgamma(x):
+def _lgamma(x: tensor):
     a = arithmetic.abs(x)
     positive = _lgamma_positive(a)
     s = arithmetic.abs(_sinpi(x))
@@ -220,7 +225,7 @@ def _lgamma(x):
 
 
 @library
-def lgamma(arg0):
+def lgamma(arg0: tensor):
     """log |gamma(x)|: 0.6 ulp in fp32, 8 ulp in fp64; between -11 and -2.2, where it has zeros, the error is absolute:
     2**-20 in fp32, 2**-48 in fp64."""
     x = typed("lgamma", "f", arg0)
@@ -228,7 +233,7 @@ def lgamma(arg0):
 
 
 @library
-def _tgamma(x):
+def _tgamma(x: tensor):
     a = arithmetic.abs(x)
     # Below 12: gamma(1 + r) of the fraction r, times the factors between.
     near = where(a < 12.0, a, 1.0)
@@ -251,7 +256,7 @@ def _tgamma(x):
 
 
 @library
-def tgamma(arg0):
+def tgamma(arg0: tensor):
     """gamma(x): 0.5 ulp in fp32, 12 ulp in fp64; NaN at negative whole numbers."""
     x = typed("tgamma", "f", arg0)
     w = x.to(float64)
@@ -260,7 +265,7 @@ def tgamma(arg0):
 
 # --- cube roots ---------------------------------------------------------------------------------------------------
 @library
-def _cbrt(x):
+def _cbrt(x: tensor):
     a = arithmetic.abs(x)
     low = a < 1e-290
     b = where(low, a * 18014398509481984.0, a)  # 2**54
@@ -276,14 +281,14 @@ def _cbrt(x):
 
 
 @library
-def cbrt(arg0):
+def cbrt(arg0: tensor):
     """Cube root: 0.5 ulp in fp32, 1 ulp in fp64."""
     x = typed("cbrt", "f", arg0)
     return _cbrt(x.to(float64)).to(x.dtype)
 
 
 @library
-def rcbrt(arg0):
+def rcbrt(arg0: tensor):
     """1 / cube root: 0.5 ulp in fp32, 2 ulp in fp64."""
     x = typed("rcbrt", "f", arg0)
     return (1.0 / _cbrt(x.to(float64))).to(x.dtype)
@@ -291,7 +296,7 @@ def rcbrt(arg0):
 
 # --- inverse hyperbolic functions -----------------------------------------------------------------------------------
 @library
-def asinh(arg0):
+def asinh(arg0: tensor):
     """Inverse hyperbolic sine: 0.5 ulp in fp32, 4 ulp in fp64."""
     x = typed("asinh", "f", arg0)
     w = x.to(float64)
@@ -304,7 +309,7 @@ def asinh(arg0):
 
 
 @library
-def acosh(arg0):
+def acosh(arg0: tensor):
     """Inverse hyperbolic cosine: 0.5 ulp in fp32, 4 ulp in fp64; NaN below 1."""
     x = typed("acosh", "f", arg0)
     w = x.to(float64)
@@ -314,7 +319,7 @@ def acosh(arg0):
 
 
 @library
-def atanh(arg0):
+def atanh(arg0: tensor):
     """Inverse hyperbolic tangent: 0.5 ulp in fp32, 4 ulp in fp64; NaN outside of [-1, 1]."""
     x = typed("atanh", "f", arg0)
     w = x.to(float64)
