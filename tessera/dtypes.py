@@ -49,7 +49,7 @@ class NanEncoding(enum.Enum):
 class _ByName(type):
     """`dtype("uint16")` is the type of that name; with all that a type is, a call makes one."""
 
-    def __call__(cls, name: Any, *about: Any, **more: Any) -> Any:
+    def __call__(cls, name: object, *about: object, **more: object) -> Any:
         if about:
             return super().__call__(name, *about, **more)
         name = getattr(name, "value", name)  # of a constexpr
@@ -233,7 +233,7 @@ def _int(bits: int, signed: bool) -> dtype:
     return dtype(*names, bits, Kind.INTEGRAL, signed, llvm=f"i{bits}", ptx=f"{u or 's'}{bits}")
 
 
-def _float(name: str, text: str, bits: int, mantissa: int, bias: int, *about: Any) -> dtype:
+def _float(name: str, text: str, bits: int, mantissa: int, bias: int, *about: object) -> dtype:
     return dtype(name, name, bits, Kind.FLOATING, True, mantissa, bias, text, *about)
 
 
@@ -324,7 +324,7 @@ class pointer_type(_Compound):
     def is_const(self) -> bool:
         return self.const
 
-    def with_element_ty(self, element_ty: Any) -> Any:
+    def with_element_ty(self, element_ty: object) -> Any:
         return element_ty
 
     def mangle(self) -> str:
@@ -366,7 +366,7 @@ class block_type(_Compound):
     def get_block_shapes(self) -> tuple[int, ...]:
         return self.shape
 
-    def with_element_ty(self, element_ty: Any) -> block_type:
+    def with_element_ty(self, element_ty: object) -> block_type:
         return block_type(element_ty, self.shape)
 
     @property

@@ -42,7 +42,7 @@ Tolerance = float | Callable[[Any], float] | None
 
 
 def assert_close(
-    x: Any, y: Any, atol: Tolerance = None, rtol: Tolerance = None, err_msg: str = ""
+    x: object, y: object, atol: Tolerance = None, rtol: Tolerance = None, err_msg: str = ""
 ) -> None:
     """AssertionError unless |x - y| <= atol + rtol * |y| everywhere; NaN equals NaN in arrays.
 
@@ -122,7 +122,7 @@ class Mark:
         print_data: bool = False,
         save_path: str = "",
         return_df: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Any:
         """Measure every sweep; `kwargs` go to the function.
 
@@ -155,7 +155,7 @@ class Mark:
         frames = [_data_frame(table) for table in tables]
         return frames if many else frames[0]
 
-    def _measure(self, bench: Benchmark, kwargs: Mapping[str, Any]) -> _Table:
+    def _measure(self, bench: Benchmark, kwargs: Mapping[str, object]) -> _Table:
         points: list[tuple[Any, ...]] = []
         spans: list[list[tuple[float, float | None, float | None]]] = []
         for value in bench.x_vals:
@@ -192,7 +192,7 @@ def perf_report(
     return lambda fn: Mark(fn, benchmarks)
 
 
-def _point(bench: Benchmark, value: Any) -> tuple[Any, ...]:
+def _point(bench: Benchmark, value: object) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
         return (value,) * len(bench.x_names)
     values = tuple(cast("Sequence[Any]", value))
@@ -208,7 +208,7 @@ def _span(found: Any) -> tuple[float, float | None, float | None]:
     return found, None, None
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows under a title; on a terminal with `rich`, where it is installed, in a frame."""
     cells = [[f"{v:.6g}" if isinstance(v, float) else str(v) for v in row] for row in rows]
     if sys.stdout.isatty() and importlib.util.find_spec("rich") is not None:
@@ -342,7 +342,7 @@ def get_dram_gbps(device: int | None = None) -> float:
 
 
 def get_max_tensorcore_tflops(
-    dtype: Any, clock_rate: float | None = None, device: int | None = None
+    dtype: object, clock_rate: float | None = None, device: int | None = None
 ) -> float:
     """Peak dense tensor-core TFLOP/s for operands of `dtype`; `clock_rate` in kHz, default the maximum."""
     kind = element_type(dtype)
@@ -353,7 +353,7 @@ def get_max_tensorcore_tflops(
 
 
 def get_max_simd_tflops(
-    dtype: Any, clock_rate: float | None = None, device: int | None = None
+    dtype: object, clock_rate: float | None = None, device: int | None = None
 ) -> float:
     """Peak TFLOP/s without tensor cores for fp32, fp16 or bf16; `clock_rate` in kHz, default the maximum."""
     kind = element_type(dtype)

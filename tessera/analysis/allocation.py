@@ -136,7 +136,7 @@ def is_in_loop(op: Op) -> bool:
     return parent is not None
 
 
-def buffers_of(func: FuncOp, num_warps: int, facts: Any = None) -> list[Buffer]:
+def buffers_of(func: FuncOp, num_warps: int, facts: object = None) -> list[Buffer]:
     """All buffers of a function with their lifetimes; `facts` as `scratch_bytes` wants them."""
     at = Positions(func)
     found: list[Buffer] = []

@@ -34,7 +34,7 @@ class HostCode:
         self.followed: set[Value] = set()  # values that are looked for just now
         self.polynomials = Polynomials()
 
-    def add(self, *instruction: Any) -> int:
+    def add(self, *instruction: object) -> int:
         if instruction not in self.numbers:
             self.numbers[instruction] = len(self.code)
             self.code.append(instruction)

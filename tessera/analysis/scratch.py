@@ -35,7 +35,7 @@ SWIZZLE_ROWS = 8  # after which the pattern of a swizzle repeats
 MAX_CONVERSION_BYTES = 64 * 1024  # a larger tile goes through shared memory in several rounds
 
 
-def scratch_bytes(op: Op, num_warps: int, facts: Any = None) -> int:
+def scratch_bytes(op: Op, num_warps: int, facts: object = None) -> int:
     """Bytes of scratch that `op` needs, 0 for most ops. `facts` (GpuFacts) says which matrix moves the target has."""
     if isinstance(op, ConvertLayoutOp):
         plan = conversion_plan(op, facts)
@@ -178,7 +178,7 @@ def area(elem: ElementType, count: int) -> int:
     return -(-elem.storage_bytes * count // ALIGNMENT) * ALIGNMENT
 
 
-def conversion_plan(op: ConvertLayoutOp, facts: Any) -> Plan:
+def conversion_plan(op: ConvertLayoutOp, facts: object) -> Plan:
     """How the target converts this layout."""
     elem = elem_of(op.x.type)
     return plan_conversion(

@@ -141,7 +141,7 @@ def _current(name: str) -> str:
     return now
 
 
-def _hashable(value: Any) -> Any:
+def _hashable(value: object) -> Any:
     if isinstance(value, Mapping):
         return tuple(sorted(cast(Mapping[str, str], value).items()))
     return tuple(cast(list[Any], value)) if isinstance(value, list) else number(value)
@@ -162,7 +162,7 @@ class Backend:
     def supports_target(cls, target: GPUTarget) -> bool:
         return target.backend == cls.name
 
-    def parse_options(self, options: Mapping[str, Any]) -> Options:
+    def parse_options(self, options: Mapping[str, object]) -> Options:
         """Options with this target's defaults. UnknownOption for an unknown name, InvalidOption for a bad value."""
         return make_options(self.target, options, {"backend_name": self.name})
 
@@ -170,7 +170,7 @@ class Backend:
         """Stage name → function, in order; the names are the extensions under `kernel.asm`."""
         raise NotImplementedError
 
-    def check_fit(self, make_ir: Callable[[], Any], options: Options) -> None:
+    def check_fit(self, make_ir: Callable[[], object], options: Options) -> None:
         """OutOfResources if the kernel of this tile IR certainly needs more than the target has. A back end whose
         kernels have no limits does not even make the IR."""
 
@@ -187,7 +187,7 @@ class Backend:
         return [["tt.divisibility", 16]] if "D" in key else []
 
     # What programs written for Triton's MLIR ask a back end for; tile IR needs none of it.
-    def load_dialects(self, context: Any) -> None: ...
+    def load_dialects(self, context: object) -> None: ...
 
     def get_codegen_implementation(self, options: Options) -> dict[str, Any]:
         return {}
@@ -195,6 +195,6 @@ class Backend:
     def get_module_map(self) -> dict[str, Any]:
         return {}
 
-    def derived(self, extension: str, asm: Mapping[str, Any]) -> Any:
+    def derived(self, extension: str, asm: Mapping[str, object]) -> Any:
         """A view that is computed lazily (`sass`, `asm`), or None when there is no such view."""
         return None

@@ -19,7 +19,7 @@ class InterpreterBackend(Backend):
     name: ClassVar[str] = "interpreter"
     binary_ext: ClassVar[str] = "tir"
 
-    def parse_options(self, options: Mapping[str, Any]) -> Options:
+    def parse_options(self, options: Mapping[str, object]) -> Options:
         fp8 = tuple(t.name for t in FP8)
         defaults = {"backend_name": self.name, "warp_size": 1, "supported_fp8_dtypes": fp8}
         return make_options(self.target, options, defaults)

@@ -114,7 +114,7 @@ class WalkedModule:
     def verify(self) -> bool:
         return True  # the front end's product was verified when it was made
 
-    def walk(self, visit: Callable[[WalkedOp], Any]) -> None:
+    def walk(self, visit: Callable[[WalkedOp], object]) -> None:
         """Call `visit` on every op, inner ones first."""
         for function in sorted(self.module.body, key=lambda f: not f.attrs.get("kernel", True)):
             _walk(function, visit)
@@ -123,7 +123,7 @@ class WalkedModule:
         return print_module(self.module)
 
 
-def _walk(op: Op, visit: Callable[[WalkedOp], Any]) -> None:
+def _walk(op: Op, visit: Callable[[WalkedOp], object]) -> None:
     for block in op.regions:
         for inner in block:
             _walk(inner, visit)

@@ -88,7 +88,7 @@ def make_backend(target: GPUTarget) -> Backend:
     raise LaunchError(f"no back end for target {target}", help=f"back ends: {known}")
 
 
-def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, Any]) -> None:
+def check_fit(src: ASTSource, target: GPUTarget, options: Mapping[str, object]) -> None:
     """OutOfResources if the front end's output shows that the kernel cannot fit: what `compile` would say, long
     before it does. Nothing is said where users replace stages or their outputs."""
     if knobs.runtime.add_stages_inspection_hook is not None or knobs.compilation.override:
@@ -121,9 +121,9 @@ def get_cache_key(src: Any, backend: Backend, options: Options, toolchain: str =
 @trim_traceback
 @undivided()
 def compile(
-    src: Any,
+    src: object,
     target: GPUTarget,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     store: Store | None = None,
     toolchain: str = "",
     run_stages: StageRunner | None = None,
@@ -288,7 +288,7 @@ def _run_stages(
 def _run_stage(
     name: str,
     stage: Stage,
-    output: Any,
+    output: object,
     metadata: dict[str, Any],
     backend: Backend,
     level: str,

@@ -43,7 +43,7 @@ def replacement(stage: str, name: str, key: str, options: Options) -> Path | Non
     return None
 
 
-def read_output(path: Path, output: Any) -> tuple[Any, Any]:
+def read_output(path: Path, output: object) -> tuple[Any, Any]:
     """(what stands in the file in place of `output`, the same as bytes or text)."""
     if isinstance(output, bytes):
         data = path.read_bytes()

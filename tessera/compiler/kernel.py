@@ -61,7 +61,7 @@ class LazyDict:
         self.extras.clear()
         return self.data
 
-    def add(self, fn: Callable[..., Mapping[str, Any]], args: tuple[Any, ...]) -> None:
+    def add(self, fn: Callable[..., Mapping[str, Any]], args: tuple[object, ...]) -> None:
         self.extras.append((fn, args))
 
 
@@ -161,7 +161,7 @@ class CompiledKernel:
         driver = DRIVER_FOR[0](self.target)
         gx, gy, gz = driver.extents(grid)
 
-        def launch(*args: Any, stream: int | None = None) -> None:
+        def launch(*args: object, stream: int | None = None) -> None:
             at = (
                 driver.get_current_stream(driver.get_current_device()) if stream is None else stream
             )
@@ -182,7 +182,7 @@ class CompiledKernel:
             self._run = self._make_run()
         return self._run
 
-    def arguments(self, args: Sequence[Any]) -> Iterable[Any]:
+    def arguments(self, args: Sequence[object]) -> Iterable[Any]:
         """From all arguments those that the binary takes."""
         return self._picker()(args)
 
@@ -190,8 +190,8 @@ class CompiledKernel:
         launcher, pick = self.launcher, self._picker()
 
         def run(
-            gx: int, gy: int, gz: int, stream: int, function: Any, packed: Any,
-            launch_metadata: Any, enter_hook: Any, exit_hook: Any, *args: Any,
+            gx: int, gy: int, gz: int, stream: int, function: object, packed: object,
+            launch_metadata: Any, enter_hook: Any, exit_hook: Any, *args: object,
         ) -> None:  # fmt: skip
             if gx * gy * gz == 0:
                 return
@@ -209,12 +209,12 @@ class CompiledKernel:
         kinds = tuple(self.src.signature.values())
         pick, count = self._pick_by(kinds), len(kinds)
 
-        def checked(args: Sequence[Any]) -> Iterable[Any]:
+        def checked(args: Sequence[object]) -> Iterable[Any]:
             return pick(args) if len(args) == count else self._pick_of_fewer(kinds, args)
 
         return checked
 
-    def _pick_of_fewer(self, kinds: tuple[Any, ...], args: Sequence[Any]) -> Iterable[Any]:
+    def _pick_of_fewer(self, kinds: tuple[object, ...], args: Sequence[object]) -> Iterable[Any]:
         """The same where the arguments of `tl.constexpr` parameters are left out, or all that became constants."""
         params = getattr(getattr(self.src, "fn", None), "params", ())
         declared = {i for i, p in enumerate(params) if p.is_constexpr}
@@ -231,7 +231,7 @@ class CompiledKernel:
         )
 
     @staticmethod
-    def _pick_by(kinds: tuple[Any, ...]) -> Callable[[Sequence[Any]], Iterable[Any]]:
+    def _pick_by(kinds: tuple[object, ...]) -> Callable[[Sequence[Any]], Iterable[Any]]:
         if not all(isinstance(k, str) and not k.startswith("tensordesc") for k in kinds):
             return lambda args: flatten_arguments(kinds, args)
         indices = [i for i, k in enumerate(kinds) if k != "constexpr"]
@@ -241,7 +241,7 @@ class CompiledKernel:
             return lambda args: [args[i] for i in indices]
         return itemgetter(*indices)
 
-    def launch_metadata(self, grid: tuple[int, ...], stream: int, *args: Any) -> LazyDict:
+    def launch_metadata(self, grid: tuple[int, ...], stream: int, *args: object) -> LazyDict:
         self._init_handles()
         found = LazyDict({"name": self.name, "function": self.function, "stream": stream})
         extra = getattr(getattr(self.src, "fn", None), "launch_metadata", None)

@@ -62,7 +62,7 @@ class HookChain:
             self.calls.remove(hook)
             epoch.value += 1
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
+    def __call__(self, *args: object, **kwargs: object) -> None:
         for hook in reversed(self.calls) if self.reverse else tuple(self.calls):
             hook(*args, **kwargs)
 

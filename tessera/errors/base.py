@@ -145,7 +145,9 @@ class TesseraError(Exception):
         return (_rebuild, (type(self), self.__dict__.copy(), self.args))
 
 
-def _rebuild(cls: type[TesseraError], state: dict[str, Any], args: tuple[Any, ...]) -> TesseraError:
+def _rebuild(
+    cls: type[TesseraError], state: dict[str, Any], args: tuple[object, ...]
+) -> TesseraError:
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)

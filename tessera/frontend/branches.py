@@ -98,7 +98,7 @@ def visit_if(fe: FrontEnd, node: ast.If) -> Returned | None:
     return None
 
 
-def branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: Any, b: Any) -> BranchMismatch:
+def branch_mismatch(fe: FrontEnd, node: ast.If, name: str, a: object, b: object) -> BranchMismatch:
     """The error for a name that the branches of `node` leave with different types."""
     error = BranchMismatch(name=name, then=joined_text(a), orelse=joined_text(b))
     places = [last_assignment(body, name) for body in (node.body, node.orelse)]
@@ -140,7 +140,9 @@ def join_returns(
     return Returned(emit_if(fe, test, blocks, [pair], [""])[0])
 
 
-def _unify_returns(fe: FrontEnd, a: Any, b: Any, blocks: tuple[Block, Block]) -> tuple[Any, Any]:
+def _unify_returns(
+    fe: FrontEnd, a: object, b: object, blocks: tuple[Block, Block]
+) -> tuple[Any, Any]:
     if a is _FELL_OFF and b is _FELL_OFF:
         return None, None
     if a is _FELL_OFF:

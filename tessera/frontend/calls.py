@@ -126,7 +126,7 @@ def _call_builtin(fe: FrontEnd, func: Builtin, args: list[Any], kwargs: Kwargs) 
     return wrap(result)
 
 
-def _call_host(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any:
+def _call_host(func: Callable[..., object], args: list[Any], kwargs: Kwargs) -> Any:
     """Run a Python function while compiling: its arguments must be known."""
     name = getattr(func, "__name__", str(func))
     for x in (*args, *kwargs.values()):
@@ -140,7 +140,7 @@ def _call_host(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any
     return compute(lambda *values: func(*values, **named), *args)
 
 
-def _call_constexpr(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any:
+def _call_constexpr(func: Callable[..., object], args: list[Any], kwargs: Kwargs) -> Any:
     """Run a compile-time function. It may ask run-time values for their types and shapes, but not compute with them."""
     named = {k: unwrap(v) for k, v in kwargs.items()}
     try:
@@ -194,7 +194,7 @@ def _construct_aggregate(fe: FrontEnd, cls: Any, args: list[Any], kwargs: Kwargs
     return instance
 
 
-def _checked(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any:
+def _checked(func: Callable[..., object], args: list[Any], kwargs: Kwargs) -> Any:
     """Run a constructor on language values; its exceptions are the kernel author's."""
     try:
         return func(*args, **kwargs)
@@ -205,7 +205,7 @@ def _checked(func: Callable[..., Any], args: list[Any], kwargs: Kwargs) -> Any:
 
 
 # --- Python's builtins ------------------------------------------------------------------------------------
-def _static(what: str, x: Any, remedy: str | None = None) -> Any:
+def _static(what: str, x: object, remedy: str | None = None) -> Any:
     if is_runtime(x):
         raise NotConstexpr(what=what, got=type_text(x), help=remedy)
     return unwrap(x)
@@ -297,7 +297,7 @@ def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
     fe.builder.insert(BreakpointOp(values, labels=tuple(names), constants=tuple(constants)))
 
 
-def _ordered(pick: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ...]:
+def _ordered(pick: Callable[..., object], values: tuple[object, ...]) -> tuple[Any, ...]:
     """Numbers, if Python's order of them is that of the machine."""
     for x in values:
         if isinstance(x, float) and (math.isnan(x) or (not x and math.copysign(1, x) < 0)):
@@ -308,7 +308,7 @@ def _ordered(pick: Callable[..., Any], values: tuple[Any, ...]) -> tuple[Any, ..
     return values
 
 
-def _extreme(pick: Callable[..., Any], op: Any) -> Callable[[FrontEnd, list[Any], Kwargs], Any]:
+def _extreme(pick: Callable[..., object], op: Any) -> Callable[[FrontEnd, list[Any], Kwargs], Any]:
     def choose(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
         items = list(args[0].values) if len(args) == 1 and isinstance(args[0], tl_tuple) else args
         if not items:

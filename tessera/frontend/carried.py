@@ -60,7 +60,7 @@ class Carried:
         return found
 
 
-def _changed_type(fe: FrontEnd, node: Loop, name: str, x: Any, later: Any) -> LoopCarriedType:
+def _changed_type(fe: FrontEnd, node: Loop, name: str, x: object, later: object) -> LoopCarriedType:
     remedy = None
     if isinstance(x, constexpr):
         remedy = f"a constexpr cannot change in a loop: start from a variable, `x = {name}`"

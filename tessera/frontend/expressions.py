@@ -64,7 +64,7 @@ _REFUSED_ON_TENSORS = {
 }  # fmt: skip
 
 
-def compute(fn: Callable[..., Any], *args: Any) -> Any:
+def compute(fn: Callable[..., object], *args: object) -> Any:
     """What Python computes from compile-time values; its exceptions are the kernel author's."""
     try:
         return wrap(fn(*[unwrap(a) for a in args]))
@@ -77,7 +77,7 @@ def compute(fn: Callable[..., Any], *args: Any) -> Any:
         ) from error
 
 
-def static_truth(x: Any) -> bool:
+def static_truth(x: object) -> bool:
     return bool(unwrap(x))
 
 
@@ -147,7 +147,7 @@ _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNARY_DUNDERS = {"-": "__neg__", "+": "__pos__", "~": "__invert__"}
 
 
-def _on_aggregates(fe: FrontEnd, symbol: str, lhs: Any, rhs: Any) -> Any:
+def _on_aggregates(fe: FrontEnd, symbol: str, lhs: object, rhs: object) -> Any:
     """The operator as the class of an operand defines it, the left one's first. TypeMismatch if neither does."""
     mirrored = _MIRRORED.get(symbol)
     reflected = f"__{_DUNDERS[mirrored]}__" if mirrored else f"__r{_DUNDERS.get(symbol, '')}__"
@@ -166,7 +166,7 @@ def _on_aggregates(fe: FrontEnd, symbol: str, lhs: Any, rhs: Any) -> Any:
     )
 
 
-def operator_of(x: Any, name: str) -> JITCallable | ConstexprFunction | Builtin | None:
+def operator_of(x: object, name: str) -> JITCallable | ConstexprFunction | Builtin | None:
     """The method of this special name that an aggregate's class defines, or None."""
     if not is_aggregate_value(x):
         return None
@@ -174,7 +174,7 @@ def operator_of(x: Any, name: str) -> JITCallable | ConstexprFunction | Builtin 
     return method if isinstance(method, (JITCallable, ConstexprFunction, Builtin)) else None
 
 
-def apply_binary(fe: FrontEnd, op: Operator, lhs: Any, rhs: Any) -> Any:
+def apply_binary(fe: FrontEnd, op: Operator, lhs: object, rhs: object) -> Any:
     symbol, fn = op
     if is_aggregate_value(lhs) or is_aggregate_value(rhs):
         return _on_aggregates(fe, symbol, lhs, rhs)
@@ -193,7 +193,7 @@ def _refuse_on_tensors(symbol: str) -> None:
         )
 
 
-def _on_tuples(symbol: str, fn: Callable[..., Any], lhs: Any, rhs: Any) -> Any:
+def _on_tuples(symbol: str, fn: Callable[..., object], lhs: object, rhs: object) -> Any:
     try:
         return fn(lhs, rhs)
     except (TypeError, MemoryError, OverflowError) as error:  # too many elements
@@ -209,7 +209,7 @@ def visit_unary(fe: FrontEnd, node: ast.UnaryOp) -> Any:
     return apply_unary(fe, UNARY[type(node.op)], x)
 
 
-def apply_unary(fe: FrontEnd, op: Operator, x: Any) -> Any:
+def apply_unary(fe: FrontEnd, op: Operator, x: object) -> Any:
     symbol, fn = op
     if is_aggregate_value(x):
         method = operator_of(x, _UNARY_DUNDERS.get(symbol, ""))
@@ -241,7 +241,7 @@ def visit_compare(fe: FrontEnd, node: ast.Compare) -> Any:
     return result
 
 
-def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: Any, rhs: Any) -> Any:
+def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: object, rhs: object) -> Any:
     symbol, fn = op
     if symbol in ("is", "is not"):
         return constexpr(fn(unwrap(lhs), unwrap(rhs)))
@@ -267,7 +267,7 @@ def _equal_tuples(fe: FrontEnd, node: ast.Compare, lhs: tl_tuple, rhs: tl_tuple)
     return result
 
 
-def _conjunction(fe: FrontEnd, node: ast.Compare, a: Any, b: Any) -> tensor | constexpr:
+def _conjunction(fe: FrontEnd, node: ast.Compare, a: object, b: object) -> tensor | constexpr:
     """`a and b` for the parts of a chained comparison; tiles are combined element by element."""
     if isinstance(a, tensor) or isinstance(b, tensor):
         fe.builder.loc = fe.loc(node)
@@ -317,13 +317,13 @@ def visit_subscript(fe: FrontEnd, node: ast.Subscript) -> Any:
     return compute(lambda: unwrap(x)[_plain_index(index)])
 
 
-def _plain_index(index: Any) -> Any:
+def _plain_index(index: object) -> Any:
     if isinstance(index, tl_slice):
         return slice(unwrap(index.start), unwrap(index.stop), unwrap(index.step))
     return unwrap(index)
 
 
-def _element(x: tl_tuple, index: Any) -> Any:
+def _element(x: tl_tuple, index: object) -> Any:
     try:
         return x[_plain_index(index)]
     except IndexError:
@@ -363,7 +363,7 @@ def visit_comprehension(fe: FrontEnd, node: ast.ListComp) -> tl_tuple:
     return tl_tuple(results)
 
 
-def _bind_item(fe: FrontEnd, target: ast.expr, item: Any) -> None:
+def _bind_item(fe: FrontEnd, target: ast.expr, item: object) -> None:
     if isinstance(target, ast.Name):
         fe.frame.names[target.id] = item
         return

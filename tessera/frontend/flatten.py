@@ -14,7 +14,7 @@ from tessera.language.values import tuple as tl_tuple
 NUMBERS = (bool, int, float)
 
 
-def parts_of(x: Any) -> list[Any] | None:
+def parts_of(x: object) -> list[Any] | None:
     """The values that `x` groups: those of a tuple, an aggregate or a descriptor; None if it is a value by itself."""
     if isinstance(x, tl_tuple):
         return x.values
@@ -23,14 +23,14 @@ def parts_of(x: Any) -> list[Any] | None:
     return list(field_values(x).values()) if is_aggregate_value(x) else None
 
 
-def with_parts(x: Any, parts: Sequence[Any]) -> Any:
+def with_parts(x: object, parts: Sequence[object]) -> Any:
     """A group like `x` of other values."""
     if isinstance(x, (tl_tuple, tensor_descriptor)):
         return x.rebuild(parts)
     return replace_fields(x, **dict(zip(field_values(x), parts, strict=True)))
 
 
-def same_group(a: Any, b: Any) -> bool:
+def same_group(a: object, b: object) -> bool:
     """Whether two groups are of one kind, with as many values."""
     if isinstance(a, tl_tuple):
         return isinstance(b, tl_tuple) and a.cls is b.cls and len(a) == len(b)
@@ -39,14 +39,14 @@ def same_group(a: Any, b: Any) -> bool:
     return is_aggregate_value(a) and type(a) is type(b)
 
 
-def flatten(x: Any) -> list[Value]:
+def flatten(x: object) -> list[Value]:
     """The IR values inside a language value, in a fixed order; compile-time parts hold none."""
     if isinstance(x, tensor):
         return [x.handle]
     return [v for part in parts_of(x) or () for v in flatten(part)]
 
 
-def rebuild(x: Any, values: Iterator[Value]) -> Any:
+def rebuild(x: object, values: Iterator[Value]) -> Any:
     """A language value like `x` around other IR values, taken from `values`."""
     if isinstance(x, tensor):
         return tensor(next(values), x.type)
@@ -54,7 +54,7 @@ def rebuild(x: Any, values: Iterator[Value]) -> Any:
     return x if parts is None else with_parts(x, [rebuild(part, values) for part in parts])
 
 
-def same_type(a: Any, b: Any) -> bool:
+def same_type(a: object, b: object) -> bool:
     """Whether `b` may stand for `a` at run time: equal types, and equal values where known at compile time."""
     if a is b:
         return True
@@ -67,7 +67,7 @@ def same_type(a: Any, b: Any) -> bool:
     return same_group(a, b) and all(map(same_type, mine, theirs))
 
 
-def same_constant(a: Any, b: Any) -> bool:
+def same_constant(a: object, b: object) -> bool:
     """Whether two compile-time values are the same; 1, 1.0 and True differ."""
     if isinstance(a, constexpr) and isinstance(b, constexpr):
         a, b = a.value, b.value
@@ -76,12 +76,12 @@ def same_constant(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and bool(a == b))
 
 
-def is_number(x: Any) -> bool:
+def is_number(x: object) -> bool:
     """Whether `x` is a compile-time number, which an assignment turns into a tensor."""
     return isinstance(x, constexpr) and isinstance(x.value, NUMBERS)
 
 
-def type_text(x: Any) -> str:
+def type_text(x: object) -> str:
     """The type of a value as error messages name it."""
     if x is None:
         return "None"

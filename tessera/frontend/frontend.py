@@ -27,7 +27,7 @@ from tessera.frontend.flatten import flatten, is_number
 from tessera.frontend.semantics.values import to_tensor
 from tessera.frontend.semantics.values import wrap as tensor_of
 from tessera.frontend.source import BlockFacts, source_of
-from tessera.ir import Block, Builder, Module, Value
+from tessera.ir import Block, Builder, Module, Type, Value
 from tessera.language.callable import JITCallable
 from tessera.language.values import tensor, wrap
 from tessera.language.values import tuple as tl_tuple
@@ -199,11 +199,11 @@ class FrontEnd:
         """The language value of an IR value."""
         return tensor_of(value)
 
-    def to_tensor(self, x: Any) -> tensor:
+    def to_tensor(self, x: object) -> tensor:
         """A tensor or a number as a tensor: numbers get their default dtype."""
         return to_tensor(self, x)
 
-    def decay(self, x: Any) -> Any:
+    def decay(self, x: object) -> Any:
         """What a plain assignment binds: numbers become run-time scalars, also inside tuples."""
         if is_number(x):
             return to_tensor(self, x)
@@ -213,12 +213,12 @@ class FrontEnd:
 
     # --- calls --------------------------------------------------------------------------------------------
     def call(
-        self, callee: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+        self, callee: object, args: Sequence[object] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Call anything that a kernel can call: jitted functions are inlined at the insertion point."""
         return HANDLERS[Application](self, Application(callee, list(args), kwargs or {}))
 
-    def inline(self, fn: JITCallable, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def inline(self, fn: JITCallable, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         """Read the body of a jitted function with its parameters bound; its return value."""
         binder = fn.binder
         bound, extra, only = binder.bind(list(args), kwargs)
@@ -241,7 +241,7 @@ class FrontEnd:
             self.frame, self.builder.loc = caller, loc
         return outcome.value if outcome is not None else None
 
-    def call_block(self, callee: Any, arg_types: Sequence[Any]) -> Block:
+    def call_block(self, callee: object, arg_types: Sequence[Type]) -> Block:
         """A block with arguments of these IR types that yields what `callee` returns for them (a combine region)."""
         block = Block(list(arg_types))
         outer, self.combining = self.combining, True

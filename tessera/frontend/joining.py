@@ -22,12 +22,13 @@ from tessera.frontend.flatten import (
 from tessera.frontend.frontend import FrontEnd
 from tessera.frontend.semantics.values import cast_raw, const_raw, to_tensor
 from tessera.ir import Block, Value, elem_of, with_elem
+from tessera.ir.types import Type
 from tessera.language.block_pointer import block_pointer
 from tessera.language.descriptor import tensor_descriptor
 from tessera.language.values import tensor
 
 
-def as_variable(fe: FrontEnd, x: Any) -> Any:
+def as_variable(fe: FrontEnd, x: object) -> Any:
     """What a loop carries for `x`: the numbers that describe arrays inside it become run-time values."""
     if isinstance(x, block_pointer):
         return with_parts(x, [_numbers_as_tensors(fe, part) for part in parts_of(x) or ()])
@@ -38,20 +39,20 @@ def as_variable(fe: FrontEnd, x: Any) -> Any:
     return x if parts is None else with_parts(x, [as_variable(fe, part) for part in parts])
 
 
-def _numbers_as_tensors(fe: FrontEnd, x: Any, wide: bool = True) -> Any:
+def _numbers_as_tensors(fe: FrontEnd, x: object, wide: bool = True) -> Any:
     if is_number(x):
         return _decayed(fe, x, wide)
     parts = parts_of(x)
     return x if parts is None else with_parts(x, [_numbers_as_tensors(fe, p) for p in parts])
 
 
-def _decayed(fe: FrontEnd, x: Any, wide: bool) -> tensor:
+def _decayed(fe: FrontEnd, x: object, wide: bool) -> tensor:
     """A number as a scalar; `wide`: of a block pointer, whose integers are int64."""
     t = to_tensor(fe, x)
     return fe.tensor(cast_raw(fe, t.handle, int64)) if wide else t
 
 
-def as_carried(fe: FrontEnd, initial: Any, later: Any, wide: bool = False) -> Any:
+def as_carried(fe: FrontEnd, initial: object, later: object, wide: bool = False) -> Any:
     """`later` with numbers made scalars where the initial value of the variable has such."""
     if isinstance(initial, tensor):
         return _decayed(fe, later, wide) if is_number(later) else later
@@ -63,19 +64,19 @@ def as_carried(fe: FrontEnd, initial: Any, later: Any, wide: bool = False) -> An
     return with_parts(later, [as_carried(fe, a, b, wide) for a, b in pairs])
 
 
-def decay_in(fe: FrontEnd, x: Any, block: Block) -> Any:
+def decay_in(fe: FrontEnd, x: object, block: Block) -> Any:
     """`x` with its numbers made tensors by ops at the end of `block`."""
     with fe.builder.at(block):
         return fe.decay(x)
 
 
-def anything_like(fe: FrontEnd, x: Any, block: Block) -> Any:
+def anything_like(fe: FrontEnd, x: object, block: Block) -> Any:
     """Zeros of the types in `x`: the value of a path that forgot to return one."""
     with fe.builder.at(block):
         return rebuild(x, iter([zero(fe, v.type) for v in flatten(x)]))
 
 
-def zero(fe: FrontEnd, t: Any) -> Value:
+def zero(fe: FrontEnd, t: Type) -> Value:
     """0 of an IR type; a null pointer."""
     if isinstance(elem_of(t), pointer_type):
         return cast_raw(fe, const_raw(fe, 0, with_elem(t, int64)), elem_of(t))
@@ -83,7 +84,7 @@ def zero(fe: FrontEnd, t: Any) -> Value:
 
 
 def unify(
-    fe: FrontEnd, a: Any, b: Any, blocks: Sequence[Block], wide: bool = False
+    fe: FrontEnd, a: object, b: object, blocks: Sequence[Block], wide: bool = False
 ) -> tuple[Any, Any] | None:
     """Merge two values, the one computed in the first block, the other in the second, to one type.
 

@@ -46,7 +46,7 @@ _JUMPED = Returned(None)
 Names = dict[str, Any]
 
 
-def is_static(flag: Any, value: bool) -> bool:
+def is_static(flag: object, value: bool) -> bool:
     """Whether a flag is known to have this value."""
     return isinstance(flag, constexpr) and flag.value is value
 

@@ -65,7 +65,7 @@ def visit_for(fe: FrontEnd, node: ast.For) -> None:
         return _unroll(fe, node, _static_range(bound))
 
 
-def _static_range(bound: Sequence[Any]) -> list[constexpr]:
+def _static_range(bound: Sequence[object]) -> list[constexpr]:
     values = [unwrap(x) for x in bound]
     for what, x in zip(("start", "end", "step"), values, strict=True):
         if not isinstance(x, int) and not (x is None and what != "start"):
@@ -78,11 +78,11 @@ def _static_range(bound: Sequence[Any]) -> list[constexpr]:
     return [constexpr(i) for i in range(start, end, 1 if step is None else step)]
 
 
-def _unroll(fe: FrontEnd, node: ast.For, items: Sequence[Any]) -> None:
+def _unroll(fe: FrontEnd, node: ast.For, items: Sequence[object]) -> None:
     frame = fe.frame
     outer = {name: frame.names.get(name, MISSING) for name in (LIVE, GOING)}
 
-    def iteration(item: Any) -> None:
+    def iteration(item: object) -> None:
         assign(fe, node.target, item)
         fe.run(node.body)
 
@@ -110,7 +110,7 @@ def _unroll(fe: FrontEnd, node: ast.For, items: Sequence[Any]) -> None:
             frame.names[name] = flag
 
 
-def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[Any]) -> None:
+def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[object]) -> None:
     if not isinstance(node.target, ast.Name):
         raise UnsupportedLanguageConstruct(what="unpacking the variable of a range")
     fe.builder.loc = loc = fe.loc(node)
@@ -137,7 +137,7 @@ def _for_range(fe: FrontEnd, node: ast.For, bound: Sequence[Any]) -> None:
     carried.bind(fe, fe.builder.insert(op).results)
 
 
-def _bounds(fe: FrontEnd, bound: Sequence[Any]) -> list[Value]:
+def _bounds(fe: FrontEnd, bound: Sequence[object]) -> list[Value]:
     """Start, end and step as scalars of their common integer type."""
     lb, ub, step = bound
     if unwrap(ub) is None:
@@ -164,7 +164,7 @@ def _bounds(fe: FrontEnd, bound: Sequence[Any]) -> list[Value]:
     return [cast(fe, t.handle, common) for t in tensors]
 
 
-def _hints(options: Sequence[Any]) -> dict[str, Any]:
+def _hints(options: Sequence[object]) -> dict[str, Any]:
     """Attributes of the loop op from the trailing arguments of `tl.range`."""
     stages, unroll, no_multi_buffer, flatten_, specialize, no_licm = values = list(
         map(unwrap, options)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tessera.dtypes import block_type, int32, int64, parse_scalar_type, pointer_type
 from tessera.errors import CompilationError
 from tessera.frontend.causes import add_causes
 from tessera.frontend.frontend import Frame, FrontEnd
 from tessera.ir import Block, Module, Value, verify
+from tessera.ir.types import ElementType
 from tessera.language.callable import JITCallable
 from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
 from tessera.language.values import constexpr, wrap
@@ -23,7 +24,10 @@ from tessera.language.values import tuple as tl_tuple
 from tessera.ops import FuncOp, MakeDescriptorOp, ReturnOp
 
 Path = tuple[int, ...]
-ArgAttrs = tuple[tuple[str, Any], ...]
+Key = TypeVar(
+    "Key", str, int, Path, str | int | Path
+)  # a parameter by its name or position, or an element of a tuple
+ArgAttrs = tuple[tuple[str, object], ...]
 
 _DESCRIPTOR = re.compile(r"tensordesc<([\w*]+)\[([\d,\s]*)\](?:,\s*(\w+))?>")
 _RECURSION = 8_000  # Python frames: a statement in inlined calls takes about ten for each call
@@ -31,9 +35,9 @@ _RECURSION = 8_000  # Python frames: a statement in inlined calls takes about te
 
 def lower_kernel(
     fn: JITCallable,
-    signature: Mapping[str, Any],
-    constants: Mapping[Any, Any],
-    attrs: Mapping[Any, Any],
+    signature: Mapping[str, object],
+    constants: Mapping[Key, Any],
+    attrs: Mapping[Key, Sequence[tuple[str, object]]],
     options: Any,
     name: str | None = None,
 ) -> Module:
@@ -53,7 +57,7 @@ def lower_kernel(
     arguments = _Arguments(fn, constants, attrs)
     body = arguments.block
     fe.builder.block = body
-    names: dict[str, Any] = {}
+    names: dict[str, object] = {}
     for i, param in enumerate(fn.params):
         if param.name not in signature:
             raise CompilationError(f"the signature has no type for the parameter {param.name!r}")
@@ -76,28 +80,33 @@ def lower_kernel(
     return module
 
 
-def target_text(target: Any) -> str:
+def target_text(target: object) -> str:
     """`cuda:90`, `cpu:avx512`: the target as the module names it."""
     backend = getattr(target, "backend", None)
-    return f"{backend}:{target.arch}" if backend is not None else str(target)
+    return f"{backend}:{getattr(target, 'arch', None)}" if backend is not None else str(target)
 
 
 class _Arguments:
     """Makes the kernel's block arguments and the language values that stand for its parameters."""
 
-    def __init__(self, fn: JITCallable, constants: Mapping[Any, Any], attrs: Mapping[Any, Any]):
+    def __init__(
+        self,
+        fn: JITCallable,
+        constants: Mapping[Key, Any],
+        attrs: Mapping[Key, Sequence[tuple[str, object]]],
+    ):
         self.positions = {p.name: i for i, p in enumerate(fn.params)}
         self.constants = {self._path(k): v for k, v in constants.items()}
         self.facts = {self._path(k): v for k, v in attrs.items()}
         self.block = Block()
         self.attrs: list[ArgAttrs] = []
 
-    def _path(self, key: Any) -> Path:
+    def _path(self, key: Key) -> Path:
         if isinstance(key, str):
             return (self.positions[key],)
         return (key,) if isinstance(key, int) else tuple(key)
 
-    def make(self, fe: FrontEnd, kind: Any, path: Path, name: str) -> Any:
+    def make(self, fe: FrontEnd, kind: Any, path: Path, name: str) -> object:
         """The value of the parameter (or tuple element) at `path`."""
         if path in self.constants and not isinstance(kind, (tuple, list)):
             return wrap(constexpr(self.constants[path]))
@@ -114,14 +123,14 @@ class _Arguments:
             raise CompilationError(f"parameter {name!r}: {error}") from error
         return fe.tensor(self._arg(t, name, self._attributes(path)))
 
-    def _arg(self, t: Any, name: str, attrs: ArgAttrs = ()) -> Value:
+    def _arg(self, t: ElementType, name: str, attrs: ArgAttrs = ()) -> Value:
         self.attrs.append(attrs)
         return self.block.add_arg(t, name)
 
     def _attributes(self, path: Path) -> ArgAttrs:
         return tuple((str(k).removeprefix("tt."), v) for k, v in self.facts.get(path, ()))
 
-    def _tuple(self, fe: FrontEnd, kinds: Sequence[Any], path: Path, name: str) -> tl_tuple:
+    def _tuple(self, fe: FrontEnd, kinds: Sequence[object], path: Path, name: str) -> tl_tuple:
         whole = self.constants.get(path)
         if whole is not None:  # a constant given for the tuple as a whole
             return tl_tuple(whole)

@@ -49,7 +49,7 @@ def visit_name(fe: FrontEnd, node: ast.Name) -> Any:
     raise UnknownName(name=name, help=suggestion(name, known))
 
 
-def _global(name: str, value: Any) -> Any:
+def _global(name: str, value: object) -> Any:
     """A captured global, if a kernel may capture it."""
     if not is_free(value) and not knobs.compilation.allow_non_constexpr_globals:
         if callable(value):
@@ -61,7 +61,7 @@ def _global(name: str, value: Any) -> Any:
     return wrap(value)
 
 
-def is_free(value: Any) -> bool:
+def is_free(value: object) -> bool:
     """Whether a kernel may capture this global: it cannot change its meaning unnoticed."""
     if value is None or isinstance(value, _FREE_KINDS):
         return True
@@ -73,7 +73,7 @@ def is_free(value: Any) -> bool:
     return isinstance(jitted_under(value), JITCallable) or _is_own(value)
 
 
-def _is_own(value: Any) -> bool:
+def _is_own(value: object) -> bool:
     if isinstance(value, bool | int | float | str | tuple | list | dict | set):
         return False
     module = getattr(value, "__module__", None) or ""
@@ -86,7 +86,7 @@ def visit_attribute(fe: FrontEnd, node: ast.Attribute) -> Any:
     return attribute(fe, fe.visit(node.value), node.attr)
 
 
-def attribute(fe: FrontEnd, obj: Any, name: str) -> Any:
+def attribute(fe: FrontEnd, obj: object, name: str) -> Any:
     """`obj.name` as a language value. UnknownName when there is none."""
     if isinstance(obj, constexpr):
         if name == "value":
@@ -113,7 +113,7 @@ def attribute(fe: FrontEnd, obj: Any, name: str) -> Any:
 _UNCHANGING = "sequences in a kernel do not change; `xs = xs + (x,)` in a `tl.static_range` loop makes a longer one"
 
 
-def _what(obj: Any) -> str:
+def _what(obj: object) -> str:
     if isinstance(obj, ModuleType):
         return f"module {obj.__name__}"
     if isinstance(obj, tensor):
@@ -129,7 +129,7 @@ def _transposed(fe: FrontEnd, x: tensor) -> Any:
     return fe.call(METHODS["permute"], [x, constexpr(1), constexpr(0)])
 
 
-def _aggregate_member(obj: Any, name: str) -> BoundMethod | None:
+def _aggregate_member(obj: object, name: str) -> BoundMethod | None:
     """A method of an aggregate bound to it; None for fields and static members."""
     for cls in type(obj).__mro__:
         member = cls.__dict__.get(name)

@@ -89,7 +89,7 @@ def _make(fe: FrontEnd, fn: JITCallable, names: dict[str, Any]) -> _Made:
     return _Made(func.name, result)
 
 
-def _key(x: Any) -> Any:
+def _key(x: object) -> Any:
     """What a specialisation depends on: types of run-time values, compile-time values themselves."""
     if isinstance(x, tensor):
         return x.type

@@ -19,7 +19,7 @@ from tessera.language.values import tuple as tl_tuple
 
 
 # --- binding names --------------------------------------------------------------------------------------
-def bind(fe: FrontEnd, name: str, value: Any) -> None:
+def bind(fe: FrontEnd, name: str, value: object) -> None:
     """Bind a name, and name the IR values after it for the reader of the IR."""
     fe.frame.names[name] = value
     if isinstance(value, tensor):
@@ -30,7 +30,7 @@ def bind(fe: FrontEnd, name: str, value: Any) -> None:
             v.name = v.name or f"{name}_{i}"
 
 
-def assign(fe: FrontEnd, target: ast.expr, value: Any) -> None:
+def assign(fe: FrontEnd, target: ast.expr, value: object) -> None:
     """`target = value`, the value being what is to be bound already; tuples are unpacked."""
     if isinstance(target, ast.Name):
         bind(fe, target.id, value)
@@ -47,7 +47,7 @@ def assign(fe: FrontEnd, target: ast.expr, value: Any) -> None:
         raise UnsupportedLanguageConstruct(what="this target of an assignment", loc=fe.loc(target))
 
 
-def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: Any) -> None:
+def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: object) -> None:
     for t in target.elts:
         if isinstance(t, ast.Starred):
             raise UnsupportedLanguageConstruct(what="a starred target", loc=fe.loc(t))
@@ -68,7 +68,7 @@ def _unpack(fe: FrontEnd, target: ast.Tuple | ast.List, value: Any) -> None:
         assign(fe, t, v)
 
 
-def _assign_attribute(fe: FrontEnd, target: ast.Attribute, value: Any) -> None:
+def _assign_attribute(fe: FrontEnd, target: ast.Attribute, value: object) -> None:
     instance = fe.visit(target.value)
     if not is_aggregate_value(instance):
         raise UnsupportedLanguageConstruct(
@@ -81,7 +81,7 @@ def _assign_attribute(fe: FrontEnd, target: ast.Attribute, value: Any) -> None:
         raise CompilationError(str(error), loc=fe.loc(target)) from error
 
 
-def _decayed(fe: FrontEnd, target: ast.expr, value: Any, node: ast.stmt | ast.expr) -> Any:
+def _decayed(fe: FrontEnd, target: ast.expr, value: object, node: ast.stmt | ast.expr) -> Any:
     """What an assignment without annotation binds: numbers become tensors, but for names declared constexpr."""
     if isinstance(target, ast.Attribute):
         return value
@@ -98,7 +98,7 @@ def _decayed(fe: FrontEnd, target: ast.expr, value: Any, node: ast.stmt | ast.ex
     return fe.decay(value)
 
 
-def _check_assignable(fe: FrontEnd, value: Any, node: ast.stmt | ast.expr) -> None:
+def _check_assignable(fe: FrontEnd, value: object, node: ast.stmt | ast.expr) -> None:
     """Variables hold numbers, values of the language, dtypes and None; anything else only as a constexpr."""
     if isinstance(value, tl_tuple):
         for v in value.values:

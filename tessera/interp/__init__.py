@@ -55,7 +55,7 @@ def address_of(x: Any) -> int:
     return x.data_ptr() if hasattr(x, "data_ptr") else int(x)
 
 
-def extents_of(kinds: Sequence[str], args: Sequence[Any]) -> list[int]:
+def extents_of(kinds: Sequence[str], args: Sequence[object]) -> list[int]:
     """The arguments that a checked build has after the others: first and end address of each pointer's storage."""
     found: list[int] = []
     for kind, x in zip(kinds, args, strict=True):
@@ -64,7 +64,7 @@ def extents_of(kinds: Sequence[str], args: Sequence[Any]) -> list[int]:
     return found
 
 
-def run(module: Module, grid: Sequence[int], args: Sequence[Any]) -> None:
+def run(module: Module, grid: Sequence[int], args: Sequence[object]) -> None:
     """Execute the module's kernel for every program of the grid (x fastest), one after another."""
     kernel = kernel_of(module)
     memory = Memory()

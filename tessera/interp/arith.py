@@ -193,14 +193,14 @@ def _fma_f64(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     return out
 
 
-def _halves(x: np.ndarray) -> tuple[Any, Any]:
+def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The upper 26 bits of each number, and the rest."""
     scaled = x * 134217729.0
     upper = scaled - (scaled - x)
     return upper, x - upper
 
 
-def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[Any, Any]:
+def _two_sum(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(s, e): s the rounded sum, s + e the exact one (Knuth)."""
     s = a + b
     part = s - a
@@ -267,7 +267,7 @@ def isnan_(m: Machine, op: Op, x: np.ndarray) -> np.ndarray:
 
 
 @evaluate(arith.PopcOp)
-def popc_(m: Machine, op: arith.PopcOp, x: Any) -> Any:
+def popc_(m: Machine, op: arith.PopcOp, x: np.ndarray) -> np.ndarray | int:
     bits = _bits(op, x)
     one = bits.dtype.type(1)
     return sum(
@@ -285,7 +285,7 @@ def clz_(m: Machine, op: arith.ClzOp, x: np.ndarray) -> np.ndarray:
     return count.astype(np.int32)
 
 
-def _bits(op: Any, x: Any) -> Any:
+def _bits(op: Any, x: np.ndarray) -> np.ndarray:
     return np.asarray(x).astype(bits_type(elem_of(op.x.type)))
 
 
@@ -300,7 +300,7 @@ def bitcast_(m: Machine, op: arith.BitcastOp, x: np.ndarray) -> np.ndarray:
 
 
 @evaluate(arith.AddPtrOp)
-def addptr_(m: Machine, op: arith.AddPtrOp, ptr: Any, offset: Any) -> np.ndarray:
+def addptr_(m: Machine, op: arith.AddPtrOp, ptr: np.ndarray, offset: np.ndarray) -> np.ndarray:
     return ptr + offset.astype(np.int64) * np.int64(elem_of(op.ptr.type).element_ty.storage_bytes)
 
 

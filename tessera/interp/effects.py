@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -22,7 +22,7 @@ from tessera.ops import gpu, memory, special
 
 
 @evaluate(memory.LoadOp)
-def load_(m: Machine, op: memory.LoadOp, ptr: Any, *_: Any) -> Any:
+def load_(m: Machine, op: memory.LoadOp, ptr: np.ndarray, *_: object) -> np.ndarray:
     elem = elem_of(op.ptr.type).element_ty
     m.at(op)
     return np.asarray(
@@ -31,7 +31,9 @@ def load_(m: Machine, op: memory.LoadOp, ptr: Any, *_: Any) -> Any:
 
 
 @evaluate(memory.StoreOp)
-def store_(m: Machine, op: memory.StoreOp, ptr: Any, value: np.ndarray, *_: Any) -> Any:
+def store_(
+    m: Machine, op: memory.StoreOp, ptr: np.ndarray, value: np.ndarray, *_: object
+) -> tuple[()]:
     m.at(op)
     m.memory.store(ptr, value, elem_of(op.ptr.type).element_ty, m.optional(op, "mask"))
     return ()
@@ -60,7 +62,9 @@ _ATOMIC: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 
 @evaluate(memory.AtomicRmwOp)
-def atomic_rmw_(m: Machine, op: memory.AtomicRmwOp, ptr: Any, value: np.ndarray, *_: Any) -> Any:
+def atomic_rmw_(
+    m: Machine, op: memory.AtomicRmwOp, ptr: np.ndarray, value: np.ndarray, *_: object
+) -> np.ndarray:
     """Element by element in row-major order: duplicate addresses see one another."""
     elem, mask = elem_of(op.ptr.type).element_ty, m.optional(op, "mask")
     old = np.zeros(np.shape(ptr), carrier(elem))
@@ -75,8 +79,8 @@ def atomic_rmw_(m: Machine, op: memory.AtomicRmwOp, ptr: Any, value: np.ndarray,
 
 @evaluate(memory.AtomicCasOp)
 def atomic_cas_(
-    m: Machine, op: memory.AtomicCasOp, ptr: Any, expected: Any, value: np.ndarray
-) -> Any:
+    m: Machine, op: memory.AtomicCasOp, ptr: np.ndarray, expected: np.ndarray, value: np.ndarray
+) -> np.ndarray:
     elem = elem_of(op.ptr.type).element_ty
     old = np.zeros(np.shape(ptr), carrier(elem))
     for i in np.ndindex(np.shape(ptr)):
@@ -94,17 +98,19 @@ class Descriptor:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     block: tuple[int, ...]
-    elem: Any
+    elem: ElementType
     padding: str
 
 
 @evaluate(memory.MakeDescriptorOp)
-def make_descriptor_(m: Machine, op: memory.MakeDescriptorOp, base: Any, *_: Any) -> Any:
+def make_descriptor_(
+    m: Machine, op: memory.MakeDescriptorOp, base: np.ndarray, *_: object
+) -> Descriptor:
     shape, strides = (tuple(int(x) for x in m.many(v)) for v in (op.shape, op.strides))
     return Descriptor(int(base), shape, strides, op.block_shape, op.result.type.elem, op.padding)
 
 
-def block_of(d: Descriptor, offsets: list[Any]) -> tuple[Any, Any]:
+def block_of(d: Descriptor, offsets: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Addresses of a descriptor's block and the mask of those inside the array."""
     address, mask = np.asarray(d.base, np.int64), np.asarray(True)
     for axis, (start, extent) in enumerate(zip(offsets, d.block, strict=True)):
@@ -116,7 +122,9 @@ def block_of(d: Descriptor, offsets: list[Any]) -> tuple[Any, Any]:
 
 
 @evaluate(memory.DescriptorLoadOp)
-def descriptor_load_(m: Machine, op: memory.DescriptorLoadOp, desc: Any, *offsets: Any) -> Any:
+def descriptor_load_(
+    m: Machine, op: memory.DescriptorLoadOp, desc: Descriptor, *offsets: np.ndarray
+) -> np.ndarray:
     address, mask = block_of(desc, list(offsets))
     other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
     block = np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
@@ -124,7 +132,9 @@ def descriptor_load_(m: Machine, op: memory.DescriptorLoadOp, desc: Any, *offset
 
 
 @evaluate(memory.DescriptorStoreOp)
-def descriptor_store_(m: Machine, op: memory.DescriptorStoreOp, desc: Any, *rest: Any) -> Any:
+def descriptor_store_(
+    m: Machine, op: memory.DescriptorStoreOp, desc: Descriptor, *rest: Any
+) -> tuple[()]:
     *offsets, value = rest
     address, mask = block_of(desc, offsets)
     if op.kind != "store":
@@ -134,7 +144,7 @@ def descriptor_store_(m: Machine, op: memory.DescriptorStoreOp, desc: Any, *rest
     return ()
 
 
-def _rows(d: Descriptor, rows: Any, column: Any) -> tuple[Any, Any]:
+def _rows(d: Descriptor, rows: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Addresses of whole rows of a 2-D array from a column on, and the mask of those inside."""
     i = np.asarray(rows, np.int64)[:, None]
     j = int(column) + np.arange(d.block[1], dtype=np.int64)[None, :]
@@ -143,7 +153,9 @@ def _rows(d: Descriptor, rows: Any, column: Any) -> tuple[Any, Any]:
 
 
 @evaluate(memory.DescriptorGatherOp)
-def descriptor_gather_(m: Machine, op: Op, desc: Any, rows: Any, column: Any) -> Any:
+def descriptor_gather_(
+    m: Machine, op: Op, desc: Descriptor, rows: np.ndarray, column: np.ndarray
+) -> np.ndarray:
     address, mask = _rows(desc, rows, column)
     other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
     return np.asarray(m.memory.load(address, desc.elem, mask, other), carrier(desc.elem))
@@ -151,32 +163,32 @@ def descriptor_gather_(m: Machine, op: Op, desc: Any, rows: Any, column: Any) ->
 
 @evaluate(memory.DescriptorScatterOp)
 def descriptor_scatter_(
-    m: Machine, op: Op, desc: Any, rows: Any, column: Any, value: np.ndarray
-) -> Any:
+    m: Machine, op: Op, desc: Descriptor, rows: np.ndarray, column: np.ndarray, value: np.ndarray
+) -> tuple[()]:
     address, mask = _rows(desc, rows, column)
     m.memory.store(address, value, desc.elem, mask)
     return ()
 
 
 @evaluate(special.SpecialRegisterOp)
-def special_register_(m: Machine, op: special.SpecialRegisterOp) -> Any:
+def special_register_(m: Machine, op: special.SpecialRegisterOp) -> np.ndarray:
     return np.asarray(
         time.perf_counter_ns() if op.name == "globaltimer" else 0, carrier(op.result.type)
     )
 
 
 @evaluate(special.GridDependencyOp)
-def grid_dependency_(m: Machine, op: Op) -> Any:
+def grid_dependency_(m: Machine, op: Op) -> tuple[()]:
     return ()
 
 
 @evaluate(special.InlineAsmOp, special.VolatileAsmOp)
-def inline_asm_(m: Machine, op: Op, *_: Any) -> Any:
+def inline_asm_(m: Machine, op: Op, *_: object) -> np.ndarray:
     raise InterpreterError("assembly has no NumPy meaning", loc=op.loc)
 
 
 @evaluate(memory.AssertOp)
-def assert_(m: Machine, op: memory.AssertOp, condition: Any) -> Any:
+def assert_(m: Machine, op: memory.AssertOp, condition: np.ndarray) -> tuple[()]:
     if not np.all(condition):
         where = (
             np.unravel_index(int(np.argmin(condition)), np.shape(condition))
@@ -189,7 +201,7 @@ def assert_(m: Machine, op: memory.AssertOp, condition: Any) -> Any:
 
 
 @evaluate(memory.CheckOp)
-def check_(m: Machine, op: memory.CheckOp, bad: Any, *values: Any) -> Any:
+def check_(m: Machine, op: memory.CheckOp, bad: np.ndarray, *values: np.ndarray) -> tuple[()]:
     if not np.any(bad):
         return ()
     index = int(np.argmax(bad))
@@ -202,7 +214,7 @@ def check_(m: Machine, op: memory.CheckOp, bad: Any, *values: Any) -> Any:
 
 
 @evaluate(memory.PrintOp)
-def print_(m: Machine, op: memory.PrintOp, *args: Any) -> Any:
+def print_(m: Machine, op: memory.PrintOp, *args: np.ndarray) -> tuple[()]:
     pid = f"pid ({', '.join(map(str, m.program))})"
     if not args:
         print(f"{pid}{op.prefix}", file=sys.stdout)
@@ -226,7 +238,7 @@ def _printed(x: np.ndarray, elem: ElementType, hexadecimal: bool) -> str:
 
 
 @evaluate(memory.BreakpointOp)
-def breakpoint_(m: Machine, op: memory.BreakpointOp, *values: Any) -> Any:
+def breakpoint_(m: Machine, op: memory.BreakpointOp, *values: np.ndarray) -> tuple[()]:
     """Call Python's `breakpoint()` from a frame whose locals are the kernel's variables, at the kernel's line."""
     namespace: dict[str, Any] = {
         **dict(op.constants), **dict(zip(op.labels, values, strict=True)),
@@ -243,18 +255,18 @@ def breakpoint_(m: Machine, op: memory.BreakpointOp, *values: Any) -> Any:
 
 
 @evaluate(memory.BarrierOp, memory.AssumeOp)
-def nothing_(m: Machine, op: Op, *_: Any) -> Any:
+def nothing_(m: Machine, op: Op, *_: object) -> tuple[()]:
     return ()
 
 
 # --- GPU level --------------------------------------------------------------------------------------------
 @evaluate(gpu.ConvertLayoutOp)
-def convert_layout_(m: Machine, op: Op, x: np.ndarray) -> Any:
+def convert_layout_(m: Machine, op: Op, x: np.ndarray) -> np.ndarray:
     return x
 
 
 @evaluate(gpu.LocalAllocOp)
-def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: Any = None) -> Any:
+def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: np.ndarray | None = None) -> np.ndarray:
     t = op.result.type
     if init is not None:
         return np.array(np.broadcast_to(init, t.shape))
@@ -265,7 +277,7 @@ def local_alloc_(m: Machine, op: gpu.LocalAllocOp, init: Any = None) -> Any:
 
 
 @evaluate(gpu.LocalIndexOp)
-def local_index_(m: Machine, op: Op, ring: Any, index: Any) -> Any:
+def local_index_(m: Machine, op: Op, ring: np.ndarray, index: np.ndarray) -> np.ndarray:
     i = int(index)
     if not 0 <= i < ring.shape[0]:
         raise InterpreterError(f"buffer {i} of a ring of {ring.shape[0]}")
@@ -273,23 +285,25 @@ def local_index_(m: Machine, op: Op, ring: Any, index: Any) -> Any:
 
 
 @evaluate(gpu.LocalTransOp)
-def local_trans_(m: Machine, op: gpu.LocalTransOp, x: np.ndarray) -> Any:
+def local_trans_(m: Machine, op: gpu.LocalTransOp, x: np.ndarray) -> np.ndarray:
     return np.transpose(x, op.order)
 
 
 @evaluate(gpu.LocalLoadOp)
-def local_load_(m: Machine, op: gpu.LocalLoadOp, shared: Any, *_: Any) -> Any:
+def local_load_(m: Machine, op: gpu.LocalLoadOp, shared: np.ndarray, *_: object) -> np.ndarray:
     return np.array(shared)
 
 
 @evaluate(gpu.LocalStoreOp)
-def local_store_(m: Machine, op: Op, value: np.ndarray, shared: Any) -> Any:
+def local_store_(m: Machine, op: Op, value: np.ndarray, shared: np.ndarray) -> tuple[()]:
     shared[...] = value
     return ()
 
 
 @evaluate(gpu.AsyncCopyOp)
-def async_copy_(m: Machine, op: gpu.AsyncCopyOp, ptr: Any, shared: Any, *_: Any) -> Any:
+def async_copy_(
+    m: Machine, op: gpu.AsyncCopyOp, ptr: np.ndarray, shared: np.ndarray, *_: object
+) -> None:
     """Memory is read now; shared memory changes only at the wait, so that a missing wait shows."""
     elem = elem_of(op.ptr.type).element_ty
     value = m.memory.load(ptr, elem, m.optional(op, "mask"), m.optional(op, "other"))
@@ -298,17 +312,16 @@ def async_copy_(m: Machine, op: gpu.AsyncCopyOp, ptr: Any, shared: Any, *_: Any)
         shared[...] = value
 
     m.open_group.append(land)
-    return None
 
 
 @evaluate(gpu.AsyncCommitOp)
-def async_commit_(m: Machine, op: gpu.AsyncCommitOp, *_: Any) -> Any:
+def async_commit_(m: Machine, op: gpu.AsyncCommitOp, *_: object) -> None:
     m.groups.append(m.open_group)
     m.open_group = []
 
 
 @evaluate(gpu.PingPongOp)
-def ping_pong_(m: Machine, op: gpu.PingPongOp) -> Any:
+def ping_pong_(m: Machine, op: gpu.PingPongOp) -> tuple[()]:
     return ()
 
 
@@ -319,6 +332,6 @@ def land_group(group: list[Callable[[], None]]) -> None:
 
 
 @evaluate(gpu.AsyncWaitOp)
-def async_wait_(m: Machine, op: gpu.AsyncWaitOp, *_: Any) -> Any:
+def async_wait_(m: Machine, op: gpu.AsyncWaitOp, *_: object) -> None:
     while len(m.groups) > op.pending:
         land_group(m.groups.pop(0))

@@ -73,7 +73,7 @@ class Machine:
     open_group: list[Callable[[], None]] = field(default_factory=list[Callable[[], None]])
     barriers: Any = None  # of tensor copies: made by the first op that needs them
 
-    def run_block(self, block: Block, args: Sequence[Any]) -> list[Any]:
+    def run_block(self, block: Block, args: Sequence[object]) -> list[Any]:
         """Execute a block and give its terminator's operand values."""
         plan = self.plans.get(block)
         if plan is None:
@@ -92,7 +92,7 @@ class Machine:
             raise self._placed(e, op.loc if op is not None else None) from None
         return [values[v] for v in plan.out]
 
-    def compute_uniform(self, kernel: FuncOp, args: Sequence[Any]) -> None:
+    def compute_uniform(self, kernel: FuncOp, args: Sequence[object]) -> None:
         """Evaluate once what does not depend on the program: pure ops of arguments and constants."""
         self.values = values = dict(zip(kernel.body.args, args, strict=True))
         for op in kernel.body:
@@ -136,7 +136,7 @@ def kernel_of(module: Module) -> FuncOp:
 
 
 def run_program(
-    machine: Machine, kernel: FuncOp, args: Sequence[Any], program: tuple[int, int, int]
+    machine: Machine, kernel: FuncOp, args: Sequence[object], program: tuple[int, int, int]
 ) -> None:
     machine.program = program
     for rank in range(machine.module.attrs.get("cluster", 1)):

@@ -7,7 +7,6 @@ or that loads pointers from memory, may reach other storage: then only null is r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,13 @@ from tessera.ir import ElementType
 
 _BASE = 4096  # the first page is never mapped: the window starts behind it
 
+Kind = type[np.generic] | np.dtype[np.generic]  # of the words that memory is read and written in
+
 
 class _Window:
     """All of the address space as one NumPy array of `width`-byte words."""
 
-    def __init__(self, kind: Any):
+    def __init__(self, kind: Kind):
         width = np.dtype(kind).itemsize
         shape = (((1 << 47) - _BASE) // width,)
         self.__array_interface__ = {
@@ -37,10 +38,10 @@ class Memory:
     extents: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     open: bool = False  # pointers to unknown storage may occur
     races: Races | None = None  # what looks for races between programs
-    windows: dict[Any, np.ndarray] = field(default_factory=dict[Any, np.ndarray])
+    windows: dict[Kind, np.ndarray] = field(default_factory=dict[Kind, np.ndarray])
 
     def _words(
-        self, address: np.ndarray, kind: Any, what: str, mask: np.ndarray | None = None
+        self, address: np.ndarray, kind: Kind, what: str, mask: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """The window of words of a kind and the index of each address in it, checked."""
         width = np.dtype(kind).itemsize

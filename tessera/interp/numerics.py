@@ -8,7 +8,6 @@ encoded through the table of all their values, so that one piece of code serves 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -21,21 +20,21 @@ from tessera.dtypes import (
     float64,
     int1,
 )
-from tessera.ir import Type
+from tessera.ir import ElementType, Type
 
-CARRIERS: dict[str, Any] = {
+CARRIERS: dict[str, type[np.generic]] = {
     "int1": np.bool_, "bf16": np.float32, "fp16": np.float16, "fp32": np.float32, "fp64": np.float64,
     **{f.name: np.float32 for f in FP8},
     **{f"{u}int{b}": getattr(np, f"{u}int{b}") for u in ("", "u") for b in (8, 16, 32, 64)},
 }  # fmt: skip
 
 
-def carrier(t: Any) -> Any:
+def carrier(t: object) -> type[np.generic]:
     """NumPy type of values of a scalar type; pointers are int64 addresses."""
     return CARRIERS[t.name] if isinstance(t, dtype) else np.int64
 
 
-def storage(t: Any) -> Any:
+def storage(t: object) -> type[np.generic]:
     """NumPy type of the bytes in memory."""
     if not isinstance(t, dtype):
         return np.int64
@@ -158,7 +157,9 @@ def _truncate(x: np.ndarray, t: dtype) -> np.ndarray:
     return np.where(grown, np.nextafter(near, carrier(t)(0)), near).astype(carrier(t))
 
 
-def convert(x: np.ndarray, source: Any, target: Any, rounding: str = "rtne") -> np.ndarray:
+def convert(
+    x: np.ndarray, source: ElementType, target: ElementType, rounding: str = "rtne"
+) -> np.ndarray:
     """The language's cast from `source` to `target` values."""
     x = np.asarray(x)
     if not isinstance(target, dtype) or not isinstance(source, dtype):
@@ -182,12 +183,12 @@ def _to_odd(x: np.ndarray) -> np.ndarray:
     return (cut.view(np.uint32) | inexact.astype(np.uint32)).view(np.float32)
 
 
-def bits_type(t: Any) -> Any:
+def bits_type(t: ElementType) -> np.dtype[np.generic]:
     """Unsigned NumPy integer of the width of `t` in memory."""
     return np.dtype(f"u{t.storage_bytes}")
 
 
-def bitcast(x: np.ndarray, source: Any, target: Any) -> np.ndarray:
+def bitcast(x: np.ndarray, source: ElementType, target: ElementType) -> np.ndarray:
     """The same bits under another type of equal width."""
     raw = np.ascontiguousarray(to_storage(x, source))
     return from_storage(raw.view(storage(target)).reshape(np.shape(x)), target)

@@ -60,7 +60,7 @@ def _out_of_bounds(message: str, element: int, holds: int) -> str:
     return message.format(element) + where
 
 
-def _shown(found: Sequence[Any], shape: Sequence[int]) -> str:
+def _shown(found: Sequence[object], shape: Sequence[int]) -> str:
     if not shape:
         return str(found[0])
     texts = [str(x) for x in found]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import InterpreterError
-from tessera.interp.effects import block_of, land_group
+from tessera.interp.effects import Descriptor, block_of, land_group
 from tessera.interp.machine import Machine, evaluate
 from tessera.interp.numerics import carrier
 from tessera.ops import gpu, mbarrier
@@ -44,7 +44,7 @@ class Barriers:
         self.changed = threading.Condition()
         self.failed: BaseException | None = None
 
-    def at(self, bars: Any, index: Any) -> Barrier:
+    def at(self, bars: np.ndarray, index: np.ndarray) -> Barrier:
         found = self.table.get((id(bars), int(index)))
         if found is None:
             raise InterpreterError(f"barrier {int(index)} was not initialised")
@@ -58,14 +58,14 @@ def _barriers(m: Machine) -> Barriers:
 
 
 @evaluate(mbarrier.MbarrierInitOp)
-def mbarrier_init_(m: Machine, op: mbarrier.MbarrierInitOp, *rows: Any) -> Any:
+def mbarrier_init_(m: Machine, op: mbarrier.MbarrierInitOp, *rows: np.ndarray) -> tuple[()]:
     for bars, count in zip(rows, op.counts, strict=True):
         for i in range(bars.shape[0]):
             _barriers(m).table[id(bars), i] = Barrier(count, count)
     return ()
 
 
-def _arrive(m: Machine, bars: Any, index: Any, times: int, size: int) -> None:
+def _arrive(m: Machine, bars: np.ndarray, index: np.ndarray, times: int, size: int) -> None:
     every = _barriers(m)
     with every.changed:
         b = every.at(bars, index)
@@ -79,16 +79,16 @@ def _arrive(m: Machine, bars: Any, index: Any, times: int, size: int) -> None:
 
 @evaluate(mbarrier.MbarrierArriveExpectTxOp)
 def mbarrier_arrive_expect_tx_(
-    m: Machine, op: mbarrier.MbarrierArriveExpectTxOp, bars: Any, index: Any
-) -> Any:
+    m: Machine, op: mbarrier.MbarrierArriveExpectTxOp, bars: np.ndarray, index: np.ndarray
+) -> tuple[()]:
     _arrive(m, bars, index, 1, op.bytes)
     return ()
 
 
 @evaluate(mbarrier.MbarrierArriveOp)
 def mbarrier_arrive_(
-    m: Machine, op: mbarrier.MbarrierArriveOp, bars: Any, index: Any, *_: Any
-) -> Any:
+    m: Machine, op: mbarrier.MbarrierArriveOp, bars: np.ndarray, index: np.ndarray, *_: object
+) -> tuple[()]:
     if op.condition is None or m.optional(op, "condition"):
         _arrive(m, bars, index, 0, 0)  # all warps of the role
     return ()
@@ -96,8 +96,8 @@ def mbarrier_arrive_(
 
 @evaluate(mbarrier.AsyncCopyMbarrierArriveOp)
 def async_copy_mbarrier_arrive_(
-    m: Machine, op: mbarrier.AsyncCopyMbarrierArriveOp, bars: Any, index: Any
-) -> Any:
+    m: Machine, op: mbarrier.AsyncCopyMbarrierArriveOp, bars: np.ndarray, index: np.ndarray
+) -> tuple[()]:
     """The copies so far land when somebody waits for the barrier, if no wait for their group comes first."""
     groups = [*m.groups, m.open_group]
 
@@ -114,8 +114,8 @@ def async_copy_mbarrier_arrive_(
 
 @evaluate(mbarrier.MbarrierWaitOp)
 def mbarrier_wait_(
-    m: Machine, op: mbarrier.MbarrierWaitOp, bars: Any, index: Any, parity: Any
-) -> Any:
+    m: Machine, op: mbarrier.MbarrierWaitOp, bars: np.ndarray, index: np.ndarray, parity: np.ndarray
+) -> tuple[()]:
     every = _barriers(m)
     with every.changed:
         b = every.at(bars, index)
@@ -133,7 +133,7 @@ def mbarrier_wait_(
 
 
 @evaluate(gpu.TensorCopyOp)
-def tensor_copy_(m: Machine, op: gpu.TensorCopyOp, desc: Any, *rest: Any) -> Any:
+def tensor_copy_(m: Machine, op: gpu.TensorCopyOp, desc: Descriptor, *rest: Any) -> tuple[()]:
     *offsets, shared, bars, index = rest
     address, mask = block_of(desc, offsets)
     other = np.asarray(np.nan if desc.padding == "nan" else 0).astype(carrier(desc.elem))
@@ -154,7 +154,7 @@ def tensor_copy_(m: Machine, op: gpu.TensorCopyOp, desc: Any, *rest: Any) -> Any
 
 
 @evaluate(gpu.WarpSpecializeOp)
-def warp_specialize_(m: Machine, op: gpu.WarpSpecializeOp) -> Any:
+def warp_specialize_(m: Machine, op: gpu.WarpSpecializeOp) -> tuple[()]:
     every = _barriers(m)
 
     def run(role: Any) -> None:

@@ -78,17 +78,19 @@ def join_(m: Machine, op: tile.JoinOp, a: np.ndarray, b: np.ndarray) -> np.ndarr
 
 
 @evaluate(tile.SplitOp)
-def split_(m: Machine, op: tile.SplitOp, x: Any) -> Any:
+def split_(m: Machine, op: tile.SplitOp, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return x[..., 0], x[..., 1]
 
 
 @evaluate(tile.GatherOp)
-def gather_(m: Machine, op: tile.GatherOp, x: np.ndarray, index: Any) -> np.ndarray:
+def gather_(m: Machine, op: tile.GatherOp, x: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.take_along_axis(x, np.clip(index.astype(np.int64), 0, x.shape[op.axis] - 1), op.axis)
 
 
 @evaluate(tile.HistogramOp)
-def histogram_(m: Machine, op: tile.HistogramOp, x: Any, mask: Any = None) -> Any:
+def histogram_(
+    m: Machine, op: tile.HistogramOp, x: np.ndarray, mask: np.ndarray | None = None
+) -> np.ndarray:
     counted = x.astype(np.int64) if mask is None else x.astype(np.int64)[mask]
     counted = counted[(counted >= 0) & (counted < op.bins)]
     return np.bincount(counted, minlength=op.bins).astype(np.int32)
@@ -130,11 +132,11 @@ def wgmma_(
 
 
 @evaluate(gpu.WgmmaWaitOp)
-def wgmma_wait_(m: Machine, op: gpu.WgmmaWaitOp, acc: np.ndarray, *held: Any) -> np.ndarray:
+def wgmma_wait_(m: Machine, op: gpu.WgmmaWaitOp, acc: np.ndarray, *held: object) -> np.ndarray:
     return acc
 
 
-def _multiply(op: Any, a: Any, b: Any, acc: Any) -> Any:
+def _multiply(op: Any, a: np.ndarray, b: np.ndarray, acc: np.ndarray) -> np.ndarray:
     e = elem_of(op.acc.type)
     # One rounding per dot, from fp64 (fp32 products of 16-bit floats are exact there; ints stay ints).
     wide = np.int64 if e.is_int() else np.longdouble if e is float64 else np.float64
@@ -155,7 +157,7 @@ def _combine(m: Machine, op: tile.CombineOp, a: list[Any], b: list[Any]) -> list
 
 
 @evaluate(tile.ReduceOp)
-def reduce_(m: Machine, op: tile.ReduceOp, *inputs: Any) -> Any:
+def reduce_(m: Machine, op: tile.ReduceOp, *inputs: np.ndarray) -> object:
     """A balanced tree: halves are combined until one element is left (an odd one waits)."""
     parts = [np.moveaxis(x, op.axis, 0) for x in inputs]
     n = parts[0].shape[0]
@@ -172,7 +174,7 @@ def reduce_(m: Machine, op: tile.ReduceOp, *inputs: Any) -> Any:
 
 
 @evaluate(tile.ScanOp)
-def scan_(m: Machine, op: tile.ScanOp, *inputs: Any) -> Any:
+def scan_(m: Machine, op: tile.ScanOp, *inputs: np.ndarray) -> object:
     """By doubling: after the step with distance d, each element combines the 2·d up to it."""
     parts = [np.moveaxis(x, op.axis, 0) for x in inputs]
     if op.reverse:
@@ -190,13 +192,15 @@ def scan_(m: Machine, op: tile.ScanOp, *inputs: Any) -> Any:
 
 # --- control flow ----------------------------------------------------------------------------------------
 @evaluate(control.IfOp)
-def if_(m: Machine, op: control.IfOp, condition: Any) -> Any:
+def if_(m: Machine, op: control.IfOp, condition: np.ndarray) -> object:
     out = m.run_block(op.then if condition else op.orelse, [])
     return out[0] if len(out) == 1 else tuple(out)
 
 
 @evaluate(control.ForOp)
-def for_(m: Machine, op: control.ForOp, lb: Any, ub: Any, step: Any, *inits: Any) -> Any:
+def for_(
+    m: Machine, op: control.ForOp, lb: np.ndarray, ub: np.ndarray, step: np.ndarray, *inits: object
+) -> object:
     carried, kind = list(inits), np.asarray(lb).dtype
     for i in range(int(lb), int(ub), int(step)):
         carried = m.run_block(op.body, [np.asarray(i, kind), *carried])
@@ -204,7 +208,7 @@ def for_(m: Machine, op: control.ForOp, lb: Any, ub: Any, step: Any, *inits: Any
 
 
 @evaluate(control.WhileOp)
-def while_(m: Machine, op: control.WhileOp, *inits: Any) -> Any:
+def while_(m: Machine, op: control.WhileOp, *inits: object) -> object:
     carried = list(inits)
     while True:
         condition, *carried = m.run_block(op.before, carried)
@@ -214,7 +218,7 @@ def while_(m: Machine, op: control.WhileOp, *inits: Any) -> Any:
 
 
 @evaluate(control.CallOp)
-def call_(m: Machine, op: control.CallOp, *args: Any) -> Any:
+def call_(m: Machine, op: control.CallOp, *args: object) -> object:
     callee = m.module.function(op.callee)
     out = m.run_block(callee.regions[0], args)
     return out[0] if len(out) == 1 else tuple(out)

@@ -24,10 +24,11 @@ from tessera.ir.fields import Field, accessor, attr, clock, operand, region
 from tessera.ir.types import Type
 
 __all__ = [
-    "OPCODES", "Block", "Effect", "Module", "Op", "Use", "Value", "attr", "operand", "region", "require",
+    "OPCODES", "Attributes", "Block", "Effect", "Module", "Op", "Use", "Value", "attr", "operand", "region", "require",
 ]  # fmt: skip
 
 OPCODES: dict[str, type[Op]] = {}
+Attributes = dict[str, Any]  # of an op, by name: each is of the type that the op's field declares
 
 
 class Effect(enum.Flag):
@@ -111,7 +112,7 @@ class Op:
         opcode: str = "",
         effects: Effect | None = None,
         terminator: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ):
         super().__init_subclass__(**kwargs)
         if effects is not None:
@@ -156,7 +157,7 @@ class Op:
             self._set_segments(args)
         for i, v in enumerate(self.operands):
             v.uses[self, i] = None
-        self.attrs: dict[str, Any] = attrs
+        self.attrs: Attributes = attrs
         for f in self.attr_fields:
             if f.name not in attrs:
                 if f.default is ...:
@@ -340,7 +341,7 @@ class Block:
     __slots__ = ("args", "first", "last", "parent")
 
     def __init__(
-        self, arg_types: Sequence[Any] = (), parent: Op | None = None, names: Sequence[str] = ()
+        self, arg_types: Sequence[Type] = (), parent: Op | None = None, names: Sequence[str] = ()
     ):
         self.parent = parent
         self.first: Op | None = None
@@ -349,10 +350,10 @@ class Block:
             Value(t, self, i, names[i] if i < len(names) else "") for i, t in enumerate(arg_types)
         ]
 
-    def add_arg(self, type: Any, name: str = "") -> Value:
+    def add_arg(self, type: object, name: str = "") -> Value:
         return self.insert_arg(len(self.args), type, name)
 
-    def insert_arg(self, index: int, type: Any, name: str = "") -> Value:
+    def insert_arg(self, index: int, type: object, name: str = "") -> Value:
         self.args.insert(index, Value(type, self, index, name))
         self._number_args()
         return self.args[index]
@@ -420,7 +421,7 @@ class Module:
 
     def __init__(self, **attrs: Any):
         self.body = Block()
-        self.attrs: dict[str, Any] = attrs
+        self.attrs: Attributes = attrs
 
     @property
     def functions(self) -> list[Op]:

@@ -39,7 +39,7 @@ def operand(*, optional: bool = False, variadic: bool = False) -> Any:
     return Field("operand", optional, variadic)
 
 
-def attr(*, default: Any = ...) -> Any:
+def attr(*, default: object = ...) -> Any:
     """Declare an attribute: a plain Python value that prints as a literal (or a type, dtype, layout)."""
     return Field("attr", default=default)
 
@@ -56,7 +56,7 @@ def accessor(f: Field, simple: bool) -> property:
     def attribute(op: Any) -> Any:
         return op.attrs[name]
 
-    def set_attribute(op: Any, value: Any) -> None:
+    def set_attribute(op: Any, value: object) -> None:
         op.attrs[name] = value
         op.changed = clock.now
 

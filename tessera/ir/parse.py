@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tessera.errors import IRError
-from tessera.ir.core import OPCODES, Block, Module, Op, Value
+from tessera.ir.core import OPCODES, Attributes, Block, Module, Op, Value
 from tessera.ir.types import parse_layout_text, parse_type
 
 _SPACE = re.compile(r"(?:\s|//[^\n]*)*")
@@ -87,7 +87,7 @@ class _Parser:
             self.at += 1
         return self.text[start : self.at]
 
-    def read(self, parse: Callable[[str], Any]) -> Any:
+    def read(self, parse: Callable[[str], object]) -> Any:
         """What `parse` makes of the next type or layout; its ValueError gets line and caret."""
         self.skip()
         start = self.at
@@ -135,8 +135,8 @@ class _Parser:
                     raise self.fail(f"{found!r} is not a literal") from None
         raise self.fail("expected an attribute value")
 
-    def attributes(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def attributes(self) -> Attributes:
+        found: Attributes = {}
         if self.accept("{"):
             while not self.accept("}"):
                 name = self.need(_WORD, "an attribute name")

@@ -51,7 +51,7 @@ class Pass:
             return apply(self.optimization, module)
         return may_apply(self.optimization) or refuse(self.optimization)
 
-    def bind(self, **options: Any) -> Pass:
+    def bind(self, **options: object) -> Pass:
         return replace(self, fn=partial(self.fn, **options))
 
 

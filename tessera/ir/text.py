@@ -21,7 +21,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tessera.ir.core import Block, Module, Op, Value
+from tessera.ir.core import Attributes, Block, Module, Op, Value
 
 
 def format_attr(value: Any) -> str:
@@ -131,13 +131,13 @@ class _Printer:
             self.op(op, indent)
 
 
-def _changed_attrs(op: Op) -> dict[str, Any]:
+def _changed_attrs(op: Op) -> Attributes:
     """Attributes that differ from their default: the parser fills in the rest."""
     defaults = {f.name: f.default for f in op.attr_fields}
     return {k: v for k, v in op.attrs.items() if not _same(v, defaults.get(k, ...))}
 
 
-def _same(value: Any, default: Any) -> bool:
+def _same(value: object, default: object) -> bool:
     return type(value) is type(default) and value == default
 
 

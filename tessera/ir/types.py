@@ -48,7 +48,7 @@ class TileType:
         layout = f", {self.layout.text()}" if self.layout is not None else ""
         return f"tile<{_dims(self.shape, self.elem)}{layout}>"
 
-    def with_layout(self, layout: Any) -> TileType:
+    def with_layout(self, layout: object) -> TileType:
         return TileType(self.shape, self.elem, layout)
 
 
@@ -102,12 +102,12 @@ ElementType = dtype | pointer_type
 Type = dtype | pointer_type | TileType | SharedType | DescriptorType | TokenType
 
 
-def shape_of(t: Any) -> tuple[int, ...]:
+def shape_of(t: object) -> tuple[int, ...]:
     """The shape of a tile type; () for a scalar."""
     return t.shape if isinstance(t, TileType) else ()
 
 
-def elem_of(t: Any) -> Any:
+def elem_of(t: object) -> Any:
     """The element type of a tile, or the scalar type itself."""
     return t.elem if isinstance(t, TileType) else t
 

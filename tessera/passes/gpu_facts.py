@@ -4,7 +4,6 @@ name."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tessera.dtypes import dtype, float32, float64
 
@@ -110,14 +109,18 @@ class GpuFacts:
                 return row
         raise KeyError(name)
 
-    def find_wgmma(self, a: Any, b: Any, acc: Any, k: int, rounds_to: str = "") -> WgmmaRow | None:
+    def find_wgmma(
+        self, a: object, b: object, acc: object, k: int, rounds_to: str = ""
+    ) -> WgmmaRow | None:
         """As `find_mma`, for instructions of warpgroups."""
         for row in self.wgmma:
             if (row.a, row.b, row.acc, row.rounds_to) == (a, b, acc, rounds_to) and k % row.k == 0:
                 return row
         return None
 
-    def find_mma(self, a: Any, b: Any, acc: Any, k: int, rounds_to: str = "") -> MmaRow | None:
+    def find_mma(
+        self, a: object, b: object, acc: object, k: int, rounds_to: str = ""
+    ) -> MmaRow | None:
         """The first row for these element types whose depth divides `k`; None if there is none."""
         for row in self.mma:
             if (row.a, row.b, row.acc, row.rounds_to) == (a, b, acc, rounds_to) and k % row.k == 0:

@@ -75,10 +75,10 @@ def clear_gradients(tensors: Sequence[Any] | None) -> None:
 
 
 def do_bench(
-    fn: Callable[[], Any],
+    fn: Callable[[], object],
     warmup: float = 25,
     rep: float = 100,
-    grad_to_none: Sequence[Any] | None = None,
+    grad_to_none: Sequence[object] | None = None,
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
@@ -105,7 +105,7 @@ def do_bench(
 
 
 def _time_on_host(
-    fn: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any] | None
+    fn: Callable[[], object], warmup: float, rep: float, grad_to_none: Sequence[object] | None
 ) -> list[float]:
     def once() -> float:
         clear_gradients(grad_to_none)
@@ -128,10 +128,10 @@ def _time_on_host(
 
 def _time_on_gpu(
     torch: ModuleType,
-    fn: Callable[[], Any],
+    fn: Callable[[], object],
     warmup: float,
     rep: float,
-    grad_to_none: Sequence[Any] | None,
+    grad_to_none: Sequence[object] | None,
 ) -> list[float]:
     def event() -> Any:
         return torch.cuda.Event(enable_timing=True)
@@ -161,9 +161,9 @@ def _time_on_gpu(
 
 
 def do_bench_cudagraph(
-    fn: Callable[[], Any],
+    fn: Callable[[], object],
     rep: float = 20,
-    grad_to_none: Sequence[Any] | None = None,
+    grad_to_none: Sequence[object] | None = None,
     quantiles: Sequence[float] | None = None,
     return_mode: str = "mean",
 ) -> Any:
@@ -209,7 +209,7 @@ def _time_graph(
     return times
 
 
-def _estimate_on_stream(torch: ModuleType, fn: Callable[[], Any]) -> float:
+def _estimate_on_stream(torch: ModuleType, fn: Callable[[], object]) -> float:
     start = torch.cuda.Event(enable_timing=True)
     end = torch.cuda.Event(enable_timing=True)
     start.record()

@@ -12,11 +12,11 @@ from tessera.runtime.jit import JITFunction
 
 
 @overload
-def jit(fn: Callable[..., Any]) -> JITFunction: ...
+def jit(fn: Callable[..., object]) -> JITFunction: ...
 @overload
 def jit(
     *,
-    version: Any = None,
+    version: object = None,
     repr: Callable[[Any], str] | None = None,
     launch_metadata: Callable[..., Any] | None = None,
     do_not_specialize: Iterable[int | str] | None = None,
@@ -64,7 +64,7 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
 def autotune(
     configs: Iterable[Config],
     key: Sequence[str],
-    prune_configs_by: Mapping[str, Any] | None = None,
+    prune_configs_by: Mapping[str, object] | None = None,
     reset_to_zero: Sequence[str] | None = None,
     restore_value: Sequence[str] | None = None,
     pre_hook: Callable[..., Any] | None = None,
@@ -98,7 +98,7 @@ def autotune(
         True
     """
 
-    def decorate(fn: Any) -> Autotuner:
+    def decorate(fn: object) -> Autotuner:
         return Autotuner(
             fn,
             getattr(fn, "arg_names", []),

@@ -46,7 +46,7 @@ FORBIDDEN_OPTIONS = {
 
 
 def compile(
-    src: Any, target: GPUTarget | None = None, options: Mapping[str, Any] | None = None
+    src: object, target: GPUTarget | None = None, options: Mapping[str, object] | None = None
 ) -> CompiledKernel:
     """Compile a kernel without launching it, through the disk cache.
 
@@ -186,7 +186,7 @@ class JITFunction(JITCallable, KernelInterface):
     compile = staticmethod(compile)
 
     # --- the two ways of a launch ------------------------------------------------------------------------------
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+    def __getitem__(self, grid: object) -> Callable[..., Any]:
         """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
         native = self._native or self._start_native()
         try:
@@ -194,7 +194,9 @@ class JITFunction(JITCallable, KernelInterface):
         except TypeError:  # None, which the launch explains
             return partial(native, grid)
 
-    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> CompiledKernel | None:
+    def run(
+        self, *args: object, grid: object, warmup: bool, **kwargs: object
+    ) -> CompiledKernel | None:
         """Compile if needed and, unless `warmup`, launch. None if a cache hook vetoed the compilation."""
         if warmup:
             self._run_hooks(args, kwargs)
@@ -205,12 +207,12 @@ class JITFunction(JITCallable, KernelInterface):
         """Make the builtin function that launches; its first call of each kind comes back to `_launch`."""
 
         def complete(
-            key: bytes | None, grid: Any, /, *args: Any, **kwargs: Any
+            key: bytes | None, grid: object, /, *args: object, **kwargs: object
         ) -> CompiledKernel | None:
             return self._launch(key, grid, args, kwargs)
 
         def fallback(
-            key: bytes | None, grid: Any, /, *args: Any, **kwargs: Any
+            key: bytes | None, grid: object, /, *args: object, **kwargs: object
         ) -> CompiledKernel | None:
             if not self.pre_run_hooks:
                 return self._launch(key, grid, args, kwargs)
@@ -229,7 +231,7 @@ class JITFunction(JITCallable, KernelInterface):
             self._native = self._fast.launch
         return self._native
 
-    def _run_hooks(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _run_hooks(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
         """Call the pre-run hooks, as the launch will see options."""
         debug = bool(kwargs.get("debug", self.debug) or knobs.runtime.debug)
         about = {"debug": debug, "instrumentation_mode": knobs.compilation.instrumentation_mode}
@@ -247,8 +249,8 @@ class JITFunction(JITCallable, KernelInterface):
     def _launch(
         self,
         fast_key: bytes | None,
-        grid: Any,
-        args: tuple[Any, ...],
+        grid: object,
+        args: tuple[object, ...],
         kwargs: dict[str, Any],
         warmup: bool = False,
     ) -> Any:
@@ -362,11 +364,11 @@ class JITFunction(JITCallable, KernelInterface):
                 [place for fn in self._functions(values) for place in fn.places()],
             )
 
-    def _functions(self, values: tuple[Any, ...]) -> list[JITCallable]:
+    def _functions(self, values: tuple[object, ...]) -> list[JITCallable]:
         """The kernel, and the jitted functions that it is given."""
         return [self, *(x for x in values if isinstance(x, JITCallable))]
 
-    def _refresh(self, values: tuple[Any, ...]) -> None:
+    def _refresh(self, values: tuple[object, ...]) -> None:
         """Drop what was compiled with other functions, classes, attributes of modules or knobs than there are now.
         Raises ChangedGlobal if a captured constant has changed."""
         self.device_caches.renew()

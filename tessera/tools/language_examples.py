@@ -23,7 +23,6 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -119,7 +118,7 @@ class Result:
         return f"{self.dtype}{shape}: {', '.join(texts)}"
 
 
-def parsed(operation: Any) -> Docstring:
+def parsed(operation: object) -> Docstring:
     """The parts of an operation's docstring; what it does not have is empty."""
     text, *found = _SECTIONS.split(inspect.getdoc(operation) or "")
     sections = dict(zip(found[::2], found[1::2], strict=True))

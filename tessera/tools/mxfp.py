@@ -30,7 +30,7 @@ class MXFP4Tensor:
         self.data = torch.randint(0, 16, self.size, dtype=torch.uint8, device=self.device)
         return self
 
-    def to(self, dtype: Any) -> Any:
+    def to(self, dtype: object) -> Any:
         """The numbers in fp32 (or in another type of torch)."""
         torch = _torch()
         table = torch.tensor([*VALUES, *(-v for v in VALUES)], device=self.data.device)
@@ -79,7 +79,7 @@ class MXScaleTensor:
         self.data = torch.randint(first, last + 1, self.size, dtype=torch.uint8, device=self.device)
         return self
 
-    def to(self, dtype: Any) -> Any:
+    def to(self, dtype: object) -> Any:
         torch = _torch()
         powers = torch.exp2(self.data.double() - 127)
         return torch.where(self.data == NAN, float("nan"), powers).to(dtype)

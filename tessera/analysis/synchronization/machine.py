@@ -142,7 +142,7 @@ class Machine:
         self.shortened |= trips == self.bound > 0
         return not self.bound or trips < self.bound
 
-    def hand(self, to: Sequence[Value], values: Sequence[Any]) -> None:
+    def hand(self, to: Sequence[Value], values: Sequence[object]) -> None:
         """Give values, or what is in flight in them, to others."""
         for v, x in zip(to, values, strict=True):
             self.env[v] = x

@@ -98,7 +98,7 @@ class World:
     ctas: int = 2
     visits: dict[Op, int] = field(default_factory=lambda: {})
 
-    def chance(self, *what: Any) -> int:
+    def chance(self, *what: object) -> int:
         """A number that depends on the seed and `what` only."""
         return crc32(repr((self.seed, *what)).encode())
 
@@ -115,7 +115,7 @@ class World:
             return wrapped(self.size, t)
         return 0.5
 
-    def found(self, t: Type, *what: Any) -> Scalar:
+    def found(self, t: Type, *what: object) -> Scalar:
         """Something of type `t` that is read or computed elsewhere."""
         x = self.chance(*what)
         if isinstance(t, pointer_type):

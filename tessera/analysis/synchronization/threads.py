@@ -50,7 +50,7 @@ def store(m: Machine, role: Role, op: LocalStoreOp) -> None:
     m.touch(role, op, span, True, private=span[2].private)
 
 
-def _own_bytes(m: Machine, op: Op, held: Any, shared: Any, owner: Op) -> None:
+def _own_bytes(m: Machine, op: Op, held: object, shared: object, owner: Op) -> None:
     """The error if two ops give threads different bytes of a private buffer."""
     mine = bytes_of_threads(held, shared)
     if m.private.setdefault(owner, mine) != mine:

@@ -12,6 +12,7 @@ from tessera.backends.cpu.llvm_text import lane_type
 from tessera.backends.elements import arith as shared
 from tessera.dtypes import float32
 from tessera.ir import Op
+from tessera.ir.types import Type
 from tessera.ops import arith
 
 TABLE: dict[type[Op], shared.Lowering] = dict(shared.TABLE)
@@ -52,7 +53,7 @@ def divide_by_one(x: Lanes, a: str, b: str) -> str:
     return x.select(e, x.cmp("fcmp uno", e, better, better), first, better)
 
 
-def _extremum(x: Lanes, op: Any, t: Any, a: str, b: str) -> str:
+def _extremum(x: Lanes, op: Any, t: Type, a: str, b: str) -> str:
     if t is float32 and x.has_edges and not op.propagate_nan:
         # 4: the lesser one, 5: the greater one, the sign that of the result
         ty, kind = lane_type(t, x.n), 4 if op.opcode == "min" else 5

@@ -50,7 +50,7 @@ class CpuBackend(Backend):
         super().__init__(target)
         self.machine, self.facts = resolve(target.arch)
 
-    def parse_options(self, options: Mapping[str, Any]) -> Options:
+    def parse_options(self, options: Mapping[str, object]) -> Options:
         defaults = {
             "backend_name": self.name, "warp_size": 1, "supported_fp8_dtypes": tuple(t.name for t in FP8)
         }  # fmt: skip

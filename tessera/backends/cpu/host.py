@@ -13,6 +13,7 @@ from tessera.backends.cpu.values import Point
 from tessera.backends.elements.casts import cast
 from tessera.dtypes import UNSIGNED_INTS, dtype, float64, int64
 from tessera.ir import Op, TileType, Value, elem_of, shape_of
+from tessera.ir.types import Type
 from tessera.ops import memory
 
 
@@ -36,7 +37,7 @@ def program_args(lo: Lowering) -> list[str]:
     return [f"i32 {lo.text(lo.programs[d], 1)}" for d in range(3)]
 
 
-def _number(lo: Lowering, t: Any, text: str, hexadecimal: bool) -> tuple[str, str]:
+def _number(lo: Lowering, t: Type, text: str, hexadecimal: bool) -> tuple[str, str]:
     """(conversion of printf, argument)."""
     x = lo.lanes(1)
     if not isinstance(t, dtype):
@@ -77,7 +78,7 @@ def _print(lo: Lowering, op: Any) -> None:
         indices = ", ".join(f"%{w or ''}lld" for w in op.widths(k))
 
         def element(
-            at: Point, v: Value = v, t: Any = t, label: str = label, indices: str = indices
+            at: Point, v: Value = v, t: Type = t, label: str = label, indices: str = indices
         ) -> None:
             form, arg = _number(lo, t, lo.text(lo.value(v, at), 1), op.hex)
             where = [f"i64 {lo.coord_text(c)}" for c in at.coords]

@@ -128,7 +128,7 @@ def _replace(
     index: int,
     result: Value,
     start: Value,
-    tile: Any,
+    tile: object,
     pointer: bool,
 ) -> ForOp:
     """A new loop without the carried tile; its result is computed after the loop."""

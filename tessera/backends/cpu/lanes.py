@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tessera.backends.cpu.emitter import Emitter
 from tessera.backends.cpu.llvm_text import scalar_type
@@ -17,6 +16,7 @@ from tessera.backends.elements.literals import vector_type
 from tessera.backends.elements.power import power_in_fp64
 from tessera.backends.elements.trigonometry import single_angle
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
+from tessera.ir.types import Type
 
 # Mathematical functions that are computed on vectors; the others are the C library's.
 VECTOR = {
@@ -50,7 +50,7 @@ class Lanes(ElementBuilder):
     def intrinsic(self, result: str, name: str, *args: str) -> str:
         return self.em.call(result, name, *args)
 
-    def type(self, t: Any) -> str:
+    def type(self, t: Type) -> str:
         return scalar_type(t)
 
     def widened(self, text: str, t: dtype) -> str | None:

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from tessera.backends.elements import literals
 from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import dtype
+from tessera.ir.types import Type
 
 # Floats narrower than 32 bits are integers of their width in the IR: conversions are explicit (elements/casts.py).
 ATTRIBUTES = '"no-trapping-math"="true" "prefer-vector-width"="512"'  # of every function
 _SCALARS = {"fp32": "float", "fp64": "double"}
 
 
-def scalar_type(t: Any) -> str:
+def scalar_type(t: Type) -> str:
     """LLVM type of a value of scalar type `t` in a register."""
     if not isinstance(t, dtype):
         return "ptr"
     return _SCALARS.get(t.name) or f"i{t.bits}"
 
 
-def memory_type(t: Any) -> str:
+def memory_type(t: Type) -> str:
     """LLVM type of `t` in memory: int1 takes a byte."""
     return "i8" if isinstance(t, dtype) and t.bits == 1 else scalar_type(t)
 
 
-def lane_type(t: Any, lanes: int) -> str:
+def lane_type(t: Type, lanes: int) -> str:
     return vector_type(scalar_type(t), lanes)
 
 
@@ -35,11 +35,11 @@ def is_literal(text: str) -> bool:
     return not text.startswith("%")
 
 
-def vector_literal(element: str, items: Sequence[Any]) -> str:
+def vector_literal(element: str, items: Sequence[object]) -> str:
     return "<" + ", ".join(f"{element} {x}" for x in items) + ">"
 
 
-def literal(value: float | bool | int, t: Any) -> str:
+def literal(value: float | bool | int, t: Type) -> str:
     """A scalar constant of type `t`."""
     return literals.literal(value, t, scalar_type(t))
 

@@ -27,6 +27,7 @@ from tessera.backends.elements.literals import vector_type
 from tessera.dtypes import dtype, int1, int64, pointer_type
 from tessera.errors import CompilationError
 from tessera.ir import Block, ElementType, Op, TileType, Value, elem_of, shape_of
+from tessera.ir.types import Type
 
 Evaluator = Callable[["Lowering", Any, Point, int], Val]
 Sink = Callable[["Lowering", Any], None]
@@ -406,7 +407,7 @@ TRUE = Val(int1, 1, "true", const=True)
 FALSE = Val(int1, 1, "false", const=False)
 
 
-def make(t: Any, lanes: int, text: str) -> Val:
+def make(t: Type, lanes: int, text: str) -> Val:
     """A plain value; integer and pointer scalars can take part in affine forms."""
     if lanes == 1 and (not isinstance(t, dtype) or (t.is_int() and t is not int1)):
         return Val(t, 1, text, True, text)

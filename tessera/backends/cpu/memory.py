@@ -72,7 +72,7 @@ def _within(lo: Lowering, mask: Val | None, lanes: int) -> Val | None:
     return Val(int1, lanes, lo.lanes(lanes).op("and", "i1", lo.text(mask, lanes), part.text))
 
 
-def _zero(elem: Any, n: int) -> str:
+def _zero(elem: ElementType, n: int) -> str:
     if n > 1:
         return "zeroinitializer"
     return (

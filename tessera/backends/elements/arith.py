@@ -19,7 +19,7 @@ from tessera.backends.elements.casts import bitcast, cast, narrow, widen
 from tessera.backends.elements.floats import evaluate
 from tessera.backends.elements.literals import number_in
 from tessera.dtypes import dtype, float32, int1
-from tessera.ir import Op, Type, elem_of
+from tessera.ir import ElementType, Op, Type, elem_of
 from tessera.ops import MATH_OPS, arith
 
 _FUNCTIONS = (exponentials, power, trigonometry)  # their rows are there once they are imported
@@ -179,7 +179,7 @@ FLOAT_PREDICATES = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "o
 
 
 @lowers(arith.CmpOp)
-def _cmp(x: ElementBuilder, op: Any, t: Any, a: str, b: str) -> str:
+def _cmp(x: ElementBuilder, op: Any, t: Type, a: str, b: str) -> str:
     p = op.predicate
     if is_float(t):
         return x.cmp(f"fcmp {FLOAT_PREDICATES[p]}", x.type(t), a, b)
@@ -260,7 +260,7 @@ def _cast(x: ElementBuilder, op: Any, t: Any, a: str) -> str:
 
 
 @lowers(arith.BitcastOp)
-def _bitcast(x: ElementBuilder, op: Op, t: Type, a: str) -> str:
+def _bitcast(x: ElementBuilder, op: Op, t: ElementType, a: str) -> str:
     return bitcast(x, a, t, elem_of(op.results[0].type))
 
 

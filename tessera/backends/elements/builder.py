@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tessera.backends.elements.literals import float_literal, literal, splat_literal, vector_type
 from tessera.dtypes import dtype, float32, float64
+from tessera.ir.types import Type
 
 _SUFFIXES = {
     "float": "f32", "double": "f64", "half": "f16", "bfloat": "bf16", "ptr": "p0",
@@ -42,7 +42,7 @@ class ElementBuilder(ABC):
         """A pure call of `name`, which is declared; arguments are `type text`."""
 
     @abstractmethod
-    def type(self, t: Any) -> str:
+    def type(self, t: Type) -> str:
         """The LLVM type that holds an element of `t`."""
 
     def is_native(self, t: dtype) -> bool:
@@ -136,6 +136,6 @@ class ElementBuilder(ABC):
     def f64(self, value: float) -> str:
         return splat_literal("double", float_literal(value, float64), self.n)
 
-    def constant(self, t: Any, value: float) -> str:
+    def constant(self, t: Type, value: float) -> str:
         element = self.type(t)
         return splat_literal(element, literal(value, t, element), self.n)

@@ -12,11 +12,14 @@ from typing import Any
 
 from tessera.backends.elements.builder import ElementBuilder
 from tessera.dtypes import NanEncoding, bfloat16, dtype, float16, float32, float64, int1, int64
+from tessera.ir.types import ElementType
 
 SIGN, INFINITY, QUIET_NAN = 0x80000000, 0x7F800000, 0x7FC00000  # in fp32
 
 
-def cast(x: ElementBuilder, text: str, source: Any, target: Any, rounding: str = "rtne") -> str:
+def cast(
+    x: ElementBuilder, text: str, source: ElementType, target: ElementType, rounding: str = "rtne"
+) -> str:
     """Cast `n` elements as the language defines it."""
     if source == target:
         return text
@@ -42,7 +45,7 @@ def _direct(x: ElementBuilder, source: dtype, target: dtype) -> bool:
     )
 
 
-def bitcast(x: ElementBuilder, text: str, source: Any, target: Any) -> str:
+def bitcast(x: ElementBuilder, text: str, source: ElementType, target: ElementType) -> str:
     """The same bits under another type."""
     a, b = x.type(source), x.type(target)
     if a == b:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from typing import Any
 
 from tessera.dtypes import NanEncoding, dtype, float16, float32, int1
+from tessera.ir.types import Type
 
 
 def vector_type(element: str, lanes: int) -> str:
@@ -29,7 +29,7 @@ def number_in(text: str) -> int | None:
     return int(digits) if digits.removeprefix("-").isdigit() else None
 
 
-def literal(value: float | bool | int, t: Any, llvm: str) -> str:
+def literal(value: float | bool | int, t: Type, llvm: str) -> str:
     """A constant of element type `t`, which values of LLVM type `llvm` hold: floats round to `t`."""
     if not isinstance(t, dtype):
         return "null" if value == 0 else f"inttoptr (i64 {int(value)} to {llvm})"

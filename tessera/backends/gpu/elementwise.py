@@ -134,14 +134,14 @@ def _divide(fl: FunctionLowering, op: arith.DivOp) -> None:
 
 
 @elementwise(arith.ShlOp)
-def _shl(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+def _shl(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
     if is_number(b) and 0 <= int(b) < elem.bits:
         return x.w.mul(llvm_type(elem), a, str(1 << int(b)))
     return TABLE[arith.ShlOp](x, op, elem, a, b)
 
 
 @elementwise(arith.RemOp)
-def _rem(x: Scalar, op: Any, elem: Any, a: str, b: str) -> str:
+def _rem(x: Scalar, op: Any, elem: ElementType, a: str, b: str) -> str:
     if is_float(elem) or not _is_index(op.rhs):
         return TABLE[arith.RemOp](x, op, elem, a, b)
     return _index_quotient(x, op, elem, a, b)
@@ -172,14 +172,14 @@ def _is_index(v: Value) -> bool:
     return True
 
 
-def _index_quotient(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+def _index_quotient(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
     """Without a guard: a divisor made of arguments and indices is taken to be positive (analysis/sign.py)."""
     if elem is int1 or number_in(b) is not None:
         return TABLE[type(op)](x, op, elem, a, b)
     return x.op(f"{'s' if elem.signed else 'u'}{op.opcode}", llvm_type(elem), a, b)
 
 
-def _div_fast(x: Scalar, op: Op, elem: Any, a: str, b: str) -> str:
+def _div_fast(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
     wide = [to_float32(x, elem, v) for v in (a, b)]
     return from_float32(x, elem, x.own("div", float32, *wide) or x.op("fdiv", "float", *wide))
 
@@ -214,7 +214,7 @@ def _and(x: Scalar, op: Op, elem: ElementType, a: str, b: str) -> str:
 
 
 @elementwise(arith.NegOp)
-def _neg(x: Scalar, op: Op, elem: Any, a: str) -> str:
+def _neg(x: Scalar, op: Op, elem: ElementType, a: str) -> str:
     if is_float(elem) and elem.bits == 16:
         t = llvm_type(elem)
         if flipped := x.target.math(x.w, "flip_sign", "i16", [x.convert("bitcast", t, a, "i16")]):
@@ -223,7 +223,7 @@ def _neg(x: Scalar, op: Op, elem: Any, a: str) -> str:
 
 
 @elementwise(arith.AbsOp)
-def _abs(x: Scalar, op: Op, elem: Any, a: str) -> str:
+def _abs(x: Scalar, op: Op, elem: ElementType, a: str) -> str:
     w, t = x.w, llvm_type(elem)
     if is_float(elem) and elem.bits == 16:
         bits = x.convert("bitcast", t, a, "i16")  # for ptxas' sake, as the sign above
@@ -262,7 +262,7 @@ def _hint(fl: FunctionLowering, op: arith.HintOp) -> None:
 
 # --- pointers ---------------------------------------------------------------------------------------------------
 @elementwise(arith.AddPtrOp)
-def _addptr(x: Scalar, op: Any, elem: Any, pointer: str, offset: str) -> str:
+def _addptr(x: Scalar, op: Any, elem: ElementType, pointer: str, offset: str) -> str:
     """A base that registers share plus a constant number of bytes.
 
     The constant part of a signed 32-bit offset is taken out of the sign extension: an offset whose sum wraps around is

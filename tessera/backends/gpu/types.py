@@ -15,7 +15,7 @@ from tessera.ir import ElementType
 POINTER = "ptr addrspace(1)"
 
 
-def llvm_type(elem: Any) -> str:
+def llvm_type(elem: ElementType) -> str:
     """The type of one element in a register."""
     if isinstance(elem, pointer_type):
         return POINTER

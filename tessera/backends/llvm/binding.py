@@ -270,7 +270,7 @@ def optimise(
     return module
 
 
-def _run_passes(ref: Any, target: Target, passes: str) -> None:
+def _run_passes(ref: object, target: Target, passes: str) -> None:
     llvm = _llvm()
     level = int(passes[1]) if passes in ("O1", "O2", "O3") else None
     options = llvm.create_pipeline_tuning_options(speed_level=level or 2)

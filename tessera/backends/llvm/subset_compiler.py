@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
 
 from tessera.backends.llvm.subset_expressions import Expressions, Module
 from tessera.backends.llvm.subset_types import (
@@ -23,7 +22,7 @@ from tessera.backends.llvm.subset_types import (
 )
 
 
-def compile_functions(*functions: Any) -> str:
+def compile_functions(*functions: object) -> str:
     """LLVM IR text of a module with these functions and those that they call. SubsetError tells the line of what is not
     in the subset."""
     module = Module()

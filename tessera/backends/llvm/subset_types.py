@@ -95,7 +95,7 @@ def accepts(wanted: Type | None, given: Type | None) -> bool:
 
 
 # --- annotations -----------------------------------------------------------------------------------------------------
-def type_of(node: ast.expr | None, names: Mapping[str, Any], place: str) -> Type | None:
+def type_of(node: ast.expr | None, names: Mapping[str, object], place: str) -> Type | None:
     """The type that an annotation names; `names`: those of its module."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         node = ast.parse(node.value, mode="eval").body
@@ -107,7 +107,7 @@ def type_of(node: ast.expr | None, names: Mapping[str, Any], place: str) -> Type
     return found
 
 
-def as_type(named: Any) -> Type | None:
+def as_type(named: object) -> Type | None:
     """The type that an object of Python stands for; None: for no type."""
     kind, of = typing.get_origin(named), typing.get_args(named)
     if kind in (typing.Union, types.UnionType):
@@ -132,7 +132,7 @@ def required(t: Type | None, place: str) -> Type:
     return t
 
 
-def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
+def evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
     """The value that Python gives an expression of the module's constants; None where it has none."""
     try:
         return eval(compile(ast.Expression(node), "constant", "eval"), dict(names))
@@ -140,7 +140,7 @@ def evaluate(node: ast.expr, names: Mapping[str, Any]) -> Any:
         return None
 
 
-def signature(node: ast.FunctionDef, names: Mapping[str, Any], place: str) -> Function:
+def signature(node: ast.FunctionDef, names: Mapping[str, object], place: str) -> Function:
     params = [required(type_of(a.annotation, names, place), place) for a in node.args.args]
     result = type_of(node.returns, names, place)
     return Function(tuple(params), result, node.args.vararg is not None)
@@ -205,7 +205,7 @@ def place_of(function: Any, node: Any) -> str:
     return f"{Path(function.__code__.co_filename).name}:{node.lineno}"
 
 
-def linkage(value: Any) -> subset.Linkage | None:
+def linkage(value: object) -> subset.Linkage | None:
     """How a function is known to LLVM; None for anything else."""
     return subset.LINKAGE.get(value) if inspect.isfunction(value) else None
 

@@ -61,7 +61,7 @@ class NvidiaBackend(Backend):
                 f"compute capability {self.capability} is not supported; the oldest is {OLDEST}"
             )
 
-    def parse_options(self, options: Mapping[str, Any]) -> Options:
+    def parse_options(self, options: Mapping[str, object]) -> Options:
         defaults: dict[str, Any] = {
             "backend_name": self.name,
             "supported_fp8_dtypes": tuple(sorted(t.name for t in FP8)),  # most by software
@@ -152,7 +152,7 @@ class NvidiaBackend(Backend):
             first.append(select_tensor_maps.bind(stores=options.tensor_stores))
         return [*first, lower_descriptors, unroll, *neutral_pipeline()]
 
-    def check_fit(self, make_ir: Callable[[], Any], options: Options) -> None:
+    def check_fit(self, make_ir: Callable[[], object], options: Options) -> None:
         module = self.stages(options)["tir"](make_ir(), {})
         check_resources.bind(facts=facts_for(self._capability(options)), pruning=True)(module)
 

@@ -131,7 +131,7 @@ def assemble(
     return read_log(cubin.raw, log)
 
 
-def _text(library: Any, handle: Any, which: str) -> str:
+def _text(library: object, handle: object, which: str) -> str:
     size = c_size_t()
     getattr(library, f"nvJitLinkGet{which}LogSize")(handle, byref(size))
     text = ctypes.create_string_buffer(size.value + 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tessera.backends.compiler import Options, Stage
 from tessera.backends.nvidia.backend import NvidiaBackend
@@ -16,7 +16,7 @@ class SimtBackend(NvidiaBackend):
     name: ClassVar[str] = "simt"
     binary_ext: ClassVar[str] = "llir"
 
-    def parse_options(self, options: Mapping[str, Any]) -> Options:
+    def parse_options(self, options: Mapping[str, object]) -> Options:
         ours = {"backend_name": "cuda", "num_ctas": knobs.simulator.num_ctas}
         return super().parse_options({**ours, **options})
 

@@ -33,7 +33,7 @@ from tessera.frontend.semantics.values import (
     tile,
     wrap,
 )  # fmt: skip
-from tessera.ir import Value
+from tessera.ir import Attributes, Value
 from tessera.language import memory as tl
 from tessera.language.block_pointer import block_pointer
 from tessera.language.values import constexpr, tensor
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tessera.frontend.frontend import FrontEnd
 
 
-def _scalars(fe: FrontEnd, xs: Any, argument: str) -> list[Any]:
+def _scalars(fe: FrontEnd, xs: object, argument: str) -> list[Any]:
     """Integers of the array's description: run-time ones as int64 tensors, compile-time ones as they are."""
     found: list[Any] = []
     for x in sequence(xs):
@@ -59,7 +59,13 @@ def _scalars(fe: FrontEnd, xs: Any, argument: str) -> list[Any]:
 
 @impl(tl.make_block_ptr)
 def make_block_ptr_impl(
-    fe: FrontEnd, base: Any, shape: Any, strides: Any, offsets: Any, block_shape: Any, order: Any
+    fe: FrontEnd,
+    base: object,
+    shape: object,
+    strides: object,
+    offsets: object,
+    block_shape: object,
+    order: object,
 ) -> Any:
     fe.warn("make_block_ptr is deprecated, use make_tensor_descriptor", DeprecationWarning)
     if not isinstance(base, tensor) or not isinstance(base.type, pointer_type):
@@ -82,7 +88,7 @@ def make_block_ptr_impl(
     )
 
 
-def _tensors(fe: FrontEnd, offsets: Any) -> list[tensor]:
+def _tensors(fe: FrontEnd, offsets: object) -> list[tensor]:
     """Offsets change from iteration to iteration: they are always run-time int64 scalars."""
     return [wrap(fit(fe, operand_of(x), int64, ())) for x in _scalars(fe, offsets, "offsets")]
 
@@ -132,7 +138,7 @@ def _addresses(fe: FrontEnd, p: block_pointer, dims: tuple[int, ...]) -> Value:
     return broadcast_raw(fe, ptr, dims)
 
 
-def _bounds(fe: FrontEnd, p: block_pointer, checked: Any, dims: tuple[int, ...]) -> Value | None:
+def _bounds(fe: FrontEnd, p: block_pointer, checked: object, dims: tuple[int, ...]) -> Value | None:
     axes = [normal_axis(static_int(c, "boundary_check"), len(dims)) for c in sequence(checked)]
     if len(set(axes)) != len(axes):
         raise InvalidArgument("Duplicate dimension in `boundary_check`")
@@ -153,7 +159,7 @@ def _bounds(fe: FrontEnd, p: block_pointer, checked: Any, dims: tuple[int, ...])
 
 
 def load_block(
-    fe: FrontEnd, p: block_pointer, checked: Any, padding: str, how: dict[str, Any]
+    fe: FrontEnd, p: block_pointer, checked: object, padding: str, how: Attributes
 ) -> Value:
     """The block; outside the checked bounds 0, or NaN for padding "nan"."""
     dims: tuple[int, ...] = p.block_shape.value
@@ -171,7 +177,7 @@ def load_block(
 
 
 def store_block(
-    fe: FrontEnd, p: block_pointer, value: Operand, checked: Any, how: dict[str, Any]
+    fe: FrontEnd, p: block_pointer, value: Operand, checked: object, how: Attributes
 ) -> None:
     dims: tuple[int, ...] = p.block_shape.value
     e = p.base.type.element_ty

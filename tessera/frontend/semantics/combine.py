@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tessera.dtypes import (
     SIGNED_INTS,
@@ -49,7 +49,7 @@ _SIGNED = {d.bits: d for d in SIGNED_INTS}
 
 
 # --- reduce and scan ---------------------------------------------------------------------------------------
-def _inputs(fe: FrontEnd, input: Any) -> tuple[list[Value], bool]:
+def _inputs(fe: FrontEnd, input: object) -> tuple[list[Value], bool]:
     """The tiles to combine, and whether the result is a tuple too."""
     is_tuple = isinstance(input, tl_tuple)
     values = [to_value(fe, operand_of(x)) for x in (input.values if is_tuple else [input])]
@@ -60,7 +60,9 @@ def _inputs(fe: FrontEnd, input: Any) -> tuple[list[Value], bool]:
     return values, is_tuple
 
 
-def _combine_block(fe: FrontEnd, combine_fn: Any, values: Sequence[Value], function: str) -> Block:
+def _combine_block(
+    fe: FrontEnd, combine_fn: object, values: Sequence[Value], function: str
+) -> Block:
     types = [elem(v) for v in values]
     block = fe.call_block(combine_fn, [*types, *types])
     got = [v.type for v in block.terminator.operands]
@@ -74,7 +76,7 @@ def _combine_block(fe: FrontEnd, combine_fn: Any, values: Sequence[Value], funct
 
 
 def reduce(
-    fe: FrontEnd, values: list[Value], axis: int | None, combine_fn: Any, keep_dims: bool
+    fe: FrontEnd, values: list[Value], axis: int | None, combine_fn: object, keep_dims: bool
 ) -> list[Value]:
     """Each of the reduced values; `axis` None combines all elements."""
     rank = len(shape(values[0]))
@@ -95,7 +97,7 @@ def reduce(
 
 @impl(tl.reduce)
 def reduce_impl(
-    fe: FrontEnd, input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False
+    fe: FrontEnd, input: object, axis: object, combine_fn: object, keep_dims: object = False
 ) -> tl_tuple | tensor:
     values, is_tuple = _inputs(fe, input)
     at = static(axis, "the axis of reduce()")
@@ -107,7 +109,7 @@ def reduce_impl(
 
 @impl(tl.associative_scan)
 def associative_scan_impl(
-    fe: FrontEnd, input: Any, axis: Any, combine_fn: Any, reverse: Any = False
+    fe: FrontEnd, input: object, axis: object, combine_fn: object, reverse: object = False
 ) -> tl_tuple | tensor:
     values, is_tuple = _inputs(fe, input)
     rank = len(shape(values[0]))
@@ -123,7 +125,7 @@ def associative_scan_impl(
 
 # --- dtype rules of the library's reductions ------------------------------------------------------------------
 @impl(tl.widen_for_sum)
-def widen_for_sum_impl(fe: FrontEnd, input: Any, dtype: Any = None) -> tensor:
+def widen_for_sum_impl(fe: FrontEnd, input: object, dtype: object = None) -> tensor:
     v = to_value(fe, operand_of(input))
     if static(dtype, "dtype") is not None:
         return wrap(cast(fe, v, as_dtype(dtype, "sum")))
@@ -136,7 +138,7 @@ def widen_for_sum_impl(fe: FrontEnd, input: Any, dtype: Any = None) -> tensor:
 
 
 @impl(tl.widen_for_max)
-def widen_for_max_impl(fe: FrontEnd, input: Any, return_indices: Any = False) -> tensor:
+def widen_for_max_impl(fe: FrontEnd, input: object, return_indices: object = False) -> tensor:
     v = to_value(fe, operand_of(input))
     e = elem(v)
     if not isinstance(e, dtype_class):
@@ -149,27 +151,27 @@ def widen_for_max_impl(fe: FrontEnd, input: Any, return_indices: Any = False) ->
 
 
 @impl(tl.promote_bf16)
-def promote_bf16_impl(fe: FrontEnd, input: Any) -> tensor:
+def promote_bf16_impl(fe: FrontEnd, input: object) -> tensor:
     v = to_value(fe, operand_of(input))
     return wrap(cast_raw(fe, v, float32) if elem(v) is bfloat16 else v)
 
 
 @impl(tl.bits_of)
-def bits_of_impl(fe: FrontEnd, input: Any) -> tensor:
+def bits_of_impl(fe: FrontEnd, input: object) -> tensor:
     v = to_value(fe, operand_of(input))
     e = elem(v)
     return wrap(cast_raw(fe, v, int8) if e is int1 else bitcast_raw(fe, v, _SIGNED[e.bits]))
 
 
 @impl(tl.from_bits)
-def from_bits_impl(fe: FrontEnd, input: Any, dtype: Any) -> tensor:
+def from_bits_impl(fe: FrontEnd, input: object, dtype: object) -> tensor:
     v, to = to_value(fe, operand_of(input)), as_dtype(dtype, "from_bits")
     return wrap(cast_raw(fe, v, int1) if to is int1 else bitcast_raw(fe, v, to))
 
 
 # --- histogram and gather ---------------------------------------------------------------------------------------
 @impl(tl.histogram)
-def histogram_impl(fe: FrontEnd, input: Any, num_bins: Any, mask: Any = None) -> tensor:
+def histogram_impl(fe: FrontEnd, input: object, num_bins: object, mask: object = None) -> tensor:
     v = to_value(fe, operand_of(input))
     if len(shape(v)) != 1:
         raise ShapeMismatch(f"histogram only supports 1D input, got {input}")
@@ -192,7 +194,7 @@ def histogram_impl(fe: FrontEnd, input: Any, num_bins: Any, mask: Any = None) ->
 
 
 @impl(tl.gather)
-def gather_impl(fe: FrontEnd, src: Any, index: Any, axis: Any) -> tensor:
+def gather_impl(fe: FrontEnd, src: object, index: object, axis: object) -> tensor:
     v, i = to_value(fe, operand_of(src)), to_value(fe, operand_of(index))
     rank = len(shape(v))
     if not elem(i).is_int():

@@ -27,6 +27,7 @@ from tessera.frontend.semantics.values import (
     wrap,
 )  # fmt: skip
 from tessera.ir import Block, Op, Value, with_elem
+from tessera.ir.types import ElementType
 from tessera.language import memory as tl
 from tessera.language import ragged
 from tessera.language.descriptor import tensor_descriptor, tensor_descriptor_type
@@ -66,11 +67,11 @@ _ATOMICS = {
 @impl(tl.make_tensor_descriptor)
 def make_tensor_descriptor_impl(
     fe: FrontEnd,
-    base: Any,
-    shape: Any,
-    strides: Any,
-    block_shape: Any,
-    padding_option: Any = "zero",
+    base: object,
+    shape: object,
+    strides: object,
+    block_shape: object,
+    padding_option: object = "zero",
 ) -> tensor_descriptor:
     if not isinstance(base, tensor) or not isinstance(base.type, pointer_type):
         raise TypeMismatch(f"make_tensor_descriptor() takes a scalar pointer, got {base}")
@@ -151,7 +152,7 @@ def _read_block(fe: FrontEnd, desc: tensor_descriptor, read: Callable[[Value], O
 
 @impl(ragged.descriptor_slice)
 def descriptor_slice_impl(
-    fe: FrontEnd, desc: Any, dim: Any, start: Any, size: Any
+    fe: FrontEnd, desc: object, dim: object, start: object, size: object
 ) -> tensor_descriptor:
     if not isinstance(desc, tensor_descriptor):
         raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
@@ -169,7 +170,7 @@ def descriptor_slice_impl(
 
 
 def _check_dims(
-    e: Any, dims: tuple[int, ...], extents: Sequence[Any], steps: Sequence[Any]
+    e: ElementType, dims: tuple[int, ...], extents: Sequence[object], steps: Sequence[object]
 ) -> None:
     rank = len(extents)
     if not 1 <= rank <= 5:
@@ -190,14 +191,14 @@ def _check_dims(
         )
 
 
-def _integer(fe: FrontEnd, x: Any, to: dtype, what: str) -> Value:
+def _integer(fe: FrontEnd, x: object, to: dtype, what: str) -> Value:
     o = operand_of(x)
     if shape_of_operand(o) or not elem_of_operand(o).is_int():
         raise TypeMismatch(f"the {what} of a tensor descriptor are integer scalars, got {x}")
     return fit(fe, o, to, ())
 
 
-def _offsets(fe: FrontEnd, desc: Any, offsets: Any) -> list[Value]:
+def _offsets(fe: FrontEnd, desc: object, offsets: object) -> list[Value]:
     if not isinstance(desc, tensor_descriptor):
         raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
     places = [operand_of(x) for x in sequence(offsets)]
@@ -216,12 +217,12 @@ def _offsets(fe: FrontEnd, desc: Any, offsets: Any) -> list[Value]:
 
 
 @impl(tl.load_tensor_descriptor)
-def load_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any) -> tensor:
+def load_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: object) -> tensor:
     places = _offsets(fe, desc, offsets)
     return _read(fe, desc, lambda d: DescriptorLoadOp(d, places))
 
 
-def _block(fe: FrontEnd, desc: tensor_descriptor, value: Any, exact: bool) -> Value:
+def _block(fe: FrontEnd, desc: tensor_descriptor, value: object, exact: bool) -> Value:
     """The value to store, in the block's shape and dtype; `exact` forbids a cast."""
     o = operand_of(value)
     dims = desc.block_type.shape
@@ -244,7 +245,7 @@ def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any, value: A
     return
 
 
-def _rows(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> tuple[Value, Value]:
+def _rows(fe: FrontEnd, desc: object, x_offsets: object, y_offset: object) -> tuple[Value, Value]:
     """The rows (1-D int32) and the first column of a gather or scatter."""
     if not isinstance(desc, tensor_descriptor):
         raise TypeMismatch(f"expected a tensor descriptor, got {desc}")
@@ -272,7 +273,7 @@ def _rows(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> tuple[Value
 
 
 @impl(tl.descriptor_gather)
-def descriptor_gather_impl(fe: FrontEnd, desc: Any, x_offsets: Any, y_offset: Any) -> tensor:
+def descriptor_gather_impl(fe: FrontEnd, desc: Any, x_offsets: object, y_offset: object) -> tensor:
     rows, column = _rows(fe, desc, x_offsets, y_offset)
     return _read(fe, desc, lambda d: DescriptorGatherOp(d, rows, column))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tessera.dtypes import (
     bfloat16,
@@ -45,13 +45,13 @@ _MIN_K = {8: 32, 16: 16, 32: 8, 64: 4}  # element bits → smallest K
 @impl(tl.dot)
 def dot_impl(
     fe: FrontEnd,
-    input: Any,
-    other: Any,
-    acc: Any = None,
-    input_precision: Any = None,
-    allow_tf32: Any = None,
-    max_num_imprecise_acc: Any = None,
-    out_dtype: Any = None,
+    input: object,
+    other: object,
+    acc: object = None,
+    input_precision: object = None,
+    allow_tf32: object = None,
+    max_num_imprecise_acc: object = None,
+    out_dtype: object = None,
 ) -> tensor:
     a, b = (to_value(fe, operand_of(x)) for x in (input, other))
     c = None if acc is None else to_value(fe, operand_of(acc))
@@ -168,7 +168,7 @@ def _result_dtype(operand: dtype, acc: dtype | None, out: dtype | None) -> dtype
     return out or acc or float32
 
 
-def _precision(fe: FrontEnd, given: Any, allow_tf32: Any) -> str:
+def _precision(fe: FrontEnd, given: object, allow_tf32: object) -> str:
     allowed = fe.options.allowed_dot_input_precisions
     if given is not None and allow_tf32 is not None:
         raise InvalidArgument("Only one of input_precision and allow_tf32 can be specified")

@@ -54,7 +54,7 @@ _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 
 # --- casts ---------------------------------------------------------------------------------------------
-def as_dtype(x: Any, function: str) -> dtype | pointer_type:
+def as_dtype(x: object, function: str) -> dtype | pointer_type:
     """A dtype or pointer type given as an argument, or the one of a block type (`x.to(y.type)`); InvalidArgument for
     anything else, strings too."""
     x = static(x, f"the dtype of {function}()")
@@ -71,7 +71,11 @@ def as_dtype(x: Any, function: str) -> dtype | pointer_type:
 
 @impl(tlc.cast)
 def cast_impl(
-    fe: FrontEnd, input: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False
+    fe: FrontEnd,
+    input: object,
+    dtype: object,
+    fp_downcast_rounding: object = None,
+    bitcast: object = False,
 ) -> tensor:
     to = as_dtype(dtype, "cast")
     rounding = static(fp_downcast_rounding, "fp_downcast_rounding")
@@ -108,21 +112,21 @@ def _check_rounding(rounding: Any, have: Any, to: Any) -> None:
 
 # --- arithmetic ------------------------------------------------------------------------------------------
 @impl(tl.add)
-def add_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> tensor:
+def add_impl(fe: FrontEnd, x: object, y: object, sanitize_overflow: object = True) -> tensor:
     return binary(fe, "add", x, y, static(sanitize_overflow, "sanitize_overflow"))
 
 
 @impl(tl.sub)
-def sub_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> tensor:
+def sub_impl(fe: FrontEnd, x: object, y: object, sanitize_overflow: object = True) -> tensor:
     return binary(fe, "sub", x, y, static(sanitize_overflow, "sanitize_overflow"))
 
 
 @impl(tl.mul)
-def mul_impl(fe: FrontEnd, x: Any, y: Any, sanitize_overflow: Any = True) -> tensor:
+def mul_impl(fe: FrontEnd, x: object, y: object, sanitize_overflow: object = True) -> tensor:
     return binary(fe, "mul", x, y, static(sanitize_overflow, "sanitize_overflow"))
 
 
-def _nan_wins(propagate_nan: Any) -> bool:
+def _nan_wins(propagate_nan: object) -> bool:
     mode = static(propagate_nan, "propagate_nan")
     if mode not in (tl.PropagateNan.NONE, tl.PropagateNan.ALL):
         raise TypeMismatch(f"propagate_nan must be a tl.PropagateNan, got {mode!r}")
@@ -130,40 +134,46 @@ def _nan_wins(propagate_nan: Any) -> bool:
 
 
 @impl(tl.minimum)
-def minimum_impl(fe: FrontEnd, x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> tensor:
+def minimum_impl(
+    fe: FrontEnd, x: object, y: object, propagate_nan: object = tl.PropagateNan.NONE
+) -> tensor:
     return wrap(extremum(fe, True, operand_of(x), operand_of(y), _nan_wins(propagate_nan)))
 
 
 @impl(tl.maximum)
-def maximum_impl(fe: FrontEnd, x: Any, y: Any, propagate_nan: Any = tl.PropagateNan.NONE) -> tensor:
+def maximum_impl(
+    fe: FrontEnd, x: object, y: object, propagate_nan: object = tl.PropagateNan.NONE
+) -> tensor:
     return wrap(extremum(fe, False, operand_of(x), operand_of(y), _nan_wins(propagate_nan)))
 
 
 @impl(tl.clamp)
 def clamp_impl(
-    fe: FrontEnd, x: Any, min: Any, max: Any, propagate_nan: Any = tl.PropagateNan.NONE
+    fe: FrontEnd, x: object, min: object, max: object, propagate_nan: object = tl.PropagateNan.NONE
 ) -> tensor:
     low, high = operand_of(min), operand_of(max)
     return wrap(clamp(fe, operand_of(x), low, high, _nan_wins(propagate_nan)))
 
 
 @impl(tl.where)
-def where_impl(fe: FrontEnd, condition: Any, x: Any, y: Any) -> tensor:
+def where_impl(fe: FrontEnd, condition: object, x: object, y: object) -> tensor:
     return wrap(where(fe, operand_of(condition), operand_of(x), operand_of(y)))
 
 
 @impl(tl.logical_and)
-def logical_and_impl(fe: FrontEnd, input: Any, other: Any) -> tensor:
+def logical_and_impl(fe: FrontEnd, input: object, other: object) -> tensor:
     return logical(fe, "and", input, other)
 
 
 @impl(tl.logical_or)
-def logical_or_impl(fe: FrontEnd, input: Any, other: Any) -> tensor:
+def logical_or_impl(fe: FrontEnd, input: object, other: object) -> tensor:
     return logical(fe, "or", input, other)
 
 
 # --- math functions ----------------------------------------------------------------------------------------
-def float_operand(fe: FrontEnd, x: Any, allowed: tuple[dtype, ...] = (float32, float64)) -> Value:
+def float_operand(
+    fe: FrontEnd, x: object, allowed: tuple[dtype, ...] = (float32, float64)
+) -> Value:
     """The operand of a math function: an fp32 or fp64 tensor, or a number."""
     o = operand_of(x)
     v = to_value(fe, float(o) if isinstance(o, int) else o)
@@ -179,7 +189,7 @@ def math_function(opcode: str, allowed: tuple[dtype, ...] = (float32, float64)) 
     """The implementation of a math function of one operand by the op of that name."""
     op = MATH_OPS[opcode]
 
-    def unary_math(fe: FrontEnd, x: Any) -> tensor:
+    def unary_math(fe: FrontEnd, x: object) -> tensor:
         return wrap(fe.builder.emit(op(float_operand(fe, x, allowed))))
 
     return unary_math
@@ -191,7 +201,7 @@ impl(tl.sqrt_rn)(math_function("sqrt_rn", (float32,)))
 
 
 @impl(tl.abs)
-def abs_impl(fe: FrontEnd, x: Any) -> tensor:
+def abs_impl(fe: FrontEnd, x: object) -> tensor:
     v = to_value(fe, operand_of(x))
     e = elem(v)
     if isinstance(e, pointer_type):
@@ -199,7 +209,7 @@ def abs_impl(fe: FrontEnd, x: Any) -> tensor:
     return wrap(v if e.is_int_unsigned() else fe.builder.emit(AbsOp(v)))
 
 
-def _floats(fe: FrontEnd, x: Any, y: Any, function: str) -> tuple[Value, Value]:
+def _floats(fe: FrontEnd, x: object, y: object, function: str) -> tuple[Value, Value]:
     a, b = operand_of(x), operand_of(y)
     va, vb = to_value(fe, a), to_value(fe, b)
     if not (elem(va).is_floating() and elem(vb).is_floating()):
@@ -209,7 +219,7 @@ def _floats(fe: FrontEnd, x: Any, y: Any, function: str) -> tuple[Value, Value]:
 
 @impl(tl.fdiv)
 def fdiv_impl(
-    fe: FrontEnd, x: Any, y: Any, ieee_rounding: Any = False, approx: Any = False
+    fe: FrontEnd, x: object, y: object, ieee_rounding: object = False, approx: object = False
 ) -> tensor:
     a, b = _floats(fe, x, y, "fdiv")
     exact = bool(static(ieee_rounding, "ieee_rounding"))
@@ -220,7 +230,7 @@ def fdiv_impl(
 
 
 @impl(tl.div_rn)
-def div_rn_impl(fe: FrontEnd, x: Any, y: Any) -> tensor:
+def div_rn_impl(fe: FrontEnd, x: object, y: object) -> tensor:
     a, b = promote(fe, operand_of(x), operand_of(y), weak=False)
     if elem(a) is not float32:
         raise TypeMismatch(f"Expected dtype ['fp32'] but got {elem(a)}")
@@ -228,7 +238,7 @@ def div_rn_impl(fe: FrontEnd, x: Any, y: Any) -> tensor:
 
 
 @impl(tl.fma)
-def fma_impl(fe: FrontEnd, x: Any, y: Any, z: Any) -> tensor:
+def fma_impl(fe: FrontEnd, x: object, y: object, z: object) -> tensor:
     operands = [to_value(fe, operand_of(a)) for a in (x, y, z)]
     to = promote_types(promote_types(elem(operands[0]), elem(operands[1])), elem(operands[2]))
     if not to.is_floating():
@@ -238,7 +248,7 @@ def fma_impl(fe: FrontEnd, x: Any, y: Any, z: Any) -> tensor:
 
 
 @impl(tl.umulhi)
-def umulhi_impl(fe: FrontEnd, x: Any, y: Any) -> tensor:
+def umulhi_impl(fe: FrontEnd, x: object, y: object) -> tensor:
     a, b = promote(fe, operand_of(x), operand_of(y), weak=False)
     e = elem(a)
     if e not in (int32, int64, uint32, uint64):
@@ -249,7 +259,7 @@ def umulhi_impl(fe: FrontEnd, x: Any, y: Any) -> tensor:
 
 
 @impl(tl.expect_zero)
-def expect_zero_impl(fe: FrontEnd, x: Any, mask: Any) -> tensor:
+def expect_zero_impl(fe: FrontEnd, x: object, mask: object) -> tensor:
     v = to_value(fe, operand_of(x))
     if fe.options.debug:
         is_zero = compare_op(fe, "eq", v, 0)

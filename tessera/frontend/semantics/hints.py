@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # --- promises about values -------------------------------------------------------------------------------------
 def _hint(fact: str, function: str, scalars: bool) -> Any:
-    def hint_impl(fe: FrontEnd, input: Any, values: Any) -> Any:
+    def hint_impl(fe: FrontEnd, input: object, values: object) -> Any:
         numbers = tuple(static_int(v, f"the values of {function}()") for v in sequence(values))
         if not isinstance(input, tensor):
             return input
@@ -64,7 +64,7 @@ impl(tl.max_constancy)(_hint("constancy", "max_constancy", False))
 
 
 @impl(tl.assume)
-def assume_impl(fe: FrontEnd, cond: Any) -> None:
+def assume_impl(fe: FrontEnd, cond: object) -> None:
     if isinstance(cond, constexpr):
         if not cond.value:
             raise InvalidArgument("the condition of assume() is false at compile time")
@@ -86,7 +86,7 @@ def debug_barrier_impl(fe: FrontEnd) -> None:
 
 # --- run-time debugging ---------------------------------------------------------------------------------------
 @impl(tl.device_print)
-def device_print_impl(fe: FrontEnd, prefix: Any, *args: Any, hex: Any = False) -> None:
+def device_print_impl(fe: FrontEnd, prefix: object, *args: object, hex: object = False) -> None:
     text = static(prefix, "the prefix of device_print()")
     if not isinstance(text, str) or not text.isascii():
         raise InvalidArgument(
@@ -108,7 +108,7 @@ def _line_prefix(text: str, values: bool) -> str:
 
 
 @impl(tl.device_assert)
-def device_assert_impl(fe: FrontEnd, cond: Any, msg: Any = "", mask: Any = None) -> None:
+def device_assert_impl(fe: FrontEnd, cond: object, msg: object = "", mask: object = None) -> None:
     if not fe.options.debug:
         return
     text = static(msg, "the message of device_assert()")
@@ -133,11 +133,11 @@ def device_assert(fe: FrontEnd, cond: Operand, message: str, mask: Operand | Non
 @impl(tl.static_print)
 def static_print_impl(
     fe: FrontEnd,
-    *values: Any,
-    sep: Any = " ",
-    end: Any = "\n",
-    file: Any = None,
-    flush: Any = False,
+    *values: object,
+    sep: object = " ",
+    end: object = "\n",
+    file: object = None,
+    flush: object = False,
 ) -> None:
     shown = [_as_printed(unwrap(v)) for v in values]
     where = {
@@ -147,7 +147,7 @@ def static_print_impl(
     return
 
 
-def _as_printed(x: Any) -> Any:
+def _as_printed(x: object) -> Any:
     """A run-time value as its type and extents, which are compile-time values."""
     if not isinstance(x, tensor):
         return x
@@ -155,7 +155,7 @@ def _as_printed(x: Any) -> Any:
 
 
 @impl(tl.static_assert)
-def static_assert_impl(fe: FrontEnd, cond: Any, msg: Any = "") -> None:
+def static_assert_impl(fe: FrontEnd, cond: object, msg: object = "") -> None:
     value = unwrap(cond)
     if not isinstance(value, bool):
         raise NotConstexpr(

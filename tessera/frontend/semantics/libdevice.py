@@ -52,7 +52,7 @@ _INTS = (int32, int64, uint32, uint64)
 
 
 def _operands(
-    fe: FrontEnd, function: str, allowed: tuple[dtype, ...], args: Sequence[Any]
+    fe: FrontEnd, function: str, allowed: tuple[dtype, ...], args: Sequence[object]
 ) -> list[Value]:
     """The operands in one dtype of those allowed: as they are, else promoted as operators promote them."""
     values = [to_value(fe, operand_of(x)) for x in args]
@@ -73,7 +73,7 @@ def _operands(
     return [cast(fe, v, to) for v in values]
 
 
-def _operand(fe: FrontEnd, x: Any, allowed: tuple[dtype, ...], function: str) -> Value:
+def _operand(fe: FrontEnd, x: object, allowed: tuple[dtype, ...], function: str) -> Value:
     return _operands(fe, function, allowed, [x])[0]
 
 
@@ -83,14 +83,14 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _typed(fe: FrontEnd, function: str, kinds: str, args: Sequence[Any]) -> list[tensor]:
+def _typed(fe: FrontEnd, function: str, kinds: str, args: Sequence[object]) -> list[tensor]:
     """The operands as tensors of one dtype among `kinds`."""
     allowed = tuple(d for k in kinds.split() for d in _KINDS[k])
     return [wrap(v) for v in _operands(fe, function, allowed, args)]
 
 
 @impl(libdevice_base.typed)
-def typed_impl(fe: FrontEnd, function: Any, kinds: Any, *args: Any) -> tensor | tl_tuple:
+def typed_impl(fe: FrontEnd, function: object, kinds: object, *args: object) -> tensor | tl_tuple:
     found = _typed(fe, str(static(function, "function")), str(static(kinds, "kinds")), args)
     return found[0] if len(found) == 1 else tl_tuple(found)
 
@@ -98,16 +98,16 @@ def typed_impl(fe: FrontEnd, function: Any, kinds: Any, *args: Any) -> tensor | 
 def _rounded(name: str, arity: int) -> Any:
     _, fn, kinds, mode = libdevice_rounding.ROUNDED[name]
 
-    def run(fe: FrontEnd, *args: Any) -> Any:
+    def run(fe: FrontEnd, *args: object) -> Any:
         return fe.call(fn, [*_typed(fe, name, kinds, args), constexpr(mode)], {})
 
-    def one(fe: FrontEnd, arg0: Any) -> Any:
+    def one(fe: FrontEnd, arg0: object) -> Any:
         return run(fe, arg0)
 
-    def two(fe: FrontEnd, arg0: Any, arg1: Any) -> Any:
+    def two(fe: FrontEnd, arg0: object, arg1: object) -> Any:
         return run(fe, arg0, arg1)
 
-    def three(fe: FrontEnd, arg0: Any, arg1: Any, arg2: Any) -> Any:
+    def three(fe: FrontEnd, arg0: object, arg1: object, arg2: object) -> Any:
         return run(fe, arg0, arg1, arg2)
 
     return (one, two, three)[arity - 1]
@@ -118,7 +118,7 @@ for _name, (_stub, *_rest) in libdevice_rounding.ROUNDED.items():
 
 
 def _unary(op: type[Op], allowed: tuple[dtype, ...], function: str) -> Any:
-    def unary_impl(fe: FrontEnd, arg0: Any) -> Any:
+    def unary_impl(fe: FrontEnd, arg0: object) -> Any:
         return wrap(fe.builder.emit(op(_operand(fe, arg0, allowed, function))))
 
     return unary_impl
@@ -132,17 +132,19 @@ impl(tl.popc)(_unary(PopcOp, _INTS, "popc"))
 
 
 @impl(tl.abs)
-def abs_impl(fe: FrontEnd, arg0: Any) -> tensor:
+def abs_impl(fe: FrontEnd, arg0: object) -> tensor:
     return wrap(fe.builder.emit(AbsOp(_operand(fe, arg0, (*_FLOATS, int32, int64), "abs"))))
 
 
-def _same(fe: FrontEnd, x: Any, y: Any, allowed: tuple[dtype, ...], function: str) -> list[Value]:
+def _same(
+    fe: FrontEnd, x: object, y: object, allowed: tuple[dtype, ...], function: str
+) -> list[Value]:
     """Two operands of one dtype, in their common shape."""
     return broadcast_values(fe, _operands(fe, function, allowed, [x, y]))
 
 
 def _binary(op: type[Op], allowed: tuple[dtype, ...], function: str, **attrs: Any) -> Any:
-    def binary_impl(fe: FrontEnd, arg0: Any, arg1: Any) -> Any:
+    def binary_impl(fe: FrontEnd, arg0: object, arg1: object) -> Any:
         return wrap(fe.builder.emit(op(*_same(fe, arg0, arg1, allowed, function), **attrs)))
 
     return binary_impl
@@ -156,7 +158,7 @@ impl(tl.mulhi)(_binary(MulHiOp, _INTS, "mulhi"))
 
 
 @impl(tl.pow)
-def pow_impl(fe: FrontEnd, arg0: Any, arg1: Any) -> tensor:
+def pow_impl(fe: FrontEnd, arg0: object, arg1: object) -> tensor:
     x, y = (to_value(fe, operand_of(arg)) for arg in (arg0, arg1))
     if elem(x) in _FLOATS and elem(y) is int32:
         y = cast_raw(fe, y, elem(x))
@@ -166,7 +168,7 @@ def pow_impl(fe: FrontEnd, arg0: Any, arg1: Any) -> tensor:
 
 
 def _bits(have: dtype, to: dtype, function: str) -> Any:
-    def bits_impl(fe: FrontEnd, arg0: Any) -> Any:
+    def bits_impl(fe: FrontEnd, arg0: object) -> Any:
         return wrap(bitcast_raw(fe, _operand(fe, arg0, (have,), function), to))
 
     return bits_impl
@@ -214,6 +216,6 @@ def is_hip_family_impl(fe: FrontEnd) -> constexpr:
 
 
 @impl(tl_target.cuda_capability_geq)
-def cuda_capability_geq_impl(fe: FrontEnd, major: Any, minor: Any = 0) -> constexpr:
+def cuda_capability_geq_impl(fe: FrontEnd, major: object, minor: object = 0) -> constexpr:
     wanted = static_int(major, "major") * 10 + static_int(minor, "minor")
     return constexpr(_backend(fe) == "cuda" and int(fe.options.target.arch) >= wanted)

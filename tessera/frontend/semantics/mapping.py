@@ -45,7 +45,13 @@ if TYPE_CHECKING:
 # --- assembly ------------------------------------------------------------------------------------------------------
 @impl(tl.inline_asm_elementwise)
 def inline_asm_elementwise_impl(
-    fe: FrontEnd, asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any
+    fe: FrontEnd,
+    asm: object,
+    constraints: object,
+    args: object,
+    dtype: object,
+    is_pure: object,
+    pack: object,
 ) -> tl_tuple | tensor:
     if fe.options.backend_name != "cuda":
         raise UnsupportedLanguageConstruct(
@@ -72,7 +78,7 @@ def inline_asm_elementwise_impl(
 # --- functions of scalars ----------------------------------------------------------------------------------------
 @impl(tl.map_elementwise)
 def map_elementwise_impl(
-    fe: FrontEnd, scalar_fn: Any, *args: Any, pack: Any = 1
+    fe: FrontEnd, scalar_fn: object, *args: object, pack: object = 1
 ) -> tensor | tl_tuple:
     fn, count = static(scalar_fn, "scalar_fn"), static_int(pack, "pack")
     if not isinstance(fn, JITCallable):
@@ -128,7 +134,12 @@ def _interleaved(fe: FrontEnd, parts: Sequence[Value], dims: tuple[int, ...]) ->
 # --- device libraries ----------------------------------------------------------------------------------------------
 @impl(tl.extern_elementwise)
 def extern_elementwise_impl(
-    fe: FrontEnd, lib_name: Any, lib_path: Any, args: Any, arg_type_symbol_dict: Any, is_pure: Any
+    fe: FrontEnd,
+    lib_name: object,
+    lib_path: object,
+    args: object,
+    arg_type_symbol_dict: object,
+    is_pure: object,
 ) -> Any:
     values = [to_value(fe, operand_of(a)) for a in sequence(args)]
     table: Any = static(arg_type_symbol_dict, "arg_type_symbol_dict")

@@ -8,7 +8,7 @@ dtype first.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tessera.dtypes import (
     SIGNED_INTS,
@@ -92,18 +92,20 @@ _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 
 # --- entry points on language values ----------------------------------------------------------------------
-def binary(fe: FrontEnd, op: str, lhs: Any, rhs: Any, sanitize_overflow: bool = True) -> tensor:
+def binary(
+    fe: FrontEnd, op: str, lhs: object, rhs: object, sanitize_overflow: bool = True
+) -> tensor:
     """`lhs op rhs`; `op` is a Python operator or its name: "add", "truediv", "lshift", …"""
     name = SYMBOLS.get(op, op)
     return wrap(binary_op(fe, name, operand_of(lhs), operand_of(rhs), sanitize_overflow))
 
 
-def compare(fe: FrontEnd, op: str, lhs: Any, rhs: Any) -> tensor:
+def compare(fe: FrontEnd, op: str, lhs: object, rhs: object) -> tensor:
     """`lhs op rhs` as int1; `op` is a comparison operator or one of eq, ne, lt, le, gt, ge."""
     return wrap(compare_op(fe, SYMBOLS.get(op, op), operand_of(lhs), operand_of(rhs)))
 
 
-def unary(fe: FrontEnd, op: str, x: Any) -> tensor:
+def unary(fe: FrontEnd, op: str, x: object) -> tensor:
     """`op` is "neg" ("-"), "invert" ("~") or "not"."""
     v = to_value(fe, operand_of(x))
     if op in ("neg", "-"):
@@ -115,7 +117,7 @@ def unary(fe: FrontEnd, op: str, x: Any) -> tensor:
     raise TypeMismatch(f"bad operand type for unary {op}: {elem(v)}")
 
 
-def logical(fe: FrontEnd, op: str, lhs: Any, rhs: Any) -> tensor:
+def logical(fe: FrontEnd, op: str, lhs: object, rhs: object) -> tensor:
     """`lhs and rhs`, `lhs or rhs` (op "and", "or") of int1 operands."""
     a, b = (_as_bit(to_value(fe, operand_of(x))) for x in (lhs, rhs))
     if shape(a) or shape(b):
@@ -155,7 +157,7 @@ def _arithmetic_elem(x: Operand) -> dtype:
     return e
 
 
-def _invalid(a: Any, b: Any, help: str | None = None) -> TypeMismatch:
+def _invalid(a: object, b: object, help: str | None = None) -> TypeMismatch:
     return TypeMismatch(f"invalid operands of type {a!r} and {b!r}", help=help)
 
 

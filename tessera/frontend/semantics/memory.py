@@ -25,7 +25,8 @@ from tessera.frontend.semantics.values import (
     to_value,
     wrap,
 )  # fmt: skip
-from tessera.ir import TileType, Value
+from tessera.ir import Attributes, TileType, Value
+from tessera.ir.types import ElementType
 from tessera.language import atomics
 from tessera.language import memory as tl
 from tessera.language.block_pointer import block_pointer
@@ -50,7 +51,7 @@ _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 
 # --- arguments ---------------------------------------------------------------------------------------------
-def _option(x: Any, allowed: tuple[str, ...], argument: str, function: str) -> str:
+def _option(x: object, allowed: tuple[str, ...], argument: str, function: str) -> str:
     value = static(x, f"{argument} of {function}()")
     value = "" if value is None else value
     if value not in allowed:
@@ -60,7 +61,7 @@ def _option(x: Any, allowed: tuple[str, ...], argument: str, function: str) -> s
     return value
 
 
-def _cache(x: Any, allowed: tuple[str, ...], function: str) -> str:
+def _cache(x: object, allowed: tuple[str, ...], function: str) -> str:
     """A cache modifier; the dot in front may be left out."""
     value = static(x, f"cache_modifier of {function}()")
     if isinstance(value, str) and value and "." + value in allowed:
@@ -68,12 +69,12 @@ def _cache(x: Any, allowed: tuple[str, ...], function: str) -> str:
     return _option(x, allowed, "cache_modifier", function)
 
 
-def _eviction(x: Any, function: str) -> str:
+def _eviction(x: object, function: str) -> str:
     policy = _option(x, (*EVICTION, "evict_normal"), "eviction_policy", function)
     return "" if policy == "evict_normal" else policy
 
 
-def pointer_of(x: Any, function: str) -> Value:
+def pointer_of(x: object, function: str) -> Value:
     if isinstance(x, tensor) and isinstance(elem(x.handle), pointer_type):
         return x.handle
     raise TypeMismatch(
@@ -82,7 +83,7 @@ def pointer_of(x: Any, function: str) -> Value:
     )
 
 
-def mask_of(fe: FrontEnd, x: Any) -> Value | None:
+def mask_of(fe: FrontEnd, x: object) -> Value | None:
     """The mask as int1; None when it is always true."""
     if x is None:
         return None
@@ -96,7 +97,7 @@ def mask_of(fe: FrontEnd, x: Any) -> Value | None:
     return o
 
 
-def _no_block_arguments(boundary_check: Any, padding: str) -> None:
+def _no_block_arguments(boundary_check: object, padding: str) -> None:
     if sequence(boundary_check) or padding:
         raise InvalidArgument(
             "`padding_option` or `boundary_check` argument is not supported for loading a tensor of pointers "
@@ -109,14 +110,14 @@ def _no_block_arguments(boundary_check: Any, padding: str) -> None:
 @impl(tl.load)
 def load_impl(
     fe: FrontEnd,
-    pointer: Any,
-    mask: Any = None,
-    other: Any = None,
-    boundary_check: Any = (),
-    padding_option: Any = "",
-    cache_modifier: Any = "",
-    eviction_policy: Any = "",
-    volatile: Any = False,
+    pointer: object,
+    mask: object = None,
+    other: object = None,
+    boundary_check: object = (),
+    padding_option: object = "",
+    cache_modifier: object = "",
+    eviction_policy: object = "",
+    volatile: object = False,
 ) -> tensor:
     padding = _option(padding_option, ("", "zero", "nan"), "padding_option", "load")
     how = {
@@ -138,7 +139,7 @@ def load_impl(
     return wrap(load(fe, ptr, mask_of(fe, mask), fill, how))
 
 
-def load(fe: FrontEnd, ptr: Value, mask: Value | None, other: Any, how: dict[str, Any]) -> Value:
+def load(fe: FrontEnd, ptr: Value, mask: Value | None, other: Any, how: Attributes) -> Value:
     """Pointer, mask and `other` (an operand) broadcast; the pointer too."""
     dims = shape(ptr)
     for what, x in (("Mask", mask), ("Other", other if mask is not None else None)):
@@ -157,12 +158,12 @@ def load(fe: FrontEnd, ptr: Value, mask: Value | None, other: Any, how: dict[str
 @impl(tl.store)
 def store_impl(
     fe: FrontEnd,
-    pointer: Any,
-    value: Any,
-    mask: Any = None,
-    boundary_check: Any = (),
-    cache_modifier: Any = "",
-    eviction_policy: Any = "",
+    pointer: object,
+    value: object,
+    mask: object = None,
+    boundary_check: object = (),
+    cache_modifier: object = "",
+    eviction_policy: object = "",
 ) -> None:
     how = {
         "cache": _cache(cache_modifier, CACHE_STORE, "store"),
@@ -182,7 +183,7 @@ def store_impl(
     return None
 
 
-def store(fe: FrontEnd, ptr: Value, value: Any, mask: Value | None, how: dict[str, Any]) -> None:
+def store(fe: FrontEnd, ptr: Value, value: Any, mask: Value | None, how: Attributes) -> None:
     """`value` (an operand) and mask take the pointer's shape."""
     dims = into_pointer(ptr, value, mask)
     v = fit(fe, value, elem(ptr).element_ty, dims)
@@ -223,7 +224,7 @@ _SMALL_INTS = ("int8", "int16", "uint8", "uint16")
 _SMALL_ATOMICS = ("cpu", "interpreter")  # back ends whose machine has atomics of 8 and 16 bits
 
 
-def _ordering(sem: Any, scope: Any) -> dict[str, Any]:
+def _ordering(sem: object, scope: object) -> Attributes:
     order = static(sem, "sem") or "acq_rel"
     if order not in SEMANTICS:
         raise InvalidArgument(
@@ -239,7 +240,12 @@ def _ordering(sem: Any, scope: Any) -> dict[str, Any]:
 
 def _atomic(kind: str) -> Any:
     def atomic_impl(
-        fe: FrontEnd, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
+        fe: FrontEnd,
+        pointer: object,
+        val: object,
+        mask: object = None,
+        sem: object = None,
+        scope: object = None,
     ) -> Any:
         ptr = pointer_of(pointer, f"tl.atomic_{kind}")
         e = elem(ptr).element_ty
@@ -266,7 +272,7 @@ for _kind in _ATOMIC_TYPES:
 
 
 def atomic_rmw(
-    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: dict[str, Any]
+    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: Attributes
 ) -> Value:
     """The value before. Floats other than in "add" act as integers of their width."""
     e = elem(v)
@@ -281,13 +287,13 @@ def atomic_rmw(
     return bitcast_raw(fe, fe.builder.emit(old), e)
 
 
-def _retype(fe: FrontEnd, ptr: Value, e: Any) -> Value:
+def _retype(fe: FrontEnd, ptr: Value, e: ElementType) -> Value:
     """The same addresses as pointers to `e`."""
     return bitcast_raw(fe, ptr, pointer_type(e, elem(ptr).address_space))
 
 
 def _float_extremum(
-    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: dict[str, Any]
+    fe: FrontEnd, kind: str, ptr: Value, v: Value, mask: Value | None, order: Attributes
 ) -> Value:
     """Floats without a sign bit order like signed ints, those with one like unsigned ints turned round."""
     e = elem(v)
@@ -311,7 +317,12 @@ def _float_extremum(
 
 @impl(atomics.atomic_cas)
 def atomic_cas_impl(
-    fe: FrontEnd, pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = None
+    fe: FrontEnd,
+    pointer: object,
+    cmp: object,
+    val: object,
+    sem: object = None,
+    scope: object = None,
 ) -> tensor:
     ptr = pointer_of(pointer, "tl.atomic_cas")
     e = elem(ptr).element_ty

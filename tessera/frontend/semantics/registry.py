@@ -11,7 +11,7 @@ from tessera.language.builtin import Builtin
 Impl = TypeVar("Impl", bound=Callable[..., Any])
 
 
-def impl(*stubs: Any) -> Callable[[Impl], Impl]:
+def impl(*stubs: object) -> Callable[[Impl], Impl]:
     """Register a function `(fe, *parameters of the stub)` as the implementation of one or more builtins.
 
     Several stubs share one implementation only if their parameters agree. TypeError when names differ.
@@ -30,7 +30,7 @@ def impl(*stubs: Any) -> Callable[[Impl], Impl]:
     return register
 
 
-def _check_parameters(stub: Builtin, fn: Callable[..., Any]) -> None:
+def _check_parameters(stub: Builtin, fn: Callable[..., object]) -> None:
     theirs = _parameters(stub.__wrapped__)
     ours = _parameters(fn)
     if not ours or ours[0][0] != "fe":
@@ -39,7 +39,7 @@ def _check_parameters(stub: Builtin, fn: Callable[..., Any]) -> None:
         raise TypeError(f"{fn.__qualname__} has the parameters {ours[1:]}, its stub {theirs}")
 
 
-def _parameters(fn: Callable[..., Any]) -> list[tuple[str, str]]:
+def _parameters(fn: Callable[..., object]) -> list[tuple[str, str]]:
     """(name, how it is passed) of each parameter, read off the code object: `inspect.signature` is slow at import."""
     code = fn.__code__
     names, n, only = code.co_varnames, code.co_argcount, code.co_kwonlyargcount

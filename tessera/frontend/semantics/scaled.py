@@ -7,7 +7,7 @@ is the value, subnormals included. A scale 2**(s - 127) is the fp32 whose expone
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tessera.dtypes import (
     bfloat16,
@@ -64,17 +64,17 @@ class _Side:
 @impl(tl.dot_scaled)
 def dot_scaled_impl(
     fe: FrontEnd,
-    lhs: Any,
-    lhs_scale: Any,
-    lhs_format: Any,
-    rhs: Any,
-    rhs_scale: Any,
-    rhs_format: Any,
-    acc: Any = None,
-    fast_math: Any = False,
-    lhs_k_pack: Any = True,
-    rhs_k_pack: Any = True,
-    out_dtype: Any = float32,
+    lhs: object,
+    lhs_scale: object,
+    lhs_format: object,
+    rhs: object,
+    rhs_scale: object,
+    rhs_format: object,
+    acc: object = None,
+    fast_math: object = False,
+    lhs_k_pack: object = True,
+    rhs_k_pack: object = True,
+    out_dtype: object = float32,
 ) -> tensor:
     if as_dtype(out_dtype, "dot_scaled") is not float32:
         raise TypeMismatch("dot_scaled() gives float32 only", help="cast the result")
@@ -97,12 +97,12 @@ def dot_scaled_impl(
     return wrap(dot(fe, a, b, c, "ieee", None, float32))
 
 
-def _optional(fe: FrontEnd, x: Any) -> Value | None:
+def _optional(fe: FrontEnd, x: object) -> Value | None:
     absent = x is None or (isinstance(x, constexpr) and x.value is None)
     return None if absent else to_value(fe, operand_of(x))
 
 
-def _side(name: str, k: int, format: Any, k_pack: Any) -> _Side:
+def _side(name: str, k: int, format: object, k_pack: object) -> _Side:
     kind = static(format, f"{name}_format")
     if not isinstance(kind, str) or kind.lower() not in _CARRIERS:
         raise InvalidArgument(

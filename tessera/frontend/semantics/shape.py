@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tessera.dtypes import dtype as dtype_class
 from tessera.dtypes import pointer_type
@@ -40,6 +40,7 @@ from tessera.frontend.semantics.values import (
     wrap,
 )  # fmt: skip
 from tessera.ir import Value
+from tessera.ir.types import ElementType
 from tessera.language import creation as tl
 from tessera.language.values import constexpr, tensor
 from tessera.language.values import slice as tl_slice
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 
 
 # --- program model ---------------------------------------------------------------------------------------
-def _grid_axis(axis: Any, function: str) -> int:
+def _grid_axis(axis: object, function: str) -> int:
     i = static(axis, f"the axis of {function}()")
     if i not in (0, 1, 2):
         raise InvalidArgument(f"{function} axis must be 0, 1, or 2 but got {i}")
@@ -68,18 +69,18 @@ def _grid_axis(axis: Any, function: str) -> int:
 
 
 @impl(tl.program_id)
-def program_id_impl(fe: FrontEnd, axis: Any) -> tensor:
+def program_id_impl(fe: FrontEnd, axis: object) -> tensor:
     return wrap(fe.builder.emit(ProgramIdOp(axis=_grid_axis(axis, "program_id"))))
 
 
 @impl(tl.num_programs)
-def num_programs_impl(fe: FrontEnd, axis: Any) -> tensor:
+def num_programs_impl(fe: FrontEnd, axis: object) -> tensor:
     return wrap(fe.builder.emit(NumProgramsOp(axis=_grid_axis(axis, "num_programs"))))
 
 
 # --- creation --------------------------------------------------------------------------------------------
 @impl(tl.arange)
-def arange_impl(fe: FrontEnd, start: Any, end: Any) -> tensor:
+def arange_impl(fe: FrontEnd, start: object, end: object) -> tensor:
     bounds: list[int] = []
     for x in (start, end):
         value = x.value if isinstance(x, constexpr) else x
@@ -102,7 +103,7 @@ def arange_impl(fe: FrontEnd, start: Any, end: Any) -> tensor:
     return wrap(fe.builder.emit(ArangeOp(start=low, end=high)))
 
 
-def full(fe: FrontEnd, dims: tuple[int, ...], value: Any, e: Any) -> Value:
+def full(fe: FrontEnd, dims: tuple[int, ...], value: object, e: ElementType) -> Value:
     o = operand_of(value)
     if isinstance(o, Value) and shape(o):
         if any(n != 1 for n in shape(o)):
@@ -112,7 +113,7 @@ def full(fe: FrontEnd, dims: tuple[int, ...], value: Any, e: Any) -> Value:
 
 
 @impl(tl.full)
-def full_impl(fe: FrontEnd, shape: Any, value: Any, dtype: Any) -> tensor:
+def full_impl(fe: FrontEnd, shape: object, value: object, dtype: object) -> tensor:
     if dtype is None:
         raise InvalidArgument(
             argument="dtype",
@@ -123,12 +124,12 @@ def full_impl(fe: FrontEnd, shape: Any, value: Any, dtype: Any) -> tensor:
 
 
 @impl(tl.zeros)
-def zeros_impl(fe: FrontEnd, shape: Any, dtype: Any) -> tensor:
+def zeros_impl(fe: FrontEnd, shape: object, dtype: object) -> tensor:
     return wrap(const_raw(fe, 0, tile(static_shape(fe, shape), as_dtype(dtype, "zeros"))))
 
 
 @impl(tl.zeros_like)
-def zeros_like_impl(fe: FrontEnd, input: Any) -> tensor:
+def zeros_like_impl(fe: FrontEnd, input: object) -> tensor:
     v = to_value(fe, operand_of(input))
     if not isinstance(elem(v), dtype_class):
         raise TypeMismatch(f"zeros_like() takes numbers, got {input}")
@@ -136,13 +137,13 @@ def zeros_like_impl(fe: FrontEnd, input: Any) -> tensor:
 
 
 @impl(tl.to_tensor)
-def to_tensor_impl(fe: FrontEnd, x: Any) -> tensor:
+def to_tensor_impl(fe: FrontEnd, x: object) -> tensor:
     return to_tensor(fe, x)
 
 
 @impl(tl.cat)
 def cat_impl(
-    fe: FrontEnd, input: Any, other: Any, can_reorder: Any = False, dim: Any = 0
+    fe: FrontEnd, input: object, other: object, can_reorder: object = False, dim: object = 0
 ) -> tensor:
     a, b = to_value(fe, operand_of(input)), to_value(fe, operand_of(other))
     if a.type != b.type or not shape(a):
@@ -185,19 +186,21 @@ def reshape(fe: FrontEnd, v: Value, dims: tuple[int, ...], reorder: bool = False
 
 
 @impl(tl.reshape)
-def reshape_impl(fe: FrontEnd, input: Any, *shape: Any, can_reorder: Any = False) -> tensor:
+def reshape_impl(
+    fe: FrontEnd, input: object, *shape: object, can_reorder: object = False
+) -> tensor:
     dims = static_shape(fe, tl_tuple(varargs(shape)))
     return wrap(reshape(fe, _value(fe, input), dims, bool(static(can_reorder, "can_reorder"))))
 
 
 @impl(tl.view)
-def view_impl(fe: FrontEnd, input: Any, *shape: Any) -> tensor:
+def view_impl(fe: FrontEnd, input: object, *shape: object) -> tensor:
     fe.warn("view is deprecated, use reshape with can_reorder=True", DeprecationWarning)
     return wrap(reshape(fe, _value(fe, input), static_shape(fe, tl_tuple(varargs(shape))), True))
 
 
 @impl(tl.ravel)
-def ravel_impl(fe: FrontEnd, x: Any, can_reorder: Any = False) -> tensor:
+def ravel_impl(fe: FrontEnd, x: object, can_reorder: object = False) -> tensor:
     v = _value(fe, x)
     return wrap(flatten(fe, v, bool(static(can_reorder, "can_reorder"))))
 
@@ -209,7 +212,7 @@ def flatten(fe: FrontEnd, v: Value, reorder: bool = False) -> Value:
     return reshape(fe, v, (numel,), reorder)
 
 
-def _value(fe: FrontEnd, x: Any) -> Value:
+def _value(fe: FrontEnd, x: object) -> Value:
     return to_value(fe, operand_of(x))
 
 
@@ -221,7 +224,7 @@ def expand_dims(fe: FrontEnd, v: Value, axis: int) -> Value:
 
 
 @impl(tl.expand_dims)
-def expand_dims_impl(fe: FrontEnd, input: Any, axis: Any) -> tensor:
+def expand_dims_impl(fe: FrontEnd, input: object, axis: object) -> tensor:
     v = _value(fe, input)
     axes = [static_int(a, "the axis of expand_dims()") for a in sequence(axis)]
     rank = len(shape(v)) + len(axes)
@@ -233,7 +236,7 @@ def expand_dims_impl(fe: FrontEnd, input: Any, axis: Any) -> tensor:
     return wrap(v)
 
 
-def subscript(fe: FrontEnd, x: tensor, indices: Sequence[Any]) -> tensor:
+def subscript(fe: FrontEnd, x: tensor, indices: Sequence[object]) -> tensor:
     """`x[indices]`: None inserts a dimension, a full `:` keeps one, if there is one; nothing else is a subscript."""
     v = x.handle
     for axis, index in enumerate(indices):
@@ -253,14 +256,14 @@ def subscript(fe: FrontEnd, x: tensor, indices: Sequence[Any]) -> tensor:
     return wrap(v)
 
 
-def _is_full_slice(i: Any) -> bool:
+def _is_full_slice(i: object) -> bool:
     if isinstance(i, tl_slice):
         return i.is_full()
     return isinstance(i, slice) and i == slice(None)
 
 
 @impl(tl.squeeze)
-def squeeze_impl(fe: FrontEnd, x: Any, dim: Any) -> tensor:
+def squeeze_impl(fe: FrontEnd, x: object, dim: object) -> tensor:
     v = _value(fe, x)
     d = normal_axis(static_int(dim, "the dim of squeeze()"), len(shape(v)), "dim")
     dims = shape(v)
@@ -272,24 +275,24 @@ def squeeze_impl(fe: FrontEnd, x: Any, dim: Any) -> tensor:
 
 
 @impl(tl.unsqueeze)
-def unsqueeze_impl(fe: FrontEnd, x: Any, dim: Any) -> tensor:
+def unsqueeze_impl(fe: FrontEnd, x: object, dim: object) -> tensor:
     v = _value(fe, x)
     d = normal_axis(static_int(dim, "the dim of unsqueeze()"), len(shape(v)) + 1, "dim")
     return wrap(expand_dims(fe, v, d))
 
 
 @impl(tl.broadcast)
-def broadcast_impl(fe: FrontEnd, input: Any, other: Any) -> tl_tuple:
+def broadcast_impl(fe: FrontEnd, input: object, other: object) -> tl_tuple:
     return tl_tuple([wrap(v) for v in broadcast_values(fe, [_value(fe, input), _value(fe, other)])])
 
 
-def broadcast(fe: FrontEnd, *xs: Any) -> list[tensor]:
+def broadcast(fe: FrontEnd, *xs: object) -> list[tensor]:
     """Tensors and numbers in their common shape."""
     return [wrap(v) for v in broadcast_values(fe, [_value(fe, x) for x in xs])]
 
 
 @impl(tl.broadcast_to)
-def broadcast_to_impl(fe: FrontEnd, input: Any, *shape: Any) -> tensor:
+def broadcast_to_impl(fe: FrontEnd, input: object, *shape: object) -> tensor:
     return wrap(broadcast_to(fe, _value(fe, input), static_shape(fe, tl_tuple(varargs(shape)))))
 
 
@@ -299,7 +302,7 @@ def transpose(fe: FrontEnd, v: Value, order: tuple[int, ...]) -> Value:
     return fe.builder.emit(TransOp(v, order=order))
 
 
-def _permutation(dims: Sequence[Any], rank: int, function: str) -> tuple[int, ...]:
+def _permutation(dims: Sequence[object], rank: int, function: str) -> tuple[int, ...]:
     given = [static_int(d, f"the dims of {function}()") for d in varargs(dims)]
     order = tuple(d % rank if -rank <= d < rank else d for d in given) if rank else ()
     if sorted(order) != list(range(rank)):
@@ -310,7 +313,7 @@ def _permutation(dims: Sequence[Any], rank: int, function: str) -> tuple[int, ..
 
 
 @impl(tl.trans)
-def trans_impl(fe: FrontEnd, input: Any, *dims: Any) -> tensor:
+def trans_impl(fe: FrontEnd, input: object, *dims: object) -> tensor:
     v = _value(fe, input)
     rank = len(shape(v))
     if dims:
@@ -321,7 +324,7 @@ def trans_impl(fe: FrontEnd, input: Any, *dims: Any) -> tensor:
 
 
 @impl(tl.permute)
-def permute_impl(fe: FrontEnd, input: Any, *dims: Any) -> tensor:
+def permute_impl(fe: FrontEnd, input: object, *dims: object) -> tensor:
     v = _value(fe, input)
     return wrap(transpose(fe, v, _permutation(dims, len(shape(v)), "permute")))
 
@@ -339,12 +342,12 @@ def join(fe: FrontEnd, a: Value, b: Value) -> Value:
 
 
 @impl(tl.join)
-def join_impl(fe: FrontEnd, a: Any, b: Any) -> tensor:
+def join_impl(fe: FrontEnd, a: object, b: object) -> tensor:
     return wrap(join(fe, _value(fe, a), _value(fe, b)))
 
 
 @impl(tl.interleave)
-def interleave_impl(fe: FrontEnd, a: Any, b: Any) -> tensor:
+def interleave_impl(fe: FrontEnd, a: object, b: object) -> tensor:
     joined = join(fe, _value(fe, a), _value(fe, b))
     dims = shape(joined)
     if len(dims) == 1:
@@ -353,7 +356,7 @@ def interleave_impl(fe: FrontEnd, a: Any, b: Any) -> tensor:
 
 
 @impl(tl.split)
-def split_impl(fe: FrontEnd, a: Any) -> tl_tuple:
+def split_impl(fe: FrontEnd, a: object) -> tl_tuple:
     v = _value(fe, a)
     if shape(v)[-1:] != (2,):
         raise ShapeMismatch(f"split() needs a last dimension of extent 2, got {list(shape(v))}")
@@ -361,7 +364,7 @@ def split_impl(fe: FrontEnd, a: Any) -> tl_tuple:
 
 
 @impl(tl.item)
-def item_impl(fe: FrontEnd, x: Any) -> tensor:
+def item_impl(fe: FrontEnd, x: object) -> tensor:
     v = _value(fe, x)
     if any(n != 1 for n in shape(v)):
         raise ShapeMismatch(f"item() takes a tensor of one element, got {x}")

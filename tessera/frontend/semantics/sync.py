@@ -20,7 +20,8 @@ from tessera.frontend.semantics.values import (
     tile,
     wrap,
 )  # fmt: skip
-from tessera.ir import Value
+from tessera.ir import Attributes, Value
+from tessera.ir.types import ElementType
 from tessera.language import atomics as tl
 from tessera.language.extra import cuda as tl_cuda
 from tessera.language.extra import hip as tl_hip
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _UNSIGNED = {d.bits: d for d in UNSIGNED_INTS}
 
 
-def _ordering(sem: Any, scope: Any, default: str) -> dict[str, Any]:
+def _ordering(sem: object, scope: object, default: str) -> Attributes:
     order, where = static(sem, "sem") or default, static(scope, "scope") or "gpu"
     if order not in (default, "relaxed"):
         raise InvalidArgument(
@@ -47,7 +48,7 @@ def _ordering(sem: Any, scope: Any, default: str) -> dict[str, Any]:
     return {"sem": order, "scope": where}
 
 
-def _as_bits(fe: FrontEnd, ptr: Value, function: str) -> tuple[Value, Any]:
+def _as_bits(fe: FrontEnd, ptr: Value, function: str) -> tuple[Value, ElementType]:
     """The addresses as pointers to unsigned ints of the element's width, and that int type."""
     e = elem(ptr).element_ty
     if e.bits not in (32, 64):
@@ -58,7 +59,7 @@ def _as_bits(fe: FrontEnd, ptr: Value, function: str) -> tuple[Value, Any]:
 
 @impl(tl.atomic_load)
 def atomic_load_impl(
-    fe: FrontEnd, pointer: Any, mask: Any = None, sem: Any = None, scope: Any = None
+    fe: FrontEnd, pointer: object, mask: object = None, sem: object = None, scope: object = None
 ) -> tensor:
     ptr, limit = pointer_of(pointer, "tl.atomic_load"), mask_of(fe, mask)
     order = _ordering(sem, scope, "acquire")
@@ -74,7 +75,12 @@ def atomic_load_impl(
 
 @impl(tl.atomic_store)
 def atomic_store_impl(
-    fe: FrontEnd, pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None
+    fe: FrontEnd,
+    pointer: object,
+    val: object,
+    mask: object = None,
+    sem: object = None,
+    scope: object = None,
 ) -> None:
     ptr, limit = pointer_of(pointer, "tl.atomic_store"), mask_of(fe, mask)
     if elem(ptr).const:

@@ -28,7 +28,8 @@ from tessera.frontend.semantics.type_promotion import (
     common_shape,
     dtype_of_number,
 )
-from tessera.ir import TileType, Value
+from tessera.ir import TileType, Value, elem_of
+from tessera.ir.types import ElementType, Type
 from tessera.language.values import constexpr, tensor, type_of
 from tessera.language.values import tuple as tl_tuple
 from tessera.ops import (
@@ -54,7 +55,7 @@ ABSENT = "None is what a function without `return` gives, and an argument that w
 
 
 # --- language values ↔ operands -------------------------------------------------------------------------
-def operand_of(x: Any) -> Operand:
+def operand_of(x: object) -> Operand:
     """The IR value of a tensor, or the number of a constexpr."""
     if isinstance(x, tensor):
         return x.handle
@@ -75,7 +76,7 @@ def wrap(v: Value) -> tensor:
     return tensor(v, block_type(t.elem, t.shape) if isinstance(t, TileType) else t)
 
 
-def describe(x: Any) -> str:
+def describe(x: object) -> str:
     """What an error message calls a language value."""
     if isinstance(x, (tensor, tl_tuple)):
         return str(x)
@@ -86,7 +87,7 @@ def describe(x: Any) -> str:
     return type(x).__name__ if x is not None else "None"
 
 
-def static(x: Any, what: str) -> Any:
+def static(x: object, what: str) -> Any:
     """The Python value of a compile-time argument; NotConstexpr for a run-time one."""
     if isinstance(x, constexpr):
         return x.value
@@ -95,14 +96,14 @@ def static(x: Any, what: str) -> Any:
     return x
 
 
-def static_int(x: Any, what: str) -> int:
+def static_int(x: object, what: str) -> int:
     value = static(x, what)
     if not isinstance(value, int):
         raise NotConstexpr(what=what, got=describe(value))
     return int(value)
 
 
-def sequence(x: Any) -> list[Any]:
+def sequence(x: object) -> list[Any]:
     """The elements of a tuple, a list or a constexpr holding one; a lone value is one element."""
     if isinstance(x, constexpr):
         x = x.value
@@ -112,7 +113,7 @@ def sequence(x: Any) -> list[Any]:
     return list(plain) if isinstance(x, (tuple, list)) else [x]
 
 
-def static_shape(fe: FrontEnd, shape: Any) -> tuple[int, ...]:
+def static_shape(fe: FrontEnd, shape: object) -> tuple[int, ...]:
     """A shape given as ints or as a sequence of them, each known at compile time."""
     dims: list[int] = []
     for i, s in enumerate(sequence(shape)):
@@ -150,7 +151,7 @@ def check_shape(fe: FrontEnd, dims: Sequence[int]) -> None:
         )
 
 
-def varargs(values: Sequence[Any]) -> list[Any]:
+def varargs(values: Sequence[object]) -> list[Any]:
     """Arguments given one by one, or as one tuple."""
     return sequence(values[0]) if len(values) == 1 else list(values)
 
@@ -167,7 +168,7 @@ def shape(v: Value) -> tuple[int, ...]:
     return t.shape if isinstance(t, TileType) else ()
 
 
-def tile(dims: tuple[int, ...], e: Any) -> Any:
+def tile(dims: tuple[int, ...], e: ElementType) -> Type:
     """The IR type of a tile; the scalar type for an empty shape."""
     return TileType(dims, e) if dims else e
 
@@ -181,9 +182,9 @@ def shape_of_operand(x: Operand) -> tuple[int, ...]:
 
 
 # --- raw ------------------------------------------------------------------------------------------------
-def const_raw(fe: FrontEnd, value: Number, t: Any) -> Value:
+def const_raw(fe: FrontEnd, value: Number, t: Type) -> Value:
     """A constant of IR type `t`; the number is converted to the element type."""
-    e = t.elem if isinstance(t, TileType) else t
+    e = elem_of(t)
     return fe.builder.emit(ConstOp(value=as_constant(value, e), results=(t,)))
 
 
@@ -212,13 +213,13 @@ def broadcast_raw(fe: FrontEnd, v: Value, dims: tuple[int, ...]) -> Value:
     return fe.builder.emit(BroadcastOp(v, results=(result,)))
 
 
-def cast_raw(fe: FrontEnd, v: Value, to: Any, rounding: str = "rtne") -> Value:
+def cast_raw(fe: FrontEnd, v: Value, to: ElementType, rounding: str = "rtne") -> Value:
     if elem(v) == to:
         return v
     return fe.builder.emit(CastOp(v, rounding=rounding, results=(tile(shape(v), to),)))
 
 
-def bitcast_raw(fe: FrontEnd, v: Value, to: Any) -> Value:
+def bitcast_raw(fe: FrontEnd, v: Value, to: ElementType) -> Value:
     if elem(v) == to:
         return v
     return fe.builder.emit(BitcastOp(v, results=(tile(shape(v), to),)))
@@ -255,7 +256,7 @@ def broadcast_values(fe: FrontEnd, values: Sequence[Value]) -> list[Value]:
     return [broadcast_raw(fe, v, dims) for v in values]
 
 
-def fit(fe: FrontEnd, x: Operand, e: Any, dims: tuple[int, ...]) -> Value:
+def fit(fe: FrontEnd, x: Operand, e: ElementType, dims: tuple[int, ...]) -> Value:
     """An operand as a tile of element type `e` in `dims`; a number becomes one constant."""
     if isinstance(x, Value):
         return broadcast_raw(fe, cast(fe, x, e), dims)
@@ -275,7 +276,7 @@ def check_supported(fe: FrontEnd, to: Any) -> None:
             )
 
 
-def cast(fe: FrontEnd, v: Value, to: Any, rounding: str | None = None) -> Value:
+def cast(fe: FrontEnd, v: Value, to: ElementType, rounding: str | None = None) -> Value:
     """`v` converted by value to the dtype or pointer type `to`."""
     have = elem(v)
     if have == to:
@@ -300,7 +301,7 @@ def _cast_fp8(fe: FrontEnd, v: Value, have: dtype, to: dtype, rounding: str | No
     return cast_raw(fe, v, to, rounding or "rtne")
 
 
-def _cast_pointer(fe: FrontEnd, v: Value, have: Any, to: Any) -> Value:
+def _cast_pointer(fe: FrontEnd, v: Value, have: ElementType, to: ElementType) -> Value:
     if isinstance(have, pointer_type) and isinstance(to, pointer_type):
         return bitcast_raw(fe, v, to)
     if isinstance(have, pointer_type):
@@ -313,7 +314,7 @@ def _cast_pointer(fe: FrontEnd, v: Value, have: Any, to: Any) -> Value:
     raise TypeMismatch(f"cannot cast {have} to {to}", help="addresses are 64-bit integers")
 
 
-def bitcast(fe: FrontEnd, v: Value, to: Any) -> Value:
+def bitcast(fe: FrontEnd, v: Value, to: ElementType) -> Value:
     """The bits of `v` as `to`, of equal width; with pointers the same as a cast."""
     have = elem(v)
     if have == to:
@@ -338,12 +339,12 @@ def to_bool(fe: FrontEnd, v: Value) -> Value:
 
 
 # --- the front end's own entry points ---------------------------------------------------------------------
-def to_tensor(fe: FrontEnd, x: Any) -> tensor:
+def to_tensor(fe: FrontEnd, x: object) -> tensor:
     """A language value as a tensor: numbers become scalars of their default dtype, tensors stay."""
     return x if isinstance(x, tensor) else wrap(to_value(fe, operand_of(x)))
 
 
-def condition(fe: FrontEnd, x: Any) -> tensor:
+def condition(fe: FrontEnd, x: object) -> tensor:
     """The int1 scalar by which a run-time `if` or `while` decides: any scalar or one-element tile, `!= 0`."""
     v = to_value(fe, operand_of(x))
     dims = shape(v)

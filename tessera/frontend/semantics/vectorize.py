@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.dtypes import int1
 from tessera.errors import UnsupportedLanguageConstruct
 from tessera.ir import Block, Op, TileType, Value
+from tessera.ir.types import ElementType
 from tessera.ops import (
     AddOp,
     AndOp,
@@ -73,7 +74,7 @@ class Vectorizer:
             found = self.values[v] = self._spread(v)
         return found
 
-    def _tile(self, e: Any) -> TileType:
+    def _tile(self, e: ElementType) -> TileType:
         return TileType(self.dims, e)
 
     def _spread(self, v: Value) -> Value:
@@ -123,36 +124,36 @@ class Vectorizer:
             self.values[old] = r
         self.fe.builder.insert(new)
 
-    def _load(self, op: Any, mask: Mask) -> None:
+    def _load(self, op: LoadOp, mask: Mask) -> None:
         limit = mask if op.mask is None else self._and(mask, self._get(op.mask))
         other = None if op.other is None else self._get(op.other)
         how = {k: op.attrs[k] for k in ("cache", "eviction", "volatile") if k in op.attrs}
         self.values[op.result] = self._emit(LoadOp(self._get(op.ptr), limit, other, **how))
 
-    def _store(self, op: Any, mask: Mask) -> None:
+    def _store(self, op: StoreOp, mask: Mask) -> None:
         limit = mask if op.mask is None else self._and(mask, self._get(op.mask))
         self.fe.builder.insert(StoreOp(self._get(op.ptr), self._get(op.value), limit))
 
-    def _atomic(self, op: Any, mask: Mask) -> None:
+    def _atomic(self, op: AtomicRmwOp, mask: Mask) -> None:
         limit = mask if op.mask is None else self._and(mask, self._get(op.mask))
         new = AtomicRmwOp(
             self._get(op.ptr), self._get(op.value), limit, kind=op.kind, sem=op.sem, scope=op.scope
         )
         self.values[op.result] = self._emit(new)
 
-    def _assert(self, op: Any, mask: Mask) -> None:
+    def _assert(self, op: AssertOp, mask: Mask) -> None:
         c = self._get(op.condition)
         if mask is not None:
             c = self._emit(OrOp(c, self._not(mask)))
         self.fe.builder.insert(AssertOp(c, message=op.message))
 
-    def _if(self, op: Any, mask: Mask) -> None:
+    def _if(self, op: IfOp, mask: Mask) -> None:
         c = self._get(op.condition)
         then = self.run(op.then, [], self._and(mask, c))
         orelse = self.run(op.orelse, [], self._and(mask, self._not(c)))
         self.values.update(zip(op.results, self._choose(c, then, orelse), strict=True))
 
-    def _for(self, op: Any, mask: Mask) -> None:
+    def _for(self, op: ForOp, mask: Mask) -> None:
         """A while over the counter, which is a tile like the rest."""
         lb, ub, step = (self._get(v) for v in (op.lb, op.ub, op.step))
         made = op.step.op
@@ -169,7 +170,7 @@ class Vectorizer:
         results = self._loop(inits, mask, test, body)
         self.values.update(zip(op.results, results[1:], strict=True))
 
-    def _while(self, op: Any, mask: Mask) -> None:
+    def _while(self, op: WhileOp, mask: Mask) -> None:
         def test(state: Sequence[Value]) -> tuple[Value, list[Value]]:
             condition, *values = self.run(op.before, list(state), mask)
             return condition, values

@@ -7,6 +7,7 @@ from typing import Any
 
 from tessera.dtypes import dtype, float32, int1, pointer_type
 from tessera.ir import Block, Builder, Op, TileType, Value, elem_of, shape_of, with_elem
+from tessera.ir.types import Type
 from tessera.ops import arith, control, memory, tile
 
 _SHOWN_STEPS = 6  # operations that are followed back from an address
@@ -24,7 +25,7 @@ def _name(v: Value) -> str:
     return f"the operand from `{v.op.opcode}`" if v.op is not None else "an argument"
 
 
-def named_inputs(b: CheckBuilder, values: Sequence[Value], like: Any) -> list[Value]:
+def named_inputs(b: CheckBuilder, values: Sequence[Value], like: Type) -> list[Value]:
     """What the author of a kernel has named of what `values` are computed from, in the shape of `like`.
 
     Results without a name give way to their operands; constants are left out.
@@ -61,7 +62,7 @@ class CheckBuilder(Builder):
 
     __slots__ = ()
 
-    def constant(self, value: float, like: Any) -> Value:
+    def constant(self, value: float, like: Type) -> Value:
         return self.emit(arith.ConstOp(value=value, results=[like]))
 
     def compare(self, predicate: str, a: Value, b: Value | float) -> Value:
@@ -86,7 +87,7 @@ class CheckBuilder(Builder):
             return v
         return self.emit(arith.CastOp(v, results=[with_elem(v.type, to)]))
 
-    def spread(self, v: Value, like: Any) -> Value:
+    def spread(self, v: Value, like: Type) -> Value:
         """A scalar in the shape of `like`."""
         if not isinstance(like, TileType) or isinstance(v.type, TileType):
             return v

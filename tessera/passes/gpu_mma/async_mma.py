@@ -18,6 +18,7 @@ from typing import Any
 
 from tessera.ir import Block, Builder, Effect, Module, Op, SharedType, TileType, Value, pass_
 from tessera.ir.applications import apply
+from tessera.ir.types import Type
 from tessera.ops import (
     AsyncCopyOp,
     AsyncWaitOp,
@@ -73,7 +74,7 @@ def async_mma(module: Module) -> None:
             _give_back_early(block)
 
 
-def _reg32(t: Any) -> int:
+def _reg32(t: Type) -> int:
     return t.layout.size("register") * t.elem.bits // 32 if isinstance(t, TileType) else 0
 
 

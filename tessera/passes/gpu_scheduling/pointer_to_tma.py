@@ -306,7 +306,7 @@ class PointerToTma:
             total = term if total is None else self._emit(b, AddOp(total, term))
         return total if total is not None else self._emit(b, ConstOp(value=0, results=[t]))
 
-    def _number(self, atom: Any) -> int:
+    def _number(self, atom: object) -> int:
         """Where in the function a factor is defined: factors have no order, code has to have one."""
         return self.numbers.get(atom, len(self.numbers))
 

@@ -10,7 +10,7 @@ from tessera.ir.applications import apply
 Key = tuple[Any, ...]
 
 
-def _comparable(value: Any) -> Any:
+def _comparable(value: object) -> Any:
     """An attribute such that == means the same: 1, 1.0 and True differ, and so do 0.0 and -0.0."""
     return (float, value.hex()) if isinstance(value, float) else (type(value), value)
 

@@ -34,7 +34,7 @@ def wrap(value: int, t: dtype) -> int | bool:
     return value - (1 << t.bits) if t.signed and value >> (t.bits - 1) else value
 
 
-def make_const(rw: Rewriter, value: Any, t: Type) -> Value:
+def make_const(rw: Rewriter, value: object, t: Type) -> Value:
     return rw.emit(arith.ConstOp(value=value, results=[t]))
 
 

@@ -24,7 +24,7 @@ from tessera.ops import (
 from tessera.passes.neutral.fold import constant_of
 
 
-def const(b: Builder, value: Any, t: Type) -> Value:
+def const(b: Builder, value: object, t: Type) -> Value:
     """A constant of a type."""
     return b.emit(ConstOp(value=value, results=[t]))
 

@@ -66,7 +66,7 @@ def _address(x: Any) -> int:
 
 
 def relations(
-    arrays: Iterable[Any], range_of: Callable[[Any], tuple[int, int]] = memory_range
+    arrays: Iterable[object], range_of: Callable[[Any], tuple[int, int]] = memory_range
 ) -> int:
     """The number of a launch's pointers, in the order of parameters; arrays, or ints for addresses."""
     bits, pair = 0, 0
@@ -92,7 +92,7 @@ def _relation(a: tuple[int, int], b: tuple[int, int]) -> int:
 def violates(
     assumed: Sequence[Sequence[int]],
     kinds: Sequence[str],
-    arguments: Iterable[Any],
+    arguments: Iterable[object],
     range_of: Callable[[Any], tuple[int, int]] = memory_range,
 ) -> bool:
     """Whether these run-time arguments break an assumption of the kernel (its metadata `assumed_disjoint`)."""

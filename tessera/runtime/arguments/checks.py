@@ -38,7 +38,7 @@ class Strided(NamedTuple):
 
 
 # --- single arrays -------------------------------------------------------------------------------------------------
-def why_read_only(x: Any) -> str | None:
+def why_read_only(x: object) -> str | None:
     """Why an array must not be written, as the end of a sentence; None if it may be."""
     if isinstance(x, (TensorWrapper, TensorDescriptor)):
         return why_read_only(x.base)
@@ -59,7 +59,7 @@ def why_read_only(x: Any) -> str | None:
     return None
 
 
-def strided(x: Any) -> Strided | None:
+def strided(x: object) -> Strided | None:
     """How the elements of an array lie if not in C order, one behind the other. None for those that do, and for torch's
     tensors: their kernels ask for strides."""
     if isinstance(x, TensorWrapper):
@@ -118,7 +118,7 @@ def check_memory(kernel: Any, names: Callable[[], Sequence[str]], args: Sequence
             raise ReadOnlyArgument(kernel=kernel.name, name=names()[i], type=_kind_of(x), why=why)
 
 
-def _kind_of(x: Any) -> str:
+def _kind_of(x: object) -> str:
     x = x.base if isinstance(x, TensorWrapper) else x
     return "NumPy array" if is_numpy(x) else type(x).__name__
 
@@ -145,7 +145,7 @@ def names_of(params: Sequence[str], kinds: Sequence[Any], values: Sequence[Any])
     return found
 
 
-def explained(*values: Any) -> bool:
+def explained(*values: object) -> bool:
     """Whether of each strided array among the arguments a stride is among them, too. The usual case takes few steps."""
     ints = [x for x in values if type(x) is int]
     for x in values:
@@ -155,7 +155,7 @@ def explained(*values: Any) -> bool:
     return True
 
 
-def _is_told(x: Any, ints: Sequence[int]) -> bool:
+def _is_told(x: object, ints: Sequence[int]) -> bool:
     """Whether an argument is a number, or an array of NumPy's in order or with one of its strides among `ints`."""
     if not is_numpy(x):
         return x is None or isinstance(x, (int, float))
@@ -167,7 +167,7 @@ def _is_told(x: Any, ints: Sequence[int]) -> bool:
 
 
 def check_strides(
-    kernel: str, params: Sequence[str], values: Sequence[Any], checked: bool, warned: set[str]
+    kernel: str, params: Sequence[str], values: Sequence[object], checked: bool, warned: set[str]
 ) -> None:
     """StridedArgument, or the first time a warning, for arrays whose strides the kernel is not told; `warned` takes the
     parameters."""
@@ -195,7 +195,7 @@ def _shown(strides: Iterable[int | None]) -> str:
     return f"({', '.join(shown)}{',' * (len(shown) == 1)})"
 
 
-def _all_strided(name: str, values: Iterable[Any]) -> list[tuple[str, Strided, Any]]:
+def _all_strided(name: str, values: Iterable[object]) -> list[tuple[str, Strided, Any]]:
     """(name, layout, array) of the strided arrays, in tuples too; descriptors carry their strides with them."""
     found: list[tuple[str, Strided, Any]] = []
     for x in values:
@@ -211,7 +211,7 @@ def _all_strided(name: str, values: Iterable[Any]) -> list[tuple[str, Strided, A
     return found
 
 
-def _numbers(values: Iterable[Any]) -> set[int]:
+def _numbers(values: Iterable[object]) -> set[int]:
     found: set[int] = set()
     for x in values:
         x = number(x)

@@ -59,7 +59,7 @@ class Memory(NamedTuple):
     strides: tuple[int, ...] | None = None  # in elements; None: in C order, one behind the other
 
 
-def speaks_dlpack(x: Any) -> bool:
+def speaks_dlpack(x: object) -> bool:
     """Whether `x` exports its memory by DLPack and by no cheaper way."""
     return (
         hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__") and not hasattr(x, "data_ptr")
@@ -116,7 +116,7 @@ def _export(x: Any, about: dict[str, Any]) -> Any:
         return x.__dlpack__(**about)
 
 
-def _opened(capsule: Any) -> tuple[DLTensor, int]:
+def _opened(capsule: object) -> tuple[DLTensor, int]:
     """The tensor in a capsule, and its flags."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = c_void_p, [ctypes.py_object, ctypes.c_char_p]

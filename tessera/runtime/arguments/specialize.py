@@ -49,7 +49,7 @@ def _int(x: int) -> Pair:
     return _ONE if x == 1 else _INT[_int_width(x)][x % 16 == 0]
 
 
-def _pointer(kind: Any, address: int, storage_bytes: int) -> Pair:
+def _pointer(kind: object, address: int, storage_bytes: int) -> Pair:
     aligned = address % 16 == 0
     wide = storage_bytes >= WIDE and storage_bytes >= WIDE * itemsize_of(kind)
     found = _POINTER.get((kind, aligned, wide))
@@ -91,12 +91,12 @@ def _tensor(x: Any) -> Pair:
     return _pointer(x.dtype, x.data_ptr(), storage_bytes(x))
 
 
-def _dlpack(x: Any) -> Pair:
+def _dlpack(x: object) -> Pair:
     memory = memory_of(x)
     return _pointer(memory.dtype, memory.address, memory.nbytes)
 
 
-def _tuple(x: tuple[Any, ...]) -> Pair:
+def _tuple(x: tuple[object, ...]) -> Pair:
     pairs = [specialize(y) for y in x]
     make: Callable[[list[Any]], Any] = getattr(type(x), "_make", tuple)
     return (make([p[0] for p in pairs]), make([p[1] for p in pairs]))
@@ -128,7 +128,7 @@ def specialize(x: object) -> Pair:
     return handler(x)
 
 
-def _handler_for(x: Any) -> Callable[[Any], Pair]:
+def _handler_for(x: object) -> Callable[[Any], Pair]:
     if number(x) is not x:
         return lambda x: specialize(number(x))
     if hasattr(x, "data_ptr"):
@@ -170,18 +170,18 @@ def specializer(param: KernelParam) -> Callable[[Any], Pair]:
 
 
 def specialize_argument(
-    x: Any, is_const: bool = False, specialize_value: bool = True, align: bool = True
+    x: object, is_const: bool = False, specialize_value: bool = True, align: bool = True
 ) -> Pair:
     """(type, key) of an argument for a parameter with these properties."""
     return _restricted(x, not specialize_value, not align, is_const)
 
 
-def mangle_type(x: Any) -> str:
+def mangle_type(x: object) -> str:
     """The type of an argument in a signature, its value left aside: "i32" for 1."""
     return _restricted(x, fixed=True)[0]
 
 
-def type_of_string(name: str, const: Any = None) -> Any:
+def type_of_string(name: str, const: object = None) -> Any:
     """The language type that a signature's type string means: "*fp32", "i64"."""
     return parse_scalar_type(name)
 
@@ -199,19 +199,19 @@ def _annotated(kind: str, param: KernelParam) -> Callable[[Any], Pair]:
     return lambda x: pairs[x % 16 == 0] if type(x) is int else pairs[0]
 
 
-def _annotated_pointer(kind: str, x: Any) -> Pair:
+def _annotated_pointer(kind: str, x: object) -> Pair:
     if x is None:
         return _NONE
     key = specialize(x)[1]
     return (kind, "W" if isinstance(key, str) and "W" in key else None)
 
 
-def constant(x: Any) -> Any:
+def constant(x: object) -> Any:
     """A compile-time value, with Python's numbers in place of NumPy's, in tuples too."""
     return tuple(map(constant, cast("tuple[Any, ...]", x))) if type(x) is tuple else number(x)
 
 
-def _restricted(x: Any, fixed: bool, unaligned: bool = False, const: bool = False) -> Pair:
+def _restricted(x: object, fixed: bool, unaligned: bool = False, const: bool = False) -> Pair:
     x = number(x)
     kind, key = specialize(x)
     if fixed and type(x) is int:

@@ -17,13 +17,13 @@ def numpy() -> Any:
     return importlib.import_module("numpy")
 
 
-def is_numpy(array: Any) -> TypeGuard[NDArray[Any]]:
+def is_numpy(array: object) -> TypeGuard[NDArray[Any]]:
     """Whether `array` is a NumPy array; does not import NumPy."""
     module = sys.modules.get("numpy")
     return module is not None and isinstance(array, module.ndarray)
 
 
-def element_type(dtype: Any) -> dtypes.dtype | None:
+def element_type(dtype: object) -> dtypes.dtype | None:
     """Our dtype for a dtype of NumPy, torch, jax or tessera; None when it is no element type of ours."""
     return dtype if isinstance(dtype, dtypes.dtype) else dtypes.by_array_name(str(dtype))
 
@@ -68,7 +68,7 @@ class MockTensor:
         self.shape = [1] if shape is None else list(shape)
 
     @staticmethod
-    def wrap_dtype(arg: Any) -> Any:
+    def wrap_dtype(arg: object) -> Any:
         """A torch.dtype becomes a MockTensor of that type; anything else stays as it is."""
         given: object = arg
         kind = type(given)
@@ -149,10 +149,10 @@ class TensorWrapper:
     def cpu(self) -> TensorWrapper:
         return TensorWrapper(_same(self.base, "cpu"), self.dtype)
 
-    def to(self, device: Any) -> TensorWrapper:
+    def to(self, device: object) -> TensorWrapper:
         return TensorWrapper(_same(self.base, "to", device), self.dtype)
 
-    def copy_(self, other: Any) -> None:
+    def copy_(self, other: object) -> None:
         copy_into(self.base, getattr(other, "base", other))
 
     def zero_(self) -> TensorWrapper:
@@ -168,7 +168,7 @@ class TensorWrapper:
         return TensorWrapper(self.base.new_empty(sizes), self.dtype)
 
 
-def _same(array: Any, method: str, *args: Any) -> Any:
+def _same(array: object, method: str, *args: object) -> Any:
     """`array.method(*args)`; a NumPy array is on the host already."""
     return array if is_numpy(array) else getattr(array, method)(*args)
 

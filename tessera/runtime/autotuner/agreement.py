@@ -15,7 +15,7 @@ from tessera.runtime.arguments.tensors import agree, clone, copy_into, itemsize_
 MOST_BYTES = 4 << 30  # of arrays; two copies of them are made
 
 
-def arrays_of(named: Mapping[str, Any]) -> dict[str, Any]:
+def arrays_of(named: Mapping[str, object]) -> dict[str, Any]:
     """The array arguments by name."""
     return {
         name: x
@@ -41,7 +41,7 @@ class Checker:
         for name, content in self.before.items():
             copy_into(self.arrays[name], content)
 
-    def record(self, config: Any) -> None:
+    def record(self, config: object) -> None:
         """Take note of the results of a run with `config`."""
         if self.reference is None:
             changed = [n for n, x in self.arrays.items() if not same_bits(x, self.before[n])]

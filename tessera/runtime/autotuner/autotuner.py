@@ -123,7 +123,7 @@ class Autotuner(Wrapper):
         else:
             self._nargs[get_ident()] = named
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: object, **kwargs: object) -> Any:
         """Launch with the best config for these arguments, measuring first where none is known."""
         if kwargs.get("warmup"):
             del kwargs["warmup"]
@@ -145,7 +145,7 @@ class Autotuner(Wrapper):
         finally:
             self.nargs = None
 
-    def warmup(self, *args: Any, **kwargs: Any) -> list[Any]:
+    def warmup(self, *args: object, **kwargs: object) -> list[Any]:
         """Compile every config that pruning leaves, launching none; returns the compiled kernels of those that fit."""
         self.nargs = dict(zip(self.arg_names, args))
         made: list[Any] = []
@@ -163,7 +163,7 @@ class Autotuner(Wrapper):
             self.nargs = None
         return made
 
-    def _choose(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+    def _choose(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Config:
         if len(self.configs) == 1:
             return self.configs[0]
         key = self._key(kwargs)
@@ -187,7 +187,7 @@ class Autotuner(Wrapper):
             found.append(names[torch.cuda.current_device()])
         return tuple(found)
 
-    def _key_value(self, name: str, value: Any) -> Any:
+    def _key_value(self, name: str, value: object) -> Any:
         try:
             return hashable(value)
         except TypeError:
@@ -197,7 +197,9 @@ class Autotuner(Wrapper):
             ) from None
 
     # --- measuring ------------------------------------------------------------------------------------
-    def _tune(self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Config:
+    def _tune(
+        self, key: tuple[object, ...], args: tuple[object, ...], kwargs: dict[str, Any]
+    ) -> Config:
         named, configs = self._named(), self.prune_configs(kwargs)
         if len(configs) == 1:
             self.cache[key] = configs[0]
@@ -243,7 +245,7 @@ class Autotuner(Wrapper):
                 "A launch must not pass what the autotuner's configs define."
             )
 
-    def _bench(self, *args: Any, config: Config, **kwargs: Any) -> list[float]:
+    def _bench(self, *args: object, config: Config, **kwargs: object) -> list[float]:
         """Times of one config, or infinite ones. Tuners of libraries, which derive from this class, call it too."""
         self._refuse_clashes(config, kwargs)
         current = {**kwargs, **config.all_kwargs()}
@@ -290,7 +292,7 @@ class Autotuner(Wrapper):
 
     def _report(
         self,
-        key: tuple[Any, ...],
+        key: tuple[object, ...],
         timings: dict[Config, list[float]],
         best: Config,
         cache_hit: bool,
@@ -310,7 +312,7 @@ class Autotuner(Wrapper):
             )
 
     # --- pruning --------------------------------------------------------------------------------------
-    def prune_configs(self, kwargs: Mapping[str, Any]) -> list[Config]:
+    def prune_configs(self, kwargs: Mapping[str, object]) -> list[Config]:
         """The configs worth measuring for the current arguments, by `prune_configs_by`."""
         named = self._named()
         configs = self.configs
@@ -341,7 +343,7 @@ class Autotuner(Wrapper):
         return top_k
 
     # --- results on disk --------------------------------------------------------------------------------
-    def _store_path(self, key: tuple[Any, ...]) -> str | None:
+    def _store_path(self, key: tuple[object, ...]) -> str | None:
         """Where timings for this key live; None when they must not be kept or cannot be identified."""
         wanted = self.cache_results or knobs.autotuning.cache
         # A hook changes what a config means, and it cannot be written down.
@@ -351,13 +353,13 @@ class Autotuner(Wrapper):
         return None if source is None else tuning_store.path_for(self.__name__, source, key)
 
     def _stored_timings(
-        self, key: tuple[Any, ...], configs: list[Config]
+        self, key: tuple[object, ...], configs: list[Config]
     ) -> dict[Config, list[float]]:
         path = self._store_path(key)
         stored = tuning_store.read(path) if path else {}
         return {c: stored[str(c)] for c in configs if str(c) in stored}
 
-    def _store(self, key: tuple[Any, ...], timings: dict[Config, list[float]]) -> None:
+    def _store(self, key: tuple[object, ...], timings: dict[Config, list[float]]) -> None:
         path = self._store_path(key)
         if path is not None:
             tuning_store.write(path, key, {str(c): times for c, times in timings.items()})
@@ -372,7 +374,7 @@ def different_gpus() -> tuple[str, ...]:
 
 
 @cache
-def _type_name(kind: Any) -> str:
+def _type_name(kind: object) -> str:
     """The text of an element type; NumPy takes 3 µs to make it."""
     return str(kind)
 

@@ -179,7 +179,7 @@ os.register_at_fork(after_in_child=_shared.clear)
 
 
 # --- the worker's side ---------------------------------------------------------------------------------------------
-def _send(pipe: IO[bytes], value: Any) -> None:
+def _send(pipe: IO[bytes], value: object) -> None:
     data = pickle.dumps(value)
     pipe.write(len(data).to_bytes(8, "little") + data)
     pipe.flush()

@@ -9,7 +9,7 @@ from typing import Any
 LAUNCH_OPTIONS = ("num_warps", "num_ctas", "num_stages", "maxnreg", "ir_override")
 
 
-def hashable(value: Any) -> Any:
+def hashable(value: object) -> Any:
     """The value, or the text of a container that has no hash. TypeError for other things that have none."""
     try:
         hash(value)

@@ -22,17 +22,17 @@ class Heuristics(Wrapper):
         super().__init__("heuristics", fn, arg_names)
         self.values = values
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: object, **kwargs: object) -> Any:
         """Launch with the computed values added; each rule sees the results of the earlier ones."""
         return self.fn.run(*args, **self._with_values(args, kwargs))
 
-    def warmup(self, *args: Any, **kwargs: Any) -> Any:
+    def warmup(self, *args: object, **kwargs: object) -> Any:
         return self.fn.warmup(*args, **self._with_values(args, kwargs))
 
-    def check_fit(self, *args: Any, **kwargs: Any) -> None:
+    def check_fit(self, *args: object, **kwargs: object) -> None:
         self.fn.check_fit(*args, **self._with_values(args, kwargs))
 
-    def _with_values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _with_values(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         named = {**dict(zip(self.arg_names, args)), **kwargs}
         added = dict(kwargs)
         for name, rule in self.values.items():
@@ -56,7 +56,7 @@ def heuristics(
         array([0., 2., 4., 6., 8.], dtype=float32)
     """
 
-    def decorate(fn: Any) -> Heuristics:
+    def decorate(fn: object) -> Heuristics:
         return Heuristics(fn, getattr(fn, "arg_names", []), values)
 
     return decorate

@@ -25,7 +25,7 @@ LONGEST_NAME = 50  # of a kernel, in the name of its file: at most 200 bytes
 Times = dict[str, list[float]]
 
 
-def source_key(fn: Any) -> str | None:
+def source_key(fn: object) -> str | None:
     """The `cache_key` of the jitted function under `fn`; None if nothing there identifies its source."""
     while fn is not None:
         key = getattr(fn, "cache_key", None)
@@ -39,7 +39,7 @@ def folder() -> str:
     return os.path.join(disk_cache().folder, "autotune")
 
 
-def path_for(name: str, source: str, key: Sequence[Any]) -> str:
+def path_for(name: str, source: str, key: Sequence[object]) -> str:
     identity = json.dumps([FORMAT, source, [repr(k) for k in key], device_name()])
     digest = hashlib.sha256(identity.encode()).hexdigest()
     return os.path.join(folder(), f"{name[:LONGEST_NAME]}-{digest[:32]}.json")
@@ -62,7 +62,7 @@ def _checked(timings: Any) -> Times:
     return found
 
 
-def write(path: str, key: Sequence[Any], timings: Mapping[str, list[float]]) -> None:
+def write(path: str, key: Sequence[object], timings: Mapping[str, list[float]]) -> None:
     """Add `timings` to the file; a directory that cannot be written only costs the next process its own tuning."""
     content = {
         "device": device_name(),
@@ -72,7 +72,7 @@ def write(path: str, key: Sequence[Any], timings: Mapping[str, list[float]]) -> 
     _publish(path, content)
 
 
-def _publish(path: str, content: Any) -> None:
+def _publish(path: str, content: object) -> None:
     directory = os.path.dirname(path)
     with contextlib.suppress(OSError):
         os.makedirs(directory, exist_ok=True)

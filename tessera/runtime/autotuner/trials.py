@@ -149,7 +149,7 @@ class Trials:
         return timings
 
 
-def kernel_under(fn: Any) -> Any:
+def kernel_under(fn: object) -> Any:
     """The kernel under any number of wrappers."""
     while isinstance(fn, Wrapper):
         fn = fn.fn

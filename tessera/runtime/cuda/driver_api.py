@@ -115,16 +115,16 @@ class Driver:
         if result != 0:
             raise CudaError(call, result, *self.describe(result))
 
-    def call(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: object) -> None:
         self.check(name, getattr(self.library, name)(*args))
 
-    def _handle(self, name: str, *args: Any) -> int:
+    def _handle(self, name: str, *args: object) -> int:
         """Call a function whose first parameter receives a pointer-sized handle."""
         out = c_void_p()
         self.call(name, byref(out), *args)
         return out.value or 0
 
-    def _int(self, name: str, *args: Any) -> int:
+    def _int(self, name: str, *args: object) -> int:
         out = c_int()
         self.call(name, byref(out), *args)
         return out.value

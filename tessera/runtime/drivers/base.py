@@ -124,7 +124,7 @@ class Driver:
         """How native code starts a loaded kernel; None where it cannot."""
         return None
 
-    def check_arrays(self, kernel: CompiledKernel, args: Sequence[Any]) -> None:
+    def check_arrays(self, kernel: CompiledKernel, args: Sequence[object]) -> None:
         """LaunchError if the arrays cannot be what the kernel does with them, or lie in a way that it was not compiled
         for."""
         given = list(kernel.arguments(args))
@@ -138,13 +138,13 @@ class Driver:
 
         check_memory(kernel, names, given)
 
-    def address(self, x: Any) -> Any:
+    def address(self, x: object) -> Any:
         """An argument as the native launcher takes it: arrays without `data_ptr` become addresses."""
         if is_numpy(x) or speaks_dlpack(x):
             return address_of_array(x)
         return number(x)
 
-    def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
+    def arguments(self, kernel: CompiledKernel, args: Iterable[object]) -> Iterable[Any]:
         """All run-time arguments as the kernel's launcher takes them."""
         address = self.address
         return [x if type(x) is int else address(x) for x in args]

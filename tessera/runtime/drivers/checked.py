@@ -18,7 +18,7 @@ HEADER = 4  # words of a report before its values: program, lock, check, element
 NOTHING = (1 << 63) - 1  # in place of the program while there is no report
 
 
-def _foreign(x: Any) -> bool:
+def _foreign(x: object) -> bool:
     """Whether an array is of a library that speaks DLPack only."""
     return speaks_dlpack(x) and not is_numpy(x)
 
@@ -72,7 +72,7 @@ def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Call
     kinds: list[str] = kernel.metadata.args
     words = HEADER + max((sum(row["counts"]) for row in rows), default=0)
 
-    def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+    def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
         own = kinds[: len(args)]
         report = (ctypes.c_int64 * words)(NOTHING)
         with hosted(args) as host:

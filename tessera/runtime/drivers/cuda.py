@@ -113,7 +113,7 @@ class CudaDriver(Driver):
                 resident = max(1, min(found, resident // blocks))
             maps = TensorMaps(self.api, specs, code, precondition, instead, resident)
 
-        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
             # held until the launch has copied them
             encoded = maps(args, (gx, gy, gz)) if maps is not None else None
             if encoded is not None:
@@ -163,7 +163,7 @@ class CudaDriver(Driver):
             context=api.address("cuCtxGetCurrent"), maps=kernel.launcher.maps, keep=kernel.launcher,
         )  # fmt: skip
 
-    def address(self, x: Any) -> Any:
+    def address(self, x: object) -> Any:
         if is_numpy(x):
             raise HostPointerError(name=f"(a NumPy array of {x.dtype})", help=HOST_HELP)
         if getattr(getattr(x, "device", None), "type", None) == "meta":

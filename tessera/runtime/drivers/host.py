@@ -47,13 +47,13 @@ class CpuDriver(Driver):
         native = make_launcher(kernel.metadata.args, "cpu")
         scratch = getattr(kernel.metadata, "scratch_bytes", 0)
 
-        def start(gx: int, gy: int, gz: int, *args: Any) -> None:
+        def start(gx: int, gy: int, gz: int, *args: object) -> None:
             pool = get_pool(knobs.runtime.num_threads).handle
             status = native(gx, gy, gz, pool, function, scratch, *args)
             if status:
                 raise cpu_failure(kernel, status)
 
-        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
             start(gx, gy, gz, *args)
 
         start.code = code  # type: ignore[attr-defined]  stays mapped while a launch may run it
@@ -64,20 +64,20 @@ class CpuDriver(Driver):
         kernel.launcher = checked_launcher(kernel, start) if checked else launch
         kernel.module = code
 
-    def address(self, x: Any) -> Any:
+    def address(self, x: object) -> Any:
         refuse_foreign(x, "cpu", "CPU")
         foreign = hasattr(x, "__cuda_array_interface__") or (speaks_dlpack(x) and on_cuda(x))
         if foreign and not is_numpy(x):
             raise ForeignPointerError(device="cuda", place="CPU")
         return super().address(x)
 
-    def arguments(self, kernel: CompiledKernel, args: Iterable[Any]) -> Iterable[Any]:
+    def arguments(self, kernel: CompiledKernel, args: Iterable[object]) -> Iterable[Any]:
         """A checked build wants the arrays, whose extents it checks."""
         if kernel.metadata.debug == "check":
             return map(number, args)
         return super().arguments(kernel, args)
 
-    def check_arrays(self, kernel: CompiledKernel, args: Sequence[Any]) -> None:
+    def check_arrays(self, kernel: CompiledKernel, args: Sequence[object]) -> None:
         super().check_arrays(kernel, args)
         assumed = getattr(kernel.metadata, "assumed_disjoint", None)
         if not assumed:
@@ -104,7 +104,7 @@ class CpuDriver(Driver):
         )  # fmt: skip
 
 
-def _trusting(x: Any) -> tuple[int, int]:
+def _trusting(x: object) -> tuple[int, int]:
     """`memory_range` where a raw address stands for one byte: the caller answers for the memory behind it."""
     return (x, 1) if isinstance(x, int) else memory_range(x)
 
@@ -128,7 +128,7 @@ class InterpreterDriver(Driver):
     def get_current_target(self) -> GPUTarget:
         return GPUTarget("interpreter", "numpy", 1)
 
-    def address(self, x: Any) -> Any:
+    def address(self, x: object) -> Any:
         return number(x)  # the interpreter wants the arrays, whose extents it checks
 
     def load_kernel(self, kernel: CompiledKernel) -> None:
@@ -137,7 +137,7 @@ class InterpreterDriver(Driver):
         if getattr(kernel.metadata, "locations", None):
             unpack_locations(module, kernel.metadata.locations)
 
-        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
             with hosted(args) as host:
                 run(module, (gx, gy, gz), host)
 

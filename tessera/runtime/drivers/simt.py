@@ -45,7 +45,7 @@ class SimtDriver(InterpreterDriver):
                 CTAS * getattr(metadata, "resident_ctas", 0), kinds=kinds,
             )  # fmt: skip
 
-        def launch(gx: int, gy: int, gz: int, stream: int, *args: Any) -> None:
+        def launch(gx: int, gy: int, gz: int, stream: int, *args: object) -> None:
             with hosted(args) as host:
                 run(kernel, (gx, gy, gz), host)
 

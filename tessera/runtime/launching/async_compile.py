@@ -77,7 +77,7 @@ class AsyncCompileMode:
         self.future_kernels: dict[Hashable, FutureKernel] = {}
 
     def submit(
-        self, key: Hashable, work: Callable[[], Any], finish: Callable[[Any], Any]
+        self, key: Hashable, work: Callable[[], object], finish: Callable[[Any], Any]
     ) -> FutureKernel:
         """The FutureKernel of `key`; `work` runs in the executor unless that key was submitted before."""
         found = self.future_kernels.get(key)

@@ -73,7 +73,7 @@ class Prepared:
         else:
             self.pick = itemgetter(*indices) if indices else lambda values: ()
 
-    def arguments(self, values: tuple[Any, ...]) -> Iterable[Any]:
+    def arguments(self, values: tuple[object, ...]) -> Iterable[Any]:
         return self.pick(values) if self.plain else flatten_runtime(self.kinds, values)
 
 
@@ -88,7 +88,7 @@ class KernelCache(dict[Any, Any]):
         super().clear()
         self.owner.forget_fast_path()
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: object) -> None:
         super().__delitem__(key)
         self.owner.forget_fast_path()
 
@@ -191,7 +191,7 @@ def _with_options(bind: Callable[..., Any], both: tuple[str, ...]) -> Callable[.
 
 
 def _blamed(
-    fn: JITCallable, error: SpecializationError, values: tuple[Any, ...]
+    fn: JITCallable, error: SpecializationError, values: tuple[object, ...]
 ) -> SpecializationError:
     """The error with a note which argument is the one that cannot be specialised."""
     for p, x in zip(fn.params, values, strict=True):

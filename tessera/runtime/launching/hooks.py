@@ -32,13 +32,13 @@ def around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], 
     """The launch hooks as native code calls them: (grid, stream, values) → metadata before, metadata after a launch."""
     before, after = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
 
-    def enter(gx: int, gy: int, gz: int, stream: int, *values: Any) -> Any:
+    def enter(gx: int, gy: int, gz: int, stream: int, *values: object) -> Any:
         metadata = kernel.launch_metadata((gx, gy, gz), stream, *values)
         if before:
             before(metadata)
         return metadata
 
-    def leave(metadata: Any) -> None:
+    def leave(metadata: object) -> None:
         if after:
             after(metadata)
 
@@ -46,7 +46,7 @@ def around(kernel: CompiledKernel) -> tuple[Callable[..., Any], Callable[[Any], 
 
 
 def hook_arguments(
-    src: ASTSource, key: Any, keys: Any, options: dict[str, Any], parsed: Any, target: GPUTarget, device: int,
+    src: ASTSource, key: object, keys: object, options: dict[str, Any], parsed: object, target: GPUTarget, device: int,
     warmup: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The keyword arguments of cache hooks; empty where no hook is set."""

@@ -29,22 +29,22 @@ class KernelInterface(ByName):
     fn: Any
     __name__: str  # of the innermost function, as its other dunder names
 
-    def run(self, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+    def run(self, *args: object, grid: object, warmup: bool, **kwargs: object) -> Any:
         raise NotImplementedError
 
-    def warmup(self, *args: Any, grid: Any, **kwargs: Any) -> Any:
+    def warmup(self, *args: object, grid: object, **kwargs: object) -> Any:
         """Compile for these arguments without launching; a `torch.dtype` may stand for a tensor."""
         return self.run(*map(MockTensor.wrap_dtype, args), grid=grid, warmup=True, **kwargs)
 
-    def check_fit(self, *args: Any, **kwargs: Any) -> None:
+    def check_fit(self, *args: object, **kwargs: object) -> None:
         """OutOfResources if a launch with these arguments certainly needs more than the device has. What is known
         before anything is compiled decides."""
 
-    def __getitem__(self, grid: Any) -> Callable[..., Any]:
+    def __getitem__(self, grid: object) -> Callable[..., Any]:
         """`kernel[grid](*args, **options)`; the grid is a sequence of 1 to 3 ints, or a callable giving one."""
         return partial(self.run, grid=grid, warmup=False)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         raise HostOnly(name=self.__name__)
 
 

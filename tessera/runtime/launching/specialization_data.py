@@ -46,7 +46,7 @@ def decode(
     }
 
 
-def _plain(x: Any) -> Any:
+def _plain(x: object) -> Any:
     if x is None or isinstance(x, (bool, int, float, str)):
         return x
     if isinstance(x, (tuple, list)):
@@ -58,7 +58,7 @@ def _plain(x: Any) -> Any:
     return {"opaque": repr(x)}
 
 
-def _value(read: Any, fn: JITCallable) -> Any:
+def _value(read: object, fn: JITCallable) -> Any:
     if not isinstance(read, dict):
         return read
     x = cast("dict[str, Any]", read)

@@ -61,7 +61,9 @@ class ArrayTypes:
         self._learning = threading.Lock()  # held while torch is looked at
         self.learn_numpy()
 
-    def add(self, kind: type, reading: int, fields: tuple[int, ...] = (), keep: Any = None) -> None:
+    def add(
+        self, kind: type, reading: int, fields: tuple[int, ...] = (), keep: object = None
+    ) -> None:
         """`fields`: what follows type and kind in an ArrayType."""
         if kind in self.known or len(self.known) >= MOST_TYPES:
             return
@@ -78,7 +80,7 @@ class ArrayTypes:
             for code in numpy.typecodes["AllInteger"] + numpy.typecodes["Float"] + "?":
                 self._add_number(numpy.dtype(code).type(0))
 
-    def learn_numbers(self, values: Iterable[Any]) -> None:
+    def learn_numbers(self, values: Iterable[object]) -> None:
         """Add the types of scalars of other packages (ml_dtypes) among values, in tuples too."""
         for x in values:
             if isinstance(x, tuple):
@@ -86,7 +88,7 @@ class ArrayTypes:
             elif number(x) is not x:
                 self._add_number(x)
 
-    def _add_number(self, x: Any) -> None:
+    def _add_number(self, x: object) -> None:
         kind = type(x)
         if kind in self.scalars or len(self.scalars) >= MOST_TYPES:
             return
@@ -95,7 +97,7 @@ class ArrayTypes:
         self.numbers[at + 1] = _READINGS[type(number(x))]
         self.numbers[at] = id(kind)
 
-    def learn(self, x: Any) -> bool:
+    def learn(self, x: object) -> bool:
         """Add the type of an array; False for objects that are none."""
         kind = type(x)
         if kind in self.known:
@@ -109,7 +111,7 @@ class ArrayTypes:
         finally:
             self._learning.release()
 
-    def _learn(self, x: Any, kind: type) -> bool:
+    def _learn(self, x: object, kind: type) -> bool:
         readers = _c_functions(x)
         if readers is not None:
             members, addresses = readers
@@ -118,7 +120,7 @@ class ArrayTypes:
             self.add(kind, READ_PYTHON)
         return kind in self.known
 
-    def _layout(self, x: Any) -> int:
+    def _layout(self, x: object) -> int:
         """Address of the TensorLayout of torch's tensors if it is that of `x`, else 0."""
         torch = sys.modules.get("torch")
         if torch is None or type(x) not in (torch.Tensor, torch.nn.Parameter):
@@ -147,7 +149,7 @@ def _c_functions(x: Any) -> tuple[list[Any], list[int]] | None:
     return members, addresses
 
 
-def _c_function(member: Any) -> list[int] | None:
+def _c_function(member: object) -> list[int] | None:
     """The C function of a method without arguments, or getter and closure of an attribute; None for anything else."""
     # PyMethodDescrObject and PyGetSetDescrObject: three words after the object's head lies the C definition.
     definition = id(member) + object.__basicsize__ + 24
@@ -199,7 +201,7 @@ def _numpy_type(typestr: str) -> str:
     return f"{names[typestr[1]]}{8 * int(typestr[2:])}"
 
 
-def _element(kind: Any) -> dtype:
+def _element(kind: object) -> dtype:
     found = _ELEMENTS.get(kind)
     if found is None:
         found = element_type(kind)
@@ -209,7 +211,7 @@ def _element(kind: Any) -> dtype:
     return found
 
 
-def place_of(x: Any) -> str | None:
+def place_of(x: object) -> str | None:
     """ "cpu" or "cuda" of an array, or of the first one in a tuple; None for other objects."""
     if is_numpy(x):
         return "cpu"
@@ -226,14 +228,14 @@ def place_of(x: Any) -> str | None:
     return None if base is None else place_of(base)
 
 
-def _on_cuda(x: Any) -> bool:
+def _on_cuda(x: object) -> bool:
     place = place_of(x)
     if place is None:
         raise TypeError(f"nothing tells where an object of type {type(x).__name__} lies")
     return place == "cuda"
 
 
-def _readable(x: Any) -> bool:
+def _readable(x: object) -> bool:
     try:
         read_array(x)
     except Exception:  # whatever a foreign object raises, its launches stay with Python

@@ -137,7 +137,7 @@ def mode_of(p: KernelParam) -> int:
     return Mode.UNALIGNED if p.do_not_specialize_on_alignment else Mode.DEFAULT
 
 
-def _relations(modes: list[int], *values: Any) -> int:
+def _relations(modes: list[int], *values: object) -> int:
     """The relations of a launch's pointers, where native code has found that storages may overlap."""
     pointers: list[Any] = []
     for mode, x in zip(modes, values, strict=True):
@@ -149,7 +149,7 @@ def _relations(modes: list[int], *values: Any) -> int:
     return relations(pointers)
 
 
-def arrays_in(values: Iterable[Any]) -> list[Any]:
+def arrays_in(values: Iterable[object]) -> list[Any]:
     """What is neither a number nor None, through tuples; of descriptors the arrays that they describe."""
     found: list[Any] = []
     for x in values:
@@ -169,7 +169,7 @@ class Units(NamedTuple):
     count: int
 
 
-def units_of(kinds: Iterable[Any], values: Iterable[Any]) -> Units:
+def units_of(kinds: Iterable[object], values: Iterable[object]) -> Units:
     picks: list[int] = []
     return Units(picks, _pick(kinds, values, 0, picks))
 
@@ -188,16 +188,16 @@ def _pick(kinds: Iterable[Any], values: Iterable[Any], at: int, picks: list[int]
     return at
 
 
-def _constant_units(x: Any) -> int:
+def _constant_units(x: object) -> int:
     return 1 + sum(map(_constant_units, x)) if type(x) is tuple else 1
 
 
-def _comparable(x: Any) -> bool:
+def _comparable(x: object) -> bool:
     """Whether native code tells compile-time values apart by the words that it makes of `x`."""
     return all(map(_comparable, x)) if type(x) is tuple else isinstance(number(x), BY_IDENTITY)
 
 
-def _kept(values: Iterable[Any]) -> list[Any]:
+def _kept(values: Iterable[object]) -> list[Any]:
     """The objects whose addresses stand in the key words of arguments; not the arrays, whose memory would be kept."""
     found: list[Any] = []
     for x in values:
@@ -264,7 +264,7 @@ class FastPath:
         self.launch: Callable[..., Any] = new_builtin(_method(), head, self._held)
 
     def install(
-        self, key: bytes, values: tuple[Any, ...], units: Units, options: dict[str, Any], compiled: Any,
+        self, key: bytes, values: tuple[object, ...], units: Units, options: dict[str, Any], compiled: object,
         start: Start, places: list[Place],
     ) -> None:  # fmt: skip
         """Make launches of this key native, as long as at these places the same objects are found."""
@@ -307,7 +307,7 @@ class FastPath:
     def _eligible(
         self,
         key: bytes,
-        values: tuple[Any, ...],
+        values: tuple[object, ...],
         units: int,
         options: dict[str, Any],
         start: Start,

@@ -96,7 +96,7 @@ class TensorMaps:
         """Of the structure `Maps`, for native launches."""
         return ctypes.addressof(self.table)
 
-    def __call__(self, args: Sequence[Any], grid: Sequence[int] = (1, 1, 1)) -> Maps:
+    def __call__(self, args: Sequence[object], grid: Sequence[int] = (1, 1, 1)) -> Maps:
         words = [_number(args[i]) & WORD for i in self.used] + list(grid[: self.extents])
         key = b"".join([x.to_bytes(8, sys.byteorder) for x in words])
         return self.known.get(key) or self._add(key)
@@ -155,7 +155,13 @@ class TensorMaps:
         return self._keep(key, False, [], 0, None, function=function, config=config)
 
     def _keep(
-        self, key: bytes, usable: bool, addresses: list[int], blocks: int, memory: Any, **words: int
+        self,
+        key: bytes,
+        usable: bool,
+        addresses: list[int],
+        blocks: int,
+        memory: object,
+        **words: int,
     ) -> Maps:
         if len(self.known) >= MOST_MAPS:  # launches under way have copies or hold their Maps
             self._chains[:] = [0] * MAP_BUCKETS

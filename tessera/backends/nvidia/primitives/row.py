@@ -77,7 +77,7 @@ def family(maker: Maker) -> Maker:
     name = maker.__name__
 
     @lru_cache(maxsize=1024)
-    def made(*args: Any, **options: Any) -> Primitive:
+    def made(*args: object, **options: object) -> Primitive:
         written = [repr(x) for x in args] + [f"{k}={x!r}" for k, x in options.items()]
         return replace(maker(*args, **options), note=f"{NOTE}{name}({', '.join(written)})")
 

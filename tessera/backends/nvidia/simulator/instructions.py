@@ -70,7 +70,7 @@ COMPARE = {
 }  # fmt: skip
 
 
-def _binary(program: Any, opcode: str, rest: str, slot: Slots):
+def _binary(program: object, opcode: str, rest: str, slot: Slots):
     rest = re.sub(r"^(?:(?:contract|disjoint|nsw|nuw) )+", "", rest)
     first, second = split_args(rest)
     type, text = typed(first)
@@ -92,7 +92,7 @@ def _binary(program: Any, opcode: str, rest: str, slot: Slots):
 
 
 # --- conversions --------------------------------------------------------------------------------------------------
-def _conversion(program: Any, opcode: str, rest: str, slot: Slots):
+def _conversion(program: object, opcode: str, rest: str, slot: Slots):
     first, _, target = rest.partition(" to ")
     type, text = typed(first)
     target = "ptr" if target.startswith("ptr") else target
@@ -160,7 +160,7 @@ def bitcast(a: str, b: str) -> Callable[[Any], Any]:
 
 
 # --- comparisons ----------------------------------------------------------------------------------------------------
-def _icmp(program: Any, opcode: str, rest: str, slot: Slots):
+def _icmp(program: object, opcode: str, rest: str, slot: Slots):
     how, _, rest = rest.partition(" ")
     first, second = split_args(rest)
     type, text = typed(first)
@@ -171,7 +171,7 @@ def _icmp(program: Any, opcode: str, rest: str, slot: Slots):
     return lambda env: compare(env[a], env[b]).astype(np.uint64), 0
 
 
-def _fcmp(program: Any, opcode: str, rest: str, slot: Slots):
+def _fcmp(program: object, opcode: str, rest: str, slot: Slots):
     how, _, rest = rest.partition(" ")
     first, second = split_args(rest)
     type, text = typed(first)
@@ -187,7 +187,7 @@ def _fcmp(program: Any, opcode: str, rest: str, slot: Slots):
     return run, 0
 
 
-def _select(program: Any, opcode: str, rest: str, slot: Slots):
+def _select(program: object, opcode: str, rest: str, slot: Slots):
     c, a, b = (slot(*typed(x)) for x in split_args(rest))
 
     def run(env: Env) -> Any:
@@ -198,13 +198,13 @@ def _select(program: Any, opcode: str, rest: str, slot: Slots):
     return run, 0
 
 
-def _fneg(program: Any, opcode: str, rest: str, slot: Slots):
+def _fneg(program: object, opcode: str, rest: str, slot: Slots):
     a = slot(*typed(rest))
     return lambda env: -env[a], 0
 
 
 # --- addresses and tables -------------------------------------------------------------------------------------------
-def _getelementptr(program: Any, opcode: str, rest: str, slot: Slots):
+def _getelementptr(program: object, opcode: str, rest: str, slot: Slots):
     parts = split_args(rest)
     if len(parts) == 4:  # into a table
         table, index = typed(parts[1])[1], slot(*typed(parts[3]))
@@ -228,18 +228,18 @@ def _load(program: Any, opcode: str, rest: str, slot: Slots):
     return run, EFFECT
 
 
-def _alloca(program: Any, opcode: str, rest: str, slot: Slots):
+def _alloca(program: object, opcode: str, rest: str, slot: Slots):
     return lambda m, env: m.stack(), EFFECT
 
 
-def _store(program: Any, opcode: str, rest: str, slot: Slots):
+def _store(program: object, opcode: str, rest: str, slot: Slots):
     (type, value), place = typed(split_args(rest)[0]), slot("ptr", typed(split_args(rest)[1])[1])
     source = slot(type, value)
     return lambda m, env: m.local.__setitem__(int(env[place][0]), (type, env[source])), EFFECT
 
 
 # --- vectors and structs ----------------------------------------------------------------------------------------------
-def _insertelement(program: Any, opcode: str, rest: str, slot: Slots):
+def _insertelement(program: object, opcode: str, rest: str, slot: Slots):
     parts = [typed(x) for x in split_args(rest)]
     vector, elem, index = slot(*parts[0]), slot(*parts[1]), int(parts[2][1])
 
@@ -251,26 +251,26 @@ def _insertelement(program: Any, opcode: str, rest: str, slot: Slots):
     return run, 0
 
 
-def _extractelement(program: Any, opcode: str, rest: str, slot: Slots):
+def _extractelement(program: object, opcode: str, rest: str, slot: Slots):
     vector, index = (typed(x) for x in split_args(rest))
     v, i = slot(*vector), int(index[1])
     return lambda env: np.ascontiguousarray(env[v][:, i]), 0
 
 
-def _shufflevector(program: Any, opcode: str, rest: str, slot: Slots):
+def _shufflevector(program: object, opcode: str, rest: str, slot: Slots):
     first, second, mask = split_args(rest)
     a, b = (slot(*typed(x)) for x in (first, second))
     chosen = [int(i) for i in re.findall(r"i32 (\d+)", mask)]
     return lambda env: np.concatenate([env[a], env[b]], axis=1)[:, chosen], 0
 
 
-def _extractvalue(program: Any, opcode: str, rest: str, slot: Slots):
+def _extractvalue(program: object, opcode: str, rest: str, slot: Slots):
     struct, index = split_args(rest)
     s, i = slot("", typed(struct)[1]), int(index)
     return lambda env: env[s][i], 0
 
 
-def _insertvalue(program: Any, opcode: str, rest: str, slot: Slots):
+def _insertvalue(program: object, opcode: str, rest: str, slot: Slots):
     struct, elem, index = split_args(rest)
     s, e, i = slot("{}", typed(struct)[1]), slot(*typed(elem)), int(index)
     return lambda env: (*env[s][:i], env[e]), 0

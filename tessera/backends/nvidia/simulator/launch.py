@@ -49,7 +49,7 @@ class Report:
         return "\n".join(lines)
 
 
-def precondition_holds(metadata: Any, values: list[Any], grid: tuple[int, ...]) -> bool:
+def precondition_holds(metadata: object, values: list[Any], grid: tuple[int, ...]) -> bool:
     """Whether a launch passes the kernel's precondition."""
     args = {i: x for i, (_, x) in enumerate(values) if isinstance(x, int)}
     found = evaluate(getattr(metadata, "host_code", ()), args, grid)
@@ -95,12 +95,12 @@ def remember(memory: Global, value: Any) -> None:
 def run_kernel(
     ir: str,
     name: str,
-    args: Sequence[Any],
+    args: Sequence[object],
     threads: int,
     shared: int,
     grid: tuple[int, ...] = (1, 1, 1),
-    tensor_maps: Sequence[Any] = (),
-    host_code: Sequence[Any] = (),
+    tensor_maps: Sequence[object] = (),
+    host_code: Sequence[object] = (),
     cluster: int = 1,
     ctas: int = 0,
     *,

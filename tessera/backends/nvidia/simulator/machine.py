@@ -388,7 +388,7 @@ class Machine:
         if self.on.any():
             raise DeviceAssertionError(f"{file}:{int(line[0])}: {message}")
 
-    def print(self, form: str, buffer: Any) -> np.ndarray:
+    def print(self, form: str, buffer: object) -> np.ndarray:
         base = int(buffer[0]) if isinstance(buffer, np.ndarray) else 0
         slots = [self.local.pop(k) for k in sorted(self.local) if base and k >> 48 == base >> 48]
         form = form.replace("ll", "").replace("%p", "%#x")
@@ -403,7 +403,7 @@ class Machine:
         return np.zeros(self.threads, np.uint64)
 
 
-def merged(on: np.ndarray, new: Any, old: Any) -> Any:
+def merged(on: np.ndarray, new: object, old: object) -> Any:
     """`new` where threads are on, else `old`."""
     if isinstance(new, tuple):
         if not isinstance(old, tuple) or len(old) != len(new):

@@ -77,7 +77,7 @@ class Program:
         _settle(self.steps)
         self._await()
 
-    def slot(self, value: Any = None) -> int:
+    def slot(self, value: object = None) -> int:
         self.initial.append(value)
         return len(self.initial) - 1
 
@@ -93,7 +93,7 @@ class Program:
         return found
 
     # --- functions ----------------------------------------------------------------------------------------------
-    def _function(self, f: Function, scope: dict[str, int], leave: Any) -> None:
+    def _function(self, f: Function, scope: dict[str, int], leave: object) -> None:
         """`leave`: (slot of the result or -1, mark where callers go on); None in the kernel."""
         self._instances += 1
         me = self._instances
@@ -121,7 +121,9 @@ class Program:
             found.append((slot, {b: self.operand(type, v, scope) for v, b in sources}))
         return found
 
-    def _end(self, line: str, number: int, where: Any, scope: dict[str, int], leave: Any) -> None:
+    def _end(
+        self, line: str, number: int, where: Any, scope: dict[str, int], leave: object
+    ) -> None:
         me, label, phis = where
         if not line.startswith("br"):
             self._leave(line, number, scope, leave)

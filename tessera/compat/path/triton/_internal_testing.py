@@ -123,7 +123,7 @@ def supports_ws() -> bool:
 requires_tma = pytest.mark.skipif(not supports_tma(), reason=tma_skip_msg())
 
 
-def _supports_cluster_size(device: Any, num_ctas: int) -> bool:
+def _supports_cluster_size(device: object, num_ctas: int) -> bool:
     """Whether `num_ctas` is taken: by GPUs that know clusters, and by all that take no notice of it."""
     return num_ctas == 1 or not is_cuda() or is_hopper_or_newer()
 
@@ -136,7 +136,7 @@ def skip_if_unsupported_cluster_size(num_ctas: int) -> None:
 # --- data -------------------------------------------------------------------------------------------------
 
 
-def random_int(low: int, high: int, *, warmup_value: Any = None, **kwargs: Any) -> int:
+def random_int(low: int, high: int, *, warmup_value: object = None, **kwargs: Any) -> int:
     return int(np.random.default_rng(**kwargs).integers(low, high))
 
 
@@ -172,11 +172,11 @@ def numpy_random(
     raise RuntimeError(f"no random data of type {dtype_str}")
 
 
-def _tensor(x: np.ndarray, device: Any) -> Any:
+def _tensor(x: np.ndarray, device: object) -> Any:
     return x.copy() if torch is None else torch.tensor(x, device=device)
 
 
-def to_triton(x: np.ndarray, device: Any, dst_type: str | None = None) -> Any:
+def to_triton(x: np.ndarray, device: object, dst_type: str | None = None) -> Any:
     """A kernel's argument with the data of `x` on `device`; `dst_type`: bfloat16 (rounds), or an fp8 type whose bits
     `x` holds. Unsigned types that torch lacks are wrapped signed tensors."""
     name = x.dtype.name
@@ -191,7 +191,7 @@ def to_triton(x: np.ndarray, device: Any, dst_type: str | None = None) -> Any:
     return _tensor(x, device)
 
 
-def unwrap_tensor(t: Any) -> Any:
+def unwrap_tensor(t: object) -> Any:
     return t.base if isinstance(t, TensorWrapper) else t
 
 
@@ -208,7 +208,7 @@ def to_numpy(x: Any) -> np.ndarray:
     raise ValueError(f"neither a tensor nor a wrapped one: {x}")
 
 
-def torch_dtype_name(dtype: Any) -> str:
+def torch_dtype_name(dtype: object) -> str:
     """`int32` for tl.int32 and for torch.int32."""
     if isinstance(dtype, _types.dtype):
         names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
@@ -229,7 +229,7 @@ def str_to_triton_dtype(x: str) -> Any:
     return found if isinstance(found, _types.dtype) else _tensors.element_type(name)
 
 
-def default_alloc_fn(size: int, align: int, _: Any) -> Any:
+def default_alloc_fn(size: int, align: int, _: object) -> Any:
     """Scratch memory for `triton.set_allocator`."""
     return torch.empty(size, dtype=torch.int8, device="cuda")
 
@@ -283,7 +283,7 @@ def _client(
 
 
 def run_in_process(
-    client_fn: Callable[..., Any], args: Any = (), kwargs: Any = None, env: Any = None
+    client_fn: Callable[..., object], args: object = (), kwargs: object = None, env: object = None
 ) -> ProcessResult:
     """Call `client_fn(*args, **kwargs)` in a new process with `env` added to its environment."""
     with tempfile.TemporaryDirectory() as folder:
@@ -309,7 +309,7 @@ def run_in_process(
 
 
 @contextmanager
-def use_process_pool(preload_module: Any) -> Generator[None]:
+def use_process_pool(preload_module: object) -> Generator[None]:
     """Each `run_in_process` starts its own process: there is nothing to hold."""
     yield
 

@@ -17,18 +17,19 @@ def get_iterable_path(values: Any, path: Path) -> Any:
     return values
 
 
-def find_paths_if(values: Any, wanted: Callable[[Path, Any], bool]) -> list[Path]:
+def find_paths_if(values: object, wanted: Callable[[Path, Any], bool]) -> list[Path]:
     """Index paths of the leaves for which `wanted(path, leaf)` holds."""
     found: list[Path] = []
 
-    def walk(x: Any, path: Path) -> None:
+    def walk(x: object, path: Path) -> None:
         if isinstance(x, (tuple, list)):
             for i, y in enumerate(cast("tuple[Any, ...]", x)):
                 walk(y, (*path, i))
         elif wanted(path, x):
             found.append(path)
 
-    walk(values if isinstance(values, (tuple, list)) else [values], ())
+    leaves = cast("tuple[object, ...]", values) if isinstance(values, (tuple, list)) else (values,)
+    walk(leaves, ())
     return found
 
 

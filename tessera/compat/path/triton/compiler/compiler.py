@@ -27,7 +27,7 @@ class ASTSource(_ASTSource):
     """A kernel with its argument types."""
 
     def make_ir(
-        self, target: Any, options: Any = None, codegen: Any = None, modules: Any = None, context: Any = None
+        self, target: Any, options: Any = None, codegen: object = None, modules: object = None, context: object = None
     ) -> Any:  # fmt: skip
         """With all arguments, as Triton's users call it: a module to walk. With the options alone: tile IR."""
         if options is None:
@@ -35,7 +35,7 @@ class ASTSource(_ASTSource):
         return WalkedModule(super().make_ir(options))
 
 
-def compile(src: Any, target: GPUTarget | None = None, options: Any = None) -> CompiledKernel:
+def compile(src: object, target: GPUTarget | None = None, options: object = None) -> CompiledKernel:
     """Compile an ASTSource or an IR file for `target` (default: the active driver's); Inductor finds the binary."""
     kernel = _compile(src, target, options_for_inductor(options))
     keep_binary(kernel)

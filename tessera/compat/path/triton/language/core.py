@@ -30,7 +30,7 @@ def get_int_dtype(bitwidth: int, signed: bool) -> Any:
     return found
 
 
-def _unwrap_if_constexpr(x: Any) -> Any:
+def _unwrap_if_constexpr(x: object) -> Any:
     return unwrap(x)
 
 

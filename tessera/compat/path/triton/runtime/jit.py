@@ -19,7 +19,7 @@ jit = _package_jit
 
 
 def native_specialize_impl(
-    backend: Any, arg: Any, is_const: bool = False, specialize_value: bool = True, align: bool = True
+    backend: object, arg: object, is_const: bool = False, specialize_value: bool = True, align: bool = True
 ) -> tuple[Any, Any]:  # fmt: skip
     """(type, key) of a kernel argument; the rules are the same for all back ends."""
     return specialize_argument(arg, is_const, specialize_value, align)
