@@ -320,7 +320,7 @@ def _input_text(src: Any, level: str, outputs: Mapping[str, Any], options: Optio
     """What the failing stage was given, as text. Stages change IR in place: the front end is asked once more."""
     if level in outputs:
         return str(outputs[level])
-    made = src.make_ir(options) if isinstance(src, ASTSource) else src.text
+    made = src.text if isinstance(src, IRSource) else src.make_ir(options)
     return print_module(made) if isinstance(made, Module) else str(made)
 
 

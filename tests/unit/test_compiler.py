@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,9 +13,10 @@ import pytest
 import tessera
 import tessera.language as tl
 from tessera.backends.compiler import GPUTarget
-from tessera.compiler import ASTSource, IRSource, compile, get_cache_key, make_backend
+from tessera.compiler import ASTSource, IRSource, TextSource, compile, get_cache_key, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.config import knobs
+from tessera.config.optimizations import OptimizationWarning
 from tessera.errors import (
     CompilationError,
     InternalError,
@@ -22,7 +24,8 @@ from tessera.errors import (
     LaunchError,
     OutOfResources,
 )
-from tessera.ir import parse_module
+from tessera.ir import parse_module, print_module
+from tessera.ir.applications import apply
 from tessera.runtime.cache.disk import DiskCache
 
 CPU = GPUTarget("cpu", "avx2", 1)
@@ -245,6 +248,29 @@ def test_failures_of_the_compiler_leave_a_reproducer(monkeypatch: pytest.MonkeyP
     command = (folder / "command.txt").read_text()
     found = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr  # the stage is whole in a new process
+
+
+def test_failed_optimizations_leave_the_text_of_what_was_compiled(monkeypatch: pytest.MonkeyPatch):
+    """Of IR that was handed over as text, too; its author's source may be unknown."""
+    backend = type(make_backend(CPU))
+    stages = backend.stages
+
+    def broken(self: Any, options: Any) -> Any:
+        whole = stages(self, options)
+
+        def fail(module: Any, metadata: Any) -> Any:
+            assert not apply("row-prefetch")
+            return whole["llir"](module, metadata)
+
+        return {**whole, "llir": fail}
+
+    monkeypatch.setattr(backend, "stages", broken)
+    knobs.compilation.strict = False
+    ir = print_module(cast(Any, source()).make_ir(make_backend(CPU).parse_options({})))
+    with pytest.warns(OptimizationWarning, match="row-prefetch failed") as told:
+        compile(cast(Any, TextSource(ir, "shift", "")), CPU)
+    (folder,) = re.findall(r"reproducer: (\S+)", str(told[0].message))
+    assert (Path(folder) / "input.tir").read_text() == ir
 
 
 def test_timings_are_printed(capsys: pytest.CaptureFixture[str]):

@@ -42,6 +42,39 @@ def test_a_row_asks_for_the_next():
     assert "prefetch" not in assembly(softmax, SOFTMAX, B=64)
 
 
+@tessera.jit
+def second_rows(x, y, places, out, n, WHERE: tl.constexpr, B: tl.constexpr):
+    at = tl.arange(0, B)
+    program = tl.program_id(0)
+    v = tl.load(x + program * n + at)
+    powers = tl.exp(v - tl.max(v, axis=0))
+    total = tl.sum(powers, axis=0)
+    if WHERE == "program":
+        row = y + program // 2 * n
+    elif WHERE == "memory":
+        row = y + tl.load(places + program) * n
+    else:
+        row = y + tl.argmax(v, axis=0) % 4 * n
+    tl.store(out + program * n + at, powers / total * tl.load(row + at))
+
+
+@pytest.mark.parametrize("where", ["program", "memory", "reduction"])
+def test_rows_whose_place_is_known_late_are_not_asked_for(where):
+    """The pointers of `y` are computed behind the reductions, which may prefetch: they have no value there yet."""
+    n, programs = 1024, 7
+    x, y = floats(programs, n), floats(8, n)
+    places = np.array([3, 1, 4, 1, 5, 2, 6], np.int32)
+    out = np.zeros((programs, n), np.float32)
+    native(second_rows, (programs,), x, y, places, out, n, WHERE=where, B=n)
+    rows = {"program": np.arange(programs) // 2, "memory": places, "reduction": x.argmax(1) % 4}
+    powers = np.exp(x.astype(np.float64) - x.max(axis=1, keepdims=True))
+    expected = powers / powers.sum(axis=1, keepdims=True) * y[rows[where]]
+    np.testing.assert_allclose(out, expected, rtol=3e-6)
+    kinds = {"x": "*fp32", "y": "*fp32", "places": "*i32", "out": "*fp32", "n": "i32"}
+    text = assembly(second_rows, kinds, WHERE=where, B=n)
+    assert text.count("\tprefetcht0\t") == 8  # those of x
+
+
 def test_rows_are_not_divided_vector_by_vector():
     text = assembly(softmax, SOFTMAX, B=1024)
     assert "vdivps\t%zmm" not in text

@@ -11,14 +11,14 @@ wrong prediction only costs the prefetch; it has no effect on results.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tessera.backends.cpu.fusion import contiguous_along, cost
 from tessera.backends.cpu.loops import UNROLL
-from tessera.backends.cpu.lowering import Lowering
+from tessera.backends.cpu.lowering import EVALUATORS, Lowering
 from tessera.backends.cpu.values import Coord, Point
-from tessera.ir import Block, Op, TileType, Value, elem_of, shape_of
+from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import LoadOp, ProgramIdOp, ReduceOp
 
@@ -49,8 +49,12 @@ def plan_row_prefetch(lo: Lowering, block: Block) -> RowPrefetch:
         return none
     shape = shape_of(carrier.inputs[0].type)
     cells: dict[LoadOp, str] = {}
-    for op in block:
-        if isinstance(op, LoadOp) and shape_of(op.ptr.type) == shape and _moves(op.ptr):
+    ops = list(block)
+    later = set(ops[ops.index(carrier) :])
+    for op in ops:
+        if not isinstance(op, LoadOp) or shape_of(op.ptr.type) != shape:
+            continue
+        if _moves(op.ptr) and _known_before(op.ptr, later):
             cells[op] = lo.em.alloca("i64", align=8)
             lo.em.at_entry(f"store i64 0, ptr {cells[op]}")
     return RowPrefetch(carrier, cells)
@@ -61,20 +65,30 @@ def _long_row(lo: Lowering, v: Value) -> bool:
     return len(shape) == 1 and shape[0] % lanes == 0 and shape[0] // lanes > UNROLL
 
 
-def _moves(ptr: Value) -> bool:
-    """Whether a tile of pointers depends on the program."""
+def _made_by(v: Value) -> Iterator[Value]:
+    """The values that a tile of pointers is computed from, itself included, which ops make."""
     seen: set[Value] = set()
-    todo = [ptr]
+    todo = [v]
     while todo:
         v = todo.pop()
         if v.op is None or v in seen:
             continue
         seen.add(v)
-        if isinstance(v.op, ProgramIdOp):
-            return True
+        yield v
         if isinstance(v.type, TileType) or not isinstance(v.op, LoadOp):
             todo += v.op.operands
-    return False
+
+
+def _moves(ptr: Value) -> bool:
+    """Whether a tile of pointers depends on the program."""
+    return any(isinstance(v.op, ProgramIdOp) for v in _made_by(ptr))
+
+
+def _known_before(ptr: Value, later: set[Op]) -> bool:
+    """Whether pointers can be computed before the ops `later`, whose tiles are evaluated where they are read."""
+    own = [v for v in _made_by(ptr) if v.op in later]
+    lazy = (isinstance(v.type, TileType) and type(v.op) in EVALUATORS for v in own)
+    return all(lazy) and all(v.op.effects is Effect.NONE for v in own if v.op)
 
 
 Row = tuple[str, int, int]  # address, bytes of an element, level of the cache to prefetch into
