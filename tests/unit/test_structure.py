@@ -54,8 +54,8 @@ SHARED_BACKENDS = {
     "process_singleton",
 }  # a backend may use these and itself only
 MAY_IMPORT_TORCH = {"runtime", "testing", "tools", "compat"}
-MAX_FILE_LINES = 600
-MAX_FUNCTION_LINES = 80
+MAX_FILE_LINES = 450
+MAX_FUNCTION_LINES = 61
 
 # Lines of Python in each part of the package, at most. A number only goes down: whoever makes a part smaller lowers it
 # (the test asks for that when SLACK lines are saved), whoever adds a feature makes room for it or gives a reason.
