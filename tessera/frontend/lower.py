@@ -37,7 +37,7 @@ def lower_kernel(
     fn: JITCallable,
     signature: Mapping[str, object],
     constants: Mapping[Key, Any],
-    attrs: Mapping[Key, Sequence[tuple[str, object]]],
+    attrs: Mapping[Key, Sequence[Sequence[object]]],
     options: Any,
     name: str | None = None,
 ) -> Module:
@@ -93,7 +93,7 @@ class _Arguments:
         self,
         fn: JITCallable,
         constants: Mapping[Key, Any],
-        attrs: Mapping[Key, Sequence[tuple[str, object]]],
+        attrs: Mapping[Key, Sequence[Sequence[object]]],
     ):
         self.positions = {p.name: i for i, p in enumerate(fn.params)}
         self.constants = {self._path(k): v for k, v in constants.items()}

@@ -179,8 +179,8 @@ def countdown_kernel(out, low, high, STEP: tl.constexpr):
     count, last = 0, low.to(tl.int64)
     for i in range(low, high, STEP):
         count += 1
-        last = i.to(tl.int64)
-    tl.store(out, count.to(tl.int64))
+        last = tl.cast(i, tl.int64)
+    tl.store(out, tl.cast(count, tl.int64))
     tl.store(out + 1, last)
 
 

@@ -144,7 +144,7 @@ def far(a, b, c, low, high, STEP: tl.constexpr, N: tl.constexpr):
     at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)[None, :]
     acc, x = tl.zeros((N, N), tl.float32), tl.load(a + at)
     for k in range(low, high, STEP):
-        acc = tl.dot(x * ((k % 3) + 1).to(tl.float32), tl.load(b + at), acc)
+        acc = tl.dot(x * tl.cast(k % 3 + 1, tl.float32), tl.load(b + at), acc)
     tl.store(c + at, acc)
 
 
