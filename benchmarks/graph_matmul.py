@@ -45,7 +45,7 @@ def variants(f: Callable[..., Any]) -> list[Callable[..., Any]]:
     made = [f]
     for how in ("extern", "kernel"):
         torch._dynamo.reset()
-        options = {"matmul": how}
+        options: dict[str, Any] = {"matmul": how}
         made.append(torch.compile(f, backend="tessera", dynamic=False, options=options))
     return made
 

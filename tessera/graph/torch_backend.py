@@ -219,7 +219,8 @@ class CompiledGraph:
         plain = not self.sized and not self.imported.constants and not self.imported.symbols
         every = self.tensors == list(range(self.given))
         outputs = self.imported.outputs
-        same = len(self.imported.module.body.first.body.terminator.operands) == len(outputs)
+        (function,) = self.imported.module.functions
+        same = len(function.regions[0].terminator.operands) == len(outputs)
         return call if plain and every and same and outputs == list(range(len(outputs))) else None
 
     def __call__(self, inputs: list[Any]) -> list[Any]:

@@ -10,14 +10,15 @@ current stream and takes all memory from torch's allocator. What cannot be recor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 import torch
-from torch._dynamo.backends import cudagraphs as of_torch
 
 from tessera.graph.plan import Interpret
 
 Compiled = Callable[[list[Any]], Sequence[Any]]
+of_torch: Any = import_module("torch._dynamo.backends.cudagraphs")  # none of it is public
 
 
 def why_not(graph: torch.fx.GraphModule, run: Any, fixed: int) -> str | None:
@@ -51,9 +52,7 @@ class CudaGraphs:
             return self._in_backward(call) if backward else call
         if not backward:
             self.device = of_torch.get_device_index(graph)
-        from torch._inductor.cudagraph_trees import cudagraphify_impl
-
-        recorded: Any = cudagraphify_impl(
+        recorded: Any = _trees().cudagraphify_impl(
             call, inputs, range(fixed), device_index=of_torch.get_device_index(graph), is_backward=backward,
             is_inference=purpose == "inference", stack_traces=of_torch.get_stack_traces(graph),
             placeholders=of_torch.get_placeholder_info(graph.graph),
@@ -66,12 +65,15 @@ class CudaGraphs:
         """A backward graph that is not recorded tells the trees that it runs, since they free the forward's memory."""
 
         def run(inputs: list[Any]) -> Sequence[Any]:
-            from torch._inductor.cudagraph_trees import get_manager
-
-            manager = get_manager(self.device, create_if_none_exists=False)
+            manager = _trees().get_manager(self.device, create_if_none_exists=False)
             if manager is not None:
                 manager.set_to_running_backward()
             return call(inputs)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
+
+
+def _trees() -> Any:
+    """torch's trees of CUDA graphs; to import them costs time."""
+    return import_module("torch._inductor.cudagraph_trees")

@@ -21,7 +21,8 @@ PLAIN = frozenset((
     torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128,
 ))  # fmt: skip
 # Faster than torch's public functions for the same, where this torch has them.
-reinterpret = getattr(torch._C._dynamo.guards, "_reinterpret_tensor", None)
+_QUICK: Any = getattr(torch._C, "_dynamo").guards  # noqa: B009  stubs of torch lack it
+reinterpret = getattr(_QUICK, "_reinterpret_tensor", None)
 LARGEST_SEED = (1 << 63) - 1
 
 
@@ -35,7 +36,7 @@ def fast_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
     name = "_empty_strided_cuda" if device.startswith("cuda") else "_empty_strided_cpu"
     if device.startswith("cuda") and torch.cuda.device_count() > 1:
         return None  # that function knows the current device only
-    return getattr(torch._C._dynamo.guards, name, None)
+    return getattr(_QUICK, name, None)
 
 
 class TorchHost:

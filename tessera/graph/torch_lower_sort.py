@@ -132,8 +132,9 @@ def _median(skip: bool, low: Lowering, x: Tensor, dim: int, keepdim: bool = Fals
             numbers = low.reduce("sum", [n], lambda r: (~nan_at(r)).to(int64))
             middle = where(numbers > 0, numbers - 1, 0) >> 1
             return kept(low.computed(middle))
-        first = low.reduce("min", [n], lambda r: where(nan_at(r), low.position(r[0]), n))
-        return where(first < n, first, kept((n - 1) // 2))
+        end = low.position(expr(n))
+        first = low.reduce("min", [n], lambda r: where(nan_at(r), low.position(r[0]), end))
+        return where(first < end, first, kept((n - 1) // 2))
 
     return _chosen(low, x, at, keepdim, which)
 

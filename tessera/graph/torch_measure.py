@@ -71,7 +71,7 @@ def peak_bytes(run: Callable[[], Any]) -> tuple[int, str]:
         result = run()
     del result
     assert p.profiler is not None and p.profiler.kineto_results is not None
-    events = [e for e in p.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events: list[Any] = [e for e in p.profiler.kineto_results.events() if e.name() == "[memory]"]
     now = most = 0
     for e in sorted(events, key=lambda e: e.start_ns()):
         now += e.nbytes()

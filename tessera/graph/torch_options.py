@@ -63,8 +63,9 @@ def options_of(mode: str | None, given: Mapping[str, Any] | None) -> Options:
         if name not in known:
             raise UnknownOption(name, known, f"the options are: {', '.join(sorted(known))}")
     found = replace(Options(), **{**MODES[mode or "default"], **(given or {})})
-    if found.dump is not None and not isinstance(found.dump, str | os.PathLike):
-        raise InvalidOption(f"dump is {found.dump!r}; it may be the path of a folder")
+    dump: Any = found.dump  # which may be anything that a user gave
+    if dump is not None and not isinstance(dump, str | os.PathLike):
+        raise InvalidOption(f"dump is {dump!r}; it may be the path of a folder")
     for name, allowed in CHOICES.items():
         if getattr(found, name) not in allowed:
             raise InvalidOption(

@@ -1,7 +1,7 @@
 """What programs do around a compiled model: export, autocast, custom operations, control flow, distribution."""
 
 # pyright: reportInvalidTypeForm=false
-# torch reads the schemas of custom operations from their annotations, so these name types of a module that may be missing.
+# torch reads schemas of custom operations from annotations, which so name types of a module that may be missing.
 from __future__ import annotations
 
 from collections.abc import Callable
