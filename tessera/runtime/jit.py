@@ -19,11 +19,7 @@ from tessera.compiler import ASTSource, CompiledKernel, check_fit, make_backend
 from tessera.compiler import compile as compile_for
 from tessera.compiler.tracebacks import trim_traceback
 from tessera.config import knobs
-from tessera.errors import (
-    CompilationError,
-    UnknownOption,
-    UnsupportedLanguageConstruct,
-)
+from tessera.errors import CompilationError, UnknownOption, UnsupportedLanguageConstruct
 from tessera.language.callable import JITCallable
 from tessera.runtime.arguments.aliasing import violates
 from tessera.runtime.arguments.checks import check_launch
