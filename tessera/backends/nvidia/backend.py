@@ -242,12 +242,8 @@ def with_ctas(ptx: str, threads: int, ctas: int) -> str:
 
 
 def raise_occupancy(
-    ptx: str,
-    done: ptxas.Assembled,
-    shared: int,
-    facts: GpuFacts,
-    again: Callable[[str], ptxas.Assembled],
-) -> ptxas.Assembled:
+    ptx: str, done: ptxas.Assembled, shared: int, facts: GpuFacts, again: Callable[[str], ptxas.Assembled]
+) -> ptxas.Assembled:  # fmt: skip
     """The result `done` of assembling `ptx`, or that of assembling it once more (`again`) with a few registers less,
     if an SM then holds one CTA more. Only for programs with dots: they may have all registers of an SM, of which
     ptxas takes more than it needs."""

@@ -134,15 +134,8 @@ class NvidiaTarget:
 
     # --- asynchronous copies ------------------------------------------------------------------------------
     def async_copy(
-        self,
-        w: Writer,
-        shared: Place,
-        source: Place,
-        bytes: int,
-        mask: str,
-        access: Access,
-        skip: bool = False,
-    ) -> None:
+        self, w: Writer, shared: Place, source: Place, bytes: int, mask: str, access: Access, skip: bool = False
+    ) -> None:  # fmt: skip
         """Copy `bytes` (4, 8, 16) where `mask`; elsewhere write zeros or, with `skip`, nothing."""
         if skip and mask != "true":
             row = p.async_copy_where(bytes, shared[1], source[1])
@@ -183,16 +176,8 @@ class NvidiaTarget:
 
     # --- atomics -----------------------------------------------------------------------------------------------
     def atomic(
-        self,
-        w: Writer,
-        kind: str,
-        elem: ElementType,
-        at: Place,
-        value: str,
-        mask: str,
-        order: Order,
-        want_result: bool,
-    ) -> str:
+        self, w: Writer, kind: str, elem: ElementType, at: Place, value: str, mask: str, order: Order, want_result: bool
+    ) -> str:  # fmt: skip
         type, ptx = _atomic_type(kind, elem)
         op = {"xchg": "exch"}.get(kind, kind)
         # red has no acquire form: its result is what an acquire would order.

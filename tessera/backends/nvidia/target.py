@@ -64,17 +64,8 @@ HOPPER_ROWS = (
 
 # Largest dynamic shared memory of one CTA, opted in; the driver keeps 1 KiB of the physical size.
 _SHARED_KIB = {
-    80: 163,
-    86: 99,
-    87: 163,
-    89: 99,
-    90: 227,
-    100: 227,
-    103: 227,
-    110: 227,
-    120: 99,
-    121: 99,
-}
+    80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99,
+}  # fmt: skip
 # The first PTX ISA (major * 10 + minor) that has the target.
 _OLDEST_PTX = {80: 70, 86: 71, 87: 74, 89: 78, 90: 80, 100: 86, 103: 88, 110: 90, 120: 87, 121: 88}
 _CTAS = {80: 32, 86: 16, 89: 24, 90: 32, 120: 24}  # that an SM holds at a time

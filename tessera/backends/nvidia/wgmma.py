@@ -181,15 +181,8 @@ class _Mma:
                 )
                 last = commit and len(out) == len(acc) - 1
                 row = p.wgmma(
-                    self.row.asm,
-                    self.n,
-                    len(block),
-                    starts,
-                    self.a is None,
-                    self.fresh,
-                    self.flags(),
-                    last,
-                )
+                    self.row.asm, self.n, len(block), starts, self.a is None, self.fresh, self.flags(), last,
+                )  # fmt: skip
                 given = [] if self.fresh else block
                 out.append(_emit(self.fl, row, [*given, *regs, *names], len(block)))
         return out

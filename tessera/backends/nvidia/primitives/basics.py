@@ -1,6 +1,5 @@
 """Lists the instructions that say where a thread is, exchange between lanes, compute and convert."""
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -10,51 +9,56 @@ import numpy as np
 
 from tessera.backends.elements.literals import decode_float8
 from tessera.backends.nvidia.primitives.lanes import FLOAT, mask_int, round_bf16, signed, to_raw
-from tessera.backends.nvidia.primitives.row import row
+from tessera.backends.nvidia.primitives.row import Action, Lanes, Machine, row
 from tessera.dtypes import dtype, float8e4nv, float8e5
 
+
 # --- where a thread is ---------------------------------------------------------------------------------------
+def _place(what: str, axis: int = 0) -> Action:
+    return lambda m: m.place(what, axis)
+
+
 row(
     "thread_index", (), "i32", "llvm.nvvm.read.ptx.sreg.tid.x",
-    machine=lambda m: m.place("thread"),
+    machine=_place("thread"),
 )  # fmt: skip
 for _i, _axis in enumerate("xyz"):
     row(
         f"program_id_{_axis}", (), "i32", f"llvm.nvvm.read.ptx.sreg.ctaid.{_axis}",
-        machine=lambda m, i=_i: m.place("program", i),
+        machine=_place("program", _i),
     )  # fmt: skip
     row(
         f"num_programs_{_axis}", (), "i32", f"llvm.nvvm.read.ptx.sreg.nctaid.{_axis}",
-        machine=lambda m, i=_i: m.place("programs", i),
+        machine=_place("programs", _i),
     )  # fmt: skip
 row(
     "cluster_id", (), "i32", "llvm.nvvm.read.ptx.sreg.clusterid.x",
-    machine=lambda m: m.place("program", 0),
+    machine=_place("program"),
 )  # fmt: skip
 row(
     "num_clusters", (), "i32", "llvm.nvvm.read.ptx.sreg.nclusterid.x",
-    machine=lambda m: m.place("programs", 0),
+    machine=_place("programs"),
 )  # fmt: skip
 row(
     "cta_rank", (), "i32", "llvm.nvvm.read.ptx.sreg.cluster.ctarank",
-    machine=lambda m: m.place("rank"),
+    machine=_place("rank"),
 )  # fmt: skip
 row(
     "globaltimer", (), "i64", "mov.u64 $0, %globaltimer;", "=l", pure=False,
-    machine=lambda m: m.place("time"),
+    machine=_place("time"),
 )  # fmt: skip
-row("smid", (), "i32", "mov.u32 $0, %smid;", "=r", pure=False, machine=lambda m: m.place("smid"))
+row("smid", (), "i32", "mov.u32 $0, %smid;", "=r", pure=False, machine=_place("smid"))
 
 # --- exchange ---------------------------------------------------------------------------------------------------
 SHUFFLE = ("i32", "i32", "i32", "i32")  # members, value, lane or mask, clamp
 
 
-def _xor(m, members, x: np.ndarray, mask: np.ndarray, clamp) -> np.ndarray:
+def _xor(m: Machine, members: Lanes, x: Lanes, mask: Lanes, clamp: Lanes) -> Lanes:
     m.whole_warps("shfl.sync")
     return x[np.arange(len(x)) ^ mask.astype(np.int64)]
 
 
-def _index(m, members, x: np.ndarray, lane: np.ndarray, clamp) -> np.ndarray:
+def _index(m: Machine, members: Lanes, x: Lanes, lane: Lanes, clamp: Lanes) -> Lanes:
     m.whole_warps("shfl.sync")
     return x[np.arange(len(x)) // 32 * 32 + (lane & np.uint64(31)).astype(np.int64)]
 
@@ -185,7 +189,7 @@ def _narrow8(type: dtype, x: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(x), 0x7F, code).astype(np.uint64)
 
 
-def _two_narrowed(type: dtype) -> Callable[..., np.ndarray]:
+def _two_narrowed(type: dtype) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
     return lambda high, low: _narrow8(type, low) | _narrow8(type, high) << np.uint64(8)
 
 

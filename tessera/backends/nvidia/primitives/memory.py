@@ -1,6 +1,5 @@
 """Lists loads and stores of global and shared memory, atomics, and asynchronous copies by threads (cp.async)."""
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from tessera.backends.nvidia.primitives.lanes import (
     to_raw,
 )
 from tessera.backends.nvidia.primitives.row import (
+    Lanes,
+    Machine,
     Primitive,
     braces,
     family,
@@ -29,6 +30,9 @@ __all__ = [
     "add_vector", "async_copy", "async_copy_where", "async_wait", "atomic", "atomic_shared_add", "load_global",
     "load_matrix", "load_shared", "store_global", "store_matrix", "store_shared",
 ]  # fmt: skip
+
+# (old bits, operands' bits) → new bits.
+Combine = Callable[[int, int], int] | Callable[[int, int, int], int]
 
 
 def vector_suffix(count: int, bits: int) -> str:
@@ -60,7 +64,7 @@ def load_global(
         operands.append("i1")
         constraints += ",b"
 
-    def meaning(m, *args):
+    def meaning(m: Machine, *args: Lanes) -> tuple[Lanes, ...]:
         if not predicated:
             raw = m.load("global", args[0] + _signed(offset), count, bits // 8, m.on)
             return _words(type, raw)
@@ -97,7 +101,7 @@ def _store(
         operands.append("i1")
         constraints.append("b")
 
-    def meaning(m, where, *rest):
+    def meaning(m: Machine, where: Lanes, *rest: Lanes) -> None:
         mask = m.on & rest[-1].astype(bool) if predicated else m.on
         raw = np.stack([to_raw(type, x) for x in rest[:count]], axis=1)
         m.store(space, where + _signed(offset), mask_int(raw, bits), bits // 8, mask)
@@ -111,7 +115,7 @@ def load_shared(bits: int, count: int, type: str, offset: int) -> Primitive:
     outputs = ",".join([f"={letter(type)}"] * count)
     text = f"ld.shared{vector_suffix(count, bits)} {braces(0, count)}, [${count} + {offset}];"
 
-    def meaning(m, where):
+    def meaning(m: Machine, where: Lanes) -> tuple[Lanes, ...]:
         return _words(type, m.load("shared", where + _signed(offset), count, bits // 8, m.on))
 
     return Primitive(
@@ -126,7 +130,7 @@ def store_shared(bits: int, count: int, type: str, offset: int, predicated: bool
 
 
 # --- atomics --------------------------------------------------------------------------------------------------
-def combiner(kind: str) -> Callable[..., int]:
+def combiner(kind: str) -> Combine:
     """What `add.f32`, `cas.b64`, ... do: (old bits, operands' bits) → new bits."""
     how, ptx = kind.split(".")[0], kind.rsplit(".", 1)[1]
     letters = ptx.rstrip("0123456789")
@@ -138,13 +142,16 @@ def combiner(kind: str) -> Callable[..., int]:
     if letters in ("f", "bf"):
         type = "bfloat" if letters == "bf" else {16: "half", 32: "float", 64: "double"}[bits]
         return lambda old, new: _float_sum(type, old, new)
-    key = (lambda v: v - (v >> (bits - 1) << bits)) if letters == "s" else (lambda v: v)
+    key: Callable[[int], int] = (
+        (lambda v: v - (v >> (bits - 1) << bits)) if letters == "s" else (lambda v: v)
+    )
     top = (1 << bits) - 1
-    return {
+    found: dict[str, Combine] = {
         "add": lambda old, new: (old + new) & top, "and": lambda old, new: old & new,
         "or": lambda old, new: old | new, "xor": lambda old, new: old ^ new,
         "max": lambda old, new: max(old, new, key=key), "min": lambda old, new: min(old, new, key=key),
-    }[how]  # fmt: skip
+    }  # fmt: skip
+    return found[how]
 
 
 def _float_sum(type: str, old: int, new: int) -> int:
@@ -162,7 +169,7 @@ def atomic(
     values = ", ".join([f"${(3 if result else 1) + i}" for i in range(operands)])
     combine, size = combiner(kind), bits_of(kind.rsplit(".", 1)[1].replace("bf", "f")) // 8
 
-    def meaning(m, *args):
+    def meaning(m: Machine, *args: Lanes) -> Lanes | None:
         start = args[0]
         where, *given, predicate = args[1:] if result else args
         mask = m.on & predicate.astype(bool)
@@ -189,7 +196,7 @@ def add_vector(scope: str, ptx: str, type: str, offset: int, count: int) -> Prim
     text = f"@${count + 1} {sums} [$0 + {offset}], {braces(1, count)};"
     combine, size = combiner(f"add.{ptx}"), bits_of(type) // 8
 
-    def meaning(m, where, *rest):
+    def meaning(m: Machine, where: Lanes, *rest: Lanes) -> None:
         mask, start = m.on & rest[-1].astype(bool), where + _signed(offset)
         m.aligned("global", start, count * size, mask)
         for k, x in enumerate(rest[:-1]):
@@ -205,7 +212,7 @@ def add_vector(scope: str, ptx: str, type: str, offset: int, count: int) -> Prim
 def atomic_shared_add(offset: int) -> Primitive:
     """Add to an i32 in shared memory where the predicate is on."""
 
-    def meaning(m, where, x, predicate):
+    def meaning(m: Machine, where: Lanes, x: Lanes, predicate: Lanes) -> None:
         mask = m.on & predicate.astype(bool)
         m.atomic("shared", where + _signed(offset), [x], 4, mask, combiner("add.u32"))
 
@@ -237,7 +244,7 @@ def async_copy(
     """cp.async of 4, 8 or 16 bytes; `partial`: a last operand says how many bytes to read, the rest are zeros."""
     text = f"cp.async.{_cached(bytes)}.shared.global{modifiers} [$0 + {offset}], [$1 + {source_offset}], {bytes}"
 
-    def meaning(m, to, source, size=None):
+    def meaning(m: Machine, to: Lanes, source: Lanes, size: Lanes | None = None) -> None:
         size = np.full(m.threads, bytes, np.uint64) if size is None else size
         m.copies.start(to + _signed(offset), source + _signed(source_offset), size, bytes, m.on)
 
@@ -256,7 +263,7 @@ def async_copy_where(bytes: int, offset: int, source_offset: int) -> Primitive:
     """cp.async where a predicate is on."""
     text = f"@$2 cp.async.{_cached(bytes)}.shared.global [$0 + {offset}], [$1 + {source_offset}], {bytes};"
 
-    def meaning(m, to, source, predicate):
+    def meaning(m: Machine, to: Lanes, source: Lanes, predicate: Lanes) -> None:
         size, mask = np.full(m.threads, bytes, np.uint64), m.on & predicate.astype(bool)
         m.copies.start(to + _signed(offset), source + _signed(source_offset), size, bytes, mask)
 
@@ -285,7 +292,7 @@ def load_matrix(count: int, trans: bool, offset: int) -> Primitive:
     )
     rows, columns = _elements(trans)
 
-    def meaning(m, where):
+    def meaning(m: Machine, where: Lanes) -> tuple[Lanes, ...]:
         on = m.whole_warps("ldmatrix")
         lanes = m.on & (np.arange(m.threads) % 32 < 8 * count)
         raw = m.load("shared", where + _signed(offset), 8, 2, lanes)  # [threads, elements of a row]
@@ -308,7 +315,7 @@ def store_matrix(count: int, trans: bool, offset: int) -> Primitive:
     )
     rows, columns = _elements(trans)
 
-    def meaning(m, where, *words):
+    def meaning(m: Machine, where: Lanes, *words: Lanes) -> None:
         on = m.whole_warps("stmatrix")
         raw = np.zeros((len(on), 4, 8, 8), np.uint64)
         for k, x in enumerate(words):

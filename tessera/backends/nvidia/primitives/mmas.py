@@ -1,17 +1,25 @@
 """Lists the matrix instructions: `mma` of a warp on registers, `wgmma` of four warps on shared memory."""
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from tessera.backends.nvidia.primitives.basics import float8_values
 from tessera.backends.nvidia.primitives.lanes import mask_int, to_raw
-from tessera.backends.nvidia.primitives.row import Primitive, braces, family, letter, listed, struct
+from tessera.backends.nvidia.primitives.row import (
+    Action,
+    Lanes,
+    Machine,
+    Primitive,
+    braces,
+    family,
+    letter,
+    listed,
+    struct,
+)
 from tessera.dtypes import float8e4nv, float8e5
 
 __all__ = ["mma", "wgmma", "wgmma_wait"]
@@ -51,7 +59,9 @@ def _places(regs: int, bits: int, groups: int) -> tuple[np.ndarray, np.ndarray]:
     return outer, per * (lane % 4) + i % per + 4 * per * (i // per // groups)
 
 
-def _operand(kind: str, type: str, regs: Sequence[np.ndarray], groups: int, depth: int):
+def _operand(
+    kind: str, type: str, regs: Sequence[np.ndarray], groups: int, depth: int
+) -> np.ndarray:
     """[warps, rows, K] of the fragments that lanes hold."""
     bits = BITS[kind]
     raw = np.stack([to_raw(type, x) for x in regs], axis=1)
@@ -82,7 +92,7 @@ def mma(asm: str, acc: str, counts: tuple[int, int, int], reg: str) -> Primitive
     shape, *kinds = asm.split(".")[3], *asm.split(".")[-3:-1]
     m_, k_ = int(shape[1:].split("n")[0]), int(shape.split("k")[1])
 
-    def meaning(m, *args):
+    def meaning(m: Machine, *args: Lanes) -> tuple[Lanes, ...]:
         m.whole_warps("mma.sync")
         left = _operand(kinds[0], reg, args[c : c + a], m_ // 8, k_)
         right = _operand(kinds[1], reg, args[c + a :], 1, k_)
@@ -123,15 +133,9 @@ def _add_halves(reg: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarra
 # --- wgmma --------------------------------------------------------------------------------------------------------
 @family
 def wgmma(
-    asm: str,
-    n: int,
-    count: int,
-    starts: tuple[Any, ...],
-    held: bool,
-    fresh: bool,
-    flags: str,
+    asm: str, n: int, count: int, starts: tuple[tuple[int, int, bool], ...], held: bool, fresh: bool, flags: str,
     commit: bool,
-) -> Primitive:
+) -> Primitive:  # fmt: skip
     """Fence and all MMAs of one block of 64 rows and `n` columns, and with `commit` the end of their group.
 
     Operands: `count` accumulators (floats, or packed registers of the others; of `fresh` ones, which the first MMA
@@ -156,7 +160,7 @@ def wgmma(
     turned = signs[2:] if d not in ("s32",) else signs
     depth = 256 // BITS[a]
 
-    def meaning(m, *args):
+    def meaning(m: Machine, *args: Lanes) -> tuple[Lanes, ...]:
         old, rest = args[:given], args[given:]
         steps = [
             (rest[4 * i : 4 * i + 4] if held else rest[0] + np.uint64(step_a), rest[-1] + np.uint64(step_b), keeps)
@@ -166,10 +170,8 @@ def wgmma(
         return m.mmas.start(old, count, d, how, steps, commit)
 
     types = (
-        *[type] * given,
-        *["i32"] * (4 * len(starts) if held else 0),
-        *["i64"] * (1 if held else 2),
-    )
+        *[type] * given, *["i32"] * (4 * len(starts) if held else 0), *["i64"] * (1 if held else 2),
+    )  # fmt: skip
     return _tied("wgmma", " ".join(lines), types, type, count, given, meaning)
 
 
@@ -179,7 +181,7 @@ def wgmma_wait(pending: int, count: int, type: str, kept: int) -> Primitive:
     before; the `kept` registers of A stay alive."""
     text = f"wgmma.wait_group.sync.aligned {pending};" if pending >= 0 else ""
 
-    def meaning(m, *args):
+    def meaning(m: Machine, *args: Lanes) -> tuple[Lanes, ...]:
         m.whole_warps("wgmma.wait_group")
         return m.mmas.wait(pending, args[:count])
 
@@ -188,7 +190,9 @@ def wgmma_wait(pending: int, count: int, type: str, kept: int) -> Primitive:
     )
 
 
-def _tied(name, text, types, type, count, given, meaning) -> Primitive:
+def _tied(
+    name: str, text: str, types: tuple[str, ...], type: str, count: int, given: int, meaning: Action
+) -> Primitive:
     constraints = [f"={'f' if type == 'float' else 'r'}"] * count
     constraints += [str(i) for i in range(given)]
     constraints += [letter(t) for t in types[given:]]

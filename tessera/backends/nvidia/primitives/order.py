@@ -1,11 +1,10 @@
 """Lists the instructions that order threads: barriers, fences, mbarriers and elections."""
 
-# pyright: basic
 from __future__ import annotations
 
 import numpy as np
 
-from tessera.backends.nvidia.primitives.row import Primitive, family, row
+from tessera.backends.nvidia.primitives.row import Lanes, Machine, Primitive, family, row
 
 __all__ = [
     "barrier_of", "group_barrier", "mbarrier_expect", "mbarrier_init", "memory_fence", "named_barrier_arrive",
@@ -15,7 +14,7 @@ __all__ = [
 MEMORY = "~{memory}"
 
 
-def _nothing(m) -> None:
+def _nothing(m: Machine) -> None:
     """Weaker than what the simulator does anyway: its threads see each other's plain stores at once."""
 
 
@@ -84,7 +83,7 @@ def barrier_of(who: int, number: int, threads: int, stay: bool) -> Primitive:
     how = "sync" if stay else "arrive"
     text = f"{{ .reg .pred p; setp.eq.u32 p, $0, {who}; @p bar.{how} {number}, {threads}; }}"
 
-    def meaning(m, mine):
+    def meaning(m: Machine, mine: Lanes) -> None:
         m.barrier(number, threads, stay=stay, among=mine == np.uint64(who))
 
     return Primitive("barrier", ("i32",), "void", text, "r", False, meaning, True)
@@ -133,7 +132,7 @@ row(
 )  # fmt: skip
 
 
-def _arrive_in(m, bar, rank) -> None:
+def _arrive_in(m: Machine, bar: Lanes, rank: Lanes) -> None:
     m.mbarriers.arrive(m.shared.in_block(bar, rank), m.on)
 
 
@@ -144,7 +143,7 @@ row(
 )  # fmt: skip
 
 
-def _arrive_of_warp(m, bar, lane) -> None:
+def _arrive_of_warp(m: Machine, bar: Lanes, lane: Lanes) -> None:
     m.mbarriers.arrive(bar, m.on & (lane == 0))
 
 
@@ -160,7 +159,7 @@ row(
 )  # fmt: skip
 
 
-def _try(m, bar, parity):
+def _try(m: Machine, bar: Lanes, parity: Lanes) -> Lanes:
     """One try: the warp sleeps until the phase is complete, which the hardware may do for a time."""
     m.mbarriers.wait(bar, parity, m.on)
     return np.ones(m.threads, np.uint64)
@@ -179,7 +178,7 @@ row(
 
 
 # --- roles ----------------------------------------------------------------------------------------------------------
-def _elect(m):
+def _elect(m: Machine) -> Lanes:
     m.whole_warps("elect.sync")
     return (m.on & (np.arange(m.threads) % 32 == 0)).astype(np.uint64)
 

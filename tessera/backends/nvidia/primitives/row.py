@@ -5,15 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import numpy as np
 
 from tessera.backends.gpu.writer import Writer
+
+if TYPE_CHECKING:
+    from tessera.backends.nvidia.simulator import machine
 
 __all__ = [
     "FAMILIES", "NOTE", "PRIMITIVES", "Primitive", "braces", "emit_primitive", "letter", "struct",
 ]  # fmt: skip
 
-Meaning = Callable[..., Any]
+Lanes = np.ndarray  # the lanes are the first axis
+Values = Lanes | tuple[Lanes, ...] | None
+Machine: TypeAlias = "machine.Machine"
+Meaning = Callable[[Lanes], Lanes] | Callable[[Lanes, Lanes], Lanes]
+Action = (
+    Callable[[Machine], Values] | Callable[[Machine, Lanes], Values] | Callable[[Machine, Lanes, Lanes], Values]
+    | Callable[[Machine, Lanes, Lanes, Lanes], Values] | Callable[[Machine, Lanes, Lanes, Lanes, Lanes], Values]
+)  # fmt: skip
 Maker = TypeVar("Maker", bound=Callable[..., "Primitive"])
 NOTE = "; primitive "
 
@@ -34,7 +46,7 @@ class Primitive:
     text: str
     constraints: str = ""
     pure: bool = True
-    meaning: Meaning | None = None
+    meaning: Action | Meaning | None = None
     uses_machine: bool = False
     note: str = ""
 
@@ -64,7 +76,7 @@ def row(
     *,
     pure: bool = True,
     meaning: Meaning | None = None,
-    machine: Meaning | None = None,
+    machine: Action | None = None,
 ) -> None:
     """Add a row. `machine`: the meaning of an instruction that needs the machine."""
     PRIMITIVES[name] = Primitive(

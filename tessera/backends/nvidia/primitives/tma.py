@@ -1,9 +1,8 @@
 """Copies of boxes by the TMA unit."""
 
-# pyright: basic
 from __future__ import annotations
 
-from tessera.backends.nvidia.primitives.row import Primitive, family, row
+from tessera.backends.nvidia.primitives.row import Lanes, Machine, Primitive, family, row
 
 __all__ = ["bulk_wait", "tensor_load", "tensor_store"]
 
@@ -37,7 +36,7 @@ def tensor_load(rank: int, ctas: int = 1) -> Primitive:
         f"[$0], [$1, {{{at}}}], [$2]{mask};"
     )
 
-    def meaning(m, shared, map, bar, *rest):
+    def meaning(m: Machine, shared: Lanes, map: Lanes, bar: Lanes, *rest: Lanes) -> None:
         members = rest[rank] if ctas > 1 else None
         m.tma.load(map, rest[:rank], shared, bar, members, m.on)
 
@@ -54,7 +53,7 @@ def tensor_store(rank: int, reduction: str = "") -> Primitive:
     how = f".{reduction}.tile" if reduction else ""
     text = f"{kind}.global.shared::cta{how}.bulk_group [$0, {{{at}}}], [$1];"
 
-    def meaning(m, map, shared, *at):
+    def meaning(m: Machine, map: Lanes, shared: Lanes, *at: Lanes) -> None:
         m.tma.store(map, at, shared, reduction, m.on)
 
     types = ("ptr", "i32", *["i32"] * rank)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+
+from tessera.backends.nvidia.primitives.row import Machine
 
 BANKS = 32  # of shared memory, each 4 bytes wide
 
@@ -50,7 +51,7 @@ class Banks:
     def __init__(self) -> None:
         self.traffic: dict[tuple[str, str], Traffic] = {}
 
-    def count(self, m: Any, where: np.ndarray, size: int, mask: np.ndarray) -> None:
+    def count(self, m: Machine, where: np.ndarray, size: int, mask: np.ndarray) -> None:
         taken, best = passes(where, size, mask)
         found = self.traffic.setdefault((m.place_of(m.line), m.step.name), Traffic())
         found.accesses += int((best > 0).sum())

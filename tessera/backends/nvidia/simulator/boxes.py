@@ -1,10 +1,8 @@
 """Moves boxes between global and shared memory as the TMA unit does, after tensor maps."""
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +10,7 @@ from tessera.backends.nvidia.simulator.memory import SHARED, Global, Shared
 from tessera.errors import SimulatedHazard
 
 NUMPY = {"fp16": np.float16, "fp32": np.float32, "fp64": np.float64}
-NAN = {name: np.array([np.nan], kind) for name, kind in NUMPY.items()}
+NAN: dict[str, np.ndarray] = {name: np.array([np.nan], kind) for name, kind in NUMPY.items()}
 NAN["bf16"] = np.array([0x7FC0], np.uint16)
 PHASES = {128: 7, 64: 3, 32: 1, 0: 0}
 
@@ -20,7 +18,10 @@ PHASES = {128: 7, 64: 3, 32: 1, 0: 0}
 class TensorMap:
     """As metadata describes it; `args` are the launch arguments as numbers."""
 
-    def __init__(self, elem: str, padding: str, box, swizzle: int, fields, args: Sequence[int]):
+    def __init__(
+        self, elem: str, padding: str, box: Sequence[int], swizzle: int, fields: Sequence[tuple[str, int]],
+        args: Sequence[int],
+    ):  # fmt: skip
         self.elem, self.padding, self.box, self.swizzle = elem, padding, tuple(box), swizzle
         base, *rest = [args[n] if kind == "arg" else n for kind, n in fields]
         self.base, rank = base, len(self.box)
@@ -65,7 +66,8 @@ class TensorMap:
         if at[-1] * self.size % 16:
             raise SimulatedHazard("the last coordinate of a box is no multiple of 16 bytes")
         place = self.index + np.array(at[:-1], np.int64).reshape(1, -1)
-        there: Any = ((place >= 0) & (place < np.array(self.extents[:-1]).reshape(1, -1))).all(1)
+        inside = (place >= 0) & (place < np.array(self.extents[:-1]).reshape(1, -1))
+        there = np.asarray(inside.all(1))
         # What is stored ends at a multiple of 16 bytes.
         end = self.extents[-1]
         end = end if load else -(-end * self.size // 16) * 16 // self.size
@@ -96,12 +98,8 @@ class TensorMap:
 
     def _combine(self, kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         types = {
-            "uint32": np.uint32,
-            "int32": np.int32,
-            "int64": np.int64,
-            "uint64": np.uint64,
-            **NUMPY,
-        }
+            "uint32": np.uint32, "int32": np.int32, "int64": np.int64, "uint64": np.uint64, **NUMPY,
+        }  # fmt: skip
         a, b = (np.ascontiguousarray(x).view(types[self.elem]) for x in (old, new))
         how = {
             "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,

@@ -5,10 +5,9 @@ somebody can go on no other way, `random` at a time in between. In the two latte
 patterns meanwhile, and what is being read is looked at when it starts and when it ends: it must not change.
 """
 
-# pyright: basic
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from tessera.backends.nvidia.primitives.mmas import (
     fragment_of_warps,
     numbers,
 )
+from tessera.backends.nvidia.primitives.row import Lanes, Machine
 from tessera.backends.nvidia.simulator.boxes import TensorMap, move_in, move_out
 from tessera.backends.nvidia.simulator.memory import POISON, SHARED, WINDOW
 from tessera.errors import SimulatedHazard
@@ -78,7 +78,9 @@ class UnderWay:
 class Copied(Flight):
     """One cp.async of many lanes, which may land lane by lane."""
 
-    def __init__(self, m: Any, to, source, size, bytes: int, on, group) -> None:
+    def __init__(
+        self, m: Machine, to: Lanes, source: Lanes, size: Lanes, bytes: int, on: Lanes, group: Lanes
+    ) -> None:
         self.m, self.to, self.source, self.size = m, to, source, size
         self.bytes, self.left, self.group = bytes, on.copy(), group.copy()
 
@@ -106,7 +108,7 @@ class Copied(Flight):
 class Arrival(Flight):
     """An arrival at mbarriers after all copies of its threads so far."""
 
-    def __init__(self, m: Any, bar, on) -> None:
+    def __init__(self, m: Machine, bar: Lanes, on: Lanes) -> None:
         self.m, self.bar, self.on = m, bar, on.copy()
 
     def land(self) -> None:
@@ -117,11 +119,11 @@ class Arrival(Flight):
 class Copies:
     """cp.async: copies by threads, counted in groups of each thread."""
 
-    def __init__(self, m: Any) -> None:
+    def __init__(self, m: Machine) -> None:
         self.m = m
         self.group = np.zeros(m.threads, np.int64)
 
-    def start(self, to, source, size, bytes: int, mask) -> None:
+    def start(self, to: Lanes, source: Lanes, size: Lanes, bytes: int, mask: Lanes) -> None:
         m = self.m
         if not mask.any():
             return
@@ -134,26 +136,28 @@ class Copies:
             m.shared.fly(to[mask], bytes, 1)
         m.way.start(flight, m.line)
 
-    def commit(self, mask) -> None:
+    def commit(self, mask: Lanes) -> None:
         self.group[mask] += 1
 
-    def wait(self, mask, pending: int) -> None:
+    def wait(self, mask: Lanes, pending: int) -> None:
         self.finish(mask, self.group - pending)
 
-    def finish(self, mask, before) -> None:
+    def finish(self, mask: Lanes, before: Lanes | None) -> None:
         """Let those copies land whose group is `before`, of the threads in `mask`; None: all."""
         for flight in [f for f in self.m.way.flights if isinstance(f, Copied)]:
             flight.lanes(mask if before is None else mask & (flight.group < before))
             if not flight.left.any():
                 self.m.way.flights.remove(flight)
 
-    def arrive(self, bar, mask) -> None:
+    def arrive(self, bar: Lanes, mask: Lanes) -> None:
         self.m.way.start(Arrival(self.m, bar, mask), self.m.line)
 
 
 # --- the TMA unit ------------------------------------------------------------------------------------------------
 class LoadedBox(Flight):
-    def __init__(self, m: Any, map: TensorMap, at: tuple[int, ...], chunks: list, bars: list[int]):
+    def __init__(
+        self, m: Machine, map: TensorMap, at: tuple[int, ...], chunks: list[np.ndarray], bars: list[int]
+    ):  # fmt: skip
         self.m, self.map, self.at, self.chunks, self.bars = m, map, at, chunks, bars
 
     def land(self) -> None:
@@ -170,14 +174,8 @@ class StoredBox(Flight):
 
     def __init__(
         self,
-        m: Any,
-        map: TensorMap,
-        at,
-        chunks: np.ndarray,
-        reduction: str,
-        thread: int,
-        group: int,
-    ):
+        m: Machine, map: TensorMap, at: tuple[int, ...], chunks: np.ndarray, reduction: str, thread: int, group: int
+    ):  # fmt: skip
         self.m, self.map, self.at, self.chunks, self.reduction = m, map, at, chunks, reduction
         self.thread, self.group = thread, group
         self.seen = move_out(m.shared, chunks)
@@ -200,14 +198,17 @@ class StoredBox(Flight):
 class TmaUnit:
     """TMA: boxes of tensors."""
 
-    def __init__(self, m: Any) -> None:
+    def __init__(self, m: Machine) -> None:
         self.m = m
         self.group = np.zeros(m.threads, np.int64)
 
-    def load(self, map, at, shared, bar, members, mask) -> None:
+    def load(
+        self, map: Lanes, at: Sequence[Lanes], shared: Lanes, bar: Lanes, members: Lanes | None, mask: Lanes
+    ) -> None:  # fmt: skip
         m = self.m
         for t in np.nonzero(mask)[0]:
-            box, place, own = m.tensor_maps[int(map[t])], _coordinates(at, t), int(t) // m.stride
+            box, place = m.tensor_maps[int(map[t])], _coordinates(at, int(t))
+            own = int(t) // m.stride
             ranks = [own]
             if members is not None:
                 m.tally("copy", "multicast", box.bytes)
@@ -223,7 +224,9 @@ class TmaUnit:
                 LoadedBox(m, box, place, chunks, [int(bar[t]) + there for there in by]), m.line
             )
 
-    def store(self, map, at, shared, reduction: str, mask) -> None:
+    def store(
+        self, map: Lanes, at: Sequence[Lanes], shared: Lanes, reduction: str, mask: Lanes
+    ) -> None:
         m = self.m
         for t in np.nonzero(mask)[0]:
             box = m.tensor_maps[int(map[t])]
@@ -231,22 +234,22 @@ class TmaUnit:
             m.shared.async_proxy_reads(chunks, "a tensor store")
             m.way.start(
                 StoredBox(
-                    m, box, _coordinates(at, t), chunks, reduction, int(t), int(self.group[t])
+                    m, box, _coordinates(at, int(t)), chunks, reduction, int(t), int(self.group[t])
                 ),
                 m.line,
             )
 
-    def commit(self, mask) -> None:
+    def commit(self, mask: Lanes) -> None:
         self.group[mask] += 1
 
-    def wait(self, mask, pending: int, read: bool) -> None:
+    def wait(self, mask: Lanes, pending: int, read: bool) -> None:
         way = self.m.way
         for flight in [f for f in way.flights if isinstance(f, StoredBox)]:
             if mask[flight.thread] and flight.group < self.group[flight.thread] - pending:
                 flight.read() if read else way.land(flight)
 
 
-def _coordinates(at, t) -> tuple[int, ...]:
+def _coordinates(at: Sequence[Lanes], t: int) -> tuple[int, ...]:
     """From the outermost dimension on, with their signs."""
     return tuple(((int(x[t]) + (1 << 31)) & 0xFFFFFFFF) - (1 << 31) for x in reversed(at))
 
@@ -255,13 +258,19 @@ def _coordinates(at, t) -> tuple[int, ...]:
 # While an MMA runs its registers hold a NaN that says which: 12 bits of sign and exponent, 11 of the MMA, 9 of
 # the register.
 MARK, FIRST, LAST = 0xFFC, 8, 255
+# Columns, K, types of A and B, whether each is transposed; of a step A (its registers, or its place), B, and whether
+# it adds.
+How = tuple[int, int, str, str, bool, bool]
+Steps = Sequence[tuple[Lanes | tuple[Lanes, ...], Lanes, bool]]
 OTHERS = "the others of its warpgroup to begin an MMA"
 
 
 class Mma(Flight):
     """What a piece of wgmma adds to the accumulators of `warps`, which are of one warpgroup: each computes 16 rows."""
 
-    def __init__(self, m: Any, warps: np.ndarray, old, count: int, d: str, how, steps) -> None:
+    def __init__(
+        self, m: Machine, warps: np.ndarray, old: Sequence[Lanes], count: int, d: str, how: How, steps: Steps
+    ) -> None:  # fmt: skip
         self.m, self.warps, self.d, self.how, self.count = m, warps, d, how, count
         self.lanes = (warps[:, None] * 32 + np.arange(32)).ravel()
         self.old = [x[self.lanes] for x in old]
@@ -277,7 +286,8 @@ class Mma(Flight):
     def bytes(self) -> list[np.ndarray]:
         """The elements in shared memory of all steps, of A (if it is there) and of B."""
         n, depth, a, b, turned_a, turned_b = self.how
-        base, found = int(self.lanes[0]) // self.m.stride * WINDOW - SHARED, []
+        base = int(self.lanes[0]) // self.m.stride * WINDOW - SHARED
+        found: list[np.ndarray] = []
         for left, right, _ in self.steps:
             if isinstance(left, int):
                 rows = descriptor_places(left, 64, depth, a, turned_a).reshape(4, 16, depth)
@@ -319,16 +329,17 @@ class Mmas:
     """wgmma. The warps of a warpgroup begin an MMA one by one, which orders nothing between them; it is done for all
     of them at once, when all have begun it."""
 
-    def __init__(self, m: Any) -> None:
+    def __init__(self, m: Machine) -> None:
         self.m = m
         self.begun = np.zeros(m.warps, np.int64)
-        self.ends: list[list[int]] = [
-            [] for _ in range(m.warps)
-        ]  # how many had begun when a group ended
+        # How many had begun when a group ended.
+        self.ends: list[list[int]] = [[] for _ in range(m.warps)]
         self.running: dict[int, Mma] = {}  # by number
         self.number = FIRST
 
-    def start(self, old, count: int, d: str, how, steps, commit: bool):
+    def start(
+        self, old: Sequence[Lanes], count: int, d: str, how: How, steps: Steps, commit: bool
+    ) -> tuple[Lanes, ...]:
         m = self.m
         on = np.flatnonzero(m.whole_warps("wgmma"))
         kind = np.float32 if d == "f32" else np.uint64
@@ -353,7 +364,7 @@ class Mmas:
                     m.blocked[other] = None
         return tuple(out)
 
-    def _alike(self, on: np.ndarray, steps):
+    def _alike(self, on: np.ndarray, steps: Steps) -> list[np.ndarray]:
         """Warps of one warpgroup whose operands are at the same places."""
         found: dict[tuple[int, ...], list[int]] = {}
         for w in on:
@@ -365,7 +376,7 @@ class Mmas:
             )
         return [np.array(warps) for warps in found.values()]
 
-    def wait(self, pending: int, acc):
+    def wait(self, pending: int, acc: Sequence[Lanes]) -> tuple[Lanes, ...]:
         """The accumulators, as far as their MMAs are done."""
         m = self.m
         warps = np.flatnonzero(m.whole_warps("wgmma.wait_group"))

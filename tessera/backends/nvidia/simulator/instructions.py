@@ -56,14 +56,8 @@ INTEGER: dict[str, Callable[..., Any]] = {
     "sdiv": lambda x, y, b: _c_div(signed(x, b), signed(y, b)).view(np.uint64),
     "srem": lambda x, y, b: _c_rem(signed(x, b), signed(y, b)).view(np.uint64),
 }  # fmt: skip
-CLOSED = {
-    "and",
-    "or",
-    "xor",
-    "lshr",
-    "udiv",
-    "urem",
-}  # that never need more bits than their operands
+# Those that never need more bits than their operands.
+CLOSED = {"and", "or", "xor", "lshr", "udiv", "urem"}
 REAL = {"fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "fdiv": np.divide}
 COMPARE = {
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,

@@ -5,19 +5,22 @@ goes first, is drawn with the seed if the latency is `random`. Threads of a warp
 says: those that are furthest behind go first.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tessera.backends.nvidia.primitives.lanes import signed
+from tessera.backends.nvidia.primitives.memory import Combine
+from tessera.backends.nvidia.primitives.row import Lanes
 from tessera.backends.nvidia.simulator.banks import Banks
+from tessera.backends.nvidia.simulator.boxes import TensorMap
 from tessera.backends.nvidia.simulator.copies import Copies, Mmas, StoredBox, TmaUnit, UnderWay
 from tessera.backends.nvidia.simulator.memory import SHARED, WINDOW, Global, Shared
-from tessera.backends.nvidia.simulator.program import BRANCH, PAUSE, PURE, Program
+from tessera.backends.nvidia.simulator.program import BRANCH, PAUSE, PURE, Program, Step
 from tessera.errors import DeviceAssertionError, OutOfBounds, SimulatedHazard, TesseraError
 
 BEHIND = 1 << 40  # the place of a thread that is done
@@ -27,7 +30,7 @@ BITS = {"i1": 1, "i8": 8, "i16": 16}
 class Barriers:
     """Named barriers of all CTAs, and the one of the cluster (number -1 of CTA 0)."""
 
-    def __init__(self, m: Any) -> None:
+    def __init__(self, m: Machine) -> None:
         self.m = m
         self.states: dict[tuple[int, int], tuple[int, list[int], int]] = {}
 
@@ -52,16 +55,16 @@ class Barriers:
 class Mbarriers:
     """Of each address: arrivals left, bytes left, phase, arrivals of a phase."""
 
-    def __init__(self, m: Any) -> None:
+    def __init__(self, m: Machine) -> None:
         self.m = m
         self.states: dict[int, list[int]] = {}
         self.waiting: dict[int, set[tuple[int, int]]] = {}  # of a warp: (address, parity)
 
-    def init(self, bar, count: int, mask) -> None:
+    def init(self, bar: Lanes, count: int, mask: Lanes) -> None:
         for t in np.nonzero(mask)[0]:
             self.states[int(bar[t])] = [count, 0, 0, count]
 
-    def invalidate(self, bar, mask) -> None:
+    def invalidate(self, bar: Lanes, mask: Lanes) -> None:
         for t in np.nonzero(mask)[0]:
             self.state(int(bar[t]))
             del self.states[int(bar[t])]
@@ -73,7 +76,7 @@ class Mbarriers:
             )
         return self.states[address]
 
-    def arrive(self, bar, mask, expect: int = 0) -> None:
+    def arrive(self, bar: Lanes, mask: Lanes, expect: int = 0) -> None:
         for t in np.nonzero(mask)[0]:
             address = int(bar[t])
             state = self.state(address)
@@ -97,7 +100,7 @@ class Mbarriers:
                     del self.waiting[warp]
                     self.m.blocked[warp] = None
 
-    def wait(self, bar, parity, mask) -> None:
+    def wait(self, bar: Lanes, parity: Lanes, mask: Lanes) -> None:
         for t in np.nonzero(mask)[0]:
             address, phase = int(bar[t]), int(parity[t])
             if self.state(address)[2] == phase:
@@ -110,7 +113,7 @@ class Machine:
     """One cluster of `cluster` CTAs with `threads` threads each. What meanings of primitives use of it:
 
      `on` (the threads that run), `threads`, `load`, `store`, `atomic`, `place`, `whole_warps`, `barrier`,
-    , `cluster_barrier`, `proxy_fence`, and the parts `mbarriers`, `copies`, `tma`, `mmas`.
+    `cluster_barrier`, `proxy_fence`, and the parts `mbarriers`, `copies`, `tma`, `mmas`.
     """
 
     def __init__(
@@ -129,7 +132,7 @@ class Machine:
         self.rng = np.random.default_rng(seed)
         self.latency = latency
         self.random = latency == "random"
-        self.tensor_maps: list[Any] = []
+        self.tensor_maps: list[TensorMap] = []
         self.program_id, self.grid, self.time = (0, 0, 0), (1, 1, 1), 0
         self.counts: dict[str, int] = {}
         self.written = {"global": 0, "shared": 0}  # bytes
@@ -225,7 +228,7 @@ class Machine:
             return
         self._branch(step, on, everybody, env)
 
-    def _branch(self, step: Any, on: np.ndarray, everybody: bool, env: list[Any]) -> None:
+    def _branch(self, step: Step, on: np.ndarray, everybody: bool, env: list[Any]) -> None:
         sides = [on]
         if step.dest >= 0:
             condition = env[step.dest].astype(bool)
@@ -332,7 +335,9 @@ class Machine:
             self.aligned(space, where, raw.shape[1] * size, mask)
             self.memory.write(where[mask], raw[mask], size)
 
-    def atomic(self, space: str, where, operands, size: int, mask, combine) -> np.ndarray:
+    def atomic(
+        self, space: str, where: Lanes, operands: Sequence[Lanes], size: int, mask: Lanes, combine: Combine
+    ) -> Lanes:  # fmt: skip
         """Each thread in turn; the old words."""
         self.aligned(space, where, size, mask)
         old = np.zeros(self.threads, np.uint64)
@@ -359,8 +364,8 @@ class Machine:
 
     # --- order ------------------------------------------------------------------------------------------------------
     def barrier(
-        self, number: Any, threads: int = 0, stay: bool = True, among: np.ndarray | None = None
-    ) -> None:
+        self, number: int | Lanes, threads: int = 0, stay: bool = True, among: np.ndarray | None = None
+    ) -> None:  # fmt: skip
         on = self.on if among is None else self.on & among
         warps = on.reshape(-1, 32)
         if (warps != warps[:, :1]).any():
@@ -403,7 +408,10 @@ class Machine:
         return np.zeros(self.threads, np.uint64)
 
 
-def merged(on: np.ndarray, new: object, old: object) -> Any:
+Value: TypeAlias = "Lanes | str | tuple[Value, ...] | None"  # of a slot
+
+
+def merged(on: np.ndarray, new: Value, old: Value) -> Value:
     """`new` where threads are on, else `old`."""
     if isinstance(new, tuple):
         if not isinstance(old, tuple) or len(old) != len(new):

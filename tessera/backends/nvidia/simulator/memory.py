@@ -21,11 +21,8 @@ WINDOW = 1 << 18  # from the shared memory of one CTA of a cluster to the next o
 POISON = 0xFF  # bytes nobody has written: NaN in every type of float
 GRAIN = 16  # bytes that are watched together
 WORDS: dict[int, type[np.unsignedinteger[Any]]] = {
-    1: np.uint8,
-    2: np.uint16,
-    4: np.uint32,
-    8: np.uint64,
-}
+    1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64,
+}  # fmt: skip
 
 Index = slice | tuple[np.ndarray, ...]
 
