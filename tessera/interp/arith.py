@@ -161,7 +161,7 @@ def select_(m: Machine, op: Op, c: np.ndarray, a: np.ndarray, b: np.ndarray) -> 
 @evaluate(arith.FmaOp)
 def fma_(m: Machine, op: Op, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     if x.dtype == np.float64:
-        return np.asarray(_fma_f64(x, y, z), np.float64)
+        return np.asarray(fma_f64(x, y, z), np.float64)
     product = x.astype(np.float64) * y.astype(np.float64)  # exact: at most 48 bits
     return _wrap(op, _add_to_odd(product, z.astype(np.float64)))
 
@@ -176,7 +176,7 @@ def _add_to_odd(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.where(nudge, np.nextafter(s, np.where(error > 0, np.inf, -np.inf)), s)
 
 
-def _fma_f64(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
+def fma_f64(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     """Exact product and sum as unevaluated pairs, rounded to odd and then once; where that could over- or underflow,
     one element at a time in rational arithmetic."""
     x, y, z = np.broadcast_arrays(x, y, z)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera import dtypes as dt
-from tessera.interp.arith import _add_to_odd, _fma_f64
+from tessera.interp.arith import _add_to_odd, fma_f64
 from tessera.interp.numerics import (
     bitcast,
     carrier,
@@ -234,7 +234,7 @@ def test_fma_rounds_once(x: float, y: float, z: float) -> None:
         near = [float(np.nextafter(got, np.float32(to))) for to in (-INF, INF)]
     distance = abs(Fraction(float(got)) - exact) if np.isfinite(got) else 0
     assert all(abs(Fraction(n) - exact) >= distance for n in near if np.isfinite(n))
-    assert float(_fma_f64(*np.asarray([x, y, z]))) == (float(exact) if exact else x * y + z)
+    assert float(fma_f64(*np.asarray([x, y, z]))) == (float(exact) if exact else x * y + z)
 
 
 def test_fma_where_two_roundings_differ() -> None:

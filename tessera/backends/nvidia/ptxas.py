@@ -91,10 +91,8 @@ def ptxas_for(arch: str) -> str:
 def _places() -> tuple[str, str, str]:
     """What the search depends on besides the file system."""
     return (
-        os.environ.get("CUDA_HOME", ""),
-        os.environ.get("CUDA_PATH", ""),
-        os.environ.get("PATH", ""),
-    )
+        os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), os.environ.get("PATH", ""),
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=32)

@@ -11,13 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tessera.backends.nvidia.primitives.mmas import (
-    BITS,
-    accumulate,
-    descriptor_places,
-    fragment_of_warps,
-    numbers,
-)
+from tessera.backends.nvidia.primitives import mmas
 from tessera.backends.nvidia.primitives.row import Lanes, Machine
 from tessera.backends.nvidia.simulator.boxes import TensorMap, move_in, move_out
 from tessera.backends.nvidia.simulator.memory import POISON, SHARED, WINDOW
@@ -290,13 +284,13 @@ class Mma(Flight):
         found: list[np.ndarray] = []
         for left, right, _ in self.steps:
             if isinstance(left, int):
-                rows = descriptor_places(left, 64, depth, a, turned_a).reshape(4, 16, depth)
+                rows = mmas.descriptor_places(left, 64, depth, a, turned_a).reshape(4, 16, depth)
                 found.append(self._read(rows[self.warps % 4] + base, a))
-            found.append(self._read(descriptor_places(right, n, depth, b, turned_b) + base, b))
+            found.append(self._read(mmas.descriptor_places(right, n, depth, b, turned_b) + base, b))
         return found
 
     def _read(self, at: np.ndarray, kind: str) -> np.ndarray:
-        shared, size = self.m.shared, BITS[kind] // 8
+        shared, size = self.m.shared, mmas.BITS[kind] // 8
         shared.async_proxy_reads(at, "an MMA of a warpgroup")
         if not shared.known[at].all():
             shared.note_unknown()
@@ -316,12 +310,12 @@ class Mma(Flight):
             acc = [np.zeros(len(self.lanes), kind) for _ in range(self.count)]
         for left, _, keeps in self.steps:
             mine = (
-                fragment_of_warps(a, left) if isinstance(left, list) else numbers(a, next(operands))
-            )
-            partial = mine @ numbers(b, next(operands)).T
+                mmas.fragment_of_warps(a, left) if isinstance(left, list) else mmas.numbers(a, next(operands))
+            )  # fmt: skip
+            partial = mine @ mmas.numbers(b, next(operands)).T
             if not keeps:
                 acc = [np.zeros_like(x) for x in acc]
-            acc = list(accumulate(acc, partial, self.d == "f16"))
+            acc = list(mmas.accumulate(acc, partial, self.d == "f16"))
         self.results = np.stack(acc)
 
 

@@ -11,16 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tessera.backends.nvidia.primitives import Primitive
-from tessera.backends.nvidia.primitives.lanes import (
-    FLOAT,
-    bits_of,
-    from_raw,
-    mask_int,
-    round_bf16,
-    signed,
-    to_raw,
-)
+from tessera.backends.nvidia.primitives import Primitive, lanes
 from tessera.backends.nvidia.simulator.intrinsics import intrinsic
 from tessera.backends.nvidia.simulator.text import VECTOR, split_args, typed
 
@@ -50,11 +41,11 @@ INTEGER: dict[str, Callable[..., Any]] = {
     "add": lambda x, y, b: x + y, "sub": lambda x, y, b: x - y, "mul": lambda x, y, b: x * y,
     "and": lambda x, y, b: x & y, "or": lambda x, y, b: x | y, "xor": lambda x, y, b: x ^ y,
     "shl": _shift(lambda x, y: x << y), "lshr": _shift(lambda x, y: x >> y),
-    "ashr": lambda x, y, b: (signed(x, b) >> y.astype(np.int64)).view(np.uint64),
+    "ashr": lambda x, y, b: (lanes.signed(x, b) >> y.astype(np.int64)).view(np.uint64),
     "udiv": lambda x, y, b: x // np.where(y == 0, np.uint64(1), y),
     "urem": lambda x, y, b: x % np.where(y == 0, np.uint64(1), y),
-    "sdiv": lambda x, y, b: _c_div(signed(x, b), signed(y, b)).view(np.uint64),
-    "srem": lambda x, y, b: _c_rem(signed(x, b), signed(y, b)).view(np.uint64),
+    "sdiv": lambda x, y, b: _c_div(lanes.signed(x, b), lanes.signed(y, b)).view(np.uint64),
+    "srem": lambda x, y, b: _c_rem(lanes.signed(x, b), lanes.signed(y, b)).view(np.uint64),
 }  # fmt: skip
 # Those that never need more bits than their operands.
 CLOSED = {"and", "or", "xor", "lshr", "udiv", "urem"}
@@ -73,9 +64,9 @@ def _binary(program: object, opcode: str, rest: str, slot: Slots):
     if opcode in REAL:
         how = REAL[opcode]
         if elem == "bfloat":
-            return lambda env: round_bf16(how(env[a], env[b])), 0
+            return lambda env: lanes.round_bf16(how(env[a], env[b])), 0
         return lambda env: how(env[a], env[b]), 0
-    f, bits = INTEGER[opcode], bits_of(elem)
+    f, bits = INTEGER[opcode], lanes.bits_of(elem)
     if bits > 64:
         top = (1 << bits) - 1
         return lambda env: np.array([int(v) & top for v in f(env[a], env[b], bits)], object), 0
@@ -101,26 +92,26 @@ def _conversion(program: object, opcode: str, rest: str, slot: Slots):
 
 def _convert(opcode: str, type: str, target: str) -> Callable[[Any], Any]:
     if opcode in ("trunc", "zext"):
-        return _resize(bits_of(type), bits_of(target))
+        return _resize(lanes.bits_of(type), lanes.bits_of(target))
     if opcode == "sext":
-        source, bits = bits_of(type), bits_of(target)
-        return lambda x: mask_int(signed(x, source).view(np.uint64), bits)
+        source, bits = lanes.bits_of(type), lanes.bits_of(target)
+        return lambda x: lanes.mask_int(lanes.signed(x, source).view(np.uint64), bits)
     if opcode in ("fptrunc", "fpext"):
         elem = re.search(r"(\w+)>?$", target)[1]
-        return round_bf16 if elem == "bfloat" else lambda x: x.astype(FLOAT[elem])
+        return lanes.round_bf16 if elem == "bfloat" else lambda x: x.astype(lanes.FLOAT[elem])
     if opcode in ("sitofp", "uitofp"):
-        bits = bits_of(type)
-        whole = (lambda x: signed(x, bits)) if opcode == "sitofp" else (lambda x: x)
+        bits = lanes.bits_of(type)
+        whole = (lambda x: lanes.signed(x, bits)) if opcode == "sitofp" else (lambda x: x)
         if target == "bfloat":
-            return lambda x: round_bf16(whole(x).astype(np.float64))
-        return lambda x: whole(x).astype(FLOAT[target])
-    bits = bits_of(target)
-    return lambda x: mask_int(np.trunc(x).astype(np.int64).view(np.uint64), bits)
+            return lambda x: lanes.round_bf16(whole(x).astype(np.float64))
+        return lambda x: whole(x).astype(lanes.FLOAT[target])
+    bits = lanes.bits_of(target)
+    return lambda x: lanes.mask_int(np.trunc(x).astype(np.int64).view(np.uint64), bits)
 
 
 def _resize(source: int, target: int) -> Callable[[Any], Any]:
     if max(source, target) <= 64:
-        return (lambda x: x) if target > source else (lambda x: mask_int(x, target))
+        return (lambda x: x) if target > source else (lambda x: lanes.mask_int(x, target))
     top = (1 << target) - 1
 
     def change(x: np.ndarray) -> Any:
@@ -135,9 +126,9 @@ def bitcast(a: str, b: str) -> Callable[[Any], Any]:
 
     def raw_of(x: np.ndarray) -> Any:
         if not va:
-            return to_raw(a, x)
-        width = np.uint64(bits_of(va[2]))
-        parts = [to_raw(va[2], np.ascontiguousarray(x[:, i])) for i in range(int(va[1]))]
+            return lanes.to_raw(a, x)
+        width = np.uint64(lanes.bits_of(va[2]))
+        parts = [lanes.to_raw(va[2], np.ascontiguousarray(x[:, i])) for i in range(int(va[1]))]
         out = parts[0]
         for i, part in enumerate(parts[1:], 1):
             out = out | part << np.uint64(i) * width
@@ -145,10 +136,10 @@ def bitcast(a: str, b: str) -> Callable[[Any], Any]:
 
     def value_of(raw: np.ndarray) -> Any:
         if not vb:
-            return from_raw(b, raw)
-        width = bits_of(vb[2])
-        parts = [mask_int(raw >> np.uint64(i * width), width) for i in range(int(vb[1]))]
-        return np.stack([from_raw(vb[2], p) for p in parts], axis=1)
+            return lanes.from_raw(b, raw)
+        width = lanes.bits_of(vb[2])
+        parts = [lanes.mask_int(raw >> np.uint64(i * width), width) for i in range(int(vb[1]))]
+        return np.stack([lanes.from_raw(vb[2], p) for p in parts], axis=1)
 
     return lambda x: value_of(raw_of(x))
 
@@ -158,9 +149,10 @@ def _icmp(program: object, opcode: str, rest: str, slot: Slots):
     how, _, rest = rest.partition(" ")
     first, second = split_args(rest)
     type, text = typed(first)
-    a, b, bits = slot(type, text), slot(type, second), bits_of(type)
+    a, b, bits = slot(type, text), slot(type, second), lanes.bits_of(type)
     compare = COMPARE[how if how in ("eq", "ne") else how[1:]]
     if how[0] == "s":
+        signed = lanes.signed
         return lambda env: compare(signed(env[a], bits), signed(env[b], bits)).astype(np.uint64), 0
     return lambda env: compare(env[a], env[b]).astype(np.uint64), 0
 
@@ -204,13 +196,13 @@ def _getelementptr(program: object, opcode: str, rest: str, slot: Slots):
         table, index = typed(parts[1])[1], slot(*typed(parts[3]))
         return lambda env: (table, env[index]), 0
     type, offset = typed(parts[2])
-    base, by, bits = slot("ptr", typed(parts[1])[1]), slot(type, offset), bits_of(type)
-    return lambda env: env[base] + signed(env[by], bits).view(np.uint64), 0
+    base, by, bits = slot("ptr", typed(parts[1])[1]), slot(type, offset), lanes.bits_of(type)
+    return lambda env: env[base] + lanes.signed(env[by], bits).view(np.uint64), 0
 
 
 def _load(program: Any, opcode: str, rest: str, slot: Slots):
     parts = split_args(rest)
-    place, size = slot("ptr", typed(parts[1])[1]), bits_of(parts[0]) // 8
+    place, size = slot("ptr", typed(parts[1])[1]), lanes.bits_of(parts[0]) // 8
     tables = program.tables
 
     def run(m: Any, env: Env) -> Any:

@@ -1,24 +1,30 @@
 """Runs LLVM's own intrinsics, which every GPU has."""
 
-# pyright: basic
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tessera.backends.nvidia.primitives.lanes import FLOAT, bits_of, mask_int, round_bf16, signed
-from tessera.interp.arith import _fma_f64
+from tessera.backends.nvidia.primitives.row import Lanes
+from tessera.interp.arith import fma_f64
 
-ON_BITS = {
+
+def _round(x: Lanes) -> Lanes:
+    return np.copysign(np.floor(np.abs(x).astype(np.longdouble) + 0.5), x)
+
+
+ON_BITS: dict[str, Callable[[str], int]] = {
     "ctpop": lambda t: t.count("1"), "ctlz": lambda t: len(t) - len(t.lstrip("0")),
     "cttz": lambda t: len(t) - len(t.rstrip("0")), "bitreverse": lambda t: int(t[::-1], 2),
 }  # fmt: skip
-SIMPLE: dict[str, Callable[..., Any]] = {
+SIMPLE: dict[str, Callable[..., Lanes]] = {
     "minnum": np.fmin, "maxnum": np.fmax, "minimum": np.minimum, "maximum": np.maximum, "fabs": np.abs,
     "copysign": np.copysign, "trunc": np.trunc, "floor": np.floor, "ceil": np.ceil, "rint": np.rint, "sqrt": np.sqrt,
-    "round": lambda x: np.copysign(np.floor(np.abs(x).astype(np.longdouble) + 0.5), x),
+    "round": _round,
 }  # fmt: skip
 
 
@@ -30,28 +36,38 @@ def intrinsic(result: str, name: str, slots: list[int]) -> Callable[[list[Any]],
     return lambda env: meaning(*[env[s] for s in slots])
 
 
-def _meaning(result: str, name: str) -> Callable[..., Any] | None:
+def _meaning(result: str, name: str) -> Callable[..., Lanes] | None:
     key = name.split(".")[1]
     if key in ("fptosi", "fptoui"):
         bits = int(name.split(".")[3][1:])
-        return lambda x: _saturate(bits, key == "fptosi", x)
+        return partial(_saturate, bits, key == "fptosi")
     if key in ("smin", "smax", "umin", "umax"):
         return _extreme(key, bits_of(result))
     if key == "fma":
-        return lambda x, y, z: _fma(result, x, y, z)
+        return partial(_fma, result)
     if key == "abs":
-        bits = bits_of(result)
-        return lambda x, *rest: mask_int(np.abs(signed(x, bits)).view(np.uint64), bits)
+        return partial(_absolute, bits_of(result))
     if key == "fshl":
         return _funnel
     if key in ON_BITS:
-        bits, count = bits_of(result), ON_BITS[key]
-        return lambda x, *rest: np.array([count(f"{int(v):0{bits}b}") for v in x], np.uint64)
+        return partial(_on_bits, ON_BITS[key], bits_of(result))
     plain = SIMPLE.get(key)
-    return plain and (lambda *args: plain(*args).astype(args[0].dtype))
+    return plain and partial(_as_given, plain)
 
 
-def _extreme(key: str, bits: int) -> Callable[..., Any]:
+def _absolute(bits: int, x: Lanes, *rest: Lanes) -> Lanes:
+    return mask_int(np.abs(signed(x, bits)).view(np.uint64), bits)
+
+
+def _on_bits(count: Callable[[str], int], bits: int, x: Lanes, *rest: Lanes) -> Lanes:
+    return np.array([count(f"{int(v):0{bits}b}") for v in x], np.uint64)
+
+
+def _as_given(f: Callable[..., Lanes], *args: Lanes) -> Lanes:
+    return f(*args).astype(args[0].dtype)
+
+
+def _extreme(key: str, bits: int) -> Callable[[Lanes, Lanes], Lanes]:
     how = np.minimum if key.endswith("min") else np.maximum
     if key[0] == "u":
         return how
@@ -60,7 +76,7 @@ def _extreme(key: str, bits: int) -> Callable[..., Any]:
 
 def _fma(type: str, x: np.ndarray, y: np.ndarray, z: np.ndarray) -> np.ndarray:
     if type == "double":
-        return _fma_f64(x, y, z)
+        return fma_f64(x, y, z)
     exact = x.astype(np.float64) * y.astype(np.float64) + z.astype(np.float64)
     return round_bf16(exact) if type == "bfloat" else exact.astype(FLOAT[type])
 
