@@ -112,7 +112,9 @@ class _Table:
 class Mark:
     """A benchmark function with its sweeps; made by `perf_report`."""
 
-    def __init__(self, fn: Callable[..., Any], benchmarks: Benchmark | Sequence[Benchmark]) -> None:
+    def __init__(
+        self, fn: Callable[..., object], benchmarks: Benchmark | Sequence[Benchmark]
+    ) -> None:
         self.fn = fn
         self.benchmarks = benchmarks
 

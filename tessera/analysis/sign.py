@@ -13,7 +13,6 @@ group would make addresses that no launch can mean). Loaded numbers and argument
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from tessera.analysis.provenance import incoming
 from tessera.dtypes import dtype
@@ -69,7 +68,7 @@ class Signs:
 
 
 def _rule(v: Value) -> Rule:
-    t: Any = elem_of(v.type)
+    t: object = elem_of(v.type)
     if not isinstance(t, dtype) or not t.is_int():
         return NO
     if not t.signed:

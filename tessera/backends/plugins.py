@@ -33,7 +33,7 @@ def plugin(name: str) -> Any:
         return None
     point = next(iter(points))
     try:
-        found: Any = point.load()
+        found: object = point.load()
     except Exception as error:
         raise PluginError(name=name, why=f"{type(error).__name__}: {error}") from error
     compiler = getattr(found, "compiler", None)

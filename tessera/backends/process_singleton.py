@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from tessera.config.forking import undivided
 
@@ -26,7 +26,7 @@ class _Lock:
 
 def process_singleton(make: Callable[P, R]) -> Callable[P, R]:
     """Call `make` at most once in a process for equal arguments; later calls get the first call's result."""
-    kept: dict[Any, R] = {}
+    kept: dict[object, R] = {}
 
     @wraps(make)
     def get(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -167,7 +167,7 @@ def emit_if(
     fe: FrontEnd,
     test: Value,
     blocks: tuple[Block, Block],
-    pairs: Sequence[tuple[Any, Any]],
+    pairs: Sequence[tuple[object, object]],
     names: Sequence[str],
 ) -> list[Any]:
     """Close both blocks, insert the `if` op, and give the joined value of each pair."""
@@ -189,13 +189,13 @@ def emit_if(
 
 
 @handles(ast.IfExp)
-def visit_conditional(fe: FrontEnd, node: ast.IfExp) -> Any:
+def visit_conditional(fe: FrontEnd, node: ast.IfExp) -> object:
     """`a if c else b`: one side if the condition is known, else an IfOp; only the side taken is computed."""
     test = decide(fe, node.test)
     if isinstance(test, bool):
         return fe.visit(node.body if test else node.orelse)
     blocks = Block(), Block()
-    values: list[Any] = []
+    values: list[object] = []
     for block, side in zip(blocks, (node.body, node.orelse), strict=True):
         with fe.builder.at(block):
             values.append(fe.decay(fe.visit(side)))

@@ -7,7 +7,7 @@ import builtins
 import inspect
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tessera.dtypes import dtype
@@ -35,11 +35,12 @@ from tessera.language.values import tuple as tl_tuple
 from tessera.ops import BreakpointOp
 
 Kwargs = dict[str, Any]
+Special = Callable[[FrontEnd, Sequence[object], Kwargs], object]
 
 
-def arguments(fe: FrontEnd, node: ast.Call) -> tuple[list[Any], Kwargs]:
+def arguments(fe: FrontEnd, node: ast.Call) -> tuple[list[object], Kwargs]:
     """The positional and keyword arguments of a call; `*t` is spread."""
-    args: list[Any] = []
+    args: list[object] = []
     for a in node.args:
         if isinstance(a, ast.Starred):
             args += spread(fe, a)
@@ -56,7 +57,7 @@ def arguments(fe: FrontEnd, node: ast.Call) -> tuple[list[Any], Kwargs]:
 
 
 @handles(ast.Call)
-def visit_call(fe: FrontEnd, node: ast.Call) -> Any:
+def visit_call(fe: FrontEnd, node: ast.Call) -> object:
     func = fe.visit(node.func)
     args, kwargs = arguments(fe, node)
     fe.builder.loc = fe.loc(node)
@@ -83,7 +84,7 @@ def _argument_node(node: ast.Call, func: Op, name: str) -> ast.expr:
 
 
 @handles(Application)
-def apply(fe: FrontEnd, call: Application) -> Any:
+def apply(fe: FrontEnd, call: Application) -> object:
     """Call a value. What the builder emits is located at its current place."""
     func, args, kwargs = call
     if isinstance(func, BoundMethod):
@@ -112,7 +113,7 @@ def apply(fe: FrontEnd, call: Application) -> Any:
     return _call_host(func, args, kwargs)
 
 
-def _call_builtin(fe: FrontEnd, func: Builtin, args: list[Any], kwargs: Kwargs) -> Any:
+def _call_builtin(fe: FrontEnd, func: Builtin, args: list[Any], kwargs: Kwargs) -> object:
     impl = func.impl
     if impl is None:
         raise CompilationError(
@@ -126,7 +127,7 @@ def _call_builtin(fe: FrontEnd, func: Builtin, args: list[Any], kwargs: Kwargs) 
     return wrap(result)
 
 
-def _call_host(func: Callable[..., object], args: list[Any], kwargs: Kwargs) -> Any:
+def _call_host(func: Callable[..., object], args: Sequence[object], kwargs: Kwargs) -> object:
     """Run a Python function while compiling: its arguments must be known."""
     name = getattr(func, "__name__", str(func))
     for x in (*args, *kwargs.values()):
@@ -140,7 +141,7 @@ def _call_host(func: Callable[..., object], args: list[Any], kwargs: Kwargs) -> 
     return compute(lambda *values: func(*values, **named), *args)
 
 
-def _call_constexpr(func: Callable[..., object], args: list[Any], kwargs: Kwargs) -> Any:
+def _call_constexpr(func: Callable[..., object], args: Sequence[object], kwargs: Kwargs) -> object:
     """Run a compile-time function. It may ask run-time values for their types and shapes, but not compute with them."""
     named = {k: unwrap(v) for k, v in kwargs.items()}
     try:
@@ -171,7 +172,7 @@ def unused_result(fe: FrontEnd, node: ast.Call) -> None:
 
 
 # --- classes ----------------------------------------------------------------------------------------------
-def _construct(fe: FrontEnd, cls: Any, args: list[Any], kwargs: Kwargs) -> Any:
+def _construct(fe: FrontEnd, cls: Any, args: Sequence[object], kwargs: Kwargs) -> object:
     if is_aggregate(cls):
         return _construct_aggregate(fe, cls, args, kwargs)
     if hasattr(cls, "_fields"):
@@ -180,7 +181,7 @@ def _construct(fe: FrontEnd, cls: Any, args: list[Any], kwargs: Kwargs) -> Any:
     return _call_host(cls, args, kwargs)
 
 
-def _construct_aggregate(fe: FrontEnd, cls: Any, args: list[Any], kwargs: Kwargs) -> Any:
+def _construct_aggregate(fe: FrontEnd, cls: Any, args: Sequence[object], kwargs: Kwargs) -> object:
     init = inspect.getattr_static(cls, "__init__")
     if not isinstance(init, (JITCallable, ConstexprFunction)):
         return _checked(cls, args, kwargs)
@@ -194,7 +195,7 @@ def _construct_aggregate(fe: FrontEnd, cls: Any, args: list[Any], kwargs: Kwargs
     return instance
 
 
-def _checked(func: Callable[..., object], args: list[Any], kwargs: Kwargs) -> Any:
+def _checked(func: Callable[..., object], args: Sequence[object], kwargs: Kwargs) -> Any:
     """Run a constructor on language values; its exceptions are the kernel author's."""
     try:
         return func(*args, **kwargs)
@@ -211,7 +212,7 @@ def _static(what: str, x: object, remedy: str | None = None) -> Any:
     return unwrap(x)
 
 
-def _len(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+def _len(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
     (x,) = _exactly("len", args, 1)
     if isinstance(x, tl_tuple):
         return constexpr(len(x))
@@ -222,8 +223,8 @@ def _len(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
     return compute(len, _static("the argument of len()", x))
 
 
-def _number(kind: Callable[[Any], Any]) -> Callable[[FrontEnd, list[Any], Kwargs], Any]:
-    def convert(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+def _number(kind: Callable[[Any], Any]) -> Special:
+    def convert(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
         name = kind.__name__
         (x,) = _exactly(name, args, 1)
         to = "tl.int32" if kind is int else "tl.float32"
@@ -232,13 +233,13 @@ def _number(kind: Callable[[Any], Any]) -> Callable[[FrontEnd, list[Any], Kwargs
     return convert
 
 
-def _exactly(name: str, args: list[Any], n: int) -> list[Any]:
+def _exactly(name: str, args: Sequence[object], n: int) -> Sequence[object]:
     if len(args) != n:
         raise TypeMismatch(f"{name}() takes {n} argument{'s' if n > 1 else ''}, got {len(args)}")
     return args
 
 
-def _isinstance(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> constexpr:
+def _isinstance(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> constexpr:
     x, kinds = _exactly("isinstance", args, 2)
     kinds = tuple(kinds.values) if isinstance(kinds, tl_tuple) else unwrap(kinds)
     inner = x.value if isinstance(x, constexpr) else x
@@ -248,7 +249,7 @@ def _isinstance(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> constexpr:
         raise TypeMismatch(str(error)) from error
 
 
-def _getattr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+def _getattr(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
     name = _static("the name for getattr()", args[1])
     try:
         return attribute(fe, args[0], name)
@@ -258,7 +259,7 @@ def _getattr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
         return args[2]
 
 
-def _hasattr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> constexpr:
+def _hasattr(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> constexpr:
     x, name = _exactly("hasattr", args, 2)
     try:
         attribute(fe, x, _static("the name for hasattr()", name))
@@ -267,7 +268,7 @@ def _hasattr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> constexpr:
     return constexpr(True)
 
 
-def _print(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+def _print(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
     if not args or not isinstance(unwrap(args[0]), str):
         raise TypeMismatch(
             "the first argument of print() must be a string literal",
@@ -276,7 +277,7 @@ def _print(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
     return fe.call(hints.device_print, args, kwargs)
 
 
-def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
+def _breakpoint(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> None:
     """Stop the interpreter here; the debugger sees every variable of the kernel that has a value."""
     if fe.options.backend_name != "interpreter":
         raise UnsupportedLanguageConstruct(
@@ -285,7 +286,7 @@ def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
         )
     names: list[str] = []
     values: list[Value] = []
-    constants: list[tuple[str, Any]] = []
+    constants: list[tuple[str, object]] = []
     for name, x in fe.frame.names.items():
         if not name.isidentifier():
             continue
@@ -297,7 +298,7 @@ def _breakpoint(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> None:
     fe.builder.insert(BreakpointOp(values, labels=tuple(names), constants=tuple(constants)))
 
 
-def _ordered(pick: Callable[..., object], values: tuple[object, ...]) -> tuple[Any, ...]:
+def _ordered(pick: Callable[..., object], values: tuple[object, ...]) -> tuple[object, ...]:
     """Numbers, if Python's order of them is that of the machine."""
     for x in values:
         if isinstance(x, float) and (math.isnan(x) or (not x and math.copysign(1, x) < 0)):
@@ -308,8 +309,8 @@ def _ordered(pick: Callable[..., object], values: tuple[object, ...]) -> tuple[A
     return values
 
 
-def _extreme(pick: Callable[..., object], op: Any) -> Callable[[FrontEnd, list[Any], Kwargs], Any]:
-    def choose(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+def _extreme(pick: Callable[..., object], op: Any) -> Special:
+    def choose(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
         items = list(args[0].values) if len(args) == 1 and isinstance(args[0], tl_tuple) else args
         if not items:
             raise TypeMismatch(f"{pick.__name__}() needs a value")
@@ -328,18 +329,18 @@ def _extreme(pick: Callable[..., object], op: Any) -> Callable[[FrontEnd, list[A
     return choose
 
 
-def _list(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
+def _list(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
     return _tuple(fe, args or [tl_tuple()], kwargs)
 
 
-def _tuple(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
+def _tuple(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
     x = args[0] if args else tl_tuple()
     if isinstance(x, tl_tuple):
         return tl_tuple(x.values, cls=kwargs.get("cls"))
     return compute(tl_tuple, x)
 
 
-def _range(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
+def _range(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> tl_tuple:
     """A range outside a `for`: of compile-time ints only, in a comprehension for instance."""
     bounds = [_static("a range here", a) for a in args]
     if not 1 <= len(bounds) <= 3 or not all(isinstance(x, int) for x in bounds):
@@ -348,12 +349,12 @@ def _range(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> tl_tuple:
     return compute(lambda: tl_tuple([constexpr(i) for i in range(*bounds)]))
 
 
-def _constexpr(fe: FrontEnd, args: list[Any], kwargs: Kwargs) -> Any:
+def _constexpr(fe: FrontEnd, args: Sequence[object], kwargs: Kwargs) -> object:
     (x,) = _exactly("constexpr", args, 1)
     return wrap(constexpr(_static("the argument of tl.constexpr()", x)))
 
 
-_SPECIAL: dict[Any, Callable[[FrontEnd, list[Any], Kwargs], Any]] = {
+_SPECIAL: dict[object, Special] = {
     builtins.len: _len,
     builtins.int: _number(int),
     builtins.float: _number(float),

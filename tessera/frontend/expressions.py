@@ -38,7 +38,7 @@ from tessera.language.values import (
     tuple as tl_tuple,
 )
 
-Operator = tuple[str, Callable[..., Any]]
+Operator = tuple[str, Callable[..., object]]
 _python: Any = operator
 
 BINARY: dict[type[ast.operator], Operator] = {
@@ -83,13 +83,13 @@ def static_truth(x: object) -> bool:
 
 # --- leaves ---------------------------------------------------------------------------------------------
 @handles(ast.Constant)
-def visit_constant(fe: FrontEnd, node: ast.Constant) -> Any:
+def visit_constant(fe: FrontEnd, node: ast.Constant) -> object:
     return wrap(node.value)
 
 
 @handles(ast.Tuple, ast.List)
 def visit_sequence(fe: FrontEnd, node: ast.Tuple | ast.List) -> tl_tuple:
-    values: list[Any] = []
+    values: list[object] = []
     for item in node.elts:
         if isinstance(item, ast.Starred):
             values += spread(fe, item)
@@ -98,7 +98,7 @@ def visit_sequence(fe: FrontEnd, node: ast.Tuple | ast.List) -> tl_tuple:
     return tl_tuple(values)
 
 
-def spread(fe: FrontEnd, node: ast.Starred) -> list[Any]:
+def spread(fe: FrontEnd, node: ast.Starred) -> list[object]:
     """The elements of `*t`."""
     x = fe.visit(node.value)
     if isinstance(x, tl_tuple):
@@ -132,7 +132,7 @@ def visit_fstring(fe: FrontEnd, node: ast.JoinedStr) -> constexpr:
 
 # --- operators ------------------------------------------------------------------------------------------
 @handles(ast.BinOp)
-def visit_binary(fe: FrontEnd, node: ast.BinOp) -> Any:
+def visit_binary(fe: FrontEnd, node: ast.BinOp) -> object:
     lhs, rhs = fe.visit(node.left), fe.visit(node.right)
     fe.builder.loc = fe.loc(node)
     return apply_binary(fe, BINARY[type(node.op)], lhs, rhs)
@@ -193,7 +193,7 @@ def _refuse_on_tensors(symbol: str) -> None:
         )
 
 
-def _on_tuples(symbol: str, fn: Callable[..., object], lhs: object, rhs: object) -> Any:
+def _on_tuples(symbol: str, fn: Callable[..., object], lhs: object, rhs: object) -> object:
     try:
         return fn(lhs, rhs)
     except (TypeError, MemoryError, OverflowError) as error:  # too many elements
@@ -203,7 +203,7 @@ def _on_tuples(symbol: str, fn: Callable[..., object], lhs: object, rhs: object)
 
 
 @handles(ast.UnaryOp)
-def visit_unary(fe: FrontEnd, node: ast.UnaryOp) -> Any:
+def visit_unary(fe: FrontEnd, node: ast.UnaryOp) -> object:
     x = fe.visit(node.operand)
     fe.builder.loc = fe.loc(node)
     return apply_unary(fe, UNARY[type(node.op)], x)
@@ -224,10 +224,10 @@ def apply_unary(fe: FrontEnd, op: Operator, x: object) -> Any:
 
 
 @handles(ast.Compare)
-def visit_compare(fe: FrontEnd, node: ast.Compare) -> Any:
+def visit_compare(fe: FrontEnd, node: ast.Compare) -> object:
     """A comparison; `a < b < c` is `a < b` and `b < c`, with `b` computed once."""
     lhs = fe.visit(node.left)
-    result: Any = None
+    result: object = None
     for op, comparator in zip(node.ops, node.comparators, strict=True):
         rhs = fe.visit(comparator)
         if type(op) not in COMPARE:
@@ -241,7 +241,7 @@ def visit_compare(fe: FrontEnd, node: ast.Compare) -> Any:
     return result
 
 
-def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: object, rhs: object) -> Any:
+def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: object, rhs: object) -> object:
     symbol, fn = op
     if symbol in ("is", "is not"):
         return constexpr(fn(unwrap(lhs), unwrap(rhs)))
@@ -260,8 +260,8 @@ def _compare(fe: FrontEnd, node: ast.Compare, op: Operator, lhs: object, rhs: ob
     return compute(fn, lhs, rhs)
 
 
-def _equal_tuples(fe: FrontEnd, node: ast.Compare, lhs: tl_tuple, rhs: tl_tuple) -> Any:
-    result: Any = constexpr(len(lhs) == len(rhs))
+def _equal_tuples(fe: FrontEnd, node: ast.Compare, lhs: tl_tuple, rhs: tl_tuple) -> object:
+    result: object = constexpr(len(lhs) == len(rhs))
     for a, b in zip(lhs.values, rhs.values):
         result = _conjunction(fe, node, result, _compare(fe, node, COMPARE[ast.Eq], a, b))
     return result
@@ -276,7 +276,7 @@ def _conjunction(fe: FrontEnd, node: ast.Compare, a: object, b: object) -> tenso
 
 
 @handles(ast.BoolOp)
-def visit_bool(fe: FrontEnd, node: ast.BoolOp) -> Any:
+def visit_bool(fe: FrontEnd, node: ast.BoolOp) -> object:
     """`and`, `or`: compile-time operands decide as in Python, run-time ones are all computed and combined by bits."""
     symbol = "and" if isinstance(node.op, ast.And) else "or"
     left = fe.visit(node.values[0])
@@ -302,7 +302,7 @@ def visit_slice(fe: FrontEnd, node: ast.Slice) -> tl_slice:
 
 
 @handles(ast.Subscript)
-def visit_subscript(fe: FrontEnd, node: ast.Subscript) -> Any:
+def visit_subscript(fe: FrontEnd, node: ast.Subscript) -> object:
     x, index = fe.visit(node.value), fe.visit(node.slice)
     fe.builder.loc = fe.loc(node)
     if isinstance(x, tensor):
@@ -323,7 +323,7 @@ def _plain_index(index: object) -> Any:
     return unwrap(index)
 
 
-def _element(x: tl_tuple, index: object) -> Any:
+def _element(x: tl_tuple, index: object) -> object:
     try:
         return x[_plain_index(index)]
     except IndexError:
@@ -353,7 +353,7 @@ def visit_comprehension(fe: FrontEnd, node: ast.ListComp) -> tl_tuple:
         )
     frame = fe.frame
     outer = frame.names
-    results: list[Any] = []
+    results: list[object] = []
     for item in items.values:
         frame.names = dict(outer)  # the variable is the comprehension's own
         _bind_item(fe, generator.target, item)

@@ -101,7 +101,7 @@ def unify(
         if len(merged) < len(pairs):
             return None
         return with_parts(a, [x for x, _ in merged]), with_parts(b, [y for _, y in merged])
-    sides: list[Any] = []
+    sides: list[object] = []
     for x, block in zip((a, b), blocks, strict=True):
         with fe.builder.at(block):
             sides.append(_decayed(fe, x, wide) if is_number(x) else x)

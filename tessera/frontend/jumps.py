@@ -164,7 +164,7 @@ def run_if_live(fe: FrontEnd, rest: Sequence[ast.stmt]) -> Returned | None:
 def guarded(
     fe: FrontEnd,
     flag: tensor,
-    visit: Callable[[], Any],
+    visit: Callable[[], object],
     assigned: Sequence[str],
     skipped_ends: bool,
 ) -> None:
@@ -257,7 +257,7 @@ def _filled(
     fe: FrontEnd,
     node: ast.If | None,
     name: str,
-    values: tuple[Any, Any],
+    values: tuple[object, object],
     blocks: tuple[Block, Block],
     ended: tuple[bool, bool],
 ) -> tuple[Any, Any] | None:

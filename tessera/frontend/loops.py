@@ -216,7 +216,7 @@ def visit_while(fe: FrontEnd, node: ast.While) -> None:
 
 def _while_test(fe: FrontEnd, node: ast.While) -> tuple[Value, bool]:
     """The condition as an int1 scalar, and whether `tl.condition` asked to leave invariant code alone."""
-    test: Any = node.test
+    test: object = node.test
     disable_licm = False
     if isinstance(test, ast.Call) and fe.visit(test.func) is hints.condition:
         args, kwargs = arguments(fe, test)

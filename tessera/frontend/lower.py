@@ -36,7 +36,7 @@ _RECURSION = 8_000  # Python frames: a statement in inlined calls takes about te
 def lower_kernel(
     fn: JITCallable,
     signature: Mapping[str, object],
-    constants: Mapping[Key, Any],
+    constants: Mapping[Key, object],
     attrs: Mapping[Key, Sequence[Sequence[object]]],
     options: Any,
     name: str | None = None,
@@ -92,7 +92,7 @@ class _Arguments:
     def __init__(
         self,
         fn: JITCallable,
-        constants: Mapping[Key, Any],
+        constants: Mapping[Key, object],
         attrs: Mapping[Key, Sequence[Sequence[object]]],
     ):
         self.positions = {p.name: i for i, p in enumerate(fn.params)}

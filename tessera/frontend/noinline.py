@@ -62,7 +62,7 @@ def call_separately(fe: FrontEnd, call: SeparateCall) -> Any:
 
 def _make(fe: FrontEnd, fn: JITCallable, names: dict[str, Any]) -> _Made:
     block = Block()
-    inside: dict[str, Any] = {}
+    inside: dict[str, object] = {}
     for name, x in names.items():
         inner = flatten(x)
         labels = [name] if len(inner) == 1 else [f"{name}_{i}" for i in range(len(inner))]
@@ -95,7 +95,7 @@ def _key(x: object) -> Any:
         return x.type
     parts = parts_of(x)
     if parts is not None:
-        named: Any = x.cls if isinstance(x, tl_tuple) else None
+        named: object = x.cls if isinstance(x, tl_tuple) else None
         return (x.type if isinstance(x, tensor_descriptor) else named or type(x), *map(_key, parts))
     value = x.value if isinstance(x, constexpr) else x
     try:

@@ -111,7 +111,7 @@ class _Parser:
 
     def attribute(self) -> Any:
         if self.accept("["):
-            items: list[Any] = []
+            items: list[object] = []
             while not self.accept("]"):
                 items.append(self.attribute())
                 self.separator("]")
@@ -155,7 +155,7 @@ class _Parser:
         return self.values[name]
 
     def operands(self, cls: type[Op]) -> list[Any]:
-        args: list[Any] = []
+        args: list[object] = []
         for i, f in enumerate(cls.operand_fields):
             if i:
                 self.expect(",")

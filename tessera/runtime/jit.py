@@ -90,14 +90,14 @@ class JITFunction(JITCallable, KernelInterface):
 
     def __init__(
         self,
-        fn: Callable[..., Any],
-        version: Any = None,
+        fn: Callable[..., object],
+        version: object = None,
         do_not_specialize: Iterable[int | str] | None = None,
         do_not_specialize_on_alignment: Iterable[int | str] | None = None,
         debug: bool | None = None,
         noinline: bool = False,
         repr: Callable[[Any], str] | None = None,
-        launch_metadata: Callable[..., Any] | None = None,
+        launch_metadata: Callable[..., object] | None = None,
     ):
         super().__init__(
             fn, noinline=noinline, debug=debug, do_not_specialize=do_not_specialize,
@@ -117,7 +117,7 @@ class JITFunction(JITCallable, KernelInterface):
         self._native: Any = None
         self._interpret = knobs.runtime.interpret
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """What describes the kernel. The function, its module's globals and all that was compiled stay behind."""
         kept = {k: v for k, v in self.__dict__.items() if k not in _UNPICKLED}
         kept.update(
@@ -227,7 +227,7 @@ class JITFunction(JITCallable, KernelInterface):
             self._native = self._fast.launch
         return self._native
 
-    def _run_hooks(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+    def _run_hooks(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> None:
         """Call the pre-run hooks, as the launch will see options."""
         debug = bool(kwargs.get("debug", self.debug) or knobs.runtime.debug)
         about = {"debug": debug, "instrumentation_mode": knobs.compilation.instrumentation_mode}
@@ -311,7 +311,7 @@ class JITFunction(JITCallable, KernelInterface):
         self,
         kernel: CompiledKernel,
         run_time: list[Any],
-        values: tuple[Any, ...],
+        values: tuple[object, ...],
         grid: Any,
         on: Driver,
         device: int,

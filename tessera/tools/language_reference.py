@@ -107,7 +107,7 @@ def libdevice() -> list[str]:
     """A table of the mathematical functions."""
     module = tl.extra.libdevice
     lines = ["| function | what it computes |", "|---|---|"]
-    functions: dict[str, Any] = dict(sorted(vars(module).items()))
+    functions: dict[str, object] = dict(sorted(vars(module).items()))
     for name, x in functions.items():
         public = not name.startswith("_") and callable(x) and hasattr(x, "signature")
         if public and name not in ("typed", "where", "library", "zeros_like"):

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 def _scalars(fe: FrontEnd, xs: object, argument: str) -> list[Any]:
     """Integers of the array's description: run-time ones as int64 tensors, compile-time ones as they are."""
-    found: list[Any] = []
+    found: list[object] = []
     for x in sequence(xs):
         o = operand_of(x)
         if shape_of_operand(o) or not elem_of_operand(o).is_int():

@@ -239,7 +239,7 @@ def _block(fe: FrontEnd, desc: tensor_descriptor, value: object, exact: bool) ->
 
 
 @impl(tl.store_tensor_descriptor)
-def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: Any, value: Any) -> None:
+def store_tensor_descriptor_impl(fe: FrontEnd, desc: Any, offsets: object, value: Any) -> None:
     places = _offsets(fe, desc, offsets)
     fe.builder.insert(DescriptorStoreOp(_written(fe, desc), places, _block(fe, desc, value, False)))
     return
@@ -280,7 +280,7 @@ def descriptor_gather_impl(fe: FrontEnd, desc: Any, x_offsets: object, y_offset:
 
 @impl(tl.descriptor_scatter)
 def descriptor_scatter_impl(
-    fe: FrontEnd, desc: Any, value: Any, x_offsets: Any, y_offset: Any
+    fe: FrontEnd, desc: Any, value: Any, x_offsets: object, y_offset: object
 ) -> None:
     rows, column = _rows(fe, desc, x_offsets, y_offset)
     dims = (*shape(rows), desc.block_type.shape[1])
@@ -295,7 +295,7 @@ def descriptor_scatter_impl(
 
 
 def _atomic(kind: str) -> Any:
-    def descriptor_atomic(fe: FrontEnd, desc: Any, offsets: Any, value: Any) -> Any:
+    def descriptor_atomic(fe: FrontEnd, desc: Any, offsets: object, value: Any) -> Any:
         places = _offsets(fe, desc, offsets)
         if desc.dtype.name not in _ATOMICS[kind]:
             raise TypeMismatch(

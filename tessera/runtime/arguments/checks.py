@@ -137,8 +137,8 @@ def names_of(params: Sequence[str], kinds: Sequence[Any], values: Sequence[Any])
     found: list[str] = []
     for name, kind, x in zip(params, kinds, values):
         if isinstance(kind, tuple):
-            inner = [f"{name}[{i}]" for i in range(len(cast("tuple[Any, ...]", kind)))]
-            found += names_of(inner, cast("tuple[Any, ...]", kind), x)
+            inner = [f"{name}[{i}]" for i in range(len(cast("tuple[object, ...]", kind)))]
+            found += names_of(inner, cast("tuple[object, ...]", kind), x)
         elif kind != "constexpr":
             parts = 1 + 2 * len(x.shape) if isinstance(x, TensorDescriptor) else 1
             found += [name] * parts
@@ -195,14 +195,14 @@ def _shown(strides: Iterable[int | None]) -> str:
     return f"({', '.join(shown)}{',' * (len(shown) == 1)})"
 
 
-def _all_strided(name: str, values: Iterable[object]) -> list[tuple[str, Strided, Any]]:
+def _all_strided(name: str, values: Iterable[object]) -> list[tuple[str, Strided, object]]:
     """(name, layout, array) of the strided arrays, in tuples too; descriptors carry their strides with them."""
-    found: list[tuple[str, Strided, Any]] = []
+    found: list[tuple[str, Strided, object]] = []
     for x in values:
         if x is None or isinstance(x, (int, float, str)):
             continue
         if isinstance(x, tuple):
-            for i, item in enumerate(cast("tuple[Any, ...]", x)):
+            for i, item in enumerate(cast("tuple[object, ...]", x)):
                 found += _all_strided(f"{name}[{i}]", (item,))
             continue
         layout = strided(x)
@@ -216,7 +216,7 @@ def _numbers(values: Iterable[object]) -> set[int]:
     for x in values:
         x = number(x)
         if isinstance(x, tuple):
-            found |= _numbers(cast("tuple[Any, ...]", x))
+            found |= _numbers(cast("tuple[object, ...]", x))
         elif isinstance(x, int) and not isinstance(x, bool):
             found.add(x)
     return found

@@ -30,8 +30,8 @@ _NONE: Pair = ("constexpr", None)
 _BOOL: Pair = ("u1", None)
 _FLOAT: Pair = ("fp32", None)
 _INT = {width: ((width, ""), (width, "D")) for width in ("i32", "i64", "u64")}
-_POINTER: dict[tuple[Any, bool, bool], Pair] = {}  # (dtype of the array, aligned, wide) → pair
-_DESCRIPTOR: dict[Any, Pair] = {}  # (dtype, block, padding, rounding) → pair
+_POINTER: dict[tuple[object, bool, bool], Pair] = {}  # (dtype of the array, aligned, wide) → pair
+_DESCRIPTOR: dict[object, Pair] = {}  # (dtype, block, padding, rounding) → pair
 WIDE = 1 << 31  # elements of a storage from which on offsets need 64 bits
 
 
@@ -98,7 +98,7 @@ def _dlpack(x: object) -> Pair:
 
 def _tuple(x: tuple[object, ...]) -> Pair:
     pairs = [specialize(y) for y in x]
-    make: Callable[[list[Any]], Any] = getattr(type(x), "_make", tuple)
+    make: Callable[[list[Any]], object] = getattr(type(x), "_make", tuple)
     return (make([p[0] for p in pairs]), make([p[1] for p in pairs]))
 
 
@@ -208,7 +208,7 @@ def _annotated_pointer(kind: str, x: object) -> Pair:
 
 def constant(x: object) -> Any:
     """A compile-time value, with Python's numbers in place of NumPy's, in tuples too."""
-    return tuple(map(constant, cast("tuple[Any, ...]", x))) if type(x) is tuple else number(x)
+    return tuple(map(constant, cast("tuple[object, ...]", x))) if type(x) is tuple else number(x)
 
 
 def _restricted(x: object, fixed: bool, unaligned: bool = False, const: bool = False) -> Pair:
@@ -231,7 +231,7 @@ def constants_and_attrs(
     kinds: Any, keys: Any, path: tuple[int, ...] = ()
 ) -> tuple[dict[Any, Any], dict[Any, Any]]:
     """Compile-time values and divisibility attributes by index path, through tuples."""
-    constants: dict[Any, Any] = {}
+    constants: dict[Any, object] = {}
     attrs: dict[Any, Any] = {}
     for i, (kind, key) in enumerate(zip(kinds, keys, strict=True)):
         here = (*path, i)

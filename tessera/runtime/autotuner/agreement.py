@@ -33,8 +33,8 @@ class Checker:
         self.arrays = arrays
         self.affordable = bool(arrays) and sum(map(_bytes, arrays.values())) <= MOST_BYTES
         self.before = {n: clone(x) for n, x in arrays.items()} if self.affordable else {}
-        self.reference: dict[str, Any] | None = None
-        self.differing: dict[Any, set[str]] = {}
+        self.reference: dict[str, object] | None = None
+        self.differing: dict[object, set[str]] = {}
 
     def restore(self) -> None:
         """Put the arrays back to what they were."""

@@ -58,8 +58,8 @@ class Autotuner(Wrapper):
         key: Sequence[str],
         reset_to_zero: Sequence[str] | None = None,
         restore_value: Sequence[str] | None = None,
-        pre_hook: Callable[..., Any] | None = None,
-        post_hook: Callable[..., Any] | None = None,
+        pre_hook: Callable[..., object] | None = None,
+        post_hook: Callable[..., object] | None = None,
         prune_configs_by: Mapping[str, Any] | None = None,
         warmup: float | None = None,
         rep: float | None = None,
@@ -75,8 +75,8 @@ class Autotuner(Wrapper):
         self._check_names()
         self.user_defined_pre_hook = pre_hook is not None
         self.user_defined_post_hook = post_hook is not None
-        self.pre_hook: Callable[..., Any] = pre_hook or self._reset_and_save
-        self.post_hook: Callable[..., Any] = post_hook or self._restore
+        self.pre_hook: Callable[..., object] = pre_hook or self._reset_and_save
+        self.post_hook: Callable[..., object] = post_hook or self._restore
         prune = prune_configs_by or {}
         self.early_config_prune: Callable[..., Any] | None = prune.get("early_config_prune")
         self.perf_model: Callable[..., Any] | None = prune.get("perf_model")
@@ -84,7 +84,7 @@ class Autotuner(Wrapper):
         self.do_bench = do_bench or _deprecated_benchmarker(warmup, rep, use_cuda_graph)
         self.num_warmups, self.num_reps, self.use_cuda_graph = warmup, rep, use_cuda_graph
         self.cache_results = cache_results
-        self.cache: dict[tuple[Any, ...], Config] = {}
+        self.cache: dict[tuple[object, ...], Config] = {}
         self.configs_timings: dict[Config, list[float]] = {}
         self.best_config: Config | None = None
         self.bench_time = 0.0
@@ -94,9 +94,9 @@ class Autotuner(Wrapper):
         self._arguments: dict[
             int, tuple[Config, dict[str, Any]]
         ] = {}  # what a config adds to a launch
-        self.restore_copies: dict[str, Any] = {}
+        self.restore_copies: dict[str, object] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**super().__getstate__(), "_nargs": {}, "_arguments": {}, "restore_copies": {}}
 
     def _check_names(self) -> None:
@@ -148,7 +148,7 @@ class Autotuner(Wrapper):
     def warmup(self, *args: object, **kwargs: object) -> list[Any]:
         """Compile every config that pruning leaves, launching none; returns the compiled kernels of those that fit."""
         self.nargs = dict(zip(self.arg_names, args))
-        made: list[Any] = []
+        made: list[object] = []
         self.unfit_configs = {}
         configs = self.prune_configs(kwargs)
         try:
@@ -163,7 +163,7 @@ class Autotuner(Wrapper):
             self.nargs = None
         return made
 
-    def _choose(self, args: tuple[object, ...], kwargs: dict[str, Any]) -> Config:
+    def _choose(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Config:
         if len(self.configs) == 1:
             return self.configs[0]
         key = self._key(kwargs)
@@ -173,7 +173,7 @@ class Autotuner(Wrapper):
                 config = self.cache.get(key) or self._tune(key, args, kwargs)
         return config
 
-    def _key(self, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    def _key(self, kwargs: Mapping[str, object]) -> tuple[object, ...]:
         """Values of the `key` parameters that were passed, the element type of every array argument, and the device's
         name where there are different ones."""
         given = {**(self.nargs or {}), **kwargs}
@@ -198,7 +198,7 @@ class Autotuner(Wrapper):
 
     # --- measuring ------------------------------------------------------------------------------------
     def _tune(
-        self, key: tuple[object, ...], args: tuple[object, ...], kwargs: dict[str, Any]
+        self, key: tuple[object, ...], args: tuple[object, ...], kwargs: Mapping[str, object]
     ) -> Config:
         named, configs = self._named(), self.prune_configs(kwargs)
         if len(configs) == 1:
@@ -275,7 +275,7 @@ class Autotuner(Wrapper):
     def _named(self) -> dict[str, Any]:
         return self.nargs or {}
 
-    def _reset_and_save(self, args: dict[str, Any], reset_only: bool = False) -> None:
+    def _reset_and_save(self, args: Mapping[str, object], reset_only: bool = False) -> None:
         """The default pre_hook."""
         for name in self.reset_to_zero:
             if args[name] is not None:
@@ -284,7 +284,7 @@ class Autotuner(Wrapper):
             saved = (name for name in self.restore_value if args[name] is not None)
             self.restore_copies = {name: clone(args[name]) for name in saved}
 
-    def _restore(self, args: dict[str, Any], exception: BaseException | None = None) -> None:
+    def _restore(self, args: Mapping[str, object], exception: BaseException | None = None) -> None:
         """The default post_hook."""
         for name, copy in self.restore_copies.items():
             copy_into(args[name], copy)

@@ -217,7 +217,7 @@ def serve(source: IO[bytes], sink: IO[bytes]) -> None:
         except EOFError:
             return
         try:
-            answer: tuple[bool, Any] = (True, _compile(job))
+            answer: tuple[bool, object] = (True, _compile(job))
         except Exception as error:
             answer = (False, error)
         try:

@@ -32,12 +32,12 @@ class Config:
 
     def __init__(
         self,
-        kwargs: Mapping[str, Any],
+        kwargs: Mapping[str, object],
         num_warps: int | None = 4,
         num_stages: int | None = 3,
         num_ctas: int | None = 1,
         maxnreg: int | None = None,
-        pre_hook: Callable[[dict[str, Any]], Any] | None = None,
+        pre_hook: Callable[[dict[str, Any]], object] | None = None,
         ir_override: str | None = None,
     ) -> None:
         self.kwargs: dict[str, Any] = dict(kwargs)

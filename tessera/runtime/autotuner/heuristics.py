@@ -17,7 +17,10 @@ class Heuristics(Wrapper):
     """A kernel some of whose parameters are computed from the others; made by `heuristics`."""
 
     def __init__(
-        self, fn: Any, arg_names: list[str], values: Mapping[str, Callable[[dict[str, Any]], Any]]
+        self,
+        fn: object,
+        arg_names: list[str],
+        values: Mapping[str, Callable[[dict[str, Any]], object]],
     ) -> None:
         super().__init__("heuristics", fn, arg_names)
         self.values = values
@@ -41,7 +44,7 @@ class Heuristics(Wrapper):
 
 
 def heuristics(
-    values: Mapping[str, Callable[[dict[str, Any]], Any]],
+    values: Mapping[str, Callable[[dict[str, Any]], object]],
 ) -> Callable[[Any], Heuristics]:
     """Decorator: compute parameters of a kernel from its other arguments.
 

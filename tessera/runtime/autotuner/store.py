@@ -89,7 +89,7 @@ def _publish(path: str, content: object) -> None:
 # --- lockfiles --------------------------------------------------------------------------------------------------
 def export(path: str) -> int:
     """Write all results to one file, in an order that makes small differences; returns how many."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, object] = {}
     if os.path.isdir(folder()):
         for name in sorted(os.listdir(folder())):
             if name.endswith(".json") and read(os.path.join(folder(), name)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 import warnings
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tessera.compiler import make_backend
@@ -39,7 +40,9 @@ class TuningWarning(UserWarning):
 class Trials:
     """A tuner at the launch that it tunes for."""
 
-    def __init__(self, tuner: Autotuner, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, tuner: Autotuner, args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> None:
         self.tuner, self.args, self.kwargs = tuner, args, kwargs
         self.named = tuner.nargs or {}
         self.start = time.perf_counter()

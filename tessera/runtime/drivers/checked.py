@@ -67,7 +67,7 @@ def hosted(args: Sequence[Any]) -> Generator[list[Any]]:
 
 def checked_launcher(kernel: CompiledKernel, start: Callable[..., None]) -> Callable[..., None]:
     """The launcher of a checked build; `start(gx, gy, gz, *arguments)` runs it."""
-    interp: Any = importlib.import_module("tessera.interp")  # needs NumPy, which is slow to import
+    interp = importlib.import_module("tessera.interp")  # needs NumPy, which is slow to import
     rows: list[dict[str, Any]] = kernel.metadata.checks
     kinds: list[str] = kernel.metadata.args
     words = HEADER + max((sum(row["counts"]) for row in rows), default=0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from threading import Lock
-from typing import Any
 
 from tessera.backends.compiler import Options
 from tessera.compiler import CompiledKernel, TextSource
@@ -22,7 +21,7 @@ LEVEL = "tir"  # the output that both are made of
 class FallbackVariant:
     """The same kernel for any launch, made and loaded once; native launches have its addresses."""
 
-    def __init__(self, kernel: CompiledKernel, driver: Any) -> None:
+    def __init__(self, kernel: CompiledKernel, driver: object) -> None:
         self.kernel, self.driver = kernel, driver
         self.made: CompiledKernel | None = None
         self.lock = Lock()
@@ -39,14 +38,14 @@ class FallbackVariant:
 def fallback_of(kernel: CompiledKernel) -> CompiledKernel:
     """The same kernel without what its precondition is for: first for arrays that overlap, then one program a CTA
     again, then pointers again, then pointers for what descriptors store."""
-    m: Any = kernel.metadata
+    m = kernel.metadata
     has_more = {
         "no_alias": hasattr(m, "assumes_no_alias"), "persistent": hasattr(m, "resident_ctas"),
         "pointer_maps": not hasattr(m, "edges"), "tensor_stores": True,
     }  # fmt: skip
     given_up = next(name for name, more in has_more.items() if more)
     options = {f.name: getattr(m, f.name) for f in fields(Options) if f.name != "target"}
-    source: Any = kernel.src  # where the cache keeps binaries only, there are no texts
+    source: object = kernel.src  # where the cache keeps binaries only, there are no texts
     if LEVEL in kernel.asm:
         source = TextSource(kernel.asm[LEVEL], kernel.name, kernel.asm["source"])
     return compile_for(

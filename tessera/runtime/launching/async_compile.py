@@ -31,7 +31,7 @@ class FutureKernel:
         ('FutureKernel', 'double')
     """
 
-    def __init__(self, finish: Callable[[Any], Any], future: Future[Any]) -> None:
+    def __init__(self, finish: Callable[[Any], object], future: Future[Any]) -> None:
         self.finish = finish
         self.future = future
         self.kernel: Any = None
@@ -73,11 +73,11 @@ class AsyncCompileMode:
     def __init__(self, executor: Executor, *, ignore_errors: bool = False) -> None:
         self.executor = executor
         self.ignore_errors = ignore_errors
-        self.raw_futures: list[Future[Any]] = []
+        self.raw_futures: list[Future[object]] = []
         self.future_kernels: dict[Hashable, FutureKernel] = {}
 
     def submit(
-        self, key: Hashable, work: Callable[[], object], finish: Callable[[Any], Any]
+        self, key: Hashable, work: Callable[[], object], finish: Callable[[Any], object]
     ) -> FutureKernel:
         """The FutureKernel of `key`; `work` runs in the executor unless that key was submitted before."""
         found = self.future_kernels.get(key)

@@ -32,10 +32,10 @@ OPTIONS = frozenset(f.name for f in dataclasses.fields(Options)) - {
 _EXACT = (bool, int, str, type(None), dtype, JITCallable, FunctionType, type)
 
 
-def _exact(kind: Any, value: Any) -> Any:
+def _exact(kind: object, value: Any) -> Any:
     """The part of a key for a tuple, whose class decides what its fields mean, or for a compile-time value."""
     if isinstance(kind, tuple):
-        kinds = cast("tuple[Any, ...]", kind)
+        kinds = cast("tuple[object, ...]", kind)
         return (kinds.__class__, *(_exact(k, x) for k, x in zip(kinds, value, strict=True)))
     if kind != "constexpr":
         return (kind, value)
@@ -61,7 +61,7 @@ class Prepared:
 
     __slots__ = ("kinds", "pick", "plain")
 
-    def __init__(self, kinds: tuple[Any, ...]):
+    def __init__(self, kinds: tuple[object, ...]):
         self.kinds = kinds
         # Without tuples and descriptors the run-time arguments are picked by position.
         self.plain = all(isinstance(k, str) and not k.startswith("tensordesc") for k in kinds)

@@ -52,7 +52,7 @@ def hook_arguments(
     """The keyword arguments of cache hooks; empty where no hook is set."""
     if knobs.runtime.jit_cache_hook is None and knobs.runtime.jit_post_compile_hook is None:
         return {}
-    fn: Any = src.fn
+    fn = src.fn
     name, signature = fn.__qualname__, src.signature
     shown = ", ".join(f"{n}: {k}" for n, k in signature.items())
     facts = {k: getattr(parsed, k) for k in FLAGS}

@@ -51,7 +51,7 @@ class KernelInterface(ByName):
 class Wrapper(KernelInterface):
     """Base of what launches another kernel with more arguments: `fn`."""
 
-    def __init__(self, decorator: str, fn: Any, arg_names: Sequence[str]) -> None:
+    def __init__(self, decorator: str, fn: object, arg_names: Sequence[str]) -> None:
         if not hasattr(fn, "run"):
             name = getattr(fn, "__name__", "")
             got = f"the {type(fn).__name__} {name}".rstrip()
@@ -71,7 +71,7 @@ class Wrapper(KernelInterface):
         made.__setstate__(self.__getstate__())
         return made
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {k: v for k, v in self.__dict__.items() if k not in UNPICKLED}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ def _plain(x: object) -> Any:
     if x is None or isinstance(x, (bool, int, float, str)):
         return x
     if isinstance(x, (tuple, list)):
-        return {"tuple": [_plain(y) for y in cast("tuple[Any, ...]", x)]}
+        return {"tuple": [_plain(y) for y in cast("tuple[object, ...]", x)]}
     if isinstance(x, dtype):
         return {"dtype": x.short}
     if isinstance(x, JITCallable):

@@ -1,6 +1,5 @@
 """Describes the array types that native launches know, and how Python reads objects of other types for them."""
 
-# pyright: basic
 from __future__ import annotations
 
 import ctypes
@@ -8,7 +7,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from tessera.backends.llvm.subset_types import layout
 from tessera.backends.process_singleton import process_singleton
@@ -36,14 +35,15 @@ from tessera.utilities import number
 METH_NOARGS = 0x04
 MOST_TYPES = 64
 # Element type as an array library gives it → ours, which lives for ever.
-_ELEMENTS: dict[Any, dtype] = {}
+_ELEMENTS: dict[object, dtype] = {}
 
+Words = ctypes.Array[ctypes.c_uint64]
 
 ROW_WORDS, NUMBER_WORDS = len(layout(ArrayType).fields), len(layout(Number).fields)
 _READINGS = {int: READ_INTEGER, float: READ_REAL, bool: READ_TRUTH}
 
 
-def words(*values: int) -> Any:
+def words(*values: int) -> Words:
     """A ctypes array of 8-byte words, at least one."""
     return (ctypes.c_uint64 * max(1, len(values)))(*(v & (1 << 64) - 1 for v in values))
 
@@ -56,7 +56,7 @@ class ArrayTypes:
         self.numbers = (ctypes.c_uint64 * (NUMBER_WORDS * (MOST_TYPES + 1)))()
         self.scalars: list[type] = []
         self.context = words(0)
-        self.known: dict[type, Any] = {}
+        self.known: dict[type, object] = {}
         self.layout: Layout | None = None
         self._learning = threading.Lock()  # held while torch is looked at
         self.learn_numpy()
@@ -84,7 +84,7 @@ class ArrayTypes:
         """Add the types of scalars of other packages (ml_dtypes) among values, in tuples too."""
         for x in values:
             if isinstance(x, tuple):
-                self.learn_numbers(x)
+                self.learn_numbers(cast("tuple[object, ...]", x))
             elif number(x) is not x:
                 self._add_number(x)
 
@@ -132,11 +132,11 @@ class ArrayTypes:
         return self.layout.address
 
 
-def _c_functions(x: Any) -> tuple[list[Any], list[int]] | None:
+def _c_functions(x: Any) -> tuple[list[object], list[int]] | None:
     """The accessors of a torch tensor and their C functions; None where some are not C functions."""
-    kind = type(x)
-    storage = x.untyped_storage() if hasattr(x, "untyped_storage") else None
-    members = [
+    kind = type(cast("object", x))
+    storage: object = x.untyped_storage() if hasattr(x, "untyped_storage") else None
+    members: list[object] = [
         getattr(kind, "data_ptr", None), getattr(kind, "dtype", None), getattr(kind, "is_cuda", None),
         getattr(kind, "untyped_storage", None), getattr(type(storage), "nbytes", None),
     ]  # fmt: skip
@@ -216,7 +216,7 @@ def place_of(x: object) -> str | None:
     if is_numpy(x):
         return "cpu"
     if isinstance(x, tuple):
-        return next(filter(None, map(place_of, x)), None)
+        return next(filter(None, map(place_of, cast("tuple[object, ...]", x))), None)
     on_gpu = getattr(x, "is_cuda", None)
     if isinstance(on_gpu, bool):
         return "cuda" if on_gpu else "cpu"

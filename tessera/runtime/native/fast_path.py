@@ -5,7 +5,6 @@ seen goes to the kernel's Python path, which calls `install` with the key it was
 native. An entry is valid under one count of knob changes (`config.epoch`); it is renewed in place after a change.
 """
 
-# pyright: basic
 from __future__ import annotations
 
 import ctypes
@@ -14,9 +13,9 @@ import struct
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, cast
 
 from tessera.backends.compiler import Options
 from tessera.backends.llvm.subset_types import words_of
@@ -30,7 +29,7 @@ from tessera.language.watching import Place
 from tessera.runtime.arguments.aliasing import relations
 from tessera.runtime.arguments.checks import explained
 from tessera.runtime.arguments.descriptor import TensorDescriptor
-from tessera.runtime.native.array_types import array_types, read_array, words
+from tessera.runtime.native.array_types import Words, array_types, read_array, words
 from tessera.runtime.native.launcher import (
     MethodDef,
     converter_fields,
@@ -72,9 +71,9 @@ class Start:
     fail: Callable[[int], None]  # raises what a non-zero status says
     context: int = 0  # cuda: address of cuCtxGetCurrent
     maps: TensorMaps | None = None
-    enter: Callable[..., Any] | None = None  # hooks around the launch, see structures.Entry
-    leave: Callable[[Any], Any] | None = None
-    keep: Any = None
+    enter: Callable[..., object] | None = None  # hooks around the launch, see structures.Entry
+    leave: Callable[[Any], object] | None = None
+    keep: object = None
 
 
 @process_singleton
@@ -91,7 +90,7 @@ def supported() -> bool:
 
 
 @process_singleton
-def _option_names() -> Any:
+def _option_names() -> tuple[Words, list[str]]:
     names = [sys.intern(f.name) for f in dataclasses.fields(Options)]
     first = ("num_warps", "num_stages", "num_ctas")
     names.sort(key=lambda n: first.index(n) if n in first else len(first))
@@ -99,7 +98,7 @@ def _option_names() -> Any:
 
 
 @process_singleton
-def _descriptor_fields() -> Any:
+def _descriptor_fields() -> tuple[Words, list[str]]:
     names = [sys.intern(name) for name in DESCRIPTOR_FIELDS]
     return words(*map(id, names)), names
 
@@ -108,9 +107,9 @@ class Held(str):
     """The module's name that Python's errors, and Dynamo, find with a builtin function; it keeps `objects` alive."""
 
     __slots__ = ("objects",)
-    objects: list[Any]
+    objects: list[object]
 
-    def __new__(cls, objects: list[Any]) -> Self:
+    def __new__(cls, objects: list[object]) -> Self:
         name = super().__new__(cls, __name__)
         name.objects = objects
         return name
@@ -139,7 +138,7 @@ def mode_of(p: KernelParam) -> int:
 
 def _relations(modes: list[int], *values: object) -> int:
     """The relations of a launch's pointers, where native code has found that storages may overlap."""
-    pointers: list[Any] = []
+    pointers: list[object] = []
     for mode, x in zip(modes, values, strict=True):
         if mode == Mode.POINTER:
             if x is not None:
@@ -154,7 +153,7 @@ def arrays_in(values: Iterable[object]) -> list[Any]:
     found: list[Any] = []
     for x in values:
         if isinstance(x, tuple):
-            found += arrays_in(x)
+            found += arrays_in(cast("tuple[object, ...]", x))
         elif type(x) is TensorDescriptor:
             found.append(x.base)
         elif x is not None and not isinstance(x, (bool, int, float)):
@@ -166,7 +165,7 @@ class Units(NamedTuple):
     """The units (structures) of a launch: the numbers of those that reach the binary, in its order; how many."""
 
     picks: list[int]
-    count: int
+    total: int
 
 
 def units_of(kinds: Iterable[object], values: Iterable[object]) -> Units:
@@ -174,10 +173,10 @@ def units_of(kinds: Iterable[object], values: Iterable[object]) -> Units:
     return Units(picks, _pick(kinds, values, 0, picks))
 
 
-def _pick(kinds: Iterable[Any], values: Iterable[Any], at: int, picks: list[int]) -> int:
+def _pick(kinds: Iterable[object], values: Iterable[Any], at: int, picks: list[int]) -> int:
     for kind, x in zip(kinds, values, strict=True):
         if isinstance(kind, tuple):
-            at = _pick(kind, x, at + 1, picks)
+            at = _pick(cast("tuple[object, ...]", kind), x, at + 1, picks)
             continue
         if kind == "constexpr":
             at += _constant_units(x)
@@ -189,20 +188,25 @@ def _pick(kinds: Iterable[Any], values: Iterable[Any], at: int, picks: list[int]
 
 
 def _constant_units(x: object) -> int:
-    return 1 + sum(map(_constant_units, x)) if type(x) is tuple else 1
+    if type(x) is not tuple:
+        return 1
+    return 1 + sum(map(_constant_units, cast("tuple[object, ...]", x)))
 
 
 def _comparable(x: object) -> bool:
     """Whether native code tells compile-time values apart by the words that it makes of `x`."""
-    return all(map(_comparable, x)) if type(x) is tuple else isinstance(number(x), BY_IDENTITY)
+    if type(x) is not tuple:
+        return isinstance(number(x), BY_IDENTITY)
+    return all(map(_comparable, cast("tuple[object, ...]", x)))
 
 
-def _kept(values: Iterable[object]) -> list[Any]:
+def _kept(values: Iterable[object]) -> list[object]:
     """The objects whose addresses stand in the key words of arguments; not the arrays, whose memory would be kept."""
-    found: list[Any] = []
+    found: list[object] = []
     for x in values:
         if isinstance(x, tuple):
-            found += [type(x), *_kept(x)]
+            inner = cast("tuple[object, ...]", x)
+            found += [type(inner), *_kept(inner)]
         elif type(x) is TensorDescriptor:
             found += [x.padding, getattr(x.base, "dtype", None)]
         else:
@@ -220,7 +224,7 @@ class FastPath:
     """`launch` is the builtin function; it calls `fallback(key, grid, *args, **kwargs)` where it must."""
 
     def __init__(
-        self, params: list[KernelParam], hooks: list[Any], fallback: Callable[..., Any]
+        self, params: list[KernelParam], hooks: object, fallback: Callable[..., object]
     ) -> None:
         array_types().learn_numpy()
         self.names = [sys.intern(p.name) for p in params]
@@ -231,14 +235,13 @@ class FastPath:
         self._entries: dict[bytes, Any] = {}
         self._lock = threading.Lock()
         self._relations = partial(_relations, [mode_of(p) & 255 for p in params])
-        held = [
-            words(*map(id, self.names)), words(*addresses), words(*map(mode_of, params)), array_types(),
-            _option_names(), sys.modules,
-        ]  # fmt: skip
+        names, default_words = words(*map(id, self.names)), words(*addresses)
+        modes = words(*map(mode_of, params))
+        held = [names, default_words, modes, array_types(), _option_names(), sys.modules]
         fields = {
             **converter_fields(len(params)), "epoch": ctypes.addressof(epoch), "table": ctypes.addressof(self._table),
-            "hooks": id(hooks), "fallback": id(fallback), "names": ctypes.addressof(held[0]),
-            "defaults": ctypes.addressof(held[1]), "modes": ctypes.addressof(held[2]),
+            "hooks": id(hooks), "fallback": id(fallback), "names": ctypes.addressof(names),
+            "defaults": ctypes.addressof(default_words), "modes": ctypes.addressof(modes),
             "rows": ctypes.addressof(array_types().rows), "numbers": ctypes.addressof(array_types().numbers),
             "context": ctypes.addressof(array_types().context),
             "options": ctypes.addressof(_option_names()[0]), "true": id(True), "float": id(float), "tuple": id(tuple),
@@ -248,7 +251,7 @@ class FastPath:
         }  # fmt: skip
         head = bytes(words_of(Head, fields))
         # The function's module slot keeps alive all that the native code reads, as long as the function lives.
-        self._parts: dict[bytes, Any] = {}  # what the entries point at
+        self._parts: dict[bytes, list[object]] = {}  # what the entries point at
         self._held = Held(
             [
                 held,
@@ -264,14 +267,15 @@ class FastPath:
         self.launch: Callable[..., Any] = new_builtin(_method(), head, self._held)
 
     def install(
-        self, key: bytes, values: tuple[object, ...], units: Units, options: dict[str, Any], compiled: object,
+        self, key: bytes, values: tuple[object, ...], units: Units, options: Mapping[str, object], compiled: object,
         start: Start, places: list[Place],
     ) -> None:  # fmt: skip
         """Make launches of this key native, as long as at these places the same objects are found."""
-        if not self._eligible(key, values, units.count, options, start):
+        if not self._eligible(key, values, units.total, options, start):
             return
-        parts = [
-            words(*units.picks), words(*_rows(places)), key, options, places, compiled,
+        picks, rows = words(*units.picks), words(*_rows(places))
+        parts: list[object] = [
+            picks, rows, key, options, places, compiled,
             start, [v for v, constant in zip(values, self.constant, strict=True) if constant],
             _kept(values),
         ]  # fmt: skip
@@ -281,15 +285,15 @@ class FastPath:
             "compiled": id(compiled), "launch_kernel": start.entry if start.cuda else 0,
             "run_grid": 0 if start.cuda else start.entry, "function": start.function,
             "config": start.config, "pool": start.pool, "stream": id(start.stream) if start.stream else 0,
-            "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(parts[1]),
-            "globals_count": len(places), "picks": ctypes.addressof(parts[0]), "picks_count": len(units.picks),
+            "device": id(start.device), "fail": id(start.fail), "globals": ctypes.addressof(rows),
+            "globals_count": len(places), "picks": ctypes.addressof(picks), "picks_count": len(units.picks),
             "maps": start.maps.address if start.maps is not None else 0,
             "enter": id(start.enter) if start.enter else 0, "leave": id(start.leave), "parts": id(parts),
         }  # fmt: skip
         with undivided(), self._lock:
             self._insert(key, fields, parts)
 
-    def _insert(self, key: bytes, fields: dict[str, int], parts: list[Any]) -> None:
+    def _insert(self, key: bytes, fields: dict[str, int], parts: list[object]) -> None:
         entry = self._entries.get(key)
         bucket = fields["hash"] % BUCKETS
         known = entry is not None
@@ -309,7 +313,7 @@ class FastPath:
         key: bytes,
         values: tuple[object, ...],
         units: int,
-        options: dict[str, Any],
+        options: Mapping[str, object],
         start: Start,
     ) -> bool:
         constants = [v for v, constant in zip(values, self.constant, strict=True) if constant]
