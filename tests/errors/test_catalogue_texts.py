@@ -409,7 +409,7 @@ def host_array_for_a_gpu(patch: pytest.MonkeyPatch, folder: Path) -> None:
 @case(
     errors.TorchNotFound,
     """
-    error[torch-not-found]: torch is not installed
+    error[torch-not-found]: torch is not installed, 2.11 or newer is needed
       = help: install it with `pip install "tessera-lang[torch]"`; the rest of tessera works without it
 """,
 )

@@ -38,7 +38,7 @@ from tessera.ir import Block, Effect, Op, TileType, Value, elem_of, shape_of
 from tessera.ir.applications import apply
 from tessera.ops import CallOp, ConstOp, DivOp, DotOp, ForOp, FuncOp, IfOp, RemOp, WhileOp, memory
 
-LONGEST_STEP = 1 << 63
+LONGEST_STEP = 1 << 63  # its negative is the least int64, which has no counterpart
 
 
 # --- blocks -------------------------------------------------------------------------------------------------

@@ -219,8 +219,7 @@ class Fusion:
             if after is None:
                 continue
             in_order = order == list(range(len(order)))
-            name = "graph-fuse-rows" if in_order else "graph-permute-loops"
-            if apply(name, consumer):
+            if apply("graph-fuse-rows" if in_order else "graph-permute-loops", consumer):
                 consumer = consumer if in_order else self._with_order(consumer, order)
                 return self._merge(producer, consumer, len(order), after)
         return None
