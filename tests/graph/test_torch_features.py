@@ -38,7 +38,10 @@ def test_autocast_around_training():
         with torch.autocast("cpu", torch.bfloat16):
             return F.gelu(linear(x)).float().sum(-1)
 
-    compare(f, torch.randn(4, 6, requires_grad=True), backward=True, fullgraph=True)
+    x = torch.randn(4, 6, requires_grad=True)
+    compare(f, x, backward=True, fullgraph=True, options={"numerics": "eager"})
+    # "fast" does not round what stays inside of a kernel to bf16, by up to 2^-9 of it.
+    compare(f, x, backward=True, fullgraph=True, scale=200.0)
 
 
 def test_marked_dimensions_are_compiled_once():
