@@ -68,7 +68,9 @@ def test_a_group_of_the_host_is_mounted_at_the_top(tmp_path: Path):
 def test_threads_honour_affinity_and_quota(
     monkeypatch: pytest.MonkeyPatch, quota: float, expected: int
 ):
-    monkeypatch.delenv("TESSERA_NUM_THREADS", raising=False)  # tests run side by side set it
+    monkeypatch.setattr(
+        knobs.runtime, "num_threads", None
+    )  # tests that run side by side have a number
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3}, raising=False)
     monkeypatch.setattr(cores, "_own_quota", lambda: quota)
     assert pool.default_threads() == expected
