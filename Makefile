@@ -43,7 +43,7 @@ VERSION_TESTS := tests/errors $(addprefix tests/unit/test_,frontend_control_flow
   frontend_rules.py frontend_values.py source_text.py jit.py fast_arguments.py fast_launch.py launch_arguments.py launcher.py \
   captures.py watching.py forks.py config.py driver.py cpu_pool.py interrupts.py ir_text.py ir_core.py cache.py)
 COVERED_TESTS := -m 'not slow' tests/unit tests/errors tests/filecheck tests/lang
-COVERAGE_FLOOR := 85
+COVERAGE_FLOOR := 90
 
 .PHONY: demo test test-version test-inductor test-graph coverage release-check fuzz sweep lint lint-inductor bench clean
 .DELETE_ON_ERROR:

@@ -135,7 +135,7 @@ def required(t: Type | None, place: str) -> Type:
 def evaluate(node: ast.expr, names: Mapping[str, object]) -> Any:
     """The value that Python gives an expression of the module's constants; None where it has none."""
     try:
-        return eval(compile(ast.Expression(node), "constant", "eval"), dict(names))
+        return eval(compile(ast.Expression(node), "<constant>", "eval"), dict(names))
     except (NameError, AttributeError, TypeError, LookupError):
         return None
 
