@@ -1,6 +1,6 @@
 """Small models of many families under backend="tessera": a forward pass and two training steps, in fp32 and bf16.
 
-    python -m tests.graph.model_sweep [--only NAME] [--dtypes float32,bfloat16] [--optimizer AdamW]
+    python -m tests.graph.model_sweep [--only NAME] [--dtypes float32,bfloat16] [--optimizer AdamW] [--device cuda]
 
 Losses, gradients and trained weights are compared with those of fp64. They are right if their error, as a share of the
 norm, is at most three times that of eager in the same type, or of the type's own resolution. The optimizer's step is
@@ -93,9 +93,11 @@ def judge(
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtypes", default="float32,bfloat16")
     parser.add_argument("--optimizer", default="SGD")
     options = parser.parse_args()
+    torch.set_default_device(options.device)
     wrong = 0
     for name in FAMILIES:
         for dtype in (getattr(torch, d) for d in options.dtypes.split(",")):

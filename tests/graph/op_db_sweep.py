@@ -59,15 +59,15 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[Any, torch.dtype, Any, 
     for op in chosen(options.part, options.which, options.only):
         for name in options.dtypes.split(","):
             dtype = getattr(torch, name)
-            if dtype not in op.supported_dtypes("cpu") or op.name in UNDETERMINED:
+            if dtype not in op.supported_dtypes(options.device) or op.name in UNDETERMINED:
                 continue
             for backward in (False, True):
                 if backward and not (
-                    op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+                    op.supports_autograd and dtype in op.supported_backward_dtypes(options.device)
                 ):
                     continue
                 torch.manual_seed(0)
-                samples = op.sample_inputs("cpu", dtype, requires_grad=backward)
+                samples = op.sample_inputs(options.device, dtype, requires_grad=backward)
                 for sample in islice(samples, options.samples):
                     yield op, dtype, sample, backward
 
@@ -159,6 +159,7 @@ def main() -> int:
     parser.add_argument("--part", type=int, default=1)
     parser.add_argument("--which", type=int, default=0)
     parser.add_argument("--only")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtypes", default=DTYPES)
     parser.add_argument("--samples", type=int, default=1)
     parser.add_argument("--kernels", default="compiled")
