@@ -187,6 +187,10 @@ def run_under(tool: str, log: Path | None, *arguments: str) -> tuple[int, str]:
     if not os.path.exists(sanitizer):
         sys.exit("compute-sanitizer was found neither on PATH nor in /usr/local/cuda/bin")
     options = ["--tool", tool, "--target-processes", "application-only"]  # ptxas is none of it
+    options += [
+        "--kernel-name-exclude",
+        "kernel_substring=at6native",
+    ]  # PyTorch's own: racecheck reports its reductions
     command = [sanitizer, *options, sys.executable, __file__, *arguments]
     env = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     with log.open("a+b") if log else tempfile.TemporaryFile() as file:

@@ -109,10 +109,15 @@ class Planner:
     def _code(self, op: Op) -> KernelCode:
         found = self.products.get(op)
         if found is not None:
-            return emit_matmul(found, self.machine, self.wide)
-        if isinstance(op, AttentionOp):
-            return emit_attention(op, self.machine, self.wide)
-        return emit(op, self.machine, self.wide)
+            code = emit_matmul(found, self.machine, self.wide)
+        elif isinstance(op, AttentionOp):
+            code = emit_attention(op, self.machine, self.wide)
+        else:
+            code = emit(op, self.machine, self.wide)
+        types = [p.type for p in code.parameters if isinstance(p, Value)]
+        devices = {t.device for t in types if isinstance(t, TensorType)}
+        assert len(devices) < 2, f"{code.name} has tensors on {', '.join(sorted(devices))}"
+        return code
 
     def _view(self, op: ViewOp) -> None:
         """A part of another tensor's memory if strides can say which, else a copy of its elements for those who need

@@ -74,9 +74,9 @@ def write_sequence(w: Writer, steps: Sequence[Launch]) -> None:
     for step in steps:
         code = step.code
         kernel = w.exe.kernels.load(code.name)
-        given = [
-            terms.of(p, kind) for p, kind in zip(code.parameters, kernel.metadata.args, strict=True)
-        ]
+        # Behind the parameters are the tensor maps, which native code finds by itself.
+        kinds = kernel.metadata.args[: len(code.parameters)]
+        given = [terms.of(p, kind) for p, kind in zip(code.parameters, kinds, strict=True)]
         rows.append(
             SequenceStep(
                 kernel, terms.number(code.programs, end=NARROW), tuple(t for t, _ in given)
@@ -85,9 +85,9 @@ def write_sequence(w: Writer, steps: Sequence[Launch]) -> None:
         w.line(f"# {code.name}: {code.programs} programs ({', '.join(text for _, text in given)})")
     k = len(w.tables)
     w.tables.append(list(terms.numbers))
-    kinds = [kind for _, kind in terms.objects]
+    of_objects = [kind for _, kind in terms.objects]
     driver = driver_named(w.exe.kernels.target.backend)
-    sequence = LaunchSequence(rows, kinds, w.exe.host, driver)
+    sequence = LaunchSequence(rows, of_objects, w.exe.host, driver)
     w.bind(f"launch_{k}", sequence.launch)
     w.bind(f"failed_{k}", sequence.failed)
     numbers = f"at.tables[{k}]" if w.dynamic else f"numbers_{k}"

@@ -12,7 +12,7 @@ import torch
 
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ops import ExternOp
-from tessera.graph.torch_types import any_torch_type
+from tessera.graph.torch_types import MOVE, SEED, WRITE, any_torch_type
 from tessera.graph.types import Name, Place
 
 # Types whose elements NumPy has, too.
@@ -29,6 +29,17 @@ LARGEST_SEED = (1 << 63) - 1
 def draw_seed(device: str) -> torch.Tensor:
     """One random number of torch's generator, from which the kernels of a call make theirs."""
     return torch.randint(-LARGEST_SEED - 1, LARGEST_SEED, (1,), dtype=torch.int64, device=device)
+
+
+def moved(x: torch.Tensor, device: str) -> torch.Tensor:
+    """A copy of a tensor on another device, in the same strides. The CPU does not wait for what it gives away: CUDA
+    has read pageable memory when the call returns."""
+    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
+    return made.copy_(x, non_blocking=not x.is_cuda)
+
+
+def assign(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.copy_(source)
 
 
 def fast_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
@@ -48,7 +59,7 @@ class TorchHost:
         objects: Mapping[str, Any],
         device: str = "cpu",
     ) -> None:
-        self.targets = {"tessera.seed": draw_seed, **targets}
+        self.targets = {SEED: draw_seed, MOVE: moved, WRITE: assign, **targets}
         self.objects = objects
         self.device = device
         self.may_alias = {name: _may_alias(target) for name, target in self.targets.items()}

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
 
 from tessera.dtypes import int64
 from tessera.graph import (
@@ -28,11 +29,20 @@ from tessera.graph import (
     torch_lower_view,
 )
 from tessera.graph.build import GraphBuilder
-from tessera.graph.index import Expr, expr
+from tessera.graph.index import Expr, IndexMap, expr
 from tessera.graph.torch_lower import RULES, Lowering, Rule, Tensor, whole
 from tessera.graph.torch_options import Options
-from tessera.graph.torch_types import NotLowered, Size, size_of, sizes_of, tensor_type
-from tessera.graph.types import Name, Place
+from tessera.graph.torch_types import (
+    ELEMENTS,
+    MOVE,
+    WRITE,
+    NotLowered,
+    Size,
+    size_of,
+    sizes_of,
+    tensor_type,
+)
+from tessera.graph.types import Name, Place, TensorType
 from tessera.ir import Module, Value
 
 _TABLES = (  # imported for the rules that they register
@@ -88,11 +98,11 @@ class _Importer:
         self.low = Lowering(self.g, options.random == "eager", options.matmul)
         self.found = Imported(None)  # type: ignore[arg-type]
         self.env: dict[Node, Any] = {}
-        self.known: set[str] = set()
-        self.needed: set[str] = set()
+        self.moved: dict[tuple[Value, str], Value] = {}
 
     def run(self) -> Imported:
         nodes = list(self.graph.graph.nodes)
+        self.found.device = self._device(nodes)
         self._arguments([n for n in nodes if n.op == "placeholder"])
         self._constants([n for n in nodes if n.op == "get_attr"])
         for node in nodes:
@@ -103,15 +113,14 @@ class _Importer:
             elif node.op not in ("placeholder", "get_attr"):
                 raise NotImported(f"a node is a {node.op}")
         self.found.module = self.g.finish()
-        self.found.device = self._device(nodes)
         return self.found
 
     @staticmethod
     def _device(nodes: Sequence[Node]) -> str:
         """Where the graph's kernels run: on its GPU, if it has one."""
         values = [node.meta.get("val") for node in nodes]
-        found = {str(v.device) for v in values if isinstance(v, torch.Tensor)}
-        return max(found - {"cpu"}, default="cpu")
+        found = {v.device for v in values if isinstance(v, torch.Tensor)}
+        return max((str(d) for d in found if d.type == "cuda"), default="cpu")
 
     # --- arguments --------------------------------------------------------------------------------------------
     def _arguments(self, nodes: Sequence[Node]) -> None:
@@ -119,7 +128,7 @@ class _Importer:
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 self.env[node] = self._argument(node.name, value)
-            elif isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+            elif _is_size(value):
                 self.env[node] = self._size(value)
             elif node.users:
                 raise NotImported(f"an argument is a {type(value).__name__}")
@@ -168,19 +177,32 @@ class _Importer:
             held: Any = self.graph
             for part in str(node.target).split("."):
                 held = getattr(held, part)
-            if isinstance(held, torch.Tensor):
+            if isinstance(held, torch.Tensor) and self._is_literal(held):
+                self.env[node] = self._literal(held)
+            elif isinstance(held, torch.Tensor):
                 self.env[node] = self._argument(node.name, held)
                 self.found.constants.append(held)
             else:
                 self.found.objects[node.name] = held
                 self.env[node] = Name(node.name)
 
+    def _is_literal(self, held: torch.Tensor) -> bool:
+        """Whether it is a number on the CPU, of a graph on a GPU."""
+        away = str(held.device) == "cpu" != self.found.device
+        return away and held.dim() == 0 and held.dtype in ELEMENTS
+
+    def _literal(self, held: torch.Tensor) -> Tensor:
+        """The number, computed where the kernels run."""
+        self.g.device = self.found.device
+        value = self.g.loop([], lambda: self.g.const(held.item(), ELEMENTS[held.dtype]))
+        return Tensor(value, IndexMap.identity(0), (), (), str(held.device))
+
     # --- operations -------------------------------------------------------------------------------------------
     def _call(self, node: Node) -> Any:
         value = node.meta.get("val")
         if node.target is operator.getitem:
             return self._plain(node.args[0])[node.args[1]]
-        if isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool):
+        if _is_size(value):
             return self._size(value)
         if isinstance(value, (torch.SymFloat, torch.SymBool, float, bool)):
             raise NotImported(f"{node.target} gives a number")
@@ -202,13 +224,16 @@ class _Importer:
         """What the rule makes; all that it emitted is dropped when it gives up."""
         low, last = self.low, self.g.block.last
         low.out = node.meta["val"]
-        args, kwargs = self._plain(node.args), self._plain(node.kwargs)
-        streams, seeds = low.streams, dict(low.seeds)
-        self.g.device = str(_first(low.out).device)
+        streams, seeds, moved = low.streams, dict(low.seeds), dict(self.moved)
+        self.g.device = self.found.device
         try:
-            found = lower(low, *args, **kwargs)
+            args, kwargs = self._plain(node.args), self._plain(node.kwargs)
+            self._refuse_other_devices(low.out, [*args, *kwargs.values()])
+            found = lower(
+                low, *map(self._here, args), **{k: self._here(a) for k, a in kwargs.items()}
+            )
         except BaseException:
-            low.streams, low.seeds = streams, seeds
+            low.streams, low.seeds, self.moved = streams, seeds, moved
             while self.g.block.last is not last:
                 self.g.block.last.erase()  # type: ignore[union-attr]
             raise
@@ -232,7 +257,39 @@ class _Importer:
         assert fits and known, (
             f"{node.target}: {found.value.type.short} {found.shape}, not {wanted.short}"
         )
-        return Tensor(found.value, found.map, wanted.shape, wanted.all_strides)
+        home = str(fake.device)
+        return Tensor(found.value, found.map, wanted.shape, wanted.all_strides, home)
+
+    # --- devices ------------------------------------------------------------------------------------------------
+    def _refuse_other_devices(self, out: Any, given: Any) -> None:
+        """Raise `NotLowered` for results on another device than the graph's: eager makes those. Numbers on the CPU
+        that are the same in each call are made where the kernels run: what needs them elsewhere gets a copy."""
+        results = out if isinstance(out, (list, tuple)) else [out]
+        away = [
+            x for x in results if isinstance(x, torch.Tensor) and str(x.device) != self.found.device
+        ]
+        tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+        constant = all(x.home not in (None, x.device) for x in tensors)
+        if away and not (constant and all(x.dim() == 0 and x.device.type == "cpu" for x in away)):
+            raise NotLowered("its result is on another device than the graph's kernels")
+
+    def _here(self, value: Any) -> Any:
+        """An argument of a rule with its tensors on the graph's device; as in eager, a number may come from the CPU."""
+        if isinstance(value, (list, tuple)):
+            return [self._here(v) for v in value]
+        if not isinstance(value, Tensor) or value.device == self.found.device:
+            return value
+        if value.rank or value.device != "cpu":
+            raise NotLowered("a tensor is on another device than the graph's kernels")
+        return whole(self._on(self.materialised(value), self.found.device))
+
+    def _on(self, value: Value, device: str) -> Value:
+        """A copy of a tensor on another device."""
+        if (value, device) not in self.moved:
+            t = value.type
+            to = TensorType(t.shape, t.elem, t.strides, device)
+            (self.moved[value, device],) = self.g.extern(MOVE, [value], [Place(0), device], [to])
+        return self.moved[value, device]
 
     def _plain(self, value: Any) -> Any:
         """An argument of torch's node, with what was made of other nodes in their place."""
@@ -254,12 +311,16 @@ class _Importer:
         self.found.targets[target] = node.target  # type: ignore[assignment]
         value = node.meta["val"]
         fakes = list(value) if isinstance(value, (list, tuple)) else [value]
-        types = [tensor_type(self._strided(f)) for f in fakes if f is not None]
+        plain = [f is None or _is_size(f) for f in fakes]
+        types = [tensor_type(self._strided(f)) for f, p in zip(fakes, plain, strict=True) if not p]
         results = iter(
             self.g.extern(target, operands, arguments, types, keywords, pure=_is_pure(node))
         )
-        tensors = [None if f is None else whole(next(results)) for f in fakes]
-        return tensors if isinstance(value, (list, tuple)) else tensors[0]
+        found = [
+            whole(next(results)) if not p else None if f is None else self._size(f)
+            for f, p in zip(fakes, plain, strict=True)
+        ]
+        return found if isinstance(value, (list, tuple)) else found[0]
 
     def _strided(self, fake: Any) -> Any:
         if not isinstance(fake, torch.Tensor):
@@ -284,17 +345,21 @@ class _Importer:
         return Name(name)
 
     def materialised(self, x: Tensor) -> Value:
-        """The tensor as a value of the IR, in exactly torch's strides."""
-        if x.map.is_identity and x.shape == x.value.type.shape:
-            return x.value
-        t = x.value.type
-        return self.g.view(x.value, x.map, type(t)(x.shape, t.elem, x.strides, t.device))
+        """The tensor as a value of the IR, in exactly torch's strides, on the device where torch has it."""
+        t, found = x.value.type, x.value
+        if not x.map.is_identity or x.shape != t.shape:
+            found = self.g.view(found, x.map, type(t)(x.shape, t.elem, x.strides, t.device))
+        return found if x.home in (None, x.device) else self._on(found, x.home)
 
     def _write(self, node: Node) -> Any:
         target, source = (self._plain(a) for a in node.args[:2])
         if not isinstance(node.args[0], Node) or node.args[0].op != "placeholder":
             raise NotImported("a write into what is no argument")
         self.low.out = node.args[0].meta["val"]
+        if target.device != self.found.device:
+            operands = [target.value, self.materialised(source)]
+            self.g.extern(WRITE, operands, [Place(0), Place(1)], [], pure=False)
+            return source
         if source.device != target.device:
             raise NotImported("a write from another device")
         if source.elem != target.elem or source.shape != target.shape:
@@ -316,8 +381,8 @@ class _Importer:
                 raise NotImported(f"an output is a {type(made).__name__}")
 
 
-def _first(value: Any) -> Any:
-    return value[0] if isinstance(value, (list, tuple)) else value
+def _is_size(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool)
 
 
 def _is_empty(value: Any) -> bool:

@@ -44,12 +44,13 @@ RULES: dict[str, Rule] = {}
 class Tensor:
     """What a node of torch's graph stands for: the elements of `value` at `map` of each coordinate below `shape`.
 
-    `strides`: those that torch gives it."""
+    `strides`: those that torch gives it; `home`: the device that it is on for torch."""
 
     value: Value
     map: IndexMap
     shape: tuple[Size, ...]
     strides: tuple[Size, ...] | None = None
+    home: str | None = None
 
     @property
     def elem(self) -> Any:
@@ -292,12 +293,12 @@ def _several(found: Any) -> list[Any]:
 
 
 def placed(value: Value, like: Any) -> Value:
-    """The value with the device and, where they are not row-major, the strides of a fake tensor."""
+    """The value with the strides of a fake tensor, where they are not row-major."""
     strides = sizes_of(like.stride())
     t = value.type
-    plain = TensorType(t.shape, t.elem, None, str(like.device))
+    plain = TensorType(t.shape, t.elem, None, t.device)
     dense = strides == plain.all_strides or any(n == 0 for n in t.shape)
-    value.type = plain if dense else TensorType(t.shape, t.elem, strides, str(like.device))
+    value.type = plain if dense else TensorType(t.shape, t.elem, strides, t.device)
     return value
 
 

@@ -16,11 +16,10 @@ from tessera.graph.index import Expr, expr
 from tessera.graph.scalars import Scalar, function, where
 from tessera.graph.torch_lower import Lowering, Tensor, rule, whole
 from tessera.graph.torch_lower_pointwise import accumulator_of, cast
-from tessera.graph.torch_types import NotLowered, sizes_of
+from tessera.graph.torch_types import SEED, NotLowered, sizes_of
 from tessera.graph.types import TensorType, row_major
 from tessera.ops import arith
 
-SEED = "tessera.seed"
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
@@ -45,6 +44,8 @@ def random_words(low: Lowering, device: str) -> Callable[[list[Expr], Sequence[A
     """What gives four random words for a coordinate in a shape: other ones for each operation of a graph."""
     if low.eager_random:
         raise NotLowered("random numbers are asked to be eager's")
+    if device != low.g.device:
+        raise NotLowered("numbers of another device's generator")
     if device not in low.seeds:
         seed = TensorType((1,), int64, None, device)
         (low.seeds[device],) = low.g.extern(SEED, [], [device], [seed], pure=False)

@@ -17,6 +17,8 @@ from tessera.graph.index import Expr, expr, maximum, minimum, size, sym
 from tessera.graph.types import ForeignType, TensorType, row_major
 
 Size = int | Expr
+# Externs of our own: a random number, a copy on another device, the elements of one tensor written to another.
+SEED, MOVE, WRITE = "tessera.seed", "tessera.move", "tessera.write"
 
 ELEMENTS: dict[torch.dtype, dtype] = {
     torch.bool: dtypes.int1, torch.uint8: dtypes.uint8, torch.int8: dtypes.int8, torch.int16: dtypes.int16,

@@ -70,7 +70,7 @@ class Diffusion(nn.Module):
         self.out = nn.Conv2d(2 * WIDTH, 3, 3, padding=1)
 
     def forward(self, x: Any, t: Any) -> Any:
-        angle = t[:, None] * torch.exp(-torch.arange(4, dtype=x.dtype))
+        angle = t[:, None] * torch.exp(-torch.arange(4, dtype=x.dtype, device=x.device))
         h = self.inp(x) + self.time(torch.cat([angle.sin(), angle.cos()], 1))[:, :, None, None]
         low = F.silu(self.norm(self.down(h)))
         q, k, v = self.qkv(low).flatten(2).transpose(1, 2).chunk(3, -1)
@@ -89,7 +89,8 @@ class Detector(nn.Module):
     def forward(self, x: Any, wanted: Any) -> Any:
         found = self.head(F.relu(self.body(x))).permute(0, 2, 3, 1)
         _, h, w, _ = found.shape
-        grid = torch.stack(torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij"), -1)
+        rows, columns = torch.arange(h, device=x.device), torch.arange(w, device=x.device)
+        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij"), -1)
         centre = (found[..., :2].sigmoid() + grid) / h
         size = found[..., 2:4].clamp(max=2).exp() / h
         first, last = centre - size / 2, centre + size / 2
@@ -221,7 +222,8 @@ class Language(nn.Module):
     def forward(self, ids: Any, targets: Any) -> Any:
         x = self.words(ids)
         n, y = ids.shape[1], self.norm(x)
-        angle = torch.arange(n)[:, None] / 100.0 ** torch.arange(2)
+        places, rates = torch.arange(n, device=x.device), torch.arange(2, device=x.device)
+        angle = places[:, None] / 100.0**rates
         cos, sin = (
             torch.cat([angle, angle], 1).cos().to(x.dtype),
             torch.cat([angle, angle], 1).sin().to(x.dtype),
@@ -260,7 +262,7 @@ class Contrastive(nn.Module):
         logits = (
             F.normalize(self.a(x), dim=-1) @ F.normalize(self.b(y), dim=-1).t() * self.scale.exp()
         )
-        labels = torch.arange(len(x))
+        labels = torch.arange(len(x), device=x.device)
         return F.cross_entropy(logits, labels) + F.cross_entropy(logits.t(), labels)
 
 

@@ -1,4 +1,4 @@
-"""Attention under backend="tessera" on the CPU: a kernel of ours, whose results eager's backward takes."""
+"""Attention under backend="tessera": on the CPU by a kernel of ours, whose results eager's backward takes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def masked(q: Any, k: Any, v: Any) -> Any:
 
 
 def biased(q: Any, k: Any, v: Any) -> Any:
-    bias = torch.arange(k.shape[2], dtype=q.dtype).expand(1, 1, q.shape[2], k.shape[2])
+    bias = torch.arange(k.shape[2], dtype=q.dtype, device=q.device).expand(
+        1, 1, q.shape[2], k.shape[2]
+    )
     return F.scaled_dot_product_attention(q, k, v, attn_mask=-bias, scale=0.5)
 
 
@@ -54,7 +56,7 @@ def test_attention_and_its_gradients_are_those_of_eager(f: Any, dtype: Any):
     with recording() as graphs:
         found = gradients(compiled, given)
     steps = [s for s in graphs[0].run.plan.steps if isinstance(s, Launch)]
-    assert any("attention" in s.code.name for s in steps)
+    assert given[0].is_cuda or any("attention" in s.code.name for s in steps)
     loose = {} if dtype is torch.float32 else {"rtol": 0.03, "atol": 0.03}
     for a, b in zip(found, want, strict=True):
         torch.testing.assert_close(a, b, **loose)
@@ -75,4 +77,4 @@ def test_attention_of_sizes_that_change_is_compiled_once():
             torch._dynamo.mark_dynamic(x, 1)
             torch.testing.assert_close(compiled(x), itself(x))
     assert len(graphs) == 1
-    assert all(isinstance(s, Launch) for s in graphs[0].run.plan.steps)
+    assert x.is_cuda or all(isinstance(s, Launch) for s in graphs[0].run.plan.steps)

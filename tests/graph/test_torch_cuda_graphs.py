@@ -48,9 +48,9 @@ def test_modes_ask_for_cuda_graphs():
 
 
 def test_forward_and_backward_are_recorded(recorded: list[dict[str, Any]]):
-    model = torch.nn.Linear(4, 3)
+    model = torch.nn.Linear(4, 3, device="cpu")
     compiled = torch.compile(model, backend="tessera", mode="reduce-overhead")
-    compiled(torch.randn(2, 4)).exp().sum().backward()
+    compiled(torch.randn(2, 4, device="cpu")).exp().sum().backward()
     assert [r["is_backward"] for r in recorded] == [False, True]
     assert not any(r["is_inference"] for r in recorded)
     assert model.weight.grad.shape == (3, 4)
@@ -60,12 +60,16 @@ def test_what_runs_on_the_host_is_not_recorded(
     recorded: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     with torch.no_grad():
-        torch.compile(torch.sin, backend="tessera", mode="reduce-overhead")(torch.randn(3))
+        torch.compile(torch.sin, backend="tessera", mode="reduce-overhead")(
+            torch.randn(3, device="cpu")
+        )
         assert [r["is_inference"] for r in recorded] == [True]
         monkeypatch.setattr(torch_cuda_graphs.of_torch, "check_for_skip", lambda *given: "a reason")
-        torch.compile(torch.cos, backend="tessera", mode="reduce-overhead")(torch.randn(3))
+        torch.compile(torch.cos, backend="tessera", mode="reduce-overhead")(
+            torch.randn(3, device="cpu")
+        )
         assert len(recorded) == 1
 
 
 def test_on_the_cpu_the_mode_changes_nothing():
-    compare(lambda x: x.exp() + 1, torch.randn(5), mode="reduce-overhead")
+    compare(lambda x: x.exp() + 1, torch.randn(5, device="cpu"), mode="reduce-overhead")

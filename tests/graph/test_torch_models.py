@@ -121,7 +121,7 @@ class StateSpace(nn.Module):
         self.rate, self.inp = nn.Parameter(torch.rand(6)), nn.Linear(6, 6)
 
     def forward(self, x: Any) -> Any:
-        decay = -F.softplus(self.rate) * torch.arange(x.shape[1]).unsqueeze(1)
+        decay = -F.softplus(self.rate) * torch.arange(x.shape[1], device=x.device).unsqueeze(1)
         return (self.inp(x) * (-decay).exp()).cumsum(1) * decay.exp()
 
 
@@ -153,7 +153,8 @@ class RMS(nn.Module):
     def forward(self, x: Any) -> Any:
         y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.scale
         a, b = y.chunk(2, -1)
-        angle = torch.arange(x.shape[1])[:, None] / 10.0 ** torch.arange(4)
+        places = torch.arange(x.shape[1], device=x.device)[:, None]
+        angle = places / 10.0 ** torch.arange(4, device=x.device)
         y = torch.cat([a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()], -1)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 

@@ -12,7 +12,9 @@ pytest.importorskip("expecttest")  # torch's op_db imports it
 
 from tests.graph.op_db_sweep import cases, full_name, judge
 
-CHOSEN = argparse.Namespace(part=40, which=5, only=None, samples=1, dtypes="float32,bfloat16,int64")
+CHOSEN = argparse.Namespace(
+    device="cpu", part=40, which=5, only=None, samples=1, dtypes="float32,bfloat16,int64"
+)
 CASES = [
     pytest.param(
         op, sample, backward, id=f"{full_name(op)}-{str(dtype)[6:]}{'-backward' * backward}"

@@ -24,6 +24,7 @@ mv {pids}.new {pids}
 wait
 """
 KERNEL = """
+import signal
 import sys
 import tessera
 import tessera.language as tl
@@ -39,6 +40,7 @@ def fill(x):
 
 
 def main():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background shells ignore it
     source, target = ASTSource(fill, {"x": "*i32"}), GPUTarget("cuda", 90, 32)
     if sys.argv[1] == "tool":
         run_tool([sys.argv[2]])
