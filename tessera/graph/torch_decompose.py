@@ -26,7 +26,7 @@ TAKEN_APART = (
     aten._batch_norm_with_update_functional, aten.batch_norm_backward, aten.addmv, aten.dist, aten.lcm, aten.gcd,
     aten.narrow_copy, aten.permute_copy, aten.unbind_copy, aten.round.decimals, aten.rrelu_with_noise_backward,
     aten.tril_indices, aten.triu_indices, aten.upsample_bicubic2d, aten.upsample_trilinear3d, aten.as_strided_scatter,
-    aten.diagonal_scatter, aten.ldexp, aten.lift,
+    aten.ldexp, aten.lift,
 )  # fmt: skip
 
 # Operations that we lower better than what they would become; and attention, whose backward takes the logarithms of

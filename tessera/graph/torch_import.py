@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
@@ -194,7 +195,9 @@ class _Importer:
     def _literal(self, held: torch.Tensor) -> Tensor:
         """The number, computed where the kernels run."""
         self.g.device = self.found.device
-        value = self.g.loop([], lambda: self.g.const(held.item(), ELEMENTS[held.dtype]))
+        with unset_fake_temporarily():
+            number = held.item()
+        value = self.g.loop([], lambda: self.g.const(number, ELEMENTS[held.dtype]))
         return Tensor(value, IndexMap.identity(0), (), (), str(held.device))
 
     # --- operations -------------------------------------------------------------------------------------------

@@ -225,3 +225,19 @@ def select_scatter(low: Lowering, x: Tensor, source: Tensor, at: int, index: int
         return where(low.position(i[at]).eq(place), from_source, low.load(x, i))
 
     return low.map(body)
+
+
+@rule("diagonal_scatter")
+def diagonal_scatter(
+    low: Lowering, x: Tensor, source: Tensor, offset: int = 0, a: int = 0, b: int = 1
+) -> Tensor:
+    a, b = a % x.rank, b % x.rank
+
+    def body(i: list[Expr]) -> Any:
+        row, column = low.position(i[a]), low.position(i[b])
+        on_it = (row + offset).eq(column)
+        rest = [n for k, n in enumerate(i) if k not in (a, b)]
+        from_source = low.load(source, [*rest, i[a] - max(-offset, 0)], on_it)
+        return where(on_it, from_source, low.load(x, i))
+
+    return low.map(body)

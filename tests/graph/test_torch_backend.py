@@ -151,7 +151,7 @@ def test_symbolic_views_and_padding():
             x.view(-1, 2).sum(1),
             F.pad(x, (1, n), value=2.0),
             x[: n // 2],
-            torch.arange(n) * x.shape[1],
+            torch.arange(n, device=x.device) * x.shape[1],
             x.flip(0),
         )
 
@@ -225,7 +225,7 @@ def test_graph_breaks():
 
 def test_constants_of_the_graph():
     table = torch.tensor([1.0, 3.0, 5.0])
-    compare(lambda x: x * torch.tensor([2.0, 4.0, 8.0]) + table, torch.randn(4, 3))
+    compare(lambda x: x * torch.tensor([2.0, 4.0, 8.0], device=x.device) + table, torch.randn(4, 3))
 
 
 def test_without_gradients_and_with_autocast():
@@ -441,7 +441,7 @@ def test_a_graph_that_does_not_compile_is_run_all_the_same(
         raise RuntimeError("a fault of fusion")
 
     monkeypatch.setattr(torch_backend, "optimize", broken)
-    monkeypatch.setattr(torch_backend.tempfile, "mkdtemp", lambda prefix: str(tmp_path))
+    monkeypatch.setattr(torch_backend.tempfile, "mkdtemp", lambda **_: str(tmp_path))
     x = torch.randn(3, 4)
     with pytest.raises(Exception, match="a fault of fusion"):
         compare(softmax_like, x, options={"fuse": True})

@@ -27,10 +27,12 @@ from tests.graph.torch_kit import compare  # noqa: E402
 GPU = Machine("cuda", False, 1024, 4096, 132)
 
 
-def steps_of(traced: Callable[..., Any], *devices: str) -> tuple[list[str], list[str]]:
+def steps_of(
+    traced: Callable[..., Any], *devices: str, rows: int = 4
+) -> tuple[list[str], list[str]]:
     """The externs and the kernels of a function of matrices on GPUs and numbers on the CPU, traced without a GPU."""
     with FakeTensorMode():
-        given = [torch.empty(() if d == "cpu" else (4, 5), device=d) for d in devices]
+        given = [torch.empty(() if d == "cpu" else (rows, 5), device=d) for d in devices]
         graph = make_fx(lambda *x: tree_leaves(traced(*x)), tracing_mode="fake")(*given)
         imported = import_graph(graph, Options())
     assert imported.device == "cuda:0"
@@ -86,7 +88,8 @@ def test_literals_are_part_of_kernels():
         literal.meta["val"] = fake
     node.replace_all_uses_with(literal)
     graph.graph.erase_node(node)
-    imported = import_graph(graph, Options())
+    with mode:  # as when AOTAutograd calls a compiler
+        imported = import_graph(graph, Options())
     assert imported.externs == [] and imported.constants == []
 
 
@@ -98,6 +101,11 @@ def test_a_constant_of_the_cpu_that_is_a_result_is_there():
 def test_what_is_on_the_cpu_is_computed_and_written_there():
     assert steps_of(counted, "cuda", "cpu")[0] == ["aten.add.Tensor", "tessera.write"]
     assert steps_of(summed, "cuda")[0] == ["aten._to_copy.default"]
+
+
+def test_nothing_is_computed_by_kernels_without_programs():
+    externs, kernels = steps_of(lambda x: (x + 1, x.flatten() * 2, x.sum(0)), "cuda", rows=0)
+    assert externs == [] and len(kernels) == 3
 
 
 def test_each_tensor_of_a_kernel_is_on_one_device():
@@ -132,6 +140,21 @@ def test_results_on_either_device(function: Any):
 @pytest.mark.gpu
 def test_rows_by_indices_of_the_cpu():
     compare(lambda x, i: x[i] + 1, gpu(40, 50), torch.tensor([3, 1]))
+
+
+@pytest.mark.gpu
+def test_tensors_without_elements():
+    compare(lambda x: (x + 1, x.flatten() * 2, x.sum(0), x.T @ x), gpu(0, 50))
+
+
+@pytest.mark.gpu
+def test_literals_of_the_cpu():
+    def rows(x: Any) -> Any:
+        y = x.clone()
+        y[1], y[:, 2] = 3, -1.5
+        return y * torch.tensor(2.0)
+
+    compare(rows, gpu(40, 50))
 
 
 @pytest.mark.gpu

@@ -58,8 +58,16 @@ def lists(a: Any, b: Any) -> Any:
     )  # fmt: skip
 
 
+def diagonals(x: Any, a: Any, b: Any) -> Any:
+    return (
+        torch.diagonal_scatter(x, a), torch.diagonal_scatter(x, b, 2), torch.diagonal_scatter(x, b, -2, 1, 0),
+        torch.linalg.vector_norm(x.diagonal(-1)),
+    )  # fmt: skip
+
+
 torch.manual_seed(0)
 CASES = {
+    "diagonals": (diagonals, (torch.randn(4, 5), torch.randn(4), torch.randn(3)), True),
     "special functions": (special, (torch.rand(30) * 2 - 1,), False),
     "pools": (padded_pools, (torch.randn(2, 3, 9, 10),), True),
     "pools of volumes": (pools_of_volumes, (torch.randn(1, 2, 6, 4, 8),), True),

@@ -66,7 +66,7 @@ def kinds(m: int, k: int, n: int, **options: Any) -> set[type]:
     torch._dynamo.reset()
     compiled = torch.compile(torch.mm, backend="tessera", dynamic=False, options=options)
     with recording() as graphs:
-        compiled(torch.ones(m, k), torch.ones(k, n))
+        compiled(torch.ones(m, k, device="cpu"), torch.ones(k, n, device="cpu"))
     return {type(s) for s in graphs[0].run.plan.steps}
 
 
@@ -77,5 +77,5 @@ def test_which_products_are_kernels():
     torch._dynamo.reset()
     compiled = torch.compile(torch.mm, backend="tessera", dynamic=True)
     with recording() as graphs:
-        compiled(torch.ones(4, 5), torch.ones(5, 6))
+        compiled(torch.ones(4, 5, device="cpu"), torch.ones(5, 6, device="cpu"))
     assert {type(s) for s in graphs[0].run.plan.steps} == {Extern}

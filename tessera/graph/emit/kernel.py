@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tessera.dtypes import int32, int64
 from tessera.graph.emit.accesses import offset_of
@@ -45,14 +45,17 @@ def emit(op: Op, machine: Machine, wide: bool = False) -> KernelCode:
         op = _wrapped(op)
     if not isinstance(op, LoopOp | ScatterOp):
         raise CannotEmit(f"{op.opcode} is no nest of loops")
-    tiling = choose(op, op.extents, machine)
+    # Where there is nothing to compute, the kernel is one that no program runs.
+    extents = tuple(1 if n == 0 else n for n in op.extents)
+    tiling = choose(op, extents, machine)
     nest = InnerNest(tiling, int64 if wide else int32, machine.exact)
-    scope = nest.outer(op.extents, op.body)
+    scope = nest.outer(extents, op.body)
     if isinstance(op, LoopOp):
         written = _loop(nest, op, scope)
     else:
         written = _scatter(nest, op, scope)
-    return finished(nest, [op], tiling, written)
+    code = finished(nest, [op], tiling, written)
+    return code if extents == op.extents else replace(code, programs=0)
 
 
 def _wrapped(op: Op) -> LoopOp:
