@@ -94,7 +94,7 @@ _GRAPHS = (
     ),
     _row(
         "graph-drop-roundings", "cpu gpu", "hands fp32 numbers on between operations of a kernel on half types",
-        "floats that nothing compares; not under numerics=\"eager\"", "graph/passes/roundings.py", "tests/unit/test_graph_roundings.py", unit="rewrite",
+        "results that nothing compares, no conversion that the program asks for; not under numerics=\"eager\"", "graph/passes/roundings.py", "tests/unit/test_graph_roundings.py", unit="rewrite",
     ),
     _row(
         "graph-fuse-equal", "cpu gpu", "makes one of loops of equal extents that read the same tensor",

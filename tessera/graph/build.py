@@ -114,9 +114,12 @@ class GraphBuilder:
     def const(self, value: int | float | bool, elem: dtype) -> Value:
         return self.emit(arith.ConstOp(value=value, results=[elem]))
 
-    def cast(self, x: Value, elem: dtype) -> Value:
-        """x as another scalar type; itself where it is of that type."""
-        return x if x.type is elem else self.emit(arith.CastOp(x, results=[elem]))
+    def cast(self, x: Value, elem: dtype, contract: bool = False) -> Value:
+        """x as another scalar type; itself where it is of that type. `contract`: a float of more bits, which a pass
+        may hand on without the rounding."""
+        if x.type is elem:
+            return x
+        return self.emit(arith.CastOp(x, contract=contract, results=[elem]))
 
     def compare(self, predicate: str, a: Value, b: Value) -> Value:
         return self.emit(arith.CmpOp(a, b, predicate=predicate))

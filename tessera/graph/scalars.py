@@ -51,6 +51,16 @@ class Scalar:
             return self
         return self.emit(arith.CastOp(self.value, results=[target]))
 
+    def rounded(self, target: dtype) -> Scalar:
+        """The result of an operation on floats of 16 bits that was computed in a wider type, as `target`. Such a
+        rounding is nobody's wish: with numerics="fast" what reads the result in the same kernel gets it without."""
+        own = (
+            self.type.is_floating() and target.is_floating() and 16 == target.bits < self.type.bits
+        )
+        if not own:
+            return self.to(target)
+        return self.emit(arith.CastOp(self.value, contract=True, results=[target]))
+
     def bits(self, target: dtype) -> Scalar:
         """The same bits in another type."""
         if target == self.type:

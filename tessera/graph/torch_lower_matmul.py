@@ -42,9 +42,9 @@ def added(
         x = low.load(p, i)
         x = x if alpha == 1 else x * alpha
         if beta == 0:
-            return cast(x, low.elem)
+            return x.rounded(low.elem)
         y = cast(low.load(c, broadcast(c, i)), inside)
-        return cast(x + (y if beta == 1 else y * beta), low.elem)
+        return (x + (y if beta == 1 else y * beta)).rounded(low.elem)
 
     return low.map(body)
 
@@ -79,7 +79,7 @@ def _by_sums(low: Lowering, a: Tensor, b: Tensor, acc: dtype, elem: dtype) -> Va
             x, y = low.load(a, [*batch, row, *k]), low.load(b, [*batch, *k, column])
             return cast(x, acc) * cast(y, acc)
 
-        return cast(low.reduce("sum", [a.shape[-1]], term), elem)
+        return low.reduce("sum", [a.shape[-1]], term).rounded(elem)
 
     return low.inner([*a.shape[:-1], b.shape[-1]], body)[0].value
 

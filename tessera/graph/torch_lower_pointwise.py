@@ -293,7 +293,7 @@ def apply(row: Pointwise, low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
         given = [
             operand(low, x, indices, None if k in row.apart else inside) for k, x in enumerate(args)
         ]
-        return row.compute(*given, **kwargs).to(result)
+        return row.compute(*given, **kwargs).rounded(result)
 
     return low.map(body)
 

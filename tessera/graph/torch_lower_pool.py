@@ -107,7 +107,7 @@ def _avg_pool(
 
         total = low.reduce("sum", w.window, element)
         by = _divisor(low, w, i, count_include_pad, divisor_override, inside)
-        return (total / by).to(low.elem)
+        return (total / by).rounded(low.elem)
 
     return low.map(body)
 
@@ -135,7 +135,7 @@ def _avg_pool_backward(
             return value / (by if held is None else where(held, by, 1))
 
         most = [-(-n // s) for n, s in zip(w.window, w.step, strict=True)]
-        return low.reduce("sum", most, share).to(low.elem)
+        return low.reduce("sum", most, share).rounded(low.elem)
 
     return low.map(body)
 
@@ -254,7 +254,7 @@ def _nearest_backward(
             at = [i[k - rank] * times[k] + r[k] for k in range(rank)]
             return low.load(grad, [*i[:-rank], *at]).to(inside)
 
-        return low.reduce("sum", times, element).to(low.elem)
+        return low.reduce("sum", times, element).rounded(low.elem)
 
     return low.map(body)
 

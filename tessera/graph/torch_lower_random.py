@@ -147,6 +147,6 @@ def native_dropout(low: Lowering, x: Tensor, p: float, train: bool | None) -> li
     def body(i: list[Expr]) -> list[Scalar]:
         kept = fraction(words(i, shape), float32) >= p
         value = cast(low.load(x, i), inside) * scale
-        return [where(kept, value, 0).to(low.elem_of(low.out[0])), kept]
+        return [where(kept, value, 0).rounded(low.elem_of(low.out[0])), kept]
 
     return low.loops(shape, body)

@@ -46,6 +46,13 @@ def reduced(
     return low.loops(shape, outer, like)
 
 
+def taken(x: Scalar, elem: dtype, inside: dtype) -> Scalar:
+    """An element as eager adds it up: converted to the type of the result first, which a caller may have narrowed by
+    `dtype=`, then to the type of the sum."""
+    narrowed = x.type.is_floating() and elem.is_floating() and elem.bits < x.type.bits
+    return cast(cast(x, elem) if narrowed else x, inside)
+
+
 def simple_reduction(
     low: Lowering, x: Tensor, kind: str, dims: Any, keepdim: bool, inside: dtype
 ) -> Tensor:
@@ -53,8 +60,8 @@ def simple_reduction(
     chosen = dims_of(dims, x.rank)
 
     def body(extents: list[Size], element: Any) -> Scalar:
-        total = low.reduce(kind, extents, lambda i: cast(element(i), inside))
-        return cast(total, low.elem)
+        total = low.reduce(kind, extents, lambda i: taken(element(i), low.elem, inside))
+        return total.rounded(low.elem)
 
     (found,) = reduced(low, x, chosen, keepdim, body)
     return found
@@ -92,8 +99,8 @@ def mean_dims(
     chosen = dims_of(dims, x.rank)
 
     def body(extents: list[Size], element: Any) -> Scalar:
-        total = low.reduce("sum", extents, lambda i: cast(element(i), inside))
-        return (total / low.position(expr(product(extents))).to(inside)).to(low.elem)
+        total = low.reduce("sum", extents, lambda i: taken(element(i), low.elem, inside))
+        return (total / low.position(expr(product(extents))).to(inside)).rounded(low.elem)
 
     (found,) = reduced(low, x, chosen, keepdim, body)
     return found
@@ -210,7 +217,7 @@ def vector_norm(
 
     def body(extents: list[Size], element: Any) -> Scalar:
         total = low.reduce(kind, extents, lambda i: value(element(i)))
-        return (function("sqrt_rn", total) if order == 2 else total).to(low.elem)
+        return (function("sqrt_rn", total) if order == 2 else total).rounded(low.elem)
 
     (found,) = reduced(low, x, dims_of(dims, x.rank), keepdim, body)
     return found
@@ -230,7 +237,7 @@ def _moments(
         values = {"v": variance, "m": mean}
         if "s" in names:
             values["s"] = function("sqrt_rn", variance)
-        return [values[name].to(elem) for name in names]
+        return [values[name].rounded(elem) for name in names]
 
     return reduced(low, x, dims_of(dims, x.rank), keepdim, body)
 
@@ -269,7 +276,7 @@ def scanned(
     """Prefix combinations along a dimension, of the scalars that `element(x's element, index)` gives."""
     if not x.rank:
         return low.loops(
-            [], lambda i: [v.to(e) for v, e in zip(element(low.load(x, []), expr(0)), elems)]
+            [], lambda i: [v.rounded(e) for v, e in zip(element(low.load(x, []), expr(0)), elems)]
         )
     at %= x.rank
     outer = [n for k, n in enumerate(x.shape) if k != at]
@@ -283,7 +290,7 @@ def scanned(
 
     rows = [last_to(t, at) for t in low.inner_tensors(outer, row)]
     return low.loops(
-        x.shape, lambda i: [cast(low.load(r, i), e) for r, e in zip(rows, elems, strict=True)]
+        x.shape, lambda i: [low.load(r, i).rounded(e) for r, e in zip(rows, elems, strict=True)]
     )
 
 
@@ -298,7 +305,9 @@ def last_to(x: Tensor, at: int) -> Tensor:
 def _plain_scan(kind: str, low: Lowering, x: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     inside = accumulator_of(low.elem)
     combine, identities = simple(kind, inside)
-    return scanned(low, x, dim, lambda v, i: [cast(v, inside)], combine, identities, [low.elem])[0]
+    return scanned(
+        low, x, dim, lambda v, i: [taken(v, low.elem, inside)], combine, identities, [low.elem]
+    )[0]
 
 
 rule("cumsum")(partial(_plain_scan, "sum"))

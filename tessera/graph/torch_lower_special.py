@@ -51,6 +51,6 @@ def frexp(low: Lowering, x: Tensor) -> list[Tensor]:
         safe = where(plain, value, 1)
         exponent = library("ilogb", safe) + 1
         mantissa = library("ldexp", safe, -exponent)
-        return [where(plain, mantissa, value).to(x.elem), where(plain, exponent.to(int32), 0)]
+        return [where(plain, mantissa, value).rounded(x.elem), where(plain, exponent.to(int32), 0)]
 
     return low.loops(x.shape, body)

@@ -302,10 +302,13 @@ class CastOp(Elementwise, opcode="cast"):
 
     Narrowing floats round to nearest even, or toward zero when `rounding` is "rtz". Floats to ints truncate.
     To int1: `!= 0`. Pointers to int64 and back keep the address.
+
+    `contract`: a pass may leave the rounding to fewer bits out and hand x on (fastmath<contract> of MLIR's truncf).
     """
 
     x: Value = operand()
     rounding: str = attr(default="rtne")
+    contract: bool = attr(default=False)
 
     def verify(self) -> None:
         super().verify()
@@ -314,6 +317,8 @@ class CastOp(Elementwise, opcode="cast"):
         numbers = isinstance(a, dtype) and isinstance(b, dtype)
         ok = numbers or _is_int(a) or _is_int(b) or a == b
         require(ok, self, lambda: f"no cast from {a} to {b}")
+        narrows = ok and a.is_floating() and b.is_floating() and b.bits < a.bits
+        require(narrows or not self.contract, self, lambda: f"nothing is rounded from {a} to {b}")
 
 
 class BitcastOp(Elementwise, opcode="bitcast"):

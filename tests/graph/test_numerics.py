@@ -47,6 +47,53 @@ def test_fast_numerics_are_nearer_to_real_numbers(dtype: Any):
         assert d.exact < d.eager_exact
 
 
+NARROW = {
+    "bfloat16": torch.float32, "float16": torch.float32, "float8_e4m3fn": torch.float32, "float8_e5m2": torch.float32,
+    "float32": torch.float64,
+}  # fmt: skip
+
+
+def assert_same_bits(function: Any, *inputs: Any) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(function, backend="tessera")
+    for found, wanted in zip(compiled(*inputs), function(*inputs), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_conversions_of_the_program_round(name: str):
+    """What a conversion loses, and fake quantisation; before and after operations."""
+    narrow, wide = getattr(torch, name), NARROW[name]
+
+    def conversions(x: Any, y: Any) -> Any:
+        lost = x - x.to(narrow).to(wide)
+        return (
+            lost,
+            (x * 0.5).to(narrow).to(wide) * 2,
+            torch.relu(y).to(narrow).to(wide).sum(-1) - y[:, 0],
+        )
+
+    assert_same_bits(conversions, *(v * 1.1 for v in pair(wide)))
+
+
+def test_conversions_of_autocast_round():
+    def linear(x: Any, y: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            product = torch.nn.functional.linear(x * 1.01, y)
+            return (product, torch.nn.functional.softmax(x.bfloat16(), -1).bfloat16().float() - x)
+
+    assert_same_bits(linear, *pair(torch.float32))
+
+
+def test_sums_of_a_narrower_type_are_of_elements_of_it():
+    """sum(dtype=torch.bfloat16) converts each element first: 127 times 1, not 127.47."""
+
+    def sums(x: Any) -> Any:
+        return [f(-1, dtype=torch.bfloat16) for f in (x.sum, x.cumsum)]
+
+    assert_same_bits(sums, torch.full((8, 127), 1 + 2**-8 - 2**-12))
+
+
 def norm(x: Any, y: Any) -> Any:
     """A row that is rounded, reduced, and read again."""
     h = x * y

@@ -5,20 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
-from tessera.dtypes import bfloat16, float16, float32, int32
+from tessera.dtypes import bfloat16, dtype, float8e4nv, float16, float32, float64, int32
+from tessera.errors import IRError
 from tessera.graph.build import GraphBuilder
+from tessera.graph.emit.kernel import emit
+from tessera.graph.executable import machine_of
 from tessera.graph.interp import interpret
+from tessera.graph.ops import LoopOp
 from tessera.graph.passes import optimize
 from tessera.graph.types import TensorType
-from tessera.ir import Module, Value
+from tessera.ir import Module, Value, print_module, verify
 from tessera.ops import CastOp
+from tests.unit.graph_kit import HOPPER
 
 rng = np.random.default_rng(2)
 
 
 def casts(module: Module) -> list[str]:
     return [f"{op.x.type} → {op.result.type}" for op in module.walk() if isinstance(op, CastOp)]
+
+
+def kernel_of(module: Module) -> str:
+    """The tile IR of a graph's only loop."""
+    (loop,) = (op for op in module.functions[0].regions[0] if isinstance(op, LoopOp))
+    return emit(loop, machine_of(HOPPER)).text
 
 
 def half(x: np.ndarray) -> np.ndarray:
@@ -38,7 +50,7 @@ def step(g: GraphBuilder, x: Value, number: float) -> Value:
 
     def body(*i: Value) -> Value:
         wide = g.cast(g.load(x, *i), float32)
-        return g.cast(g.mul(wide, g.const(number, float32)), x.type.elem)
+        return g.cast(g.mul(wide, g.const(number, float32)), x.type.elem, contract=True)
 
     return g.loop(x.type.shape, body)
 
@@ -68,7 +80,7 @@ def test_rows_in_a_kernel_are_not_rounded():
         return g.loop(
             [8, 32],
             lambda i, j: g.cast(
-                g.sub(g.cast(g.load(square, i, j), float32), g.load(total, i)), float16
+                g.sub(g.cast(g.load(square, i, j), float32), g.load(total, i)), float16, True
             ),
         )
 
@@ -96,6 +108,45 @@ def test_what_is_compared_or_an_integer_stays_rounded():
     for case, count in ((compared, 3), (counted, 4)):
         module, _ = graph(case)
         assert len(casts(optimize(module, round_between=False))) == count
+
+
+@pytest.mark.parametrize("narrow", [float16, bfloat16, float8e4nv, float32])
+def test_a_conversion_that_the_program_asks_for_stays(narrow: dtype):
+    """x - x.to(narrow).to(x's type) is what the conversion loses."""
+    wide = float64 if narrow is float32 else float32
+
+    def body(g: GraphBuilder, x: Value) -> Value:
+        def lost(*i: Value) -> Value:
+            v = g.mul(g.cast(g.load(x, *i), wide), g.const(1.1, wide))
+            return g.sub(v, g.cast(g.cast(v, narrow), wide))
+
+        return g.loop(x.type.shape, lost)
+
+    module, x = graph(body)
+    (wanted,) = interpret(module.clone(), [x])
+    (found,) = interpret(optimize(module, round_between=False), [x])
+    assert abs(wanted).max() > 0
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_kernels_have_no_marks():
+    """Equal kernels are one, whether an operation or the program rounds."""
+
+    def body(g: GraphBuilder, x: Value, contract: bool) -> Value:
+        return g.loop(
+            x.type.shape,
+            lambda *i: g.cast(g.exp(g.cast(g.load(x, *i), float32)), float16, contract),
+        )
+
+    marked, plain = (graph(lambda g, x, k=k: body(g, x, k))[0] for k in (True, False))
+    assert "contract" in print_module(marked) and "contract" not in print_module(plain)
+    assert kernel_of(marked) == kernel_of(plain)
+
+
+def test_only_what_rounds_may_be_marked():
+    module, _ = graph(lambda g, x: g.loop((8, 32), lambda *i: g.cast(g.load(x, *i), float32, True)))
+    with pytest.raises(IRError, match="nothing is rounded from fp16 to fp32"):
+        verify(module)
 
 
 def test_results_of_other_types_are_made_of_what_was_rounded_to_them():

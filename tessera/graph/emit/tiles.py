@@ -122,7 +122,10 @@ class Tiles:
         spread = self.together(operands)
         shape = shape_of(spread[0].type)
         kind = typed(shape, elem_of(op.result.type))
-        return self.emit(type(op)(*spread, results=[kind], loc=op.loc, **op.attrs))
+        attrs = dict(op.attrs)
+        if isinstance(op, arith.CastOp):
+            attrs["contract"] = False  # for the passes of graphs: here every rounding is meant
+        return self.emit(type(op)(*spread, results=[kind], loc=op.loc, **attrs))
 
     def inline(self, block: Block, arguments: Sequence[Value]) -> list[Value]:
         """The values that a block of element-wise ops yields for these arguments."""

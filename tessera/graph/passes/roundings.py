@@ -1,10 +1,11 @@
 """Leaves out roundings between operations on half types: inside of a kernel, what was computed in fp32 for one of them
 is handed on to the next one as it is.
 
-cast(cast(x: fp32 → bf16) → fp32)   →   x
+cast(cast(x: fp32 → bf16) {contract} → fp32)   →   x
 
-Eager rounds each result, since it stores it. Results that kernels store are rounded as ever. What is compared keeps its
-rounding: the greatest element is looked for by comparing with one that was stored.
+Eager rounds each result, since it stores it. The rules of operations mark these roundings with `contract`; conversions
+that a program asks for have no mark, and stay. Results that kernels store are rounded as ever. What is compared keeps
+its rounding: the greatest element is looked for by comparing with one that was stored.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ ROUNDINGS = RuleSet()
 
 
 def _rounds(v: Value, wide: object) -> bool:
-    """Whether a value is one of the type `wide`, rounded to a float of fewer bits."""
+    """Whether a value is one of the type `wide`, rounded to fewer bits because an operation ends."""
     op = v.op
-    if not isinstance(op, CastOp) or op.rounding != "rtne" or op.x.type != wide:
-        return False
-    return op.x.type.is_floating() and v.type.is_floating() and v.type.bits < op.x.type.bits
+    return isinstance(op, CastOp) and op.contract and op.x.type == wide
 
 
 def _is_compared(v: Value) -> bool:
@@ -31,7 +30,7 @@ def _is_compared(v: Value) -> bool:
 
 @rule(ROUNDINGS, CastOp)
 def rounded_between(op: CastOp, rw: Rewriter) -> Value | None:
-    """cast(cast(x → fewer bits) → x's type) → x, of floats"""
+    """cast(cast(x → fewer bits) {contract} → x's type) → x"""
     if not _rounds(op.x, op.result.type) or _is_compared(op.result):
         return None
     inner = op.x.op
