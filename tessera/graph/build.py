@@ -181,9 +181,14 @@ class GraphBuilder:
         """The block of a body with one index for each extent."""
         labels = [names[k] if k < len(names) else f"i{k}" for k in range(len(extents))]
         block = Block([int64] * len(extents), names=labels)
-        with self.b.at(block):
-            out = body(*block.args)
-            self.b.insert(YieldOp([out] if isinstance(out, Value) else list(out)))
+        try:
+            with self.b.at(block):
+                out = body(*block.args)
+                self.b.insert(YieldOp([out] if isinstance(out, Value) else list(out)))
+        except BaseException:
+            while block.last is not None:
+                block.last.erase()  # else the values that it reads keep uses in a block that is nowhere
+            raise
         return block
 
     def _placed(self, op: Op) -> Op:

@@ -156,11 +156,12 @@ import tessera.graph.ops
 from tessera.graph.executable import compile_graph
 from tessera.graph.host import NumpyHost
 from tessera.graph.passes import optimize
-from tessera.ir import parse_module
+from tessera.ir import parse_module, verify
 
 module = parse_module(open({path!r}).read())
 if {fuse}:
     optimize(module)
+    verify(module)
 compile_graph(module, NumpyHost())
 """
 

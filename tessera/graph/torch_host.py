@@ -209,7 +209,9 @@ def with_strides(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     real = [k for k, n in enumerate(x.shape) if n != 1]
     if all(x.stride(k) == strides[k] for k in real):
         return x.as_strided(x.shape, strides)
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
+    once = x[tuple(slice(0, 1) if s == 0 else slice(None) for s in strides)]  # what lies there once
+    made = torch.empty_strided(once.shape, strides, dtype=x.dtype, device=x.device).copy_(once)
+    return made.as_strided(x.shape, strides)
 
 
 def _may_alias(target: Any) -> bool:

@@ -306,13 +306,12 @@ class _Importer:
 
     # --- externs ------------------------------------------------------------------------------------------------
     def _extern(self, node: Node) -> Any:
-        self.low.out = node.meta["val"]
+        value = self.low.out = node.meta.get("val")  # an assertion has none
         operands: list[Value] = []
         arguments = [self._written(a, operands) for a in self._plain(node.args)]
         keywords = {k: self._written(a, operands) for k, a in self._plain(node.kwargs).items()}
         target = str(node.target)
         self.found.targets[target] = node.target  # type: ignore[assignment]
-        value = node.meta["val"]
         fakes = list(value) if isinstance(value, (list, tuple)) else [value]
         plain = [f is None or _is_size(f) for f in fakes]
         types = [tensor_type(self._strided(f)) for f, p in zip(fakes, plain, strict=True) if not p]

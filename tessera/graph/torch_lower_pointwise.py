@@ -95,9 +95,10 @@ def _gelu(x: Scalar, approximate: str = "none") -> Scalar:
 def _pow(x: Any, y: Any) -> Scalar:
     """Small whole exponents multiply, as eager's do; else `pow` of floats."""
     if isinstance(y, (int, float)) and isinstance(x, Scalar):
-        if y == 0.5 and x.type.is_floating():
-            return function("sqrt_rn", x)
-        if y == int(y) and (0 <= y <= 3 or (x.type.is_int() and 0 <= y <= 64)):
+        if y in (0.5, -0.5) and x.type.is_floating():
+            root = function("sqrt_rn", x)
+            return root if y > 0 else 1 / root
+        if float(y).is_integer() and (0 <= y <= 3 or (x.type.is_int() and 0 <= y <= 64)):
             return _whole_power(x, int(y))
         if y in (-1, -2) and x.type.is_floating():
             return 1 / _whole_power(x, int(-y))

@@ -16,6 +16,8 @@ from tessera.graph.ops import LoadOp, LoopOp, ReduceOp, ViewOp
 from tessera.graph.passes import cost, optimize
 from tessera.graph.passes.canonical import canonicalize
 from tessera.graph.passes.equal import merge_equal
+from tessera.graph.passes.facts import symbol_ranges
+from tessera.graph.passes.fuse import Fusion
 from tessera.graph.types import Place, TensorType
 from tessera.ir import Module, Op, Value, print_module, verify
 
@@ -152,6 +154,23 @@ def test_loops_that_share_nothing_stay_apart():
     g = GraphBuilder("apart")
     x, y = g.input("x", tensor(N, 64)), g.input("y", tensor(N, 64))
     assert len(loops(optimized(g, total(g, x, 64), total(g, y, 64)))) == 2
+
+
+def test_loops_that_another_merge_moved_are_merged_in_their_new_order():
+    """first and last become one behind `moved`'s neighbour, and `moved`, which reads first, goes behind them."""
+    g = GraphBuilder("moved")
+    x, y = g.input("x", tensor(8)), g.input("y", tensor(4))
+    first = g.loop([8], lambda i: g.exp(g.load(x, i)))
+    moved = g.loop([4], lambda i: g.add(g.load(first, i), g.load(y, i)))
+    beside = g.loop([4], lambda i: g.exp(g.load(y, i)))
+    last = g.loop([8], lambda i: g.unary("neg", g.load(x, i)))
+    g.output(first, moved, beside, last)
+    module = g.finish()
+    body = module.functions[0].regions[0]
+    fusion = Fusion(body, cost.machine_of("cpu"), cost.sizes(symbol_ranges(module)), None)
+    assert fusion.horizontal()
+    verify(module)
+    assert [len(op.results) for op in loops(module)] == [2, 2]
 
 
 # --- what must not happen ---------------------------------------------------------------------------------------------
@@ -339,3 +358,18 @@ def test_fusion_can_be_switched_off(off: str, kernels: int, monkeypatch: pytest.
     s = total(g, e, 64)
     module = optimized(g, g.loop([N, 64], lambda i, j: g.div(g.load(e, i, j), g.load(s, i))))
     assert len(loops(module)) == kernels
+
+
+# --- making graphs ----------------------------------------------------------------------------------------------------
+def test_a_body_that_raises_leaves_nothing_behind():
+    """A rule of torch's operations may give up in the middle of a nest."""
+    g = GraphBuilder("given up")
+    x = g.input("x", tensor(N, 8))
+
+    def row(i: Value) -> Value:
+        g.load(x, i, 0)
+        return g.reduce("sum", [8], lambda r: g.index(g.load(x, i, r).type.nothing))
+
+    with pytest.raises(AttributeError):
+        g.loop([N], row)
+    assert not x.uses

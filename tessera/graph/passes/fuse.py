@@ -256,6 +256,7 @@ class Fusion:
             if isinstance(op, LoopOp):
                 groups.setdefault((op.extents, op.results[0].type.device), []).append(op)
         for group in groups.values():
+            group.sort(key=self.order.at.__getitem__)  # merges of other groups moved some
             while (pair := next(self._pairs(group), None)) is not None:
                 first, last, after = pair
                 group[group.index(last)] = self._merge(first, last, len(last.extents), after)
