@@ -239,11 +239,15 @@ class Plan:
         return made
 
     def dying(self) -> Iterator[tuple[int, Value]]:
-        """(step, tensor): foreign tensors that nobody needs after a step."""
+        """(step, tensor): foreign tensors and arguments that nobody needs after a step."""
         kept = {self.root(v) for v in self.results if _is_tensor(v)}
         for v, place in self.place.items():
-            if place == FOREIGN and v not in kept:
+            if place in (FOREIGN, INPUT) and v in self.lives and v not in kept:
                 yield self.lives[v][1], v
+
+    def is_temporary(self, v: Value) -> bool:
+        """Whether a tensor lies in the arena."""
+        return _is_tensor(v) and self.place.get(self.memory(v)) == TEMPORARY
 
 
 def _is_tensor(v: Value) -> bool:

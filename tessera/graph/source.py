@@ -20,7 +20,7 @@ def call(inputs):
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from math import isfinite
@@ -83,6 +83,7 @@ class Writer:
         self.copies: dict[Value, str] = {}  # of arguments: their aligned copies
         self.dynamic = bool(exe.symbols)
         self.offsets: dict[Value, int] = {}
+        self.arena = "at.arena"  # its size
 
     def line(self, text: str) -> None:
         self.lines.append(f"    {text}")
@@ -130,8 +131,8 @@ class Writer:
         self._symbols()
         at = len(self.lines)
         copied = self._align()
-        self._arena()
-        self._steps()
+        self._place()
+        self._steps(copied)
         for v in copied:
             self.line(
                 f"if {self.home(v)} is not {self.name(v)}: write_back({self.name(v)}, {self.home(v)})"
@@ -191,22 +192,27 @@ class Writer:
             name = self.name(self.plan.arguments[k])
             self.line(f"{symbol} = {name}" if d is None else f"{symbol} = {name}.shape[{d}]")
 
-    def _arena(self) -> None:
-        if not self.plan.buffers():
-            return
-        size = "at.arena"
+    def _place(self) -> None:
+        """Place the tensors of the arena, where sizes are known."""
         if not self.dynamic:
             placed = place(self.plan.arena({}))
             self.offsets = dict(zip(self.plan.buffers(), placed.offsets, strict=True))
-            size = str(placed.size)
-        self.line(f"arena = take({size})")
+            self.arena = str(placed.size)
 
     # --- steps --------------------------------------------------------------------------------------------------
-    def _steps(self) -> None:
-        dying: dict[int, list[Value]] = {}
+    def _steps(self, kept: Sequence[Value]) -> None:
+        """Write all steps. The arena is taken before the first one that needs it, and given back behind the last;
+        what nobody needs any more is let go, but for the arguments in `kept`."""
+        dying: dict[int, list[str]] = {}
         for number, v in self.plan.dying():
-            dying.setdefault(number, []).append(v)
-        for group in self._groups():
+            if v not in kept:
+                names = dict.fromkeys((self.name(v), self.home(v)))
+                dying.setdefault(number, []).extend(names)
+        groups = list(self._groups())
+        needing = [k for k, group in enumerate(groups) if any(map(self._uses_arena, group))]
+        for k, group in enumerate(groups):
+            if needing and k == needing[0]:
+                self.line(f"arena = take({self.arena})")
             for _, step in group:
                 self._allocate(step)
             first = group[0][1]
@@ -218,9 +224,15 @@ class Writer:
                 write_sequence(self, [s for _, s in group if isinstance(s, Launch)])
             else:
                 self._launch(first)
-            gone = [self.name(v) for number, _ in group for v in dying.get(number, ())]
+            if needing and k == needing[-1]:
+                self.line("del arena" if self.on_gpu else "give(arena)")
+            gone = [name for number, _ in group for name in dying.get(number, ())]
             if gone:
                 self.line(f"del {', '.join(gone)}")
+
+    def _uses_arena(self, numbered: tuple[int, Step]) -> bool:
+        step = numbered[1]
+        return any(map(self.plan.is_temporary, (*step.reads, *step.writes)))
 
     def _groups(self) -> Iterator[list[tuple[int, Step]]]:
         """Steps with their numbers; launches that native code starts in one go are together."""
@@ -328,8 +340,6 @@ class Writer:
 
     def _return(self) -> None:
         found = [self.array(v) for v in self.plan.results]
-        if self.plan.buffers() and not self.on_gpu:
-            self.line("give(arena)")
         self.line(f"return [{', '.join(found)}]")
 
 

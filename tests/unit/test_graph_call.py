@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -74,6 +75,30 @@ def test_calls_of_the_library_stand_between_calls_of_native_code():
         (got,) = exe([x])
         (same,) = by_python(exe)([x])
         np.testing.assert_array_equal(got, same)
+
+
+def test_what_nobody_needs_any_more_is_let_go():
+    alive: list[bool] = []
+    x = numbers(5, 6)
+    seen = weakref.ref(x)
+
+    def negated(y: Any) -> Any:
+        alive.append(seen() is not None)
+        return -y
+
+    def build(g: GraphBuilder) -> Any:
+        y = chain(g, g.input("x", fp32(5, 6)), 5, 6, 1)
+        for _ in range(2):
+            (y,) = g.extern("negated", [y], [Place(0)], [fp32(5, 6)])
+        return y
+
+    exe = compile_graph(module_of(build), NumpyHost({"negated": negated}))
+    given = [x]
+    del x
+    exe(given)
+    assert alive == [False, False]
+    assert exe.source.index("take(") < exe.source.index("launch_0(") < exe.source.index("give(")
+    assert exe.source.index("give(") < exe.source.index("extern_1")
 
 
 def test_scalars_and_sizes_reach_kernels():
