@@ -36,7 +36,7 @@ from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value, print_op
 from tessera.ops import FuncOp, YieldOp
 
-LOOK_THROUGH = (LoadOp, ViewOp, MatmulOp, AttentionOp)  # ops that read through views
+LOOK_THROUGH = (LoadOp, ViewOp, MatmulOp, AttentionOp, WriteOp)  # ops that read through views
 
 
 class KernelWarning(UserWarning):
@@ -179,7 +179,8 @@ class Planner:
         values: list[Value] = []
         for op in self.writes:
             targets.add(op.target)
-            in_danger = self.plan.root(op.value) in targets and op.value is not op.target
+            root, _ = through_views(op.value, [dim(k) for k in range(op.value.type.rank)])
+            in_danger = self.plan.root(root) in targets and op.value is not op.target
             values.append(self._copy(None, op.value) if in_danger else op.value)
         for op, value in zip(self.writes, values, strict=True):
             self._copy(op.target, value)

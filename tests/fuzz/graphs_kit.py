@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tessera.dtypes import float32, int1, int64
+from tessera.dtypes import bfloat16, float16, float32, int1, int64
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import Expr, IndexMap, dim, expr, sym
+from tessera.graph.ops import ViewOp
 from tessera.graph.types import Place, TensorType, product
 from tessera.ir import Module, Value
 
@@ -26,9 +27,10 @@ def number(n: int | Expr) -> int:
 
 class RandomGraph:
     """A graph of about `steps` operations over tensors of up to three dimensions. `norms`: also statistics over any
-    dimensions, groups and all, that are applied to what they are of."""
+    dimensions, groups and all, that are applied to what they are of. `writes`: also roundings, products, sorts,
+    scatters of all kinds, and results that are left in arguments."""
 
-    def __init__(self, seed: int, steps: int, norms: bool = True):
+    def __init__(self, seed: int, steps: int, norms: bool = True, writes: bool = False):
         self.random = Random(seed)
         self.g = GraphBuilder("random", ranges={"s0": (2, None)})
         self.tensors: list[Value] = []
@@ -44,11 +46,15 @@ class RandomGraph:
             self.flip, self.expand, self.join, self.gather, self.scan, self.scatter, self.extern, self.pair,
         ]  # fmt: skip
         operations += [self.normalize, self.normalize_groups] * (2 * norms)
+        operations += [self.round, self.product, self.sort, self.scatter_rows] * (2 * writes)
         for _ in range(steps):
             made = self.random.choice(operations)()
             if made is not None:
                 self.tensors.append(made)
         outputs = self.random.sample(self.tensors[5:], min(3, len(self.tensors) - 5))
+        if writes:  # a result that is a view of an argument would be one of what is left there
+            outputs = [self.negated(v) if isinstance(v.op, ViewOp) else v for v in outputs]
+            self.write()
         self.g.output(*outputs)
         self.module: Module = self.g.finish()
 
@@ -270,6 +276,88 @@ class RandomGraph:
             return [self.g.load(self.rows, i), *j, v]
 
         return self.g.scatter(x, (6, *shape[1:]), body, mode="add")
+
+    def scatter_rows(self) -> Value | None:
+        """Rows of one tensor, combined with those of another; places may be the same unless they are overwritten."""
+        x = self.pick(1)
+        if x is None or number(x.type.shape[0]) < 2:
+            return None
+        shape = x.type.shape
+        same = [v for v in self.tensors if v.type.shape[1:] == shape[1:] and len(v.type.shape)]
+        source = self.random.choice(same)
+        mode = self.random.choice(["add", "max", "min", "mul", "set"])
+        limit = expr(shape[0]) - 1
+
+        def body(i: Value, *j: Value) -> list[Value]:
+            at = self.g.load(self.rows, i)
+            row = self.g.binary("min", i, self.g.index(expr(source.type.shape[0]) - 1))
+            value = self.g.load(source, row, *j)
+            if mode == "set":
+                at, value = self.g.index(limit), self.g.load(source, 0, *j)
+            elif mode == "mul":
+                value = self.g.binary("max", value, self.g.const(0.5, float32))
+                value = self.g.binary("min", value, self.g.const(1.5, float32))
+            return [at, *j, value]
+
+        return self.g.scatter(x, (6, *shape[1:]), body, mode=mode)
+
+    def round(self) -> Value | None:
+        """What a half type makes of it."""
+        x = self.pick()
+        assert x is not None
+        half = self.random.choice([bfloat16, float16])
+
+        def body(*i: Value) -> Value:
+            v = self.g.binary("min", self.g.load(x, *i), self.g.const(1000.0, float32))
+            v = self.g.binary("max", v, self.g.const(-1000.0, float32))
+            return self.g.cast(self.g.cast(v, half), float32)
+
+        return self.pointwise(x.type.shape, body)
+
+    def product(self) -> Value | None:
+        """A product with another tensor, or with itself transposed."""
+        x = self.pick(2)
+        if x is None:
+            return None
+        shape = x.type.shape
+        last = len(shape) - 2
+        fit = [v for v in self.tensors if v.type.shape[:-1] == (*shape[:-2], shape[-1])]
+        if fit and self.random.random() < 0.7:
+            return self.g.matmul(x, self.random.choice(fit))
+        results = [*map(dim, range(last)), dim(last + 1), dim(last)]
+        flipped = self.view(x, IndexMap(last + 2, results), (*shape[:-2], shape[-1], shape[-2]))
+        return self.g.matmul(x, flipped)
+
+    def sort(self) -> Value | None:
+        """Each row in order; the places, too, as numbers."""
+        x = self.pick(1)
+        if x is None:
+            return None
+        *outer, n = x.type.shape
+        down = self.random.random() < 0.5
+
+        def row(*i: Value) -> list[Value]:
+            return self.g.sort(n, lambda r: [self.g.load(x, *i, r), r], descending=down)
+
+        found, places = self.g.loops(outer, row)
+        if self.random.random() < 0.5:
+            self.tensors.append(found)
+        return self.pointwise(
+            x.type.shape,
+            lambda *i: self.g.add(
+                self.g.load(found, *i), self.g.cast(self.g.load(places, *i), float32)
+            ),
+        )
+
+    def negated(self, x: Value) -> Value:
+        return self.pointwise(x.type.shape, lambda *i: self.g.unary("neg", self.g.load(x, *i)))
+
+    def write(self) -> None:
+        """Leave tensors in arguments, which may be what another argument was."""
+        for target in self.random.sample(self.tensors[:5], 2):
+            fit = [v for v in self.tensors if v.type.shape == target.type.shape and v is not target]
+            if fit:
+                self.g.write(target, self.random.choice(fit))
 
     def extern(self) -> Value | None:
         x = self.pick()

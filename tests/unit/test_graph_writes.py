@@ -12,7 +12,7 @@ from tessera.dtypes import float32
 from tessera.graph.build import GraphBuilder
 from tessera.graph.executable import Executable, compile_graph
 from tessera.graph.host import NumpyHost
-from tessera.graph.index import dim
+from tessera.graph.index import IndexMap, dim
 from tessera.graph.interp import interpret
 from tessera.graph.ops import ExternOp
 from tessera.graph.passes import optimize
@@ -109,6 +109,18 @@ def test_a_result_is_not_the_argument():
     x = np.zeros((8, 16), np.float32)
     (found,) = exe([x, x.copy()])
     assert not np.shares_memory(found, x)
+
+
+def test_an_argument_is_left_reversed():
+    """No strides say what is left in it, so that each element is where another one has to go."""
+
+    def make(g: GraphBuilder, x: Value, y: Value) -> list[Value]:
+        flipped = g.view(x, IndexMap(2, [7 - dim(0), dim(1)]), x.type)
+        g.write(x, flipped)
+        g.write(y, flipped)
+        return [each(g, flipped, y)]
+
+    run(make)
 
 
 @pytest.mark.parametrize("read", [False, True])
