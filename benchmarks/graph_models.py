@@ -63,8 +63,17 @@ def case(name: str) -> tuple[Any, Callable[..., Any]]:
     if name not in sized:
         return library_case(name)
     make, shape = sized[name]
-    x = torch.randn(shape)
-    return make(), lambda run, device: tested.loss_of(run(x.to(device)).cpu())
+    placed = {"cpu": torch.randn(shape)}
+
+    def loss(run: Any, device: str) -> Any:
+        x = (
+            placed[device]
+            if device in placed
+            else placed.setdefault(device, placed["cpu"].to(device))
+        )
+        return tested.loss_of(run(x))
+
+    return make(), loss
 
 
 def library_case(name: str) -> tuple[Any, Callable[..., Any]]:
@@ -74,7 +83,8 @@ def library_case(name: str) -> tuple[Any, Callable[..., Any]]:
     module, inputs = models.MODELS[name]()
 
     def loss(run: Any, device: str) -> Any:
-        out = run(**{k: v.to(device) for k, v in inputs.items()})
+        inputs.update({k: v.to(device) for k, v in inputs.items()})  # once
+        out = run(**inputs)
         return out.loss if hasattr(out, "loss") else out
 
     return module, loss

@@ -18,7 +18,7 @@ from tessera.graph.types import TensorType, product
 from tessera.ir import Block, Builder, Op, Value
 from tessera.ops import FuncOp, YieldOp, arith
 
-LEAST = 2048  # elements of a part
+LEAST = 2048  # elements of a program that reduces a part
 
 
 def split_reductions(function: FuncOp, machine: Machine) -> None:
@@ -38,13 +38,16 @@ def _parts(op: LoopOp, machine: Machine) -> int:
     if not same or any(isinstance(v.type, TensorType) for v in yielded(op.body)):
         return 1
     total = product(list(reductions[0].extents))
-    programs = choose(op, op.extents, machine).programs
+    tiling = choose(op, op.extents, machine)
+    programs, beside = tiling.programs, product([a.block for a in tiling.axes])
     if not isinstance(total, int) or not isinstance(programs, int) or not programs:
         return 1
     if any(_depends(x, reductions) for x in reductions):
         return 1
     wanted = 2 * machine.lanes // programs
-    return min(next_power(wanted), total // LEAST) if wanted > 1 else 1
+    if not isinstance(beside, int) or wanted <= 1:
+        return 1
+    return min(next_power(wanted), total * beside // LEAST)
 
 
 def _depends(op: ReduceOp, others: Sequence[ReduceOp]) -> bool:
@@ -74,7 +77,7 @@ def _split(op: LoopOp, parts: int) -> None:
     for r in reductions:
         body = Block([int64], names=["s"])
         b = Builder(body)
-        at = [*op.body.args, body.args[0]]
+        at = [body.args[0], *op.body.args]
         loads = [b.emit(LoadOp(next(results), at, None, None)) for _ in r.results]
         b.insert(YieldOp(loads))
         regions = [body, r.combine.clone({})]
@@ -86,20 +89,22 @@ def _split(op: LoopOp, parts: int) -> None:
 def _partial_loop(
     op: LoopOp, reductions: Sequence[ReduceOp], parts: int, each: int, total: int
 ) -> LoopOp:
-    """The loop over the nest's indices and the parts, inserted before the nest."""
+    """The loop over the parts and the nest's indices, inserted before the nest. What lies side by side in memory before
+    the sum does so behind it, too."""
     block = Block([int64] * (len(op.extents) + 1))
-    mapping: dict[Value, Value] = dict(zip(op.body.args, block.args[:-1], strict=True))
+    part, *indices = block.args
+    mapping: dict[Value, Value] = dict(zip(op.body.args, indices, strict=True))
     b = Builder(block)
     made: list[Value] = []
     for x in op.body:
         if isinstance(x, ReduceOp):
-            made += _part(b, x, mapping, block.args[-1], each, total)
+            made += _part(b, x, mapping, part, each, total)
         elif not isinstance(x, YieldOp) and all(
             v in mapping or v.block is not op.body for v in x.operands
         ):
             b.insert(x.clone(mapping))
     b.insert(YieldOp(made))
-    loop = LoopOp(extents=(*op.extents, parts), regions=[block])
+    loop = LoopOp(extents=(parts, *op.extents), regions=[block])
     for r in loop.results:
         r.type = TensorType(r.type.shape, r.type.elem, None, op.results[0].type.device)
     Builder.before_op(op).insert(loop)

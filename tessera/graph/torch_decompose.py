@@ -44,6 +44,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **dict(core_aten_decompositions().items()),
         **get_decompositions(TAKEN_APART),
         **foreach_decompositions(),
+        aten.convolution_backward.default: convolution_backward,
     }
     whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
     return {o: rule for o, rule in table.items() if o not in whole and not _is_attention(o)}
@@ -52,3 +53,15 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 def _is_attention(overload: Any) -> bool:
     """Fused attention, whose backward takes what the fused forward gives: its parts give something else there."""
     return overload._schema.name.startswith("aten::_scaled_dot_product")
+
+
+def convolution_backward(grad: Any, x: Any, weight: Any, *rest: Any) -> Any:
+    """The gradient of a bias as a sum, which is fused with others. On CPUs the library's own one is as quick."""
+    mask = rest[-1]
+    if not mask[2] or not grad.is_cuda:
+        return NotImplemented
+    found = (None, None, None)
+    if mask[0] or mask[1]:
+        library = aten.convolution_backward.default
+        found = library(grad, x, weight, *rest[:-1], [mask[0], mask[1], False])
+    return found[0], found[1], grad.sum([0, *range(2, grad.dim())])

@@ -441,7 +441,7 @@ def test_a_graph_that_does_not_compile_is_run_all_the_same(
         raise RuntimeError("a fault of fusion")
 
     monkeypatch.setattr(torch_backend, "optimize", broken)
-    monkeypatch.setattr(torch_backend.tempfile, "mkdtemp", lambda **_: str(tmp_path))
+    monkeypatch.setattr(torch_backend.tempfile, "mkdtemp", lambda *_, **__: str(tmp_path))
     x = torch.randn(3, 4)
     with pytest.raises(Exception, match="a fault of fusion"):
         compare(softmax_like, x, options={"fuse": True})

@@ -143,6 +143,24 @@ def test_rows_by_indices_of_the_cpu():
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_training_of_convolutions(dtype: Any):
+    w, b = gpu(6, 3, 3, 3, dtype=dtype, requires_grad=True), gpu(6, dtype=dtype, requires_grad=True)
+    x = gpu(2, 3, 12, 13, dtype=dtype)
+    graphs = compare(lambda x, w, b: F.conv2d(x, w, b).relu(), x, w, b, backward=True, scale=30.0)
+    assert any("aten.sum.dim_IntList" in g.imported.lowered for g in graphs)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "columns"), [(256, 256), (5000, 96), (100000, 8), (70, 3000)])
+def test_sums_of_columns(rows: int, columns: int):
+    def sums(x: Any, y: Any) -> Any:
+        return x.sum(0), (x * y).sum(0), (x - y).amax(0)
+
+    compare(sums, gpu(rows, columns), gpu(rows, columns), scale=100.0)
+
+
+@pytest.mark.gpu
 def test_tensors_without_elements():
     compare(lambda x: (x + 1, x.flatten() * 2, x.sum(0), x.T @ x), gpu(0, 50))
 

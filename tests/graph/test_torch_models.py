@@ -33,7 +33,9 @@ class Block(nn.Module):
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
             scores = q @ k.transpose(-1, -2) / (w // self.heads) ** 0.5
-            scores = scores.masked_fill(torch.ones(n, n, dtype=torch.bool).triu(1), float("-inf"))
+            scores = scores.masked_fill(
+                torch.ones(n, n, dtype=torch.bool, device=x.device).triu(1), float("-inf")
+            )
             y = scores.softmax(-1) @ v
         return self.out(y.transpose(1, 2).reshape(b, n, w))
 
@@ -186,7 +188,11 @@ MODELS: dict[str, tuple[Callable[[], Any], Callable[[], tuple[Any, ...]]]] = {
 
 
 def loss_of(out: Any) -> Any:
-    return (out * torch.linspace(-1, 1, out.numel()).view(out.shape)).sum() if out.dim() else out
+    return (
+        (out * torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape)).sum()
+        if out.dim()
+        else out
+    )
 
 
 def made(name: str) -> tuple[Any, Any, tuple[Any, ...]]:
