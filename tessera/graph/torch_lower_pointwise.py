@@ -14,10 +14,11 @@ import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 
-from tessera.dtypes import dtype, float32, int1, int32, int64
+from tessera.dtypes import dtype, float8e5, float32, int1, int32, int64, uint8
 from tessera.graph.index import Expr
 from tessera.graph.scalars import (
     Scalar,
+    constant,
     floor_divide,
     function,
     is_inf,
@@ -141,7 +142,7 @@ def _asinh(x: Scalar) -> Scalar:
 def _acosh(x: Scalar) -> Scalar:
     t = x - 1
     near = function("log1p", t + function("sqrt", t * 2 + t * t))
-    return where(x < 1e9, near, function("log", x) + math.log(2))
+    return where(x < 1, math.nan, where(x < 1e9, near, function("log", x) + math.log(2)))
 
 
 def _atanh(x: Scalar) -> Scalar:
@@ -310,24 +311,50 @@ def operand(low: Lowering, x: Any, indices: list[Expr], type: dtype | None) -> A
 
 
 def cast(x: Scalar, target: dtype) -> Scalar:
-    """A number in another type, as eager's CPU kernels convert: floats reach narrow integers through int32."""
+    """A number in another type, as eager's kernels convert: floats reach narrow integers through int32, and wide
+    numbers narrow floats through fp32, which rounds twice."""
     narrow = target.is_int() and target != int1 and target.bits < 32
     if x.type.is_floating() and target != int1 and target.is_int():
         x = x.to(float32) if x.type.bits < 32 else x
         return x.to(int32 if narrow else int64).to(target)
-    return x.to(target)
+    if target.is_floating() and target.bits < 32 and x.type.bits >= 32:
+        x = x.to(float32)
+    return _to_e5m2(x) if target == float8e5 else x.to(target)
+
+
+def _to_e5m2(x: Scalar) -> Scalar:
+    """The nearest number of e5m2, infinity beyond its range, where the language's cast ends at the greatest number."""
+    if not x.type.is_floating():
+        x = x.to(float32)
+    infinity = where(x < 0, constant(x.builder, 0xFC, uint8), 0x7C)
+    middle = 61440  # of the greatest number and 2**16, where the next one would be
+    return where(abs(x) >= middle, infinity, x.to(float8e5).bits(uint8)).bits(float8e5)
 
 
 for _name, _row in POINTWISE.items():
     rule(_name)(partial(apply, _row))
 
 
-@rule("_to_copy", "clone", "lift_fresh_copy", "convert_element_type", "alias_copy", "view_copy")
+@rule("_to_copy", "clone", "lift_fresh_copy", "convert_element_type", "alias_copy")
 def copied(low: Lowering, x: Tensor, *_: Any, **__: Any) -> Tensor:
     """A copy, perhaps of another type."""
     target = low.elem
     element_of(torch_type(x.elem))
     return low.map(lambda i: cast(low.load(x, i), target))
+
+
+@rule("view.dtype", "view_copy.dtype")
+def same_bits(low: Lowering, x: Tensor, _: Any) -> Tensor:
+    """The same memory under another type of the same width."""
+    target = low.elem
+    if torch_type(x.elem).itemsize != torch_type(target).itemsize or target == int1:
+        raise NotLowered("elements of another width")
+
+    def body(i: list[Expr]) -> Scalar:
+        element = low.load(x, i)
+        return (element.to(uint8) if x.elem == int1 else element).bits(target)
+
+    return low.map(body)
 
 
 @rule("copy")

@@ -4,6 +4,7 @@
 # torch gives most of its values no type.
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -234,6 +235,7 @@ def _moments(
         mean, squares, count = low.welford(extents, lambda i: cast(element(i), inside))
         free = count - (1 if correction is None else correction)
         variance = squares / where(free < 0, 0, free)
+        variance = where(abs(mean) < math.inf, variance, math.nan)
         values = {"v": variance, "m": mean}
         if "s" in names:
             values["s"] = function("sqrt_rn", variance)

@@ -5,15 +5,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
-from tessera.dtypes import int32
+from tessera.dtypes import float32, int16, int32
 from tessera.graph.index import Expr
 from tessera.graph.library import library
-from tessera.graph.scalars import Scalar, is_inf, is_nan, where
+from tessera.graph.scalars import Scalar, constant, is_inf, is_nan, where
 from tessera.graph.torch_lower import Lowering, Tensor, rule
 from tessera.graph.torch_lower_pointwise import (
-    DEFAULT,
+    AS_GIVEN,
     TO_FLOAT,
     Pointwise,
     accumulator_of,
@@ -33,11 +32,18 @@ for _name, _function in FUNCTIONS.items():
     rule(_name)(partial(apply, Pointwise(TO_FLOAT, partial(library, _function))))
 
 
-def _next(a: Scalar, b: Any) -> Scalar:
-    return library("nextafter", a, a.like(b))
+def _next(a: Scalar, b: Scalar) -> Scalar:
+    if a.type.bits > 16:
+        return library("nextafter", a, b)
+    x, y = a.to(float32), b.to(float32)
+    step = where((x < y) ^ (x < 0), constant(a.builder, 1, int16), -1)
+    least = where(y < 0, constant(a.builder, -0x7FFF, int16), 1)
+    moved = where(x.eq(0), least, a.bits(int16) + step)
+    number = where(x.eq(y), b.bits(int16), moved).bits(a.type)
+    return where(is_nan(x) | is_nan(y), (x + y).to(a.type), number)
 
 
-rule("nextafter")(partial(apply, Pointwise(DEFAULT, _next)))
+rule("nextafter")(partial(apply, Pointwise(AS_GIVEN, _next)))
 
 
 @rule("frexp.Tensor")

@@ -1,12 +1,14 @@
 """torch's op_db under backend="tessera", beside eager: values, strides, gradients. Prints a table.
 
     python -m tests.graph.op_db_sweep [--part 20] [--dtypes float32,int64] [--kernels interpreted] [--out FILE]
+    python -m tests.graph.op_db_sweep --table FILE ...
 
 A case is an operator, a dtype, a sample and a direction. Results: `equal`; `skipped` (eager does not take it, or its
 result is not determined); `as traced` (other strides than eager's, but those of torch's own tracing, which
-backend="aot_eager" gives, too); `differs`; `error`. Of all cases `kernels` counts those in which a kernel of ours ran,
-`numpy` those in which NumPy computed a loop that no kernel was made for, and `inductor has more` those with an extern
-for which Inductor would generate a kernel.
+backend="aot_eager" gives, too); `as exact` (other numbers than eager's, but no further from those in float64 than
+twice eager's); `differs`; `error`. `--table` prints a row for each type of what `--out` wrote. Of all cases `kernels`
+counts those in which a kernel of ours ran, `numpy` those in which NumPy computed a loop that no kernel was made for,
+and `inductor has more` those with an extern for which Inductor would generate a kernel.
 """
 
 from __future__ import annotations
@@ -18,21 +20,24 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_map
 
 from tessera.graph.executable import Executable
 from tessera.graph.plan import Interpret, Launch
-from tests.graph.torch_kit import copied, detached, difference, gradients, recording
+from tests.graph.torch_kit import copied, detached, difference, gradients, recording, tensors
 
 DTYPES = "float32,float64,float16,bfloat16,int64,int32,uint8,bool"
+RESULTS = ("equal", "as traced", "as exact", "differs", "error", "skipped")
 # Results that are whatever memory held.
 UNDETERMINED = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "nn.functional.dropout",
@@ -117,9 +122,9 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> Judgement:
     def call(*args: Any, **kwargs: Any) -> Any:
         return op(*args, **kwargs)
 
-    def run(function: Any) -> Any:
+    def run(function: Any, given: Any = (values, sample.kwargs)) -> Any:
         torch.manual_seed(0)
-        args, kwargs = copied((values, sample.kwargs))
+        args, kwargs = copied(given)
         if backward:
             out, grads = gradients(function, args, kwargs)
             return detached(out), grads
@@ -151,7 +156,71 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> Judgement:
         traced = run(torch.compile(call, backend="aot_eager", dynamic=False))
         if difference(traced, expected) == why:
             result = "as traced"
+    elif why is not None and as_exact(
+        lambda: run(call, wide((values, sample.kwargs))), found, expected
+    ):
+        result = "as exact"
     return Judgement(result, why or "", externs, numpy, own)
+
+
+WIDE = {
+    torch.float16: torch.float64, torch.bfloat16: torch.float64, torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}  # fmt: skip
+
+
+def wide(values: Any) -> Any:
+    """The same with tensors and types of float64."""
+
+    def widened(x: Any) -> Any:
+        if isinstance(x, torch.dtype):
+            return WIDE.get(x, x)
+        if not isinstance(x, torch.Tensor) or x.dtype not in WIDE:
+            return x
+        return x.detach().to(WIDE[x.dtype]).requires_grad_(x.requires_grad)
+
+    return tree_map(widened, values)
+
+
+def as_exact(run: Callable[[], Any], found: Any, expected: Any) -> bool:
+    """Whether floats are no further from those that `run` gives in float64 than twice those of eager, and not finite
+    only where one of the two is not."""
+    try:
+        exact = tensors(run())
+    except Exception:
+        return False
+    for x, y, true in zip(tensors(found), tensors(expected), exact, strict=True):
+        if x.dtype not in WIDE:
+            if not torch.equal(x, y):
+                return False
+            continue
+        rounded = true.to(x.dtype)
+        a, b, t, r = (
+            (torch.view_as_real(v) if v.is_complex() else v).to(torch.float64)
+            for v in (x, y, true, rounded)
+        )
+        alike = torch.isclose(a, r, 0, 0, equal_nan=True) | torch.isclose(
+            a, b, 0, 0, equal_nan=True
+        )
+        if not (a.isfinite() | alike).all():
+            return False
+        finite = a.isfinite() & b.isfinite() & t.isfinite()
+        far = [float((v - t)[finite].abs().max()) if finite.any() else 0.0 for v in (a, b)]
+        if far[0] > 2 * far[1]:
+            return False
+    return True
+
+
+def table(files: list[str]) -> None:
+    """For each type: how many cases had each result."""
+    rows: dict[str, Counter[str]] = {}
+    for name in files:
+        for line in Path(name).read_text().splitlines():
+            case = json.loads(line)
+            rows.setdefault(case["case"].split()[1], Counter())[case["result"]] += 1
+    print("|", " | ".join(["type", *RESULTS]), "|")
+    for name, count in rows.items():
+        print("|", " | ".join([name, *(str(count[result]) for result in RESULTS)]), "|")
 
 
 def main() -> int:
@@ -165,7 +234,11 @@ def main() -> int:
     parser.add_argument("--kernels", default="compiled")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so many")
     parser.add_argument("--out")
+    parser.add_argument("--table", nargs="+", default=[])
     options = parser.parse_args()
+    if options.table:
+        table(options.table)
+        return 0
     warnings.simplefilter("ignore")
     count: Counter[str] = Counter()
     fallen: Counter[str] = Counter()

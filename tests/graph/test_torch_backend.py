@@ -78,6 +78,15 @@ def test_who_runs_the_operations(kernels: str):
     assert (externs(graphs) == set()) == (kernels != "none")
 
 
+def test_externs_that_repeat_elements():
+    """No memory with a stride of 0 can be written as it is."""
+
+    def repeated(x: Any) -> Any:
+        return x[:, None].expand(6, 3, 9), x.sum(-1, keepdim=True).expand_as(x)
+
+    compare(repeated, torch.randn(6, 9), options={"kernels": "none"})
+
+
 @pytest.mark.parametrize("wrapper", ["native", "python"])
 def test_calls_in_native_code_and_in_python(wrapper: str):
     def exchanged(x: Any, y: Any, z: Any) -> Any:

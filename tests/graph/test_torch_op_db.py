@@ -26,4 +26,4 @@ CASES = [
 @pytest.mark.parametrize(("op", "sample", "backward"), CASES)
 def test_op(op: Any, sample: Any, backward: bool):
     found = judge(op, sample, backward, "compiled")
-    assert found.result in ("equal", "skipped", "as traced"), found.why
+    assert found.result not in ("differs", "error"), found.why

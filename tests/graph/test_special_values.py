@@ -1,0 +1,104 @@
+"""Infinities, NaN, the ends of ranges, and numbers between two of a narrower type: as eager has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from tests.graph.torch_kit import compare  # noqa: E402
+
+INF, NAN = float("inf"), float("nan")
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+NUMBERS = (
+    0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 1e-40, 1e-8, 7e-6, 2e-5, 3e38, -3e38, 0.5, 1.5, 2.5, -2.5, 1e10, 239.0, 248.0,
+    448.0, 464.0, 465.0, 480.0, 57343.0, 57344.0, 61439.0, 61440.0, -61440.0, 65504.0, 65519.0, 65520.0, -(2.0**31),
+)  # fmt: skip
+
+
+def numbers(dtype: Any) -> Any:
+    return torch.tensor(NUMBERS, dtype=torch.float64).to(dtype)
+
+
+def pairs(dtype: Any) -> list[Any]:
+    x = numbers(dtype)
+    return [v.reshape(-1) for v in torch.meshgrid(x, x, indexing="ij")]
+
+
+@pytest.mark.parametrize("to", [*FLOATS, torch.float8_e4m3fn, torch.float8_e5m2], ids=str)
+def test_conversions_end_where_eagers_do(to: Any):
+    def converted(*given: Any) -> list[Any]:
+        return [x.to(to).to(torch.float64) for x in given]
+
+    compare(converted, *map(numbers, FLOATS), torch.tensor([True, False]))
+
+
+@pytest.mark.parametrize(
+    "to", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2], ids=str
+)
+def test_wide_numbers_are_rounded_by_way_of_fp32(to: Any):
+    """So that what is hardly above the middle of two numbers is taken to be there."""
+    reals = [1 + 2**-11 + 2**-40, 1 + 2**-8 + 2**-40, 61440 - 1e-9, 1.125 + 2**-40]
+    whole = [2**40 + 2**32 + 1, 2**31 + 2**23 + 1, -(2**40) - 2**32 - 1, 65519, 65520, 3]
+
+    def converted(*given: Any) -> list[Any]:
+        return [x.to(to).to(torch.float64) for x in given]
+
+    compare(converted, torch.tensor(reals, dtype=torch.float64), torch.tensor(whole))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_the_next_number_is_one_of_the_type(dtype: Any):
+    """Bit by bit: a step is far below all tolerances."""
+    whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    a, b = pairs(dtype)
+    known = ~(a.isnan() | b.isnan())
+    compare(lambda a, b: torch.nextafter(a, b).view(whole), a[known], b[known])
+    compare(torch.nextafter, a[~known], b[~known])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_functions_of_numbers_outside_of_their_range(dtype: Any):
+    def functions(x: Any) -> list[Any]:
+        return [
+            f(x) for f in (torch.acosh, torch.asin, torch.acos, torch.atanh, torch.log, torch.sqrt)
+        ]
+
+    compare(functions, numbers(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_what_is_not_finite_has_no_variance(dtype: Any):
+    rows = torch.randn(5, 70).to(dtype)
+    rows[0, 3], rows[1, 60], rows[2, 9] = INF, -INF, NAN
+    rows[3, 1], rows[3, 2] = INF, -INF
+
+    def moments(x: Any) -> list[Any]:
+        return [
+            x.var(-1),
+            x.std(-1),
+            *torch.var_mean(x, 0),
+            torch.nn.functional.layer_norm(x, (70,)),
+        ]
+
+    compare(moments, rows)
+
+
+def test_memory_under_another_type():
+    def viewed(x: Any, flags: Any, bytes: Any) -> list[Any]:
+        y = x + 1
+        same = [
+            y.view(torch.int32),
+            (x.half() * 2).view(torch.bfloat16),
+            (x > 0).view(torch.int8) + 1,
+        ]
+        others = [
+            y.view(torch.int16),
+            y.double().view(torch.complex64),
+            (bytes % 2).view(torch.bool),
+        ]
+        return [*same, *others, torch.view_copy(y, torch.int32), flags.view(torch.uint8).sum()]
+
+    compare(viewed, torch.randn(6, 8), torch.randn(9) > 0, torch.arange(8, dtype=torch.uint8))
