@@ -26,14 +26,15 @@ MOST = {"cpu": 1 << 30, "cuda": 0}
 
 
 @rule("mm", "bmm")
-def matmul(low: Lowering, a: Tensor, b: Tensor) -> Tensor:
+def matmul(low: Lowering, a: Tensor, b: Tensor, out_dtype: Any = None) -> Tensor:
     return whole(placed(multiplied(low, a, b, low.elem), low.out))
 
 
 @rule("addmm", "baddbmm")
 def added(
-    low: Lowering, c: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1
-) -> Tensor:
+    low: Lowering, c: Tensor, a: Tensor, b: Tensor, out_dtype: Any = None, *, beta: Any = 1,
+    alpha: Any = 1,
+) -> Tensor:  # fmt: skip
     """beta * c + alpha * a @ b, rounded once."""
     inside = accumulator(low.elem)
     p = whole(multiplied(low, a, b, inside))
