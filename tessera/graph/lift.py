@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import IndexMap, dim, expr
-from tessera.graph.ops import IndexOp, LoopOp, ScanOp
+from tessera.graph.ops import IndexOp, LoopOp, ScanOp, yielded
 from tessera.graph.plan import captured
 from tessera.ir import Block, Builder, Op, Value
 
@@ -33,10 +33,14 @@ def lift_scans(op: LoopOp) -> list[LoopOp]:
     """Loops of scans that were inside of a top-level loop, now in front of it; none if it is such a loop itself."""
     found = [x for x in op.walk() if isinstance(x, ScanOp)]
     regions = [x for x in op.body if x.regions]
-    if len(regions) == 1 and isinstance(regions[0], ScanOp) and not regions[0].reverse:
-        return []
-    made = [_lifted(scan, op) for scan in found]
-    return [loop for loop in made if loop is not None]
+    for made in (
+        regions,
+        list({v.op for v in yielded(op.body)}),
+    ):  # by the second, what it reads is there, too
+        if len(made) == 1 and isinstance(made[0], ScanOp) and not made[0].reverse:
+            return []
+    lifted = [_lifted(scan, op) for scan in found]
+    return [loop for loop in lifted if loop is not None]
 
 
 def _lifted(scan: ScanOp, top: LoopOp) -> LoopOp | None:

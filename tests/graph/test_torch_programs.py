@@ -50,6 +50,17 @@ def test_powers():
     compare(f, x, fullgraph=True)
 
 
+def test_prefix_sums_and_what_reduces_them():
+    """A step along a long row carries the sum so far beside what is reduced."""
+    x = torch.randn(3, 5000)
+
+    def f(x: Any) -> Any:
+        sums = x.cumsum(1)
+        return sums.amax(1, keepdim=True) - sums, (sums * 2).mean(1), x.sum(1)
+
+    compare(f, x, dynamic=True, scale=50.0)
+
+
 # --- what eager does ------------------------------------------------------------------------------------------------
 def test_assertions_on_data_hold():
     torch._dynamo.reset()

@@ -28,6 +28,7 @@ from tessera.graph.passes import optimize
 from tessera.graph.plan import Interpret, Launch
 from tessera.graph.types import TensorType
 from tessera.interp.numerics import from_storage, to_storage
+from tessera.ir import Value
 from tests.unit.graph_kit import built_for_hopper, compiled, module_of, values_of
 
 RNG = np.random.default_rng(0)
@@ -180,3 +181,28 @@ def test_a_sort_takes_one_kernel_for_places_and_one_for_each_other_step():
     steps = compiled(module).plan.steps
     assert len(steps) == 4  # keys, zeros, places and their order, values
     assert all(isinstance(step, Launch) for step in steps)
+
+
+def test_a_scan_of_what_has_no_kernel_is_lifted_once(monkeypatch: pytest.MonkeyPatch):
+    """Rows of unknown length are sorted in NumPy; the loop of a scan that reads one is no other loop's."""
+    monkeypatch.setenv("TESSERA_STRICT", "1")  # where planning gives up is an error
+    n = sym("s0")
+    g = GraphBuilder("sorted sums", ranges={"s0": (2, None)})
+    x = g.input("x", TensorType((3, n), float32))
+
+    def row(i: Value) -> list[Value]:
+        ordered, places = g.sort(n, lambda r: [g.load(x, i, r), r])
+
+        def weighted(r: Value) -> Value:
+            return g.mul(g.load(ordered, r), g.cast(g.load(places, r), float32))
+
+        lower = g.loop([n], weighted)
+        return [lower, g.scan("sum", n, lambda r: g.load(lower, r))]
+
+    g.output(*g.loops([3], row))
+    values = RNG.standard_normal((3, 7)).astype(np.float32)
+    module = g.finish()
+    found = compiled(module)([values])
+    wanted = np.sort(values, axis=1) * np.argsort(values, axis=1)
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-6)
+    np.testing.assert_allclose(found[1], wanted.cumsum(1), rtol=1e-5, atol=1e-5)

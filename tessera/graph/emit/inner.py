@@ -105,18 +105,17 @@ class InnerNest(Nest):
             return self._by_element(op, scope)
         group = self._companions(op, scope)
         index, coordinates = self.space(op.extents)
-        counts: list[int] = []
+        starts: list[int] = []  # a scan that a reduction reads carries something, too
 
         def step(p: Pass) -> None:
             for r in group:
-                before = len(p.nexts)
-                p.nexts += self._accumulated(r, coordinates, p, scope)
-                counts.append(len(p.nexts) - before)
+                values = self._accumulated(r, coordinates, p, scope)
+                starts.append(len(p.nexts))
+                p.nexts += values
 
         found = self.walk(index, step)
-        for r in group:
-            k = len(r.results)
-            parts, found = found[:k], found[k:]
+        for r, start in zip(group, starts, strict=True):
+            parts = found[start : start + len(r.results)]
             if index.block > 1:
                 assert self.tiling.inner is not None
                 parts = self.tiles.reduce(parts, self.tiling.inner, r.combine)
