@@ -14,7 +14,7 @@ from tessera.compiler.printer import print_kernel
 from tessera.dtypes import float32
 from tessera.graph.build import GraphBuilder
 from tessera.graph.emit.kernel import KernelCode, emit
-from tessera.graph.emit.tiling import Machine
+from tessera.graph.executable import machine_of
 from tessera.graph.index import parse_map, sym
 from tessera.graph.ops import LoopOp
 from tessera.graph.passes import PIPELINE, fuse_loops
@@ -22,11 +22,8 @@ from tessera.graph.types import TensorType
 from tessera.ir import Module, PassManager, Value, parse_module, print_module
 
 WIDTH = 128
-TARGET = Machine(
-    "cuda", exact=False, tile=1024, row=4096, lanes=132
-)  # as executable.py has it for an H200
-
 HOPPER = GPUTarget("cuda", 90, 32)
+TARGET = machine_of(HOPPER)
 SHOWN = 36  # instructions
 
 INTRODUCTION = """\

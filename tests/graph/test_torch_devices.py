@@ -16,7 +16,8 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils._pytree import tree_leaves  # noqa: E402
 
 import tessera.torch  # noqa: F401, E402  registers the backend
-from tessera.graph.emit.tiling import Machine  # noqa: E402
+from tessera.backends.compiler import GPUTarget  # noqa: E402
+from tessera.graph.executable import machine_of  # noqa: E402
 from tessera.graph.passes import optimize  # noqa: E402
 from tessera.graph.plan import Extern, Launch  # noqa: E402
 from tessera.graph.planner import Planner  # noqa: E402
@@ -24,7 +25,7 @@ from tessera.graph.torch_import import import_graph  # noqa: E402
 from tessera.graph.torch_options import Options  # noqa: E402
 from tests.graph.torch_kit import compare  # noqa: E402
 
-GPU = Machine("cuda", False, 1024, 4096, 132)
+GPU = machine_of(GPUTarget("cuda", 90, 32))
 
 
 def steps_of(

@@ -18,19 +18,24 @@ from tessera.ir import Block, Op
 
 Size = int | Expr
 MOST_UNROLLED = 16  # elements of a reduction that is written out
-MOST_SEQUENTIAL = 64  # elements of a reduction that each element of a tile walks through by itself
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
     """What tilings depend on of a target. `exact`: extents of tiles need not be powers of two; `tile`: elements of a
-    pointwise program; `row`: elements of the longest row that is kept whole; `lanes`: programs that run at once."""
+    pointwise program; `row`: elements of the longest row that is kept whole; `step`: elements of a longer one that a
+    program takes at a time, on GPUs twice as many where programs are few; `lanes`: programs that run at once;
+    `columns`: elements of the largest tile of columns that is kept whole; `walk`: elements of the longest reduction
+    that each element of a tile walks through by itself."""
 
     name: str
     exact: bool
     tile: int
     row: int
+    step: int
     lanes: int
+    columns: int
+    walk: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +247,7 @@ def _with_inner(
     only_sums = all(isinstance(i, ReduceOp) for i in inner_ops(op.regions[0]))
     along = _inner_weight(accesses)
     outer = max((_outer_weight(accesses, g) for g in groups), default=0)
-    small = longest is not None and longest <= MOST_SEQUENTIAL
+    small = longest is not None and longest <= machine.walk
     if only_sums and not _yields_tensors(op):
         walks = any(_steps(accesses, g) for g in groups)
         if (small and walks) or (machine.exact and outer > along):
@@ -288,8 +293,10 @@ def _steps(accesses: Sequence[Access], g: Group) -> bool:
 def _rows(groups: Sequence[Group], longest: int | None, machine: Machine) -> Tiling:
     """Inner loops along memory: one or several whole rows in a program, or one in steps."""
     if longest is None or longest > machine.row:
-        step = min(machine.row, 2048)
-        return _made(groups, {}, machine, "last", False, step)
+        programs = product([g.extent for g in groups])
+        few = isinstance(programs, int) and programs < machine.lanes and not machine.exact
+        step = 2 * machine.step if few else machine.step
+        return _made(groups, {}, machine, "last", False, min(machine.row, step))
     width = longest if machine.exact else next_power(longest)
     rows = max(1, min(machine.tile, 1024) // max(1, width))
     blocks: dict[Group, int] = {}
@@ -304,7 +311,7 @@ def _columns(
     """Inner loops across memory: many columns in a program, in steps unless all of it is small."""
     first = max(groups, key=lambda g: (_weight(accesses, g.last), g.last))
     columns = _block(first.extent, 64 if machine.exact else 32, machine)
-    if longest is not None and longest * columns <= 2 * machine.row:
+    if longest is not None and longest * columns <= machine.columns:
         width = longest if machine.exact else next_power(longest)
         return _made(groups, {first: columns}, machine, "first", True, width)
     return _made(groups, {first: columns}, machine, "first", False, 32)
