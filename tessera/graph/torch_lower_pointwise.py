@@ -7,14 +7,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from tessera.dtypes import dtype, float8e5, float32, int1, int32, int64, uint8
+from tessera.dtypes import dtype, float8e4nv, float8e5, float32, int1, int32, int64, uint8
 from tessera.graph.index import Expr
 from tessera.graph.scalars import (
     Scalar,
@@ -319,16 +320,27 @@ def cast(x: Scalar, target: dtype) -> Scalar:
         return x.to(int32 if narrow else int64).to(target)
     if target.is_floating() and target.bits < 32 and x.type.bits >= 32:
         x = x.to(float32)
-    return _to_e5m2(x) if target == float8e5 else x.to(target)
+    if target not in (float8e5, float8e4nv):
+        return x.to(target)
+    x = x if x.type.is_floating() else x.to(float32)
+    # The language's conversions end at the greatest number.
+    found = x.to(target).bits(uint8)
+    if (
+        target == float8e5
+    ):  # 61440 is the middle of the greatest number and 2**16, where the next one would be
+        infinity = where(x < 0, constant(x.builder, 0xFC, uint8), 0x7C)
+        found = where(abs(x) >= 61440, infinity, found)
+    elif e4m3_ends_in_nan():
+        found = where(abs(x) > 464, constant(x.builder, 0x7F, uint8), found)
+    return found.bits(target)
 
 
-def _to_e5m2(x: Scalar) -> Scalar:
-    """The nearest number of e5m2, infinity beyond its range, where the language's cast ends at the greatest number."""
-    if not x.type.is_floating():
-        x = x.to(float32)
-    infinity = where(x < 0, constant(x.builder, 0xFC, uint8), 0x7C)
-    middle = 61440  # of the greatest number and 2**16, where the next one would be
-    return where(abs(x) >= middle, infinity, x.to(float8e5).bits(uint8)).bits(float8e5)
+@cache
+def e4m3_ends_in_nan() -> bool:
+    """Whether this torch makes NaN of what is beyond the range of e4m3; torch 2.13 gives the greatest number."""
+    with unset_fake_temporarily():
+        x = torch.full((1,), 1e5, device="cpu")
+        return bool(x.to(torch.float8_e4m3fn).float().isnan().item())
 
 
 for _name, _row in POINTWISE.items():

@@ -78,7 +78,7 @@ def test_conversions_of_the_program_round(name: str):
 
 def test_conversions_of_autocast_round():
     def linear(x: Any, y: Any) -> Any:
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(x.device.type, torch.bfloat16):
             product = torch.nn.functional.linear(x * 1.01, y)
             return (product, torch.nn.functional.softmax(x.bfloat16(), -1).bfloat16().float() - x)
 

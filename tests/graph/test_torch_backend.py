@@ -6,6 +6,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -450,7 +451,8 @@ def test_a_graph_that_does_not_compile_is_run_all_the_same(
         raise RuntimeError("a fault of fusion")
 
     monkeypatch.setattr(torch_backend, "optimize", broken)
-    monkeypatch.setattr(torch_backend.tempfile, "mkdtemp", lambda *_, **__: str(tmp_path))
+    folders = SimpleNamespace(mkdtemp=lambda prefix: str(tmp_path))
+    monkeypatch.setattr(torch_backend, "tempfile", folders)
     x = torch.randn(3, 4)
     with pytest.raises(Exception, match="a fault of fusion"):
         compare(softmax_like, x, options={"fuse": True})

@@ -161,7 +161,11 @@ def cond(x: Any) -> Any:
 def while_loop(x: Any) -> Any:
     from torch._higher_order_ops.while_loop import while_loop as loop
 
-    return loop(lambda n, y: n < 5, lambda n, y: (n + 1, y * 1.5 + 1), (torch.tensor(0), x))
+    return loop(
+        lambda n, y: n < 5,
+        lambda n, y: (n + 1, y * 1.5 + 1),
+        (torch.zeros((), dtype=torch.int64, device=x.device), x),
+    )
 
 
 def scan(x: Any) -> Any:

@@ -27,7 +27,7 @@ def test_diagonals_that_are_written(offset: int, dims: tuple[int, int]):
     def f(x: Any) -> Any:
         diagonal = x.diagonal(offset, *dims)
         diagonal.mul_(3)
-        diagonal.add_(torch.arange(diagonal.numel()).view(diagonal.shape))
+        diagonal.add_(torch.arange(diagonal.numel(), device=x.device).view(diagonal.shape))
         return x * 2, x.diagonal(-1, *dims)
 
     graphs = compare(f, torch.randn(5, 4, 6), fullgraph=True)
