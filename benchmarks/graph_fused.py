@@ -31,6 +31,7 @@ from record import Row  # noqa: E402
 
 import tessera.torch  # noqa: E402, F401  registers the backend
 
+BACKENDS = {"tessera": "tessera", "compiled": "inductor", "torch": None}
 CALLS = 20
 BANDWIDTH = 4.8e12  # bytes a second, of an H200
 
@@ -85,9 +86,9 @@ def microseconds(graph: Any) -> float:
 
 def measured(function: Callable[..., Any], inputs: list[Any], rounds: int) -> dict[str, float]:
     graphs = {}
-    for who in ("tessera", "inductor", "eager"):
+    for who, backend in BACKENDS.items():
         torch._dynamo.reset()
-        f = function if who == "eager" else torch.compile(function, backend=who, dynamic=False)
+        f = torch.compile(function, backend=backend, dynamic=False) if backend else function
         graphs[who] = recorded(lambda f=f: f(*inputs))
     times: dict[str, list[float]] = {who: [] for who in graphs}
     for _ in range(rounds):
@@ -118,7 +119,7 @@ def main() -> None:
             print(
                 f"{name:20} {row.shape:14} {told} us: {ratio}, {share:.2f} of bandwidth", flush=True
             )
-    record.write(args, "graph_fused", rows, device="cuda")
+    record.write(args, "graph_fused", rows, device=torch.cuda.get_device_name())
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from record import Results, Row
 BELOW = 0.97  # rows under this ratio are listed as slower
 TEXTS = ("README.md", "docs/performance.md", "docs/performance/*.md")
 RIVALS = {"triton": "Triton", "torch": "torch", "compiled": "torch.compile", "numba": "numba"}
+SUMMED = ("triton", "torch", "compiled")  # rivals with a column of the summary
 MEMORY_BOUND = ("vector add", "dropout", "softmax", "layer norm", "RMS norm", "cross entropy")
 SMALL_SHAPES = ("1024^3", "512^3", "16x8192x8192")
 
@@ -125,6 +126,20 @@ def cpu_table(part: str) -> list[str]:
     return [origin(*names), "", *table([*columns, "vs torch, spinning"], lines)]
 
 
+def fused_table() -> list[str]:
+    """Times in µs."""
+    columns = ["function", "shape", "tessera, µs", "torch.compile", "torch"]
+    lines = [
+        [
+            row.name, row.shape, *(f"{row.times[who]:.1f}" for who in ("tessera", "compiled", "torch")),
+            ratio(row, "compiled"), ratio(row, "torch"),
+        ]
+        for row in results("graph_fused").rows
+    ]  # fmt: skip
+    columns += ["vs torch.compile", "vs torch"]
+    return [origin("graph_fused"), "", *table(columns, lines)]
+
+
 def geomean(values: Iterable[float]) -> float:
     logs = [math.log(v) for v in values]
     return math.exp(sum(logs) / len(logs))
@@ -164,15 +179,16 @@ def groups() -> list[tuple[str, list[Row], str]]:
         for threads, text in (("1", "1 thread"), ("2", "2 threads")):
             rows = results(f"cpu-{part}-{threads}-passive").rows
             found.append((f"{title}, {text}", rows, "cpu"))
+    found.append(("fused functions under torch.compile", results("graph_fused").rows, "graph"))
     return found
 
 
 def summary() -> list[str]:
     lines = [
-        [f"[{title}](performance/{page}.md)", str(len(rows)), spread(rows, "triton"), spread(rows, "torch")]
+        [f"[{title}](performance/{page}.md)", str(len(rows)), *(spread(rows, r) for r in SUMMED)]
         for title, rows, page in groups()
     ]  # fmt: skip
-    return table(["what", "rows", "vs Triton", "vs torch"], lines)
+    return table(["what", "rows", "vs Triton", "vs torch", "vs torch.compile"], lines)
 
 
 def slower() -> list[str]:
@@ -251,6 +267,7 @@ TABLES: dict[str, Callable[[], list[str]]] = {
     "headline": headline,
     "launch": launch_table,
     "compile": compile_table,
+    "graph-fused": fused_table,
     "cpu-rows": lambda: cpu_table("rows"),
     "cpu-matmul": lambda: cpu_table("matmul"),
     **{
