@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -257,6 +258,15 @@ def test_sizes(path: Path):
 def lines_of(part: str) -> int:
     files = [*(PACKAGE / part).rglob("*.py"), *PACKAGE.glob(f"{part}.py")]
     return sum(f.read_text().count("\n") for f in files)
+
+
+def test_the_readme_knows_the_size():
+    text = (ROOT / "README.md").read_text("utf-8")
+    said = re.search(r"\(([\d,]+) lines of Python, no file longer than (\d+)\)", text)
+    assert said is not None
+    sizes = [len(path.read_text("utf-8").splitlines()) for path in PACKAGE.rglob("*.py")]
+    assert abs(sum(sizes) - int(said[1].replace(",", ""))) < 1000
+    assert max(sizes) <= int(said[2])
 
 
 def test_every_part_has_a_line_budget():
