@@ -112,8 +112,8 @@ class Plan:
         return View(v, 0, t.shape, t.all_strides)
 
     def root(self, v: Value) -> Value:
-        """The tensor whose memory a tensor lies in, before temporary ones are merged."""
-        return self.view(v).root
+        """The tensor whose memory a tensor lies in, before temporary ones are merged. A scalar has none but its own."""
+        return self.view(v).root if _is_tensor(v) else v
 
     def memory(self, v: Value) -> Value:
         """The tensor whose buffer a tensor lies in."""

@@ -212,12 +212,13 @@ class CompiledGraph:
         self.tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
         self.given = len(values)
         self.symbols = SymbolValues(values)
-        self.sized = bool(imported.symbols) or any(isinstance(o, Expr) for o in imported.outputs)
+        outputs = any(isinstance(o, Expr) for o in imported.outputs)
+        self.sized = bool(imported.symbols or imported.numbers) or outputs
 
     def direct(self) -> Compiled | None:
         """The executable's own function, where torch's arguments and outputs are just its arguments and results."""
         call = getattr(self.run, "call", None)
-        plain = not self.sized and not self.imported.constants and not self.imported.symbols
+        plain = not self.sized and not self.imported.constants
         every = self.tensors == list(range(self.given))
         outputs = self.imported.outputs
         (function,) = self.imported.module.functions
@@ -230,6 +231,7 @@ class CompiledGraph:
         inputs.clear()
         given += [values[name] for name in self.imported.symbols]
         given += self.imported.constants
+        given += [number(values) for number in self.imported.numbers]
         results = self.run(given)
         env = {Sym(name): n for name, n in values.items()}
         return [

@@ -31,7 +31,9 @@ from tessera.graph import (
 )
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import Expr, IndexMap, expr
-from tessera.graph.torch_lower import RULES, Lowering, Rule, Tensor, whole
+from tessera.graph.torch_eager import SymbolValues
+from tessera.graph.torch_lower import RULES, Float, Lowering, Rule, Tensor, whole
+from tessera.graph.torch_numbers import Computed, Numbers
 from tessera.graph.torch_options import Options
 from tessera.graph.torch_types import (
     ELEMENTS,
@@ -63,13 +65,15 @@ class Imported:
     """A graph of the IR, and what its externs and arguments are in torch.
 
     `targets`: functions by an extern's target; `objects`: what `Name`s stand for. `constants`: tensors that are the
-    last arguments. `symbols`: the arguments of the IR that are numbers, by symbol. `outputs`: for each output of
-    torch's graph the position of the IR's result, or an expression, or None. `externs`: (operation, reason)."""
+    last arguments but for `numbers`, floats that are computed from sizes. `symbols`: the arguments of the IR that are
+    sizes, by symbol. `outputs`: for each output of torch's graph the position of the IR's result, or an expression, or
+    None. `externs`: (operation, reason)."""
 
     module: Module
     targets: dict[str, Callable[..., Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     constants: list[Any] = field(default_factory=list)
+    numbers: list[Computed] = field(default_factory=list)
     symbols: list[str] = field(default_factory=list)
     outputs: list[int | Expr | None] = field(default_factory=list)
     externs: list[tuple[str, str]] = field(default_factory=list)
@@ -78,7 +82,7 @@ class Imported:
 
 
 def import_graph(graph: GraphModule, options: Options, name: str = "graph") -> Imported:
-    """The graph as IR. Raises `NotImported` where a value is neither a strided tensor nor a whole number."""
+    """The graph as IR. Raises `NotImported` where a value is neither a strided tensor nor a number of sizes."""
     return _Importer(graph, options, name).run()
 
 
@@ -104,6 +108,8 @@ class _Importer:
     def run(self) -> Imported:
         nodes = list(self.graph.graph.nodes)
         self.found.device = self._device(nodes)
+        given = [n.meta.get("val") for n in nodes if n.op == "placeholder"]
+        self.numbers = Numbers(self.g, SymbolValues(given).sources)
         self._arguments([n for n in nodes if n.op == "placeholder"])
         self._constants([n for n in nodes if n.op == "get_attr"])
         for node in nodes:
@@ -113,6 +119,7 @@ class _Importer:
                 self._outputs(node)
             elif node.op not in ("placeholder", "get_attr"):
                 raise NotImported(f"a node is a {node.op}")
+        self.found.numbers = self.numbers.computed
         self.found.module = self.g.finish()
         return self.found
 
@@ -129,8 +136,8 @@ class _Importer:
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 self.env[node] = self._argument(node.name, value)
-            elif _is_size(value):
-                self.env[node] = self._size(value)
+            elif _is_number(value):
+                self.env[node] = self._number(value)
             elif node.users:
                 raise NotImported(f"an argument is a {type(value).__name__}")
             else:
@@ -151,9 +158,9 @@ class _Importer:
             raise NotImported(str(why)) from None
         return fake
 
-    def _size(self, value: Any) -> Size:
+    def _number(self, value: Any) -> Size | Float:
         try:
-            return size_of(value)
+            return self.numbers.of(value) if isinstance(value, torch.SymFloat) else size_of(value)
         except NotLowered as why:
             raise NotImported(str(why)) from None
 
@@ -205,9 +212,9 @@ class _Importer:
         value = node.meta.get("val")
         if node.target is operator.getitem:
             return self._plain(node.args[0])[node.args[1]]
-        if _is_size(value):
-            return self._size(value)
-        if isinstance(value, (torch.SymFloat, torch.SymBool, float, bool)):
+        if _is_number(value):
+            return self._number(value)
+        if isinstance(value, (torch.SymBool, float, bool)):
             raise NotImported(f"{node.target} gives a number")
         if node.target is torch.ops.aten.copy_.default:
             return self._write(node)
@@ -313,13 +320,13 @@ class _Importer:
         target = str(node.target)
         self.found.targets[target] = node.target  # type: ignore[assignment]
         fakes = list(value) if isinstance(value, (list, tuple)) else [value]
-        plain = [f is None or _is_size(f) for f in fakes]
+        plain = [f is None or _is_number(f) for f in fakes]
         types = [tensor_type(self._strided(f)) for f, p in zip(fakes, plain, strict=True) if not p]
         results = iter(
             self.g.extern(target, operands, arguments, types, keywords, pure=_is_pure(node))
         )
         found = [
-            whole(next(results)) if not p else None if f is None else self._size(f)
+            whole(next(results)) if not p else None if f is None else self._number(f)
             for f, p in zip(fakes, plain, strict=True)
         ]
         return found if isinstance(value, (list, tuple)) else found[0]
@@ -335,6 +342,9 @@ class _Importer:
         """An argument as the IR writes it; tensors are counted among the operands."""
         if isinstance(value, Tensor):
             operands.append(self.materialised(value))
+            return Place(len(operands) - 1)
+        if isinstance(value, Float):
+            operands.append(value.value)
             return Place(len(operands) - 1)
         if isinstance(value, (list, tuple)):
             return tuple(self._written(v, operands) for v in value)
@@ -375,6 +385,9 @@ class _Importer:
             if isinstance(made, Tensor):
                 self.found.outputs.append(len(self.g.results))
                 self.g.output(self.materialised(made))
+            elif isinstance(made, Float):
+                self.found.outputs.append(len(self.g.results))
+                self.g.output(made.value)
             elif made is None or isinstance(made, Expr):
                 self.found.outputs.append(made)
             elif isinstance(made, int):
@@ -383,8 +396,9 @@ class _Importer:
                 raise NotImported(f"an output is a {type(made).__name__}")
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, (torch.SymInt, int)) and not isinstance(value, bool)
+def _is_number(value: Any) -> bool:
+    """Whether it is a size, or a float that is computed from sizes."""
+    return isinstance(value, (torch.SymInt, torch.SymFloat, int)) and not isinstance(value, bool)
 
 
 def _is_empty(value: Any) -> bool:

@@ -39,7 +39,7 @@ class Interpreted:
         types = [v.type for v in self.function.body.terminator.operands]
         env = environment(symbols)
         return [
-            as_typed(tensor_of(r, t), t, env) if isinstance(t, TensorType) else int(r)
+            as_typed(tensor_of(r, t), t, env) if isinstance(t, TensorType) else r.item()
             for r, t in zip(results, types, strict=True)
         ]
 
@@ -49,6 +49,8 @@ class Interpreted:
         env = environment(symbols)
         tensors = [
             as_typed(tensor_of(a, v.type), v.type, env)
+            if isinstance(v.type, TensorType)
+            else a.item()
             for a, v in zip(arrays, op.args, strict=True)
         ]
         return [array_of(x) for x in self.host.extern(op, tensors, symbols)]

@@ -69,6 +69,25 @@ class Tensor:
         return Tensor(self.value, self.map.compose(map), tuple(shape))
 
 
+@dataclass(frozen=True, eq=False)
+class Float:
+    """A float computed from symbolic sizes in each call: `value`, in fp64. Rules read it by `Lowering.number`; those
+    that take it for a constant raise `NotLowered`."""
+
+    value: Value
+
+    def _unknown(self, *_: Any) -> Any:
+        raise NotLowered("a number computed from sizes")
+
+    __float__ = __int__ = __index__ = __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _unknown
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        _unknown
+    )
+    __pow__ = __rpow__ = __neg__ = __abs__ = __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = (
+        _unknown
+    )
+
+
 def whole(value: Value) -> Tensor:
     """A value as it is."""
     shape = value.type.shape

@@ -11,16 +11,16 @@ from typing import Any
 from tessera.dtypes import float64
 from tessera.graph.index import Expr, expr
 from tessera.graph.scalars import Scalar, where
-from tessera.graph.torch_lower import Lowering, Tensor, rule
-from tessera.graph.torch_lower_pointwise import cast
+from tessera.graph.torch_lower import Float, Lowering, Tensor, rule
+from tessera.graph.torch_lower_pointwise import cast, operand
 from tessera.graph.torch_types import NotLowered, element_of, sizes_of, torch_type
 
 
 @rule("full", "full_like", "new_full", "fill.Scalar")
 def full(low: Lowering, shape: Any, value: Any, **_: Any) -> Tensor:
     elem = low.elem
-    if isinstance(value, Expr):
-        return low.map(lambda i: low.position(value).to(elem))
+    if isinstance(value, (Expr, Float)):
+        return low.map(lambda i: operand(low, value, i, elem))
     if isinstance(value, (complex, Tensor)):
         raise NotLowered("a value that is no number")
     return low.map(lambda i: low.const(value, elem))

@@ -15,7 +15,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Kind
 from torch._prims_common import elementwise_dtypes
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from tessera.dtypes import dtype, float8e4nv, float8e5, float32, int1, int32, int64, uint8
+from tessera.dtypes import dtype, float8e4nv, float8e5, float32, float64, int1, int32, int64, uint8
 from tessera.graph.index import Expr
 from tessera.graph.scalars import (
     Scalar,
@@ -30,7 +30,7 @@ from tessera.graph.scalars import (
     sign,
     where,
 )
-from tessera.graph.torch_lower import Lowering, Tensor, broadcast, is_tensor, rule
+from tessera.graph.torch_lower import Float, Lowering, Tensor, broadcast, is_tensor, rule
 from tessera.graph.torch_types import NotLowered, element_of, torch_type
 from tessera.ops import arith
 
@@ -280,13 +280,13 @@ def _example(x: Any) -> Any:
     if isinstance(x, Tensor):
         shape = [1] * x.rank
         return torch.empty(shape, dtype=torch_type(x.elem), device="meta")
-    return 1 if isinstance(x, Expr) else x
+    return 1 if isinstance(x, Expr) else 1.0 if isinstance(x, Float) else x
 
 
 def apply(row: Pointwise, low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
     """The loop that computes an element-wise operation."""
     operands = [x for k, x in enumerate(args) if k not in row.apart]
-    numbers = [x for x in operands if isinstance(x, (Tensor, Expr, int, float))]
+    numbers = [x for x in operands if isinstance(x, (Tensor, Expr, Float, int, float))]
     if any(isinstance(x, complex) for x in operands) or not any(map(is_tensor, args)):
         raise NotLowered("complex numbers")
     inside = computed_in(row.kind, numbers)
@@ -296,18 +296,21 @@ def apply(row: Pointwise, low: Lowering, *args: Any, **kwargs: Any) -> Tensor:
         given = [
             operand(low, x, indices, None if k in row.apart else inside) for k, x in enumerate(args)
         ]
-        return row.compute(*given, **kwargs).rounded(result)
+        named = {name: operand(low, x, indices, inside) for name, x in kwargs.items()}
+        return row.compute(*given, **named).rounded(result)
 
     return low.map(body)
 
 
 def operand(low: Lowering, x: Any, indices: list[Expr], type: dtype | None) -> Any:
-    """The element of a tensor, a symbolic size as a scalar, or what is neither as it is."""
+    """The element of a tensor, a symbolic size or what is computed of it as a scalar, or what is neither as it is."""
     if isinstance(x, Tensor):
         element = low.load(x, broadcast(x, indices))
         return element if type is None else cast(element, type)
     if isinstance(x, Expr):
         return low.position(x).to(type or int64)
+    if isinstance(x, Float):
+        return cast(low.scalar(x.value), type or float64)
     return x
 
 

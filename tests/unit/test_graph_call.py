@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.dtypes import float32, int64
+from tessera.dtypes import float32, float64, int64
 from tessera.errors import DeviceAssertionError, LaunchError
 from tessera.graph.build import GraphBuilder
 from tessera.graph.executable import compile_graph
@@ -116,6 +116,21 @@ def test_scalars_and_sizes_reach_kernels():
     for call in (exe, by_python(exe)):
         (got,) = call([4, -7, 0.5, x])
         np.testing.assert_allclose(got, x[:, 0] * 0.5 - 7, rtol=1e-6)
+
+
+def test_a_double_scales_an_argument_in_place():
+    def build(g: GraphBuilder) -> Any:
+        x = g.input("x", fp32(6))
+        k = g.input("k", float64)
+        g.write(x, g.loop([6], lambda i: g.mul(g.load(x, i), g.cast(k, float32))))
+        return g.loop([6], lambda i: g.sub(g.load(x, i), g.load(x, i)))
+
+    x = numbers(6)
+    for call in (exe := compiled(module_of(build)), by_python(exe)):
+        given = x.copy()
+        (got,) = call([given, 1 / 3])
+        np.testing.assert_array_equal(given, x * np.float32(1 / 3))
+        np.testing.assert_array_equal(got, 0 * x)
 
 
 @pytest.mark.parametrize("n", [0, 1, 33])
