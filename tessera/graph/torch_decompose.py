@@ -45,6 +45,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         **get_decompositions(TAKEN_APART),
         **foreach_decompositions(),
         aten.convolution_backward.default: convolution_backward,
+        aten._efficientzerotensor.default: torch.zeros,  # whose tensors have no memory
     }
     whole = {getattr(packet, name) for packet in KEPT_WHOLE for name in packet.overloads()}
     return {o: rule for o, rule in table.items() if o not in whole and not _is_attention(o)}

@@ -33,7 +33,7 @@ def scalar_tensor(low: Lowering, value: Any, **_: Any) -> Tensor:
 
 @rule(
     "zeros", "zeros_like", "new_zeros", "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty",
-    "new_empty_strided",
+    "new_empty_strided", "_new_zeros_with_same_feature_meta",
 )  # fmt: skip
 def zeros(low: Lowering, *_: Any, **__: Any) -> Tensor:
     """Zeros, also where torch leaves open what the tensor holds: what is written next replaces the loop."""

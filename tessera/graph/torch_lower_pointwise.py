@@ -351,9 +351,11 @@ for _name, _row in POINTWISE.items():
 
 
 @rule("_to_copy", "clone", "lift_fresh_copy", "convert_element_type", "alias_copy")
-def copied(low: Lowering, x: Tensor, *_: Any, **__: Any) -> Tensor:
-    """A copy, perhaps of another type."""
+def copied(low: Lowering, x: Any, *_: Any, **__: Any) -> Tensor:
+    """A copy, perhaps of another type; `vmap` also copies numbers."""
     target = low.elem
+    if not isinstance(x, Tensor):
+        return low.map(lambda i: low.const(x, target))
     element_of(torch_type(x.elem))
     return low.map(lambda i: cast(low.load(x, i), target))
 
