@@ -66,14 +66,15 @@ class Imported:
 
     `targets`: functions by an extern's target; `objects`: what `Name`s stand for. `constants`: tensors that are the
     last arguments but for `numbers`, floats that are computed from sizes. `symbols`: the arguments of the IR that are
-    sizes, by symbol. `outputs`: for each output of torch's graph the position of the IR's result, or an expression, or
-    None. `externs`: (operation, reason)."""
+    sizes, by symbol; `sizes`: those that are computed from others. `outputs`: for each output of torch's graph the
+    position of the IR's result, or an expression, or None. `externs`: (operation, reason)."""
 
     module: Module
     targets: dict[str, Callable[..., Any]] = field(default_factory=dict)
     objects: dict[str, Any] = field(default_factory=dict)
     constants: list[Any] = field(default_factory=list)
     numbers: list[Computed] = field(default_factory=list)
+    sizes: dict[str, Computed] = field(default_factory=dict)
     symbols: list[str] = field(default_factory=list)
     outputs: list[int | Expr | None] = field(default_factory=list)
     externs: list[tuple[str, str]] = field(default_factory=list)
@@ -110,6 +111,10 @@ class _Importer:
         self.found.device = self._device(nodes)
         given = [n.meta.get("val") for n in nodes if n.op == "placeholder"]
         self.numbers = Numbers(self.g, SymbolValues(given).sources)
+        try:
+            self.numbers.sizes(nodes)
+        except NotLowered as why:
+            raise NotImported(str(why)) from None
         self._arguments([n for n in nodes if n.op == "placeholder"])
         self._constants([n for n in nodes if n.op == "get_attr"])
         for node in nodes:
@@ -119,7 +124,7 @@ class _Importer:
                 self._outputs(node)
             elif node.op not in ("placeholder", "get_attr"):
                 raise NotImported(f"a node is a {node.op}")
-        self.found.numbers = self.numbers.computed
+        self.found.numbers, self.found.sizes = self.numbers.computed, self.numbers.computed_sizes
         self.found.module = self.g.finish()
         return self.found
 
@@ -166,7 +171,7 @@ class _Importer:
 
     def _symbols(self, nodes: Sequence[Node]) -> None:
         """Arguments for the symbols that are no size of a tensor argument."""
-        used: set[str] = set()
+        used = set(self.numbers.computed_sizes)
         of_tensors: set[str] = set()
         for node in nodes:
             value = self.env[node]

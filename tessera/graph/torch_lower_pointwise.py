@@ -224,6 +224,7 @@ POINTWISE: dict[str, Pointwise] = {
     "rsub": Pointwise(DEFAULT, lambda a, b, alpha=1: b - (a if alpha == 1 else a * alpha)),
     "mul": Pointwise(DEFAULT, _mul),
     "div": Pointwise(TO_FLOAT, _divide),
+    "true_divide": Pointwise(TO_FLOAT, _divide),
     "div.Tensor_mode": Pointwise(DEFAULT, _divide),
     "div.Scalar_mode": Pointwise(DEFAULT, _divide),
     "floor_divide": Pointwise(DEFAULT, floor_divide),

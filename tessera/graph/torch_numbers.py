@@ -1,7 +1,7 @@
-"""Computes what a graph makes of its symbolic sizes and the index algebra has no expressions for: floats.
+"""Computes what a graph makes of its symbolic sizes and the index algebra has no expressions for.
 
 `1 / n`, `n ** -0.5` and the like are computed in Python, once in each call, as eager computes them; kernels and externs
-get them as fp64 arguments."""
+get them as fp64 arguments. Sizes that come of such floats, as `int(n * 0.5)` does, are symbols of our own."""
 
 # pyright: basic
 # torch gives most of its values no type.
@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Any
 
 import sympy
+import torch
+from torch.fx import Node
 
 from tessera.dtypes import float64
 from tessera.graph.build import GraphBuilder
+from tessera.graph.index import expr
 from tessera.graph.torch_lower import Float
-from tessera.graph.torch_types import NotLowered
+from tessera.graph.torch_types import COMPUTED, NotLowered, from_sympy
 
 Values = Mapping[str, int]
 Computed = Callable[[Values], Any]
@@ -62,19 +66,43 @@ def computed(e: Any) -> Computed:
 
 
 class Numbers:
-    """The floats of one graph, each an argument of the IR. `known`: the symbols whose values a call tells."""
+    """The floats of one graph, each an argument of the IR, and sizes that are rounded floats, which are symbols.
+    `known`: the symbols whose values a call tells."""
 
     def __init__(self, g: GraphBuilder, known: Collection[str]) -> None:
         self.g, self.known = g, known
         self.values: dict[sympy.Expr, Float] = {}
         self.computed: list[Computed] = []
+        self.computed_sizes: dict[str, Computed] = {}
+
+    def sizes(self, nodes: Iterable[Node]) -> None:
+        """Find the symbols of our own that are in the sizes of torch's graph. Raises `NotLowered`."""
+        for node in nodes:
+            value = node.meta.get("val")
+            for x in value if isinstance(value, (list, tuple)) else [value]:
+                tensor = isinstance(x, torch.Tensor) and x.layout == torch.strided
+                for n in (*x.shape, *x.stride()) if tensor else [x]:
+                    self._size(n)
+
+    def _size(self, n: Any) -> None:
+        if not isinstance(n, torch.SymInt) or isinstance(n.node.expr, sympy.Symbol):
+            return
+        size = expr(0)
+        with suppress(NotLowered):  # what needs such a size says so
+            size = from_sympy(n.node.expr)
+        for name in sorted(size.syms & COMPUTED.keys()):
+            self._check(COMPUTED[name])
+            self.computed_sizes[name] = computed(COMPUTED[name])
+
+    def _check(self, e: Any) -> None:
+        if not {str(s) for s in e.free_symbols} <= set(self.known):
+            raise NotLowered("a number depends on what no argument tells")
 
     def of(self, value: Any) -> Float:
         """The number that a SymFloat stands for; `NotLowered` for one that depends on the data."""
         e = value.node.expr
         if e not in self.values:
-            if not {str(s) for s in e.free_symbols} <= set(self.known):
-                raise NotLowered("a number depends on the data")
+            self._check(e)
             number = computed(e)
             self.computed.append(lambda values: float(number(values)))
             self.values[e] = Float(self.g.input(f"number_{len(self.values)}", float64))

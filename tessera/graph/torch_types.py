@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import sympy
@@ -65,6 +66,20 @@ def tensor_type(fake: Any) -> TensorType:
     return TensorType(shape, foreign_or_element(fake.dtype), given, str(fake.device))
 
 
+# What stands for sizes that the index algebra has no expressions for, such as `int(n * 0.5)`: symbols of our own.
+COMPUTED: dict[str, sympy.Expr] = {}
+ROUNDED = ("TruncToInt", "FloorToInt", "CeilToInt", "RoundToInt")
+
+
+def _computed_size(e: Any) -> Expr:
+    """The symbol for a size that Python computes in each call."""
+    if not all(str(symbol).startswith("s") for symbol in e.free_symbols):
+        raise NotLowered("a size depends on the data")
+    name = f"s_{sha256(str(e).encode()).hexdigest()[:12]}"
+    COMPUTED[name] = e
+    return sym(name)
+
+
 def from_sympy(e: Any) -> Expr:
     """The index expression that a size of Dynamo's stands for."""
     if e.is_Integer:
@@ -73,6 +88,8 @@ def from_sympy(e: Any) -> Expr:
         if not str(e).startswith("s"):
             raise NotLowered("a size depends on the data")
         return sym(str(e))
+    if e.func.__name__ in ROUNDED:
+        return _computed_size(e)
     of = [from_sympy(a) for a in e.args] if not isinstance(e, sympy.Pow) else []
     if isinstance(e, sympy.Add):
         return sum(of, expr(0))

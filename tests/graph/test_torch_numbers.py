@@ -131,6 +131,34 @@ def test_a_result_may_be_a_float():
     runs(f, lambda n: (leaf(n, 4),))
 
 
+ROUNDED: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]] = {
+    "half": (lambda x: x[: int(x.shape[0] * 0.5)].sin().sum(0), lambda n: (leaf(n, 4),)),
+    "blocks": (lambda x: x.new_ones(math.ceil(x.shape[0] / 3), 4) * x.sum(0), lambda n: (leaf(n, 4),)),
+    "resized": (
+        lambda x: F.interpolate(x, scale_factor=1.5, mode="nearest"), lambda n: (leaf(1, 2, n, n + 1),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_rounded_floats_are_sizes(name: str):
+    assert runs(*ROUNDED[name]) == set()
+
+
+def test_a_rounded_size_may_be_nothing():
+    """A fifth of thirteen rows are two, of four there are none."""
+
+    def f(x: Any) -> Any:
+        n = int(x.shape[0] * 0.2)
+        return x[:n] * 2, torch.cat([x[:n], x, x.new_zeros(n, 4)]).sum(0), x.new_ones(n, 4).sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tessera", dynamic=True)
+    for n in (13, 4, 2, 26):
+        x = torch.randn(n, 4)
+        assert difference(compiled(x), f(x)) is None
+
+
 def test_rounding_is_that_of_doubles():
     """A third of a size is no float of 32 bits: it is rounded where it meets one, and not before."""
 
