@@ -40,6 +40,14 @@ if _PROCESSES := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
 
 from tessera.runtime.driver import driver  # noqa: E402  after the environment is set
 
+# How long examples take is the machine's affair: a busy one is no reason to fail.
+if importlib.util.find_spec("hypothesis") is not None:
+    import hypothesis
+
+    _BUSY = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("busy", deadline=None, suppress_health_check=_BUSY)
+    hypothesis.settings.load_profile("busy")
+
 DEVICES = {
     "interpreter": ["interpreter"],
     "cpu": ["cpu"],
