@@ -80,8 +80,9 @@ class Numbers:
         for node in nodes:
             value = node.meta.get("val")
             for x in value if isinstance(value, (list, tuple)) else [value]:
-                tensor = isinstance(x, torch.Tensor) and x.layout == torch.strided
-                for n in (*x.shape, *x.stride()) if tensor else [x]:
+                strided = isinstance(x, torch.Tensor) and x.layout == torch.strided
+                tensor: Any = x if strided else None
+                for n in [x] if tensor is None else (*tensor.shape, *tensor.stride()):
                     self._size(n)
 
     def _size(self, n: Any) -> None:

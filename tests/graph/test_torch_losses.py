@@ -49,8 +49,9 @@ def signs(x: Any, n: int) -> Any:
 
 
 # Losses, and what makes each argument.
+MSE: Any = F.mse_loss  # the stubs of torch know no weight
 LOSSES: dict[str, tuple[Any, ...]] = {
-    "mse": (lambda a, b, w, **k: F.mse_loss(a, b, weight=w.detach(), **k), leaf, leaf, chance),
+    "mse": (lambda a, b, w, **k: MSE(a, b, weight=w.detach(), **k), leaf, leaf, chance),
     "l1": (F.l1_loss, leaf, leaf),
     "smooth l1": (partial(F.smooth_l1_loss, beta=0.3), leaf, leaf),
     "huber": (partial(F.huber_loss, delta=0.4), leaf, leaf),
