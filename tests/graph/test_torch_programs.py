@@ -9,7 +9,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")
 
-import torch.nn.functional as F  # noqa: E402
 
 from tests.graph.torch_kit import compare, externs  # noqa: E402
 
@@ -64,11 +63,16 @@ def test_prefix_sums_and_what_reduces_them():
 # --- what eager does ------------------------------------------------------------------------------------------------
 def test_assertions_on_data_hold():
     torch._dynamo.reset()
-    compiled = torch.compile(lambda x: F.one_hot(x, 5) * 2, backend="tessera", fullgraph=True)
-    x = torch.tensor([0, 4, 2])
-    assert torch.equal(compiled(x), F.one_hot(x, 5) * 2)
-    with pytest.raises(RuntimeError, match="smaller than num_classes"):
-        compiled(torch.tensor([0, 5, 2]))
+
+    def rooted(x: Any) -> Any:
+        torch.ops.aten._assert_async.msg((x >= 0).all(), "a number is negative")
+        return x.sqrt() * 2
+
+    compiled = torch.compile(rooted, backend="tessera", fullgraph=True)
+    x = torch.tensor([0.0, 4.0, 2.0])
+    assert torch.equal(compiled(x), x.sqrt() * 2)
+    with pytest.raises(RuntimeError, match="a number is negative"):
+        compiled(x - 1)
 
 
 def test_powers_of_whole_numbers_by_eager():

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 from tessera import graph
 from tessera.errors import TorchNotFound
+from tessera.graph.torch_version import OLDEST
 
 
 def refused() -> str:
@@ -36,3 +39,8 @@ def test_a_torch_that_is_not_there(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert "torch is not installed" in refused()
+
+
+def test_the_extra_installs_one_that_is_new_enough():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["torch"] == [f"torch>={'.'.join(map(str, OLDEST))}"]
