@@ -9,7 +9,7 @@ exe.peak_bytes({"s0": 8})              # known before anything runs
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tessera.errors import LaunchError
 from tessera.graph.build_kernels import Kernels
 from tessera.graph.dump import write_folder
 from tessera.graph.emit.tiling import Machine
-from tessera.graph.host import Host
+from tessera.graph.host import GraphCall, Host
 from tessera.graph.index import Expr, Sym
 from tessera.graph.memory import place
 from tessera.graph.plan import OUTPUT, Plan, number, storage_size
@@ -84,7 +84,7 @@ class Executable:
         if not self.symbols:
             space |= {f"numbers_{k}": table for k, table in enumerate(self.frame().tables)}
         exec(compile(self.source, f"<graph {function.name}>", "exec"), space)
-        self.call: Callable[[list[Any]], list[Any]] = space["call"]
+        self.call: GraphCall = host.on_device(space["call"])
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         return self.call(inputs)

@@ -15,6 +15,8 @@ from tessera.graph.ops import ExternOp
 from tessera.graph.types import Name, Place
 from tessera.interp.numerics import storage
 
+GraphCall = Callable[[list[Any]], list[Any]]  # takes arguments in a list, which it empties
+
 
 class Host(Protocol):
     """An array library on one device. Element types are its own, `kind` of tessera's; offsets are in bytes, strides in
@@ -60,6 +62,10 @@ class Host(Protocol):
 
     def stream(self) -> int:
         """The queue that kernels are launched into; 0 for a host without any."""
+        ...
+
+    def on_device(self, call: GraphCall) -> GraphCall:
+        """The call of a graph with the host's device as the current one."""
         ...
 
     def extern(
@@ -128,6 +134,9 @@ class NumpyHost:
 
     def stream(self) -> int:
         return 0
+
+    def on_device(self, call: GraphCall) -> GraphCall:
+        return call
 
     def extern(
         self, op: ExternOp, arrays: Sequence[Any], symbols: Mapping[str, int]

@@ -26,7 +26,7 @@ from tessera.graph.passes import optimize
 from tessera.graph.torch_cuda_graphs import CudaGraphs
 from tessera.graph.torch_decompose import decompositions
 from tessera.graph.torch_eager import SymbolValues, run_by_eager
-from tessera.graph.torch_host import TorchHost
+from tessera.graph.torch_host import TorchHost, current
 from tessera.graph.torch_import import Imported, NotImported, import_graph
 from tessera.graph.torch_interpret import Interpreted
 from tessera.graph.torch_options import Options, options_of
@@ -176,9 +176,10 @@ def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]],
     if options.kernels == "interpreted":
         return Interpreted(imported.module, host)
     target = target_of(imported.device)
-    return compile_executable(
-        imported.module, host, target, wrapper=options.wrapper, contract=not exact
-    )
+    with current(imported.device):
+        return compile_executable(
+            imported.module, host, target, wrapper=options.wrapper, contract=not exact
+        )
 
 
 def target_of(device: str) -> GPUTarget | None:

@@ -16,6 +16,7 @@ from tessera.graph.plan import Interpret, Launch
 from tessera.graph.report.graphs import GraphFacts
 from tessera.graph.report.page import save
 from tessera.graph.report.rows import GraphReport, Peak, Report
+from tessera.graph.torch_host import current
 from tessera.graph.torch_measure import (
     distances,
     peak_bytes,
@@ -104,9 +105,10 @@ def _facts(made: GraphReport, record: GraphRecord, found: Report) -> None:
     if record.inputs is None or not (found.distances or found.memory):
         return
     device = record.imported.device
-    if found.peak is None:
-        found.peak = peak_of(device)
-    facts = GraphFacts(record.run, record.inputs, found.peak, synchronizer(device))
+    with current(device):
+        if found.peak is None:
+            found.peak = peak_of(device)
+        facts = GraphFacts(record.run, record.inputs, found.peak, synchronizer(device))
     made.steps, made.tensors, made.least_bytes = facts.steps, facts.tensors, facts.least
 
 

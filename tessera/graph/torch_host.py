@@ -5,11 +5,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from tessera.graph.host import GraphCall
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ops import ExternOp
 from tessera.graph.torch_types import MOVE, SEED, WRITE, any_torch_type
@@ -21,7 +24,8 @@ PLAIN = frozenset((
     torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128,
 ))  # fmt: skip
 # Faster than torch's public functions for the same, where this torch has them.
-_QUICK: Any = getattr(torch._C, "_dynamo").guards  # noqa: B009  stubs of torch lack it
+_C: Any = torch._C  # whose stubs lack most of it
+_QUICK = _C._dynamo.guards
 reinterpret = getattr(_QUICK, "_reinterpret_tensor", None)
 LARGEST_SEED = (1 << 63) - 1
 
@@ -45,9 +49,12 @@ def assign(target: torch.Tensor, source: torch.Tensor) -> None:
 def fast_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
     """`torch.empty_strided(shape, strides, type)` on a device, without the cost of its arguments' parsing."""
     name = "_empty_strided_cuda" if device.startswith("cuda") else "_empty_strided_cpu"
-    if device.startswith("cuda") and torch.cuda.device_count() > 1:
-        return None  # that function knows the current device only
-    return getattr(_QUICK, name, None)
+    return getattr(_QUICK, name, None)  # on the current device: `on_device`
+
+
+def current(device: str) -> AbstractContextManager[None]:
+    """A region in which the device is the current one: kernels are loaded and launched there."""
+    return torch.cuda.device(device) if device.startswith("cuda") else nullcontext()
 
 
 class TorchHost:
@@ -62,6 +69,10 @@ class TorchHost:
         self.targets = {SEED: draw_seed, MOVE: moved, WRITE: assign, **targets}
         self.objects = objects
         self.device = device
+        if device.startswith("cuda"):
+            index = torch.device(device).index
+            self.index: int = torch.cuda.current_device() if index is None else index
+            self.stream = partial(_C._cuda_getCurrentRawStream, self.index)
         self.may_alias = {name: _may_alias(target) for name, target in self.targets.items()}
         if (fast := fast_empty_strided(device)) is not None:
             self.strided = fast
@@ -127,10 +138,23 @@ class TorchHost:
         array.copy_(given if array.dtype in PLAIN else given.view(array.dtype))
 
     def stream(self) -> int:
-        """The current CUDA stream; 0 on the CPU."""
-        if not self.device.startswith("cuda"):
-            return 0
-        return torch.cuda.current_stream(self.device).cuda_stream
+        """The device's current CUDA stream; 0 on the CPU."""
+        return 0
+
+    def on_device(self, call: GraphCall) -> GraphCall:
+        """The call with the host's device as the current one, since kernels are launched there; afterwards the current
+        device is what it was. Where torch sees one device this is the call itself."""
+        if not self.device.startswith("cuda") or torch.cuda.device_count() < 2:
+            return call
+        wanted, found = self.index, _C._cuda_getDevice
+
+        def guarded(inputs: list[Any]) -> list[Any]:
+            if found() == wanted:
+                return call(inputs)
+            with torch.cuda.device(wanted):
+                return call(inputs)
+
+        return guarded
 
     # --- externs ------------------------------------------------------------------------------------------------
     def extern(

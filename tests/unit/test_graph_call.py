@@ -77,6 +77,20 @@ def test_calls_of_the_library_stand_between_calls_of_native_code():
         np.testing.assert_array_equal(got, same)
 
 
+def test_the_host_makes_its_device_current_around_the_call():
+    class Watching(NumpyHost):
+        def on_device(self, call: Any) -> Any:
+            return lambda inputs: [*call(inputs), "guarded"]
+
+    g = GraphBuilder("exp")
+    x = g.input("x", fp32(3))
+    g.output(g.loop([3], lambda i: g.exp(g.load(x, i))))
+    exe = compile_graph(g.finish(), Watching())
+    for run in (exe, exe.call):
+        found, mark = run([np.zeros(3, np.float32)])
+        assert mark == "guarded" and (found == 1).all()
+
+
 def test_what_nobody_needs_any_more_is_let_go():
     alive: list[bool] = []
     x = numbers(5, 6)
