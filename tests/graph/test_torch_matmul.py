@@ -79,3 +79,18 @@ def test_which_products_are_kernels():
     with recording() as graphs:
         compiled(torch.ones(4, 5, device="cpu"), torch.ones(5, 6, device="cpu"))
     assert {type(s) for s in graphs[0].run.plan.steps} == {Extern}
+
+
+@pytest.mark.parametrize("scalar", [False, True])
+def test_operands_that_are_expanded_along_k(scalar: bool):
+    def f(x: Any, y: Any, z: Any) -> Any:
+        return x.expand(8, 200) @ y.expand(200, 7), (z + 1) @ (y * 2).expand(200, 7), z @ z.T
+
+    x, y = (torch.randn(()), torch.randn(())) if scalar else (torch.randn(8, 1), torch.randn(1, 7))
+    given = [x, y, torch.randn(8, 1).expand(8, 200)]
+    compiled = torch.compile(f, backend="tessera", dynamic=False, options={"matmul": "kernel"})
+    with recording() as graphs:
+        found = compiled(*given)
+    assert {type(s) for s in graphs[0].run.plan.steps} == {Launch}
+    for got, want in zip(found, f(*given), strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-4)

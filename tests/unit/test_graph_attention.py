@@ -102,6 +102,23 @@ def test_operands_of_attention_are_read_through_views():
     assert [type(step) for step in exe.plan.steps] == [Launch]
 
 
+@pytest.mark.parametrize("same", ["keys", "dimensions"])
+def test_operands_of_attention_that_are_the_same_along_an_index(same: str):
+    """Nothing masks a load that does not go along an index: what lies beyond 33 keys or 20 dimensions is not summed."""
+    at = {
+        "keys": "(d0, d1, d2, d3) -> (d0, d1, 0, d3)",
+        "dimensions": "(d0, d1, d2, d3) -> (d0, d1, d2, 0)",
+    }
+
+    def build(g: GraphBuilder) -> Any:
+        t = fp32(2, 2, 33, 20)
+        q, k, v = (g.view(g.input(n, t), parse_map(at[same]), t) for n in "qkv")
+        return g.attention(q, k, v, 0.25, None, False)
+
+    exe = check(build, [RNG.standard_normal((2, 2, 33, 20)).astype(np.float32) for _ in range(3)])
+    assert [type(step) for step in exe.plan.steps] == [Launch]
+
+
 def test_attention_prints_and_parses():
     module = attention((2, 4, 2, sym("s1"), 8, 16, 16), True, True)
     again = parse_module(print_module(module))

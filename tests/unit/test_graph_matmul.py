@@ -77,6 +77,23 @@ def test_products_of_any_sizes(shape: tuple[int, int, int]):
     agree(product(float32, *ab), given, [float32] * 2, k)
 
 
+@pytest.mark.parametrize("k", [1, 40, 200])
+@pytest.mark.parametrize("same", ["a", "b", "both", "everywhere"])
+def test_operands_that_are_the_same_along_k(same: str, k: int):
+    """Nothing masks a load that does not go along k: what lies beyond k must not be summed."""
+    at_a, at_b = parse_map("(d0, d1) -> (d0, 0)"), parse_map("(d0, d1) -> (0, d1)")
+    if same == "everywhere":
+        at_a = at_b = parse_map("(d0, d1) -> (0, 0)")
+
+    def build(g: GraphBuilder) -> Any:
+        a, b = g.input("a", TensorType((9, k), float32)), g.input("b", TensorType((k, 18), float32))
+        x = a if same == "b" else g.view(a, at_a, TensorType((9, k), float32))
+        y = b if same == "a" else g.view(b, at_b, TensorType((k, 18), float32))
+        return g.matmul(x, y, float32, float32)
+
+    agree(module_of(build), [numbers(float32, 9, k), numbers(float32, k, 18)], [float32] * 2, k)
+
+
 def bias_relu(g: GraphBuilder, p: Any, more: list[Any]) -> Any:
     m, n = p.type.shape
     return g.loop(

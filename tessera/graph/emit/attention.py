@@ -92,6 +92,8 @@ class _Attention(Nest):
         tensor, place = through_views(v, at)
         place = [self.indices.simple(c) for c in place]
         found = self.element(tensor, place, Scope(Block(), {}, target))
+        for index in along:
+            found = self.zero_outside(found, index)
         return self.tiles.spread(found, tuple(i.block for i in along))
 
     def reduced(self, v: Value, kind: type[Op], **attrs: Any) -> Value:

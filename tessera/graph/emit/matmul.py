@@ -185,12 +185,10 @@ class _ProductNest(Nest):
         loop = self.prologues.get(tensor)
         if loop is None:
             found = self.element(tensor, at, Scope(Block(), {}, target))
-            return self.tiles.spread(found, shape)
-        scope = Scope(loop.body, dict(zip(loop.body.args, at, strict=True)), target)
-        found = self.value(yielded(loop.body)[tensor.index], scope)
-        inside = self.bound(k)
-        if inside is not None:
-            found = self.tiles.select(inside, found, self.tiles.const(0, v.type.elem))
+        else:
+            scope = Scope(loop.body, dict(zip(loop.body.args, at, strict=True)), target)
+            found = self.value(yielded(loop.body)[tensor.index], scope)
+        found = self.zero_outside(found, k, loop is not None)
         return self.tiles.spread(found, shape)
 
     # --- what is made of it -------------------------------------------------------------------------------

@@ -155,6 +155,16 @@ class Nest:
             self._bounds[key] = self.tiles.compare(at, "lt", self.extent(index.extent))
         return self._bounds[key]
 
+    def zero_outside(self, v: Value, index: Index, computed: bool = False) -> Value:
+        """v, 0 where an index is out of range. A load that goes along the index is masked, and 0 there; what is the
+        same along it is not, nor what is `computed` of loads."""
+        shape = shape_of(v.type)
+        assert index.place is not None
+        inside = self.bound(index)
+        if inside is None or (not computed and shape[index.place : index.place + 1] > (1,)):
+            return v
+        return self.tiles.select(inside, v, self.tiles.const(0, elem_of(v.type)))
+
     # --- values -------------------------------------------------------------------------------------------
     def value(self, v: Value, scope: Scope) -> Value:
         """The tile for a scalar."""
