@@ -100,6 +100,11 @@ _GRAPHS = (
         "graph-fuse-equal", "cpu gpu", "makes one of loops of equal extents that read the same tensor",
         "neither depends on the other", "graph/passes/fuse.py `Order.between`", "tests/unit/test_graph_passes.py", unit="loop",
     ),
+    _row(
+        "graph-split-reductions", "cpu gpu", "reduces parts first where few programs would reduce all",
+        "known extents; no reduction reads another one's result; sums change their order", "graph/split.py",
+        "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
 )  # fmt: skip
 
 _GPU = (

@@ -16,9 +16,8 @@ from tessera.graph.index import Expr, IndexMap, dim
 from tessera.graph.ops import CombiningOp, IndexOp, LoadOp, LoopOp, ReduceOp, SortOp, yielded
 from tessera.graph.types import TensorType, product
 from tessera.ir import Block, Builder, Op, Value
+from tessera.ir.applications import apply
 from tessera.ops import FuncOp, YieldOp, arith
-
-LEAST = 2048  # elements of a program that reduces a part
 
 
 def split_reductions(function: FuncOp, machine: Machine) -> None:
@@ -26,7 +25,7 @@ def split_reductions(function: FuncOp, machine: Machine) -> None:
     for op in list(function.body):
         if isinstance(op, LoopOp):
             parts = _parts(op, machine)
-            if parts > 1:
+            if parts > 1 and apply("graph-split-reductions", op):
                 _split(op, parts)
 
 
@@ -47,7 +46,7 @@ def _parts(op: LoopOp, machine: Machine) -> int:
     wanted = 2 * machine.lanes // programs
     if not isinstance(beside, int) or wanted <= 1:
         return 1
-    return min(next_power(wanted), total * beside // LEAST)
+    return min(next_power(wanted), total * beside // machine.part)
 
 
 def _depends(op: ReduceOp, others: Sequence[ReduceOp]) -> bool:
@@ -72,6 +71,7 @@ def _split(op: LoopOp, parts: int) -> None:
     total = product(list(reductions[0].extents))
     assert isinstance(total, int)
     each = -(-total // parts)
+    parts = -(-total // each)  # no part is empty: only the last one needs a mask
     partial = _partial_loop(op, reductions, parts, each, total)
     results = iter(partial.results)
     for r in reductions:

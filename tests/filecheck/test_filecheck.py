@@ -78,11 +78,11 @@ def test_every_pass_has_a_file(name: str) -> None:
     assert not PASSES[name].optimization or any(not case.fires for case in cases)
 
 
-# The other ones are applied while IR is lowered to LLVM IR, or by the assembler.
+# The other ones are applied while IR is lowered to LLVM IR, by the assembler, or by the planner of graphs.
 IN_PASSES = {o.name for o in OPTIMIZATIONS.values() if o.targets != "cpu"} | {
     p.optimization for p in PASSES.values() if p.optimization
 }
-IN_PASSES -= {"ldmatrix", "stmatrix", "raise-occupancy"}
+IN_PASSES -= {"ldmatrix", "stmatrix", "raise-occupancy", "graph-split-reductions"}
 
 
 @pytest.mark.parametrize("name", sorted(IN_PASSES))

@@ -28,15 +28,20 @@ def number(n: int | Expr) -> int:
 class RandomGraph:
     """A graph of about `steps` operations over tensors of up to three dimensions. `norms`: also statistics over any
     dimensions, groups and all, that are applied to what they are of. `writes`: also roundings, products, sorts,
-    scatters of all kinds, and results that are left in arguments."""
+    scatters of all kinds, and results that are left in arguments. `sized`: all sizes are known."""
 
-    def __init__(self, seed: int, steps: int, norms: bool = True, writes: bool = False):
+    def __init__(
+        self, seed: int, steps: int, norms: bool = True, writes: bool = False, sized: bool = False
+    ):
         self.random = Random(seed)
-        self.g = GraphBuilder("random", ranges={"s0": (2, None)})
+        self.g = GraphBuilder("random", ranges={} if sized else {"s0": (2, None)})
+        self.s0, s1 = SIZES.values() if sized else (S0, S1)
         self.tensors: list[Value] = []
         self.args: list[np.ndarray] = []
         data = np.random.default_rng(seed)
-        for n, shape in enumerate([(S0, 4), (S0, 4), (4,), (S0, S1, 4), (S1, S0)]):
+        for n, shape in enumerate(
+            [(self.s0, 4), (self.s0, 4), (4,), (self.s0, s1, 4), (s1, self.s0)]
+        ):
             self.tensors.append(self.g.input(f"x{n}", TensorType(shape, float32)))
             self.args.append(data.standard_normal([number(k) for k in shape]).astype(np.float32))
         self.rows = self.g.input("rows", TensorType((6,), int64))
@@ -221,7 +226,7 @@ class RandomGraph:
         rank = len(x.type.shape)
         results = [dim(k + 1) for k in range(rank)]
         return self.view(
-            x, IndexMap(rank + 1, results), (self.random.choice([S0, 2]), *x.type.shape)
+            x, IndexMap(rank + 1, results), (self.random.choice([self.s0, 2]), *x.type.shape)
         )
 
     def join(self) -> Value | None:

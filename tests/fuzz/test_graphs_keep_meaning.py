@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tessera.config.optimizations import OPTIMIZATIONS
+from tessera.graph.emit.tiling import Machine
 from tessera.graph.executable import compile_graph
 from tessera.graph.host import NumpyHost
 from tessera.graph.interp import interpret
@@ -62,8 +63,13 @@ def test_random_graphs(seed: int, steps: int):
     check(seed, steps, writes=True)
 
 
-# What changes bits has tests of its own: tests/unit/test_graph_roundings.py.
-EXACT = [n for n in OPTIMIZATIONS if n.startswith("graph-") and n != "graph-drop-roundings"]
+# What changes bits has tests of its own: tests/unit/test_graph_roundings.py, and below what the planner does.
+OTHERS = ("graph-drop-roundings", "graph-split-reductions")
+EXACT = [n for n in OPTIMIZATIONS if n.startswith("graph-") and n not in OTHERS]
+# Tilings of GPUs, so small that graphs of this size meet the ends of each: rows and columns in steps, parts of sums.
+SMALL = Machine(
+    "cuda", exact=False, tile=8, row=4, step=2, lanes=64, columns=8, walk=1, part=2
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -100,6 +106,19 @@ def test_kernels_of_fused_graphs(seed: int, norms: bool, writes: bool):
     graph = RandomGraph(seed, 2 + seed % 12, norms, writes)
     wanted = meaning(graph, graph.module)
     run = compile_graph(optimize(graph.module), CopyingHost())
+    args = [x.copy() for x in graph.args]
+    for a, b in zip(wanted, [*run(list(args)), *args], strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("off", ["", "graph-split-reductions"])
+@pytest.mark.parametrize("seed", range(6))
+def test_kernels_of_small_tilings(seed: int, off: str, monkeypatch: pytest.MonkeyPatch):
+    """Compiled for the CPU, which runs tilings of GPUs, too."""
+    monkeypatch.setenv("TESSERA_DISABLE", off)
+    graph = RandomGraph(seed, 10, seed % 2 == 0, seed % 3 == 0, sized=seed != 5)
+    wanted = meaning(graph, graph.module)
+    run = compile_graph(optimize(graph.module), CopyingHost(), machine=SMALL)
     args = [x.copy() for x in graph.args]
     for a, b in zip(wanted, [*run(list(args)), *args], strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)

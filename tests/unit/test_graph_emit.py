@@ -244,31 +244,6 @@ def test_what_no_kernel_is_made_for_is_computed_by_its_meaning():
     assert [type(s).__name__ for s in exe.plan.steps] == ["Launch", "Interpret", "Launch"]
 
 
-@pytest.mark.parametrize("shape", [(100003,), (3, 65536), (2, 301, 299)])
-def test_reductions_of_few_programs_are_split(shape: tuple[int, ...]):
-    x = numbers(*shape)
-
-    def build(g: GraphBuilder) -> Any:
-        a = g.input("a", fp32(*shape))
-        total = g.loop([], lambda: g.reduce("sum", shape, lambda *at: g.exp(g.load(a, *at))))
-        rows = g.loops(
-            shape[:1],
-            lambda i: g.welford(shape[1:] or (1,), lambda *at: g.load(a, i, *at[: len(shape) - 1])),
-        )
-        first = g.loops(
-            [],
-            lambda: g.arg_reduce(
-                "max",
-                shape[0],
-                lambda r: g.load(a, *(r,) * len(shape[:1]), *(0,) * (len(shape) - 1)),
-            ),
-        )
-        return total, *rows, *first
-
-    exe = check(build, [x], rtol=1e-3)
-    assert len(exe.plan.steps) > 3
-
-
 def test_a_kernel_that_cannot_be_compiled_is_replaced(monkeypatch: pytest.MonkeyPatch):
     original = build_kernels.compile_kernel
 

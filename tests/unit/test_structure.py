@@ -62,7 +62,7 @@ MAX_FUNCTION_LINES = 61
 # (the test asks for that when SLACK lines are saved), whoever adds a feature makes room for it or gives a reason.
 MOST_LINES = {
     "errors": 550,
-    "config": 1450,
+    "config": 1455,
     "knobs": 100,
     "dtypes": 400,
     "ir": 1910,

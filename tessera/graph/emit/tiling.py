@@ -26,7 +26,8 @@ class Machine:
     pointwise program; `row`: elements of the longest row that is kept whole; `step`: elements of a longer one that a
     program takes at a time, on GPUs twice as many where programs are few; `lanes`: programs that run at once;
     `columns`: elements of the largest tile of columns that is kept whole; `walk`: elements of the longest reduction
-    that each element of a tile walks through by itself."""
+    that each element of a tile walks through by itself; `part`: elements of a program that reduces a part of what
+    too few programs would reduce."""
 
     name: str
     exact: bool
@@ -36,6 +37,7 @@ class Machine:
     lanes: int
     columns: int
     walk: int
+    part: int = 2048
 
 
 @dataclass(frozen=True, slots=True)

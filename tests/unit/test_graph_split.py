@@ -1,0 +1,77 @@
+"""Reductions that few programs would do are split, and sum what they summed before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tessera.graph.build import GraphBuilder
+from tessera.graph.executable import machine_of
+from tessera.graph.passes import optimize
+from tests.unit.graph_kit import HOPPER, check, compiled, fp32, module_of
+
+RNG = np.random.default_rng(0)
+
+
+def numbers(*shape: int) -> Any:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", [(100003,), (3, 65536), (2, 301, 299)])
+def test_reductions_of_few_programs_are_split(shape: tuple[int, ...]):
+    x = numbers(*shape)
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(*shape))
+        total = g.loop([], lambda: g.reduce("sum", shape, lambda *at: g.exp(g.load(a, *at))))
+        rows = g.loops(
+            shape[:1],
+            lambda i: g.welford(shape[1:] or (1,), lambda *at: g.load(a, i, *at[: len(shape) - 1])),
+        )
+        first = g.loops(
+            [],
+            lambda: g.arg_reduce(
+                "max",
+                shape[0],
+                lambda r: g.load(a, *(r,) * len(shape[:1]), *(0,) * (len(shape) - 1)),
+            ),
+        )
+        return total, *rows, *first
+
+    exe = check(build, [x], rtol=1e-3)
+    assert len(exe.plan.steps) > 3
+
+
+@pytest.mark.parametrize("part", [1, 2, 3, 5])
+@pytest.mark.parametrize("rows", [2, 4, 5, 7, 12, 24, 31])
+def test_parts_of_any_length(rows: int, part: int):
+    """The parts that are wanted, a power of two, need not divide the rows, and may be more than them."""
+    x = RNG.integers(-50, 50, (rows, 8)).astype(np.float32)
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(rows, 8))
+        sums = g.loop([8], lambda j: g.reduce("sum", [rows], lambda r: g.load(a, r, j)))
+        first = g.loops([], lambda: g.arg_reduce("max", rows, lambda r: g.load(a, r, 0)))
+        return sums, *first
+
+    exe = compiled(optimize(module_of(build)), replace(machine_of(HOPPER), part=part))
+    sums, first, place = exe([x])
+    np.testing.assert_array_equal(sums, x.sum(0))
+    assert (first, place) == (x[:, 0].max(), x[:, 0].argmax())
+
+
+def test_splitting_can_be_left_out(monkeypatch: pytest.MonkeyPatch):
+    x = RNG.integers(-50, 50, 100000).astype(np.float32)
+
+    def build(g: GraphBuilder) -> Any:
+        a = g.input("a", fp32(x.size))
+        return g.loop([], lambda: g.reduce("sum", x.shape, lambda r: g.load(a, r)))
+
+    for off, kernels in [("", 2), ("graph-split-reductions", 1)]:
+        monkeypatch.setenv("TESSERA_DISABLE", off)
+        exe = compiled(module_of(build), machine_of(HOPPER))
+        assert len(exe.plan.steps) == kernels
+        assert exe([x])[0] == x.sum()
