@@ -37,9 +37,9 @@ def draw_seed(device: str) -> torch.Tensor:
 
 def moved(x: torch.Tensor, device: str) -> torch.Tensor:
     """A copy of a tensor on another device, in the same strides. The CPU does not wait for what it gives away: CUDA
-    has read pageable memory when the call returns."""
+    has read pageable memory when the call returns, pinned memory perhaps not."""
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
-    return made.copy_(x, non_blocking=not x.is_cuda)
+    return made.copy_(x, non_blocking=not x.is_cuda and not x.is_pinned())
 
 
 def assign(target: torch.Tensor, source: torch.Tensor) -> None:

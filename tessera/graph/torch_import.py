@@ -10,9 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from tessera.dtypes import int64
 from tessera.graph import (
@@ -30,22 +28,14 @@ from tessera.graph import (
     torch_lower_view,
 )
 from tessera.graph.build import GraphBuilder
-from tessera.graph.index import Expr, IndexMap, expr
+from tessera.graph.index import Expr, expr
+from tessera.graph.torch_devices import Devices
 from tessera.graph.torch_eager import SymbolValues
 from tessera.graph.torch_lower import RULES, Float, Lowering, Rule, Tensor, whole
 from tessera.graph.torch_numbers import Computed, Numbers
 from tessera.graph.torch_options import Options
-from tessera.graph.torch_types import (
-    ELEMENTS,
-    MOVE,
-    WRITE,
-    NotLowered,
-    Size,
-    size_of,
-    sizes_of,
-    tensor_type,
-)
-from tessera.graph.types import Name, Place, TensorType
+from tessera.graph.torch_types import WRITE, NotLowered, Size, size_of, sizes_of, tensor_type
+from tessera.graph.types import Name, Place
 from tessera.ir import Module, Value
 
 _TABLES = (  # imported for the rules that they register
@@ -104,11 +94,11 @@ class _Importer:
         self.low = Lowering(self.g, options.random == "eager", options.matmul)
         self.found = Imported(None)  # type: ignore[arg-type]
         self.env: dict[Node, Any] = {}
-        self.moved: dict[tuple[Value, str], Value] = {}
 
     def run(self) -> Imported:
         nodes = list(self.graph.graph.nodes)
-        self.found.device = self._device(nodes)
+        self.g.device = self.found.device = self._device(nodes)
+        self.devices = Devices(self.g, self.found.device)
         given = [n.meta.get("val") for n in nodes if n.op == "placeholder"]
         self.numbers = Numbers(self.g, SymbolValues(given).sources)
         try:
@@ -190,27 +180,14 @@ class _Importer:
             held: Any = self.graph
             for part in str(node.target).split("."):
                 held = getattr(held, part)
-            if isinstance(held, torch.Tensor) and self._is_literal(held):
-                self.env[node] = self._literal(held)
+            if isinstance(held, torch.Tensor) and self.devices.is_literal(held):
+                self.env[node] = self.devices.literal(held)
             elif isinstance(held, torch.Tensor):
                 self.env[node] = self._argument(node.name, held)
                 self.found.constants.append(held)
             else:
                 self.found.objects[node.name] = held
                 self.env[node] = Name(node.name)
-
-    def _is_literal(self, held: torch.Tensor) -> bool:
-        """Whether it is a number on the CPU, of a graph on a GPU."""
-        away = str(held.device) == "cpu" != self.found.device
-        return away and held.dim() == 0 and held.dtype in ELEMENTS
-
-    def _literal(self, held: torch.Tensor) -> Tensor:
-        """The number, computed where the kernels run."""
-        self.g.device = self.found.device
-        with unset_fake_temporarily():
-            number = held.item()
-        value = self.g.loop([], lambda: self.g.const(number, ELEMENTS[held.dtype]))
-        return Tensor(value, IndexMap.identity(0), (), (), str(held.device))
 
     # --- operations -------------------------------------------------------------------------------------------
     def _call(self, node: Node) -> Any:
@@ -239,16 +216,14 @@ class _Importer:
         """What the rule makes; all that it emitted is dropped when it gives up."""
         low, last = self.low, self.g.block.last
         low.out = node.meta["val"]
-        streams, seeds, moved = low.streams, dict(low.seeds), dict(self.moved)
-        self.g.device = self.found.device
+        streams, seeds, moved = low.streams, dict(low.seeds), dict(self.devices.moved)
         try:
             args, kwargs = self._plain(node.args), self._plain(node.kwargs)
-            self._refuse_other_devices(low.out, [*args, *kwargs.values()])
-            found = lower(
-                low, *map(self._here, args), **{k: self._here(a) for k, a in kwargs.items()}
-            )
+            self.devices.refuse(low.out, [*args, *kwargs.values()])
+            here = self.devices.here
+            found = lower(low, *map(here, args), **{k: here(a) for k, a in kwargs.items()})
         except BaseException:
-            low.streams, low.seeds, self.moved = streams, seeds, moved
+            low.streams, low.seeds, self.devices.moved = streams, seeds, moved
             while self.g.block.last is not last:
                 self.g.block.last.erase()  # type: ignore[union-attr]
             raise
@@ -274,37 +249,6 @@ class _Importer:
         )
         home = str(fake.device)
         return Tensor(found.value, found.map, wanted.shape, wanted.all_strides, home)
-
-    # --- devices ------------------------------------------------------------------------------------------------
-    def _refuse_other_devices(self, out: Any, given: Any) -> None:
-        """Raise `NotLowered` for results on another device than the graph's: eager makes those. Numbers on the CPU
-        that are the same in each call are made where the kernels run: what needs them elsewhere gets a copy."""
-        results = out if isinstance(out, (list, tuple)) else [out]
-        away = [
-            x for x in results if isinstance(x, torch.Tensor) and str(x.device) != self.found.device
-        ]
-        tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
-        constant = all(x.home not in (None, x.device) for x in tensors)
-        if away and not (constant and all(x.dim() == 0 and x.device.type == "cpu" for x in away)):
-            raise NotLowered("its result is on another device than the graph's kernels")
-
-    def _here(self, value: Any) -> Any:
-        """An argument of a rule with its tensors on the graph's device; as in eager, a number may come from the CPU."""
-        if isinstance(value, (list, tuple)):
-            return [self._here(v) for v in value]
-        if not isinstance(value, Tensor) or value.device == self.found.device:
-            return value
-        if value.rank or value.device != "cpu":
-            raise NotLowered("a tensor is on another device than the graph's kernels")
-        return whole(self._on(self.materialised(value), self.found.device))
-
-    def _on(self, value: Value, device: str) -> Value:
-        """A copy of a tensor on another device."""
-        if (value, device) not in self.moved:
-            t = value.type
-            to = TensorType(t.shape, t.elem, t.strides, device)
-            (self.moved[value, device],) = self.g.extern(MOVE, [value], [Place(0), device], [to])
-        return self.moved[value, device]
 
     def _plain(self, value: Any) -> Any:
         """An argument of torch's node, with what was made of other nodes in their place."""
@@ -363,10 +307,7 @@ class _Importer:
 
     def materialised(self, x: Tensor) -> Value:
         """The tensor as a value of the IR, in exactly torch's strides, on the device where torch has it."""
-        t, found = x.value.type, x.value
-        if not x.map.is_identity or x.shape != t.shape:
-            found = self.g.view(found, x.map, type(t)(x.shape, t.elem, x.strides, t.device))
-        return found if x.home in (None, x.device) else self._on(found, x.home)
+        return self.devices.on(x, x.home or x.device)
 
     def _write(self, node: Node) -> Any:
         target, source = (self._plain(a) for a in node.args[:2])
@@ -377,11 +318,13 @@ class _Importer:
             operands = [target.value, self.materialised(source)]
             self.g.extern(WRITE, operands, [Place(0), Place(1)], [], pure=False)
             return source
-        if source.device != target.device:
-            raise NotImported("a write from another device")
+        try:
+            source = self.devices.here(source)
+        except NotLowered as why:
+            raise NotImported(str(why)) from None
         if source.elem != target.elem or source.shape != target.shape:
             source = torch_lower_pointwise.assigned(self.low, target, source)
-        self.g.write(target.value, self.materialised(source))
+        self.g.write(target.value, self.devices.on(source, target.device))
         return source
 
     def _outputs(self, node: Node) -> None:
