@@ -131,7 +131,9 @@ def _copy_commit(commit: str, tree: Path) -> None:
     there = git("ls-tree", "--name-only", commit).decode().split()
     data = git("archive", commit, *(name for name in COPIED if name in there))
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        archive.extractall(tree, filter="data")
+        # Python 3.11.0 to 3.11.3 has no filters.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(tree)
 
 
 def _copy_working_tree(tree: Path) -> None:
