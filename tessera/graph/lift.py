@@ -33,11 +33,9 @@ def lift_scans(op: LoopOp) -> list[LoopOp]:
     """Loops of scans that were inside of a top-level loop, now in front of it; none if it is such a loop itself."""
     found = [x for x in op.walk() if isinstance(x, ScanOp)]
     regions = [x for x in op.body if x.regions]
-    for made in (
-        regions,
-        list({v.op for v in yielded(op.body)}),
-    ):  # by the second, what it reads is there, too
-        if len(made) == 1 and isinstance(made[0], ScanOp) and not made[0].reverse:
+    # One scan is all that such a loop has, or all that it yields, beside what the scan reads.
+    for ops in (regions, list({v.op for v in yielded(op.body)})):
+        if len(ops) == 1 and isinstance(ops[0], ScanOp) and not ops[0].reverse:
             return []
     lifted = [_lifted(scan, op) for scan in found]
     return [loop for loop in lifted if loop is not None]

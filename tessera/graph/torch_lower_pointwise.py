@@ -327,11 +327,9 @@ def cast(x: Scalar, target: dtype) -> Scalar:
     if target not in (float8e5, float8e4nv):
         return x.to(target)
     x = x if x.type.is_floating() else x.to(float32)
-    # The language's conversions end at the greatest number.
+    # The language's conversions end at the greatest number. 61440 is the middle of that of e5m2 and 2**16.
     found = x.to(target).bits(uint8)
-    if (
-        target == float8e5
-    ):  # 61440 is the middle of the greatest number and 2**16, where the next one would be
+    if target == float8e5:
         infinity = where(x < 0, constant(x.builder, 0xFC, uint8), 0x7C)
         found = where(abs(x) >= 61440, infinity, found)
     elif e4m3_ends_in_nan():
