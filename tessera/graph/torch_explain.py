@@ -30,6 +30,11 @@ RANDOM = (
     'the model draws random numbers: outputs are as eager\'s with options={"random": "eager"} only'
 )
 
+LAUNCHED = (
+    "a kernel is launched that Dynamo does not know: `import tessera.compat` before torch.compile runs makes it one of "
+    "Triton's, which are part of graphs (docs/torch-compile.md)"
+)
+
 
 def explain(
     model: Callable[..., Any],
@@ -52,8 +57,10 @@ def explain(
     compiled = torch.compile(model, backend="tessera", options=dict(options or {}), **settings)
     with recording() as records:
         training_step(compiled, model, inputs)
-    breaks = dict(counters["graph_break"])
-    found = Report(graph_breaks=breaks)
+    breaks: Counter[str] = Counter()
+    for why, n in counters["graph_break"].items():
+        breaks[LAUNCHED if "tessera.runtime" in why or "JITFunction." in why else why] += n
+    found = Report(graph_breaks=dict(breaks))
     if measure:
         _measure(found, model, compiled, inputs)
     found.graphs = [_report(r, found) for r in records]

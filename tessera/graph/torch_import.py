@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ from tessera.graph.torch_lower import RULES, Float, Lowering, Rule, Tensor, whol
 from tessera.graph.torch_numbers import Computed, Numbers
 from tessera.graph.torch_options import Options
 from tessera.graph.torch_types import WRITE, NotLowered, Size, size_of, sizes_of, tensor_type
+from tessera.graph.torch_user_kernels import REASON, UserKernel, is_user_kernel, user_kernel
 from tessera.graph.types import Name, Place
 from tessera.ir import Module, Value
 
@@ -200,7 +201,13 @@ class _Importer:
             raise NotImported(f"{node.target} gives a number")
         if node.target is torch.ops.aten.copy_.default:
             return self._write(node)
-        reason = NO_KERNEL
+        if is_user_kernel(node.target):
+            return self._user_kernel(node)
+        name, reason = str(node.target), NO_KERNEL
+        if name.startswith("auto_functionalized"):  # an operation that changes its arguments
+            name, reason = str(node.args[0]), REASON
+        elif getattr(node.target, "namespace", "aten") not in ("aten", "prims"):
+            reason = REASON
         lower = rule_for(node.target) if self.options.kernels != "none" else None
         if lower is not None:
             try:
@@ -209,7 +216,7 @@ class _Importer:
                 return found
             except NotLowered as why:
                 reason = str(why)
-        self.found.externs.append((str(node.target), reason))
+        self.found.externs.append((name, reason))
         return self._extern(node)
 
     def _lower(self, lower: Rule, node: Node) -> Any:
@@ -263,22 +270,45 @@ class _Importer:
     # --- externs ------------------------------------------------------------------------------------------------
     def _extern(self, node: Node) -> Any:
         value = self.low.out = node.meta.get("val")  # an assertion has none
-        operands: list[Value] = []
-        arguments = [self._written(a, operands) for a in self._plain(node.args)]
-        keywords = {k: self._written(a, operands) for k, a in self._plain(node.kwargs).items()}
         target = str(node.target)
         self.found.targets[target] = node.target  # type: ignore[assignment]
         fakes = list(value) if isinstance(value, (list, tuple)) else [value]
         plain = [f is None or _is_number(f) for f in fakes]
         types = [tensor_type(self._strided(f)) for f, p in zip(fakes, plain, strict=True) if not p]
-        results = iter(
-            self.g.extern(target, operands, arguments, types, keywords, pure=_is_pure(node))
+        results = self._called(
+            target, node, self._plain(node.args), self._plain(node.kwargs), types
         )
         found = [
             whole(next(results)) if not p else None if f is None else self._number(f)
             for f, p in zip(fakes, plain, strict=True)
         ]
         return found if isinstance(value, (list, tuple)) else found[0]
+
+    def _called(
+        self, target: str, node: Node, args: Any, kwargs: Any, types: list[Any]
+    ) -> Iterator[Value]:
+        operands: list[Value] = []
+        arguments = [self._written(a, operands) for a in args]
+        keywords = {k: self._written(a, operands) for k, a in kwargs.items()}
+        return iter(
+            self.g.extern(target, operands, arguments, types, keywords, pure=_is_pure(node))
+        )
+
+    def _user_kernel(self, node: Node) -> dict[str, Tensor]:
+        """What a kernel of the program writes, by the names of its arguments."""
+        try:
+            run, given = user_kernel(node)
+        except NotLowered as why:
+            raise NotImported(str(why)) from None
+        number = sum(isinstance(t, UserKernel) for t in self.found.targets.values())
+        target = f"kernel.{run.name}" + (f".{number}" if number else "")
+        self.found.targets[target] = run
+        self.found.externs.append((target, REASON))
+        made: dict[str, Any] = node.meta["val"]
+        types = [tensor_type(self._strided(fake)) for fake in made.values()]
+        grids = self._plain(node.kwargs["grid"])
+        results = self._called(target, node, [grids], self._plain(given), types)
+        return {name: whole(x) for name, x in zip(made, results, strict=True)}
 
     def _strided(self, fake: Any) -> Any:
         if not isinstance(fake, torch.Tensor):
