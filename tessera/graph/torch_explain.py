@@ -96,10 +96,14 @@ def _report(record: GraphRecord, found: Report) -> GraphReport:
     if not isinstance(record.run, Executable):
         return GraphReport(record.purpose, lowered, [], externs, [], None)
     exe = record.run
-    kernels = [step.code.name for step in exe.plan.steps if isinstance(step, Launch)]
+    codes = [step.code for step in exe.plan.steps if isinstance(step, Launch)]
+    kernels = [code.name for code in codes]
     interpreted = [(s.op.opcode, s.reason) for s in exe.plan.steps if isinstance(s, Interpret)]
     peak = None if exe.symbols else exe.peak_bytes({})
     made = GraphReport(record.purpose, lowered, kernels, externs, interpreted, peak)
+    for code in codes:
+        known = made.origins.get(code.name, ())
+        made.origins[code.name] = tuple(dict.fromkeys((*known, *code.origins)))
     try:
         _facts(made, record, found)
     except Exception as error:

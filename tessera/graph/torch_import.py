@@ -34,6 +34,7 @@ from tessera.graph.torch_eager import SymbolValues
 from tessera.graph.torch_lower import RULES, Float, Lowering, Rule, Tensor, whole
 from tessera.graph.torch_numbers import Computed, Numbers
 from tessera.graph.torch_options import Options
+from tessera.graph.torch_origins import origin_of
 from tessera.graph.torch_types import WRITE, NotLowered, Size, size_of, sizes_of, tensor_type
 from tessera.graph.torch_user_kernels import REASON, UserKernel, is_user_kernel, user_kernel
 from tessera.graph.types import Name, Place
@@ -228,7 +229,8 @@ class _Importer:
             args, kwargs = self._plain(node.args), self._plain(node.kwargs)
             self.devices.refuse(low.out, [*args, *kwargs.values()])
             here = self.devices.here
-            found = lower(low, *map(here, args), **{k: here(a) for k, a in kwargs.items()})
+            with self.g.b.located(origin_of(node)):
+                found = lower(low, *map(here, args), **{k: here(a) for k, a in kwargs.items()})
         except BaseException:
             low.streams, low.seeds, self.devices.moved = streams, seeds, moved
             while self.g.block.last is not last:

@@ -411,7 +411,26 @@ def test_explain_measures_steps_memory_and_numbers(tmp_path: Path):
     assert all(d.eager < 1e-4 and d.exact < 1e-4 for d in report.distances)
     assert report.memory is not None and report.memory[1] >= 16 * 64 * 4
     assert page.read_text().count("<svg") == 2
+    assert "computes aten.gelu" in page.read_text()
     assert all(p.grad is None for p in model.parameters())
+
+
+def test_explain_names_the_operations_in_each_kernel():
+    import tessera.graph
+
+    def f(x: Any) -> Any:
+        return torch.nn.functional.gelu(x.sort()[0]).softmax(-1), x.cos()
+
+    report = tessera.graph.explain(f, torch.randn(16, 32), measure=False, options={"fuse": False})
+    (graph,) = report.graphs
+    assert sum(names == ("aten.cos",) for names in graph.origins.values()) == 1
+    report = tessera.graph.explain(f, torch.randn(16, 32), measure=False)
+    (graph,) = report.graphs
+    assert graph.origins.keys() == set(graph.kernels)
+    every = {name for names in graph.origins.values() for name in names}
+    assert every == {"aten.sort", "aten.gelu", "aten._softmax", "aten.cos"}
+    assert any({"aten.gelu", "aten._softmax"} <= {*names} for names in graph.origins.values())
+    assert "    computes aten." in str(report)
 
 
 def test_explain_keeps_what_a_model_cannot_do_as_notes():

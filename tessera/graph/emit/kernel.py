@@ -14,10 +14,10 @@ from tessera.graph.emit.scopes import Scope
 from tessera.graph.emit.tiles import CannotEmit
 from tessera.graph.emit.tiling import Machine, Tiling, choose
 from tessera.graph.index import Expr, Sym, expr
-from tessera.graph.ops import LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
+from tessera.graph.ops import IndexOp, LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Module, Op, Value, print_module
-from tessera.ops import YieldOp
+from tessera.ops import ConstOp, YieldOp
 
 Size = int | Expr
 NAMED = 3  # ops that a kernel's name tells
@@ -27,7 +27,8 @@ NAMED = 3  # ops that a kernel's name tells
 class KernelCode:
     """A kernel before it is compiled. `text`: its tile IR; `parameters`: tensors, scalars and sizes of the graph;
     `written`: the numbers of those that it writes; `reusable`: pairs (result, operand) of parameters that may be the
-    same memory, since each program reads the elements that it writes, and no others, before it writes them."""
+    same memory, since each program reads the elements that it writes, and no others, before it writes them;
+    `origins`: the operations of the program that it computes, as far as the locations of the graph's ops say."""
 
     name: str
     text: str
@@ -37,6 +38,7 @@ class KernelCode:
     programs: Size
     warps: int
     tiling: Tiling
+    origins: tuple[str, ...] = ()
 
 
 def emit(op: Op, machine: Machine, wide: bool = False) -> KernelCode:
@@ -145,8 +147,15 @@ def finished(
     function.name = name
     return KernelCode(
         name, print_module(module), parameters, tuple(place[r] for r in written), tuple(reusable),
-        tiling.programs, tiling.warps, tiling,
+        tiling.programs, tiling.warps, tiling, origins(ops),
     )  # fmt: skip
+
+
+def origins(ops: Sequence[Op]) -> tuple[str, ...]:
+    """The functions that ops and what is inside of them were made for, in their order."""
+    quiet = (ConstOp, IndexOp)  # which operations share
+    places = (x.loc for op in ops for x in op.walk() if not isinstance(x, quiet))
+    return tuple(dict.fromkeys(p.function for p in places if p is not None and p.function))
 
 
 def _label(ops: Sequence[Op]) -> str:

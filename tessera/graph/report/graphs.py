@@ -73,6 +73,7 @@ class GraphFacts:
             max(moved / self.peak.bandwidth, flops / rate), seconds,
             getattr(step, "reason", ""), self._numbers(step.reads), self._numbers(step.writes),
             kernel_source(step.code) if isinstance(step, Launch) else "",
+            step.code.origins if isinstance(step, Launch) else (),
         )  # fmt: skip
 
     def _numbers(self, values: Sequence[Value]) -> tuple[int, ...]:

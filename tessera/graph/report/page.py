@@ -201,7 +201,8 @@ def _row(s: StepReport, row: int, left: int, scale: _Scale) -> str:
     limit = LABEL // 7 - 4
     shown = text if len(text) <= limit else text[: limit - 1] + "…"
     took = "" if s.seconds is None else f"{s.seconds * 1e6:.1f} us, "
-    about = f"{took}at least {s.roofline * 1e6:.1f} us; {s.bytes:,} bytes, {s.flops:,} operations"
+    names = f"; computes {', '.join(s.origins)}" if s.origins else ""
+    about = f"{took}at least {s.roofline * 1e6:.1f} us; {s.bytes:,} bytes, {s.flops:,} operations{names}"
     x = left + LABEL
     bar, least = scale(s.seconds or 0.0), x + scale(s.roofline)
     return (

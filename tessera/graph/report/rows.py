@@ -21,9 +21,9 @@ class Peak:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step of a call. `ops`: what it computes; `bytes` and `flops`: moved and done if each operand is read once;
-    `seconds`: measured, of one launch among many (None: not measured); `why`: the reason of an extern; `reads` and
-    `writes`: numbers of tensors; `source`: of the kernel."""
+    """One step of a call. `ops`: what it computes; `origins`: for which operations of the program; `bytes` and
+    `flops`: moved and done if each operand is read once; `seconds`: measured, of one launch among many (None: not
+    measured); `why`: the reason of an extern; `reads` and `writes`: numbers of tensors; `source`: of the kernel."""
 
     kind: str
     name: str
@@ -36,6 +36,7 @@ class StepReport:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     source: str = ""
+    origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class TensorReport:
 class GraphReport:
     """One graph. `operations`: how many ATen operations rules lowered; `kernels`: names of launched kernels in order;
     `externs`: (operation, reason, how often); `without_kernel`: (op, reason) of what NumPy computes; `peak_bytes`:
-    memory beside the arguments, None where sizes are symbolic; `least_bytes`: arguments and results, each once."""
+    memory beside the arguments, None where sizes are symbolic; `least_bytes`: arguments and results, each once;
+    `origins`: by kernel, the operations of the program that it computes."""
 
     purpose: str
     operations: int
@@ -63,6 +65,7 @@ class GraphReport:
     least_bytes: int = 0
     steps: list[StepReport] = field(default_factory=list[StepReport])
     tensors: list[TensorReport] = field(default_factory=list[TensorReport])
+    origins: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
 
     @property
     def bytes(self) -> int:
@@ -81,10 +84,9 @@ class GraphReport:
             )
             lines += table(self.steps)
         else:
-            lines += [
-                f"  kernel {name}{_times(self.kernels.count(name))}"
-                for name in dict.fromkeys(self.kernels)
-            ]
+            for name in dict.fromkeys(self.kernels):
+                lines.append(f"  kernel {name}{_times(self.kernels.count(name))}")
+                lines += _made_for(self.origins.get(name, ()), 4)
         lines += [f"  extern {op}{_times(n)}: {why}" for op, why, n in self.externs]
         lines += [f"  no kernel for {op}: {why}" for op, why in self.without_kernel]
         return "\n".join(lines)
@@ -94,8 +96,14 @@ def _times(n: int) -> str:
     return f" ({n} times)" if n > 1 else ""
 
 
+def _made_for(operations: Sequence[str], left: int) -> list[str]:
+    """A line with the operations of the program that a kernel computes, if they are known."""
+    return [f"{'':{left}}computes {', '.join(operations)}"] if operations else []
+
+
 def table(steps: Sequence[StepReport]) -> list[str]:
-    """Lines: measured time, its least by the roofline, bytes, what, of which ops. Equal steps are one line."""
+    """Lines: measured time, its least by the roofline, bytes, what, of which ops; below, for which operations of the
+    program. Equal steps are one line."""
     groups: dict[tuple[str, str], list[StepReport]] = {}
     for s in steps:
         groups.setdefault((s.kind, s.name), []).append(s)
@@ -107,6 +115,7 @@ def table(steps: Sequence[StepReport]) -> list[str]:
         size = f"{sum(s.bytes for s in same):12,}"
         ops = f": {same[0].ops}" if same[0].ops else ""
         lines.append(f"{time} {least} {size}  {kind} {name}{_times(len(same))}{ops}")
+        lines += _made_for(list(dict.fromkeys(o for s in same for o in s.origins)), 41)
     return lines
 
 
