@@ -83,6 +83,7 @@ def test_launches_go_into_the_stream_of_the_device(devices: Devices):
     assert TorchHost({}, {}, "cpu").stream() == 0
 
 
+@pytest.mark.skipif(torch.cuda.device_count() == 1, reason="torch refuses a GPU that is not there")
 def test_kernels_are_loaded_on_the_device_of_their_graph(
     devices: Devices, monkeypatch: pytest.MonkeyPatch
 ):

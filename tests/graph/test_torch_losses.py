@@ -41,11 +41,11 @@ def labels() -> Any:
 
 
 def weights(x: Any) -> Any:
-    return torch.linspace(0.5, 2, CLASSES, dtype=x.dtype)
+    return torch.linspace(0.5, 2, CLASSES, dtype=x.dtype, device=x.device)
 
 
 def signs(x: Any, n: int) -> Any:
-    return torch.where(torch.arange(n) % 2 == 0, 1, -1).to(x.dtype)
+    return torch.where(torch.arange(n, device=x.device) % 2 == 0, 1, -1).to(x.dtype)
 
 
 # Losses, and what makes each argument.
@@ -79,7 +79,7 @@ LOSSES: dict[str, tuple[Any, ...]] = {
     "soft margin": (lambda a, **k: F.soft_margin_loss(a, signs(a, CLASSES).expand_as(a), **k), leaf),
     "cosine": (lambda a, b, **k: F.cosine_embedding_loss(a, b, signs(a, ROWS), margin=0.1, **k), leaf, leaf),
     "triplet": (partial(F.triplet_margin_loss, swap=True), leaf, leaf, leaf),
-    "margin": (lambda a, **k: F.multi_margin_loss(a, torch.arange(ROWS) % CLASSES, p=2, **k), leaf),
+    "margin": (lambda a, **k: F.multi_margin_loss(a, torch.arange(ROWS, device=a.device) % CLASSES, p=2, **k), leaf),
     "soft margins": (
         lambda a, b, **k: F.multilabel_soft_margin_loss(a, b.round(), weight=weights(a), **k), leaf, chance,
     ),
@@ -144,11 +144,13 @@ TRANSFORMED: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "jvp": (lambda x: jvp(total, (x,), (x.cos(),)), (3, 4)),
     "jvp of grad": (lambda x: jvp(grad(total), (x,), (x.cos(),)), (3, 4)),
     "grad of each": (
-        lambda x: vmap(grad(of_one), in_dims=(None, 0, 0))(PARAMETERS, x, torch.arange(6) % 3), (6, 4),
+        lambda x: vmap(grad(of_one), in_dims=(None, 0, 0))(PARAMETERS, x, torch.arange(6, device=x.device) % 3), (6, 4),
     ),
     "penalty": (grad(penalty), (5, 4)),
     "penalty of parameters": (lambda x: grad(partial(penalty, x))(PARAMETERS), (5, 4)),
-    "elements": (lambda x: vmap(lambda r, i: r[i] * 2)(x, torch.arange(6) % 4), (6, 4)),  # copies the 2
+    "elements": (  # copies the 2
+        lambda x: vmap(lambda r, i: r[i] * 2)(x, torch.arange(6, device=x.device) % 4), (6, 4),
+    ),
     "softsign": (hessian(lambda x: F.softsign(x).sum()), (3, 2)),
 }  # fmt: skip
 

@@ -49,7 +49,9 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[Any, ...]]]]
     "alpha": (lambda x: torch.add(x, x.sin(), alpha=x.shape[0] / 3), lambda n: (leaf(n, 4),)),
     "whole numbers": (lambda x: x.long() * (x.shape[0] / 3), lambda n: (leaf(n, 4),)),
     "bf16": (lambda x: x * (x.shape[0] / 3), lambda n: (leaf(n, 4).bfloat16(),)),
-    "linspace": (lambda x: torch.linspace(0, x.shape[0] / 2, 5) + x.sum(), lambda n: (leaf(n, 4),)),
+    "linspace": (
+        lambda x: torch.linspace(0, x.shape[0] / 2, 5, device=x.device) + x.sum(), lambda n: (leaf(n, 4),),
+    ),
     "resized": (
         lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), lambda n: (leaf(1, 2, n, n + 1),),
     ),
