@@ -233,6 +233,7 @@ def _moments(
 
     def body(extents: list[Size], element: Any) -> list[Scalar]:
         mean, squares, count = low.welford(extents, lambda i: cast(element(i), inside))
+        mean = low.const(math.nan, inside) if product(extents) == 0 else mean
         free = count - (1 if correction is None else correction)
         variance = squares / where(free < 0, 0, free)
         variance = where(abs(mean) < math.inf, variance, math.nan)

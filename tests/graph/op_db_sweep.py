@@ -1,14 +1,18 @@
 """torch's op_db under backend="tessera", beside eager: values, strides, gradients. Prints a table.
 
     python -m tests.graph.op_db_sweep [--part 20] [--dtypes float32,int64] [--kernels interpreted] [--out FILE]
+    python -m tests.graph.op_db_sweep --samples 5 --layouts given,reversed,sliced,expanded,empty
     python -m tests.graph.op_db_sweep --table FILE ...
 
-A case is an operator, a dtype, a sample and a direction. Results: `equal`; `skipped` (eager does not take it, or its
-result is not determined); `as traced` (other numbers or strides than eager's, but those of torch's own tracing, which
-backend="aot_eager" gives, too); `as exact` (other numbers than eager's, but no further from those in float64 than
-twice eager's); `differs`; `error`. `--table` prints a row for each type of what `--out` wrote. Of all cases `kernels`
-counts those in which a kernel of ours ran, `numpy` those in which NumPy computed a loop that no kernel was made for,
-and `inductor has more` those with an extern for which Inductor would generate a kernel.
+A case is an operator, a dtype, a sample, a layout of its tensors (`tests/graph/layouts.py`) and a direction. Of an
+operator's samples, `--samples` takes so many at equal distances. Results: `equal`; `skipped` (eager or torch's tracing
+does not take it, or its result is not determined); `as traced` (other numbers or strides than eager's, but those of
+torch's own tracing, which backend="aot_eager" gives, too; strides also with the decompositions that we ask for, and
+those of dimensions of one element may be any); `as exact` (other numbers than eager's, but no further from those in
+float64 than twice eager's); `differs`; `error`. `--table` prints a row for each type of what `--out` wrote. Of all
+cases `kernels` counts those in which a kernel of ours ran, `numpy` those in which NumPy computed a loop that no kernel
+was made for, `inductor has more` those with an extern for which Inductor would generate a kernel, `broken` those in
+which Dynamo broke the graph because the backend raised an error.
 """
 
 from __future__ import annotations
@@ -22,22 +26,29 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch._dynamo
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.utils import counters
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import SampleInput
 from torch.utils._pytree import tree_map
 
 from tessera.graph.executable import Executable
 from tessera.graph.plan import Interpret, Launch
+from tessera.graph.torch_decompose import decompositions
+from tests.graph.layouts import LAYOUTS
 from tests.graph.torch_kit import copied, detached, difference, gradients, recording, tensors
 
 DTYPES = "float32,float64,float16,bfloat16,int64,int32,uint8,bool"
 RESULTS = ("equal", "as traced", "as exact", "differs", "error", "skipped")
+# Operators that give places of numbers: which of equal ones comes first is not determined.
+PLACES = {"kthvalue", "topk", "median", "nanmedian", "mode", "sort"}
 # Results that are whatever memory held.
 UNDETERMINED = {
     "empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "nn.functional.dropout",
@@ -60,7 +71,24 @@ def chosen(part: int, which: int, only: str | None) -> list[Any]:
     ]  # fmt: skip
 
 
-def cases(options: argparse.Namespace) -> Iterator[tuple[Any, torch.dtype, Any, bool]]:
+@dataclass
+class Case:
+    op: Any
+    dtype: torch.dtype
+    backward: bool
+    number: int
+    layout: str
+    sample: Any
+
+    @property
+    def name(self) -> str:
+        direction = "backward" if self.backward else "forward"
+        number = f" {self.number}" if self.number else ""
+        layout = f" {self.layout}" if self.layout != "given" else ""
+        return f"{full_name(self.op)} {str(self.dtype)[6:]} {direction}{number}{layout}"
+
+
+def cases(options: argparse.Namespace) -> Iterator[Case]:
     for op in chosen(options.part, options.which, options.only):
         for name in options.dtypes.split(","):
             dtype = getattr(torch, name)
@@ -71,22 +99,48 @@ def cases(options: argparse.Namespace) -> Iterator[tuple[Any, torch.dtype, Any, 
                     op.supports_autograd and dtype in op.supported_backward_dtypes(options.device)
                 ):
                     continue
-                torch.manual_seed(0)
-                samples = op.sample_inputs(options.device, dtype, requires_grad=backward)
-                for sample in islice(samples, options.samples):
-                    yield op, dtype, sample, backward
+                for number, sample in samples(op, dtype, backward, options):
+                    for layout in options.layouts.split(","):
+                        laid = sample if layout == "given" else laid_out(sample, layout)
+                        if laid is not None:
+                            yield Case(op, dtype, backward, number, layout, laid)
+
+
+def samples(
+    op: Any, dtype: torch.dtype, backward: bool, options: argparse.Namespace
+) -> Iterator[tuple[int, Any]]:
+    """The first of the operator's samples and others at equal distances, with their numbers."""
+    torch.manual_seed(0)
+    every = op.sample_inputs(options.device, dtype, requires_grad=backward)
+    if options.samples == 1:
+        yield from islice(enumerate(every), 1)
+        return
+    found = list(enumerate(every))
+    count = min(options.samples, len(found))
+    yield from (found[k * len(found) // count] for k in range(count))
+
+
+def laid_out(sample: Any, layout: str) -> SampleInput | None:
+    """The sample with tensors of another layout; None where that changes nothing."""
+    given = (sample.input, sample.args, sample.kwargs)
+    values = LAYOUTS[layout](given)
+    if values is None:
+        return None
+    first, args, kwargs = values
+    return SampleInput(first, args=args, kwargs=kwargs)
 
 
 @dataclass
 class Judgement:
     """`result`, with the reason in `why`. `externs`: (operation, reason); `numpy`: (op, reason) of loops without a
-    kernel; `own`: whether a kernel of ours ran."""
+    kernel; `own`: whether a kernel of ours ran; `broken`: what the backend raised where Dynamo broke the graph."""
 
     result: str
     why: str = ""
     externs: list[tuple[str, str]] = field(default_factory=list)
     numpy: list[tuple[str, str]] = field(default_factory=list)
     own: bool = False
+    broken: str = ""
 
     def inductor_has_more(self) -> list[str]:
         """The externs that are kernels under Inductor, which leaves complex numbers to eager as we do."""
@@ -137,6 +191,7 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> Judgement:
     if difference(again, expected) is not None:
         return Judgement("skipped", "eager differs from itself")
     torch._dynamo.reset()
+    counters.clear()
     options: dict[str, Any] = {"random": "eager", "kernels": kernels}
     compiled = torch.compile(call, backend="tessera", dynamic=False, options=options)
     with recording() as graphs:
@@ -144,21 +199,50 @@ def judge(op: Any, sample: Any, backward: bool, kernels: str) -> Judgement:
             found = run(compiled)
         except Exception as error:
             where = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-            return Judgement("error", where)
+            return Judgement("skipped" if untraceable(run, call) else "error", where)
     externs = sorted({extern for g in graphs for extern in g.externs})
     steps = [s for g in graphs if isinstance(g.run, Executable) for s in g.run.plan.steps]
     own = any(isinstance(s, Launch) for s in steps)
     numpy = [(s.op.opcode, s.reason) for s in steps if isinstance(s, Interpret)]
+    failed = "".join(b for b in counters["graph_break"] if b.startswith("Backend compiler"))
+    if failed and untraceable(run, call):
+        failed = ""
     why = difference(found, expected)
     result = "equal" if why is None else "differs"
     if why is not None:
-        torch._dynamo.reset()
-        traced = run(torch.compile(call, backend="aot_eager", dynamic=False))
-        if difference(found, traced) is None:
+        exact = partial(run, call, wide((values, sample.kwargs)))
+        if difference(found, run(traced(call))) is None:
             result = "as traced"
-        elif as_exact(lambda: run(call, wide((values, sample.kwargs))), found, expected):
+        elif difference(found, expected, strides=False) is None:
+            planned = tree_map(squeezed, run(traced(call, decompositions())))
+            if difference(tree_map(squeezed, found), planned) is None:
+                result = "as traced"
+        elif as_exact(exact, found, expected):
             result = "as exact"
-    return Judgement(result, why or "", externs, numpy, own)
+        elif op.name in PLACES and difference(found[0][0], expected[0][0]) is None:
+            result = "skipped"
+    return Judgement(result, why or "", externs, numpy, own, failed)
+
+
+def squeezed(x: Any) -> Any:
+    return x.squeeze() if isinstance(x, torch.Tensor) and x.layout == torch.strided else x
+
+
+def traced(call: Any, decomposed: Any = None) -> Any:
+    """The function as torch traces it, run by eager."""
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=lambda graph, _: graph.forward, decompositions=decomposed)
+    return torch.compile(call, backend=backend, dynamic=False)
+
+
+def untraceable(run: Callable[[Any], Any], call: Any) -> bool:
+    """Whether torch's tracing fails, too, or breaks the graph because of an error."""
+    counters.clear()
+    try:
+        run(traced(call))
+    except Exception:
+        return True
+    return any(b.startswith("Backend compiler") for b in counters["graph_break"])
 
 
 WIDE = {
@@ -181,8 +265,8 @@ def wide(values: Any) -> Any:
 
 
 def as_exact(run: Callable[[], Any], found: Any, expected: Any) -> bool:
-    """Whether floats are no further from those that `run` gives in float64 than twice those of eager, and not finite
-    only where one of the two is not."""
+    """Whether floats are no further from those that `run` gives in float64 than twice those of eager, and finite or not
+    as one of the two."""
     try:
         exact = tensors(run())
     except Exception:
@@ -200,7 +284,7 @@ def as_exact(run: Callable[[], Any], found: Any, expected: Any) -> bool:
         alike = torch.isclose(a, r, 0, 0, equal_nan=True) | torch.isclose(
             a, b, 0, 0, equal_nan=True
         )
-        if not (a.isfinite() | alike).all():
+        if not (a.isfinite() & (b.isfinite() | r.isfinite()) | alike).all():
             return False
         finite = a.isfinite() & b.isfinite() & t.isfinite()
         far = [float((v - t)[finite].abs().max()) if finite.any() else 0.0 for v in (a, b)]
@@ -229,6 +313,7 @@ def main() -> int:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtypes", default=DTYPES)
     parser.add_argument("--samples", type=int, default=1)
+    parser.add_argument("--layouts", default="given")
     parser.add_argument("--kernels", default="compiled")
     parser.add_argument("--seconds", type=float, default=1e9, help="stop after so many")
     parser.add_argument("--out")
@@ -243,26 +328,29 @@ def main() -> int:
     missing: Counter[str] = Counter()
     out = open(options.out, "a") if options.out else None  # noqa: SIM115
     begin = time.perf_counter()
-    for op, dtype, sample, backward in cases(options):
+    for case in cases(options):
         if time.perf_counter() - begin > options.seconds:
-            print("stopped at", full_name(op))
+            print("stopped at", case.name)
             break
         start = time.perf_counter()
-        found = judge(op, sample, backward, options.kernels)
+        found = judge(case.op, case.sample, case.backward, options.kernels)
         more = found.inductor_has_more()
         count[found.result] += 1
         count["kernels"] += found.own
         count["numpy"] += bool(found.numpy)
         count["inductor has more"] += bool(more)
+        count["broken"] += bool(found.broken)
         fallen.update({name for name, _ in found.externs})
         missing.update(set(more))
-        name = f"{full_name(op)} {str(dtype)[6:]} {'backward' if backward else 'forward'}"
+        name = case.name
         if out:
             row = {"case": name, **asdict(found), "more": more}
             out.write(json.dumps({**row, "seconds": round(time.perf_counter() - start, 2)}) + "\n")
             out.flush()
         if found.result in ("differs", "error"):
             print(f"{found.result:8} {name}: {found.why}", flush=True)
+        if found.broken:
+            print(f"broken   {name}: {found.broken.splitlines()[-1][:200]}", flush=True)
         for what, why in found.numpy:
             print(f"numpy    {name}: {what}: {why[:100]}", flush=True)
     print("externs:", ", ".join(f"{name} {n}" for name, n in fallen.most_common(60)))

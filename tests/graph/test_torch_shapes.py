@@ -90,6 +90,42 @@ def test_inputs_of_a_layout(layout: str, dynamic: bool):
     compare(of_layout, BASE[layout](), dynamic=dynamic)
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("shape", [(0,), (5, 0), (0, 5), (3, 0, 4)])
+def test_reductions_over_nothing(shape: tuple[int, ...]):
+    """The mean of nothing is no number, and its sum zero."""
+
+    def f(x: Any) -> Any:
+        return (
+            torch.var_mean(x, correction=-5),
+            x.std(0),
+            x.mean(-1),
+            x.sum(),
+            x.prod(),
+            (x > 0).all(),
+            x.norm(),
+        )
+
+    compare(f, R(shape))
+
+
+def test_each_element_is_scattered():
+    """Constants and expanded values, many of which go to one place."""
+
+    def f(x: Any, rows: Any) -> Any:
+        n = x.shape[0]
+        zeros, ones = torch.zeros(n, dtype=torch.int64), torch.ones(n)
+        where = torch.arange(n)[:, None].expand(n, 70)
+        return (
+            torch.zeros(4).scatter_add(0, zeros, ones),
+            torch.zeros(4).index_put([zeros[:1].expand(n)], x[:1].expand(n), accumulate=True),
+            torch.zeros(n).index_put([where], torch.ones(n, 70), accumulate=True),
+            torch.ones(4).scatter_reduce(0, rows, x[:1].expand(n), "prod"),
+        )
+
+    compare(f, R(37).sign(), torch.zeros(37, dtype=torch.int64))
+
+
 def test_inputs_that_overlap_and_change():
     def f(x: Any, y: Any) -> Any:
         x.mul_(2)

@@ -248,7 +248,7 @@ class InnerNest(Nest):
             raise CannotEmit("a scan from the end takes several steps")
         whole = shape_of(values[0].type)
         rest = tuple(1 if k == place else n for k, n in enumerate(whole))
-        shape = rest if any(n > 1 for n in rest) else ()
+        shape = rest if len(rest) > 1 else ()  # as `_last` gives it
         before = self.carry(p, shape, self._identities(op))
         values = t.inline(op.combine, [*before, *values])
         p.nexts += self._last(op, values, p.index)

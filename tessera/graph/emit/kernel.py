@@ -11,12 +11,12 @@ from tessera.graph.emit.accesses import offset_of
 from tessera.graph.emit.inner import InnerNest, Pass
 from tessera.graph.emit.nest import Nest
 from tessera.graph.emit.scopes import Scope
-from tessera.graph.emit.tiles import CannotEmit
+from tessera.graph.emit.tiles import CannotEmit, joint_shape
 from tessera.graph.emit.tiling import Machine, Tiling, choose
 from tessera.graph.index import Expr, Sym, expr
 from tessera.graph.ops import IndexOp, LoopOp, ReduceOp, ScanOp, ScatterOp, SortOp, yielded
 from tessera.graph.types import TensorType
-from tessera.ir import Block, Module, Op, Value, print_module
+from tessera.ir import Block, Module, Op, Value, print_module, shape_of
 from tessera.ops import ConstOp, YieldOp
 
 Size = int | Expr
@@ -115,6 +115,9 @@ def _scatter(nest: InnerNest, op: ScatterOp, scope: Scope) -> dict[Value, Expr]:
     rank, values = base.rank, yielded(op.body)
     at = [nest.expression(v, scope) for v in values[:rank]]
     value = nest.value(values[rank], scope)
+    shape = nest.tiling.shape
+    if op.mode in ("add", "mul") and any(n > 1 for n in shape):
+        value = nest.tiles.spread(value, joint_shape([shape_of(value.type), shape]))  # each counts
     mask = nest.value(values[rank + 1], scope) if len(values) > rank + 1 else None
     offset = nest.indices.by_parts(offset_of(op.result.type, at))
     parts = nest.code.parts(offset, nest.index_type)

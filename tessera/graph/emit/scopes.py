@@ -107,6 +107,7 @@ def delinearised(index: Expr, extents: Sequence[Size]) -> list[Expr]:
     found: list[Expr] = []
     for k, n in enumerate(reversed(extents)):
         last = k == len(extents) - 1
+        n = 1 if n == 0 else n  # there is no place then
         found.append(index if last else index % n)
         index = index if last else index // n
     return found[::-1]

@@ -72,6 +72,12 @@ class Tiling:
         """The number of programs."""
         return product([a.programs for a in self.axes])
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of a tile of the nest's elements, without inner loops."""
+        blocks = {a.place: a.block for a in self.axes}
+        return tuple(blocks.get(k, 1) for k in range(self.rank))
+
 
 def cdiv(n: Size, by: int) -> Size:
     """n / by, rounded up."""
