@@ -24,7 +24,9 @@ from tessera.graph import combine as combining
 from tessera.graph.combine import Combine, region_of
 from tessera.graph.index import Expr, IndexMap, dim, expr
 from tessera.graph.ops import (
+    AttentionKeyGradsOp,
     AttentionOp,
+    AttentionQueryGradOp,
     ExternOp,
     IndexOp,
     LoadOp,
@@ -325,6 +327,25 @@ class GraphBuilder:
         op = AttentionOp(q, k, v, bias, scale=scale, causal=causal, acc=acc)
         out, logs = self.b.insert(op).results
         return out, logs
+
+    def attention_grads(
+        self,
+        q: Value,
+        k: Value,
+        v: Value,
+        grad: Value,
+        logs: Value,
+        delta: Value,
+        scale: float,
+        bias: Value | None = None,
+        causal: bool = False,
+    ) -> tuple[Value, Value, Value]:
+        """The gradients of q, k and v (see AttentionGradOp)."""
+        given = (q, k, v, bias, grad, logs, delta)
+        attrs: dict[str, Any] = {"scale": scale, "causal": causal, "acc": logs.type.elem}
+        dq = self.b.emit(AttentionQueryGradOp(*given, **attrs))
+        dk, dv = self.b.insert(AttentionKeyGradsOp(*given, **attrs)).results
+        return dq, dk, dv
 
     def extern(
         self,

@@ -15,9 +15,14 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import InterpreterError, TesseraError
+from tessera.graph.attention_meaning import attention, key_grads, query_grad
 from tessera.graph.index import Expr, IndexMap, Sym
 from tessera.graph.ops import (
+    AttentionBase,
+    AttentionGradOp,
+    AttentionKeyGradsOp,
     AttentionOp,
+    AttentionQueryGradOp,
     CombiningOp,
     ExternOp,
     IndexOp,
@@ -327,24 +332,14 @@ def _matmul(m: _Machine, op: MatmulOp, depth: int) -> list[Any]:
     return [settle(product, op.result.type.elem)]
 
 
-def _attention(m: _Machine, op: AttentionOp, depth: int) -> list[Any]:
-    q, k, v = (m.get(x, depth).astype(np.float64) for x in (op.q, op.k, op.v))
-    shared = q.shape[-3] // max(k.shape[-3], 1)
-    k, v = (np.repeat(x, shared, axis=-3) for x in (k, v))
-    scores: Array = op.scale * (q @ np.swapaxes(k, -1, -2))
-    if op.bias is not None:
-        scores = scores + m.get(op.bias, depth)
-    if op.causal:
-        rows, keys = (int(x) for x in scores.shape[-2:])
-        hidden: Any = np.triu(np.ones((rows, keys)), 1)
-        scores = np.where(hidden > 0, -np.inf, scores)
-    peak = np.max(scores, axis=-1, keepdims=True, initial=-np.inf)
-    weights = np.exp(scores - np.where(peak == -np.inf, 0, peak))
-    total = weights.sum(-1, keepdims=True)
-    none = total == 0
-    out = (weights @ v) / np.where(none, 1, total)
-    logs = np.where(none, 0, peak + np.log(np.where(none, 1, total)))[..., 0]
-    return [settle(x, r.type.elem) for x, r in zip((out, logs), op.results, strict=True)]
+def _attention(m: _Machine, op: AttentionBase, depth: int) -> list[Any]:
+    """Its operands are those of the op, in order."""
+    given = [op.q, op.k, op.v, op.bias]
+    if isinstance(op, AttentionGradOp):
+        given += [op.grad, op.logs, op.delta]
+    arrays = [None if x is None else m.get(x, depth) for x in given]
+    found = _ATTENTION[type(op)](*arrays, scale=op.scale, causal=op.causal)
+    return [settle(x, r.type.elem) for x, r in zip(found, op.results, strict=True)]
 
 
 def _extern(m: _Machine, op: ExternOp, depth: int) -> list[Any]:
@@ -384,7 +379,11 @@ def _write(m: _Machine, op: WriteOp, depth: int) -> list[Any]:
     return []
 
 
+_ATTENTION: dict[type[Op], Callable[..., list[Any]]] = {
+    AttentionOp: attention, AttentionQueryGradOp: query_grad, AttentionKeyGradsOp: key_grads,
+}  # fmt: skip
 _MEANING: dict[type[Op], Callable[..., list[Any]]] = {
     LoopOp: _loop, LoadOp: _load, IndexOp: _index, ReduceOp: _reduce, ScanOp: _scan, SortOp: _sort,
-    ScatterOp: _scatter, MatmulOp: _matmul, AttentionOp: _attention, ExternOp: _extern, ViewOp: _view, WriteOp: _write,
+    ScatterOp: _scatter, MatmulOp: _matmul, **dict.fromkeys(_ATTENTION, _attention), ExternOp: _extern,
+    ViewOp: _view, WriteOp: _write,
 }  # fmt: skip

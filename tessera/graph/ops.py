@@ -259,12 +259,10 @@ class MatmulOp(GraphOp, opcode="graph.matmul"):
         require(fits, self, lambda: f"shapes {a.short} @ {b.short} do not fit")
 
 
-class AttentionOp(GraphOp, opcode="graph.attention"):
-    """softmax(scale * q @ k.T + bias) @ v for each head: q[B, H, M, D], k[B, G, N, D], v[B, G, N, E] with G heads that
-    H / G heads of q share each; bias[b, h, M, N], where b and h are 1 or B and H. `causal`: query i sees keys up to i.
-
-    Results: [B, H, M, E], and the logarithms of the sums of exponentials [B, H, M], added up in `acc`. A query that
-    sees no key gives 0 in both."""
+class AttentionBase(GraphOp):
+    """Base of attention and its gradients: q[B, H, M, D], k[B, G, N, D], v[B, G, N, E] with G heads that H / G heads of
+    q share each; bias[b, h, M, N], where b and h are 1 or B and H. `causal`: query i sees keys up to i. Sums are added
+    up in `acc`."""
 
     q: Value = operand()
     k: Value = operand()
@@ -274,17 +272,61 @@ class AttentionOp(GraphOp, opcode="graph.attention"):
     causal: bool = attr(default=False)
     acc: Any = attr(default=float32)
 
-    def value_types(self) -> Sequence[Any]:
-        q, v = self.q.type, self.v.type
-        out = TensorType((*q.shape[:-1], v.shape[-1]), q.elem, device=q.device)
-        return [out, TensorType(q.shape[:-1], self.acc, device=q.device)]
-
     def verify(self) -> None:
         q, k, v = (x.type for x in (self.q, self.k, self.v))
         ok = all(isinstance(t, TensorType) and t.rank == 4 for t in (q, k, v))
         require(ok, self, "queries, keys and values are not tensors of four dimensions")
         fits = q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3] and k.shape[:3] == v.shape[:3]
         require(fits, self, lambda: f"{q.short}, {k.short} and {v.short} do not fit")
+
+
+class AttentionOp(AttentionBase, opcode="graph.attention"):
+    """softmax(scale * q @ k.T + bias) @ v for each head.
+
+    Results: [B, H, M, E], and the logarithms of the sums of exponentials [B, H, M] in `acc`. A query that sees no key
+    gives 0 in both."""
+
+    def value_types(self) -> Sequence[Any]:
+        q, v = self.q.type, self.v.type
+        out = TensorType((*q.shape[:-1], v.shape[-1]), q.elem, device=q.device)
+        return [out, TensorType(q.shape[:-1], self.acc, device=q.device)]
+
+
+class AttentionGradOp(AttentionBase):
+    """Base of the gradients of attention for `grad`[B, H, M, E], that of its result. With the `logs` that attention
+    gives, weights are p = exp(scale * q @ k.T + bias - logs), and with `delta` = (grad * attention).sum(-1), both
+    [B, H, M], the gradient of the scores is ds = p * (grad @ v.T - delta). Logs of -inf are those of a query that sees
+    no key."""
+
+    grad: Value = operand()
+    logs: Value = operand()
+    delta: Value = operand()
+
+    def verify(self) -> None:
+        super().verify()
+        q, v, grad = self.q.type, self.v.type, self.grad.type
+        shape = (*q.shape[:-1], v.shape[-1])
+        ok = isinstance(grad, TensorType) and grad.shape == shape and grad.elem == q.elem
+        require(ok, self, lambda: f"the gradient {grad.short} is not one of attention's result")
+        rows = [(x.type.shape, x.type.elem) for x in (self.logs, self.delta)]
+        ok = rows == [(q.shape[:-1], self.acc)] * 2
+        require(ok, self, "logs and delta do not have one number of type `acc` for each query")
+
+
+class AttentionQueryGradOp(AttentionGradOp, opcode="graph.attention_dq"):
+    """The gradient of q: scale * ds @ k."""
+
+    def value_types(self) -> Sequence[Any]:
+        q = self.q.type
+        return [TensorType(q.shape, q.elem, device=q.device)]
+
+
+class AttentionKeyGradsOp(AttentionGradOp, opcode="graph.attention_dkdv"):
+    """The gradients of k and v, scale * ds.T @ q and p.T @ grad, added up over the heads that share them."""
+
+    def value_types(self) -> Sequence[Any]:
+        k, v = self.k.type, self.v.type
+        return [TensorType(t.shape, t.elem, device=t.device) for t in (k, v)]
 
 
 class ExternOp(GraphOp, opcode="graph.extern"):

@@ -9,6 +9,7 @@ from tessera.config import knobs
 from tessera.dtypes import int64
 from tessera.graph.emit.accesses import through_views
 from tessera.graph.emit.attention import emit_attention
+from tessera.graph.emit.attention_grads import emit_attention_grad
 from tessera.graph.emit.kernel import KernelCode, emit
 from tessera.graph.emit.matmul import emit_matmul
 from tessera.graph.emit.tiles import CannotEmit
@@ -18,6 +19,8 @@ from tessera.graph.expand_sort import expand_sorts_of
 from tessera.graph.index import IndexMap, dim
 from tessera.graph.lift import lift_scans
 from tessera.graph.ops import (
+    AttentionBase,
+    AttentionGradOp,
     AttentionOp,
     CombiningOp,
     ExternOp,
@@ -36,7 +39,7 @@ from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value, print_op
 from tessera.ops import FuncOp, YieldOp
 
-LOOK_THROUGH = (LoadOp, ViewOp, MatmulOp, AttentionOp, WriteOp)  # ops that read through views
+LOOK_THROUGH = (LoadOp, ViewOp, MatmulOp, AttentionBase, WriteOp)  # ops that read through views
 
 
 class KernelWarning(UserWarning):
@@ -88,7 +91,7 @@ class Planner:
             self.plan.steps.append(Extern(op))
         elif isinstance(op, ScatterOp):
             self._scatter(op)
-        elif isinstance(op, LoopOp | CombiningOp | SortOp | MatmulOp | AttentionOp):
+        elif isinstance(op, LoopOp | CombiningOp | SortOp | MatmulOp | AttentionBase):
             self._launch(op)
 
     def _launch(self, op: Op) -> None:
@@ -112,6 +115,8 @@ class Planner:
             code = emit_matmul(found, self.machine, self.wide)
         elif isinstance(op, AttentionOp):
             code = emit_attention(op, self.machine, self.wide)
+        elif isinstance(op, AttentionGradOp):
+            code = emit_attention_grad(op, self.machine, self.wide)
         else:
             code = emit(op, self.machine, self.wide)
         types = [p.type for p in code.parameters if isinstance(p, Value)]

@@ -245,7 +245,9 @@ class _Importer:
             return self._one(found, fakes, node)
         return [self._one(f, fake, node) for f, fake in zip(found, fakes, strict=True)]
 
-    def _one(self, found: Tensor, fake: Any, node: Node) -> Tensor:
+    def _one(self, found: Tensor | None, fake: Any, node: Node) -> Tensor | None:
+        if found is None:
+            return None
         wanted = tensor_type(fake)
         fits = len(found.shape) == len(wanted.shape) and found.elem == wanted.elem
         known = all(

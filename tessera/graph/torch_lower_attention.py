@@ -1,13 +1,19 @@
-"""Lowers fused attention to a kernel of ours: on CPUs, whose operation eager has a kernel for, too."""
+"""Lowers fused attention and its gradients to kernels of ours: those of CPUs, and gradients on GPUs where asked for."""
 
 # pyright: basic
 # torch gives most of its values no type.
 from __future__ import annotations
 
-from tessera.graph.index import dim
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.dtypes import bfloat16, float16
+from tessera.graph.index import Expr, dim
 from tessera.graph.torch_lower import Lowering, Tensor, broadcast, placed, rule, whole
 from tessera.graph.torch_lower_matmul import TYPES, accumulator, value_of
-from tessera.graph.torch_lower_view import view
+from tessera.graph.torch_lower_pointwise import cast
+from tessera.graph.torch_lower_view import coordinates, view
 from tessera.graph.torch_types import NotLowered
 
 
@@ -23,27 +29,144 @@ def attention(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> list[Tensor]:
+    _check(low, q, k, v, dropout)
+    bias = None if attn_mask is None else value_of(low, _four(attn_mask, q, k))
+    results = low.g.attention(
+        value_of(low, q), value_of(low, k), value_of(low, v), _scale(q, scale), bias, causal,
+        accumulator(q.elem),
+    )  # fmt: skip
+    return [whole(placed(x, o)) for x, o in zip(results, low.out, strict=True)]
+
+
+@rule("_scaled_dot_product_flash_attention_for_cpu_backward")
+def gradients(
+    low: Lowering,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    logs: Tensor,
+    dropout: float,
+    causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> list[Tensor]:
+    if low.products == "auto" and not profitable(q, causal):
+        raise NotLowered("eager's gradients are taken to be as fast")
+    return _gradients(low, Forward(q, k, v, attn_mask, out, logs, dropout, causal, scale), grad)
+
+
+@rule("_scaled_dot_product_flash_attention_backward")
+def flash_gradients(
+    low: Lowering,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    logs: Tensor,
+    _first_q: Any,
+    _first_k: Any,
+    _most_q: Any,
+    _most_k: Any,
+    dropout: float,
+    causal: bool,
+    *_seeds: Any,
+    scale: float | None = None,
+) -> list[Tensor]:
+    if low.products != "kernel":
+        raise NotLowered("on GPUs eager's gradients are taken to be as fast")
+    if causal and q.shape[2] != k.shape[2]:
+        raise NotLowered("a causal mask that ends at the last key")
+    return _gradients(low, Forward(q, k, v, None, out, logs, dropout, causal, scale), grad)
+
+
+@rule("_scaled_dot_product_efficient_attention_backward")
+def efficient_gradients(
+    low: Lowering,
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor | None,
+    out: Tensor,
+    logs: Tensor,
+    _seed: Any,
+    _offset: Any,
+    dropout: float,
+    wanted: Sequence[bool],
+    causal: bool = False,
+    *,
+    scale: float | None = None,
+) -> list[Tensor | None]:
+    if low.products != "kernel":
+        raise NotLowered("on GPUs eager's gradients are taken to be as fast")
+    if list(wanted) != [True, True, True, False]:
+        raise NotLowered("attention with a gradient of its bias, or without one of an operand")
+    logs = view(logs, coordinates(3), q.shape[:3])  # whose rows are padded
+    of = Forward(q, k, v, bias, out, logs, dropout, causal, scale)
+    return [*_gradients(low, of, grad), None]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """An attention, and what it gave."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    out: Tensor
+    logs: Tensor
+    dropout: float
+    causal: bool
+    scale: float | None
+
+
+def profitable(q: Tensor, causal: bool) -> bool:
+    """The rule of "auto" (docs/graph-fusion.md) for gradients on CPUs: eager's compute what causal masks hide, and half
+    types without the CPU's dots."""
+    return causal or q.elem in (float16, bfloat16)
+
+
+def _gradients(low: Lowering, of: Forward, grad: Tensor) -> list[Tensor]:
+    q, k, v = of.q, of.k, of.v
+    _check(low, q, k, v, of.dropout)
+    acc = accumulator(q.elem)
+
+    def delta(i: list[Expr]) -> Any:
+        def term(e: list[Expr]) -> Any:
+            return cast(low.load(grad, [*i, *e]), acc) * cast(low.load(of.out, [*i, *e]), acc)
+
+        return low.reduce("sum", [v.shape[3]], term)
+
+    bias = None if of.bias is None else value_of(low, _four(of.bias, q, k))
+    deltas = low.inner(q.shape[:3], delta)[0].value
+    results = low.g.attention_grads(
+        value_of(low, q), value_of(low, k), value_of(low, v), value_of(low, grad),
+        value_of(low, of.logs), deltas, _scale(q, of.scale), bias, of.causal,
+    )  # fmt: skip
+    return [whole(placed(x, o)) for x, o in zip(results, low.out[:3], strict=True)]
+
+
+def _scale(q: Tensor, given: float | None) -> float:
+    return q.shape[3] ** -0.5 if given is None else given
+
+
+def _check(low: Lowering, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> None:
+    """NotLowered for an attention that has no kernel of ours."""
     if low.products == "extern":
         raise NotLowered("the options say so")
-    deep = q.shape[3]
-    if (
-        dropout
-        or q.elem not in TYPES
-        or not isinstance(deep, int)
-        or not isinstance(v.shape[3], int)
-    ):
+    known = isinstance(q.shape[3], int) and isinstance(v.shape[3], int)
+    if dropout or q.elem not in TYPES or not known:
         raise NotLowered("attention with dropout, or of a type or dimension that is not known")
     if k.shape[2] == 0 or q.shape[0] != k.shape[0] or k.shape[:3] != v.shape[:3]:
         raise NotLowered("attention of sizes that are not known to fit")
     heads, groups = q.shape[1], k.shape[1]
     if heads != groups and not (isinstance(heads, int) and isinstance(groups, int)):
         raise NotLowered("an unknown number of heads")
-    bias = None if attn_mask is None else value_of(low, _four(attn_mask, q, k))
-    results = low.g.attention(
-        value_of(low, q), value_of(low, k), value_of(low, v),
-        deep**-0.5 if scale is None else scale, bias, causal, accumulator(q.elem),
-    )  # fmt: skip
-    return [whole(placed(x, o)) for x, o in zip(results, low.out, strict=True)]
 
 
 def _four(mask: Tensor, q: Tensor, k: Tensor) -> Tensor:

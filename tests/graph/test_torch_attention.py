@@ -1,4 +1,4 @@
-"""Attention under backend="tessera": on the CPU by a kernel of ours, whose results eager's backward takes."""
+"""Attention under backend="tessera": on the CPU by kernels of ours, whose results are those of eager."""
 
 from __future__ import annotations
 
@@ -9,9 +9,17 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch._dynamo")
 
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from tessera.graph.plan import Launch  # noqa: E402
+from tessera.backends.compiler import GPUTarget  # noqa: E402
+from tessera.graph.executable import machine_of  # noqa: E402
+from tessera.graph.passes import optimize  # noqa: E402
+from tessera.graph.plan import Extern, Launch  # noqa: E402
+from tessera.graph.planner import Planner  # noqa: E402
+from tessera.graph.torch_import import import_graph  # noqa: E402
+from tessera.graph.torch_options import Options  # noqa: E402
 from tests.graph.torch_kit import recording  # noqa: E402
 
 
@@ -44,6 +52,11 @@ def gradients(f: Any, given: list[Any]) -> list[Any]:
     return [out.detach(), *(x.grad.clone() for x in given)]
 
 
+def kernels_of(record: Any) -> list[str]:
+    steps = [s for s in record.run.plan.steps if isinstance(s, Launch)]
+    return [s.code.name for s in steps if "attention" in s.code.name]
+
+
 @pytest.mark.parametrize("f", [causal, masked, biased, shared], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_attention_and_its_gradients_are_those_of_eager(f: Any, dtype: Any):
@@ -55,12 +68,70 @@ def test_attention_and_its_gradients_are_those_of_eager(f: Any, dtype: Any):
     compiled = torch.compile(f, backend="tessera", dynamic=False)
     with recording() as graphs:
         found = gradients(compiled, given)
-    steps = [s for s in graphs[0].run.plan.steps if isinstance(s, Launch)]
-    assert given[0].is_cuda or any("attention" in s.code.name for s in steps)
+    forward, backward = map(kernels_of, graphs)
+    assert given[0].is_cuda or len(forward) == 1
+    assert given[0].is_cuda or len(backward) == (
+        2 if f is causal or dtype is not torch.float32 else 0
+    )
     loose = {} if dtype is torch.float32 else {"rtol": 0.03, "atol": 0.03}
     for a, b in zip(found, want, strict=True):
         torch.testing.assert_close(a, b, **loose)
         assert a.stride() == b.stride()
+
+
+@pytest.mark.parametrize(
+    ("f", "dtype"),
+    [
+        (masked, torch.float32), (masked, torch.float16), (biased, torch.bfloat16),
+        (biased, torch.float64), (shared, torch.float32),
+    ],
+)  # fmt: skip
+def test_gradients_are_as_near_to_fp64_as_those_of_eager(f: Any, dtype: Any):
+    torch.manual_seed(0)
+    given = [torch.randn(2, 4, n, 20).to(dtype).requires_grad_() for n in (77, 130, 130)]
+    exact = gradients(f, [x.detach().double().requires_grad_() for x in given])
+    eager = gradients(f, given)
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tessera", dynamic=False, options={"matmul": "kernel"})
+    with recording() as graphs:
+        found = gradients(compiled, given)
+    assert given[0].is_cuda or len(kernels_of(graphs[1])) == 2
+    for a, b, c in zip(found, eager, exact, strict=True):
+        off, allowed = ((x.double() - c).abs().max().item() for x in (a, b))
+        assert off <= 2 * allowed + 8 * torch.finfo(dtype).eps * c.abs().max().item()
+
+
+def backward_of(dtype: Any, bias: bool) -> tuple[list[str], list[str]]:
+    """The externs and the kernels of what torch calls on GPUs, traced without one."""
+    with FakeTensorMode():
+        q, k = (torch.empty(2, 4, n, 40, device="cuda", dtype=dtype) for n in (70, 50))
+        seed = torch.empty((), dtype=torch.int64)
+        rows = torch.empty(2, 4, 96 if bias else 70, device="cuda")  # the first kind pads them
+        mask = torch.empty(2, 1, 70, 50, device="cuda", dtype=dtype) if bias else None
+
+        def f(q: Any, k: Any, rows: Any, seed: Any, mask: Any) -> Any:
+            aten = torch.ops.aten
+            if bias:
+                backward = aten._scaled_dot_product_efficient_attention_backward
+                expanded, wanted = mask.expand(2, 4, 70, 50), [True, True, True, False]
+                return backward(q, q, k, k, expanded, q, rows, seed, seed, 0.0, wanted)[:3]
+            backward = aten._scaled_dot_product_flash_attention_backward
+            return backward(q, q, k, k, q, rows, None, None, 70, 50, 0.0, False, seed, seed)
+
+        graph = make_fx(f, tracing_mode="fake")(q, k, rows, seed, mask)
+        imported = import_graph(graph, Options(matmul="kernel"))
+    optimize(imported.module)
+    function: Any = next(iter(imported.module.body))
+    steps = Planner(function, machine_of(GPUTarget("cuda", 90, 32))).run().steps
+    externs = [s.op.target for s in steps if isinstance(s, Extern)]
+    return externs, [s.code.name for s in steps if isinstance(s, Launch)]
+
+
+@pytest.mark.parametrize("bias", [False, True], ids=["flash", "efficient"])
+def test_gradients_on_gpus_are_kernels_where_an_option_says_so(bias: bool):
+    externs, kernels = backward_of(torch.bfloat16, bias)
+    assert externs == []
+    assert sum("attention" in name for name in kernels) == 2
 
 
 def test_attention_of_sizes_that_change_is_compiled_once():

@@ -6,7 +6,16 @@ from collections import Counter
 from math import prod
 
 from tessera.graph.index import Expr, Sym
-from tessera.graph.ops import AttentionOp, ExternOp, GraphOp, LoadOp, MatmulOp
+from tessera.graph.ops import (
+    AttentionBase,
+    AttentionKeyGradsOp,
+    AttentionOp,
+    AttentionQueryGradOp,
+    ExternOp,
+    GraphOp,
+    LoadOp,
+    MatmulOp,
+)
 from tessera.graph.plan import Extern, Launch, Step, captured, number
 from tessera.graph.types import TensorType
 from tessera.ir import Op, Value
@@ -14,6 +23,11 @@ from tessera.ops import ConstOp, YieldOp
 
 Sizes = dict[Sym, int]
 QUIET = (ConstOp, YieldOp)
+ATTENTION_PRODUCTS: dict[type[Op], tuple[int, int]] = {
+    AttentionOp: (1, 1),
+    AttentionQueryGradOp: (2, 1),
+    AttentionKeyGradsOp: (2, 2),
+}
 SHOWN = 6  # kinds of ops that a step's text names
 
 
@@ -70,13 +84,20 @@ def _flops(op: Op, sizes: Sizes) -> int:
     if isinstance(op, MatmulOp):
         *batch, m, k = (number(n, sizes) for n in op.a.type.shape)
         return 2 * prod(batch) * m * k * number(op.b.type.shape[-1], sizes)
-    if isinstance(op, AttentionOp):  # two products, of which a causal one does half
-        *heads, m, d = (number(n, sizes) for n in op.q.type.shape)
-        n, e = (number(x, sizes) for x in op.v.type.shape[2:])
-        return 2 * prod(heads) * m * n * (d + e) // (2 if op.causal else 1)
+    if isinstance(op, AttentionBase):
+        return _attention_flops(op, sizes)
     total = 0 if isinstance(op, (GraphOp, *QUIET)) else 1
     runs = _extent(op, sizes)
     return total + runs * sum(_flops(x, sizes) for block in op.regions for x in block)
+
+
+def _attention_flops(op: AttentionBase, sizes: Sizes) -> int:
+    """Of its products with the elements of keys and of values, of which a causal one does half."""
+    *heads, m, d = (number(n, sizes) for n in op.q.type.shape)
+    n, e = (number(x, sizes) for x in op.v.type.shape[2:])
+    of_keys, of_values = ATTENTION_PRODUCTS[type(op)]
+    sums = prod(heads) * m * n * (of_keys * d + of_values * e)
+    return 2 * sums // (2 if op.causal else 1)
 
 
 def is_product(step: Step) -> bool:
@@ -84,7 +105,7 @@ def is_product(step: Step) -> bool:
     if isinstance(step, Extern):
         return _kind(step.op) != ""
     return step.op is not None and any(
-        isinstance(x, MatmulOp | AttentionOp) for x in step.op.walk()
+        isinstance(x, MatmulOp | AttentionBase) for x in step.op.walk()
     )
 
 
