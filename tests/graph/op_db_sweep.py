@@ -229,10 +229,23 @@ def squeezed(x: Any) -> Any:
 
 
 def traced(call: Any, decomposed: Any = None) -> Any:
-    """The function as torch traces it, run by eager."""
+    """The function as torch traces it, run by eager; with decompositions, its results have the strides that tracing
+    foretells."""
     torch._dynamo.reset()
-    backend = aot_autograd(fw_compiler=lambda graph, _: graph.forward, decompositions=decomposed)
+    compiler = foretold if decomposed else lambda graph, _: graph.forward
+    backend = aot_autograd(fw_compiler=compiler, decompositions=decomposed)
     return torch.compile(call, backend=backend, dynamic=False)
+
+
+def foretold(graph: torch.fx.GraphModule, _: Any) -> Any:
+    nodes = graph.graph.output_node().args[0]
+
+    def laid(x: Any, node: Any) -> Any:
+        if not isinstance(x, torch.Tensor) or x.layout != torch.strided:
+            return x
+        return torch.empty_strided(x.shape, node.meta["val"].stride(), dtype=x.dtype).copy_(x)
+
+    return lambda *args: [laid(x, n) for x, n in zip(graph(*args), nodes, strict=True)]
 
 
 def untraceable(run: Callable[[Any], Any], call: Any) -> bool:
