@@ -310,8 +310,9 @@ class GraphBuilder:
         acc: dtype = float32,
         elem: dtype | None = None,
         precision: str = "ieee",
+        blocks: tuple[int, ...] = (),
     ) -> Value:
-        return self.b.emit(MatmulOp(a, b, acc=acc, elem=elem, precision=precision))
+        return self.b.emit(MatmulOp(a, b, acc=acc, elem=elem, precision=precision, blocks=blocks))
 
     def attention(
         self,

@@ -239,13 +239,15 @@ class ScatterOp(GraphOp, opcode="graph.scatter"):
 class MatmulOp(GraphOp, opcode="graph.matmul"):
     """a[…, M, K] @ b[…, K, N] with equal batch dimensions, added up in `acc`, rounded once to `elem` (a's own if None).
 
-    `precision` says how fp32 operands are multiplied, as tile IR's `dot`: "ieee", "tf32"..."""
+    `precision` says how fp32 operands are multiplied, as tile IR's `dot`: "ieee", "tf32"... `blocks`: how its kernel is
+    tiled, where that was measured (rows, columns, k, blocks of rows that follow one another, warps)."""
 
     a: Value = operand()
     b: Value = operand()
     acc: Any = attr(default=float32)
     elem: Any = attr(default=None)
     precision: str = attr(default="ieee")
+    blocks: tuple[int, ...] = attr(default=())
 
     def value_types(self) -> Sequence[Any]:
         a, b = self.a.type, self.b.type

@@ -16,7 +16,6 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
 
-from tessera.backends.compiler import GPUTarget
 from tessera.config import knobs
 from tessera.errors import NoDeviceError
 from tessera.graph.executable import Executable
@@ -26,7 +25,7 @@ from tessera.graph.passes import optimize
 from tessera.graph.torch_cuda_graphs import CudaGraphs
 from tessera.graph.torch_decompose import decompositions
 from tessera.graph.torch_eager import SymbolValues, run_by_eager
-from tessera.graph.torch_host import TorchHost, current
+from tessera.graph.torch_host import TorchHost, current, target_of
 from tessera.graph.torch_import import Imported, NotImported, import_graph
 from tessera.graph.torch_interpret import Interpreted
 from tessera.graph.torch_options import Options, options_of
@@ -180,14 +179,6 @@ def executable_of(imported: Imported, options: Options) -> Callable[[list[Any]],
         return compile_executable(
             imported.module, host, target, wrapper=options.wrapper, contract=not exact
         )
-
-
-def target_of(device: str) -> GPUTarget | None:
-    """The GPU that a graph is compiled for; None for this machine's CPU."""
-    if not device.startswith("cuda"):
-        return None
-    major, minor = torch.cuda.get_device_capability(device)
-    return GPUTarget("cuda", 10 * major + minor, 32)
 
 
 def boxed(compiled: CompiledGraph) -> Compiled:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tessera.backends.compiler import GPUTarget
 from tessera.graph.host import GraphCall
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ops import ExternOp
@@ -50,6 +51,14 @@ def fast_empty_strided(device: str) -> Callable[..., torch.Tensor] | None:
     """`torch.empty_strided(shape, strides, type)` on a device, without the cost of its arguments' parsing."""
     name = "_empty_strided_cuda" if device.startswith("cuda") else "_empty_strided_cpu"
     return getattr(_QUICK, name, None)  # on the current device: `on_device`
+
+
+def target_of(device: str) -> GPUTarget | None:
+    """The GPU that a graph is compiled for; None for this machine's CPU."""
+    if not device.startswith("cuda"):
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    return GPUTarget("cuda", 10 * major + minor, 32)
 
 
 def current(device: str) -> AbstractContextManager[None]:

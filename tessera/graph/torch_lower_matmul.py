@@ -1,7 +1,7 @@
 """Lowers matrix products, where a kernel of ours is as fast as eager's or saves more than that costs.
 
 What is added to a product, and what becomes of it element by element, is computed in its kernel (products.py). Which
-products these are is a rule (`profitable`), or said by `options={"matmul": "kernel" | "extern"}`.
+products these are is a rule (`profitable`), or said by `options={"matmul": "kernel" | "extern" | "timed"}`.
 """
 
 # pyright: basic
@@ -16,6 +16,7 @@ from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 from tessera.graph.index import Expr
 from tessera.graph.torch_lower import Lowering, Tensor, broadcast, placed, rule, whole
 from tessera.graph.torch_lower_pointwise import cast
+from tessera.graph.torch_tune import EAGER, TimedProduct, fastest, times_of
 from tessera.graph.torch_types import NotLowered, Size
 from tessera.graph.types import TensorType, product
 from tessera.ir import Value
@@ -62,12 +63,30 @@ def multiplied(low: Lowering, a: Tensor, b: Tensor, elem: dtype) -> Value:
         raise NotLowered("a product of sizes that are not known to be equal")
     if low.products == "extern":
         raise NotLowered("the options say so")
-    if low.products == "auto" and not profitable(a, b):
-        raise NotLowered("eager's product is taken to be as fast")
     acc = accumulator(a.elem)
-    if a.shape[-2] == 1 or b.shape[-1] == 1:
+    vector = a.shape[-2] == 1 or b.shape[-1] == 1
+    timed = low.products == "timed" and not vector
+    blocks = _timed(a, b, acc, elem) if timed else None
+    if blocks is None and low.products in ("auto", "timed") and not profitable(a, b):
+        raise NotLowered("eager's product is taken to be as fast")
+    if vector:
         return _by_sums(low, a, b, acc, elem)
-    return low.g.matmul(value_of(low, a), value_of(low, b), acc, elem, _precision(a))
+    return low.g.matmul(value_of(low, a), value_of(low, b), acc, elem, _precision(a), blocks or ())
+
+
+def _timed(a: Tensor, b: Tensor, acc: dtype, elem: dtype) -> tuple[int, ...] | None:
+    """The blocks of the fastest kernel, None where sizes are not known. NotLowered where eager was as fast."""
+    sides = [TensorType(x.shape, x.elem, x.strides, x.device) for x in (a, b)]
+    every = [n for t in sides for n in (*t.shape, *t.all_strides)]
+    if not all(isinstance(n, int) for n in every) or 0 in (*a.shape, *b.shape):
+        return None
+    times = times_of(TimedProduct(*sides, acc, elem, _precision(a)))
+    blocks = fastest(times)
+    if not blocks:
+        known = sorted(ms[0] for name, ms in times.items() if name != EAGER)
+        ours = f"{known[0]:.4g} ms" if known and known[0] < float("inf") else "none"
+        raise NotLowered(f"eager's product took {times[EAGER][0]:.4g} ms, the best kernel {ours}")
+    return blocks
 
 
 def _by_sums(low: Lowering, a: Tensor, b: Tensor, acc: dtype, elem: dtype) -> Value:

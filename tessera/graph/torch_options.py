@@ -13,7 +13,7 @@ CHOICES = {
     "random": ("philox", "eager"),
     "wrapper": ("native", "python"),
     "kernels": ("compiled", "interpreted", "none"),
-    "matmul": ("auto", "kernel", "extern"),
+    "matmul": ("auto", "kernel", "extern", "timed"),
     "numerics": ("fast", "eager"),
 }
 
@@ -29,7 +29,7 @@ class Options:
     each operation, as eager does; "fast" computes in fp32 between operations on half types in one kernel, and rounds
     a * b + c once. `fuse`: False makes a kernel of each operation. `dump`: a folder, to which each graph is written
     with its kernels as source, as a folder that runs by itself (dump.py). `matmul`: whether matrix products are kernels
-    of ours, with what follows them, or eager's; "auto" decides by size."""
+    of ours, with what follows them, or eager's; "auto" decides by size, "timed" by measuring both."""
 
     random: str = "philox"
     kernels: str = "compiled"
@@ -45,8 +45,8 @@ class Options:
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
-    "max-autotune": {"cuda_graphs": True},
-    "max-autotune-no-cudagraphs": {},
+    "max-autotune": {"cuda_graphs": True, "matmul": "timed"},
+    "max-autotune-no-cudagraphs": {"matmul": "timed"},
 }
 
 

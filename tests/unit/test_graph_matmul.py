@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64, int32
 from tessera.graph.build import GraphBuilder
+from tessera.graph.emit.matmul import variants
 from tessera.graph.executable import machine_of
 from tessera.graph.index import IndexMap, dim, parse_map, sym
 from tessera.graph.interp import interpret
+from tessera.graph.ops import MatmulOp
 from tessera.graph.passes import optimize
+from tessera.graph.plan import Launch
 from tessera.graph.types import TensorType
 from tessera.interp.numerics import from_storage, to_storage
 from tests.unit.graph_kit import HOPPER, built_for_hopper, compiled, module_of, values_of
@@ -64,6 +69,32 @@ def product(
 def test_products_of_any_type(elem: dtype):
     module = product(elem, TensorType((33, 40), elem), TensorType((40, 18), elem))
     agree(module, [numbers(elem, 33, 40), numbers(elem, 40, 18)], [elem, elem], 40)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_products_have_the_blocks_that_were_measured(backend: str):
+    """All tilings that are timed are right, cut up as for either machine, with an epilogue, too."""
+    module = product(
+        float32,
+        TensorType((130, 70), float32),
+        TensorType((70, 140), float32),
+        lambda g, p, rest: g.loop([130, 140], lambda i, j: g.unary("exp", g.load(p, i, j))),
+    )
+    (op,) = (x for x in module.functions[0].walk() if isinstance(x, MatmulOp))
+    machine = machine_of(HOPPER if backend == "cuda" else GPUTarget("cpu", "native", 1))
+    given = [numbers(float32, 130, 70), numbers(float32, 70, 140)]
+    optimize(module, verify=True)
+    found = variants(op, machine)
+    programs: set[object] = set()
+    for blocks in found:
+        op.attrs["blocks"] = astuple(blocks)
+        exe = compiled(module, machine)
+        (step,) = exe.plan.steps
+        assert isinstance(step, Launch)
+        programs.add((step.code.text, step.code.warps))
+        (got,) = exe([np.copy(x) for x in given])
+        np.testing.assert_allclose(got, np.exp(given[0] @ given[1]), rtol=1e-3)
+    assert len(programs) == len(found) >= 3
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (300, 200, 170), (3, 0, 4), (0, 5, 4), (5, 260, 1)])

@@ -12,7 +12,7 @@ store y
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tessera.dtypes import int32, int64
 from tessera.graph.emit.accesses import offset_of, through_views
@@ -28,6 +28,12 @@ from tessera.ir import Block, Op, Value
 from tessera.ops import YieldOp, control, tile
 
 Size = int | Expr
+GPU_TILES = (
+    (64, 128),
+    (128, 64),
+    (128, 256),
+    (64, 64),
+)  # besides the rule's, where products are timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,9 @@ class Blocks:
 
 
 def blocks_of(op: MatmulOp, machine: Machine) -> Blocks:
-    """The tile sizes of a product on a machine."""
+    """The tile sizes of a product on a machine: its own, if it has any."""
+    if op.blocks:
+        return Blocks(*op.blocks)
     (m, k), n = op.a.type.shape[-2:], op.b.type.shape[-1]
     if not machine.exact:
         rows = 64 if isinstance(m, int) and m <= 64 else 128
@@ -70,6 +78,21 @@ def blocks_of(op: MatmulOp, machine: Machine) -> Blocks:
     while rows >= 64 and _few(batch, m, rows, n, columns, machine.lanes):
         rows //= 2
     return Blocks(rows, columns, _depth(k), 2, 4)
+
+
+def variants(op: MatmulOp, machine: Machine) -> list[Blocks]:
+    """The tile sizes that may be the best ones of a product, those of `blocks_of` first."""
+    b = blocks_of(op, machine)
+    if machine.exact:
+        found = [replace(b, m=cdiv(b.m, 2)), replace(b, n=cdiv(b.n, 2)), replace(b, k=2 * b.k)]
+    else:
+        found = [replace(b, m=m, n=n, warps=8 if m * n >= 1 << 14 else 4) for m, n in GPU_TILES]
+    whole = op.a.type.shape[-2], op.b.type.shape[-1], op.a.type.shape[-1]
+    fit = [
+        x for x in found
+        if all(not isinstance(n, int) or tile < 2 * n for tile, n in zip((x.m, x.n, x.k), whole, strict=True))
+    ]  # fmt: skip
+    return list(dict.fromkeys([b, *fit]))
 
 
 def _side(n: Size, most: int) -> int:
