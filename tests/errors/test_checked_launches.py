@@ -67,7 +67,7 @@ def test_sound_kernels_pass():
 def test_environment_turns_it_on(monkeypatch: pytest.MonkeyPatch):
     x, q = np.zeros(13, np.float32), np.zeros(12, np.float32)
     kernel = softmax[(1,)](x, np.zeros(13, np.float32), 13, 16)
-    assert kernel.target.backend == driver.active.get_current_target().backend
+    assert kernel.target.backend == "cpu"
     with knobs.runtime.scope():
         knobs.runtime.check = True
         with pytest.raises(errors.OutOfBounds, match="writes element 12 of argument `q`"):

@@ -162,4 +162,5 @@ def test_transformed_functions(name: str):
     assert externs(compare(function, R(*shape), scale=3)) <= {
         "aten.mm.default",
         "aten.addmm.default",
+        "aten.bmm.default",
     }
