@@ -85,25 +85,25 @@ _GRAPHS = (
         "equal extents; loads' first coordinates are the outer indices; no way around", "graph/passes/fuse.py", "tests/unit/test_graph_passes.py", unit="loop",
     ),
     _row(
-        "graph-permute-loops", "cpu gpu", "lets a loop share an index that is not its outermost one: batch norm's channels",
-        "as graph-fuse-rows; results keep their places in memory", "graph/passes/reindex.py `permute`", "tests/unit/test_graph_reindex.py", unit="loop",
+        "graph-permute-loops", "cpu gpu", "lets a loop share an index that is not its outermost one: batch norm's channels", "as graph-fuse-rows; results keep their places in memory", "graph/passes/reindex.py `permute`", "tests/unit/test_graph_reindex.py", unit="loop",
     ),
     _row(
         "graph-split-loops", "cpu gpu", "makes two of an index, so that loops share one more: group norm's channels",
         "the extent is a multiple; results keep their places in memory", "graph/passes/reindex.py `split`", "tests/unit/test_graph_reindex.py", unit="loop",
     ),
     _row(
-        "graph-drop-roundings", "cpu gpu", "hands fp32 numbers on between operations of a kernel on half types",
-        "results that nothing compares, no conversion that the program asks for; not under numerics=\"eager\"", "graph/passes/roundings.py", "tests/unit/test_graph_roundings.py", unit="rewrite",
+        "graph-drop-roundings", "cpu gpu", "hands fp32 numbers on between operations of a kernel on half types", "results that nothing compares, no conversion that the program asks for; not under numerics=\"eager\"", "graph/passes/roundings.py", "tests/unit/test_graph_roundings.py", unit="rewrite",
     ),
     _row(
-        "graph-fuse-equal", "cpu gpu", "makes one of loops of equal extents that read the same tensor",
-        "neither depends on the other", "graph/passes/fuse.py `Order.between`", "tests/unit/test_graph_passes.py", unit="loop",
+        "graph-fuse-equal", "cpu gpu", "makes one of loops of equal extents that read the same tensor", "neither depends on the other",
+        "graph/passes/fuse.py `Order.between`", "tests/unit/test_graph_passes.py", unit="loop",
     ),
     _row(
-        "graph-split-reductions", "cpu gpu", "reduces parts first where few programs would reduce all",
-        "known extents; no reduction reads another one's result; sums change their order", "graph/split.py",
-        "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+        "graph-split-reductions", "cpu gpu", "reduces parts first where few programs would reduce all", "known extents; no reduction reads another one's result; sums change their order",
+        "graph/split.py", "tests/unit/test_graph_split.py, tests/fuzz/test_graphs_keep_meaning.py", unit="loop",
+    ),
+    _row(
+        "graph-join-gradients", "cpu", "computes all gradients of attention by one program for each head of keys", "sums in memory are of the type that is added up; no two programs add to one element", "graph/split_attention.py", "tests/unit/test_graph_attention_grads.py", unit="op",
     ),
 )  # fmt: skip
 

@@ -42,6 +42,12 @@ def key_grads(
     return [_for_all(x, k) for x in found]
 
 
+def grads(*operands: Array | None, scale: float, causal: bool) -> list[Array]:
+    return query_grad(*operands, scale=scale, causal=causal) + key_grads(
+        *operands, scale=scale, causal=causal
+    )
+
+
 def _scores(q: Array, k: Array, bias: Array | None, scale: float, causal: bool) -> Array:
     s = scale * (_wide(q) @ _turned(_for_each(k, q)))
     s = s if bias is None else s + bias

@@ -24,9 +24,8 @@ from tessera.graph import combine as combining
 from tessera.graph.combine import Combine, region_of
 from tessera.graph.index import Expr, IndexMap, dim, expr
 from tessera.graph.ops import (
-    AttentionKeyGradsOp,
+    AttentionGradsOp,
     AttentionOp,
-    AttentionQueryGradOp,
     ExternOp,
     IndexOp,
     LoadOp,
@@ -342,10 +341,10 @@ class GraphBuilder:
         causal: bool = False,
     ) -> tuple[Value, Value, Value]:
         """The gradients of q, k and v (see AttentionGradOp)."""
-        given = (q, k, v, bias, grad, logs, delta)
-        attrs: dict[str, Any] = {"scale": scale, "causal": causal, "acc": logs.type.elem}
-        dq = self.b.emit(AttentionQueryGradOp(*given, **attrs))
-        dk, dv = self.b.insert(AttentionKeyGradsOp(*given, **attrs)).results
+        op = AttentionGradsOp(
+            q, k, v, bias, grad, logs, delta, scale=scale, causal=causal, acc=logs.type.elem
+        )  # fmt: skip
+        dq, dk, dv = self.b.insert(op).results
         return dq, dk, dv
 
     def extern(

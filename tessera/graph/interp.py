@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import InterpreterError, TesseraError
-from tessera.graph.attention_meaning import attention, key_grads, query_grad
+from tessera.graph.attention_meaning import attention, grads, key_grads, query_grad
 from tessera.graph.index import Expr, IndexMap, Sym
 from tessera.graph.ops import (
     AttentionBase,
-    AttentionGradOp,
+    AttentionGradsOp,
     AttentionKeyGradsOp,
     AttentionOp,
     AttentionQueryGradOp,
@@ -333,11 +333,7 @@ def _matmul(m: _Machine, op: MatmulOp, depth: int) -> list[Any]:
 
 
 def _attention(m: _Machine, op: AttentionBase, depth: int) -> list[Any]:
-    """Its operands are those of the op, in order."""
-    given = [op.q, op.k, op.v, op.bias]
-    if isinstance(op, AttentionGradOp):
-        given += [op.grad, op.logs, op.delta]
-    arrays = [None if x is None else m.get(x, depth) for x in given]
+    arrays = [None if x is None else m.get(x, depth) for x in op.given]
     found = _ATTENTION[type(op)](*arrays, scale=op.scale, causal=op.causal)
     return [settle(x, r.type.elem) for x, r in zip(found, op.results, strict=True)]
 
@@ -380,7 +376,7 @@ def _write(m: _Machine, op: WriteOp, depth: int) -> list[Any]:
 
 
 _ATTENTION: dict[type[Op], Callable[..., list[Any]]] = {
-    AttentionOp: attention, AttentionQueryGradOp: query_grad, AttentionKeyGradsOp: key_grads,
+    AttentionOp: attention, AttentionQueryGradOp: query_grad, AttentionKeyGradsOp: key_grads, AttentionGradsOp: grads,
 }  # fmt: skip
 _MEANING: dict[type[Op], Callable[..., list[Any]]] = {
     LoopOp: _loop, LoadOp: _load, IndexOp: _index, ReduceOp: _reduce, ScanOp: _scan, SortOp: _sort,

@@ -274,6 +274,11 @@ class AttentionBase(GraphOp):
     causal: bool = attr(default=False)
     acc: Any = attr(default=float32)
 
+    @property
+    def given(self) -> list[Value | None]:
+        """All operands."""
+        return [self.q, self.k, self.v, self.bias]
+
     def verify(self) -> None:
         q, k, v = (x.type for x in (self.q, self.k, self.v))
         ok = all(isinstance(t, TensorType) and t.rank == 4 for t in (q, k, v))
@@ -304,6 +309,10 @@ class AttentionGradOp(AttentionBase):
     logs: Value = operand()
     delta: Value = operand()
 
+    @property
+    def given(self) -> list[Value | None]:
+        return [*super().given, self.grad, self.logs, self.delta]
+
     def verify(self) -> None:
         super().verify()
         q, v, grad = self.q.type, self.v.type, self.grad.type
@@ -315,8 +324,16 @@ class AttentionGradOp(AttentionBase):
         require(ok, self, "logs and delta do not have one number of type `acc` for each query")
 
 
+class AttentionGradsOp(AttentionGradOp, opcode="graph.attention_grads"):
+    """The gradients of q, k and v."""
+
+    def value_types(self) -> Sequence[Any]:
+        given = [x.type for x in (self.q, self.k, self.v)]
+        return [TensorType(t.shape, t.elem, device=t.device) for t in given]
+
+
 class AttentionQueryGradOp(AttentionGradOp, opcode="graph.attention_dq"):
-    """The gradient of q: scale * ds @ k."""
+    """The gradient of q alone: scale * ds @ k."""
 
     def value_types(self) -> Sequence[Any]:
         q = self.q.type
@@ -324,7 +341,7 @@ class AttentionQueryGradOp(AttentionGradOp, opcode="graph.attention_dq"):
 
 
 class AttentionKeyGradsOp(AttentionGradOp, opcode="graph.attention_dkdv"):
-    """The gradients of k and v, scale * ds.T @ q and p.T @ grad, added up over the heads that share them."""
+    """The gradients of k and v alone, scale * ds.T @ q and p.T @ grad, added up over the heads that share them."""
 
     def value_types(self) -> Sequence[Any]:
         k, v = self.k.type, self.v.type

@@ -35,6 +35,7 @@ from tessera.graph.ops import (
 from tessera.graph.plan import Extern, Interpret, Launch, Plan, View, captured, strided
 from tessera.graph.products import products_of
 from tessera.graph.split import split_reductions
+from tessera.graph.split_attention import split_attention
 from tessera.graph.types import TensorType
 from tessera.ir import Block, Builder, Op, Value, print_op
 from tessera.ops import FuncOp, YieldOp
@@ -69,6 +70,7 @@ class Planner:
         expand_scatters_of(function.body)
         self.products, self.inside = products_of(function.body, machine)
         split_reductions(function, machine)
+        split_attention(function, machine)
         results = list(function.body.terminator.operands)
         self.plan = Plan(list(function.body.args), results, [], {})
         self.writes: list[WriteOp] = []

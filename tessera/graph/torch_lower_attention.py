@@ -8,13 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tessera.dtypes import bfloat16, float16
+from tessera.dtypes import float32
+from tessera.graph.emit.attention_grads import waste
 from tessera.graph.index import Expr, dim
 from tessera.graph.torch_lower import Lowering, Tensor, broadcast, placed, rule, whole
 from tessera.graph.torch_lower_matmul import TYPES, accumulator, value_of
 from tessera.graph.torch_lower_pointwise import cast
 from tessera.graph.torch_lower_view import coordinates, view
 from tessera.graph.torch_types import NotLowered
+
+MOST_WASTE = 1.15  # products that kernels in fp32 compute for each one of eager's
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
@@ -53,7 +56,7 @@ def gradients(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> list[Tensor]:
-    if low.products == "auto" and not profitable(q, causal):
+    if low.products != "kernel" and not profitable(q, k, causal):
         raise NotLowered("eager's gradients are taken to be as fast")
     return _gradients(low, Forward(q, k, v, attn_mask, out, logs, dropout, causal, scale), grad)
 
@@ -125,10 +128,15 @@ class Forward:
     scale: float | None
 
 
-def profitable(q: Tensor, causal: bool) -> bool:
-    """The rule of "auto" (docs/graph-fusion.md) for gradients on CPUs: eager's compute what causal masks hide, and half
-    types without the CPU's dots."""
-    return causal or q.elem in (float16, bfloat16)
+def profitable(q: Tensor, k: Tensor, causal: bool) -> bool:
+    """The rule of "auto" (docs/graph-fusion.md) for gradients on CPUs: eager computes what causal masks hide, and takes
+    twice as long for fp64, and more for half types. In fp32 the blocks of the kernels must fit the sizes well."""
+    if q.elem != float32:
+        return True
+    m, n, *heads = (q.shape[2], k.shape[2], *k.shape[:2])
+    if not (isinstance(m, int) and isinstance(n, int) and all(isinstance(h, int) for h in heads)):
+        return False
+    return min(m, n) >= 16 and waste(m, n, causal) <= MOST_WASTE
 
 
 def _gradients(low: Lowering, of: Forward, grad: Tensor) -> list[Tensor]:
@@ -152,7 +160,9 @@ def _gradients(low: Lowering, of: Forward, grad: Tensor) -> list[Tensor]:
 
 
 def _scale(q: Tensor, given: float | None) -> float:
-    return q.shape[3] ** -0.5 if given is None else given
+    deep = q.shape[3]
+    assert isinstance(deep, int)
+    return deep**-0.5 if given is None else given
 
 
 def _check(low: Lowering, q: Tensor, k: Tensor, v: Tensor, dropout: float) -> None:

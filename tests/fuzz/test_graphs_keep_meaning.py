@@ -63,8 +63,9 @@ def test_random_graphs(seed: int, steps: int):
     check(seed, steps, writes=True)
 
 
-# What changes bits has tests of its own: tests/unit/test_graph_roundings.py, and below what the planner does.
-OTHERS = ("graph-drop-roundings", "graph-split-reductions")
+# What changes bits has tests of its own: tests/unit/test_graph_roundings.py, tests/unit/test_graph_attention_grads.py,
+# and below what the planner does.
+OTHERS = ("graph-drop-roundings", "graph-split-reductions", "graph-join-gradients")
 EXACT = [n for n in OPTIMIZATIONS if n.startswith("graph-") and n not in OTHERS]
 # Tilings of GPUs, so small that graphs of this size meet the ends of each: rows and columns in steps, parts of sums.
 SMALL = Machine(

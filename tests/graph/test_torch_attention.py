@@ -70,9 +70,8 @@ def test_attention_and_its_gradients_are_those_of_eager(f: Any, dtype: Any):
         found = gradients(compiled, given)
     forward, backward = map(kernels_of, graphs)
     assert given[0].is_cuda or len(forward) == 1
-    assert given[0].is_cuda or len(backward) == (
-        2 if f is causal or dtype is not torch.float32 else 0
-    )
+    # In fp32 the blocks of kernels do not fit 20 queries well.
+    assert given[0].is_cuda or bool(backward) == (dtype is not torch.float32)
     loose = {} if dtype is torch.float32 else {"rtol": 0.03, "atol": 0.03}
     for a, b in zip(found, want, strict=True):
         torch.testing.assert_close(a, b, **loose)
@@ -95,10 +94,24 @@ def test_gradients_are_as_near_to_fp64_as_those_of_eager(f: Any, dtype: Any):
     compiled = torch.compile(f, backend="tessera", dynamic=False, options={"matmul": "kernel"})
     with recording() as graphs:
         found = gradients(compiled, given)
-    assert given[0].is_cuda or len(kernels_of(graphs[1])) == 2
+    assert given[0].is_cuda or kernels_of(graphs[1])
     for a, b, c in zip(found, eager, exact, strict=True):
         off, allowed = ((x.double() - c).abs().max().item() for x in (a, b))
         assert off <= 2 * allowed + 8 * torch.finfo(dtype).eps * c.abs().max().item()
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "kernels"), [(64, 64, True), (64, 8, False), (65, 65, False)]
+)
+def test_gradients_in_fp32_are_kernels_where_blocks_fit(queries: int, keys: int, kernels: bool):
+    given = [torch.randn(1, 2, n, 16, requires_grad=True) for n in (queries, keys, keys)]
+    torch._dynamo.reset()
+    compiled = torch.compile(biased, backend="tessera", dynamic=False)
+    with recording() as graphs:
+        found = gradients(compiled, given)
+    assert given[0].is_cuda or bool(kernels_of(graphs[1])) == kernels
+    for a, b in zip(found, gradients(biased, given), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def backward_of(dtype: Any, bias: bool) -> tuple[list[str], list[str]]:

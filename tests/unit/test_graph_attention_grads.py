@@ -1,16 +1,19 @@
-"""The gradients of attention are two kernels, for queries and for keys with values, which compute what they mean."""
+"""The gradients of attention are a kernel or two, which compute what the gradients mean."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tessera.backends.compiler import GPUTarget
 from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 from tessera.errors import IRError
 from tessera.graph.attention_meaning import attention, key_grads, query_grad
 from tessera.graph.build import GraphBuilder
+from tessera.graph.executable import machine_of
 from tessera.graph.index import parse_map, sym
 from tessera.graph.interp import interpret
 from tessera.graph.ops import AttentionQueryGradOp
@@ -18,14 +21,24 @@ from tessera.graph.plan import Launch
 from tessera.graph.types import TensorType
 from tessera.interp.numerics import from_storage, to_storage
 from tessera.ir import Module, parse_module, print_module, verify
-from tests.unit.graph_kit import built_for_hopper, check, compiled, fp32, module_of, values_of
+from tests.unit.graph_kit import (
+    HOPPER,
+    built_for_hopper,
+    check,
+    compiled,
+    fp32,
+    module_of,
+    values_of,
+)
 
 RNG = np.random.default_rng(0)
 # batch, heads, heads of keys, queries, keys, dimensions of both
 Sizes = tuple[Any, Any, Any, Any, Any, int, int]
 
 
-def gradients(sizes: Sizes, causal: bool, bias: bool, elem: dtype = float32) -> Module:
+def gradients(
+    sizes: Sizes, causal: bool, bias: bool, elem: dtype = float32, kept: int = 3
+) -> Module:
     b, h, groups, m, n, d, e = sizes
     acc = float64 if elem is float64 else float32
 
@@ -36,7 +49,7 @@ def gradients(sizes: Sizes, causal: bool, bias: bool, elem: dtype = float32) -> 
         grad = g.input("grad", TensorType((b, h, m, e), elem))
         logs, delta = (g.input(name, TensorType((b, h, m), acc)) for name in ("logs", "delta"))
         c = g.input("c", fp32(1, h, m, n)) if bias else None
-        return g.attention_grads(q, k, v, grad, logs, delta, d**-0.5, c, causal)
+        return g.attention_grads(q, k, v, grad, logs, delta, d**-0.5, c, causal)[:kept]
 
     return module_of(build)
 
@@ -79,6 +92,21 @@ def test_gradients_are_those_of_finite_differences():
         np.testing.assert_allclose(got, want, atol=1e-7)
 
 
+def check_both(module: Module, given: list[Any]) -> None:
+    """One kernel, for each head of keys, and two, on CPUs, and those for GPUs, compute what the graph means."""
+    wanted = interpret(module, [np.copy(x) for x in given])
+    cpu = machine_of(GPUTarget("cpu", "native", 1))
+    for machine, kernels in (
+        (replace(cpu, lanes=1), 1),
+        (replace(cpu, lanes=1000), 2),
+        (machine_of(HOPPER), 2),
+    ):
+        exe = compiled(module.clone(), machine)  # planning changes the graph
+        assert [type(step) for step in exe.plan.steps] == [Launch] * kernels
+        for got, want in zip(exe([np.copy(x) for x in given]), wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 CASES: list[tuple[Sizes, bool, bool]] = [
     ((2, 4, 4, 16, 16, 8, 8), False, False),
     ((1, 4, 2, 70, 200, 16, 24), False, False),
@@ -91,16 +119,14 @@ CASES: list[tuple[Sizes, bool, bool]] = [
 
 @pytest.mark.parametrize(("sizes", "causal", "bias"), CASES)
 def test_gradients_of_any_sizes(sizes: Sizes, causal: bool, bias: bool):
-    exe = check(gradients(sizes, causal, bias), arrays(sizes, causal, bias), atol=1e-4)
-    assert [type(step) for step in exe.plan.steps] == [Launch, Launch]
+    check_both(gradients(sizes, causal, bias), arrays(sizes, causal, bias))
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_gradients_of_sizes_that_calls_tell(bias: bool):
-    module = gradients((sym("s0"), 4, 2, sym("s1"), sym("s2"), 20, 16), not bias, bias)
+    module = gradients((2, 4, 2, sym("s1"), sym("s2"), 20, 16), not bias, bias)
     for m, n in ((50, 300), (130, 70), (1, 1)):
-        given = arrays((2, 4, 2, m, n, 20, 16), not bias, bias)
-        check(module, given, atol=1e-4)
+        check_both(module, arrays((2, 4, 2, m, n, 20, 16), not bias, bias))
 
 
 @pytest.mark.parametrize("elem", [float64, float16, bfloat16], ids=lambda e: e.short)
@@ -141,8 +167,7 @@ def test_gradients_are_read_and_written_through_strides():
     q, k, v = np.moveaxis(x, (2, 3), (0, 2))
     out, logs = attention(q, k, v, None, scale=0.25, causal=False)
     delta = (out @ grad).astype(np.float32)
-    exe = check(build, [x, grad, logs.astype(np.float32), delta], atol=1e-4)
-    assert [type(step) for step in exe.plan.steps] == [Launch, Launch]
+    check_both(module_of(build), [x, grad, logs.astype(np.float32), delta])
 
 
 def test_gradients_print_and_parse():
@@ -166,3 +191,20 @@ def test_gradients_are_built_for_hopper(elem: dtype):
     module = gradients((2, 4, 2, sym("s1"), sym("s1"), 64, 64), True, False, elem)
     kernels = list(built_for_hopper(module).compiled.values())
     assert len(kernels) == 2 and all(k.asm["cubin"] for k in kernels)
+
+
+def test_gradients_that_nobody_needs_are_not_computed():
+    """Of keys that are not trained, say: the kernel for queries is all that is left."""
+    module = gradients((2, 4, 4, 16, 16, 8, 8), False, False, kept=1)
+    given = arrays((2, 4, 4, 16, 16, 8, 8), False, False)
+    exe = check(module, given, atol=1e-4)
+    (step,) = exe.plan.steps
+    assert isinstance(step, Launch) and "attention_dq" in step.code.name
+
+
+def test_one_kernel_can_be_left_out(monkeypatch: pytest.MonkeyPatch):
+    module = gradients((2, 4, 4, 16, 16, 8, 8), False, False)
+    machine = replace(machine_of(GPUTarget("cpu", "native", 1)), lanes=1)
+    for off, kernels in [("", 1), ("graph-join-gradients", 2)]:
+        monkeypatch.setenv("TESSERA_DISABLE", off)
+        assert len(compiled(module.clone(), machine).plan.steps) == kernels

@@ -35,12 +35,16 @@ def check_types(op: AttentionBase) -> None:
 
 
 def block_of(n: Size, sizes: Sequence[int], machine: Machine) -> int:
-    """Elements of a block along an extent: the first of `sizes`, on CPUs that which goes least beyond the extent. Even
-    where the extent is less it is a multiple of 16, whose vectors are full."""
+    """Elements of a block along an extent: the first of `sizes`, on CPUs that which goes least beyond the extent."""
     if not isinstance(n, int):
         return sizes[0]
     if not machine.exact:
         return sizes[0] if n > sizes[0] else max(16, next_power(n))
+    return fitting(n, sizes)
+
+
+def fitting(n: int, sizes: Sequence[int]) -> int:
+    """The block of an extent on CPUs. Even one that is the whole extent is a multiple of 16, whose vectors are full."""
     if n <= max(sizes):
         return max(1, n) if n < 16 else -(-n // 16) * 16
     return min(sizes, key=lambda size: -(-n // size) * size)
@@ -48,8 +52,9 @@ def block_of(n: Size, sizes: Sequence[int], machine: Machine) -> int:
 
 class AttentionNest(Nest):
     """Programs compute a head and a block of queries or keys, of one of `sizes`: they lie along the rows of tiles
-    (`own`). `of` tells whose: the operand of queries, or of keys. `at`: the coordinates of a program's batch and
-    head. `deep`, `across`: the elements of a head of q and k, and of v, along rows and along columns."""
+    (`own`). `of` tells whose: the operand of queries, or of keys. Without `sizes` they compute all blocks of a head.
+    `at`: the coordinates of a program's batch and head. `deep`, `across`: the elements of a head of q and k, and of v,
+    along rows and along columns."""
 
     def __init__(
         self,
@@ -63,6 +68,7 @@ class AttentionNest(Nest):
     ):
         check_types(op)
         *heads, n, _ = of.type.shape
+        n, sizes = (n, sizes) if sizes else (1, (1,))
         batch = Axis((0,), product(heads), 1, None)
         blocks = Axis((1,), n, block_of(n, sizes, machine), 0)
         super().__init__(Tiling((batch, blocks), 2, warps=warps), int64 if wide else int32)
@@ -120,6 +126,14 @@ class AttentionNest(Nest):
         v = self.tiles.cast(v, result.type.elem)
         self.store(result, at, v, Scope(Block(), {}, self.entry))
         return {result: self.indices.by_parts(offset_of(result.type, at))}
+
+    def read_back(self, result: Value, outer: Sequence[Expr], inner: Sequence[Index]) -> Value:
+        """The tile of a result that this program has stored before."""
+        self.places = {i.place: i for i in inner if i.place is not None}
+        at = [*outer, *(i.whole for i in inner)]
+        offset = self.indices.by_parts(offset_of(result.type, at))
+        found = self._load_at(result, offset, None, None, Scope(Block(), {}, self.entry))
+        return self.tiles.spread(found, self._shape(inner))
 
     def reduced(self, v: Value, kind: type[Op], **attrs: Any) -> Value:
         """One value a row."""
@@ -185,6 +199,10 @@ class AttentionNest(Nest):
         start = dim(index.count.position) * index.block if index.steps != 1 else expr(0)
         return start + index.block
 
+    def walks(self, *indices: Index) -> list[Index]:
+        """Those that the kernel walks along."""
+        return [i for i in indices if i is not self.own]
+
     # --- scores -----------------------------------------------------------------------------------------------
     def shared(self, at: Sequence[Expr]) -> list[Expr]:
         """Batch and head of keys and values, for those of queries."""
@@ -194,7 +212,7 @@ class AttentionNest(Nest):
         self, dots: Value, at: Sequence[Expr], rows: Index, keys: Index, target: Block
     ) -> Value:
         """Scores in powers of two of the products of queries and keys of a head, -inf where a query does not see a key,
-        and where the index that the kernel walks along is out of range."""
+        and where an index that the kernel walks along is out of range."""
         t, op = self.tiles, self.op
         scores = t.mul(dots, self.number_of(op.scale * LOG2_E))
         if op.bias is not None:
@@ -202,7 +220,9 @@ class AttentionNest(Nest):
             own = [i if n != 1 else expr(0) for i, n in sizes]
             bias = t.cast(self.tile(op.bias, own, [rows, keys], target), op.acc)
             scores = t.add(scores, t.mul(bias, self.number_of(LOG2_E)))
-        seen = self.bound(keys if rows is self.own else rows)
+        seen: Value | None = None
+        for index in self.walks(rows, keys):
+            seen = t.both(seen, self.bound(index))
         if op.causal:
             places = [self.code.value(i.parts, self.index_type) for i in (keys, rows)]
             seen = t.both(seen, t.compare(places[0], "le", places[1]))

@@ -8,6 +8,7 @@ from math import prod
 from tessera.graph.index import Expr, Sym
 from tessera.graph.ops import (
     AttentionBase,
+    AttentionGradsOp,
     AttentionKeyGradsOp,
     AttentionOp,
     AttentionQueryGradOp,
@@ -25,6 +26,7 @@ Sizes = dict[Sym, int]
 QUIET = (ConstOp, YieldOp)
 ATTENTION_PRODUCTS: dict[type[Op], tuple[int, int]] = {
     AttentionOp: (1, 1),
+    AttentionGradsOp: (3, 2),
     AttentionQueryGradOp: (2, 1),
     AttentionKeyGradsOp: (2, 2),
 }
