@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tessera.dtypes import int1
+from tessera.dtypes import int1, int32
 from tessera.graph.combine import identity
 from tessera.graph.index import Expr, expr
-from tessera.graph.scalars import Scalar, where
+from tessera.graph.scalars import Scalar, floor_divide, where
 from tessera.graph.torch_lower import Lowering, Tensor, broadcast, placed, rule, whole
-from tessera.graph.torch_lower_pointwise import cast
-from tessera.graph.torch_lower_view import first_of
+from tessera.graph.torch_lower_pointwise import accumulator_of, cast
+from tessera.graph.torch_lower_view import first_of, reshaped, view
 from tessera.graph.torch_types import NotLowered, Size, element_of, torch_type
+from tessera.graph.types import product, row_major
 
 
 @rule("gather")
@@ -178,13 +179,35 @@ def scatter_reduce(
     *,
     include_self: bool = True,
 ) -> Tensor:
-    if reduce == "mean":
-        raise NotLowered("a scatter of means")
-    if not include_self and isinstance(source, Tensor):
-        # What the scatter reaches starts from what changes nothing.
-        kind = {"add": "sum", "mul": "prod"}.get(REDUCTIONS[reduce], REDUCTIONS[reduce])
-        x = _scatter(low, x, at, index, source, "set", fill=identity(kind, x.elem))
-    return _scatter(low, x, at, index, source, REDUCTIONS[reduce])
+    return _reduced(
+        low, x, partial(_scatter, low, at=at, index=index, source=source), reduce, include_self
+    )
+
+
+def _reduced(
+    low: Lowering, x: Tensor, combine: Callable[..., Tensor], reduce: str, include_self: bool
+) -> Tensor:
+    """What `combine(x, mode=..., fill=...)` scatters, values or `fill` in their place, in the mode of a reduction."""
+    mode = REDUCTIONS["sum" if reduce == "mean" else reduce]
+    base = x
+    if not include_self:  # what the scatter reaches starts from what changes nothing
+        kind = {"add": "sum", "mul": "prod"}.get(mode, mode)
+        base = combine(x, mode="set", fill=identity(kind, x.elem))
+    found = combine(base, mode=mode)
+    if reduce != "mean":
+        return found
+    (none,) = low.inner(x.shape, lambda i: low.const(int(include_self), int32))
+    counts = combine(none, mode="add", fill=1)
+    inside = accumulator_of(x.elem)
+
+    def mean(i: list[Expr]) -> Scalar:
+        count = low.load(counts, i)
+        total, count = cast(low.load(found, i), inside), cast(where(count < 1, 1, count), inside)
+        return (total / count if x.elem.is_floating() else floor_divide(total, count)).rounded(
+            x.elem
+        )
+
+    return low.map(mean)
 
 
 def _index_put(
@@ -221,14 +244,24 @@ def _broadcast_shape(shapes: Sequence[Sequence[Size]]) -> list[Size]:
 
 
 def _along(
-    mode: str, low: Lowering, x: Tensor, at: int, index: Tensor, source: Tensor, *, alpha: Any = 1
+    mode: str,
+    low: Lowering,
+    x: Tensor,
+    at: int,
+    index: Tensor,
+    source: Tensor,
+    *,
+    alpha: Any = 1,
+    fill: Any = None,
 ) -> Tensor:
-    """index_add and index_copy: slices of `source` combined at computed places of one dimension."""
+    """index_add and index_copy: slices of `source`, or `fill` for all elements of them, combined at computed places of
+    one dimension."""
     at = at % x.rank if x.rank else 0
 
     def body(i: list[Expr]) -> tuple[list[Any], Scalar]:
         element = low.load(source, i if source.rank else [])
         element = element if alpha == 1 else element * alpha
+        element = element if fill is None else low.const(fill, x.elem)
         if not x.rank:
             return [], element
         place = low.indirect(low.load(index, [i[at]] if index.rank else []), x.shape[at])
@@ -240,6 +273,38 @@ def _along(
 
 rule("index_add")(partial(_along, "add"))
 rule("index_copy")(partial(_along, "set"))
+
+
+@rule("index_reduce")
+def index_reduce(
+    low: Lowering,
+    x: Tensor,
+    at: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    def combine(base: Tensor, mode: str, fill: Any = None) -> Tensor:
+        return _along(mode, low, base, at, index, source, fill=fill)
+
+    return _reduced(low, x, combine, reduce, include_self)
+
+
+@rule("put")
+def put(
+    low: Lowering, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False
+) -> Tensor:
+    """Elements at places counted through the whole tensor, row by row."""
+    given = view(source, reshaped(source.shape, index.shape), index.shape)
+
+    def body(i: list[Expr]) -> tuple[list[Any], Scalar]:
+        place = low.indirect(low.load(index, i), product(x.shape))
+        steps = zip(x.shape, row_major(x.shape), strict=True)
+        return [place // step % n for n, step in steps], low.load(given, i)
+
+    return scattered(low, x, index.shape, body, "add" if accumulate else "set")
 
 
 @rule("slice_scatter")

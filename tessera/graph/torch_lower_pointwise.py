@@ -94,7 +94,7 @@ def _gelu(x: Scalar, approximate: str = "none") -> Scalar:
     return x * 0.5 * (function("erf", x * math.sqrt(0.5)) + 1)
 
 
-def _pow(x: Any, y: Any) -> Scalar:
+def power(x: Any, y: Any) -> Scalar:
     """Small whole exponents multiply, as eager's do; else `pow` of floats."""
     if isinstance(y, (int, float)) and isinstance(x, Scalar):
         if y in (0.5, -0.5) and x.type.is_floating():
@@ -203,6 +203,7 @@ POINTWISE: dict[str, Pointwise] = {
     "asinh": Pointwise(TO_FLOAT, _asinh),
     "atanh": Pointwise(TO_FLOAT, _atanh),
     "sigmoid": Pointwise(TO_FLOAT, _sigmoid),
+    "angle": Pointwise(TO_FLOAT, lambda x: where(is_nan(x), x, where(x < 0, x.const(math.pi), 0))),
     "reciprocal": Pointwise(TO_FLOAT, lambda x: 1 / x),
     # rounding
     "ceil": Pointwise(DEFAULT, _rounded("ceil")),
@@ -234,7 +235,7 @@ POINTWISE: dict[str, Pointwise] = {
     "minimum": Pointwise(DEFAULT, minimum),
     "fmax": Pointwise(DEFAULT, lambda a, b: a.binary(arith.MaxOp, b)),
     "fmin": Pointwise(DEFAULT, lambda a, b: a.binary(arith.MinOp, b)),
-    "pow": Pointwise(TO_LONG, _pow),
+    "pow": Pointwise(TO_LONG, power),
     "atan2": Pointwise(TO_FLOAT, lambda a, b: a.binary(arith.Atan2Op, b)),
     "copysign": Pointwise(TO_FLOAT, lambda a, b: a.binary(arith.CopySignOp, b)),
     "hypot": Pointwise(DEFAULT, _hypot),

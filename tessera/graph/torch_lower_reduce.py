@@ -14,9 +14,9 @@ from tessera.graph.combine import Combine, arg_extremum, arg_identities, simple
 from tessera.graph.index import Expr, dim, expr
 from tessera.graph.scalars import Scalar, function, is_inf, where
 from tessera.graph.torch_lower import Lowering, Tensor, dims_of, rule
-from tessera.graph.torch_lower_pointwise import accumulator_of, cast
+from tessera.graph.torch_lower_pointwise import accumulator_of, cast, power
 from tessera.graph.torch_lower_view import reshaped, view
-from tessera.graph.torch_types import NotLowered, Size, element_of, torch_type
+from tessera.graph.torch_types import Size, element_of, torch_type
 from tessera.graph.types import product
 from tessera.ir import Builder, Value
 from tessera.ops import arith
@@ -205,19 +205,22 @@ def vector_norm(
     dtype: Any = None,
 ) -> Tensor:
     inside = accumulator_of(low.elem)
-    if order not in (0, 1, 2, float("inf"), float("-inf")):
-        raise NotLowered(f"a norm of order {order}")
+    general = order not in (0, 1, 2, float("inf"), float("-inf"))
 
     def value(v: Scalar) -> Scalar:
         v = cast(v, inside)
         if order == 0:
             return v.ne(0).to(inside)
+        if general:
+            return power(abs(v), order)
         return v * v if order == 2 else abs(v)
 
     kind = {float("inf"): "max", float("-inf"): "min"}.get(order, "sum")
 
     def body(extents: list[Size], element: Any) -> Scalar:
         total = low.reduce(kind, extents, lambda i: value(element(i)))
+        if general:
+            total = power(total, 1 / order)
         return (function("sqrt_rn", total) if order == 2 else total).rounded(low.elem)
 
     (found,) = reduced(low, x, dims_of(dims, x.rank), keepdim, body)

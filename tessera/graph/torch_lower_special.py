@@ -4,12 +4,13 @@
 # torch gives most of its values no type.
 from __future__ import annotations
 
+import math
 from functools import partial
 
-from tessera.dtypes import float32, int16, int32
+from tessera.dtypes import float32, float64, int16, int32
 from tessera.graph.index import Expr
 from tessera.graph.library import library
-from tessera.graph.scalars import Scalar, constant, is_inf, is_nan, where
+from tessera.graph.scalars import Scalar, constant, function, is_inf, is_nan, where
 from tessera.graph.torch_lower import Lowering, Tensor, rule
 from tessera.graph.torch_lower_pointwise import (
     AS_GIVEN,
@@ -19,6 +20,7 @@ from tessera.graph.torch_lower_pointwise import (
     apply,
     cast,
 )
+from tessera.ops import arith
 
 # Overload or operation of ATen -> function of the library.
 FUNCTIONS = {
@@ -30,6 +32,34 @@ FUNCTIONS = {
 
 for _name, _function in FUNCTIONS.items():
     rule(_name)(partial(apply, Pointwise(TO_FLOAT, partial(library, _function))))
+
+
+BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)  # B(2k) / 2k
+
+
+def _digamma(x: Scalar) -> Scalar:
+    """By psi(x) = psi(x + 1) - 1/x up to 10, from where on the asymptotic series is exact; by psi(1 - x) below 0."""
+    wide = x.to(float64)
+    negative = wide < 0
+    y = where(negative, 1 - wide, wide)
+    sum = y.const(0)
+    for _ in range(10):
+        small = y < 10
+        sum = sum - where(small, 1 / y, 0)
+        y = y + where(small, y.const(1), 0)
+    z, series = 1 / (y * y), y.const(0)
+    for term in reversed(BERNOULLI):
+        series = (series + term) * z
+    found = sum + function("log", y) - 0.5 / y - series
+    whole = function("floor", wide + 0.5)
+    turn = (wide - whole) * math.pi
+    found = where(negative, found - math.pi * function("cos", turn) / function("sin", turn), found)
+    found = where(negative & whole.eq(wide), math.nan, found)
+    pole = wide.const(math.inf).binary(arith.CopySignOp, -wide)
+    return where(wide.eq(0), pole, found).to(x.type)
+
+
+rule("digamma")(partial(apply, Pointwise(TO_FLOAT, _digamma)))
 
 
 def _next(a: Scalar, b: Scalar) -> Scalar:

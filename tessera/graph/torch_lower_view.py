@@ -213,6 +213,14 @@ def as_strided(
     return view(flat, results, sizes_of(low.out.shape))
 
 
+@rule("as_strided_copy")
+def as_strided_copy(
+    low: Lowering, x: Tensor, shape: Sequence[Any], strides: Sequence[Any], offset: Any = 0
+) -> Tensor:
+    taken = as_strided(low, x, shape, strides, offset)
+    return low.map(lambda i: low.load(taken, i))
+
+
 @rule("select_scatter")
 def select_scatter(low: Lowering, x: Tensor, source: Tensor, at: int, index: int) -> Tensor:
     at %= x.rank

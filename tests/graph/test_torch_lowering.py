@@ -65,8 +65,34 @@ def diagonals(x: Any, a: Any, b: Any) -> Any:
     )  # fmt: skip
 
 
+def norms(x: Any) -> Any:
+    of = torch.linalg.vector_norm
+    return of(x, 3), of(x, 1.5, 1), of(x, -2, 0, keepdim=True), of(x, 0.5)
+
+
+def places_of_all(x: Any, values: Any) -> Any:
+    index = torch.tensor([[0, -1, 7], [12, 3, 7]])
+    return (
+        torch.put(x, torch.tensor([3, -2]), values[0, :2]), torch.put(x.mT, index, values.mT.reshape(3, 2), True),
+        torch.put(x[0, 0], torch.tensor(0), values[0, 0]), torch.as_strided_copy(x.detach() * 2, (3, 3), (2, 6), 1),
+    )  # fmt: skip
+
+
+def reductions_by_index(x: Any, rows: Any) -> Any:
+    index, places = torch.tensor([0, 3, 3]), torch.tensor([[0, 3, 1, 3, 0]]).expand(3, 5)
+    return (
+        *(torch.index_reduce(x, 0, index, rows, r) for r in ("prod", "mean", "amax", "amin")),
+        *(torch.index_reduce(x.mT, 1, index, rows.mT, r, include_self=False) for r in ("prod", "mean", "amin")),
+        *(torch.scatter_reduce(x, 0, places, rows, "mean", include_self=s) for s in (False, True)),
+    )  # fmt: skip
+
+
 torch.manual_seed(0)
 CASES = {
+    "norms": (norms, (torch.randn(4, 5),), True),
+    "places in a whole tensor": (places_of_all, (torch.randn(4, 5), torch.randn(2, 3)), True),
+    "reductions by an index": (reductions_by_index, (torch.randn(4, 5), torch.randn(3, 5)), False),
+    "a derivative of the logarithm of gamma": (torch.lgamma, (torch.rand(30) * 9,), True),
     "diagonals": (diagonals, (torch.randn(4, 5), torch.randn(4), torch.randn(3)), True),
     "special functions": (special, (torch.rand(30) * 2 - 1,), False),
     "pools": (padded_pools, (torch.randn(2, 3, 9, 10),), True),
@@ -77,12 +103,40 @@ CASES = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", CASES)
 def test_operations_with_kernels(name: str):
     function, inputs, backward = CASES[name]
     given = [x.requires_grad_(backward) for x in inputs]
     graphs = compare(function, *given, backward=backward, fullgraph=True)
     assert externs(graphs) == set()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_digamma_near_its_poles_and_far_away(dtype: Any):
+    inf = float("inf")
+    ends = torch.tensor(
+        [0, -0.0, -1, -50, inf, -inf, float("nan"), 1e-30, -1e-30, 1e30, -1e10 - 0.5]
+    )
+    x = torch.cat(
+        [torch.linspace(-30.3, 30, 401), torch.tensor([1.4616321449683623, 10, 171]), ends]
+    )
+    assert externs(compare(torch.digamma, x.to(dtype))) == set()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8])
+def test_angles_of_real_numbers(dtype: Any):
+    x = torch.tensor([0, -0.0, 3, -2, float("inf"), float("-inf"), float("nan")])
+    x = x if dtype.is_floating_point else torch.arange(-3, 4).abs() * (-1 if dtype.is_signed else 1)
+    assert externs(compare(torch.angle, x.to(dtype))) == set()
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
+def test_means_of_whole_numbers_by_an_index(dtype: Any):
+    """They are rounded down."""
+    x = torch.arange(-10, 10).reshape(4, 5).to(dtype)
+    assert externs(compare(reductions_by_index, x, x[1:] * 3 - 1)) == set()
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8])
