@@ -60,13 +60,17 @@ def peak_bytes(run: Callable[[], Any]) -> tuple[int, str]:
     """The most memory that a call holds beside what was there before it, and how it was measured."""
     run()  # what is allocated once, as arenas, is not the call's
     if torch.cuda.is_available():
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
+        devices = range(torch.cuda.device_count())
+        for device in devices:
+            torch.cuda.synchronize(device)
+            torch.cuda.reset_peak_memory_stats(device)
+        before = sum(map(torch.cuda.memory_allocated, devices))
         result = run()
-        torch.cuda.synchronize()
+        for device in devices:
+            torch.cuda.synchronize(device)
         del result
-        return torch.cuda.max_memory_allocated() - before, "CUDA's allocator, second call"
+        most = sum(map(torch.cuda.max_memory_allocated, devices))  # of each one its own
+        return most - before, "CUDA's allocator, second call"
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p:
         result = run()
     del result

@@ -21,6 +21,7 @@ from tessera.backends.compiler import GPUTarget  # noqa: E402
 from tessera.graph import explain, torch_backend  # noqa: E402
 from tessera.graph.torch_host import TorchHost  # noqa: E402
 from tessera.graph.torch_import import import_graph  # noqa: E402
+from tessera.graph.torch_measure import peak_bytes  # noqa: E402
 from tessera.graph.torch_options import Options  # noqa: E402
 
 
@@ -96,6 +97,21 @@ def test_kernels_are_loaded_on_the_device_of_their_graph(
         graph = make_fx(lambda x: [x.exp()], tracing_mode="fake")(x)
     torch_backend.executable_of(import_graph(graph, Options()), Options())
     assert seen == [1] and devices.now == 0
+
+
+def test_memory_of_all_devices_is_measured(devices: Devices, monkeypatch: pytest.MonkeyPatch):
+    held, most = [100, 30], [0, 0]
+
+    def run() -> None:
+        most[:] = [held[0] + 5, held[1] + 70]
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: held[device])
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: most[device])
+    reset = lambda device: most.__setitem__(device, held[device])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", reset)
+    assert peak_bytes(run)[0] == 75
 
 
 # --- on two GPUs ----------------------------------------------------------------------------------------------------
