@@ -74,7 +74,12 @@ def times_of(product: TimedProduct) -> Times:
     if times is None:
         times = store.read(path) if knobs.autotuning.cache else {}
         if not times:
-            with _disable_current_modes(), torch.no_grad(), current(product.a.device):
+            with (
+                _disable_current_modes(),
+                torch.no_grad(),
+                plain_types(product),
+                current(product.a.device),
+            ):
                 times = _measured(product)
             if knobs.autotuning.cache:
                 store.write(path, product.key, times)
@@ -83,6 +88,11 @@ def times_of(product: TimedProduct) -> Times:
             shown = ", ".join(f"{name} {ms[0]:.4f} ms" for name, ms in times.items())
             print(f"Autotuning graph.matmul {product.a.short} @ {product.b.short}: {shown}")
     return times
+
+
+def plain_types(product: TimedProduct) -> torch.autocast:
+    """A region in which eager multiplies the operands as they are, whatever the program's autocast does around it."""
+    return torch.autocast(product.a.device.split(":")[0], enabled=False)
 
 
 def fastest(times: Times) -> tuple[str, ...] | tuple[int, ...]:

@@ -12,12 +12,14 @@ pytest.importorskip("torch._dynamo")
 
 import tessera.torch  # noqa: F401, E402  registers the backend
 from tessera.config import knobs  # noqa: E402
+from tessera.dtypes import float32  # noqa: E402
 from tessera.graph import torch_tune  # noqa: E402
 from tessera.graph.emit.matmul import variants  # noqa: E402
 from tessera.graph.executable import machine_of  # noqa: E402
 from tessera.graph.ops import MatmulOp  # noqa: E402
 from tessera.graph.torch_options import options_of  # noqa: E402
 from tessera.graph.torch_records import recording  # noqa: E402
+from tessera.graph.types import TensorType  # noqa: E402
 from tessera.runtime.autotuner import store  # noqa: E402
 
 SHAPES = (48, 40, 56)
@@ -125,6 +127,22 @@ def test_what_is_not_timed(clock: Clock):
     assert run(1, 40, 56).externs == []  # a vector: sums in a loop
     assert products(run(*SHAPES, dynamic=True)) == []
     assert clock.asked == 0
+
+
+@pytest.mark.usefixtures("nothing_known")
+def test_operands_are_not_cast_where_a_program_casts(monkeypatch: pytest.MonkeyPatch):
+    kinds: list[Any] = []
+
+    def time_of(run: Any, device: str) -> float:
+        found = run()
+        kinds.append(found.dtype if isinstance(found, torch.Tensor) else found[0].dtype)
+        return 1.0
+
+    monkeypatch.setattr(torch_tune, "time_of", time_of)
+    t = TensorType((16, 16), float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch_tune.times_of(torch_tune.TimedProduct(t, t, float32, float32, "ieee"))
+    assert set(kinds) == {torch.float32}
 
 
 def test_options_go_before_modes():
