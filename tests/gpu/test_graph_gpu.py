@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tessera.dtypes import float32, int64
+from tessera.dtypes import float16, float32, int64
 from tessera.graph.build import GraphBuilder
 from tessera.graph.index import sym
 from tessera.graph.interp import interpret
@@ -111,3 +111,33 @@ def test_rows_are_gathered_and_added_up():
         return found, added
 
     check(build, [numbers(500, 96), rows], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "causal"), [(70, 130, False), (128, 128, True), (300, 300, True)]
+)
+@pytest.mark.parametrize("elem", [float32, float16], ids=lambda e: e.short)
+def test_attention_and_its_gradients(m: int, n: int, causal: bool, elem: Any):
+    heads, groups, d, e = 4, 2, 64, 40
+
+    def build(g: GraphBuilder) -> Any:
+        q = g.input("q", on_gpu(2, heads, m, d, elem=elem))
+        k = g.input("k", on_gpu(2, groups, n, d, elem=elem))
+        v = g.input("v", on_gpu(2, groups, n, e, elem=elem))
+        grad = g.input("grad", on_gpu(2, heads, m, e, elem=elem))
+        out, logs = g.attention(q, k, v, d**-0.5, None, causal)
+
+        def delta(*i: Any) -> Any:
+            def term(r: Any) -> Any:
+                a, b = (g.cast(g.load(x, *i, r), float32) for x in (grad, out))
+                return g.mul(a, b)
+
+            return g.reduce("sum", [e], term)
+
+        deltas = g.loop([2, heads, m], delta)
+        return out, *g.attention_grads(q, k, v, grad, logs, deltas, d**-0.5, None, causal)
+
+    kind = np.float32 if elem is float32 else np.float16
+    shapes = ((2, heads, m, d), (2, groups, n, d), (2, groups, n, e), (2, heads, m, e))
+    near = 1e-4 if elem is float32 else 0.03
+    check(build, [numbers(*s).astype(kind) for s in shapes], near, near)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +14,17 @@ from tessera.dtypes import bfloat16, dtype, float16, float32, float64
 from tessera.errors import IRError
 from tessera.graph.attention_meaning import attention, key_grads, query_grad
 from tessera.graph.build import GraphBuilder
+from tessera.graph.build_kernels import Kernels
 from tessera.graph.executable import machine_of
 from tessera.graph.index import parse_map, sym
 from tessera.graph.interp import interpret
 from tessera.graph.ops import AttentionQueryGradOp
 from tessera.graph.plan import Launch
+from tessera.graph.planner import Planner
 from tessera.graph.types import TensorType
 from tessera.interp.numerics import from_storage, to_storage
 from tessera.ir import Module, parse_module, print_module, verify
+from tessera.runtime.driver import driver
 from tests.unit.graph_kit import (
     HOPPER,
     built_for_hopper,
@@ -122,6 +126,15 @@ def test_gradients_of_any_sizes(sizes: Sizes, causal: bool, bias: bool):
     check_both(gradients(sizes, causal, bias), arrays(sizes, causal, bias))
 
 
+@pytest.mark.parametrize("logs", [-300, 300])
+def test_what_is_outside_of_the_sizes_has_no_weight(logs: int):
+    """It would be infinite where scores are far below those of 0 that stand there."""
+    sizes: Sizes = (1, 2, 2, 33, 50, 16, 16)
+    *given, c = arrays(sizes, False, True)
+    given[4] += np.float32(logs) * (given[4] != 0)
+    check_both(gradients(sizes, False, True), [*given, c + np.float32(logs)])
+
+
 @pytest.mark.parametrize("bias", [False, True])
 def test_gradients_of_sizes_that_calls_tell(bias: bool):
     module = gradients((2, 4, 2, sym("s1"), sym("s2"), 20, 16), not bias, bias)
@@ -184,6 +197,44 @@ def test_a_gradient_of_another_shape_is_refused():
     g.output(g.b.emit(AttentionQueryGradOp(q, q, q, None, grad, rows, rows, scale=1.0)))
     with pytest.raises(IRError, match="is not one of attention's result"):
         verify(g.finish())
+
+
+SIMULATED: list[tuple[Sizes, bool, bool, dtype]] = [
+    ((1, 2, 1, 20, 40, 16, 16), True, True, float32),
+    ((1, 1, 1, 70, 70, 64, 64), True, False, bfloat16),
+]
+
+
+@pytest.mark.parametrize(("sizes", "causal", "bias", "elem"), SIMULATED)
+def test_kernels_for_gpus_run_in_the_simulator(
+    sizes: Sizes, causal: bool, bias: bool, elem: dtype, simulator: GPUTarget
+):
+    module = gradients(sizes, causal, bias, elem)
+    given = arrays(sizes, causal, bias, elem)
+    kinds = [elem] * 4 + [float32] * 3
+    values = [from_storage(x, t) for x, t in zip(given, kinds, strict=False)]
+    meant = interpret(module, values)
+    function: Any = module.functions[0]
+    plan = Planner(function, machine_of(HOPPER)).run()
+    kernels = Kernels(simulator)
+    kernels.build(plan)
+    memory: dict[Any, Any] = dict(zip(function.body.args, map(np.copy, given), strict=True))
+    for r in function.body.terminator.operands:
+        memory[r] = to_storage(np.zeros(r.type.shape, np.float32), elem)
+    for step in plan.steps:
+        assert isinstance(step, Launch)
+        kernel: Any = kernels.compiled[step.code.name]
+        kernel[step.code.programs, 1, 1](*(memory[p] for p in step.code.parameters))
+    near = 1e-4 if elem is float32 else 0.03
+    for r, want in zip(function.body.terminator.operands, meant, strict=True):
+        np.testing.assert_allclose(from_storage(memory[r], elem), want, rtol=near, atol=near)
+
+
+@pytest.fixture
+def simulator() -> Iterator[GPUTarget]:
+    driver.set_active("simt")
+    yield driver.active.get_current_target()
+    driver.reset_active()
 
 
 @pytest.mark.parametrize("elem", [float32, bfloat16], ids=lambda e: e.short)
