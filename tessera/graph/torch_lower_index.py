@@ -109,9 +109,12 @@ def scattered(
     """`base` with the values combined at the coordinates that `body` gives."""
     element_of(torch_type(base.elem))
     value = base.value
-    if not base.map.is_identity or base.shape != value.type.shape:
+    nothing = product(extents) == 0  # eager takes indices of any rank then
+    if nothing or not base.map.is_identity or base.shape != value.type.shape:
         (copy,) = low.inner(base.shape, lambda i: low.load(base, i))
         value = copy.value
+    if nothing:
+        return whole(placed(value, low.out))
 
     def inner(i: list[Expr]) -> list[Scalar]:
         place, element = body(i)
@@ -140,15 +143,18 @@ def _scatter(
         if fill is not None or not isinstance(source, Tensor):
             element = low.const(source if fill is None else fill, x.elem)
         else:
-            element = low.load(source, i)
+            element = low.load(source, _place_in(source, i))
         place = low.load(index, i)
-        if not x.rank:
-            return [], element
         return [
-            low.indirect(place, x.shape[at]) if k == at else j for k, j in enumerate(i)
+            low.indirect(place, x.shape[at]) if k == at else i[k] for k in range(x.rank)
         ], element
 
     return scattered(low, x, index.shape, body, mode)
+
+
+def _place_in(x: Tensor, i: list[Expr]) -> list[Expr]:
+    """A place of a tensor of the same rank; a tensor without dimensions goes for one of one element."""
+    return i if x.rank == len(i) else [expr(0)] * x.rank
 
 
 @rule("scatter.src", "scatter.value")

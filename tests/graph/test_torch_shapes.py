@@ -126,6 +126,35 @@ def test_each_element_is_scattered():
     compare(f, R(37).sign(), torch.zeros(37, dtype=torch.int64))
 
 
+SCATTERS: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "a number to a row": ((3,), (), ()),
+    "a row to a row by a number": ((3,), (), (2,)),
+    "nothing, of more dimensions": ((3,), (2, 0), (1,)),
+    "nothing, of fewer dimensions": ((2, 2), (0,), ()),
+    "to a number": ((), (1,), (1,)),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+def test_places_and_numbers_without_dimensions(name: str):
+    """Eager takes a number for a row of one, and an index without elements whatever its rank."""
+    shape, index, source = SCATTERS[name]
+
+    def f(x: Any, at: Any, y: Any) -> Any:
+        copied = x.index_add(0, at.view(-1)[:0], y.view(-1)[:0]) if x.dim() == 1 else x
+        return (
+            x.scatter(0, at, y),
+            x.scatter(0, at, 4.0),
+            x.scatter_add(0, at, y),
+            x.gather(0, at),
+            copied,
+        )
+
+    given = R(shape).requires_grad_(), torch.zeros(index, dtype=torch.int64), R(source)
+    compare(f, *given)
+    compare(lambda x, at: x.gather(0, at), *given[:2], backward=True)
+
+
 def test_inputs_that_overlap_and_change():
     def f(x: Any, y: Any) -> Any:
         x.mul_(2)
