@@ -67,7 +67,7 @@ def test_the_report_says_how_a_kernel_becomes_part_of_a_graph():
 
 def test_the_report_names_operations_of_the_program():
     @torch.library.custom_op("tessera_test::lowered_", mutates_args=("x",))
-    def lowered(x: torch.Tensor, by: float) -> None:
+    def lowered(x: torch.Tensor, by: float) -> None:  # pyright: ignore[reportInvalidTypeForm]
         x.sub_(by)
 
     def f(x: Any) -> Any:
