@@ -76,11 +76,11 @@ def multiplied(low: Lowering, a: Tensor, b: Tensor, elem: dtype) -> Value:
 
 def _timed(a: Tensor, b: Tensor, acc: dtype, elem: dtype) -> tuple[int, ...] | None:
     """The blocks of the fastest kernel, None where sizes are not known. NotLowered where eager was as fast."""
-    sides = [TensorType(x.shape, x.elem, x.strides, x.device) for x in (a, b)]
-    every = [n for t in sides for n in (*t.shape, *t.all_strides)]
+    left, right = (TensorType(x.shape, x.elem, x.strides, x.device) for x in (a, b))
+    every = [n for t in (left, right) for n in (*t.shape, *t.all_strides)]
     if not all(isinstance(n, int) for n in every) or 0 in (*a.shape, *b.shape):
         return None
-    times = times_of(TimedProduct(*sides, acc, elem, _precision(a)))
+    times = times_of(TimedProduct(left, right, acc, elem, _precision(a)))
     blocks = fastest(times)
     if not blocks:
         known = sorted(ms[0] for name, ms in times.items() if name != EAGER)

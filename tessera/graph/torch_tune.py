@@ -25,10 +25,11 @@ from tessera.errors import TesseraError
 from tessera.graph.build import GraphBuilder
 from tessera.graph.emit.matmul import variants
 from tessera.graph.executable import Executable, compile_graph, machine_of
+from tessera.graph.ops import MatmulOp
 from tessera.graph.plan import Launch
 from tessera.graph.report.timing import measured
 from tessera.graph.torch_host import TorchHost, current, target_of
-from tessera.graph.torch_types import any_torch_type
+from tessera.graph.torch_types import Size, any_torch_type
 from tessera.graph.types import TensorType
 from tessera.ir import Module
 from tessera.runtime.autotuner import store
@@ -37,9 +38,8 @@ from tessera.runtime.cache.disk import toolchain_fingerprint
 
 EAGER = "eager"
 WARM_UP, BUDGET = 5, 20  # ms of each measurement on a GPU
-Times = dict[
-    str, list[float]
-]  # [ms], infinite for what does not run, by EAGER or the text of blocks
+# By EAGER or the text of blocks: [ms], infinite for what does not run.
+Times = dict[str, list[float]]
 _KNOWN: dict[str, Times] = {}  # of this process, by file
 
 
@@ -95,7 +95,7 @@ def plain_types(product: TimedProduct) -> torch.autocast:
     return torch.autocast(product.a.device.split(":")[0], enabled=False)
 
 
-def fastest(times: Times) -> tuple[str, ...] | tuple[int, ...]:
+def fastest(times: Times) -> tuple[int, ...]:
     """The blocks of the fastest kernel; () if eager is as fast."""
     best = min(times, key=lambda name: times[name][0])  # of equal ones the first: eager
     return () if best == EAGER else tuple(int(n) for n in best.split("x"))
@@ -108,12 +108,13 @@ def _measured(product: TimedProduct) -> Times:
     by_eager = partial(torch.matmul, *given)
     wanted = by_eager()
     times: Times = {EAGER: [time_of(by_eager, device)]}
-    op = next(x for f in product.module().functions for x in f.walk() if x.opcode == "graph.matmul")
+    op = next(x for x in product.module().walk() if isinstance(x, MatmulOp))
     machine = machine_of(target or GPUTarget("cpu", "native", 1))
     for blocks in map(astuple, variants(op, machine)):
         kernel = _kernel(product, blocks, target)
-        right = kernel is not None and _agrees(kernel, given, wanted)
-        ms = time_of(lambda k=kernel: k(list(given)), device) if right else float("inf")
+        ms = float("inf")
+        if kernel is not None and _agrees(kernel, given, wanted):
+            ms = time_of(partial(_run, kernel, given), device)
         times["x".join(map(str, blocks))] = [ms]
     return times
 
@@ -130,11 +131,15 @@ def _kernel(
     return exe if all(isinstance(step, Launch) for step in exe.plan.steps) else None
 
 
+def _run(kernel: Executable, given: Sequence[torch.Tensor]) -> list[Any]:
+    return kernel(list(given))  # which it empties
+
+
 def _agrees(kernel: Executable, given: list[torch.Tensor], wanted: torch.Tensor) -> bool:
     """Whether a kernel gives eager's product but for rounding."""
     if not knobs.autotuning.verify:
         return True
-    (found,) = kernel(list(given))
+    (found,) = _run(kernel, given)
     off = (found.double() - wanted.double()).abs().max()
     return bool(off <= 0.02 * wanted.double().abs().max())
 
@@ -146,12 +151,16 @@ def time_of(run: Callable[[], Any], device: str) -> float:
     return do_bench(run, warmup=WARM_UP, rep=BUDGET, return_mode="median")
 
 
+def known(sizes: Sequence[Size]) -> list[int]:
+    return [n for n in sizes if isinstance(n, int)]
+
+
 def _numbers(t: TensorType, seed: int) -> torch.Tensor:
     """Random numbers of a type, which take nothing from the program's own."""
-    kind = any_torch_type(t.elem)
+    kind, shape = any_torch_type(t.elem), known(t.shape)
     source = torch.Generator(t.device).manual_seed(seed)
-    made = torch.empty_strided(t.shape, t.all_strides, dtype=kind, device=t.device)
-    plain = torch.randn(t.shape, dtype=torch.float32, device=t.device, generator=source)
+    made = torch.empty_strided(shape, known(t.all_strides), dtype=kind, device=t.device)
+    plain = torch.randn(shape, dtype=torch.float32, device=t.device, generator=source)
     dense = [slice(0, 1) if step == 0 else slice(None) for step in t.all_strides]
     made[tuple(dense)] = plain[tuple(dense)].to(kind)
     return made

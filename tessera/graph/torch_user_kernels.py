@@ -101,7 +101,9 @@ def by_torch(given: Mapping[str, Any]) -> Callable[[Sequence[Any], dict[str, Any
     """The launch by torch, which makes descriptors, and finds the grid of the config that tuning chose."""
     same = ("kernel_idx", "constant_args_idx", "tma_descriptor_metadata")
     fixed = {name: given[name] for name in same}
-    return lambda grids, named: triton_kernel_wrapper_mutation(grid=grids, kwargs=named, **fixed)
+    return lambda grids, named: triton_kernel_wrapper_mutation(
+        grid=list(grids), kwargs=named, **fixed
+    )
 
 
 def is_new(value: Any) -> bool:

@@ -238,7 +238,7 @@ def traced(call: Any, decomposed: Any = None) -> Any:
 
 
 def foretold(graph: torch.fx.GraphModule, _: Any) -> Any:
-    nodes = graph.graph.output_node().args[0]
+    nodes: Any = graph.graph.output_node().args[0]
 
     def laid(x: Any, node: Any) -> Any:
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided:

@@ -28,12 +28,8 @@ from tessera.ir import Block, Op, Value
 from tessera.ops import YieldOp, control, tile
 
 Size = int | Expr
-GPU_TILES = (
-    (64, 128),
-    (128, 64),
-    (128, 256),
-    (64, 64),
-)  # besides the rule's, where products are timed
+# Beside the rule's, where products are timed.
+GPU_TILES = ((64, 128), (128, 64), (128, 256), (64, 64))
 
 
 @dataclass(frozen=True, slots=True)
