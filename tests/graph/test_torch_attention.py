@@ -78,6 +78,16 @@ def test_attention_and_its_gradients_are_those_of_eager(f: Any, dtype: Any):
         assert a.stride() == b.stride()
 
 
+def foretold(given: list[Any]) -> bool:
+    """Whether torch's tracing gives the sums of attention the type that they have: 2.11 does not in fp64."""
+    attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    with FakeTensorMode():
+        fakes = [torch.empty(x.shape, dtype=x.dtype, device="cpu") for x in given]
+        return attend(*fakes)[1].dtype == (
+            torch.float64 if fakes[0].dtype == torch.float64 else torch.float32
+        )
+
+
 @pytest.mark.parametrize(
     ("f", "dtype"),
     [
@@ -94,7 +104,7 @@ def test_gradients_are_as_near_to_fp64_as_those_of_eager(f: Any, dtype: Any):
     compiled = torch.compile(f, backend="tessera", dynamic=False, options={"matmul": "kernel"})
     with recording() as graphs:
         found = gradients(compiled, given)
-    assert given[0].is_cuda or kernels_of(graphs[1])
+    assert given[0].is_cuda or not foretold(given) or kernels_of(graphs[1])
     for a, b, c in zip(found, eager, exact, strict=True):
         off, allowed = ((x.double() - c).abs().max().item() for x in (a, b))
         assert off <= 2 * allowed + 8 * torch.finfo(dtype).eps * c.abs().max().item()
