@@ -21,6 +21,7 @@ from statistics import geometric_mean, median
 from types import ModuleType
 from typing import Any
 
+import record
 import torch
 
 
@@ -87,7 +88,6 @@ def compared(
 
 def rows_of(trees: dict[str, Tree], number: int, rounds: int, rep: float) -> Generator[Any]:
     """A row for each case of an entry that both trees have."""
-    row = trees["after"].modules["record"].Row
     made = [tree.made(number) for tree in trees.values()]
     for before, after in zip(*made, strict=True):
         if after.name.endswith("torch: FA2"):
@@ -96,11 +96,12 @@ def rows_of(trees: dict[str, Tree], number: int, rounds: int, rep: float) -> Gen
         calls = {who: tree.call_of(case) for (who, tree), case in pairs}
         times, least, most = compared(calls, trees, rounds, rep)
         ratio = times["before"] / times["after"]
-        what = f"{after.name} {after.shape} {after.dtype}"
+        elem = getattr(after, "dtype", "")  # part of the shape in old trees
+        what = f"{after.name} {after.shape} {elem}"
         us = 1e3 * times["after"]
         print(f"{ratio:.3f} ({least:.3f} to {most:.3f}) {us:9.1f} us  {what}", flush=True)
-        yield row(
-            after.name, after.shape, after.dtype, times={"tessera": times["after"], "before": times["before"]},
+        yield record.Row(
+            after.name, after.shape, elem, times={"tessera": times["after"], "before": times["before"]},
             ratios={"before": ratio},
         )  # fmt: skip
 
@@ -129,9 +130,7 @@ def main() -> None:
         if words and not any(word in name for word in words):
             continue
         rows += rows_of(trees, number, args.rounds, args.rep)
-        trees["after"].modules["record"].write(
-            args, "gpu_trees", rows, torch.cuda.get_device_name()
-        )
+        record.write(args, "gpu_trees", rows, torch.cuda.get_device_name())
         torch.cuda.empty_cache()
     found = [row.ratios["before"] for row in rows]
     print(

@@ -36,11 +36,13 @@ def draw_seed(device: str) -> torch.Tensor:
     return torch.randint(-LARGEST_SEED - 1, LARGEST_SEED, (1,), dtype=torch.int64, device=device)
 
 
-def moved(x: torch.Tensor, device: str) -> torch.Tensor:
-    """A copy of a tensor on another device, in the same strides. The CPU does not wait for what it gives away: CUDA
-    has read pageable memory when the call returns, pinned memory perhaps not."""
-    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=device)
-    return made.copy_(x, non_blocking=not x.is_cuda and not x.is_pinned())
+def moved(x: torch.Tensor, device: str | torch.device) -> torch.Tensor:
+    """A copy of a tensor on a device, in the same strides, of which 0 may be one. The CPU does not wait for what it
+    gives away: CUDA has read pageable memory when the call returns, pinned memory perhaps not."""
+    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+    memory = torch.as_strided(x, (span if x.numel() else 0,), (1,))
+    wait = x.is_cuda or x.is_pinned()
+    return memory.to(device, copy=True, non_blocking=not wait).as_strided(x.shape, x.stride())
 
 
 def assign(target: torch.Tensor, source: torch.Tensor) -> None:

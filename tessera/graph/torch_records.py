@@ -9,17 +9,29 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from tessera.graph.torch_host import moved
+
 
 @dataclass
 class GraphRecord:
     """One compiled graph. `imported`: its IR, None where eager runs the whole of it; `externs`: operations that run by
-    eager, with the reason; `run`: what runs it; `inputs`: what its first call was given, while somebody listens."""
+    eager, with the reason; `run`: what runs it; `first`: what its first call was given, while somebody listens, with
+    the devices of tensors, whose copies are on the CPU: a CUDA graph accounts for all memory that is taken in it."""
 
     purpose: str
     imported: Any
     externs: list[tuple[str, str]] = field(default_factory=list)
     run: Any = None
-    inputs: list[Any] | None = None
+    first: list[tuple[Any, Any]] | None = None
+
+    @property
+    def inputs(self) -> list[Any] | None:
+        """What the first call was given, once more."""
+        if self.first is None:
+            return None
+        return [x if device is None else moved(x, device) for x, device in self.first]
 
 
 _LISTENERS: list[list[GraphRecord]] = []
@@ -42,14 +54,16 @@ class Watched:
         self.record = record
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        if self.record.inputs is None:
-            self.record.inputs = [copied(x) for x in inputs]
+        if self.record.first is None:
+            self.record.first = [kept(x) for x in inputs]
         return self.record.run(inputs)
 
 
-def copied(x: Any) -> Any:
-    """A tensor with its elements in memory of its own, of the same strides; other values as they are."""
-    return x.detach().clone() if hasattr(x, "detach") else x
+def kept(x: Any) -> tuple[Any, Any]:
+    """A tensor's copy and its device; other values as they are."""
+    if not isinstance(x, torch.Tensor):
+        return x, None
+    return moved(x.detach(), "cpu"), x.device
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 from torch.fx import Node
 from torch.utils._pytree import tree_leaves
 
+from tessera.graph.torch_host import moved
 from tessera.graph.torch_types import NotLowered, sizes_of
 
 REASON = "an operation of the program"
@@ -50,20 +51,15 @@ class UserKernel:
 
     def __call__(self, grids: Sequence[Any], /, **given: Any) -> tuple[torch.Tensor, ...]:
         for name in self.written:
-            given[name] = made(*given[name]) if name in self.new else copied(given[name])
+            given[name] = (
+                made(*given[name]) if name in self.new else moved(given[name], given[name].device)
+            )
         self.launch([tuple(grid) for grid in grids], given)
         return tuple(given[name] for name in self.written)
 
 
 def made(shape: Any, strides: Any, kind: Any, device: Any) -> torch.Tensor:
     return torch.empty_strided(tuple(shape), tuple(strides), dtype=kind, device=device)
-
-
-def copied(x: torch.Tensor) -> torch.Tensor:
-    """A copy in the same strides, of which 0 may be one."""
-    span = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
-    memory = torch.as_strided(x, (span if x.numel() else 0,), (1,)).clone()
-    return memory.as_strided(x.shape, x.stride())
 
 
 def user_kernel(node: Node) -> tuple[UserKernel, dict[str, Any]]:
